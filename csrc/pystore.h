@@ -376,6 +376,9 @@ int ps_timers_save(ps_store *store, ps_timers_state *state, ps_error *error); /*
 /* The clock of timers goes by so many ms ahead of the machine's: for tests. */
 void ps_timers_shift_clock(ps_store *store, int64_t ms);
 
+/* 1: what rests on records up to `physical`, the end of the last, may not be acknowledged yet
+ * (SYNC_FLUSH); 0: it may, or rests on none (physical 0). */
+int32_t ps_must_wait(const ps_store *store, int64_t physical);
 /* Waits until every byte below `physical` is on the disk: 0, PS_FLUSH_DISK_TIMEOUT after
  * timeout_ms, or an error. */
 int ps_wait_flushed(ps_store *store, int64_t physical, int32_t timeout_ms, ps_error *error);

@@ -77,7 +77,6 @@ class Store(Base):
             self.metadata.close()
             super().close()
             raise
-        self._sync_flush = self.settings["flushDiskType"] == "SYNC_FLUSH"
         self._topic_lock = threading.Lock()
         self._flush_queue = FlushQueue(self)
         self._disk_full = False
@@ -525,10 +524,15 @@ class Store(Base):
         """``put`` for asyncio: with SYNC_FLUSH the sync is awaited, not blocked on; many awaiting
         puts share one sync. Arguments and errors as ``put``."""
         result = self.put_message(topic, body, **options, block=False)
-        if not self._sync_flush or not options.get("wait", True):
+        end = result.physical_offset + result.size
+        if not options.get("wait", True) or not self.must_wait(end):
             return result
-        status = await self.durable(result.physical_offset + result.size)
-        return result.with_status(status)
+        return result.with_status(await self.durable(end))
+
+    def must_wait(self, offset: int) -> bool:
+        """Whether nobody may be told yet that the log below `offset` is stored: with SYNC_FLUSH,
+        while the disk lacks part of it. False for offset 0, which stands for no record."""
+        return bool(lib.ps_must_wait(self.c_handle(), offset))
 
     def wait_flushed(self, offset: int, timeout: float = 5.0) -> bool:
         """Waits until every byte of the log below `offset` is on the disk; False when it took

@@ -210,7 +210,7 @@ class Receiving:
         self, call: Call, asked: _Asked, rules: PopRules, popped: Popped
     ) -> list[bytes] | None:
         """The replies, when there is nothing to wait for and all of it is handed out."""
-        if not popped.batches or rules.s.settings["flushDiskType"] == "SYNC_FLUSH":
+        if not popped.batches or rules.s.core.must_wait(popped.end):
             return None
         try:
             found = _popped(asked, popped)

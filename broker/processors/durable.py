@@ -1,5 +1,5 @@
 """Answers that wait for the disk: with flushDiskType=SYNC_FLUSH no record is acknowledged before a
-sync has covered it. What the core answers by itself waits there (csrc/remoting/sent.c)."""
+sync has covered it. They wait in one list with what the core answers (csrc/log/safe.h)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def after_disk(s: Services, end: int) -> Awaitable[None] | None:
 
     Raises: Refused, when it is not in time.
     """
-    if end <= 0 or s.settings["flushDiskType"] != "SYNC_FLUSH":
+    if not s.core.must_wait(end):
         return None
 
     async def wait() -> None:
         try:
-            status = await s.store.durable(end)
+            status = await s.core.safe(end)
         except StoreError as failed:
             raise put_refusal(failed, s) from failed
         if status is PutStatus.FLUSH_DISK_TIMEOUT:

@@ -11,7 +11,6 @@ import ipaddress
 import struct
 import time
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from broker.remoting.framer import EndTransaction, Link
 from broker.remoting.handlers import Peer
 from broker.remoting.turns import CORE_NS
 from pystore import PutStatus, Store
-from pystore.errors import StoreError
+from pystore.errors import FlushFailed, OutOfMemory, StoreClosed
 from pystore.native import address_of, ffi, lib, raise_error
 
 __all__ = [
@@ -168,9 +167,8 @@ class Core:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        #: Answers of sends, how far the log has to be on the disk for them, and what to call then.
-        self._unsettled: deque[tuple[Any, int, Callable[[int], None] | None]] = deque()
-        self._settling: asyncio.Task[None] | None = None
+        #: By the number of a wait: who is told its outcome.
+        self._told: dict[int, Callable[[int], None]] = {}
         #: Told which watched delay levels got messages.
         self.on_levels: Callable[[Sequence[int]], None] | None = None
         #: Told when the watched queue of timers got messages.
@@ -204,10 +202,8 @@ class Core:
             self._loop.remove_reader(lib.ps_core_event_fd(handle))
         if self._timer is not None:
             self._timer.cancel()
-        if self._settling is not None:
-            self._settling.cancel()
-        while self._unsettled:
-            lib.ps_deferred_end(handle, self._unsettled.popleft()[0], 0, ffi.NULL)
+        while self._told:
+            self._told.popitem()[1](StoreClosed.code)
         for framer in list(self._connections.values()):
             framer.close()
         lib.ps_core_free(handle)
@@ -441,7 +437,8 @@ class Core:
         self._answer_held(True)
 
     def wake(self) -> None:
-        """Answers the held pulls that have news or whose time is over."""
+        """Ends the waits that are over, and answers the held pulls that have news or whose time is
+        over."""
         self._answer_held(False)
 
     def _answer_held(self, everything: bool) -> None:
@@ -450,11 +447,14 @@ class Core:
         step, after = self._step, self._next_ms
         end, more = time.monotonic() + _A_TURN_S, False
         while lib.ps_core_next(self.handle, everything, step, after):
+            told, outcome = self._told.pop(step.wait, None), step.outcome
             framer = self._connections.get(step.conn_id)
             if framer is not None and step.out_len:
                 framer.push(_taken(step))
                 if self._on_pull is not None and (pulled := self._take_pulled()) is not None:
                     self._on_pull(framer._connection, pulled)
+            if told is not None:
+                told(outcome)
             everything = False
             if self._loop is not None and time.monotonic() > end:
                 more = True  # after others had their turn
@@ -580,44 +580,45 @@ class Core:
         self._timer = None
         self.wake()
 
-    # ---- sends that wait for the disk ----
+    # ---- what waits for the safe position (csrc/log/safe.h) ----
 
-    def settle_later(
-        self, deferred: Any, durable_at: int, after: Callable[[int], None] | None = None
-    ) -> None:
-        """Answers them when the log is on the disk. after: told the code of the answers then."""
-        assert self._loop is not None
-        self._unsettled.append((deferred, durable_at, after))
-        if self._settling is None:
-            self._settling = self._loop.create_task(self._settle())
+    def must_wait(self, position: int) -> bool:
+        """Whether an answer must wait that rests on records up to `position` of the log, the end of
+        the last; 0: it rests on none."""
+        return self._store.must_wait(position)
 
-    async def _settle(self) -> None:
-        try:
-            while self._unsettled:
-                count = len(self._unsettled)
-                code = await self._when_durable(max(at for _, at, _ in self._unsettled))
-                for _ in range(count):
-                    deferred, _, after = self._unsettled.popleft()
-                    self._answer_sends(deferred, code)
-                    if after is not None:
-                        after(code)
-        finally:
-            self._settling = None
-
-    async def _when_durable(self, offset: int) -> int:
-        """The code of answers that wait for it."""
-        try:
-            late = await self._store.durable(offset) is PutStatus.FLUSH_DISK_TIMEOUT
-        except StoreError:
-            return _SERVICE_NOT_AVAILABLE
-        return _FLUSH_DISK_TIMEOUT if late else 0
-
-    def _answer_sends(self, deferred: Any, code: int) -> None:
+    async def safe(self, position: int) -> PutStatus:
+        """Waits until the log is safe up to `position`: PUT_OK, or FLUSH_DISK_TIMEOUT after
+        syncFlushTimeout. Raises: FlushFailed, StoreClosed, OutOfMemory."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if self.handle is None:
+            raise _closed()
         step = self._step
-        lib.ps_deferred_end(self.handle, deferred, code, step)
-        framer = self._connections.get(step.conn_id)
-        if framer is not None and step.out_len:
-            framer.push(_taken(step))
+        if lib.ps_core_wait(self.handle, position, step) < 0:
+            raise OutOfMemory("no memory to wait for the disk")
+        self._told[step.wait] = partial(_resolve, future)
+        self.look_in(step.look_in_ms)
+        outcome = await future
+        if outcome == FlushFailed.code:
+            self._store.wait_flushed(position, 0)  # raises, and says which sync failed and how
+        if outcome < 0:
+            raise _closed()
+        late = outcome == lib.PS_FLUSH_DISK_TIMEOUT
+        return PutStatus.FLUSH_DISK_TIMEOUT if late else PutStatus.PUT_OK
+
+    @property
+    def waiting(self) -> int:
+        """Waits of answers and of Python's that go on."""
+        return int(lib.ps_core_waiting(self.handle))
+
+
+def _resolve(future: asyncio.Future[int], outcome: int) -> None:
+    if not future.done():
+        future.set_result(outcome)
+
+
+def _closed() -> StoreClosed:
+    return StoreClosed("the broker was stopped while a request waited for the disk")
 
 
 def _taken(step: Any) -> bytes:
@@ -772,13 +773,13 @@ class HotFramer:
     def _take(self, step: Any, after: Callable[[int], None] | None = None) -> None:
         """What a step brought about, except its frames. The step is not good any more after it.
 
-        after: told the code of answers that wait for the disk.
+        after: told how the wait of its answers ended.
         """
         if step.out_len:
             self._connection.parts.append(_taken(step))
         core = self._core
-        if step.deferred != ffi.NULL:
-            core.settle_later(step.deferred, step.durable_at, after)
+        if step.wait and after is not None:
+            core._told[step.wait] = after
         if step.pop_due_ms and core.on_pop_due is not None:
             core.on_pop_due(step.pop_due_ms)
         if step.news:
@@ -831,7 +832,7 @@ class HotFramer:
                 self._take(step)
         del keep
         sent, after = sent_of(core._sent), decision.after
-        waits = step.deferred != ffi.NULL
+        waits = step.wait != 0
         self._take(step, None if after is None else partial(_tell, after, sent))
         self._connection.flush()
         if after is not None and not waits:
@@ -843,7 +844,7 @@ class HotFramer:
             lib.ps_core_hand_on(self._core.handle, lib.PS_UP_ALL)
 
     def push(self, answers: bytes) -> None:
-        """Answers that come later: of held pulls, of sends that waited for the disk."""
+        """Answers that come later: of held pulls, of what waited for the safe position."""
         self._connection.parts.append(answers)
         self._connection.flush()
 
@@ -855,8 +856,10 @@ class HotFramer:
             lib.ps_conn_free(conn)
 
 
-def _tell(after: Callable[[Sent], None], sent: Sent, code: int) -> None:
-    """code: how the wait for the disk ended; one that was decided before stands in its place."""
+def _tell(after: Callable[[Sent], None], sent: Sent, outcome: int) -> None:
+    """outcome: of the wait; the answer's code says it, unless one was decided before."""
+    late = outcome == lib.PS_FLUSH_DISK_TIMEOUT
+    code = _FLUSH_DISK_TIMEOUT if late else _SERVICE_NOT_AVAILABLE if outcome else 0
     after(sent._replace(code=sent.code or code))
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from broker.remoting.decision import PutDecision, Sent
 from broker.remoting.hot import OffsetRow, Pulled, Sample, Times, Totals
+from pystore import PutStatus
 
 __all__ = ["HotPath"]
 
@@ -31,6 +32,12 @@ class HotPath(Protocol):
         """hot: False when its sends must come up to Python. once: repeats are not stored."""
 
     def withdraw_topic(self, name: str) -> None: ...
+
+    def must_wait(self, position: int) -> bool:
+        """Whether an answer must wait that rests on records up to there; 0: on none."""
+
+    async def safe(self, position: int) -> PutStatus:
+        """Waits until the log is safe up to there, or for syncFlushTimeout. Raises: StoreError."""
 
     def publish_subscription(
         self,

@@ -50,6 +50,7 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
     c->co_random = (conf->seed ? conf->seed : (uint64_t)ps_now_ms()) * 0x9E3779B97F4A7C15u | 1;
     c->co_ready_end = &c->co_ready;
     c->co_event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    ps_waits_init(&c->co_waits, &store->st_safe, c->co_event_fd);
     c->co_in = (ps_buffer){malloc(READ_ROOM), 0, READ_ROOM};
     c->co_scratch = malloc(PS_HEADER_MAX);
     c->co_broker = strdup(conf->broker != NULL ? conf->broker : "");
@@ -94,8 +95,8 @@ static void free_tables(ps_core *c) {
 void ps_core_free(ps_core *c) {
     if (c == NULL) return;
     ps_dispatch_listen(c->co_store, -1);
+    ps_deferred_drop_all(c);
     if (c->co_event_fd >= 0) close(c->co_event_fd);
-    if (c->co_deferred != NULL) ps_deferred_end(c, c->co_deferred, 0, NULL);
     free_tables(c);
     ps_tx_free(c);
     ps_dedup_free(c);
@@ -209,9 +210,9 @@ static void finish(ps_conn *n, ps_step *out) {
                      .pop_due_ms = c->co_pop_due,
                      .more = c->co_more,
                      .part = n->cn_in.data != NULL};
-    ps_deferred_detach(c, out);
+    ps_deferred_begin(c, out);
     ps_times_end(c);
-    out->rare = out->frame_count > 0 || out->deferred != NULL || out->news ||
+    out->rare = out->frame_count > 0 || out->wait != 0 || out->news ||
                 out->look_in_ms >= 0 || out->pop_due_ms > 0 || out->more || out->part;
 }
 

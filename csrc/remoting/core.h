@@ -23,6 +23,7 @@
 /* Codes of its answers (upstream ResponseCode). */
 #define PS_CODE_SUCCESS 0
 #define PS_CODE_FLUSH_DISK_TIMEOUT 10
+#define PS_CODE_SERVICE_NOT_AVAILABLE 14
 #define PS_CODE_PULL_NOT_FOUND 19
 #define PS_CODE_PULL_RETRY_IMMEDIATELY 20
 #define PS_CODE_PULL_OFFSET_MOVED 21
@@ -86,6 +87,7 @@ typedef struct ps_pair {
     char pr_names[]; /* group, then topic */
 } ps_pair;
 
+typedef struct ps_deferred ps_deferred; /* sent.c */
 typedef struct ps_parked ps_parked; /* a pull that waits for messages: parked.h */
 typedef struct ps_tx ps_tx;     /* halves.h */
 typedef struct ps_dedup ps_dedup; /* dedup.c */
@@ -141,7 +143,9 @@ struct ps_core {
     uint8_t *co_scratch; /* PS_HEADER_MAX, for texts that had escapes */
     ps_frame *co_frames;
     int32_t co_frame_count, co_frame_room;
-    ps_deferred *co_deferred;
+    ps_deferred *co_deferred; /* answers of the call under way that wait */
+    ps_waits co_waits;        /* those of earlier calls */
+    int64_t co_wait_last;     /* the number that was given last */
     bool co_put;        /* this call has put something */
     bool co_parked_one; /* this call has held a pull */
     int64_t co_pop_due; /* when what it has popped ends, if that is before all others; else 0 */
@@ -170,7 +174,7 @@ struct ps_core {
     ps_core_times co_times;
     int64_t co_began_ns; /* when the call under way began, and what had been done then */
     int64_t co_puts_before, co_pulls_before;
-    int64_t co_puts_waiting; /* put by it, and waiting for the disk */
+    int64_t co_puts_waiting; /* put by it, and not safe yet */
 };
 
 /* Which queue a message goes to, where a walk begins. */
@@ -236,10 +240,10 @@ typedef struct ps_answer { /* what an answer is made of */
     bool bare;   /* without the fields of a send: it answers a pop or an acknowledgement */
     ps_slice frame; /* the answer itself, made already; else NULL */
 } ps_answer;
-/* Answers now, or, when `wait` and the store syncs, once the log is on the disk. */
+/* Answers now, or, when `wait` and its records are not safe yet, once they are. */
 int ps_sent_answer(ps_conn *n, const ps_answer *a, bool wait, bool put);
-/* What co_out holds from there on is the answer `a`, as a frame: it stays, or, when it rests on a
- * record and the store syncs, it goes once the log is on the disk. */
+/* What co_out holds from there on is the answer `a`, as a frame: it stays, or, when it rests on
+ * records that are not safe yet, it goes once they are. */
 int ps_sent_frame(ps_conn *n, const ps_answer *a, int64_t from);
 /* A refusal. */
 int ps_sent_refuse(ps_core *c, const ps_answer *a);
@@ -248,8 +252,11 @@ bool ps_sent_ids(ps_core *c, const ps_answer *a, ps_slice *out);
 /* The handle by which a timer is recalled, good until the next one: URL-safe Base64 of
  * `v1 topic broker time id`. False: no memory. */
 bool ps_sent_handle(ps_core *c, ps_slice topic, int64_t out_ms, ps_slice uniq, ps_slice *out);
-/* Moves what waits for the disk into the step. */
-void ps_deferred_detach(ps_core *c, ps_step *out);
+/* From now on the answers of this call wait, if there are any that must. */
+void ps_deferred_begin(ps_core *c, ps_step *out);
+/* The answers of the next wait that is over. False: none is. */
+bool ps_deferred_next(ps_core *c, ps_step *out);
+void ps_deferred_drop_all(ps_core *c);
 
 /* sendrequest.c */
 void ps_send_read(const ps_command *command, ps_send *out);
@@ -266,7 +273,9 @@ int ps_core_decide(ps_conn *conn, const uint8_t *frame, int64_t len, const ps_de
                    ps_sent *sent, ps_error *e);
 int ps_core_pull(ps_conn *conn, const ps_command *request);
 void ps_parked_drop_all(ps_conn *conn);
-/* ms until the first parked pull expires; -1: none is parked. */
+/* ms until the first parked pull or wait expires; -1: there is none. */
+int64_t ps_core_deadline_in(ps_core *c);
+/* The same of pulls alone. */
 int64_t ps_parked_deadline_in(const ps_core *c);
 void ps_parked_wake(ps_core *c, ps_pair *p, int32_t queue_id);
 

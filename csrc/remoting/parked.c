@@ -161,6 +161,11 @@ int64_t ps_parked_deadline_in(const ps_core *c) {
     return left > 0 ? left : 0;
 }
 
+int64_t ps_core_deadline_in(ps_core *c) {
+    int64_t pull = ps_parked_deadline_in(c), wait = ps_waits_deadline_in(&c->co_waits);
+    return pull < 0 || (wait >= 0 && wait < pull) ? wait : pull;
+}
+
 void ps_parked_look(ps_core *c) {
     uint64_t count;
     /* Read first: what is announced after it makes the descriptor readable again. */

@@ -343,6 +343,7 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
             ps_parked_look(c);
             looked = true;
         }
+        if (ps_deferred_next(c, out)) return 1;
         if (c->co_ready == NULL) break;
         if (rounds >= ROUNDS_MAX) return 0;
         ps_parked *h = c->co_ready;
@@ -356,7 +357,7 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
         *out = (ps_step){.out = c->co_out.data, .out_len = c->co_out.len, .conn_id = conn_id};
         return 1;
     }
-    *next_ms = ps_parked_deadline_in(c);
+    *next_ms = ps_core_deadline_in(c);
     return 0;
 }
 

@@ -3,7 +3,7 @@
  * frame is handed on. docs/internals/wire.md#sending, docs/internals/wire.md#pull.
  *
  * Everything here belongs to one thread, the event loop's, except that the store's dispatcher
- * writes to the eventfd. */
+ * and its flusher write to the eventfd. */
 #ifndef PS_REMOTING_H
 #define PS_REMOTING_H
 
@@ -12,7 +12,6 @@
 /* cdef begin */
 typedef struct ps_core ps_core; /* the tables, and the pulls that are held */
 typedef struct ps_conn ps_conn; /* one connection */
-typedef struct ps_deferred ps_deferred; /* answers of sends that wait for the disk */
 
 typedef struct ps_core_conf {
     const char *cluster;      /* CLUSTER of stored messages */
@@ -167,12 +166,13 @@ typedef struct ps_step {
     const ps_frame *frames;
     const uint8_t *out; /* answers, to be written now */
     int64_t out_len;
-    ps_deferred *deferred; /* answers that wait until the log is on the disk, or NULL */
-    int64_t durable_at; /* up to here, a physical offset */
+    int64_t wait;       /* some answers wait until the log is safe, under this number; 0: none do.
+                           From ps_core_next: the wait that is over */
+    int32_t outcome;    /* of that wait: 0, PS_FLUSH_DISK_TIMEOUT or an error code */
     int64_t conn_id;    /* whose answers they are */
     int32_t news;       /* 1: ps_core_next has something to do */
-    int64_t look_in_ms; /* a pull was held: in how many ms to call ps_core_next at the latest, to
-                           end the first of all that are; -1: none was held by this call */
+    int64_t look_in_ms; /* a pull or an answer was held: in how many ms to call ps_core_next at the
+                           latest, to end the first of all that are; -1: none by this call */
     int64_t pop_due_ms; /* what was popped is back at this time, before all others; 0: it is not */
     int32_t more;       /* 1: whole frames are left: there is much to write, or the time is over;
                            call ps_conn_received with 0 after it */
@@ -201,14 +201,15 @@ void ps_core_turn(ps_core *core, int64_t ns);
 /* One whole frame that was handed on before: 1 served, 0 not. */
 int ps_conn_serve(ps_conn *conn, const uint8_t *frame, int64_t len, ps_step *out);
 
-/* Answers the next held pull that has news or whose time is over: 1 and *out, or 0. The caller
- * repeats it until 0; *next_ms then says in how many ms to call again, -1: only when the eventfd
- * says so. all 1: every held pull is answered now. */
+/* Ends the next wait that is over, or answers the next held pull that has news or whose time is
+ * over: 1 and *out, or 0. The caller repeats it until 0; *next_ms then says in how many ms to call
+ * again, -1: only when the eventfd says so. all 1: every held pull is answered now. */
 int ps_core_next(ps_core *core, int32_t all, ps_step *out, int64_t *next_ms);
 
-/* Ends the wait: code is 0 or 10 (FLUSH_DISK_TIMEOUT) or the code of a failed send, and *out has
- * the answers, unless out is NULL. Frees it. */
-void ps_deferred_end(ps_core *core, ps_deferred *deferred, int32_t code, ps_step *out);
+/* A wait of the caller's own until the log is safe up to `position`, with no answers: out->wait is
+ * its number, with which ps_core_next tells its outcome. PS_E_NO_MEMORY. */
+int ps_core_wait(ps_core *core, int64_t position, ps_step *out);
+int32_t ps_core_waiting(const ps_core *core); /* waits that ps_core_next has not told */
 /* cdef end */
 
 #endif

@@ -1,4 +1,4 @@
-/* Answers of sends: at once, or when the log is on the disk. docs/internals/wire.md#sending. */
+/* Answers of sends: at once, or when the log is safe. docs/internals/wire.md#sending. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 /* What a pop or an acknowledgement is told that is not on the disk: the same as by the broker. */
 #define NOT_IN_TIME "the disk did not take the record in time"
 
-/* ---- answers that wait for the disk ---- */
+/* ---- answers that wait for the safe position (log/safe.h) ---- */
 
 typedef struct deferred_item {
     ps_answer answer; /* its pointers are set when it is given */
@@ -16,8 +16,10 @@ typedef struct deferred_item {
     int64_t texts_at; /* of UNIQ_KEY, remark, handle and frame, in bytes */
 } deferred_item;
 
+/* Answers of one step; without any, a wait of the broker's own. */
 struct ps_deferred {
-    int64_t df_conn_id, df_durable_at, df_began_ns, df_count;
+    ps_wait df_wait; /* first, so that a ps_wait * of it is a ps_deferred * */
+    int64_t df_id, df_conn_id, df_end, df_began_ns, df_count;
     ps_buffer df_items, df_offsets, df_texts;
 };
 
@@ -28,10 +30,47 @@ static void free_deferred(ps_deferred *h) {
     free(h);
 }
 
-void ps_deferred_detach(ps_core *c, ps_step *out) {
-    out->deferred = c->co_deferred;
-    out->durable_at = c->co_deferred != NULL ? c->co_deferred->df_durable_at : 0;
+static void drop_deferred(ps_wait *w) {
+    free_deferred((ps_deferred *)w);
+}
+
+void ps_deferred_drop_all(ps_core *c) {
+    ps_waits_drop(&c->co_waits, drop_deferred);
+    if (c->co_deferred != NULL) free_deferred(c->co_deferred);
     c->co_deferred = NULL;
+}
+
+static ps_deferred *deferred_new(ps_core *c, int64_t conn_id) {
+    ps_deferred *h = calloc(1, sizeof *h);
+    if (h == NULL) return NULL;
+    h->df_id = ++c->co_wait_last;
+    h->df_conn_id = conn_id;
+    h->df_began_ns = c->co_began_ns;
+    return h;
+}
+
+static void begin_wait(ps_core *c, ps_deferred *h, ps_step *out) {
+    out->wait = h->df_id;
+    ps_waits_add(&c->co_waits, &h->df_wait, h->df_end);
+    out->look_in_ms = ps_core_deadline_in(c);
+}
+
+void ps_deferred_begin(ps_core *c, ps_step *out) {
+    if (c->co_deferred != NULL) begin_wait(c, c->co_deferred, out);
+    c->co_deferred = NULL;
+}
+
+int ps_core_wait(ps_core *c, int64_t position, ps_step *out) {
+    ps_deferred *h = deferred_new(c, -1);
+    if (h == NULL) return PS_E_NO_MEMORY;
+    *out = (ps_step){.conn_id = -1};
+    h->df_end = position;
+    begin_wait(c, h, out);
+    return 0;
+}
+
+int32_t ps_core_waiting(const ps_core *c) {
+    return c->co_waits.wa_count;
 }
 
 static bool append(ps_buffer *b, const void *data, int64_t len) {
@@ -44,13 +83,9 @@ static bool append(ps_buffer *b, const void *data, int64_t len) {
 }
 
 static bool defer_answer(ps_core *c, int64_t conn_id, const ps_answer *a) {
-    if (c->co_deferred == NULL) {
-        c->co_deferred = calloc(1, sizeof *c->co_deferred);
-        if (c->co_deferred == NULL) return false;
-        c->co_deferred->df_conn_id = conn_id;
-        c->co_deferred->df_began_ns = c->co_began_ns;
-    }
+    if (c->co_deferred == NULL) c->co_deferred = deferred_new(c, conn_id);
     ps_deferred *h = c->co_deferred;
+    if (h == NULL) return false;
     deferred_item item = {*a, h->df_offsets.len / (int64_t)sizeof(int64_t), h->df_texts.len};
     if (!append(&h->df_offsets, a->physical, a->count * (int64_t)sizeof(int64_t)) ||
         !append(&h->df_texts, a->uniq.data, a->uniq.len) ||
@@ -59,7 +94,7 @@ static bool defer_answer(ps_core *c, int64_t conn_id, const ps_answer *a) {
         !append(&h->df_texts, a->frame.data, a->frame.len) ||
         !append(&h->df_items, &item, sizeof item))
         return false;
-    if (a->end > h->df_durable_at) h->df_durable_at = a->end;
+    if (a->end > h->df_end) h->df_end = a->end;
     return true;
 }
 
@@ -169,7 +204,7 @@ int ps_sent_refuse(ps_core *c, const ps_answer *a) {
 
 int ps_sent_answer(ps_conn *n, const ps_answer *a, bool wait, bool put) {
     ps_core *c = n->cn_core;
-    if (!c->co_store->st_conf.sync_flush || !wait) return encode_answer(c, a);
+    if (!wait || !ps_safe_must_wait(&c->co_store->st_safe, a->end)) return encode_answer(c, a);
     if (!defer_answer(c, n->cn_id, a)) return PS_E_NO_MEMORY;
     if (put) { /* a repeat was put before */
         c->co_deferred->df_count += a->count;
@@ -181,16 +216,25 @@ int ps_sent_answer(ps_conn *n, const ps_answer *a, bool wait, bool put) {
 int ps_sent_frame(ps_conn *n, const ps_answer *a, int64_t from) {
     ps_core *c = n->cn_core;
     ps_answer waits = *a;
-    if (!c->co_store->st_conf.sync_flush || a->end == 0) return 0;
+    if (!ps_safe_must_wait(&c->co_store->st_safe, a->end)) return 0;
     waits.frame = (ps_slice){c->co_out.data + from, (int32_t)(c->co_out.len - from)};
     c->co_out.len = from;
     return defer_answer(c, n->cn_id, &waits) ? 0 : PS_E_NO_MEMORY;
 }
 
-void ps_deferred_end(ps_core *c, ps_deferred *h, int32_t code, ps_step *out) {
+/* The code of answers that stood for success before the wait. */
+static int32_t code_of(int32_t outcome) {
+    if (outcome == PS_FLUSH_DISK_TIMEOUT) return PS_CODE_FLUSH_DISK_TIMEOUT;
+    return outcome == 0 ? PS_CODE_SUCCESS : PS_CODE_SERVICE_NOT_AVAILABLE;
+}
+
+bool ps_deferred_next(ps_core *c, ps_step *out) {
+    ps_deferred *h = (ps_deferred *)ps_waits_next(&c->co_waits);
+    if (h == NULL) return false;
     const deferred_item *items = (const deferred_item *)h->df_items.data;
-    if (out != NULL) c->co_out.len = 0;
-    for (size_t i = 0; out != NULL && i < (size_t)h->df_items.len / sizeof *items; i++) {
+    int32_t code = code_of(h->df_wait.wt_outcome);
+    c->co_out.len = 0;
+    for (size_t i = 0; i < (size_t)h->df_items.len / sizeof *items; i++) {
         ps_answer a = items[i].answer;
         const uint8_t *texts = h->df_texts.data + items[i].texts_at;
         a.physical = (const int64_t *)h->df_offsets.data + items[i].at;
@@ -201,8 +245,12 @@ void ps_deferred_end(ps_core *c, ps_deferred *h, int32_t code, ps_step *out) {
         if (a.code == 0) a.code = code;
         encode_answer(c, &a);
     }
-    if (out != NULL)
-        *out = (ps_step){.out = c->co_out.data, .out_len = c->co_out.len, .conn_id = h->df_conn_id};
-    if (out != NULL) ps_times_put(c, h->df_began_ns, h->df_count);
+    *out = (ps_step){.out = c->co_out.data,
+                     .out_len = c->co_out.len,
+                     .conn_id = h->df_conn_id,
+                     .wait = h->df_id,
+                     .outcome = h->df_wait.wt_outcome};
+    if (h->df_count > 0) ps_times_put(c, h->df_began_ns, h->df_count);
     free_deferred(h);
+    return true;
 }

@@ -429,7 +429,8 @@ bool ps_core_end(ps_core *c, const ps_ending *end, bool answered) {
         (end->decision != PS_TX_COMMIT && end->decision != PS_TX_ROLLBACK))
         return false;
     uint32_t at = ps_halves_find(x, end->offset);
-    if (at == 0 || (answered && c->co_store->st_conf.sync_flush)) return false;
+    if (at == 0 || (answered && ps_safe_must_wait(&c->co_store->st_safe, PS_SAFE_NEXT)))
+        return false;
     const ps_half *h = ps_halves_at(x, at);
     if (!is_about(x, h, end) || (!end->from_check && is_late(x, h))) return false;
     if (!ps_tx_record(c, h, &r, &mf)) return false;

@@ -10,7 +10,7 @@ static bool stop(ps_store *s) {
     pthread_mutex_lock(&s->st_close_lock);
     bool first = !atomic_exchange(&s->st_closed, true);
     if (first) {
-        ps_flusher_stop(&s->st_flusher);
+        ps_safe_close(&s->st_safe);
         ps_dispatcher_stop(&s->st_dispatcher);
         ps_keeper_stop(&s->st_keeper);
         while (atomic_load(&s->st_users) > 0) usleep(200);

@@ -45,13 +45,6 @@ void ps_dispatch_listen(ps_store *s, int fd) {
     pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
 }
 
-int64_t ps_dispatch_bound(ps_store *s) {
-    int64_t end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire);
-    if (!s->st_conf.sync_flush) return end;
-    int64_t flushed = atomic_load_explicit(&s->st_log.lg_flushed, memory_order_acquire);
-    return flushed < end ? flushed : end;
-}
-
 static ps_topic *topic_of(ps_store *s, const ps_record *r) {
     ps_topic *t = s->st_dispatcher.ds_recent_topic;
     if (t != NULL && t->tp_len == r->topic_len &&
@@ -186,7 +179,7 @@ int ps_dispatch_to_locked(ps_store *s, int64_t bound, ps_error *e) {
 }
 
 int ps_dispatch_catch_up(ps_store *s, ps_error *e) {
-    int64_t bound = ps_dispatch_bound(s);
+    int64_t bound = ps_safe_visible(&s->st_safe);
     ps_error mine = {0};
     if (s->st_readonly ||
         atomic_load_explicit(&s->st_dispatcher.ds_end, memory_order_acquire) >= bound)
@@ -212,7 +205,7 @@ static void nap(ps_store *s) {
     atomic_store(&s->st_dispatcher.ds_napping, true);
     while (atomic_load(&s->st_dispatcher.ds_napping) &&
            !atomic_load(&s->st_dispatcher.ds_stopping) &&
-           atomic_load(&s->st_dispatcher.ds_end) >= ps_dispatch_bound(s))
+           atomic_load(&s->st_dispatcher.ds_end) >= ps_safe_visible(&s->st_safe))
         pthread_cond_wait(&s->st_dispatcher.ds_nap_wake, &s->st_dispatcher.ds_nap_lock);
     atomic_store(&s->st_dispatcher.ds_napping, false);
     pthread_mutex_unlock(&s->st_dispatcher.ds_nap_lock);
@@ -231,7 +224,7 @@ void *ps_dispatch_main(void *store) {
             pause_stalled(s);
             continue;
         }
-        int64_t bound = ps_dispatch_bound(s);
+        int64_t bound = ps_safe_visible(&s->st_safe);
         if (atomic_load(&s->st_dispatcher.ds_end) < bound) {
             ps_error e = {0};
             pthread_mutex_lock(&s->st_dispatcher.ds_lock);

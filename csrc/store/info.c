@@ -49,7 +49,7 @@ int ps_store_info(ps_store *s, ps_info *out) {
                      .writable = !s->st_readonly,
                      .disk_full = disk_full(s),
                      .sync_flush = s->st_conf.sync_flush,
-                     .flush_errno = atomic_load(&s->st_flusher.fl_errno),
+                     .flush_errno = atomic_load(&s->st_safe.sf_errno),
                      .fsyncs = atomic_load(&s->st_flusher.fl_fsyncs),
                      .puts = atomic_load(&s->st_log.lg_puts),
                      .damaged_reads = atomic_load(&s->st_damaged_reads),

@@ -121,6 +121,10 @@ void *ps_keeper_main(void *store) {
 
 /* ---- when a caller asks for it ---- */
 
+int32_t ps_must_wait(const ps_store *s, int64_t physical) {
+    return ps_safe_must_wait(&s->st_safe, physical);
+}
+
 int ps_wait_flushed(ps_store *s, int64_t physical, int32_t timeout_ms, ps_error *e) {
     if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     int code = ps_flusher_wait(&s->st_flusher, physical, timeout_ms, e);

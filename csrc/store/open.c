@@ -40,7 +40,8 @@ static int split_dirs(ps_store *s, const char *list, ps_error *e) {
     return 0;
 }
 
-static void records_synced(void *store) {
+/* Records become dispatchable only now. */
+static void safe_moved(void *store) {
     ps_dispatch_wake(store);
 }
 
@@ -54,14 +55,16 @@ static void init_objects(ps_store *s) {
     s->st_log.lg_reserve_window = c->reserve_window;
     s->st_log.lg_places = &s->st_places;
     ps_allocator_init(&s->st_allocator, &s->st_log);
-    ps_flusher_init(&s->st_flusher, &s->st_log);
-    s->st_flusher.fl_root = s->st_root;
-    s->st_flusher.fl_sync = c->sync_flush != 0;
+    ps_safe_init(&s->st_safe, &s->st_log);
+    s->st_safe.sf_root = s->st_root;
+    s->st_safe.sf_sync = c->sync_flush != 0;
+    s->st_safe.sf_timeout_ms = c->sync_flush_timeout_ms;
+    s->st_safe.sf_told = safe_moved;
+    s->st_safe.sf_told_arg = s;
+    ps_flusher_init(&s->st_flusher, &s->st_safe);
     s->st_flusher.fl_interval_ms = c->flush_interval_ms;
     s->st_flusher.fl_thorough_ms = c->flush_thorough_ms;
     s->st_flusher.fl_least_pages = c->flush_least_pages;
-    s->st_flusher.fl_synced = records_synced;
-    s->st_flusher.fl_synced_arg = s;
     ps_topics_init(&s->st_topics, s, s->st_io, s->st_root, c->consumequeue_file_size,
                    s->st_readonly);
     s->st_topics.tt_shared.qs_mappings = &s->st_mappings;

@@ -42,7 +42,7 @@ static inline void wake_dispatcher(ps_store *s) {
 static int refuse_slow(ps_store *s, ps_error *e) {
     if (s->st_readonly)
         return ps_fail(e, PS_E_READ_ONLY, 0, -1, s->st_root, "the store is open for reading only");
-    int err = atomic_load(&s->st_flusher.fl_errno);
+    int err = atomic_load(&s->st_safe.sf_errno);
     if (err != 0)
         return ps_fail(e, PS_E_FLUSH_FAILED, err, atomic_load(&s->st_log.lg_flushed), s->st_root,
                        "a sync of the log failed: %s", strerror(err));
@@ -62,7 +62,7 @@ static int refuse_slow(ps_store *s, ps_error *e) {
 static inline int refused(ps_store *s, ps_error *e) {
     if (__builtin_expect(
             !s->st_readonly &&
-                !atomic_load_explicit(&s->st_flusher.fl_errno, memory_order_relaxed) &&
+                !atomic_load_explicit(&s->st_safe.sf_errno, memory_order_relaxed) &&
                 !atomic_load_explicit(&s->st_dispatcher.ds_broken, memory_order_relaxed) &&
                 !atomic_load_explicit(&s->st_retention.rt_disk_full, memory_order_relaxed) &&
                 !atomic_load_explicit(&s->st_dispatcher.ds_stall_errno, memory_order_relaxed),
@@ -112,6 +112,16 @@ static int measure(ps_store *s, ps_draft *d, int64_t i, ps_error *e) {
     return 0;
 }
 
+/* Waits, if it must, until what was put last is safe; *out is the caller's answer. */
+static int acknowledge(ps_store *s, int32_t wait, ps_put_result *out) {
+    int64_t end = out->physical_offset + out->size;
+    int code = wait && ps_safe_must_wait(&s->st_safe, end)
+                   ? ps_flusher_wait(&s->st_flusher, end, s->st_safe.sf_timeout_ms, &out->error)
+                   : 0;
+    out->status = code > 0 ? code : PS_PUT_OK;
+    return code < 0 ? code : 0;
+}
+
 /* ---- one message ---- */
 
 static int put_draft(ps_store *s, ps_topic *topic, ps_draft *d, int32_t wait, ps_put_result *out) {
@@ -133,7 +143,6 @@ static int put_draft(ps_store *s, ps_topic *topic, ps_draft *d, int32_t wait, ps
     ps_append_publish_locked(&s->st_log, at.physical_offset + d->size, stamp, 1);
     pthread_mutex_unlock(&s->st_log.lg_append_lock);
     wake_dispatcher(s);
-    out->status = PS_PUT_OK;
     out->size = d->size;
     out->queue_id = q->cq_id;
     out->store_host_len = s->st_conf.store_host_len;
@@ -141,14 +150,7 @@ static int put_draft(ps_store *s, ps_topic *topic, ps_draft *d, int32_t wait, ps
     out->queue_offset = at.queue_offset;
     out->physical_offset = at.physical_offset;
     out->store_timestamp = stamp;
-    if (s->st_conf.sync_flush && wait)
-        code = ps_flusher_wait(&s->st_flusher, at.physical_offset + d->size,
-                               s->st_conf.sync_flush_timeout_ms, &out->error);
-    if (code > 0) {
-        out->status = code;
-        code = 0;
-    }
-    return code;
+    return acknowledge(s, wait, out);
 }
 
 int ps_put(ps_topic *topic, int32_t queue_id, int32_t flag, const void *body, int64_t body_len,
@@ -397,13 +399,7 @@ static int put_many(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t 
                         out);
     }
     if (drafts != few) free(drafts);
-    out->status = PS_PUT_OK;
-    if (code == 0 && s->st_conf.sync_flush && m->wait) {
-        code = ps_flusher_wait(&s->st_flusher, out->physical_offset + out->size,
-                               s->st_conf.sync_flush_timeout_ms, &out->error);
-        out->status = code > 0 ? code : PS_PUT_OK;
-    }
-    return code < 0 ? code : 0;
+    return code == 0 ? acknowledge(s, m->wait, out) : code;
 }
 
 static int many_arguments(const ps_put_many *m, ps_error *e) {

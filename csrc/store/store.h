@@ -87,6 +87,7 @@ struct ps_store {
     ps_mappings st_mappings; /* of log, queues and index */
     ps_log st_log;
     ps_allocator st_allocator;
+    ps_safe st_safe;
     ps_flusher st_flusher;
     ps_topics st_topics;
     ps_arrivals st_arrivals;
@@ -137,7 +138,6 @@ void ps_tombstones_hide(ps_store *s); /* readers: those queues are shown as empt
 /* dispatch.c */
 void ps_dispatcher_init(ps_dispatcher *d);
 void ps_dispatcher_stop(ps_dispatcher *d);
-int64_t ps_dispatch_bound(ps_store *s);
 int ps_dispatch_to_locked(ps_store *s, int64_t bound, ps_error *e);
 int ps_dispatch_catch_up(ps_store *s, ps_error *e);
 typedef struct ps_dispatched {

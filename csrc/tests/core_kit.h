@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "check.h"
 #include "base/error.h"
+#include "files/io.h"
 #include "remoting/core.h"
 
 #define UNIQ "UNIQ_KEY\1FD0123456789\2"
@@ -27,19 +28,20 @@ static int kit_answer_count;
 static uint8_t *kit_handed; /* frames for the broker, back to back */
 static int64_t kit_handed_len;
 static int kit_handed_count;
-static ps_deferred *kit_deferred[256];
-static int64_t kit_durable_at;
-static int kit_deferred_count;
+static int64_t kit_wait; /* the number of the last wait */
+static int kit_wait_count, kit_outcome;
 static bool kit_news, kit_more;
 static int64_t kit_look_in_ms;
 
 static char kit_root[4200];
+static ps_io *kit_io;      /* NULL: the system's */
+static int kit_close_code; /* what closing the store will answer */
 static ps_store *kit_store;
 static ps_core *kit_core;
 
 static CHECK_UNUSED void kit_clear(void) {
     for (int i = 0; i < kit_answer_count; i++) free(kit_answers[i].command);
-    kit_answer_count = kit_handed_count = kit_deferred_count = 0;
+    kit_answer_count = kit_handed_count = kit_wait_count = 0;
     kit_handed_len = 0;
     kit_news = kit_more = false;
     kit_look_in_ms = -1;
@@ -67,7 +69,7 @@ static CHECK_UNUSED void kit_open(const ps_conf *conf, int32_t parked_max) {
                          .parked_max = parked_max,
                          .broker = "broker-a"};
     ps_error e = {0};
-    kit_store = ps_store_open(conf, NULL, NULL, NULL, &e);
+    kit_store = ps_store_open(conf, kit_io, NULL, NULL, &e);
     kit_core = kit_store != NULL ? ps_core_new(kit_store, &core, &e) : NULL;
     if (kit_core == NULL) {
         printf("%s %s\n", e.text, e.where);
@@ -76,13 +78,32 @@ static CHECK_UNUSED void kit_open(const ps_conf *conf, int32_t parked_max) {
     if (kit_handed == NULL) kit_handed = malloc(KIT_ROOM);
 }
 
+/* From now on no sync of the log ends, until it is let go. */
+static CHECK_UNUSED void kit_hold_disk(bool held) {
+    ps_io_faulty_slow(kit_io, 1u << PS_IO_FDATASYNC, held ? 600000 : 0);
+}
+
+/* A store whose disk may be held. Its log has a file, which no put has to make any more. */
+static CHECK_UNUSED void kit_open_slow(const ps_conf *conf, int32_t parked_max) {
+    ps_error e = {0};
+    ps_put_result put;
+    kit_io = ps_io_faulty_new();
+    kit_open(conf, parked_max);
+    ps_topic *first = ps_topic_open(kit_store, "first", 5, 1, &e);
+    CHECK_EQ(0, ps_put(first, 0, 0, "x", 1, NULL, 0, 1, &put));
+}
+
 static CHECK_UNUSED void kit_close(void) {
     ps_error e = {0};
+    if (kit_io != NULL) kit_hold_disk(false);
     kit_clear();
     ps_core_free(kit_core);
-    CHECK_EQ(0, ps_store_close(kit_store, &e));
+    CHECK_EQ(kit_close_code, ps_store_close(kit_store, &e));
+    kit_close_code = 0;
     ps_store_free(kit_store);
     check_remove(kit_root);
+    if (kit_io != NULL) ps_io_faulty_free(kit_io);
+    kit_io = NULL;
 }
 
 static CHECK_UNUSED void kit_topic(const char *name, int32_t queues, int32_t perm, int32_t flags) {
@@ -213,9 +234,9 @@ static CHECK_UNUSED void kit_take(const ps_step *step) {
         kit_handed_len += step->frames[i].len;
         kit_handed_count++;
     }
-    if (step->deferred != NULL) {
-        kit_deferred[kit_deferred_count++] = step->deferred;
-        kit_durable_at = step->durable_at;
+    if (step->wait != 0) {
+        kit_wait = step->wait;
+        kit_wait_count++;
     }
     kit_news = kit_news || step->news;
     kit_more = step->more;
@@ -258,9 +279,24 @@ static CHECK_UNUSED int64_t kit_pump(bool all) {
         ps_step step;
         answered = ps_core_next(kit_core, all, &step, &next_ms);
         if (answered > 0) kit_take_answers(&step);
+        if (answered > 0 && step.wait != 0) {
+            kit_wait = step.wait;
+            kit_outcome = step.outcome;
+        }
         all = false;
     } while (answered > 0 || next_ms == 0);
     return next_ms;
+}
+
+/* Answers as long as something waits, whenever the eventfd or the first deadline says so. */
+static CHECK_UNUSED void kit_settle(void) {
+    int64_t next_ms = kit_pump(false);
+    while (ps_core_waiting(kit_core) > 0) {
+        struct pollfd fd = {.fd = ps_core_event_fd(kit_core), .events = POLLIN};
+        CHECK(next_ms >= 0);
+        if (poll(&fd, 1, (int)next_ms) < 0) return;
+        next_ms = kit_pump(false);
+    }
 }
 
 static CHECK_UNUSED ps_command *kit_last(void) {

@@ -1,6 +1,8 @@
 /* The protocol core under the sanitizers: what it answers itself, what it hands on, what it stores
  * of a send. docs/internals/wire.md#frames. */
 #define _GNU_SOURCE
+#include <errno.h>
+
 #include "core_kit.h"
 
 static void open_core(void) {
@@ -530,67 +532,151 @@ static void test_wait(ps_conn *n) {
         kit_send(&f, 0, 7, "T", 0, asked[i].properties);
         kit_clear();
         kit_ask(n, &f, "x", 1);
-        CHECK_EQ(asked[i].waits, kit_deferred_count);
+        CHECK_EQ(asked[i].waits, kit_wait_count);
         CHECK_EQ(!asked[i].waits, kit_answer_count);
-        if (kit_deferred_count == 1) ps_deferred_end(kit_core, kit_deferred[0], 0, NULL);
     }
 }
 
-static void test_sync_flush(void) {
+/* A store whose syncs end when they are let go. */
+static void open_held(int32_t timeout_ms) {
     ps_conf conf = kit_conf();
-    kit_frame f;
-    ps_step step;
-    uint8_t stream[2048];
-    int64_t at = 0;
     conf.sync_flush = 1;
-    kit_open(&conf, 1000);
+    conf.sync_flush_timeout_ms = timeout_ms;
+    kit_open_slow(&conf, 1000);
     kit_topic("T", 4, HOT);
-    ps_conn *n = kit_conn(8), *other = kit_conn(9);
-    for (int i = 0; i < 3; i++) { /* the second does not wait, the third wants no answer */
+    kit_hold_disk(true);
+}
+
+/* Four sends in one read: the second does not wait, the third wants no answer. */
+static void send_four(ps_conn *n) {
+    uint8_t stream[2048];
+    kit_frame f;
+    int64_t at = 0;
+    for (int i = 0; i < 4; i++) {
         kit_send(&f, i & 1, 100 + i, "T", i, i == 1 ? UNIQ "WAIT\1false\2" : UNIQ);
         if (i == 2) f.command.flag = PS_FLAG_ONEWAY;
         at += kit_encode(&f, "body", 4, stream + at, (int64_t)sizeof stream - at);
     }
-    kit_send(&f, 0, 103, "T", 3, UNIQ);
-    at += kit_encode(&f, "body", 4, stream + at, (int64_t)sizeof stream - at);
-    static const int32_t codes[] = {0, 10, 14};
-    for (int i = 0; i < 3; i++) {
-        kit_clear();
-        kit_feed(n, stream, at);
-        CHECK(kit_answer_count == 1 && kit_last()->opaque == 101);
-        if (!CHECK_EQ(1, kit_deferred_count)) return;
-        CHECK_EQ(atomic_load(&kit_store->st_log.lg_end), kit_durable_at);
-        ps_deferred_end(kit_core, kit_deferred[0], codes[i], &step);
-        CHECK_EQ(8, step.conn_id);
-        kit_clear();
-        kit_take(&step);
-        if (!CHECK_EQ(2, kit_answer_count)) return;
-        for (int k = 0; k < 2; k++) {
-            const ps_command *c = kit_answers[k].command;
-            CHECK(c->opaque == (k ? 103 : 100) && c->code == codes[i]);
-            CHECK(kit_field_is(c, "transactionId", "FD0123456789"));
-            CHECK_EQ(k ? 3 : 0, kit_field(c, "queueId"));
-            CHECK_EQ(i, kit_field(c, "queueOffset"));
-        }
+    kit_clear();
+    kit_feed(n, stream, at);
+    CHECK(kit_answer_count == 1 && kit_last()->opaque == 101);
+    CHECK_EQ(1, kit_wait_count);
+    CHECK_EQ(1, ps_core_waiting(kit_core));
+}
+
+/* The two that waited are answered with this code. */
+static void check_four(int32_t code, int32_t outcome, int64_t queue_offset) {
+    int64_t waited = kit_wait;
+    kit_clear();
+    kit_settle();
+    CHECK_EQ(waited, kit_wait);
+    CHECK_EQ(outcome, kit_outcome);
+    if (!CHECK_EQ(2, kit_answer_count)) return;
+    for (int k = 0; k < 2; k++) {
+        const ps_command *c = kit_answers[k].command;
+        CHECK_EQ(8, kit_answers[k].conn);
+        CHECK(c->opaque == (k ? 103 : 100) && c->code == code);
+        CHECK(kit_field_is(c, "transactionId", "FD0123456789"));
+        CHECK_EQ(k ? 3 : 0, kit_field(c, "queueId"));
+        CHECK_EQ(queue_offset, kit_field(c, "queueOffset"));
     }
+}
+
+static void test_answers_wait_until_the_log_is_safe(void) {
+    uint8_t stream[2048];
+    kit_frame f;
+    open_held(60000);
+    ps_conn *n = kit_conn(8), *other = kit_conn(9);
+    send_four(n);
+    kit_pump(false);
+    CHECK_EQ(1, ps_core_waiting(kit_core));
+    CHECK_EQ(1, kit_answer_count);
+    kit_hold_disk(false);
+    check_four(0, 0, 0);
+    kit_hold_disk(true);
     test_wait(n);
     /* A batch, and answers of two connections; one of them closes meanwhile. */
     int64_t len = add_item(stream, "one", "UNIQ_KEY\1A\2");
     len += add_item(stream + len, "two", "UNIQ_KEY\1B\2");
+    kit_hold_disk(false);
+    kit_settle();
+    kit_hold_disk(true);
     kit_send(&f, 0, 7, "T", 0, UNIQ);
     kit_replace(&f, "m", "true");
     kit_clear();
     kit_ask(n, &f, stream, len);
     kit_ask(other, &f, stream, len);
-    CHECK(kit_deferred_count == 2 && kit_answer_count == 0);
+    CHECK(kit_wait_count == 2 && kit_answer_count == 0);
     ps_conn_free(other);
-    ps_deferred_end(kit_core, kit_deferred[1], 0, NULL);
-    ps_deferred_end(kit_core, kit_deferred[0], 0, &step);
-    kit_take(&step);
+    kit_hold_disk(false);
+    kit_settle();
+    CHECK_EQ(2, kit_answer_count);
     CHECK_EQ(65, ps_command_field(kit_last(), "msgId").len);
+    kit_hold_disk(true);
     kit_ask(n, &f, stream, len);
+    CHECK_EQ(1, ps_core_waiting(kit_core)); /* and goes with the core */
     ps_conn_free(n);
-    ps_deferred_end(NULL, kit_deferred[2], 0, NULL); /* as when the core is gone */
+    kit_close();
+}
+
+static void test_answers_say_what_became_of_the_wait(void) {
+    open_held(20);
+    ps_conn *n = kit_conn(8);
+    send_four(n);
+    check_four(10, PS_FLUSH_DISK_TIMEOUT, 0);
+    kit_hold_disk(false);
+    ps_flusher_wait(&kit_store->st_flusher, atomic_load(&kit_store->st_log.lg_end), 60000, NULL);
+    kit_hold_disk(true);
+    kit_store->st_safe.sf_timeout_ms = 60000;
+    ps_io_faulty_set(kit_io, 1u << PS_IO_FDATASYNC, 1, EIO, 1); /* of the sync that is held next */
+    send_four(n);
+    kit_hold_disk(false);
+    check_four(14, PS_E_FLUSH_FAILED, 1);
+    kit_close_code = PS_E_FLUSH_FAILED;
+    ps_conn_free(n);
+    kit_close();
+}
+
+/* The broker's own waits stand in the same list, by position whatever the order of asking. */
+static void test_waits_end_in_the_order_of_positions(void) {
+    ps_step step;
+    open_held(60000);
+    ps_conn *n = kit_conn(8);
+    int64_t ids[3], told[4], count = 0, next_ms;
+    send_four(n);
+    const int64_t end = atomic_load(&kit_store->st_log.lg_end);
+    const int64_t at[3] = {end, end - 2, end - 1};
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(0, ps_core_wait(kit_core, at[i], &step));
+        ids[i] = step.wait;
+        CHECK(step.look_in_ms > 0);
+    }
+    CHECK_EQ(4, ps_core_waiting(kit_core));
+    kit_hold_disk(false);
+    while (count < 4) {
+        struct pollfd fd = {.fd = ps_core_event_fd(kit_core), .events = POLLIN};
+        poll(&fd, 1, -1);
+        while (ps_core_next(kit_core, 0, &step, &next_ms) > 0)
+            if (CHECK(step.wait != 0 && count < 4)) told[count++] = step.wait;
+    }
+    CHECK(told[0] == ids[1] && told[1] == ids[2]);
+    CHECK_EQ(0, ps_core_waiting(kit_core));
+    CHECK_EQ(0, ps_core_wait(kit_core, end, &step)); /* over already */
+    CHECK_EQ(1, ps_core_next(kit_core, 0, &step, &next_ms));
+    CHECK(step.outcome == 0 && step.conn_id == -1 && step.out_len == 0);
+    CHECK(!ps_must_wait(kit_store, end) && ps_must_wait(kit_store, end + 1));
+    CHECK(!ps_must_wait(kit_store, 0));
+    ps_conn_free(n);
+    kit_close();
+}
+
+static void test_a_closed_store_ends_the_waits(void) {
+    ps_step step;
+    open_held(60000);
+    CHECK_EQ(0, ps_core_wait(kit_core, 1 << 20, &step));
+    ps_safe_close(&kit_store->st_safe);
+    kit_settle();
+    CHECK_EQ(PS_E_CLOSED, kit_outcome);
     kit_close();
 }
 
@@ -615,7 +701,10 @@ int main(void) {
     test_oneway();
     kit_put(NULL, 0, NULL);
     kit_close();
-    test_sync_flush();
+    test_answers_wait_until_the_log_is_safe();
+    test_answers_say_what_became_of_the_wait();
+    test_waits_end_in_the_order_of_positions();
+    test_a_closed_store_ends_the_waits();
     check_remove(base);
     free(base);
     free(kit_handed);

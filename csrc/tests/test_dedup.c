@@ -20,7 +20,7 @@ static void open_dedup(int64_t window, const char *key, int32_t sync) {
     ps_conf conf = kit_conf();
     conf.commitlog_file_size = 256 << 10;
     conf.sync_flush = sync;
-    kit_open(&conf, 10);
+    sync ? kit_open_slow(&conf, 10) : kit_open(&conf, 10);
     kit_topic("T", 4, ONCE);
     kit_topic("U", 4, ONCE);
     kit_topic("plain", 4, HOT);
@@ -41,7 +41,7 @@ static bool send_text(ps_conn *n, const char *topic, int32_t queue, const char *
     kit_clear();
     kit_send(&f, 0, 1, topic, queue, properties);
     kit_ask(n, &f, "body", 4);
-    CHECK(kit_answer_count + kit_deferred_count == 1 && kit_handed_count == 0);
+    CHECK(kit_answer_count + kit_wait_count == 1 && kit_handed_count == 0);
     if (kit_answer_count > 0) CHECK_EQ(0, kit_last()->code);
     return repeats() > before;
 }
@@ -251,23 +251,22 @@ static void test_batches(void) {
 /* ---- durability ---- */
 
 static void test_repeat_waits_for_the_disk_as_the_first_does(void) {
-    ps_step step;
     open_dedup(WINDOW, "UNIQ_KEY", 1);
+    kit_hold_disk(true);
     ps_conn *n = kit_conn(1), *other = kit_conn(2);
     CHECK(!send_key(n, "T", 0, 1, ""));
-    ps_deferred *first = kit_deferred[0];
-    int64_t durable_at = kit_durable_at;
-    CHECK(kit_deferred_count == 1 && durable_at > 0);
+    CHECK_EQ(1, kit_wait_count);
     CHECK(send_key(other, "T", 0, 1, ""));
-    CHECK_EQ(1, kit_deferred_count);
-    CHECK_EQ(durable_at, kit_durable_at);
+    CHECK_EQ(1, kit_wait_count);
     CHECK_EQ(0, kit_answer_count);
-    ps_deferred_end(kit_core, kit_deferred[0], 10, &step); /* and shares its fate */
-    kit_take(&step);
-    CHECK_EQ(10, kit_last()->code);
-    ps_deferred_end(kit_core, first, 0, NULL);
+    const ps_safe *safe = &kit_store->st_safe;
+    CHECK_EQ(2, ps_core_waiting(kit_core));
+    CHECK_EQ(safe->sf_lowest->wt_position, safe->sf_highest->wt_position);
     CHECK(send_key(n, "T", 0, 1, "WAIT\1false\2"));
-    CHECK(kit_deferred_count == 0 && kit_answer_count == 1);
+    CHECK(kit_wait_count == 0 && kit_answer_count == 1);
+    kit_hold_disk(false);
+    kit_settle();
+    CHECK_EQ(3, kit_answer_count);
     ps_conn_free(other);
     ps_conn_free(n);
     kit_close();

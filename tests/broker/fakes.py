@@ -125,6 +125,12 @@ class FakeCore:
     def put_again(self, physical_offset, decision, *, more_tries=0):
         return self.real.put_again(physical_offset, decision, more_tries=more_tries)
 
+    def must_wait(self, position):
+        return self.real.must_wait(position)
+
+    async def safe(self, position):
+        return await self.real.safe(position)
+
     def publish_subscription(
         self, group, topic, *, tags, sql=None, sub_version, own, own_sql=False, shared=True
     ):

@@ -11,6 +11,7 @@ import textwrap
 
 import pytest
 from fakes import send_command
+from held import Disk
 from loops import Wire, run
 from transacting import COMMIT, HALF, ROLLBACK, transacting
 from waiting import until_async
@@ -174,7 +175,9 @@ def test_what_was_deleted_with_its_topic_is_no_first(tmp_path, small):
     run(second_life())
 
 
-def test_repeat_is_not_acknowledged_before_the_first_is_on_the_disk(tmp_path, small):
+def test_repeat_is_not_acknowledged_before_the_first_is_on_the_disk(tmp_path, small, monkeypatch):
+    disk = Disk(monkeypatch)
+
     @scenario(tmp_path / "s", small, flushDiskType="SYNC_FLUSH")
     async def _(t):
         p, other = await t.producer(), await t.producer(client="p2")
@@ -182,23 +185,16 @@ def test_repeat_is_not_acknowledged_before_the_first_is_on_the_disk(tmp_path, sm
         for hooked in (False, True):
             if hooked:
                 t.broker.add_send_hook(Nothing())
-            free = asyncio.Event()
-            waited = []
-            real = t.store.durable
-
-            async def held(offset, free=free, waited=waited, real=real):
-                waited.append(offset)
-                await free.wait()
-                return await real(offset)
-
-            t.store.durable = held
-            sends = [asyncio.ensure_future(each.ask(plain(f"k{hooked}"))) for each in (p, other)]
-            done, _ = await asyncio.wait(sends, timeout=0.3)
-            assert not done
-            free.set()
-            first, again = await asyncio.gather(*sends)
+            with disk.held(t.broker) as core:
+                sends = [
+                    asyncio.ensure_future(each.ask(plain(f"k{hooked}"))) for each in (p, other)
+                ]
+                while core.waiting < 2 and not any(each.done() for each in sends):
+                    await asyncio.sleep(0.001)
+                assert not any(each.done() for each in sends)
+                disk.let_go()
+                first, again = await asyncio.gather(*sends)
             assert place(first) == place(again)
-            t.store.durable = real
 
 
 @pytest.mark.parametrize("hooked", [False, True])

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from held import Disk
 from loops import Wire
 
 from broker import Broker
 from broker.remoting.codes import RequestCode as Code
 from broker.remoting.command import Command
-from pystore import PutStatus, Store
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 from pystore.metadata import Metadata
 
@@ -31,27 +31,15 @@ SETTINGS: dict[str, Any] = {
     "listenPort": 0, "bindAddress": "127.0.0.1", "flushDiskType": "SYNC_FLUSH",
     "recallMessageEnable": True, "mappedFileSizeCommitLog": 1 << 20,
 }  # fmt: skip
-
-
-class Disk:
-    """Takes the place of the waiting for syncs: `let_go` says that they have come."""
-
-    def __init__(self) -> None:
-        self.free = asyncio.Event()
-        self.free.set()
-        self.waited_for: list[int] = []
-
-    async def durable(self, offset: int) -> PutStatus:
-        self.waited_for.append(offset)
-        await self.free.wait()
-        return PutStatus.PUT_OK
+#: syncFlushTimeout, when the disk is not to be in time.
+IN_TIME_MS = 300
 
 
 class Stage:
-    """A broker whose disk may be held, and a client of it."""
+    """A broker and a client of it."""
 
-    def __init__(self, broker: Broker, wire: Wire, disk: Disk) -> None:
-        self.broker, self.wire, self.disk = broker, wire, disk
+    def __init__(self, broker: Broker, wire: Wire) -> None:
+        self.broker, self.wire = broker, wire
         self._opaque = 100
 
     async def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
@@ -121,13 +109,6 @@ async def decision(s: Stage, kind: str) -> Asked:
 
 async def commit(s: Stage) -> Asked:
     return await decision(s, "8")
-
-
-async def repeated(s: Stage) -> Asked:
-    """What the first one stored may not be on the disk yet."""
-    asked = await commit(s)
-    assert (await s.ask(*asked)).code == 0
-    return asked
 
 
 async def back(s: Stage, level: str) -> Asked:
@@ -203,7 +184,7 @@ async def changed(s: Stage) -> Asked:
 
 
 STORING: tuple[Callable[[Stage], Awaitable[Asked]], ...] = (
-    plain, batch, delayed, half, commit, repeated, retried, buried, reply, recalled, popped,
+    plain, batch, delayed, half, commit, retried, buried, reply, recalled, popped,
     acknowledged, changed,
 )  # fmt: skip
 
@@ -215,26 +196,73 @@ def test_no_record_is_acknowledged_before_the_disk_has_it(
     """Another request is answered meanwhile: the loop is not held."""
 
     async def scenario() -> None:
-        disk = Disk()
-        monkeypatch.setattr(Store, "durable", lambda self, offset: disk.durable(offset))
+        disk = Disk(monkeypatch)
         async with Broker(tmp_path, **SETTINGS) as broker:
             broker.services.topics.update(TopicConfig("T", 1, 1))
             broker.services.groups.update(SubscriptionGroup("g"))
             async with await Wire.to(broker.port) as wire, await Wire.to(broker.port) as other:
-                stage = Stage(broker, wire, disk)
+                stage = Stage(broker, wire)
                 code, ext, body = await make(stage)
-                disk.waited_for.clear()
-                disk.free.clear()
-                wire.write(Command(code, ext, body, opaque=7))
-                pending = asyncio.ensure_future(stage.answer(7))
-                while not disk.waited_for and not pending.done():
-                    await asyncio.sleep(0.001)
-                await other.ask(Command(Code.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}))
-                assert not pending.done(), (await pending).remark
-                disk.free.set()
-                answer = await pending
+                with disk.held(broker) as core:
+                    wire.write(Command(code, ext, body, opaque=7))
+                    pending = asyncio.ensure_future(stage.answer(7))
+                    while not core.waiting and not pending.done():
+                        await asyncio.sleep(0.001)
+                    await other.ask(Command(Code.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}))
+                    assert not pending.done(), (await pending).remark
+                    disk.let_go()
+                    answer = await pending
                 expected = 1 if make is reply else 0  # it is stored, but nobody waits for it
                 assert answer.code == expected, answer.remark
+
+    asyncio.run(scenario())
+
+
+def test_a_repeated_decision_waits_as_the_first_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first one stored may not be on the disk yet. Later it is, and nobody waits."""
+
+    async def scenario() -> None:
+        disk = Disk(monkeypatch)
+        async with Broker(tmp_path, **SETTINGS) as broker:
+            broker.services.topics.update(TopicConfig("T", 1, 1))
+            async with await Wire.to(broker.port) as wire, await Wire.to(broker.port) as other:
+                asked = await commit(Stage(broker, wire))
+                with disk.held(broker) as core:
+                    both = []
+                    for count, each in enumerate((wire, other), 1):
+                        both.append(asyncio.ensure_future(each.ask(Command(*asked))))
+                        while core.waiting < count and not both[-1].done():
+                            await asyncio.sleep(0.001)
+                    assert core.waiting == 2
+                    disk.let_go()
+                    assert [(await each).code for each in both] == [0, 0]
+                assert (await other.ask(Command(*asked))).code == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("make", STORING, ids=lambda make: make.__name__)
+def test_what_is_not_on_the_disk_in_time_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Stage], Awaitable[Asked]]
+) -> None:
+    """By syncFlushTimeout, whether C or Python serves the request; the record is stored."""
+
+    async def scenario() -> None:
+        disk = Disk(monkeypatch)
+        async with Broker(tmp_path, **SETTINGS, syncFlushTimeout=IN_TIME_MS) as broker:
+            broker.services.topics.update(TopicConfig("T", 1, 1))
+            broker.services.groups.update(SubscriptionGroup("g"))
+            async with await Wire.to(broker.port) as wire:
+                stage = Stage(broker, wire)
+                code, ext, body = await make(stage)
+                end = broker.store.info().log_max
+                with disk.held(broker):
+                    answer = await stage.ask(code, ext, body)
+                expected = 1 if make is reply else 10
+                assert answer.code == expected, answer.remark
+                assert broker.store.info().log_max > end
 
     asyncio.run(scenario())
 

@@ -68,8 +68,8 @@ class Side:
                 self.came_up += 1
                 await self._serve(command)
         self.peer.flush()
-        while self.core._settling is not None:
-            await asyncio.wait([self.core._settling])
+        while self.core.waiting:
+            await asyncio.sleep(0)
         return [codec.encode(answer) for answer in self.peer.answers]
 
     async def _serve(self, command):

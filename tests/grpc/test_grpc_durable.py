@@ -8,26 +8,11 @@ import time
 
 import pytest
 from consuming import handle_of, run, serving
+from held import Disk
 
 from broker.grpc.schema import pb
-from pystore import PutStatus, Store
 
 CODE = pb.Code
-
-
-class Disk:
-    """Takes the place of the waiting for syncs: `free` says that they have come."""
-
-    def __init__(self, monkeypatch):
-        self.free = asyncio.Event()
-        self.free.set()
-        self.waited_for = []
-        monkeypatch.setattr(Store, "durable", lambda store, offset: self._durable(offset))
-
-    async def _durable(self, offset):
-        self.waited_for.append(offset)
-        await self.free.wait()
-        return PutStatus.PUT_OK
 
 
 def message(topic, kind="NORMAL", **more):
@@ -120,16 +105,15 @@ def test_no_record_is_told_before_the_disk_has_it(store_path, monkeypatch, make)
             raw.make("X", kind="TRANSACTION")
             raw.make("T", group="g")
             call = await make(raw)
-            disk.waited_for.clear()
-            disk.free.clear()
-            pending = asyncio.ensure_future(call)
-            while not disk.waited_for and not pending.done():
-                await asyncio.sleep(0.001)
-            asked = pb.QueryRouteRequest(topic=pb.Resource(name="T"))
-            assert (await raw.call("QueryRoute", asked)).status.code == CODE.OK
-            assert not pending.done(), await pending
-            disk.free.set()
-            answer = await pending
+            with disk.held(raw.broker) as core:
+                pending = asyncio.ensure_future(call)
+                while not core.waiting and not pending.done():
+                    await asyncio.sleep(0.001)
+                asked = pb.QueryRouteRequest(topic=pb.Resource(name="T"))
+                assert (await raw.call("QueryRoute", asked)).status.code == CODE.OK
+                assert not pending.done(), await pending
+                disk.let_go()
+                answer = await pending
             assert make is receives or answer.status.code == CODE.OK
 
     run(work())

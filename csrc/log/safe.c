@@ -1,0 +1,194 @@
+/* See safe.h. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "log/safe.h"
+#include "pystore.h"
+
+#define NS_PER_MS 1000000LL
+
+void ps_safe_init(ps_safe *s, ps_log *log) {
+    s->sf_log = log;
+    pthread_mutex_init(&s->sf_lock, NULL);
+    ps_cond_init(&s->sf_wake);
+    ps_cond_init(&s->sf_done);
+}
+
+/* ---- the position ---- */
+
+int64_t ps_safe_visible(const ps_safe *s) {
+    int64_t end = atomic_load_explicit(&s->sf_log->lg_end, memory_order_acquire);
+    if (!s->sf_sync) return end;
+    int64_t safe = ps_safe_position(s);
+    return safe < end ? safe : end;
+}
+
+/* 1: the wait goes on. */
+static int outcome(const ps_safe *s, int64_t position, bool late) {
+    int err = atomic_load(&s->sf_errno); /* before the position, which moves no more after it */
+    if (ps_safe_position(s) >= position) return 0;
+    if (err != 0) return PS_E_FLUSH_FAILED;
+    if (atomic_load(&s->sf_closed)) return PS_E_CLOSED;
+    return late ? PS_FLUSH_DISK_TIMEOUT : 1;
+}
+
+/* ---- the list ---- */
+
+static void want_locked(ps_safe *s, int64_t position) {
+    if (position > atomic_load(&s->sf_wanted)) atomic_store(&s->sf_wanted, position);
+    s->sf_waiting++;
+    pthread_cond_signal(&s->sf_wake);
+}
+
+static void link_locked(ps_waits *a, ps_wait *w) {
+    ps_safe *s = a->wa_safe;
+    ps_wait *lower = s->sf_highest;
+    while (lower != NULL && lower->wt_position > w->wt_position) lower = lower->wt_lower;
+    w->wt_lower = lower;
+    w->wt_higher = lower != NULL ? lower->wt_higher : s->sf_lowest;
+    *(w->wt_lower != NULL ? &w->wt_lower->wt_higher : &s->sf_lowest) = w;
+    *(w->wt_higher != NULL ? &w->wt_higher->wt_lower : &s->sf_highest) = w;
+    /* All have as long to wait, so the order of adding is the order of deadlines. */
+    w->wt_older = a->wa_newest;
+    w->wt_newer = NULL;
+    *(w->wt_older != NULL ? &w->wt_older->wt_newer : &a->wa_oldest) = w;
+    a->wa_newest = w;
+}
+
+static void unlink_locked(ps_wait *w) {
+    ps_waits *a = w->wt_waits;
+    ps_safe *s = a->wa_safe;
+    *(w->wt_lower != NULL ? &w->wt_lower->wt_higher : &s->sf_lowest) = w->wt_higher;
+    *(w->wt_higher != NULL ? &w->wt_higher->wt_lower : &s->sf_highest) = w->wt_lower;
+    *(w->wt_older != NULL ? &w->wt_older->wt_newer : &a->wa_oldest) = w->wt_newer;
+    *(w->wt_newer != NULL ? &w->wt_newer->wt_older : &a->wa_newest) = w->wt_older;
+    s->sf_waiting--;
+}
+
+static void end_locked(ps_wait *w, int how) {
+    ps_waits *a = w->wt_waits;
+    unlink_locked(w);
+    w->wt_outcome = how;
+    w->wt_newer = NULL;
+    *(a->wa_over != NULL ? &a->wa_over_last->wt_newer : &a->wa_over) = w;
+    a->wa_over_last = w;
+}
+
+/* It fails only when the counter is full: then the thread has been told already. */
+static void tell(const ps_waits *a) {
+    uint64_t one = 1;
+    if (write(a->wa_fd, &one, sizeof one) < 0) return;
+}
+
+/* Ends those that are over, and tells each thread once for a run of its own. */
+static void end_over_locked(ps_safe *s) {
+    const ps_waits *last = NULL;
+    int how;
+    for (ps_wait *w = s->sf_lowest; w != NULL && (how = outcome(s, w->wt_position, false)) != 1;
+         w = s->sf_lowest) {
+        if (last != NULL && last != w->wt_waits) tell(last);
+        last = w->wt_waits;
+        end_locked(w, how);
+    }
+    if (last != NULL) tell(last);
+}
+
+void ps_safe_moved(ps_safe *s) {
+    pthread_mutex_lock(&s->sf_lock);
+    end_over_locked(s);
+    pthread_cond_broadcast(&s->sf_done);
+    pthread_mutex_unlock(&s->sf_lock);
+    if (s->sf_sync) s->sf_told(s->sf_told_arg);
+}
+
+void ps_safe_close(ps_safe *s) {
+    pthread_mutex_lock(&s->sf_lock);
+    atomic_store(&s->sf_closed, true);
+    end_over_locked(s);
+    pthread_cond_broadcast(&s->sf_wake);
+    pthread_cond_broadcast(&s->sf_done);
+    pthread_mutex_unlock(&s->sf_lock);
+}
+
+/* ---- waiting ---- */
+
+static int explain(const ps_safe *s, int how, ps_error *e) {
+    int err = atomic_load(&s->sf_errno);
+    if (how == PS_E_FLUSH_FAILED)
+        return ps_fail(e, how, err, ps_safe_position(s), s->sf_root,
+                       "the message is in the log but could not be synced: %s", strerror(err));
+    if (how == PS_E_CLOSED)
+        return ps_fail(e, how, 0, -1, s->sf_root, "the store was closed while waiting");
+    return how;
+}
+
+/* One sync serves everybody who waits: the flusher syncs up to the highest position that is wanted,
+ * and all who came while the last sync ran are served by the next. */
+int ps_safe_block(ps_safe *s, int64_t position, int32_t timeout_ms, ps_error *e) {
+    if (ps_safe_position(s) >= position) return 0;
+    struct timespec until = ps_monotonic_in(timeout_ms * NS_PER_MS);
+    int rc = 0, how;
+    pthread_mutex_lock(&s->sf_lock);
+    want_locked(s, position);
+    while ((how = outcome(s, position, rc != 0)) == 1)
+        rc = pthread_cond_timedwait(&s->sf_done, &s->sf_lock, &until);
+    s->sf_waiting--;
+    pthread_mutex_unlock(&s->sf_lock);
+    return explain(s, how, e);
+}
+
+void ps_waits_init(ps_waits *a, ps_safe *s, int fd) {
+    *a = (ps_waits){.wa_safe = s, .wa_fd = fd};
+}
+
+void ps_waits_drop(ps_waits *a, void (*each)(ps_wait *w)) {
+    if (a->wa_count == 0) return;
+    pthread_mutex_lock(&a->wa_safe->sf_lock);
+    while (a->wa_oldest != NULL) end_locked(a->wa_oldest, PS_E_CLOSED);
+    ps_wait *over = a->wa_over;
+    a->wa_over = NULL;
+    pthread_mutex_unlock(&a->wa_safe->sf_lock);
+    a->wa_count = 0;
+    for (ps_wait *w = over, *next; w != NULL; w = next) {
+        next = w->wt_newer;
+        each(w);
+    }
+}
+
+void ps_waits_add(ps_waits *a, ps_wait *w, int64_t position) {
+    ps_safe *s = a->wa_safe;
+    w->wt_waits = a;
+    w->wt_position = position;
+    w->wt_deadline_ms = ps_monotonic_ms() + s->sf_timeout_ms;
+    a->wa_count++;
+    pthread_mutex_lock(&s->sf_lock);
+    want_locked(s, position);
+    link_locked(a, w);
+    end_over_locked(s);
+    pthread_mutex_unlock(&s->sf_lock);
+}
+
+ps_wait *ps_waits_next(ps_waits *a) {
+    if (a->wa_count == 0) return NULL;
+    int64_t now = ps_monotonic_ms();
+    pthread_mutex_lock(&a->wa_safe->sf_lock);
+    while (a->wa_oldest != NULL && a->wa_oldest->wt_deadline_ms <= now)
+        end_locked(a->wa_oldest, outcome(a->wa_safe, a->wa_oldest->wt_position, true));
+    ps_wait *w = a->wa_over;
+    if (w != NULL) a->wa_over = w->wt_newer;
+    pthread_mutex_unlock(&a->wa_safe->sf_lock);
+    if (w != NULL) a->wa_count--;
+    return w;
+}
+
+int64_t ps_waits_deadline_in(ps_waits *a) {
+    if (a->wa_count == 0) return -1;
+    pthread_mutex_lock(&a->wa_safe->sf_lock);
+    int64_t first = a->wa_oldest != NULL ? a->wa_oldest->wt_deadline_ms : -1;
+    pthread_mutex_unlock(&a->wa_safe->sf_lock);
+    int64_t left = first < 0 ? -1 : first - ps_monotonic_ms();
+    return first >= 0 && left < 0 ? 0 : left;
+}
