@@ -51,7 +51,7 @@ from broker.services.groups import Groups
 from broker.services.hooks import ConsumeMessageHook, SendMessageHook
 from broker.services.housekeeping import Housekeeping
 from broker.services.locks import Locks
-from broker.services.offsets import Offsets
+from broker.services.offsets import ConsumerOffsets
 from broker.services.pop import Pop
 from broker.services.registration import Registration
 from broker.services.schedule import Schedule
@@ -480,7 +480,7 @@ class Broker:
             core=core,
             topics=topics,
             groups=groups,
-            offsets=Offsets(store, core),
+            offsets=ConsumerOffsets(store, core),
             clients=clients,
             locks=Locks(),
             statistics=Statistics(core, config["brokerClusterName"]),

@@ -24,7 +24,7 @@ from broker.grpc.acking import Acking
 from broker.grpc.clients import ClientMethods
 from broker.grpc.receiving import Receiving
 from broker.grpc.relay import Relay
-from broker.grpc.routes import Routes as GrpcRoutes
+from broker.grpc.routes import RouteMethods
 from broker.grpc.schema import METHODS, SERVICE
 from broker.grpc.sending import Sending
 from broker.grpc.transactions import Ending
@@ -131,7 +131,7 @@ async def handlers_of_namesrv() -> Mapping[int, Handler]:
 def methods_of_grpc() -> dict[str, Handler]:
     """By name. A group's table names its methods without looking at anything else."""
     made: dict[str, Handler] = {}
-    for group in (GrpcRoutes, Sending, Ending, ClientMethods, Receiving, Acking):
+    for group in (RouteMethods, Sending, Ending, ClientMethods, Receiving, Acking):
         made.update(group.handlers(cast(Any, object.__new__(group))))
     return made
 

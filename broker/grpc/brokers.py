@@ -22,12 +22,12 @@ __all__ = [
     "LINK",
     "REQUEST_S",
     "AtOnce",
+    "BrokerLink",
     "Brokers",
     "Key",
-    "Link",
     "Links",
-    "Place",
     "Put",
+    "TopicPlace",
     "accepted",
     "refused",
 ]
@@ -44,7 +44,7 @@ _STORED = frozenset(
 )  # fmt: skip
 
 
-class Place(NamedTuple):
+class TopicPlace(NamedTuple):
     """A topic at one broker. ids: of the brokers of that name, 0 is the master. host: where a
     service of its own is, for clients that do not reach it through this one."""
 
@@ -70,7 +70,7 @@ Key = tuple[tuple[str, int], str]
 LINK, BROKER = "link", "broker"
 
 
-class Link(Protocol):
+class BrokerLink(Protocol):
     """One client's way to the brokers, which is theirs to the client. client: whom it belongs to,
     once that is known."""
 
@@ -83,7 +83,7 @@ class Link(Protocol):
     def close(self) -> None: ...
 
 
-_L = TypeVar("_L", bound=Link)
+_L = TypeVar("_L", bound=BrokerLink)
 
 
 class Links(Generic[_L]):
@@ -143,7 +143,7 @@ class Brokers(Protocol):
     #: Where clients reach the service; empty: at the host that they asked.
     host: str
 
-    def link(self, call: Call) -> Link:
+    def link(self, call: Call) -> BrokerLink:
         """That of the client that calls."""
 
     def gone(self, address: tuple[str, int]) -> list[str]:
@@ -156,10 +156,10 @@ class Brokers(Protocol):
 
     # ---- what brokers know ----
 
-    async def places(self, topic: str) -> Sequence[Place]:
+    async def places(self, topic: str) -> Sequence[TopicPlace]:
         """Where a topic is, sorted by broker; nowhere when there is no such topic."""
 
-    async def everywhere(self, topic: str) -> Sequence[Place]:
+    async def everywhere(self, topic: str) -> Sequence[TopicPlace]:
         """The same with brokers that have a service of their own."""
 
     async def group(self, name: str, topics: Sequence[str]) -> SubscriptionGroup | None:
@@ -184,7 +184,9 @@ class Brokers(Protocol):
     async def request_own(self, command: Command, broker: str) -> Command:
         """The same for the service itself, for a client that was let in before."""
 
-    async def tell(self, call: Call, link: Link, command: Command, topics: Sequence[str]) -> None:
+    async def tell(
+        self, call: Call, link: BrokerLink, command: Command, topics: Sequence[str]
+    ) -> None:
         """A request to every broker of these topics. link: of the same client."""
 
     # ---- access control ----
@@ -216,7 +218,7 @@ class AtOnce(Protocol):
 
     name: str
 
-    def place_at_once(self, topic: str) -> Place | None:
+    def place_at_once(self, topic: str) -> TopicPlace | None:
         """Where it is; None: ask places()."""
 
     def put_at_once(

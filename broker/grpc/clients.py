@@ -16,7 +16,7 @@ from typing import Any
 
 from broker.access.needs import AccessAction
 from broker.grpc.access import credentials_of
-from broker.grpc.brokers import LINK, Brokers, Link
+from broker.grpc.brokers import LINK, BrokerLink, Brokers
 from broker.grpc.calls import Call, Handlers
 from broker.grpc.checks import group_of, topic_of
 from broker.grpc.messages import millis, set_millis
@@ -29,7 +29,7 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
 from broker.remoting.handlers import Peer
 
-__all__ = ["Client", "ClientMethods", "Clients", "retry_ms"]
+__all__ = ["Client", "ClientMethods", "GrpcClients", "retry_ms"]
 
 #: LanguageCode by the name in x-mq-language; any other is OTHER.
 _LANGUAGES = {
@@ -62,7 +62,7 @@ class Client:
     """One client, as it last showed itself. settings: pb.Settings, merged with ours."""
 
     def __init__(
-        self, client_id: str, call: Call, link: Link, settings: Any, commands: Outbox
+        self, client_id: str, call: Call, link: BrokerLink, settings: Any, commands: Outbox
     ) -> None:
         self.client_id = client_id
         self.call = call
@@ -73,7 +73,7 @@ class Client:
         #: Tools' questions that wait for the client's answer, by nonce.
         self.asked: dict[str, asyncio.Future[Any]] = {}
 
-    def use(self, link: Link) -> None:
+    def use(self, link: BrokerLink) -> None:
         """The connection on which the broker asks this client."""
         self.link = link
         link.client = self
@@ -114,7 +114,7 @@ class Client:
             future.set_result(command)
 
 
-class Clients:
+class GrpcClients:
     """The clients that have sent settings, by client id."""
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class Clients:
 
 
 class ClientMethods:
-    def __init__(self, broker: Brokers, clients: Clients, settings: ProxySettings) -> None:
+    def __init__(self, broker: Brokers, clients: GrpcClients, settings: ProxySettings) -> None:
         self._broker = broker
         self._clients = clients
         self._settings = settings

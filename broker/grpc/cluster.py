@@ -28,7 +28,7 @@ from broker.client.progress import QueueProgress
 from broker.client.records import received
 from broker.client.routes import Route, parse_route
 from broker.grpc.access import ProxyAccess, credentials_of, has_signed
-from broker.grpc.brokers import BROKER, LINK, REQUEST_S, Key, Link, Links, Place, refused
+from broker.grpc.brokers import BROKER, LINK, REQUEST_S, BrokerLink, Key, Links, TopicPlace, refused
 from broker.grpc.calls import Call
 from broker.grpc.receipts import Receipt
 from broker.grpc.settings import ProxySettings
@@ -66,7 +66,7 @@ _OF_HANDLES = (
 _ANY_TYPE = {"message.type": "MIXED"}
 
 
-class _Told(NamedTuple):
+class _CachedAnswer(NamedTuple):
     """What was said, and when (monotonic seconds)."""
 
     value: Any
@@ -143,9 +143,9 @@ class ClusterBrokers:
         self.access = ProxyAccess(conf, self._ask_any)
         #: Names of those that could not be reached there: they may be elsewhere by now.
         self._doubted: set[str] = set()
-        self._places: dict[str, tuple[Route, Mapping[str, str], tuple[Place, ...]]] = {}
-        self._types: dict[str, _Told] = {}
-        self._groups: dict[str, _Told] = {}
+        self._places: dict[str, tuple[Route, Mapping[str, str], tuple[TopicPlace, ...]]] = {}
+        self._types: dict[str, _CachedAnswer] = {}
+        self._groups: dict[str, _CachedAnswer] = {}
         #: When the routes of topics were asked for again.
         self._asked_again: dict[str, float] = {}
         self._looked = -REFRESH_S
@@ -203,10 +203,10 @@ class ClusterBrokers:
 
     # ---- what brokers know ----
 
-    async def everywhere(self, topic: str) -> Sequence[Place]:
+    async def everywhere(self, topic: str) -> Sequence[TopicPlace]:
         return await self.places(topic)
 
-    async def places(self, topic: str) -> Sequence[Place]:
+    async def places(self, topic: str) -> Sequence[TopicPlace]:
         route = await self.route(topic)
         if route is None:
             return ()
@@ -275,7 +275,7 @@ class ClusterBrokers:
             raise Problem(of_response(answer.code), answer.remark or "")
         if known is not None and known.value == found:
             found = known.value
-        _remember(self._types, topic, _Told(found, time.monotonic()))
+        _remember(self._types, topic, _CachedAnswer(found, time.monotonic()))
         return found
 
     async def group(self, name: str, topics: Sequence[str]) -> SubscriptionGroup | None:
@@ -295,7 +295,7 @@ class ClusterBrokers:
         group = None
         if answer.code == ResponseCode.SUCCESS:
             group = _read(lambda: Groups.from_json(mqjson.loads(answer.body)))
-        _remember(self._groups, name, _Told(group, time.monotonic()))
+        _remember(self._groups, name, _CachedAnswer(group, time.monotonic()))
         return group
 
     async def _ask_any(self, code: int, fields: Mapping[str, object]) -> Command:
@@ -398,7 +398,9 @@ class ClusterBrokers:
         self._faults.report(broker, 0.0, time.monotonic(), failed=True)
         self._doubted.add(broker)
 
-    async def tell(self, call: Call, link: Link, command: Command, topics: Sequence[str]) -> None:
+    async def tell(
+        self, call: Call, link: BrokerLink, command: Command, topics: Sequence[str]
+    ) -> None:
         """Those brokers that cannot be reached hear of the client with its next heartbeat. Raises:
         Problem when none can, or one refuses."""
         if self.access.is_on:
@@ -416,7 +418,7 @@ class ClusterBrokers:
             names |= set(route.brokers) if route is not None else set()
         return names
 
-    async def _tell_one(self, call: Call, link: Link, command: Command, name: str) -> Command:
+    async def _tell_one(self, call: Call, link: BrokerLink, command: Command, name: str) -> Command:
         assert isinstance(link, ClusterLink)
         own = Command(command.code, dict(command.ext), command.body, language=command.language)
         address = await self.address(name, own.code)
@@ -519,13 +521,13 @@ class ClusterBrokers:
         )
 
 
-def _places(topic: str, route: Route, attributes: Mapping[str, str]) -> Iterable[Place]:
+def _places(topic: str, route: Route, attributes: Mapping[str, str]) -> Iterable[TopicPlace]:
     reads = Counter(queue.broker for queue in route.read)
     writes = Counter(queue.broker for queue in route.publish)
     for name in sorted(route.brokers):
         perm = (READ if reads[name] else 0) | (WRITE if writes[name] else 0)
         config = TopicConfig(topic, reads[name], writes[name], perm, attributes=attributes)
-        yield Place(name, config, tuple(sorted(route.brokers[name])))
+        yield TopicPlace(name, config, tuple(sorted(route.brokers[name])))
 
 
 def _encodable(command: Command) -> Command:

@@ -24,7 +24,17 @@ from broker.grpc.access import (
     verdict_on_name,
     verdict_on_topic,
 )
-from broker.grpc.brokers import BROKER, LINK, REQUEST_S, Key, Link, Links, Place, Put, refused
+from broker.grpc.brokers import (
+    BROKER,
+    LINK,
+    REQUEST_S,
+    BrokerLink,
+    Key,
+    Links,
+    Put,
+    TopicPlace,
+    refused,
+)
 from broker.grpc.calls import AUTHORIZATION, DATE, Call
 from broker.grpc.receipts import Receipt
 from broker.grpc.status import Code, Problem
@@ -133,14 +143,14 @@ class LocalBroker:
 
     # ---- what the broker knows ----
 
-    async def places(self, topic: str) -> Sequence[Place]:
+    async def places(self, topic: str) -> Sequence[TopicPlace]:
         services = self.services
         config = services.topics.get(topic)
         if config is None:
             return ()
-        return (Place(services.broker_name, config, (int(services.settings["brokerId"]),)),)
+        return (TopicPlace(services.broker_name, config, (int(services.settings["brokerId"]),)),)
 
-    async def everywhere(self, topic: str) -> Sequence[Place]:
+    async def everywhere(self, topic: str) -> Sequence[TopicPlace]:
         """Others as the name server has them, at their own hosts, as Apache's local mode."""
         own, services = await self.places(topic), self.services
         route = await services.registration.route(topic)
@@ -159,7 +169,7 @@ class LocalBroker:
             for number, address in hosts.get(name, {}).items():
                 if (name, str(number)) != mine and str(number).isdecimal():
                     host = str(address).rpartition(":")[0]
-                    made.append(Place(name, config, (int(number),), host))
+                    made.append(TopicPlace(name, config, (int(number),), host))
         return sorted(made, key=lambda place: (place.broker, place.ids))
 
     async def group(self, name: str, topics: Sequence[str]) -> SubscriptionGroup | None:
@@ -191,7 +201,9 @@ class LocalBroker:
             self._own = self._join((_NOBODY, 0))
         return await self._answer(self._own, command, REQUEST_S)
 
-    async def tell(self, call: Call, link: Link, command: Command, topics: Sequence[str]) -> None:
+    async def tell(
+        self, call: Call, link: BrokerLink, command: Command, topics: Sequence[str]
+    ) -> None:
         assert isinstance(link, LocalLink)
         answer = await self._ask(call, link, command, REQUEST_S)
         if answer.code != ResponseCode.SUCCESS:
@@ -221,9 +233,9 @@ class LocalBroker:
 
     # ---- sends without bytes between ----
 
-    def place_at_once(self, topic: str) -> Place | None:
+    def place_at_once(self, topic: str) -> TopicPlace | None:
         config = self.services.topics.get(topic)
-        return Place(self.services.broker_name, config) if config is not None else None
+        return TopicPlace(self.services.broker_name, config) if config is not None else None
 
     def put_at_once(
         self, call: Call, topic: str, base: bytes, sys_flag: int, properties: bytes, body: bytes,

@@ -12,7 +12,7 @@ from broker.client.message import ReceivedMessage
 from broker.client.progress import QueueProgress
 from broker.client.records import BadRecord, received
 from broker.grpc.brokers import BROKER
-from broker.grpc.clients import Client, Clients
+from broker.grpc.clients import Client, GrpcClients
 from broker.grpc.messages import incoming, is_compressed
 from broker.grpc.schema import pb
 from broker.grpc.status import Code
@@ -39,7 +39,7 @@ _VERIFIED = {
 class Questions:
     """Handlers of our ends of the clients' connections."""
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: GrpcClients) -> None:
         self._clients = clients
 
     def handlers(self) -> dict[int, Handler]:

@@ -18,12 +18,12 @@ from broker.client.records import received
 from broker.grpc.brokers import AtOnce, Brokers
 from broker.grpc.calls import AtOnceHandlers, Call, Handlers
 from broker.grpc.checks import check_invisible, group_of, topic_of
-from broker.grpc.clients import Client, Clients
+from broker.grpc.clients import Client, GrpcClients
 from broker.grpc.deliveries import Ask, change, dead_letter, to_consume
 from broker.grpc.messages import delivery, delivery_at_once, message_of, millis, set_millis
 from broker.grpc.receipts import Receipt
 from broker.grpc.renewal import Renewals
-from broker.grpc.routes import Routes
+from broker.grpc.routes import RouteMethods
 from broker.grpc.schema import METHODS, DecodeError, pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, of_response, ok
@@ -35,7 +35,7 @@ from broker.remoting.command import Command, Refused, texts
 from broker.remoting.rate_limited_log import RateLimitedLogger
 from broker.remoting.receipts import NORMAL, RETRY_V1, RETRY_V2, Deliveries, retry_topic
 from broker.remoting.safe_log import SafeLogger
-from broker.services.pop.batches import Popped, PopRequest
+from broker.services.pop.batches import PopOutcome, PopRequest
 from pystore.errors import StoreError
 
 __all__ = ["Receiving", "poll_ms"]
@@ -53,7 +53,7 @@ _KNOWS_POLLING_TIME = "5.0.3"
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ReceiveRequest:
     """A request for messages that was found to be right. most: attempts of a message."""
 
     topic: str
@@ -71,7 +71,7 @@ class _Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FoundMessage:
     """A message to hand out. record: as it is stored. attempts: deliveries before."""
 
     record: memoryview
@@ -81,7 +81,7 @@ class _Found:
 
 class Receiving:
     def __init__(
-        self, broker: Brokers, clients: Clients, settings: ProxySettings, routes: Routes,
+        self, broker: Brokers, clients: GrpcClients, settings: ProxySettings, routes: RouteMethods,
         renewals: Renewals,
     ) -> None:  # fmt: skip
         self._broker, self._clients, self._settings = broker, clients, settings
@@ -147,7 +147,7 @@ class Receiving:
                 yield reply
 
     async def _handed_out(
-        self, call: Call, asked: _Asked, left: Sequence[_Found]
+        self, call: Call, asked: _ReceiveRequest, left: Sequence[_FoundMessage]
     ) -> AsyncGenerator[bytes, None]:
         """The replies. What could not be sent is visible again soon."""
         try:
@@ -185,14 +185,16 @@ class Receiving:
             wanted = _wanted(rules, call, asked)
         except (DecodeError, Refused):
             return None
-        arrival: asyncio.Future[Popped | StoreError] = asyncio.get_running_loop().create_future()
+        arrival: asyncio.Future[PopOutcome | StoreError] = (
+            asyncio.get_running_loop().create_future()
+        )
         replies = self._arriving(call, asked, rules, arrival)
         listens = weakref.ref(replies)  # a call that ended before it began frees them
 
         def is_awaited() -> bool:
             return listens() is not None and not arrival.cancelled()
 
-        def told(found: Popped | StoreError) -> None:
+        def told(found: PopOutcome | StoreError) -> None:
             if is_awaited():
                 arrival.set_result(found)
             else:
@@ -202,12 +204,12 @@ class Receiving:
             wanted, told, born_ms=self._broker.now_ms(), poll_ms=asked.poll_ms, alive=is_awaited
         )
         ready = None
-        if arrival.done() and isinstance(popped := arrival.result(), Popped):
+        if arrival.done() and isinstance(popped := arrival.result(), PopOutcome):
             ready = self._ready(call, asked, rules, popped)
         return replies if ready is None else ready
 
     def _ready(
-        self, call: Call, asked: _Asked, rules: PopRules, popped: Popped
+        self, call: Call, asked: _ReceiveRequest, rules: PopRules, popped: PopOutcome
     ) -> list[bytes] | None:
         """The replies, when there is nothing to wait for and all of it is handed out."""
         if not popped.batches or rules.s.core.must_wait(popped.end):
@@ -228,8 +230,8 @@ class Receiving:
         return [_OK, *made, _end()]
 
     async def _arriving(
-        self, call: Call, asked: _Asked, rules: PopRules,
-        arrival: asyncio.Future[Popped | StoreError],
+        self, call: Call, asked: _ReceiveRequest, rules: PopRules,
+        arrival: asyncio.Future[PopOutcome | StoreError],
     ) -> AsyncGenerator[bytes, None]:  # fmt: skip
         """The replies with what is popped, once it is."""
         try:
@@ -252,7 +254,7 @@ class Receiving:
 
     # ---- what both have in common ----
 
-    def _asked(self, call: Call, request: Any, client: Client, broker: str) -> _Asked:
+    def _asked(self, call: Call, request: Any, client: Client, broker: str) -> _ReceiveRequest:
         """broker: to be asked. Raises: Problem."""
         own, settings = self._settings, client.settings
         wait_ms = poll_ms(call, request, millis(settings.request_timeout), own)
@@ -265,13 +267,13 @@ class Receiving:
         if request.batch_size < 1:
             raise Problem(Code.BAD_REQUEST, f"batch_size {request.batch_size} is less than 1")
         kind, expression = _filter_of(request.filter_expression)
-        return _Asked(
+        return _ReceiveRequest(
             topic, group, broker, min(request.batch_size, _BATCH_MAX), wait_ms, invisible_ms,
             renews, settings.subscription.fifo, settings.backoff_policy.max_attempts, kind,
             expression, request.attempt_id,
         )  # fmt: skip
 
-    async def _pop(self, call: Call, asked: _Asked) -> list[_Found]:
+    async def _pop(self, call: Call, asked: _ReceiveRequest) -> list[_FoundMessage]:
         """Raises: Problem, also when nothing is there."""
         ext: dict[str, object] = {
             "consumerGroup": asked.group, "topic": asked.topic, "queueId": -1,
@@ -300,14 +302,14 @@ class Receiving:
             raise Problem(of_response(answer.code), answer.remark or "")
         return self._found(asked, answer)
 
-    def _popped_in_vain(self, asked: _Asked, popping: asyncio.Task[Command]) -> None:
+    def _popped_in_vain(self, asked: _ReceiveRequest, popping: asyncio.Task[Command]) -> None:
         if popping.cancelled() or popping.exception() is not None:
             return
         answer = popping.result()
         if answer.code == ResponseCode.SUCCESS:
             self._spawn(self._give_back(asked, self._found(asked, answer)))
 
-    def _found(self, asked: _Asked, answer: Command) -> list[_Found]:
+    def _found(self, asked: _ReceiveRequest, answer: Command) -> list[_FoundMessage]:
         """Raises: Problem for an answer that cannot be read."""
         name, said = asked.broker, answer.ext
         found = []
@@ -323,7 +325,9 @@ class Receiving:
                 if handle.is_order:
                     attempts = deliveries.times(handle)
                 found.append(
-                    _Found(message.record, Receipt(handle, message.physical_offset), attempts)
+                    _FoundMessage(
+                        message.record, Receipt(handle, message.physical_offset), attempts
+                    )
                 )
         except (KeyError, ValueError) as bad:
             raise Problem(
@@ -331,7 +335,9 @@ class Receiving:
             ) from bad
         return found
 
-    async def _passed(self, asked: _Asked, found: Sequence[_Found]) -> list[_Found]:
+    async def _passed(
+        self, asked: _ReceiveRequest, found: Sequence[_FoundMessage]
+    ) -> list[_FoundMessage]:
         """Those that are handed out: one that was too often goes to the dead letters."""
         passed = []
         for each in found:
@@ -351,7 +357,7 @@ class Receiving:
                 )  # fmt: skip
         return passed
 
-    def _hold(self, call: Call, asked: _Asked, each: _Found) -> None:
+    def _hold(self, call: Call, asked: _ReceiveRequest, each: _FoundMessage) -> None:
         """Renews it from now on, unless its client has just left."""
         if asked.renews and self._clients.get(call.client_id) is not None:
             self._renewals.hold(
@@ -360,11 +366,11 @@ class Receiving:
 
     # ---- what could not be sent ----
 
-    def _return(self, asked: _Asked, found: Popped | StoreError) -> None:
-        if isinstance(found, Popped):
+    def _return(self, asked: _ReceiveRequest, found: PopOutcome | StoreError) -> None:
+        if isinstance(found, PopOutcome):
             self._spawn(self._give_back(asked, _popped(asked, found)))
 
-    async def _give_back(self, asked: _Asked, found: Sequence[_Found]) -> None:
+    async def _give_back(self, asked: _ReceiveRequest, found: Sequence[_FoundMessage]) -> None:
         """Their client did not get them: they are visible again soon."""
         for each in found:
             self._renewals.release(asked.group, each.receipt.text)
@@ -373,7 +379,7 @@ class Receiving:
             except Problem as failed:
                 quiet.info("stays", "A message of %s stays invisible: %s", asked.topic, failed)
 
-    def _own(self, asked: _Asked) -> Ask:
+    def _own(self, asked: _ReceiveRequest) -> Ask:
         return partial(self._broker.request_own, broker=asked.broker)
 
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
@@ -383,7 +389,7 @@ class Receiving:
         return task
 
 
-def _wanted(rules: PopRules, call: Call, asked: _Asked) -> PopRequest:
+def _wanted(rules: PopRules, call: Call, asked: _ReceiveRequest) -> PopRequest:
     """Raises: Refused."""
     return rules.request(
         call.host, topic=asked.topic, group=asked.group, queue=-1, most=asked.batch,
@@ -392,10 +398,10 @@ def _wanted(rules: PopRules, call: Call, asked: _Asked) -> PopRequest:
     )  # fmt: skip
 
 
-def _popped(asked: _Asked, popped: Popped) -> list[_Found]:
+def _popped(asked: _ReceiveRequest, popped: PopOutcome) -> list[_FoundMessage]:
     """Raises: StoreError."""
     return [
-        _Found(message.record, Receipt(handle, message.physical_offset), times)
+        _FoundMessage(message.record, Receipt(handle, message.physical_offset), times)
         for message, handle, times in popped.deliveries(asked.broker)
     ]
 
@@ -417,7 +423,7 @@ def _end() -> bytes:
     return data
 
 
-def _shown(asked: _Asked, each: _Found) -> tuple[memoryview, str, str, int]:
+def _shown(asked: _ReceiveRequest, each: _FoundMessage) -> tuple[memoryview, str, str, int]:
     """What delivery() takes."""
     return each.record, asked.topic, each.receipt.text, each.attempts + 1
 
@@ -454,7 +460,7 @@ def _filter_of(given: Any) -> tuple[str, str]:
     return "TAG", expression or "*"
 
 
-def _kind_of(stored: str, asked: _Asked) -> str:
+def _kind_of(stored: str, asked: _ReceiveRequest) -> str:
     """Whether a message was read from the topic itself or from a retry topic of the group."""
     if stored == asked.topic:
         return NORMAL

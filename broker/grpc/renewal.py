@@ -18,7 +18,7 @@ from broker.grpc.settings import ProxySettings
 from broker.remoting.rate_limited_log import RateLimitedLogger
 from broker.remoting.safe_log import SafeLogger
 
-__all__ = ["Held", "Lost", "Renewals"]
+__all__ = ["Lost", "Renewals", "RenewedMessage"]
 
 quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
 
@@ -38,7 +38,7 @@ class Lost(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class RenewedMessage:
     """One message in the hands of a client. receipt: its newest. attempts: deliveries before.
     busy: while it is being renewed."""
 
@@ -55,7 +55,7 @@ class Held:
     busy: asyncio.Future[None] | None = None
 
 
-Extend = Callable[[Held, int], Awaitable[Receipt]]
+Extend = Callable[[RenewedMessage, int], Awaitable[Receipt]]
 
 
 class Renewals:
@@ -72,9 +72,9 @@ class Renewals:
     ) -> None:  # fmt: skip
         self._now_ms, self._extend, self._last_ms = now_ms, extend, last_ms
         self._settings = settings
-        self._held: dict[tuple[str, str], Held] = {}
-        self._by_client: dict[str, dict[Held, str]] = {}
-        self._due: list[tuple[int, int, Held]] = []
+        self._held: dict[tuple[str, str], RenewedMessage] = {}
+        self._by_client: dict[str, dict[RenewedMessage, str]] = {}
+        self._due: list[tuple[int, int, RenewedMessage]] = []
         self._turn = 0
 
     def __len__(self) -> int:
@@ -82,13 +82,13 @@ class Renewals:
 
     def hold(self, client: str, group: str, topic: str, receipt: Receipt, attempts: int) -> None:
         """From now on the message is renewed."""
-        held = Held(client, group, topic, receipt, attempts, self._now_ms())
+        held = RenewedMessage(client, group, topic, receipt, attempts, self._now_ms())
         given = receipt.text
         self._held[group, given] = held
         self._by_client.setdefault(client, {})[held] = given
         self._plan(held, receipt.expires_ms - self._settings.renew_ahead_ms)
 
-    def _plan(self, held: Held, due_ms: int) -> None:
+    def _plan(self, held: RenewedMessage, due_ms: int) -> None:
         held.due_ms = due_ms
         self._turn += 1
         heapq.heappush(self._due, (due_ms, self._turn, held))
@@ -97,7 +97,7 @@ class Renewals:
             heapq.heapify(self._due)
 
     @staticmethod
-    def _is_current(entry: tuple[int, int, Held]) -> bool:
+    def _is_current(entry: tuple[int, int, RenewedMessage]) -> bool:
         return not entry[2].ended and entry[2].due_ms == entry[0]
 
     async def newest(self, group: str, given: str) -> Receipt | None:
@@ -120,7 +120,7 @@ class Renewals:
         if held is not None:
             self._drop(held)
 
-    def _drop(self, held: Held) -> None:
+    def _drop(self, held: RenewedMessage) -> None:
         held.ended = True
         of_client = self._by_client.get(held.client, {})
         given = of_client.pop(held, None)
@@ -141,7 +141,7 @@ class Renewals:
         for i in range(0, len(due), _AT_ONCE):
             await asyncio.gather(*(self._renew(held) for held in due[i : i + _AT_ONCE]))
 
-    async def _renew(self, held: Held) -> None:
+    async def _renew(self, held: RenewedMessage) -> None:
         held.busy = asyncio.get_running_loop().create_future()
         try:
             await self._renew_now(held)
@@ -149,7 +149,7 @@ class Renewals:
             held.busy.set_result(None)
             held.busy = None
 
-    async def _renew_now(self, held: Held) -> None:
+    async def _renew_now(self, held: RenewedMessage) -> None:
         last = self._now_ms() - held.since_ms >= self._settings.renew_max_ms
         step = _STEPS_MIN[min(held.renewed, len(_STEPS_MIN) - 1)] * _MINUTE_MS
         invisible_ms = self._last_ms(held.attempts) if last else step

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from broker.access.needs import AccessAction
-from broker.grpc.brokers import Brokers, Place
+from broker.grpc.brokers import Brokers, TopicPlace
 from broker.grpc.calls import Call, Handlers
 from broker.grpc.checks import topic_of
 from broker.grpc.schema import pb
@@ -16,7 +16,7 @@ from broker.grpc.status import Code, Problem, ok
 from broker.services.topics import READ, WRITE
 from pystore.configfiles import TopicConfig
 
-__all__ = ["Routes", "accepted_types", "endpoints_of"]
+__all__ = ["RouteMethods", "accepted_types", "endpoints_of"]
 
 _TYPES: dict[str, tuple[int, ...]] = {
     "NORMAL": (pb.MessageType.NORMAL,),
@@ -48,7 +48,7 @@ def endpoints_of(host: str, port: int) -> Any:
     return pb.Endpoints(scheme=scheme, addresses=[pb.Address(host=host, port=port)])
 
 
-class Routes:
+class RouteMethods:
     """port: where this service is reached."""
 
     def __init__(self, broker: Brokers, settings: ProxySettings, port: int) -> None:
@@ -83,7 +83,7 @@ class Routes:
                     )  # fmt: skip
         return reply
 
-    def broker_of(self, request: Any, place: Place, broker_id: int) -> Any:
+    def broker_of(self, request: Any, place: TopicPlace, broker_id: int) -> Any:
         """pb.Broker, as whoever asks with these endpoints reaches it: through us, or at a host of
         its own."""
         endpoints = self._endpoints(request, place.host or self._broker.host)

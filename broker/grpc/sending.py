@@ -13,7 +13,7 @@ from broker.access.needs import AccessAction
 from broker.client.ids import offset_id_of
 from broker.client.records import encode_batch
 from broker.grpc._http2 import stored
-from broker.grpc.brokers import AtOnce, Brokers, Place, Put, accepted
+from broker.grpc.brokers import AtOnce, Brokers, Put, TopicPlace, accepted
 from broker.grpc.calls import AtOnceHandlers, Call, Handlers
 from broker.grpc.checks import check_message, check_topics_equal, topic_of
 from broker.grpc.messages import (
@@ -175,7 +175,7 @@ class Sending:
             check_type(config, message.kind)
 
     async def _put(
-        self, call: Call, places: Sequence[Place], messages: Sequence[Outgoing]
+        self, call: Call, places: Sequence[TopicPlace], messages: Sequence[Outgoing]
     ) -> list[Any]:
         """The entries of the reply for messages that go in one request."""
         first = messages[0]
@@ -198,7 +198,7 @@ class Sending:
             for number, each in enumerate(messages)
         ]  # fmt: skip
 
-    def _queue(self, places: Sequence[Place], group: str) -> tuple[str, int]:
+    def _queue(self, places: Sequence[TopicPlace], group: str) -> tuple[str, int]:
         """The broker and its queue: a group always has the same one, others take turns among the
         brokers that answer."""
         if not group:

@@ -11,13 +11,13 @@ from typing import Any, Generic, TypeVar
 from broker.grpc.acking import Acking
 from broker.grpc.brokers import Brokers
 from broker.grpc.calls import Handlers
-from broker.grpc.clients import ClientMethods, Clients, retry_ms
+from broker.grpc.clients import ClientMethods, GrpcClients, retry_ms
 from broker.grpc.deliveries import change
 from broker.grpc.questions import Questions
 from broker.grpc.receipts import Receipt
 from broker.grpc.receiving import Receiving
-from broker.grpc.renewal import Held, Lost, Renewals
-from broker.grpc.routes import Routes
+from broker.grpc.renewal import Lost, Renewals, RenewedMessage
+from broker.grpc.routes import RouteMethods
 from broker.grpc.sending import Sending
 from broker.grpc.server import GrpcServer
 from broker.grpc.settings import ProxySettings
@@ -47,7 +47,7 @@ class GrpcService(Generic[_Made]):
         tls: TlsSettings,
     ) -> None:
         self.port: int = sock.getsockname()[1]
-        self.clients = Clients()
+        self.clients = GrpcClients()
         self.broker = brokers(Questions(self.clients).handlers())
         self._settings = settings
         self.renewals = Renewals(self.broker.now_ms, self._extend, retry_ms, settings)
@@ -74,7 +74,7 @@ class GrpcService(Generic[_Made]):
     def _methods(self, settings: ProxySettings) -> Handlers:
         """One class for each group of methods; whoever adds a group names it here."""
         broker, clients = self.broker, self.clients
-        routes = Routes(broker, settings, self.port)
+        routes = RouteMethods(broker, settings, self.port)
         self._sending = Sending(broker, settings)
         self._client_methods = ClientMethods(broker, clients, settings)
         self._receiving = Receiving(broker, clients, settings, routes, self.renewals)
@@ -108,7 +108,7 @@ class GrpcService(Generic[_Made]):
             await asyncio.sleep(self._settings.renew_every_ms / 1000)
             await self.renewals.tick()
 
-    async def _extend(self, held: Held, invisible_ms: int) -> Receipt:
+    async def _extend(self, held: RenewedMessage, invisible_ms: int) -> Receipt:
         ask = partial(self.broker.request_own, broker=held.receipt.handle.broker)
         try:
             return await change(ask, held.group, held.topic, held.receipt, invisible_ms)

@@ -23,8 +23,8 @@ from broker.remoting.jsonbody import (
     LONG,
     OBJECT,
     TEXT,
+    JsonMember,
     Kind,
-    Member,
     Shape,
     each,
     listed,
@@ -59,19 +59,19 @@ class RegistrationBody:
 
 
 _VERSION = Shape(
-    stateVersion=Member(LONG, 0), counter=Member(LONG, 0), timestamp=Member(LONG, 0)
+    stateVersion=JsonMember(LONG, 0), counter=JsonMember(LONG, 0), timestamp=JsonMember(LONG, 0)
 )  # fmt: skip
 _TOPIC = Shape(
     topicName=TEXT,
-    readQueueNums=Member(INT, 16),
-    writeQueueNums=Member(INT, 16),
-    perm=Member(INT, 6),
-    topicSysFlag=Member(INT, 0),
+    readQueueNums=JsonMember(INT, 16),
+    writeQueueNums=JsonMember(INT, 16),
+    perm=JsonMember(INT, 6),
+    topicSysFlag=JsonMember(INT, 0),
 )
 _WRAPPER = Shape(
-    dataVersion=Member(_VERSION, {"stateVersion": 0, "counter": 0, "timestamp": 0}),
-    topicConfigTable=Member(mapping(_TOPIC), {}),
-    topicQueueMappingInfoMap=Member(mapping(OBJECT), {}),
+    dataVersion=JsonMember(_VERSION, {"stateVersion": 0, "counter": 0, "timestamp": 0}),
+    topicConfigTable=JsonMember(mapping(_TOPIC), {}),
+    topicQueueMappingInfoMap=JsonMember(mapping(OBJECT), {}),
 )
 _FILTERS: Kind = each(TEXT)
 _MAPPING = Shape(topic=required(TEXT))
@@ -81,11 +81,11 @@ _ROUTE = Shape(
     queueDatas=listed(
         Shape(
             brokerName=required(TEXT),
-            readQueueNums=Member(INT, 0),
-            writeQueueNums=Member(INT, 0),
-            perm=Member(INT, 0),
+            readQueueNums=JsonMember(INT, 0),
+            writeQueueNums=JsonMember(INT, 0),
+            perm=JsonMember(INT, 0),
             topicSysFlag=INT,
-            topicSynFlag=Member(INT, 0),
+            topicSynFlag=JsonMember(INT, 0),
         )
     )
 )

@@ -15,7 +15,7 @@ from broker.remoting.jsonbody import (
     MESSAGE_QUEUE,
     OBJECT,
     TEXT,
-    Member,
+    JsonMember,
     Shape,
     enum,
     listed,
@@ -58,20 +58,20 @@ _MODEL = enum("BROADCASTING", "CLUSTERING")
 
 _SUBSCRIPTION = Shape(
     topic=required(TEXT),
-    subString=Member(TEXT, "*"),
+    subString=JsonMember(TEXT, "*"),
     tagsSet=listed(TEXT),
     codeSet=listed(INT),
-    subVersion=Member(LONG, 0),
-    expressionType=Member(TEXT, "TAG"),
-    classFilterMode=Member(BOOLEAN, False),
+    subVersion=JsonMember(LONG, 0),
+    expressionType=JsonMember(TEXT, "TAG"),
+    classFilterMode=JsonMember(BOOLEAN, False),
 )
 _CONSUMER = Shape(
     groupName=required(TEXT),
-    consumeType=Member(
+    consumeType=JsonMember(
         enum("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP"), "CONSUME_PASSIVELY"
     ),
-    messageModel=Member(_MODEL, "CLUSTERING"),
-    consumeFromWhere=Member(
+    messageModel=JsonMember(_MODEL, "CLUSTERING"),
+    consumeFromWhere=JsonMember(
         enum(
             "CONSUME_FROM_LAST_OFFSET",
             "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
@@ -83,20 +83,22 @@ _CONSUMER = Shape(
         "CONSUME_FROM_LAST_OFFSET",
     ),
     subscriptionDataSet=listed(_SUBSCRIPTION, SUBSCRIPTIONS_MAX),
-    unitMode=Member(BOOLEAN, False),
+    unitMode=JsonMember(BOOLEAN, False),
 )
 #: HeartbeatData (34).
 HEARTBEAT = Shape(
     clientID=required(TEXT),
-    heartbeatFingerprint=Member(INT, 0),
-    withoutSub=Member(BOOLEAN, False),
+    heartbeatFingerprint=JsonMember(INT, 0),
+    withoutSub=JsonMember(BOOLEAN, False),
     consumerDataSet=listed(_CONSUMER, GROUPS_MAX),
     producerDataSet=listed(Shape(groupName=required(TEXT)), GROUPS_MAX),
 )
 #: CheckClientRequestBody (46).
 CLIENT_CONFIG = Shape(
     subscriptionData=Shape(
-        topic=Member(TEXT, ""), expressionType=Member(TEXT, "TAG"), subString=Member(TEXT, "")
+        topic=JsonMember(TEXT, ""),
+        expressionType=JsonMember(TEXT, "TAG"),
+        subString=JsonMember(TEXT, ""),
     )
 )
 #: LockBatchRequestBody (41), UnlockBatchRequestBody (42).
@@ -110,15 +112,15 @@ QUERY_ASSIGNMENT = Shape(
     topic=required(TEXT),
     consumerGroup=required(TEXT),
     clientId=required(TEXT),
-    strategyName=Member(TEXT, "AVG"),
-    messageModel=Member(_MODEL, "CLUSTERING"),
+    strategyName=JsonMember(TEXT, "AVG"),
+    messageModel=JsonMember(_MODEL, "CLUSTERING"),
 )
 #: SetMessageRequestModeRequestBody (401).
 SET_MODE = Shape(
     topic=required(TEXT),
     consumerGroup=required(TEXT),
-    mode=Member(enum("PULL", "POP"), "PULL"),
-    popShareQueueNum=Member(INT, 0),
+    mode=JsonMember(enum("PULL", "POP"), "PULL"),
+    popShareQueueNum=JsonMember(INT, 0),
 )
 _ACKS_MAX = 1024
 #: BatchAckMessageRequestBody (200151). b: Base64 of a bit for each offset from so on.
@@ -128,13 +130,13 @@ BATCH_ACK = Shape(
         Shape(
             c=required(TEXT),
             t=required(TEXT),
-            r=Member(TEXT, "0"),
-            so=Member(LONG, -1),
-            q=Member(INT, -1),
-            rq=Member(INT, -1),
-            pt=Member(LONG, -1),
-            it=Member(LONG, 0),
-            b=Member(TEXT, ""),
+            r=JsonMember(TEXT, "0"),
+            so=JsonMember(LONG, -1),
+            q=JsonMember(INT, -1),
+            rq=JsonMember(INT, -1),
+            pt=JsonMember(LONG, -1),
+            it=JsonMember(LONG, 0),
+            b=JsonMember(TEXT, ""),
         ),
         _ACKS_MAX,
     ),
@@ -169,13 +171,13 @@ GROUP = Shape(
     notifyConsumerIdsChangedEnable=BOOLEAN,
     groupSysFlag=INT,
     consumeTimeoutMinute=INT,
-    subscriptionDataSet=Member(lambda value: value if isinstance(value, list) else None),
+    subscriptionDataSet=JsonMember(lambda value: value if isinstance(value, list) else None),
     attributes=mapping(TEXT),
 )
 #: SubscriptionGroupList (225).
 GROUPS = Shape(groupConfigList=listed(GROUP, MADE_MAX))
 #: GetConsumerStatusBody, which a client answers (221).
-CONSUMER_STATUS = Shape(messageQueueTable=Member(mapping(LONG), {}))
+CONSUMER_STATUS = Shape(messageQueueTable=JsonMember(mapping(LONG), {}))
 
 
 class LongBody(Exception):

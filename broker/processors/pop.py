@@ -14,8 +14,8 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer, host_text
 from broker.services.context import Services
-from broker.services.pop.batches import Popped, PopRequest
-from broker.services.pop.polling import Place
+from broker.services.pop.batches import PopOutcome, PopRequest
+from broker.services.pop.polling import WaitingPlace
 from pystore.errors import StoreError
 
 __all__ = ["PopProcessor"]
@@ -89,7 +89,7 @@ class PopProcessor:
         self._check_age(born_ms, poll_ms)
         request = self._request(peer, command)
 
-        def told(found: Popped | StoreError) -> None:
+        def told(found: PopOutcome | StoreError) -> None:
             try:
                 if isinstance(found, StoreError):
                     raise found
@@ -124,7 +124,7 @@ class PopProcessor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _answer(self, command: Command, request: PopRequest, found: Popped) -> Command:
+    def _answer(self, command: Command, request: PopRequest, found: PopOutcome) -> Command:
         ext: dict[str, object] = {
             "popTime": found.pop_ms, "invisibleTime": found.invisible_ms,
             "reviveQid": found.revive_queue, "restNum": found.rest,
@@ -173,7 +173,7 @@ class PopProcessor:
         """How many requests wait at exactly this place."""
         self._rules.check_readable("polling info")
         topic, queue, group = self._place(peer, command, "polling info")
-        count = self._rules.pop().polling.count(Place(topic, group, queue))
+        count = self._rules.pop().polling.count(WaitingPlace(topic, group, queue))
         return command.reply(0, _NO_REMARK, {"pollingNum": count})
 
     def rollback(self, peer: Peer, command: Command) -> Command:

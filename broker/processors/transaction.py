@@ -10,7 +10,7 @@ from broker.processors.durable import once_durable
 from broker.processors.refusals import put_refusal
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
-from broker.remoting.halves import Decided
+from broker.remoting.halves import DecisionRecord
 from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
 from broker.services.transaction import Transactions
@@ -131,7 +131,7 @@ class TransactionProcessor:
             f"The transaction at {offset} was decided {how}; the first decision counts.",
         )
 
-    def _decide(self, half: PendingHalf, wanted: Decision) -> Decided:
+    def _decide(self, half: PendingHalf, wanted: Decision) -> DecisionRecord:
         try:
             done = self._transactions.halves.decide(half.offset, wanted)
         except StoreError as failed:

@@ -43,7 +43,7 @@ from broker.remoting.framer import (
 )
 from broker.remoting.handlers import Handlers
 from broker.remoting.idle import IdleWheel
-from broker.remoting.outstanding import Outstanding, Sending, Waiter
+from broker.remoting.outstanding import EitherWaiter, Outstanding, Waiter
 from broker.remoting.rate_limited_log import RateLimitedLogger
 from broker.remoting.safe_log import SafeLogger
 from broker.remoting.turns import Line, Turns
@@ -670,7 +670,7 @@ class Connection(asyncio.BufferedProtocol):
         """Nobody waits for that answer any more."""
         self._outstanding.forget(opaque)
 
-    def begin_send(self, waiter: Sending, frame_of: Callable[[int], bytes]) -> None:
+    def begin_send(self, waiter: EitherWaiter, frame_of: Callable[[int], bytes]) -> None:
         """As begin(), for a frame that is encoded elsewhere: frame_of(opaque) is called at once."""
         if self._closing:
             raise ConnectionResetError(f"the connection to {self} is closed")
@@ -686,7 +686,7 @@ class Connection(asyncio.BufferedProtocol):
         """Of a send that goes to `near`."""
         return self._outstanding.next_opaque()
 
-    def await_send(self, opaque: int, waiter: Sending) -> None:
+    def await_send(self, opaque: int, waiter: EitherWaiter) -> None:
         """A send that `near` has taken is answered later."""
         self._outstanding.sends[opaque] = waiter
 

@@ -11,8 +11,8 @@ from pystore.native import ffi, lib, raise_error
 from pystore.pending import Decision, PendingHalf
 
 __all__ = [
-    "LATENCY_BOUNDS_S", "OPEN_MAX", "TAKE_MAX", "Check", "Decided", "Halves", "NameCount", "Round",
-    "State", "Tally",
+    "LATENCY_BOUNDS_S", "OPEN_MAX", "TAKE_MAX", "Check", "DecisionRecord", "Halves", "NameCount",
+    "Round", "State", "Tally",
 ]  # fmt: skip
 
 #: Open halves that a core takes; some places are kept in hand.
@@ -68,7 +68,7 @@ class Tally(NamedTuple):
     latencies: tuple[int, ...]
 
 
-class Decided(NamedTuple):
+class DecisionRecord(NamedTuple):
     """Where the record that a decision put ends; -1 when it put none."""
 
     end: int
@@ -166,7 +166,7 @@ class Halves:
             count = lib.ps_core_tx_list(self._core.handle, at, rows, _ROWS)
             yield from [_half(rows[i]) for i in range(count)]
 
-    def decide(self, offset: int, decision: Decision) -> Decided | None:
+    def decide(self, offset: int, decision: Decision) -> DecisionRecord | None:
         """Carries it out; None when no such half is open.
 
         Raises: what putting raises, and RecordDamaged or NotFound with a place when the half's
@@ -184,7 +184,9 @@ class Halves:
                 raise
         put = self._put
         placed = put.physical_offset >= 0
-        return Decided(put.physical_offset + put.size if placed else -1, put.size if placed else 0)
+        return DecisionRecord(
+            put.physical_offset + put.size if placed else -1, put.size if placed else 0
+        )
 
     def settled(self, offset: int, decision: Decision, *, op: bool) -> bool:
         """Takes out one that the log shows to be decided. op: writes an op of it."""

@@ -11,7 +11,7 @@ __all__ = ["IdleWheel"]
 TICKS = 24
 
 
-class Watched(Protocol):
+class IdleSubject(Protocol):
     #: IdleWheel.now when it was last used.
     seen: int
 
@@ -26,11 +26,11 @@ class IdleWheel:
         """idle_s: 0 closes nothing."""
         self.now = 0
         self._tick_s = idle_s / TICKS
-        self._ring: list[set[Watched]] = [set() for _ in range(TICKS + 2)]
+        self._ring: list[set[IdleSubject]] = [set() for _ in range(TICKS + 2)]
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, watched: Watched) -> None:
+    def add(self, watched: IdleSubject) -> None:
         watched.seen = self.now
         if self._tick_s <= 0:
             return
@@ -39,7 +39,7 @@ class IdleWheel:
         if self._timer is None:
             self._arm()
 
-    def remove(self, watched: Watched) -> None:
+    def remove(self, watched: IdleSubject) -> None:
         for bucket in self._ring:
             if watched in bucket:
                 bucket.remove(watched)

@@ -35,8 +35,8 @@ __all__ = [
     "MESSAGE_QUEUE",
     "OBJECT",
     "TEXT",
+    "JsonMember",
     "Kind",
-    "Member",
     "Shape",
     "each",
     "enum",
@@ -176,7 +176,7 @@ def mapping(kind: Kind) -> Kind:
     return read
 
 
-class Member(NamedTuple):
+class JsonMember(NamedTuple):
     """One member of an object. default: when it is not given, or null; `needed`: then it is an
     error, and so is an empty text."""
 
@@ -185,13 +185,13 @@ class Member(NamedTuple):
     needed: bool = False
 
 
-def required(kind: Kind) -> Member:
-    return Member(kind, needed=True)
+def required(kind: Kind) -> JsonMember:
+    return JsonMember(kind, needed=True)
 
 
-def listed(kind: Kind, most: int = 0) -> Member:
+def listed(kind: Kind, most: int = 0) -> JsonMember:
     """A list that is empty when it is not given."""
-    return Member(each(kind, most), ())
+    return JsonMember(each(kind, most), ())
 
 
 def _plain(name: str) -> str:
@@ -205,10 +205,11 @@ class Shape:
     every member; unknown ones are left out.
     """
 
-    def __init__(self, **members: Member | Kind) -> None:
+    def __init__(self, **members: JsonMember | Kind) -> None:
         self._takes_all = False
         self._members = {
-            name: one if isinstance(one, Member) else Member(one) for name, one in members.items()
+            name: one if isinstance(one, JsonMember) else JsonMember(one)
+            for name, one in members.items()
         }
         self._defaults = {
             name: MappingProxyType(one.default) if isinstance(one.default, dict) else one.default
@@ -261,7 +262,7 @@ class Shape:
 
 
 _QUEUE = Shape(
-    topic=required(TEXT), brokerName=Member(TEXT, ""), queueId=Member(INT, 0)
+    topic=required(TEXT), brokerName=JsonMember(TEXT, ""), queueId=JsonMember(INT, 0)
 )  # fmt: skip
 
 

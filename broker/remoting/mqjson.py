@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["MessageQueue", "Written", "dumps", "loads"]
+__all__ = ["JsonText", "MessageQueue", "dumps", "loads"]
 
 #: Deeper than any body of the protocol; what is deeper is hostile.
 _DEPTH_MAX = 64
@@ -44,17 +44,17 @@ class MessageQueue(NamedTuple):
         return {**named, "queueId": self.queue, "topic": self.topic}
 
 
-class Written(str):
+class JsonText(str):
     """A value that is JSON already."""
 
     __slots__ = ()
 
     @classmethod
-    def of(cls, value: object) -> Written:
+    def of(cls, value: object) -> JsonText:
         return cls(_text(value))
 
     @classmethod
-    def table(cls, members: Iterable[tuple[str, Written]]) -> Written:
+    def table(cls, members: Iterable[tuple[str, JsonText]]) -> JsonText:
         return cls("{" + ",".join([f"{_quoted(key)}:{text}" for key, text in members]) + "}")
 
 
@@ -76,7 +76,7 @@ def _text(value: object) -> str:
         return "{" + ",".join(members) + "}"
     if isinstance(value, list | tuple | set | frozenset):
         return "[" + ",".join(map(_text, value)) + "]"
-    if type(value) is Written:
+    if type(value) is JsonText:
         return value
     return json.dumps(value, ensure_ascii=False)
 

@@ -35,7 +35,7 @@ from pystore.errors import BadArgument
 if TYPE_CHECKING:
     from broker.remoting.connection import Connection, Parts
 
-__all__ = ["Opening", "Proxied", "proxied"]
+__all__ = ["Opening", "ProxyHeader", "proxied"]
 
 V1 = b"PROXY "
 V1_MAX = 107
@@ -48,14 +48,14 @@ ROOM = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Proxied:
+class ProxyHeader:
     """A proxy's header. size: its bytes, 0 when there is none. source: None when it names none."""
 
     size: int
     source: tuple[str, int] | None = None
 
 
-def proxied(data: bytes | bytearray | memoryview) -> Proxied | None:
+def proxied(data: bytes | bytearray | memoryview) -> ProxyHeader | None:
     """The proxy's header that `data` begins with; None while more bytes are needed to tell.
 
     Raises: BadFrame for a malformed header.
@@ -69,10 +69,10 @@ def proxied(data: bytes | bytearray | memoryview) -> Proxied | None:
         return _binary(bytes(data[: V2_HEAD + V2_MAX]))
     if V1.startswith(head) or V2.startswith(head):
         return None
-    return Proxied(0)
+    return ProxyHeader(0)
 
 
-def _text(head: bytes) -> Proxied | None:
+def _text(head: bytes) -> ProxyHeader | None:
     end = head.find(b"\r\n")
     if end < 0:
         if len(head) >= V1_MAX:
@@ -80,7 +80,7 @@ def _text(head: bytes) -> Proxied | None:
         return None
     words = head[:end].split(b" ")
     if words[1] == b"UNKNOWN":
-        return Proxied(end + 2)
+        return ProxyHeader(end + 2)
     try:
         if len(words) != 6 or words[1] not in (b"TCP4", b"TCP6"):
             raise ValueError
@@ -90,10 +90,10 @@ def _text(head: bytes) -> Proxied | None:
             raise ValueError
     except ValueError:
         raise BadFrame(f"malformed PROXY line: {head[:end]!r}") from None
-    return Proxied(end + 2, (str(address), port))
+    return ProxyHeader(end + 2, (str(address), port))
 
 
-def _binary(data: bytes) -> Proxied | None:
+def _binary(data: bytes) -> ProxyHeader | None:
     if len(data) < V2_HEAD:
         return None
     kind, family, length = struct.unpack_from(">BBH", data, len(V2))
@@ -106,12 +106,12 @@ def _binary(data: bytes) -> Proxied | None:
     size = V2_HEAD + length
     width = {1: 4, 2: 16}.get(family >> 4)
     if kind & 15 == 0 or width is None:  # the proxy's own check, or no internet address
-        return Proxied(size)
+        return ProxyHeader(size)
     if length < 2 * width + 4:
         raise BadFrame("the PROXY header is shorter than its addresses")
     address = ipaddress.ip_address(data[V2_HEAD : V2_HEAD + width])
     (port,) = struct.unpack_from(">H", data, V2_HEAD + 2 * width)
-    return Proxied(size, (str(address), port))
+    return ProxyHeader(size, (str(address), port))
 
 
 class Opening:

@@ -22,7 +22,7 @@ class Waiter(Protocol):
     def set_exception(self, exception: Exception, /) -> None: ...
 
 
-class Sending(Waiter, SendWaiter, Protocol):
+class EitherWaiter(Waiter, SendWaiter, Protocol):
     """A waiter that takes the answer in either form."""
 
 
@@ -37,7 +37,7 @@ class Outstanding:
     def __init__(self) -> None:
         self._opaque = 0
         self._waiting: dict[int, Waiter] = {}
-        self.sends: dict[int, Sending] = {}
+        self.sends: dict[int, EitherWaiter] = {}
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self.sends)
@@ -52,7 +52,7 @@ class Outstanding:
         self._waiting[opaque] = waiter
         return opaque
 
-    def add_send(self, waiter: Sending) -> int:
+    def add_send(self, waiter: EitherWaiter) -> int:
         """Returns the opaque that its request must have."""
         self._opaque = opaque = self._opaque % OPAQUE_MAX + 1
         self.sends[opaque] = waiter

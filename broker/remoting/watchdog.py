@@ -40,7 +40,7 @@ class Watchdog:
             self._look(began, command.code, peer)
         if result is None or isinstance(result, Command):
             return result
-        return _Watched(self, result, peer, command.code)
+        return _MeasuredWork(self, result, peer, command.code)
 
     def step(self, work: Callable[[Any], object], value: object, code: int, peer: Peer) -> object:
         """What work(value) returns or raises: a piece of a handler, up to where it waits."""
@@ -66,7 +66,7 @@ class Watchdog:
         )
 
 
-class _Watched:
+class _MeasuredWork:
     """A handler's coroutine, each piece of it measured."""
 
     def __init__(

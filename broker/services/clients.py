@@ -155,7 +155,7 @@ class ConsumerGroup:
 
 
 @dataclass(slots=True)
-class Joined:
+class ConnectionGroups:
     """What one connection has said of itself: its groups, each with its bytes, roughly; of all of
     them together; and the client of its last beat."""
 
@@ -176,14 +176,14 @@ class Clients:
         self.producers: dict[str, dict[Peer, Channel]] = {}
         #: By client id: the user that came with it first, and the connections that have it.
         self._owners: dict[str, tuple[str, set[Peer]]] = {}
-        self._joined: dict[Peer, Joined] = {}
+        self._joined: dict[Peer, ConnectionGroups] = {}
         #: Producers by client id, each by its group and connection.
         self._makers: dict[str, dict[tuple[str, Peer], Channel]] = {}
         #: Bytes, roughly, of what all have said.
         self.size = 0
         #: Connections that are closed and not out of all their groups; how many groups were left in
         #: this turn of the event loop.
-        self._leaving: deque[tuple[Peer, Joined]] = deque()
+        self._leaving: deque[tuple[Peer, ConnectionGroups]] = deque()
         self._left_now = 0
         #: Groups whose members are to be notified, and who is left of one.
         self._changed: dict[str, None] = {}
@@ -228,13 +228,13 @@ class Clients:
             self.notify(group)
         return True
 
-    def _of(self, channel: Channel) -> Joined:
-        joined = self._joined.setdefault(channel.peer, Joined(channel))
+    def _of(self, channel: Channel) -> ConnectionGroups:
+        joined = self._joined.setdefault(channel.peer, ConnectionGroups(channel))
         joined.last = channel
         return joined
 
     def _grow(
-        self, peer: Peer, joined: Joined, groups: dict[str, int], name: str, size: int
+        self, peer: Peer, joined: ConnectionGroups, groups: dict[str, int], name: str, size: int
     ) -> None:
         """Where all together say too much, whoever says most goes. Raises: Refused."""
         more = size - groups.get(name, 0)
@@ -474,7 +474,9 @@ class Clients:
         else:
             self.notify(group)
 
-    def _shrink(self, peer: Peer, groups: Callable[[Joined], dict[str, int]], name: str) -> None:
+    def _shrink(
+        self, peer: Peer, groups: Callable[[ConnectionGroups], dict[str, int]], name: str
+    ) -> None:
         joined = self._joined.get(peer)
         if joined is not None:
             size = groups(joined).pop(name, 0)

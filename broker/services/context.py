@@ -15,7 +15,7 @@ from broker.services.groups import Groups
 from broker.services.hooks import ConsumeContext, Hooks, SendContext
 from broker.services.hotpath import HotPath
 from broker.services.locks import Locks
-from broker.services.offsets import Offsets
+from broker.services.offsets import ConsumerOffsets
 from broker.services.pop import Pop
 from broker.services.registration import Registration
 from broker.services.schedule import Schedule
@@ -36,7 +36,7 @@ class Services:
     core: HotPath
     topics: Topics
     groups: Groups
-    offsets: Offsets
+    offsets: ConsumerOffsets
     clients: Clients
     locks: Locks
     statistics: Statistics

@@ -14,7 +14,7 @@ from broker.services.hotpath import HotPath
 from pystore import Store
 from pystore.errors import BadArgument, StoreError
 
-__all__ = ["Offsets", "hot_bytes", "is_young"]
+__all__ = ["ConsumerOffsets", "hot_bytes", "is_young"]
 
 log = SafeLogger(__name__)
 
@@ -41,7 +41,7 @@ def is_young(store: Store, topic: str, queue: int) -> bool:
     return bool(units) and bool(store.info().log_max - units[0][0] <= hot)
 
 
-class Offsets:
+class ConsumerOffsets:
     """The next offset of each (group, topic, queue)."""
 
     def __init__(self, store: Store, core: HotPath) -> None:

@@ -19,8 +19,8 @@ from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command
 from broker.remoting.handlers import Peer
-from broker.remoting.jsonbody import INT, OBJECT, TEXT, Member, Shape, listed, required
-from broker.remoting.mqjson import Written
+from broker.remoting.jsonbody import INT, OBJECT, TEXT, JsonMember, Shape, listed, required
+from broker.remoting.mqjson import JsonText
 from broker.remoting.safe_log import SafeLogger
 from broker.remoting.turns import Pieces
 from broker.services.config import Config
@@ -49,8 +49,8 @@ _KV_TABLE = Shape(table=OBJECT)
 _ROUTE = Shape(
     queueDatas=listed(
         Shape(
-            brokerName=required(TEXT), perm=Member(INT, 0), readQueueNums=Member(INT, 0),
-            writeQueueNums=Member(INT, 0),
+            brokerName=required(TEXT), perm=JsonMember(INT, 0), readQueueNums=JsonMember(INT, 0),
+            writeQueueNums=JsonMember(INT, 0),
         )
     ),
     brokerDatas=listed(Shape(brokerName=required(TEXT), brokerAddrs=OBJECT)),
@@ -100,7 +100,7 @@ class Registration:
         self._servers = [_Server(each) for each in _known(settings["namesrvAddr"])]
         self._pending: dict[str, TopicConfig] = {}
         #: What topics are as JSON: of which configuration, with which permission of the broker.
-        self._written: dict[str, tuple[TopicConfig, int, Written]] = {}
+        self._written: dict[str, tuple[TopicConfig, int, JsonText]] = {}
         self._all = False
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
@@ -220,7 +220,7 @@ class Registration:
             "clusterName": self._settings["brokerClusterName"],
         }
 
-    async def _table(self, configs: Sequence[TopicConfig], *, everything: bool) -> Written:
+    async def _table(self, configs: Sequence[TopicConfig], *, everything: bool) -> JsonText:
         """topicConfigTable. Tens of thousands take long to write, and few of them change from one
         registration to the next. everything: these are all that there are."""
         allowed = self._settings["brokerPermission"] & (READ | WRITE)
@@ -232,11 +232,11 @@ class Registration:
                 shown = config
                 if allowed != READ | WRITE:
                     shown = replace(config, perm=config.perm & (allowed | 1))
-                entry = config, allowed, Written.of(self._topics.to_json(shown))
+                entry = config, allowed, JsonText.of(self._topics.to_json(shown))
             made[config.name] = entry
         self._written = made if everything else known | made
         return await _beside(
-            len(made), lambda: Written.table((name, text) for name, (_, _, text) in made.items())
+            len(made), lambda: JsonText.table((name, text) for name, (_, _, text) in made.items())
         )
 
     async def _command(

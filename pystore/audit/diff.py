@@ -14,13 +14,13 @@ from typing import Any
 from pystore._messages import Message
 from pystore._reading import Reader
 
-__all__ = ["Difference", "Range", "diff"]
+__all__ = ["Difference", "OffsetRange", "diff"]
 
 _Queue = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class OffsetRange:
     """Queue offsets in a row of one queue. start: the first. end: after the last."""
 
     topic: str
@@ -47,11 +47,11 @@ class Difference:
     b: str
     records_a: int = 0
     records_b: int = 0
-    only_in_a: list[Range] = field(default_factory=list)
-    only_in_b: list[Range] = field(default_factory=list)
-    changed: list[Range] = field(default_factory=list)
-    content_only_in_a: list[Range] = field(default_factory=list)
-    content_only_in_b: list[Range] = field(default_factory=list)
+    only_in_a: list[OffsetRange] = field(default_factory=list)
+    only_in_b: list[OffsetRange] = field(default_factory=list)
+    changed: list[OffsetRange] = field(default_factory=list)
+    content_only_in_a: list[OffsetRange] = field(default_factory=list)
+    content_only_in_b: list[OffsetRange] = field(default_factory=list)
 
     @property
     def same(self) -> bool:
@@ -98,16 +98,16 @@ def _mark(m: Message) -> int:
     return zlib.crc32(m.raw_body) << 32 | (zlib.crc32(key.encode()) if key else 0)
 
 
-def _ranges(queue: _Queue, offsets: list[int]) -> Iterator[Range]:
+def _ranges(queue: _Queue, offsets: list[int]) -> Iterator[OffsetRange]:
     """Sorted offsets, as ranges."""
     start = 0
     for i in range(1, len(offsets) + 1):
         if i == len(offsets) or offsets[i] != offsets[i - 1] + 1:
-            yield Range(*queue, offsets[start], offsets[i - 1] + 1)
+            yield OffsetRange(*queue, offsets[start], offsets[i - 1] + 1)
             start = i
 
 
-def _excess(mine: _Contents, other: _Contents) -> Iterator[Range]:
+def _excess(mine: _Contents, other: _Contents) -> Iterator[OffsetRange]:
     """The messages whose content the other lacks; of several alike, the last in queue order."""
     for topic in sorted({name for name, _ in mine.offsets}):
         more = mine.counts(topic) - other.counts(topic)
@@ -165,5 +165,5 @@ def diff(
     return result
 
 
-def _place(r: Range) -> tuple[str, int, int]:
+def _place(r: OffsetRange) -> tuple[str, int, int]:
     return (r.topic, r.queue, r.start)

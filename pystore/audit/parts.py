@@ -20,7 +20,14 @@ from pystore.quiet import open_quietly
 from pystore.settings import Settings
 
 __all__ = [
-    "Found", "Part", "Run", "Shared", "SpreadAudit", "audit_part", "check_same", "cut_parts",
+    "AuditContext",
+    "AuditPart",
+    "PartFindings",
+    "Run",
+    "SpreadAudit",
+    "audit_part",
+    "check_same",
+    "cut_parts",
     "share",
 ]  # fmt: skip
 
@@ -29,7 +36,7 @@ _WITNESS = 96  # a record's head: place, times, hosts
 
 
 @dataclass(slots=True)
-class Shared:
+class AuditContext:
     """What all parts of a step begin with.
 
     state: of the store. deleted: as CoreAudit.forget takes them. queues, indexes: what the parts
@@ -48,7 +55,7 @@ class Shared:
 
 
 @dataclass(slots=True)
-class Part:
+class AuditPart:
     """step: "queues", "index", "log" or "units". items: names of queues, numbers of index files or
     of segments. size: bytes to read."""
 
@@ -58,7 +65,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class Found:
+class PartFindings:
     """What a part found; of queues that segments ask for, `matched` alone."""
 
     findings: list[Finding]
@@ -70,7 +77,7 @@ class Found:
 
 
 #: Does the parts of one step, and returns what each found, in order.
-Run = Callable[[Shared, Sequence[Part]], Iterable[Found]]
+Run = Callable[[AuditContext, Sequence[AuditPart]], Iterable[PartFindings]]
 
 
 def _witness(layout: Layout, last: int) -> bytes:
@@ -80,13 +87,13 @@ def _witness(layout: Layout, last: int) -> bytes:
         return file.read(_WITNESS)
 
 
-def share(layout: Layout, settings: Settings, state: str, last: int) -> Shared:
+def share(layout: Layout, settings: Settings, state: str, last: int) -> AuditContext:
     """What parts begin with, without what is found. Raises: OSError."""
     own = replace(layout, findings=[])
-    return Shared(own, settings, state, [], last, _witness(layout, last))
+    return AuditContext(own, settings, state, [], last, _witness(layout, last))
 
 
-def check_same(shared: Shared) -> None:
+def check_same(shared: AuditContext) -> None:
     """Raises: NotAStore where this host has another store at the path, or none."""
     try:
         same = _witness(shared.layout, shared.last) == shared.witness
@@ -101,12 +108,12 @@ def check_same(shared: Shared) -> None:
         raise error
 
 
-def audit_part(shared: Shared, part: Part) -> Found:
+def audit_part(shared: AuditContext, part: AuditPart) -> PartFindings:
     """Does one part. Raises: NotAStore, and as pystore.audit.verify."""
     check_same(shared)
     audit = Audit(str(shared.layout.root), shared.state)
     core = CoreAudit(shared.layout, shared.settings, audit, lambda phase, done, total: None)
-    found = Found(audit.findings, 0)
+    found = PartFindings(audit.findings, 0)
     for topic, physical in shared.deleted:
         core.forget(topic, physical)
     core.learn(shared.queues, shared.indexes)
@@ -124,16 +131,18 @@ def audit_part(shared: Shared, part: Part) -> Found:
     return found
 
 
-def cut_parts(step: str, items: Sequence[_Item], sizes: Sequence[int], most: int) -> list[Part]:
+def cut_parts(
+    step: str, items: Sequence[_Item], sizes: Sequence[int], most: int
+) -> list[AuditPart]:
     """At most `most` parts of about the same size, in order."""
-    parts: list[Part] = []
+    parts: list[AuditPart] = []
     weights = [size + 1 for size in sizes]  # an empty file takes a look, too
     share = sum(weights) / max(1, most)
     done = 0
     for item, size in zip(items, weights, strict=True):
         # A new part where the share of those before it is used up.
         if not parts or done >= len(parts) * share:
-            parts.append(Part(step, []))
+            parts.append(AuditPart(step, []))
         parts[-1].items.append(item)
         parts[-1].size += size
         done += size
@@ -204,14 +213,14 @@ class SpreadAudit(CoreAudit):
     def _bytes_of(self, key: Key) -> int:
         return sum(file.size for file in self._layout.queues[key])
 
-    def _index_parts(self, numbers: Collection[int]) -> list[Part]:
+    def _index_parts(self, numbers: Collection[int]) -> list[AuditPart]:
         sizes = [sum(self._layout.index[i][1:]) for i in numbers]
         return self._cut("index", list(numbers), sizes)
 
-    def _cut(self, step: str, items: Sequence[Any], sizes: Sequence[int]) -> list[Part]:
+    def _cut(self, step: str, items: Sequence[Any], sizes: Sequence[int]) -> list[AuditPart]:
         return cut_parts(step, items, sizes, self._most)
 
-    def _do(self, parts: Sequence[Part]) -> Iterable[Found]:
+    def _do(self, parts: Sequence[AuditPart]) -> Iterable[PartFindings]:
         for found in self._run(self._shared, parts) if parts else ():
             self._audit.findings += found.findings
             self._audit.dropped += found.dropped

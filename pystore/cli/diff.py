@@ -11,7 +11,7 @@ import typer
 from pystore.cli._session import Session
 
 if TYPE_CHECKING:
-    from pystore.audit.diff import Difference, Range
+    from pystore.audit.diff import Difference, OffsetRange
 
 __all__ = ["run"]
 
@@ -54,7 +54,7 @@ def run(
     return 0 if found.same else 1
 
 
-def _tables(found: Difference) -> list[tuple[str, list[Range]]]:
+def _tables(found: Difference) -> list[tuple[str, list[OffsetRange]]]:
     return [
         ("only in a", found.only_in_a),
         ("only in b", found.only_in_b),
@@ -64,7 +64,7 @@ def _tables(found: Difference) -> list[tuple[str, list[Range]]]:
     ]
 
 
-def _show(s: Session, name: str, ranges: list[Range]) -> None:
+def _show(s: Session, name: str, ranges: list[OffsetRange]) -> None:
     rows = [(r.topic, r.queue, r.start, r.end - 1, r.count) for r in ranges[:_SHOWN]]
     s.out.table(name, ("topic", "queue", "first", "last", "messages"), rows)
     if len(ranges) > _SHOWN:

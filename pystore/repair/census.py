@@ -37,7 +37,7 @@ from pystore.repair.filler import SHORT_TOPIC as SHORT_FILLER
 from pystore.repair.filler import TOPIC as FILLER
 from pystore.sparse import data_ranges
 
-__all__ = ["Balance", "Census", "Contents", "Found", "content_of", "content_of_record",
+__all__ = ["Balance", "Census", "Contents", "FoundRecord", "content_of", "content_of_record",
            "found_in"]  # fmt: skip
 
 _MAGIC_AT = int(lib.PS_AT_MAGIC)
@@ -48,7 +48,7 @@ _PIECE = 8 << 20
 _SUM = (1 << 64) - 1
 
 
-class Found(NamedTuple):
+class FoundRecord(NamedTuple):
     """A whole record. at: byte of its file. place: of the log, as the record says. filler: whether
     a repair put it in the place of damage."""
 
@@ -64,7 +64,7 @@ def _is_filler(head: RecordHead, data: memoryview) -> bool:
     return bytes(data[head.topic_at : head.topic_at + head.topic_len]) in (FILLER, SHORT_FILLER)
 
 
-def found_in(file: BinaryIO) -> Iterator[Found]:
+def found_in(file: BinaryIO) -> Iterator[FoundRecord]:
     """The whole records of a file that is open for reading, wherever they stand, in order. What
     lies within another record, its body, say, is none. Raises: OSError."""
     fd = file.fileno()
@@ -80,7 +80,7 @@ def found_in(file: BinaryIO) -> Iterator[Found]:
             at = least = at + done
 
 
-def _in_window(fd: int, size: int, base: int, data: bytes) -> Generator[Found, None, int]:
+def _in_window(fd: int, size: int, base: int, data: bytes) -> Generator[FoundRecord, None, int]:
     """Returns how far it came: to the last place where a record might begin."""
     window, at, end = memoryview(data), 0, len(data)
     last = base + end >= size
@@ -94,7 +94,7 @@ def _in_window(fd: int, size: int, base: int, data: bytes) -> Generator[Found, N
         heads = read_records(window[at:], checks=CHECK_BODY)
         for head in heads:
             record = window[at + head.at : at + head.end]
-            yield Found(base + at + head.at, head.physical_offset,
+            yield FoundRecord(base + at + head.at, head.physical_offset,
                         _is_filler(head, window[at:]), record)  # fmt: skip
         if heads:
             at += heads[-1].end
@@ -107,7 +107,7 @@ def _in_window(fd: int, size: int, base: int, data: bytes) -> Generator[Found, N
             return at
 
 
-def _beyond(fd: int, size: int, base: int, window: memoryview, at: int) -> Found | None:
+def _beyond(fd: int, size: int, base: int, window: memoryview, at: int) -> FoundRecord | None:
     """The record that begins at `at` of the window and ends after it; None: there is none."""
     total = record_size(window[at:])
     if total is None or not len(window) - at < total <= min(_RECORD_MOST, size - base - at):
@@ -116,7 +116,7 @@ def _beyond(fd: int, size: int, base: int, window: memoryview, at: int) -> Found
     head = check_record(record, checks=CHECK_BODY)
     if head is None:
         return None
-    return Found(base + at, head.physical_offset, _is_filler(head, record), record)
+    return FoundRecord(base + at, head.physical_offset, _is_filler(head, record), record)
 
 
 # ---- content ----
@@ -200,7 +200,7 @@ class Census:
             total += (place << 32) ^ (each * 0x9E3779B97F4A7C15)
         return total & _SUM
 
-    def count(self, found: Found, base: int) -> None:
+    def count(self, found: FoundRecord, base: int) -> None:
         """A record of the file whose first byte is `base` of the log."""
         if found.filler:
             return

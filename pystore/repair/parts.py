@@ -23,20 +23,20 @@ from typing import NamedTuple
 
 from pystore.audit.core import Key
 from pystore.audit.layout import UNIT, Layout, last_with_data
-from pystore.audit.parts import Part, Shared, check_same, cut_parts, share
+from pystore.audit.parts import AuditContext, AuditPart, check_same, cut_parts, share
 from pystore.errors import NotAStore
 from pystore.files import make_folders, sync_folder
 from pystore.native import ffi, lib, raise_error
 from pystore.settings import Settings, fill
 
-__all__ = ["Derived", "Deriving", "Run", "derive", "derive_part", "one_by_one"]
+__all__ = ["DerivedPart", "Deriving", "Run", "derive", "derive_part", "one_by_one"]
 
 
 @dataclass(slots=True)
 class Deriving:
     """What all parts begin with. into: the folder of this run. slots, entries: of an index file."""
 
-    seen: Shared
+    seen: AuditContext
     into: Path
     slots: int
     entries: int
@@ -52,7 +52,7 @@ class IndexFile(NamedTuple):
 
 
 @dataclass(slots=True)
-class Derived:
+class DerivedPart:
     """What a part made. plain: False where it could not. queues: offsets [first, end) of the units
     that it wrote. indexes: the files that it made, by number."""
 
@@ -65,11 +65,11 @@ class Derived:
 class Run:
     """do: does parts, and returns what each made, in order. most: parts of the log."""
 
-    do: Callable[[Deriving, Sequence[Part]], Iterable[Derived]]
+    do: Callable[[Deriving, Sequence[AuditPart]], Iterable[DerivedPart]]
     most: int
 
 
-def _one_by_one(deriving: Deriving, parts: Sequence[Part]) -> Iterable[Derived]:
+def _one_by_one(deriving: Deriving, parts: Sequence[AuditPart]) -> Iterable[DerivedPart]:
     return (derive_part(deriving, part) for part in parts)
 
 
@@ -80,7 +80,7 @@ one_by_one = Run(_one_by_one, 1)
 # ---- a part ----
 
 
-def derive_part(deriving: Deriving, part: Part) -> Derived:
+def derive_part(deriving: Deriving, part: AuditPart) -> DerivedPart:
     """Does one part. Raises: NotAStore, DiskFull, Forbidden, StoreIOError, FlushFailed."""
     check_same(deriving.seen)
     if not deriving.into.is_dir():
@@ -114,7 +114,7 @@ class _Deriver:
         self._raw = ffi.gc(raw, lib.ps_derive_free)
         self._error = ffi.new("ps_error *")
 
-    def queues(self, numbers: Sequence[int]) -> Derived:
+    def queues(self, numbers: Sequence[int]) -> DerivedPart:
         """Units of these segments."""
         for i in numbers:
             file, last = self._layout.segments[i], i == self._deriving.seen.last
@@ -123,9 +123,9 @@ class _Deriver:
                     self._raw, os.fsencode(file.path), file.number, file.size, last, self._error
                 )
             ):
-                return Derived(plain=False)
+                return DerivedPart(plain=False)
         self._check(lib.ps_derive_sync(self._raw, self._error))
-        return Derived(queues=self._written())
+        return DerivedPart(queues=self._written())
 
     def _written(self) -> dict[Key, tuple[int, int]]:
         found: dict[Key, tuple[int, int]] = {}
@@ -135,17 +135,17 @@ class _Deriver:
             found[topic, int(raw.queue_id)] = (int(raw.first), int(raw.end))
         return found
 
-    def begin(self, firsts: Sequence[tuple[Key, int]]) -> Derived:
+    def begin(self, firsts: Sequence[tuple[Key, int]]) -> DerivedPart:
         """The files in whose middle queues begin, up to there."""
         for (topic, queue), first in firsts:
             name = os.fsencode(topic)
             self._check(lib.ps_derive_begin(self._raw, name, len(name), queue, first, self._error))
         self._check(lib.ps_derive_sync(self._raw, self._error))
-        return Derived()
+        return DerivedPart()
 
-    def index(self, files: Sequence[IndexFile]) -> Derived:
+    def index(self, files: Sequence[IndexFile]) -> DerivedPart:
         """Index files under names of their own: of two attempts, one is used."""
-        made = Derived()
+        made = DerivedPart()
         for number, segments, skip, keys in files:
             path = self._deriving.into / "index" / f"{number}-{secrets.token_hex(8)}"
             wanted = ffi.new("ps_derive_keys *")
@@ -161,7 +161,7 @@ class _Deriver:
                 lib.ps_derive_index(self._raw, os.fsencode(path), wanted, self._error)
             )
             if got != keys:
-                return Derived(plain=False)
+                return DerivedPart(plain=False)
             made.indexes[number] = path
         return made
 
@@ -196,7 +196,7 @@ def derive(
     numbers = range(last + 1)
     sizes = [layout.segments[i].size for i in numbers]
     # An index file is the longest part.
-    parts = [Part("index", [file]) for file in files]
+    parts = [AuditPart("index", [file]) for file in files]
     parts += cut_parts("queues", numbers, sizes, run.most)
     done = list(run.do(deriving, parts))
     begins = _begins(layout, done)
@@ -224,7 +224,7 @@ def _index_files(keys: Sequence[int], each: int) -> list[IndexFile]:
     return files
 
 
-def _begins(layout: Layout, done: Iterable[Derived]) -> list[tuple[Key, int]] | None:
+def _begins(layout: Layout, done: Iterable[DerivedPart]) -> list[tuple[Key, int]] | None:
     """Queues that begin in the middle of a file, and where; None where the log is not plain."""
     firsts: dict[Key, int] = {}
     ends: dict[Key, int] = {}

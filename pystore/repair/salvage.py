@@ -39,7 +39,7 @@ class Salvaged:
 
 
 @dataclass(slots=True)
-class _Heaped:
+class _HeapFile:
     """A file of the heap. base: first byte in the log, as most of its records have it. end: of its
     last record. blank: where the blank after that one says that the segment ends, 0 without."""
 
@@ -122,17 +122,17 @@ def _moved(made: Repair, was: str, now: str) -> None:
             audit.path = now
 
 
-def _segment_size(found: list[_Heaped]) -> int:
+def _segment_size(found: list[_HeapFile]) -> int:
     longest = max(each.size for each in found)
     return usual_size([[each.piece() for each in found]], max(longest, SEGMENT_LEAST))
 
 
 def _salvage(
-    source: Path, found: list[_Heaped], skipped: list[str], target: Path, size: int,
+    source: Path, found: list[_HeapFile], skipped: list[str], target: Path, size: int,
     conf: str | os.PathLike[str] | None, settings: dict[str, Any], mode: int,
 ) -> Salvaged:  # fmt: skip
-    taken: dict[int, _Heaped] = {}
-    left: list[tuple[_Heaped, str]] = []
+    taken: dict[int, _HeapFile] = {}
+    left: list[tuple[_HeapFile, str]] = []
     make_folders(target / "commitlog", mode)
     (target / "abort").touch(mode=mode)
     for each in sorted(found, key=lambda one: -len(one.places)):
@@ -157,7 +157,7 @@ def _salvage(
                     _left(source, left, after, balance), balance)  # fmt: skip
 
 
-def _gathered(source: Path, taken: Iterable[_Heaped]) -> tuple[Census, list[str]]:
+def _gathered(source: Path, taken: Iterable[_HeapFile]) -> tuple[Census, list[str]]:
     """The records that were taken over, and which of them no log can hold."""
     gathered, reasons = Census(), []
     for each in taken:
@@ -175,7 +175,7 @@ def _gathered(source: Path, taken: Iterable[_Heaped]) -> tuple[Census, list[str]
 
 
 def _left(
-    source: Path, left: list[tuple[_Heaped, str]], after: Census, balance: Balance
+    source: Path, left: list[tuple[_HeapFile, str]], after: Census, balance: Balance
 ) -> list[tuple[str, int, str]]:
     """What was not taken over. Only what the store has all the same is no difference."""
     there = set(zip(after.places, after.sums, strict=True)) if left else set()
@@ -190,7 +190,7 @@ def _left(
     return told
 
 
-def _files_below(source: Path) -> list[_Heaped]:
+def _files_below(source: Path) -> list[_HeapFile]:
     """What is known of the regular files in the folder. Raises: Forbidden, StoreIOError."""
 
     def refuse(failed: OSError) -> None:
@@ -202,7 +202,7 @@ def _files_below(source: Path) -> list[_Heaped]:
         for name in names
         if (path := Path(folder) / name).is_file()
     )
-    heaped = [_Heaped(path, path.stat().st_size) for path in paths]
+    heaped = [_HeapFile(path, path.stat().st_size) for path in paths]
     for each in heaped:
         try:
             each.look()

@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pystore.audit.core import CoreAudit
-from pystore.audit.parts import Found, Part, Shared, SpreadAudit, audit_part
-from pystore.repair.parts import Derived, Deriving, derive_part
+from pystore.audit.parts import AuditContext, AuditPart, PartFindings, SpreadAudit, audit_part
+from pystore.repair.parts import DerivedPart, Deriving, derive_part
 from pystore.repair.parts import Run as Making
 from spark_ext.jobs.frame import Job
 
@@ -41,7 +41,7 @@ Work = Callable[[Any, Any], Any]
 def spread(j: Job) -> Callable[..., CoreAudit]:
     """What pystore.audit.verify takes as `core`: its checks as tasks of this job's session."""
 
-    def run(shared: Shared, parts: Sequence[Part]) -> Iterable[Found]:
+    def run(shared: AuditContext, parts: Sequence[AuditPart]) -> Iterable[PartFindings]:
         label = _LABELS[parts[-1].step]
         if parts[-1].step == "log" or sum(part.size for part in parts) > _ALONE_BYTES:
             return on_executors(j, audit_part, shared, parts, label)
@@ -53,7 +53,7 @@ def spread(j: Job) -> Callable[..., CoreAudit]:
 def spread_making(j: Job) -> Making:
     """What pystore.repair.rebuild takes as `parts`."""
 
-    def run(deriving: Deriving, parts: Sequence[Part]) -> Iterable[Derived]:
+    def run(deriving: Deriving, parts: Sequence[AuditPart]) -> Iterable[DerivedPart]:
         return on_executors(j, derive_part, deriving, parts, "making queues and index")
 
     return Making(run, TASKS_A_CORE * cores_of(j))

@@ -15,11 +15,11 @@ from storeview import derived
 
 import pystore
 from pystore import errors
-from pystore.audit.parts import Part
+from pystore.audit.parts import AuditPart
 from pystore.metadata import Metadata
 from pystore.pending import HALF_TOPIC
 from pystore.repair import rebuild
-from pystore.repair.parts import Derived, Deriving, Run, derive_part
+from pystore.repair.parts import DerivedPart, Deriving, Run, derive_part
 from tests.museum import kinds
 
 
@@ -29,17 +29,17 @@ class Elsewhere:
     def __init__(self, rng: random.Random, most: int) -> None:
         self.rng = rng
         self.run = Run(self._do, most)
-        self.made: list[Derived] = []
+        self.made: list[DerivedPart] = []
 
     @property
     def plain(self) -> bool:
         return bool(self.made) and all(each.plain for each in self.made)
 
-    def _do(self, deriving: Deriving, parts: Sequence[Part]) -> Iterable[Derived]:
+    def _do(self, deriving: Deriving, parts: Sequence[AuditPart]) -> Iterable[DerivedPart]:
         sent = [pickle.dumps((deriving, part)) for part in parts]
         order = list(range(len(sent)))
         self.rng.shuffle(order)
-        done: dict[int, Derived] = {}
+        done: dict[int, DerivedPart] = {}
         for i in order + self.rng.choices(order, k=2):
             done[i] = derive_part(*pickle.loads(sent[i]))
         self.made += done.values()
@@ -128,9 +128,9 @@ def test_a_log_that_is_not_plain_is_left_to_recovery(store_path, rng):
 def test_a_part_of_a_run_that_is_gone_makes_nothing(store_path, rng, tmp_path):
     """What a killed driver leaves on its executors must not write into the next one's files."""
     kinds.make_ours(store_path)
-    left: list[tuple[Deriving, Part]] = []
+    left: list[tuple[Deriving, AuditPart]] = []
 
-    def do(deriving: Deriving, parts: Sequence[Part]) -> Iterable[Derived]:
+    def do(deriving: Deriving, parts: Sequence[AuditPart]) -> Iterable[DerivedPart]:
         left.extend((deriving, part) for part in parts)
         return [derive_part(deriving, part) for part in parts]
 

@@ -15,7 +15,7 @@ import pytest
 
 from pystore import errors
 from pystore.audit import Audit, verify
-from pystore.audit.parts import Found, Part, Shared, SpreadAudit, audit_part
+from pystore.audit.parts import AuditContext, AuditPart, PartFindings, SpreadAudit, audit_part
 from tests.museum import damage, kinds
 
 SHOWN = 12
@@ -24,7 +24,7 @@ SHOWN = 12
 def spread(rng: random.Random, most: int) -> Callable[..., SpreadAudit]:
     """Parts done by chance, each by what a process elsewhere would be sent."""
 
-    def run(shared: Shared, parts: Sequence[Part]) -> Iterable[Found]:
+    def run(shared: AuditContext, parts: Sequence[AuditPart]) -> Iterable[PartFindings]:
         sent = [pickle.dumps((shared, part)) for part in parts]
         order = list(range(len(sent)))
         rng.shuffle(order)
@@ -77,7 +77,7 @@ def test_damaged_stores_of_the_museum(ours, rng, tmp_path):
 def test_another_store_at_the_path_is_refused(ours, rng, tmp_path):
     """As an executor on a host where the path leads elsewhere would meet it."""
 
-    def run(shared: Shared, parts: Sequence[Part]) -> Iterable[Found]:
+    def run(shared: AuditContext, parts: Sequence[AuditPart]) -> Iterable[PartFindings]:
         shared.witness = bytes(len(shared.witness))
         return [audit_part(shared, part) for part in parts]
 

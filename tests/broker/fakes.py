@@ -15,7 +15,7 @@ from broker.services.config import Config
 from broker.services.context import Services
 from broker.services.groups import Groups
 from broker.services.locks import Locks
-from broker.services.offsets import Offsets
+from broker.services.offsets import ConsumerOffsets
 from broker.services.registration import Registration
 from broker.services.statistics import Statistics
 from broker.services.topics import Topics
@@ -230,7 +230,7 @@ def services(path, settings=None, dial=nobody, *, seed=0):
             core=core,
             topics=topics,
             groups=groups,
-            offsets=Offsets(store, core),
+            offsets=ConsumerOffsets(store, core),
             clients=clients,
             locks=Locks(),
             statistics=Statistics(core, config["brokerClusterName"]),

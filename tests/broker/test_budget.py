@@ -17,7 +17,7 @@ from waiting import BOUND_S, until
 
 from broker import Broker, NameServer
 from broker.remoting.budget import Budget
-from broker.remoting.opening import Proxied, proxied
+from broker.remoting.opening import ProxyHeader, proxied
 
 MIB = 1 << 20
 #: A frame that says it has 16 MiB less a byte, and half of it.
@@ -122,7 +122,7 @@ def test_half_a_proxy_header_at_the_grpc_port_waits_for_bytes(
 ) -> None:
     looks = []
 
-    def look(data: bytes) -> Proxied | None:
+    def look(data: bytes) -> ProxyHeader | None:
         looks.append(data)
         return proxied(data)
 

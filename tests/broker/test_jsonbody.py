@@ -17,7 +17,7 @@ from broker.remoting.jsonbody import (
     INT,
     LONG,
     TEXT,
-    Member,
+    JsonMember,
     Shape,
     each,
     enum,
@@ -83,7 +83,7 @@ def test_the_error_says_where():
 
 def test_defaults_cannot_be_changed():
     """All bodies share them."""
-    shape = Shape(table=Member(mapping(INT), {}))
+    shape = Shape(table=JsonMember(mapping(INT), {}))
     with pytest.raises(TypeError):
         shape({})["table"]["a"] = 1
 

@@ -18,7 +18,7 @@ from broker.remoting.client import RemotingClient
 from broker.remoting.codec import BadFrame
 from broker.remoting.command import ONEWAY, Command
 from broker.remoting.connection import Limits
-from broker.remoting.opening import V2, Proxied, proxied
+from broker.remoting.opening import V2, ProxyHeader, proxied
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.tls import TlsSettings, client_context
 from pystore.errors import BadArgument
@@ -54,7 +54,7 @@ def test_a_proxys_header_cut_at_every_byte(name):
     for cut in range(len(header)):
         assert proxied(header[:cut]) is None, cut
     for behind in (b"", b"\0\0", bytes(200)):
-        assert proxied(header + behind) == Proxied(len(header), source)
+        assert proxied(header + behind) == ProxyHeader(len(header), source)
 
 
 @pytest.mark.parametrize("name", HEADERS)

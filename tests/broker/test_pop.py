@@ -21,7 +21,7 @@ from broker.remoting.codes import RequestCode as Code
 from broker.remoting.command import Command
 from broker.remoting.mqjson import MessageQueue
 from broker.services.pop.modes import Mode
-from broker.services.pop.polling import Place
+from broker.services.pop.polling import WaitingPlace
 from broker.services.pop.records import ReviveLog
 from pystore.errors import StrayFile
 
@@ -313,7 +313,7 @@ def test_ordered_groups_get_one_batch_at_a_time(store_path):
             waiting = asyncio.ensure_future(p.pop(**one, attemptId="3", poll=30_000))
             await until_async(lambda: len(p.pop_service.polling) == 1)
             p.shift(3_100)
-            p.pop_service.polling.wake(Place("T", "g", 0))
+            p.pop_service.polling.wake(WaitingPlace("T", "g", 0))
             third = await waiting
             assert third.ext["startOffsetInfo"] == "0 0 2"
             assert third.ext["msgOffsetInfo"] == "0 0 2,3,4"

@@ -13,7 +13,7 @@ import pytest
 from damage import flip
 
 import pystore
-from broker.services.pop.journal import Journal
+from broker.services.pop.journal import OrderJournal
 from broker.services.pop.order import OrderTable
 from pystore._aside import copy_aside, free_folder
 from pystore.audit import verify
@@ -98,16 +98,16 @@ def test_a_folder_for_a_journal_is_named(tmp_path):
 def test_damage_amid_a_journal_is_told(tmp_path, caplog):
     """A line that is torn at the end is what a crash leaves; one before others is not."""
     path = tmp_path / "journal"
-    journal = Journal(path, 0o640)
+    journal = OrderJournal(path, 0o640)
     journal.begin(b"")
     for queue in range(3):
         journal.add("t", "g", queue, next=queue)
     journal.close()
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
-    assert len(Journal(path, 0o640).read(b"")) == 2 and not caplog.records
+    assert len(OrderJournal(path, 0o640).read(b"")) == 2 and not caplog.records
     flip(path, whole.index(b"\n") + 1)
-    assert Journal(path, 0o640).read(b"") == []
+    assert OrderJournal(path, 0o640).read(b"") == []
     assert "line 2 is damaged" in caplog.text
 
 

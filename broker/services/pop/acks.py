@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from broker.remoting.popped import CheckPoint, CheckPoints, Key
 from broker.remoting.receipts import ORDER_QUEUE, Handle
-from broker.services.offsets import Offsets
-from broker.services.pop.order import Batch, OrderTable
+from broker.services.offsets import ConsumerOffsets
+from broker.services.pop.order import OrderedBatch, OrderTable
 from broker.services.pop.records import ReviveLog
 
 __all__ = ["Acks", "Change", "Outcome"]
@@ -45,7 +45,7 @@ class Acks:
 
     def __init__(
         self,
-        offsets: Offsets,
+        offsets: ConsumerOffsets,
         points: CheckPoints,
         order: OrderTable,
         log: ReviveLog,
@@ -94,7 +94,7 @@ class Acks:
 
     # ---- in order ----
 
-    def _batch(self, topic: str, group: str, handle: Handle) -> Batch | None:
+    def _batch(self, topic: str, group: str, handle: Handle) -> OrderedBatch | None:
         batch = self._order.get((topic, group, handle.queue))
         return batch if batch is not None and batch.pop_ms == handle.pop_ms else None
 
@@ -115,7 +115,7 @@ class Acks:
             self._note(topic, group, handle.queue, batch)
         return min(outcomes, key=_WORST.index, default=Outcome.DONE)
 
-    def _note(self, topic: str, group: str, queue: int, batch: Batch) -> None:
+    def _note(self, topic: str, group: str, queue: int, batch: OrderedBatch) -> None:
         """The group goes on after what is acknowledged."""
         following = max(batch.next_offset(), self._offsets.get(group, topic, queue) or 0)
         self._offsets.commit(group, topic, queue, following)

@@ -15,7 +15,7 @@ from broker.services.topics import Topics
 from pystore import Batch, Message
 from pystore.native import ffi
 
-__all__ = ["Batches", "Delivery", "PopRequest", "Popped", "Taken", "longest_retry_topic"]
+__all__ = ["Batches", "Delivery", "PopBatch", "PopOutcome", "PopRequest", "longest_retry_topic"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class PopRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class PopBatch:
     """A batch of one queue. kind: of its topic, NORMAL or a retry topic's. offsets: of its
     messages. times: how often each
     of an ordered group was popped before, by offset; None: no ordered group."""
@@ -58,7 +58,7 @@ class Delivery(NamedTuple):
 
 
 @dataclass(slots=True)
-class Popped:
+class PopOutcome:
     """What a try found. count, size: messages of all batches, and their bytes. rest: messages that
     are still there. end: of the last record that was put for it. blocked_until: when an ordered
     queue that was passed over may be looked at, 0: none was. more: filters have not yet seen all.
@@ -67,7 +67,7 @@ class Popped:
     pop_ms: int
     invisible_ms: int
     revive_queue: int
-    batches: list[Taken] = field(default_factory=list)
+    batches: list[PopBatch] = field(default_factory=list)
     count: int = 0
     rest: int = 0
     size: int = 0
@@ -87,7 +87,7 @@ class Popped:
         for taken in self.batches:
             yield from self.deliveries_of(taken, broker)
 
-    def deliveries_of(self, taken: Taken, broker: str) -> Iterator[Delivery]:
+    def deliveries_of(self, taken: PopBatch, broker: str) -> Iterator[Delivery]:
         ordered = taken.times
         for message, offset in zip(taken.messages, taken.offsets, strict=True):
             handle = Handle(
@@ -115,7 +115,7 @@ class Batches:
         self._topics, self._order = topics, order
         self._now_ms = now_ms
 
-    def pop(self, request: PopRequest) -> Popped:
+    def pop(self, request: PopRequest) -> PopOutcome:
         """Raises: StoreError when no check point can be kept; nothing is handed out then."""
         blocked, until = self._blocked(request) if request.order else (None, 0)
         raw = self._points.walk(
@@ -123,7 +123,7 @@ class Batches:
             invisible_ms=request.invisible_ms, from_min=request.from_min,
             filter_by=request.sql or request.tags, sql=request.sql is not None, blocked=blocked,
         )  # fmt: skip
-        out = Popped(
+        out = PopOutcome(
             raw.pop_ms, raw.invisible_ms, raw.revive_queue, count=raw.messages, rest=raw.rest,
             size=raw.bytes, end=raw.end, blocked_until=until, more=bool(raw.more),
             full=bool(raw.full), raw=raw,
@@ -133,11 +133,11 @@ class Batches:
             offsets = found.offsets()
             times = self._note(request, each, offsets, out.pop_ms) if request.order else None
             out.batches.append(
-                Taken(str(each.kind), each.queue_id, each.start, found, offsets, times)
+                PopBatch(str(each.kind), each.queue_id, each.start, found, offsets, times)
             )
         return out
 
-    def shown(self, popped: Popped, topic: str) -> tuple[dict[str, object], bytes]:
+    def shown(self, popped: PopOutcome, topic: str) -> tuple[dict[str, object], bytes]:
         """Members of an answer that say which messages its records are, and the records, for a
         request of this topic. Raises: OutOfMemory."""
         starts, offsets, body = self._points.show(popped.raw, topic)
@@ -191,7 +191,7 @@ class Batches:
         return batch.times
 
 
-def _shown_counts(taken: Taken) -> Iterator[str]:
+def _shown_counts(taken: PopBatch) -> Iterator[str]:
     """How often these messages were popped before."""
     times = taken.times or {}
     counts = [(each, times.get(each, 0)) for each in taken.offsets]

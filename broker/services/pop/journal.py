@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from broker.remoting import mqjson
-from broker.remoting.jsonbody import INT, LONG, OBJECT, TEXT, Member, Shape
+from broker.remoting.jsonbody import INT, LONG, OBJECT, TEXT, JsonMember, Shape
 from broker.remoting.safe_log import SafeLogger
 from pystore import files
 
-__all__ = ["Journal"]
+__all__ = ["OrderJournal"]
 
 log = SafeLogger("broker.pop")
 
 _LINE = Shape(
-    file=Member(LONG), topic=TEXT, group=TEXT, queue=Member(INT, 0), next=Member(LONG),
+    file=JsonMember(LONG), topic=TEXT, group=TEXT, queue=JsonMember(INT, 0), next=JsonMember(LONG),
     batch=OBJECT,
 )  # fmt: skip
 
@@ -33,7 +33,7 @@ _LINE = Shape(
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class Journal:
+class OrderJournal:
     """Lives on the event loop: a line goes to the page cache, and nobody waits for the disk."""
 
     def __init__(self, path: Path, file_mode: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from broker.remoting import mqjson
-from broker.remoting.jsonbody import LONG, OBJECT, TEXT, Member, Shape, listed, required
+from broker.remoting.jsonbody import LONG, OBJECT, TEXT, JsonMember, Shape, listed, required
 from broker.remoting.popped import BATCH_MAX, CheckPoint
 from broker.remoting.safe_log import SafeLogger
 from pystore import files
@@ -20,7 +20,7 @@ log = SafeLogger("broker.pop")
 _FILE = Shape(log=required(LONG), open=listed(OBJECT))
 _OPEN = Shape(
     t=required(TEXT), c=required(TEXT), q=required(LONG), so=required(LONG), pt=required(LONG),
-    it=required(LONG), rq=required(LONG), a=Member(LONG, 0), o=listed(LONG, BATCH_MAX),
+    it=required(LONG), rq=required(LONG), a=JsonMember(LONG, 0), o=listed(LONG, BATCH_MAX),
 )  # fmt: skip
 
 

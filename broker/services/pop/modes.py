@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.remoting import mqjson
-from broker.remoting.jsonbody import INT, OBJECT, TEXT, Member, Shape, enum
+from broker.remoting.jsonbody import INT, OBJECT, TEXT, JsonMember, Shape, enum
 from broker.remoting.safe_log import SafeLogger
 from pystore import files
 
@@ -20,8 +20,8 @@ log = SafeLogger("broker.pop")
 PULL, POP = "PULL", "POP"
 _FILE = Shape(messageRequestModeMap=OBJECT)
 _MODE = Shape(
-    topic=TEXT, consumerGroup=TEXT, mode=Member(enum(PULL, POP), PULL),
-    popShareQueueNum=Member(INT, 0),
+    topic=TEXT, consumerGroup=TEXT, mode=JsonMember(enum(PULL, POP), PULL),
+    popShareQueueNum=JsonMember(INT, 0),
 )  # fmt: skip
 
 

@@ -14,26 +14,26 @@ from pathlib import Path
 from typing import Any
 
 from broker.remoting import mqjson
-from broker.remoting.jsonbody import LONG, OBJECT, TEXT, Member, Shape, listed
+from broker.remoting.jsonbody import LONG, OBJECT, TEXT, JsonMember, Shape, listed
 from broker.remoting.safe_log import SafeLogger
-from broker.services.pop.journal import Journal
+from broker.services.pop.journal import OrderJournal
 from pystore import files
 
-__all__ = ["Batch", "OrderTable"]
+__all__ = ["OrderTable", "OrderedBatch"]
 
 log = SafeLogger("broker.pop")
 
 _FILE = Shape(table=OBJECT)
 _BATCH = Shape(
-    popTime=Member(LONG, 0), i=Member(LONG, 0), l=Member(LONG, 0), o=listed(LONG, 64),
-    oc=OBJECT, ot=OBJECT, cm=Member(LONG, 0), a=TEXT,
+    popTime=JsonMember(LONG, 0), i=JsonMember(LONG, 0), l=JsonMember(LONG, 0), o=listed(LONG, 64),
+    oc=OBJECT, ot=OBJECT, cm=JsonMember(LONG, 0), a=TEXT,
 )  # fmt: skip
 _KEPT_MS = 24 * 3_600_000
 _MASK = (1 << 64) - 1
 
 
 @dataclass(slots=True)
-class Batch:
+class OrderedBatch:
     """One queue's batch. offsets: ascending. times: how often a message was popped before this.
     visible_ms: when one comes back that is not acknowledged, where that was changed. acked: bit i
     for offsets[i]. used_ms: when it was last popped."""
@@ -84,14 +84,14 @@ class Batch:
         }  # fmt: skip
 
 
-def _batch_of(value: Any) -> Batch:
+def _batch_of(value: Any) -> OrderedBatch:
     """Raises: ValueError."""
     said = _BATCH(value)
     distances = said["o"]
     offsets = tuple(distances[:1]) + tuple(distances[0] + each for each in distances[1:])
     if not offsets or list(offsets) != sorted(set(offsets)) or offsets[0] < 0:
         raise ValueError("its offsets do not ascend")
-    return Batch(
+    return OrderedBatch(
         said["a"], said["popTime"], said["i"], offsets, _numbers(said["oc"]),
         _numbers(said["ot"]), said["cm"] & _MASK, said["l"],
     )  # fmt: skip
@@ -110,12 +110,12 @@ class OrderTable:
 
     def __init__(self, path: Path, file_mode: int) -> None:
         self._path, self._file_mode = path, file_mode
-        self._journal = Journal(path.with_suffix(".journal"), file_mode)
-        self._table: dict[Queue, Batch] = {}
+        self._journal = OrderJournal(path.with_suffix(".journal"), file_mode)
+        self._table: dict[Queue, OrderedBatch] = {}
         #: There is something to save.
         self.changed = False
 
-    def get(self, place: Queue) -> Batch | None:
+    def get(self, place: Queue) -> OrderedBatch | None:
         return self._table.get(place)
 
     def places(self) -> list[Queue]:
@@ -124,7 +124,7 @@ class OrderTable:
     def pop(
         self, place: Queue, attempt: str | None, pop_ms: int, invisible_ms: int,
         offsets: Sequence[int], now_ms: int,
-    ) -> Batch:  # fmt: skip
+    ) -> OrderedBatch:  # fmt: skip
         """A batch was popped: what is out of this queue from now on."""
         old = self._table.get(place)
         times: dict[int, int] = {}
@@ -133,7 +133,7 @@ class OrderTable:
         elif old is not None:
             again = set(old.offsets).intersection(offsets)
             times = {each: old.times.get(each, 0) + 1 for each in sorted(again)}
-        made = Batch(attempt, pop_ms, invisible_ms, tuple(offsets), times, used_ms=now_ms)
+        made = OrderedBatch(attempt, pop_ms, invisible_ms, tuple(offsets), times, used_ms=now_ms)
         self._table[place] = made
         return made
 

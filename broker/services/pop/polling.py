@@ -11,7 +11,7 @@ from typing import NamedTuple
 from broker.remoting.rate_limited_log import RateLimitedLogger
 from broker.remoting.safe_log import SafeLogger
 
-__all__ = ["FULL", "PARKED", "TOO_LATE", "Place", "Polling", "Waiter"]
+__all__ = ["FULL", "PARKED", "TOO_LATE", "Polling", "PopWaiter", "WaitingPlace"]
 
 quiet = RateLimitedLogger(SafeLogger("broker.pop"))
 
@@ -22,7 +22,7 @@ _MARGIN_MS = 50
 _LOOK_AGAIN_S = 5.0
 
 
-class Place(NamedTuple):
+class WaitingPlace(NamedTuple):
     """What a request waits at. queue: -1 for any of the topic."""
 
     topic: str
@@ -30,7 +30,7 @@ class Place(NamedTuple):
     queue: int
 
 
-class Waiter:
+class PopWaiter:
     """One request. resume: tries again; whether it was answered; `last`: it has to be. alike: two
     with the same value find the same."""
 
@@ -38,7 +38,7 @@ class Waiter:
 
     def __init__(
         self,
-        place: Place,
+        place: WaitingPlace,
         deadline_ms: int,
         resume: Callable[[bool], bool],
         alive: Callable[[], bool],
@@ -49,7 +49,7 @@ class Waiter:
         self.done = False
 
 
-_Entry = tuple[int, int, Waiter]
+_Entry = tuple[int, int, PopWaiter]
 
 
 class Polling:
@@ -63,9 +63,9 @@ class Polling:
     ) -> None:
         self._now_ms = now_ms
         self._limits = limits
-        self._places: dict[Place, list[_Entry]] = {}
+        self._places: dict[WaitingPlace, list[_Entry]] = {}
         #: Places by topic.
-        self._topics: dict[str, set[Place]] = {}
+        self._topics: dict[str, set[WaitingPlace]] = {}
         self._ends: list[_Entry] = []
         self._count = 0
         self._turn = 0
@@ -75,13 +75,13 @@ class Polling:
     def __len__(self) -> int:
         return self._count
 
-    def count(self, place: Place) -> int:
+    def count(self, place: WaitingPlace) -> int:
         return sum(not waiter.done for _, _, waiter in self._places.get(place, ()))
 
     def is_awaited(self, topic: str) -> bool:
         return topic in self._topics
 
-    def places(self, topic: str) -> list[Place]:
+    def places(self, topic: str) -> list[WaitingPlace]:
         """Where requests wait for this topic."""
         return list(self._topics.get(topic, ()))
 
@@ -92,7 +92,7 @@ class Polling:
         now = self._now_ms()
         return min(born_ms, now) + min(max(poll_ms, 0), 1 << 40) - _MARGIN_MS
 
-    def park(self, waiter: Waiter) -> str:
+    def park(self, waiter: PopWaiter) -> str:
         at_place, places, total = self._limits()
         found = self._places.get(waiter.place)
         if self._count >= total or (found is None and len(self._places) >= places):
@@ -104,7 +104,7 @@ class Polling:
         self._add(waiter)
         return PARKED
 
-    def _add(self, waiter: Waiter) -> None:
+    def _add(self, waiter: PopWaiter) -> None:
         self._turn += 1
         entry = waiter.deadline_ms, self._turn, waiter
         heapq.heappush(self._places.setdefault(waiter.place, []), entry)
@@ -116,7 +116,7 @@ class Polling:
             heapq.heapify(self._ends)
         self._arm()
 
-    def _take(self, place: Place, tried: set[Hashable]) -> Waiter | None:
+    def _take(self, place: WaitingPlace, tried: set[Hashable]) -> PopWaiter | None:
         """The one that ends first, of those that nobody like them has tried in vain for."""
         heap = self._places.get(place, [])
         passed: list[_Entry] = []
@@ -138,7 +138,7 @@ class Polling:
             self._forget(place)
         return found
 
-    def _forget(self, place: Place) -> None:
+    def _forget(self, place: WaitingPlace) -> None:
         self._places.pop(place, None)
         places = self._topics.get(place.topic)
         if places is not None:
@@ -146,14 +146,14 @@ class Polling:
             if not places:
                 del self._topics[place.topic]
 
-    def _end(self, waiter: Waiter) -> None:
+    def _end(self, waiter: PopWaiter) -> None:
         if not waiter.done:
             waiter.done = True
             self._count -= 1
 
     # ---- waking ----
 
-    def wake(self, place: Place, *, all_of_them: bool = False) -> bool:
+    def wake(self, place: WaitingPlace, *, all_of_them: bool = False) -> bool:
         """Lets one request try again, and others after it as long as they cannot find what it did
         not; whether one was answered. all_of_them: as many as find something."""
         answered = False
@@ -171,7 +171,7 @@ class Polling:
         return answered
 
     @staticmethod
-    def _resume(waiter: Waiter, *, last: bool) -> bool:
+    def _resume(waiter: PopWaiter, *, last: bool) -> bool:
         """Whether it was answered; one that fails is not asked again, and holds up nobody."""
         try:
             return waiter.resume(last)
@@ -190,7 +190,7 @@ class Polling:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _all(self) -> Iterator[Waiter]:
+    def _all(self) -> Iterator[PopWaiter]:
         for heap in self._places.values():
             yield from (waiter for _, _, waiter in heap if not waiter.done)
 

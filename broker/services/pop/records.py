@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from broker.remoting.jsonbody import INT, LONG, TEXT, Member, Shape, listed, required
+from broker.remoting.jsonbody import INT, LONG, TEXT, JsonMember, Shape, listed, required
 from broker.remoting.popped import BATCH_MAX, NAME_MAX, CheckPoint, CheckPoints, Key
 from broker.remoting.safe_log import SafeLogger
 from broker.services.names import REVIVE_PREFIX
@@ -15,7 +15,7 @@ from pystore import Message, Store
 from pystore.errors import StoreError
 from pystore.timers import Timers
 
-__all__ = ["REVIVE_GROUP", "Found", "ReviveLog", "revive_topic"]
+__all__ = ["REVIVE_GROUP", "CheckPointScan", "ReviveLog", "revive_topic"]
 
 log = SafeLogger("broker.pop")
 
@@ -28,12 +28,12 @@ def revive_topic(cluster: str) -> str:
     return REVIVE_PREFIX + cluster
 
 
-_NUMBER = Member(LONG, -1)
+_NUMBER = JsonMember(LONG, -1)
 _QUEUE_MAX = 65535
 _LONG_MAX = (1 << 63) - 1
 
 
-class _Acknowledged(NamedTuple):
+class _AckRecord(NamedTuple):
     """What an ack record says. key: of its check point."""
 
     key: Key
@@ -43,13 +43,14 @@ class _Acknowledged(NamedTuple):
 # ---- records ----
 
 _CK = Shape(
-    t=required(TEXT), c=required(TEXT), q=Member(INT, 0), so=_NUMBER, pt=_NUMBER, it=_NUMBER,
-    n=Member(INT, 0), d=listed(INT, BATCH_MAX), bm=Member(INT, 0),
+    t=required(TEXT), c=required(TEXT), q=JsonMember(INT, 0), so=_NUMBER, pt=_NUMBER, it=_NUMBER,
+    n=JsonMember(INT, 0), d=listed(INT, BATCH_MAX), bm=JsonMember(INT, 0),
 )  # fmt: skip
 _ACK = Shape(
-    t=TEXT, topic=TEXT, c=TEXT, consumerGroup=TEXT, q=Member(INT), queueId=Member(INT),
-    so=Member(LONG), startOffset=Member(LONG), ao=Member(LONG), ackOffset=Member(LONG),
-    pt=Member(LONG), popTime=Member(LONG), aol=listed(LONG), ackOffsetList=listed(LONG),
+    t=TEXT, topic=TEXT, c=TEXT, consumerGroup=TEXT, q=JsonMember(INT), queueId=JsonMember(INT),
+    so=JsonMember(LONG), startOffset=JsonMember(LONG), ao=JsonMember(LONG),
+    ackOffset=JsonMember(LONG),
+    pt=JsonMember(LONG), popTime=JsonMember(LONG), aol=listed(LONG), ackOffsetList=listed(LONG),
 )  # fmt: skip
 _LONG_NAMES = {
     "t": "topic", "c": "consumerGroup", "q": "queueId", "so": "startOffset", "ao": "ackOffset",
@@ -80,7 +81,7 @@ def _parse_ck(body: bytes, revive_queue: int) -> CheckPoint:
     return found
 
 
-def _parse_ack(body: bytes) -> _Acknowledged:
+def _parse_ack(body: bytes) -> _AckRecord:
     """Raises: ValueError for a body that is no acknowledgement."""
     raw = _ACK.loads(body)
     said = {
@@ -91,11 +92,11 @@ def _parse_ack(body: bytes) -> _Acknowledged:
         raise ValueError("the acknowledgement does not name its check point")
     offsets = tuple(said["aol"]) or ((said["ao"],) if said["ao"] is not None else ())
     key = Key(said["t"], said["c"], said["q"], said["so"], said["pt"])
-    return _Acknowledged(key, offsets)
+    return _AckRecord(key, offsets)
 
 
 @dataclass(slots=True)
-class Found:
+class CheckPointScan:
     """What the log says of check points. open: those with messages that are not acknowledged.
     places: where the record of each of them lies in the log. popped: next offset to pop of each
     (group, topic, queue), by the records after `since`."""
@@ -131,15 +132,15 @@ class ReviveLog:
 
     # ---- reading ----
 
-    def find(self, timers: Timers, done: Callable[[int], int], since: int) -> Found:
+    def find(self, timers: Timers, done: Callable[[int], int], since: int) -> CheckPointScan:
         """All that is open. done: the next offset of a revive queue that is not done with. since:
         offset of the log up to which offsets of consumers are known to be on the disk.
 
         Nothing may be delivered meanwhile. Raises: StoreError.
         """
-        found = Found()
+        found = CheckPointScan()
         points: dict[object, CheckPoint] = {}
-        acks: list[_Acknowledged] = []
+        acks: list[_AckRecord] = []
         for message, said in self._pending(timers, done):
             found.records += 1
             self._take(message, said, found, points, acks, since)
@@ -153,8 +154,8 @@ class ReviveLog:
         return found
 
     def _take(
-        self, message: Message, said: Mapping[str, str], found: Found,
-        points: dict[object, CheckPoint], acks: list[_Acknowledged], since: int,
+        self, message: Message, said: Mapping[str, str], found: CheckPointScan,
+        points: dict[object, CheckPoint], acks: list[_AckRecord], since: int,
     ) -> None:  # fmt: skip
         """said: its properties."""
         try:

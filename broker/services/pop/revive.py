@@ -15,7 +15,7 @@ from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.hotpath import HotPath
 from broker.services.names import RETRY
-from broker.services.offsets import Offsets
+from broker.services.offsets import ConsumerOffsets
 from broker.services.pop.records import REVIVE_GROUP, ReviveLog
 from broker.services.topics import Topics
 from pystore import Message, Store
@@ -50,7 +50,7 @@ class Revive:
         config: Config,
         topics: Topics,
         groups: Groups,
-        offsets: Offsets,
+        offsets: ConsumerOffsets,
         points: CheckPoints,
         revive_log: ReviveLog,
         now_ms: Callable[[], int],

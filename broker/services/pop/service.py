@@ -20,13 +20,13 @@ from broker.remoting.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.names import RETRY
-from broker.services.offsets import Offsets, hot_bytes
+from broker.services.offsets import ConsumerOffsets, hot_bytes
 from broker.services.pop import kept
 from broker.services.pop.acks import Acks
-from broker.services.pop.batches import Batches, Popped, PopRequest, longest_retry_topic
+from broker.services.pop.batches import Batches, PopOutcome, PopRequest, longest_retry_topic
 from broker.services.pop.modes import RequestModes
 from broker.services.pop.order import OrderTable
-from broker.services.pop.polling import FULL, PARKED, Place, Polling, Waiter
+from broker.services.pop.polling import FULL, PARKED, Polling, PopWaiter, WaitingPlace
 from broker.services.pop.records import ReviveLog, revive_topic
 from broker.services.pop.revive import Revive
 from broker.services.schedule import Schedule
@@ -50,7 +50,7 @@ _FILTERING_MS = 10
 _A_TURN = 64
 
 #: What a request that asked for messages is told: what was found, or why none can be handed out.
-Told = Callable[[Popped | StoreError], None]
+Told = Callable[[PopOutcome | StoreError], None]
 
 
 class Pop:
@@ -67,7 +67,7 @@ class Pop:
         config: Config,
         topics: Topics,
         groups: Groups,
-        offsets: Offsets,
+        offsets: ConsumerOffsets,
     ) -> None:
         self._store, self._core, self._config = store, core, config
         self._topics, self._groups, self._offsets = topics, groups, offsets
@@ -262,7 +262,7 @@ class Pop:
         one = _Receiving(self, request, told)
         if one.resume(poll_ms <= 0 or self._stopping):
             return
-        waiter = Waiter(
+        waiter = PopWaiter(
             one.place, self.polling.deadline(born_ms, poll_ms), one.resume, alive,
             (request.tags, request.sql, request.order, request.attempt),
         )  # fmt: skip
@@ -275,11 +275,11 @@ class Pop:
 
     # ---- waiting ----
 
-    def soon(self, place: Place) -> None:
+    def soon(self, place: WaitingPlace) -> None:
         """Whoever waits there tries again, after everything else that is to be done now."""
         asyncio.get_running_loop().call_soon(self.polling.wake, place)
 
-    def _watch(self, place: Place, seen: Mapping[int, int]) -> None:
+    def _watch(self, place: WaitingPlace, seen: Mapping[int, int]) -> None:
         """Whoever waits there is woken by the next message after what was seen."""
         for queue, end in seen.items():
             if self._core.watch_queue(place.topic, queue, end):
@@ -309,7 +309,7 @@ class Pop:
         loop = asyncio.get_running_loop()
         for polling in (self.notices, self.polling):
             for at in (queue, -1):
-                loop.call_soon(polling.wake, Place(topic, group, at))
+                loop.call_soon(polling.wake, WaitingPlace(topic, group, at))
 
     def _was_reset(self, group: str, topic: str, queue: int) -> None:
         self.order.forget(topic, group, queue)
@@ -376,9 +376,9 @@ class Pop:
         seen = {queue: self._store.range(request.topic, queue)[1] for queue in queues}
         if look(poll_ms <= 0 or self._stopping):
             return
-        place = Place(request.topic, request.group, request.queue)
+        place = WaitingPlace(request.topic, request.group, request.queue)
         parked = self.notices.park(
-            Waiter(place, self.notices.deadline(born_ms, poll_ms), look, alive)
+            PopWaiter(place, self.notices.deadline(born_ms, poll_ms), look, alive)
         )
         if parked == PARKED:
             self._watch(place, seen)
@@ -412,7 +412,7 @@ class _Receiving:
 
     def __init__(self, pop: Pop, request: PopRequest, told: Told) -> None:
         self.pop, self.request, self.told = pop, request, told
-        self.place = Place(request.topic, request.group, request.queue)
+        self.place = WaitingPlace(request.topic, request.group, request.queue)
         self.full = False
         self.seen: dict[int, int] = {}
 
@@ -437,7 +437,7 @@ class _Receiving:
             pop.soon(self.place)
         return True
 
-    def _again_later(self, popped: Popped) -> None:
+    def _again_later(self, popped: PopOutcome) -> None:
         """It waits, although not only for new messages."""
         if popped.more:
             self.pop.soon(self.place)

@@ -9,7 +9,7 @@ from broker.remoting.hot import Core
 from broker.services.clients import Clients
 from broker.services.config import Config
 from broker.services.groups import Groups
-from broker.services.offsets import Offsets
+from broker.services.offsets import ConsumerOffsets
 from broker.services.topics import Topics
 from broker.services.transaction.service import Transactions
 from pystore import Store
@@ -27,7 +27,7 @@ def opened(store: AbstractContextManager[Store]) -> Iterator[Transactions]:
         config = Config(writer.settings)
         core = Core(writer, cluster=config["brokerClusterName"], region=config["regionId"])
         try:
-            offsets = Offsets(writer, core)
+            offsets = ConsumerOffsets(writer, core)
             offsets.start()
             groups = Groups(config, writer.metadata)
             topics = Topics(config, writer.metadata, core)
