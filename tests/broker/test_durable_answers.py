@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import struct
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import pytest
 from held import Disk
 from loops import Wire
+from requests_that_store import ANSWERS, MADE, SETTINGS, STORING, Asked, Stage, commit
 
 from broker import Broker
 from broker.remoting.codes import RequestCode as Code
@@ -23,170 +22,8 @@ from broker.remoting.command import Command
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 from pystore.metadata import Metadata
 
-MADE = {
-    "topic": "made", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1",
-    "perm": "6",
-}  # fmt: skip
-SETTINGS: dict[str, Any] = {
-    "listenPort": 0, "bindAddress": "127.0.0.1", "flushDiskType": "SYNC_FLUSH",
-    "recallMessageEnable": True, "mappedFileSizeCommitLog": 1 << 20,
-}  # fmt: skip
 #: syncFlushTimeout, when the disk is not to be in time.
 IN_TIME_MS = 300
-
-
-class Stage:
-    """A broker and a client of it."""
-
-    def __init__(self, broker: Broker, wire: Wire) -> None:
-        self.broker, self.wire = broker, wire
-        self._opaque = 100
-
-    async def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
-        self._opaque += 1
-        self.wire.write(Command(code, ext, body, opaque=self._opaque))
-        return await self.answer(self._opaque)
-
-    async def answer(self, opaque: int) -> Command:
-        while True:
-            found = await self.wire.answer()
-            if found.opaque == opaque:
-                return found
-
-    async def stored(self) -> Command:
-        """A send whose message can be read."""
-        answer = await self.send()
-        while True:
-            ext = {"topic": "T", "queueId": "0"}
-            found = await self.ask(Code.GET_MAX_OFFSET, ext)
-            if int(found.ext["offset"]) > int(answer.ext["queueOffset"]):
-                return answer
-
-    async def send(self, properties: str = "", topic: str = "T", sys_flag: int = 0) -> Command:
-        return await self.ask(Code.SEND_MESSAGE_V2, sent(properties, topic, sys_flag), b"body")
-
-
-def sent(properties: str = "", topic: str = "T", sys_flag: int = 0) -> dict[str, str]:
-    return {
-        "a": "P", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": str(sys_flag),
-        "g": str(time.time_ns() // 1_000_000), "h": "0", "i": properties, "j": "0", "k": "false",
-        "m": "false",
-    }  # fmt: skip
-
-
-Asked = tuple[int, dict[str, str], bytes]
-
-
-async def plain(s: Stage) -> Asked:
-    return Code.SEND_MESSAGE_V2, sent(), b"body"
-
-
-async def batch(s: Stage) -> Asked:
-    body, properties = b"body", b""
-    item = struct.pack(">iiiii", 0, 0, 0, 0, len(body)) + body
-    item += struct.pack(">h", len(properties))
-    item = struct.pack(">i", len(item)) + item[4:]
-    return Code.SEND_BATCH_MESSAGE, {**sent(), "m": "true"}, item
-
-
-async def delayed(s: Stage) -> Asked:
-    return Code.SEND_MESSAGE_V2, sent("DELAY\x013\x02"), b"body"
-
-
-async def half(s: Stage) -> Asked:
-    return Code.SEND_MESSAGE_V2, sent("TRAN_MSG\x01true\x02PGROUP\x01P\x02", sys_flag=4), b"body"
-
-
-async def decision(s: Stage, kind: str) -> Asked:
-    answer = await s.send("TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01K\x02", sys_flag=4)
-    place = int(answer.ext["msgId"][16:], 16)
-    return Code.END_TRANSACTION, {
-        "producerGroup": "P", "tranStateTableOffset": answer.ext["queueOffset"],
-        "commitLogOffset": str(place), "commitOrRollback": kind, "fromTransactionCheck": "false",
-        "msgId": "K", "transactionId": answer.ext.get("transactionId", "K"),
-    }, b""  # fmt: skip
-
-
-async def commit(s: Stage) -> Asked:
-    return await decision(s, "8")
-
-
-async def back(s: Stage, level: str) -> Asked:
-    answer = await s.send()
-    place = int(answer.ext["msgId"][16:], 16)
-    return Code.CONSUMER_SEND_MSG_BACK, {
-        "group": "g", "offset": str(place), "delayLevel": level, "originTopic": "T",
-        "originMsgId": answer.ext["msgId"], "unitMode": "false", "maxReconsumeTimes": "3",
-    }, b""  # fmt: skip
-
-
-async def retried(s: Stage) -> Asked:
-    return await back(s, "0")
-
-
-async def buried(s: Stage) -> Asked:
-    return await back(s, "-1")
-
-
-async def reply(s: Stage) -> Asked:
-    return (
-        Code.SEND_REPLY_MESSAGE_V2,
-        sent("CLUSTER\x01x\x02CORRELATION_ID\x01c\x02REPLY_TO_CLIENT\x01me\x02"),
-        b"body",
-    )
-
-
-async def recalled(s: Stage) -> Asked:
-    due = time.time_ns() // 1_000_000 + 3_600_000
-    answer = await s.send(f"TIMER_DELIVER_MS\x01{due}\x02UNIQ_KEY\x01{'A' * 32}\x02")
-    schedule = s.broker.services.schedule
-    assert schedule is not None
-    assert schedule.timers is not None
-    while not schedule.timers.timers.count():
-        await asyncio.sleep(0.001)
-    return Code.RECALL_MESSAGE, {"topic": "T", "recallHandle": answer.ext["recallHandle"]}, b""
-
-
-def popping() -> dict[str, str]:
-    return {
-        "consumerGroup": "g", "topic": "T", "queueId": "0", "maxMsgNums": "1",
-        "invisibleTime": "60000", "pollTime": "0", "bornTime": str(time.time_ns() // 1_000_000),
-        "initMode": "0", "expType": "TAG", "exp": "*", "order": "false",
-    }  # fmt: skip
-
-
-async def popped(s: Stage) -> Asked:
-    await s.stored()
-    return Code.POP_MESSAGE, popping(), b""
-
-
-async def delivery(s: Stage) -> dict[str, str]:
-    await s.stored()
-    answer = await s.ask(Code.POP_MESSAGE, popping())
-    ext = answer.ext
-    offset = int(ext["msgOffsetInfo"].split(";")[0].split(" ")[-1].split(",")[0])
-    start = int(ext["startOffsetInfo"].split(";")[0].split(" ")[-1])
-    info = (
-        f"{start} {ext['popTime']} {ext['invisibleTime']} {ext['reviveQid']} 0"
-        f" {s.broker.services.broker_name} 0 {offset}"
-    )
-    return {"consumerGroup": "g", "topic": "T", "queueId": "0", "extraInfo": info,
-            "offset": str(offset)}  # fmt: skip
-
-
-async def acknowledged(s: Stage) -> Asked:
-    return Code.ACK_MESSAGE, await delivery(s), b""
-
-
-async def changed(s: Stage) -> Asked:
-    ext = {**await delivery(s), "invisibleTime": "30000"}
-    return Code.CHANGE_MESSAGE_INVISIBLETIME, ext, b""
-
-
-STORING: tuple[Callable[[Stage], Awaitable[Asked]], ...] = (
-    plain, batch, delayed, half, commit, retried, buried, reply, recalled, popped,
-    acknowledged, changed,
-)  # fmt: skip
 
 
 @pytest.mark.parametrize("make", STORING, ids=lambda make: make.__name__)
@@ -212,8 +49,7 @@ def test_no_record_is_acknowledged_before_the_disk_has_it(
                     assert not pending.done(), (await pending).remark
                     disk.let_go()
                     answer = await pending
-                expected = 1 if make is reply else 0  # it is stored, but nobody waits for it
-                assert answer.code == expected, answer.remark
+                assert answer.code == ANSWERS.get(make.__name__, 0), answer.remark
 
     asyncio.run(scenario())
 
@@ -260,8 +96,7 @@ def test_what_is_not_on_the_disk_in_time_is_told_so(
                 end = broker.store.info().log_max
                 with disk.held(broker):
                     answer = await stage.ask(code, ext, body)
-                expected = 1 if make is reply else 10
-                assert answer.code == expected, answer.remark
+                assert answer.code == ANSWERS.get(make.__name__, 10), answer.remark
                 assert broker.store.info().log_max > end
 
     asyncio.run(scenario())
