@@ -750,7 +750,7 @@ _OURS: dict[str, dict[str, Any]] = {
     "maxUnfinishedBytes": _row(
         "broker",
         "bytes",
-        "memory for requests that have begun, of all connections and ports; strangers go first",
+        "memory for unfinished requests and unread answers of all ports; strangers go first",
         type="int",
         default=256 << 20,
         low=32 << 20,

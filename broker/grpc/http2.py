@@ -231,10 +231,15 @@ class Http2Connection(asyncio.Protocol):
 
     def _hold(self) -> None:
         """Tells the budget what is kept for this connection, if that is much or was."""
-        held = self._session.held + sum(map(len, self._unfed))
+        held = self.holds()
         if held != self._holds:
             self._holds = held
             self._budget.hold(self, held)
+
+    def holds(self) -> int:
+        """Bytes of calls and their replies, of what was read, and of what the client has not."""
+        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return self._session.held + sum(map(len, self._unfed)) + unsent
 
     @property
     def known(self) -> bool:
@@ -432,6 +437,7 @@ class Http2Connection(asyncio.Protocol):
         entered = self._turns.enter()
         try:
             self._flush()
+            self._hold()
         finally:
             if entered:
                 self._turns.leave()

@@ -75,6 +75,9 @@ class Outbox:
         self._bytes = 0
         self._budget.hold(self, 0)
 
+    def holds(self) -> int:
+        return self._bytes
+
     def abort(self, why: str, detail: str = "") -> None:
         """Ends the stream at once: the budget of the loop is exceeded."""
         self.close()

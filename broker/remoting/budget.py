@@ -1,5 +1,5 @@
-"""What unfinished requests may hold: one budget of bytes for all connections of an event loop,
-whatever their port (remoting, name server, proxy, gRPC).
+"""What unfinished requests and unread answers may hold: one budget of bytes for all connections of
+an event loop, whatever their port (remoting, name server, proxy, gRPC).
 
 Over the limit the connections of strangers end before those of clients that access control has let
 in, the largest first, and of equal ones that which has waited longest.
@@ -15,7 +15,10 @@ __all__ = ["UNFINISHED_MAX", "Budget", "Holder"]
 
 #: Bytes, where no maxUnfinishedBytes says otherwise.
 UNFINISHED_MAX = 256 << 20
-_WHY = "unfinished requests of all connections exceed maxUnfinishedBytes"
+#: Once the limit is exceeded, so much of it becomes free: what each connection holds is not looked
+#: at again for every byte that comes.
+_FREE = 16
+_WHY = "unfinished requests and unread answers of all connections exceed maxUnfinishedBytes"
 
 _of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Budget] = WeakKeyDictionary()
 
@@ -26,6 +29,9 @@ class Holder(Protocol):
     @property
     def known(self) -> bool:
         """Access control has let a request of it in, or it is one of ours."""
+
+    def holds(self) -> int:
+        """Bytes, just now: nobody tells a connection when its peer has read some."""
 
     def abort(self, why: str, detail: str = "") -> None:
         """Closes at once."""
@@ -54,22 +60,31 @@ class Budget:
 
     def hold(self, holder: Holder, size: int) -> None:
         """From now on `holder` holds so many bytes."""
+        self._set(holder, size)
+        if self.held > self.limit:
+            self._make_room(holder)
+
+    def _set(self, holder: Holder, size: int) -> None:
         held = self._held
         self.held += size - held.get(holder, 0)
         if size:
             held[holder] = size
         else:
             held.pop(holder, None)
-        while self.held > self.limit:
-            self._end_one(holder)
 
-    def _end_one(self, reading: Holder) -> None:
+    def _make_room(self, reading: Holder) -> None:
         held = self._held
-        victim = max(held, key=lambda each: (not each.known, held[each]))
-        self.held -= held.pop(victim)
-        if victim is reading:
-            # It may be asked for room to read into. libuv reads after that, and calls what a
-            # connection that was closed meanwhile does not have any more.
-            self._loop.call_soon(victim.abort, _WHY)
-        else:
-            victim.abort(_WHY)
+        for each in list(held):
+            self._set(each, each.holds())
+        if self.held <= self.limit:
+            return
+        for victim in sorted(held, key=lambda each: (each.known, -held[each])):
+            if self.held <= self.limit - self.limit // _FREE:
+                break
+            self._set(victim, 0)
+            if victim is reading:
+                # It may be asked for room to read into. libuv reads after that, and calls what a
+                # connection that was closed meanwhile does not have any more.
+                self._loop.call_soon(victim.abort, _WHY)
+            else:
+                victim.abort(_WHY)

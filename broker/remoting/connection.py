@@ -4,7 +4,8 @@ What it reads goes through an *intake* while one is there (the detection on the 
 TLS), and into the framer. All answers to one read are written at once. Limits of a connection:
 
 - A peer that does not read its answers is not read from, until it does (``write_high``).
-- No more than ``in_work_max`` of its requests are in progress, and no more are queued.
+- No more than ``in_work_max`` of its requests are in progress, and no more are queued; once their
+  bodies take ``ASKED_MAX``, nothing more is read before some are answered.
 - What it asks is served while the loop's turn has time, and waits in its line then (turns.py).
 - What cannot be written is bounded by ``unsent_max``; beyond it the connection is closed.
 - One that is not used for ``idle_s`` is closed.
@@ -59,6 +60,10 @@ WRITES, WORK, FULL, ALONE, TURN = 1, 2, 4, 8, 16
 BUSY = WRITES | WORK | ALONE
 #: Then nothing is read.
 PAUSED = WRITES | FULL | TURN
+#: Bytes that a peer has not read, from which on they are counted.
+UNREAD_MIN = 4096
+#: Bytes of a body from which on it is counted; of those that wait or are in progress.
+BODY_MIN, ASKED_MAX = 1024, 4 << 20
 #: Characters of a refusal's remark: it may quote what was asked, which may be long.
 REMARK_MAX = 4096
 #: MQVersion of the first that knows GO_AWAY: V5_3_1 does not (NettyRemotingAbstract).
@@ -191,6 +196,9 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = False
         self._budget = Budget.of(self._loop)
         self._holds = False
+        #: Bytes of the frame that is not whole, of requests that are not answered, and of answers
+        #: that are not read: what the budget was told.
+        self._unfinished = self._asks = self._unsent = 0
         #: When the read under way began, if it is of much.
         self._asked = 0.0
         #: Why no room could be given for what was read last.
@@ -238,7 +246,8 @@ class Connection(asyncio.BufferedProtocol):
         self._backlog.clear()
         self.parts.clear()
         self._framer.close()
-        self.hold(0)
+        self._holds = False
+        self._budget.hold(self, 0)
         if self.intake is not None:
             self.intake.closed()
         if self._shared.on_close is not None:
@@ -269,7 +278,26 @@ class Connection(asyncio.BufferedProtocol):
         """So many bytes of a frame that is not whole are kept for it."""
         if size or self._holds:
             self._holds = size > 0
-            self._budget.hold(self, size)
+            self._unfinished = size
+            self._budget.hold(self, size + self._asks + self._unsent)
+
+    def holds(self) -> int:
+        """Bytes of its requests, and of what its peer has not read."""
+        if self._unsent and self._transport is not None:
+            self._unsent = self._transport.get_write_buffer_size()
+        return self._unfinished + self._asks + self._unsent
+
+    def _weigh(self, command: Command, sign: int = 1) -> bool:
+        """A request waits or is in progress; -1: it no longer does. Whether its body is counted."""
+        size = len(command.body)
+        if size < BODY_MIN:
+            return False
+        self._asks += sign * size
+        if not self.closed:
+            self._budget.hold(self, self._unfinished + self._asks + self._unsent)
+        if self._asks >= ASKED_MAX:
+            self._hold(FULL)
+        return True
 
     @property
     def known(self) -> bool:
@@ -427,6 +455,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._outstanding.settle(command)
                 elif self._held & BUSY or self._backlog or self._closing or self._turns.over:
                     self._backlog.append(command)
+                    self._weigh(command)
                 else:
                     self._dispatch(command)
         finally:
@@ -480,6 +509,8 @@ class Connection(asyncio.BufferedProtocol):
         task = self._line.start(self._work(command, work))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        if self._weigh(command):
+            task.add_done_callback(lambda done: self._lighten(command))
         close = getattr(work, "close", None)
         if close is not None:
             task.add_done_callback(lambda done: close())  # it may not even have begun
@@ -498,6 +529,15 @@ class Connection(asyncio.BufferedProtocol):
         self._tasks.discard(task)
         if self._held & WORK and len(self._tasks) < self._shared.limits.in_work_max:
             self._release(WORK)
+
+    def _lighten(self, command: Command) -> None:
+        self._weigh(command, -1)
+        if self._held & FULL and self._has_room and not self._closing:
+            self._release(FULL)
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._backlog) < self._shared.limits.in_work_max and self._asks < ASKED_MAX
 
     # ---- reading is held back while the peer does not read, or has enough in progress ----
 
@@ -529,11 +569,13 @@ class Connection(asyncio.BufferedProtocol):
         self._gathering = True
         try:
             while backlog and not self._held & BUSY and not self._closing and not turns.over:
-                self._dispatch(backlog.popleft())
+                command = backlog.popleft()
+                self._weigh(command, -1)
+                self._dispatch(command)
         finally:
             self._gathering = False
         self.flush()
-        if self._held & FULL and len(backlog) < self._shared.limits.in_work_max:
+        if self._held & FULL and self._has_room:
             self._held &= ~FULL
         if backlog and not self._held & BUSY and not self._closing:
             self._line.wait()
@@ -629,10 +671,12 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(parts[0])
         else:
             transport.writelines(parts)
-        if self._held & WRITES:
-            unsent = transport.get_write_buffer_size()
-            if unsent > self._shared.limits.unsent_max:
-                self.abort("responses not read by the client", f"{unsent} bytes")
+        unsent = transport.get_write_buffer_size()
+        if unsent > UNREAD_MIN or self._unsent:
+            self._unsent = unsent
+            self._budget.hold(self, self._unfinished + self._asks + unsent)
+        if self._held & WRITES and unsent > self._shared.limits.unsent_max:
+            self.abort("responses not read by the client", f"{unsent} bytes")
 
     # ---- requests of ours ----
 

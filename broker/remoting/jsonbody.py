@@ -258,7 +258,13 @@ class Shape:
     ) -> dict[str, Any]:
         """Of a whole body. lax_max: as mqjson.loads. Raises: ValueError that says what is wrong,
         and where."""
-        return self(mqjson.loads(data, lax_max))
+        try:
+            return self(mqjson.loads(data, lax_max))
+        except ValueError as bad:
+            problem = str(bad)
+        # Without the frames of the first error, that hold all that was read: what a thread raises
+        # stays until the garbage collector comes.
+        raise ValueError(problem)
 
 
 _QUEUE = Shape(

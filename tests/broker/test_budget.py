@@ -6,22 +6,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waiting import BOUND_S, until
+from loops import Wire, run, serving
+from waiting import BOUND_S, until, until_async
 
 from broker import Broker, NameServer
+from broker.namesrv.registration import parse as parse_registration
+from broker.processors.bodies import BATCH_ACK
+from broker.remoting import codec
 from broker.remoting.budget import Budget
+from broker.remoting.command import Command, texts
+from broker.remoting.handlers import Peer
 from broker.remoting.opening import ProxyHeader, proxied
 
 MIB = 1 << 20
 #: A frame that says it has 16 MiB less a byte, and half of it.
 HALF = struct.pack(">iI", 16 * MIB - 5, 100) + bytes(8 * MIB)
+
+PULL = texts({
+    "consumerGroup": "readers", "topic": "orders", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32,
+    "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*",
+    "subVersion": 0, "expressionType": "TAG",
+})  # fmt: skip
 
 SERVES = """
 import sys, tempfile
@@ -37,7 +51,11 @@ with tempfile.TemporaryDirectory() as folder:
 class Someone:
     def __init__(self, known: bool = False) -> None:
         self.known = known
+        self.size = 0
         self.ended = False
+
+    def holds(self) -> int:
+        return self.size
 
     def abort(self, why: str, detail: str = "") -> None:
         self.ended = True
@@ -55,6 +73,7 @@ def test_strangers_end_before_those_who_were_let_in(loop: asyncio.AbstractEventL
     budget.limit = 100
     known, large, small, last = Someone(known=True), Someone(), Someone(), Someone()
     for holder, size in ((known, 60), (large, 30), (small, 10), (last, 5)):
+        holder.size = size
         budget.hold(holder, size)
     assert [each.ended for each in (known, large, small, last)] == [False, True, False, False]
     assert budget.held == 75
@@ -64,11 +83,114 @@ def test_who_asks_for_room_ends_only_after_it_has_read(loop: asyncio.AbstractEve
     budget = Budget.of(loop)
     budget.limit = 100
     reader = Someone()
+    reader.size = 101
     budget.hold(reader, 101)
     assert not reader.ended
     loop.run_until_complete(asyncio.sleep(0))
     assert reader.ended
     assert budget.held == 0
+
+
+def test_what_was_read_meanwhile_counts_no_more(loop: asyncio.AbstractEventLoop) -> None:
+    budget = Budget.of(loop)
+    budget.limit = 100
+    quick, slow = Someone(), Someone()
+    budget.hold(quick, 90)  # and its client has read it since
+    slow.size = 50
+    budget.hold(slow, 50)
+    assert (quick.ended, slow.ended, budget.held) == (False, False, 50)
+
+
+def test_a_look_at_all_connections_makes_room_for_a_while(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    """Thousands that each begin a little do not have all looked at again for each of them."""
+    looked = []
+
+    class Counted(Someone):
+        def holds(self) -> int:
+            looked.append(self)
+            return self.size
+
+    budget = Budget.of(loop)
+    budget.limit = 10_000
+    for _ in range(3000):
+        one = Counted()
+        one.size = 10
+        budget.hold(one, 10)
+    assert 0 < len(looked) < 50 * 1000
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_answers_that_are_not_read_are_in_the_budget(tmp_path: Path, tls: bool) -> None:
+    """Of many connections that read nothing, each below the size from which on it is not served,
+    those end that are too much."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with Broker(tmp_path, listenPort=0, bindAddress="127.0.0.1") as broker:
+        broker.create_topic("orders", 1)
+        for _ in range(32):
+            broker.store.put("orders", bytes(20_000), queue=0)
+        ask = codec.encode(Command(11, PULL))
+        server = broker._server_of_clients
+        assert server is not None
+        with contextlib.ExitStack() as stack:
+            first = stack.enter_context(
+                socket.create_connection(("127.0.0.1", broker.port), BOUND_S)
+            )
+            until(lambda: server.connections)
+            budget = Budget.of(next(iter(server.connections))._loop)
+            budget.limit = 8 * MIB
+            for _ in range(40):
+                sock = socket.socket()
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                sock.settimeout(BOUND_S)
+                sock.connect(("127.0.0.1", broker.port))
+                stack.enter_context(context.wrap_socket(sock) if tls else sock).sendall(ask * 60)
+            until(lambda: len(server.connections) < 30)
+            assert budget.held <= budget.limit
+            first.sendall(codec.encode(Command(28)))
+            assert first.recv(4)
+        until(lambda: not server.connections)
+        assert budget.held == 0
+
+
+def test_requests_that_wait_or_are_in_progress_are_in_the_budget() -> None:
+    """And once the bodies of one connection are large together, no more of it is read."""
+    begun, last = [], asyncio.Event()
+
+    async def wait(peer: Peer, command: Command) -> Command:
+        begun.append(command.opaque)
+        await last.wait()
+        return command.reply()
+
+    async def work() -> None:
+        budget = Budget.of(asyncio.get_running_loop())
+        async with serving({1: wait}) as server, await Wire.to(server.port) as wire:
+            for opaque in range(40):
+                wire.write(Command(1, body=bytes(MIB), opaque=opaque))
+            await until_async(lambda: any(one.paused for one in server.connections))
+            await asyncio.sleep(0.05)
+            (one,) = server.connections
+            assert len(begun) < 10
+            assert 4 * MIB <= budget.held == one.holds() < 12 * MIB
+            last.set()
+            for _ in range(40):
+                await wire.answer()
+        await until_async(lambda: not server.connections)
+        assert budget.held == 0
+
+    run(work())
+
+
+def test_an_error_of_a_long_body_keeps_nothing_of_it() -> None:
+    """A thread's error stays until the garbage collector comes: a hundred of them were 800 MB."""
+    for parse in (BATCH_ACK.loads, lambda body: parse_registration(body, False, 400)):
+        with pytest.raises(ValueError, match="object") as caught:
+            parse(b'{"acks":[1],"filterServerList":[],"topicConfigSerializeWrapper":7}')
+        assert caught.value.__context__ is None
+        names = {one.name for one in traceback.extract_tb(caught.value.__traceback__)}
+        assert not names & {"__call__", "_parse"}
 
 
 def test_a_flood_of_large_frames_ends_connections_and_not_the_broker() -> None:
