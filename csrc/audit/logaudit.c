@@ -75,8 +75,8 @@ static ps_rec_outcome record_at(ps_window *w, const ps_audit *a, int64_t base, i
 
 /* The next place from `at` on where a whole record stands, or the blank that ends the file; -1:
  * none. *zeros: every byte before it is zero. */
-static int64_t resync(ps_window *w, const ps_audit *a, int64_t base, int64_t at, int64_t *size,
-                      bool *zeros) {
+static int64_t find_next_record(ps_window *w, const ps_audit *a, int64_t base, int64_t at,
+                                int64_t *size, bool *zeros) {
     *zeros = true;
     while (at + HEAD <= w->wd_size) {
         int64_t count, data = ps_window_next_data(w, at);
@@ -331,7 +331,8 @@ static void record_found(segment_walk *w, const ps_record *r) {
 static int64_t step_over(segment_walk *w, int64_t at, ps_rec_outcome why) {
     int64_t size = 0;
     bool zeros, from_zero = why == PS_REC_END;
-    int64_t next = resync(&w->file, w->a, w->base, at + (from_zero ? 0 : 1), &size, &zeros);
+    int64_t next =
+        find_next_record(&w->file, w->a, w->base, at + (from_zero ? 0 : 1), &size, &zeros);
     zeros = zeros && from_zero;
     if (next < 0 && from_zero && zeros && w->last) return w->file.wd_size; /* the end of the log */
     int64_t to = next < 0 ? w->file.wd_size : next;
@@ -347,7 +348,7 @@ static int64_t step_over(segment_walk *w, int64_t at, ps_rec_outcome why) {
 static int64_t blank_found(segment_walk *w, int64_t at, int32_t says) {
     int64_t size, rest = w->file.wd_size - at;
     bool zeros;
-    int64_t next = resync(&w->file, w->a, w->base, at + HEAD, &size, &zeros);
+    int64_t next = find_next_record(&w->file, w->a, w->base, at + HEAD, &size, &zeros);
     ps_record r;
     /* Recovery's blank may cover the writer's. */
     if (next >= 0 && record_at(&w->file, w->a, w->base, next, &r) == PS_REC_BLANK) next = -1;

@@ -192,7 +192,7 @@ typedef struct recount {
     ps_finding *ghost;
 } recount;
 
-static bool names(const ps_record *r, const au_queue *q, int64_t offset) {
+static bool unit_names_record(const ps_record *r, const au_queue *q, int64_t offset) {
     return r->queue_id == q->qu_id && r->queue_offset == offset &&
            r->topic_len == q->qu_topic_len &&
            memcmp(r->topic, q->qu_topic, (size_t)r->topic_len) == 0;
@@ -216,9 +216,10 @@ static int unit_against_record(recount *rc, int64_t offset, const ps_unit *u) {
         r.size != u->size || !ps_record_has_unit(&r) || au_gone(a, &r))
         return PS_FIND_UNIT_GHOST;
     ps_multi m;
-    bool agrees = names(&r, rc->walk.q, offset);
+    bool agrees = unit_names_record(&r, rc->walk.q, offset);
     if (!agrees && a->au_lmq && ps_multi_of(&r, &m))
-        while (!agrees && ps_multi_next(&m)) agrees = names(&m.mu_as, rc->walk.q, offset);
+        while (!agrees && ps_multi_next(&m))
+            agrees = unit_names_record(&m.mu_as, rc->walk.q, offset);
     return agrees ? 0 : PS_FIND_DISAGREE;
 }
 

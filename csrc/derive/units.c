@@ -147,7 +147,7 @@ static int put_units(const ps_derive *d, const dv_queue *q, int64_t offset, cons
     return code;
 }
 
-static int flush(const ps_derive *d, dv_queue *q, ps_error *e) {
+static int flush_units(const ps_derive *d, dv_queue *q, ps_error *e) {
     int code = put_units(d, q, q->qu_end - q->qu_count, q->qu_units, q->qu_count, e);
     if (code == 0) q->qu_count = 0;
     return code;
@@ -206,7 +206,7 @@ static int queue_of(ps_derive *d, const ps_record *r, dv_queue **out, ps_error *
 /* Room for one more unit. */
 static int make_room(const ps_derive *d, dv_queue *q, ps_error *e) {
     if (q->qu_count < q->qu_room) return 0;
-    if (q->qu_room == UNITS_MOST) return flush(d, q, e);
+    if (q->qu_room == UNITS_MOST) return flush_units(d, q, e);
     int32_t room = q->qu_room > 0 ? q->qu_room * 2 : UNITS_FIRST;
     uint8_t *more = realloc(q->qu_units, (size_t)room * PS_UNIT);
     if (more == NULL)
@@ -258,7 +258,7 @@ static int sync_queue(const ps_derive *d, const dv_queue *q, ps_error *e) {
 int ps_derive_sync(ps_derive *d, ps_error *e) {
     int code = 0;
     for (int32_t i = 0; i < d->dv_queue_count && code == 0; i++)
-        code = flush(d, d->dv_queues[i], e);
+        code = flush_units(d, d->dv_queues[i], e);
     if (code == 0 && d->dv_queue_count > PS_SYNC_ONE_BY_ONE && d->dv_folder >= 0)
         return ps_sync_disk(d->dv_io, d->dv_folder, d->dv_into, e);
     for (int32_t i = 0; i < d->dv_queue_count && code == 0; i++)

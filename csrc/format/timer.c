@@ -49,7 +49,7 @@ bool ps_timer_number(const uint8_t *text, int32_t len, int64_t *out) {
 }
 
 /* The property that counts, and its unit: 0 for a time since 1970. NULL: none asks. */
-static const ps_property *asked(const ps_timer_words *w, int64_t *unit_ms) {
+static const ps_property *asked_time(const ps_timer_words *w, int64_t *unit_ms) {
     *unit_ms = 1000;
     if (w->delay_sec.value != NULL) return &w->delay_sec;
     *unit_ms = 1;
@@ -72,7 +72,7 @@ static bool time_asked(const ps_property *p, int64_t unit_ms, int64_t from_ms, i
 ps_timer_outcome ps_timer_ask(const ps_timer_words *w, const ps_timer_rules *rules, int64_t now_ms,
                               int64_t *out_ms) {
     int64_t due, unit_ms, p_ms = rules->precision_ms;
-    const ps_property *p = asked(w, &unit_ms);
+    const ps_property *p = asked_time(w, &unit_ms);
     if (p == NULL || w->out_ms.value != NULL) return PS_TIMER_NONE;
     if (!rules->on) return PS_TIMER_OFF;
     if (!time_asked(p, unit_ms, now_ms, &due)) return PS_TIMER_NO_NUMBER;
@@ -87,7 +87,7 @@ bool ps_timer_asks(const uint8_t *properties, int32_t len) {
     int64_t unit_ms;
     if (memmem(properties, (size_t)len, "TIMER_DEL", 9) == NULL) return false;
     ps_timer_read_words(properties, len, &w);
-    return asked(&w, &unit_ms) != NULL && w.out_ms.value == NULL;
+    return asked_time(&w, &unit_ms) != NULL && w.out_ms.value == NULL;
 }
 
 const char *ps_timer_refusal(ps_timer_outcome outcome) {
@@ -110,7 +110,7 @@ bool ps_timer_due(const ps_timer_words *w, int64_t stored_ms, int64_t precision_
         !ps_timer_number(w->out_ms.value, w->out_ms.value_len, out_ms) ||
         *out_ms > INT64_MAX - precision_ms)
         return false;
-    const ps_property *p = asked(w, &unit_ms);
+    const ps_property *p = asked_time(w, &unit_ms);
     bool said = p != NULL && time_asked(p, unit_ms, stored_ms, &due) && due > *out_ms &&
                 due <= *out_ms + precision_ms;
     *due_ms = said ? due : *out_ms + precision_ms;

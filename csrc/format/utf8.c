@@ -5,7 +5,7 @@
 
 #define EACH_BYTE 0x0101010101010101u
 
-static inline bool continues(const uint8_t *p, const uint8_t *end) {
+static inline bool is_continuation(const uint8_t *p, const uint8_t *end) {
     return p < end && (*p & 0xC0) == 0x80;
 }
 
@@ -21,10 +21,10 @@ int64_t ps_utf8_step(const uint8_t *p, const uint8_t *end, bool *good) {
         low = 0x90;
     else if (lead == 0xF4)
         high = 0x8F;
-    if (!continues(p + 1, end) || p[1] < low || p[1] > high) return 1;
+    if (!is_continuation(p + 1, end) || p[1] < low || p[1] > high) return 1;
     surrogate = lead == 0xED && p[1] >= 0xA0;
     for (int64_t i = 2; i < len; i++)
-        if (!continues(p + i, end)) return i;
+        if (!is_continuation(p + i, end)) return i;
     *good = !surrogate;
     return len;
 }

@@ -16,11 +16,11 @@
  * kilobytes of the table, each of which is looked at. The connection ends. */
 #define HEADERS_TIMES 8
 
-static bool is(const uint8_t *text, size_t len, const char *what) {
+static bool text_is(const uint8_t *text, size_t len, const char *what) {
     return len == strlen(what) && memcmp(text, what, len) == 0;
 }
 
-static bool begins(const uint8_t *text, size_t len, const char *what) {
+static bool text_begins(const uint8_t *text, size_t len, const char *what) {
     return len >= strlen(what) && memcmp(text, what, strlen(what)) == 0;
 }
 
@@ -42,7 +42,7 @@ static int64_t timeout_of(const uint8_t *text, size_t len) {
 
 static int32_t method_of(const ps_h2_conf *conf, const uint8_t *path, size_t len) {
     for (int32_t i = 0; i < conf->method_count; i++)
-        if (is(path, len, conf->methods[i].path)) return i;
+        if (text_is(path, len, conf->methods[i].path)) return i;
     return -1;
 }
 
@@ -54,17 +54,17 @@ bool ps_h2_call_header(ps_h2 *h, ps_h2_call *c, const uint8_t *name, size_t name
     if (c->is_too_large) return c->header_bytes <= HEADERS_TIMES * (int64_t)h->conf->headers_max;
     c->held += size;
     h->held += size;
-    if (is(name, name_len, ":path"))
+    if (text_is(name, name_len, ":path"))
         c->method = method_of(h->conf, value, value_len);
-    else if (is(name, name_len, ":method"))
-        c->is_post = is(value, value_len, "POST");
-    else if (is(name, name_len, "content-type"))
-        c->is_grpc = begins(value, value_len, "application/grpc");
-    else if (is(name, name_len, "grpc-timeout"))
+    else if (text_is(name, name_len, ":method"))
+        c->is_post = text_is(value, value_len, "POST");
+    else if (text_is(name, name_len, "content-type"))
+        c->is_grpc = text_begins(value, value_len, "application/grpc");
+    else if (text_is(name, name_len, "grpc-timeout"))
         c->timeout_ns = timeout_of(value, value_len);
-    else if (is(name, name_len, "grpc-encoding"))
-        c->is_compressed = !is(value, value_len, "identity");
-    else if (name[0] != ':' && !begins(name, name_len, "grpc-") &&
+    else if (text_is(name, name_len, "grpc-encoding"))
+        c->is_compressed = !text_is(value, value_len, "identity");
+    else if (name[0] != ':' && !text_begins(name, name_len, "grpc-") &&
              (h->conf->headers == NULL ||
               ps_h2_names_have(h->conf->headers, name, (int64_t)name_len))) {
         c->header_count++;
@@ -132,7 +132,7 @@ static bool take_message(ps_h2 *h, ps_h2_call *c) {
     return ps_h2_push(h, PS_H2_MESSAGE, c, &c->message);
 }
 
-static void hold(ps_h2 *h, ps_h2_call *c, int64_t len) {
+static void hold_bytes(ps_h2 *h, ps_h2_call *c, int64_t len) {
     c->held += len;
     h->held += len;
     if (h->held > h->conf->held_max)
@@ -149,13 +149,13 @@ bool ps_h2_call_data(ps_h2 *h, ps_h2_call *c, const uint8_t *data, int64_t len) 
             data += part;
             len -= part;
             if (c->prefix_len < PS_H2_PREFIX) return true;
-            hold(h, c, PS_H2_PREFIX);
+            hold_bytes(h, c, PS_H2_PREFIX);
             if (c->refused || !has_prefix(h, c)) return true;
             if (!make_room(c)) return false;
         }
         int64_t left = c->wanted - c->message.len;
         int64_t part = left < len ? left : len;
-        hold(h, c, part);
+        hold_bytes(h, c, part);
         if (c->refused) return true;
         if (!ps_h2_append(&c->message, data, part)) return false;
         data += part;

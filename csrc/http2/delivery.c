@@ -33,15 +33,15 @@ typedef struct source { /* of a reply */
 } source;
 
 /* The last one of this name counts. NULL: there is none. */
-static const ps_property *find(const source *s, const char *name, ps_property *out) {
+static const ps_property *find_property(const source *s, const char *name, ps_property *out) {
     return ps_property_find(s->properties, s->properties_len, name, (int32_t)strlen(name), out)
                ? out
                : NULL;
 }
 
-static bool has(const source *s, const char *name) {
+static bool has_property(const source *s, const char *name) {
     ps_property p;
-    return find(s, name, &p) != NULL;
+    return find_property(s, name, &p) != NULL;
 }
 
 static bool is_blank(uint8_t c) {
@@ -63,13 +63,13 @@ static int type_of(const source *s) {
     static const char *const delays[] = {"DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC",
                                          "TIMER_DELAY_MS"};
     ps_property p;
-    const ps_property *half = find(s, "TRAN_MSG", &p);
+    const ps_property *half = find_property(s, "TRAN_MSG", &p);
     if (half != NULL && half->value_len == 4 &&
         strncasecmp((const char *)half->value, "true", 4) == 0)
         return TYPE_TRANSACTION;
     for (size_t i = 0; i < sizeof delays / sizeof *delays; i++)
-        if (has(s, delays[i])) return TYPE_DELAY;
-    return has(s, "__SHARDINGKEY") ? TYPE_FIFO : TYPE_NORMAL;
+        if (has_property(s, delays[i])) return TYPE_DELAY;
+    return has_property(s, "__SHARDINGKEY") ? TYPE_FIFO : TYPE_NORMAL;
 }
 
 /* ---- writing, from the end ---- */
@@ -78,14 +78,14 @@ typedef struct writer {
     uint8_t *at;
 } writer;
 
-static void put(writer *w, const void *data, int64_t len) {
+static void put_bytes(writer *w, const void *data, int64_t len) {
     w->at -= len;
     if (len > 0) memcpy(w->at, data, (size_t)len);
 }
 
 static void put_varint(writer *w, uint64_t value) {
     uint8_t bytes[PS_PROTO_VARINT_MAX];
-    put(w, bytes, ps_proto_put_varint(bytes, value) - bytes);
+    put_bytes(w, bytes, ps_proto_put_varint(bytes, value) - bytes);
 }
 
 static void put_number(writer *w, uint32_t field, uint64_t value) {
@@ -101,19 +101,19 @@ static void close_part(writer *w, uint32_t field, const uint8_t *end) {
 
 static void put_text(writer *w, uint32_t field, const void *data, int64_t len) {
     const uint8_t *end = w->at;
-    put(w, data, len);
+    put_bytes(w, data, len);
     close_part(w, field, end);
 }
 
 static void put_value(writer *w, uint32_t field, const source *s, const char *name) {
     ps_property p;
-    if (find(s, name, &p) != NULL) put_text(w, field, p.value, p.value_len);
+    if (find_property(s, name, &p) != NULL) put_text(w, field, p.value, p.value_len);
 }
 
 /* The words of KEYS. */
 static void put_words(writer *w, uint32_t field, const source *s) {
     ps_property p = {.value_len = 0};
-    find(s, "KEYS", &p);
+    find_property(s, "KEYS", &p);
     for (int32_t end = p.value_len, from; end > 0; end = from) {
         for (from = end; from > 0 && !is_blank(p.value[from - 1]);) from--;
         if (from < end) put_text(w, field, p.value + from, end - from);
@@ -157,7 +157,7 @@ static void put_host(writer *w, uint32_t field, const uint8_t *host, int32_t len
 static void put_id(writer *w, const source *s) {
     const ps_record *r = &s->r;
     char id[57];
-    if (has(s, "UNIQ_KEY")) {
+    if (has_property(s, "UNIQ_KEY")) {
         put_value(w, 3, s, "UNIQ_KEY");
         return;
     }
@@ -170,8 +170,8 @@ static void put_system(writer *w, const source *s) {
     const ps_h2_delivery *d = s->d;
     const uint8_t *end = w->at;
     ps_property p;
-    const char *at = has(s, "TIMER_DELIVER_MS") ? "TIMER_DELIVER_MS" : "TIMER_OUT_MS";
-    int64_t deliver_ms = number_of(find(s, at, &p), 0);
+    const char *at = has_property(s, "TIMER_DELIVER_MS") ? "TIMER_DELIVER_MS" : "TIMER_OUT_MS";
+    int64_t deliver_ms = number_of(find_property(s, at, &p), 0);
     put_value(w, 18, s, "TRACE_CONTEXT");
     put_value(w, 17, s, "__SHARDINGKEY");
     put_number(w, 16, (uint64_t)(int64_t)d->attempt);
@@ -181,11 +181,11 @@ static void put_system(writer *w, const source *s) {
     if (deliver_ms > 0) put_time(w, 11, deliver_ms);
     put_host(w, 10, r->store_host, r->store_host_len);
     put_time(w, 9, r->store_timestamp);
-    if (has(s, "__BORNHOST"))
+    if (has_property(s, "__BORNHOST"))
         put_value(w, 8, s, "__BORNHOST");
     else
         put_host(w, 8, r->born_host, r->born_host_len);
-    put_time(w, 7, number_of(find(s, "BORN_TIMESTAMP", &p), r->born_timestamp));
+    put_time(w, 7, number_of(find_property(s, "BORN_TIMESTAMP", &p), r->born_timestamp));
     put_number(w, 6, (uint64_t)type_of(s));
     put_number(w, 5, (uint64_t)d->encoding);
     put_digest(w, d->body, d->body_len);

@@ -46,7 +46,7 @@ static void drop_given(ps_h2 *h) {
 }
 
 /* Whether anybody is to hear of it: a call that is over is not begun, and its rest is nothing. */
-static bool matters(const ps_h2_queued *event) {
+static bool event_matters(const ps_h2_queued *event) {
     return !event->call->closed || (event->kind == PS_H2_RESET && event->call->told);
 }
 
@@ -56,7 +56,7 @@ bool ps_h2_next(ps_h2 *h, ps_h2_event *out) {
         ps_h2_queued event = h->events[h->event_from++];
         h->given = event.data;
         h->given_call = event.call;
-        if (matters(&event)) {
+        if (event_matters(&event)) {
             *out = (ps_h2_event){.kind = event.kind,
                                  .stream = event.call->id,
                                  .method = event.call->method,
@@ -151,7 +151,7 @@ static bool too_many_resets(ps_h2 *h) {
     return --h->resets_left < 0;
 }
 
-static void leave(ps_h2_call *c) {
+static void leave_call(ps_h2_call *c) {
     *c->link = c->next;
     if (c->next != NULL) c->next->link = c->link;
 }
@@ -162,7 +162,7 @@ static int on_close(nghttp2_session *session, int32_t stream, uint32_t error, vo
     ps_h2_call *c = call_of(session, stream);
     if (c == NULL) return 0;
     nghttp2_session_set_stream_user_data(session, stream, NULL);
-    leave(c);
+    leave_call(c);
     h->calls--;
     h->held -= c->held;
     c->closed = true;
@@ -206,7 +206,7 @@ static bool make_session(ps_h2 *h) {
     return made;
 }
 
-static bool greet(ps_h2 *h) {
+static bool send_greeting(ps_h2 *h) {
     const nghttp2_settings_entry settings[] = {
         {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, (uint32_t)h->conf->streams_max},
         {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, WINDOW},
@@ -223,7 +223,7 @@ ps_h2 *ps_h2_new(const ps_h2_conf *conf) {
     h->conf = conf;
     h->resets_left = RESETS_MAX;
     h->resets_ms = ps_monotonic_ms();
-    if (make_session(h) && greet(h)) return h;
+    if (make_session(h) && send_greeting(h)) return h;
     ps_h2_free(h);
     return NULL;
 }
@@ -239,7 +239,7 @@ void ps_h2_free(ps_h2 *h) {
     nghttp2_session_del(h->session); /* it tells nobody of the streams that were open */
     while (h->open != NULL) {
         ps_h2_call *c = h->open;
-        leave(c);
+        leave_call(c);
         ps_h2_unref(c);
     }
     free(h->events);

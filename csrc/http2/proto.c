@@ -40,7 +40,7 @@ static int32_t kind_of(const int32_t *shapes, int32_t kind, uint64_t number) {
     return -2;
 }
 
-static bool skip(ps_proto_reader *r, uint64_t key, uint64_t *len) {
+static bool skip_field(ps_proto_reader *r, uint64_t key, uint64_t *len) {
     uint64_t ignored;
     *len = 0;
     switch (key & 7) {
@@ -79,7 +79,7 @@ int64_t ps_proto_count(const uint8_t *data, int64_t len, const int32_t *shapes, 
             deep--;
             continue;
         }
-        if (!read_varint(r, &key) || !skip(r, key, &size)) return count;
+        if (!read_varint(r, &key) || !skip_field(r, key, &size)) return count;
         count++;
         int32_t inner = (key & 7) == 2 ? kind_of(shapes, all[deep].kind, key >> 3) : -2;
         if (inner == PS_PROTO_PACKED) count += (int64_t)size;

@@ -27,7 +27,7 @@ static ps_h2_call *call_of(ps_h2 *h, int32_t stream) {
 }
 
 /* grpc-message: printable ASCII but for %, else percent-encoded. NULL: no memory. */
-static char *encoded(const char *text) {
+static char *percent_encoded(const char *text) {
     static const char digits[] = "0123456789ABCDEF";
     size_t len = strlen(text), at = 0;
     char *made = malloc((len < TEXT_MAX ? 3 * len : 3 * TEXT_MAX) + 1);
@@ -99,7 +99,7 @@ static bool begin_reply(ps_h2 *h, ps_h2_call *c) {
 }
 
 /* What was added is to be sent, or the call cannot be answered: then it is reset. */
-static void go(ps_h2 *h, ps_h2_call *c, bool fine) {
+static void send_or_reset(ps_h2 *h, ps_h2_call *c, bool fine) {
     if (fine && !c->answered) fine = begin_reply(h, c);
     if (fine && c->stopped) {
         c->stopped = false;
@@ -122,19 +122,19 @@ int64_t ps_h2_send(ps_h2 *h, int32_t stream, const uint8_t *data, int64_t len, b
         c->held += PS_H2_PREFIX + len;
         h->held += PS_H2_PREFIX + len;
     }
-    go(h, c, fine);
+    send_or_reset(h, c, fine);
     int64_t waiting = c->out.len - c->out_from;
     if (!last && waiting >= PS_H2_MUCH) c->is_much = true;
     return waiting;
 }
 
-static void finish(ps_h2 *h, ps_h2_call *c, int32_t status, const char *text) {
+static void finish_call(ps_h2 *h, ps_h2_call *c, int32_t status, const char *text) {
     if (c->last) return;
     c->last = true;
     c->status = status;
-    c->text = text != NULL ? encoded(text) : NULL;
+    c->text = text != NULL ? percent_encoded(text) : NULL;
     if (c->answered) {
-        go(h, c, true);
+        send_or_reset(h, c, true);
         return;
     }
     char number[3];
@@ -142,16 +142,17 @@ static void finish(ps_h2 *h, ps_h2_call *c, int32_t status, const char *text) {
     memcpy(headers, begin_headers, sizeof begin_headers);
     size_t count = BEGIN_COUNT + status_headers(c, number, headers + BEGIN_COUNT);
     c->answered = true;
-    if (nghttp2_submit_response(h->session, c->id, headers, count, NULL) != 0) go(h, c, false);
+    if (nghttp2_submit_response(h->session, c->id, headers, count, NULL) != 0)
+        send_or_reset(h, c, false);
 }
 
 void ps_h2_finish(ps_h2 *h, int32_t stream, int32_t status, const char *text) {
     ps_h2_call *c = call_of(h, stream);
-    if (c != NULL) finish(h, c, status, text);
+    if (c != NULL) finish_call(h, c, status, text);
 }
 
 void ps_h2_reply_fail(ps_h2 *h, ps_h2_call *c, int32_t status, const char *text) {
     c->refused = true;
     ps_h2_release(&c->message);
-    finish(h, c, status, text);
+    finish_call(h, c, status, text);
 }

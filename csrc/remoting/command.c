@@ -60,14 +60,14 @@ static const ps_slice LANGUAGES[] = {
 };
 #define LANGUAGE_COUNT ((int32_t)(sizeof LANGUAGES / sizeof *LANGUAGES))
 
-static bool same(ps_slice a, ps_slice b) {
+static bool same_text(ps_slice a, ps_slice b) {
     return a.len == b.len && memcmp(a.data, b.data, (size_t)a.len) == 0;
 }
 
 ps_slice ps_command_field(const ps_command *command, const char *name) {
     ps_slice wanted = {(const uint8_t *)name, (int32_t)strlen(name)};
     for (int32_t i = command->field_count - 1; i >= 0; i--)
-        if (same(command->fields[i].name, wanted)) return command->fields[i].value;
+        if (same_text(command->fields[i].name, wanted)) return command->fields[i].value;
     return (ps_slice){NULL, 0};
 }
 
@@ -75,7 +75,7 @@ ps_slice ps_command_field(const ps_command *command, const char *name) {
 static void fields_drop(ps_command *c, ps_slice name) {
     int32_t kept = 0;
     for (int32_t i = 0; i < c->field_count; i++)
-        if (!same(c->fields[i].name, name)) c->fields[kept++] = c->fields[i];
+        if (!same_text(c->fields[i].name, name)) c->fields[kept++] = c->fields[i];
     c->field_count = kept;
 }
 
@@ -125,7 +125,7 @@ static bool json_language(ps_json *j, int32_t *out) {
     j->at++;
     if (!ps_json_text(j, &name)) return false;
     for (*out = 0; *out < LANGUAGE_COUNT; ++*out)
-        if (same(LANGUAGES[*out], name)) return true;
+        if (same_text(LANGUAGES[*out], name)) return true;
     *out = LANGUAGE_OTHER;
     return true;
 }
@@ -184,7 +184,7 @@ static bool json_header(ps_json *j, ps_command *c) {
 
 /* ---- decoding a binary header ---- */
 
-static bool ascii(const uint8_t *p, const uint8_t *end) {
+static bool is_ascii(const uint8_t *p, const uint8_t *end) {
     uint64_t seen = 0, eight;
     for (; end - p >= 8; p += 8) {
         memcpy(&eight, p, sizeof eight);
@@ -197,7 +197,7 @@ static bool ascii(const uint8_t *p, const uint8_t *end) {
 /* The fields between p and end; what was wrong, or NULL. Where no byte is beyond ASCII, lengths
  * included, no text has to be looked at alone. */
 static const char *binary_fields(const uint8_t *p, const uint8_t *end, ps_command *c) {
-    bool plain = ascii(p, end);
+    bool plain = is_ascii(p, end);
     for (int32_t seen = 0; p < end; seen++) {
         if (seen == PS_FIELDS_MAX) return "too many fields";
         ps_field *field = &c->fields[c->field_count];
@@ -247,7 +247,7 @@ static const char *binary_header(const uint8_t *p, int32_t len, ps_command *c) {
 
 /* ---- frames ---- */
 
-static int refuse(ps_error *error, const char *what, int64_t number) {
+static int refuse_command(ps_error *error, const char *what, int64_t number) {
     return ps_fail(error, PS_E_FRAME, 0, -1, NULL, "%s: %lld", what, (long long)number);
 }
 
@@ -256,16 +256,16 @@ int64_t ps_command_decode(const uint8_t *in, int64_t avail, int64_t frame_max, u
     *wanted = 0;
     if (avail < 4) return 0;
     int64_t total = (int32_t)be32_get(in);
-    if (total < 4) return refuse(error, "invalid frame length", total);
-    if (total + 4 > frame_max) return refuse(error, "frame too large, bytes", total + 4);
+    if (total < 4) return refuse_command(error, "invalid frame length", total);
+    if (total + 4 > frame_max) return refuse_command(error, "frame too large, bytes", total + 4);
     *wanted = total + 4;
     if (avail < AT_HEADER) return 0;
     int32_t kind = in[AT_HEADER_WORD];
     int32_t len = (int32_t)(be32_get(in + AT_HEADER_WORD) & 0xFFFFFF);
     if (kind != PS_SERIALIZE_JSON && kind != PS_SERIALIZE_ROCKETMQ)
-        return refuse(error, "unknown header encoding", kind);
-    if (len > total - 4) return refuse(error, "header longer than its frame, bytes", len);
-    if (len > PS_HEADER_MAX) return refuse(error, "header too large, bytes", len);
+        return refuse_command(error, "unknown header encoding", kind);
+    if (len > total - 4) return refuse_command(error, "header longer than its frame, bytes", len);
+    if (len > PS_HEADER_MAX) return refuse_command(error, "header too large, bytes", len);
     if (avail < total + 4) return 0;
 
     const uint8_t *header = in + AT_HEADER;
@@ -407,23 +407,23 @@ int64_t ps_command_encode(const ps_command *command, int64_t body_len, uint8_t *
     const ps_command *c = command;
     bool json = c->serialize == PS_SERIALIZE_JSON;
     if (!json && c->serialize != PS_SERIALIZE_ROCKETMQ)
-        return refuse(error, "unknown header encoding", c->serialize);
+        return refuse_command(error, "unknown header encoding", c->serialize);
     if (c->field_count < 0 || c->field_count > PS_FIELDS_MAX)
-        return refuse(error, "a command has at most 256 fields, not", c->field_count);
+        return refuse_command(error, "a command has at most 256 fields, not", c->field_count);
     const char *why = json ? NULL : binary_check(c);
-    if (why != NULL) return refuse(error, why, c->code);
+    if (why != NULL) return refuse_command(error, why, c->code);
 
     int64_t size = header_size(c, false);
     if (AT_HEADER + size > room || size > HEADER_ENCODED_MAX) {
         size = header_size(c, true);
         if (size > HEADER_ENCODED_MAX)
-            return refuse(error, "header too large, bytes", size);
+            return refuse_command(error, "header too large, bytes", size);
         if (AT_HEADER + size > room) return AT_HEADER + size;
     }
     uint8_t *header = out + AT_HEADER;
     int64_t len = (json ? json_put(header, c) : binary_put(header, c)) - header;
     if (body_len < 0 || body_len > INT32_MAX - 4 - len)
-        return refuse(error, "body too large for a frame, bytes", body_len);
+        return refuse_command(error, "body too large for a frame, bytes", body_len);
     be32_put(out, (uint32_t)(4 + len + body_len));
     be32_put(out + AT_HEADER_WORD, (uint32_t)c->serialize << 24 | (uint32_t)len);
     return AT_HEADER + len;

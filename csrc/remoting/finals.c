@@ -4,7 +4,7 @@
 #include "log/resync.h"
 #include "remoting/halves.h"
 
-static bool settles(const ps_record *r, ps_final *out) {
+static bool settles_halves(const ps_record *r, ps_final *out) {
     bool commit = (r->sys_flag & PS_SYS_TX_MASK) == PS_SYS_TX_COMMIT;
     bool copy = ps_text_is(r->topic, r->topic_len, PS_DISCARD_TOPIC) &&
                 r->prepared_transaction_offset > 0;
@@ -26,7 +26,7 @@ int64_t ps_log_finals(ps_store *s, int64_t *from, int64_t to, ps_final *out, int
         int64_t next = mf != NULL ? mf->mf_base + mf->mf_size : 0;
         if (outcome == PS_REC_OK) {
             next = *from + r.size;
-            n += settles(&r, &out[n]);
+            n += settles_halves(&r, &out[n]);
         } else if (outcome != PS_REC_BLANK && mf != NULL) { /* past the damage */
             int64_t at = ps_log_next_whole(mf, *from - mf->mf_base + 1, 0, &r);
             if (at >= 0) next = mf->mf_base + at;

@@ -33,7 +33,7 @@ static int hex_digit(uint8_t c) {
 }
 
 /* The four digits at p, or -1. */
-static int32_t hex4(const uint8_t *p, const uint8_t *end) {
+static int32_t read_hex4(const uint8_t *p, const uint8_t *end) {
     if (end - p < 4) return -1;
     int32_t a = hex_digit(p[0]), b = hex_digit(p[1]), c = hex_digit(p[2]), d = hex_digit(p[3]);
     return (a | b | c | d) < 0 ? -1 : a << 12 | b << 8 | c << 4 | d;
@@ -41,14 +41,14 @@ static int32_t hex4(const uint8_t *p, const uint8_t *end) {
 
 /* \uXXXX, two of them for a character beyond the first plane. Half of such a pair is no character;
  * it becomes the question mark that Java writes when it stores one. */
-static bool unicode(ps_json *j, const uint8_t **p, uint8_t **to) {
-    int32_t unit = hex4(*p + 2, j->end);
+static bool read_unicode_escape(ps_json *j, const uint8_t **p, uint8_t **to) {
+    int32_t unit = read_hex4(*p + 2, j->end);
     if (unit < 0) return ps_json_fail(j, "\\u without four hexadecimal digits");
     *p += 6;
     if (unit >= 0xD800 && unit <= 0xDFFF) {
         int32_t low = -1;
         if (unit < 0xDC00 && j->end - *p >= 6 && (*p)[0] == '\\' && (*p)[1] == 'u')
-            low = hex4(*p + 2, j->end);
+            low = read_hex4(*p + 2, j->end);
         if (low >= 0xDC00 && low <= 0xDFFF) {
             unit = 0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00);
             *p += 6;
@@ -60,10 +60,10 @@ static bool unicode(ps_json *j, const uint8_t **p, uint8_t **to) {
     return true;
 }
 
-static bool escape(ps_json *j, const uint8_t **p, uint8_t **to) {
+static bool read_escape(ps_json *j, const uint8_t **p, uint8_t **to) {
     static const char NAMES[] = "\"\\/bfnrt", VALUES[] = "\"\\/\b\f\n\r\t";
     int name = j->end - *p < 2 ? 0 : (*p)[1];
-    if (name == 'u') return unicode(j, p, to);
+    if (name == 'u') return read_unicode_escape(j, p, to);
     const char *found = name == 0 ? NULL : strchr(NAMES, name);
     if (found == NULL) return ps_json_fail(j, "invalid escape sequence");
     *(*to)++ = (uint8_t)VALUES[found - NAMES];
@@ -73,12 +73,12 @@ static bool escape(ps_json *j, const uint8_t **p, uint8_t **to) {
 
 /* Copies the text to the scratch space. A whole block may be stored where only its beginning is
  * text: as many bytes are left there as in the input, since unescaping makes no text longer. */
-static bool unescape(ps_json *j, const uint8_t *p, ps_slice *out) {
+static bool unescape_text(ps_json *j, const uint8_t *p, ps_slice *out) {
     uint8_t *start = j->scratch, *to = start + (p - j->at);
     memcpy(start, j->at, (size_t)(p - j->at));
     while (p < j->end && *p != '"') {
         if (*p == '\\') {
-            if (!escape(j, &p, &to)) return false;
+            if (!read_escape(j, &p, &to)) return false;
         } else if (j->end - p >= PS_JSON_BLOCK) {
             ps_json_block block = ps_json_look(p);
             int64_t clean = block.stop != 0 ? PS_JSON_INDEX(block.stop) : PS_JSON_BLOCK;
@@ -103,32 +103,32 @@ bool ps_json_text_rest(ps_json *j, const uint8_t *clean, ps_slice *out) {
     if (*p == '"') {
         *out = (ps_slice){j->at, (int32_t)(p - j->at)};
         j->at = p + 1;
-    } else if (!unescape(j, p, out)) {
+    } else if (!unescape_text(j, p, out)) {
         return false;
     }
     return ps_utf8_valid(out->data, out->len) || ps_json_fail(j, "a string is not valid UTF-8");
 }
 
-static const uint8_t *digits(const uint8_t *p, const uint8_t *end) {
+static const uint8_t *skip_digits(const uint8_t *p, const uint8_t *end) {
     while (p < end && *p >= '0' && *p <= '9') p++;
     return p;
 }
 
-static bool number(ps_json *j, ps_slice *out) {
+static bool read_number(ps_json *j, ps_slice *out) {
     const uint8_t *p = j->at, *end = j->end, *whole;
     if (p < end && *p == '-') p++;
     whole = p;
-    p = digits(p, end);
+    p = skip_digits(p, end);
     if (p == whole || (*whole == '0' && p - whole > 1)) return ps_json_fail(j, "no number");
     if (p < end && *p == '.') {
         const uint8_t *fraction = ++p;
-        p = digits(p, end);
+        p = skip_digits(p, end);
         if (p == fraction) return ps_json_fail(j, "a number ends after its decimal point");
     }
     if (p < end && (*p == 'e' || *p == 'E')) {
         if (++p < end && (*p == '+' || *p == '-')) p++;
         const uint8_t *exponent = p;
-        p = digits(p, end);
+        p = skip_digits(p, end);
         if (p == exponent) return ps_json_fail(j, "a number has no exponent digits");
     }
     *out = (ps_slice){j->at, (int32_t)(p - j->at)};
@@ -136,7 +136,7 @@ static bool number(ps_json *j, ps_slice *out) {
     return true;
 }
 
-static bool word(ps_json *j, const char *text, size_t len) {
+static bool read_word(ps_json *j, const char *text, size_t len) {
     if ((size_t)(j->end - j->at) < len || memcmp(j->at, text, len) != 0)
         return ps_json_fail(j, "expected a value");
     j->at += len;
@@ -152,18 +152,18 @@ bool ps_json_scalar(ps_json *j, ps_slice *out) {
         return ps_json_text(j, out);
     case 'n':
         *out = (ps_slice){NULL, 0};
-        return word(j, "null", 4);
+        return read_word(j, "null", 4);
     case 't':
         *out = (ps_slice){from, 4};
-        return word(j, "true", 4);
+        return read_word(j, "true", 4);
     case 'f':
         *out = (ps_slice){from, 5};
-        return word(j, "false", 5);
+        return read_word(j, "false", 5);
     case '{':
     case '[':
         return ps_json_fail(j, "expected a string, not an object or array");
     default:
-        return number(j, out);
+        return read_number(j, out);
     }
 }
 
@@ -284,7 +284,7 @@ static const uint8_t *write_one(uint8_t **to, const uint8_t *p, const uint8_t *e
 
 #ifdef __SSE2__
 /* A bit for each byte whose FORM is not PLAIN. */
-static uint32_t special(__m128i v) {
+static uint32_t special_mask(__m128i v) {
     __m128i found = _mm_cmpeq_epi8(_mm_min_epu8(v, _mm_set1_epi8(31)), v);
     found = _mm_or_si128(found, _mm_cmpeq_epi8(v, _mm_set1_epi8('"')));
     found = _mm_or_si128(found, _mm_cmpeq_epi8(v, _mm_set1_epi8('\\')));
@@ -300,7 +300,7 @@ uint8_t *ps_json_write(uint8_t *to, const uint8_t *text, int64_t len) {
     const uint8_t *p = text, *end = text + len;
     while (end - p >= 16) {
         __m128i v = _mm_loadu_si128((const __m128i *)p);
-        uint32_t bits = special(v);
+        uint32_t bits = special_mask(v);
         int clean = bits != 0 ? __builtin_ctz(bits) : 16;
         _mm_storeu_si128((__m128i *)to, v);
         to += clean;
@@ -309,7 +309,7 @@ uint8_t *ps_json_write(uint8_t *to, const uint8_t *text, int64_t len) {
     }
     if (end - p >= 8) {
         __m128i v = _mm_loadl_epi64((const __m128i *)p);
-        if ((special(v) & 0xFF) == 0) {
+        if ((special_mask(v) & 0xFF) == 0) {
             _mm_storel_epi64((__m128i *)to, v);
             to += 8;
             p += 8;

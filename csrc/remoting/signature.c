@@ -59,7 +59,7 @@ void ps_signer_free(ps_signer *s) {
 }
 
 /* Sends name their fields with single letters, so that the first byte mostly decides. */
-static int compare(const ps_slice *a, const ps_slice *b) {
+static int compare_slices(const ps_slice *a, const ps_slice *b) {
     int32_t len = a->len < b->len ? a->len : b->len;
     if (len > 0 && *a->data != *b->data) return *a->data - *b->data;
     int order = len ? memcmp(a->data, b->data, (size_t)len) : 0;
@@ -68,7 +68,7 @@ static int compare(const ps_slice *a, const ps_slice *b) {
 
 static int compare_names(const void *one, const void *other) {
     const ps_field *a = *(const ps_field *const *)one, *b = *(const ps_field *const *)other;
-    return compare(&a->name, &b->name);
+    return compare_slices(&a->name, &b->name);
 }
 
 /* A few, as requests have them. False: two are equal. */
@@ -76,7 +76,7 @@ static bool insert_sorted(const ps_field **fields, int32_t count) {
     for (int32_t i = 1; i < count; i++) {
         const ps_field *moved = fields[i];
         int32_t at = i, order = -1;
-        for (; at > 0 && (order = compare(&fields[at - 1]->name, &moved->name)) > 0; at--)
+        for (; at > 0 && (order = compare_slices(&fields[at - 1]->name, &moved->name)) > 0; at--)
             fields[at] = fields[at - 1];
         if (order == 0) return false;
         fields[at] = moved;
@@ -97,7 +97,7 @@ static bool sort_many(const ps_field *fields, int32_t count, const ps_field **ou
     for (int32_t i = 0; i < count; i++) out[i] = &fields[i];
     qsort(out, (size_t)count, sizeof *out, compare_names);
     for (int32_t i = 1; i < count; i++)
-        if (compare(&out[i - 1]->name, &out[i]->name) == 0) return false;
+        if (compare_slices(&out[i - 1]->name, &out[i]->name) == 0) return false;
     return true;
 }
 
@@ -129,7 +129,7 @@ typedef struct gathered {
     uint8_t data[1024];
 } gathered;
 
-static void take(gathered *g, const uint8_t *data, size_t len) {
+static void gather_bytes(gathered *g, const uint8_t *data, size_t len) {
     if (g->len + len > sizeof g->data) {
         g->good = g->good && g->with->update(&g->work, g->data, g->len);
         g->len = 0;
@@ -159,8 +159,8 @@ bool ps_signer_sign(ps_signer *s, const ps_field *fields, int32_t count, ps_slic
     g.len = 0;
     for (int32_t i = 0; i < count; i++)
         if (!is_signature(sorted[i]->name))
-            take(&g, sorted[i]->value.data, (size_t)sorted[i]->value.len);
-    take(&g, body.data, (size_t)body.len);
+            gather_bytes(&g, sorted[i]->value.data, (size_t)sorted[i]->value.len);
+    gather_bytes(&g, body.data, (size_t)body.len);
     bool good = g.good && g.with->update(&g.work, g.data, g.len) && g.with->final(sum, &g.work);
     g.work = s->si_outer;
     good = good && g.with->update(&g.work, sum, SUM) && g.with->final(sum, &g.work);

@@ -39,7 +39,7 @@
 
 /* ---- writing ---- */
 
-static int64_t encode(ps_store *s, ps_queue **queues, int32_t n, uint8_t *p) {
+static int64_t encode_ends(ps_store *s, ps_queue **queues, int32_t n, uint8_t *p) {
     int64_t len = HEAD;
     for (int32_t i = 0; i < n; i++) {
         ps_queue *q = queues[i];
@@ -74,8 +74,9 @@ int ps_ends_write_locked(ps_store *s, ps_error *e) {
     int code = bytes == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root,
                                        "no memory for the file of queue ends")
                              : 0;
-    if (code == 0) code = ps_replace_file(s->st_io, s->st_root, FILE_NAME, bytes,
-                                          encode(s, queues, n, bytes), e);
+    if (code == 0)
+        code = ps_replace_file(s->st_io, s->st_root, FILE_NAME, bytes,
+                               encode_ends(s, queues, n, bytes), e);
     free(bytes);
     free(queues);
     return code;

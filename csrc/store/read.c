@@ -38,7 +38,7 @@ struct ps_batch {
 
 /* ---- batches ---- */
 
-static int grow(ps_batch *b, int32_t room) {
+static int grow_batch(ps_batch *b, int32_t room) {
     ps_view *views = realloc(b->views, (size_t)room * sizeof *views);
     if (views != NULL) b->views = views;
     int64_t *starts = realloc(b->body_starts, (size_t)room * sizeof *starts);
@@ -52,7 +52,7 @@ static int grow(ps_batch *b, int32_t room) {
 
 ps_batch *ps_batch_new(int32_t room) {
     ps_batch *b = calloc(1, sizeof *b);
-    if (b != NULL && grow(b, room > 0 && room < 4096 ? room : 64) < 0) {
+    if (b != NULL && grow_batch(b, room > 0 && room < 4096 ? room : 64) < 0) {
         ps_batch_free(b);
         b = NULL;
     }
@@ -108,7 +108,7 @@ static int32_t batch_segment(ps_batch *b, ps_mapfile *mf) {
 int ps_batch_add(ps_batch *b, ps_mapfile *mf, const ps_record *r, int64_t queue_offset,
                  int64_t tags_code) {
     int32_t i = b->info.count;
-    if (i == b->room && grow(b, b->room * 2) < 0) return PS_E_NO_MEMORY;
+    if (i == b->room && grow_batch(b, b->room * 2) < 0) return PS_E_NO_MEMORY;
     int32_t segment = batch_segment(b, mf);
     if (segment < 0) return PS_E_NO_MEMORY;
     ps_view *v = &b->views[i];
@@ -384,7 +384,7 @@ static void walk_queue(walk *w, ps_queue *q, int64_t offset) {
 
 /* The conditions of docs/internals/format.md#reading-a-queue in their order; true when the scan is
  * to be done. */
-static bool within(ps_batch_info *b, int64_t offset) {
+static bool is_within_queue(ps_batch_info *b, int64_t offset) {
     b->next_offset = offset;
     if (b->max_offset == 0) {
         b->status = PS_GET_NO_MESSAGE_IN_QUEUE;
@@ -418,7 +418,7 @@ ps_batch *ps_read(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset
         w.code = ps_dispatch_catch_up(s, e) == PS_E_DAMAGED ? PS_E_DAMAGED : 0;
         w.b->info.min_offset = atomic_load(&q->cq_min);
         w.b->info.max_offset = atomic_load_explicit(&q->cq_max, memory_order_acquire);
-        if (within(&w.b->info, offset)) walk_queue(&w, q, offset);
+        if (is_within_queue(&w.b->info, offset)) walk_queue(&w, q, offset);
     }
     ps_mapfile_unref(w.log_file);
     ps_leave(s);
@@ -734,7 +734,7 @@ int64_t ps_offset_at(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t tim
     return at;
 }
 
-static bool reached(ps_queue *q, int64_t offset) {
+static bool is_reached(ps_queue *q, int64_t offset) {
     return q != NULL && atomic_load_explicit(&q->cq_max, memory_order_acquire) > offset;
 }
 
@@ -743,13 +743,13 @@ static int wait_news(ps_store *s, ps_topic *topic, int32_t id, int64_t offset, i
     int rc = 0;
     pthread_mutex_lock(&s->st_dispatcher.ds_news_lock);
     atomic_fetch_add(&s->st_dispatcher.ds_news_waiters, 1);
-    while (!reached(ps_topic_queue(topic, id), offset) && rc == 0 &&
+    while (!is_reached(ps_topic_queue(topic, id), offset) && rc == 0 &&
            !atomic_load(&s->st_dispatcher.ds_stopping))
         rc = pthread_cond_timedwait(&s->st_dispatcher.ds_news, &s->st_dispatcher.ds_news_lock,
                                     &until);
     atomic_fetch_sub(&s->st_dispatcher.ds_news_waiters, 1);
     pthread_mutex_unlock(&s->st_dispatcher.ds_news_lock);
-    return reached(ps_topic_queue(topic, id), offset);
+    return is_reached(ps_topic_queue(topic, id), offset);
 }
 
 int ps_wait_message(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset,
@@ -762,7 +762,7 @@ int ps_wait_message(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offs
         /* Another process writes: nothing wakes us, so look, and rest a little longer each time. */
         int64_t until = ps_monotonic_ms() + timeout_ms;
         useconds_t rest = 500;
-        while (!(code = reached(ps_topic_queue(topic, queue_id), offset)) &&
+        while (!(code = is_reached(ps_topic_queue(topic, queue_id), offset)) &&
                ps_monotonic_ms() < until && !atomic_load(&s->st_closed)) {
             usleep(rest);
             rest = rest < 20000 ? rest * 2 : rest;

@@ -453,7 +453,7 @@ static int close_over(scan *c, ps_mapfile *mf, int64_t from, int64_t to, ps_erro
 }
 
 /* The scan stopped at c->at: 1 when whole records follow, where it then stands; 0 at the end. */
-static int resume(scan *c, ps_mapfile *mf, ps_error *e) {
+static int resume_scan(scan *c, ps_mapfile *mf, ps_error *e) {
     ps_record r;
     int code = 0;
     if (!c->resumes) return 0;
@@ -490,7 +490,7 @@ static int scan_log(scan *c, ps_error *e) {
             break;
         int code = scan_file(c, mf, e);
         int64_t next = mf->mf_base + mf->mf_size;
-        if (code == 0 && c->outcome != PS_REC_OK) code = resume(c, mf, e);
+        if (code == 0 && c->outcome != PS_REC_OK) code = resume_scan(c, mf, e);
         ps_mapfile_unref(mf);
         if (code < 0) return code;
         if (code > 0) continue;
@@ -628,7 +628,7 @@ static int64_t scan_start(ps_store *s, int64_t at, int64_t end) {
 
 /* Fills the holes in one more pass over the log. What the log itself has lost is filled with units
  * of no record. */
-static int heal(scan *c, ps_error *e) {
+static int heal_queues(scan *c, ps_error *e) {
     int64_t from = holes_from(c->s), end = c->at, start = c->report->scanned_from;
     ps_rec_outcome outcome = c->outcome;
     int64_t last_start = c->last_start, last_stamp = c->last_stamp;
@@ -727,7 +727,7 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
     if (code >= 0 && abnormal) code = cut_index(s, c->index_from, c->report, e);
     if (code >= 0) code = start_index(c, e);
     if (code >= 0) code = scan_and_index(c, e);
-    if (code >= 0) code = heal(c, e);
+    if (code >= 0) code = heal_queues(c, e);
     if (code >= 0) code = settle_queues(s, e);
     if (code >= 0)
         code = cut_queues(s, c->at, c->report, "the records are beyond the end of the log", e);
@@ -816,7 +816,7 @@ int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_er
         s->st_topics.tt_shared.qs_log_before = c.queues_from > atomic_load(&s->st_log.lg_min);
         if (code == 0) code = start_index(&c, e);
         if (code == 0) code = scan_log(&c, e);
-        if (code == 0) code = heal(&c, e);
+        if (code == 0) code = heal_queues(&c, e);
         if (code == 0) {
             hide_units(s, c.at);
             code = correct_queues(s, e);

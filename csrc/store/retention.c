@@ -57,8 +57,8 @@ static bool hour_has_come(const ps_store *s, int64_t now_ms) {
     return (RULE(s, rt_when_hours) >> local.tm_hour & 1) != 0;
 }
 
-static int32_t reason(ps_store *s, int64_t now_ms, bool manual, bool immediate,
-                      ps_retention_report *out) {
+static int32_t reason_to_delete(ps_store *s, int64_t now_ms, bool manual, bool immediate,
+                                ps_retention_report *out) {
     int32_t least, most;
     disk_state(s, &least, &most);
     out->disk_percent = most;
@@ -109,7 +109,7 @@ static int clean_derived(ps_store *s, bool dry_run, ps_retention_report *out, ps
 int ps_retention_round(ps_store *s, int64_t now_ms, bool manual, bool immediate, bool dry_run,
                        ps_retention_report *out, ps_error *e) {
     *out = (ps_retention_report){.log_min = atomic_load(&s->st_log.lg_min)};
-    out->why = reason(s, now_ms, manual, immediate, out);
+    out->why = reason_to_delete(s, now_ms, manual, immediate, out);
     if (!dry_run) atomic_store(&s->st_retention.rt_disk_full, out->disk_full != 0);
     if (out->why == 0) return 0;
     int64_t size = 0;

@@ -17,7 +17,7 @@ static int32_t *place_of(const ps_tallies *t, const ps_topic *topic) {
     return &t->ta_places[at];
 }
 
-static bool grow(ps_tallies *t) {
+static bool grow_tallies(ps_tallies *t) {
     int32_t room = t->ta_room == 0 ? 16 : 2 * t->ta_room;
     ps_timer_tally *rows = realloc(t->ta_rows, (size_t)room * sizeof *rows);
     if (rows != NULL) t->ta_rows = rows;
@@ -39,7 +39,7 @@ static bool grow(ps_tallies *t) {
 }
 
 ps_timer_tally *ps_tally_of(ps_tallies *t, const ps_topic *topic) {
-    if (t->ta_count == t->ta_room && !grow(t)) return NULL;
+    if (t->ta_count == t->ta_room && !grow_tallies(t)) return NULL;
     int32_t *place = place_of(t, topic);
     if (*place == 0) {
         t->ta_rows[t->ta_count] =

@@ -132,7 +132,7 @@ static int write_file(ps_store *s, ps_error *e) {
 
 /* ---- recovery ---- */
 
-static bool stale(ps_queue *q) {
+static bool is_stale(ps_queue *q) {
     int64_t below = q->cq_topic->tp_gone_below;
     return below > 0 && ps_queue_begins_before(q, below);
 }
@@ -156,11 +156,11 @@ static bool of_another_store(ps_store *s, const ps_topic *t) {
 }
 
 /* Drops entries that this store's own queues belie; their number. */
-static int32_t disbelieve(ps_store *s, ps_queue **queues, int32_t n, ps_report *r) {
+static int32_t drop_disbelieved(ps_store *s, ps_queue **queues, int32_t n, ps_report *r) {
     int32_t count = 0;
     for (int32_t i = 0; i < n; i++) {
         ps_topic *t = queues[i]->cq_topic;
-        if (!stale(queues[i]) || !of_another_store(s, t)) continue;
+        if (!is_stale(queues[i]) || !of_another_store(s, t)) continue;
         char why[400];
         snprintf(why, sizeof why, "not believed: the queues of %s are whole", t->tp_name);
         ps_report_add(r, PS_ACTION_SKIPPED, 0, t->tp_gone_below, -1, FILE_NAME, why);
@@ -205,13 +205,13 @@ int ps_tombstones_settle(ps_store *s, int64_t *from, ps_report *r, ps_error *e) 
     int code = 0;
     int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     *from = INT64_MAX;
-    if (disbelieve(s, queues, n, r) > 0) {
+    if (drop_disbelieved(s, queues, n, r) > 0) {
         code = keep_file(s, e);
         if (code == 0) code = write_file(s, e);
     }
     for (int32_t i = 0; i < n && code == 0; i++) {
         char what[300];
-        if (!stale(queues[i])) continue;
+        if (!is_stale(queues[i])) continue;
         int64_t below = queues[i]->cq_topic->tp_gone_below, max = atomic_load(&queues[i]->cq_max);
         if (below < *from) *from = below;
         snprintf(what, sizeof what, "consumequeue/%s/%d", queues[i]->cq_topic->tp_name,
@@ -242,7 +242,7 @@ int ps_tombstones_trim(ps_store *s, int64_t end, ps_error *e) {
 void ps_tombstones_doubt(ps_store *s, ps_report *r) {
     ps_queue **queues;
     int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
-    disbelieve(s, queues, n, r);
+    drop_disbelieved(s, queues, n, r);
     free(queues);
 }
 
@@ -250,7 +250,7 @@ void ps_tombstones_hide(ps_store *s) {
     ps_queue **queues;
     int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     for (int32_t i = 0; i < n; i++) {
-        if (!stale(queues[i])) continue;
+        if (!is_stale(queues[i])) continue;
         pthread_rwlock_wrlock(&s->st_topics.tt_shared.qs_lock);
         ps_queue_forget_locked(queues[i]);
         pthread_rwlock_unlock(&s->st_topics.tt_shared.qs_lock);
