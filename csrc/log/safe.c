@@ -27,7 +27,7 @@ int64_t ps_safe_visible(const ps_safe *s) {
 }
 
 /* 1: the wait goes on. */
-static int outcome(const ps_safe *s, int64_t position, bool late) {
+static int outcome_of_wait(const ps_safe *s, int64_t position, bool late) {
     int err = atomic_load(&s->sf_errno); /* before the position, which moves no more after it */
     if (ps_safe_position(s) >= position) return 0;
     if (err != 0) return PS_E_FLUSH_FAILED;
@@ -78,7 +78,7 @@ static void end_locked(ps_wait *w, int how) {
 }
 
 /* It fails only when the counter is full: then the thread has been told already. */
-static void tell(const ps_waits *a) {
+static void tell_thread(const ps_waits *a) {
     uint64_t one = 1;
     if (write(a->wa_fd, &one, sizeof one) < 0) return;
 }
@@ -87,13 +87,13 @@ static void tell(const ps_waits *a) {
 static void end_over_locked(ps_safe *s) {
     const ps_waits *last = NULL;
     int how;
-    for (ps_wait *w = s->sf_lowest; w != NULL && (how = outcome(s, w->wt_position, false)) != 1;
-         w = s->sf_lowest) {
-        if (last != NULL && last != w->wt_waits) tell(last);
+    for (ps_wait *w = s->sf_lowest;
+         w != NULL && (how = outcome_of_wait(s, w->wt_position, false)) != 1; w = s->sf_lowest) {
+        if (last != NULL && last != w->wt_waits) tell_thread(last);
         last = w->wt_waits;
         end_locked(w, how);
     }
-    if (last != NULL) tell(last);
+    if (last != NULL) tell_thread(last);
 }
 
 void ps_safe_moved(ps_safe *s) {
@@ -115,7 +115,7 @@ void ps_safe_close(ps_safe *s) {
 
 /* ---- waiting ---- */
 
-static int explain(const ps_safe *s, int how, ps_error *e) {
+static int explain_outcome(const ps_safe *s, int how, ps_error *e) {
     int err = atomic_load(&s->sf_errno);
     if (how == PS_E_FLUSH_FAILED)
         return ps_fail(e, how, err, ps_safe_position(s), s->sf_root,
@@ -133,11 +133,11 @@ int ps_safe_block(ps_safe *s, int64_t position, int32_t timeout_ms, ps_error *e)
     int rc = 0, how;
     pthread_mutex_lock(&s->sf_lock);
     want_locked(s, position);
-    while ((how = outcome(s, position, rc != 0)) == 1)
+    while ((how = outcome_of_wait(s, position, rc != 0)) == 1)
         rc = pthread_cond_timedwait(&s->sf_done, &s->sf_lock, &until);
     s->sf_waiting--;
     pthread_mutex_unlock(&s->sf_lock);
-    return explain(s, how, e);
+    return explain_outcome(s, how, e);
 }
 
 void ps_waits_init(ps_waits *a, ps_safe *s, int fd) {
@@ -176,7 +176,7 @@ ps_wait *ps_waits_next(ps_waits *a) {
     int64_t now = ps_monotonic_ms();
     pthread_mutex_lock(&a->wa_safe->sf_lock);
     while (a->wa_oldest != NULL && a->wa_oldest->wt_deadline_ms <= now)
-        end_locked(a->wa_oldest, outcome(a->wa_safe, a->wa_oldest->wt_position, true));
+        end_locked(a->wa_oldest, outcome_of_wait(a->wa_safe, a->wa_oldest->wt_position, true));
     ps_wait *w = a->wa_over;
     if (w != NULL) a->wa_over = w->wt_newer;
     pthread_mutex_unlock(&a->wa_safe->sf_lock);
