@@ -100,57 +100,59 @@ class ConsumerOffsets:
         """Of a group, of a topic, or of both together. Records of before move no offset that comes
         after it, even if the same name is used again. Raises: StoreError."""
         async with self._writing:  # what is written meanwhile would stay
-            end = self._log_end()
-            self._take()
+            mark, end = self._take()
             self._core.delete_offsets(group, topic)
             for key in list(self._unsaved):
                 if group in (None, key[0]) and topic in (None, key[1]):
                     del self._unsaved[key]
             await asyncio.to_thread(self._metadata.offsets.delete, group, topic)
-            await self._write_taken(end)
+            await self._write_taken(mark, end)
 
     # ---- to the disk ----
 
-    def _take(self) -> None:
+    def _take(self) -> tuple[int, int]:
+        """Takes what has changed. Returned: the end of the log before and after it. Others put
+        records and move offsets meanwhile: all records up to the first are in the offsets, and
+        what the offsets rest on lies before the second."""
+        mark = self._log_end()
         for group, topic, queue, offset in self._core.take_changed_offsets():
             self._unsaved[group, topic, queue] = offset
+        return mark, self._log_end()
 
     async def persist(self) -> None:
         """Brings what changed to the disk; what could not be stays for the next time."""
         async with self._writing:
-            end = self._log_end()
-            self._take()
+            mark, end = self._take()
             if self._unsaved:
-                await self._write_taken(end)
+                await self._write_taken(mark, end)
 
-    async def _write_taken(self, end: int) -> None:
+    async def _write_taken(self, mark: int, end: int) -> None:
         rows, self._unsaved = self._unsaved, {}
         try:
-            await asyncio.to_thread(self._write, list(rows.items()), end)
+            await asyncio.to_thread(self._write, list(rows.items()), mark, end)
         except BaseException:
             self._unsaved = rows | self._unsaved
             raise
 
     def persist_now(self) -> None:
         """The same at the very end, when nothing else runs."""
-        end = self._log_end()
-        self._take()
+        mark, end = self._take()
         rows, self._unsaved = self._unsaved, {}
         if rows:
-            self._write(rows.items(), end)
+            self._write(rows.items(), mark, end)
 
     def _log_end(self) -> int:
         return self._store.info().log_max
 
-    def _write(self, rows: Iterable[tuple[tuple[str, str, int], int]], end: int) -> None:
-        """end: of the log when they were taken. What they rest on is on the disk before they are:
+    def _write(self, rows: Iterable[tuple[tuple[str, str, int], int]], mark: int, end: int) -> None:
+        """mark, end: as _take returns them. What they rest on is on the disk before they are:
         a message that was sent back, popped or brought back is not passed over after a power
         failure because its copy is gone and the offset is not."""
         if self._store.info().log_flushed < end:
             self._store.flush()
         with self._metadata.batch():
             if self.is_marked:
-                self._metadata.set_offsets_mark(end)
+                self._metadata.set_offsets_mark(mark)
             for key, offset in rows:
                 # A name that no file could hold came from a hostile client, and goes with it.
                 with contextlib.suppress(BadArgument):
