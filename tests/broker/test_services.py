@@ -343,7 +343,7 @@ def test_offsets_are_written_after_the_records_that_they_rest_on(tmp_path, small
 def test_offsets_that_could_not_be_saved_are_saved_later(s, monkeypatch):
     s.offsets.commit("readers", "orders", 0, 1)
     with monkeypatch.context() as broken:
-        broken.setattr(s.offsets, "_write", lambda rows, end: 1 / 0)
+        broken.setattr(s.offsets, "_write", lambda rows, mark, end: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             asyncio.run(s.offsets.persist())
     s.offsets.commit("readers", "orders", 1, 2)
