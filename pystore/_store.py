@@ -26,7 +26,7 @@ from pystore._results import STATUS, CleanReport, DueDelivery, PutManyResult, Pu
 from pystore.errors import BadArgument, DiskFull, StoreError, make
 from pystore.metadata import Metadata, system_topics
 from pystore.native import address_of, ffi, lib, utf8
-from pystore.properties import checked, encode_properties
+from pystore.properties import checked, encode_properties, joined, pair
 from pystore.settings import RETENTION, Settings, fill, host_bytes, refuse_unserved
 from pystore.timers import ASKING
 
@@ -418,7 +418,7 @@ class Store(Base):
     ) -> tuple[Any, list[Any]]:
         many = ffi.new("ps_put_many *")
         columns = {"bodies": column_of(bodies)}
-        common = b"" if wait else b"WAIT\x01false\x02"
+        common = b"" if wait else pair("WAIT", "false").encode()
         for name, value in (("tags", tags), ("keys", keys)):
             if isinstance(value, str):
                 common += encode_properties({name.upper(): value})
@@ -663,15 +663,15 @@ def _properties(
     """Encodes TAGS, KEYS, the properties and WAIT=false; no dict is built on the way."""
     text, pairs = "", 0
     if tags:
-        text, pairs = f"TAGS\x01{tags}\x02", 1
+        text, pairs = pair("TAGS", tags), 1
     if keys:
-        text += f"KEYS\x01{keys if isinstance(keys, str) else ' '.join(keys)}\x02"
+        text += pair("KEYS", keys if isinstance(keys, str) else " ".join(keys))
         pairs += 1
     if properties:
-        text += "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+        text += joined(properties)
         pairs += len(properties)
     if not wait:
-        text += "WAIT\x01false\x02"
+        text += pair("WAIT", "false")
         pairs += 1
     return checked(text, pairs)
 

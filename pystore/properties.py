@@ -8,9 +8,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pystore.errors import PropertiesIllegal
-from pystore.native import utf8
+from pystore.native import lib, utf8
 
-__all__ = ["checked", "encode_properties", "parse_properties"]
+__all__ = ["NAME_END", "PROPERTY_END", "checked", "encode_properties", "is_joined", "joined",
+           "pair", "parse_properties"]  # fmt: skip
+
+#: What ends a name, and what ends a value.
+NAME_END, PROPERTY_END = chr(lib.PS_NAME_SEPARATOR), chr(lib.PS_PROPERTY_SEPARATOR)
+
+
+def pair(name: str, value: object) -> str:
+    """One property as text, for callers that join several and look at all of them at the end."""
+    return f"{name}{NAME_END}{value}{PROPERTY_END}"
+
+
+def joined(properties: Mapping[str, str]) -> str:
+    """All of them as text; is_joined tells whether their separators are right."""
+    return "".join([f"{name}{NAME_END}{value}{PROPERTY_END}"
+                    for name, value in properties.items()])  # fmt: skip
+
+
+def is_joined(text: str, pairs: int) -> bool:
+    """Whether a text of so many properties holds no separator within one."""
+    return text.count(NAME_END) == pairs and text.count(PROPERTY_END) == pairs
 
 
 def parse_properties(raw: bytes) -> dict[str, str]:
@@ -21,8 +41,8 @@ def parse_properties(raw: bytes) -> dict[str, str]:
     (docs/internals/format.md#properties).
     """
     found = {}
-    for part in raw.decode("utf-8", "replace").split("\x02"):
-        name, separator, value = part.partition("\x01")
+    for part in raw.decode("utf-8", "replace").split(PROPERTY_END):
+        name, separator, value = part.partition(NAME_END)
         if separator and name and value:
             found[name] = value
     return found
@@ -34,12 +54,11 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     Raises: PropertiesIllegal when a name or value holds a separator, 0x01 or 0x02. Lengths and
     empty names are the store's own check.
     """
-    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
-    return checked(text, len(properties))
+    return checked(joined(properties), len(properties))
 
 
 def checked(text: str, pairs: int) -> bytes:
-    """The joined text of so many pairs as bytes: two counts find any separator too many."""
-    if text.count("\x01") != pairs or text.count("\x02") != pairs:
+    """The joined text of so many pairs as bytes. Raises: PropertiesIllegal."""
+    if not is_joined(text, pairs):
         raise PropertiesIllegal("a property contains a separator (0x01 or 0x02)")
     return utf8(text, "a property")

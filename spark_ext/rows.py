@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pystore.javahash import java_hash
+from pystore.properties import NAME_END, PROPERTY_END, pair
 from spark_ext.errors import BadSchema, SinkError, nearest
 from spark_ext.options import QUEUE_ID_MAX
 
@@ -52,7 +53,7 @@ TOPIC = r"^[%|a-zA-Z0-9_-]+$"
 TOPIC_MAX = 127
 PROPERTIES_MAX = 32767 - 512  # what delays and brokers add must fit too
 BODY_MAX = 4 << 20
-CONTROL = "[\x01\x02]"
+CONTROL = f"[{NAME_END}{PROPERTY_END}]"
 #: Written from columns of their own, or about the copy that was read.
 OWN_NAMES = (
     "TAGS", "KEYS", "SPARK_JOB", "SPARK_BATCH", "SPARK_PARTITION", "SPARK_ROW", "SPARK_ATTEMPT",
@@ -106,9 +107,9 @@ class Stamper:
         self.partition = partition
         self.rows = 0
         self.stamp = (
-            f"SPARK_JOB\x01{job}\x02SPARK_BATCH\x01{batch}\x02SPARK_PARTITION\x01{partition}\x02"
-            "SPARK_ROW\x01"
-        )
+            pair("SPARK_JOB", job) + pair("SPARK_BATCH", batch)
+            + pair("SPARK_PARTITION", partition) + "SPARK_ROW" + NAME_END
+        )  # fmt: skip
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Makes the messages of a batch. Raises: SinkError naming the row that cannot be one."""
@@ -202,7 +203,7 @@ class Stamper:
 
         values = values.cast(pa.string())
         self._refuse(pc.match_substring_regex(values, CONTROL), f"{name} contains 0x01 or 0x02")
-        entry = pc.binary_join_element_wise(f"{name}\x01", values, "\x02", "")
+        entry = pc.binary_join_element_wise(name + NAME_END, values, PROPERTY_END, "")
         empty = pc.fill_null(pc.equal(pc.binary_length(values), 0), True)
         return pc.if_else(empty, "", entry)
 

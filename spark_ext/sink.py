@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
 )
 
 from pystore.files import FILE_MODE, make_folders, new_file
+from pystore.properties import NAME_END, PROPERTY_END, pair
 from spark_ext.errors import SinkError
 from spark_ext.ledger import CommitEntry, Ledger, Stamp, stamps_since
 from spark_ext.options import WriteOptions
@@ -327,8 +328,9 @@ def _put_level(
         # the last, as at a broker.
         target, level = _DELAY_TOPIC, min(level, len(store.settings.delay_levels_ms))
         real = queue.cast(pa.string()).cast(pa.binary())
-        head = f"DELAY\x01{level}\x02REAL_TOPIC\x01{topic}\x02REAL_QID\x01".encode()
-        properties = pc.binary_join_element_wise(properties, head, real, b"\x02", b"")
+        head = pair("DELAY", level) + pair("REAL_TOPIC", topic) + "REAL_QID" + NAME_END
+        end = PROPERTY_END.encode()
+        properties = pc.binary_join_element_wise(properties, head.encode(), real, end, b"")
         queue = pa.array([level - 1] * some.num_rows, pa.int32())
     now = int(time.time() * 1000)
     store.put_many(

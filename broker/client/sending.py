@@ -21,6 +21,7 @@ from broker.client.records import BATCH_ITEM, encode_batch
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import BINARY, Command
 from broker.remoting.mqjson import MessageQueue
+from pystore.properties import is_joined, joined, pair
 
 __all__ = [
     "COMPRESSIONS", "PROTOCOL_PROPERTIES", "RETRY_CODES", "Answer", "PreparedSend", "SendRules",
@@ -174,8 +175,8 @@ def fixed_fields(rules: SendRules, topic: str, queue: MessageQueue, batch: bool)
     }  # fmt: skip
 
 
-#: What follows the unique key in the properties of a message that has nothing of its own.
-_PLAIN = "\x02WAIT\x01true\x02"
+#: What follows UNIQ_KEY in the properties of a message that has nothing of its own.
+_PLAIN = pair("WAIT", "true")
 
 
 def properties_of(message: Message, key: str) -> str:
@@ -183,21 +184,21 @@ def properties_of(message: Message, key: str) -> str:
     if not (message.tags or message.keys or message.properties or message.delay_level) and (
         message.wait_stored is True and not message.waits
     ):
-        return f"UNIQ_KEY\x01{key}{_PLAIN}"
+        return pair("UNIQ_KEY", key) + _PLAIN
     _check_types(message)
-    text = f"UNIQ_KEY\x01{key}\x02WAIT\x01{'true' if message.wait_stored else 'false'}\x02"
+    text = pair("UNIQ_KEY", key) + pair("WAIT", "true" if message.wait_stored else "false")
     count = 2
     if message.tags:
-        text += f"TAGS\x01{message.tags}\x02"
+        text += pair("TAGS", message.tags)
         count += 1
     if message.keys:
         keys = message.keys
-        text += f"KEYS\x01{keys if isinstance(keys, str) else ' '.join(keys)}\x02"
+        text += pair("KEYS", keys if isinstance(keys, str) else " ".join(keys))
         count += 1
     if message.delay_level:
         if message.delay_level < 0:
             raise InvalidMessage(f"delay_level {message.delay_level} is negative; 0 means at once")
-        text += f"DELAY\x01{message.delay_level}\x02"
+        text += pair("DELAY", message.delay_level)
         count += 1
     if message.deliver_at_ms is not None or message.delay is not None:
         text += _time_of(message)
@@ -213,7 +214,7 @@ def properties_of(message: Message, key: str) -> str:
                     f"the property {name} belongs to the protocol; use the fields of Message, or"
                     " another name"
                 )
-            text += f"{name}\x01{value}\x02"
+            text += pair(name, value)
         count += len(message.properties)
     return checked_properties(text, count)
 
@@ -222,18 +223,18 @@ def _time_of(message: Message) -> str:
     """Makes the property that asks for the message's time. Raises: InvalidMessage."""
     delay = message.delay
     if delay is None:
-        return f"TIMER_DELIVER_MS\x01{message.deliver_at_ms}\x02"
+        return pair("TIMER_DELIVER_MS", message.deliver_at_ms)
     if message.deliver_at_ms is not None or message.delay_level:
         raise InvalidMessage("give one of delay, deliver_at_ms and delay_level: each names a time")
     if isinstance(delay, timedelta):
-        return f"TIMER_DELAY_MS\x01{delay // timedelta(milliseconds=1)}\x02"
+        return pair("TIMER_DELAY_MS", delay // timedelta(milliseconds=1))
     if not isinstance(delay, datetime):
         raise InvalidMessage(
             f"delay of the message is {type(delay).__name__}, not timedelta or datetime"
         )
     if delay.tzinfo is None:
         raise InvalidMessage("delay is a datetime without a time zone: give it one, as UTC")
-    return f"TIMER_DELIVER_MS\x01{(delay - _EPOCH) // timedelta(milliseconds=1)}\x02"
+    return pair("TIMER_DELIVER_MS", (delay - _EPOCH) // timedelta(milliseconds=1))
 
 
 def _check_types(message: Message) -> None:
@@ -264,13 +265,12 @@ def _wrong(name: str, value: object, wanted: str) -> InvalidMessage:
 
 def encoded(properties: Mapping[str, str]) -> str:
     """Encodes properties in the form of the wire. Raises: InvalidMessage."""
-    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
-    return checked_properties(text, len(properties))
+    return checked_properties(joined(properties), len(properties))
 
 
 def checked_properties(text: str, count: int) -> str:
     """count: of the pairs in it. Raises: InvalidMessage."""
-    if text.count("\x01") != count or text.count("\x02") != count:
+    if not is_joined(text, count):
         raise InvalidMessage("a property, tag or key holds one of the characters 0x01 and 0x02")
     if len(text) > PROPERTIES_MAX or (
         len(text) * 3 > PROPERTIES_MAX and len(text.encode("utf-8", "replace")) > PROPERTIES_MAX
@@ -445,7 +445,7 @@ def _cut_any(
 def _batch_of(
     topic: str, wait: bool, body: bytes, keys: list[str], rules: SendRules
 ) -> PreparedSend:
-    properties = f"WAIT\x01{'true' if wait else 'false'}\x02"
+    properties = pair("WAIT", "true" if wait else "false")
     code = RequestCode.SEND_BATCH_MESSAGE
     return PreparedSend(rules, topic, properties, body, keys, code=code, batch=True)
 

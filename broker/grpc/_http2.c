@@ -341,7 +341,7 @@ static PyObject *sends_read(PyObject *self, PyObject *args) {
     ps_h2_text host;
     ps_h2_message m;
     if (!PyArg_ParseTuple(args, "y#s#", &data, &len, &host.data, &host_len)) return NULL;
-    host.len = host_len <= PS_H2_PROPERTIES_MAX ? (int32_t)host_len : 0;
+    host.len = host_len <= PS_PROPERTIES_MAX ? (int32_t)host_len : 0;
     if (host.len == 0 ||
         !ps_h2_message_read((const uint8_t *)data, len, &((sends *)self)->limits, host, &m))
         Py_RETURN_NONE;

@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/crc.h"
 #include "base/error.h"
+#include "format/property.h"
 
 #ifdef PS_DEBUG
 #include <assert.h>
@@ -366,8 +367,8 @@ static int properties_measure(ps_draft *d, const char **why) {
     }
     int32_t total = encoded_len(d->properties, d->properties_len);
     total += encoded_len(d->extra, d->extra_len);
-    if (d->tags_len > 0) total += TEXT_LEN("TAGS") + 2 + (int32_t)d->tags_len;
-    if (d->keys_len > 0) total += TEXT_LEN("KEYS") + 2 + (int32_t)d->keys_len;
+    if (d->tags_len > 0) total += TEXT_LEN("TAGS") + PS_PROPERTY_FIXED + (int32_t)d->tags_len;
+    if (d->keys_len > 0) total += TEXT_LEN("KEYS") + PS_PROPERTY_FIXED + (int32_t)d->keys_len;
     if (d->prop_crc) total += PS_PROP_CRC_LEN;
     if (total > PS_PROPERTIES_MAX) {
         return refuse(why, PS_E_PROPERTIES_SIZE_EXCEEDED, "the properties exceed 32767 bytes");
@@ -418,11 +419,6 @@ int ps_draft_measure(ps_draft *d, int64_t max_message_size, const char **why) {
     return 0;
 }
 
-static inline uint8_t *bytes_put(uint8_t *w, const uint8_t *from, int64_t len) {
-    if (len > 0) memcpy(w, from, (size_t)len);
-    return w + len;
-}
-
 static inline uint8_t *host_put(uint8_t *w, const uint8_t *host, int32_t len) {
     if (len == PS_HOST_V4) {
         memcpy(w, host, PS_HOST_V4);
@@ -432,30 +428,13 @@ static inline uint8_t *host_put(uint8_t *w, const uint8_t *host, int32_t len) {
     return w + len;
 }
 
-static inline uint8_t *property_put(uint8_t *w, const char name[4], const uint8_t *value,
-                                    int64_t len) {
-    memcpy(w, name, 4);
-    w[4] = PS_NAME_SEPARATOR;
-    w = bytes_put(w + 5, value, len);
-    *w = PS_PROPERTY_SEPARATOR;
-    return w + 1;
-}
-
-static inline uint8_t *encoded_put(uint8_t *w, const uint8_t *encoded, int64_t len) {
-    if (len == 0) return w;
-    w = bytes_put(w, encoded, len);
-    if (encoded[len - 1] != PS_PROPERTY_SEPARATOR) *w++ = PS_PROPERTY_SEPARATOR;
-    return w;
-}
-
 static void prop_crc_put(uint8_t *p, int32_t size, const uint8_t head[PS_HEAD_LEN]) {
     uint8_t *w = p + size - PS_PROP_CRC_LEN;
     uint32_t crc = ps_crc32(0, head, PS_HEAD_LEN);
     crc = ps_crc32(crc, p + PS_HEAD_LEN, (size_t)(size - PS_HEAD_LEN - PS_PROP_CRC_LEN));
-    memcpy(w, CRC_NAME, TEXT_LEN(CRC_NAME));
-    w[TEXT_LEN(CRC_NAME)] = PS_NAME_SEPARATOR;
-    crc_digits_put(w + TEXT_LEN(CRC_NAME) + 1, crc & SIGN_MASK);
-    w[PS_PROP_CRC_LEN - 1] = PS_PROPERTY_SEPARATOR;
+    w = ps_property_begin(w, CRC_NAME, TEXT_LEN(CRC_NAME));
+    crc_digits_put(w, crc & SIGN_MASK);
+    ps_property_end(w + CRC_DIGITS);
 }
 
 void ps_draft_write(const ps_draft *d, uint8_t *p, int64_t queue_offset, int64_t physical_offset,
@@ -479,16 +458,16 @@ void ps_draft_write(const ps_draft *d, uint8_t *p, int64_t queue_offset, int64_t
     be32_put(w + PS_LATE_RECONSUME_TIMES, (uint32_t)d->reconsume_times);
     be64_put(w + PS_LATE_PREPARED_OFFSET, (uint64_t)d->prepared_transaction_offset);
     be32_put(w + PS_LATE_BODY_LEN, (uint32_t)d->body_len);
-    w = bytes_put(w + PS_LATE_BODY, d->body, d->body_len);
+    w = ps_bytes_put(w + PS_LATE_BODY, d->body, d->body_len);
     if (d->v2) *w++ = (uint8_t)(d->topic_len >> 8);
     *w++ = (uint8_t)d->topic_len;
-    w = bytes_put(w, d->topic, d->topic_len);
+    w = ps_bytes_put(w, d->topic, d->topic_len);
     be16_put(w, (uint16_t)d->properties_total);
     w += 2;
-    if (d->tags_len > 0) w = property_put(w, "TAGS", d->tags, d->tags_len);
-    if (d->keys_len > 0) w = property_put(w, "KEYS", d->keys, d->keys_len);
-    w = encoded_put(w, d->properties, d->properties_len);
-    w = encoded_put(w, d->extra, d->extra_len);
+    if (d->tags_len > 0) w = ps_property_put(w, "TAGS", d->tags, d->tags_len);
+    if (d->keys_len > 0) w = ps_property_put(w, "KEYS", d->keys, d->keys_len);
+    w = ps_properties_copy(w, d->properties, d->properties_len);
+    w = ps_properties_copy(w, d->extra, d->extra_len);
     ps_check(w + (d->prop_crc ? PS_PROP_CRC_LEN : 0) == p + d->size);
     if (d->prop_crc) prop_crc_put(p, d->size, head);
     /* Size and magic come last: another process that follows the end of the log through its own

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "format/property.h"
 #include "format/utf8.h"
 
 #define USER_MAX 1024
@@ -195,16 +196,24 @@ static bool is_within(const draft *d, const ps_h2_limits *limits) {
 
 /* ---- properties ---- */
 
-static bool put(ps_h2_message *m, const char *text, int32_t len) {
-    if (len > PS_H2_PROPERTIES_MAX - m->properties_len) return false;
-    if (len > 0) memcpy(m->properties + m->properties_len, text, (size_t)len);
-    m->properties_len += len;
+/* Room for so many bytes more; NULL: they do not fit. */
+static uint8_t *room_for(ps_h2_message *m, int64_t len) {
+    if (len > PS_PROPERTIES_MAX - m->properties_len) return NULL;
+    uint8_t *to = (uint8_t *)m->properties + m->properties_len;
+    m->properties_len += (int32_t)len;
+    return to;
+}
+
+static bool put_pair(ps_h2_message *m, ps_h2_text name, ps_h2_text value) {
+    uint8_t *to = room_for(m, (int64_t)name.len + value.len + PS_PROPERTY_FIXED);
+    if (to == NULL) return false;
+    to = ps_bytes_put(ps_property_begin(to, name.data, name.len), value.data, value.len);
+    ps_property_end(to);
     return true;
 }
 
 static bool put_property(ps_h2_message *m, const char *name, ps_h2_text value) {
-    return put(m, name, (int32_t)strlen(name)) && put(m, "\x01", 1) &&
-           put(m, value.data, value.len) && put(m, "\x02", 1);
+    return put_pair(m, (ps_h2_text){name, (int32_t)strlen(name)}, value);
 }
 
 static bool put_number(ps_h2_message *m, const char *name, int64_t value) {
@@ -214,28 +223,34 @@ static bool put_number(ps_h2_message *m, const char *name, int64_t value) {
 }
 
 static bool put_keys(ps_h2_message *m, const draft *d) {
+    static const char name[] = "KEYS";
+    int32_t begin = m->properties_len;
     ps_proto_reader r = ps_proto_reader_of(d->system.data, d->system.len);
     ps_proto_field f;
-    bool first = true, fits = true;
-    while (fits && r.at < r.end && ps_proto_next(&r, &f)) {
+    while (r.at < r.end && ps_proto_next(&r, &f)) {
         if (f.number != 2) continue;
-        fits = put(m, first ? "KEYS\x01" : " ", first ? 5 : 1) &&
-               put(m, (const char *)f.data, (int32_t)f.len);
-        first = false;
+        bool first = m->properties_len == begin;
+        uint8_t *to = room_for(m, f.len + (first ? (int64_t)sizeof name : 1));
+        if (to == NULL) return false;
+        if (first) to = ps_property_begin(to, name, sizeof name - 1);
+        else *to++ = ' ';
+        ps_bytes_put(to, f.data, f.len);
     }
-    return fits && (first || put(m, "\x02", 1));
+    if (m->properties_len == begin) return true;
+    uint8_t *to = room_for(m, 1);
+    if (to != NULL) ps_property_end(to);
+    return to != NULL;
 }
 
 static bool put_user(ps_h2_message *m, const draft *d) {
     bool fits = true;
     for (const user_property *p = d->user; p < d->user + d->user_count && fits; p++)
-        fits = put(m, p->name.data, p->name.len) && put(m, "\x01", 1) &&
-               put(m, p->value.data, p->value.len) && put(m, "\x02", 1);
+        fits = put_pair(m, p->name, p->value);
     return fits;
 }
 
 static bool put_half(ps_h2_message *m, const draft *d) {
-    return put(m, "TRAN_MSG\x01true\x02", 14) &&
+    return put_property(m, "TRAN_MSG", (ps_h2_text){"true", 4}) &&
            (!d->recovers || put_number(m, "CHECK_IMMUNITY_TIME_IN_SECONDS",
                                        d->recovery.seconds));
 }

@@ -5,10 +5,9 @@
 #ifndef PS_HTTP2_MESSAGE_H
 #define PS_HTTP2_MESSAGE_H
 
+#include "format/layout.h"
 #include "http2/names.h"
 #include "http2/proto.h"
-
-#define PS_H2_PROPERTIES_MAX 32767
 
 /* MessageType. */
 #define PS_H2_NORMAL 1
@@ -33,7 +32,7 @@ typedef struct ps_h2_message { /* texts are borrowed */
     const uint8_t *body;
     int64_t body_len, born_ms;
     int32_t properties_len;
-    char properties[PS_H2_PROPERTIES_MAX];
+    char properties[PS_PROPERTIES_MAX];
 } ps_h2_message;
 
 /* host: of the client, for a message that names none. False: something about it is wrong. */

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "format/property.h"
 #include "remoting/access.h"
 #include "remoting/halves.h"
 #include "remoting/dedup.h"
@@ -30,7 +31,9 @@ static bool encode_extra(ps_core *c, const ps_core_conf *conf) {
     c->co_extra = malloc(room);
     c->co_region = strdup(conf->region);
     if (c->co_extra == NULL || c->co_region == NULL) return false;
-    c->co_extra_len = snprintf(c->co_extra, room, "MSG_REGION\1%s\2TRACE_ON\1%s\2CLUSTER\1%s\2",
+    c->co_extra_len = snprintf(c->co_extra, room, 
+                               PS_PROPERTY("MSG_REGION", "%s") PS_PROPERTY("TRACE_ON", "%s")
+                                   PS_PROPERTY("CLUSTER", "%s"),
                                conf->region, conf->trace_on ? "true" : "false", conf->cluster);
     return true;
 }

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "format/property.h"
 #include "remoting/json.h"
 #include "remoting/pops.h"
 
@@ -76,10 +77,10 @@ typedef struct record {
 
 /* After the body, the properties. */
 static void put_properties(const ps_core *c, record *x, const ps_popped_row *r, int64_t at) {
-    uint8_t *to = put_named(x->properties, "TIMER_DELIVER_MS\1", x->deliver_ms);
-    to = put_text(to, "\2UNIQ_KEY\1");
+    uint8_t *to = ps_property_put_number(x->properties, "TIMER_DELIVER_MS", x->deliver_ms);
+    to = ps_property_begin(to, "UNIQ_KEY", 8);
     to = put_unique(c, to, r, at, strcmp(x->tag, "ck") == 0 ? "ck" : "ack");
-    x->end = put_text(put_text(put_text(to, "\2TAGS\1"), x->tag), "\2");
+    x->end = ps_property_put(ps_property_end(to), "TAGS", x->tag, (int64_t)strlen(x->tag));
 }
 
 static int put_record(ps_core *c, const record *x, int32_t revive_queue, ps_error *e) {

@@ -5,22 +5,17 @@
 #include <string.h>
 
 #include "base/bytes.h"
-#include "format/record.h"
+#include "format/property.h"
 #include "remoting/pops.h"
 
 #define ELEMENT_MAX 64 /* bytes that an element of the two lists takes, beside its offsets */
 #define NUMBER_MAX 24
 #define HANDLE "POP_CK"
 
-static uint8_t *put_bytes(uint8_t *to, const void *from, int64_t len) {
-    if (len > 0) memcpy(to, from, (size_t)len);
-    return to + len;
-}
-
 static uint8_t *put_number(uint8_t *to, int64_t value) {
     char number[NUMBER_MAX];
     ps_slice text = ps_slice_of_number(value, number);
-    return put_bytes(to, text.data, text.len);
+    return ps_bytes_put(to, text.data, text.len);
 }
 
 /* ---- lists ---- */
@@ -84,7 +79,7 @@ static int32_t put_handle(const ps_core *c, const ps_pop_found *found, const ps_
         to = put_number(to, before[i]);
         *to++ = ' ';
     }
-    to = put_bytes(to, c->co_broker, (int64_t)strlen(c->co_broker));
+    to = ps_bytes_put(to, c->co_broker, (int64_t)strlen(c->co_broker));
     *to++ = ' ';
     to = put_number(to, b->queue_id);
     *to++ = ' ';
@@ -99,22 +94,15 @@ static bool is_handle(const ps_property *p) {
 /* The properties but for POP_CK, then that. `to` NULL: only how long they are. */
 static int64_t put_properties(const uint8_t *props, int32_t len, const uint8_t *handle,
                               int32_t handle_len, uint8_t *to) {
-    int64_t all = (int64_t)strlen(HANDLE) + handle_len + 2;
+    int64_t all = (int64_t)strlen(HANDLE) + handle_len + PS_PROPERTY_FIXED;
     ps_property p;
     for (int32_t at = 0; ps_property_next(props, len, &at, &p);) {
         if (is_handle(&p)) continue;
-        all += p.name_len + p.value_len + 2;
+        all += p.name_len + p.value_len + PS_PROPERTY_FIXED;
         if (to == NULL) continue;
-        to = put_bytes(to, p.name, p.name_len);
-        *to++ = 1;
-        to = put_bytes(to, p.value, p.value_len);
-        *to++ = 2;
+        to = ps_property_copy(to, &p);
     }
-    if (to == NULL) return all;
-    to = put_bytes(to, HANDLE, (int64_t)strlen(HANDLE));
-    *to++ = 1;
-    to = put_bytes(to, handle, handle_len);
-    *to = 2;
+    if (to != NULL) ps_property_put(to, HANDLE, handle, handle_len);
     return all;
 }
 
@@ -142,18 +130,18 @@ static int64_t put_record(const shown_as *s, const ps_pop_batch *b, const ps_bat
     int64_t size = body_end + (wide ? 2 : 1) + s->topic_len + 2 + len;
     if (to == NULL) return size;
     uint8_t *begin = to;
-    to = put_bytes(to, record, body_end);
+    to = ps_bytes_put(to, record, body_end);
     be32_put(begin + PS_AT_SIZE, (uint32_t)size);
     be32_put(begin + PS_AT_MAGIC, wide ? PS_MAGIC_V2 : PS_MAGIC_V1);
     if (wide) *to++ = (uint8_t)(s->topic_len >> 8);
     *to++ = (uint8_t)s->topic_len;
-    to = put_bytes(to, s->topic, s->topic_len);
+    to = ps_bytes_put(to, s->topic, s->topic_len);
     be16_put(to, (uint16_t)len);
     to += 2;
     if (fits)
         put_properties(props, v->properties_len, s->handle, handle_len, to);
     else
-        put_bytes(to, props, len);
+        ps_bytes_put(to, props, len);
     return size;
 }
 

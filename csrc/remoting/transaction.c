@@ -13,9 +13,10 @@
 #include <string.h>
 #include <time.h>
 
+#include "format/property.h"
 #include "remoting/halves.h"
 
-#define OP_PROPERTIES "WAIT\1true\2TAGS\1d\2"
+#define OP_PROPERTIES PS_PROPERTY("WAIT", "true") PS_PROPERTY("TAGS", "d")
 #define OPS_MAX (1 << 20) /* bytes of ops that could not be written; then decisions are refused */
 #define OP_TEXT 24
 
@@ -134,15 +135,10 @@ static bool put_text(ps_buffer *b, const void *text, int64_t len) {
 }
 
 bool ps_tx_with_checks(ps_core *c, const ps_record *r, int32_t checks) {
-    static const char name[] = "TRANSACTION_CHECK_TIMES\1";
-    char number[24];
-    uint8_t added[sizeof name + sizeof number];
-    ps_slice text = ps_slice_of_number(checks, number);
-    memcpy(added, name, sizeof name - 1);
-    memcpy(added + sizeof name - 1, text.data, (size_t)text.len);
-    added[sizeof name - 1 + (size_t)text.len] = PS_PROPERTY_SEPARATOR;
+    uint8_t added[48];
+    uint8_t *end = ps_property_put_number(added, "TRANSACTION_CHECK_TIMES", checks);
     ps_placement p = {.properties = {r->properties, r->properties_len},
-                      .add = {added, (int64_t)sizeof name + text.len}};
+                      .add = {added, end - added}};
     c->co_props.len = 0;
     uint8_t *to = ps_buffer_room(&c->co_props, ps_place_room(&p));
     if (to == NULL) return false;

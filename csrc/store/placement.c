@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-#define NUMBER_MAX 20 /* digits of an int64 */
+#include "format/property.h"
+
 /* Names, separators and numbers that a placement adds, at most. */
 #define ADDED_MAX 128
 
@@ -61,39 +62,12 @@ static bool goes(const ps_placement *p, const ps_property *each) {
            (!p->half && p->timed && is_one_of(each, OF_TIMED));
 }
 
-static uint8_t *put(uint8_t *to, const void *data, int64_t len) {
-    if (len > 0) memcpy(to, data, (size_t)len);
-    return to + len;
-}
-
-static uint8_t *put_property(uint8_t *to, const char *name, const uint8_t *value, int64_t len) {
-    to = put(to, name, (int64_t)strlen(name));
-    *to++ = PS_NAME_SEPARATOR;
-    to = put(to, value, len);
-    *to++ = PS_PROPERTY_SEPARATOR;
-    return to;
-}
-
-/* number: not negative. */
-static uint8_t *put_number(uint8_t *to, const char *name, int64_t number) {
-    uint8_t digits[NUMBER_MAX];
-    int at = NUMBER_MAX;
-    do {
-        digits[--at] = (uint8_t)('0' + number % 10);
-        number /= 10;
-    } while (number > 0);
-    return put_property(to, name, digits + at, NUMBER_MAX - at);
-}
-
 static uint8_t *put_kept(const ps_placement *p, uint8_t *to) {
     ps_property each;
     int32_t at = 0;
     while (ps_property_next(p->properties.data, (int32_t)p->properties.len, &at, &each)) {
         if (goes(p, &each)) continue;
-        to = put(to, each.name, each.name_len);
-        *to++ = PS_NAME_SEPARATOR;
-        to = put(to, each.value, each.value_len);
-        *to++ = PS_PROPERTY_SEPARATOR;
+        to = ps_property_copy(to, &each);
     }
     return to;
 }
@@ -107,22 +81,22 @@ int64_t ps_place_properties(const ps_placement *p, uint8_t *to) {
     uint8_t *start = to;
     bool plain = p->drop.len == 0 && p->add.len == 0 && !p->restamped && !p->pop;
     if (plain && !waits(p)) {
-        to = put(to, p->properties.data, p->properties.len);
+        to = ps_bytes_put(to, p->properties.data, p->properties.len);
         if (to > start && to[-1] != PS_PROPERTY_SEPARATOR && p->stamp.len > 0)
-            *to++ = PS_PROPERTY_SEPARATOR;
+            to = ps_property_end(to);
     } else {
         to = put_kept(p, to);
     }
-    to = put(to, p->add.data, p->add.len);
-    to = put(to, p->stamp.data, p->stamp.len);
+    to = ps_bytes_put(to, p->add.data, p->add.len);
+    to = ps_bytes_put(to, p->stamp.data, p->stamp.len);
     if (p->half && p->uniq.len > 0)
-        to = put_property(to, "__transactionId__", p->uniq.data, p->uniq.len);
+        to = ps_property_put(to, "__transactionId__", p->uniq.data, p->uniq.len);
     if (!p->half && p->level > 0)
-        to = put_number(to, "DELAY", p->level);
-    if (!p->half && p->timed) to = put_number(to, "TIMER_OUT_MS", p->out_ms);
+        to = ps_property_put_number(to, "DELAY", p->level);
+    if (!p->half && p->timed) to = ps_property_put_number(to, "TIMER_OUT_MS", p->out_ms);
     if (waits(p)) {
-        to = put_property(to, "REAL_TOPIC", p->topic.data, p->topic.len);
-        to = put_number(to, "REAL_QID", p->queue_id);
+        to = ps_property_put(to, "REAL_TOPIC", p->topic.data, p->topic.len);
+        to = ps_property_put_number(to, "REAL_QID", p->queue_id);
     }
     return to - start;
 }

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "files/replace.h"
+#include "format/property.h"
 #include "store/deliver.h"
 #include "store/timertally.h"
 #include "timers/pending.h"
@@ -449,12 +450,12 @@ static bool compose(ps_timers *t, const ps_record *r, ps_text add, ps_text *out)
 }
 
 /* What upstream adds: when it began to wait, and when it ended. */
-static ps_text waited(const ps_timers *t, const ps_record *r, int64_t now, char *to, size_t room) {
+static ps_text waited(const ps_timers *t, const ps_record *r, int64_t now, uint8_t *room) {
     int64_t p_ms = t->tm_store->st_timer_rules.precision_ms;
-    int len = snprintf(to, room, "TIMER_ENQUEUE_MS\1%lld\2TIMER_DEQUEUE_MS\1%lld\2",
-                       (long long)(r->store_timestamp - r->store_timestamp % p_ms),
-                       (long long)now);
-    return (ps_text){(const uint8_t *)to, len};
+    int64_t began = r->store_timestamp - r->store_timestamp % p_ms;
+    uint8_t *to = ps_property_put_number(room, "TIMER_ENQUEUE_MS", began);
+    to = ps_property_put_number(to, "TIMER_DEQUEUE_MS", now);
+    return (ps_text){room, to - room};
 }
 
 static int deliver_one(ps_timers *t, const ps_pending_entry *x, int64_t now, ps_timer_round *out,
@@ -463,7 +464,7 @@ static int deliver_one(ps_timers *t, const ps_pending_entry *x, int64_t now, ps_
     const ps_record *r = &record.r;
     ps_topic *topic;
     ps_text properties;
-    char added[96];
+    uint8_t added[96];
     int32_t queue_id;
     int64_t out_ms, due = 0;
     int code = 0;
@@ -472,7 +473,7 @@ static int deliver_one(ps_timers *t, const ps_pending_entry *x, int64_t now, ps_
         !is_due(t, &record, &out_ms, &due)) {
         code = ps_deliver_skip(t->tm_store, t->tm_queue, ps_pending_offset(x->id), &out->skipped,
                                e);
-    } else if (!compose(t, r, waited(t, r, now, added, sizeof added), &properties)) {
+    } else if (!compose(t, r, waited(t, r, now, added), &properties)) {
         code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a timer");
     } else {
         code = ps_deliver(t->tm_store, r, properties, topic, queue_id, &out->end, e);
@@ -541,15 +542,15 @@ static int64_t first_since(ps_timers *t, int64_t before_ms) {
 /* As upstream rolls: the same message once more, which takes the place of this one when it is
  * read. */
 static int roll_one(ps_timers *t, const timer_record *x, ps_error *e) {
-    char added[48];
+    uint8_t added[48];
     int64_t times = 0, end;
     const ps_record *r = &x->r;
     const ps_property *said = &x->words.roll_times;
     ps_text properties;
     if (!ps_timer_number(said->value, said->value_len, &times) || times < 0 || times == INT64_MAX)
         times = 0;
-    int len = snprintf(added, sizeof added, "TIMER_ROLL_TIMES\1%lld\2", (long long)times + 1);
-    if (!compose(t, r, (ps_text){(const uint8_t *)added, len}, &properties))
+    uint8_t *to = ps_property_put_number(added, "TIMER_ROLL_TIMES", times + 1);
+    if (!compose(t, r, (ps_text){added, to - added}, &properties))
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a timer");
     return ps_deliver(t->tm_store, r, properties, t->tm_topic, 0, &end, e);
 }
