@@ -31,7 +31,8 @@ from typing import Any
 import pystore
 from benches.harness import ROOT, SCRATCH
 from broker import Broker
-from pystore.timers import TIMER_TOPIC, slot_of
+from pystore.names import TIMER_TOPIC
+from pystore.timers import slot_of
 
 __all__ = ["main"]
 

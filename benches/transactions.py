@@ -31,7 +31,7 @@ from broker.broker import Broker
 from broker.remoting import codec
 from broker.remoting.command import Command
 from pystore import Store
-from pystore.pending import HALF_TOPIC
+from pystore.names import HALF_TOPIC
 from pystore.pending_log import find_pending
 
 #: What is aimed at: seconds of a round, times the rate, part of the processor time.

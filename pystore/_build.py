@@ -17,6 +17,7 @@ CSRC = ROOT / "csrc"
 #: Each may use the types of those before it.
 HEADERS = (
     "format/layout.h",
+    "format/names.h",
     "format/record.h",
     "format/fields.h",
     "pystore.h",

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 from pystore._report import Action, ReportItem
 from pystore.metadata import Metadata
+from pystore.names import SCHEDULE_TOPIC
 
 __all__ = ["clamp_offsets"]
-
-_DELAYS = "SCHEDULE_TOPIC_XXXX"
 
 
 def clamp_offsets(metadata: Metadata, ends: Mapping[tuple[str, int], int]) -> list[ReportItem]:
@@ -32,7 +31,7 @@ def clamp_offsets(metadata: Metadata, ends: Mapping[tuple[str, int], int]) -> li
             why = f"group {o.group} stood past the end of {o.topic}/{o.queue}"
             found.append(_item(end, o.offset, "config/consumerOffset.json", why))
         for level, offset in metadata.delay_offsets.all().items():
-            end = ends.get((_DELAYS, level - 1), 0)
+            end = ends.get((SCHEDULE_TOPIC, level - 1), 0)
             if offset <= end:
                 continue
             metadata.delay_offsets.commit(level, end, reset=True)

@@ -25,6 +25,7 @@ from pystore._report import Action, RecoveryMode, ReportItem
 from pystore._results import STATUS, CleanReport, DueDelivery, PutManyResult, PutResult
 from pystore.errors import BadArgument, DiskFull, StoreError, make
 from pystore.metadata import Metadata, system_topics
+from pystore.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pystore.native import address_of, ffi, lib, utf8
 from pystore.properties import checked, encode_properties, joined, pair
 from pystore.settings import RETENTION, Settings, fill, host_bytes, refuse_unserved
@@ -39,7 +40,7 @@ _log = logging.getLogger("pystore")
 
 
 #: Where messages wait, which name the topic that they are for.
-_WAITING = ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC")
+_WAITING = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
 
 
 class Store(Base):
@@ -319,7 +320,7 @@ class Store(Base):
         if rc < 0:
             self._fail(out.error, rc)
         if delay_level:
-            topic, queue = "SCHEDULE_TOPIC_XXXX", out.queue_id
+            topic, queue = SCHEDULE_TOPIC, out.queue_id
             entry = self._topic(topic)
         if queue >= entry.queues:
             self._settle(topic, queue)

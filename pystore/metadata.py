@@ -48,6 +48,21 @@ from pystore.errors import (
     StoreError,
     StoreLocked,
 )
+from pystore.names import (
+    BENCHMARK_TOPIC,
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    OP_TOPIC,
+    REPLY_SUFFIX,
+    RETRY_PREFIX,
+    REVIVE_PREFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYNC_MEMBER_PREFIX,
+    TEMPLATE_TOPIC,
+    TIMER_TOPIC,
+)
 from pystore.pending import PendingTable
 from pystore.settings import Settings, load
 
@@ -91,23 +106,23 @@ def system_topics(settings: Settings) -> list[TopicConfig]:
     (docs/internals/format.md#config-files)."""
     cluster, broker = settings["brokerClusterName"], settings["brokerName"]
     defaults = settings["defaultTopicQueueNums"]
-    rows: list[tuple[str, int, int]] = [("SELF_TEST_TOPIC", 1, 6)]
+    rows: list[tuple[str, int, int]] = [(SELF_TEST_TOPIC, 1, 6)]
     if settings["autoCreateTopicEnable"]:
-        rows.append(("TBW102", defaults, 7))
-    rows.append(("BenchmarkTest", 1024, 6))
+        rows.append((TEMPLATE_TOPIC, defaults, 7))
+    rows.append((BENCHMARK_TOPIC, 1024, 6))
     rows.append((cluster, 16, 7 if settings["clusterTopicEnable"] else 1))
     rows.append((broker, 1, 7 if settings["brokerTopicEnable"] else 1))
-    rows.append(("OFFSET_MOVED_EVENT", 1, 6))
-    rows.append(("SCHEDULE_TOPIC_XXXX", 18, 6))
+    rows.append((OFFSET_MOVED_TOPIC, 1, 6))
+    rows.append((SCHEDULE_TOPIC, 18, 6))
     if settings["traceTopicEnable"]:
         rows.append((settings["msgTraceTopicName"], 1, 6))
-    rows.append((f"{cluster}_REPLY_TOPIC", 1, 6))
-    rows.append((f"rmq_sys_REVIVE_LOG_{cluster}", settings["reviveQueueNum"], 6))
-    rows.append((f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, 1))
-    rows.append(("RMQ_SYS_TRANS_HALF_TOPIC", 1, 6))
-    rows.append(("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, 6))
+    rows.append((cluster + REPLY_SUFFIX, 1, 6))
+    rows.append((REVIVE_PREFIX + cluster, settings["reviveQueueNum"], 6))
+    rows.append((SYNC_MEMBER_PREFIX + broker, 1, 1))
+    rows.append((HALF_TOPIC, 1, 6))
+    rows.append((OP_TOPIC, 1, 6))
     if settings["timerWheelEnable"]:
-        rows.append(("rmq_sys_wheel_timer", 1, 6))
+        rows.append((TIMER_TOPIC, 1, 6))
     return [TopicConfig(name, queues, queues, perm) for name, queues, perm in rows]
 
 
@@ -412,7 +427,7 @@ class Metadata(MetaStore):
             old = self.topics.get(name)
             if old is None:
                 queues = 1
-                if not name.startswith(("%RETRY%", "%DLQ%")):
+                if not name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
                     queues = self._settings["defaultTopicQueueNums"]
                 old = self._built_in().get(name) or TopicConfig(name, queues, queues)
             row = replace(

@@ -29,10 +29,6 @@ from pystore.errors import RecordDamaged
 from pystore.native import lib
 
 __all__ = [
-    "DISCARD_TOPIC",
-    "GROUP",
-    "HALF_TOPIC",
-    "OP_TOPIC",
     "Decision",
     "Mark",
     "PendingHalf",
@@ -40,10 +36,6 @@ __all__ = [
     "immunity_of",
 ]
 
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-DISCARD_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-GROUP = "CID_RMQ_SYS_TRANS"
 
 _ROW = struct.Struct(">qqqqqiiB")
 _KEY = struct.Struct(">q")

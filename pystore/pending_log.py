@@ -15,16 +15,9 @@ from dataclasses import dataclass
 from pystore._messages import GetStatus, Message
 from pystore._reading import Reader
 from pystore._store import Store
+from pystore.names import HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
 from pystore.native import ffi, lib, raise_error
-from pystore.pending import (
-    GROUP,
-    HALF_TOPIC,
-    OP_TOPIC,
-    Decision,
-    Mark,
-    PendingHalf,
-    immunity_of,
-)
+from pystore.pending import Decision, Mark, PendingHalf, immunity_of
 
 __all__ = ["Pending", "copy_of", "find_pending", "half_of", "op_offsets", "settled"]
 
@@ -117,8 +110,8 @@ class _Finder:
         if known is not None:
             half_from, op_from, op_read = known.half_next, known.op_from, known.op_next
         else:
-            half_from = meta.offsets.get(GROUP, HALF_TOPIC, 0) or 0
-            op_from = op_read = meta.offsets.get(GROUP, OP_TOPIC, 0) or 0
+            half_from = meta.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) or 0
+            op_from = op_read = meta.offsets.get(TRANSACTION_GROUP, OP_TOPIC, 0) or 0
         self._half_from = max(half_from, half.min_offset if half is not None else 0)
         self._op_read = max(op_read, op.min_offset if op is not None else 0)
         self.found = Pending(

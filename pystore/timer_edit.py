@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from pystore.errors import BadArgument, NotFound
+from pystore.names import TIMER_TOPIC
 from pystore.timer_files import hand_over
-from pystore.timers import ASKING, TIMER_TOPIC, Timer, Timers, delete_mark, save_timers, slot_of
+from pystore.timers import ASKING, Timer, Timers, delete_mark, save_timers, slot_of
 
 if TYPE_CHECKING:
     from pystore._messages import Message

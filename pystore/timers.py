@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ASKING",
     "DELAY_BOUNDS_S",
-    "TIMER_TOPIC",
     "RecallHandle",
     "Timer",
     "TimerRound",
@@ -32,7 +31,6 @@ __all__ = [
     "slot_of",
 ]
 
-TIMER_TOPIC = "rmq_sys_wheel_timer"
 #: Properties that ask for a time, in the order in which they count.
 ASKING = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 

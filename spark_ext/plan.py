@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from pystore.names import HALF_TOPIC, OP_TOPIC
 from spark_ext.errors import BadOption, DataLoss
 from spark_ext.options import EARLIEST, LATEST, Bound, PushedFilters, ReadOptions
 from spark_ext.stores import open_reader
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Part", "Range", "Span", "broker_names", "cut", "find_queues", "plan"]
 
-HALF_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC")
+HALF_TOPICS = (HALF_TOPIC, OP_TOPIC)
 
 #: Store times follow the log, but a broker's clock may be set back; so far a search looks around.
 CLOCK_MARGIN_MS = 10_000

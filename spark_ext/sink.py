@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
 )
 
 from pystore.files import FILE_MODE, make_folders, new_file
+from pystore.names import SCHEDULE_TOPIC
 from pystore.properties import NAME_END, PROPERTY_END, pair
 from spark_ext.errors import SinkError
 from spark_ext.ledger import CommitEntry, Ledger, Stamp, stamps_since
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchWriter", "SpoolCommit", "StreamWriter", "finish", "pending"]
 
-_DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _LOCK_POLL_S = 0.1
 
 
@@ -326,7 +326,7 @@ def _put_level(
     if level:
         # Where upstream keeps a delayed message until its time; a level that is too high counts as
         # the last, as at a broker.
-        target, level = _DELAY_TOPIC, min(level, len(store.settings.delay_levels_ms))
+        target, level = SCHEDULE_TOPIC, min(level, len(store.settings.delay_levels_ms))
         real = queue.cast(pa.string()).cast(pa.binary())
         head = pair("DELAY", level) + pair("REAL_TOPIC", topic) + "REAL_QID" + NAME_END
         end = PROPERTY_END.encode()

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from broker.remoting.command import Command
+from pystore.names import DLQ_PREFIX, RETRY_PREFIX
 
 __all__ = [
-    "RETRY",
     "AccessAction",
     "AccessRequest",
     "Ask",
@@ -19,9 +19,6 @@ __all__ = [
     "bare_group",
     "topic_need",
 ]
-
-RETRY = "%RETRY%"
-_DEAD = "%DLQ%"
 
 
 class ResourceKind(StrEnum):
@@ -90,12 +87,12 @@ class Verdict:
 
 def bare_group(name: str) -> str:
     """Returns a group without the prefix of its retry or dead letter topic."""
-    return name.removeprefix(RETRY).removeprefix(_DEAD)
+    return name.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
 
 
 def topic_need(topic: str, *actions: AccessAction) -> Need:
     """Makes the need for a topic. A retry topic is its group's: whoever may consume as the group
     may use it."""
-    if topic.startswith(RETRY):
+    if topic.startswith(RETRY_PREFIX):
         return Need(ResourceKind.GROUP, bare_group(topic), (AccessAction.SUB,))
     return Need(ResourceKind.TOPIC, topic, actions)

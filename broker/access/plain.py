@@ -10,6 +10,7 @@ from broker.access.addresses import NOBODY, Pattern, address_of
 from broker.access.needs import AccessAction, AccessRequest, Ask, Need, ResourceKind, Verdict
 from broker.access.signature import ACCESS_KEY, is_signed_by
 from broker.remoting.command import Command
+from pystore.names import TRACE_TOPIC
 
 __all__ = ["DENY", "PUB", "PUB_SUB", "SUB", "Account", "PlainRules", "parse_right", "right_text"]
 
@@ -17,7 +18,6 @@ __all__ = ["DENY", "PUB", "PUB_SUB", "SUB", "Account", "PlainRules", "parse_righ
 DENY, PUB, SUB = 1, 4, 8
 PUB_SUB = PUB | SUB
 _TEXTS = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB_SUB, "SUB|PUB": PUB_SUB}
-_TRACE = "RMQ_SYS_TRACE_TOPIC"
 #: SYSTEM_ERROR, with the name of upstream's exception, which its clients and tools look for.
 _CODE, _EXCEPTION = 1, "org.apache.rocketmq.acl.common.AclException: "
 
@@ -107,7 +107,7 @@ class PlainRules:
         """Decides what an account may do whose signature is right."""
         publish = (AccessAction.PUB,)
         if any(
-            need.kind is ResourceKind.TOPIC and need.name == _TRACE and need.actions == publish
+            need.kind is ResourceKind.TOPIC and need.name == TRACE_TOPIC and need.actions == publish
             for need in asked.needs
         ):
             return Verdict(True, "everybody may publish traces")

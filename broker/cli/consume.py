@@ -10,6 +10,7 @@ import typer
 from broker.cli.clients import client_errors, no_settings
 from broker.cli.signing import CredentialsFile, TrustFile, credentials_of, tls_of
 from pystore.cli.verbs import Session, When, usage
+from pystore.names import TOOLS_GROUP
 
 if TYPE_CHECKING:
     from broker.client.consumer import AsyncConsumer
@@ -68,7 +69,7 @@ def run(
     expression = Sql(sql) if sql is not None else tags
     with client_errors("consume"):
         consumer = AsyncConsumer(
-            group or "TOOLS_CONSUMER",
+            group or TOOLS_GROUP,
             {topic: expression} if group is not None else (),
             namesrv=namesrv,
             start=begin,

@@ -31,6 +31,7 @@ from pystore.cli.verbs import (
     usage,
 )
 from pystore.errors import NotFound
+from pystore.names import TEMPLATE_TOPIC
 from pystore.timer_edit import Editor, TimerMessage, count_of, find_timer, plain_properties
 from pystore.timers import RecallHandle, Timer, Timers, slot_of
 
@@ -374,10 +375,10 @@ def _send_again(s: Session, broker: str, found: TimerMessage, due: int) -> None:
     m = found.message
     properties = plain_properties(m) | {"TIMER_DELIVER_MS": str(due)}
     ext = {
-        "a": properties.get("PGROUP", "pystore-timers"), "b": found.topic, "c": "TBW102", "d": 4,
-        "e": found.queue, "f": m.sys_flag, "g": m.born_timestamp, "h": m.flag,
-        "i": encode_properties(properties).decode(), "j": m.reconsume_times, "k": "false",
-        "m": "false",
+        "a": properties.get("PGROUP", "pystore-timers"), "b": found.topic,
+        "c": TEMPLATE_TOPIC, "d": 4, "e": found.queue, "f": m.sys_flag, "g": m.born_timestamp,
+        "h": m.flag, "i": encode_properties(properties).decode(), "j": m.reconsume_times,
+        "k": "false", "m": "false",
     }  # fmt: skip
     _ask(broker, 310, ext, bytes(m.raw_body))
     _recall(broker, found)

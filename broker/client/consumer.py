@@ -50,7 +50,7 @@ from broker.client.handling import (
     awaitable,
 )
 from broker.client.inquiries import consumer_handlers
-from broker.client.member import RETRY, Changed, ConsumerOptions, ConsumerSettings
+from broker.client.member import Changed, ConsumerOptions, ConsumerSettings
 from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.network import Network, number_in
 from broker.client.options import (
@@ -80,6 +80,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command
 from broker.remoting.handlers import Handler, Peer
 from broker.remoting.safe_log import SafeLogger
+from pystore.names import RETRY_PREFIX
 
 __all__ = ["AsyncConsumer", "ConsumerOptions", "ConsumerSettings"]
 
@@ -165,7 +166,7 @@ class AsyncConsumer:
         full = with_namespace(topic, self.namespace)
         check_name("topic", full, RETRY_TOPIC_MAX)
         self.subscriptions[full] = TopicSubscription.of(full, expression)
-        retry = f"{RETRY}{self.group}"
+        retry = f"{RETRY_PREFIX}{self.group}"
         if not self.settings.broadcast and retry not in self.subscriptions:
             self.subscriptions[retry] = TopicSubscription.of(retry)
 
@@ -213,7 +214,7 @@ class AsyncConsumer:
             self._tracer.start()
 
     def _wanted_topics(self) -> list[str]:
-        return [topic for topic in self.subscriptions if not topic.startswith(RETRY)]
+        return [topic for topic in self.subscriptions if not topic.startswith(RETRY_PREFIX)]
 
     async def _check_expression(self, subscription: TopicSubscription, route: Route) -> None:
         """Brokers say at once what they think of an expression in SQL."""
@@ -426,7 +427,7 @@ class AsyncConsumer:
         """Returns where a group that has committed nothing begins, as `start` says. Raises:
         ClientError."""
         start = self.settings.start
-        retry = queue.topic.startswith(RETRY)
+        retry = queue.topic.startswith(RETRY_PREFIX)
         if start == "first" or (start == "last" and retry):
             return await self.beginning(queue)
         if start == "last" or retry:

@@ -16,12 +16,11 @@ from broker.client.options import ClientOptions, check_settings
 from broker.client.progress import QueueProgress
 from broker.client.subscription import TopicSubscription
 
-__all__ = ["RETRY", "Changed", "ConsumerOptions", "ConsumerSettings", "Member", "Start"]
+__all__ = ["Changed", "ConsumerOptions", "ConsumerSettings", "Member", "Start"]
 
 Start = Literal["first", "last"] | dt.datetime | int
 Mode = Literal["pull", "pop"]
 Changed = Callable[[Collection[MessageQueue]], Awaitable[None] | None]
-RETRY = "%RETRY%"
 
 
 class ConsumerOptions(ClientOptions, total=False):

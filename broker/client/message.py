@@ -11,6 +11,7 @@ from typing import NamedTuple
 from broker.client._messages import Received, bind
 from broker.remoting.mqjson import MessageQueue
 from pystore.compression import inflate
+from pystore.names import RETRY_PREFIX
 from pystore.native import address_of, ffi, lib
 from pystore.properties import parse_properties
 from pystore.records import RecordHead, head_of
@@ -18,7 +19,6 @@ from pystore.records import RecordHead, head_of
 __all__ = ["Message", "MessageQueue", "ReceivedMessage", "SendResult", "SendStatus"]
 
 _COMPRESSED = 1
-RETRY_PREFIX = "%RETRY%"
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from broker.client.errors import (
 )
 from broker.client.ids import client_id
 from broker.client.options import ClientSettings
-from broker.client.routes import DEFAULT_TOPIC, Route, as_template, parse_route
+from broker.client.routes import Route, as_template, parse_route
 from broker.remoting.answers import answer_framers
 from broker.remoting.client import RemotingClient
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -35,6 +35,7 @@ from broker.remoting.connection import Connection
 from broker.remoting.handlers import Handlers
 from broker.remoting.outstanding import Waiter
 from broker.remoting.safe_log import SafeLogger
+from pystore.names import TEMPLATE_TOPIC
 
 __all__ = ["Network", "number_in", "request_of"]
 
@@ -338,7 +339,7 @@ class Network:
     async def _fetch(self, topic: str, create_queues: int) -> Route:
         route = await self._ask_route(topic)
         if route is None and create_queues:
-            template = await self._ask_route(DEFAULT_TOPIC)
+            template = await self._ask_route(TEMPLATE_TOPIC)
             if template is not None:
                 return self._learn(topic, as_template(template, topic, create_queues), keep=False)
         if route is None:

@@ -15,6 +15,7 @@ from broker.client.sending import check_name
 from broker.remoting.client import Connector, parse_address
 from broker.remoting.command import Command
 from broker.remoting.tls import client_context
+from pystore.names import TRACE_TOPIC
 
 __all__ = ["ClientOptions", "ClientSettings", "RequestHook", "client_context", "name_servers"]
 
@@ -95,7 +96,7 @@ class ClientSettings:
     find_route: FindRoute | None = None
     connector: Connector | None = None
     trace: bool = False
-    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
+    trace_topic: str = TRACE_TOPIC
     spans: bool = False
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 
 from broker.client.checks import check_messages, check_seconds
 from broker.client.errors import ClientError, Misuse, reading
-from broker.client.member import RETRY, Member
+from broker.client.member import Member
 from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.progress import QueueProgress
 from broker.client.pulling import BACKOFF_S, GRACE_S
@@ -30,6 +30,7 @@ from broker.remoting.receipts import (
     retry_topic,
 )
 from broker.remoting.safe_log import SafeLogger
+from pystore.names import RETRY_PREFIX
 
 __all__ = ["PoppedBatch", "Popping"]
 
@@ -116,7 +117,7 @@ class Popping:
     async def _look(self) -> None:
         """Keeps one task for each topic and broker, and none for those that are gone."""
         consumer, wanted = self._consumer, set()
-        for topic in [each for each in consumer.subscriptions if not each.startswith(RETRY)]:
+        for topic in [each for each in consumer.subscriptions if not each.startswith(RETRY_PREFIX)]:
             route = await consumer.network.route(topic)
             wanted |= {(topic, broker) for broker in _readable(route)}
         for place in self._asking.keys() - wanted:

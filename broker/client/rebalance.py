@@ -16,6 +16,7 @@ from broker.client.routes import Route
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode
 from broker.remoting.safe_log import SafeLogger
+from pystore.names import RETRY_PREFIX
 
 __all__ = ["Rebalancer"]
 
@@ -80,7 +81,7 @@ class Rebalancer:
     async def _divide(self, topic: str) -> bool:
         consumer = self._consumer
         route = await consumer.network.route(topic)
-        if topic.startswith("%RETRY%") and not route.read:
+        if topic.startswith(RETRY_PREFIX) and not route.read:
             route = await consumer.network.route(topic, fresh=True)
         queues = route.read
         if consumer.settings.broadcast:

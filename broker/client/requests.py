@@ -13,6 +13,7 @@ from broker.client.message import ReceivedMessage
 from broker.remoting.command import Command
 from broker.remoting.handlers import Peer, Result
 from pystore.compression import inflate
+from pystore.names import REPLY_SUFFIX
 from pystore.properties import parse_properties
 
 __all__ = ["Reply", "Waiting", "reply_properties", "request_properties"]
@@ -110,4 +111,4 @@ def reply_properties(message: ReceivedMessage) -> tuple[str, dict[str, str]]:
     found = {"MSG_TYPE": "reply", CORRELATION: key, "REPLY_TO_CLIENT": client}
     if ttl := given.get("TTL"):
         found["TTL"] = ttl
-    return f"{cluster}_REPLY_TOPIC", found
+    return cluster + REPLY_SUFFIX, found

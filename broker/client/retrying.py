@@ -15,6 +15,7 @@ from broker.client.network import request_of
 from broker.client.options import INNER_PRODUCER
 from broker.client.sending import STORED, encoded
 from broker.remoting.codes import RequestCode
+from pystore.names import RETRY_PREFIX, TEMPLATE_TOPIC
 
 __all__ = ["give_back", "republish", "send_back"]
 
@@ -46,7 +47,7 @@ async def republish(consumer: Member, message: ReceivedMessage, delay_level: int
     """Sends a message to the group's retry topic, whose broker makes it a dead letter when it came
     too often. Raises: ClientError."""
     head, most = message.head, consumer.settings.retries
-    topic = f"%RETRY%{consumer.group}"
+    topic = RETRY_PREFIX + consumer.group
     properties = dict(message.properties)
     origin = properties.get("ORIGIN_MESSAGE_ID") or message.offset_message_id
     properties |= {
@@ -59,7 +60,8 @@ async def republish(consumer: Member, message: ReceivedMessage, delay_level: int
     for name in ("TRAN_MSG", "REAL_TOPIC", "REAL_QID"):
         properties.pop(name, None)
     fields = {
-        "a": INNER_PRODUCER, "b": topic, "c": "TBW102", "d": 1, "e": 0, "f": head.sys_flag & 0x701,
+        "a": INNER_PRODUCER, "b": topic, "c": TEMPLATE_TOPIC, "d": 1, "e": 0,
+        "f": head.sys_flag & 0x701,
         "g": time.time_ns() // 1_000_000, "h": head.flag, "i": encoded(properties),
         "j": head.reconsume_times + 1, "k": False, "l": most, "m": False,
     }  # fmt: skip

@@ -10,10 +10,8 @@ from typing import Any
 from broker.remoting import mqjson
 from broker.remoting.mqjson import MessageQueue
 
-__all__ = ["DEFAULT_TOPIC", "Route", "parse_route"]
+__all__ = ["Route", "parse_route"]
 
-#: The template of topics that brokers create on a first send.
-DEFAULT_TOPIC = "TBW102"
 _READ, _WRITE = 4, 2
 #: Queues of a topic; a route that names more would take the memory, and the time, of any client.
 QUEUES_MAX = 65536

@@ -21,6 +21,17 @@ from broker.client.records import BATCH_ITEM, encode_batch
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import BINARY, Command
 from broker.remoting.mqjson import MessageQueue
+from pystore.names import (
+    DISCARD_TOPIC,
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    OP_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    TEMPLATE_TOPIC,
+)
 from pystore.properties import is_joined, joined, pair
 
 __all__ = [
@@ -30,7 +41,7 @@ __all__ = [
 
 TOPIC_MAX = 127
 #: Of a group's: the longest name that a topic of the broker's can have.
-RETRY_TOPIC_MAX = 255 + len("%RETRY%")
+RETRY_TOPIC_MAX = 255 + len(RETRY_PREFIX)
 PROPERTIES_MAX = 32767
 #: Answers after which another broker may do better (DefaultMQProducer.retryResponseCodes).
 RETRY_CODES = frozenset((17, 14, 1, 2, 16, 204, 205))
@@ -40,8 +51,8 @@ STORED = {status.value: status for status in SendStatus}
 _LEGAL_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
 _NOT_FOR_CLIENTS = frozenset(
     (
-        "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
+        SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC,
+        DISCARD_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC,
     )
 )  # fmt: skip
 #: Properties that the client or the broker sets: a user's value would be lost or do harm.
@@ -169,7 +180,7 @@ class PreparedSend:
 def fixed_fields(rules: SendRules, topic: str, queue: MessageQueue, batch: bool) -> dict[str, str]:
     """Makes the fields that are the same for all messages to a queue."""
     return {
-        "a": rules.group, "b": topic, "c": "TBW102", "d": str(rules.create_queues),
+        "a": rules.group, "b": topic, "c": TEMPLATE_TOPIC, "d": str(rules.create_queues),
         "e": str(queue.queue), "j": "0", "k": "false", "m": "true" if batch else "false",
         "n": queue.broker,
     }  # fmt: skip
@@ -319,14 +330,14 @@ def with_namespace(name: str, namespace: str) -> str:
         raise InvalidMessage(f"a topic or group is {type(name).__name__}; pass its name as text")
     if not namespace:
         return name
-    for prefix in ("%RETRY%", "%DLQ%"):
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if name.startswith(prefix):
             return prefix + with_namespace(name[len(prefix) :], namespace)
     return name if name.startswith(f"{namespace}%") else f"{namespace}%{name}"
 
 
 def without_namespace(name: str, namespace: str) -> str:
-    for prefix in ("%RETRY%", "%DLQ%"):
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if name.startswith(prefix):
             return prefix + without_namespace(name[len(prefix) :], namespace)
     return name.removeprefix(f"{namespace}%") if namespace else name
@@ -360,9 +371,6 @@ def prepare(
 
 
 # ---- batches ----
-
-
-_RETRY = "%RETRY%"
 
 
 class _Part:
@@ -399,7 +407,7 @@ def _plain_batches(
     """Makes requests of the messages from number `at` on, as far as they are plain and of one
     topic."""
     first = messages[at]
-    if type(first) is not Message or str(first.topic).startswith(_RETRY):
+    if type(first) is not Message or str(first.topic).startswith(RETRY_PREFIX):
         return []
     start, numbers = key_source()
     made = encode(messages, at, rules.message_max, batch_max, start, numbers)
@@ -420,7 +428,7 @@ def _cut_any(
         topic = check_message(message, rules)
         if message.waits:
             raise InvalidMessage("a message with a delay cannot be in a batch; send it alone")
-        if topic.startswith(_RETRY):
+        if topic.startswith(RETRY_PREFIX):
             raise InvalidMessage("a retry topic takes no batches; send the messages one by one")
         key = keys[index]
         properties = properties_of(message, key).encode("utf-8", "replace")

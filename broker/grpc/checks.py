@@ -11,12 +11,12 @@ from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
 from broker.remoting.command import Refused
 from broker.services.names import check_group, check_topic, is_system_topic
+from pystore.names import SYSTEM_GROUP_PREFIX
 
 __all__ = ["check_invisible", "check_message", "check_topics_equal", "group_of", "topic_of"]
 
 #: Beside those of services/names: upstream's POP check points.
 _SYSTEM_TOPICS = frozenset(("CHECKPOINT_TOPIC",))
-_SYSTEM_GROUPS = "CID_RMQ_SYS_"
 _SECONDS_MAX = 1 << 40
 
 
@@ -39,7 +39,7 @@ def group_of(resource: Any) -> str:
         check_group(name)
     except Refused as refused:
         raise Problem(Code.ILLEGAL_CONSUMER_GROUP, refused.remark) from None
-    if name.startswith(_SYSTEM_GROUPS):
+    if name.startswith(SYSTEM_GROUP_PREFIX):
         raise Problem(Code.ILLEGAL_CONSUMER_GROUP, "cannot use system consumer group")
     return name
 

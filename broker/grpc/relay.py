@@ -37,7 +37,7 @@ from broker.remoting.connection import Connection, Limits
 from broker.remoting.handlers import Handler, Peer
 from broker.remoting.server import RemotingServer
 from broker.remoting.tls import TlsSettings
-from broker.services.names import DLQ, RETRY, TEMPLATE
+from pystore.names import DLQ_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC
 from pystore.properties import parse_properties
 
 __all__ = ["Relay"]
@@ -265,7 +265,7 @@ class Relay:
         elif command.code in _SENDS:
             topic, properties = (command.ext.get(name, "") for name in _SENDS[command.code])
             given = parse_properties(properties.encode("utf-8", "surrogatepass"))
-            if topic.startswith((RETRY, DLQ)) or "TRANSFER_FLAG" in given:
+            if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or "TRANSFER_FLAG" in given:
                 return  # the flag is that of tools that move messages
             kind = _kind_of(given)
         else:
@@ -285,7 +285,9 @@ class Relay:
     async def _of_group(self, peer: Peer, command: Command) -> Command:
         group = command.text("consumerGroup")
         client = self._client(peer)
-        return await self._first(client, command, client.topics.get(group) or (RETRY + group,))
+        return await self._first(
+            client, command, client.topics.get(group) or (RETRY_PREFIX + group,)
+        )
 
     async def _of_topic(self, peer: Peer, command: Command) -> Command:
         if command.code == RequestCode.QUERY_ASSIGNMENT:
@@ -316,7 +318,9 @@ class Relay:
         }
         topics = {topic for each in client.topics.values() for topic in each}
         if any(each["groupName"] != _INNER_GROUP for each in body["producerDataSet"]):
-            topics.add(TEMPLATE)  # its topics are not said, and it shall be asked before it sends
+            topics.add(
+                TEMPLATE_TOPIC
+            )  # its topics are not said, and it shall be asked before it sends
         client.know(await self._brokers.brokers_of(sorted(topics)))
         client.beat = replace(command, raw=None, value=None)
         await self._all(client, command, client.names)

@@ -32,10 +32,10 @@ from broker.grpc.transactions import Half, id_of
 from broker.remoting.codec import encode
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import BINARY, Command
-from broker.services.names import DLQ, RETRY
 from pystore.configfiles import TopicConfig
 from pystore.errors import BadArgument
 from pystore.javahash import java_hash
+from pystore.names import DLQ_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC
 from pystore.properties import encode_properties
 from pystore.timers import RecallHandle
 
@@ -99,7 +99,7 @@ class Sending:
 
     def _takes_plain(self, name: str, config: TopicConfig, kind: int) -> bool:
         """Whether clients may send plain messages of this kind to a topic."""
-        if name.startswith((RETRY, DLQ)):
+        if name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return False
         if self._settings.check_type and kind not in accepted_types(config):
             return False
@@ -171,7 +171,7 @@ class Sending:
     def _check_type(self, config: TopicConfig | None, message: Outgoing) -> None:
         """Raises: Problem when the topic takes messages of another type. Upstream looks at the
         first one alone."""
-        if self._settings.check_type and not message.topic.startswith((RETRY, DLQ)):
+        if self._settings.check_type and not message.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             check_type(config, message.kind)
 
     async def _put(
@@ -272,8 +272,8 @@ def _command(messages: Sequence[Outgoing], broker: str, queue: int) -> Command:
 def _fixed(topic: str, queue: int, broker: str, batch: bool) -> dict[str, str]:
     """The fields that are the same for all messages to a queue."""
     return {
-        "a": topic, "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "j": "0", "k": "false",
-        "m": "true" if batch else "false", "n": broker,
+        "a": topic, "b": topic, "c": TEMPLATE_TOPIC, "d": "4", "e": str(queue), "j": "0",
+        "k": "false", "m": "true" if batch else "false", "n": broker,
     }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from broker.namesrv.jsontext import compact, fastjson
 from pystore.configfiles import DataVersion
+from pystore.names import SYNC_MEMBER_PREFIX
 
 __all__ = [
     "BrokerRegistration",
@@ -41,7 +42,6 @@ ROW, BROKER, KEPT_JSON = 400, 2000, 10
 SIZE_MAX = 256 << 20
 #: Addresses of brokers.
 BROKERS_MAX = 10_000
-SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
 @dataclass(frozen=True, slots=True)

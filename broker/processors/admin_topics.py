@@ -17,8 +17,8 @@ from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.remoting.turns import alone
 from broker.services.context import Services
-from broker.services.names import RETRY
 from pystore.configfiles import DataVersion, TopicConfig, version_to_json
+from pystore.names import RETRY_PREFIX
 
 __all__ = ["TopicProcessor"]
 
@@ -82,7 +82,7 @@ class TopicProcessor:
         names = [name]
         if self.s.settings["clearRetryTopicWhenDeleteTopic"]:
             for group in self.s.offsets.groups_of(name):
-                names += [f"{RETRY}{group}{sign}{name}" for sign in "_+"]
+                names += [f"{RETRY_PREFIX}{group}{sign}{name}" for sign in "_+"]
         ends = []
         for each in names:
             self.s.topics.delete(each)

@@ -15,10 +15,11 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.decision import AskedSend, PutDecision
 from broker.services.context import Services
-from broker.services.names import NOT_FOR_CLIENTS, RETRY, REVIVE_PREFIX, check_topic
+from broker.services.names import NOT_FOR_CLIENTS, check_topic
 from broker.services.topics import UNIT, UNIT_SUB, WRITE
 from broker.services.uniq_ids import UniqIds
 from pystore.configfiles import TopicConfig
+from pystore.names import RETRY_PREFIX, REVIVE_PREFIX
 from pystore.properties import parse_properties
 
 __all__ = ["V3_4_9", "Admission", "SendRequest"]
@@ -101,7 +102,7 @@ class Admission:
         decision = PutDecision()
         if asked.batch:
             return decision
-        if request.topic.startswith(RETRY):
+        if request.topic.startswith(RETRY_PREFIX):
             self._redirect(request, decision)
         if asked.is_half(decision.level):
             self._check_half()
@@ -156,7 +157,7 @@ class Admission:
     def _make(self, request: SendRequest) -> TopicConfig:
         sys_flag = 0
         if request.asked.unit:
-            sys_flag = UNIT_SUB if request.topic.startswith(RETRY) else UNIT
+            sys_flag = UNIT_SUB if request.topic.startswith(RETRY_PREFIX) else UNIT
         topics = self.s.topics
         made = topics.for_send(
             request.topic, request.template, request.asked.template_queues, sys_flag=sys_flag
@@ -165,7 +166,7 @@ class Admission:
 
     def _redirect(self, request: SendRequest, decision: PutDecision) -> None:
         """A message that was tried too often goes to the dead letters. Raises: Refused."""
-        name, asked = request.topic.removeprefix(RETRY), request.asked
+        name, asked = request.topic.removeprefix(RETRY_PREFIX), request.asked
         group = self.s.groups.find(name)
         if group is None:
             raise Refused(

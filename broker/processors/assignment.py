@@ -19,10 +19,10 @@ from broker.remoting.mqjson import MessageQueue
 from broker.remoting.turns import alone
 from broker.services.clients import BROADCASTING
 from broker.services.context import Services
-from broker.services.names import RETRY
 from broker.services.pop.modes import POP, PULL, Mode
 from broker.services.topics import READ
 from pystore.errors import StoreError
+from pystore.names import RETRY_PREFIX
 
 __all__ = ["AssignmentProcessor", "divide", "shared"]
 
@@ -72,7 +72,7 @@ class AssignmentProcessor:
         said = self.s.pop.modes.get(topic, group) if self.s.pop is not None else None
         if said is not None:
             return said
-        if topic.startswith(RETRY):
+        if topic.startswith(RETRY_PREFIX):
             return Mode(PULL)
         settings = self.s.settings
         return Mode(settings["defaultMessageRequestMode"], settings["defaultPopShareQueueNum"])
@@ -95,7 +95,7 @@ class AssignmentProcessor:
     def set_mode(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         body = read(command, SET_MODE)
         topic, group = body["topic"], body["consumerGroup"]
-        if topic.startswith(RETRY):
+        if topic.startswith(RETRY_PREFIX):
             raise Refused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         self.s.topics.found(topic)
         self.s.groups.found(group)

@@ -34,7 +34,7 @@ from broker.remoting.command import Command
 from broker.remoting.receipts import is_retry_of
 from pystore import Store
 from pystore.errors import StoreError
-from pystore.pending import HALF_TOPIC
+from pystore.names import HALF_TOPIC
 
 __all__ = ["NeedsOfPlain", "NeedsOfPolicies", "topic_of"]
 

@@ -16,6 +16,7 @@ from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer, Result, host_text
 from broker.remoting.receipts import NORMAL, Handle, retry_topic
 from broker.services.context import Services
+from pystore.names import RETRY_PREFIX
 
 __all__ = ["PopAckProcessor"]
 
@@ -67,7 +68,7 @@ class PopAckProcessor:
     def _ack_one(self, said: dict[str, Any]) -> int:
         """One batch; what it names and is not there is passed over. The end of its record."""
         topic, group, kind = said["t"], said["c"], said["r"]
-        if kind != NORMAL and not topic.startswith("%RETRY%"):
+        if kind != NORMAL and not topic.startswith(RETRY_PREFIX):
             topic = retry_topic(group, topic, kind)
         if topic not in self.s.topics:
             return 0

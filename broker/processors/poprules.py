@@ -19,6 +19,7 @@ from broker.services.pop.acks import Change, Outcome
 from broker.services.pop.batches import PopRequest, longest_retry_topic
 from broker.services.topics import READ
 from pystore.errors import StoreError
+from pystore.names import RETRY_PREFIX
 
 __all__ = ["BATCH_MAX", "PopRules"]
 
@@ -121,7 +122,7 @@ class PopRules:
         """The retry topic of the two has to be storable."""
         name = retry_topic(group, topic, NORMAL)
         longest = longest_retry_topic(self.s.settings)
-        if len(name) > longest and not topic.startswith("%RETRY%"):
+        if len(name) > longest and not topic.startswith(RETRY_PREFIX):
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
                 f"the retry topic {name:.260} would be longer than {longest} bytes: use shorter"

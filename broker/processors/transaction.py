@@ -16,7 +16,8 @@ from broker.services.context import Services
 from broker.services.transaction import Transactions
 from pystore import Message
 from pystore.errors import BadArgument, StoreError
-from pystore.pending import HALF_TOPIC, Decision, PendingHalf, immunity_of
+from pystore.names import HALF_TOPIC
+from pystore.pending import Decision, PendingHalf, immunity_of
 
 __all__ = ["TransactionProcessor"]
 

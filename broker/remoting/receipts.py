@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from pystore.names import RETRY_PREFIX
+
 __all__ = [
     "NORMAL",
     "ORDER_QUEUE",
@@ -17,7 +19,6 @@ __all__ = [
     "retry_topic",
 ]
 
-_RETRY = "%RETRY%"
 #: What a handle says of the topic: the one that was asked for, or its retry topic.
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 #: Stands for the revive queue where no check point is kept: ordered consumption.
@@ -112,13 +113,13 @@ def _parts(text: str) -> Iterable[list[str]]:
 
 def retry_topic(group: str, topic: str, kind: str) -> str:
     """The topic that messages of `topic` come back through to `group`."""
-    return f"{_RETRY}{group}{'+' if kind == RETRY_V2 else '_'}{topic}"
+    return f"{RETRY_PREFIX}{group}{'+' if kind == RETRY_V2 else '_'}{topic}"
 
 
 def is_retry_of(name: str, group: str) -> str | None:
     """The topic whose messages this retry topic brings back to the group; None: it does not."""
     for sign in "+_":
-        prefix = f"{_RETRY}{group}{sign}"
+        prefix = f"{RETRY_PREFIX}{group}{sign}"
         if name.startswith(prefix) and len(name) > len(prefix):
             return name[len(prefix) :]
     return None

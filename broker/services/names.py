@@ -7,14 +7,26 @@ import re
 
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import Refused
+from pystore.names import (
+    BENCHMARK_TOPIC,
+    DISCARD_TOPIC,
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    OP_TOPIC,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_GROUP_PREFIX,
+    SYSTEM_PREFIX,
+    TEMPLATE_TOPIC,
+    TIMER_TOPIC,
+    TOOLS_GROUP,
+    TRACE_TOPIC,
+    TRANSACTION_GROUP,
+)
 
 __all__ = [
-    "DLQ",
     "NOT_FOR_CLIENTS",
     "RESERVED_GROUPS",
-    "RETRY",
-    "REVIVE_PREFIX",
-    "TEMPLATE",
     "check_group",
     "check_offsets_may_change",
     "check_topic",
@@ -22,42 +34,35 @@ __all__ = [
     "is_system_topic",
 ]
 
-RETRY = "%RETRY%"
-DLQ = "%DLQ%"
-#: The topic whose inherit bit lets clients make topics by sending to them.
-TEMPLATE = "TBW102"
 TOPIC_MAX = 127
 GROUP_MAX = 255
 
 #: Clients may not send to these; the broker itself writes to some of them.
 NOT_FOR_CLIENTS = frozenset(
     {
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "rmq_sys_wheel_timer",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_TOPIC,
+        DISCARD_TOPIC,
+        TIMER_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
     }
 )
-#: And with this, check points of POP: a forged one would bring messages back to anybody.
-REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
-_SYSTEM = NOT_FOR_CLIENTS | {TEMPLATE, "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"}
+_SYSTEM = NOT_FOR_CLIENTS | {TEMPLATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
 
 #: Groups that are always there.
 RESERVED_GROUPS = (
-    "TOOLS_CONSUMER",
+    TOOLS_GROUP,
     "FILTERSRV_CONSUMER",
     "SELF_TEST_C_GROUP",
     "CID_ONS-HTTP-PROXY",
     "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
+    TRANSACTION_GROUP,
 )
 
-_SYSTEM_GROUP = "CID_RMQ_SYS_"
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
 
@@ -68,7 +73,7 @@ def is_legal(name: str) -> bool:
 
 
 def is_system_topic(name: str) -> bool:
-    return name in _SYSTEM or name.startswith("rmq_sys_")
+    return name in _SYSTEM or name.startswith(SYSTEM_PREFIX)
 
 
 def check_topic(name: str) -> None:
@@ -84,7 +89,7 @@ def check_group(name: str) -> None:
 def check_offsets_may_change(group: str) -> None:
     """Raises: Refused with NO_PERMISSION for a group of the broker's own (upstream's
     MixAll.isSysConsumerGroup): its offsets say how far the broker itself has come."""
-    if group.startswith(_SYSTEM_GROUP):
+    if group.startswith(SYSTEM_GROUP_PREFIX):
         raise Refused(
             ResponseCode.NO_PERMISSION,
             f"The group[{group:.260}] belongs to the broker; its offsets cannot be changed.",

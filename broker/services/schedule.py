@@ -23,9 +23,10 @@ from broker.remoting.safe_log import SafeLogger
 from broker.services.timer_metrics import TimerMetrics
 from pystore import DueDelivery, Store
 from pystore.errors import StoreError
+from pystore.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from pystore.native import lib
 from pystore.timer_files import HANDED_OVER, hand_over
-from pystore.timers import TIMER_TOPIC, TimerRound, Timers, save_timers
+from pystore.timers import TimerRound, Timers, save_timers
 
 __all__ = ["Schedule"]
 
@@ -237,8 +238,7 @@ class Schedule:
         """Level to (delivered, max) offsets, as GET_BROKER_RUNTIME_INFO shows them."""
         end = self.store.range
         return {
-            n: (level.offset, end("SCHEDULE_TOPIC_XXXX", n - 1)[1])
-            for n, level in self._levels.items()
+            n: (level.offset, end(SCHEDULE_TOPIC, n - 1)[1]) for n, level in self._levels.items()
         }
 
     def persist(self) -> None:

@@ -12,19 +12,12 @@ from broker.remoting.command import Refused
 from broker.remoting.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.hotpath import HotPath
-from broker.services.names import (
-    DLQ,
-    NOT_FOR_CLIENTS,
-    RETRY,
-    TEMPLATE,
-    check_topic,
-    is_legal,
-    is_system_topic,
-)
+from broker.services.names import NOT_FOR_CLIENTS, check_topic, is_legal, is_system_topic
 from broker.services.write_behind import WriteBehindTable
 from pystore.configfiles import DataVersion, TopicConfig, topic_from_json, topic_to_json
 from pystore.errors import BadArgument
 from pystore.metadata import Metadata, system_topics
+from pystore.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, TEMPLATE_TOPIC
 
 __all__ = ["INHERIT", "READ", "WRITE", "Topics"]
 
@@ -51,7 +44,7 @@ def _queues(config: TopicConfig) -> int:
 
 def _is_storable(name: str) -> bool:
     """As the store has it: names of POP's retry topics may have a plus sign between their parts."""
-    return is_legal(name.replace("+", "") if name.startswith(RETRY) else name)
+    return is_legal(name.replace("+", "") if name.startswith(RETRY_PREFIX) else name)
 
 
 class Topics:
@@ -124,7 +117,7 @@ class Topics:
         """Whether the core's tables decide sends to it."""
         return (
             config.name not in NOT_FOR_CLIENTS
-            and not config.name.startswith((RETRY, "rmq_sys_"))
+            and not config.name.startswith((RETRY_PREFIX, SYSTEM_PREFIX))
             and (not config.order or bool(self._settings["brokerPermission"] & WRITE))
         )
 
@@ -135,7 +128,7 @@ class Topics:
         if (
             not settings["idempotentProduceWindow"]
             or is_system_topic(name)
-            or name.startswith((RETRY, DLQ))
+            or name.startswith((RETRY_PREFIX, DLQ_PREFIX))
         ):
             return False
         wanted = {part.strip() for part in settings["idempotentProduceTopics"].split(",")}
@@ -201,7 +194,7 @@ class Topics:
         if found is not None:
             return found
         made = self._from_template(name, template, queues, sys_flag)
-        if made is None and name.startswith(RETRY):
+        if made is None and name.startswith(RETRY_PREFIX):
             made = TopicConfig(name, 1, 1, READ | WRITE, topic_sys_flag=sys_flag)
         return None if made is None else self._put(made)
 
@@ -211,7 +204,7 @@ class Topics:
         row = self.get(template)
         if row is None or not row.perm & INHERIT:
             return None
-        if template == TEMPLATE and not self._settings["autoCreateTopicEnable"]:
+        if template == TEMPLATE_TOPIC and not self._settings["autoCreateTopicEnable"]:
             return None
         count = max(1, min(queues, row.write_queue_nums))
         return TopicConfig(
@@ -221,7 +214,7 @@ class Topics:
 
     def retry_topic(self, group: str, queues: int, *, unit: bool = False) -> TopicConfig:
         """``%RETRY%group``, made when missing. Raises: Refused when the name cannot be a topic."""
-        name = RETRY + group
+        name = RETRY_PREFIX + group
         found = self.get(name)
         if found is not None:
             return found
@@ -234,8 +227,8 @@ class Topics:
 
     def dead_letter_topic(self, group: str) -> TopicConfig:
         """``%DLQ%group``, made when missing: consumers subscribe to it by hand."""
-        found = self.get(DLQ + group)
-        return found if found is not None else self._put(TopicConfig(DLQ + group, 1, 1))
+        found = self.get(DLQ_PREFIX + group)
+        return found if found is not None else self._put(TopicConfig(DLQ_PREFIX + group, 1, 1))
 
     # ---- tools ----
 

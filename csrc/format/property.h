@@ -11,6 +11,8 @@
 
 /* One that is known when this is compiled, or a format for snprintf. Both are literals. */
 #define PS_PROPERTY(name, value) name "\x01" value "\x02"
+/* What precedes the value of one, to be looked for. */
+#define PS_PROPERTY_NAME(name) name "\x01"
 
 #define PS_NUMBER_MAX 20 /* digits and sign of an int64 */
 

@@ -23,8 +23,6 @@ enum {
 };
 
 static const char CRC_NAME[] = "__CRC32#";
-static const char SCHEDULE_TOPIC[] = "SCHEDULE_TOPIC_XXXX";
-static const char RETRY_PREFIX[] = "%RETRY%";
 #define TEXT_LEN(s) ((int32_t)sizeof(s) - 1)
 
 /* ---- decoding ---- */
@@ -288,8 +286,7 @@ int32_t ps_delay_level(const ps_levels *levels, int32_t asked) {
 
 int64_t ps_record_tags_code(const ps_record *r, const ps_levels *levels) {
     ps_property found;
-    if (r->topic_len == TEXT_LEN(SCHEDULE_TOPIC) &&
-        memcmp(r->topic, SCHEDULE_TOPIC, TEXT_LEN(SCHEDULE_TOPIC)) == 0 && levels != NULL &&
+    if (levels != NULL && PS_IS(r->topic, r->topic_len, PS_SCHEDULE_TOPIC) &&
         ps_property_find(r->properties, r->properties_len, "DELAY", 5, &found)) {
         int32_t level = ps_delay_level(levels, ps_delay_asked(found.value, found.value_len));
         /* A hostile timestamp may wrap, as it does in Java. */
@@ -515,8 +512,7 @@ int ps_topic_check(const uint8_t *topic, int64_t len, const char **why) {
     if (len > PS_TOPIC_MAX) {
         return refuse(why, PS_E_TOPIC_ILLEGAL, "the topic is longer than 255 bytes");
     }
-    bool retry = len > TEXT_LEN(RETRY_PREFIX) &&
-                 memcmp(topic, RETRY_PREFIX, TEXT_LEN(RETRY_PREFIX)) == 0;
+    bool retry = len > TEXT_LEN(PS_RETRY_PREFIX) && PS_BEGINS(topic, len, PS_RETRY_PREFIX);
     if (len > PS_TOPIC_MAX_V1 && !retry) {
         return refuse(why, PS_E_TOPIC_ILLEGAL, "the topic is longer than 127 bytes");
     }

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "format/layout.h"
+#include "format/names.h"
 
 /* cdef begin */
 /* What stands at a place in the log. Everything but PS_REC_OK and PS_REC_BLANK ends a scan. */

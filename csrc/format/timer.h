@@ -6,8 +6,6 @@
 
 #include "format/record.h"
 
-#define PS_TIMER_TOPIC "rmq_sys_wheel_timer"
-
 typedef struct ps_timer_rules {
     bool on;              /* timerWheelEnable */
     int64_t max_delay_ms; /* timerMaxDelaySec */

@@ -7,11 +7,11 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "format/record.h"
+#include "format/property.h"
 
-#define IX_UNIQUE_NAME "UNIQ_KEY\x01"
+#define IX_UNIQUE_NAME PS_PROPERTY_NAME("UNIQ_KEY")
 #define IX_UNIQUE_LEN 9
-#define IX_KEYS_NAME "KEYS\x01"
+#define IX_KEYS_NAME PS_PROPERTY_NAME("KEYS")
 #define IX_KEYS_LEN 5
 
 /* The keys of one record: UNIQ_KEY, then the words of KEYS. */

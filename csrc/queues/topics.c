@@ -66,7 +66,7 @@ static ps_topic *make_locked(ps_topics *tt, const char *name, int32_t len, uint3
     t->tp_len = len;
     t->tp_hash = hash;
     memcpy(t->tp_name, name, (size_t)len);
-    t->tp_schedule = strcmp(t->tp_name, "SCHEDULE_TOPIC_XXXX") == 0;
+    t->tp_schedule = strcmp(t->tp_name, PS_SCHEDULE_TOPIC) == 0;
     if (ps_name_is_lmq((const uint8_t *)name, len)) atomic_store(&tt->tt_lmq, true);
     t->tp_next = tt->tt_buckets[hash & (tt->tt_bucket_count - 1)];
     tt->tt_buckets[hash & (tt->tt_bucket_count - 1)] = t;

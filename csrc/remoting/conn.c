@@ -31,7 +31,7 @@ static bool encode_extra(ps_core *c, const ps_core_conf *conf) {
     c->co_extra = malloc(room);
     c->co_region = strdup(conf->region);
     if (c->co_extra == NULL || c->co_region == NULL) return false;
-    c->co_extra_len = snprintf(c->co_extra, room, 
+    c->co_extra_len = snprintf(c->co_extra, room,
                                PS_PROPERTY("MSG_REGION", "%s") PS_PROPERTY("TRACE_ON", "%s")
                                    PS_PROPERTY("CLUSTER", "%s"),
                                conf->region, conf->trace_on ? "true" : "false", conf->cluster);

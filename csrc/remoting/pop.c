@@ -11,7 +11,6 @@
 #define LATE_MS 500           /* a request that is so late is not served: its client has given up */
 #define POLL_MAX_MS (1 << 30) /* sums of times must not overflow */
 #define TIME_MAX_MS (INT64_C(1) << 53)
-#define RETRY "%RETRY%"
 
 typedef struct request {
     ps_slice group, topic, kind, filter, order;
@@ -46,12 +45,12 @@ static bool read_request(const ps_command *command, request *r) {
 
 static bool is_allowed(const ps_pop_rules *rules, const request *r) {
     int64_t now = ps_now_ms(), born = r->born_ms != 0 ? r->born_ms : now;
-    const int64_t retry_len = (int64_t)strlen(RETRY);
+    const int64_t retry_len = (int64_t)sizeof PS_RETRY_PREFIX - 1;
     return r->most >= 1 && r->most <= PS_POPPED_MAX && r->invisible_ms >= 1 &&
            r->invisible_ms < rules->invisible_max_ms && born >= 0 && born < TIME_MAX_MS &&
            r->poll_ms >= 0 && r->poll_ms < POLL_MAX_MS && now - born - r->poll_ms <= LATE_MS &&
            retry_len + r->group.len + 1 + r->topic.len <= rules->name_max &&
-           (r->topic.len < retry_len || memcmp(r->topic.data, RETRY, (size_t)retry_len) != 0);
+           !PS_BEGINS(r->topic.data, r->topic.len, PS_RETRY_PREFIX);
 }
 
 /* An SQL92 filter that was checked before is known by its text; tags need no check. */

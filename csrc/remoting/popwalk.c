@@ -8,7 +8,6 @@
 #include "format/handle.h"
 #include "remoting/pops.h"
 
-#define RETRY "%RETRY%"
 #define PERCENT 100
 #define NAME_ROOM (2 * PS_TOPIC_MAX + 16)
 
@@ -229,12 +228,11 @@ static bool find_place(walk *w, const char *name, int32_t len, int32_t kind, pla
 static bool walk_retry(walk *w, int32_t luck) {
     const ps_pop_ask *ask = w->ask;
     char name[NAME_ROOM];
-    int32_t len = (int32_t)strlen(RETRY);
+    int32_t len = (int32_t)sizeof PS_RETRY_PREFIX - 1;
     bool second = w->rules->retry_v2 && (!w->rules->retry_v1 || luck % 2 == 1);
     place p;
-    if (ask->ordered || (ask->topic_len >= len && memcmp(ask->topic, RETRY, (size_t)len) == 0))
-        return true;
-    memcpy(name, RETRY, (size_t)len);
+    if (ask->ordered || PS_BEGINS(ask->topic, ask->topic_len, PS_RETRY_PREFIX)) return true;
+    memcpy(name, PS_RETRY_PREFIX, (size_t)len);
     memcpy(name + len, ask->group, (size_t)ask->group_len);
     len += ask->group_len;
     name[len++] = second ? '+' : '_';

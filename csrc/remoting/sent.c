@@ -128,12 +128,11 @@ static void encode_base64(const uint8_t *from, int64_t len, uint8_t *to) {
 }
 
 bool ps_sent_handle(ps_core *c, ps_slice topic, int64_t out_ms, ps_slice uniq, ps_slice *out) {
-    static const char retry[] = "%RETRY%";
     char number[24];
     ps_slice time = ps_slice_of_number(out_ms + 1, number), broker = ps_slice_of(c->co_broker);
     ps_buffer *b = &c->co_handle;
     *out = (ps_slice){NULL, 0};
-    if (uniq.len == 0 || (topic.len >= 7 && memcmp(topic.data, retry, 7) == 0)) return true;
+    if (uniq.len == 0 || PS_BEGINS(topic.data, topic.len, PS_RETRY_PREFIX)) return true;
     b->len = 0;
     if (!append(b, "v1 ", 3) || !append(b, topic.data, topic.len) || !append(b, " ", 1) ||
         !append(b, broker.data, broker.len) || !append(b, " ", 1) ||

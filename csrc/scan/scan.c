@@ -41,9 +41,6 @@
 #define INFLATED_FIRST 4096
 #define COMPRESSION_ZLIB 3
 
-static const char HALF_TOPIC[] = "RMQ_SYS_TRANS_HALF_TOPIC";
-static const char OP_TOPIC[] = "RMQ_SYS_TRANS_OP_HALF_TOPIC";
-
 /* How gathering a block ended; a negative errno, with sn_error set, when it failed. */
 enum { BLOCK_DONE = 0, BATCH_DONE = 1 };
 
@@ -216,10 +213,6 @@ static inline void properties_find(ps_row *r) {
 
 /* ---- filters ---- */
 
-static bool is_topic(const ps_row *r, const char *topic, int32_t len) {
-    return r->rw_topic_len == len && memcmp(r->rw_topic, topic, (size_t)len) == 0;
-}
-
 static bool log_row_wanted(const scanner *sn, const ps_row *r) {
     const ps_scan *spec = &sn->sn_spec;
     if (spec->queue_filter >= 0 &&
@@ -230,8 +223,8 @@ static bool log_row_wanted(const scanner *sn, const ps_row *r) {
         if (type == PS_SYS_TX_PREPARED || type == PS_SYS_TX_ROLLBACK) return false;
         /* Half messages lie in a topic of their own since 4.3, with no type. A scan that names that
          * topic gets them. */
-        if (sn->sn_topics.ns_count == 0 && (is_topic(r, HALF_TOPIC, sizeof HALF_TOPIC - 1) ||
-                                            is_topic(r, OP_TOPIC, sizeof OP_TOPIC - 1)))
+        if (sn->sn_topics.ns_count == 0 && (PS_IS(r->rw_topic, r->rw_topic_len, PS_HALF_TOPIC) ||
+                                            PS_IS(r->rw_topic, r->rw_topic_len, PS_OP_TOPIC)))
             return false;
     }
     return sn->sn_topics.ns_count == 0 || names_have(&sn->sn_topics, r->rw_topic, r->rw_topic_len);

@@ -11,11 +11,6 @@
 #include "format/record.h"
 #include "format/timer.h"
 
-#define PS_SCHEDULE_TOPIC "SCHEDULE_TOPIC_XXXX"
-#define PS_HALF_TOPIC "RMQ_SYS_TRANS_HALF_TOPIC"
-#define PS_OP_TOPIC "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-#define PS_DISCARD_TOPIC "TRANS_CHECK_MAX_TIME_TOPIC"
-
 typedef struct ps_text { /* borrowed bytes */
     const uint8_t *data;
     int64_t len;

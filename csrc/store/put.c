@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "format/property.h"
 #include "store/placement.h"
 #include "store/store.h"
 
@@ -438,7 +439,7 @@ typedef struct split {
 /* Java's client puts an UNIQ_KEY of its own among the properties of the whole batch: stored after
  * the one of each message, it would hide that. */
 static void drop_batch_id(split *parts, uint8_t *room) {
-    static const uint8_t name[] = "UNIQ_KEY\1";
+    static const uint8_t name[] = PS_PROPERTY_NAME("UNIQ_KEY");
     ps_property uniq;
     if (!ps_property_find(parts->common.data, (int32_t)parts->common.len, "UNIQ_KEY", 8, &uniq))
         return;
@@ -496,7 +497,7 @@ int ps_put_client_batch(ps_store *s, ps_topic *topic, const ps_message *m, int64
                        "the batch has %lld bytes, more than maxMessageSize",
                        (long long)m->body_len);
     if ((m->sys_flag & PS_SYS_TX_MASK) != 0 || topic->tp_len > PS_TOPIC_MAX_V1 ||
-        strncmp(topic->tp_name, "%RETRY%", 7) == 0)
+        PS_BEGINS(topic->tp_name, topic->tp_len, PS_RETRY_PREFIX))
         return ps_fail(&out->error, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
                        "a batch cannot be transactional or go to a retry topic");
     int code = split_batch(m, &parts, &out->error);

@@ -167,8 +167,6 @@ int ps_retention_round(ps_store *s, int64_t now_ms, bool manual, bool immediate,
 /* recover.c */
 /* The topic of records that recovery writes over damage in the log. They are of type rollback, so
  * that no store, Java's neither, gives them a unit or an index entry. */
-#define PS_FILLER_TOPIC "RMQ_SYS_DAMAGED"
-#define PS_FILLER_TOPIC_SHORT "-"
 int ps_recover(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e);
 int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e);
 /* For ps_queues_shared. */

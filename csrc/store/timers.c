@@ -24,7 +24,6 @@
 #define READ_ROUND 4096 /* records of the queue that are read before what is due is delivered */
 #define RECOVER_ROUND 200000 /* the same at the start, between two reports of progress */
 #define SAME_SLOT 1024  /* candidates of one slot and hash */
-#define REVIVE_TOPICS "rmq_sys_REVIVE_LOG_" /* POP asks for what waits for them */
 
 /* A message that was taken away: Java puts those that it rolls into the queue again, after their
  * marks, too. */
@@ -84,8 +83,7 @@ static uint64_t hash_on(uint64_t h, ps_text text) {
 /* What a timer is found by. Of those without a key only the same message has the same one. */
 static uint32_t hash_of(ps_text topic, ps_text key, const ps_record *r) {
     uint64_t h = hash_on(hash_on(HASH_FROM, topic), key);
-    int64_t prefix = (int64_t)sizeof REVIVE_TOPICS - 1;
-    bool marked = topic.len >= prefix && memcmp(topic.data, REVIVE_TOPICS, (size_t)prefix) == 0;
+    bool marked = PS_BEGINS(topic.data, topic.len, PS_REVIVE_PREFIX); /* POP asks for those */
     if (key.len == 0 && r != NULL) {
         h = (h ^ (uint64_t)r->born_timestamp) * 1099511628211u;
         h = (h ^ (uint32_t)r->body_crc) * 1099511628211u;
@@ -307,7 +305,7 @@ static int read_queue(ps_timers *t, int64_t most, int64_t *recalled, ps_error *e
 /* ---- what was delivered since the state was saved ---- */
 
 static int settle_record(ps_timers *t, const ps_record *r, int64_t *settled, ps_error *e) {
-    static const char mark[] = "TIMER_DEQUEUE_MS\1";
+    static const char mark[] = PS_PROPERTY_NAME("TIMER_DEQUEUE_MS");
     int64_t due;
     wanted w = {0, {NULL, 0}, {r->topic, r->topic_len}, r};
     timer_record x = {.r = *r};

@@ -9,13 +9,13 @@ from contextlib import suppress
 from operator import itemgetter
 
 from pystore.audit.layout import File, Layout
+from pystore.names import SCHEDULE_TOPIC
 from pystore.quiet import open_quietly
 from pystore.records import record_at
 from pystore.settings import Settings
 
 __all__ = ["with_own_levels"]
 
-_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _NAME = "messageDelayLevel"
 _UNITS = 16  # of each file that are looked at
 _UNIT = struct.Struct(">qiq")
@@ -33,7 +33,7 @@ def with_own_levels(settings: Settings, layout: Layout) -> Settings:
     levels = list(settings.delay_levels_ms)
     usual = tuple(levels)
     for topic, queue in layout.queues:
-        if topic != _TOPIC:
+        if topic != SCHEDULE_TOPIC:
             continue
         delays = Counter(_delays(layout, layout.queues[topic, queue]))
         delay, count = max(delays.items(), key=itemgetter(1), default=(0, 0))

@@ -12,6 +12,7 @@ from pystore._results import PutResult
 from pystore._store import Store
 from pystore.cli._session import Session
 from pystore.cli._values import Size, When, printable, unreadable, usage
+from pystore.names import SCHEDULE_TOPIC
 
 __all__ = ["run"]
 
@@ -99,7 +100,7 @@ def run(
         return 0
     with s.writer(create=create, **extra) as store, s.progress("putting", "messages") as bar:
         for done in range(count):
-            _print(s, "SCHEDULE_TOPIC_XXXX" if delay_level else topic, put(store))
+            _print(s, SCHEDULE_TOPIC if delay_level else topic, put(store))
             bar.update(done + 1, count)
     return 0
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 
+from pystore.names import FILLER_TOPIC, FILLER_TOPIC_SHORT
 from pystore.native import ffi, lib
 from pystore.records import HEAD_LEN
 
@@ -19,9 +20,8 @@ __all__ = ["SHORT_TOPIC", "SMALLEST", "TOPIC", "Patch", "blank", "filler"]
 #: Where the bytes go in the file, the bytes.
 Patch = tuple[int, bytes]
 
-#: As recovery names its own (csrc/store/store.h).
-TOPIC = b"RMQ_SYS_DAMAGED"
-SHORT_TOPIC = b"-"
+#: As recovery names its own.
+TOPIC, SHORT_TOPIC = FILLER_TOPIC.encode(), FILLER_TOPIC_SHORT.encode()
 _FIXED = int(lib.PS_RECORD_FIXED)
 SMALLEST = _FIXED + len(SHORT_TOPIC)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pystore.cli.verbs import When
+from pystore.names import SCHEDULE_TOPIC
 from spark_ext.jobs.frame import Job, hour_ms, job, main
 from spark_ext.jobs.report import Plot
 
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     import pystore
 
 __all__ = ["run"]
-
-_SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 
 
 @job("delays", skips=True)
@@ -34,12 +33,12 @@ def run(j: Job) -> int | None:
     """
     from pyspark.sql.functions import expr
 
-    from pystore.timers import TIMER_TOPIC
+    from pystore.names import TIMER_TOPIC
 
     with j.reader() as reader:
         topics = reader.topics()
         end = reader.info().store_timestamp_max
-        levels = _levels(reader) if _SCHEDULE in topics else {}
+        levels = _levels(reader) if SCHEDULE_TOPIC in topics else {}
     frames = [_delayed(j, levels)] if levels else []
     frames += [_timers(j)] if TIMER_TOPIC in topics else []
     if not frames:
@@ -76,8 +75,8 @@ def _levels(reader: pystore.Reader) -> dict[int, int]:
     """Returns the milliseconds of each level, as the store has used them: a unit of a delay queue
     holds the time of delivery, its record that of storing."""
     found = {}
-    for q in reader.queues(_SCHEDULE):
-        units = reader.units(_SCHEDULE, q.queue, max(q.min_offset, q.max_offset - 1), 1)
+    for q in reader.queues(SCHEDULE_TOPIC):
+        units = reader.units(SCHEDULE_TOPIC, q.queue, max(q.min_offset, q.max_offset - 1), 1)
         if units:
             found[q.queue + 1] = units[0][2] - reader.message(units[0][0]).store_timestamp
     return found
@@ -95,7 +94,7 @@ def _delayed(j: Job, levels: dict[int, int]) -> DataFrame:
         [(level - 1, ms, f"level {level:02d}") for level, ms in levels.items()],
         "queueId int, ms long, kind string",
     )
-    return _waiting(j, _SCHEDULE).join(known, "queueId").selectExpr(
+    return _waiting(j, SCHEDULE_TOPIC).join(known, "queueId").selectExpr(
         "properties['REAL_TOPIC'] AS topic", "properties['UNIQ_KEY'] AS id",
         "unix_millis(storeTimestamp) AS stored", "unix_millis(storeTimestamp) + ms AS due", "kind",
     )  # fmt: skip
@@ -104,7 +103,8 @@ def _delayed(j: Job, levels: dict[int, int]) -> DataFrame:
 def _timers(j: Job) -> DataFrame:
     """The first of ASKING that a record has counts, as for the broker. A timer that was put back
     to wait further, and a recall, ask for nothing."""
-    from pystore.timers import ASKING, TIMER_TOPIC
+    from pystore.names import TIMER_TOPIC
+    from pystore.timers import ASKING
 
     delay_s, delay_ms, at = (f"try_cast(properties['{name}'] AS bigint)" for name in ASKING)
     stored = "unix_millis(storeTimestamp)"

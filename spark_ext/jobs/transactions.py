@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pystore.cli.verbs import When, usage
-from pystore.pending import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
+from pystore.names import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
 from spark_ext.jobs.frame import Job, hour_ms, job, main
 from spark_ext.jobs.report import Plot
 from spark_ext.jobs.runs import made_beside

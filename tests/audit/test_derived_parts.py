@@ -17,7 +17,7 @@ import pystore
 from pystore import errors
 from pystore.audit.parts import AuditPart
 from pystore.metadata import Metadata
-from pystore.pending import HALF_TOPIC
+from pystore.names import HALF_TOPIC
 from pystore.repair import rebuild
 from pystore.repair.parts import DerivedPart, Deriving, Run, derive_part
 from tests.museum import kinds

@@ -15,8 +15,9 @@ from broker.remoting.client import RemotingClient
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
 from pystore import Store
+from pystore.names import TIMER_TOPIC
 from pystore.properties import encode_properties
-from pystore.timers import TIMER_TOPIC, RecallHandle
+from pystore.timers import RecallHandle
 
 SMALL = {"mappedFileSizeCommitLog": 1 << 20, "recallMessageEnable": True}
 HOUR_MS = 3_600_000

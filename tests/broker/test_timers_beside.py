@@ -15,9 +15,10 @@ import pystore
 from broker.remoting.codes import RequestCode
 from pystore.errors import TimerIllegal
 from pystore.metadata import TopicConfig
+from pystore.names import TIMER_TOPIC
 from pystore.native import lib
 from pystore.properties import encode_properties
-from pystore.timers import TIMER_TOPIC, Timers, save_timers
+from pystore.timers import Timers, save_timers
 
 MANY = {"mappedFileSizeCommitLog": 4 << 20}
 

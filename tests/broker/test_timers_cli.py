@@ -11,7 +11,8 @@ from test_timers import HOUR_MS, arrived, timed, until
 
 from pystore import Reader, Store
 from pystore.cli import main
-from pystore.timers import TIMER_TOPIC, Timers
+from pystore.names import TIMER_TOPIC
+from pystore.timers import Timers
 
 YEAR = "timerMaxDelaySec=31536000"
 

@@ -19,7 +19,8 @@ from test_timers_cli import timers as command  # noqa: F401
 from waiting import BOUND_S
 
 from pystore import Store
-from pystore.timers import TIMER_TOPIC, RecallHandle, Timers, delete_mark, save_timers
+from pystore.names import TIMER_TOPIC
+from pystore.timers import RecallHandle, Timers, delete_mark, save_timers
 
 MANY = SMALL | {"mappedFileSizeCommitLog": 16 << 20}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pystore
-from pystore.pending import HALF_TOPIC
+from pystore.names import HALF_TOPIC
 from pystore.pending_log import find_pending
 from tests.museum import damage
 

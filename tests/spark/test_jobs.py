@@ -21,7 +21,7 @@ from waiting import BOUND_S
 
 import pystore
 from pystore.cli import main
-from pystore.pending import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
+from pystore.names import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
 from pystore.repair.census import Census
 from tests.spark.conftest import Run
 

@@ -10,17 +10,15 @@ from typing import NamedTuple
 from broker.remoting.jsonbody import INT, LONG, TEXT, JsonMember, Shape, listed, required
 from broker.remoting.popped import BATCH_MAX, NAME_MAX, CheckPoint, CheckPoints, Key
 from broker.remoting.safe_log import SafeLogger
-from broker.services.names import REVIVE_PREFIX
 from pystore import Message, Store
 from pystore.errors import StoreError
+from pystore.names import REVIVE_PREFIX
 from pystore.timers import Timers
 
-__all__ = ["REVIVE_GROUP", "CheckPointScan", "ReviveLog", "revive_topic"]
+__all__ = ["CheckPointScan", "ReviveLog", "revive_topic"]
 
 log = SafeLogger("broker.pop")
 
-#: Whose offsets say how far the revive topic is done with.
-REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 _BATCH = 256
 
 

@@ -14,12 +14,12 @@ from broker.remoting.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.hotpath import HotPath
-from broker.services.names import RETRY
 from broker.services.offsets import ConsumerOffsets
-from broker.services.pop.records import REVIVE_GROUP, ReviveLog
+from broker.services.pop.records import ReviveLog
 from broker.services.topics import Topics
 from pystore import Message, Store
 from pystore.errors import MessageIllegal, StoreError
+from pystore.names import RETRY_PREFIX, REVIVE_GROUP
 from pystore.timers import ASKING
 
 __all__ = ["Revive"]
@@ -199,7 +199,7 @@ class Revive:
 
     def _targets(self, ck: CheckPoint) -> list[str]:
         """Where copies of it may lie, whatever the setting was."""
-        if ck.topic.startswith(RETRY):
+        if ck.topic.startswith(RETRY_PREFIX):
             return [ck.topic]
         return [retry_topic(ck.group, ck.topic, kind) for kind in (RETRY_V1, RETRY_V2)]
 
@@ -234,7 +234,7 @@ class Revive:
 
     def _target(self, ck: CheckPoint) -> str:
         """The retry topic, made when it is missing."""
-        if ck.topic.startswith(RETRY):
+        if ck.topic.startswith(RETRY_PREFIX):
             return ck.topic
         kind = RETRY_V2 if self._config["enableRetryTopicV2"] else RETRY_V1
         name = retry_topic(ck.group, ck.topic, kind)

@@ -19,7 +19,6 @@ from broker.remoting.receipts import RETRY_V1, RETRY_V2, is_retry_of, retry_topi
 from broker.remoting.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.groups import Groups
-from broker.services.names import RETRY
 from broker.services.offsets import ConsumerOffsets, hot_bytes
 from broker.services.pop import kept
 from broker.services.pop.acks import Acks
@@ -33,6 +32,7 @@ from broker.services.schedule import Schedule
 from broker.services.topics import READ, Topics
 from pystore import Store
 from pystore.errors import StoreError, StrayFile
+from pystore.names import RETRY_PREFIX
 from pystore.sql92 import WORK_MAX
 from pystore.timers import Timers
 
@@ -341,7 +341,7 @@ class Pop:
     def has_messages(self, request: PopRequest) -> bool:
         """Whether there is something to pop; nothing is moved."""
         places = [(request.topic, q) for q in self.batches.queues(request.topic, request.queue)]
-        if not request.order and not request.topic.startswith(RETRY):
+        if not request.order and not request.topic.startswith(RETRY_PREFIX):
             for kind in self.batches.looked_at:
                 name = retry_topic(request.group, request.topic, kind)
                 places += [(name, q) for q in self.batches.queues(name, -1)]

@@ -28,7 +28,8 @@ from broker.services.topics import Topics
 from broker.services.transaction.metrics import Metrics
 from pystore import Message, Store
 from pystore.errors import NotFound, RecordDamaged, StoreError
-from pystore.pending import DISCARD_TOPIC, GROUP, HALF_TOPIC, OP_TOPIC, Decision, Mark, PendingHalf
+from pystore.names import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
+from pystore.pending import Decision, Mark, PendingHalf
 from pystore.pending_log import Pending, find_pending, half_of
 
 __all__ = ["RoundReport", "Transactions"]
@@ -168,8 +169,8 @@ class Transactions:
         if state.ops_queued and self._are_old(state):
             self._write_ops()
             state = self.halves.state()
-        self._core.commit_offset(GROUP, HALF_TOPIC, 0, state.half_progress)
-        self._core.commit_offset(GROUP, OP_TOPIC, 0, state.op_progress)
+        self._core.commit_offset(TRANSACTION_GROUP, HALF_TOPIC, 0, state.half_progress)
+        self._core.commit_offset(TRANSACTION_GROUP, OP_TOPIC, 0, state.op_progress)
         if self._saving is None or self._saving.done():
             self._saving = asyncio.get_running_loop().create_task(self.persist())
         due = time.monotonic() >= self._next_round
@@ -200,8 +201,8 @@ class Transactions:
     def stop_now(self) -> None:
         self._write_ops()
         state = self.halves.state()
-        self._core.commit_offset(GROUP, HALF_TOPIC, 0, state.half_progress)
-        self._core.commit_offset(GROUP, OP_TOPIC, 0, state.op_progress)
+        self._core.commit_offset(TRANSACTION_GROUP, HALF_TOPIC, 0, state.half_progress)
+        self._core.commit_offset(TRANSACTION_GROUP, OP_TOPIC, 0, state.op_progress)
         try:
             more = True
             while more:

@@ -1,0 +1,77 @@
+"""Names of topics and groups to which upstream gives a meaning: the one table for Python.
+
+Those that the core knows come from its own (csrc/format/names.h). Upstream: ``TopicValidator``,
+``MixAll``, ``PopAckConstants``.
+"""
+
+from __future__ import annotations
+
+from pystore.native import ffi, lib
+
+__all__ = [
+    "BENCHMARK_TOPIC",
+    "DISCARD_TOPIC",
+    "DLQ_PREFIX",
+    "FILLER_TOPIC",
+    "FILLER_TOPIC_SHORT",
+    "HALF_TOPIC",
+    "OFFSET_MOVED_TOPIC",
+    "OP_TOPIC",
+    "REPLY_SUFFIX",
+    "RETRY_PREFIX",
+    "REVIVE_GROUP",
+    "REVIVE_PREFIX",
+    "SCHEDULE_TOPIC",
+    "SELF_TEST_TOPIC",
+    "SYNC_MEMBER_PREFIX",
+    "SYSTEM_GROUP_PREFIX",
+    "SYSTEM_PREFIX",
+    "TEMPLATE_TOPIC",
+    "TIMER_TOPIC",
+    "TOOLS_GROUP",
+    "TRACE_TOPIC",
+    "TRANSACTION_GROUP",
+]
+
+
+def _known(name: str) -> str:
+    return bytes(ffi.string(getattr(lib, name))).decode()
+
+
+#: Messages with a delay level wait here, in queue level - 1.
+SCHEDULE_TOPIC = _known("PS_SCHEDULE_TOPIC")
+#: Messages that wait for a time.
+TIMER_TOPIC = _known("PS_TIMER_TOPIC")
+#: Halves of transactions, which of them are decided, and those that were never decided.
+HALF_TOPIC = _known("PS_HALF_TOPIC")
+OP_TOPIC = _known("PS_OP_TOPIC")
+DISCARD_TOPIC = _known("PS_DISCARD_TOPIC")
+#: Of records that close over damage; the short one where there is no room.
+FILLER_TOPIC = _known("PS_FILLER_TOPIC")
+FILLER_TOPIC_SHORT = _known("PS_FILLER_TOPIC_SHORT")
+#: What a group gets once more, and what it has given up. The group's name follows.
+RETRY_PREFIX = _known("PS_RETRY_PREFIX")
+DLQ_PREFIX = "%DLQ%"
+#: Check points of POP. The cluster's name follows.
+REVIVE_PREFIX = _known("PS_REVIVE_PREFIX")
+#: The topic whose inherit bit lets clients make topics by sending to them.
+TEMPLATE_TOPIC = "TBW102"
+#: Answers to requests. The cluster's name precedes it.
+REPLY_SUFFIX = "_REPLY_TOPIC"
+#: What clients say of messages' ways.
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+BENCHMARK_TOPIC = "BenchmarkTest"
+#: Every topic of the system that upstream has added since 5.0.
+SYSTEM_PREFIX = "rmq_sys_"
+#: Members of a group of brokers. The broker's name follows.
+SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
+
+#: Groups of the broker's own.
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+#: The one that reads halves, and the one that reads check points of POP.
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+#: The one that upstream's tools read with.
+TOOLS_GROUP = "TOOLS_CONSUMER"
