@@ -6,9 +6,9 @@
 
 #include "files/places.h"
 #include "files/segments.h"
+#include "format/layout.h"
 
 #define PS_UNIT 20
-#define PS_QUEUE_ID_MAX 65535
 
 typedef struct ps_unit {
     int64_t physical; /* of the record */
