@@ -20,6 +20,8 @@ HEADERS = (
     "format/names.h",
     "format/record.h",
     "format/fields.h",
+    "files/notes.h",
+    "files/checkpoint.h",
     "pystore.h",
     "filter/sql92.h",
     "remoting/command.h",

@@ -46,6 +46,16 @@
 
 /* ---- checkpoint ---- */
 
+void ps_checkpoint_parse(const uint8_t *p, int64_t len, ps_checkpoint *out) {
+    memset(out, 0, sizeof *out);
+    if (len < CP_USED) return;
+    out->physic_msg_timestamp = (int64_t)be64_get(p + CP_PHYSIC_AT);
+    out->logics_msg_timestamp = (int64_t)be64_get(p + CP_LOGICS_AT);
+    out->index_msg_timestamp = (int64_t)be64_get(p + CP_INDEX_AT);
+    out->master_flushed_offset = (int64_t)be64_get(p + CP_MASTER_AT);
+    out->confirm_phy_offset = (int64_t)be64_get(p + CP_CONFIRM_AT);
+}
+
 int ps_checkpoint_read(ps_io *io, const char *root, ps_checkpoint *out, ps_error *e) {
     char path[PATH_MAX];
     uint8_t head[CP_USED];
@@ -61,12 +71,7 @@ int ps_checkpoint_read(ps_io *io, const char *root, ps_checkpoint *out, ps_error
     int err = errno;
     io->close(io, fd);
     if (n < 0) return ps_fail(e, ps_errno_code(err), err, -1, path, "cannot read the checkpoint");
-    if (n < CP_USED) return 0;
-    out->physic_msg_timestamp = (int64_t)be64_get(head + CP_PHYSIC_AT);
-    out->logics_msg_timestamp = (int64_t)be64_get(head + CP_LOGICS_AT);
-    out->index_msg_timestamp = (int64_t)be64_get(head + CP_INDEX_AT);
-    out->master_flushed_offset = (int64_t)be64_get(head + CP_MASTER_AT);
-    out->confirm_phy_offset = (int64_t)be64_get(head + CP_CONFIRM_AT);
+    ps_checkpoint_parse(head, n, out);
     return 0;
 }
 

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "files/io.h"
 
+/* cdef begin */
 #define PS_CHECKPOINT_SIZE 4096
 
 typedef struct ps_checkpoint {
@@ -15,6 +16,10 @@ typedef struct ps_checkpoint {
     int64_t master_flushed_offset;
     int64_t confirm_phy_offset;
 } ps_checkpoint;
+
+/* The values in the bytes of a checkpoint; zeros when they are too few. */
+void ps_checkpoint_parse(const uint8_t *p, int64_t len, ps_checkpoint *out);
+/* cdef end */
 
 /* A missing or short file reads as zeros: recovery then starts at the first file. */
 int ps_checkpoint_read(ps_io *io, const char *root, ps_checkpoint *out, ps_error *e);

@@ -1,8 +1,6 @@
-/* queueEnds, in the store's root: ours alone, upstream does not look at it. See ends.h.
+/* queueEnds, in the store's root: a note of our own (files/notes.h). See ends.h.
  *
  *   offset width meaning
- *        0   i32 magic, "PSE1"
- *        4   i32 CRC-32 of all that follows
  *        8   i64 end of the log that was dispatched
  *       16   i64 where the log began
  *       24 3*i64 the checkpoint's physic, logics and index times, ms
@@ -28,11 +26,11 @@
 
 #include "base/bytes.h"
 #include "base/report.h"
+#include "files/notes.h"
 #include "files/replace.h"
 #include "store/store.h"
 
 #define FILE_NAME "queueEnds"
-#define MAGIC 0x50534531u
 #define HEAD 48
 #define ENTRY_HEAD 32
 #define FILE_MAX (256LL << 20)
@@ -55,13 +53,12 @@ static int64_t encode_ends(ps_store *s, ps_queue **queues, int32_t n, uint8_t *p
         memcpy(p + len + ENTRY_HEAD, q->cq_topic->tp_name, (size_t)q->cq_topic->tp_len);
         len += ENTRY_HEAD + q->cq_topic->tp_len;
     }
-    be32_put(p, MAGIC);
     be64_put(p + 8, (uint64_t)atomic_load(&s->st_dispatcher.ds_end));
     be64_put(p + 16, (uint64_t)atomic_load(&s->st_log.lg_min));
     be64_put(p + 24, (uint64_t)s->st_keeper.kp_checkpoint.physic_msg_timestamp);
     be64_put(p + 32, (uint64_t)s->st_keeper.kp_checkpoint.logics_msg_timestamp);
     be64_put(p + 40, (uint64_t)s->st_keeper.kp_checkpoint.index_msg_timestamp);
-    be32_put(p + 4, ps_crc32(0, p + 8, (size_t)(len - 8)));
+    ps_note_seal(p, len, PS_NOTE_ENDS);
     return len;
 }
 
@@ -114,9 +111,7 @@ static int compare_one(ps_store *s, const noted *n, bool begins_alike, ps_report
 static int compare_all(ps_store *s, const uint8_t *p, int64_t len, bool crashed, ps_report *r,
                        ps_error *e) {
     const ps_checkpoint *c = &s->st_keeper.kp_checkpoint;
-    if (len < HEAD || be32_get(p) != MAGIC ||
-        be32_get(p + 4) != ps_crc32(0, p + 8, (size_t)len - 8))
-        return 0;
+    if (len < HEAD || !ps_note_good(p, len, PS_NOTE_ENDS)) return 0;
     bool ours = (int64_t)be64_get(p + 24) == c->physic_msg_timestamp &&
                 (int64_t)be64_get(p + 32) == c->logics_msg_timestamp &&
                 (int64_t)be64_get(p + 40) == c->index_msg_timestamp;

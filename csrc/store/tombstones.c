@@ -2,14 +2,7 @@
  * store keeps in mind where a topic's earlier life ended: no record of it from below goes to a
  * queue again, whatever is recovered or rebuilt, and its next message has queue offset 0.
  *
- * deletedTopics, in the store's root: ours alone, upstream does not look at it
- *
- *   offset width meaning
- *        0   i32 magic, "PSD1"
- *        4   i32 CRC-32 of all that follows
- *        8       entries, each:
- *            i64 physical offset: what lies before it belongs to the earlier life
- *            i32 length of the topic's name, then the name
+ * deletedTopics, in the store's root, is a note of such entries; the layout: files/notes.h.
  *
  * The file is replaced before the first queue file goes, and before a message is put that counts
  * from 0 again. So after a crash in between the queues are there whole, with a file that says
@@ -33,33 +26,27 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/bytes.h"
+#include "files/notes.h"
 #include "files/replace.h"
 #include "store/store.h"
 
 #define FILE_NAME "deletedTopics"
-#define MAGIC 0x50534431u
-#define HEAD 8
-#define ENTRY_HEAD 12
 #define FILE_MAX (64 << 20)
 
 /* ---- the file ---- */
 
 static bool take_entries(ps_store *s, const uint8_t *p, int64_t len) {
-    if (len < HEAD || be32_get(p) != MAGIC ||
-        be32_get(p + 4) != ps_crc32(0, p + HEAD, (size_t)(len - HEAD)))
-        return false;
-    for (int64_t at = HEAD; at + ENTRY_HEAD <= len;) {
-        int64_t before = (int64_t)be64_get(p + at);
-        int32_t name_len = (int32_t)be32_get(p + at + 8);
-        at += ENTRY_HEAD;
-        if (name_len <= 0 || name_len > PS_TOPIC_MAX || name_len > len - at) return false;
-        ps_topic *t = ps_topic_get(&s->st_topics, (const char *)p + at, name_len);
+    ps_tombstone row;
+    int64_t at = PS_NOTE_HEAD;
+    int32_t more;
+    if (!ps_note_good(p, len, PS_NOTE_TOMBSTONES)) return false;
+    while ((more = ps_tombstone_next(p, len, &at, &row)) > 0) {
+        if (row.name_len > PS_TOPIC_MAX) return false;
+        ps_topic *t = ps_topic_get(&s->st_topics, (const char *)p + row.name_at, row.name_len);
         if (t == NULL) return false;
-        if (before > t->tp_gone_below) t->tp_gone_below = before;
-        at += name_len;
+        if (row.below > t->tp_gone_below) t->tp_gone_below = row.below;
     }
-    return true;
+    return more == 0;
 }
 
 static int read_entries(ps_store *s, int fd, int64_t len, ps_report *r) {
@@ -99,20 +86,17 @@ int ps_tombstones_load(ps_store *s, ps_report *r, ps_error *e) {
 
 /* Every entry that still matters; returns the length, or -1 without memory. */
 static int64_t encode_locked(ps_store *s, uint8_t **out) {
-    int64_t len = HEAD, min = atomic_load(&s->st_log.lg_min);
-    uint8_t *p = malloc(HEAD + (size_t)s->st_topics.tt_topic_count * (ENTRY_HEAD + PS_TOPIC_MAX));
+    int64_t len = PS_NOTE_HEAD, min = atomic_load(&s->st_log.lg_min);
+    uint8_t *p = malloc(PS_NOTE_HEAD +
+                        (size_t)s->st_topics.tt_topic_count * (PS_TOMBSTONE_FIXED + PS_TOPIC_MAX));
     if (p == NULL) return -1;
     for (uint32_t b = 0; b < s->st_topics.tt_bucket_count; b++) {
         for (ps_topic *t = s->st_topics.tt_buckets[b]; t != NULL; t = t->tp_next) {
             if (t->tp_gone_below <= min) continue;
-            be64_put(p + len, (uint64_t)t->tp_gone_below);
-            be32_put(p + len + 8, (uint32_t)t->tp_len);
-            memcpy(p + len + ENTRY_HEAD, t->tp_name, (size_t)t->tp_len);
-            len += ENTRY_HEAD + t->tp_len;
+            len += ps_tombstone_put(p + len, t->tp_gone_below, t->tp_name, t->tp_len);
         }
     }
-    be32_put(p, MAGIC);
-    be32_put(p + 4, ps_crc32(0, p + HEAD, (size_t)(len - HEAD)));
+    ps_note_seal(p, len, PS_NOTE_TOMBSTONES);
     *out = p;
     return len;
 }

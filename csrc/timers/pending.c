@@ -4,8 +4,7 @@
  * state's head tells apart:
  *
  *   offset width meaning
- *        0   u32 magic, "PST2"
- *        4   u32 CRC-32 of all that follows
+ *        0       the head of a note (files/notes.h)
  *        8   i64 pd_from    16 i64 pd_next    24 i64 pd_delivered    32 i64 end of the log
  *       40   i64 number of the next run
  *       48   i64 runs, then each: i64 number, i64 entries, i64 cursor, i64 CRC-32 of its bytes
@@ -23,10 +22,10 @@
 #include "base/bytes.h"
 #include "base/crc.h"
 #include "files/mapfile.h"
+#include "files/notes.h"
 #include "files/replace.h"
 
 #define STATE "state"
-#define MAGIC 0x50535432u
 #define HEAD 56
 #define ROW 32
 #define STATE_MAX (HEAD + ROW * PS_PENDING_RUNS + PS_PENDING_NOTES_MAX)
@@ -371,8 +370,7 @@ static bool load_notes(ps_pending *p, const uint8_t *notes, int64_t len) {
 }
 
 static bool load_state(ps_pending *p, const uint8_t *b, int64_t len) {
-    if (len < HEAD || be32_get(b) != MAGIC ||
-        be32_get(b + 4) != ps_crc32(0, b + 8, (size_t)len - 8))
+    if (len < HEAD || !ps_note_good(b, len, PS_NOTE_TIMERS))
         return false;
     int64_t runs = (int64_t)be64_get(b + 48);
     if (runs < 0 || runs > PS_PENDING_RUNS || len < HEAD + runs * ROW) return false;
@@ -652,12 +650,11 @@ int ps_pending_capture(ps_pending *p, int64_t log_end, const uint8_t *notes, int
         rows++;
     }
     int64_t head[] = {p->pd_from, p->pd_next, p->pd_delivered, log_end, p->pd_next_run, rows};
-    be32_put(b, MAGIC);
     for (int i = 0; i < 6; i++) be64_put(b + 8 + 8 * i, (uint64_t)head[i]);
     if (notes_len > 0) memcpy(b + HEAD + ROW * rows, notes, (size_t)notes_len);
     *out = (ps_pending_state){b, HEAD + ROW * rows + notes_len,
                               p->pd_merge != NULL ? p->pd_merge->mg_to.run.rn_number : -1};
-    be32_put(b + 4, ps_crc32(0, b + 8, (size_t)out->len - 8));
+    ps_note_seal(b, out->len, PS_NOTE_TIMERS);
     return 0;
 }
 

@@ -6,7 +6,6 @@ import json
 import os
 import struct
 import time
-import zlib
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,22 +20,21 @@ from pystore.audit.layout import File, Layout
 from pystore.audit.readdb import read_access, read_meta
 from pystore.configfiles import RAW_FILES, SECTIONS, check_json
 from pystore.errors import StoreError
+from pystore.native import lib
+from pystore.notes import CHECKPOINT_SIZE, checkpoint_times, is_note, tombstones_of
 from pystore.quiet import open_quietly, read_quietly
 
 __all__ = [
     "Beside", "believable", "check_checkpoint", "check_offsets", "read_beside",
-    "tombstones_without",
 ]  # fmt: skip
 
 _JSON_MAX = 256 << 20
-_CHECKPOINT = struct.Struct(">5q")
-_CHECKPOINT_SIZE = 4096
-_TOMBSTONES = 0x50534431  # "PSD1": csrc/store/tombstones.c
 _HOUR_MS = 3_600_000
 _NO_RECORD = 0x7FFFFFFF  # PS_UNIT_NONE of csrc/queues/consumequeue.h
 _PIECE = 20 << 10  # bytes of a queue that are read at once
-#: csrc/store/ends.c, csrc/timers/pending.c; the first layout of timers is not read any more.
-_NOTES = {"queueEnds": (0x50534531,), "timers/state": (0x50535431, 0x50535432)}
+#: What is no such note is made again at the next open.
+_NOTES = {"queueEnds": (lib.PS_NOTE_ENDS,),
+          "timers/state": (lib.PS_NOTE_TIMERS_OLD, lib.PS_NOTE_TIMERS)}  # fmt: skip
 #: Files of a broker whose damage it meets itself, as long as they are files.
 _FILES = (
     "config/consumerOrderInfo.journal", "config/popCheckPoints.json", "config/timercheck",
@@ -147,35 +145,6 @@ def _check_access(layout: Layout) -> None:
         layout.found("access-db", folder / "data.mdb", text=text)
 
 
-def _parse_tombstones(data: bytes) -> list[tuple[str, int]] | None:
-    """Topics and the places of the log where they were deleted (csrc/store/tombstones.c); None for
-    what is no such list."""
-    if len(data) < 8 or struct.unpack_from(">II", data) != (_TOMBSTONES, zlib.crc32(data[8:])):
-        return None
-    found: list[tuple[str, int]] = []
-    at = 8
-    while at < len(data):
-        if len(data) - at < 12:
-            return None
-        physical, length = struct.unpack_from(">qi", data, at)
-        at += 12
-        if not 0 < length <= len(data) - at:
-            return None
-        found.append((os.fsdecode(data[at : at + length]), physical))
-        at += length
-    return found
-
-
-def tombstones_without(data: bytes, topics: set[str]) -> bytes:
-    """The list without some topics; empty when no other is left, or when it is no such list."""
-    kept = [row for row in _parse_tombstones(data) or () if row[0] not in topics]
-    rows = b"".join(
-        struct.pack(">qi", physical, len(os.fsencode(topic))) + os.fsencode(topic)
-        for topic, physical in kept
-    )
-    return struct.pack(">II", _TOMBSTONES, zlib.crc32(rows)) + rows if kept else b""
-
-
 def _read_tombstones(layout: Layout) -> list[tuple[str, int]]:
     path = layout.root / "deletedTopics"
     try:
@@ -185,7 +154,7 @@ def _read_tombstones(layout: Layout) -> list[tuple[str, int]]:
         return []
     if data is None:
         return []
-    found = _parse_tombstones(data)
+    found = tombstones_of(data)
     if found is None:
         layout.found("tombstones", path, text="magic, sum or lengths do not fit")
     return found or []
@@ -236,8 +205,7 @@ def _check_own(layout: Layout) -> None:
             continue
         if data is None:
             continue
-        magic, told = struct.unpack_from(">II", data) if len(data) >= 8 else (0, 0)
-        if magic not in magics or told != zlib.crc32(data[8:]):
+        if not is_note(data, *magics):
             layout.found("own-note", path, text="magic or sum do not fit")
     for name in ("lock", "abort"):
         path = layout.root / name
@@ -346,7 +314,7 @@ def check_checkpoint(layout: Layout, last_time: int) -> None:
     -1 when there is none."""
     path = layout.root / "checkpoint"
     try:
-        data = read_quietly(path, _CHECKPOINT_SIZE + 1)
+        data = read_quietly(path, CHECKPOINT_SIZE + 1)
     except OSError as error:
         _unread(layout, "checkpoint", path, error)
         return
@@ -354,12 +322,12 @@ def check_checkpoint(layout: Layout, last_time: int) -> None:
         if last_time >= 0:
             layout.found("checkpoint", path, text="the file is missing")
         return
-    if len(data) != _CHECKPOINT_SIZE:
-        layout.found("checkpoint", path, text=f"{len(data)} bytes, not {_CHECKPOINT_SIZE}")
+    if len(data) != CHECKPOINT_SIZE:
+        layout.found("checkpoint", path, text=f"{len(data)} bytes, not {CHECKPOINT_SIZE}")
         return
     ahead = max(last_time, 0)
     now = int(time.time() * 1000)
-    times = _CHECKPOINT.unpack_from(data)[:3]
+    times = checkpoint_times(data)
     for name, value in zip(("physic", "logics", "index"), times, strict=True):
         if value < 0 or value > now + _HOUR_MS or (ahead and value > ahead + _HOUR_MS):
             why = f"{name}MsgTimestamp {value} is past the log's last record"

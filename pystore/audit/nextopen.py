@@ -7,18 +7,16 @@ checkpoint and the times of the segments' first records.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
 from pystore.audit.core import SegmentFacts
 from pystore.audit.findings import Finding
 from pystore.audit.layout import Layout
+from pystore.notes import CHECKPOINT_SIZE, checkpoint_times
 from pystore.quiet import open_quietly, read_quietly
 
 __all__ = ["NextOpen"]
 
-_TIMES = struct.Struct(">3q")
-_CHECKPOINT_SIZE = 4096
 _MARGIN_MS = 3000
 _HEADER, _SLOT, _ENTRY = 40, 4, 20
 
@@ -29,11 +27,11 @@ class NextOpen:
     def __init__(self, layout: Layout, facts: Sequence[SegmentFacts]) -> None:
         self._layout = layout
         try:
-            data = read_quietly(layout.root / "checkpoint", _CHECKPOINT_SIZE) or b""
+            data = read_quietly(layout.root / "checkpoint", CHECKPOINT_SIZE) or b""
         except OSError:
             data = b""
-        times = _TIMES.unpack_from(data) if len(data) >= _TIMES.size else (0, 0, 0)
-        log, index = (max(0, t - _MARGIN_MS) for t in (min(times[:2]), times[2]))
+        times = checkpoint_times(data)
+        log, index = (max(0, t - _MARGIN_MS) for t in (min(times[:2]), times.index_ms))
         self.queues_from = self._file_by_time(facts, log)
         if not any(file.size for files in layout.queues.values() for file in files):
             self.queues_from = layout.log_min  # the checkpoint vouches for files that are not there

@@ -8,9 +8,9 @@ from pystore._aside import Piece, kept_aside
 from pystore.accessfiles import has_access_copy
 from pystore.audit import Audit, Finding
 from pystore.audit.layout import GAP_MOST, File, Layout
-from pystore.audit.metadata import tombstones_without
 from pystore.configfiles import SECTIONS
 from pystore.errors import MissingSegment, StoreError, StrayFile
+from pystore.notes import tombstones_without
 from pystore.records import HEAD_LEN, record_size
 from pystore.repair.disagreeing import file_of, place_of, read_at, record_of, restored
 from pystore.repair.filler import SMALLEST, Patch, blank, filler
