@@ -76,7 +76,7 @@ def _metas(fd: int, size: int) -> tuple[int, int, int, list[_Table]]:
         raise PageError("the file is too short")
     page: int = _TABLE.unpack(_META.unpack_from(first, _HEAD)[4])[0]
     if page not in (512, 1024, 2048, 4096, 8192, 16384, 32768):
-        raise PageError(f"pages of {page} bytes")
+        raise PageError(f"the size of a page cannot be {page} bytes")
     found = []
     for number in (0, 1):
         raw = os.pread(fd, _HEAD + _META.size, number * page)

@@ -173,7 +173,7 @@ class Core:
         self.on_levels: Callable[[Sequence[int]], None] | None = None
         #: Told when the watched queue of timers got messages.
         self.on_timers: Callable[[], None] | None = None
-        #: Told when something was popped that is back before everything else: when that is, in ms.
+        #: Called with the time (ms) at which popped messages come back, if it is the next one.
         self.on_pop_due: Callable[[int], None] | None = None
         #: Told of each watched queue that got messages, by topic and number.
         self.on_news: Callable[[str, int], None] | None = None

@@ -78,7 +78,7 @@ static void make_ready(ps_core *c, ps_parked *h) {
 
 /* Waits in its queue from now on, unless messages came meanwhile or its deadline has passed: then
  * it only yields to others. */
-static void park(ps_core *c, ps_parked *h) {
+static void park_again(ps_core *c, ps_parked *h) {
     h->pk_ready = false;
     if (ps_arrivals_watch(h->pk_queue, h->pk_offset) || h->pk_last)
         make_ready(c, h);
@@ -116,14 +116,14 @@ bool ps_parked_add(const ps_parked *like) {
     h->pk_conn_link = &h->pk_conn->cn_parked;
     if (h->pk_conn_next != NULL) h->pk_conn_next->pk_conn_link = &h->pk_conn_next;
     h->pk_conn->cn_parked = h;
-    park(c, h);
+    park_again(c, h);
     return true;
 }
 
 void ps_parked_again(ps_parked *h) {
     ps_core *c = h->pk_conn->cn_core;
     unlink_parked(c, h);
-    park(c, h);
+    park_again(c, h);
 }
 
 /* ---- what makes them ready ---- */

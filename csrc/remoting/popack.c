@@ -38,7 +38,7 @@ static bool is_there(ps_core *c, const request *r) {
 }
 
 /* end: of the record, in the log; 0: none was put, and nobody waits for the disk. */
-static int answer(ps_conn *n, const ps_command *command, int64_t end) {
+static int answer_ack(ps_conn *n, const ps_command *command, int64_t end) {
     const ps_answer a = {
         .serialize = command->serialize, .opaque = command->opaque, .end = end, .bare = true};
     if (command->flag & PS_FLAG_ONEWAY) return 1;
@@ -65,5 +65,5 @@ int ps_core_ack(ps_conn *n, const ps_command *command) {
                                .start = h.start,
                                .pop_ms = h.pop_ms};
     if (ps_core_popped_ack(c, &key, &r.offset, 1, &end, NULL) < 0) return 0;
-    return answer(n, command, end);
+    return answer_ack(n, command, end);
 }

@@ -6,7 +6,7 @@
 #include "store/store.h"
 
 /* Lets calls under way end, then stops the threads. False when somebody else did it already. */
-static bool stop(ps_store *s) {
+static bool stop_threads(ps_store *s) {
     pthread_mutex_lock(&s->st_close_lock);
     bool first = !atomic_exchange(&s->st_closed, true);
     if (first) {
@@ -22,7 +22,7 @@ static bool stop(ps_store *s) {
     return first;
 }
 
-static void release(ps_store *s) {
+static void release_store(ps_store *s) {
     ps_places_release(&s->st_places);
     ps_lock_release(s->st_io, s->st_lock_fd);
     s->st_lock_fd = -1;
@@ -52,19 +52,19 @@ static int finish_writing(ps_store *s, ps_error *e) {
 int ps_store_close(ps_store *s, ps_error *error) {
     ps_error mine = {0}, *e = error != NULL ? error : &mine;
     int code = 0;
-    if (stop(s)) {
+    if (stop_threads(s)) {
         if (!s->st_readonly) code = finish_writing(s, e);
         ps_allocator_free(&s->st_allocator, false);
-        release(s);
+        release_store(s);
     }
     pthread_mutex_unlock(&s->st_close_lock);
     return code;
 }
 
 void ps_store_abandon(ps_store *s) {
-    if (stop(s)) {
+    if (stop_threads(s)) {
         ps_allocator_free(&s->st_allocator, true);
-        release(s);
+        release_store(s);
     }
     pthread_mutex_unlock(&s->st_close_lock);
 }

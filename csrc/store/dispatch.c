@@ -148,7 +148,7 @@ static int dispatch_file(ps_store *s, ps_mapfile *mf, int64_t *at, int64_t bound
 
 /* Failures that end by themselves: room on the disk, descriptors and memory come back. The store
  * refuses puts meanwhile and tries again; after any other failure it must be opened again. */
-static bool passes(int err) {
+static bool error_passes(int err) {
     return err == ENOSPC || err == EDQUOT || err == EMFILE || err == ENFILE || err == ENOMEM;
 }
 
@@ -168,8 +168,8 @@ int ps_dispatch_to_locked(ps_store *s, int64_t bound, ps_error *e) {
         ps_mapfile_unref(mf);
     }
     atomic_store(&s->st_dispatcher.ds_stall_errno,
-                 code < 0 && passes(e->sys_errno) ? e->sys_errno : 0);
-    if (code < 0 && !passes(e->sys_errno)) {
+                 code < 0 && error_passes(e->sys_errno) ? e->sys_errno : 0);
+    if (code < 0 && !error_passes(e->sys_errno)) {
         code = ps_places_why(&s->st_places, code, e);
         s->st_dispatcher.ds_why = *e;
         atomic_store(&s->st_dispatcher.ds_broken, true);
@@ -200,7 +200,7 @@ void ps_dispatch_wake(ps_store *s) {
 
 /* Sleeps until a writer sees ds_napping; the order of the two loads and stores makes sure that
  * either the writer sees the flag or this thread sees the new end. */
-static void nap(ps_store *s) {
+static void nap_until_put(ps_store *s) {
     pthread_mutex_lock(&s->st_dispatcher.ds_nap_lock);
     atomic_store(&s->st_dispatcher.ds_napping, true);
     while (atomic_load(&s->st_dispatcher.ds_napping) &&
@@ -233,7 +233,7 @@ void *ps_dispatch_main(void *store) {
             if (atomic_load(&s->st_dispatcher.ds_stall_errno) != 0) pause_stalled(s);
             idle = 0;
         } else if (++idle > POLLS_IDLE) {
-            nap(s);
+            nap_until_put(s);
             idle = 0;
         } else {
             usleep(atomic_load(&s->st_dispatcher.ds_news_waiters) > 0 ? POLL_US : POLL_SELDOM_US);

@@ -118,7 +118,7 @@ static bool is_folder(ps_io *io, const char *path) {
     return io->stat(io, path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-static bool holds(const ps_store *s, const char *name) {
+static bool folder_holds(const ps_store *s, const char *name) {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", s->st_root, name);
     return s->st_io->access(s->st_io, path, F_OK) == 0;
@@ -153,7 +153,9 @@ static int check_root(ps_store *s, ps_error *e) {
                        "permission denied on the directory");
     for (int32_t i = 0; i < s->st_log.lg_dirs.count; i++)
         known = known || is_folder(s->st_io, s->st_log.lg_dirs.path[i]);
-    if (known || holds(s, "consumequeue") || holds(s, "checkpoint") || holds(s, "lock")) return 0;
+    if (known || folder_holds(s, "consumequeue") || folder_holds(s, "checkpoint") ||
+        folder_holds(s, "lock"))
+        return 0;
     if (!s->st_readonly && folder_empty(s->st_io, s->st_root)) return 0;
     return ps_fail(e, PS_E_NOT_A_STORE, 0, -1, s->st_root,
                    "the directory contains neither commitlog nor consumequeue");
@@ -185,7 +187,7 @@ static int make_root(ps_store *s, ps_error *e) {
     return code < 0 ? code : ps_make_folders(s->st_io, path, true, e);
 }
 
-static int load(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e) {
+static int load_store(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e) {
     int code = ps_log_open(&s->st_log, e);
     if (code == 0) code = ps_log_check_names(&s->st_log, e);
     bool crashed = ps_abort_present(s->st_io, s->st_root) == 1;
@@ -263,7 +265,7 @@ ps_store *ps_store_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_pr
     if (code == 0) code = ps_lock_take(s->st_io, s->st_root, &s->st_lock_fd, e);
     if (code == 0) code = take_places(s, e);
     if (code == 0) code = ps_abort_check(s->st_io, s->st_root, e);
-    if (code == 0) code = load(s, r, progress, e);
+    if (code == 0) code = load_store(s, r, progress, e);
     if (code == 0) code = ps_recover(s, r, progress, e);
     if (code == 0) code = make_index_folder(s, e);
     if (code == 0) code = ps_abort_create(s->st_io, s->st_root, e);
@@ -279,7 +281,7 @@ static ps_store *reader_try(const ps_conf *conf, ps_io *io, ps_report *r, ps_pro
     if (s == NULL) return NULL;
     memset(r, 0, sizeof *r);
     int code = check_root(s, e);
-    if (code == 0) code = load(s, r, progress, e);
+    if (code == 0) code = load_store(s, r, progress, e);
     if (code == 0) code = ps_recover_read(s, r, progress, e);
     return code < 0 ? give_up(s) : s;
 }
