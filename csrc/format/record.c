@@ -300,7 +300,7 @@ int64_t ps_record_tags_code(const ps_record *r, const ps_levels *levels) {
 
 /* ---- encoding ---- */
 
-static int refuse(const char **why, int code, const char *text) {
+static int refuse_record(const char **why, int code, const char *text) {
     if (why != NULL) *why = text;
     return code;
 }
@@ -355,12 +355,13 @@ static int properties_measure(ps_draft *d, const char **why) {
     if (d->properties == NULL) d->properties_len = 0;
     if (d->extra == NULL) d->extra_len = 0;
     if ((d->tags_len | d->keys_len | d->properties_len | d->extra_len) < 0) {
-        return refuse(why, PS_E_ARGUMENT, "a length is negative");
+        return refuse_record(why, PS_E_ARGUMENT, "a length is negative");
     }
     /* Each alone first: the sum below cannot overflow then, and no pass over huge input is made. */
     if (d->tags_len > PS_PROPERTIES_MAX || d->keys_len > PS_PROPERTIES_MAX ||
         d->properties_len > PS_PROPERTIES_MAX || d->extra_len > PS_PROPERTIES_MAX) {
-        return refuse(why, PS_E_PROPERTIES_SIZE_EXCEEDED, "the properties exceed 32767 bytes");
+        return refuse_record(why, PS_E_PROPERTIES_SIZE_EXCEEDED,
+                             "the properties exceed 32767 bytes");
     }
     int32_t total = encoded_len(d->properties, d->properties_len);
     total += encoded_len(d->extra, d->extra_len);
@@ -368,36 +369,37 @@ static int properties_measure(ps_draft *d, const char **why) {
     if (d->keys_len > 0) total += TEXT_LEN("KEYS") + PS_PROPERTY_FIXED + (int32_t)d->keys_len;
     if (d->prop_crc) total += PS_PROP_CRC_LEN;
     if (total > PS_PROPERTIES_MAX) {
-        return refuse(why, PS_E_PROPERTIES_SIZE_EXCEEDED, "the properties exceed 32767 bytes");
+        return refuse_record(why, PS_E_PROPERTIES_SIZE_EXCEEDED,
+                             "the properties exceed 32767 bytes");
     }
     if (has_separator(d->tags, d->tags_len) || has_separator(d->keys, d->keys_len)) {
-        return refuse(why, PS_E_PROPERTIES_ILLEGAL,
-                      "tags or keys contain a separator (0x01 or 0x02)");
+        return refuse_record(why, PS_E_PROPERTIES_ILLEGAL,
+                             "tags or keys contain a separator (0x01 or 0x02)");
     }
     if (!properties_good(d->properties, d->properties_len) ||
         !properties_good(d->extra, d->extra_len)) {
-        return refuse(why, PS_E_PROPERTIES_ILLEGAL,
-                      "the encoded properties are not a sequence of NAME 0x01 VALUE 0x02");
+        return refuse_record(why, PS_E_PROPERTIES_ILLEGAL,
+                             "the encoded properties are not a sequence of NAME 0x01 VALUE 0x02");
     }
     d->properties_total = total;
     return 0;
 }
 
 int ps_draft_measure(ps_draft *d, int64_t max_message_size, const char **why) {
-    if (d->body == NULL) return refuse(why, PS_E_MESSAGE_ILLEGAL, "the message has no body");
-    if (d->body_len < 0) return refuse(why, PS_E_ARGUMENT, "a length is negative");
+    if (d->body == NULL) return refuse_record(why, PS_E_MESSAGE_ILLEGAL, "the message has no body");
+    if (d->body_len < 0) return refuse_record(why, PS_E_ARGUMENT, "a length is negative");
     if (d->body_len > max_message_size) {
-        return refuse(why, PS_E_MESSAGE_ILLEGAL, "the body is longer than maxMessageSize");
+        return refuse_record(why, PS_E_MESSAGE_ILLEGAL, "the body is longer than maxMessageSize");
     }
     if (d->topic == NULL || d->topic_len <= 0) {
-        return refuse(why, PS_E_TOPIC_ILLEGAL, "the topic is empty");
+        return refuse_record(why, PS_E_TOPIC_ILLEGAL, "the topic is empty");
     }
     if (d->topic_len > (d->long_topic_v2 ? PS_TOPIC_MAX : PS_TOPIC_MAX_V1)) {
-        return refuse(why, PS_E_TOPIC_ILLEGAL, "the topic is too long for a record");
+        return refuse_record(why, PS_E_TOPIC_ILLEGAL, "the topic is too long for a record");
     }
     if ((d->born_host_len != PS_HOST_V4 && d->born_host_len != PS_HOST_V6) ||
         (d->store_host_len != PS_HOST_V4 && d->store_host_len != PS_HOST_V6)) {
-        return refuse(why, PS_E_ARGUMENT, "a host address is neither 8 nor 20 bytes long");
+        return refuse_record(why, PS_E_ARGUMENT, "a host address is neither 8 nor 20 bytes long");
     }
     int code = properties_measure(d, why);
     if (code != 0) return code;
@@ -405,8 +407,8 @@ int ps_draft_measure(ps_draft *d, int64_t max_message_size, const char **why) {
     int64_t size = PS_RECORD_FIXED + d->v2 + d->body_len + d->topic_len + d->properties_total;
     size += d->born_host_len - PS_HOST_V4 + d->store_host_len - PS_HOST_V4;
     if (size - SIZE_SLACK > max_message_size || size > INT32_MAX) {
-        return refuse(why, PS_E_MESSAGE_ILLEGAL,
-                      "the record is longer than maxMessageSize + 65536");
+        return refuse_record(why, PS_E_MESSAGE_ILLEGAL,
+                             "the record is longer than maxMessageSize + 65536");
     }
     d->size = (int32_t)size;
     d->body_crc = 0;
@@ -508,19 +510,21 @@ static bool topic_char(uint8_t c) {
 }
 
 int ps_topic_check(const uint8_t *topic, int64_t len, const char **why) {
-    if (topic == NULL || len <= 0) return refuse(why, PS_E_TOPIC_ILLEGAL, "the topic is empty");
+    if (topic == NULL || len <= 0)
+        return refuse_record(why, PS_E_TOPIC_ILLEGAL, "the topic is empty");
     if (len > PS_TOPIC_MAX) {
-        return refuse(why, PS_E_TOPIC_ILLEGAL, "the topic is longer than 255 bytes");
+        return refuse_record(why, PS_E_TOPIC_ILLEGAL, "the topic is longer than 255 bytes");
     }
     bool retry = len > TEXT_LEN(PS_RETRY_PREFIX) && PS_BEGINS(topic, len, PS_RETRY_PREFIX);
     if (len > PS_TOPIC_MAX_V1 && !retry) {
-        return refuse(why, PS_E_TOPIC_ILLEGAL, "the topic is longer than 127 bytes");
+        return refuse_record(why, PS_E_TOPIC_ILLEGAL, "the topic is longer than 127 bytes");
     }
     for (int64_t i = 0; i < len; i++) {
         /* The plus sign divides group and topic in retry topics of POP (KeyBuilder, version 2). */
         if (!topic_char(topic[i]) && !(retry && topic[i] == '+')) {
-            return refuse(why, PS_E_TOPIC_ILLEGAL,
-                          "the topic has a character other than letters, digits and % | _ -");
+            return refuse_record(
+                why, PS_E_TOPIC_ILLEGAL,
+                "the topic has a character other than letters, digits and % | _ -");
         }
     }
     return 0;

@@ -10,7 +10,7 @@
 
 #define SKEW_MS 60000 /* stored so far ahead: the clock was set back, and is not waited for */
 
-static bool property(const ps_record *r, const char *name, ps_slice *out) {
+static bool find_property(const ps_record *r, const char *name, ps_slice *out) {
     ps_property p;
     bool found =
         ps_property_find(r->properties, r->properties_len, name, (int32_t)strlen(name), &p);
@@ -57,7 +57,7 @@ static int check_frame(ps_core *c, const ps_half *h, const ps_record *r) {
     ps_slice uniq;
     ps_draft d;
     if (!draft_of(c, r, h->hf_checks + 1, &d)) return 0;
-    property(r, "UNIQ_KEY", &uniq);
+    find_property(r, "UNIQ_KEY", &uniq);
     int id_len = ps_offset_msg_id(r->store_host, r->store_host_len, h->hf_physical, id);
     ps_field fields[] = {
         {ps_slice_of("topic"), ps_slice_of(PS_HALF_TOPIC)},
@@ -86,7 +86,7 @@ typedef struct looking { /* a part of a round */
     ps_tx_name *group, *topic; /* of the last check */
 } looking;
 
-static void asked(looking *l, uint32_t place, int64_t from) {
+static void note_asked(looking *l, uint32_t place, int64_t from) {
     ps_half *h = ps_halves_at(l->c->co_tx, place);
     ps_tx_round *round = l->round;
     if (l->group != h->hf_group || l->topic != h->hf_topic) {
@@ -141,7 +141,7 @@ static int look_at(looking *l, uint32_t place) {
     }
     int code = check_frame(l->c, h, &r);
     ps_mapfile_unref(mf);
-    if (code > 0) asked(l, place, from);
+    if (code > 0) note_asked(l, place, from);
     return code < 0 ? code : 0;
 }
 
@@ -153,7 +153,8 @@ int ps_core_tx_round(ps_core *c, ps_tx_round *round, ps_tx_check *checks, int32_
     int code = 0;
     round->check_count = round->spent_count = 0;
     c->co_out.len = 0;
-    if (ps_enter(c->co_store) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "it is closed");
+    if (ps_enter(c->co_store) < 0)
+        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     for (int32_t looked = 0;
          place < x->tx_places && looked < round->look_max && round->check_count < check_room &&
          round->spent_count < spent_room && c->co_out.len < round->bytes_max && code == 0;

@@ -38,10 +38,10 @@ typedef struct origin {
     bool moved; /* REAL_TOPIC names its topic: it lies elsewhere, or came from there */
 } origin;
 
-static bool is(const uint8_t *text, int32_t len, const char *wanted, int32_t wanted_len) {
+static bool text_is(const uint8_t *text, int32_t len, const char *wanted, int32_t wanted_len) {
     return len == wanted_len && memcmp(text, wanted, (size_t)len) == 0;
 }
-#define IS(r, text) is((r)->topic, (r)->topic_len, text, (int32_t)sizeof(text) - 1)
+#define IS(r, text) text_is((r)->topic, (r)->topic_len, text, (int32_t)sizeof(text) - 1)
 
 static bool find_property(const uint8_t *props, int32_t len, const char *name, int32_t name_len,
                           ps_slice *out) {
@@ -100,7 +100,7 @@ void ps_core_dedup_get_state(ps_core *c, ps_dedup_state *out) {
 
 /* ---- the table ---- */
 
-static uint64_t mix(uint64_t h, ps_slice s) {
+static uint64_t mix_hash(uint64_t h, ps_slice s) {
     int32_t at = 0;
     for (; at + 8 <= s.len; at += 8) {
         h = (h ^ be64_get(s.data + at)) * 0x9E3779B97F4A7C15u;
@@ -113,7 +113,7 @@ static uint64_t mix(uint64_t h, ps_slice s) {
 }
 
 static uint64_t hash_of(const ps_dedup *o, ps_slice topic, ps_slice key) {
-    uint64_t hash = mix(mix(o->on_seed, topic), key);
+    uint64_t hash = mix_hash(mix_hash(o->on_seed, topic), key);
     return hash != 0 ? hash : 1; /* 0: a place that nobody has taken */
 }
 
@@ -122,20 +122,20 @@ static uint32_t *bucket_of(ps_dedup *o, uint64_t hash) {
 }
 
 /* Takes the entry that *link names out of its chain; its place stays empty until its turn. */
-static void drop(ps_dedup *o, uint32_t *link) {
+static void drop_entry(ps_dedup *o, uint32_t *link) {
     entry *en = &o->on_ring[*link - 1];
     *link = en->en_next;
     *en = (entry){0};
     o->on_state.remembered--;
 }
 
-static void add(ps_dedup *o, uint64_t hash, int64_t physical) {
+static void add_entry(ps_dedup *o, uint64_t hash, int64_t physical) {
     uint32_t place = o->on_next, *bucket = bucket_of(o, hash);
     entry *en = &o->on_ring[place - 1];
     if (en->en_hash != 0) {
         uint32_t *link = bucket_of(o, en->en_hash);
         while (*link != place) link = &o->on_ring[*link - 1].en_next;
-        drop(o, link);
+        drop_entry(o, link);
     }
     *en = (entry){hash, physical, *bucket};
     *bucket = place;
@@ -159,7 +159,7 @@ static bool origin_of(const ps_dedup *o, const ps_record *r, origin *out) {
     return find_property(r->properties, r->properties_len, o->on_key, o->on_key_len, &out->key);
 }
 
-static bool same(ps_slice a, ps_slice b) {
+static bool same_text(ps_slice a, ps_slice b) {
     return a.len == b.len && memcmp(a.data, b.data, (size_t)a.len) == 0;
 }
 
@@ -181,7 +181,8 @@ static bool is_there(ps_core *c, const ps_record *r) {
 typedef enum verdict { OTHER, GONE, THERE } verdict;
 
 /* Reads the record that an entry points to. */
-static verdict judge(ps_core *c, int64_t physical, ps_slice topic, ps_slice key, ps_first *out) {
+static verdict judge_record(ps_core *c, int64_t physical, ps_slice topic, ps_slice key,
+                            ps_first *out) {
     ps_mapfile *mf;
     ps_record r;
     origin from;
@@ -190,7 +191,7 @@ static verdict judge(ps_core *c, int64_t physical, ps_slice topic, ps_slice key,
     verdict v = GONE;
     if (p != NULL && ps_record_decode(p, avail, &r) == PS_REC_OK && r.physical_offset == physical &&
         origin_of(c->co_dedup, &r, &from)) {
-        if (!same(from.topic, topic) || !same(from.key, key))
+        if (!same_text(from.topic, topic) || !same_text(from.key, key))
             v = OTHER;
         else if (is_there(c, &r))
             v = THERE;
@@ -202,16 +203,16 @@ static verdict judge(ps_core *c, int64_t physical, ps_slice topic, ps_slice key,
 
 /* Entries whose message is gone are dropped on the way, so that a key that is sent again and again
  * makes no long chain. */
-static bool find(ps_core *c, uint64_t hash, ps_slice topic, ps_slice key, ps_first *out) {
+static bool find_first(ps_core *c, uint64_t hash, ps_slice topic, ps_slice key, ps_first *out) {
     ps_dedup *o = c->co_dedup;
     uint32_t *link = bucket_of(o, hash);
     verdict v = GONE;
     if (*link == 0 || ps_enter(c->co_store) < 0) return false;
     while (*link != 0 && v != THERE) {
         entry *en = &o->on_ring[*link - 1];
-        v = en->en_hash == hash ? judge(c, en->en_physical, topic, key, out) : OTHER;
+        v = en->en_hash == hash ? judge_record(c, en->en_physical, topic, key, out) : OTHER;
         if (v == GONE)
-            drop(o, link);
+            drop_entry(o, link);
         else
             link = &en->en_next;
     }
@@ -221,16 +222,16 @@ static bool find(ps_core *c, uint64_t hash, ps_slice topic, ps_slice key, ps_fir
 
 static bool find_one(ps_core *c, ps_slice topic, ps_slice key, ps_first *out) {
     return c->co_dedup != NULL && key.len > 0 &&
-           find(c, hash_of(c->co_dedup, topic, key), topic, key, out);
+           find_first(c, hash_of(c->co_dedup, topic, key), topic, key, out);
 }
 
-static ps_slice slice(const char *text, int32_t len) {
+static ps_slice slice_of(const char *text, int32_t len) {
     return (ps_slice){(const uint8_t *)text, len};
 }
 
 int ps_core_dedup_find(ps_core *c, const char *topic, int32_t topic_len, const char *key,
                       int32_t key_len, ps_first *out) {
-    bool found = find_one(c, slice(topic, topic_len), slice(key, key_len), out);
+    bool found = find_one(c, slice_of(topic, topic_len), slice_of(key, key_len), out);
     if (found) c->co_dedup->on_state.repeats++;
     return found;
 }
@@ -239,7 +240,8 @@ void ps_core_dedup_add(ps_core *c, const char *topic, int32_t topic_len, const c
                       int32_t key_len, int64_t physical_offset) {
     ps_dedup *o = c->co_dedup;
     if (o != NULL && key_len > 0)
-        add(o, hash_of(o, slice(topic, topic_len), slice(key, key_len)), physical_offset);
+        add_entry(o, hash_of(o, slice_of(topic, topic_len), slice_of(key, key_len)),
+                  physical_offset);
 }
 
 ps_slice ps_dedup_key(const ps_core *c, const char *add, int32_t add_len, ps_slice properties) {
@@ -263,7 +265,7 @@ int32_t ps_core_dedup_find_batch(ps_core *c, const char *topic, int32_t topic_le
     int more;
     while (n < room && (more = ps_batch_item_next(body, body_len, &at, &item)) > 0) {
         ps_slice key = ps_dedup_key(c, NULL, 0, (ps_slice){item.properties, item.properties_len});
-        if (!find_one(c, slice(topic, topic_len), key, &out[n++])) return 0;
+        if (!find_one(c, slice_of(topic, topic_len), key, &out[n++])) return 0;
     }
     if (n == 0 || at < body_len) return 0;
     c->co_dedup->on_state.repeats += n;
@@ -284,7 +286,7 @@ void ps_core_dedup_add_batch(ps_core *c, const char *topic, int32_t topic_len, c
 /* ---- from the log ---- */
 
 /* Whether the record came from a send that is to be remembered. */
-static bool counts(ps_core *c, const ps_record *r, origin *out) {
+static bool counts_for_repeats(ps_core *c, const ps_record *r, origin *out) {
     if (!origin_of(c->co_dedup, r, out)) return false;
     ps_topic_entry *t = ps_core_find_topic(c, out->topic.data, out->topic.len);
     return t != NULL && t->te_live && (t->te_flags & PS_SEND_ONCE);
@@ -301,12 +303,12 @@ static int64_t scan_segment(ps_core *c, int64_t base, bool adding) {
     int64_t n = 0, avail, end = atomic_load(&c->co_store->st_log.lg_end);
     const uint8_t *p = ps_log_at(&c->co_store->st_log, base, end, &avail, &mf);
     while (p != NULL && avail > 0 && ps_record_decode(p, avail, &r) == PS_REC_OK) {
-        if (counts(c, &r, &from)) {
+        if (counts_for_repeats(c, &r, &from)) {
             bool moved = from.moved && !IS(&r, PS_HALF_TOPIC) && !IS(&r, PS_SCHEDULE_TOPIC);
             n += !moved; /* delivered or committed: its first life counts */
             uint64_t hash = hash_of(o, from.topic, from.key);
-            if (adding && !find(c, hash, from.topic, from.key, &first))
-                add(o, hash, r.physical_offset);
+            if (adding && !find_first(c, hash, from.topic, from.key, &first))
+                add_entry(o, hash, r.physical_offset);
         }
         p += r.size;
         avail -= r.size;

@@ -33,7 +33,8 @@ int64_t ps_log_finals(ps_store *s, int64_t *from, int64_t to, ps_final *out, int
         }
         ps_mapfile_unref(mf);
         if (mf == NULL) {
-            n = ps_fail(e, PS_E_DAMAGED, 0, *from, NULL, "the log has no file there");
+            n = ps_fail(e, PS_E_DAMAGED, 0, *from, NULL, "the log has no segment at %lld",
+                        (long long)*from);
             break;
         }
         *from = next;

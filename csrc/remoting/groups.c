@@ -108,7 +108,7 @@ static void drop_if_empty(ps_core *c, ps_pair *p) {
     free(p);
 }
 
-static void withdraw(ps_core *c, ps_pair *p) {
+static void withdraw_pair(ps_core *c, ps_pair *p) {
     p->pr_flags = 0;
     drop_if_empty(c, p);
 }
@@ -116,8 +116,9 @@ static void withdraw(ps_core *c, ps_pair *p) {
 static int check_names(int32_t group_len, int32_t topic_len, ps_error *e) {
     if (group_len > 0 && group_len <= PS_TOPIC_MAX && topic_len > 0 && topic_len <= PS_TOPIC_MAX)
         return 0;
-    return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "a group of %d bytes and a topic of %d",
-                   group_len, topic_len);
+    return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
+                   "a group of %d bytes or a topic of %d: from 1 to %d are allowed", group_len,
+                   topic_len, PS_TOPIC_MAX);
 }
 
 int ps_core_subscription(ps_core *c, const char *group, int32_t group_len, const char *topic,
@@ -149,14 +150,14 @@ void ps_core_forget_subscription(ps_core *c, const char *group, int32_t group_le
                                  const char *topic, int32_t topic_len) {
     ps_pair *p =
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
-    if (p != NULL) withdraw(c, p);
+    if (p != NULL) withdraw_pair(c, p);
 }
 
 void ps_core_forget_group(ps_core *c, const char *group, int32_t group_len) {
     for (ps_pair *p = c->co_all_pairs, *next; p != NULL; p = next) {
         next = p->pr_all;
         if (p->pr_group_len == group_len && memcmp(p->pr_names, group, (size_t)group_len) == 0)
-            withdraw(c, p);
+            withdraw_pair(c, p);
     }
 }
 
@@ -214,8 +215,9 @@ static int mark_of(ps_core *c, const char *group, int32_t group_len, const char 
     int code = check_names(group_len, topic_len, e);
     if (code < 0) return code;
     if (queue_id < 0 || queue_id >= QUEUES_MAX || offset < 0)
-        return ps_fail(e, PS_E_ARGUMENT, 0, offset, NULL, "queue %d, offset %lld", queue_id,
-                       (long long)offset);
+        return ps_fail(e, PS_E_ARGUMENT, 0, offset, NULL,
+                       "queue %d is not from 0 to %d, or offset %lld is negative", queue_id,
+                       QUEUES_MAX - 1, (long long)offset);
     *pair = ps_core_pair_of(c, group, group_len, topic, topic_len);
     *out = *pair != NULL ? ps_pair_mark(*pair, queue_id, true) : NULL;
     return *out != NULL ? 0 : no_memory(e);

@@ -232,7 +232,7 @@ bool ps_halves_remember(ps_tx *x) {
     return ps_buffer_room(&x->tx_gone, (int64_t)sizeof(int64_t)) != NULL;
 }
 
-static void decided(ps_tx *x, int64_t offset, int32_t decision) {
+static void remember_decision(ps_tx *x, int64_t offset, int32_t decision) {
     x->tx_decided[offset & (DECIDED - 1)] = offset << DECISION_BITS | decision;
 }
 
@@ -247,9 +247,9 @@ void ps_halves_drop(ps_tx *x, uint32_t at, int32_t decision) {
             x->tx_forgot = true;
         }
     }
-    decided(x, h->hf_offset, decision);
+    remember_decision(x, h->hf_offset, decision);
     if (h->hf_flags & PS_HALF_COPIED) {
-        decided(x, h->hf_root, decision);
+        remember_decision(x, h->hf_root, decision);
         free_place(x, find_any(x, h->hf_root));
     }
     h->hf_group->tn_open--;

@@ -15,7 +15,8 @@ void ps_levels_arrived(ps_core *c, ps_queue *q) {
 
 int ps_core_watch_level(ps_core *c, int32_t level, int64_t offset, ps_error *e) {
     ps_queue *q = level > 0 && level <= 64 ? ps_topic_queue_get(c->co_schedule, level - 1) : NULL;
-    if (q == NULL) return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "delay level %d", level);
+    if (q == NULL)
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "delay level %d is not from 1 to 64", level);
     return ps_arrivals_watch(q, offset);
 }
 
@@ -53,7 +54,8 @@ int ps_core_watch_queue(ps_core *c, const char *topic, int32_t topic_len, int32_
     ps_topic *t = ps_topic_open(c->co_store, topic, topic_len, 1, e);
     if (t == NULL) return e->code;
     if (queue_id < 0 || queue_id > PS_QUEUE_ID_MAX)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "queue %d", queue_id);
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "queue %d is not from 0 to %d", queue_id,
+                       PS_QUEUE_ID_MAX);
     ps_queue *q = ps_topic_queue_get(t, queue_id);
     if (q == NULL || (!q->cq_asked && !news_room(c)))
         return ps_fail(e, PS_E_NO_MEMORY, 0, -1, NULL, "no memory for the watch on a queue");

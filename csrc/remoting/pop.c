@@ -63,8 +63,8 @@ static bool read_filter(const ps_pair *pair, const request *r, ps_pop_ask *ask) 
     return !ask->sql || ps_filter_is(pair->pr_own, r->filter.data, r->filter.len, true);
 }
 
-static int answer(ps_conn *n, const ps_command *command, const ps_pop_found *found,
-                  ps_slice topic) {
+static int answer_pop(ps_conn *n, const ps_command *command, const ps_pop_found *found,
+                      ps_slice topic) {
     ps_core *c = n->cn_core;
     char numbers[4][24];
     ps_command reply;
@@ -126,7 +126,7 @@ int ps_core_pop(ps_conn *n, const ps_command *command) {
     ask.queue_id = (int32_t)r.queue_id;
     int64_t due = ps_core_popped_due(c), ends;
     if (ps_core_pop_walk(c, &ask, &found, NULL) < 0 || found.count == 0) return 0;
-    int code = answer(n, command, &found, r.topic);
+    int code = answer_pop(n, command, &found, r.topic);
     ps_pop_found_free(&found);
     ends = found.pop_ms + found.invisible_ms;
     if (due < 0 || ends < due) c->co_pop_due = ends;

@@ -34,28 +34,29 @@ void ps_pops_free(ps_pops *x) {
 
 /* ---- by due time ---- */
 
-static bool sooner(const ps_popped *a, const ps_popped *b) {
+static bool is_due_sooner(const ps_popped *a, const ps_popped *b) {
     return a->pp_due_ms != b->pp_due_ms ? a->pp_due_ms < b->pp_due_ms : a->pp_turn < b->pp_turn;
 }
 
-static void place(due_heap *h, ps_popped *p, int32_t at) {
+static void place_in_heap(due_heap *h, ps_popped *p, int32_t at) {
     h->dh_all[at] = p;
     p->pp_at = at;
 }
 
 static void sift_up(due_heap *h, ps_popped *p, int32_t at) {
-    for (; at > 0 && sooner(p, h->dh_all[(at - 1) / 2]); at = (at - 1) / 2)
-        place(h, h->dh_all[(at - 1) / 2], at);
-    place(h, p, at);
+    for (; at > 0 && is_due_sooner(p, h->dh_all[(at - 1) / 2]); at = (at - 1) / 2)
+        place_in_heap(h, h->dh_all[(at - 1) / 2], at);
+    place_in_heap(h, p, at);
 }
 
 static void sift_down(due_heap *h, ps_popped *p, int32_t at) {
     for (int32_t child; (child = 2 * at + 1) < h->dh_count; at = child) {
-        if (child + 1 < h->dh_count && sooner(h->dh_all[child + 1], h->dh_all[child])) child++;
-        if (!sooner(h->dh_all[child], p)) break;
-        place(h, h->dh_all[child], at);
+        if (child + 1 < h->dh_count && is_due_sooner(h->dh_all[child + 1], h->dh_all[child]))
+            child++;
+        if (!is_due_sooner(h->dh_all[child], p)) break;
+        place_in_heap(h, h->dh_all[child], at);
     }
-    place(h, p, at);
+    place_in_heap(h, p, at);
 }
 
 static due_heap *find_heap(const ps_pops *x, int32_t revive_queue) {
@@ -88,7 +89,7 @@ static void take_from_heap(due_heap *h, ps_popped *p) {
     int32_t at = p->pp_at;
     ps_popped *last = h->dh_all[--h->dh_count];
     if (last == p) return;
-    if (at > 0 && sooner(last, h->dh_all[(at - 1) / 2]))
+    if (at > 0 && is_due_sooner(last, h->dh_all[(at - 1) / 2]))
         sift_up(h, last, at);
     else
         sift_down(h, last, at);
@@ -99,7 +100,7 @@ static ps_popped *first_of(const ps_core *c) {
     const ps_pops *x = c->co_pops;
     for (int32_t i = 0; x != NULL && i < x->po_heap_count; i++) {
         const due_heap *h = &x->po_heaps[i];
-        if (h->dh_count > 0 && (first == NULL || sooner(h->dh_all[0], first)))
+        if (h->dh_count > 0 && (first == NULL || is_due_sooner(h->dh_all[0], first)))
             first = h->dh_all[0];
     }
     return first;
@@ -115,7 +116,7 @@ static uint32_t hash_of(const ps_pair *pair, int32_t queue_id, int64_t start, in
     return (uint32_t)(h >> 32);
 }
 
-static bool grow(ps_pops *x) {
+static bool grow_table(ps_pops *x) {
     uint32_t count = x->po_bucket_count ? 2 * x->po_bucket_count : FIRST_BUCKETS;
     ps_popped **buckets = calloc(count, sizeof(ps_popped *));
     if (buckets == NULL) return false;
@@ -131,8 +132,8 @@ static bool grow(ps_pops *x) {
     return true;
 }
 
-static ps_popped *find(const ps_core *c, const ps_pair *pair, int32_t queue_id, int64_t start,
-                       int64_t pop_ms) {
+static ps_popped *find_check_point(const ps_core *c, const ps_pair *pair, int32_t queue_id,
+                                   int64_t start, int64_t pop_ms) {
     const ps_pops *x = c->co_pops;
     if (x == NULL || x->po_bucket_count == 0 || pair == NULL) return NULL;
     uint32_t hash = hash_of(pair, queue_id, start, pop_ms);
@@ -144,10 +145,10 @@ static ps_popped *find(const ps_core *c, const ps_pair *pair, int32_t queue_id, 
 }
 
 ps_popped *ps_popped_of(ps_core *c, const ps_popped_key *k) {
-    return find(c,
-                ps_core_find_pair(c, (const uint8_t *)k->group, k->group_len,
-                                  (const uint8_t *)k->topic, k->topic_len),
-                k->queue_id, k->start, k->pop_ms);
+    return find_check_point(c,
+                            ps_core_find_pair(c, (const uint8_t *)k->group, k->group_len,
+                                              (const uint8_t *)k->topic, k->topic_len),
+                            k->queue_id, k->start, k->pop_ms);
 }
 
 static int check_row(const ps_popped_row *r, ps_error *e) {
@@ -169,7 +170,7 @@ int ps_core_popped_add(ps_core *c, const ps_popped_row *r, ps_error *e) {
     if (code < 0) return code;
     if (ps_popped_of(c, &r->key) != NULL) return 1;
     due_heap *h = x != NULL ? heap_of(x, r->revive_queue) : NULL;
-    if (h == NULL || (x->po_count >= x->po_bucket_count && !grow(x))) return no_memory(e);
+    if (h == NULL || (x->po_count >= x->po_bucket_count && !grow_table(x))) return no_memory(e);
     ps_popped *p = malloc(sizeof *p + (size_t)r->count * sizeof p->pp_distances[0]);
     if (p == NULL) return no_memory(e);
     code = ps_pair_hold(c, r->key.group, r->key.group_len, r->key.topic, r->key.topic_len,
@@ -199,7 +200,7 @@ int ps_core_popped_add(ps_core *c, const ps_popped_row *r, ps_error *e) {
     return 0;
 }
 
-static void forget(ps_core *c, ps_popped *p) {
+static void forget_check_point(ps_core *c, ps_popped *p) {
     ps_pops *x = c->co_pops;
     due_heap *h = find_heap(x, p->pp_revive);
     ps_popped **link = &x->po_buckets[p->pp_hash & (x->po_bucket_count - 1)];
@@ -225,7 +226,7 @@ uint32_t ps_popped_bits(const ps_popped *p, const int64_t *offsets, int32_t coun
 void ps_popped_close(ps_core *c, ps_popped *p, uint32_t bits) {
     p->pp_acked |= bits;
     ps_pair_mark(p->pp_pair, p->pp_queue, false)->mk_in_flight -= __builtin_popcount(bits);
-    if (ps_popped_open(p) == 0) forget(c, p);
+    if (ps_popped_open(p) == 0) forget_check_point(c, p);
 }
 
 uint32_t ps_core_popped_end(ps_core *c, const ps_popped_key *key, const int64_t *offsets,

@@ -103,7 +103,7 @@ static int put_record(ps_core *c, const record *x, int32_t revive_queue, ps_erro
 }
 
 /* Room for the body; NULL: no memory, or nowhere to put it. */
-static uint8_t *begin(ps_core *c, const ps_popped_row *r, ps_error *e) {
+static uint8_t *begin_body(ps_core *c, const ps_popped_row *r, ps_error *e) {
     ps_pops *x = c->co_pops;
     if (x == NULL || x->po_revive == NULL) {
         ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "POP has no revive topic");
@@ -123,7 +123,7 @@ static int code_of(const ps_error *e) {
 
 static int put_check_point(ps_core *c, const ps_popped_row *r, ps_error *e) {
     int64_t back_ms = r->key.pop_ms + r->invisible_ms;
-    record x = {.body = begin(c, r, e), .deliver_ms = back_ms - PS_POP_LEAD_MS, .tag = "ck"};
+    record x = {.body = begin_body(c, r, e), .deliver_ms = back_ms - PS_POP_LEAD_MS, .tag = "ck"};
     if (x.body == NULL) return code_of(e);
     uint8_t *to = put_quoted(x.body, "{\"bm\":0,\"bn\":", c->co_broker, strlen(c->co_broker));
     to = put_text(put_quoted(to, ",\"c\":", r->key.group, r->key.group_len), ",\"d\":");
@@ -154,8 +154,9 @@ int ps_core_popped_put_ack(ps_core *c, const ps_popped_row *r, const int64_t *of
                            int32_t count, int64_t *end, ps_error *e) {
     bool several = count > 1;
     if (count < 1 || count > PS_POPPED_MAX)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "%d offsets to acknowledge", count);
-    record x = {.body = begin(c, r, e),
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
+                       "%d offsets to acknowledge: from 1 to %d are allowed", count, PS_POPPED_MAX);
+    record x = {.body = begin_body(c, r, e),
                 .deliver_ms = r->key.pop_ms + r->invisible_ms,
                 .tag = several ? "bAck" : "ack"};
     if (x.body == NULL) return code_of(e);

@@ -279,7 +279,9 @@ int ps_core_pop_walk(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out, ps_er
     if (x == NULL || x->po_revive == NULL || x->po_rules.revive_queues < 1 || ask->group_len < 1 ||
         ask->group_len > PS_TOPIC_MAX || ask->topic_len < 1 || ask->topic_len > PS_TOPIC_MAX ||
         ask->most < 1 || ask->most > PS_POPPED_MAX)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "a pop of %d messages", ask->most);
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
+                       "a pop of %d messages for names of %d and %d bytes is out of range",
+                       ask->most, ask->group_len, ask->topic_len);
     out->invisible_ms = ask->invisible_ms;
     out->pop_ms = ps_timer_now(c->co_store);
     out->revive_queue =

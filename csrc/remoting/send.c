@@ -87,8 +87,7 @@ static int resolve_decision(putting *p, ps_error *e) {
                                 : ps_topic_open(p->c->co_store, (const char *)p->name.data,
                                                 p->name.len, 1, e);
     if (p->topic == NULL) return PS_E_TOPIC_ILLEGAL;
-    if (p->body.len == 0)
-        return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL, "its body is empty");
+    if (p->body.len == 0) return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL, "the body is empty");
     p->queue_id = d->queue_id == PS_AS_ASKED ? s->queue_id : d->queue_id;
     if (p->queue_id < 0) p->queue_id = choose_queue(p->c, p->entry);
     p->level = ps_delay_level(&p->c->co_store->st_levels,
@@ -148,7 +147,7 @@ static int is_repeated_batch(putting *p, int64_t *places, int64_t count) {
 /* ---- composing ---- */
 
 /* The properties as stored, into co_props. */
-static int compose(putting *p, ps_error *e) {
+static int compose_properties(putting *p, ps_error *e) {
     ps_buffer *b = &p->c->co_props;
     ps_placement placed = {.properties = text_of(p->s->properties),
                            .drop = {(const uint8_t *)p->d->drop, p->d->drop_len},
@@ -165,7 +164,8 @@ static int compose(putting *p, ps_error *e) {
                            .uniq = text_of(p->uniq)};
     b->len = 0;
     uint8_t *to = ps_buffer_room(b, ps_place_room(&placed));
-    if (to == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory to compose");
+    if (to == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory to compose the properties");
     b->len = ps_place_properties(&placed, to);
     return 0;
 }
@@ -231,7 +231,7 @@ static int put_one(putting *p, ps_error *e) {
         return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
                        "a half message names its producer group in PGROUP, with at most %d bytes",
                        PS_TOPIC_MAX);
-    int code = compose(p, e);
+    int code = compose_properties(p, e);
     if (code < 0) return code;
     draft_message(p, &m);
     ps_topic *to = place_message(p, &m, &counted);
@@ -280,10 +280,13 @@ static int put_batch(putting *p, ps_error *e) {
     c->co_places.len = 0;
     int64_t *places =
         (int64_t *)ps_buffer_room(&c->co_places, (count + 1) * (int64_t)sizeof *places);
-    if (places == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for it");
+    if (places == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the places of a batch");
     int code = p->once && count > 0 ? is_repeated_batch(p, places, count) : 0;
-    if (code != 0) return code < 0 ? ps_fail(e, code, ENOMEM, -1, NULL, "no memory for it") : 0;
-    if ((code = compose(p, e)) < 0) return code;
+    if (code != 0)
+        return code < 0 ? ps_fail(e, code, ENOMEM, -1, NULL, "no memory for the places of a batch")
+                        : 0;
+    if ((code = compose_properties(p, e)) < 0) return code;
     draft_message(p, &m);
     put.error.code = 0;
     code = ps_put_client_batch(c->co_store, p->topic, &m, &stored, places, &put);
@@ -444,7 +447,7 @@ int ps_core_decide(ps_conn *n, const uint8_t *frame, int64_t len, const ps_decis
     putting p = putting_of_frame(n, &c->co_open_send, d, command);
     if (!d->put) return refuse_send(n, command, d, sent);
     if (c->co_open_send.bad != 0)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "its field %c cannot be read",
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "field %c of the send cannot be read",
                        (char)c->co_open_send.bad);
     code = carry_out(&p, e);
     if (code < 0) {
@@ -482,14 +485,16 @@ int ps_core_put_again(ps_core *c, int64_t physical, int32_t more_tries, const ps
     ps_mapfile *mf = NULL;
     ps_record r;
     ps_send s;
-    if (ps_enter(c->co_store) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "it is closed");
+    if (ps_enter(c->co_store) < 0)
+        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     end = atomic_load_explicit(&c->co_store->st_log.lg_end, memory_order_acquire);
     const uint8_t *at = ps_log_at(&c->co_store->st_log, physical, end, &avail, &mf);
     int code = 0;
     c->co_open_frame = NULL;
     if (at == NULL || ps_record_decode(at, avail, &r) != PS_REC_OK ||
         r.physical_offset != physical) {
-        code = ps_fail(e, PS_E_NOT_FOUND, 0, physical, NULL, "no whole record lies there");
+        code = ps_fail(e, PS_E_NOT_FOUND, 0, physical, NULL,
+                       "no whole record lies at %lld of the log", (long long)physical);
     } else {
         read_record(&r, more_tries, &s);
         putting p = {.c = c,

@@ -34,8 +34,8 @@ int64_t ps_core_statistics(ps_core *c, ps_stat_row *out, int64_t room) {
     return n;
 }
 
-static void sample(ps_core *c, int64_t *slot, int64_t messages, int64_t bytes, int64_t *out,
-                   int64_t room) {
+static void add_sample(ps_core *c, int64_t *slot, int64_t messages, int64_t bytes, int64_t *out,
+                       int64_t room) {
     if (messages == 0) return;
     if (*slot == 0) *slot = ++c->co_slots;
     if (2 * *slot > room) return;
@@ -50,12 +50,12 @@ int64_t ps_core_sample(ps_core *c, int64_t *out, int64_t room, int64_t sums[2]) 
             int64_t puts, bytes;
             put_into(t, &puts, &bytes);
             sums[0] += puts;
-            sample(c, &t->te_slot, puts, bytes, out, room);
+            add_sample(c, &t->te_slot, puts, bytes, out, room);
         }
     }
     for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) {
         sums[1] += p->pr_gets;
-        sample(c, &p->pr_slot, p->pr_gets, p->pr_bytes, out, room);
+        add_sample(c, &p->pr_slot, p->pr_gets, p->pr_bytes, out, room);
     }
     return 2 * c->co_slots;
 }

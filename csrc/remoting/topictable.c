@@ -59,11 +59,14 @@ static ps_topic_entry *make_topic(ps_core *c, const char *name, int32_t len) {
 int ps_core_topic(ps_core *c, const char *name, int32_t len, int32_t read_queues,
                   int32_t write_queues, int32_t perm, int32_t flags, ps_error *e) {
     if (len <= 0 || len > PS_TOPIC_MAX)
-        return ps_fail(e, PS_E_TOPIC_ILLEGAL, 0, -1, NULL, "the topic has %d bytes", len);
+        return ps_fail(e, PS_E_TOPIC_ILLEGAL, 0, -1, NULL,
+                       "the topic has %d bytes: from 1 to %d are allowed", len, PS_TOPIC_MAX);
     if (read_queues < 0 || read_queues > QUEUES_MAX || write_queues < 0 ||
         write_queues > QUEUES_MAX)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "topic '%.*s' has %d and %d queues", len,
-                       name, read_queues, write_queues);
+        return ps_fail(
+            e, PS_E_ARGUMENT, 0, -1, NULL,
+            "topic '%.*s' has %d queues to read and %d to write: from 0 to %d are allowed", len,
+            name, read_queues, write_queues, QUEUES_MAX);
     ps_topic_entry *t = ps_core_find_topic(c, (const uint8_t *)name, len);
     if (t == NULL && (t = make_topic(c, name, len)) == NULL) return no_memory(e);
     if (t->te_topic == NULL && (t->te_topic = ps_topic_open(c->co_store, name, len, 1, e)) == NULL)

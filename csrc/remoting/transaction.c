@@ -30,7 +30,7 @@ static int64_t monotonic_ms(void) {
     return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-static bool same(ps_slice s, const char *text, int32_t len) {
+static bool slice_is(ps_slice s, const char *text, int32_t len) {
     return s.len == len && memcmp(s.data, text, (size_t)len) == 0;
 }
 
@@ -60,7 +60,8 @@ void ps_tx_free(ps_core *c) {
 int ps_core_tx_set(ps_core *c, const ps_tx_conf *conf, ps_error *e) {
     ps_tx *x = c->co_tx;
     char *broker = strdup(conf->broker != NULL ? conf->broker : "");
-    if (broker == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a name");
+    if (broker == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the name of the broker");
     free(x->tx_broker);
     x->tx_broker = broker;
     x->tx_conf = *conf;
@@ -205,7 +206,8 @@ static int put_discarded(ps_core *c, const ps_half *h, const ps_record *r, ps_pu
     ps_message m;
     message_of(r, h->hf_physical, &m);
     if (!ps_tx_with_checks(c, r, h->hf_checks))
-        return ps_fail(&put->error, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a copy");
+        return ps_fail(&put->error, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
+                       "no memory for a copy of the half message");
     m.properties = c->co_props.data;
     m.properties_len = c->co_props.len;
     return ps_put_message(c->co_store, c->co_tx->tx_discard, &m, put);
@@ -279,7 +281,7 @@ void ps_tx_finish_call(ps_core *c) {
 
 /* ---- decisions ---- */
 
-static void count(ps_tx_state *s, int32_t decision) {
+static void count_decision(ps_tx_state *s, int32_t decision) {
     if (decision == PS_TX_COMMIT) s->commits++;
     if (decision == PS_TX_ROLLBACK) s->rollbacks++;
     if (decision == PS_TX_DISCARD) s->discards++;
@@ -287,7 +289,7 @@ static void count(ps_tx_state *s, int32_t decision) {
 }
 
 /* By topic, as upstream's metrics are. */
-static void tally(ps_core *c, const ps_half *h, const ps_record *r, int32_t decision) {
+static void tally_decision(ps_core *c, const ps_half *h, const ps_record *r, int32_t decision) {
     static const int64_t bounds_s[PS_TX_LATENCIES - 1] = {5, 60, 600, 3600, 43200, 86400};
     ps_topic_entry *t =
         ps_core_find_topic(c, (const uint8_t *)h->hf_topic->tn_text, h->hf_topic->tn_len);
@@ -321,8 +323,8 @@ int64_t ps_core_tx_tallies(ps_core *c, ps_tx_tally *out, int64_t room) {
 }
 
 /* r: the half's record, NULL for PS_TX_LOST. */
-static int decide(ps_core *c, uint32_t place, const ps_record *r, int32_t decision,
-                  ps_put_result *put) {
+static int decide_half(ps_core *c, uint32_t place, const ps_record *r, int32_t decision,
+                       ps_put_result *put) {
     ps_tx *x = c->co_tx;
     ps_half *h = ps_halves_at(x, place);
     int code = reserve_op(c, &put->error);
@@ -333,8 +335,8 @@ static int decide(ps_core *c, uint32_t place, const ps_record *r, int32_t decisi
         x->tx_state.uncovered = put->physical_offset;
     if (decision != PS_TX_COMMIT) x->tx_ops_now = true;
     queue_op(x, h);
-    count(&x->tx_state, decision);
-    tally(c, h, r, decision);
+    count_decision(&x->tx_state, decision);
+    tally_decision(c, h, r, decision);
     ps_halves_drop(x, place, decision);
     return 0;
 }
@@ -349,12 +351,13 @@ int ps_core_tx_decide(ps_core *c, int64_t offset, int32_t decision, ps_put_resul
     if (at == 0)
         return ps_fail(e, PS_E_NOT_FOUND, 0, -1, NULL, "no open half message at %lld",
                        (long long)offset);
-    if (ps_enter(c->co_store) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "it is closed");
+    if (ps_enter(c->co_store) < 0)
+        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     int code = 0;
     if (decision != PS_TX_LOST && !ps_tx_record(c, ps_halves_at(x, at), &r, &mf))
         code = ps_fail(&out->error, PS_E_NOT_FOUND, 0, ps_halves_at(x, at)->hf_physical, NULL,
                        "cannot read the half message at %lld", (long long)offset);
-    if (code == 0) code = decide(c, at, &r, decision, out);
+    if (code == 0) code = decide_half(c, at, &r, decision, out);
     ps_mapfile_unref(mf);
     ps_leave(c->co_store);
     ps_tx_finish_call(c);
@@ -404,9 +407,9 @@ static bool is_about(ps_tx *x, const ps_half *h, const ps_ending *end) {
     if (end->offset == row.offset ? end->physical != row.physical
                                   : end->physical != row.root_physical)
         return false;
-    bool topic = end->topic.len == 0 || same(end->topic, row.topic, row.topic_len) ||
-                 same(end->topic, PS_HALF_TOPIC, sizeof PS_HALF_TOPIC - 1);
-    return topic && same(end->group, row.group, row.group_len);
+    bool topic = end->topic.len == 0 || slice_is(end->topic, row.topic, row.topic_len) ||
+                 slice_is(end->topic, PS_HALF_TOPIC, sizeof PS_HALF_TOPIC - 1);
+    return topic && slice_is(end->group, row.group, row.group_len);
 }
 
 static bool is_late(ps_tx *x, const ps_half *h) {
@@ -431,7 +434,7 @@ bool ps_core_end(ps_core *c, const ps_ending *end, bool answered) {
     if (!is_about(x, h, end) || (!end->from_check && is_late(x, h))) return false;
     if (!ps_tx_record(c, h, &r, &mf)) return false;
     put.error.code = 0;
-    int code = decide(c, at, &r, (int32_t)end->decision, &put);
+    int code = decide_half(c, at, &r, (int32_t)end->decision, &put);
     ps_mapfile_unref(mf);
     return code >= 0;
 }

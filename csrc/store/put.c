@@ -60,7 +60,7 @@ static int refuse_slow(ps_store *s, ps_error *e) {
                             : "disk use exceeds diskSpaceWarningLevelRatio");
 }
 
-static inline int refused(ps_store *s, ps_error *e) {
+static inline int refuse_put(ps_store *s, ps_error *e) {
     if (__builtin_expect(
             !s->st_readonly &&
                 !atomic_load_explicit(&s->st_safe.sf_errno, memory_order_relaxed) &&
@@ -72,7 +72,7 @@ static inline int refused(ps_store *s, ps_error *e) {
     return refuse_slow(s, e);
 }
 
-static int closed(ps_error *e) {
+static int refuse_closed(ps_error *e) {
     return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
 }
 
@@ -100,7 +100,7 @@ static void draft_init(ps_store *s, ps_topic *topic, ps_draft *d) {
     d->long_topic_v2 = s->st_conf.long_topic_v2 != 0;
 }
 
-static int measure(ps_store *s, ps_draft *d, int64_t i, ps_error *e) {
+static int measure_draft(ps_store *s, ps_draft *d, int64_t i, ps_error *e) {
     const char *why = "";
     int code = ps_draft_measure(d, s->st_conf.max_message_size, &why);
     if (__builtin_expect(code < 0, 0))
@@ -114,7 +114,7 @@ static int measure(ps_store *s, ps_draft *d, int64_t i, ps_error *e) {
 }
 
 /* Waits, if it must, until what was put last is safe; *out is the caller's answer. */
-static int acknowledge(ps_store *s, int32_t wait, ps_put_result *out) {
+static int acknowledge_put(ps_store *s, int32_t wait, ps_put_result *out) {
     int64_t end = out->physical_offset + out->size;
     int code = wait && ps_safe_must_wait(&s->st_safe, end)
                    ? ps_flusher_wait(&s->st_flusher, end, s->st_safe.sf_timeout_ms, &out->error)
@@ -130,7 +130,7 @@ static int put_draft(ps_store *s, ps_topic *topic, ps_draft *d, int32_t wait, ps
     int64_t now = ps_now_ms();
     if (d->born_timestamp == 0) d->born_timestamp = now;
     int code = check_queue_id(d->queue_id, &out->error);
-    if (code == 0) code = measure(s, d, -1, &out->error);
+    if (code == 0) code = measure_draft(s, d, -1, &out->error);
     if (code == 0) code = queue_of(topic, d->queue_id, &q, &out->error);
     if (code < 0) return code;
     pthread_mutex_lock(&s->st_log.lg_append_lock);
@@ -151,15 +151,15 @@ static int put_draft(ps_store *s, ps_topic *topic, ps_draft *d, int32_t wait, ps
     out->queue_offset = at.queue_offset;
     out->physical_offset = at.physical_offset;
     out->store_timestamp = stamp;
-    return acknowledge(s, wait, out);
+    return acknowledge_put(s, wait, out);
 }
 
 int ps_put(ps_topic *topic, int32_t queue_id, int32_t flag, const void *body, int64_t body_len,
            const void *properties, int64_t properties_len, int32_t wait, ps_put_result *out) {
     ps_store *s = topic->tp_store;
     ps_draft d;
-    if (ps_enter(s) < 0) return closed(&out->error);
-    int code = refused(s, &out->error);
+    if (ps_enter(s) < 0) return refuse_closed(&out->error);
+    int code = refuse_put(s, &out->error);
     if (code == 0) {
         draft_init(s, topic, &d);
         d.body = body;
@@ -243,8 +243,8 @@ static int put_message(ps_store *s, ps_topic *topic, const ps_message *m, ps_put
 }
 
 int ps_put_message(ps_store *s, ps_topic *topic, const ps_message *m, ps_put_result *out) {
-    if (ps_enter(s) < 0) return closed(&out->error);
-    int code = refused(s, &out->error);
+    if (ps_enter(s) < 0) return refuse_closed(&out->error);
+    int code = refuse_put(s, &out->error);
     if (code == 0) code = put_message(s, topic, m, out);
     ps_leave(s);
     return code;
@@ -329,7 +329,7 @@ static int check_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, ps_err
                 ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
                         "the body of message %lld has %lld bytes, more than maxMessageSize %lld",
                         (long long)i, (long long)body_len, (long long)s->st_conf.max_message_size);
-        if (code == 0 && (i == 0 || rich)) code = measure(s, &d, i, e);
+        if (code == 0 && (i == 0 || rich)) code = measure_draft(s, &d, i, e);
         if (code == 0 && d.size + body_len + PS_RECORD_SPARE > s->st_log.lg_files.ss_file_size)
             code = ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
                            "message %lld does not fit into a segment", (long long)i);
@@ -352,7 +352,7 @@ static int put_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t 
         if (i > 0) drafts[i] = drafts[0];
         if (m->born_timestamps == NULL) drafts[i].born_timestamp = now;
         draft_of_row(m, from + i, &drafts[i]);
-        code = measure(s, &drafts[i], from + i, &out->error);
+        code = measure_draft(s, &drafts[i], from + i, &out->error);
         /* The caller's buffers may change under us, so what is used is checked here once more. */
         if (code == 0) code = check_queue_id(drafts[i].queue_id, &out->error);
         if (code == 0) code = queue_of(topic, drafts[i].queue_id, &q, &out->error);
@@ -400,7 +400,7 @@ static int put_many(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t 
                         out);
     }
     if (drafts != few) free(drafts);
-    return code == 0 ? acknowledge(s, m->wait, out) : code;
+    return code == 0 ? acknowledge_put(s, m->wait, out) : code;
 }
 
 static int many_arguments(const ps_put_many *m, ps_error *e) {
@@ -418,8 +418,8 @@ static int many_arguments(const ps_put_many *m, ps_error *e) {
 int ps_put_many_messages(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t *stored,
                          ps_put_result *out) {
     *stored = 0;
-    if (ps_enter(s) < 0) return closed(&out->error);
-    int code = refused(s, &out->error);
+    if (ps_enter(s) < 0) return refuse_closed(&out->error);
+    int code = refuse_put(s, &out->error);
     if (code == 0) code = many_arguments(m, &out->error);
     if (code == 0) code = put_many(s, topic, m, stored, out);
     ps_leave(s);
