@@ -4,8 +4,9 @@ with access control off and on:
     python -m tests.attack [--only NAME,NAME] [--seed N] [--at broker|proxy|both]
                            [--access on|off|both]
 
-Each attack comes from strangers, is bounded in count and time, and ends. After each the table says
-how long the loop served nobody else (processor time), what the memory was, and what was logged.
+Each attack comes from strangers, is bounded in count and time, and ends. Each meets a process of
+its own, that gets no more than 512 MB of memory (RLIMIT_DATA). After each the table says how long
+the loop served nobody else (processor time), what the memory was, and what was logged.
 Exit code 1: a process died, or a bound was broken.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import resource
 import subprocess
 import sys
 import tempfile
@@ -30,6 +32,14 @@ from tests.attack.attacks import ATTACKS, Target
 ROOT = Path(__file__).resolve().parents[2]
 #: ms of processor time, MB of anonymous memory, bytes of log: of one attack.
 HELD_MS, PEAK_MB, LOG_BYTES = 50.0, 512.0, 1 << 20
+#: Bytes that the stack of a thread may have: it counts as memory, whether it is used or not.
+STACK = 1 << 20
+
+
+def limit_memory() -> None:
+    """Of the process that is about to begin."""
+    resource.setrlimit(resource.RLIMIT_STACK, (STACK, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+    resource.setrlimit(resource.RLIMIT_DATA, (int(PEAK_MB) << 20, int(PEAK_MB) << 20))
 
 
 class Served:
@@ -39,8 +49,9 @@ class Served:
         words = [sys.executable, "-m", "tests.attack.served", *(["--access"] if access else [])]
         words += ["--proxy"] if at == "proxy" else []
         self.process = subprocess.Popen(
-            words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-        )
+            words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+            preexec_fn=limit_memory,
+        )  # fmt: skip
         self.ports: dict[str, int] = json.loads(self._line())
 
     def _line(self) -> str:

@@ -228,6 +228,128 @@ def _of_stranger(n: int) -> bytes:
     return codec.encode(Command(310, ext, opaque=n))
 
 
+# ---- what stays ----
+
+PULL = {
+    "consumerGroup": "g", "topic": "full", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
+    "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
+    "subVersion": "0", "expressionType": "TAG",
+}  # fmt: skip
+
+
+def slow_readers(target: Target) -> None:
+    """Each asks for more than the system keeps for it and we do, and reads none of it."""
+    asks = codec.encode(Command(11, PULL)) * 50
+    with contextlib.ExitStack() as stack:
+        for _ in range(1000):
+            sock = stack.enter_context(unread(target, "broker", asks))
+            with contextlib.suppress(OSError):
+                sock.recv(4)  # it is served: others come after it
+        time.sleep(AFTER_S)
+
+
+def slow_calls(target: Target) -> None:
+    """The same over gRPC, with all the room that HTTP/2 has."""
+    body = request("QueryRoute", topic=pb.Resource(name="wide"))
+    begin = PREFACE + frame(8, 0, 0, struct.pack(">I", 1 << 30))
+    begin += frame(4, 0, 0, struct.pack(">HI", 4, (1 << 31) - 1))
+    calls = b"".join(
+        call(2 * n + 1, "QueryRoute") + frame(DATA, END_STREAM, 2 * n + 1, body) for n in range(30)
+    )
+    with contextlib.ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(unread(target, "grpc", begin + calls))
+            time.sleep(0.002)
+        time.sleep(2 * AFTER_S)
+
+
+def unread(target: Target, what: str, data: bytes) -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.settimeout(5)
+    with contextlib.suppress(OSError):
+        sock.connect(("127.0.0.1", target.ports[what]))
+        sock.sendall(data)
+    return sock
+
+
+def long_bodies(target: Target) -> None:
+    """Half a megabyte each, faster than they are read: one kind is refused for what it is."""
+    bodies = (b"[" + b"{}," * 170_000 + b"{}]", b'{"clientID":"c","pad":"' + b"y" * 500_000 + b'"}')
+    for code, body in zip((400, 34), bodies, strict=True):
+        data = codec.encode(Command(code, {}, body))
+        with many(target, "broker", 4) as socks:
+            end = time.monotonic() + 2 * AFTER_S
+            while time.monotonic() < end:
+                for sock in socks:
+                    sock.settimeout(0.05)
+                write(socks, data)
+
+
+def heartbeats(target: Target) -> None:
+    """Ever new groups, then who looks at all of them, then all leave at once."""
+    with many(target, "broker", 20) as socks:
+        for n in range(60):
+            for at, sock in enumerate(socks):
+                groups = [{"groupName": f"{'x' * 200}{n}-{at}-{k}"} for k in range(300)]
+                body = json.dumps({"clientID": f"c{at}", "producerDataSet": groups}).encode()
+                write([sock], codec.encode(Command(34, {}, body)))
+        for sock in socks:
+            read_away(sock, 0.02)
+        with target.connect("broker") as sock:
+            write(
+                [sock], codec.encode(Command(328)) + codec.encode(Command(300, {"topic": "wide"}))
+            )
+            read_away(sock)
+
+
+def members(target: Target) -> None:
+    """A large group that changes with each beat of one member."""
+    with many(target, "broker", 400) as socks:
+        for at, sock in enumerate(socks):
+            write([sock], _of_member(at, "wide", 1))
+        for version in range(2, 300):
+            write(socks[:1], _of_member(0, f"topic-{version}", version))
+        time.sleep(AFTER_S)
+
+
+def _of_member(number: int, topic: str, version: int) -> bytes:
+    consumer = {
+        "groupName": "g", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+        "subscriptionDataSet": [{"topic": topic, "subString": "*", "subVersion": version}],
+    }  # fmt: skip
+    body = {"clientID": f"m{number}", "consumerDataSet": [consumer]}
+    return codec.encode(Command(34, {}, json.dumps(body).encode()))
+
+
+def registrations(target: Target) -> None:
+    """Hundreds of brokers with a thousand topics each, a few with very many, then all go at once:
+    the name server asks nobody for a name."""
+    with contextlib.ExitStack() as stack:
+        for n in range(200):
+            topics = 40_000 if n % 20 == 0 else 1000
+            sock = stack.enter_context(target.connect("names"))
+            write([sock], _registration(n, topics))
+            read_away(sock, 0.02)
+        with target.connect("names") as sock:
+            for code in (206, 224, 106, 304, 311, 312, 313, 205, 327):
+                ext = {"cluster": "c", "brokerName": "b0"}
+                write([sock], codec.encode(Command(code, ext)))
+            read_away(sock)
+    time.sleep(AFTER_S)
+
+
+def _registration(number: int, topics: int) -> bytes:
+    ext = {
+        "clusterName": "c", "brokerName": f"b{number}", "brokerAddr": f"1.2.3.4:{number + 1}",
+        "brokerId": "0", "haServerAddr": "x",
+    }  # fmt: skip
+    table: dict[str, object] = {f"t{number}-{n}": {} for n in range(topics)}
+    wrapper = {"topicConfigTable": table, "dataVersion": {"counter": number}}
+    body = json.dumps({"topicConfigSerializeWrapper": wrapper}).encode()
+    return codec.encode(Command(103, ext, body))
+
+
 # ---- nonsense ----
 
 
@@ -253,6 +375,7 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
     made.__name__: made
     for made in (
         large_frames, small_frames, half_calls, half_requests, half_proxies, every_code, routes,
-        entries, lists, strangers, nonsense,
+        entries, lists, strangers, slow_readers, slow_calls, long_bodies, heartbeats, members,
+        registrations, nonsense,
     )
 }  # fmt: skip

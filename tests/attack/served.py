@@ -1,8 +1,8 @@
 """The process that is attacked: a broker with its gRPC port, and a name server, on one event loop;
-with --proxy, a proxy on the loop, before those.
+with --proxy, a proxy on a loop of its own, before those.
 
 It prints its ports as JSON; for each line that it reads it prints what came of the time since: the
-longest time in which the loop served nobody else, in ms of processor time, and the memory, in MB.
+longest time in which a loop served nobody else, in ms of processor time, and the memory, in MB.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import time
 from pathlib import Path
 
 from broker import Broker
+from broker.cli.collecting import put_aside
 from broker.grpc.proxy import Proxy
+from broker.services.groups import SubscriptionGroup
 from broker.services.topics import TopicConfig
 
 RULES = """accounts:
@@ -35,6 +37,7 @@ class Watch:
         self.peak_mb = 0.0
 
     async def run(self) -> None:
+        """On the loop that is watched."""
         before = time.thread_time()
         while True:
             await asyncio.sleep(TICK_S)
@@ -43,8 +46,8 @@ class Watch:
             self.peak_mb = max(self.peak_mb, anonymous_mb())
             before = time.thread_time()
 
-    def told(self) -> str:
-        said = json.dumps({"held_ms": self.held_ms, "peak_mb": self.peak_mb})
+    def told(self) -> dict[str, float]:
+        said = {"held_ms": self.held_ms, "peak_mb": self.peak_mb}
         self.held_ms = self.peak_mb = 0.0
         return said
 
@@ -64,37 +67,61 @@ def brokers(folder: Path, access: bool) -> Broker:
     )  # fmt: skip
 
 
+def fill(broker: Broker) -> None:
+    """A topic of many queues, another with messages, and who may read them."""
+    for topic, queues in (("wide", QUEUES), ("full", 1)):
+        broker.services.topics.update(TopicConfig(topic, queues, queues))
+    broker.services.groups.update(SubscriptionGroup("g"))
+    for _ in range(32):
+        broker.services.store.put("full", bytes(4000), queue=0)
+
+
 async def alone(folder: Path, access: bool) -> None:
     async with brokers(folder, access) as broker:
-        broker.services.topics.update(TopicConfig("wide", QUEUES, QUEUES))
+        fill(broker)
         await broker.services.topics.settled()
         names = port_of(broker.namesrv_address)
-        await serve({"broker": broker.port, "grpc": broker.grpc_port, "names": names})
+        await serve({"broker": broker.port, "grpc": broker.grpc_port, "names": names}, [])
 
 
 def before(folder: Path, access: bool) -> None:
-    """The broker has a thread of its own: what its loop does is not counted."""
+    """The broker has a thread and a loop of its own."""
     with brokers(folder, access) as broker:
-        broker.create_topic("wide", QUEUES)
-        asyncio.run(proxied(str(broker.namesrv_address)))
+        watch = Watch()
+
+        async def begin() -> asyncio.Task[None]:
+            fill(broker)
+            await broker.services.topics.settled()
+            return asyncio.create_task(watch.run())
+
+        task = broker.run(begin())
+        asyncio.run(proxied(str(broker.namesrv_address), watch))
+        broker.run(end(task))
 
 
-async def proxied(names: str) -> None:
+async def end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+
+
+async def proxied(names: str, of_broker: Watch) -> None:
     async with Proxy(names, grpc_port=0, remoting_port=0, bind="127.0.0.1") as proxy:
         relay = port_of(proxy.remoting_address)
-        await serve({"broker": relay, "grpc": proxy.port, "names": port_of(names)})
+        await serve({"broker": relay, "grpc": proxy.port, "names": port_of(names)}, [of_broker])
 
 
 def port_of(address: object) -> int:
     return int(str(address).rpartition(":")[2])
 
 
-async def serve(ports: dict[str, int]) -> None:
+async def serve(ports: dict[str, int], others: list[Watch]) -> None:
+    """others: watches of other loops."""
+    put_aside()  # as `pystore broker` does
     watch = Watch()
     task = asyncio.create_task(watch.run())
     print(json.dumps(ports), flush=True)
     while await asyncio.to_thread(sys.stdin.readline):
-        print(watch.told(), flush=True)
+        told = [each.told() for each in (watch, *others)]
+        print(json.dumps({k: max(each[k] for each in told) for k in told[0]}), flush=True)
     task.cancel()
 
 

@@ -11,7 +11,7 @@ from tests.attack.__main__ import LOG_BYTES, PEAK_MB, run
 from tests.attack.attacks import ATTACKS
 
 
-@pytest.mark.parametrize("name", ["large_frames", "half_calls", "strangers"])
+@pytest.mark.parametrize("name", ["large_frames", "half_calls", "strangers", "slow_readers"])
 def test_an_attack_ends_no_broker_and_fills_nothing(name: str) -> None:
     seed = random.randrange(1 << 31)
     (row,) = run([name], "broker", True, seed)
