@@ -61,9 +61,7 @@ class Acking:
             return None
         group, topic, entries, reply = asked
         self._check_names(group, topic)
-        rules = broker.pop_at_once(call, RequestCode.ACK_MESSAGE, topic, group)
-        if rules is None:
-            return None
+        rules = broker.pop_rules(call, RequestCode.ACK_MESSAGE, topic, group)
         named = []
         for given, physical, fields in entries:
             receipt = self._renewals.newest_now(group, given)

@@ -226,14 +226,14 @@ class AtOnce(Protocol):
         born_ms: int,
     ) -> Put | Awaitable[Command] | None:  # fmt: skip
         """base: the request's fields that stay (ps_client_send). None: nothing has happened, use
-        request(); else what was put, or the answer's wait."""
+        request(); else what was put, or the answer's wait. Raises: Problem, as the others do."""
 
     def end_at_once(self, call: Call, ending: EndTransaction) -> bool:
         """Whether a transaction was ended; if not, nothing has happened, use request()."""
 
-    def pop_at_once(self, call: Call, code: int, topic: str, group: str) -> PopRules | None:
+    def pop_rules(self, call: Call, code: int, topic: str, group: str) -> PopRules:
         """The rules of POP for a client that may ask this (POP_MESSAGE, ACK_MESSAGE) of the topic
-        as the group; None: use request()."""
+        as the group. Raises: Problem."""
 
 
 def accepted(answer: Command) -> Command:

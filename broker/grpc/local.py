@@ -242,8 +242,7 @@ class LocalBroker:
         born_ms: int,
     ) -> Put | Awaitable[Command] | None:  # fmt: skip
         link = self.link(call)
-        if not self._may(call, link, RequestCode.SEND_MESSAGE_V2, topic):
-            return None
+        self._check_once(call, link, RequestCode.SEND_MESSAGE_V2, topic)
         connection = link.near
         near = connection.near
         at = near.direct() if near is not None else None
@@ -269,17 +268,13 @@ class LocalBroker:
         if self._guard is not None:
             # The half's own topic counts as well, so the rules are asked each time.
             named = {"topic": ending.topic, "commitLogOffset": str(ending.place)}
-            try:
-                self._let_in(call, link, Command(RequestCode.END_TRANSACTION, named))
-            except Problem:
-                return False  # the usual way says so
+            self._let_in(call, link, Command(RequestCode.END_TRANSACTION, named))
         return near.end_transaction(ending)
 
-    def pop_at_once(self, call: Call, code: int, topic: str, group: str) -> PopRules | None:
+    def pop_rules(self, call: Call, code: int, topic: str, group: str) -> PopRules:
         link = self.link(call)
         for each in (RequestCode.PULL_MESSAGE, code):
-            if not self._may(call, link, each, topic, group):
-                return None
+            self._check_once(call, link, each, topic, group)
         link.far.touch()
         return self._pop_rules
 
@@ -289,23 +284,21 @@ class LocalBroker:
     def _guard(self) -> Guard | None:
         return self.services.guard
 
-    def _may(self, call: Call, link: LocalLink, code: int, topic: str, group: str = "") -> bool:
-        """Whether the rules let it. They are asked once for each user, code, topic and group, and
-        signatures are looked at once."""
+    def _check_once(
+        self, call: Call, link: LocalLink, code: int, topic: str, group: str = ""
+    ) -> None:
+        """The rules are asked once for each user, code, topic and group, and signatures are looked
+        at once. Raises: Problem for what they refuse."""
         if self._guard is None:
-            return True
-        try:
-            asked = self._name_of(call, link), code, topic, group
-            if asked in link.let_in:
-                return True
-            named = {"topic": topic, "b": topic, "consumerGroup": group}
-            self._let_in(call, link, Command(code, named))
-        except Problem:
-            return False  # the usual way says so
+            return
+        asked = self._name_of(call, link), code, topic, group
+        if asked in link.let_in:
+            return
+        named = {"topic": topic, "b": topic, "consumerGroup": group}
+        self._let_in(call, link, Command(code, named))
         if len(link.let_in) >= _LET_IN_MAX:
             link.let_in.clear()
         link.let_in.add(asked)
-        return True
 
     def _name_of(self, call: Call, link: LocalLink) -> str:
         """Who calls; empty: nobody is named. Raises: Problem unless the signature is right."""

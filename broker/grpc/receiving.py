@@ -141,8 +141,11 @@ class Receiving:
         await self._broker.check(call, to_consume(group_of(request.group), topic))
         broker = await self._broker.reader(topic, name)
         asked = self._asked(call, request, client, broker)
-        found = await self._pop(call, asked)
-        async with contextlib.aclosing(self._handed_out(call, asked, found)) as replies:
+        if isinstance(self._broker, AtOnce):
+            replies, _, _ = self._popping(self._broker, call, asked)
+        else:
+            replies = self._handed_out(call, asked, await self._pop(call, asked))
+        async with contextlib.aclosing(replies):
             async for reply in replies:
                 yield reply
 
@@ -170,21 +173,29 @@ class Receiving:
     def _receive_at_once(
         self, broker: AtOnce, call: Call, data: bytes
     ) -> list[bytes] | AsyncGenerator[bytes, None] | None:
-        """The replies with what is there, or a wait for it. The checks are those of receive(), to
-        which everything that is wrong is left."""
+        """The replies with what is there, or a wait for it. What is wrong is left to receive(),
+        whose checks these are."""
         client = self._clients.get(call.client_id)
         if client is None or client.is_producer:
             return None
         try:
             request = METHODS["ReceiveMessage"].parse(data)
             asked = self._asked(call, request, client, broker.name)
-            code, topic, group = RequestCode.POP_MESSAGE, asked.topic, asked.group
-            rules = broker.pop_at_once(call, code, topic, group)
-            if rules is None:
-                return None
-            wanted = _wanted(rules, call, asked)
+            replies, arrival, rules = self._popping(broker, call, asked)
         except (DecodeError, Refused):
             return None
+        ready = None
+        if arrival.done() and isinstance(popped := arrival.result(), PopOutcome):
+            ready = self._ready(call, asked, rules, popped)
+        return replies if ready is None else ready
+
+    def _popping(
+        self, broker: AtOnce, call: Call, asked: _ReceiveRequest
+    ) -> tuple[AsyncGenerator[bytes, None], asyncio.Future[PopOutcome | StoreError], PopRules]:
+        """Pops from the broker of the same process: the replies, and what they wait for. Raises:
+        Problem, Refused."""
+        rules = broker.pop_rules(call, RequestCode.POP_MESSAGE, asked.topic, asked.group)
+        wanted = _wanted(rules, call, asked)
         arrival: asyncio.Future[PopOutcome | StoreError] = (
             asyncio.get_running_loop().create_future()
         )
@@ -203,10 +214,7 @@ class Receiving:
         rules.pop().receive(
             wanted, told, born_ms=self._broker.now_ms(), poll_ms=asked.poll_ms, alive=is_awaited
         )
-        ready = None
-        if arrival.done() and isinstance(popped := arrival.result(), PopOutcome):
-            ready = self._ready(call, asked, rules, popped)
-        return replies if ready is None else ready
+        return replies, arrival, rules
 
     def _ready(
         self, call: Call, asked: _ReceiveRequest, rules: PopRules, popped: PopOutcome
@@ -274,7 +282,7 @@ class Receiving:
         )  # fmt: skip
 
     async def _pop(self, call: Call, asked: _ReceiveRequest) -> list[_FoundMessage]:
-        """Raises: Problem, also when nothing is there."""
+        """Asks a broker of the cluster. Raises: Problem, also when nothing is there."""
         ext: dict[str, object] = {
             "consumerGroup": asked.group, "topic": asked.topic, "queueId": -1,
             "maxMsgNums": asked.batch, "invisibleTime": asked.invisible_ms,

@@ -86,12 +86,17 @@ class Caller:
     def send(self, *messages: Any) -> Any:
         return self("SendMessage", messages=messages)
 
-    def stream(self, method: str, timeout: float = 300, **fields: Any) -> list[Any]:
+    def begin(self, method: str, timeout: float = 300, **fields: Any) -> Any:
+        """A call whose replies come in a stream."""
         known = METHODS[method]
-        replies = self.channel.unary_stream(f"/{SERVICE}/{method}")(
-            known.request(**fields).SerializeToString(), metadata=self.metadata, timeout=timeout
+        made = self.channel.unary_stream(
+            f"/{SERVICE}/{method}", response_deserializer=known.reply.FromString
         )
-        return [known.reply.FromString(data) for data in replies]
+        data = known.request(**fields).SerializeToString()
+        return made(data, metadata=self.metadata, timeout=timeout)
+
+    def stream(self, method: str, timeout: float = 300, **fields: Any) -> list[Any]:
+        return list(self.begin(method, timeout, **fields))
 
     def telemetry(self) -> Telemetry:
         return Telemetry(self)

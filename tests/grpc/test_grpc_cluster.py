@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from caller import CODE, Caller, message, serving
+from caller import CODE, Caller, message, on_loop, serving
 from test_grpc_official import run, start
 from waiting import BOUND_S, until
 
@@ -178,17 +178,22 @@ def checked(broker: Broker) -> int:
 
 def receive(caller: Caller, group: str, topic: str, broker: str = "") -> list[Any]:
     """Messages that were received, none when there are none."""
-    replies = caller.stream(
+    replies = list(receiving(caller, group, topic, broker))
+    assert replies[0].status.code in (CODE.OK, CODE.MESSAGE_NOT_FOUND), replies[0]
+    return [each.message for each in replies if each.WhichOneof("content") == "message"]
+
+
+def receiving(caller: Caller, group: str, topic: str, broker: str = "", poll_s: int = 5) -> Any:
+    """A call, which can be cancelled."""
+    return caller.begin(
         "ReceiveMessage",
         group=pb.Resource(name=group),
         message_queue=pb.MessageQueue(topic=pb.Resource(name=topic), broker=pb.Broker(name=broker)),
         filter_expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*"),
         batch_size=32,
         invisible_duration=pb.Duration(seconds=30),
-        long_polling_timeout=pb.Duration(seconds=5),
+        long_polling_timeout=pb.Duration(seconds=poll_s),
     )
-    assert replies[0].status.code in (CODE.OK, CODE.MESSAGE_NOT_FOUND), replies[0]
-    return [each.message for each in replies if each.WhichOneof("content") == "message"]
 
 
 def ack(caller: Caller, group: str, topic: str, handle: str) -> Any:
@@ -231,6 +236,27 @@ def unacknowledged(broker: Broker) -> int:
     pop = broker.services.pop
     assert pop is not None
     return len(pop.points)
+
+
+def test_what_comes_for_a_client_that_gave_up_is_visible_a_second_later(cluster: Cluster) -> None:
+    """The broker's answer is under way by then."""
+    broker = cluster.brokers[0]
+    pop = broker.services.pop
+    assert pop is not None
+
+    async def times() -> list[int]:
+        return [each.invisible_ms for each in pop.points]
+
+    with proxy(cluster.namesrv) as made, Caller(made.grpc_address) as caller:
+        caller.telemetry().subscribe("g", "Normal")
+        held = receiving(caller, "g", "Normal", "broker-a", poll_s=20)
+        until(lambda: len(pop.polling) == 1, "the request at the broker")
+        held.cancel()
+        route_of(caller, "Normal")  # the proxy has read that it is cancelled
+        on_loop(broker, lambda: broker.store.put("Normal", b"a", properties={"UNIQ_KEY": "a"}))
+        until(lambda: broker.run(times()) == [1000], "a message that is given back")
+        (only,) = receive(caller, "g", "Normal", "broker-a")
+        assert only.body == b"a"
 
 
 def test_a_broker_that_is_down(cluster: Cluster) -> None:

@@ -14,7 +14,6 @@ from consuming import codes, handle_of, run, serving
 from waiting import until_async
 
 from broker import Message
-from broker.grpc.local import LocalBroker
 from broker.grpc.schema import pb
 from pystore import compression
 from pystore.configfiles import SubscriptionGroup, TopicConfig
@@ -330,25 +329,6 @@ def test_who_gave_up_its_call_gets_nothing(store_path):
     run(work())
 
 
-def test_a_message_that_nobody_listens_for_any_more_is_visible_a_second_later(
-    store_path, monkeypatch
-):
-    """Where the answer of a broker was under way: always in cluster mode."""
-    monkeypatch.setattr(LocalBroker, "pop_at_once", lambda *asked: None)
-
-    async def work():
-        async with serving(store_path) as raw:
-            await given_up(raw)
-            raw.put("a")
-            await until_async(lambda: raw.broker.services.pop.in_flight("T", "g", 0) == 1)
-            points = raw.broker.services.pop.points
-            await until_async(lambda: [ck.invisible_ms for ck in points] == [1000])
-            raw.shift(1_100)
-            assert bodies(await raw.take()) == [b"a"]
-
-    run(work())
-
-
 def test_auto_renewed_messages_stay_with_their_client_until_it_leaves(store_path):
     async def work():
         async with serving(store_path, proxy=RENEWS) as raw:
@@ -459,8 +439,7 @@ def test_a_message_sent_over_grpc_means_the_same_over_remoting(store_path):
     run(work())
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_long_bodies_are_inflated_beside_the_loop(at_once, store_path, monkeypatch):
+def test_long_bodies_are_inflated_beside_the_loop(store_path, monkeypatch):
     """A few kilobytes may become gigabytes: what would become too long is the client's to inflate,
     as every compressed body is at Apache's proxy."""
     at, usual = [], compression._zlib
@@ -470,8 +449,6 @@ def test_long_bodies_are_inflated_beside_the_loop(at_once, store_path, monkeypat
         return usual(data, most)
 
     monkeypatch.setattr(compression, "_zlib", watched)
-    if not at_once:
-        monkeypatch.setattr(LocalBroker, "pop_at_once", lambda *asked: None)
 
     async def work():
         async with serving(store_path) as raw:

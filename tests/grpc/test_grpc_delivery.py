@@ -18,7 +18,6 @@ from waiting import until_async
 
 from broker.grpc._http2 import read_acks
 from broker.grpc.calls import Call
-from broker.grpc.local import LocalBroker
 from broker.grpc.messages import delivery_at_once
 from broker.grpc.receipts import Receipt
 from broker.grpc.schema import pb
@@ -193,16 +192,11 @@ def test_damaged_acknowledgements_are_not_plain(rng: random.Random) -> None:
             assert (other.group.name, other.topic.name) == read[:2]
 
 
-# ---- both ways through the service ----
+# ---- through the service ----
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_the_service_answers_the_same_both_ways(
-    at_once: bool, store_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is handed out and acknowledged, with one handle that is not good among them."""
-    if not at_once:
-        monkeypatch.setattr(LocalBroker, "pop_at_once", lambda *asked: None)
+def test_each_acknowledgement_of_a_request_has_its_own_answer(store_path: Path) -> None:
+    """With one handle that is not good among them."""
 
     async def work() -> None:
         async with serving(store_path) as raw:
