@@ -125,7 +125,7 @@ class Peer:
     def version(self) -> str:
         return "5.3.3" if self.name == "ours" else self.name
 
-    def _run(self, what: str, words: list[str]) -> subprocess.Popen[bytes]:
+    def run(self, what: str, words: list[str]) -> subprocess.Popen[bytes]:
         env = os.environ | {
             "RMQ_VERSION": self.version,
             "RMQ_NAMESRV_PORT": str(self.namesrv_port),
@@ -144,7 +144,7 @@ class Peer:
         words = [str(REFERENCE), "namesrv", str(self.folder)]
         if self.name == "ours":
             words = [str(PYSTORE), "namesrv", "--port", str(self.namesrv_port)]
-        self.names = self._run("names", words)
+        self.names = self.run("names", words)
         self._until(self.namesrv_port, frame(CLUSTER, {}))
 
     def start_broker(self, *more: str) -> float:
@@ -155,7 +155,7 @@ class Peer:
             words = [str(PYSTORE), "broker", "--store", str(self.folder / "store")]
             words += ["--port", str(self.port), "-n", self.namesrv, *more]
         began = time.perf_counter()
-        self.broker = self._run("broker", words)
+        self.broker = self.run("broker", words)
         self._until(self.port, send_frame("bench-start"))
         return time.perf_counter() - began
 

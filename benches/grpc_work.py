@@ -114,7 +114,7 @@ class GrpcPeer(Peer):
             words += ["--port", str(self.port), "-n", self.namesrv]
             words += ["--grpc-port", str(self.grpc_port)]
         os.environ["RMQ_GRPC_PORT"] = str(self.grpc_port)
-        self.broker = self._run("broker", words)
+        self.broker = self.run("broker", words)
 
     def start_broker(self, *more: str) -> float:
         began = time.perf_counter()

@@ -2,12 +2,15 @@
 with filters, unusual text, messages that come back, order, access control, and answers that wait
 for the disk; and sends of such messages over gRPC.
 
-    python -m benches.pops [--ways pop,take,send] [--count 20000] [--rounds 3]
+    python -m benches.pops [--ways pop,take,send] [--peers ours] [--count 20000] [--rounds 3]
                            [--only plain,tags,..] [--keep FILE]
 
 A raw client in this process asks for eight messages at a time and acknowledges each by a request of
 its own, over the remoting protocol (`pop`) or gRPC (`take`), or sends one a call over gRPC
 (`send`); the broker is a process of its own. A message that a filter passes over is not counted.
+With `--peers ours,5.3.3` Apache's broker is asked the same over the remoting protocol, in turns
+with ours; another group has all of the messages first, which warms its virtual machine up. Over
+gRPC benches.grpc_work has the two beside each other.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +35,7 @@ import grpc.aio
 from rich.console import Console
 
 from benches import harness
+from benches.brokers import REFERENCE, Peer, peer_of
 from benches.harness import ROOT, Row
 from benches.peer_servers import Server
 from broker.access.signature import Credentials, sign
@@ -41,7 +46,7 @@ from broker.client.records import received
 from broker.grpc.schema import METHODS, SERVICE, pb
 from broker.remoting import mqjson
 from broker.remoting.client import RemotingClient
-from broker.remoting.codes import RequestCode
+from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, texts
 from broker.remoting.receipts import Deliveries
 from pystore.configfiles import SubscriptionGroup, TopicConfig
@@ -52,7 +57,8 @@ _TOPIC, _GROUP, _NAME, _QUEUES = "bench-pops", "bench", "bench", 4
 _BODY, _USER = b"x" * 128, Credentials("bench", "bench-secret")
 _AT_ONCE, _IN_FLIGHT, _COMPRESSED = 8, 8, 1
 _CHINESE = "订单已付款，等待发货"
-_DEADLINE_S = 120
+_DEADLINE_S, _STARTS_S = 120, 300
+_WARM, _SENDING = "bench-warm", 8
 
 
 class Kind(NamedTuple):
@@ -129,8 +135,10 @@ async def serve(folder: str, kind: Kind, count: int) -> None:
 class Consumer:
     """Pops and acknowledges until it has got `count` messages."""
 
-    def __init__(self, client: RemotingClient, address: str, kind: Kind, count: int) -> None:
-        self._client, self._address, self._kind = client, address, kind
+    def __init__(
+        self, client: RemotingClient, address: str, kind: Kind, count: int, group: str = _GROUP
+    ) -> None:
+        self._client, self._address, self._kind, self._group = client, address, kind, group
         self.left, self._random = count, random.Random(1)
 
     async def ask(self, code: int, body: bytes = b"", **ext: object) -> Command:
@@ -145,9 +153,9 @@ class Consumer:
             "tagsSet": [], "codeSet": [], "classFilterMode": False,
         }  # fmt: skip
         group = {
-            "groupName": _GROUP, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "unitMode": False,
-            "subscriptionDataSet": [subscription],
+            "groupName": self._group, "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "unitMode": False, "subscriptionDataSet": [subscription],
         }  # fmt: skip
         said = {"clientID": "bench", "producerDataSet": [], "consumerDataSet": [group]}
         await self.ask(RequestCode.HEART_BEAT, mqjson.dumps(said))
@@ -156,9 +164,9 @@ class Consumer:
         kind = self._kind
         while self.left > 0:
             answer = await self.ask(
-                RequestCode.POP_MESSAGE, consumerGroup=_GROUP, topic=_TOPIC, queueId=-1,
+                RequestCode.POP_MESSAGE, consumerGroup=self._group, topic=_TOPIC, queueId=-1,
                 maxMsgNums=_AT_ONCE, invisibleTime=1000 if kind.lost else 60_000, pollTime=1000,
-                bornTime=time.time_ns() // 1_000_000 + 60_000, initMode=0,
+                bornTime=time.time_ns() // 1_000_000, initMode=0,
                 expType=kind.filter_type, exp=kind.expression, order=kind.ordered,
             )  # fmt: skip
             if answer.code == 0:
@@ -174,14 +182,15 @@ class Consumer:
             if self._random.random() < self._kind.lost:
                 continue
             await self.ask(
-                RequestCode.ACK_MESSAGE, consumerGroup=_GROUP, topic=_topic_of(handle.retry),
-                queueId=handle.queue, offset=handle.offset, extraInfo=handle.text,
+                RequestCode.ACK_MESSAGE, consumerGroup=self._group,
+                topic=self._topic_of(handle.retry), queueId=handle.queue,
+                offset=handle.offset, extraInfo=handle.text,
             )  # fmt: skip
             self.left -= 1
 
-
-def _topic_of(retry: str) -> str:
-    return {"0": _TOPIC, "1": f"%RETRY%{_GROUP}_{_TOPIC}", "2": f"%RETRY%{_GROUP}+{_TOPIC}"}[retry]
+    def _topic_of(self, retry: str) -> str:
+        of_group = f"%RETRY%{self._group}"
+        return {"0": _TOPIC, "1": f"{of_group}_{_TOPIC}", "2": f"{of_group}+{_TOPIC}"}[retry]
 
 
 def wanted(kind: Kind, count: int) -> int:
@@ -189,12 +198,80 @@ def wanted(kind: Kind, count: int) -> int:
     return count if kind.expression == "*" else count // 2
 
 
-async def consume(address: str, kind: Kind, count: int) -> None:
+async def consume(address: str, kind: Kind, count: int, group: str = _GROUP) -> None:
     async with RemotingClient() as client:
-        consumer = Consumer(client, address, kind, wanted(kind, count))
+        consumer = Consumer(client, address, kind, wanted(kind, count), group)
         await consumer.beat()
         async with asyncio.timeout(_DEADLINE_S):
             await asyncio.gather(*[consumer.run() for _ in range(_IN_FLIGHT)])
+
+
+# ---- Apache's broker ----
+
+
+def properties_file(kind: Kind) -> list[str]:
+    said = ["brokerName=" + _NAME, "enablePropertyFilter=true"]
+    if kind.synced:
+        said.append("flushDiskType=SYNC_FLUSH")
+    if kind.guarded:
+        first = json.dumps({"username": _USER.access_key, "password": _USER.secret_key})
+
+        said += [
+            "authenticationEnabled=true", "authorizationEnabled=true",
+            f"initAuthenticationUser={first}",
+            "authenticationMetadataProvider="
+            "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider",
+            "authorizationMetadataProvider="
+            "org.apache.rocketmq.auth.authorization.provider.LocalAuthorizationMetadataProvider",
+        ]  # fmt: skip
+    return said
+
+
+async def fill(address: str, kind: Kind, count: int) -> None:
+    """Topic, groups, and so many messages."""
+    async with RemotingClient() as client:
+        asks = Consumer(client, address, kind, 0)
+        await until_it_serves(asks)
+        for name in (_GROUP, _WARM):
+            group = {"groupName": name, "consumeMessageOrderly": kind.ordered}
+            made = await asks.ask(
+                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps(group).encode()
+            )
+            assert made.code == 0, made
+        left = iter(range(count))
+        await asyncio.gather(*[put_each(asks, kind, left) for _ in range(_SENDING)])
+
+
+async def until_it_serves(asks: Consumer) -> None:
+    end = time.monotonic() + _STARTS_S
+    while True:
+        try:
+            made = await asks.ask(
+                RequestCode.UPDATE_AND_CREATE_TOPIC, topic=_TOPIC, defaultTopic="TBW102",
+                readQueueNums=_QUEUES, writeQueueNums=_QUEUES, perm=6, order=False,
+                topicFilterType="SINGLE_TAG", topicSysFlag=0, attributes="",
+            )  # fmt: skip
+            assert made.code == 0, made
+            return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            await asyncio.sleep(0.2)
+
+
+async def put_each(asks: Consumer, kind: Kind, numbers: Iterator[int]) -> None:
+    body = zlib.compress(_BODY) if kind.compressed else _BODY
+    for n in numbers:
+        ext: dict[str, object] = {
+            "a": "bench", "b": _TOPIC, "c": "TBW102", "d": _QUEUES, "e": n % _QUEUES,
+            "f": _COMPRESSED if kind.compressed else 0, "g": time.time_ns() // 1_000_000, "h": 0,
+            "i": "".join(f"{k}\x01{v}\x02" for k, v in properties_of(kind, n).items()),
+            "j": 0, "k": False, "l": 16, "m": False,
+        }  # fmt: skip
+        # A broker whose virtual machine is cold says that it is busy.
+        while (said := await asks.ask(RequestCode.SEND_MESSAGE_V2, body, **ext)).code:
+            assert said.code == ResponseCode.SYSTEM_BUSY, said
+            await asyncio.sleep(0.1)
 
 
 # ---- over gRPC ----
@@ -310,28 +387,51 @@ async def over_grpc(address: str, way: str, kind: Kind, count: int) -> None:
 # ---- rows ----
 
 
-def measure(way: str, name: str, count: int) -> tuple[float, float]:
+def measure(peer: str, way: str, name: str, count: int) -> tuple[float, float]:
     """Microseconds of the broker's processor time a message, and messages a second."""
     kind = KINDS[name]
     got = count if way == "send" else wanted(kind, count)
+    serving = ours if peer == "ours" else apaches
+    with serving(peer, name, 0 if way == "send" else count) as (server, grpc_address):
+        before, began = server.cpu_s(), time.monotonic()
+        if way == "pop":
+            asyncio.run(consume(server.address, kind, count))
+        else:
+            asyncio.run(over_grpc(grpc_address, way, kind, got))
+        used, took = server.cpu_s() - before, time.monotonic() - began
+    return used / got * 1e6, got / took
+
+
+@contextmanager
+def ours(peer: str, name: str, count: int) -> Iterator[tuple[Server, str]]:
+    """A broker that has so many messages, and its gRPC address."""
     harness.SCRATCH.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=harness.SCRATCH) as folder:
-        stored = 0 if way == "send" else count
-        command = [sys.executable, "-m", "benches.pops", "--serve", folder, name, str(stored)]
+        command = [sys.executable, "-m", "benches.pops", "--serve", folder, name, str(count)]
         with subprocess.Popen(
             command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         ) as broker:
             assert broker.stdout is not None
             addresses = broker.stdout.readline().split()
-            server = Server(addresses[0], broker.pid)
-            before, began = server.cpu_s(), time.monotonic()
-            if way == "pop":
-                asyncio.run(consume(server.address, kind, count))
-            else:
-                asyncio.run(over_grpc(addresses[1], way, kind, got))
-            used, took = server.cpu_s() - before, time.monotonic() - began
+            yield Server(addresses[0], broker.pid), addresses[1]
             broker.kill()
-    return used / got * 1e6, got / took
+
+
+@contextmanager
+def apaches(version: str, name: str, count: int) -> Iterator[tuple[Server, str]]:
+    """The same of Apache's, warm, without gRPC."""
+    kind = KINDS[name]
+    with peer_of(version) as peer:
+        peer.broker = start_apaches(peer, kind)
+        server = Server(f"127.0.0.1:{peer.port}", peer.broker.pid)
+        asyncio.run(fill(server.address, kind, count))
+        asyncio.run(consume(server.address, kind._replace(lost=0.0), count, _WARM))
+        yield server, ""
+
+
+def start_apaches(peer: Peer, kind: Kind) -> subprocess.Popen[bytes]:
+    words = [str(REFERENCE), "broker", str(peer.folder), *properties_file(kind)]
+    return peer.run("broker", words)
 
 
 def main(arguments: list[str]) -> int:
@@ -339,6 +439,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--count", type=int, default=20_000, help="messages")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ways", default="pop,take,send", help="what is done")
+    parser.add_argument("--peers", default="ours", help="of pop: ours, and Apache's by version")
     parser.add_argument("--only", default=",".join(KINDS), help=f"rows: {', '.join(KINDS)}")
     parser.add_argument("--keep", type=Path, help="write the JSON there as well")
     parser.add_argument("--serve", nargs=3, metavar=("FOLDER", "ROW", "COUNT"), help="internal")
@@ -350,23 +451,32 @@ def main(arguments: list[str]) -> int:
     only = given.only.split(",")
     if unknown := set(only) - set(KINDS):
         parser.error(f"no rows {unknown}")
-    found: dict[tuple[str, str, str], Row] = {}
     rows = [
-        (way, name)
+        (peer, way, name)
         for way in given.ways.split(",") for name in only if way != "send" or name in _SENDS
+        for peer in given.peers.split(",") if peer == "ours" or way == "pop"
     ]  # fmt: skip
-    for number in range(given.rounds):
-        for way, name in rows:
-            for unit, value in zip(("us", "/s"), measure(way, name, given.count), strict=True):
-                row = Row(
-                    f"{_WAYS[way]}, {name}", "128 bytes", "ours", unit, [], smaller=unit == "us"
-                )
-                found.setdefault((way, name, unit), row).rounds.append(value)
-                console.print(f"round {number + 1}: {way} {name}: {harness.figure(value)}{unit}")
-    path = harness.save(list(found.values()), harness.machine(), "pops")
+    facts = harness.machine()
+    path = harness.save(run(rows, given.rounds, given.count), facts, "pops")
     if given.keep:
         given.keep.write_text(path.read_text("utf-8"), "utf-8")
     return 0
+
+
+def run(rows: list[tuple[str, str, str]], rounds: int, count: int) -> list[Row]:
+    """rows: of a peer, way and kind."""
+    found: dict[tuple[str, str, str, str], Row] = {}
+    for number in range(rounds):
+        for peer, way, name in rows:
+            pair = measure(peer, way, name, count)
+            for unit, value in zip((" us", "/s"), pair, strict=True):
+                what = "processor time a message" if unit == " us" else "messages"
+                bench = f"{_WAYS[way]}, {name}: {what}"
+                row = Row(bench, "128 bytes", peer, unit, [], smaller=unit == " us")
+                found.setdefault((peer, way, name, unit), row).rounds.append(value)
+                said = f"round {number + 1}: {peer}: {way} {name}: {harness.figure(value)}{unit}"
+                console.print(said)
+    return list(found.values())
 
 
 if __name__ == "__main__":
