@@ -519,6 +519,8 @@ typedef struct ps_retention_report {
  * counts. */
 int ps_store_clean(ps_store *store, int64_t now_ms, int32_t manual, int32_t immediate,
                    int32_t dry_run, ps_retention_report *out, ps_error *error);
+/* on 0: retention runs only when it is asked to, until it is on again, as it is at first. */
+void ps_store_clean_by_itself(ps_store *store, int32_t on);
 /* From the next round on retention follows these rules; of the rest of conf nothing is taken. */
 int ps_store_retain(ps_store *store, const ps_conf *rules, ps_error *error);
 

@@ -608,6 +608,11 @@ class Store(Base):
             raw.disk_percent, bool(raw.disk_full), reasons[raw.why],
         )  # fmt: skip
 
+    def clean_by_itself(self, on: bool) -> None:
+        """Whether segments that expire are deleted by themselves, as they are from the start on. If
+        not, they stay until clean() or until it is on again."""
+        lib.ps_store_clean_by_itself(self.c_handle(), on)
+
     def retain(self, settings: Settings) -> None:
         """Follows the retention of these settings from the next round on: RETENTION of
         pystore.settings names those it takes; the others stay."""

@@ -11,6 +11,7 @@ from broker.remoting.watchdog import Watchdog
 from broker.services.access import Access
 from broker.services.clients import Clients
 from broker.services.config import Config
+from broker.services.duties import Duties
 from broker.services.groups import Groups
 from broker.services.hooks import ConsumeContext, Hooks, SendContext
 from broker.services.hotpath import HotPath
@@ -44,6 +45,7 @@ class Services:
     address: str
     schedule: Schedule | None = None
     transactions: Transactions | None = None
+    duties: Duties | None = None
     pop: Pop | None = None
     once: Dedup | None = None
     access: Access | None = None

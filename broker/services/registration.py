@@ -123,7 +123,9 @@ class Registration:
     # ---- what it does by itself ----
 
     async def start(self) -> None:
-        """The first registration; a name server that is not there yet is tried again later."""
+        """The first registration, or that after a stop; a name server that is not there yet is
+        tried again later."""
+        self._stopped = False
         await self._register_full(self._servers)
         soon = time.monotonic() + 10.0  # upstream's second one, for whoever missed the first
         for server in self._servers:
@@ -138,6 +140,7 @@ class Registration:
                 await self._task
         await asyncio.gather(*(self._leave(s) for s in self._servers if s.registered))
         for server in self._servers:
+            server.registered = False
             if server.peer is not None:
                 server.peer.close()
 

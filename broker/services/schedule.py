@@ -47,13 +47,14 @@ _log = SafeLogger("broker.schedule")
 
 
 class _Source(ABC):
-    """Something that waits. handle: of its next turn. next_s, last_s: when its next turn is and its
-    last one was, on the loop's clock."""
+    """Something that waits. on: it is delivered. handle: of its next turn. next_s, last_s: when its
+    next turn is and its last one was, on the loop's clock."""
 
     name = ""
 
     def __init__(self) -> None:
         self.handle: asyncio.TimerHandle | asyncio.Handle | None = None
+        self.on = False
         self.next_s = math.inf
         self.last_s = -math.inf
         self.failing = False
@@ -179,22 +180,66 @@ class Schedule:
         self._shared_at = 0.0
         self._levels: dict[int, _Level] = {}
         self.timers = _Timers(self, timers) if timers is not None else None
-        self._loop: asyncio.AbstractEventLoop | None = None
         #: Since the start.
         self.delivered = 0
         self.skipped = 0
 
-    def start(self) -> None:
-        """Delivers what is due and waits for the rest. Needs a running loop."""
-        self._loop = asyncio.get_running_loop()
+    # ---- starting and stopping ----
+
+    def start_levels(self) -> None:
+        """Delivers what is due of the levels and waits for the rest. Needs a running loop."""
         self.core.on_levels = self._got_messages
-        kept = self.store.metadata.delay_offsets
-        for number in range(1, len(self.store.settings.delay_levels_ms) + 1):
-            self._levels[number] = level = _Level(self, number, kept.get(number) or 0)
-            self._later(level, 0.0)
+        if not self._levels:
+            kept = self.store.metadata.delay_offsets
+            for number in range(1, len(self.store.settings.delay_levels_ms) + 1):
+                self._levels[number] = _Level(self, number, kept.get(number) or 0)
+        for level in self._levels.values():
+            self._begin(level)
+
+    async def stop_levels(self) -> None:
+        """Delivers nothing more of them, and keeps the progress. A later start goes on from there.
+        Raises: FlushFailed, DiskFull."""
+        for level in self._levels.values():
+            self._end(level)
+        if self._levels:
+            await asyncio.to_thread(self.store.flush)
+            await self.persist_later()
+
+    def start_timers(self) -> None:
+        """The same of the timers, unless they are off. Needs a running loop."""
         if self.timers is not None:
             self.core.on_timers = self._got_timers
-            self._later(self.timers, 0.0)
+            self._begin(self.timers)
+
+    async def stop_timers(self) -> None:
+        """Raises: FlushFailed, DiskFull."""
+        if self.timers is not None:
+            self._end(self.timers)
+            await self.save_timers()
+
+    def _begin(self, source: _Source) -> None:
+        source.on = True
+        self._later(source, 0.0)
+
+    @staticmethod
+    def _end(source: _Source) -> None:
+        source.on = False
+        if source.handle is not None:
+            source.handle.cancel()
+
+    def hand_over(self) -> None:
+        """At the very end: Java's broker finds the timers, too. Raises: DiskFull, FlushFailed."""
+        timers, was_on = self.timers, self.core.on_timers is not None
+        self.core.on_levels = self.core.on_timers = None
+        if timers is None or not was_on:
+            return
+        self.store.flush()
+        save_timers(self.store, timers.timers.capture()[0])
+        try:
+            if not hand_over(self.store, timers.timers, timers.metrics.offset, self.now_ms()):
+                _log.info("Java's timer files are not written: more than %d wait", HANDED_OVER)
+        except OSError as failed:
+            _log.warning("Java's timer files are not written: %s", failed)
 
     def _clock(self) -> int:
         return time.time_ns() // 1_000_000 + self._shift_ms
@@ -212,27 +257,8 @@ class Schedule:
 
     def look_at_timers(self) -> None:
         """Now: something came, or the clock was set."""
-        if self.timers is not None and self._loop is not None:
+        if self.timers is not None and self.timers.on:
             self._run(self.timers)
-
-    def stop(self) -> None:
-        """Delivers nothing more and keeps the progress."""
-        self.core.on_levels = self.core.on_timers = None
-        for source in [*self._levels.values(), self.timers]:
-            if source is not None and source.handle is not None:
-                source.handle.cancel()
-        if self._levels:
-            self.store.flush()
-            self.persist()
-        if self.timers is not None and self._loop is not None:
-            save_timers(self.store, self.timers.timers.capture()[0])
-            read = self.timers.metrics.offset
-            try:
-                if not hand_over(self.store, self.timers.timers, read, self.now_ms()):
-                    _log.info("Java's timer files are not written: more than %d wait", HANDED_OVER)
-            except OSError as failed:
-                _log.warning("Java's timer files are not written: %s", failed)
-        self._levels, self._loop = {}, None
 
     def progress(self) -> dict[int, tuple[int, int]]:
         """Level to (delivered, max) offsets, as GET_BROKER_RUNTIME_INFO shows them."""
@@ -278,8 +304,8 @@ class Schedule:
             return
         half_ms = self.store.settings["fileReservedTime"] * 1_800_000
         before_ms = time.time_ns() // 1_000_000 - half_ms
-        if self.timers.timers.roll(before_ms) and self._loop is not None:
-            self._loop.call_soon(self.roll_timers)
+        if self.timers.on and self.timers.timers.roll(before_ms):
+            asyncio.get_running_loop().call_soon(self.roll_timers)
 
     def timers_changed(self) -> bool:
         """Whether there is something to save."""
@@ -289,7 +315,7 @@ class Schedule:
         """Saves the set of timers that wait, once the log is on the disk as far as it goes. Raises:
         DiskFull, FlushFailed."""
         timers = self.timers
-        if timers is None or self._loop is None or not self.timers_changed():
+        if timers is None or not self.timers_changed():
             return
         mark = timers.mark()
         state, end = timers.timers.capture()
@@ -302,9 +328,9 @@ class Schedule:
         save_timers(self.store, state)
 
     def _got_timers(self) -> None:
-        if self.timers is None or self._loop is None:
+        if self.timers is None or not self.timers.on:
             return
-        now_s, at_s = self._loop.time(), self.timers.last_s + _GATHER_S
+        now_s, at_s = asyncio.get_running_loop().time(), self.timers.last_s + _GATHER_S
         if now_s >= at_s:
             self._run(self.timers)
         elif self.timers.next_s > at_s:
@@ -313,18 +339,18 @@ class Schedule:
     def _got_messages(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             level = self._levels.get(number)
-            if level is not None:
+            if level is not None and level.on:
                 self._run(level)
 
     def _later(self, source: _Source, seconds: float) -> None:
-        assert self._loop is not None
+        loop = asyncio.get_running_loop()
         if source.handle is not None:
             source.handle.cancel()
-        source.next_s = self._loop.time() + seconds
+        source.next_s = loop.time() + seconds
         if seconds <= 0:
-            source.handle = self._loop.call_soon(self._run, source)
+            source.handle = loop.call_soon(self._run, source)
         else:
-            source.handle = self._loop.call_later(min(seconds, _LOOK_AGAIN_S), self._run, source)
+            source.handle = loop.call_later(min(seconds, _LOOK_AGAIN_S), self._run, source)
 
     def _allowed(self) -> int:
         """How many may be delivered now."""
@@ -336,8 +362,7 @@ class Schedule:
         return int(self._share)
 
     def _run(self, source: _Source) -> None:
-        assert self._loop is not None
-        source.last_s, source.next_s = self._loop.time(), math.inf
+        source.last_s, source.next_s = asyncio.get_running_loop().time(), math.inf
         most = self._allowed()
         if most < 1:
             self._later(source, _PAUSE_S)

@@ -113,7 +113,10 @@ void *ps_keeper_main(void *store) {
         ps_keeper_flush(s, thorough, &e); /* a failure leaves the checkpoint where it was */
         if (s->st_conf.clean_interval_ms > 0 && now >= clean_at) {
             clean_at = now + s->st_conf.clean_interval_ms;
-            ps_retention_round(s, ps_now_ms(), false, false, false, &cleaned, &e);
+            /* Whether the disk is full is looked at in any case. */
+            bool rests = atomic_load(&s->st_retention.rt_resting);
+            ps_retention_round(s, ps_now_ms(), false, false, rests, &cleaned, &e);
+            atomic_store(&s->st_retention.rt_disk_full, cleaned.disk_full != 0);
         }
     }
     return NULL;

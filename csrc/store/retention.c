@@ -146,3 +146,7 @@ int ps_store_retain(ps_store *s, const ps_conf *rules, ps_error *e) {
     ps_leave(s);
     return 0;
 }
+
+void ps_store_clean_by_itself(ps_store *s, int32_t on) {
+    atomic_store(&s->st_retention.rt_resting, !on);
+}

@@ -60,6 +60,7 @@ typedef struct ps_retention {
     _Atomic int32_t rt_clean_ratio;    /* diskSpaceCleanForciblyRatio */
     _Atomic int32_t rt_warning_ratio;  /* diskSpaceWarningLevelRatio */
     _Atomic bool rt_disk_full;         /* fuller than that: puts are refused */
+    _Atomic bool rt_resting;           /* nothing goes by itself */
 } ps_retention;
 
 /* Topics that were deleted: tombstones.c. Dispatch lock. */

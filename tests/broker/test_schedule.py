@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import contextmanager
+from contextlib import asynccontextmanager
 
 from loops import run, until
 from storeview import message_facts
@@ -70,13 +70,14 @@ class Scheduled:
         batch = self.store.read(topic, queue, 0, max_messages=10_000)
         return [bytes(message.body) for message in batch]
 
-    @contextmanager
-    def started(self):
-        self.schedule.start()
+    @asynccontextmanager
+    async def started(self):
+        self.schedule.start_levels()
+        self.schedule.start_timers()
         try:
             yield self
         finally:
-            self.schedule.stop()
+            await self.schedule.stop_levels()
             self.core.close()
 
 
@@ -84,7 +85,7 @@ def on_schedule(path, work, store=None, **settings):
     async def both():
         with store or pystore.open(path, **SMALL | settings) as opened:
             scheduled = Scheduled(opened)
-            with scheduled.started():
+            async with scheduled.started():
                 await work(scheduled)
 
     run(both())
@@ -303,7 +304,7 @@ def test_delivered_messages_are_those_that_apache_delivers(golden, golden_record
                 store.metadata.delay_offsets.commit(level, 0, reset=True)
             s = Scheduled(store)
             s.clock.ahead = 7_200_000
-            with s.started():
+            async with s.started():
                 ends = {q.queue: q.max_offset for q in store.queues(TOPIC)}
                 await until(lambda: s.schedule.delivered + s.schedule.skipped == sum(ends.values()))
                 assert s.schedule.skipped == 0

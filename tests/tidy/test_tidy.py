@@ -208,7 +208,6 @@ def test_no_bare_except():
 
 #: Functions of Python that are longer for now, and why.
 LONG_FOR_NOW = {
-    "broker/broker.py _start": "it becomes open, serve and duties",
     "broker/remoting/hot.py __init__": "its tables get rooms of their own",
 }
 

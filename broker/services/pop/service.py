@@ -8,7 +8,6 @@ ordered groups are brought to the disk every few seconds.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
@@ -68,10 +67,11 @@ class Pop:
         topics: Topics,
         groups: Groups,
         offsets: ConsumerOffsets,
+        schedule: Schedule,
     ) -> None:
         self._store, self._core, self._config = store, core, config
         self._topics, self._groups, self._offsets = topics, groups, offsets
-        self._schedule: Schedule | None = None
+        self._schedule = schedule
         topic = revive_topic(config["brokerClusterName"])
         self.points = CheckPoints(core, topic)
         folder, mode = store.path / "config", store.settings.file_mode
@@ -99,7 +99,7 @@ class Pop:
 
     def now_ms(self) -> int:
         """The clock of invisible times: that of the timers."""
-        return self._schedule.now_ms() if self._schedule is not None else _clock()
+        return self._schedule.now_ms()
 
     @property
     def is_on(self) -> bool:
@@ -172,10 +172,8 @@ class Pop:
             if (self._offsets.get(group, topic, queue) or 0) < offset <= high:
                 self._offsets.commit(group, topic, queue, offset)
 
-    def run(self, schedule: Schedule) -> None:
-        """From now on messages come back when their time is over."""
-        self._schedule = schedule
-        self.revive.start()
+    def serve(self) -> None:
+        """From now on the core serves pops by itself. Raises: StoreError."""
         self._publish()
         self._config.changed.append(lambda _: self._publish())
 
@@ -206,9 +204,8 @@ class Pop:
         )
 
     def stop(self) -> None:
-        """Answers what waits, and brings nothing back any more. Raises: OSError, StoreError."""
+        """Answers what waits; nothing waits any more."""
         self._stopping = True
-        self.revive.stop()
         self.polling.wake_all()
         self.notices.wake_all()
         self._core.on_news = self._core.on_pop_due = None
@@ -241,7 +238,7 @@ class Pop:
         self.notices.expire()
 
     def _is_behind(self) -> bool:
-        timers = self._schedule.timers if self._schedule is not None else None
+        timers = self._schedule.timers
         if timers is None or timers.last is None:
             return True
         return 0 <= timers.last.next_ms < self.now_ms() - _BEHIND_MS
@@ -444,10 +441,6 @@ class _Receiving:
         if popped.blocked_until:
             wait_s = max(0.0, (popped.blocked_until - self.pop.now_ms()) / 1000)
             asyncio.get_running_loop().call_later(wait_s, self.pop.polling.wake, self.place)
-
-
-def _clock() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _check_no_other_state(folder: Path) -> None:

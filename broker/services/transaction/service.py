@@ -24,6 +24,7 @@ from broker.remoting.hot import Core
 from broker.remoting.safe_log import SafeLogger
 from broker.services.clients import Channel, Clients
 from broker.services.config import Config
+from broker.services.duties import BrokerRole
 from broker.services.topics import Topics
 from broker.services.transaction.metrics import Metrics
 from pystore import Message, Store
@@ -89,6 +90,7 @@ class Transactions:
         self.may_ask: Callable[[Channel, str], bool] | None = None
         #: Topics of the open halves of each group, while there are rules.
         self._group_topics: dict[str, set[str]] = {}
+        self._role = BrokerRole.MASTER
         self._anew = False
         self._mark: Mark | None = None
         self._saving: asyncio.Task[None] | None = None
@@ -130,7 +132,12 @@ class Transactions:
 
     @property
     def is_master(self) -> bool:
-        return bool(self._config["brokerRole"] != "SLAVE")
+        return self._role is BrokerRole.MASTER and bool(self._config["brokerRole"] != "SLAVE")
+
+    def change_role(self, role: BrokerRole) -> None:
+        """A slave decides nothing and asks nobody."""
+        self._role = role
+        self.configure()
 
     def _take_over(self, found: Pending) -> None:
         halves = self.halves

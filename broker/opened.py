@@ -1,0 +1,267 @@
+"""What a broker opens before it serves anybody: the store, the core over it and the services.
+
+Everything is closed in the opposite order by the stack that is given along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from ssl import SSLContext
+
+import pystore
+from broker.access.addresses import address_of
+from broker.access.guard import host_of
+from broker.remoting.budget import Budget
+from broker.remoting.client import RemotingClient
+from broker.remoting.dedup import Dedup
+from broker.remoting.hot import Core
+from broker.remoting.safe_log import SafeLogger
+from broker.remoting.tls import TlsSettings
+from broker.remoting.watchdog import Watchdog
+from broker.services.access import Access, inner_credentials
+from broker.services.clients import Clients
+from broker.services.config import Config
+from broker.services.context import Services
+from broker.services.duties import Duties
+from broker.services.duty_table import duties_of
+from broker.services.groups import Groups
+from broker.services.locks import Locks
+from broker.services.offsets import ConsumerOffsets
+from broker.services.pop import Pop
+from broker.services.registration import Registration
+from broker.services.schedule import Schedule
+from broker.services.statistics import Statistics
+from broker.services.topics import Topics
+from broker.services.transaction import Transactions
+from pystore import Store
+from pystore.settings import RETENTION, Settings
+from pystore.timers import Timers, TimersProgress, save_timers
+
+__all__ = ["Options", "open_services"]
+
+log = SafeLogger("broker.broker")
+
+#: Between two lines about a start that takes long.
+_PROGRESS_S = 5.0
+#: Records of timers; fewer are read again in a moment.
+_SAVED_AT_ONCE = 100_000
+
+
+@dataclass(slots=True)
+class Options:
+    """What a broker was given (see Broker). given: settings over those of the file `conf`;
+    settings: all of them. client_tls: of what it asks name servers."""
+
+    path: Path
+    conf: Path | None
+    given: dict[str, object]
+    settings: Settings
+    tls: TlsSettings | None
+    client_tls: SSLContext | None
+    now_ms: Callable[[], int] | None
+    drain_s: float
+    grpc_port: int | None
+    proxy_conf: Path | None
+
+    def set(self, name: str, value: object) -> None:
+        """A setting that is known only now."""
+        self.given[name] = value
+        self.settings = self.settings.replaced(**{name: value})
+
+    @property
+    def enforces_tls(self) -> bool:
+        return self.tls is not None and self.tls.mode == "enforcing"
+
+
+async def open_services(o: Options, address: str, undo: AsyncExitStack) -> Services:
+    """Opens all of it, and knows what is open in it: timers, check points, transactions. address:
+    ``host:port`` that clients reach the broker at. Raises: what opening the store raises."""
+    # Opening may have to recover; the loop is not only ours.
+    store = await asyncio.to_thread(_open_store, o)
+    undo.push_async_callback(asyncio.to_thread, store.close)
+    core = _make_core(o.settings, store)
+    undo.callback(core.close)
+    services = _make_services(o, store, core, address, undo)
+    services.groups.start()
+    services.topics.start()
+    services.offsets.start()
+    undo.callback(services.offsets.persist_now)
+    undo.callback(services.topics.write_now)
+    undo.callback(services.groups.write_now)
+    undo.push_async_callback(services.groups.settled)
+    undo.push_async_callback(services.topics.settled)
+    timers = await _open_timers(o.settings, store, undo)
+    services.schedule = schedule = Schedule(
+        store, core, timers=timers, max_tps=o.settings["deliveryMaxTps"]
+    )
+    services.pop = pop = Pop(
+        store, core, services.settings, services.topics, services.groups, services.offsets, schedule
+    )
+    undo.callback(pop.save_now)
+    await pop.start(timers)
+    services.access = await _control_access(o, core, undo)
+    services.transactions = transactions = await _open_transactions(o, services, core, undo)
+    services.once = await _remember(o.settings, core)
+    undo.callback(schedule.hand_over)
+    services.duties = duties = Duties(duties_of(services))
+    duties.on_role.append(transactions.change_role)
+    return services
+
+
+def _open_store(o: Options) -> Store:
+    return pystore.open(o.path, o.conf, **o.given)  # type: ignore[arg-type]
+
+
+def _make_core(settings: Settings, store: Store) -> Core:
+    core = Core(
+        store,
+        cluster=settings["brokerClusterName"],
+        broker=settings["brokerName"],
+        region=settings["regionId"],
+        trace_on=settings["traceOn"],
+        long_polling=settings["longPollingEnable"],
+        short_polling_ms=settings["shortPollingTimeMills"],
+        parked_max=settings["maxHeldPulls"],
+    )
+    loop = asyncio.get_running_loop()
+    Budget.of(loop).limit = settings["maxUnfinishedBytes"]
+    core.attach(loop)
+    return core
+
+
+def _make_services(
+    o: Options, store: Store, core: Core, address: str, undo: AsyncExitStack
+) -> Services:
+    config = Config(o.settings, o.conf)
+    groups = Groups(config, store.metadata)
+    topics = Topics(config, store.metadata, core)
+    clients = Clients(groups, core, expire_s=config["channelExpiredTimeout"] / 1000)
+    client = RemotingClient(tls=o.client_tls)
+    undo.push_async_callback(client.close)
+    registration = Registration(
+        config, topics, address, client.connection, inner_credentials(o.settings)
+    )
+    made = Services(
+        store=store,
+        settings=config,
+        core=core,
+        topics=topics,
+        groups=groups,
+        offsets=ConsumerOffsets(store, core),
+        clients=clients,
+        locks=Locks(),
+        statistics=Statistics(core, config["brokerClusterName"]),
+        registration=registration,
+        address=address,
+        watchdog=Watchdog(config["loopHeldWarnMillis"]),
+    )
+    clients.may_notify = lambda group: bool(config["notifyConsumerIdsChangedEnable"])
+    clients.filters = lambda: bool(config["enablePropertyFilter"])
+    groups.changed = clients.republish
+    topics.changed = registration.changed
+    config.changed.append(lambda names: _follow_settings(made, names))
+    return made
+
+
+def _follow_settings(services: Services, names: frozenset[str]) -> None:
+    if "brokerPermission" in names:
+        services.topics.rights_changed()
+    if names & RETENTION:
+        services.store.retain(services.settings.current)
+    if "enablePropertyFilter" in names:
+        for group in list(services.clients.consumers):
+            services.clients.republish(group)
+    if "namesrvAddr" in names:
+        services.registration.use((services.settings["namesrvAddr"] or "").split(";"))
+
+
+async def _open_timers(settings: Settings, store: Store, undo: AsyncExitStack) -> Timers | None:
+    """The timers that wait, unless they are off. A crash may have left some log to read."""
+    if not settings["timerWheelEnable"]:
+        return None
+    began = told = time.monotonic()
+
+    def tell(so_far: TimersProgress) -> None:
+        nonlocal told
+        if time.monotonic() - told >= _PROGRESS_S:
+            told = time.monotonic()
+            log.info("Finding timers: %d of %d records, %d of %d bytes of the log", *so_far)
+
+    timers = await asyncio.to_thread(Timers, store, tell)
+    undo.callback(timers.close)
+    if timers.recovered > _SAVED_AT_ONCE:  # so that a crash now does not read all of it again
+        await asyncio.to_thread(_save_timers, store, timers)
+    log.info("%d timers wait, found in %.1f s", timers.count(), time.monotonic() - began)
+    return timers
+
+
+def _save_timers(store: Store, timers: Timers) -> None:
+    state, _ = timers.capture()
+    store.flush()
+    save_timers(store, state)
+
+
+async def _control_access(o: Options, core: Core, undo: AsyncExitStack) -> Access:
+    """Before anybody is served. Raises: StoreError for rules that cannot be read."""
+    access = Access(o.settings, o.conf, o.path)
+    if not access.is_on:
+        _warn_of_open_door(o)
+    undo.push_async_callback(access.stop)
+    await access.start()
+    if access.is_on:
+        core.guard(_first_frame_max(o.settings))
+        # A pull that waits was let in by the rules of before: its client asks again.
+        access.changed += [core.revoke, core.notify_all]
+    return access
+
+
+def _first_frame_max(settings: Settings) -> int:
+    """Bytes of a frame before the first request of a connection was let in."""
+    given: int = settings["maxFirstFrameBytes"]
+    return given or settings["maxMessageSize"] + (1 << 20)
+
+
+def _warn_of_open_door(o: Options) -> None:
+    """A broker that anybody can reach lets everybody do everything."""
+    found = address_of(o.settings["bindAddress"])
+    if o.enforces_tls or (found is not None and found.is_loopback):
+        return
+    log.warning(
+        "Listening on %s without access control or TLS: whoever reaches it may read, write and"
+        " delete everything. Change it with\n  pystore broker --secure\nor listen on this host"
+        " only:\n  bindAddress=127.0.0.1",
+        o.settings["bindAddress"],
+    )
+
+
+async def _open_transactions(
+    o: Options, services: Services, core: Core, undo: AsyncExitStack
+) -> Transactions:
+    transactions = Transactions(
+        services.store, core, services.settings, services.clients, services.topics, now_ms=o.now_ms
+    )
+    access = services.access
+    if access is not None and access.is_on:
+        transactions.may_ask = lambda channel, topic: access.may_publish(
+            channel.user, host_of(channel.peer), topic
+        )
+    await transactions.start()
+    undo.push_async_callback(transactions.stop)
+    return transactions
+
+
+async def _remember(settings: Settings, core: Core) -> Dedup | None:
+    """What repeats are known by, when it is asked for. Reads the end of the log: topics and open
+    transactions are known by then, and nobody sends yet."""
+    window = settings["idempotentProduceWindow"]
+    if not window:
+        return None
+    once = Dedup(core, window, settings["idempotentProduceKey"])
+    await asyncio.to_thread(once.build)
+    log.info("Deduplication window holds %d messages", once.state().remembered)
+    return once

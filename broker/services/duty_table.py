@@ -1,0 +1,103 @@
+"""The duties of a broker, and whose each is. The one place that says what is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.services.context import Services
+from broker.services.duties import BrokerRole, Duty, PeriodicJob
+from broker.services.pop import Pop
+from broker.services.schedule import Schedule
+from broker.services.transaction import Transactions
+
+__all__ = ["duties_of"]
+
+
+def duties_of(s: Services) -> list[Duty]:
+    """In the order of their starts: clients find the broker by the first. Needs the schedule, the
+    transactions and POP."""
+    assert s.schedule is not None and s.transactions is not None and s.pop is not None
+    return [
+        Duty(
+            "registration", None,
+            PeriodicJob("registration", s.registration.tick, _every(1)),
+            begin=s.registration.start, end=s.registration.stop,
+        ),
+        *_delivering(s, s.schedule),
+        *_deciding(s, s.transactions),
+        *_popping(s, s.pop),
+        Duty(
+            "retention", None,
+            begin=lambda: s.store.clean_by_itself(True), end=lambda: s.store.clean_by_itself(False),
+        ),
+        Duty(
+            "consumer offsets", None,
+            PeriodicJob("save consumer offsets", s.offsets.persist,
+                _of(s, "flushConsumerOffsetInterval")),
+            end=s.offsets.persist,
+        ),
+        Duty(
+            "clients", None,
+            PeriodicJob("find clients that are gone", s.clients.scan, _every(10)),
+            PeriodicJob("find locks that are over", s.locks.scan, _every(30)),
+        ),
+        Duty(
+            "statistics", None,
+            PeriodicJob("sample the statistics", s.statistics.sample, _every(10)),
+            begin=s.statistics.sample,
+        ),
+    ]  # fmt: skip
+
+
+def _delivering(s: Services, schedule: Schedule) -> list[Duty]:
+    return [
+        Duty(
+            "delays", BrokerRole.MASTER,
+            PeriodicJob("save delay offsets", schedule.persist_later,
+                        _of(s, "flushDelayOffsetInterval")),
+            begin=schedule.start_levels, end=schedule.stop_levels,
+        ),
+        Duty(
+            "timers", BrokerRole.MASTER,
+            PeriodicJob("save timers", schedule.save_timers, _of(s, "timerFlushIntervalMs"),
+                changed=schedule.timers_changed),
+            PeriodicJob("put old timers again", schedule.roll_timers, _every(600)),
+            PeriodicJob("sample the timers", schedule.sample_timers, _every(1)),
+            begin=schedule.start_timers, end=schedule.stop_timers,
+        ),
+    ]  # fmt: skip
+
+
+def _deciding(s: Services, transactions: Transactions) -> list[Duty]:
+    return [
+        Duty(
+            "transactions", BrokerRole.MASTER,
+            PeriodicJob("check transactions", transactions.tick, _every(1)),
+            end=transactions.stop,
+        ),
+    ]  # fmt: skip
+
+
+def _popping(s: Services, pop: Pop) -> list[Duty]:
+    return [
+        Duty(
+            "revive", BrokerRole.MASTER,
+            PeriodicJob("commit the progress of revives", pop.tick, _of(s, "reviveInterval")),
+            begin=pop.revive.start, end=pop.revive.stop,
+        ),
+        Duty(
+            "ordered batches", None,
+            PeriodicJob("save batches of ordered groups", pop.save_order, _every(1),
+                changed=lambda: pop.order.changed),
+            end=pop.save_order,
+        ),
+    ]  # fmt: skip
+
+
+def _every(seconds: float) -> Callable[[], float]:
+    return lambda: seconds
+
+
+def _of(s: Services, setting: str) -> Callable[[], float]:
+    """As a setting in ms says, which may change."""
+    return lambda: float(s.settings[setting]) / 1000

@@ -1,0 +1,156 @@
+"""What a broker serves: its ports, for remoting clients of today and of old, and for gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+from broker.access.addresses import Pattern, address_of, parse_pattern
+from broker.grpc import what_is_missing
+from broker.opened import Options
+from broker.processors import all_handlers
+from broker.processors.bodies import beside
+from broker.processors.needs import NeedsOfPlain, NeedsOfPolicies, topic_of
+from broker.remoting.codes import RequestCode
+from broker.remoting.connection import Connection, Limits
+from broker.remoting.framer import FramerFactory
+from broker.remoting.handlers import Handler
+from broker.remoting.hot import Core
+from broker.remoting.safe_log import SafeLogger
+from broker.remoting.server import RemotingServer, listening_socket
+from broker.remoting.tls import TlsSettings
+from broker.services.context import Services
+from pystore.errors import BadArgument
+from pystore.settings import Settings
+
+if TYPE_CHECKING:
+    # A server process starts without what it may never use.
+    from broker.grpc.local import LocalBroker
+    from broker.grpc.service import GrpcService
+
+__all__ = ["Listeners", "listen"]
+
+log = SafeLogger("broker.broker")
+
+#: Old clients send to listenPort - 2 and pull from listenPort.
+_VIP = 2
+_NOT_ON_VIP = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+
+
+def listen(settings: Settings, undo: AsyncExitStack) -> tuple[socket.socket, socket.socket | None]:
+    """The main port and that of old clients. They are bound before the store is opened, which
+    writes the port into every record. Raises: OSError."""
+    host, port = settings["bindAddress"], int(settings["listenPort"])
+    main = listening_socket(host, port)
+    undo.callback(main.close)
+    if port <= _VIP:
+        return main, None
+    try:
+        vip = listening_socket(host, port - _VIP)
+    except OSError as failed:
+        log.warning("Cannot listen on port %d for old clients: %s", port - _VIP, failed)
+        return main, None
+    undo.callback(vip.close)
+    return main, vip
+
+
+class Listeners:
+    """The servers of one broker. main: of clients, vip: of old ones. grpc: None: it is off."""
+
+    def __init__(self, o: Options, services: Services, core: Core) -> None:
+        """Raises: BadArgument."""
+        self._o, self._services, self._core = o, services, core
+        access = services.access
+        assert access is not None
+        handlers = all_handlers(services)
+        #: Of every code, without access control.
+        self._unguarded = beside(handlers)
+        if access.is_on:
+            topic_at = partial(topic_of, services.store)
+            policies = NeedsOfPolicies(services.cluster, topic_at)
+            guard = services.guard = access.guard(NeedsOfPlain(topic_at), policies, core.grant)
+            handlers = guard.before(handlers)
+        self._handlers = beside(handlers)
+        proxies = _proxies(o.settings)
+        self._limits = Limits(
+            idle_s=o.settings["serverChannelMaxIdleTimeSeconds"],
+            connections_max=o.settings["maxConnections"],
+            proxies=lambda host: any(p.matches(address_of(host)) for p in proxies),
+        )
+        self.main: RemotingServer | None = None
+        self.grpc: GrpcService[LocalBroker] | None = None
+
+    async def start(
+        self, main: socket.socket, vip: socket.socket | None, undo: AsyncExitStack
+    ) -> None:
+        """Raises: OSError, and BadArgument for settings of gRPC that cannot be used, or without the
+        extra ``grpc``."""
+        self.main = await self._serve(main, self._handlers, self._core.framer, undo)
+        if vip is not None:
+            sending = {c: each for c, each in self._handlers.items() if c not in _NOT_ON_VIP}
+            await self._serve(vip, sending, self._core.framer_without_pulls, undo)
+        await self._serve_grpc(undo)
+
+    async def _serve(
+        self,
+        sock: socket.socket,
+        handlers: Mapping[int, Handler],
+        framer: FramerFactory,
+        undo: AsyncExitStack,
+    ) -> RemotingServer:
+        services = self._services
+
+        def closed(connection: Connection) -> None:
+            services.clients.departed(connection)
+
+        server = RemotingServer(
+            handlers,
+            sock=sock,
+            framer=framer,
+            tls=self._o.tls,
+            limits=self._limits,
+            watchdog=services.watchdog,
+            on_close=closed,
+        )
+        await server.start()
+        undo.push_async_callback(server.stop, self._o.drain_s)
+        return server
+
+    async def _serve_grpc(self, undo: AsyncExitStack) -> None:
+        o = self._o
+        if o.grpc_port is None and o.proxy_conf is None:
+            return
+        try:
+            from broker.grpc.local import LocalBroker
+            from broker.grpc.service import GrpcService
+            from broker.grpc.settings import ProxySettings
+        except ImportError as missing:
+            raise BadArgument(what_is_missing(missing)) from missing
+        conf = ProxySettings()
+        if o.proxy_conf is not None:
+            conf = await asyncio.to_thread(ProxySettings.read, o.proxy_conf)
+        port = conf.port if o.grpc_port is None else o.grpc_port
+        sock = listening_socket(o.settings["bindAddress"], port)
+        undo.callback(sock.close)
+        services = self._services
+        local = partial(
+            LocalBroker, services, self._unguarded,
+            framer=self._core.framer_let_in, limits=self._limits, closed=services.clients.departed,
+        )  # fmt: skip
+        tls = o.tls if o.tls is not None else TlsSettings()
+        service = GrpcService(local, conf, sock, limits=self._limits, tls=tls)
+        undo.push_async_callback(service.stop, o.drain_s)
+        await service.start()
+        self.grpc = service
+
+
+def _proxies(settings: Settings) -> list[Pattern]:
+    """Raises: BadArgument."""
+    try:
+        return [parse_pattern(text) for text in settings["trustedProxies"].split(";")]
+    except ValueError as bad:
+        raise BadArgument(f"trustedProxies: {bad}", settings.source("trustedProxies")) from None
