@@ -15,7 +15,7 @@ from loops import Wire
 from broker import Broker
 from broker.remoting.codes import RequestCode as Code
 from broker.remoting.command import Command
-from pystore.pending import DISCARD_TOPIC
+from pystore.names import DISCARD_TOPIC
 
 __all__ = ["ANSWERS", "MADE", "MAKING", "SETTINGS", "STORING", "Asked", "Stage",
            "commit"]  # fmt: skip
