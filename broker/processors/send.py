@@ -9,7 +9,7 @@ from broker.processors.admission import Admission, SendRequest
 from broker.processors.refusals import put_refusal
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command, Refused
-from broker.remoting.decision import PutDecision, Sent
+from broker.remoting.decision import PutDecision, PutOutcome
 from broker.remoting.handlers import Handler, Peer, host_text
 from broker.services.context import Services
 from broker.services.hooks import SendContext, message_type
@@ -80,7 +80,7 @@ class SendProcessor:
             message_type=message_type(properties),
         )
 
-    def _after(self, context: SendContext, remark: str | None, sent: Sent) -> None:
+    def _after(self, context: SendContext, remark: str | None, sent: PutOutcome) -> None:
         context.code, context.remark = sent.code, remark
         context.message_id, context.queue_offset = sent.ids, sent.offset
         if sent.messages:

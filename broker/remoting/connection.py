@@ -31,7 +31,7 @@ from broker.remoting.budget import Budget
 from broker.remoting.codec import BadFrame
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import ONEWAY, RESPONSE, Command, Refused
-from broker.remoting.decision import AskedSend, PutDecision, Sent
+from broker.remoting.decision import AskedSend, PutDecision, PutOutcome
 from broker.remoting.framer import (
     FRAMES_ENOUGH,
     READ_MAX,
@@ -756,7 +756,7 @@ class Connection(asyncio.BufferedProtocol):
     def read_send(self, command: Command) -> AskedSend:
         return self._framer.read_send(command)
 
-    def decide(self, command: Command, decision: PutDecision) -> Sent | None:
+    def decide(self, command: Command, decision: PutDecision) -> PutOutcome | None:
         return None if self._closing else self._framer.decide(command, decision)
 
     # ---- the end ----

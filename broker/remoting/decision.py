@@ -16,7 +16,16 @@ from typing import Any, NamedTuple
 from pystore.native import ffi, lib
 from pystore.properties import encode_properties
 
-__all__ = ["QUEUE_ANY", "AskedSend", "PutDecision", "Role", "Sent", "fill", "read_asked", "sent_of"]
+__all__ = [
+    "QUEUE_ANY",
+    "AskedSend",
+    "PutDecision",
+    "PutOutcome",
+    "Role",
+    "fill",
+    "read_asked",
+    "sent_of",
+]
 
 #: Some queue of the topic that may be written to.
 QUEUE_ANY: int = lib.PS_QUEUE_ANY
@@ -61,7 +70,7 @@ class AskedSend(NamedTuple):
         return bool(lib.ps_send_is_half(asks, self.reconsume_times, delay))
 
 
-class Sent(NamedTuple):
+class PutOutcome(NamedTuple):
     """What a decision brought about.
 
     code: of the answer. messages: how many were put, or are repeated; 0: refused. queue, offset,
@@ -103,7 +112,7 @@ class PutDecision:
     key: str | None = None
     drop: Sequence[str] = ()
     add: Mapping[str, str] = field(default_factory=dict)
-    after: Callable[[Sent], None] | None = None
+    after: Callable[[PutOutcome], None] | None = None
 
     @classmethod
     def refusal(cls, code: int, remark: str | None) -> PutDecision:
@@ -154,10 +163,10 @@ def fill(decision: PutDecision, raw: Any) -> Sequence[Any]:
     return held
 
 
-def sent_of(raw: Any) -> Sent:
+def sent_of(raw: Any) -> PutOutcome:
     """raw: ``ps_sent *`` that C has filled."""
     ids = bytes(ffi.buffer(raw.ids, raw.ids_len)).decode() if raw.ids_len else ""
-    return Sent(
+    return PutOutcome(
         raw.code, raw.count, raw.queue_id, raw.queue_offset, raw.physical_offset, raw.end,
         raw.bytes, raw.half != 0, ids,
     )  # fmt: skip

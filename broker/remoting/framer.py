@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from broker.remoting import codec
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import Command, Refused
-from broker.remoting.decision import AskedSend, PutDecision, Sent
+from broker.remoting.decision import AskedSend, PutDecision, PutOutcome
 from broker.remoting.handlers import Peer
 
 __all__ = [
@@ -126,7 +126,7 @@ class Framer(Protocol):
     def read_send(self, command: Command) -> AskedSend:
         """See Peer.read_send."""
 
-    def decide(self, command: Command, decision: PutDecision) -> Sent | None:
+    def decide(self, command: Command, decision: PutDecision) -> PutOutcome | None:
         """See Peer.decide."""
 
     def hand_on(self) -> None:
@@ -270,7 +270,7 @@ class PlainFramer:
     def read_send(self, command: Command) -> AskedSend:
         raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _NO_STORE)
 
-    def decide(self, command: Command, decision: PutDecision) -> Sent | None:
+    def decide(self, command: Command, decision: PutDecision) -> PutOutcome | None:
         raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _NO_STORE)
 
     def hand_on(self) -> None:

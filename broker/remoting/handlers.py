@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from broker.remoting.command import Command
-from broker.remoting.decision import AskedSend, PutDecision, Sent
+from broker.remoting.decision import AskedSend, PutDecision, PutOutcome
 
 __all__ = ["Handler", "Handlers", "Peer", "Result", "address_text", "host_text"]
 
@@ -45,7 +45,7 @@ class Peer(Protocol):
     def read_send(self, command: Command) -> AskedSend:
         """What a send asks for. Raises: BadFrame."""
 
-    def decide(self, command: Command, decision: PutDecision) -> Sent | None:
+    def decide(self, command: Command, decision: PutDecision) -> PutOutcome | None:
         """Has the core carry out what was decided on a send, and answer it. None: the connection is
         closed, and nothing was done.
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from broker.remoting import codec
 from broker.remoting.codec import FRAME_MAX
 from broker.remoting.command import Command
-from broker.remoting.decision import AskedSend, PutDecision, Sent, fill, read_asked, sent_of
+from broker.remoting.decision import AskedSend, PutDecision, PutOutcome, fill, read_asked, sent_of
 from broker.remoting.digests import digest_functions
 from broker.remoting.framer import EndTransaction, Link
 from broker.remoting.handlers import Peer
@@ -524,7 +524,7 @@ class Core:
 
     def put_again(
         self, physical_offset: int, decision: PutDecision, *, more_tries: int = 0
-    ) -> Sent:
+    ) -> PutOutcome:
         """Puts a message of the log once more, as it was sent but for the decision; nobody is
         answered. Raises: NotFound when no record lies there, and what putting raises."""
         keep = fill(decision, self._decision)
@@ -816,7 +816,7 @@ class HotFramer:
             raise_error(self._error[0], code)
         return read_asked(core._send)
 
-    def decide(self, command: Command, decision: PutDecision) -> Sent | None:
+    def decide(self, command: Command, decision: PutDecision) -> PutOutcome | None:
         if self._conn is None:
             return None
         core, raw, step = self._core, command.raw, self._step
@@ -856,7 +856,7 @@ class HotFramer:
             lib.ps_conn_free(conn)
 
 
-def _tell(after: Callable[[Sent], None], sent: Sent, outcome: int) -> None:
+def _tell(after: Callable[[PutOutcome], None], sent: PutOutcome, outcome: int) -> None:
     """outcome: of the wait; the answer's code says it, unless one was decided before."""
     late = outcome == lib.PS_FLUSH_DISK_TIMEOUT
     code = _FLUSH_DISK_TIMEOUT if late else _SERVICE_NOT_AVAILABLE if outcome else 0

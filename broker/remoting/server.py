@@ -102,7 +102,7 @@ class RemotingServer:
             )
             shared = self._refusing()
             if len(shared.connections) >= REFUSED_MAX:
-                return _Closed()
+                return _RefusedConnection()
         limits = self.limits
         return Connection(shared, lambda c: Opening(c, self._tls, limits.opening_s, limits.proxies))
 
@@ -192,7 +192,7 @@ def _cannot_listen(host: str, port: int, failed: OSError) -> OSError:
     return OSError(failed.errno, f"cannot listen on {where}: {failed.strerror or failed}")
 
 
-class _Closed(asyncio.Protocol):
+class _RefusedConnection(asyncio.Protocol):
     """A connection that is closed as soon as it is there."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from broker.remoting.decision import PutDecision, Sent
+from broker.remoting.decision import PutDecision, PutOutcome
 from broker.remoting.hot import OffsetRow, Pulled, Sample, Times, Totals
 from pystore import PutStatus
 
@@ -97,7 +97,7 @@ class HotPath(Protocol):
 
     def put_again(
         self, physical_offset: int, decision: PutDecision, *, more_tries: int = 0
-    ) -> Sent:
+    ) -> PutOutcome:
         """Puts a message of the log once more. Raises: what putting raises."""
 
     def hand_on_sends(self) -> None:

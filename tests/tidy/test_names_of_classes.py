@@ -13,7 +13,7 @@ PACKAGES = ("pystore", "broker", "spark_ext", "pyspark_rocketmq", "pytest_rocket
 #: Public names, which stay: two packages, or two rooms, have one each.
 PUBLIC = {"Action", "Message", "Salvaged"}
 #: Still to be renamed.
-LATER = re.compile("Pulled|Sent|Shared|_Closed")
+LATER = re.compile("Pulled|Shared")
 #: Participles stand for a thing that they do not name; those without -ed:
 IRREGULAR = "Found|Held|Kept|Left|Lost|Made|Read|Sent|Shown|Taken|Told|Written"
 PARTICIPLE = re.compile(rf"_?([A-Z][a-z]+)?([A-Z][a-z]*[^e]ed|{IRREGULAR})$")
