@@ -57,6 +57,20 @@ bool ps_slice_number(ps_slice s, int64_t *out) {
     return true;
 }
 
+bool ps_command_read(const ps_command *command, const ps_member *members, int32_t count) {
+    for (int32_t i = 0; i < command->field_count; i++) {
+        const ps_field *f = &command->fields[i];
+        int32_t k = 0;
+        while (k < count && !ps_slice_is(f->name, members[k].name)) k++;
+        if (k == count) continue;
+        if (members[k].text != NULL)
+            *members[k].text = f->value;
+        else if (f->value.len > 0 && !ps_slice_number(f->value, members[k].number))
+            return false;
+    }
+    return true;
+}
+
 bool ps_slice_true(ps_slice s) {
     static const char word[] = "true";
     if (s.data == NULL || s.len != 4) return false;

@@ -218,6 +218,14 @@ ps_slice ps_slice_of(const char *text);
 bool ps_slice_is(ps_slice s, const char *text);
 bool ps_slice_number(ps_slice s, int64_t *out); /* decimal, within i64 */
 bool ps_slice_true(ps_slice s);
+typedef struct ps_member { /* of a request, as text or as a number */
+    const char *name;
+    ps_slice *text;
+    int64_t *number;
+} ps_member;
+/* Fields that a request has, by name; what it has not, and a number that is empty, stays as it was.
+ * False: another number is none. */
+bool ps_command_read(const ps_command *command, const ps_member *members, int32_t count);
 /* Appends a frame without its body to co_out, and leaves room for that. */
 int ps_core_frame(ps_core *c, const ps_command *command, int64_t body_len);
 /* The same for an answer, whose flag, language and version are set here. */

@@ -19,27 +19,15 @@ typedef struct request {
 
 static bool read_request(const ps_command *command, request *r) {
     *r = (request){.queue_id = INT64_MIN};
-    const struct {
-        const char *name;
-        ps_slice *text;
-        int64_t *number;
-    } known[] = {{"consumerGroup", &r->group, NULL}, {"topic", &r->topic, NULL},
-                 {"queueId", NULL, &r->queue_id},    {"maxMsgNums", NULL, &r->most},
-                 {"bornTime", NULL, &r->born_ms},    {"invisibleTime", NULL, &r->invisible_ms},
-                 {"pollTime", NULL, &r->poll_ms},    {"initMode", NULL, &r->mode},
-                 {"expType", &r->kind, NULL},        {"exp", &r->filter, NULL},
-                 {"order", &r->order, NULL}};
-    for (int32_t i = 0; i < command->field_count; i++) {
-        const ps_field *f = &command->fields[i];
-        for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
-            if (!ps_slice_is(f->name, known[k].name)) continue;
-            if (known[k].text != NULL) *known[k].text = f->value;
-            if (known[k].number != NULL && !ps_slice_number(f->value, known[k].number))
-                return false;
-            break;
-        }
-    }
-    return r->group.len > 0 && r->topic.len > 0 &&
+    const ps_member members[] = {
+        {"consumerGroup", &r->group, NULL}, {"topic", &r->topic, NULL},
+        {"queueId", NULL, &r->queue_id},    {"maxMsgNums", NULL, &r->most},
+        {"bornTime", NULL, &r->born_ms},    {"invisibleTime", NULL, &r->invisible_ms},
+        {"pollTime", NULL, &r->poll_ms},    {"initMode", NULL, &r->mode},
+        {"expType", &r->kind, NULL},        {"exp", &r->filter, NULL},
+        {"order", &r->order, NULL}};
+    return ps_command_read(command, members, sizeof members / sizeof *members) &&
+           r->group.len > 0 && r->topic.len > 0 &&
            (r->order.len == 0 || ps_slice_is(r->order, "false"));
 }
 

@@ -12,19 +12,13 @@ typedef struct request {
 
 static bool read_request(const ps_command *command, request *r) {
     *r = (request){.queue_id = -1, .offset = -1};
-    for (int32_t i = 0; i < command->field_count; i++) {
-        const ps_field *f = &command->fields[i];
-        ps_slice *text = ps_slice_is(f->name, "consumerGroup") ? &r->group
-                         : ps_slice_is(f->name, "topic")       ? &r->topic
-                         : ps_slice_is(f->name, "extraInfo")   ? &r->handle
-                                                               : NULL;
-        int64_t *number = ps_slice_is(f->name, "queueId")  ? &r->queue_id
-                          : ps_slice_is(f->name, "offset") ? &r->offset
-                                                           : NULL;
-        if (text != NULL) *text = f->value;
-        if (number != NULL && !ps_slice_number(f->value, number)) return false;
-    }
-    return r->group.len > 0 && r->topic.len > 0 && r->handle.len > 0 && r->queue_id >= 0 &&
+    const ps_member members[] = {{"consumerGroup", &r->group, NULL},
+                                 {"topic", &r->topic, NULL},
+                                 {"extraInfo", &r->handle, NULL},
+                                 {"queueId", NULL, &r->queue_id},
+                                 {"offset", NULL, &r->offset}};
+    return ps_command_read(command, members, sizeof members / sizeof *members) &&
+           r->group.len > 0 && r->topic.len > 0 && r->handle.len > 0 && r->queue_id >= 0 &&
            r->offset >= 0;
 }
 

@@ -29,38 +29,21 @@ typedef struct request {
     int64_t queue_id, offset, max, flags, commit, suspend_ms, sub_version;
 } request;
 
-static void read_field(const ps_field *f, request *r, bool *good) {
-    const struct {
-        const char *name;
-        ps_slice *text;
-        int64_t *number;
-    } known[] = {{"consumerGroup", &r->group, NULL},
-                 {"topic", &r->topic, NULL},
-                 {"queueId", NULL, &r->queue_id},
-                 {"queueOffset", NULL, &r->offset},
-                 {"maxMsgNums", NULL, &r->max},
-                 {"sysFlag", NULL, &r->flags},
-                 {"commitOffset", NULL, &r->commit},
-                 {"suspendTimeoutMillis", NULL, &r->suspend_ms},
-                 {"subscription", &r->subscription, NULL},
-                 {"subVersion", NULL, &r->sub_version},
-                 {"expressionType", &r->type, NULL}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (!ps_slice_is(f->name, known[i].name)) continue;
-        if (known[i].text != NULL)
-            *known[i].text = f->value;
-        else if (f->value.len > 0 && !ps_slice_number(f->value, known[i].number))
-            *good = false;
-        return;
-    }
-}
-
 static bool read_request(const ps_command *command, request *r) {
-    bool good = true;
     *r =
         (request){.queue_id = -1, .offset = INT64_MIN, .max = INT64_MIN, .flags = -1, .commit = -1};
-    for (int32_t i = 0; i < command->field_count && good; i++)
-        read_field(&command->fields[i], r, &good);
+    const ps_member members[] = {{"consumerGroup", &r->group, NULL},
+                                 {"topic", &r->topic, NULL},
+                                 {"queueId", NULL, &r->queue_id},
+                                 {"queueOffset", NULL, &r->offset},
+                                 {"maxMsgNums", NULL, &r->max},
+                                 {"sysFlag", NULL, &r->flags},
+                                 {"commitOffset", NULL, &r->commit},
+                                 {"suspendTimeoutMillis", NULL, &r->suspend_ms},
+                                 {"subscription", &r->subscription, NULL},
+                                 {"subVersion", NULL, &r->sub_version},
+                                 {"expressionType", &r->type, NULL}};
+    bool good = ps_command_read(command, members, sizeof members / sizeof *members);
     bool there = r->max != INT64_MIN;
     /* The pull consumer of the Go client asks for 0. Upstream counts only once it has a message
      * (DefaultMessageStore.isTheBatchFull), so whoever asks for less than one gets one. */
