@@ -23,6 +23,7 @@ from broker.opened import Options, open_services
 from broker.processors.pull import waited
 from broker.remoting.connection import Connection
 from broker.remoting.hot import Core
+from broker.remoting.lifetime import Stopping
 from broker.remoting.memory import join
 from broker.remoting.safe_log import SafeLogger
 from broker.remoting.thread import LoopThread
@@ -57,7 +58,7 @@ _T = TypeVar("_T")
 _Client = TypeVar("_Client", "Producer", "Consumer")
 
 
-class Broker:
+class Broker(Stopping):
     """One broker over one store.
 
     path_or_conf: folder of the store, or a broker.conf that names it (storePathRootDir; default
@@ -290,18 +291,6 @@ class Broker:
         self._core.watch_pulls(partial(waited, self.services))
 
     # ---- life, with a loop and without ----
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Runs a coroutine on the loop of a broker started by ``with``, and waits for it."""

@@ -199,7 +199,28 @@ class HandOver:
         self._twin.give_back(found)
 
 
-class Producer:
+class _Lifetime:
+    """``with`` starts and closes it."""
+
+    def start(self) -> Self:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Producer(_Lifetime):
     """Sends messages, for programs without an event loop. ``AsyncProducer`` is its twin.
 
     Any thread may use it. group, namesrv, options: as of AsyncProducer.
@@ -319,19 +340,8 @@ class Producer:
         """As AsyncProducer.queues()."""
         return self.runner.run(self._twin.queues(topic))
 
-    def __enter__(self) -> Self:
-        return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class Consumer:
+class Consumer(_Lifetime):
     """Receives messages, for programs without an event loop. ``AsyncConsumer`` is its twin.
 
     handler: called in one of ``concurrency`` threads. group, topics, namesrv, options: as of
@@ -608,17 +618,6 @@ class Consumer:
             return work()
 
         return self.runner.run(on_loop())
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class TransactionProducer(Producer):

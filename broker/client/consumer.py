@@ -22,7 +22,6 @@ from collections.abc import (
 )
 from itertools import groupby
 from operator import attrgetter
-from types import TracebackType
 from typing import Self, Unpack
 
 from broker.client.allocation import strategy_of
@@ -79,6 +78,7 @@ from broker.client.tracing import Tracer
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command
 from broker.remoting.handlers import Handler, Peer
+from broker.remoting.lifetime import Closing
 from broker.remoting.safe_log import SafeLogger
 from pystore.names import RETRY_PREFIX
 
@@ -87,7 +87,7 @@ __all__ = ["AsyncConsumer", "ConsumerOptions", "ConsumerSettings"]
 log = SafeLogger("broker.client")
 
 
-class AsyncConsumer:
+class AsyncConsumer(Closing):
     """Receives messages, for programs with an event loop. ``Consumer`` is its twin without.
 
     group: its members divide the queues, and share how far they are. topics: one, several, or a
@@ -267,14 +267,6 @@ class AsyncConsumer:
 
     async def __aenter__(self) -> Self:
         return await self.start()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def run(self) -> None:
         """Waits until close() is called elsewhere, while the handler works. Raises: Misuse without

@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from broker.client.checks import check_messages, check_seconds
@@ -62,6 +61,7 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
 from broker.remoting.connection import Connection, Near
 from broker.remoting.handlers import Handler
+from broker.remoting.lifetime import Closing
 from pystore.javahash import java_hash
 
 __all__ = ["AsyncProducer", "ProducerOptions"]
@@ -133,7 +133,7 @@ def refuse_unknown(what: str, options: Mapping[str, Any], *kinds: type) -> None:
             raise Misuse(f"{what} has no option '{name}'; {meant} has {', '.join(sorted(names))}")
 
 
-class AsyncProducer:
+class AsyncProducer(Closing):
     """Sends messages, for programs with an event loop. ``Producer`` is its twin without.
 
     group: names the application to brokers and tools. namesrv: ``host:port`` of name servers, with
@@ -226,14 +226,6 @@ class AsyncProducer:
 
     async def __aenter__(self) -> Self:
         return await self.start()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # ---- sending ----
 

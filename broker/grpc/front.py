@@ -13,11 +13,10 @@ from typing import TypeVar
 
 from broker.grpc.http2 import Address, Http2Connection
 from broker.remoting.codec import BadFrame
-from broker.remoting.opening import TLS_HANDSHAKE, V2_HEAD, V2_MAX, proxied
+from broker.remoting.opening import V2_HEAD, V2_MAX, begins_tls, context_of, proxied, source_of
 from broker.remoting.rate_limited_log import RateLimitedLogger
 from broker.remoting.safe_log import SafeLogger
 from broker.remoting.tls import TlsSettings
-from pystore.errors import BadArgument
 
 __all__ = ["Front"]
 
@@ -121,29 +120,20 @@ class Front:
         found = await self._peek(sock, proxied)
         if found is None:
             return None
+        address = source_of(found, address, self._trusts)
         if found.size:
-            if not self._trusts(address[0]):
-                raise BadFrame("PROXY header refused: the peer is not in trustedProxies")
             sock.recv(found.size)
-            address = found.source or address
         first = await self._peek(sock, lambda data: data[0])
         if first is None:
             return None
-        if first == TLS_HANDSHAKE:
-            if self._tls.mode == "disabled":
-                raise BadFrame("TLS refused: tls.server.mode is disabled")
-            if self._context is None:  # a certificate may have to be made
-                self._context = await asyncio.to_thread(self._tls_context)
-            return address, self._context
-        if self._tls.mode == "enforcing":
-            raise BadFrame("plain text refused: tls.server.mode is enforcing")
-        return address, None
+        if not begins_tls(first, self._tls):
+            return address, None
+        if self._context is None:  # a certificate may have to be made
+            self._context = await asyncio.to_thread(self._tls_context)
+        return address, self._context
 
     def _tls_context(self) -> ssl.SSLContext:
-        try:
-            made = self._tls.server_context()
-        except BadArgument as why:
-            raise BadFrame(f"TLS refused: {why}") from None
+        made = context_of(self._tls)
         made.set_alpn_protocols(["h2"])
         return made
 

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from broker.access.signature import Credentials
 from broker.client.options import ClientSettings, name_servers
@@ -24,6 +22,7 @@ from broker.grpc.relay import Relay
 from broker.grpc.service import GrpcService
 from broker.grpc.settings import CLUSTER, ProxySettings
 from broker.remoting.connection import Limits
+from broker.remoting.lifetime import Stopping
 from broker.remoting.safe_log import SafeLogger
 from broker.remoting.server import listening_socket
 from broker.remoting.tls import TlsSettings
@@ -38,7 +37,7 @@ log = SafeLogger("broker.grpc")
 ROUTE_POLL_S = 20.0
 
 
-class Proxy:
+class Proxy(Stopping):
     """namesrv: name servers, ``host:port``; None: namesrvAddr of conf, else NAMESRV_ADDR. conf: an
     rmq-proxy.json. grpc_port, remoting_port: over those of conf; 0: a free one. tls: of the ports.
     client: settings of what it asks brokers and name servers: TLS, credentials."""
@@ -121,18 +120,6 @@ class Proxy:
         await undo.aclose()
         self.service = self.relay = None
         await asyncio.sleep(0)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
 
 def _signing(client: ClientSettings | None, conf: ProxySettings) -> ClientSettings:

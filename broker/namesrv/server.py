@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from broker.namesrv.kv import KvConfig
 from broker.namesrv.processor import Processor
@@ -18,6 +17,7 @@ from broker.remoting.client import RemotingClient
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
 from broker.remoting.connection import Connection, Limits
+from broker.remoting.lifetime import Stopping
 from broker.remoting.rate_limited_log import RateLimitedLogger
 from broker.remoting.safe_log import SafeLogger
 from broker.remoting.server import RemotingServer
@@ -35,7 +35,7 @@ LOOP_HELD_MS = 50
 quiet = RateLimitedLogger(SafeLogger("broker.namesrv"))
 
 
-class NameServer:
+class NameServer(Stopping):
     """``async with NameServer(listenPort=0) as names: names.address``; in code without a loop
     ``with NameServer.in_thread(listenPort=0) as names``.
 
@@ -121,18 +121,6 @@ class NameServer:
             task.cancel()
         if self._client is not None:
             await self._client.close()
-
-    async def __aenter__(self) -> NameServer:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
     @classmethod
     @contextmanager

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Callable
-from types import TracebackType
 
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import ONEWAY, Command
 from broker.remoting.connection import Connection, Limits, Shared
 from broker.remoting.framer import FramerFactory
 from broker.remoting.handlers import Handlers
+from broker.remoting.lifetime import Closing
 from broker.remoting.server import Told
 from broker.remoting.tls import TlsIntake
 
@@ -33,7 +33,7 @@ def parse_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-class RemotingClient:
+class RemotingClient(Closing):
     """Requests to any number of servers. Their own requests go to ``handlers``.
 
     tls: as broker.remoting.tls.client_context makes it; None speaks plain text. connect_s: for a
@@ -188,14 +188,3 @@ class RemotingClient:
         await asyncio.sleep(0)
         self._shared.wheel.close()
         self._made.clear()
-
-    async def __aenter__(self) -> RemotingClient:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()

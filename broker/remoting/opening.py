@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import ssl
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,7 +36,15 @@ from pystore.errors import BadArgument
 if TYPE_CHECKING:
     from broker.remoting.connection import Connection, Parts
 
-__all__ = ["Opening", "ProxyHeader", "proxied"]
+__all__ = [
+    "Opening",
+    "ProxyHeader",
+    "RefusedOpening",
+    "begins_tls",
+    "context_of",
+    "proxied",
+    "source_of",
+]
 
 V1 = b"PROXY "
 V1_MAX = 107
@@ -114,6 +123,47 @@ def _binary(data: bytes) -> ProxyHeader | None:
     return ProxyHeader(size, (str(address), port))
 
 
+# ---- who is let in: the rules of every port ----
+
+
+class RefusedOpening(BadFrame):
+    """A connection that is closed for how it begins. detail: the cause, if it differs from one to
+    the next."""
+
+    def __init__(self, why: str, detail: str = "") -> None:
+        super().__init__(f"{why}: {detail}" if detail else why)
+        self.why, self.detail = why, detail
+
+
+def source_of(
+    found: ProxyHeader, address: tuple[str, int], trusts: Callable[[str], bool]
+) -> tuple[str, int]:
+    """Whom a connection from `address` speaks for. trusts: whether a PROXY header of a peer at this
+    address is believed. Raises: RefusedOpening."""
+    if found.size and not trusts(address[0]):
+        raise RefusedOpening("PROXY header refused: the peer is not in trustedProxies")
+    return found.source or address
+
+
+def begins_tls(first: int, tls: TlsSettings, *, private: bool = False) -> bool:
+    """Whether a connection with this first byte speaks TLS. private: nobody can listen in between.
+    Raises: RefusedOpening when the mode does not allow what it speaks."""
+    speaks = first == TLS_HANDSHAKE
+    if speaks and tls.mode == "disabled":
+        raise RefusedOpening("TLS refused: tls.server.mode is disabled")
+    if not speaks and tls.mode == "enforcing" and not private:
+        raise RefusedOpening("plain text refused: tls.server.mode is enforcing")
+    return speaks
+
+
+def context_of(tls: TlsSettings) -> ssl.SSLContext:
+    """Raises: RefusedOpening when there is no certificate; plain text is served all the same."""
+    try:
+        return tls.server_context()
+    except BadArgument as why:
+        raise RefusedOpening("TLS refused", str(why)) from None
+
+
 class Opening:
     """The intake of a connection until its first bytes are known."""
 
@@ -157,11 +207,11 @@ class Opening:
             if found is None:
                 return
             self._proxy_done = True
-            if found.size and not self._trusts(connection.address[0]):
-                connection.abort("PROXY header refused: the peer is not in trustedProxies")
+            try:
+                connection.address = source_of(found, connection.address, self._trusts)
+            except RefusedOpening as refused:
+                self._refuse(refused)
                 return
-            if found.source is not None:
-                connection.address = found.source
             at = found.size
             if at == self._filled:
                 self._filled = 0
@@ -169,29 +219,27 @@ class Opening:
         self._enter(data[at:])
 
     def _enter(self, data: memoryview) -> None:
-        connection, mode = self._connection, self._tls.mode
-        if data[0] == TLS_HANDSHAKE:
-            if mode == "disabled":
-                self.closed()
-                connection.abort("TLS refused: tls.server.mode is disabled")
-                return
-            try:
-                context = self._tls.server_context()
-            except BadArgument as why:  # plain text is served all the same
-                self.closed()
-                connection.abort("TLS refused", str(why))
-                return
+        connection = self._connection
+        try:
+            context = None
+            if begins_tls(data[0], self._tls, private=connection.in_process):
+                context = context_of(self._tls)
+        except RefusedOpening as refused:
+            self._refuse(refused)
+            return
+        if context is not None:
             tls = TlsIntake(connection, context, True, self.closed)
             connection.intake = tls
             tls.take(data)
             return
         self.closed()
-        if mode == "enforcing" and not connection.in_process:  # nobody can listen in between
-            connection.abort("plain text refused: tls.server.mode is enforcing")
-            return
         connection.intake = None
         connection.opened()
         connection.feed(data)
+
+    def _refuse(self, refused: RefusedOpening) -> None:
+        self.closed()
+        self._connection.abort(refused.why, refused.detail)
 
     def write(self, parts: Parts) -> None:
         """Nothing was asked yet, but a service may speak first."""

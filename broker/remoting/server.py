@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import Command
 from broker.remoting.connection import Connection, Limits, Shared
 from broker.remoting.framer import FramerFactory
 from broker.remoting.handlers import Handler, Handlers, Peer
+from broker.remoting.lifetime import Stopping
 from broker.remoting.opening import Opening
 from broker.remoting.rate_limited_log import RateLimitedLogger
 from broker.remoting.safe_log import SafeLogger
@@ -30,7 +30,7 @@ _quiet = RateLimitedLogger(SafeLogger("broker.remoting"))
 Told = Callable[[Connection], None]
 
 
-class RemotingServer:
+class RemotingServer(Stopping):
     """A listening port and its connections. ``await start()``, ``await stop()``, or async with.
 
     host and port: 0 takes a free port, which ``port`` then says. sock: bound already, in their
@@ -151,18 +151,6 @@ class RemotingServer:
     def _every(self) -> list[Connection]:
         over = self._over.connections if self._over is not None else ()
         return [*self._shared.connections, *over]
-
-    async def __aenter__(self) -> RemotingServer:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
