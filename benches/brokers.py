@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benches.harness import ROOT, SCRATCH
+from benches.harness import ROOT, SCRATCH, cpu_s
 
 REFERENCE = ROOT / "tests" / "reference" / "reference"
 PYSTORE = Path(sys.executable).parent / "pystore"
@@ -183,9 +183,7 @@ class Peer:
     def cpu_s(self) -> float:
         """Processor time of the whole broker process so far."""
         assert self.broker is not None
-        text = Path(f"/proc/{self.broker.pid}/stat").read_text()
-        words = text.rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(self.broker.pid)
 
     def anonymous_mb(self) -> float:
         assert self.broker is not None

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benches.brokers import TOPIC, Peer, _end, ask, connect, frame, free_port, peer_of
-from benches.harness import ROOT, fresh
+from benches.harness import ROOT, cpu_s, fresh
 
 __all__ = [
     "FETCHED", "Missing", "Server", "fetch_jars", "kafka", "make_topic", "nats", "proxy", "redis",
@@ -82,8 +82,7 @@ class Server:
         self._pid = pid
 
     def cpu_s(self) -> float:
-        words = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(self._pid)
 
 
 def _fetch(words: list[str], folder: Path, env: dict[str, str] | None = None) -> None:

@@ -125,6 +125,8 @@ async def serve(folder: str, kind: Kind, count: int) -> None:
                 sys_flag=_COMPRESSED if kind.compressed else 0,
             )  # fmt: skip
         await asyncio.to_thread(broker.store.flush)
+        while (state := broker.store.info()).dispatched < state.log_max:
+            await asyncio.sleep(0.01)
         print(broker.address, broker.grpc_address, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 

@@ -131,8 +131,7 @@ def served(folder: Path, kind: str) -> Iterator[tuple[subprocess.Popen[str], str
 
 
 def used_s(process: subprocess.Popen[str]) -> float:
-    stat = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+    return harness.cpu_s(process.pid)
 
 
 def sent(process: subprocess.Popen[str], names: str, kind: str, seconds: float) -> list[float]:
