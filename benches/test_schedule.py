@@ -42,7 +42,7 @@ async def started(store: pystore.Store) -> Schedule:
     core = Core(store, cluster="DefaultCluster")
     core.attach(asyncio.get_running_loop())
     schedule = Schedule(store, core)
-    schedule.start()
+    schedule.start_levels()
     return schedule
 
 
@@ -56,7 +56,7 @@ async def deliver(store: pystore.Store, count: int) -> list[int]:
         await asyncio.sleep(max(0.0, began + (put + 1) / RATE - time.perf_counter()))
     while schedule.delivered < count:
         await asyncio.sleep(0.01)
-    schedule.stop()
+    await schedule.stop_levels()
     first = store.range(TOPIC, 0)[1] - count
     late: list[int] = []
     for topic, sign, offset in ((WAITS, -1, 0), (TOPIC, 1, first)):
@@ -95,7 +95,7 @@ def test_pending_cost(measure: Any) -> None:
         began = time.process_time()
         await asyncio.sleep(IDLE_S)
         used.append((time.process_time() - began) / IDLE_S * 100)
-        schedule.stop()
+        await schedule.stop_levels()
 
     def one_round() -> None:
         with new_store("pending", **SETTINGS) as store:
