@@ -231,6 +231,7 @@ static int list_one(ps_io *io, const char *folder, const struct dirent *d, bool 
     snprintf(path, sizeof path, "%.*s/%s", PATH_MAX - 300, folder, d->d_name);
     if (io->stat(io, path, &st) < 0) {
         int err = errno;
+        if (err == ELOOP && !all_digits(d->d_name)) return 0;
         /* A segment that is a link to nothing is not one that has gone meanwhile. */
         if (err == ENOENT && (!segment || (io->lstat(io, path, &st) < 0 && errno == ENOENT)))
             return 0;

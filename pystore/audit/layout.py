@@ -55,7 +55,8 @@ class Layout:
     """What lies in a store's folders.
 
     segments: of the log, by first byte. queues: the files of each queue folder, by topic and queue
-    id. index: path, slots and entries of each index file, oldest first.
+    id. index: path, slots and entries of each index file, oldest first. in_the_way: other
+    things where folders of topics or queues may be.
     """
 
     root: Path
@@ -65,6 +66,7 @@ class Layout:
     queue_file_size: int = 0
     index: list[tuple[Path, int, int]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    in_the_way: list[Path] = field(default_factory=list)
 
     @property
     def log_min(self) -> int:
@@ -116,12 +118,14 @@ def _sorted(folder: Path | str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _folders(folder: Path | str) -> Iterator[os.DirEntry[str]]:
-    """What is a folder, or a link to one, by name."""
+def _folders(folder: Path | str, others: list[Path]) -> Iterator[os.DirEntry[str]]:
+    """What is a folder, or a link to one, by name; others: takes all else."""
     for entry in _sorted(folder):
-        with suppress(OSError):  # a link that leads nowhere, or in a circle
+        with suppress(OSError):  # a link in a circle
             if entry.is_dir():
                 yield entry
+                continue
+        others.append(Path(entry.path))
 
 
 def _entries(folder: Path | str) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
@@ -302,17 +306,19 @@ def _segments(layout: Layout, settings: Settings) -> None:
 
 
 def _queues(layout: Layout, settings: Settings) -> None:
-    for topic in _folders(layout.root / "consumequeue"):
-        for queue in _folders(topic.path):
+    for topic in _folders(layout.root / "consumequeue", layout.in_the_way):
+        others: list[Path] = []
+        for queue in _folders(topic.path, others):
             number = int(queue.name) if _DIGITS.fullmatch(queue.name) else -1
             if not 0 <= number <= 65535:
                 continue
-            found, others = _numbered(queue.path)
+            found, strays = _numbered(queue.path)
             layout.queues[topic.name, number] = found
-            if others:
-                names = ", ".join(path.name for path in others[:5])
-                layout.found("queue-stray", others[0].parent, topic=topic.name, queue=number,
-                             count=len(others), text=names)  # fmt: skip
+            if strays:
+                names = ", ".join(path.name for path in strays[:5])
+                layout.found("queue-stray", strays[0].parent, topic=topic.name, queue=number,
+                             count=len(strays), text=names)  # fmt: skip
+        layout.in_the_way += [path for path in others if _DIGITS.fullmatch(path.name)]
     name = "mappedFileSizeConsumeQueue"
     size = int(settings[name] or 0)
     if name not in settings.explicit:
@@ -377,7 +383,10 @@ def _index_layout(file: File, settings: Settings) -> tuple[int, int] | None:
 
 
 def _index(layout: Layout, settings: Settings) -> None:
-    files, _ = _numbered(layout.root / "index")
+    files, others = _numbered(layout.root / "index")
+    for path in others:
+        if _SEGMENT.fullmatch(path.name):
+            layout.found("index-size", path, text="not a regular file")
     for file in files:
         if file.size == 0:
             layout.found("index-size", file.path, start=0, end=0, text="the file is empty")

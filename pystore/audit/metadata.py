@@ -101,7 +101,7 @@ def _unread(layout: Layout, kind: str, path: Path, error: OSError) -> None:
     if isinstance(error, PermissionError):
         layout.found("not-checked", path, text=text)
     else:
-        odd = Severity.ERROR if path.is_dir() else None
+        odd = Severity.ERROR if os.path.lexists(path) and not path.is_file() else None
         layout.found(kind, path, severity=odd, text=text)
 
 
@@ -211,6 +211,10 @@ def _check_own(layout: Layout) -> None:
         path = layout.root / name
         if os.path.lexists(path) and not path.is_file():
             layout.found("not-a-file", path, text="not a regular file")
+    for name in ("meta/lock.mdb", "access/lock.mdb"):
+        path = layout.root / name
+        if path.parent.is_dir() and os.path.lexists(path) and not path.is_file():
+            layout.found("own-note", path, severity=Severity.ERROR, text="not a regular file")
     for name in _FILES:
         path = layout.root / name
         if os.path.lexists(path) and not path.is_file():

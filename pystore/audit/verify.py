@@ -62,6 +62,7 @@ def verify(
     audit = Audit(str(root), _state(root, held))
     live = audit.state == "live"
     beside = read_beside(layout)
+    _check_way(layout, beside)
     steps = core(layout, given, audit, progress or (lambda phase, done, total: None))
     deleted = believable(layout, beside, closed=audit.state == "closed")
     for topic, physical in deleted:
@@ -86,6 +87,14 @@ def verify(
     audit.findings.sort(key=lambda f: (-f.severity, f.file, f.start or 0))
     audit.seconds = time.monotonic() - started
     return audit
+
+
+def _check_way(layout: Layout, beside: Beside) -> None:
+    """What stands where an open would make the folder of a queue, or of a topic that is known."""
+    for path in layout.in_the_way:
+        of_topic = path.parent == layout.root / "consumequeue"
+        if not of_topic or beside.topics is None or path.name in beside.topics:
+            layout.found("stray-file", path, text="it stands where the folder of a queue belongs")
 
 
 def _state(root: Path, held: bool) -> str:
@@ -162,7 +171,7 @@ def _weigh(
             return soften(f, Severity.INFO, "deleted-topic")
     if f.kind in ("missing-keys", "index-ghosts") and not indexed:
         return None
-    if f.kind == "units-beyond" and audit.state != "closed":
+    if f.kind == "units-beyond" and audit.state != "closed" and layout.segments:
         # The log is cut where its last whole record ends; so are the queues, at the next open.
         return None if live else soften(f, Severity.WARNING)
     if f.kind == "ghost-units" and audit.state == "crashed" and _after(f, audit):

@@ -6,7 +6,7 @@ import os
 
 from pystore._aside import Piece, kept_aside
 from pystore.accessfiles import has_access_copy
-from pystore.audit import Audit, Finding
+from pystore.audit import Audit, Finding, Severity
 from pystore.audit.layout import GAP_MOST, File, Layout
 from pystore.configfiles import SECTIONS
 from pystore.errors import MissingSegment, StoreError, StrayFile
@@ -164,7 +164,9 @@ def _configs(layout: Layout, audit: Audit) -> list[Action]:
                                   " makes it again from its copy"))  # fmt: skip
         elif f.kind == "double-segment" and _is_copy(f):
             actions.append(Action("move", f.file, "move the second copy of a segment aside"))
-        elif f.kind in ("stray-file", "own-note"):
+        elif f.kind in ("stray-file", "own-note") or (
+            f.kind == "config-bak" and f.severity is Severity.ERROR and not blocked
+        ):
             actions.append(Action("move", f.file, "move the file aside"))
     return actions + _tombstones(layout, audit)
 

@@ -158,7 +158,36 @@ def a_folder(path: Path) -> None:
     path.mkdir(parents=True)
 
 
+def a_pipe(path: Path) -> None:
+    a_file(path)
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_circle(path: Path) -> None:
+    a_file(path)
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def a_device(path: Path) -> None:
+    a_file(path)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def a_link_to_nothing(path: Path) -> None:
+    a_file(path)
+    path.unlink()
+    path.symlink_to("/nothing/here")
+
+
 ODD = [
+    (a_link_to_nothing, "consumequeue/orders/0"), (a_link_to_nothing, "consumequeue/orders"),
+    (a_device, "consumequeue/orders"), (a_device, "config/topics.json.bak"),
+    (a_circle, "config/topics.json.bak"), (a_circle, "commitlog/.hidden"),
+    (a_device, "index/00000000000000000007"), (a_pipe, "meta/lock.mdb"),
+    (a_folder, "meta/lock.mdb"), (a_circle, "meta/lock.mdb"), (a_circle, "access/lock.mdb"),
     (a_file, "consumequeue/orders/0/odd"), (a_file, "consumequeue/orders/odd"),
     (a_file, "consumequeue/orders/0"), (a_file, "consumequeue/orders"), (a_file, "consumequeue"),
     (a_file, "commitlog/odd"), (a_file, "config"), (a_file, "meta"), (a_file, "index"),
@@ -168,14 +197,17 @@ ODD = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("crashed", [False, True])
 @pytest.mark.parametrize(("make", "name"), ODD, ids=[f"{m.__name__} {n}" for m, n in ODD])
 def test_a_store_that_does_not_open_is_not_called_sound_and_opens_after_a_repair(
-    make: Callable[[Path], None], name: str, root: Path, tmp_path: Path
+    make: Callable[[Path], None], name: str, crashed: bool, root: Path, tmp_path: Path
 ) -> None:
     make(root / name)
+    if crashed:
+        (root / "abort").touch()
     sound = verify(root).sound
     mended = tmp_path / "mended"
-    shutil.copytree(root, mended)
+    subprocess.run(["cp", "-a", root, mended], check=True)
     try:
         with pystore.open(root, mappedFileSizeCommitLog=1 << 20):
             pass
