@@ -154,7 +154,7 @@ void ps_waits_drop(ps_waits *a, void (*each)(ps_wait *w)) {
     a->wa_count = 0;
     for (ps_wait *w = over, *next; w != NULL; w = next) {
         next = w->wt_newer;
-        each(w);
+        if (each != NULL) each(w);
     }
 }
 

@@ -68,7 +68,7 @@ void ps_safe_close(ps_safe *s);
 int ps_safe_block(ps_safe *s, int64_t position, int32_t timeout_ms, ps_error *e);
 
 void ps_waits_init(ps_waits *a, ps_safe *s, int fd);
-/* The waits are forgotten; the caller frees those that `each` is called with. */
+/* The waits are forgotten; the caller frees those that `each` is called with, NULL: none. */
 void ps_waits_drop(ps_waits *a, void (*each)(ps_wait *w));
 /* Never calls back: what is over already is told by the eventfd, too. */
 void ps_waits_add(ps_waits *a, ps_wait *w, int64_t position);
