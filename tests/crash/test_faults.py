@@ -598,8 +598,8 @@ SAYS = {
     "open": "open|create|make|read", "pread": "read", "pwrite": "write|zero|copy", "fsync": "sync",
     "fdatasync": "sync", "msync": "sync", "syncfs": "sync", "ftruncate": "resize",
     "fallocate": "allocate", "mmap": "map", "rename": "rename|move", "unlink": "delete|remove",
-    "mkdir": "create|make", "rmdir": "remove|delete", "fstat": "size|look", "stat": "stat|open|look",
-    "lstat": "stat", "access": "permission|open", "lseek": "seek|read", "opendir": "list|open",
+    "mkdir": "create|make", "rmdir": "remove|delete", "fstat": "size|look",
+    "stat": "stat|open|look", "lstat": "stat", "access": "permission|open", "lseek": "seek|read", "opendir": "list|open",
     "readdir": "read|list", "lock": "lock",
     "flock": "lock",
 }  # fmt: skip
