@@ -151,7 +151,7 @@ class Registration:
             await server.peer.request(self._signed(command), _UNREGISTER_S)
 
     def tick(self) -> None:
-        """Called by the housekeeping timer, every second."""
+        """A job of the duty, every second."""
         now = time.monotonic()
         for server in self._servers:
             if server.registered and (server.peer is None or server.peer.closed):

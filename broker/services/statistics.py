@@ -2,7 +2,7 @@
 (docs/internals/services.md#statistics).
 
 The core counts what it serves; processors add what passes through Python. A sample is a copy of
-all counters, taken by the housekeeping timer; a window is the difference of two samples. There are
+all counters, taken by a job of the duty; a window is the difference of two samples. There are
 some forty of them, of a broker that may have tens of thousands of topics: so a sample is numbers
 alone, each counter's at its place, and no name is read to take it.
 """
@@ -146,7 +146,7 @@ class Statistics:
     # ---- sampling ----
 
     def sample(self) -> None:
-        """Called by the housekeeping timer every 10 s, and once at the start."""
+        """A job of the duty, every 10 s, and once at the start."""
         counters = self._core.sample()
         sums = self._sums(counters)
         one = _Sample(self._clock(), counters.values, self._own[:], sums)

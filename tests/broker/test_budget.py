@@ -132,7 +132,9 @@ def test_answers_that_are_not_read_are_in_the_budget(tmp_path: Path, tls: bool) 
         for _ in range(32):
             broker.store.put("orders", bytes(20_000), queue=0)
         ask = codec.encode(Command(11, PULL))
-        server = broker._server_of_clients
+        listeners = broker._listeners
+        assert listeners is not None
+        server = listeners.main
         assert server is not None
         with contextlib.ExitStack() as stack:
             first = stack.enter_context(

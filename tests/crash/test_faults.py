@@ -599,9 +599,8 @@ SAYS = {
     "fdatasync": "sync", "msync": "sync", "syncfs": "sync", "ftruncate": "resize",
     "fallocate": "allocate", "mmap": "map", "rename": "rename|move", "unlink": "delete|remove",
     "mkdir": "create|make", "rmdir": "remove|delete", "fstat": "size|look",
-    "stat": "stat|open|look", "lstat": "stat", "access": "permission|open", "lseek": "seek|read", "opendir": "list|open",
-    "readdir": "read|list", "lock": "lock",
-    "flock": "lock",
+    "stat": "stat|open|look", "lstat": "stat", "access": "permission|open", "lseek": "seek|read",
+    "opendir": "list|open", "readdir": "read|list", "lock": "lock", "flock": "lock",
 }  # fmt: skip
 
 

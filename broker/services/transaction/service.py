@@ -37,7 +37,7 @@ __all__ = ["RoundReport", "Transactions"]
 
 log = SafeLogger("broker.transaction")
 
-#: The tick of the housekeeping, in ms: an op that would be too old at the next one is written now.
+#: From one tick to the next, in ms: an op that would be too old at the next one is written now.
 _TICK_MS = 1000
 #: How long one round may take; the next one goes on with what is left.
 _ROUND_S = 60.0
