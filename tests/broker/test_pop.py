@@ -667,6 +667,32 @@ def test_progress_of_the_revive_topic_stops_at_the_first_open_check_point(store_
     run(work())
 
 
+def test_progress_reads_no_acknowledgements(store_path, monkeypatch):
+    """There are up to 32 for each check point, and it holds the loop as long as it reads."""
+
+    async def work():
+        async with popping(store_path, reviveQueueNum=1) as p:
+            p.make_topic()
+            p.put("a", "b", "c", "d")
+            log, store = p.pop_service.log, p.broker.store
+            found = await p.handles(invisible=20_000)
+            for handle, *_ in found[:3]:
+                await p.ack(handle)
+            p.shift(20_500)
+            await until_async(lambda: store.range(log.topic, 0)[1] == 5)
+            await until_async(lambda: p.pop_service.revive.revived == 1)
+            await p.handles(invisible=90_000)
+            p.shift(110_000)
+            await until_async(lambda: store.range(log.topic, 0)[1] == 6)
+            looked, usual = [], log.checkpoint_of
+            monkeypatch.setattr(log, "checkpoint_of", lambda m: looked.append(m) or usual(m))
+            p.pop_service.tick()
+            assert [each.tags for each in looked] == ["ck", "ck"]
+            assert p.pop_service.revive.done(0) == 5
+
+    run(work())
+
+
 def test_pop_takes_over_a_store_that_apaches_broker_left(store_path):
     """tests/golden: killed with check points and acknowledgements open; m4, m5, n1 and m2 are
     to come back, the others are done."""

@@ -191,13 +191,23 @@ class ReviveLog:
             for message in self.records(queue.queue, max(done(queue.queue), queue.min_offset)):
                 yield message, message.properties
 
-    def records(self, queue: int, offset: int, most: int | None = None) -> Iterator[Message]:
+    def check_points(self, queue: int, offset: int, most: int) -> Iterator[tuple[int, CheckPoint]]:
+        """Those among so many records of one revive queue from an offset on, each with its own
+        offset. Acknowledgements, of which there are more, are passed over by the store."""
+        for message in self.records(queue, offset, most, tags="ck"):
+            ck = self.checkpoint_of(message)
+            if ck is not None:
+                yield message.queue_offset, ck
+
+    def records(
+        self, queue: int, offset: int, most: int | None = None, tags: str | None = None
+    ) -> Iterator[Message]:
         """Those of one revive queue from an offset on."""
         at, end = offset, self._store.range(self.topic, queue)[1]
         if most is not None:
             end = min(end, offset + most)
         while at < end:
-            batch = self._store.read(self.topic, queue, at, max_messages=_BATCH)
+            batch = self._store.read(self.topic, queue, at, max_messages=_BATCH, tags=tags)
             yield from (message for message in batch if message.queue_offset < end)
             if batch.next_offset <= at:
                 return

@@ -268,10 +268,9 @@ class Revive:
                 self._offsets.commit(REVIVE_GROUP, self._log.topic, queue, end - 1)
 
     def _first_open(self, queue: int, begin: int, high: int) -> int:
-        for message in self._log.records(queue, begin, _PROGRESS):
-            ck = self._log.checkpoint_of(message)
-            if ck is not None and ck.key in self._points:
-                return message.queue_offset
+        for offset, ck in self._log.check_points(queue, begin, _PROGRESS):
+            if ck.key in self._points:
+                return offset
         return min(high, begin + _PROGRESS)
 
 
