@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -21,7 +22,17 @@ from pystore.native import ffi, lib, raise_error
 from pystore.quiet import open_quietly
 from pystore.settings import Settings
 
-__all__ = ["GAP_MOST", "UNIT", "File", "Layout", "base_of", "last_with_data", "look", "look_at_log"]
+__all__ = [
+    "GAP_MOST",
+    "UNIT",
+    "File",
+    "Layout",
+    "base_of",
+    "is_circle",
+    "last_with_data",
+    "look",
+    "look_at_log",
+]
 
 _BY_NAME = attrgetter("name")
 _DIGITS = re.compile(r"[0-9]{1,20}")
@@ -137,13 +148,22 @@ def _entries(folder: Path | str) -> Iterator[tuple[os.DirEntry[str], os.stat_res
                 yield entry, entry.stat(follow_symlinks=False)  # a link to nothing
 
 
+def is_circle(path: Path | str) -> bool:
+    """Whether it is a link that leads to itself: no open looks past one."""
+    try:
+        Path(path).stat()
+    except OSError as failed:
+        return failed.errno == errno.ELOOP
+    return False
+
+
 def _numbered(folder: Path | str) -> tuple[list[File], list[Path]]:
     """Regular files named by a number; what else lies there, but for folders and links to nothing
     that do not have a segment's name: an open passes over them, too."""
     files, others = [], []
     for entry, info in _entries(folder):
         passed_over = stat.S_ISDIR(info.st_mode) or stat.S_ISLNK(info.st_mode)
-        if passed_over and not _SEGMENT.fullmatch(entry.name):
+        if passed_over and not _SEGMENT.fullmatch(entry.name) and not is_circle(entry.path):
             continue
         number = int(entry.name) if _DIGITS.fullmatch(entry.name) else _NUMBER_MAX + 1
         if stat.S_ISREG(info.st_mode) and number <= _NUMBER_MAX:
@@ -385,7 +405,7 @@ def _index_layout(file: File, settings: Settings) -> tuple[int, int] | None:
 def _index(layout: Layout, settings: Settings) -> None:
     files, others = _numbered(layout.root / "index")
     for path in others:
-        if _SEGMENT.fullmatch(path.name):
+        if _SEGMENT.fullmatch(path.name) or is_circle(path):
             layout.found("index-size", path, text="not a regular file")
     for file in files:
         if file.size == 0:

@@ -211,7 +211,7 @@ def _check_own(layout: Layout) -> None:
         path = layout.root / name
         if os.path.lexists(path) and not path.is_file():
             layout.found("not-a-file", path, text="not a regular file")
-    for name in ("meta/lock.mdb", "access/lock.mdb"):
+    for name in ("meta/lock.mdb", "meta/owner", "access/lock.mdb"):
         path = layout.root / name
         if path.parent.is_dir() and os.path.lexists(path) and not path.is_file():
             layout.found("own-note", path, severity=Severity.ERROR, text="not a regular file")

@@ -13,7 +13,7 @@ from pystore import settings as _settings
 from pystore.audit.core import CoreAudit, SegmentFacts, soften
 from pystore.audit.delays import with_own_levels
 from pystore.audit.findings import KINDS, Audit, Finding, Severity
-from pystore.audit.layout import Layout, look
+from pystore.audit.layout import Layout, is_circle, look
 from pystore.audit.metadata import (
     Beside,
     believable,
@@ -93,7 +93,8 @@ def _check_way(layout: Layout, beside: Beside) -> None:
     """What stands where an open would make the folder of a queue, or of a topic that is known."""
     for path in layout.in_the_way:
         of_topic = path.parent == layout.root / "consumequeue"
-        if not of_topic or beside.topics is None or path.name in beside.topics:
+        known = beside.topics is None or path.name in beside.topics
+        if not of_topic or known or is_circle(path):
             layout.found("stray-file", path, text="it stands where the folder of a queue belongs")
 
 

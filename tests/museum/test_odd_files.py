@@ -188,6 +188,8 @@ ODD = [
     (a_circle, "config/topics.json.bak"), (a_circle, "commitlog/.hidden"),
     (a_device, "index/00000000000000000007"), (a_pipe, "meta/lock.mdb"),
     (a_folder, "meta/lock.mdb"), (a_circle, "meta/lock.mdb"), (a_circle, "access/lock.mdb"),
+    (a_circle, "consumequeue/odd"), (a_circle, "consumequeue/orders/0/7"), (a_circle, "index/7"),
+    (a_circle, "commitlog/7"), (a_folder, "meta/owner"),
     (a_file, "consumequeue/orders/0/odd"), (a_file, "consumequeue/orders/odd"),
     (a_file, "consumequeue/orders/0"), (a_file, "consumequeue/orders"), (a_file, "consumequeue"),
     (a_file, "commitlog/odd"), (a_file, "config"), (a_file, "meta"), (a_file, "index"),
