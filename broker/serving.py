@@ -89,7 +89,7 @@ class Listeners:
     ) -> None:
         """Raises: OSError, and BadArgument for settings of gRPC that cannot be used, or without the
         extra ``grpc``."""
-        self.main = await self._serve(main, self._handlers, self._core.framer, undo)
+        self.main = await self._serve(main, self._handlers, self._core.framer, undo, core=self._core)
         if vip is not None:
             sending = {c: each for c, each in self._handlers.items() if c not in _NOT_ON_VIP}
             await self._serve(vip, sending, self._core.framer_without_pulls, undo)
@@ -101,7 +101,9 @@ class Listeners:
         handlers: Mapping[int, Handler],
         framer: FramerFactory,
         undo: AsyncExitStack,
+        core: Core | None = None,
     ) -> RemotingServer:
+        """core: serves connections in plain text on a network thread."""
         services = self._services
 
         def closed(connection: Connection) -> None:
@@ -115,6 +117,7 @@ class Listeners:
             limits=self._limits,
             watchdog=services.watchdog,
             on_close=closed,
+            core=core,
         )
         await server.start()
         undo.push_async_callback(server.stop, self._o.drain_s)

@@ -35,6 +35,7 @@ HEADERS = (
     "remoting/transaction.h",
     "remoting/dedup.h",
     "remoting/popped.h",
+    "net/net.h",
     "audit/audit.h",
     "derive/derive.h",
 )

@@ -37,17 +37,29 @@ class Holder(Protocol):
         """Closes at once."""
 
 
+class Threads(Protocol):
+    """Connections that are not the loop's (links.py), and end their own largest."""
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes that they hold."""
+
+    def limit_unfinished(self, size: int) -> None:
+        """So many they may hold at most."""
+
+
 class Budget:
     """Of one loop. Everything happens on its thread."""
 
-    __slots__ = ("__weakref__", "_held", "_loop", "held", "limit")
+    __slots__ = ("__weakref__", "_held", "_loop", "_own", "_threads", "limit")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         #: By whoever holds it, those that have waited longest first.
         self._held: dict[Holder, int] = {}
-        #: Bytes of all.
-        self.held = 0
+        #: Bytes of all of them.
+        self._own = 0
+        self._threads: list[Threads] = []
         #: Of the server that was started last.
         self.limit = UNFINISHED_MAX
 
@@ -58,15 +70,39 @@ class Budget:
             found = _of_loops[loop] = cls(loop)
         return found
 
+    @property
+    def held(self) -> int:
+        """Bytes that are held, by connections of network threads as well."""
+        return self._own + sum(each.unfinished for each in self._threads)
+
+    def share(self, threads: Threads) -> None:
+        """From now on connections of these threads hold bytes of it, too."""
+        self._threads.append(threads)
+        self._leave_the_rest()
+
+    def part(self, threads: Threads) -> None:
+        """They have ended."""
+        self._threads.remove(threads)
+
     def hold(self, holder: Holder, size: int) -> None:
         """From now on `holder` holds so many bytes."""
         self._set(holder, size)
-        if self.held > self.limit:
+        if self._is_exceeded:
             self._make_room(holder)
+        self._leave_the_rest()
+
+    @property
+    def _is_exceeded(self) -> bool:
+        """By connections of the loop: half of it is theirs whatever network threads hold."""
+        return self.held > self.limit and (not self._threads or 2 * self._own > self.limit)
+
+    def _leave_the_rest(self) -> None:
+        for each in self._threads:
+            each.limit_unfinished(max(self.limit - self._own, self.limit // 2))
 
     def _set(self, holder: Holder, size: int) -> None:
         held = self._held
-        self.held += size - held.get(holder, 0)
+        self._own += size - held.get(holder, 0)
         if size:
             held[holder] = size
         else:
@@ -76,11 +112,13 @@ class Budget:
         held = self._held
         for each in list(held):
             self._set(each, each.holds())
-        if self.held <= self.limit:
+        if not self._is_exceeded:
             return
+        enough = self.held - self.limit + self.limit // _FREE
         for victim in sorted(held, key=lambda each: (each.known, -held[each])):
-            if self.held <= self.limit - self.limit // _FREE:
+            if enough <= 0:
                 break
+            enough -= held[victim]
             self._set(victim, 0)
             if victim is reading:
                 # It may be asked for room to read into. libuv reads after that, and calls what a

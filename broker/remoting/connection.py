@@ -163,7 +163,16 @@ IntakeFactory = Callable[["Connection"], Intake]
 class Connection(asyncio.BufferedProtocol):
     """Satisfies Peer (handlers.py). All of it happens on the loop that it was made on."""
 
-    def __init__(self, shared: Shared, intake: IntakeFactory | None = None) -> None:
+    #: What its peer has not read is counted in the budget; a network thread counts its own.
+    counts_unsent = True
+
+    def __init__(
+        self,
+        shared: Shared,
+        intake: IntakeFactory | None = None,
+        framer: FramerFactory | None = None,
+    ) -> None:
+        """framer: None for that of `shared`."""
         self.address: tuple[str, int] = ("", 0)
         #: Our own end of it.
         self.local: tuple[str, int] = ("", 0)
@@ -180,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
         self._handlers = shared.handlers
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._framer: Framer = shared.framer(self)
+        self._framer: Framer = (framer or shared.framer)(self)
         self.intake: Intake | None = intake(self) if intake is not None else None
         #: What flush() writes.
         self.parts: Parts = []
@@ -447,6 +456,20 @@ class Connection(asyncio.BufferedProtocol):
     def fed(self, count: int) -> None:
         self._read(count)
 
+    def took(self, commands: Sequence[Command]) -> None:
+        """Serves what a network thread has read and the core does not serve (links.py)."""
+        self.reads += 1
+        self.touch()
+        entered = self._turns.enter()
+        self._shared.reading = True
+        try:
+            self._serve(commands)
+            self.flush()
+        finally:
+            self._shared.reading = False
+            if entered:
+                self._turns.leave()
+
     def _serve(self, commands: Sequence[Command]) -> None:
         self._gathering = True
         try:
@@ -672,7 +695,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             transport.writelines(parts)
         unsent = transport.get_write_buffer_size()
-        if unsent > UNREAD_MIN or self._unsent:
+        if self.counts_unsent and (unsent > UNREAD_MIN or self._unsent):
             self._unsent = unsent
             self._budget.hold(self, self._unfinished + self._asks + unsent)
         if self._held & WRITES and unsent > self._shared.limits.unsent_max:

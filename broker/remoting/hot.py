@@ -13,7 +13,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from broker.remoting import codec
 from broker.remoting.codec import FRAME_MAX
@@ -36,6 +36,7 @@ __all__ = [
     "Statistic",
     "Times",
     "Totals",
+    "command_of",
 ]
 
 #: Requests that the core may serve by itself.
@@ -120,6 +121,13 @@ def _text(data: Any, size: int) -> str:
     return bytes(ffi.buffer(data, size)).decode()
 
 
+class Looks(Protocol):
+    """A network thread, which answers held pulls."""
+
+    def look(self, everything: bool) -> None:
+        """They have something to be told; everything: each of them is answered now."""
+
+
 class Core:
     """Answers plain sends and pulls in C. Everything happens on the event loop's thread."""
 
@@ -165,6 +173,7 @@ class Core:
         self._connections: dict[int, HotFramer] = {}
         self._last_id = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._threads: Looks | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         #: By the number of a wait: who is told its outcome.
@@ -192,6 +201,17 @@ class Core:
         """From now on held pulls are answered on this loop."""
         self._loop = loop
         loop.add_reader(lib.ps_core_event_fd(self.handle), self.wake)
+
+    def served_by(self, threads: Looks | None) -> None:
+        """From now on they are answered by a network thread; None: on the loop again."""
+        assert self._loop is not None
+        self._threads = threads
+        if threads is None:
+            self._loop.add_reader(lib.ps_core_event_fd(self.handle), self.wake)
+            self.wake()
+        else:
+            self._loop.remove_reader(lib.ps_core_event_fd(self.handle))
+            threads.look(False)
 
     def close(self) -> None:
         """Frees it, after every connection is gone. A second call does nothing."""
@@ -444,6 +464,9 @@ class Core:
     def _answer_held(self, everything: bool) -> None:
         if self.handle is None:
             return
+        if self._threads is not None:
+            self._threads.look(everything)
+            return
         step, after = self._step, self._next_ms
         end, more = time.monotonic() + _A_TURN_S, False
         while lib.ps_core_next(self.handle, everything, step, after):
@@ -459,21 +482,48 @@ class Core:
             if self._loop is not None and time.monotonic() > end:
                 more = True  # after others had their turn
                 break
+        self.look_in(0 if more else after[0])
+        self.tell_news()
+
+    def tell_news(self) -> None:
+        """Tells those who watch queues which of them got messages."""
         levels = lib.ps_core_levels(self.handle)
         if levels and self.on_levels is not None:
             self.on_levels([bit + 1 for bit in range(levels.bit_length()) if levels >> bit & 1])
         if lib.ps_core_timers(self.handle) and self.on_timers is not None:
             self.on_timers()
-        self.look_in(0 if more else after[0])
-        self._tell_news()
-
-    def _tell_news(self) -> None:
         rows = self._news
         while count := lib.ps_core_news(self.handle, rows, _NEWS):
             found = [(_text(row.topic, row.topic_len), row.queue_id) for row in rows[0:count]]
             for topic, queue in found:
                 if self.on_news is not None:
                     self.on_news(topic, queue)
+
+    def push(self, conn_id: int, answers: bytes) -> None:
+        """Answers of a connection on the loop that a network thread has found."""
+        framer = self._connections.get(conn_id)
+        if framer is not None:
+            framer.push(answers)
+
+    def tell_outcome(self, wait: int, outcome: int) -> None:
+        """A wait is over that began in a call of the loop's."""
+        told = self._told.pop(wait, None)
+        if told is not None:
+            told(outcome)
+
+    def tell_pulled(self, connection: Peer | None, conn_id: int, pulled: Pulled) -> None:
+        """A pull that has waited was answered. connection: whose; None: that with this id."""
+        framer = self._connections.get(conn_id)
+        if connection is None and framer is not None:
+            connection = framer._connection
+        if self._on_pull is not None and connection is not None:
+            self._on_pull(connection, pulled)
+
+    def know_framer(self, conn_id: int, framer: HotFramer) -> None:
+        self._connections[conn_id] = framer
+
+    def forget_framer(self, conn_id: int) -> None:
+        self._connections.pop(conn_id, None)
 
     def watch_pulls(self, on_pull: Callable[[Peer, Pulled], None]) -> None:
         """Hands every pull to Python from now on; on_pull is called with those that have waited."""
@@ -562,6 +612,9 @@ class Core:
         """Answers what is to be answered in so many milliseconds, if not earlier; -1: never."""
         loop = self._loop
         if loop is None:
+            return
+        if self._threads is not None:
+            self._threads.look(False)
             return
         if in_ms == 0:
             loop.call_soon(self.wake)
@@ -727,7 +780,7 @@ class HotFramer:
         if self._part and not step.part:
             self._connection.hold(0)
         self.more, self._part = bool(step.more), bool(step.part)
-        commands = [_command(step.frames[i]) for i in range(step.frame_count)]
+        commands = [command_of(step.frames[i]) for i in range(step.frame_count)]
         self._take(step)
         if code < 0:
             raise_error(self._error[0], code)
@@ -863,7 +916,8 @@ def _tell(after: Callable[[PutOutcome], None], sent: PutOutcome, outcome: int) -
     after(sent._replace(code=sent.code or code))
 
 
-def _command(frame: Any) -> Command:
+def command_of(frame: Any) -> Command:
+    """The command of a frame that the core hands on. Raises: BadFrame."""
     raw = bytes(ffi.buffer(frame.data, frame.len))
     command = codec.decode(raw)
     if command.code in _KEPT_CODES:

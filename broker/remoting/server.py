@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import Command
 from broker.remoting.connection import Connection, Limits, Shared
 from broker.remoting.framer import FramerFactory
 from broker.remoting.handlers import Handler, Handlers, Peer
+from broker.remoting.hot import Core
 from broker.remoting.lifetime import Stopping
+from broker.remoting.links import NetThread
 from broker.remoting.opening import Opening
 from broker.remoting.rate_limited_log import RateLimitedLogger
 from broker.remoting.safe_log import SafeLogger
@@ -37,7 +40,7 @@ class RemotingServer(Stopping):
     place. framer: makes the framer of each
     connection; None gives every request to the handlers. on_connect, on_close: called on the loop
     with each connection (a Peer); on_connect comes once its first bytes are understood. watchdog:
-    calls the handlers.
+    calls the handlers. core: serves connections in plain text on a network thread (links.py).
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class RemotingServer(Stopping):
         on_connect: Told | None = None,
         on_close: Told | None = None,
         watchdog: Watchdog | None = None,
+        core: Core | None = None,
     ) -> None:
         self.host = host
         self._port = port
@@ -64,6 +68,10 @@ class RemotingServer(Stopping):
         self._shared = Shared(handlers, self.limits, framer, on_connect, on_close, watchdog)
         self._over: Shared | None = None
         self._server: asyncio.Server | None = None
+        self._core = core
+        self._net: NetThread | None = None
+        self._listening: socket.socket | None = None
+        self._handing: set[asyncio.Task[Any]] = set()
 
     @property
     def port(self) -> int:
@@ -83,17 +91,35 @@ class RemotingServer(Stopping):
             # cannot end.
             self._sock = await asyncio.to_thread(listening_socket, self.host, self._port)
         sock, self._sock = self._sock, None
-        self._server = await loop.create_server(self.accept, sock=sock, backlog=self._backlog)
-        self._port = self._server.sockets[0].getsockname()[1]
+        self._port = sock.getsockname()[1]
+        if self._core is not None and self._tls.mode != "enforcing":
+            sock.listen(self._backlog)
+            self._net = NetThread(self._core, sock, self._shared, self._take_over)
+            self._listening = sock
+        else:
+            self._server = await loop.create_server(self.accept, sock=sock, backlog=self._backlog)
+
+    def _take_over(self, sock: socket.socket) -> None:
+        """A connection that the network thread does not serve."""
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._join(sock))
+        self._handing.add(task)
+        task.add_done_callback(self._handing.discard)
+
+    async def _join(self, sock: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self.accept, sock)
+        except OSError:  # it was reset meanwhile
+            sock.close()
 
     @property
     def serving(self) -> bool:
         """Whether it accepts connections."""
-        return self._server is not None
+        return self._server is not None or self._net is not None
 
     def accept(self) -> asyncio.BaseProtocol:
         """The protocol of a connection that somebody makes."""
-        count = len(self._shared.connections)
+        count = len(self._shared.connections) if self._net is None else self._net.count
         if count < self.limits.connections_max:
             shared = self._shared
         else:
@@ -120,9 +146,14 @@ class RemotingServer(Stopping):
         none of them has asked for a moment.
         """
         server, self._server = self._server, None
-        if server is None:
+        net, self._net = self._net, None
+        if server is not None:
+            server.close()
+        elif net is not None and self._listening is not None:
+            net.deafen()
+            self._listening.close()
+        else:
             return
-        server.close()
         loop = asyncio.get_running_loop()
         end = loop.time() + drain_s
         for connection in self._every():
@@ -142,11 +173,14 @@ class RemotingServer(Stopping):
             connection.kill()
         for _ in range(3):  # the loop tells each connection of its end in its next turns
             await asyncio.sleep(0)
+        if net is not None:
+            net.stop()
         for shared in (self._shared, self._over):
             if shared is not None:
                 shared.wheel.close()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(server.wait_closed(), 1.0)
+        if server is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(server.wait_closed(), 1.0)
 
     def _every(self) -> list[Connection]:
         over = self._over.connections if self._over is not None else ()

@@ -6,6 +6,7 @@
 #include "remoting/access.h"
 #include "remoting/core.h"
 #include "remoting/hash.h"
+#include "remoting/guard.h"
 
 #define BUCKETS 4096
 #define GRANTS_MAX 65536 /* then all are forgotten, and granted again as they are asked for */
@@ -70,6 +71,7 @@ void ps_access_free(ps_access *a) {
 }
 
 int ps_core_guard(ps_core *c, const ps_digest_functions *functions, ps_error *e) {
+    PS_CORE_HELD(c);
     ps_access *a = calloc(1, sizeof *a);
     if (a == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for access control");
@@ -80,30 +82,37 @@ int ps_core_guard(ps_core *c, const ps_digest_functions *functions, ps_error *e)
 }
 
 void ps_core_revoke(ps_core *c) {
+    PS_CORE_HELD(c);
     if (c->co_access != NULL) clear(c->co_access);
 }
 
 void ps_core_limit_first(ps_core *c, int64_t bytes) {
+    PS_CORE_HELD(c);
     c->co_first_max = bytes;
 }
 
 void ps_conn_know(ps_conn *n) {
+    PS_CORE_HELD(n->cn_core);
     n->cn_known = true;
 }
 
 void ps_conn_let_in(ps_conn *n) {
+    PS_CORE_HELD(n->cn_core);
     n->cn_known = n->cn_let_in = true;
 }
 
 int64_t ps_core_first_refused(const ps_core *c) {
+    PS_CORE_HELD((ps_core *)c);
     return c->co_first_refused;
 }
 
 bool ps_conn_known(const ps_conn *n) {
+    PS_CORE_HELD(n->cn_core);
     return n->cn_known;
 }
 
 int64_t ps_core_let_in(const ps_core *c) {
+    PS_CORE_HELD((ps_core *)c);
     return c->co_access != NULL ? c->co_access->ac_let_in : 0;
 }
 
@@ -199,6 +208,7 @@ bool ps_access_granted(ps_conn *n, const ps_command *r) {
 void ps_core_grant(ps_core *c, const char *key, int32_t key_len, const char *secret,
                    int32_t secret_len, const uint8_t *host, int32_t host_len, int32_t code,
                    const char *topic, int32_t topic_len, const char *group, int32_t group_len) {
+    PS_CORE_HELD(c);
     ps_access *a = c->co_access;
     if (a == NULL || key_len <= 0 || topic_len <= 0) return;
     asked q = {.key = {(const uint8_t *)key, key_len},

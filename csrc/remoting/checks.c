@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "remoting/halves.h"
+#include "remoting/guard.h"
 
 #define SKEW_MS 60000 /* stored so far ahead: the clock was set back, and is not waited for */
 
@@ -147,6 +148,7 @@ static int look_at(looking *l, uint32_t place) {
 
 int ps_core_tx_round(ps_core *c, ps_tx_round *round, ps_tx_check *checks, int32_t check_room,
                      int64_t *spent, int32_t spent_room, ps_step *out, ps_error *e) {
+    PS_CORE_HELD(c);
     ps_tx *x = c->co_tx;
     looking l = {c, round, checks, spent, NULL, NULL};
     uint32_t place = round->at > 0 ? (uint32_t)round->at : 1;

@@ -16,8 +16,8 @@
 #include "remoting/halves.h"
 #include "remoting/dedup.h"
 #include "remoting/popped.h"
+#include "remoting/guard.h"
 
-#define READ_ROOM (256 << 10)
 #define KEEP_ROOM (4 << 20) /* a larger output buffer goes back to the system */
 /* So many bytes of answers, and the rest of what was read waits: a small pull can ask for much. */
 #define OUT_ENOUGH (1 << 20)
@@ -54,11 +54,9 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
     c->co_ready_end = &c->co_ready;
     c->co_event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     ps_waits_init(&c->co_waits, &store->st_safe, c->co_event_fd);
-    c->co_in = (ps_buffer){malloc(READ_ROOM), 0, READ_ROOM};
-    c->co_scratch = malloc(PS_HEADER_MAX);
+    bool made = ps_guard_make(c);
     c->co_broker = strdup(conf->broker != NULL ? conf->broker : "");
-    bool made = encode_extra(c, conf) && c->co_broker != NULL &&
-                c->co_in.data != NULL && c->co_scratch != NULL;
+    made = made && encode_extra(c, conf) && c->co_broker != NULL;
     if (c->co_event_fd < 0)
         ps_fail(e, ps_errno_code(errno), errno, -1, NULL, "no eventfd: %s", strerror(errno));
     else if (!made)
@@ -105,16 +103,9 @@ void ps_core_free(ps_core *c) {
     ps_dedup_free(c);
     ps_pops_free(c->co_pops);
     ps_access_free(c->co_access);
-    ps_buffer_free(&c->co_in);
-    ps_buffer_free(&c->co_out);
-    ps_buffer_free(&c->co_props);
-    ps_buffer_free(&c->co_places);
-    ps_buffer_free(&c->co_handle);
+    ps_guard_free(c);
     free(c->co_news);
     free(c->co_broker);
-    free(c->co_open);
-    free(c->co_scratch);
-    free(c->co_frames);
     free(c->co_heap);
     free(c->co_extra);
     free(c->co_region);
@@ -129,6 +120,7 @@ int ps_core_event_fd(ps_core *c) {
 /* ---- connections ---- */
 
 ps_conn *ps_conn_new(ps_core *c, int64_t id, const uint8_t *host, int32_t host_len, ps_error *e) {
+    PS_CORE_HELD(c);
     ps_conn *n = host_len == 8 || host_len == 20 ? calloc(1, sizeof *n) : NULL;
     if (n == NULL) {
         ps_fail(e, host_len == 8 || host_len == 20 ? PS_E_NO_MEMORY : PS_E_ARGUMENT, 0, -1, NULL,
@@ -142,8 +134,13 @@ ps_conn *ps_conn_new(ps_core *c, int64_t id, const uint8_t *host, int32_t host_l
     return n;
 }
 
+int64_t ps_conn_id(const ps_conn *n) {
+    return n->cn_id;
+}
+
 void ps_conn_free(ps_conn *n) {
     if (n == NULL) return;
+    PS_CORE_HELD(n->cn_core);
     ps_parked_drop_all(n);
     ps_buffer_free(&n->cn_in);
     free(n);
@@ -160,17 +157,19 @@ static void compact(ps_conn *n) {
 }
 
 int64_t ps_core_room(ps_core *c, uint8_t **at) {
+    PS_CORE_HELD(c);
     *at = c->co_in.data;
-    return READ_ROOM;
+    return PS_READ_ROOM;
 }
 
 int64_t ps_conn_room(ps_conn *n, uint8_t **at, ps_error *e) {
+    PS_CORE_HELD(n->cn_core);
     compact(n);
     if (n->cn_in.len == 0) return ps_core_room(n->cn_core, at);
     /* Doubled as bytes come, so that a false length reserves nothing. */
     int64_t more = n->cn_wanted - n->cn_in.len;
-    if (more > n->cn_in.len + READ_ROOM) more = n->cn_in.len + READ_ROOM;
-    if (more < READ_ROOM) more = READ_ROOM;
+    if (more > n->cn_in.len + PS_READ_ROOM) more = n->cn_in.len + PS_READ_ROOM;
+    if (more < PS_READ_ROOM) more = PS_READ_ROOM;
     *at = ps_buffer_room(&n->cn_in, more);
     if (*at == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a frame of %lld bytes",
@@ -241,6 +240,8 @@ static int serve_frame(ps_conn *n, const ps_command *request) {
     case PS_REQUEST_PULL_MESSAGE:
     case PS_REQUEST_LITE_PULL_MESSAGE:
         return ps_core_pull(n, request);
+    case PS_REQUEST_UPDATE_CONSUMER_OFFSET:
+        return ps_core_update_offset(n, request);
     case PS_REQUEST_END_TRANSACTION:
         return ps_core_end_transaction(n, request);
     case PS_REQUEST_POP_MESSAGE:
@@ -253,10 +254,17 @@ static int serve_frame(ps_conn *n, const ps_command *request) {
 }
 
 void ps_core_hand_on(ps_core *c, int32_t what) {
+    PS_CORE_HELD(c);
     c->co_up |= what;
 }
 
+bool ps_core_hands_on(ps_core *c, int32_t what) {
+    PS_CORE_HELD(c);
+    return (c->co_up & what) == what;
+}
+
 void ps_conn_hand_on(ps_conn *n, int32_t what) {
+    PS_CORE_HELD(n->cn_core);
     n->cn_up |= what;
 }
 
@@ -297,6 +305,7 @@ static bool is_over(const ps_core *c) {
 }
 
 void ps_core_turn(ps_core *c, int64_t ns) {
+    PS_CORE_HELD(c);
     c->co_turn_ns = ns;
 }
 
@@ -338,10 +347,12 @@ static int keep_rest(ps_conn *n, const uint8_t *left, int64_t len, ps_error *e) 
 }
 
 int64_t ps_conn_unfinished(const ps_conn *n) {
+    PS_CORE_HELD(n->cn_core);
     return n->cn_in.room;
 }
 
 int ps_conn_received(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
+    PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
     bool own = n->cn_in.len > 0;
     int64_t used;
@@ -360,6 +371,7 @@ int ps_conn_received(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
 }
 
 int ps_conn_keep(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
+    PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
     int code = 0;
     begin(c);
@@ -373,6 +385,7 @@ int ps_conn_keep(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
 }
 
 int ps_conn_serve(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *out) {
+    PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
     ps_command request;
     int64_t wanted;
@@ -385,6 +398,7 @@ int ps_conn_serve(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *out) {
 }
 
 int ps_conn_end(ps_conn *n, const ps_ending *end, ps_step *out) {
+    PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
     if (goes_up(n, PS_REQUEST_END_TRANSACTION) || (c->co_access != NULL && !n->cn_let_in)) return 0;
     begin(c);
@@ -395,6 +409,7 @@ int ps_conn_end(ps_conn *n, const ps_ending *end, ps_step *out) {
 
 int ps_conn_decide(ps_conn *n, const uint8_t *frame, int64_t len, const ps_decision *decision,
                    ps_sent *sent, ps_step *out, ps_error *e) {
+    PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
     const uint8_t *open = c->co_open_frame;
     begin(c);

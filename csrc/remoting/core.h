@@ -2,6 +2,8 @@
 #ifndef PS_CORE_H
 #define PS_CORE_H
 
+#include <pthread.h>
+
 #include "filter/sql92.h"
 #include "store/store.h"
 #include "remoting/decision.h"
@@ -10,6 +12,7 @@
 /* Codes of requests that the core knows (upstream RequestCode). */
 #define PS_REQUEST_SEND_MESSAGE 10
 #define PS_REQUEST_PULL_MESSAGE 11
+#define PS_REQUEST_UPDATE_CONSUMER_OFFSET 15
 #define PS_REQUEST_END_TRANSACTION 37
 #define PS_REQUEST_CHECK_TRANSACTION_STATE 39
 #define PS_REQUEST_SEND_MESSAGE_V2 310
@@ -111,7 +114,49 @@ struct ps_conn {
     ps_parked *cn_parked;
 };
 
+/* What one caller (guard.h) works with, and what its last call has left for it. */
+#define PS_CALL_FIELDS                                                                            \
+    ps_buffer co_in;     /* read buffer of connections that have nothing left over */             \
+    ps_buffer co_out;                                                                             \
+    ps_buffer co_props;  /* properties as stored; then the offset message ids of the answer */    \
+    ps_buffer co_places; /* physical offsets of a batch */                                        \
+    ps_buffer co_handle; /* of the timer that was put last */                                     \
+    ps_buffer co_pop_text, co_pop_body, co_pop_seen; /* what a pop has found, as it is told */    \
+    ps_command *co_open; /* the send that ps_conn_read_send has read; NULL: none was yet */       \
+    const uint8_t *co_open_frame; /* which, until the next call; NULL: none */                    \
+    ps_send co_open_send;                                                                         \
+    uint8_t *co_scratch; /* PS_HEADER_MAX, for texts that had escapes */                          \
+    ps_frame *co_frames;                                                                          \
+    int32_t co_frame_count, co_frame_room;                                                        \
+    ps_deferred *co_deferred; /* answers of it that wait */                                       \
+    ps_pulled co_pulled; /* the last pull that was answered */                                    \
+    bool co_put;         /* this call has put something */                                        \
+    bool co_parked_one;  /* this call has held a pull */                                          \
+    bool co_more; /* whole frames are left: the answers are many, or the time is over */          \
+    int64_t co_pop_due; /* when what it has popped ends, if that is before all others; else 0 */  \
+    int64_t co_began_ns; /* when it began, and what had been done then */                         \
+    int64_t co_puts_before, co_pulls_before;                                                      \
+    int64_t co_puts_waiting; /* put by it, and not safe yet */
+
+#define PS_READ_ROOM (256 << 10)
+#define PS_CALLERS 17 /* the event loop, and so many network threads less one */
+
+typedef struct ps_call {
+    PS_CALL_FIELDS
+} ps_call;
+
 struct ps_core {
+    pthread_mutex_t co_lock; /* held by the caller of the call under way; recursive */
+    int32_t co_depth;        /* calls within calls */
+    int32_t co_caller;       /* whose the fields of the call are */
+    ps_call *co_calls[PS_CALLERS]; /* those of the other callers; NULL: there is no such caller */
+    struct ps_grave *co_graves;
+    union {
+        ps_call co_call;
+        struct {
+            PS_CALL_FIELDS
+        };
+    };
     ps_store *co_store;
     char *co_extra; /* MSG_REGION, TRACE_ON and CLUSTER, encoded: a property list */
     int32_t co_extra_len;
@@ -123,7 +168,6 @@ struct ps_core {
     bool co_long_polling;
     int32_t co_short_polling_ms, co_parked_max;
     int32_t co_up;       /* PS_UP_: what is handed on */
-    ps_pulled co_pulled; /* the last pull that was answered */
     int co_event_fd;
     uint64_t co_random;
 
@@ -132,30 +176,13 @@ struct ps_core {
     ps_pair **co_pairs, *co_all_pairs;
     uint32_t co_pair_buckets, co_pair_count;
 
-    /* scratch of the call under way */
-    ps_buffer co_in; /* read buffer of connections that have nothing left over */
-    ps_buffer co_out;
-    ps_buffer co_props;  /* properties as stored; then the offset message ids of the answer */
-    ps_buffer co_places; /* physical offsets of a batch */
-    ps_command *co_open; /* the send that ps_conn_read_send has read; NULL: none was yet */
-    const uint8_t *co_open_frame; /* which, until the next call; NULL: none */
-    ps_send co_open_send;
-    uint8_t *co_scratch; /* PS_HEADER_MAX, for texts that had escapes */
-    ps_frame *co_frames;
-    int32_t co_frame_count, co_frame_room;
-    ps_deferred *co_deferred; /* answers of the call under way that wait */
-    ps_waits co_waits;        /* those of earlier calls */
-    int64_t co_wait_last;     /* the number that was given last */
-    bool co_put;        /* this call has put something */
-    bool co_parked_one; /* this call has held a pull */
-    int64_t co_pop_due; /* when what it has popped ends, if that is before all others; else 0 */
+    ps_waits co_waits;    /* answers of earlier calls that wait */
+    int64_t co_wait_last; /* the number that was given last */
     int64_t co_work_left; /* what filters of pulls may cost now, PS_SQL92_WORK_MAX at most */
     int64_t co_work_ms;   /* monotonic time that it was counted at */
-    bool co_more; /* whole frames are left: the answers are many, or the time is over */
     int64_t co_turn_ns; /* so long it goes on; 0: to the end */
     ps_topic *co_schedule, *co_timer;
     char *co_broker;     /* name of the broker, in handles */
-    ps_buffer co_handle; /* of the timer that was put last */
     bool co_timers;      /* the watched queue of timers got messages */
     ps_queue **co_news;  /* other watched queues that got messages; room for all that are watched */
     int32_t co_news_count, co_news_room, co_asked;
@@ -172,9 +199,6 @@ struct ps_core {
     int64_t co_slots; /* of counters, so far */
 
     ps_core_times co_times;
-    int64_t co_began_ns; /* when the call under way began, and what had been done then */
-    int64_t co_puts_before, co_pulls_before;
-    int64_t co_puts_waiting; /* put by it, and not safe yet */
 };
 
 /* Which queue a message goes to, where a walk begins. */
@@ -265,6 +289,7 @@ void ps_deferred_begin(ps_core *c, ps_step *out);
 /* The answers of the next wait that is over. False: none is. */
 bool ps_deferred_next(ps_core *c, ps_step *out);
 void ps_deferred_drop_all(ps_core *c);
+void ps_deferred_free(ps_deferred *deferred); /* NULL is harmless */
 
 /* sendrequest.c */
 void ps_send_read(const ps_command *command, ps_send *out);
@@ -272,14 +297,18 @@ void ps_send_read(const ps_command *command, ps_send *out);
 void ps_send_read_properties(ps_slice properties, ps_send *out);
 
 /* levels.c */
+bool ps_core_has_news(ps_core *c); /* of watched queues, which nobody has asked for yet */
 void ps_levels_arrived(ps_core *c, ps_queue *q); /* q was watched and got messages */
 
-/* send.c, pull.c: 1 served, 0 for the broker to serve */
+bool ps_core_hands_on(ps_core *c, int32_t what); /* conn.c: all of it */
+
+/* send.c, pull.c, offsets.c: 1 served, 0 for the broker to serve */
 int ps_core_send(ps_conn *conn, const ps_command *request);
 /* ps_conn_decide within a step. */
 int ps_core_decide(ps_conn *conn, const uint8_t *frame, int64_t len, const ps_decision *decision,
                    ps_sent *sent, ps_error *e);
 int ps_core_pull(ps_conn *conn, const ps_command *request);
+int ps_core_update_offset(ps_conn *conn, const ps_command *request);
 void ps_parked_drop_all(ps_conn *conn);
 /* ms until the first parked pull or wait expires; -1: there is none. */
 int64_t ps_core_deadline_in(ps_core *c);

@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "remoting/halves.h"
 #include "remoting/dedup.h"
+#include "remoting/guard.h"
 
 #define KEY_NAME_MAX 32
 
@@ -62,6 +63,7 @@ void ps_dedup_free(ps_core *c) {
 }
 
 int ps_core_dedup_set(ps_core *c, int64_t window, const char *key, ps_error *e) {
+    PS_CORE_HELD(c);
     size_t key_len = strlen(key);
     if (window < 0 || window > PS_DEDUP_MAX || key_len == 0 || key_len > KEY_NAME_MAX)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
@@ -95,6 +97,7 @@ int ps_core_dedup_set(ps_core *c, int64_t window, const char *key, ps_error *e) 
 }
 
 void ps_core_dedup_get_state(ps_core *c, ps_dedup_state *out) {
+    PS_CORE_HELD(c);
     *out = c->co_dedup != NULL ? c->co_dedup->on_state : (ps_dedup_state){0};
 }
 
@@ -318,6 +321,7 @@ static int64_t scan_segment(ps_core *c, int64_t base, bool adding) {
 }
 
 int ps_core_dedup_build(ps_core *c, ps_error *e) {
+    PS_CORE_HELD(c);
     ps_store *s = c->co_store;
     ps_dedup *o = c->co_dedup;
     if (o == NULL) return 0;

@@ -7,6 +7,7 @@
 
 #include "remoting/core.h"
 #include "remoting/hash.h"
+#include "remoting/guard.h"
 
 #define FIRST_BUCKETS 64
 #define PAIRS_MAX (1 << 20) /* of group and topic; each has some 200 bytes */
@@ -105,7 +106,7 @@ static void drop_if_empty(ps_core *c, ps_pair *p) {
     c->co_pair_count--;
     ps_filter_unref(p->pr_filter);
     ps_filter_unref(p->pr_own);
-    free(p);
+    ps_core_bury(c, p);
 }
 
 static void withdraw_pair(ps_core *c, ps_pair *p) {
@@ -125,6 +126,7 @@ int ps_core_subscription(ps_core *c, const char *group, int32_t group_len, const
                          int32_t topic_len, int32_t flags, const char *tags, int32_t tags_len,
                          int32_t tag_count, const char *sql, int32_t sql_len, int64_t sub_version,
                          ps_error *e) {
+    PS_CORE_HELD(c);
     ps_error mine = {0};
     int code = check_names(group_len, topic_len, e);
     if (code < 0) return code;
@@ -148,12 +150,14 @@ int ps_core_subscription(ps_core *c, const char *group, int32_t group_len, const
 
 void ps_core_forget_subscription(ps_core *c, const char *group, int32_t group_len,
                                  const char *topic, int32_t topic_len) {
+    PS_CORE_HELD(c);
     ps_pair *p =
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
     if (p != NULL) withdraw_pair(c, p);
 }
 
 void ps_core_forget_group(ps_core *c, const char *group, int32_t group_len) {
+    PS_CORE_HELD(c);
     for (ps_pair *p = c->co_all_pairs, *next; p != NULL; p = next) {
         next = p->pr_all;
         if (p->pr_group_len == group_len && memcmp(p->pr_names, group, (size_t)group_len) == 0)
@@ -239,6 +243,7 @@ void ps_pair_let_go(ps_core *c, ps_pair *p) {
 
 int ps_core_commit(ps_core *c, const char *group, int32_t group_len, const char *topic,
                    int32_t topic_len, int32_t queue_id, int64_t offset, ps_error *e) {
+    PS_CORE_HELD(c);
     ps_pair *p = NULL;
     ps_mark *m = NULL;
     int code = mark_of(c, group, group_len, topic, topic_len, queue_id, offset, &p, &m, e);
@@ -250,6 +255,7 @@ int ps_core_commit(ps_core *c, const char *group, int32_t group_len, const char 
 
 int ps_core_reset(ps_core *c, const char *group, int32_t group_len, const char *topic,
                   int32_t topic_len, int32_t queue_id, int64_t offset, ps_error *e) {
+    PS_CORE_HELD(c);
     ps_pair *p = NULL;
     ps_mark *m = NULL;
     int code = mark_of(c, group, group_len, topic, topic_len, queue_id, offset, &p, &m, e);
@@ -264,6 +270,7 @@ int ps_core_reset(ps_core *c, const char *group, int32_t group_len, const char *
 
 int64_t ps_core_offset(ps_core *c, const char *group, int32_t group_len, const char *topic,
                        int32_t topic_len, int32_t queue_id) {
+    PS_CORE_HELD(c);
     ps_pair *p =
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
     ps_mark *m = p != NULL ? ps_pair_mark(p, queue_id, false) : NULL;
@@ -272,6 +279,7 @@ int64_t ps_core_offset(ps_core *c, const char *group, int32_t group_len, const c
 
 int64_t ps_core_pulled(ps_core *c, const char *group, int32_t group_len, const char *topic,
                        int32_t topic_len, int32_t queue_id) {
+    PS_CORE_HELD(c);
     ps_pair *p =
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
     ps_mark *m = p != NULL ? ps_pair_mark(p, queue_id, false) : NULL;
@@ -280,6 +288,7 @@ int64_t ps_core_pulled(ps_core *c, const char *group, int32_t group_len, const c
 }
 
 int64_t ps_core_offsets(ps_core *c, int32_t changed, ps_offset_row *out, int64_t room) {
+    PS_CORE_HELD(c);
     int64_t n = 0;
     for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) {
         if (changed && !p->pr_changed) continue;
@@ -312,6 +321,7 @@ static bool is_of(const ps_pair *p, const char *group, int32_t group_len, const 
 
 int64_t ps_core_offsets_of(ps_core *c, const char *group, int32_t group_len, const char *topic,
                            int32_t topic_len, int32_t pairs, ps_offset_row *out, int64_t room) {
+    PS_CORE_HELD(c);
     int64_t n = 0;
     for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) {
         if (!is_of(p, group, group_len, topic, topic_len)) continue;
@@ -340,6 +350,7 @@ static void clear_marks(ps_pair *p) {
 
 void ps_core_forget_offsets(ps_core *c, const char *group, int32_t group_len, const char *topic,
                             int32_t topic_len) {
+    PS_CORE_HELD(c);
     for (ps_pair *p = c->co_all_pairs, *next; p != NULL; p = next) {
         next = p->pr_all;
         if (!is_of(p, group, group_len, topic, topic_len)) continue;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "remoting/halves.h"
+#include "remoting/guard.h"
 
 #define FIRST_BUCKETS 1024
 #define FIRST_NAMES 64
@@ -65,7 +66,7 @@ static void drop_idle_names(ps_tx *x, int kind) {
                 continue;
             }
             *link = n->tn_next;
-            free(n);
+            ps_core_bury(x->tx_core, n);
             x->tx_name_count[kind]--;
         }
     }
@@ -280,12 +281,14 @@ void ps_halves_row(ps_tx *x, const ps_half *h, ps_half_row *out) {
 /* ---- the interface: asking ---- */
 
 int ps_core_tx_find(ps_core *c, int64_t offset, ps_half_row *out) {
+    PS_CORE_HELD(c);
     uint32_t at = ps_halves_find(c->co_tx, offset);
     if (at != 0) ps_halves_row(c->co_tx, ps_halves_at(c->co_tx, at), out);
     return at != 0;
 }
 
 int32_t ps_core_tx_decided(ps_core *c, int64_t offset) {
+    PS_CORE_HELD(c);
     const int64_t *all = c->co_tx->tx_decided;
     int64_t found = all != NULL && offset >= 0 ? all[offset & (DECIDED - 1)] : 0;
     bool same = found != 0 && found >> DECISION_BITS == offset;
@@ -293,6 +296,7 @@ int32_t ps_core_tx_decided(ps_core *c, int64_t offset) {
 }
 
 int64_t ps_core_tx_list(ps_core *c, int64_t *at, ps_half_row *out, int64_t room) {
+    PS_CORE_HELD(c);
     ps_tx *x = c->co_tx;
     int64_t n = 0;
     uint32_t place = *at > 0 ? (uint32_t)*at : 1;
@@ -306,6 +310,7 @@ int64_t ps_core_tx_list(ps_core *c, int64_t *at, ps_half_row *out, int64_t room)
 }
 
 int64_t ps_core_tx_counts(ps_core *c, int32_t topics, ps_tx_count *out, int64_t room) {
+    PS_CORE_HELD(c);
     ps_tx *x = c->co_tx;
     int kind = topics ? 1 : 0;
     int64_t n = 0;
@@ -321,11 +326,13 @@ int64_t ps_core_tx_counts(ps_core *c, int32_t topics, ps_tx_count *out, int64_t 
 }
 
 void ps_core_tx_live(ps_core *c, const char *group, int32_t len, int32_t live) {
+    PS_CORE_HELD(c);
     ps_tx_name *n = find_name(c->co_tx, 0, (ps_slice){(const uint8_t *)group, len});
     if (n != NULL) n->tn_live = live != 0;
 }
 
 void ps_core_tx_heard(ps_core *c, int64_t offset, int32_t heard) {
+    PS_CORE_HELD(c);
     uint32_t at = ps_halves_find(c->co_tx, offset);
     if (at == 0) return;
     ps_half *h = ps_halves_at(c->co_tx, at);
@@ -355,6 +362,7 @@ static void merge_spans(ps_tx *x) {
 }
 
 void ps_core_tx_op_seen(ps_core *c, int64_t op_offset, int64_t largest) {
+    PS_CORE_HELD(c);
     ps_tx *x = c->co_tx;
     if (op_offset >= x->tx_state.op_next) x->tx_state.op_next = op_offset + 1;
     if (x->tx_spans == NULL) x->tx_spans = malloc(SPANS_MAX * sizeof *x->tx_spans);
@@ -364,6 +372,7 @@ void ps_core_tx_op_seen(ps_core *c, int64_t op_offset, int64_t largest) {
 }
 
 void ps_core_tx_half_seen(ps_core *c, int64_t next) {
+    PS_CORE_HELD(c);
     if (next > c->co_tx->tx_state.half_next) c->co_tx->tx_state.half_next = next;
 }
 
@@ -392,6 +401,7 @@ void ps_halves_touch(ps_tx *x, uint32_t at) {
 }
 
 int64_t ps_core_tx_take_changed(ps_core *c, ps_half_row *out, int64_t room) {
+    PS_CORE_HELD(c);
     ps_tx *x = c->co_tx;
     int64_t n = 0;
     while (x->tx_changed.len > 0 && n < room) {
@@ -408,6 +418,7 @@ int64_t ps_core_tx_take_changed(ps_core *c, ps_half_row *out, int64_t room) {
 
 /* They lie at the end of the list: those before the last saved one are saved, too. */
 int64_t ps_core_tx_take_new(ps_core *c, ps_half_row *out, int64_t room) {
+    PS_CORE_HELD(c);
     ps_tx *x = c->co_tx;
     int64_t n = 0;
     uint32_t at = x->tx_last;
@@ -424,6 +435,7 @@ int64_t ps_core_tx_take_new(ps_core *c, ps_half_row *out, int64_t room) {
 }
 
 int64_t ps_core_tx_take_gone(ps_core *c, int64_t *out, int64_t room) {
+    PS_CORE_HELD(c);
     ps_tx *x = c->co_tx;
     if (x->tx_forgot) return -1;
     int64_t have = x->tx_gone.len / (int64_t)sizeof *out, n = have < room ? have : room;
@@ -434,6 +446,7 @@ int64_t ps_core_tx_take_gone(ps_core *c, int64_t *out, int64_t room) {
 }
 
 void ps_core_tx_untake(ps_core *c) {
+    PS_CORE_HELD(c);
     ps_tx *x = c->co_tx;
     for (uint32_t at = x->tx_first; at != 0; at = ps_halves_at(x, at)->hf_next)
         ps_halves_at(x, at)->hf_flags &= (uint16_t)~(PS_HALF_SAVED | PS_HALF_CHANGED);

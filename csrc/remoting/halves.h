@@ -42,6 +42,7 @@ typedef struct ps_tx_span { /* an op record, or several after one another */
 #define PS_HALF_BLOCKS (PS_HALVES_MAX / PS_HALF_BLOCK)
 
 struct ps_tx {
+    ps_core *tx_core;
     /* the table; place 0 is nobody's */
     ps_half *tx_blocks[PS_HALF_BLOCKS];
     uint32_t tx_places, tx_free;

@@ -2,11 +2,13 @@
 #include "remoting/inprocess.h"
 
 #include "remoting/core.h"
+#include "remoting/guard.h"
 
 int ps_conn_send(ps_conn *n, const uint8_t *base, int64_t base_len, int32_t opaque,
                  int32_t sys_flag, int32_t flag, int64_t born_ms, const uint8_t *properties,
                  int32_t properties_len, const uint8_t *body, int64_t body_len, ps_signer *signer,
                  ps_answered *answer, ps_step *out, ps_error *e) {
+    PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
     uint8_t *room;
     int64_t used, wanted, most = ps_core_room(c, &room);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "remoting/core.h"
+#include "remoting/guard.h"
 
 void ps_levels_arrived(ps_core *c, ps_queue *q) {
     if (q->cq_topic == c->co_schedule && q->cq_id < 64) c->co_levels |= 1ull << q->cq_id;
@@ -14,6 +15,7 @@ void ps_levels_arrived(ps_core *c, ps_queue *q) {
 }
 
 int ps_core_watch_level(ps_core *c, int32_t level, int64_t offset, ps_error *e) {
+    PS_CORE_HELD(c);
     ps_queue *q = level > 0 && level <= 64 ? ps_topic_queue_get(c->co_schedule, level - 1) : NULL;
     if (q == NULL)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "delay level %d is not from 1 to 64", level);
@@ -21,18 +23,26 @@ int ps_core_watch_level(ps_core *c, int32_t level, int64_t offset, ps_error *e) 
 }
 
 uint64_t ps_core_levels(ps_core *c) {
+    PS_CORE_HELD(c);
     uint64_t levels = c->co_levels;
     c->co_levels = 0;
     return levels;
 }
 
+bool ps_core_has_news(ps_core *c) {
+    PS_CORE_HELD(c);
+    return c->co_levels != 0 || c->co_timers || c->co_news_count > 0;
+}
+
 int ps_core_watch_timers(ps_core *c, int64_t offset, ps_error *e) {
+    PS_CORE_HELD(c);
     ps_queue *q = ps_topic_queue_get(c->co_timer, 0);
     if (q == NULL) return ps_fail(e, PS_E_NO_MEMORY, 0, -1, NULL, "no memory for the queue");
     return ps_arrivals_watch(q, offset);
 }
 
 int ps_core_timers(ps_core *c) {
+    PS_CORE_HELD(c);
     int some = c->co_timers;
     c->co_timers = false;
     return some;
@@ -51,6 +61,7 @@ static bool news_room(ps_core *c) {
 
 int ps_core_watch_queue(ps_core *c, const char *topic, int32_t topic_len, int32_t queue_id,
                         int64_t offset, ps_error *e) {
+    PS_CORE_HELD(c);
     ps_topic *t = ps_topic_open(c->co_store, topic, topic_len, 1, e);
     if (t == NULL) return e->code;
     if (queue_id < 0 || queue_id > PS_QUEUE_ID_MAX)
@@ -65,6 +76,7 @@ int ps_core_watch_queue(ps_core *c, const char *topic, int32_t topic_len, int32_
 }
 
 int32_t ps_core_news(ps_core *c, ps_news *out, int32_t room) {
+    PS_CORE_HELD(c);
     int32_t n = c->co_news_count < room ? c->co_news_count : room;
     for (int32_t i = 0; i < n; i++) {
         ps_queue *q = c->co_news[--c->co_news_count];

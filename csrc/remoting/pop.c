@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "remoting/pops.h"
+#include "remoting/guard.h"
 
 #define LATE_MS 500           /* a request that is so late is not served: its client has given up */
 #define POLL_MAX_MS (1 << 30) /* sums of times must not overflow */
@@ -122,6 +123,7 @@ int ps_core_pop(ps_conn *n, const ps_command *command) {
 }
 
 int ps_core_pop_rules(ps_core *c, const ps_pop_rules *rules, ps_error *e) {
+    PS_CORE_HELD(c);
     ps_pops *x = ps_pops_of(c);
     if (rules->revive_queues < 1 || rules->name_max > PS_TOPIC_MAX)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,

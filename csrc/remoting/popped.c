@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "remoting/pops.h"
+#include "remoting/guard.h"
 
 #define FIRST_BUCKETS 256
 
@@ -26,9 +27,6 @@ void ps_pops_free(ps_pops *x) {
     }
     free(x->po_heaps);
     free(x->po_buckets);
-    ps_buffer_free(&x->po_text);
-    ps_buffer_free(&x->po_body);
-    ps_buffer_free(&x->po_seen);
     free(x);
 }
 
@@ -164,6 +162,7 @@ static int check_row(const ps_popped_row *r, ps_error *e) {
 }
 
 int ps_core_popped_add(ps_core *c, const ps_popped_row *r, ps_error *e) {
+    PS_CORE_HELD(c);
     ps_pops *x = ps_pops_of(c);
     ps_pair *pair;
     int code = check_row(r, e);
@@ -231,6 +230,7 @@ void ps_popped_close(ps_core *c, ps_popped *p, uint32_t bits) {
 
 uint32_t ps_core_popped_end(ps_core *c, const ps_popped_key *key, const int64_t *offsets,
                             int32_t count) {
+    PS_CORE_HELD(c);
     ps_popped *p = ps_popped_of(c, key);
     uint32_t bits = p != NULL ? ps_popped_bits(p, offsets, count) : 0;
     if (bits != 0) ps_popped_close(c, p, bits);
@@ -258,12 +258,14 @@ void ps_popped_row_of(const ps_popped *p, ps_popped_row *out) {
 }
 
 int ps_core_popped_find(ps_core *c, const ps_popped_key *key, ps_popped_row *out) {
+    PS_CORE_HELD(c);
     const ps_popped *p = ps_popped_of(c, key);
     if (p != NULL) ps_popped_row_of(p, out);
     return p != NULL;
 }
 
 int ps_core_popped_postpone(ps_core *c, const ps_popped_key *key, int64_t due_ms) {
+    PS_CORE_HELD(c);
     ps_popped *p = ps_popped_of(c, key);
     if (p == NULL) return 0;
     due_heap *h = find_heap(c->co_pops, p->pp_revive);
@@ -277,17 +279,20 @@ int ps_core_popped_postpone(ps_core *c, const ps_popped_key *key, int64_t due_ms
 }
 
 int ps_core_popped_next(ps_core *c, ps_popped_row *out) {
+    PS_CORE_HELD(c);
     const ps_popped *p = first_of(c);
     if (p != NULL) ps_popped_row_of(p, out);
     return p != NULL;
 }
 
 int64_t ps_core_popped_due(const ps_core *c) {
+    PS_CORE_HELD((ps_core *)c);
     const ps_popped *p = first_of(c);
     return p != NULL ? p->pp_due_ms : -1;
 }
 
 int ps_core_popped_stored(const ps_core *c, int32_t revive_queue, int64_t now_ms) {
+    PS_CORE_HELD((ps_core *)c);
     const due_heap *h = c->co_pops != NULL ? find_heap(c->co_pops, revive_queue) : NULL;
     if (h == NULL || h->dh_count == 0) return 0;
     const ps_popped *p = h->dh_all[0];
@@ -295,11 +300,13 @@ int ps_core_popped_stored(const ps_core *c, int32_t revive_queue, int64_t now_ms
 }
 
 int64_t ps_core_popped_count(const ps_core *c) {
+    PS_CORE_HELD((ps_core *)c);
     return c->co_pops != NULL ? c->co_pops->po_count : 0;
 }
 
 int64_t ps_core_popped_in_flight(ps_core *c, const char *group, int32_t group_len,
                                  const char *topic, int32_t topic_len, int32_t queue_id) {
+    PS_CORE_HELD(c);
     const ps_pair *p =
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
     int64_t n = 0;
@@ -309,6 +316,7 @@ int64_t ps_core_popped_in_flight(ps_core *c, const char *group, int32_t group_le
 }
 
 int64_t ps_core_popped_list(ps_core *c, int64_t *at, ps_popped_row *out, int64_t room) {
+    PS_CORE_HELD(c);
     const ps_pops *x = c->co_pops;
     int64_t n = 0, skip = *at;
     for (int32_t i = 0; x != NULL && i < x->po_heap_count && n < room; i++) {

@@ -7,11 +7,13 @@
 #include "format/property.h"
 #include "remoting/json.h"
 #include "remoting/pops.h"
+#include "remoting/guard.h"
 
 #define NUMBER_MAX 24
 #define WORDS_MAX 256 /* bytes of what stands in every record, numbers and offsets aside */
 
 int ps_core_pop_set(ps_core *c, const char *revive_topic, int32_t len, ps_error *e) {
+    PS_CORE_HELD(c);
     ps_pops *x = ps_pops_of(c);
     if (x == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for POP");
     x->po_revive = ps_topic_open(c->co_store, revive_topic, len, 1, e);
@@ -109,8 +111,8 @@ static uint8_t *begin_body(ps_core *c, const ps_popped_row *r, ps_error *e) {
         ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "POP has no revive topic");
         return NULL;
     }
-    x->po_text.len = 0;
-    uint8_t *to = ps_buffer_room(&x->po_text, room_of(c, r));
+    c->co_pop_text.len = 0;
+    uint8_t *to = ps_buffer_room(&c->co_pop_text, room_of(c, r));
     if (to == NULL) ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a check point");
     return to;
 }
@@ -140,6 +142,7 @@ static int put_check_point(ps_core *c, const ps_popped_row *r, ps_error *e) {
 }
 
 int ps_core_popped_open(ps_core *c, const ps_popped_row *r, int64_t *end, ps_error *e) {
+    PS_CORE_HELD(c);
     int code = ps_core_popped_add(c, r, e);
     if (code != 0) return code;
     code = put_check_point(c, r, e);
@@ -152,6 +155,7 @@ int ps_core_popped_open(ps_core *c, const ps_popped_row *r, int64_t *end, ps_err
 
 int ps_core_popped_put_ack(ps_core *c, const ps_popped_row *r, const int64_t *offsets,
                            int32_t count, int64_t *end, ps_error *e) {
+    PS_CORE_HELD(c);
     bool several = count > 1;
     if (count < 1 || count > PS_POPPED_MAX)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
@@ -180,6 +184,7 @@ int ps_core_popped_put_ack(ps_core *c, const ps_popped_row *r, const int64_t *of
 
 int ps_core_popped_ack(ps_core *c, const ps_popped_key *key, const int64_t *offsets, int32_t count,
                        int64_t *end, ps_error *e) {
+    PS_CORE_HELD(c);
     ps_popped *p = ps_popped_of(c, key);
     uint32_t bits = p != NULL ? ps_popped_bits(p, offsets, count) : 0;
     int64_t wanted[PS_POPPED_MAX];

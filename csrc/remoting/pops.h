@@ -33,9 +33,6 @@ typedef struct ps_pops {
     int64_t po_count, po_turn;
     int64_t po_pops; /* requests that were looked at */
     ps_pop_rules po_rules;
-    ps_buffer po_text; /* scratch: body and properties of a record; the lists of an answer */
-    ps_buffer po_body; /* records of an answer that Python gives */
-    ps_buffer po_seen; /* ends of the queues that the last walk looked at */
 } ps_pops;
 
 ps_pops *ps_pops_of(ps_core *c); /* NULL: no memory */

@@ -7,6 +7,7 @@
 
 #include "format/handle.h"
 #include "remoting/pops.h"
+#include "remoting/guard.h"
 
 #define PERCENT 100
 #define NAME_ROOM (2 * PS_TOPIC_MAX + 16)
@@ -195,7 +196,7 @@ static bool is_blocked(const ps_pop_ask *ask, int32_t queue_id) {
 static bool walk_queues(walk *w, const place *p, int32_t first, int32_t from, int32_t count) {
     int64_t low, high, *seen = NULL;
     if (p->kind == 0) {
-        ps_buffer *b = &w->c->co_pops->po_seen;
+        ps_buffer *b = &w->c->co_pop_seen;
         b->len = 0;
         seen = (int64_t *)ps_buffer_room(b, (int64_t)sizeof *seen * count);
         if (seen == NULL) {
@@ -272,6 +273,7 @@ static bool walk_all(walk *w, const place *p) {
 }
 
 int ps_core_pop_walk(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out, ps_error *e) {
+    PS_CORE_HELD(c);
     ps_pops *x = c->co_pops;
     ps_error mine = {0};
     place p;

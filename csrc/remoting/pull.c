@@ -7,6 +7,7 @@
 
 #include "remoting/core.h"
 #include "remoting/parked.h"
+#include "remoting/guard.h"
 
 #define SYS_COMMIT 1
 #define SYS_SUSPEND 2
@@ -217,7 +218,7 @@ static bool park_pull(ps_conn *n, const pull *p, int64_t suspend_ms) {
                             .pk_max = p->max,
                             .pk_first = p->offset,
                             .pk_offset = p->offset,
-                            .pk_deadline = ps_monotonic_ms() + wait_ms};
+                            .pk_deadline = ps_monotonic_ms() + 1 + wait_ms}; /* one has begun */
     if (!ps_parked_add(&like)) return false;
     c->co_parked_one = true;
     return true;
@@ -315,6 +316,7 @@ static int resume_pull(ps_core *c, ps_parked *h) {
 }
 
 int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
+    PS_CORE_HELD(c);
     bool looked = false;
     c->co_out.len = 0;
     if (all) ps_parked_end(c, true);
@@ -345,6 +347,7 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
 }
 
 void ps_core_take_pulled(ps_core *c, ps_pulled *out) {
+    PS_CORE_HELD(c);
     *out = c->co_pulled;
     c->co_pulled.code = -1;
 }

@@ -168,6 +168,7 @@ typedef struct ps_step {
     int64_t out_len;
     int64_t wait;       /* some answers wait until the log is safe, under this number; 0: none do.
                            From ps_core_next: the wait that is over */
+    int32_t by_loop;    /* from ps_core_next: the wait began in a call of the event loop */
     int32_t outcome;    /* of that wait: 0, PS_FLUSH_DISK_TIMEOUT or an error code */
     int64_t conn_id;    /* whose answers they are */
     int32_t news;       /* 1: ps_core_next has something to do */
@@ -183,6 +184,7 @@ typedef struct ps_step {
 /* host: address bytes and i32 port as on disk, 8 or 20 bytes: the born host of its messages. */
 ps_conn *ps_conn_new(ps_core *core, int64_t id, const uint8_t *host, int32_t host_len,
                      ps_error *error);
+int64_t ps_conn_id(const ps_conn *conn);
 void ps_conn_free(ps_conn *conn); /* drops the pulls held for it */
 /* The room that connections share which keep no part of a frame. */
 int64_t ps_core_room(ps_core *core, uint8_t **at);

@@ -11,6 +11,7 @@
 
 #include "remoting/dedup.h"
 #include "remoting/halves.h"
+#include "remoting/guard.h"
 
 /* Messages of a batch: each takes the event loop half a microsecond. What Java's client fills 4 MiB
  * with has 57,000, since each gets an id. */
@@ -407,6 +408,7 @@ static int open_send(ps_conn *n, const uint8_t *frame, int64_t len, ps_error *e)
 }
 
 int ps_conn_read_send(ps_conn *n, const uint8_t *frame, int64_t len, ps_send *out, ps_error *e) {
+    PS_CORE_HELD(n->cn_core);
     int code = open_send(n, frame, len, e);
     if (code == 0) *out = n->cn_core->co_open_send;
     return code;
@@ -481,6 +483,7 @@ static void read_record(const ps_record *r, int32_t more_tries, ps_send *s) {
 
 int ps_core_put_again(ps_core *c, int64_t physical, int32_t more_tries, const ps_decision *d,
                       ps_sent *sent, ps_error *e) {
+    PS_CORE_HELD(c);
     int64_t avail, end;
     ps_mapfile *mf = NULL;
     ps_record r;

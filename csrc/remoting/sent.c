@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "remoting/core.h"
+#include "remoting/guard.h"
 
 /* What a pop or an acknowledgement is told that is not on the disk: the same as by the broker. */
 #define NOT_IN_TIME "the disk did not take the record in time"
@@ -20,10 +21,12 @@ typedef struct deferred_item {
 struct ps_deferred {
     ps_wait df_wait; /* first, so that a ps_wait * of it is a ps_deferred * */
     int64_t df_id, df_conn_id, df_end, df_began_ns, df_count;
+    int32_t df_caller; /* whose call it was (guard.h) */
     ps_buffer df_items, df_offsets, df_texts;
 };
 
-static void free_deferred(ps_deferred *h) {
+void ps_deferred_free(ps_deferred *h) {
+    if (h == NULL) return;
     ps_buffer_free(&h->df_items);
     ps_buffer_free(&h->df_offsets);
     ps_buffer_free(&h->df_texts);
@@ -31,13 +34,11 @@ static void free_deferred(ps_deferred *h) {
 }
 
 static void drop_deferred(ps_wait *w) {
-    free_deferred((ps_deferred *)w);
+    ps_deferred_free((ps_deferred *)w);
 }
 
 void ps_deferred_drop_all(ps_core *c) {
     ps_waits_drop(&c->co_waits, drop_deferred);
-    if (c->co_deferred != NULL) free_deferred(c->co_deferred);
-    c->co_deferred = NULL;
 }
 
 static ps_deferred *deferred_new(ps_core *c, int64_t conn_id) {
@@ -46,6 +47,7 @@ static ps_deferred *deferred_new(ps_core *c, int64_t conn_id) {
     h->df_id = ++c->co_wait_last;
     h->df_conn_id = conn_id;
     h->df_began_ns = c->co_began_ns;
+    h->df_caller = c->co_caller;
     return h;
 }
 
@@ -61,6 +63,7 @@ void ps_deferred_begin(ps_core *c, ps_step *out) {
 }
 
 int ps_core_wait(ps_core *c, int64_t position, ps_step *out) {
+    PS_CORE_HELD(c);
     ps_deferred *h = deferred_new(c, -1);
     if (h == NULL) return PS_E_NO_MEMORY;
     *out = (ps_step){.conn_id = -1};
@@ -70,6 +73,7 @@ int ps_core_wait(ps_core *c, int64_t position, ps_step *out) {
 }
 
 int32_t ps_core_waiting(const ps_core *c) {
+    PS_CORE_HELD((ps_core *)c);
     return c->co_waits.wa_count;
 }
 
@@ -248,8 +252,9 @@ bool ps_deferred_next(ps_core *c, ps_step *out) {
                      .out_len = c->co_out.len,
                      .conn_id = h->df_conn_id,
                      .wait = h->df_id,
+                     .by_loop = h->df_caller == PS_CALLER_LOOP,
                      .outcome = h->df_wait.wt_outcome};
     if (h->df_count > 0) ps_times_put(c, h->df_began_ns, h->df_count);
-    free_deferred(h);
+    ps_deferred_free(h);
     return true;
 }

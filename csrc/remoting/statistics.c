@@ -1,5 +1,6 @@
 /* Counters since the core was made: of topics, of pairs, in all. Upstream: BrokerStatsManager. */
 #include "remoting/core.h"
+#include "remoting/guard.h"
 
 static void put_into(const ps_topic_entry *t, int64_t *puts, int64_t *bytes) {
     *puts = t->te_puts;
@@ -10,6 +11,7 @@ static void put_into(const ps_topic_entry *t, int64_t *puts, int64_t *bytes) {
 }
 
 int64_t ps_core_statistics(ps_core *c, ps_stat_row *out, int64_t room) {
+    PS_CORE_HELD(c);
     int64_t n = 0;
     for (uint32_t i = 0; i < c->co_topic_buckets; i++) {
         for (ps_topic_entry *t = c->co_topics[i]; t != NULL; t = t->te_next) {
@@ -44,6 +46,7 @@ static void add_sample(ps_core *c, int64_t *slot, int64_t messages, int64_t byte
 }
 
 int64_t ps_core_sample(ps_core *c, int64_t *out, int64_t room, int64_t sums[2]) {
+    PS_CORE_HELD(c);
     sums[0] = sums[1] = 0;
     for (uint32_t i = 0; i < c->co_topic_buckets; i++) {
         for (ps_topic_entry *t = c->co_topics[i]; t != NULL; t = t->te_next) {
@@ -62,6 +65,7 @@ int64_t ps_core_sample(ps_core *c, int64_t *out, int64_t room, int64_t sums[2]) 
 
 void ps_core_counter(ps_core *c, const char *group, int32_t group_len, const char *topic,
                      int32_t topic_len, ps_counter *out) {
+    PS_CORE_HELD(c);
     const uint8_t *name = (const uint8_t *)topic;
     *out = (ps_counter){.slot = -1};
     if (group == NULL) {
@@ -76,6 +80,7 @@ void ps_core_counter(ps_core *c, const char *group, int32_t group_len, const cha
 }
 
 void ps_core_get_totals(ps_core *c, ps_core_totals *out) {
+    PS_CORE_HELD(c);
     *out = c->co_totals;
     out->held = c->co_heap_count;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "remoting/core.h"
+#include "remoting/guard.h"
 
 #define EXACT_MS 1000 /* up to here a place for each ms, then one for each s */
 
@@ -35,5 +36,6 @@ void ps_times_end(ps_core *c) {
 }
 
 void ps_core_get_times(ps_core *c, ps_core_times *out) {
+    PS_CORE_HELD(c);
     *out = c->co_times;
 }

@@ -8,6 +8,7 @@
 
 #include "remoting/core.h"
 #include "remoting/hash.h"
+#include "remoting/guard.h"
 
 #define FIRST_BUCKETS 64
 #define QUEUES_MAX (PS_QUEUE_ID_MAX + 1)
@@ -58,6 +59,7 @@ static ps_topic_entry *make_topic(ps_core *c, const char *name, int32_t len) {
 
 int ps_core_topic(ps_core *c, const char *name, int32_t len, int32_t read_queues,
                   int32_t write_queues, int32_t perm, int32_t flags, ps_error *e) {
+    PS_CORE_HELD(c);
     if (len <= 0 || len > PS_TOPIC_MAX)
         return ps_fail(e, PS_E_TOPIC_ILLEGAL, 0, -1, NULL,
                        "the topic has %d bytes: from 1 to %d are allowed", len, PS_TOPIC_MAX);
@@ -80,6 +82,7 @@ int ps_core_topic(ps_core *c, const char *name, int32_t len, int32_t read_queues
 }
 
 void ps_core_forget_topic(ps_core *c, const char *name, int32_t len) {
+    PS_CORE_HELD(c);
     ps_topic_entry *t = ps_core_find_topic(c, (const uint8_t *)name, len);
     if (t != NULL) t->te_live = false;
 }

@@ -15,6 +15,7 @@
 
 #include "format/property.h"
 #include "remoting/halves.h"
+#include "remoting/guard.h"
 
 #define OP_PROPERTIES PS_PROPERTY("WAIT", "true") PS_PROPERTY("TAGS", "d")
 #define OPS_MAX (1 << 20) /* bytes of ops that could not be written; then decisions are refused */
@@ -42,6 +43,7 @@ int ps_tx_make(ps_core *c, ps_error *e) {
     if (x == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the transactions");
     ps_topic **topics[] = {&x->tx_half, &x->tx_op, &x->tx_discard};
+    x->tx_core = c;
     x->tx_state.uncovered = -1;
     for (int i = 0; i < 3; i++) {
         *topics[i] = ps_topic_open(c->co_store, names[i], (int32_t)strlen(names[i]), 1, e);
@@ -58,6 +60,7 @@ void ps_tx_free(ps_core *c) {
 }
 
 int ps_core_tx_set(ps_core *c, const ps_tx_conf *conf, ps_error *e) {
+    PS_CORE_HELD(c);
     ps_tx *x = c->co_tx;
     char *broker = strdup(conf->broker != NULL ? conf->broker : "");
     if (broker == NULL)
@@ -88,6 +91,7 @@ void ps_tx_stored(ps_core *c, const ps_put_result *put, ps_slice group, ps_slice
 }
 
 int ps_core_tx_add(ps_core *c, const ps_half_row *row, int32_t saved, ps_error *e) {
+    PS_CORE_HELD(c);
     ps_tx *x = c->co_tx;
     ps_slice group = {(const uint8_t *)row->group, row->group_len};
     ps_slice topic = {(const uint8_t *)row->topic, row->topic_len};
@@ -223,6 +227,7 @@ static int64_t op_length(const ps_buffer *b, int64_t most) {
 }
 
 int ps_core_tx_write_ops(ps_core *c, ps_error *e) {
+    PS_CORE_HELD(c);
     ps_tx *x = c->co_tx;
     ps_buffer *b = &x->tx_ops;
     int64_t most = x->tx_conf.op_bytes > 0 ? x->tx_conf.op_bytes : 4096;
@@ -307,6 +312,7 @@ static void tally_decision(ps_core *c, const ps_half *h, const ps_record *r, int
 }
 
 int64_t ps_core_tx_tallies(ps_core *c, ps_tx_tally *out, int64_t room) {
+    PS_CORE_HELD(c);
     int64_t n = 0;
     for (uint32_t i = 0; i < c->co_topic_buckets; i++) {
         for (ps_topic_entry *t = c->co_topics[i]; t != NULL; t = t->te_next) {
@@ -343,6 +349,7 @@ static int decide_half(ps_core *c, uint32_t place, const ps_record *r, int32_t d
 
 int ps_core_tx_decide(ps_core *c, int64_t offset, int32_t decision, ps_put_result *out,
                       ps_error *e) {
+    PS_CORE_HELD(c);
     ps_tx *x = c->co_tx;
     uint32_t at = ps_halves_find(x, offset);
     ps_mapfile *mf = NULL;
@@ -366,6 +373,7 @@ int ps_core_tx_decide(ps_core *c, int64_t offset, int32_t decision, ps_put_resul
 }
 
 int ps_core_tx_settled(ps_core *c, int64_t offset, int32_t decision, int32_t op) {
+    PS_CORE_HELD(c);
     ps_tx *x = c->co_tx;
     uint32_t at = ps_halves_find(x, offset);
     if (at != 0) {
@@ -449,6 +457,7 @@ int ps_core_end_transaction(ps_conn *n, const ps_command *request) {
 }
 
 void ps_core_tx_get_state(ps_core *c, ps_tx_state *out) {
+    PS_CORE_HELD(c);
     ps_tx *x = c->co_tx;
     *out = x->tx_state;
     out->half_progress = ps_halves_progress(x);

@@ -1,0 +1,321 @@
+"""Connections that a network thread owns (csrc/net), as the event loop sees them.
+
+The thread accepts, reads and writes them, and has the core serve what it can without Python. What
+needs Python comes here as events: each connection of the thread has a :class:`Connection` of its
+own, whose transport writes through the thread. Connections that do not begin with a plain frame
+(TLS, a PROXY header) are handed to the loop as sockets, and are served there as any others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from broker.remoting.budget import Budget
+from broker.remoting.codec import BadFrame
+from broker.remoting.command import Command
+from broker.remoting.connection import Connection, Limits, Parts, Shared
+from broker.remoting.framer import Link
+from broker.remoting.hot import Core, HotFramer, Pulled, command_of
+from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.safe_log import SafeLogger
+from pystore.native import address_of, ffi, lib, raise_error
+
+__all__ = ["NetThread"]
+
+#: Events that are taken at once.
+_ROWS = 256
+#: Bytes of frames of one connection that wait for the loop; then it is not read from.
+_QUEUED_BYTES = 16 << 20
+
+_quiet = RateLimitedLogger(SafeLogger("broker.remoting"))
+
+
+class NetThread:
+    """One network thread and its connections. Everything here happens on the event loop."""
+
+    def __init__(
+        self,
+        core: Core,
+        sock: socket.socket,
+        shared: Shared,
+        handed: Callable[[socket.socket], None],
+    ) -> None:
+        """sock: listens. handed: takes a connection that the thread does not serve.
+
+        Raises: OutOfMemory, StoreIOError.
+        """
+        self._core, self._shared, self._handed = core, shared, handed
+        self._loop = asyncio.get_running_loop()
+        self._links: dict[int, LinkConnection] = {}
+        self._stopped = False
+        self._rows = ffi.new("ps_net_event[]", _ROWS)
+        error = ffi.new("ps_error *")
+        conf = _conf(shared.limits, Budget.of(self._loop).limit)
+        handle = lib.ps_net_start(core.handle, conf, sock.fileno(), error)
+        if handle == ffi.NULL:
+            raise_error(error[0])
+        self._handle: Any = handle
+        self._does = {
+            lib.PS_NET_OPENED: self._opened,
+            lib.PS_NET_CLOSED: self._closed,
+            lib.PS_NET_HANDED: self._took_over,
+            lib.PS_NET_ANSWERS: self._answers,
+            lib.PS_NET_WAITED: self._waited,
+            lib.PS_NET_POP_DUE: self._pop_due,
+            lib.PS_NET_NEWS: self._news,
+            lib.PS_NET_PULLED: self._pulled,
+            lib.PS_NET_UNREAD: self._unread,
+        }
+        self._unfinished_max = Budget.of(self._loop).limit
+        Budget.of(self._loop).share(self)
+        core.served_by(self)
+        self._loop.add_reader(lib.ps_net_event_fd(handle), self._has_events)
+
+    # ---- what the core asks for ----
+
+    def look(self, everything: bool) -> None:
+        """Held pulls have something to be told; everything: each of them is answered now."""
+        lib.ps_net_look(self._handle, everything)
+
+    # ---- limits that are shared with connections of the loop ----
+
+    @property
+    def unfinished(self) -> int:
+        return int(lib.ps_net_unfinished(self._handle))
+
+    def limit_unfinished(self, size: int) -> None:
+        self._unfinished_max = size
+        self._limit()
+
+    @property
+    def count(self) -> int:
+        """Connections of the port: of the thread, those that have not said anything among them,
+        and of the loop."""
+        return int(lib.ps_net_links(self._handle)) + self._on_the_loop
+
+    @property
+    def _on_the_loop(self) -> int:
+        return len(self._shared.connections) - len(self._links)
+
+    def _limit(self) -> None:
+        links_max = self._shared.limits.connections_max - self._on_the_loop
+        lib.ps_net_limit(self._handle, max(0, links_max), max(0, self._unfinished_max))
+
+    # ---- the end ----
+
+    def deafen(self) -> None:
+        """No further connections are accepted."""
+        lib.ps_net_deafen(self._handle)
+
+    def stop(self) -> None:
+        """Ends the thread and what connections are left."""
+        self._loop.remove_reader(lib.ps_net_event_fd(self._handle))
+        lib.ps_net_stop(self._handle)
+        self._stopped = True
+        while self._take_events():
+            pass
+        self._core.served_by(None)
+        Budget.of(self._loop).part(self)
+        for connection in list(self._links.values()):
+            connection.connection_lost(None)
+        self._links.clear()
+        handle, self._handle = self._handle, None
+        lib.ps_net_free(handle)
+
+    # ---- events ----
+
+    def _has_events(self) -> None:
+        if self._handle is not None and self._take_events():
+            self._loop.call_soon(self._has_events)
+
+    def _take_events(self) -> bool:
+        """Whether there may be more."""
+        rows = self._rows
+        count: int = lib.ps_net_events(self._handle, rows, _ROWS)
+        frames: list[Command] = []
+        last: LinkConnection | None = None
+        for row in rows[0:count]:
+            connection = self._links.get(address_of(row.link)) if row.link else None
+            if frames and (row.kind != lib.PS_NET_FRAME or connection is not last):
+                self._serve(last, frames)
+                frames = []
+            if row.kind == lib.PS_NET_FRAME:
+                last = connection
+                self._read(connection, row, frames)
+            else:
+                self._does[row.kind](connection, row)
+        if frames:
+            self._serve(last, frames)
+        return count == _ROWS
+
+    def _read(self, connection: LinkConnection | None, row: Any, frames: list[Command]) -> None:
+        if connection is None:
+            return
+        try:
+            frames.append(command_of(row))
+        except BadFrame as bad:
+            connection.abort("malformed frame", str(bad))
+
+    def _serve(self, connection: LinkConnection | None, frames: Sequence[Command]) -> None:
+        if connection is not None:
+            connection.took(frames)
+
+    def _opened(self, _: LinkConnection | None, row: Any) -> None:
+        host, port, own, own_port = _text(row).split(" ")
+        transport = LinkTransport(row.link, (host, int(port)), (own, int(own_port)))
+        made = LinkConnection(self._shared, row.link, self._core)
+        self._links[address_of(row.link)] = made
+        made.connection_made(transport)
+
+    def _closed(self, connection: LinkConnection | None, row: Any) -> None:
+        why = _text(row)
+        if connection is None:
+            return
+        del self._links[address_of(row.link)]
+        if why:
+            _quiet.warning(why, "Closed %s: %s", connection, why)
+        connection.connection_lost(None)
+
+    def _took_over(self, _: LinkConnection | None, row: Any) -> None:
+        sock = socket.socket(fileno=row.number)
+        if self._stopped:
+            sock.close()
+            return
+        self._handed(sock)
+        self._limit()
+
+    def _answers(self, _: LinkConnection | None, row: Any) -> None:
+        self._core.push(row.value, bytes(ffi.buffer(row.data, row.len)))
+
+    def _waited(self, _: LinkConnection | None, row: Any) -> None:
+        self._core.tell_outcome(row.value, row.number)
+
+    def _pop_due(self, _: LinkConnection | None, row: Any) -> None:
+        if self._core.on_pop_due is not None:
+            self._core.on_pop_due(row.value)
+
+    def _news(self, _: LinkConnection | None, row: Any) -> None:
+        self._core.tell_news()
+
+    def _pulled(self, connection: LinkConnection | None, row: Any) -> None:
+        raw = row.pulled
+        pulled = Pulled(raw.opaque, raw.code, raw.count, raw.bytes)
+        self._core.tell_pulled(connection, row.value, pulled)
+
+    def _unread(self, connection: LinkConnection | None, row: Any) -> None:
+        if connection is None:
+            return
+        if row.value:
+            connection.pause_writing()
+        else:
+            connection.resume_writing()
+
+
+def _conf(limits: Limits, unfinished_max: int) -> Any:
+    made = ffi.new("ps_net_conf *")
+    made.number = 1
+    made.links_max = limits.connections_max
+    made.queued_max = limits.in_work_max
+    made.queued_bytes = max(_QUEUED_BYTES, limits.frame_max)
+    made.write_high, made.write_low = limits.write_high, limits.write_low
+    made.unsent_max = limits.unsent_max
+    made.unfinished_max = unfinished_max
+    made.idle_ms = int(limits.idle_s * 1000)
+    made.linger_ms = int(limits.linger_s * 1000)
+    return made
+
+
+def _text(row: Any) -> str:
+    return bytes(ffi.buffer(row.data, row.len)).decode() if row.len else ""
+
+
+class LinkTransport(asyncio.Transport):
+    """Writes through the network thread."""
+
+    def __init__(self, link: Any, peer: tuple[str, int], local: tuple[str, int]) -> None:
+        super().__init__({"peername": peer, "sockname": local})
+        self._link = link
+        self._closing = False
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._link is not None:
+            lib.ps_link_write(self._link, ffi.from_buffer(data), len(data))
+
+    def writelines(self, parts: Parts) -> None:  # type: ignore[override]
+        self.write(b"".join(parts))
+
+    def get_write_buffer_size(self) -> int:
+        return 0 if self._link is None else int(lib.ps_link_unsent(self._link))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """The thread has them already (ps_net_conf)."""
+
+    def pause_reading(self) -> None:
+        if self._link is not None:
+            lib.ps_link_reading(self._link, False)
+
+    def resume_reading(self) -> None:
+        if self._link is not None:
+            lib.ps_link_reading(self._link, True)
+
+    def close(self) -> None:
+        self._end(False)
+
+    def abort(self) -> None:
+        self._end(True)
+
+    def _end(self, now: bool) -> None:
+        self._closing = True
+        if self._link is not None:
+            lib.ps_link_close(self._link, now)
+
+    def forget(self) -> None:
+        """The connection has ended."""
+        self._link, self._closing = None, True
+
+
+class LinkFramer(HotFramer):
+    """The Framer of a connection whose bytes the network thread reads."""
+
+    __slots__ = ("_link",)
+
+    def __init__(self, core: Core, connection: Link, link: Any) -> None:
+        conn = lib.ps_link_conn(link)
+        super().__init__(core, connection, int(lib.ps_conn_id(conn)))
+        self._conn, self._link, self._part = conn, link, False
+        core.know_framer(self._id, self)
+
+    def received(self, count: int) -> Sequence[Command]:
+        return ()
+
+    def direct(self) -> tuple[int, int] | None:
+        return None
+
+    def close(self) -> None:
+        self._conn = None
+        self._core.forget_framer(self._id)
+        link, self._link = self._link, None
+        if link is not None:
+            lib.ps_link_forget(link)
+
+
+class LinkConnection(Connection):
+    """A connection of the network thread, as processors see it."""
+
+    counts_unsent = False
+
+    def __init__(self, shared: Shared, link: Any, core: Core) -> None:
+        super().__init__(shared, framer=lambda made: LinkFramer(core, made, link))
+
+    def idle(self) -> None:
+        """The thread knows when it was used last, and closes it."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        cast(LinkTransport, self._transport).forget()
+        super().connection_lost(error)

@@ -1,0 +1,385 @@
+/* One connection of a network thread: what is read goes through the core, what comes of it to the
+ * socket or to Python. docs/internals/wire.md#connections. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <netinet/in.h>
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "net/reactor.h"
+#include "remoting/access.h"
+
+#define UNREAD_MIN 4096 /* bytes that a peer has not read, from which on they are counted */
+#define FREE 16         /* once the budget is exceeded, so much of it becomes free */
+#define HEAVY_NS 200000 /* a turn that took so long is followed by those of others */
+#define SLOTS_FIRST 64
+#define KEEP_OUT (1 << 20) /* a larger buffer goes back to the system once it is empty */
+
+/* ---- its place among the others ---- */
+
+static bool find_slot(ps_net *net, int32_t *slot) {
+    for (*slot = net->nt_free; *slot < net->nt_slots; ++*slot)
+        if (net->nt_links[*slot] == NULL) return true;
+    int32_t slots = net->nt_slots > 0 ? net->nt_slots * 2 : SLOTS_FIRST;
+    ps_link **links = realloc(net->nt_links, (size_t)slots * sizeof *links);
+    if (links == NULL) return false;
+    memset(links + net->nt_slots, 0, (size_t)(slots - net->nt_slots) * sizeof *links);
+    net->nt_links = links;
+    net->nt_slots = slots;
+    return true;
+}
+
+ps_link *ps_link_make(ps_net *net, int fd) {
+    int32_t slot;
+    ps_link *link = calloc(1, sizeof *link);
+    if (link == NULL || !find_slot(net, &slot)) {
+        free(link);
+        return NULL;
+    }
+    link->lk_net = net;
+    link->lk_fd = fd;
+    link->lk_slot = slot;
+    link->lk_seen_ms = ps_monotonic_ms();
+    /* Python numbers its own connections from 1 on. */
+    link->lk_id = (int64_t)1 << 62 | ++net->nt_serial % (1 << 30) << 32 | slot;
+    net->nt_links[slot] = link;
+    net->nt_free = slot + 1;
+    net->nt_count++;
+    return link;
+}
+
+void ps_link_free(ps_link *link) {
+    ps_net *net = link->lk_net;
+    ps_conn_free(link->lk_conn);
+    ps_buffer_free(&link->lk_out);
+    net->nt_links[link->lk_slot] = NULL;
+    if (link->lk_slot < net->nt_free) net->nt_free = link->lk_slot;
+    free(link);
+}
+
+/* Counts what it holds: part of a frame, what its peer has not read, what waits for Python. */
+static void weigh(ps_link *link) {
+    int64_t unsent = link->lk_out.len - link->lk_out_from;
+    int64_t now = link->lk_fd < 0 ? 0 : link->lk_part + (unsent > UNREAD_MIN ? unsent : 0) +
+                                            link->lk_queued_bytes;
+    link->lk_net->nt_unfinished += now - link->lk_weight;
+    link->lk_weight = now;
+}
+
+static void leave_ready(ps_link *link) {
+    ps_net *net = link->lk_net;
+    if (!link->lk_ready) return;
+    ps_link **at = &net->nt_ready;
+    while (*at != link) at = &(*at)->lk_next;
+    *at = link->lk_next;
+    if (net->nt_ready_end == &link->lk_next) net->nt_ready_end = at;
+    link->lk_ready = false;
+}
+
+void ps_link_enqueue(ps_link *link) {
+    ps_net *net = link->lk_net;
+    if (link->lk_ready) return;
+    link->lk_ready = true;
+    link->lk_next = NULL;
+    *net->nt_ready_end = link;
+    net->nt_ready_end = &link->lk_next;
+}
+
+void ps_link_end(ps_link *link, const char *why) {
+    if (link->lk_fd < 0) return;
+    leave_ready(link);
+    epoll_ctl(link->lk_net->nt_epoll, EPOLL_CTL_DEL, link->lk_fd, NULL); /* a copy may be Python's */
+    close(link->lk_fd);
+    link->lk_fd = -1;
+    weigh(link);
+    link->lk_net->nt_count--;
+    if (!link->lk_told) {
+        ps_link_free(link);
+        return;
+    }
+    ps_net_event event = {.kind = PS_NET_CLOSED, .link = link};
+    if (why != NULL) event.data = (const uint8_t *)why, event.len = (int64_t)strlen(why);
+    ps_net_tell(link->lk_net, &event);
+}
+
+void ps_link_watch(ps_link *link) {
+    uint32_t events = link->lk_held == 0 ? EPOLLIN : 0;
+    if (link->lk_out.len > link->lk_out_from) events |= EPOLLOUT;
+    if (events == link->lk_events) return;
+    link->lk_events = events;
+    struct epoll_event event = {.events = events, .data.ptr = link};
+    epoll_ctl(link->lk_net->nt_epoll, EPOLL_CTL_MOD, link->lk_fd, &event);
+}
+
+static void set_held(ps_link *link, int32_t why, bool on) {
+    link->lk_held = on ? link->lk_held | why : link->lk_held & ~why;
+}
+
+/* ---- writing ---- */
+
+/* What was read before goes on once there is room: nothing else may come that would wake it. */
+static void tell_unread(ps_link *link, bool unread) {
+    set_held(link, PS_HELD_UNREAD, unread);
+    if (link->lk_held == 0 && link->lk_more) ps_link_enqueue(link);
+    ps_net_tell(link->lk_net,
+                &(ps_net_event){.kind = PS_NET_UNREAD, .link = link, .value = unread});
+}
+
+static void look_at_unsent(ps_link *link) {
+    weigh(link);
+    const ps_net_conf *conf = &link->lk_net->nt_conf;
+    int64_t unsent = link->lk_out.len - link->lk_out_from;
+    bool unread = link->lk_held & PS_HELD_UNREAD;
+    if (unsent > conf->unsent_max)
+        ps_link_end(link, "responses not read by the client");
+    else if (!unread && unsent > conf->write_high)
+        tell_unread(link, true);
+    else if (unread && unsent < conf->write_low)
+        tell_unread(link, false);
+}
+
+static int64_t write_some(ps_link *link, const uint8_t *data, int64_t len) {
+    ssize_t count;
+    do count = send(link->lk_fd, data, (size_t)len, MSG_NOSIGNAL);
+    while (count < 0 && errno == EINTR);
+    if (count >= 0) return count;
+    return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
+}
+
+/* The caller has counted it as unsent, if it comes from Python. */
+void ps_link_send(ps_link *link, const uint8_t *data, int64_t len) {
+    if (link->lk_fd < 0 || len == 0) return;
+    int64_t done = 0;
+    link->lk_seen_ms = ps_monotonic_ms();
+    if (link->lk_out.len == link->lk_out_from) {
+        done = write_some(link, data, len);
+        if (done < 0) {
+            ps_link_end(link, NULL);
+            return;
+        }
+    }
+    if (done < len) {
+        uint8_t *to = ps_buffer_room(&link->lk_out, len - done);
+        if (to == NULL) {
+            ps_link_end(link, "no memory for its answers");
+            return;
+        }
+        memcpy(to, data + done, (size_t)(len - done));
+        link->lk_out.len += len - done;
+        atomic_fetch_add(&link->lk_unsent, len - done);
+    }
+    look_at_unsent(link);
+}
+
+void ps_link_flush(ps_link *link) {
+    ps_buffer *out = &link->lk_out;
+    int64_t left = out->len - link->lk_out_from;
+    if (left > 0) {
+        int64_t done = write_some(link, out->data + link->lk_out_from, left);
+        if (done < 0) {
+            ps_link_end(link, NULL);
+            return;
+        }
+        link->lk_out_from += done;
+        atomic_fetch_sub(&link->lk_unsent, done);
+        if (done > 0) link->lk_seen_ms = ps_monotonic_ms();
+        left -= done;
+    }
+    if (left == 0) {
+        out->len = link->lk_out_from = 0;
+        if (out->room > KEEP_OUT) ps_buffer_free(out);
+        if (link->lk_closing_ms > 0) {
+            shutdown(link->lk_fd, SHUT_WR);
+            ps_link_end(link, NULL);
+            return;
+        }
+    } else if (link->lk_out_from > KEEP_OUT) {
+        memmove(out->data, out->data + link->lk_out_from, (size_t)left);
+        out->len = left;
+        link->lk_out_from = 0;
+    }
+    look_at_unsent(link);
+}
+
+/* ---- its first byte ---- */
+
+static int32_t host_of(const struct sockaddr_storage *from, uint8_t *host) {
+    if (from->ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)from;
+        memcpy(host, &in->sin_addr, 4);
+        be32_put(host + 4, ntohs(in->sin_port));
+        return 8;
+    }
+    const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)from;
+    if (IN6_IS_ADDR_V4MAPPED(&in->sin6_addr)) {
+        memcpy(host, in->sin6_addr.s6_addr + 12, 4);
+        be32_put(host + 4, ntohs(in->sin6_port));
+        return 8;
+    }
+    memcpy(host, &in->sin6_addr, 16);
+    be32_put(host + 16, ntohs(in->sin6_port));
+    return 20;
+}
+
+static int put_address(const struct sockaddr_storage *from, char *to, size_t room) {
+    char text[INET6_ADDRSTRLEN] = "";
+    bool four = from->ss_family == AF_INET;
+    const struct sockaddr_in *in = (const struct sockaddr_in *)from;
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)from;
+    inet_ntop(from->ss_family, four ? (const void *)&in->sin_addr : (const void *)&six->sin6_addr,
+              text, sizeof text);
+    return snprintf(to, room, "%s %d", text, ntohs(four ? in->sin_port : six->sin6_port));
+}
+
+/* The connection becomes one of ours for life. */
+static bool open_link(ps_link *link) {
+    ps_net *net = link->lk_net;
+    struct sockaddr_storage peer = {0}, local = {0};
+    socklen_t len = sizeof peer, local_len = sizeof local;
+    uint8_t host[20];
+    char text[2 * INET6_ADDRSTRLEN + 16];
+    ps_error e = {0};
+    if (getpeername(link->lk_fd, (struct sockaddr *)&peer, &len) < 0 ||
+        getsockname(link->lk_fd, (struct sockaddr *)&local, &local_len) < 0)
+        return false;
+    link->lk_conn = ps_conn_new(net->nt_core, link->lk_id, host, host_of(&peer, host), &e);
+    if (link->lk_conn == NULL) return false;
+    if (net->nt_conf.up != 0) ps_conn_hand_on(link->lk_conn, net->nt_conf.up);
+    int size = put_address(&peer, text, sizeof text);
+    text[size++] = ' ';
+    size += put_address(&local, text + size, sizeof text - (size_t)size);
+    link->lk_told = true;
+    return ps_net_tell(net, &(ps_net_event){.kind = PS_NET_OPENED, .link = link,
+                                            .data = (const uint8_t *)text, .len = size});
+}
+
+/* Whether it is to be read now. Frames begin with the higher byte of a length below 16 MiB, TLS,
+ * HTTP/2 and a PROXY header with other bytes. */
+static bool look_at_first(ps_link *link) {
+    uint8_t first;
+    ssize_t count = recv(link->lk_fd, &first, 1, MSG_PEEK);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (count == 1 && first == 0) {
+        if (open_link(link)) return true;
+        ps_link_end(link, "no memory for the connection");
+        return false;
+    }
+    if (count == 1) {
+        int fd = dup(link->lk_fd);
+        if (fd >= 0)
+            ps_net_tell(link->lk_net, &(ps_net_event){.kind = PS_NET_HANDED, .number = fd});
+    }
+    ps_link_end(link, NULL);
+    return false;
+}
+
+/* ---- reading ---- */
+
+static ps_link *largest_of(ps_net *net) {
+    ps_link *largest = NULL;
+    bool known = false;
+    for (int32_t i = 0; i < net->nt_slots; i++) {
+        ps_link *l = net->nt_links[i];
+        if (l == NULL || l->lk_weight == 0) continue;
+        bool is_known = l->lk_conn != NULL && ps_conn_known(l->lk_conn);
+        if (largest == NULL || (known && !is_known) ||
+            (known == is_known && l->lk_weight > largest->lk_weight)) {
+            largest = l;
+            known = is_known;
+        }
+    }
+    return largest;
+}
+
+/* Over the limit those end first whom nobody knows, the largest of them first. */
+void ps_link_keep_budget(ps_net *net) {
+    int64_t limit = net->nt_unfinished_max;
+    if (net->nt_unfinished <= limit) return;
+    for (int32_t i = 0; i < net->nt_slots; i++)
+        if (net->nt_links[i] != NULL) weigh(net->nt_links[i]); /* Python may have taken frames */
+    if (net->nt_unfinished <= limit) return;
+    while (net->nt_unfinished > limit - limit / FREE) {
+        ps_link *largest = largest_of(net);
+        if (largest == NULL) return;
+        ps_link_end(largest, "unfinished requests and unread answers of all connections exceed"
+                             " maxUnfinishedBytes");
+    }
+}
+
+static void hand_up(ps_link *link, const ps_step *step) {
+    const ps_net_conf *conf = &link->lk_net->nt_conf;
+    for (int32_t i = 0; i < step->frame_count; i++) {
+        const ps_frame *f = &step->frames[i];
+        int64_t count = atomic_fetch_add(&link->lk_queued, 1) + 1;
+        int64_t bytes = atomic_fetch_add(&link->lk_queued_bytes, f->len) + f->len;
+        if (count >= conf->queued_max || bytes >= conf->queued_bytes)
+            set_held(link, PS_HELD_QUEUED, true);
+        if (!ps_net_tell(link->lk_net, &(ps_net_event){.kind = PS_NET_FRAME, .link = link,
+                                                       .data = f->data, .len = f->len})) {
+            ps_link_end(link, "no memory for its requests");
+            return;
+        }
+    }
+}
+
+/* What a step has brought about beside answers. */
+static void take_rare(ps_link *link, const ps_step *step) {
+    ps_net *net = link->lk_net;
+    if (step->pop_due_ms > 0)
+        ps_net_tell(net, &(ps_net_event){.kind = PS_NET_POP_DUE, .value = step->pop_due_ms});
+    if (step->news) net->nt_look = true;
+    if (step->look_in_ms >= 0) {
+        int64_t at = ps_monotonic_ms() + step->look_in_ms;
+        if (net->nt_look_ms < 0 || at < net->nt_look_ms) net->nt_look_ms = at;
+    }
+    link->lk_part = step->part ? ps_conn_unfinished(link->lk_conn) : 0;
+    if (step->frame_count > 0) hand_up(link, step);
+}
+
+/* Bytes into the room that the core gave, or none when it goes on with what it kept. */
+static bool read_some(ps_link *link, int64_t *count, ps_error *e) {
+    uint8_t *room;
+    *count = 0;
+    if (link->lk_more) return true;
+    int64_t size = ps_conn_room(link->lk_conn, &room, e);
+    if (size < 0) {
+        ps_link_end(link, "no memory for its requests");
+        return false;
+    }
+    ssize_t got = recv(link->lk_fd, room, (size_t)size, 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (got <= 0) { /* one that only closed its half gets no answers: as upstream */
+        ps_link_end(link, NULL);
+        return false;
+    }
+    *count = got;
+    return true;
+}
+
+void ps_link_readable(ps_link *link) {
+    ps_step step;
+    ps_error e = {0};
+    int64_t count, began = ps_monotonic_ns();
+    if (link->lk_fd < 0 || link->lk_held != 0) return;
+    if (link->lk_conn == NULL && !look_at_first(link)) return;
+    if (!read_some(link, &count, &e)) return;
+    link->lk_seen_ms = began / 1000000;
+    int code = ps_conn_received(link->lk_conn, count, &step, &e);
+    link->lk_more = step.more;
+    if (step.rare || link->lk_part > 0) take_rare(link, &step);
+    if (step.out_len > 0) ps_link_send(link, step.out, step.out_len);
+    if (code < 0) ps_link_end(link, e.text);
+    if (link->lk_fd < 0) return;
+    weigh(link);
+    link->lk_heavy = step.more || ps_monotonic_ns() - began > HEAVY_NS;
+    if (link->lk_more && link->lk_held == 0) ps_link_enqueue(link);
+    ps_link_watch(link);
+    ps_link_keep_budget(link->lk_net);
+}

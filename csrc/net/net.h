@@ -1,0 +1,81 @@
+/* Network threads of a broker: they accept connections, read and write them, and have the core
+ * (remoting/) serve what it can, without Python and its lock. What needs Python goes up as events,
+ * and comes back as bytes to write. docs/locking.md, docs/adr/014-network-threads.md.
+ *
+ * One thread owns a connection, a *link*, for life. Connections that do not begin with a frame of
+ * the remoting protocol in plain text (TLS, a PROXY header, HTTP/2) are handed to Python as they
+ * are, and never come back. */
+#ifndef PS_NET_H
+#define PS_NET_H
+
+#include "remoting/remoting.h"
+
+/* cdef begin */
+typedef struct ps_net ps_net;   /* one thread, its links, and what it has to tell Python */
+typedef struct ps_link ps_link; /* one connection */
+
+typedef struct ps_net_conf {
+    int32_t number;      /* of the thread, from 1 on: the caller that it is to the core */
+    int32_t up;          /* PS_UP_: what of its connections is handed on */
+    int32_t links_max;   /* more are handed to Python at once */
+    int32_t queued_max;  /* frames of a link that wait for Python; then it is not read from */
+    int64_t queued_bytes; /* the same in bytes */
+    int64_t write_high, write_low; /* unsent bytes: above high nothing is read until low */
+    int64_t unsent_max;  /* then the link is closed */
+    int64_t unfinished_max; /* bytes of frames that are not whole, of all links: the largest go */
+    int64_t idle_ms;     /* 0: never */
+    int64_t linger_ms;   /* for the peer to read what is unsent when we close */
+} ps_net_conf;
+
+#define PS_NET_OPENED 1   /* a link is there. data: addresses and ports of the peer and of us */
+#define PS_NET_FRAME 2    /* data: a whole frame that Python is to serve */
+#define PS_NET_CLOSED 3   /* the link has ended. data: why, if we ended it. Then ps_net_forget */
+#define PS_NET_HANDED 4   /* number: a socket that is Python's from now on */
+#define PS_NET_ANSWERS 5  /* data: of connection `value`, which is not ours */
+#define PS_NET_WAITED 6   /* the wait `value`, which Python began, is over; number: its outcome */
+#define PS_NET_POP_DUE 7  /* value: see ps_step */
+#define PS_NET_NEWS 8     /* watched queues got messages: ps_core_levels, _timers, _news */
+#define PS_NET_PULLED 9   /* pulled: a pull of the link, or of connection `value`, was answered */
+#define PS_NET_UNREAD 10  /* value 1: unsent bytes are above write_high; 0: below write_low again */
+
+typedef struct ps_net_event {
+    int32_t kind, number;
+    ps_link *link; /* NULL: none of ours */
+    const uint8_t *data;
+    int64_t len, value;
+    ps_pulled pulled;
+} ps_net_event;
+
+/* Listens on the bound socket, which stays the caller's, with a thread of its own; -1: on none. The
+ * core must outlive it. Errors: PS_E_NO_MEMORY, PS_E_IO. */
+ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_error *error);
+/* No further connections are accepted; the socket may be closed. */
+void ps_net_deafen(ps_net *net);
+/* Ends the thread; the events that are left can still be taken. */
+void ps_net_stop(ps_net *net);
+/* After it: ends all links. No link may be used any more. */
+void ps_net_free(ps_net *net);
+/* Readable: call ps_net_events. */
+int ps_net_event_fd(ps_net *net);
+/* Takes up to `room` events, in order; what they point at is good until the next call. */
+int64_t ps_net_events(ps_net *net, ps_net_event *out, int64_t room);
+/* The core has something to do for pulls that are held; all 1: every one is answered. */
+void ps_net_look(ps_net *net, int32_t all);
+/* Bytes of frames that are not whole, of all links; and how many links there are. */
+int64_t ps_net_unfinished(ps_net *net);
+int32_t ps_net_links(ps_net *net);
+/* What the limits leave to the links, since Python's own connections take the rest. */
+void ps_net_limit(ps_net *net, int32_t links_max, int64_t unfinished_max);
+
+ps_conn *ps_link_conn(ps_link *link);
+void ps_link_write(ps_link *link, const uint8_t *data, int64_t len);
+int64_t ps_link_unsent(ps_link *link);
+/* Nothing is read from it until it is on again. */
+void ps_link_reading(ps_link *link, int32_t on);
+/* now 0: what is unsent is written first. */
+void ps_link_close(ps_link *link, int32_t now);
+/* After PS_NET_CLOSED: Python does not know it any more. */
+void ps_link_forget(ps_link *link);
+/* cdef end */
+
+#endif

@@ -1,0 +1,155 @@
+/* The two queues between a network thread and Python: what is asked, and what is told. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "net/reactor.h"
+
+void *ps_queue_add(ps_queue_of *q, size_t size) {
+    if (q->count == q->room) {
+        int64_t room = q->room > 0 ? q->room * 2 : 64;
+        void *items = realloc(q->items, (size_t)room * size);
+        if (items == NULL) return NULL;
+        q->items = items;
+        q->room = room;
+    }
+    return (char *)q->items + (size_t)q->count++ * size;
+}
+
+static void wake(int fd) {
+    uint64_t one = 1;
+    if (write(fd, &one, sizeof one) < 0) return; /* full: it is readable in any case */
+}
+
+/* ---- to Python ---- */
+
+bool ps_net_tell(ps_net *net, const ps_net_event *event) {
+    uint8_t *data = NULL;
+    if (event->len > 0) {
+        data = malloc((size_t)event->len);
+        if (data == NULL) return false;
+        memcpy(data, event->data, (size_t)event->len);
+    }
+    pthread_mutex_lock(&net->nt_lock);
+    ps_net_event *to = ps_queue_add(&net->nt_events, sizeof *to);
+    if (to != NULL) {
+        *to = *event;
+        to->data = data;
+    }
+    pthread_mutex_unlock(&net->nt_lock);
+    if (to == NULL) free(data);
+    net->nt_quiet = false;
+    return to != NULL;
+}
+
+void ps_net_told(ps_net *net) {
+    if (net->nt_quiet) return;
+    net->nt_quiet = true;
+    wake(net->nt_told);
+}
+
+void ps_net_free_events(ps_queue_of *q, int64_t from) {
+    ps_net_event *all = q->items;
+    for (int64_t i = from; i < q->count; i++) {
+        free((void *)all[i].data);
+        if (all[i].kind == PS_NET_HANDED) close(all[i].number);
+    }
+}
+
+/* What was given is done with. */
+static void drop_given(ps_net *net) {
+    ps_net_event *all = net->nt_taken.items;
+    for (int64_t i = 0; i < net->nt_given; i++) free((void *)all[i].data);
+    net->nt_taken.count -= net->nt_given;
+    if (net->nt_taken.count > 0)
+        memmove(all, all + net->nt_given, (size_t)net->nt_taken.count * sizeof *all);
+    net->nt_given = 0;
+}
+
+/* A link that waited until Python has taken its frames goes on. */
+static void count_frame(ps_net *net, const ps_net_event *e) {
+    ps_link *link = e->link;
+    int64_t left = atomic_fetch_sub(&link->lk_queued, 1) - 1;
+    int64_t bytes = atomic_fetch_sub(&link->lk_queued_bytes, e->len) - e->len;
+    if (left == net->nt_conf.queued_max / 2 || (bytes < net->nt_conf.queued_bytes / 2 &&
+                                                bytes + e->len >= net->nt_conf.queued_bytes / 2))
+        ps_net_ask_for(net, &(ps_net_ask){.kind = PS_ASK_TAKEN, .link = link});
+}
+
+int64_t ps_net_events(ps_net *net, ps_net_event *out, int64_t room) {
+    uint64_t count;
+    drop_given(net);
+    if (net->nt_taken.count == 0) {
+        if (read(net->nt_told, &count, sizeof count) < 0) count = 0;
+        pthread_mutex_lock(&net->nt_lock);
+        ps_queue_of empty = net->nt_taken;
+        net->nt_taken = net->nt_events;
+        net->nt_events = empty;
+        pthread_mutex_unlock(&net->nt_lock);
+    }
+    net->nt_given = net->nt_taken.count < room ? net->nt_taken.count : room;
+    if (net->nt_given > 0) memcpy(out, net->nt_taken.items, (size_t)net->nt_given * sizeof *out);
+    for (int64_t i = 0; i < net->nt_given; i++)
+        if (out[i].kind == PS_NET_FRAME) count_frame(net, &out[i]);
+    return net->nt_given;
+}
+
+/* ---- from Python ---- */
+
+void ps_net_ask_for(ps_net *net, const ps_net_ask *ask) {
+    pthread_mutex_lock(&net->nt_lock);
+    bool first = net->nt_asks.count == 0;
+    ps_net_ask *to = ps_queue_add(&net->nt_asks, sizeof *to);
+    if (to != NULL) *to = *ask;
+    pthread_mutex_unlock(&net->nt_lock);
+    if (to == NULL) free(ask->data); /* without memory for a few words nothing else goes on, too */
+    if (first) wake(net->nt_wake);
+}
+
+int64_t ps_net_take_asks(ps_net *net, ps_queue_of *out) {
+    pthread_mutex_lock(&net->nt_lock);
+    ps_queue_of empty = *out;
+    empty.count = 0;
+    *out = net->nt_asks;
+    net->nt_asks = empty;
+    pthread_mutex_unlock(&net->nt_lock);
+    return out->count;
+}
+
+void ps_net_look(ps_net *net, int32_t all) {
+    ps_net_ask_for(net, &(ps_net_ask){.kind = PS_ASK_LOOK, .on = all});
+}
+
+void ps_net_deafen(ps_net *net) {
+    ps_net_ask_for(net, &(ps_net_ask){.kind = PS_ASK_DEAF});
+}
+
+void ps_link_write(ps_link *link, const uint8_t *data, int64_t len) {
+    uint8_t *copy = len > 0 ? malloc((size_t)len) : NULL;
+    if (copy == NULL) return;
+    memcpy(copy, data, (size_t)len);
+    atomic_fetch_add(&link->lk_unsent, len);
+    ps_net_ask_for(link->lk_net,
+                   &(ps_net_ask){.kind = PS_ASK_WRITE, .link = link, .data = copy, .len = len});
+}
+
+int64_t ps_link_unsent(ps_link *link) {
+    return link->lk_unsent;
+}
+
+void ps_link_reading(ps_link *link, int32_t on) {
+    ps_net_ask_for(link->lk_net, &(ps_net_ask){.kind = PS_ASK_READING, .link = link, .on = on});
+}
+
+void ps_link_close(ps_link *link, int32_t now) {
+    ps_net_ask_for(link->lk_net, &(ps_net_ask){.kind = PS_ASK_CLOSE, .link = link, .on = now});
+}
+
+void ps_link_forget(ps_link *link) {
+    ps_net_ask_for(link->lk_net, &(ps_net_ask){.kind = PS_ASK_FORGET, .link = link});
+}
+
+ps_conn *ps_link_conn(ps_link *link) {
+    return link->lk_conn;
+}

@@ -1,0 +1,369 @@
+/* A network thread: it waits for its sockets, for the core's news and for what Python asks, and
+ * gives each link its turn. One that had much to do goes to the end of a line: newcomers and quiet
+ * ones are served before it. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "net/reactor.h"
+#include "remoting/guard.h"
+
+#define BATCH 128          /* events of one wait */
+#define TURN_NS 2000000    /* for those in line, before newcomers are looked for */
+#define LOOK_NS 2000000    /* the same for held pulls */
+#define SWEEP_MS 500       /* between two looks for idle links */
+#define ACCEPT_MAX 64      /* at once */
+
+/* ---- accepting ---- */
+
+static void hand_over(ps_net *net, int fd) {
+    if (!ps_net_tell(net, &(ps_net_event){.kind = PS_NET_HANDED, .number = fd}))
+        close(fd);
+}
+
+static void accept_one(ps_net *net, int fd) {
+    int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (net->nt_count >= net->nt_links_max) {
+        hand_over(net, fd);
+        return;
+    }
+    ps_link *link = ps_link_make(net, fd);
+    if (link == NULL) {
+        close(fd);
+        return;
+    }
+    link->lk_events = EPOLLIN;
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = link};
+    if (epoll_ctl(net->nt_epoll, EPOLL_CTL_ADD, fd, &event) < 0) ps_link_end(link, NULL);
+}
+
+static void accept_all(ps_net *net) {
+    for (int i = 0; i < ACCEPT_MAX; i++) {
+        int fd = accept4(net->nt_listen, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0) {
+            accept_one(net, fd);
+            continue;
+        }
+        /* Without a descriptor left the connection stays in the backlog: a short rest. */
+        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+            usleep(1000);
+        if (errno != ECONNABORTED && errno != EINTR) return;
+    }
+}
+
+static void stop_listening(ps_net *net) {
+    if (net->nt_listen < 0) return;
+    epoll_ctl(net->nt_epoll, EPOLL_CTL_DEL, net->nt_listen, NULL);
+    close(net->nt_listen);
+    net->nt_listen = -1;
+}
+
+/* ---- held pulls ---- */
+
+ps_link *ps_net_link_of(ps_net *net, int64_t id) {
+    int32_t slot = (int32_t)(id & INT32_MAX);
+    if (id >> 62 != 1 || slot >= net->nt_slots) return NULL;
+    ps_link *link = net->nt_links[slot];
+    return link != NULL && link->lk_id == id ? link : NULL;
+}
+
+static void answer_one(ps_net *net, const ps_step *step) {
+    ps_link *link = ps_net_link_of(net, step->conn_id);
+    ps_pulled pulled;
+    if (link != NULL)
+        ps_link_send(link, step->out, step->out_len);
+    else if (step->out_len > 0)
+        ps_net_tell(net, &(ps_net_event){.kind = PS_NET_ANSWERS, .value = step->conn_id,
+                                         .data = step->out, .len = step->out_len});
+    if (step->wait != 0 && step->by_loop)
+        ps_net_tell(net, &(ps_net_event){.kind = PS_NET_WAITED, .value = step->wait,
+                                         .number = step->outcome});
+    ps_core_take_pulled(net->nt_core, &pulled);
+    if (pulled.code >= 0 && ps_core_hands_on(net->nt_core, PS_UP_PULLS))
+        ps_net_tell(net, &(ps_net_event){.kind = PS_NET_PULLED, .link = link,
+                                         .value = step->conn_id, .pulled = pulled});
+    if (link != NULL && link->lk_fd >= 0) ps_link_watch(link);
+}
+
+static void answer_held(ps_net *net) {
+    int64_t end = ps_monotonic_ns() + LOOK_NS, next_ms = -1;
+    bool all = net->nt_look_all, more = false;
+    ps_step step;
+    net->nt_look = net->nt_look_all = false;
+    while (ps_core_next(net->nt_core, all, &step, &next_ms)) {
+        answer_one(net, &step);
+        all = false;
+        if (ps_monotonic_ns() > end) {
+            more = true;
+            break;
+        }
+    }
+    net->nt_look = more;
+    net->nt_look_ms = next_ms >= 0 ? ps_monotonic_ms() + next_ms : -1;
+    if (ps_core_has_news(net->nt_core)) ps_net_tell(net, &(ps_net_event){.kind = PS_NET_NEWS});
+}
+
+/* ---- what Python asks ---- */
+
+static void begin_to_close(ps_link *link, bool now) {
+    if (link->lk_fd < 0) return;
+    link->lk_held |= PS_HELD_CLOSING;
+    link->lk_closing_ms = ps_monotonic_ms() + link->lk_net->nt_conf.linger_ms;
+    if (now)
+        ps_link_end(link, NULL);
+    else
+        ps_link_flush(link);
+    if (link->lk_fd >= 0) ps_link_watch(link);
+}
+
+/* It may have whole frames that waited, and those that the socket has. */
+static void release(ps_link *link, int32_t why) {
+    link->lk_held &= ~why;
+    if (link->lk_fd < 0) return;
+    if (link->lk_held == 0 && link->lk_more) ps_link_enqueue(link);
+    ps_link_watch(link);
+}
+
+static void do_ask(ps_net *net, const ps_net_ask *ask) {
+    ps_link *link = ask->link;
+    switch (ask->kind) {
+    case PS_ASK_WRITE:
+        ps_link_send(link, ask->data, ask->len);
+        atomic_fetch_sub(&link->lk_unsent, ask->len);
+        free(ask->data);
+        if (link->lk_fd >= 0) ps_link_watch(link);
+        break;
+    case PS_ASK_READING:
+        if (ask->on) {
+            release(link, PS_HELD_PYTHON);
+        } else if (link->lk_fd >= 0) {
+            link->lk_held |= PS_HELD_PYTHON;
+            ps_link_watch(link);
+        }
+        break;
+    case PS_ASK_TAKEN:
+        release(link, PS_HELD_QUEUED);
+        break;
+    case PS_ASK_CLOSE:
+        begin_to_close(link, ask->on);
+        break;
+    case PS_ASK_FORGET:
+        ps_link_end(link, NULL);
+        ps_link_free(link);
+        break;
+    case PS_ASK_LOOK:
+        net->nt_look = true;
+        net->nt_look_all = net->nt_look_all || ask->on;
+        break;
+    case PS_ASK_DEAF:
+        stop_listening(net);
+        break;
+    }
+}
+
+static void do_asks(ps_net *net, ps_queue_of *asks) {
+    uint64_t count;
+    if (read(net->nt_wake, &count, sizeof count) < 0) count = 0;
+    ps_net_take_asks(net, asks);
+    for (int64_t i = 0; i < asks->count; i++) do_ask(net, (ps_net_ask *)asks->items + i);
+}
+
+/* ---- turns ---- */
+
+/* Those in line, one after the other, until the time is over; each once. */
+static void serve_line(ps_net *net) {
+    int64_t end = ps_monotonic_ns() + TURN_NS;
+    ps_link *last = NULL;
+    for (ps_link *l = net->nt_ready; l != NULL; l = l->lk_next) last = l;
+    while (net->nt_ready != NULL && ps_monotonic_ns() < end) {
+        ps_link *link = net->nt_ready;
+        net->nt_ready = link->lk_next;
+        if (net->nt_ready == NULL) net->nt_ready_end = &net->nt_ready;
+        link->lk_ready = false;
+        ps_link_readable(link);
+        if (link == last) break;
+    }
+}
+
+static void sweep(ps_net *net, int64_t now) {
+    const ps_net_conf *conf = &net->nt_conf;
+    net->nt_swept_ms = now;
+    for (int32_t i = 0; i < net->nt_slots; i++) {
+        ps_link *link = net->nt_links[i];
+        if (link == NULL || link->lk_fd < 0) continue;
+        if (link->lk_closing_ms > 0 && now >= link->lk_closing_ms)
+            ps_link_end(link, NULL);
+        else if (conf->idle_ms > 0 && now - link->lk_seen_ms > conf->idle_ms)
+            ps_link_end(link, "idle");
+    }
+}
+
+static int wait_ms(const ps_net *net) {
+    if (net->nt_ready != NULL || net->nt_look) return 0;
+    int64_t now = ps_monotonic_ms(), left = net->nt_count > 0 ? SWEEP_MS : 3600000;
+    if (net->nt_look_ms >= 0 && net->nt_look_ms - now < left)
+        left = net->nt_look_ms > now ? net->nt_look_ms - now : 0;
+    return (int)left;
+}
+
+static void take_event(ps_net *net, const struct epoll_event *event, ps_queue_of *asks) {
+    ps_link *link = event->data.ptr;
+    if (event->data.ptr == &net->nt_listen) {
+        accept_all(net);
+    } else if (event->data.ptr == &net->nt_wake) {
+        do_asks(net, asks);
+    } else if (event->data.ptr == &net->nt_look) {
+        net->nt_look = true;
+    } else {
+        if (event->events & EPOLLOUT && link->lk_fd >= 0) {
+            ps_link_flush(link);
+            if (link->lk_fd >= 0) ps_link_watch(link);
+        }
+        if (link->lk_fd < 0) return;
+        if (event->events & (EPOLLERR | EPOLLHUP) && link->lk_held != 0)
+            ps_link_end(link, NULL);
+        else if (event->events & (EPOLLIN | EPOLLERR | EPOLLHUP)) {
+            if (link->lk_heavy)
+                ps_link_enqueue(link);
+            else
+                ps_link_readable(link);
+        }
+    }
+}
+
+static void *run(void *arg) {
+    ps_net *net = arg;
+    struct epoll_event events[BATCH];
+    ps_queue_of asks = {0};
+    ps_core_call_as(net->nt_conf.number);
+    while (!net->nt_stopping) {
+        int count = epoll_wait(net->nt_epoll, events, BATCH, wait_ms(net));
+        /* What Python asks may free links, which other events of this batch name: at the end. */
+        bool asked = false;
+        for (int i = 0; i < count; i++) {
+            if (events[i].data.ptr == &net->nt_wake)
+                asked = true;
+            else
+                take_event(net, &events[i], &asks);
+        }
+        serve_line(net);
+        if (asked) do_asks(net, &asks);
+        ps_link_keep_budget(net);
+        int64_t now = ps_monotonic_ms();
+        if (net->nt_look || (net->nt_look_ms >= 0 && net->nt_look_ms <= now)) answer_held(net);
+        if (now - net->nt_swept_ms >= SWEEP_MS) sweep(net, now);
+        ps_net_told(net);
+    }
+    free(asks.items);
+    return NULL;
+}
+
+/* ---- the beginning and the end ---- */
+
+static bool watch_fd(ps_net *net, int fd, void *as) {
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = as};
+    return fd < 0 || epoll_ctl(net->nt_epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+void ps_net_free(ps_net *net) {
+    ps_net_ask *asks = net->nt_asks.items;
+    for (int64_t i = 0; i < net->nt_asks.count; i++) free(asks[i].data);
+    for (int32_t i = 0; i < net->nt_slots; i++) {
+        ps_link *link = net->nt_links[i];
+        if (link == NULL) continue;
+        if (link->lk_fd >= 0) close(link->lk_fd);
+        ps_link_free(link);
+    }
+    ps_net_free_events(&net->nt_taken, net->nt_given);
+    for (int64_t i = 0; i < net->nt_given; i++)
+        free((void *)((ps_net_event *)net->nt_taken.items)[i].data);
+    ps_net_free_events(&net->nt_events, 0);
+    free(net->nt_asks.items);
+    free(net->nt_taken.items);
+    free(net->nt_events.items);
+    free(net->nt_links);
+    int fds[] = {net->nt_epoll, net->nt_listen, net->nt_wake, net->nt_told};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0) close(fds[i]);
+    pthread_mutex_destroy(&net->nt_lock);
+    free(net);
+}
+
+/* Signals are for the threads of the program. */
+static int start_thread(ps_net *net) {
+    sigset_t all, before;
+    char name[16];
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int code = pthread_create(&net->nt_thread, NULL, run, net);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    snprintf(name, sizeof name, "rmq-net-%d", net->nt_conf.number);
+    if (code == 0) pthread_setname_np(net->nt_thread, name);
+    return code;
+}
+
+ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_error *e) {
+    if (ps_core_add_caller(core, conf->number, e) < 0) return NULL;
+    ps_net *net = calloc(1, sizeof *net);
+    if (net == NULL) {
+        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a network thread");
+        return NULL;
+    }
+    net->nt_core = core;
+    net->nt_conf = *conf;
+    ps_net_limit(net, conf->links_max, conf->unfinished_max);
+    net->nt_ready_end = &net->nt_ready;
+    net->nt_look_ms = -1;
+    net->nt_quiet = true;
+    pthread_mutex_init(&net->nt_lock, NULL);
+    net->nt_epoll = epoll_create1(EPOLL_CLOEXEC);
+    net->nt_wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    net->nt_told = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    net->nt_listen = listen_fd >= 0 ? dup(listen_fd) : -1;
+    int code = 0;
+    if (net->nt_epoll < 0 || net->nt_wake < 0 || net->nt_told < 0 ||
+        (listen_fd >= 0 && net->nt_listen < 0) || !watch_fd(net, net->nt_wake, &net->nt_wake) ||
+        !watch_fd(net, ps_core_event_fd(core), &net->nt_look) ||
+        !watch_fd(net, net->nt_listen, &net->nt_listen))
+        code = errno;
+    if (code == 0) code = start_thread(net);
+    if (code == 0) return net;
+    ps_fail(e, ps_errno_code(code), code, -1, NULL, "no network thread: %s", strerror(code));
+    ps_net_free(net);
+    return NULL;
+}
+
+void ps_net_stop(ps_net *net) {
+    if (net == NULL) return;
+    net->nt_stopping = true;
+    ps_net_ask_for(net, &(ps_net_ask){.kind = PS_ASK_DEAF});
+    pthread_join(net->nt_thread, NULL);
+}
+
+int ps_net_event_fd(ps_net *net) {
+    return net->nt_told;
+}
+
+int64_t ps_net_unfinished(ps_net *net) {
+    return net->nt_unfinished;
+}
+
+int32_t ps_net_links(ps_net *net) {
+    return net->nt_count;
+}
+
+void ps_net_limit(ps_net *net, int32_t links_max, int64_t unfinished_max) {
+    net->nt_links_max = links_max;
+    net->nt_unfinished_max = unfinished_max;
+}

@@ -1,0 +1,104 @@
+/* What the files of this room share. */
+#ifndef PS_REACTOR_H
+#define PS_REACTOR_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "net/net.h"
+#include "remoting/core.h"
+
+/* Why nothing is read from a link: bits of lk_held. */
+#define PS_HELD_UNREAD 1 /* its peer does not read */
+#define PS_HELD_QUEUED 2 /* so much waits for Python */
+#define PS_HELD_PYTHON 4 /* Python wants it so */
+#define PS_HELD_CLOSING 8
+
+struct ps_link {
+    ps_net *lk_net;
+    ps_conn *lk_conn; /* NULL: its first byte is still to come */
+    int lk_fd;        /* -1: closed */
+    int32_t lk_slot;
+    int64_t lk_id;
+    uint32_t lk_events; /* that epoll watches */
+    int32_t lk_held;
+    bool lk_told;  /* Python knows it */
+    bool lk_heavy; /* its last turn took long: others come first */
+    bool lk_more;  /* whole frames wait in the core */
+    bool lk_ready; /* in the list of those whose turn comes */
+    ps_link *lk_next;
+    ps_buffer lk_out; /* what the socket did not take; from lk_out_from on */
+    int64_t lk_out_from;
+    int64_t lk_part;    /* bytes of a frame that is not whole */
+    int64_t lk_weight;  /* that count for it in nt_unfinished */
+    int64_t lk_seen_ms; /* last used */
+    int64_t lk_closing_ms; /* when it ends whatever is unsent; 0: it is not closing */
+    _Atomic int64_t lk_unsent; /* with what still is on its way from Python */
+    _Atomic int64_t lk_queued, lk_queued_bytes; /* frames that wait for Python */
+};
+
+/* What Python asks for. */
+typedef struct ps_net_ask {
+    enum { PS_ASK_WRITE, PS_ASK_READING, PS_ASK_CLOSE, PS_ASK_FORGET, PS_ASK_LOOK, PS_ASK_DEAF,
+           PS_ASK_TAKEN } kind;
+    int32_t on;
+    ps_link *link;
+    uint8_t *data;
+    int64_t len;
+} ps_net_ask;
+
+typedef struct ps_queue_of { /* a growing array */
+    void *items;
+    int64_t count, room;
+} ps_queue_of;
+
+struct ps_net {
+    ps_core *nt_core;
+    ps_net_conf nt_conf;
+    pthread_t nt_thread;
+    int nt_epoll, nt_listen, nt_wake; /* nt_wake: eventfd, Python asks for something */
+    int nt_told;                      /* eventfd: there are events */
+    atomic_bool nt_stopping;
+    ps_link **nt_links; /* by slot; NULL: free */
+    int32_t nt_slots, nt_free; /* nt_free: no slot below it is free */
+    _Atomic int32_t nt_count, nt_links_max;
+    _Atomic int64_t nt_unfinished_max;
+    int64_t nt_serial;
+    ps_link *nt_ready, **nt_ready_end;
+    bool nt_look, nt_look_all, nt_core_fd_away;
+    int64_t nt_look_ms; /* when to look at held pulls next; -1: when told */
+    int64_t nt_swept_ms;
+    _Atomic int64_t nt_unfinished;
+    pthread_mutex_t nt_lock;  /* of the two queues */
+    ps_queue_of nt_asks;      /* ps_net_ask, from Python */
+    ps_queue_of nt_events;    /* ps_net_event, to Python */
+    ps_queue_of nt_taken;     /* those that Python has now; its thread's alone */
+    int64_t nt_given;         /* how many of them it was given */
+    bool nt_quiet;            /* events were added since Python was told last; its thread's */
+};
+
+/* queue.c */
+void *ps_queue_add(ps_queue_of *q, size_t size); /* NULL: no memory */
+bool ps_net_tell(ps_net *net, const ps_net_event *event); /* copies data; false: no memory */
+void ps_net_told(ps_net *net); /* Python is woken, if there is something for it */
+void ps_net_ask_for(ps_net *net, const ps_net_ask *ask);
+int64_t ps_net_take_asks(ps_net *net, ps_queue_of *out);
+void ps_net_free_events(ps_queue_of *q, int64_t from);
+
+/* link.c */
+ps_link *ps_link_make(ps_net *net, int fd); /* NULL: no memory */
+void ps_link_free(ps_link *link);           /* after it was ended */
+void ps_link_end(ps_link *link, const char *why); /* why NULL: its peer did */
+void ps_link_watch(ps_link *link);                /* what epoll waits for */
+void ps_link_send(ps_link *link, const uint8_t *data, int64_t len);
+void ps_link_flush(ps_link *link);
+void ps_link_readable(ps_link *link); /* one read, or what was held back, and what comes of it */
+void ps_link_enqueue(ps_link *link);  /* its turn comes */
+
+void ps_link_keep_budget(ps_net *net); /* ends those that hold most, if all hold too much */
+
+/* reactor.c */
+ps_link *ps_net_link_of(ps_net *net, int64_t conn_id);
+
+#endif

@@ -1,0 +1,241 @@
+/* What the tests of network threads share: a core with a thread that serves it, blocking clients,
+ * and the part of Python, played by a thread that takes events. */
+#ifndef PS_NET_KIT_H
+#define PS_NET_KIT_H
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/socket.h>
+
+#include "core_kit.h"
+#include "net/net.h"
+
+enum { NET_BOUND_MS = 300000 }; /* only a hang reaches it */
+
+static ps_net *net;
+static int net_port;
+
+/* Python's part. */
+static pthread_t net_python;
+static atomic_bool net_over, net_asleep;
+static atomic_int net_opened, net_closed, net_handed, net_frames, net_unread;
+static char net_why[256]; /* of the last link that the thread ended itself */
+static pthread_mutex_t net_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static CHECK_UNUSED ps_net_conf net_conf(void) {
+    return (ps_net_conf){.number = 1,
+                         .links_max = 1000,
+                         .queued_max = 8192,
+                         .queued_bytes = 16 << 20,
+                         .write_high = 1 << 20,
+                         .write_low = 256 << 10,
+                         .unsent_max = 64 << 20,
+                         .unfinished_max = 64 << 20,
+                         .linger_ms = 5000};
+}
+
+/* A frame that nobody serves here is answered with its own code. */
+static void net_answer(const ps_net_event *event) {
+    uint8_t scratch[PS_HEADER_MAX], out[512];
+    ps_command command;
+    ps_error e = {0};
+    int64_t wanted;
+    int64_t took =
+        ps_command_decode(event->data, event->len, 1 << 30, scratch, &command, &wanted, &e);
+    if (!CHECK_EQ(event->len, took)) return;
+    ps_command answer = {.serialize = command.serialize,
+                         .code = command.code,
+                         .flag = PS_FLAG_RESPONSE,
+                         .version = 479,
+                         .opaque = command.opaque};
+    ps_link_write(event->link, out, ps_command_encode(&answer, 0, out, sizeof out, &e));
+    atomic_fetch_add(&net_frames, 1);
+}
+
+static void net_take(const ps_net_event *event) {
+    switch (event->kind) {
+    case PS_NET_OPENED:
+        atomic_fetch_add(&net_opened, 1);
+        break;
+    case PS_NET_FRAME:
+        net_answer(event);
+        break;
+    case PS_NET_CLOSED:
+        pthread_mutex_lock(&net_lock);
+        if (event->len > 0)
+            snprintf(net_why, sizeof net_why, "%.*s", (int)event->len, (const char *)event->data);
+        pthread_mutex_unlock(&net_lock);
+        ps_link_forget(event->link);
+        atomic_fetch_add(&net_closed, 1);
+        break;
+    case PS_NET_HANDED:
+        send(event->number, "yours", 5, MSG_NOSIGNAL);
+        close(event->number);
+        atomic_fetch_add(&net_handed, 1);
+        break;
+    case PS_NET_UNREAD:
+        if (event->value) atomic_fetch_add(&net_unread, 1);
+        break;
+    case PS_NET_NEWS:
+        ps_core_levels(kit_core);
+        break;
+    default:
+        break;
+    }
+}
+
+static CHECK_UNUSED void *net_take_all(void *arg) {
+    ps_net_event rows[16];
+    while (!atomic_load(&net_over)) {
+        struct pollfd p = {ps_net_event_fd(net), POLLIN, 0};
+        if (atomic_load(&net_asleep) || poll(&p, 1, 20) <= 0) {
+            sched_yield();
+            continue;
+        }
+        int64_t count;
+        do {
+            count = ps_net_events(net, rows, 16);
+            for (int64_t i = 0; i < count; i++) net_take(&rows[i]);
+        } while (count == 16);
+    }
+    return arg;
+}
+
+static CHECK_UNUSED void net_start_as(const ps_net_conf *conf, void *(*python)(void *)) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    ps_error e = {0};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    CHECK_EQ(0, bind(fd, (struct sockaddr *)&at, sizeof at));
+    CHECK_EQ(0, listen(fd, 1024));
+    CHECK_EQ(0, getsockname(fd, (struct sockaddr *)&at, &len));
+    net_port = ntohs(at.sin_port);
+    net_opened = net_closed = net_handed = net_frames = net_unread = 0;
+    net_over = net_asleep = false;
+    net_why[0] = 0;
+    net = ps_net_start(kit_core, conf, fd, &e);
+    CHECKF(net != NULL, "%s", e.text);
+    close(fd);
+    pthread_create(&net_python, NULL, python, NULL);
+}
+
+static CHECK_UNUSED void net_start(const ps_net_conf *conf) {
+    net_start_as(conf, net_take_all);
+}
+
+static CHECK_UNUSED void net_stop(void) {
+    atomic_store(&net_over, true);
+    pthread_join(net_python, NULL);
+    ps_net_stop(net);
+    ps_net_free(net);
+}
+
+/* Waits until it is so; false: in vain. */
+#define NET_UNTIL(claim)                                                                          \
+    do {                                                                                          \
+        int64_t end_ms_ = ps_monotonic_ms() + NET_BOUND_MS;                                       \
+        while (!(claim) && ps_monotonic_ms() < end_ms_) usleep(200);                              \
+        CHECK(claim);                                                                             \
+    } while (0)
+
+/* ---- clients ---- */
+
+typedef struct net_client {
+    int fd;
+    uint8_t *data;
+    int64_t len, room, from;
+} net_client;
+
+static CHECK_UNUSED net_client net_connect(void) {
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                             .sin_port = htons((uint16_t)net_port)};
+    struct timeval bound = {.tv_sec = NET_BOUND_MS / 1000};
+    int one = 1;
+    net_client c = {.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    setsockopt(c.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(c.fd, SOL_SOCKET, SO_RCVTIMEO, &bound, sizeof bound);
+    CHECK_EQ(0, connect(c.fd, (struct sockaddr *)&to, sizeof to));
+    return c;
+}
+
+static CHECK_UNUSED void net_write(net_client *c, const void *data, int64_t len) {
+    for (int64_t at = 0; at < len;) {
+        ssize_t got = send(c->fd, (const char *)data + at, (size_t)(len - at), MSG_NOSIGNAL);
+        if (got <= 0) return;
+        at += got;
+    }
+}
+
+static CHECK_UNUSED void net_say(net_client *c, const kit_frame *f, const void *body,
+                                 int64_t body_len) {
+    static _Thread_local uint8_t frame[1 << 16];
+    net_write(c, frame, kit_encode(f, body, body_len, frame, sizeof frame));
+}
+
+/* More of what was sent to it; false: the end. */
+static bool net_more(net_client *c) {
+    if (c->from > 0) {
+        memmove(c->data, c->data + c->from, (size_t)(c->len - c->from));
+        c->len -= c->from;
+        c->from = 0;
+    }
+    if (c->room - c->len < 1 << 16) {
+        c->room = c->room * 2 + (1 << 17);
+        c->data = realloc(c->data, (size_t)c->room);
+    }
+    ssize_t got = recv(c->fd, c->data + c->len, (size_t)(c->room - c->len), 0);
+    if (got > 0) c->len += got;
+    return got > 0;
+}
+
+/* The next answer's code, and what it is about; -1: the connection has ended. */
+static CHECK_UNUSED int net_read(net_client *c, int32_t *opaque, int64_t *body_len) {
+    uint8_t scratch[PS_HEADER_MAX];
+    ps_command answer;
+    ps_error e = {0};
+    int64_t wanted, took;
+    for (;;) {
+        took = c->len - c->from < 4
+                   ? 0
+                   : ps_command_decode(c->data + c->from, c->len - c->from, 1 << 30, scratch,
+                                       &answer, &wanted, &e);
+        if (!CHECK(took >= 0)) return -1;
+        if (took > 0) break;
+        if (!net_more(c)) return -1;
+    }
+    c->from += took;
+    if (opaque != NULL) *opaque = answer.opaque;
+    if (body_len != NULL) *body_len = answer.body.len;
+    return answer.code;
+}
+
+static CHECK_UNUSED void net_leave(net_client *c) {
+    close(c->fd);
+    free(c->data);
+}
+
+/* Without a word: its peer gets a reset. */
+static CHECK_UNUSED void net_reset(net_client *c) {
+    struct linger at_once = {1, 0};
+    setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    net_leave(c);
+}
+
+/* A pull of one message or more from `offset` on, held for so long when there is none. */
+static CHECK_UNUSED void net_pull(net_client *c, int32_t opaque, int64_t offset, int64_t hold_ms) {
+    kit_frame f;
+    kit_pull(&f, opaque, "G", "T", 0, offset, hold_ms > 0 ? 2 : 0, hold_ms);
+    net_say(c, &f, NULL, 0);
+}
+
+static CHECK_UNUSED void net_send(net_client *c, int32_t opaque, const void *body, int64_t len) {
+    kit_frame f;
+    kit_send(&f, opaque & 1, opaque, "T", 0, UNIQ);
+    net_say(c, &f, body, len);
+}
+
+#endif

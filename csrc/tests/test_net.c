@@ -1,0 +1,405 @@
+/* A network thread over real sockets: what it serves, what it hands on, its limits, and how
+ * connections end. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <signal.h>
+#include <pthread.h>
+
+#include "net_kit.h"
+
+static void open_all(const ps_net_conf *conf) {
+    ps_conf store = kit_conf();
+    kit_open(&store, 1000);
+    kit_topic("T", 4, HOT);
+    kit_subscribe("G", "T", "", 0, 0);
+    net_start(conf);
+}
+
+static void close_all(void) {
+    net_stop();
+    kit_close();
+}
+
+/* A request that only Python serves. */
+static void ask_python(net_client *c, int32_t opaque) {
+    kit_frame f;
+    kit_begin(&f, 0, 999, opaque);
+    net_say(c, &f, NULL, 0);
+}
+
+static int32_t expect(net_client *c, int code) {
+    int32_t opaque = -1;
+    CHECK_EQ(code, net_read(c, &opaque, NULL));
+    return opaque;
+}
+
+static void expect_end(net_client *c) {
+    while (net_more(c)) c->from = c->len;
+    net_leave(c);
+}
+
+/* Every link has ended, and was forgotten. */
+static void expect_none_left(int opened) {
+    NET_UNTIL(net_opened == opened && net_closed == opened);
+    NET_UNTIL(ps_net_unfinished(net) == 0);
+}
+
+/* ---- serving ---- */
+
+static void test_sends_and_pulls_are_served_without_python(void) {
+    ps_net_conf conf = net_conf();
+    open_all(&conf);
+    net_client c = net_connect();
+    for (int i = 0; i < 1000; i++) net_send(&c, i, "body", 4);
+    for (int i = 0; i < 1000; i++) CHECK_EQ(i, expect(&c, 0));
+    for (int i = 0; i < 10; i++) net_pull(&c, i, i * 32, 0);
+    for (int i = 0; i < 10; i++) CHECK_EQ(i, expect(&c, 0));
+    CHECK_EQ(0, net_frames);
+    net_leave(&c);
+    expect_none_left(1);
+    close_all();
+}
+
+static void test_what_nobody_knows_is_handed_on_in_order(void) {
+    ps_net_conf conf = net_conf();
+    open_all(&conf);
+    net_client c = net_connect();
+    for (int i = 0; i < 500; i++) ask_python(&c, i);
+    for (int i = 0; i < 500; i++) CHECK_EQ(i, expect(&c, 999));
+    CHECK_EQ(500, net_frames);
+    net_leave(&c);
+    close_all();
+}
+
+/* The second part comes when the first has been read. */
+static void test_frames_may_be_cut_at_every_byte(void) {
+    ps_net_conf conf = net_conf();
+    uint8_t frame[4096];
+    kit_frame f;
+    open_all(&conf);
+    kit_send(&f, 0, 7, "T", 0, UNIQ);
+    int64_t len = kit_encode(&f, "body", 4, frame, sizeof frame);
+    for (int64_t cut = 1; cut < len; cut++) {
+        net_client c = net_connect();
+        net_write(&c, frame, cut);
+        NET_UNTIL(ps_net_unfinished(net) > 0);
+        net_write(&c, frame + cut, len - cut);
+        CHECK_EQ(7, expect(&c, 0));
+        net_leave(&c);
+        NET_UNTIL(ps_net_unfinished(net) == 0);
+    }
+    expect_none_left((int)len - 1);
+    close_all();
+}
+
+static void test_other_protocols_are_handed_over_with_all_they_said(void) {
+    ps_net_conf conf = net_conf();
+    static const char *const first[] = {"\x16\x03\x01", "PROXY TCP4 ", "PRI * HTTP/2.0"};
+    open_all(&conf);
+    for (size_t i = 0; i < sizeof first / sizeof *first; i++) {
+        net_client c = net_connect();
+        net_write(&c, first[i], (int64_t)strlen(first[i]));
+        CHECK(net_more(&c) && c.len == 5 && memcmp(c.data, "yours", 5) == 0);
+        net_leave(&c);
+    }
+    CHECK_EQ(3, net_handed);
+    CHECK_EQ(0, net_opened);
+    close_all();
+}
+
+/* ---- held pulls ---- */
+
+static void test_a_held_pull_is_woken_by_a_send_and_ended_by_its_time(void) {
+    ps_net_conf conf = net_conf();
+    open_all(&conf);
+    net_client reader = net_connect(), writer = net_connect();
+    ps_core_totals totals;
+    net_pull(&reader, 1, 0, 60000);
+    do ps_core_get_totals(kit_core, &totals);
+    while (totals.held == 0);
+    net_send(&writer, 2, "body", 4);
+    CHECK_EQ(1, expect(&reader, 0));
+    CHECK_EQ(2, expect(&writer, 0));
+    net_pull(&reader, 3, 1, 30);
+    CHECK_EQ(3, expect(&reader, PS_CODE_PULL_NOT_FOUND));
+    net_pull(&reader, 4, 1, 60000);
+    do ps_core_get_totals(kit_core, &totals);
+    while (totals.held == 0);
+    ps_net_look(net, 1);
+    CHECK_EQ(4, expect(&reader, PS_CODE_PULL_NOT_FOUND));
+    CHECK_EQ(0, net_frames);
+    net_leave(&reader);
+    net_leave(&writer);
+    close_all();
+}
+
+/* ---- limits ---- */
+
+/* Large answers of one read, which the peer takes only later, and then there is nothing more to
+ * read from it: what was held back goes on all the same. */
+static void test_a_slow_reader_gets_every_answer(void) {
+    ps_net_conf conf = net_conf();
+    static uint8_t body[60000];
+    int64_t len;
+    open_all(&conf);
+    net_client c = net_connect();
+    for (int i = 0; i < 8; i++) {
+        net_send(&c, i, body, sizeof body);
+        expect(&c, 0);
+    }
+    enum { PULLS = 200 };
+    for (int i = 0; i < PULLS; i++) net_pull(&c, i, 0, 0);
+    NET_UNTIL(net_unread > 0);
+    for (int i = 0; i < PULLS; i++) {
+        int32_t opaque = -1;
+        if (!CHECK_EQ(0, net_read(&c, &opaque, &len))) break;
+        CHECK(opaque == i && len > (int64_t)sizeof body);
+    }
+    net_leave(&c);
+    expect_none_left(1);
+    close_all();
+}
+
+static void test_one_that_never_reads_is_closed(void) {
+    ps_net_conf conf = net_conf();
+    conf.write_high = 8 << 20;
+    conf.unsent_max = 2 << 20;
+    static uint8_t body[60000];
+    open_all(&conf);
+    net_client c = net_connect();
+    for (int i = 0; i < 8; i++) {
+        net_send(&c, i, body, sizeof body);
+        expect(&c, 0);
+    }
+    for (int i = 0; i < 2000 && net_closed == 0; i++) net_pull(&c, i, 0, 0);
+    NET_UNTIL(net_closed == 1);
+    CHECK(strcmp(net_why, "responses not read by the client") == 0);
+    expect_end(&c);
+    close_all();
+}
+
+/* Python does nothing: the thread reads no more than it may queue, and one read. */
+static void test_frames_that_wait_for_python_are_bounded(void) {
+    enum { MAX = 100, ASKED = 20000 };
+    ps_net_conf conf = net_conf();
+    conf.queued_max = MAX;
+    open_all(&conf);
+    atomic_store(&net_asleep, true);
+    net_client c = net_connect();
+    pid_t child = fork();
+    if (child == 0) { /* it blocks */
+        for (int i = 0; i < ASKED; i++) ask_python(&c, i);
+        _exit(0);
+    }
+    usleep(20000);
+    atomic_store(&net_asleep, false);
+    for (int i = 0; i < ASKED; i++) CHECK_EQ(i, expect(&c, 999));
+    CHECK_EQ(ASKED, net_frames);
+    net_leave(&c);
+    close_all();
+}
+
+static void test_the_largest_unfinished_frame_gives_way(void) {
+    ps_net_conf conf = net_conf();
+    conf.unfinished_max = 3 << 20;
+    static uint8_t part[2 << 20];
+    open_all(&conf);
+    be32_put(part, 8 << 20);
+    net_client small = net_connect(), large = net_connect();
+    net_write(&small, part, 100 << 10);
+    NET_UNTIL(ps_net_unfinished(net) >= 100 << 10);
+    net_write(&large, part, sizeof part);
+    NET_UNTIL(net_closed == 1);
+    CHECK(strstr(net_why, "maxUnfinishedBytes") != NULL);
+    expect_end(&large);
+    CHECK(ps_net_unfinished(net) >= 100 << 10);
+    net_leave(&small);
+    expect_none_left(2);
+    close_all();
+}
+
+static void test_one_too_many_is_handed_over(void) {
+    ps_net_conf conf = net_conf();
+    conf.links_max = 2;
+    open_all(&conf);
+    net_client a = net_connect(), b = net_connect();
+    ask_python(&a, 1);
+    ask_python(&b, 1);
+    expect(&a, 999);
+    expect(&b, 999);
+    net_client c = net_connect();
+    NET_UNTIL(net_handed == 1);
+    expect_end(&c);
+    net_leave(&a);
+    NET_UNTIL(net_closed == 1);
+    net_client d = net_connect();
+    ask_python(&d, 4);
+    CHECK_EQ(4, expect(&d, 999));
+    net_leave(&b);
+    net_leave(&d);
+    close_all();
+}
+
+static void test_an_idle_one_is_closed(void) {
+    ps_net_conf conf = net_conf();
+    conf.idle_ms = 50;
+    open_all(&conf);
+    net_client used = net_connect(), silent = net_connect();
+    ask_python(&used, 1);
+    expect(&used, 999);
+    expect_end(&used);
+    expect_end(&silent);
+    NET_UNTIL(net_closed == 1);
+    CHECK(strcmp(net_why, "idle") == 0);
+    close_all();
+}
+
+static void test_a_frame_of_false_length_ends_the_connection(void) {
+    ps_net_conf conf = net_conf();
+    static const uint8_t too_long[] = {0, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0};
+    static const uint8_t no_header[] = {0, 0, 0, 4, 0, 0xFF, 0xFF, 0xFF};
+    open_all(&conf);
+    net_client a = net_connect(), b = net_connect();
+    net_write(&b, no_header, sizeof no_header);
+    expect_end(&b);
+    net_write(&a, too_long, sizeof too_long);
+    expect_end(&a);
+    expect_none_left(2);
+    close_all();
+}
+
+/* ---- how connections end ---- */
+
+static void leave_at(int step, bool reset) {
+    net_client c = net_connect();
+    uint8_t frame[4096];
+    kit_frame f;
+    kit_send(&f, 0, 1, "T", 0, UNIQ);
+    int64_t len = kit_encode(&f, "body", 4, frame, sizeof frame);
+    if (step == 1) net_write(&c, frame, 1);
+    if (step == 2) net_write(&c, frame, len / 2);
+    if (step == 3) net_write(&c, frame, len);
+    if (step == 4) ask_python(&c, 1);
+    if (step == 5) net_pull(&c, 1, 1 << 30, 60000);
+    if (step == 6) net_pull(&c, 1, 0, 60000);
+    if (step == 7) {
+        ask_python(&c, 1);
+        expect(&c, 999);
+        net_write(&c, frame, len / 3);
+    }
+    if (step == 8) net_write(&c, "PROXY", 5);
+    if (reset)
+        net_reset(&c);
+    else
+        net_leave(&c);
+}
+
+static void test_peers_may_leave_at_every_step(void) {
+    ps_net_conf conf = net_conf();
+    open_all(&conf);
+    for (int i = 0; i < 500; i++) leave_at((int)check_below(9), check_below(2) == 0);
+    net_client c = net_connect();
+    ask_python(&c, 1);
+    CHECK_EQ(1, expect(&c, 999));
+    net_leave(&c);
+    NET_UNTIL(net_opened == net_closed && net_opened > 0);
+    NET_UNTIL(ps_net_unfinished(net) == 0);
+    close_all();
+}
+
+static int count_entries(const char *folder) {
+    int count = 0;
+    DIR *d = opendir(folder);
+    for (struct dirent *each; (each = readdir(d)) != NULL;) count++;
+    closedir(d);
+    return count;
+}
+
+/* With all that may be under way. */
+static void start_and_stop(bool asleep) {
+    ps_net_conf conf = net_conf();
+    net_start(&conf);
+    net_client c = net_connect(), half = net_connect();
+    atomic_store(&net_asleep, asleep);
+    net_send(&c, 1, "body", 4);
+    expect(&c, 0);
+    net_write(&half, "\0\0", 2);
+    ask_python(&c, 2);
+    net_pull(&c, 3, 1 << 30, 60000);
+    net_stop();
+    net_leave(&c);
+    net_leave(&half);
+}
+
+/* The sanitizer counts the bytes. */
+static void test_stops_leave_no_thread_and_no_descriptor(void) {
+    ps_conf store = kit_conf();
+    kit_open(&store, 1000);
+    kit_topic("T", 4, HOT);
+    kit_subscribe("G", "T", "", 0, 0);
+    start_and_stop(false); /* the store opens its files */
+    int fds = count_entries("/proc/self/fd"), threads = count_entries("/proc/self/task");
+    for (int i = 0; i < 200; i++) start_and_stop(i % 2 == 0);
+    NET_UNTIL(count_entries("/proc/self/fd") == fds);
+    NET_UNTIL(count_entries("/proc/self/task") == threads);
+    kit_close();
+}
+
+/* Its name is for `top -H`; signals are for the threads of the program. */
+static void test_the_thread_is_named_and_takes_no_signals(void) {
+    ps_net_conf conf = net_conf();
+    open_all(&conf);
+    bool found = false;
+    DIR *d = opendir("/proc/self/task");
+    for (struct dirent *each; (each = readdir(d)) != NULL;) {
+        char path[400], line[256], name[64] = "";
+        unsigned long long blocked = 0;
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", each->d_name);
+        FILE *f = fopen(path, "r");
+        if (f == NULL) continue;
+        while (fgets(line, sizeof line, f) != NULL) {
+            sscanf(line, "Name: %63s", name);
+            sscanf(line, "SigBlk: %llx", &blocked);
+        }
+        fclose(f);
+        if (strcmp(name, "rmq-net-1") != 0) continue;
+        found = true;
+        CHECK(blocked >> (SIGINT - 1) & 1 && blocked >> (SIGTERM - 1) & 1);
+    }
+    closedir(d);
+    CHECK(found);
+    close_all();
+}
+
+/* PS_ONLY: a part of the name of those that are run. */
+#define RUN(test)                                                                                  \
+    do {                                                                                           \
+        if (getenv("PS_ONLY") != NULL && strstr(#test, getenv("PS_ONLY")) == NULL) break;          \
+        if (getenv("PS_SAY") != NULL) puts(#test);                                                 \
+        test();                                                                                    \
+    } while (0)
+
+int main(void) {
+    check_begin();
+    char *base = check_folder();
+    snprintf(kit_root, sizeof kit_root, "%s/store", base);
+    RUN(test_sends_and_pulls_are_served_without_python);
+    RUN(test_what_nobody_knows_is_handed_on_in_order);
+    RUN(test_frames_may_be_cut_at_every_byte);
+    RUN(test_other_protocols_are_handed_over_with_all_they_said);
+    RUN(test_a_held_pull_is_woken_by_a_send_and_ended_by_its_time);
+    RUN(test_a_slow_reader_gets_every_answer);
+    RUN(test_one_that_never_reads_is_closed);
+    RUN(test_frames_that_wait_for_python_are_bounded);
+    RUN(test_the_largest_unfinished_frame_gives_way);
+    RUN(test_one_too_many_is_handed_over);
+    RUN(test_an_idle_one_is_closed);
+    RUN(test_a_frame_of_false_length_ends_the_connection);
+    RUN(test_peers_may_leave_at_every_step);
+    RUN(test_stops_leave_no_thread_and_no_descriptor);
+    RUN(test_the_thread_is_named_and_takes_no_signals);
+    check_remove(base);
+    free(base);
+    free(kit_handed);
+    return check_end("test_net");
+}

@@ -1,0 +1,250 @@
+"""What the network threads of a broker serve without the interpreter, and what waits for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from fakes import beat, send_command
+from popping import Popper, records
+from waiting import BOUND_S
+
+from broker.remoting import codec
+from broker.remoting.codes import RequestCode as Code
+from broker.remoting.command import Command, texts
+
+ROOT = Path(__file__).resolve().parents[2]
+#: How many of each are asked while the interpreter is held.
+SENDS, POPS, ENDS, COMMITS = 10_000, 1_000, 1_000, 1_000
+#: Messages that are there before.
+WARM = 2
+
+#: A broker whose process reads one byte of its standard input in a C function that keeps the
+#: interpreter's lock (ctypes.PyDLL does not release it): no Python runs there until it has come.
+HELD = """
+import ctypes, os, sys, threading
+from broker.broker import Broker
+
+def main():
+    with Broker(sys.argv[1], listenPort=0, brokerName="DEFAULT_BROKER") as broker:
+        services = broker.services
+        broker.create_topic("T", queues=1)
+        print(broker.port, flush=True)
+        libc, byte = ctypes.PyDLL(None), ctypes.create_string_buffer(1)
+        while sys.stdin.buffer.raw.read(1) == b"h":
+            print("held", flush=True)
+            libc.read(0, byte, 1)
+            print("free", flush=True)
+
+main()
+"""
+
+
+class Client:
+    """A blocking socket that asks many things at once."""
+
+    def __init__(self, port):
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=BOUND_S)
+        self._left = b""
+
+    def ask_all(self, commands, at_once=200):
+        """The answers, by opaque, in the order of the commands."""
+        found = []
+        for begin in range(0, len(commands), at_once):
+            part = commands[begin : begin + at_once]
+            for number, command in enumerate(part):
+                command.opaque = number
+            self.sock.sendall(b"".join(map(codec.encode, part)))
+            answers = [self.answer() for _ in part]
+            found += sorted(answers, key=lambda answer: answer.opaque)
+        return found
+
+    def ask(self, command):
+        return self.ask_all([command])[0]
+
+    def answer(self):
+        """The next; what the broker asks is passed over."""
+        while not (got := self._command()).is_response:
+            pass
+        return got
+
+    def _command(self):
+        while len(self._left) < 4 or len(self._left) < self._size():
+            got = self.sock.recv(1 << 18)
+            assert got, "the broker has closed the connection"
+            self._left += got
+        frame, self._left = self._left[: self._size()], self._left[self._size() :]
+        return codec.decode(frame)
+
+    def _size(self):
+        return 4 + struct.unpack_from(">i", self._left)[0]
+
+    def is_answered(self):
+        """Whether anything has come that was not read."""
+        self.sock.setblocking(False)
+        try:
+            return bool(self._left or self.sock.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return False
+        finally:
+            self.sock.settimeout(BOUND_S)
+
+    def close(self):
+        self.sock.close()
+
+
+class HeldBroker:
+    def __init__(self, process):
+        self.process = process
+        self.port = int(process.stdout.readline())
+
+    def _say(self, byte, expected):
+        self.process.stdin.write(byte)
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == expected
+
+    def hold(self):
+        """From now on no Python runs in the broker's process."""
+        self._say(b"h", b"held\n")
+
+    def let_go(self):
+        self._say(b"x", b"free\n")
+
+
+@contextmanager
+def broker_process(path):
+    words = [sys.executable, "-c", HELD, str(path)]
+    with subprocess.Popen(
+        words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    ) as process:
+        try:
+            yield HeldBroker(process)
+            process.stdin.close()
+            assert process.wait(BOUND_S) == 0
+        finally:
+            process.kill()
+
+
+# ---- what is asked ----
+
+
+def heartbeat(group="g"):
+    return Command(Code.HEART_BEAT, {}, json.dumps(beat(group=group, topics=("T",))).encode())
+
+
+def send(number, **more):
+    given = {"UNIQ_KEY": f"{number:032X}", "WAIT": "true"} | more
+    return send_command("T", b"message %d" % number, properties=given, f=4 if more else 0)
+
+
+def pull(offset, committed):
+    commit, subscription = 1, 4
+    ext = {
+        "consumerGroup": "g", "topic": "T", "queueId": 0, "queueOffset": offset, "maxMsgNums": 32,
+        "sysFlag": commit | subscription, "commitOffset": committed, "suspendTimeoutMillis": 0,
+        "subscription": "*", "subVersion": 0, "expressionType": "TAG",
+    }  # fmt: skip
+    return Command(Code.PULL_MESSAGE, texts(ext))
+
+
+def pop():
+    ext = {
+        "consumerGroup": "poppers", "topic": "T", "queueId": 0, "maxMsgNums": 32,
+        "invisibleTime": 3_600_000, "pollTime": 0, "bornTime": time.time_ns() // 1_000_000 + 60_000,
+        "initMode": 0, "exp": "*", "expType": "TAG", "order": "false",
+    }  # fmt: skip
+    return Command(Code.POP_MESSAGE, texts(ext))
+
+
+def acknowledge(handle):
+    ext = {
+        "consumerGroup": "poppers", "topic": "T", "queueId": handle.queue,
+        "offset": handle.offset, "extraInfo": handle.text,
+    }  # fmt: skip
+    return Command(Code.ACK_MESSAGE, texts(ext))
+
+
+def end(half, how):
+    ext = {
+        "producerGroup": "makers", "tranStateTableOffset": half.ext["queueOffset"],
+        "commitLogOffset": int(half.ext["msgId"][-16:], 16), "commitOrRollback": how,
+        "fromTransactionCheck": False, "msgId": "x",
+    }  # fmt: skip
+    return Command(Code.END_TRANSACTION, texts(ext))
+
+
+def commit(offset):
+    ext = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": offset}
+    return Command(Code.UPDATE_CONSUMER_OFFSET, texts(ext))
+
+
+def committed():
+    ext = {"consumerGroup": "g", "topic": "T", "queueId": 0}
+    return Command(Code.QUERY_CONSUMER_OFFSET, texts(ext))
+
+
+def good(answers):
+    wrong = [a for a in answers if a.code]
+    assert not wrong, (len(wrong), wrong[0].code, wrong[0].remark)
+    return answers
+
+
+def pull_all(client, wanted):
+    """Bodies from offset 0 on; each pull commits where the one before it ended."""
+    offset, bodies = 0, []
+    while len(bodies) < wanted:
+        (answer,) = good([client.ask(pull(offset, offset))])
+        bodies += [body for _, body, *_ in records(answer.body)]
+        offset = int(answer.ext["nextBeginOffset"])
+    return bodies
+
+
+def pop_all(client, wanted):
+    handles = []
+    while len(handles) < wanted:
+        (answer,) = good([client.ask(pop())])
+        handles += [handle for handle, *_ in Popper.handles_of(answer, group="poppers")]
+    return handles
+
+
+def warm(client):
+    """Tables of the core get their rows with the first request of each kind, which Python sees."""
+    good(client.ask_all([heartbeat(), heartbeat("poppers")]))
+    good(client.ask_all([send(0)]))
+    half = client.ask(send(1, TRAN_MSG="true", PGROUP="makers"))
+    good([half, client.ask(end(half, 8))])
+    good([client.ask(pull(0, 0))])
+    (handle, *_) = pop_all(client, 1)
+    good([client.ask(acknowledge(handle))])
+
+
+def test_messages_pass_while_the_interpreter_is_held(tmp_path):
+    """No request that only Python can serve is answered meanwhile: it really is held."""
+    with broker_process(tmp_path / "s") as broker:
+        client, other = Client(broker.port), Client(broker.port)
+        warm(client)
+        other.ask(heartbeat())
+        broker.hold()
+        other.sock.sendall(codec.encode(committed()))
+
+        good(client.ask_all([send(n) for n in range(SENDS)]))
+        bodies = pull_all(client, WARM + SENDS)[WARM:]
+        assert bodies == [b"message %d" % n for n in range(SENDS)]
+        good(client.ask_all([acknowledge(h) for h in pop_all(client, POPS)[:POPS]]))
+        halves = good(client.ask_all([send(n, TRAN_MSG="true", PGROUP="makers")
+                                      for n in range(ENDS)]))  # fmt: skip
+        good(client.ask_all([end(half, 8 if n % 2 else 12) for n, half in enumerate(halves)]))
+        good(client.ask_all([commit(n) for n in range(COMMITS)]))
+
+        assert not other.is_answered()
+        broker.let_go()
+        assert other.answer().ext["offset"] == str(COMMITS - 1)
+        client.close(), other.close()
