@@ -89,7 +89,9 @@ class Listeners:
     ) -> None:
         """Raises: OSError, and BadArgument for settings of gRPC that cannot be used, or without the
         extra ``grpc``."""
-        self.main = await self._serve(main, self._handlers, self._core.framer, undo, core=self._core)
+        self.main = await self._serve(
+            main, self._handlers, self._core.framer, undo, core=self._core
+        )
         if vip is not None:
             sending = {c: each for c, each in self._handlers.items() if c not in _NOT_ON_VIP}
             await self._serve(vip, sending, self._core.framer_without_pulls, undo)

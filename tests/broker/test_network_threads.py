@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import struct
 import subprocess
@@ -12,7 +11,6 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from fakes import beat, send_command
 from popping import Popper, records
 from waiting import BOUND_S
