@@ -95,7 +95,8 @@ void ps_link_enqueue(ps_link *link) {
 void ps_link_end(ps_link *link, const char *why) {
     if (link->lk_fd < 0) return;
     leave_ready(link);
-    epoll_ctl(link->lk_net->nt_epoll, EPOLL_CTL_DEL, link->lk_fd, NULL); /* a copy may be Python's */
+    /* Python may have a copy of the descriptor. */
+    epoll_ctl(link->lk_net->nt_epoll, EPOLL_CTL_DEL, link->lk_fd, NULL);
     close(link->lk_fd);
     link->lk_fd = -1;
     weigh(link);

@@ -1,6 +1,6 @@
 /* Network threads of a broker: they accept connections, read and write them, and have the core
  * (remoting/) serve what it can, without Python and its lock. What needs Python goes up as events,
- * and comes back as bytes to write. docs/locking.md, docs/adr/014-network-threads.md.
+ * and comes back as bytes to write. docs/locking.md, docs/adr/008-network-threads.md.
  *
  * One thread owns a connection, a *link*, for life. Connections that do not begin with a frame of
  * the remoting protocol in plain text (TLS, a PROXY header, HTTP/2) are handed to Python as they

@@ -121,7 +121,7 @@ struct ps_conn {
     ps_buffer co_props;  /* properties as stored; then the offset message ids of the answer */    \
     ps_buffer co_places; /* physical offsets of a batch */                                        \
     ps_buffer co_handle; /* of the timer that was put last */                                     \
-    ps_buffer co_pop_text, co_pop_body, co_pop_seen; /* what a pop has found, as it is told */    \
+    ps_buffer co_pop_text, co_pop_body, co_pop_seen; /* what a pop has found, as answered */      \
     ps_command *co_open; /* the send that ps_conn_read_send has read; NULL: none was yet */       \
     const uint8_t *co_open_frame; /* which, until the next call; NULL: none */                    \
     ps_send co_open_send;                                                                         \

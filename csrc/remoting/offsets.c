@@ -1,5 +1,5 @@
-/* UPDATE_CONSUMER_OFFSET of a group that is subscribed, when the tables say all of it; every refusal
- * is the broker's. docs/internals/wire.md#offsets; upstream ConsumerManageProcessor. */
+/* UPDATE_CONSUMER_OFFSET of a group that is subscribed, when the tables say all of it; every
+ * refusal is the broker's. docs/internals/wire.md#offsets; upstream ConsumerManageProcessor. */
 #include <string.h>
 
 #include "remoting/core.h"

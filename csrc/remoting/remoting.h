@@ -2,8 +2,9 @@
  * plain sends and pulls against the store and against tables that the broker publishes; every other
  * frame is handed on. docs/internals/wire.md#sending, docs/internals/wire.md#pull.
  *
- * Everything here belongs to one thread, the event loop's, except that the store's dispatcher
- * and its flusher write to the eventfd. */
+ * One caller at a time is in it: the event loop, or a network thread (net/). Each function holds a
+ * lock, and what it leaves for its caller is good until the same caller calls again: guard.h. The
+ * store's dispatcher and its flusher write to the eventfd. */
 #ifndef PS_REMOTING_H
 #define PS_REMOTING_H
 

@@ -29,6 +29,7 @@ FLOOR = {
     "derive": 3,
     "scan": 4,
     "remoting": 4,
+    "net": 5,
 }
 
 _INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
