@@ -26,6 +26,8 @@ from pathlib import Path
 from benches import harness
 from benches.harness import ROOT, Row
 from benches.sends import frame
+from broker.remoting import codec
+from broker.remoting.command import Command
 
 IN_FLIGHT = (64, 1)
 COMPUTING = (0, 1, 2)
@@ -93,6 +95,18 @@ def run(sock: socket.socket, frames: list[bytes], in_flight: int, seconds: float
     return took
 
 
+def stored(sock: socket.socket) -> int:
+    """Messages of the topic, as the broker counts them."""
+    count = 0
+    for queue in range(4):
+        ext = {"topic": "orders", "queueId": str(queue)}
+        sock.sendall(codec.encode(Command(30, ext)))
+        said = codec.decode(sock.recv(1 << 16))
+        assert said.code == 0, said.remark
+        count += int(said.ext["offset"])
+    return count
+
+
 def measure(tree: Path, computing: int, seconds: float) -> dict[int, tuple[float, float]]:
     """By messages in flight: messages a second, and ms that the slowest percent took at least."""
     found = {}
@@ -102,12 +116,14 @@ def measure(tree: Path, computing: int, seconds: float) -> dict[int, tuple[float
         socket.create_connection(("127.0.0.1", port), timeout=60) as sock,
     ):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        run(sock, frames, 64, 0.2)
+        count = len(run(sock, frames, 64, 0.2))
         for in_flight in IN_FLIGHT:
             began = time.perf_counter()
             took = sorted(run(sock, frames, in_flight, seconds))
             rate = len(took) / (time.perf_counter() - began)
+            count += len(took)
             found[in_flight] = rate, took[len(took) * 99 // 100] * 1000
+        assert stored(sock) == count, "not every message that was answered is stored"
     return found
 
 

@@ -15,6 +15,7 @@ from fakes import beat, send_command
 from popping import Popper, records
 from waiting import BOUND_S
 
+from broker.broker import Broker
 from broker.remoting import codec
 from broker.remoting.codes import RequestCode as Code
 from broker.remoting.command import Command, texts
@@ -28,12 +29,12 @@ WARM = 2
 #: A broker whose process reads one byte of its standard input in a C function that keeps the
 #: interpreter's lock (ctypes.PyDLL does not release it): no Python runs there until it has come.
 HELD = """
-import ctypes, os, sys, threading
+import ctypes, json, sys
 from broker.broker import Broker
 
 def main():
-    with Broker(sys.argv[1], listenPort=0, brokerName="DEFAULT_BROKER") as broker:
-        services = broker.services
+    settings = json.loads(sys.argv[2])
+    with Broker(sys.argv[1], listenPort=0, brokerName="DEFAULT_BROKER", **settings) as broker:
         broker.create_topic("T", queues=1)
         print(broker.port, flush=True)
         libc, byte = ctypes.PyDLL(None), ctypes.create_string_buffer(1)
@@ -118,8 +119,8 @@ class HeldBroker:
 
 
 @contextmanager
-def broker_process(path):
-    words = [sys.executable, "-c", HELD, str(path)]
+def broker_process(path, **settings):
+    words = [sys.executable, "-c", HELD, str(path), json.dumps(settings)]
     with subprocess.Popen(
         words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
     ) as process:
@@ -143,11 +144,12 @@ def send(number, **more):
     return send_command("T", b"message %d" % number, properties=given, f=4 if more else 0)
 
 
-def pull(offset, committed):
-    commit, subscription = 1, 4
+def pull(offset, committed, hold_ms=0):
+    commit, suspend, subscription = 1, 2 if hold_ms else 0, 4
     ext = {
         "consumerGroup": "g", "topic": "T", "queueId": 0, "queueOffset": offset, "maxMsgNums": 32,
-        "sysFlag": commit | subscription, "commitOffset": committed, "suspendTimeoutMillis": 0,
+        "sysFlag": commit | suspend | subscription, "commitOffset": committed,
+        "suspendTimeoutMillis": hold_ms,
         "subscription": "*", "subVersion": 0, "expressionType": "TAG",
     }  # fmt: skip
     return Command(Code.PULL_MESSAGE, texts(ext))
@@ -246,3 +248,53 @@ def test_messages_pass_while_the_interpreter_is_held(tmp_path):
         broker.let_go()
         assert other.answer().ext["offset"] == str(COMMITS - 1)
         client.close(), other.close()
+
+
+def test_who_waits_is_answered_while_the_interpreter_is_held(tmp_path):
+    """Held pulls by a message or when their time is over; sends, pops and acknowledgements when the
+    log is on the disk."""
+    with broker_process(tmp_path / "s", flushDiskType="SYNC_FLUSH") as broker:
+        client, reader, late = (Client(broker.port) for _ in range(3))
+        warm(client)
+        broker.hold()
+        reader.sock.sendall(codec.encode(pull(WARM, WARM, hold_ms=3_600_000)))
+        (answer,) = late.ask_all([pull(WARM, WARM, hold_ms=50)])
+        assert answer.code == 19
+        good(client.ask_all([send(n) for n in range(100)], at_once=10))
+        (answer,) = good([reader.answer()])
+        assert records(answer.body)[0][1] == b"message 0"
+        handles = pop_all(client, 50)
+        good(client.ask_all([acknowledge(h) for h in handles]))
+        broker.let_go()
+        for each in (client, reader, late):
+            each.close()
+
+
+def tasks():
+    """Names of this process's threads."""
+    return sorted(path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
+
+
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_starts_and_stops_leave_no_thread_and_no_descriptor(tmp_path, small):
+    """With connections that are in the middle of something."""
+
+    def once(number):
+        with Broker(tmp_path / f"s{number}", listenPort=0, drain_s=0.0, **small) as broker:
+            broker.create_topic("T", queues=1)
+            assert "rmq-net-1\n" in tasks()
+            client, other = Client(broker.port), Client(broker.port)
+            good(client.ask_all([send(0)]))
+            other.sock.sendall(codec.encode(send(1))[:50])
+            client.sock.sendall(codec.encode(pull(1, 1, hold_ms=60_000)))
+        client.close(), other.close()
+
+    once(0)
+    before = descriptors()
+    for number in range(1, 21):
+        once(number)
+    assert descriptors() == before
+    assert "rmq-net-1\n" not in tasks()
