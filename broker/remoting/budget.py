@@ -51,7 +51,7 @@ class Threads(Protocol):
 class Budget:
     """Of one loop. Everything happens on its thread."""
 
-    __slots__ = ("__weakref__", "_held", "_loop", "_own", "_threads", "limit")
+    __slots__ = ("__weakref__", "_held", "_limit", "_loop", "_own", "_threads")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -60,8 +60,7 @@ class Budget:
         #: Bytes of all of them.
         self._own = 0
         self._threads: list[Threads] = []
-        #: Of the server that was started last.
-        self.limit = UNFINISHED_MAX
+        self._limit = UNFINISHED_MAX
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> Budget:
@@ -69,6 +68,16 @@ class Budget:
         if found is None:
             found = _of_loops[loop] = cls(loop)
         return found
+
+    @property
+    def limit(self) -> int:
+        """Bytes; as the server says that was started last."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, size: int) -> None:
+        self._limit = size
+        self._leave_the_rest()
 
     @property
     def held(self) -> int:

@@ -65,7 +65,7 @@ void ps_link_free(ps_link *link) {
 }
 
 /* Counts what it holds: part of a frame, what its peer has not read, what waits for Python. */
-static void weigh(ps_link *link) {
+static void weigh_link(ps_link *link) {
     int64_t unsent = link->lk_out.len - link->lk_out_from;
     int64_t now = link->lk_fd < 0 ? 0 : link->lk_part + (unsent > UNREAD_MIN ? unsent : 0) +
                                             link->lk_queued_bytes;
@@ -99,7 +99,7 @@ void ps_link_end(ps_link *link, const char *why) {
     epoll_ctl(link->lk_net->nt_epoll, EPOLL_CTL_DEL, link->lk_fd, NULL);
     close(link->lk_fd);
     link->lk_fd = -1;
-    weigh(link);
+    weigh_link(link);
     link->lk_net->nt_count--;
     if (!link->lk_told) {
         ps_link_free(link);
@@ -134,7 +134,7 @@ static void tell_unread(ps_link *link, bool unread) {
 }
 
 static void look_at_unsent(ps_link *link) {
-    weigh(link);
+    weigh_link(link);
     const ps_net_conf *conf = &link->lk_net->nt_conf;
     int64_t unsent = link->lk_out.len - link->lk_out_from;
     bool unread = link->lk_held & PS_HELD_UNREAD;
@@ -303,8 +303,9 @@ static ps_link *largest_of(ps_net *net) {
 void ps_link_keep_budget(ps_net *net) {
     int64_t limit = net->nt_unfinished_max;
     if (net->nt_unfinished <= limit) return;
+    /* Python may have taken frames meanwhile. */
     for (int32_t i = 0; i < net->nt_slots; i++)
-        if (net->nt_links[i] != NULL) weigh(net->nt_links[i]); /* Python may have taken frames */
+        if (net->nt_links[i] != NULL) weigh_link(net->nt_links[i]);
     if (net->nt_unfinished <= limit) return;
     while (net->nt_unfinished > limit - limit / FREE) {
         ps_link *largest = largest_of(net);
@@ -378,7 +379,7 @@ void ps_link_readable(ps_link *link) {
     if (step.out_len > 0) ps_link_send(link, step.out, step.out_len);
     if (code < 0) ps_link_end(link, e.text);
     if (link->lk_fd < 0) return;
-    weigh(link);
+    weigh_link(link);
     link->lk_heavy = step.more || ps_monotonic_ns() - began > HEAVY_NS;
     if (link->lk_more && link->lk_held == 0) ps_link_enqueue(link);
     ps_link_watch(link);

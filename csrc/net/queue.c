@@ -17,7 +17,7 @@ void *ps_queue_add(ps_queue_of *q, size_t size) {
     return (char *)q->items + (size_t)q->count++ * size;
 }
 
-static void wake(int fd) {
+static void wake_fd(int fd) {
     uint64_t one = 1;
     if (write(fd, &one, sizeof one) < 0) return; /* full: it is readable in any case */
 }
@@ -46,7 +46,7 @@ bool ps_net_tell(ps_net *net, const ps_net_event *event) {
 void ps_net_told(ps_net *net) {
     if (net->nt_quiet) return;
     net->nt_quiet = true;
-    wake(net->nt_told);
+    wake_fd(net->nt_told);
 }
 
 void ps_net_free_events(ps_queue_of *q, int64_t from) {
@@ -104,7 +104,7 @@ void ps_net_ask_for(ps_net *net, const ps_net_ask *ask) {
     if (to != NULL) *to = *ask;
     pthread_mutex_unlock(&net->nt_lock);
     if (to == NULL) free(ask->data); /* without memory for a few words nothing else goes on, too */
-    if (first) wake(net->nt_wake);
+    if (first) wake_fd(net->nt_wake);
 }
 
 int64_t ps_net_take_asks(ps_net *net, ps_queue_of *out) {

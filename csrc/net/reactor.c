@@ -128,7 +128,7 @@ static void begin_to_close(ps_link *link, bool now) {
 }
 
 /* It may have whole frames that waited, and those that the socket has. */
-static void release(ps_link *link, int32_t why) {
+static void release_link(ps_link *link, int32_t why) {
     link->lk_held &= ~why;
     if (link->lk_fd < 0) return;
     if (link->lk_held == 0 && link->lk_more) ps_link_enqueue(link);
@@ -146,14 +146,14 @@ static void do_ask(ps_net *net, const ps_net_ask *ask) {
         break;
     case PS_ASK_READING:
         if (ask->on) {
-            release(link, PS_HELD_PYTHON);
+            release_link(link, PS_HELD_PYTHON);
         } else if (link->lk_fd >= 0) {
             link->lk_held |= PS_HELD_PYTHON;
             ps_link_watch(link);
         }
         break;
     case PS_ASK_TAKEN:
-        release(link, PS_HELD_QUEUED);
+        release_link(link, PS_HELD_QUEUED);
         break;
     case PS_ASK_CLOSE:
         begin_to_close(link, ask->on);
@@ -196,7 +196,7 @@ static void serve_line(ps_net *net) {
     }
 }
 
-static void sweep(ps_net *net, int64_t now) {
+static void sweep_links(ps_net *net, int64_t now) {
     const ps_net_conf *conf = &net->nt_conf;
     net->nt_swept_ms = now;
     for (int32_t i = 0; i < net->nt_slots; i++) {
@@ -242,7 +242,7 @@ static void take_event(ps_net *net, const struct epoll_event *event, ps_queue_of
     }
 }
 
-static void *run(void *arg) {
+static void *run_thread(void *arg) {
     ps_net *net = arg;
     struct epoll_event events[BATCH];
     ps_queue_of asks = {0};
@@ -262,7 +262,7 @@ static void *run(void *arg) {
         ps_link_keep_budget(net);
         int64_t now = ps_monotonic_ms();
         if (net->nt_look || (net->nt_look_ms >= 0 && net->nt_look_ms <= now)) answer_held(net);
-        if (now - net->nt_swept_ms >= SWEEP_MS) sweep(net, now);
+        if (now - net->nt_swept_ms >= SWEEP_MS) sweep_links(net, now);
         ps_net_told(net);
     }
     free(asks.items);
@@ -306,7 +306,7 @@ static int start_thread(ps_net *net) {
     char name[16];
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int code = pthread_create(&net->nt_thread, NULL, run, net);
+    int code = pthread_create(&net->nt_thread, NULL, run_thread, net);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     snprintf(name, sizeof name, "rmq-net-%d", net->nt_conf.number);
     if (code == 0) pthread_setname_np(net->nt_thread, name);

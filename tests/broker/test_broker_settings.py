@@ -18,11 +18,11 @@ from pystore.errors import BadArgument
 from pystore.settings import NOT_SERVED, TABLE, load
 
 BROKER = Path(__file__).resolve().parents[2] / "broker"
-NAME = re.compile(r"""\[["']([A-Za-z0-9]+)["']\]""")
+NAME = re.compile(r"""(?:\[|_of\(s, )["']([A-Za-z0-9]+)["'][])]""")
 
 
 def read_by_the_broker() -> set[str]:
-    """Names of settings between brackets; the name server has settings of its own."""
+    """Names between brackets, or in the table of duties; the name server has its own settings."""
     files = [path for path in BROKER.rglob("*.py") if path.parent.name != "namesrv"]
     return set(NOT_SERVED) | {
         name for path in files for name in NAME.findall(path.read_text("utf-8")) if name in TABLE

@@ -132,17 +132,14 @@ def test_answers_that_are_not_read_are_in_the_budget(tmp_path: Path, tls: bool) 
         for _ in range(32):
             broker.store.put("orders", bytes(20_000), queue=0)
         ask = codec.encode(Command(11, PULL))
-        listeners = broker._listeners
-        assert listeners is not None
-        server = listeners.main
+        assert broker.loop is not None and broker._listeners is not None
+        server, budget = broker._listeners.main, Budget.of(broker.loop)
         assert server is not None
+        budget.limit = 8 * MIB
         with contextlib.ExitStack() as stack:
             first = stack.enter_context(
                 socket.create_connection(("127.0.0.1", broker.port), BOUND_S)
             )
-            until(lambda: server.connections)
-            budget = Budget.of(next(iter(server.connections))._loop)
-            budget.limit = 8 * MIB
             for _ in range(40):
                 sock = socket.socket()
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

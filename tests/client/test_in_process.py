@@ -8,6 +8,7 @@ import contextlib
 import random
 
 import pytest
+from held import Disk
 from loops import run, until
 from waiting import BOUND_S
 
@@ -15,7 +16,7 @@ from broker import Broker, Credentials, Message, SendStatus
 from broker.client import AlreadyClosed, ClientError, SendFailed
 from broker.client.errors import InvalidMessage
 from broker.remoting.memory import _End
-from pystore import PutStatus, TopicConfig
+from pystore import TopicConfig
 
 BOSS = Credentials("boss", "boss-secret")
 ACCESS = {
@@ -112,27 +113,22 @@ def test_messages_are_stored_as_through_a_socket(tmp_path, settings, seed):
 
 
 def test_a_send_waits_for_the_disk(tmp_path, settings, monkeypatch):
+    disk = Disk(monkeypatch)
+
     async def scenario():
         async with broker_and_producer(
             tmp_path, settings | {"flushDiskType": "SYNC_FLUSH"}
         ) as (broker, producer):  # fmt: skip
-            synced = asyncio.Event()
-
-            async def durable(offset):
-                await synced.wait()
-                return PutStatus.FLUSH_DISK_TIMEOUT
-
-            monkeypatch.setattr(broker.services.store, "durable", durable)
             kinds = [Message("orders", b"x"), Message("orders", b"x", properties={"a": "b"})]
-            sends = [asyncio.create_task(producer.send(message)) for message in kinds]
-            sends += [await producer.submit(message) for message in kinds]
-            assert (await producer.send(Message("orders", b"x", wait_stored=False))).status is (
-                SendStatus.SEND_OK
-            )
-            assert not any(each.done() for each in sends)
-            synced.set()
+            with disk.held(broker):
+                sends = [asyncio.create_task(producer.send(message)) for message in kinds]
+                sends += [await producer.submit(message) for message in kinds]
+                assert (
+                    await producer.send(Message("orders", b"x", wait_stored=False))
+                ).status is SendStatus.SEND_OK
+                assert not any(each.done() for each in sends)
             results = await asyncio.gather(*sends)
-            assert {r.status for r in results} == {SendStatus.FLUSH_DISK_TIMEOUT}
+            assert {r.status for r in results} == {SendStatus.SEND_OK}
             assert len(await received(broker, "orders", 6)) == 6
 
     run(scenario())
