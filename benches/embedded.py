@@ -57,7 +57,7 @@ def host(tree: Path, computing: int) -> Iterator[int]:
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     python = tree / ".venv" / "bin" / "python"
     with tempfile.TemporaryDirectory(dir=base) as folder:
-        words = [python, "-c", HOST, Path(folder) / "store", str(computing)]
+        words = [str(python), "-c", HOST, str(Path(folder) / "store"), str(computing)]
         with subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tree
         ) as process:
