@@ -93,6 +93,8 @@ def test_a_half_open_connection_is_left(tmp_path, small):
             AsyncProducer(find_route=relay.route, send_timeout_s=BOUND_S, retries=0) as producer,
         ):
             await producer.send(Message("orders", b"before"))
+            # The answer to its first heartbeat would show that the broker is there.
+            await producer.network.registered(relay.address)
             relay.frozen = True
             with pytest.raises(SendFailed) as failed:
                 await producer.send(Message("orders", b"into the void"), timeout_s=0.5)
