@@ -91,6 +91,8 @@ def run(names: Sequence[str], at: str, access: bool, seed: int) -> list[dict[str
             row |= told or {"held_ms": 0.0, "peak_mb": 0.0}
             row["broken"] = broken(row, told is None)
             rows.append(row)
+            held, peak = round(row["held_ms"]), round(row["peak_mb"])
+            print(f"{name} at the {at}: {held} ms, {peak} MB", file=sys.stderr)
             served.stop()
     return rows
 

@@ -21,6 +21,8 @@ BENCHES = ROOT / "benches"
 QUICK = {
     "audit": "--count 2000",
     "dedup": "--count 2000",
+    "embedded": "--rounds 1 --seconds 0.2",
+    "many_topics": "--topics 200 --seconds 1 --window 1",
     "peers": "1",
     "sends": "--rounds 1 --count 200",
     "transactions": "--count 1000 --peers=",

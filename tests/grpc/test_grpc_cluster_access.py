@@ -265,3 +265,22 @@ def test_in_local_mode_they_belong_to_the_broker(tmp_path: Path) -> None:
     conf.write_text(json.dumps(CONF))
     with pytest.raises(BadArgument, match="authenticationEnabled has no effect here"):
         Broker(tmp_path / "store", listenPort=0, proxy_conf=conf).__enter__()
+
+
+def test_a_client_id_is_the_users_that_came_first(guarded: Guarded) -> None:
+    """Settings, heartbeats and the end of another user's client are refused; it goes on."""
+    with (
+        guarded.caller("shop", "shop-secret") as shop,
+        guarded.caller("guest", "guest-secret") as b,
+    ):
+        b.headers["x-mq-client-id"] = shop.headers["x-mq-client-id"]
+        guarded.permit("guest", ("Topic:Delay", "Pub,Sub"), ("Group:m", "Sub"))
+        stream = shop.telemetry()
+        assert stream.publish("Normal").status.code == CODE.OK
+        assert b.telemetry().publish("Delay").status.code == CODE.UNAUTHORIZED
+        for method in ("NotifyClientTermination", "Heartbeat"):
+            status = b(method).status
+            assert status.code == CODE.UNAUTHORIZED, (method, status)
+            assert "is another user's" in status.message
+        assert shop("Heartbeat").status.code == CODE.OK
+        assert shop("NotifyClientTermination").status.code == CODE.OK
