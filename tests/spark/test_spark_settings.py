@@ -155,7 +155,7 @@ def test_a_cut_off_commit_is_finished_with_the_settings_of_its_write(store_path,
     options = parse_write({"path": str(store_path), "topic": "t", "storeConf": settings})
     spool = spooled(options, "job", 0, ["a", "b"])
     with pystore.open(store_path, json.loads(settings)) as store:
-        entry = sink.Entry("job", 0, False, store.info().log_max, 2, (spool.path,))
+        entry = sink.CommitEntry("job", 0, False, store.info().log_max, 2, (spool.path,))
         sink.Ledger(store.path).put(entry)
     assert sink.finish(store_path, settings) == 2
     with pystore.Reader(store_path, storePathCommitLog=disks) as reader:
