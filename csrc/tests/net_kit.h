@@ -51,8 +51,8 @@ static void net_answer(const ps_net_event *event) {
                          .flag = PS_FLAG_RESPONSE,
                          .version = 479,
                          .opaque = command.opaque};
+    atomic_fetch_add(&net_frames, 1); /* before its peer learns of it */
     ps_link_write(event->link, out, ps_command_encode(&answer, 0, out, sizeof out, &e));
-    atomic_fetch_add(&net_frames, 1);
 }
 
 static void net_take(const ps_net_event *event) {
@@ -72,9 +72,9 @@ static void net_take(const ps_net_event *event) {
         atomic_fetch_add(&net_closed, 1);
         break;
     case PS_NET_HANDED:
+        atomic_fetch_add(&net_handed, 1); /* before its peer learns of it */
         send(event->number, "yours", 5, MSG_NOSIGNAL);
         close(event->number);
-        atomic_fetch_add(&net_handed, 1);
         break;
     case PS_NET_UNREAD:
         if (event->value) atomic_fetch_add(&net_unread, 1);
