@@ -172,6 +172,7 @@ static bool is_there(ps_core *c, const ps_record *r) {
     if (IS(r, PS_HALF_TOPIC))
         return ps_halves_find(c->co_tx, r->queue_offset) != 0 ||
                ps_core_tx_decided(c, r->queue_offset) == PS_TX_COMMIT;
+    if (!ps_record_has_unit(r)) return false; /* whether or not the dispatcher has seen it */
     /* Looked at first: what lies before it has its unit by now. */
     if (r->physical_offset >= atomic_load(&s->st_dispatcher.ds_end)) return true;
     ps_topic *t = ps_topic_find(&s->st_topics, (const char *)r->topic, r->topic_len);

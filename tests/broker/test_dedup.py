@@ -67,6 +67,18 @@ def test_repeat_gets_the_place_of_the_first(tmp_path, small, hooked):
         assert t.broker.services.once.state().repeats == 2
 
 
+def test_what_no_queue_shows_is_no_first(tmp_path, small):
+    """A client may say that its message is a rollback. Whether the dispatcher has passed it makes no
+    difference to what comes again."""
+
+    @scenario(tmp_path / "s", small)
+    async def _(t):
+        p = await t.producer()
+        places = {place(await p.ask(plain("k", f=12))) for _ in range(50)}
+        assert len(places) == 50
+        assert t.broker.services.once.state().repeats == 0
+
+
 def test_it_is_off_unless_asked_for(tmp_path, small):
     @scenario(tmp_path / "s", small, idempotentProduceWindow=0)
     async def _(t):
