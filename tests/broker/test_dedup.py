@@ -68,8 +68,8 @@ def test_repeat_gets_the_place_of_the_first(tmp_path, small, hooked):
 
 
 def test_what_no_queue_shows_is_no_first(tmp_path, small):
-    """A client may say that its message is a rollback. Whether the dispatcher has passed it makes no
-    difference to what comes again."""
+    """A client may say that its message is a rollback. Whether the dispatcher has passed it makes
+    no difference to what comes again."""
 
     @scenario(tmp_path / "s", small)
     async def _(t):
