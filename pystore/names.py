@@ -69,7 +69,7 @@ SYSTEM_PREFIX = "rmq_sys_"
 SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 #: Groups of the broker's own.
-SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+SYSTEM_GROUP_PREFIX = _known("PS_SYSTEM_GROUP_PREFIX")
 #: The one that reads halves, and the one that reads check points of POP.
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"

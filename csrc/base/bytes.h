@@ -36,6 +36,19 @@ static inline void be64_put(uint8_t *p, uint64_t v) {
     memcpy(p, &v, sizeof v);
 }
 
+#define PS_DIGITS_MAX 20 /* of an int64, with its sign */
+
+/* Writes the number in decimal so that it ends before `end`. Returned: where it begins. */
+static inline char *ps_digits_before(char *end, int64_t number) {
+    uint64_t left = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
+    do {
+        *--end = (char)('0' + left % 10);
+        left /= 10;
+    } while (left != 0);
+    if (number < 0) *--end = '-';
+    return end;
+}
+
 static inline bool all_zero(const uint8_t *p, int64_t len) {
     return len <= 0 || (p[0] == 0 && memcmp(p, p + 1, (size_t)len - 1) == 0);
 }

@@ -9,6 +9,7 @@
  *   PS_DISCARD_TOPIC       halves whose producer never decided
  *   PS_RETRY_PREFIX        what a group gets once more
  *   PS_REVIVE_PREFIX       check points of POP; the cluster's name follows
+ *   PS_SYSTEM_GROUP_PREFIX groups of the broker's own
  *   PS_FILLER_TOPIC        of records that close over damage: no queue leads to them
  *   PS_FILLER_TOPIC_SHORT  of one that has no room for that name */
 #ifndef PS_NAMES_H
@@ -25,6 +26,7 @@
 #define PS_DISCARD_TOPIC "TRANS_CHECK_MAX_TIME_TOPIC"
 #define PS_RETRY_PREFIX "%RETRY%"
 #define PS_REVIVE_PREFIX "rmq_sys_REVIVE_LOG_"
+#define PS_SYSTEM_GROUP_PREFIX "CID_RMQ_SYS_"
 #define PS_FILLER_TOPIC "RMQ_SYS_DAMAGED"
 #define PS_FILLER_TOPIC_SHORT "-"
 
@@ -37,6 +39,7 @@ static char *const PS_OP_TOPIC;
 static char *const PS_DISCARD_TOPIC;
 static char *const PS_RETRY_PREFIX;
 static char *const PS_REVIVE_PREFIX;
+static char *const PS_SYSTEM_GROUP_PREFIX;
 static char *const PS_FILLER_TOPIC;
 static char *const PS_FILLER_TOPIC_SHORT;
 /* cdef end */

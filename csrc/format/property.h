@@ -7,14 +7,13 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "format/record.h"
 
 /* One that is known when this is compiled, or a format for snprintf. Both are literals. */
 #define PS_PROPERTY(name, value) name "\x01" value "\x02"
 /* What precedes the value of one, to be looked for. */
 #define PS_PROPERTY_NAME(name) name "\x01"
-
-#define PS_NUMBER_MAX 20 /* digits and sign of an int64 */
 
 /* The bytes of a property beside its name and value. */
 #define PS_PROPERTY_FIXED 2
@@ -43,15 +42,9 @@ static inline uint8_t *ps_property_put(uint8_t *to, const char *name, const void
 }
 
 static inline uint8_t *ps_property_put_number(uint8_t *to, const char *name, int64_t number) {
-    char digits[PS_NUMBER_MAX];
-    int at = PS_NUMBER_MAX;
-    uint64_t left = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
-    do {
-        digits[--at] = (char)('0' + left % 10);
-        left /= 10;
-    } while (left != 0);
-    if (number < 0) digits[--at] = '-';
-    return ps_property_put(to, name, digits + at, PS_NUMBER_MAX - at);
+    char digits[PS_DIGITS_MAX], *end = digits + PS_DIGITS_MAX;
+    const char *begin = ps_digits_before(end, number);
+    return ps_property_put(to, name, begin, end - begin);
 }
 
 /* One that was read, as it is. */

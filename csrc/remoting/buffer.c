@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "remoting/core.h"
 
 #define LEAST_ROOM 4096
@@ -24,14 +25,8 @@ void ps_buffer_free(ps_buffer *b) {
 }
 
 ps_slice ps_slice_of_number(int64_t value, char *to) {
-    char *end = to + 24, *p = end;
-    uint64_t rest = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
-    do {
-        *--p = (char)('0' + rest % 10);
-        rest /= 10;
-    } while (rest != 0);
-    if (value < 0) *--p = '-';
-    return (ps_slice){(const uint8_t *)p, (int32_t)(end - p)};
+    char *end = to + 24, *begin = ps_digits_before(end, value);
+    return (ps_slice){(const uint8_t *)begin, (int32_t)(end - begin)};
 }
 
 ps_slice ps_slice_of(const char *text) {

@@ -10,14 +10,13 @@
 #include "format/record.h"
 
 enum {
-    DIGITS_MAX = 20,
     AT_HEADER_WORD = 4,
     AT_OPAQUE = 8 + 5,
     AT_REMARK_LEN = 8 + 13,
     AT_FIELDS_LEN = 8 + 17, /* of a header without remark */
     AT_FIELDS = 8 + 21,
     BASE_MIN = AT_FIELDS,
-    CHANGING_MAX = 4 * (7 + DIGITS_MAX), /* fields f, g, h, i but for the bytes of i */
+    CHANGING_MAX = 4 * (7 + PS_DIGITS_MAX), /* fields f, g, h, i but for the bytes of i */
     SIGNED_MAX = 2 + 9 + 4 + PS_SIGNATURE_LEN,
     HEADER_MAX = 0xFFFFFF,
 };
@@ -33,15 +32,9 @@ static uint8_t *field_put(uint8_t *to, char name, const void *value, int32_t len
 }
 
 static uint8_t *number_put(uint8_t *to, char name, int64_t number) {
-    char digits[DIGITS_MAX];
-    int32_t at = DIGITS_MAX;
-    uint64_t left = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
-    do {
-        digits[--at] = (char)('0' + left % 10);
-        left /= 10;
-    } while (left != 0);
-    if (number < 0) digits[--at] = '-';
-    return field_put(to, name, digits + at, DIGITS_MAX - at);
+    char digits[PS_DIGITS_MAX], *end = digits + PS_DIGITS_MAX;
+    const char *begin = ps_digits_before(end, number);
+    return field_put(to, name, begin, (int32_t)(end - begin));
 }
 
 /* Appends the signature over the fields in [fields, end). NULL: they cannot be signed. */

@@ -290,16 +290,10 @@ int64_t ps_command_decode(const uint8_t *in, int64_t avail, int64_t frame_max, u
 #define PUT(to, text) (memcpy((to), (text), sizeof(text) - 1), (to) + sizeof(text) - 1)
 
 static uint8_t *int_put(uint8_t *to, int32_t number) {
-    uint8_t digits[10];
-    int count = 0;
-    uint32_t left = number < 0 ? 0u - (uint32_t)number : (uint32_t)number;
-    if (number < 0) *to++ = '-';
-    do {
-        digits[count++] = (uint8_t)('0' + left % 10);
-        left /= 10;
-    } while (left != 0);
-    while (count > 0) *to++ = digits[--count];
-    return to;
+    char digits[PS_DIGITS_MAX], *end = digits + PS_DIGITS_MAX;
+    const char *begin = ps_digits_before(end, number);
+    memcpy(to, begin, (size_t)(end - begin));
+    return to + (end - begin);
 }
 
 static uint8_t *text_put(uint8_t *to, ps_slice text) {
