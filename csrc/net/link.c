@@ -69,6 +69,7 @@ static void weigh_link(ps_link *link) {
     int64_t unsent = link->lk_out.len - link->lk_out_from;
     int64_t now = link->lk_fd < 0 ? 0 : link->lk_part + (unsent > UNREAD_MIN ? unsent : 0) +
                                             link->lk_queued_bytes;
+    if (now == link->lk_weight) return; /* as after most reads */
     link->lk_net->nt_unfinished += now - link->lk_weight;
     link->lk_weight = now;
 }
@@ -119,16 +120,18 @@ void ps_link_watch(ps_link *link) {
     epoll_ctl(link->lk_net->nt_epoll, EPOLL_CTL_MOD, link->lk_fd, &event);
 }
 
-static void set_held(ps_link *link, int32_t why, bool on) {
-    link->lk_held = on ? link->lk_held | why : link->lk_held & ~why;
+void ps_link_release(ps_link *link, int32_t why) {
+    link->lk_held &= ~why;
+    if (link->lk_held == 0 && link->lk_more) ps_link_enqueue(link);
 }
 
 /* ---- writing ---- */
 
-/* What was read before goes on once there is room: nothing else may come that would wake it. */
 static void tell_unread(ps_link *link, bool unread) {
-    set_held(link, PS_HELD_UNREAD, unread);
-    if (link->lk_held == 0 && link->lk_more) ps_link_enqueue(link);
+    if (unread)
+        link->lk_held |= PS_HELD_UNREAD;
+    else
+        ps_link_release(link, PS_HELD_UNREAD);
     ps_net_tell(link->lk_net,
                 &(ps_net_event){.kind = PS_NET_UNREAD, .link = link, .value = unread});
 }
@@ -256,9 +259,9 @@ static bool open_link(ps_link *link) {
     int size = put_address(&peer, text, sizeof text);
     text[size++] = ' ';
     size += put_address(&local, text + size, sizeof text - (size_t)size);
-    link->lk_told = true;
-    return ps_net_tell(net, &(ps_net_event){.kind = PS_NET_OPENED, .link = link,
-                                            .data = (const uint8_t *)text, .len = size});
+    link->lk_told = ps_net_tell(net, &(ps_net_event){.kind = PS_NET_OPENED, .link = link,
+                                                     .data = (const uint8_t *)text, .len = size});
+    return link->lk_told;
 }
 
 /* Whether it is to be read now. Frames begin with the higher byte of a length below 16 MiB, TLS,
@@ -272,11 +275,8 @@ static bool look_at_first(ps_link *link) {
         ps_link_end(link, "no memory for the connection");
         return false;
     }
-    if (count == 1) {
-        int fd = dup(link->lk_fd);
-        if (fd >= 0)
-            ps_net_tell(link->lk_net, &(ps_net_event){.kind = PS_NET_HANDED, .number = fd});
-    }
+    int fd = count == 1 ? dup(link->lk_fd) : -1;
+    if (fd >= 0) ps_net_hand_over(link->lk_net, fd);
     ps_link_end(link, NULL);
     return false;
 }
@@ -322,7 +322,7 @@ static void hand_up(ps_link *link, const ps_step *step) {
         int64_t count = atomic_fetch_add(&link->lk_queued, 1) + 1;
         int64_t bytes = atomic_fetch_add(&link->lk_queued_bytes, f->len) + f->len;
         if (count >= conf->queued_max || bytes >= conf->queued_bytes)
-            set_held(link, PS_HELD_QUEUED, true);
+            link->lk_held |= PS_HELD_QUEUED;
         if (!ps_net_tell(link->lk_net, &(ps_net_event){.kind = PS_NET_FRAME, .link = link,
                                                        .data = f->data, .len = f->len})) {
             ps_link_end(link, "no memory for its requests");

@@ -6,7 +6,8 @@
 
 #include "net/reactor.h"
 
-void *ps_queue_add(ps_queue_of *q, size_t size) {
+/* NULL: no memory. */
+static void *add_item(ps_queue_of *q, size_t size) {
     if (q->count == q->room) {
         int64_t room = q->room > 0 ? q->room * 2 : 64;
         void *items = realloc(q->items, (size_t)room * size);
@@ -32,7 +33,7 @@ bool ps_net_tell(ps_net *net, const ps_net_event *event) {
         memcpy(data, event->data, (size_t)event->len);
     }
     pthread_mutex_lock(&net->nt_lock);
-    ps_net_event *to = ps_queue_add(&net->nt_events, sizeof *to);
+    ps_net_event *to = add_item(&net->nt_events, sizeof *to);
     if (to != NULL) {
         *to = *event;
         to->data = data;
@@ -41,6 +42,10 @@ bool ps_net_tell(ps_net *net, const ps_net_event *event) {
     if (to == NULL) free(data);
     net->nt_quiet = false;
     return to != NULL;
+}
+
+void ps_net_hand_over(ps_net *net, int fd) {
+    if (!ps_net_tell(net, &(ps_net_event){.kind = PS_NET_HANDED, .number = fd})) close(fd);
 }
 
 void ps_net_told(ps_net *net) {
@@ -100,7 +105,7 @@ int64_t ps_net_events(ps_net *net, ps_net_event *out, int64_t room) {
 void ps_net_ask_for(ps_net *net, const ps_net_ask *ask) {
     pthread_mutex_lock(&net->nt_lock);
     bool first = net->nt_asks.count == 0;
-    ps_net_ask *to = ps_queue_add(&net->nt_asks, sizeof *to);
+    ps_net_ask *to = add_item(&net->nt_asks, sizeof *to);
     if (to != NULL) *to = *ask;
     pthread_mutex_unlock(&net->nt_lock);
     if (to == NULL) free(ask->data); /* without memory for a few words nothing else goes on, too */

@@ -26,16 +26,11 @@
 
 /* ---- accepting ---- */
 
-static void hand_over(ps_net *net, int fd) {
-    if (!ps_net_tell(net, &(ps_net_event){.kind = PS_NET_HANDED, .number = fd}))
-        close(fd);
-}
-
 static void accept_one(ps_net *net, int fd) {
     int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (net->nt_count >= net->nt_links_max) {
-        hand_over(net, fd);
+        ps_net_hand_over(net, fd);
         return;
     }
     ps_link *link = ps_link_make(net, fd);
@@ -71,7 +66,7 @@ static void stop_listening(ps_net *net) {
 
 /* ---- held pulls ---- */
 
-ps_link *ps_net_link_of(ps_net *net, int64_t id) {
+static ps_link *link_of(ps_net *net, int64_t id) {
     int32_t slot = (int32_t)(id & INT32_MAX);
     if (id >> 62 != 1 || slot >= net->nt_slots) return NULL;
     ps_link *link = net->nt_links[slot];
@@ -79,7 +74,7 @@ ps_link *ps_net_link_of(ps_net *net, int64_t id) {
 }
 
 static void answer_one(ps_net *net, const ps_step *step) {
-    ps_link *link = ps_net_link_of(net, step->conn_id);
+    ps_link *link = link_of(net, step->conn_id);
     ps_pulled pulled;
     if (link != NULL)
         ps_link_send(link, step->out, step->out_len);
@@ -127,11 +122,9 @@ static void begin_to_close(ps_link *link, bool now) {
     if (link->lk_fd >= 0) ps_link_watch(link);
 }
 
-/* It may have whole frames that waited, and those that the socket has. */
-static void release_link(ps_link *link, int32_t why) {
-    link->lk_held &= ~why;
+static void read_again(ps_link *link, int32_t why) {
     if (link->lk_fd < 0) return;
-    if (link->lk_held == 0 && link->lk_more) ps_link_enqueue(link);
+    ps_link_release(link, why);
     ps_link_watch(link);
 }
 
@@ -146,14 +139,14 @@ static void do_ask(ps_net *net, const ps_net_ask *ask) {
         break;
     case PS_ASK_READING:
         if (ask->on) {
-            release_link(link, PS_HELD_PYTHON);
+            read_again(link, PS_HELD_PYTHON);
         } else if (link->lk_fd >= 0) {
             link->lk_held |= PS_HELD_PYTHON;
             ps_link_watch(link);
         }
         break;
     case PS_ASK_TAKEN:
-        release_link(link, PS_HELD_QUEUED);
+        read_again(link, PS_HELD_QUEUED);
         break;
     case PS_ASK_CLOSE:
         begin_to_close(link, ask->on);
@@ -217,29 +210,31 @@ static int wait_ms(const ps_net *net) {
     return (int)left;
 }
 
-static void take_event(ps_net *net, const struct epoll_event *event, ps_queue_of *asks) {
-    ps_link *link = event->data.ptr;
-    if (event->data.ptr == &net->nt_listen) {
-        accept_all(net);
-    } else if (event->data.ptr == &net->nt_wake) {
-        do_asks(net, asks);
-    } else if (event->data.ptr == &net->nt_look) {
-        net->nt_look = true;
-    } else {
-        if (event->events & EPOLLOUT && link->lk_fd >= 0) {
-            ps_link_flush(link);
-            if (link->lk_fd >= 0) ps_link_watch(link);
-        }
-        if (link->lk_fd < 0) return;
-        if (event->events & (EPOLLERR | EPOLLHUP) && link->lk_held != 0)
-            ps_link_end(link, NULL);
-        else if (event->events & (EPOLLIN | EPOLLERR | EPOLLHUP)) {
-            if (link->lk_heavy)
-                ps_link_enqueue(link);
-            else
-                ps_link_readable(link);
-        }
+static void take_socket_event(ps_link *link, uint32_t events) {
+    if (events & EPOLLOUT && link->lk_fd >= 0) {
+        ps_link_flush(link);
+        if (link->lk_fd >= 0) ps_link_watch(link);
     }
+    if (link->lk_fd < 0 || !(events & (EPOLLIN | EPOLLERR | EPOLLHUP))) return;
+    if (link->lk_held != 0) { /* then only its end can have come */
+        if (events & (EPOLLERR | EPOLLHUP)) ps_link_end(link, NULL);
+    } else if (link->lk_heavy) {
+        ps_link_enqueue(link);
+    } else {
+        ps_link_readable(link);
+    }
+}
+
+/* Whether Python asks for something. */
+static bool take_event(ps_net *net, const struct epoll_event *event) {
+    if (event->data.ptr == &net->nt_wake) return true;
+    if (event->data.ptr == &net->nt_listen)
+        accept_all(net);
+    else if (event->data.ptr == &net->nt_look)
+        net->nt_look = true;
+    else
+        take_socket_event(event->data.ptr, event->events);
+    return false;
 }
 
 static void *run_thread(void *arg) {
@@ -251,12 +246,7 @@ static void *run_thread(void *arg) {
         int count = epoll_wait(net->nt_epoll, events, BATCH, wait_ms(net));
         /* What Python asks may free links, which other events of this batch name: at the end. */
         bool asked = false;
-        for (int i = 0; i < count; i++) {
-            if (events[i].data.ptr == &net->nt_wake)
-                asked = true;
-            else
-                take_event(net, &events[i], &asks);
-        }
+        for (int i = 0; i < count; i++) asked |= take_event(net, &events[i]);
         serve_line(net);
         if (asked) do_asks(net, &asks);
         ps_link_keep_budget(net);

@@ -66,7 +66,7 @@ struct ps_net {
     _Atomic int64_t nt_unfinished_max;
     int64_t nt_serial;
     ps_link *nt_ready, **nt_ready_end;
-    bool nt_look, nt_look_all, nt_core_fd_away;
+    bool nt_look, nt_look_all;
     int64_t nt_look_ms; /* when to look at held pulls next; -1: when told */
     int64_t nt_swept_ms;
     _Atomic int64_t nt_unfinished;
@@ -79,8 +79,8 @@ struct ps_net {
 };
 
 /* queue.c */
-void *ps_queue_add(ps_queue_of *q, size_t size); /* NULL: no memory */
 bool ps_net_tell(ps_net *net, const ps_net_event *event); /* copies data; false: no memory */
+void ps_net_hand_over(ps_net *net, int fd); /* the socket is Python's from now on */
 void ps_net_told(ps_net *net); /* Python is woken, if there is something for it */
 void ps_net_ask_for(ps_net *net, const ps_net_ask *ask);
 int64_t ps_net_take_asks(ps_net *net, ps_queue_of *out);
@@ -95,10 +95,8 @@ void ps_link_send(ps_link *link, const uint8_t *data, int64_t len);
 void ps_link_flush(ps_link *link);
 void ps_link_readable(ps_link *link); /* one read, or what was held back, and what comes of it */
 void ps_link_enqueue(ps_link *link);  /* its turn comes */
-
+/* This no longer holds it up. What was read before goes on, since nothing else may wake it. */
+void ps_link_release(ps_link *link, int32_t why);
 void ps_link_keep_budget(ps_net *net); /* ends those that hold most, if all hold too much */
-
-/* reactor.c */
-ps_link *ps_net_link_of(ps_net *net, int64_t conn_id);
 
 #endif
