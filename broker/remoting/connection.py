@@ -19,7 +19,6 @@ step, and would hold the backlog, the tasks and ``_closing`` that serving and cl
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -803,8 +802,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing or self._transport is None:
             return
         self._closing = True
-        _quiet.warning(why, "Closed %s: %s%s", self, why, f" ({detail})" if detail else "")
+        self.log_end(why, detail)
         self._transport.abort()
+
+    def log_end(self, why: str, detail: str = "") -> None:
+        """why: holds nothing of the peer's, see RateLimitedLogger."""
+        _quiet.warning(why, "Closed %s: %s%s", self, why, f" ({detail})" if detail else "")
+
+    def log_idle(self) -> None:
+        _quiet.info("idle", "Closed %s: idle", self)
 
     def kill(self) -> None:
         """Closes at once, although close() may be under way."""
@@ -816,7 +822,7 @@ class Connection(asyncio.BufferedProtocol):
         """Called by the wheel: nothing was read or written for idle_s."""
         if not self._closing and self._transport is not None:
             self._closing = True
-            _quiet.log(logging.INFO, "idle", "Closed %s: idle", self)
+            self.log_idle()
             self._transport.abort()
 
     def __str__(self) -> str:

@@ -9,6 +9,7 @@ own, whose transport writes through the thread. Connections that do not begin wi
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -68,6 +69,7 @@ class NetThread:
             lib.PS_NET_NEWS: self._news,
             lib.PS_NET_PULLED: self._pulled,
             lib.PS_NET_UNREAD: self._unread,
+            lib.PS_NET_RESTING: self._resting,
         }
         self._unfinished_max = Budget.of(self._loop).limit
         Budget.of(self._loop).share(self)
@@ -171,12 +173,14 @@ class NetThread:
         made.connection_made(transport)
 
     def _closed(self, connection: LinkConnection | None, row: Any) -> None:
-        why = _text(row)
         if connection is None:
             return
         del self._links[address_of(row.link)]
-        if why:
-            _quiet.warning(why, "Closed %s: %s", connection, why)
+        why, _, detail = _text(row).partition(": ")
+        if why == "idle":
+            connection.log_idle()
+        elif why:
+            connection.log_end(why, detail)
         connection.connection_lost(None)
 
     def _took_over(self, _: LinkConnection | None, row: Any) -> None:
@@ -212,6 +216,9 @@ class NetThread:
             connection.pause_writing()
         else:
             connection.resume_writing()
+
+    def _resting(self, _: LinkConnection | None, row: Any) -> None:
+        _quiet.warning("accept", "Cannot accept connections: %s", os.strerror(row.number))
 
 
 def _conf(limits: Limits, unfinished_max: int) -> Any:

@@ -365,6 +365,12 @@ static bool read_some(ps_link *link, int64_t *count, ps_error *e) {
     return true;
 }
 
+static void end_malformed(ps_link *link, const ps_error *e) {
+    char why[sizeof e->text + 32];
+    snprintf(why, sizeof why, "malformed frame: %s", e->text);
+    ps_link_end(link, why);
+}
+
 void ps_link_readable(ps_link *link) {
     ps_step step;
     ps_error e = {0};
@@ -377,7 +383,7 @@ void ps_link_readable(ps_link *link) {
     link->lk_more = step.more;
     if (step.rare || link->lk_part > 0) take_rare(link, &step);
     if (step.out_len > 0) ps_link_send(link, step.out, step.out_len);
-    if (code < 0) ps_link_end(link, e.text);
+    if (code < 0) end_malformed(link, &e);
     if (link->lk_fd < 0) return;
     weigh_link(link);
     link->lk_heavy = step.more || ps_monotonic_ns() - began > HEAVY_NS;

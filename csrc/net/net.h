@@ -22,14 +22,15 @@ typedef struct ps_net_conf {
     int64_t queued_bytes; /* the same in bytes */
     int64_t write_high, write_low; /* unsent bytes: above high nothing is read until low */
     int64_t unsent_max;  /* then the link is closed */
-    int64_t unfinished_max; /* bytes of frames that are not whole, of all links: the largest go */
+    int64_t unfinished_max; /* what all links hold (ps_net_unfinished): the largest go */
     int64_t idle_ms;     /* 0: never */
     int64_t linger_ms;   /* for the peer to read what is unsent when we close */
 } ps_net_conf;
 
 #define PS_NET_OPENED 1   /* a link is there. data: addresses and ports of the peer and of us */
 #define PS_NET_FRAME 2    /* data: a whole frame that Python is to serve */
-#define PS_NET_CLOSED 3   /* the link has ended. data: why, if we ended it. Then ps_net_forget */
+#define PS_NET_CLOSED 3   /* the link has ended. data: why, if we ended it, then a colon and what of
+                             its peer was wrong. Then ps_link_forget */
 #define PS_NET_HANDED 4   /* number: a socket that is Python's from now on */
 #define PS_NET_ANSWERS 5  /* data: of connection `value`, which is not ours */
 #define PS_NET_WAITED 6   /* the wait `value`, which Python began, is over; number: its outcome */
@@ -37,6 +38,7 @@ typedef struct ps_net_conf {
 #define PS_NET_NEWS 8     /* watched queues got messages: ps_core_levels, _timers, _news */
 #define PS_NET_PULLED 9   /* pulled: a pull of the link, or of connection `value`, was answered */
 #define PS_NET_UNREAD 10  /* value 1: unsent bytes are above write_high; 0: below write_low again */
+#define PS_NET_RESTING 11 /* number: errno. Connections are not accepted for half a second */
 
 typedef struct ps_net_event {
     int32_t kind, number;
@@ -61,7 +63,8 @@ int ps_net_event_fd(ps_net *net);
 int64_t ps_net_events(ps_net *net, ps_net_event *out, int64_t room);
 /* The core has something to do for pulls that are held; all 1: every one is answered. */
 void ps_net_look(ps_net *net, int32_t all);
-/* Bytes of frames that are not whole, of all links; and how many links there are. */
+/* Bytes that all links hold: parts of frames, frames that wait for Python, answers that are not
+ * read. And how many links there are. */
 int64_t ps_net_unfinished(ps_net *net);
 int32_t ps_net_links(ps_net *net);
 /* What the limits leave to the links, since Python's own connections take the rest. */

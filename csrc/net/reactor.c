@@ -24,6 +24,11 @@
 #define SWEEP_MS 500       /* between two looks for idle links */
 #define ACCEPT_MAX 64      /* at once */
 
+static bool watch_fd(ps_net *net, int fd, void *as) {
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = as};
+    return fd < 0 || epoll_ctl(net->nt_epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
 /* ---- accepting ---- */
 
 static void accept_one(ps_net *net, int fd) {
@@ -43,6 +48,13 @@ static void accept_one(ps_net *net, int fd) {
     if (epoll_ctl(net->nt_epoll, EPOLL_CTL_ADD, fd, &event) < 0) ps_link_end(link, NULL);
 }
 
+/* Without a descriptor left, connections stay in the backlog until the next sweep. */
+static void rest_accepting(ps_net *net, int why) {
+    epoll_ctl(net->nt_epoll, EPOLL_CTL_DEL, net->nt_listen, NULL);
+    net->nt_resting = true;
+    ps_net_tell(net, &(ps_net_event){.kind = PS_NET_RESTING, .number = why});
+}
+
 static void accept_all(ps_net *net) {
     for (int i = 0; i < ACCEPT_MAX; i++) {
         int fd = accept4(net->nt_listen, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -50,9 +62,8 @@ static void accept_all(ps_net *net) {
             accept_one(net, fd);
             continue;
         }
-        /* Without a descriptor left the connection stays in the backlog: a short rest. */
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
-            usleep(1000);
+            rest_accepting(net, errno);
         if (errno != ECONNABORTED && errno != EINTR) return;
     }
 }
@@ -192,6 +203,7 @@ static void serve_line(ps_net *net) {
 static void sweep_links(ps_net *net, int64_t now) {
     const ps_net_conf *conf = &net->nt_conf;
     net->nt_swept_ms = now;
+    if (net->nt_resting) net->nt_resting = !watch_fd(net, net->nt_listen, &net->nt_listen);
     for (int32_t i = 0; i < net->nt_slots; i++) {
         ps_link *link = net->nt_links[i];
         if (link == NULL || link->lk_fd < 0) continue;
@@ -204,7 +216,8 @@ static void sweep_links(ps_net *net, int64_t now) {
 
 static int wait_ms(const ps_net *net) {
     if (net->nt_ready != NULL || net->nt_look) return 0;
-    int64_t now = ps_monotonic_ms(), left = net->nt_count > 0 ? SWEEP_MS : 3600000;
+    int64_t now = ps_monotonic_ms(), left = 3600000;
+    if (net->nt_count > 0 || net->nt_resting) left = SWEEP_MS;
     if (net->nt_look_ms >= 0 && net->nt_look_ms - now < left)
         left = net->nt_look_ms > now ? net->nt_look_ms - now : 0;
     return (int)left;
@@ -260,11 +273,6 @@ static void *run_thread(void *arg) {
 }
 
 /* ---- the beginning and the end ---- */
-
-static bool watch_fd(ps_net *net, int fd, void *as) {
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = as};
-    return fd < 0 || epoll_ctl(net->nt_epoll, EPOLL_CTL_ADD, fd, &event) == 0;
-}
 
 void ps_net_free(ps_net *net) {
     ps_net_ask *asks = net->nt_asks.items;

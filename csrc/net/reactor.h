@@ -67,6 +67,7 @@ struct ps_net {
     int64_t nt_serial;
     ps_link *nt_ready, **nt_ready_end;
     bool nt_look, nt_look_all;
+    bool nt_resting; /* nothing is accepted: there is no descriptor left */
     int64_t nt_look_ms; /* when to look at held pulls next; -1: when told */
     int64_t nt_swept_ms;
     _Atomic int64_t nt_unfinished;

@@ -21,7 +21,7 @@ static int net_port;
 /* Python's part. */
 static pthread_t net_python;
 static atomic_bool net_over, net_asleep;
-static atomic_int net_opened, net_closed, net_handed, net_frames, net_unread;
+static atomic_int net_opened, net_closed, net_handed, net_frames, net_unread, net_resting;
 static char net_why[256]; /* of the last link that the thread ended itself */
 static pthread_mutex_t net_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -79,6 +79,9 @@ static void net_take(const ps_net_event *event) {
     case PS_NET_UNREAD:
         if (event->value) atomic_fetch_add(&net_unread, 1);
         break;
+    case PS_NET_RESTING:
+        atomic_fetch_add(&net_resting, 1);
+        break;
     case PS_NET_NEWS:
         ps_core_levels(kit_core);
         break;
@@ -113,7 +116,7 @@ static CHECK_UNUSED void net_start_as(const ps_net_conf *conf, void *(*python)(v
     CHECK_EQ(0, listen(fd, 1024));
     CHECK_EQ(0, getsockname(fd, (struct sockaddr *)&at, &len));
     net_port = ntohs(at.sin_port);
-    net_opened = net_closed = net_handed = net_frames = net_unread = 0;
+    net_opened = net_closed = net_handed = net_frames = net_unread = net_resting = 0;
     net_over = net_asleep = false;
     net_why[0] = 0;
     net = ps_net_start(kit_core, conf, fd, &e);

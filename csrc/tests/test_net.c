@@ -5,6 +5,8 @@
 #include <signal.h>
 #include <pthread.h>
 
+#include <sys/resource.h>
+
 #include "net_kit.h"
 
 static void open_all(const ps_net_conf *conf) {
@@ -240,6 +242,26 @@ static void test_one_too_many_is_handed_over(void) {
     close_all();
 }
 
+static void test_without_a_descriptor_connections_wait_until_there_is_one(void) {
+    ps_net_conf conf = net_conf();
+    struct rlimit before, none;
+    open_all(&conf);
+    CHECK_EQ(0, getrlimit(RLIMIT_NOFILE, &before));
+    int last = dup(0); /* the client's own is the last one */
+    close(last);
+    none = (struct rlimit){(rlim_t)last + 1, before.rlim_max};
+    CHECK_EQ(0, setrlimit(RLIMIT_NOFILE, &none));
+    net_client c = net_connect();
+    CHECK_EQ(last, c.fd);
+    net_send(&c, 1, "body", 4);
+    NET_UNTIL(net_resting > 0);
+    CHECK_EQ(0, net_opened);
+    CHECK_EQ(0, setrlimit(RLIMIT_NOFILE, &before));
+    CHECK_EQ(1, expect(&c, 0));
+    net_leave(&c);
+    close_all();
+}
+
 static void test_an_idle_one_is_closed(void) {
     ps_net_conf conf = net_conf();
     conf.idle_ms = 50;
@@ -393,6 +415,7 @@ int main(void) {
     RUN(test_frames_that_wait_for_python_are_bounded);
     RUN(test_the_largest_unfinished_frame_gives_way);
     RUN(test_one_too_many_is_handed_over);
+    RUN(test_without_a_descriptor_connections_wait_until_there_is_one);
     RUN(test_an_idle_one_is_closed);
     RUN(test_a_frame_of_false_length_ends_the_connection);
     RUN(test_peers_may_leave_at_every_step);

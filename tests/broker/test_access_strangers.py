@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import struct
 from pathlib import Path
 
 import pytest
 from access_cases import frame, play
-from waiting import until
+from waiting import BOUND_S, until
 
 import broker as broker_package
 from broker import Broker
@@ -184,6 +185,17 @@ def test_strangers_with_ever_new_names_write_one_line_a_minute(guarded, caplog):
             assert play(guarded.port, send(stranger, topic) | {"code": code})[0] == 16
             wrong = ALICE | {"secret": f"guessed{number}"}
             assert play(guarded.port, send(wrong, topic))[0] == 16
+    assert len(lines_of(caplog)) <= 1
+
+
+def test_malformed_frames_of_ever_new_lengths_write_one_line_a_minute(guarded, caplog):
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "broker"):
+        for number in range(20):
+            with socket.create_connection(("127.0.0.1", guarded.port), BOUND_S) as sock:
+                sock.sendall(struct.pack(">ii", (16 << 20) - 1 - number, 0))
+                assert sock.recv(1) == b""
+        assert play(guarded.port, request(ROOT, 28, {}))[0] == 0  # all of it is known by now
     assert len(lines_of(caplog)) <= 1
 
 
