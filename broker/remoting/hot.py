@@ -470,14 +470,13 @@ class Core:
         step, after = self._step, self._next_ms
         end, more = time.monotonic() + _A_TURN_S, False
         while lib.ps_core_next(self.handle, everything, step, after):
-            told, outcome = self._told.pop(step.wait, None), step.outcome
-            framer = self._connections.get(step.conn_id)
-            if framer is not None and step.out_len:
-                framer.push(_taken(step))
+            # Whoever is told may use the step again.
+            conn_id, wait, outcome = step.conn_id, step.wait, step.outcome
+            if step.out_len:
+                self.push(conn_id, _taken(step))
                 if self._on_pull is not None and (pulled := self._take_pulled()) is not None:
-                    self._on_pull(framer._connection, pulled)
-            if told is not None:
-                told(outcome)
+                    self.tell_pulled(None, conn_id, pulled)
+            self.tell_outcome(wait, outcome)
             everything = False
             if self._loop is not None and time.monotonic() > end:
                 more = True  # after others had their turn
@@ -500,13 +499,13 @@ class Core:
                     self.on_news(topic, queue)
 
     def push(self, conn_id: int, answers: bytes) -> None:
-        """Answers of a connection on the loop that a network thread has found."""
+        """Answers of a connection, if it is still there."""
         framer = self._connections.get(conn_id)
         if framer is not None:
             framer.push(answers)
 
     def tell_outcome(self, wait: int, outcome: int) -> None:
-        """A wait is over that began in a call of the loop's."""
+        """The wait with this number is over; 0: there was none."""
         told = self._told.pop(wait, None)
         if told is not None:
             told(outcome)
@@ -744,7 +743,7 @@ class HotFramer:
             lib.ps_conn_hand_on(made, self._up)
         if self._let_in:
             lib.ps_conn_let_in(made)
-        self._core._connections[self._id] = self
+        self._core.know_framer(self._id, self)
         return made
 
     def buffer(self, hint: int) -> memoryview:
@@ -904,7 +903,7 @@ class HotFramer:
     def close(self) -> None:
         conn, self._conn, self._addresses = self._conn, None, None
         self._part = True  # the shared room may go with the core
-        self._core._connections.pop(self._id, None)
+        self._core.forget_framer(self._id)
         if conn is not None:
             lib.ps_conn_free(conn)
 
