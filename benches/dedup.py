@@ -17,10 +17,10 @@ from typing import Any
 
 from benches import harness
 from benches.harness import Row
-from broker.remoting import codec
-from broker.remoting.command import Command
-from broker.remoting.dedup import Dedup
-from broker.remoting.hot import Core
+from broker.hot.core import Core
+from broker.hot.dedup import Dedup
+from broker.wire import codec
+from broker.wire.command import Command
 from pystore.native import ffi, lib
 
 BODY = 128

@@ -26,8 +26,8 @@ from pathlib import Path
 from benches import harness
 from benches.harness import ROOT, Row
 from benches.sends import frame
-from broker.remoting import codec
-from broker.remoting.command import Command
+from broker.wire import codec
+from broker.wire.command import Command
 
 IN_FLIGHT = (64, 1)
 COMPUTING = (0, 1, 2)

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from benches.brokers import PYSTORE
 from benches.harness import cpu_s
-from broker.remoting import codec
-from broker.remoting.command import Command
+from broker.wire import codec
+from broker.wire.command import Command
 
 #: Topics that one request makes.
 _TOGETHER = 1000

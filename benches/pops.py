@@ -44,11 +44,11 @@ from broker.client.message import MessageQueue
 from broker.client.progress import QueueProgress
 from broker.client.records import received
 from broker.grpc.schema import METHODS, SERVICE, pb
-from broker.remoting import mqjson
 from broker.remoting.client import RemotingClient
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, texts
-from broker.remoting.receipts import Deliveries
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, texts
+from broker.wire.receipts import Deliveries
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 
 console = Console(stderr=True, highlight=False)

@@ -23,8 +23,8 @@ from typing import IO
 
 from benches import harness
 from benches.harness import ROOT, Row
-from broker.remoting import codec
-from broker.remoting.command import Command
+from broker.wire import codec
+from broker.wire.command import Command
 
 BODY = b"x" * 128
 WINDOW = 256

@@ -29,9 +29,9 @@ from benches.dedup import BODY, CHUNK, Feed
 from benches.harness import Row
 from broker import Broker, Credentials
 from broker.client.credentials import SigningHook
-from broker.remoting import codec
-from broker.remoting.command import Command
-from broker.remoting.hot import Core
+from broker.hot.core import Core
+from broker.wire import codec
+from broker.wire.command import Command
 
 ROUNDS = 7
 WHO = Credentials("orders-team", "orders-secret")

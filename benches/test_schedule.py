@@ -10,7 +10,7 @@ import uvloop
 
 import pystore
 from benches.harness import SCALE, TOPIC, Row, new_store, scaled
-from broker.remoting.hot import Core
+from broker.hot.core import Core
 from broker.services.schedule import Schedule
 
 WAITS = "SCHEDULE_TOPIC_XXXX"

@@ -28,8 +28,8 @@ from benches import harness
 from benches.brokers import HEAP
 from benches.harness import Row
 from broker.broker import Broker
-from broker.remoting import codec
-from broker.remoting.command import Command
+from broker.wire import codec
+from broker.wire.command import Command
 from pystore import Store
 from pystore.names import HALF_TOPIC
 from pystore.pending_log import find_pending

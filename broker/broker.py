@@ -19,14 +19,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
+from broker.hot.core import Core
+from broker.loop.lifetime import Stopping
+from broker.loop.safe_log import SafeLogger
+from broker.loop.thread import LoopThread
 from broker.opened import Options, open_services
 from broker.processors.pull import waited
 from broker.remoting.connection import Connection
-from broker.remoting.hot import Core
-from broker.remoting.lifetime import Stopping
 from broker.remoting.memory import join
-from broker.remoting.safe_log import SafeLogger
-from broker.remoting.thread import LoopThread
 from broker.remoting.tls import TlsSettings
 from broker.services.config import served
 from broker.services.context import Services

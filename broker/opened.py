@@ -16,13 +16,13 @@ from ssl import SSLContext
 import pystore
 from broker.access.addresses import address_of
 from broker.access.guard import host_of
-from broker.remoting.budget import Budget
+from broker.hot.core import Core
+from broker.hot.dedup import Dedup
+from broker.loop.budget import Budget
+from broker.loop.safe_log import SafeLogger
+from broker.loop.watchdog import Watchdog
 from broker.remoting.client import RemotingClient
-from broker.remoting.dedup import Dedup
-from broker.remoting.hot import Core
-from broker.remoting.safe_log import SafeLogger
 from broker.remoting.tls import TlsSettings
-from broker.remoting.watchdog import Watchdog
 from broker.services.access import Access, inner_credentials
 from broker.services.clients import Clients
 from broker.services.config import Config

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 from broker.access.addresses import Pattern, address_of, parse_pattern
 from broker.grpc import what_is_missing
+from broker.hot.core import Core
+from broker.loop.safe_log import SafeLogger
 from broker.opened import Options
 from broker.processors import all_handlers
 from broker.processors.bodies import beside
 from broker.processors.needs import NeedsOfPlain, NeedsOfPolicies, topic_of
-from broker.remoting.codes import RequestCode
 from broker.remoting.connection import Connection, Limits
-from broker.remoting.framer import FramerFactory
-from broker.remoting.handlers import Handler
-from broker.remoting.hot import Core
-from broker.remoting.safe_log import SafeLogger
 from broker.remoting.server import RemotingServer, listening_socket
 from broker.remoting.tls import TlsSettings
 from broker.services.context import Services
+from broker.wire.codes import RequestCode
+from broker.wire.framer import FramerFactory
+from broker.wire.handlers import Handler
 from pystore.errors import BadArgument
 from pystore.settings import Settings
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker import Broker
-from broker.remoting.hot import Core
+from broker.hot.core import Core
 from pystore import Store
 from pystore.native import lib
 

@@ -33,9 +33,9 @@ from broker.namesrv.processor import Processor
 from broker.namesrv.routes import Routes
 from broker.namesrv.settings import NamesrvSettings
 from broker.processors import all_handlers
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.handlers import Handler
 from broker.services.context import Services
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.handlers import Handler
 from pystore.settings import load
 
 PAGE = generated.ROOT / "docs" / "codes.md"

@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MODULES = (
     "pystore", "pystore.settings", "pystore.metadata", "pystore.errors",
     "broker", "broker.client", "broker.broker", "broker.namesrv",
-    "broker.services.hooks", "broker.remoting.client", "broker.remoting.command",
-    "broker.remoting.codes", "spark_ext",
+    "broker.services.hooks", "broker.remoting.client", "broker.wire.command",
+    "broker.wire.codes", "spark_ext",
     # What is left out of the pages above, private names too: pdoc takes a "!" as "not".
     "!pystore.cli", "!pystore.upstream_settings",
 )  # fmt: skip

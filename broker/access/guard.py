@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from broker.access.addresses import address_of
 from broker.access.needs import Verdict
 from broker.access.signature import ACCESS_KEY
-from broker.remoting.codes import RequestCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.handlers import Handler, Peer
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
+from broker.wire.codes import RequestCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer
 
 __all__ = ["Decide", "Guard", "host_of", "is_loopback", "subject_of"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from broker.remoting.command import Command
+from broker.wire.command import Command
 from pystore.names import DLQ_PREFIX, RETRY_PREFIX
 
 __all__ = [

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from broker.access.addresses import NOBODY, Pattern, address_of
 from broker.access.needs import AccessAction, AccessRequest, Ask, Need, ResourceKind, Verdict
 from broker.access.signature import ACCESS_KEY, is_signed_by
-from broker.remoting.command import Command
+from broker.wire.command import Command
 from pystore.names import TRACE_TOPIC
 
 __all__ = ["DENY", "PUB", "PUB_SUB", "SUB", "Account", "PlainRules", "parse_right", "right_text"]

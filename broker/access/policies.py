@@ -10,7 +10,7 @@ from typing import Any
 from broker.access.addresses import Pattern, address_of, parse_networks
 from broker.access.needs import AccessAction, AccessRequest, Ask, Need, ResourceKind, Verdict
 from broker.access.signature import ACCESS_KEY, is_signed_by
-from broker.remoting.command import Command, Refused
+from broker.wire.command import Command, Refused
 
 __all__ = [
     "Acl",

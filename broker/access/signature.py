@@ -7,7 +7,7 @@ import base64
 import hmac
 from dataclasses import dataclass, field
 
-from broker.remoting.command import Command
+from broker.wire.command import Command
 
 __all__ = ["ACCESS_KEY", "SECURITY_TOKEN", "SIGNATURE", "Credentials", "is_signed_by", "sign"]
 

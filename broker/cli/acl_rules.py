@@ -23,9 +23,9 @@ from broker.access.policies import (
     parse_user,
 )
 from broker.cli.asking import RefusedByBroker, ask
-from broker.remoting.codes import RequestCode as Code
 from broker.services.plain_access import PlainAccess
 from broker.services.policy_access import PolicyAccess, Rejected
+from broker.wire.codes import RequestCode as Code
 from pystore.cli.verbs import usage
 from pystore.errors import NotAStore, NotFound
 

@@ -10,7 +10,7 @@ from pystore.cli.verbs import usage
 from pystore.errors import BadArgument
 
 if TYPE_CHECKING:
-    from broker.remoting.command import Command
+    from broker.wire.command import Command
 
 __all__ = ["RefusedByBroker", "ask"]
 
@@ -42,7 +42,7 @@ def ask(
 
     from broker.access.signature import sign
     from broker.remoting.client import RemotingClient, parse_address
-    from broker.remoting.command import Command, texts
+    from broker.wire.command import Command, texts
 
     try:
         parse_address(broker)

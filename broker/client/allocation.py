@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from broker.client.errors import Misuse
-from broker.remoting.mqjson import MessageQueue
+from broker.wire.mqjson import MessageQueue
 
 __all__ = [
     "STRATEGIES", "Strategy", "average", "average_by_circle", "by_config", "consistent_hash",

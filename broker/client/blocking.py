@@ -55,8 +55,8 @@ from broker.client.transactions import (
     state_of,
     text_of,
 )
-from broker.remoting.safe_log import SafeLogger
-from broker.remoting.thread import LoopThread
+from broker.loop.safe_log import SafeLogger
+from broker.loop.thread import LoopThread
 
 __all__ = ["Consumer", "Producer", "TransactionProducer"]
 

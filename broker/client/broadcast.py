@@ -6,7 +6,7 @@ from pathlib import Path
 
 from broker.client.errors import OffsetFileFailed
 from broker.client.message import MessageQueue
-from broker.remoting import mqjson
+from broker.wire import mqjson
 from pystore.errors import StoreError
 from pystore.files import write_whole
 

@@ -75,11 +75,11 @@ from broker.client.subscription import (
 )
 from broker.client.telemetry import Spans
 from broker.client.tracing import Tracer
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command
-from broker.remoting.handlers import Handler, Peer
-from broker.remoting.lifetime import Closing
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.lifetime import Closing
+from broker.loop.safe_log import SafeLogger
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command
+from broker.wire.handlers import Handler, Peer
 from pystore.names import RETRY_PREFIX
 
 __all__ = ["AsyncConsumer", "ConsumerOptions", "ConsumerSettings"]

@@ -8,8 +8,8 @@ from typing import Any
 
 from broker.access.signature import ACCESS_KEY, SECURITY_TOKEN, Credentials, sign
 from broker.client.errors import Misuse
-from broker.remoting.command import BINARY, Command
-from broker.remoting.digests import signer_of
+from broker.wire.command import BINARY, Command
+from broker.wire.digests import signer_of
 
 __all__ = ["Credentials", "SigningHook", "credentials_of_environment", "credentials_of_file"]
 

@@ -25,7 +25,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from broker.remoting.codes import ResponseCode
+from broker.wire.codes import ResponseCode
 
 __all__ = [
     "UNREADABLE",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Sequence
 
-from broker.remoting.mqjson import MessageQueue
+from broker.wire.mqjson import MessageQueue
 
 __all__ = ["SLOW_S", "FaultTable", "QueueChooser"]
 

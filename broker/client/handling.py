@@ -15,7 +15,7 @@ from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.options import INT_MAX
 from broker.client.progress import QueueProgress
 from broker.client.retrying import FIRST_LEVEL, republish
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.safe_log import SafeLogger
 
 __all__ = [
     "ConcurrentHandling", "Handling", "OrderlyHandling", "RetryLater", "awaitable",

@@ -18,9 +18,9 @@ from broker.client.errors import BadAnswer
 from broker.client.message import Message, MessageQueue, SendResult
 from broker.client.routes import Route
 from broker.client.sending import STORED, Answer, PreparedSend, answer_of, fixed_fields
-from broker.remoting import codec
-from broker.remoting.command import BINARY, Command
 from broker.remoting.connection import Connection
+from broker.wire import codec
+from broker.wire.command import BINARY, Command
 from pystore.native import address_of, ffi, lib, raise_error
 
 __all__ = ["InFlight", "Lane", "Slots", "Target"]

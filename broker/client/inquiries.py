@@ -8,11 +8,11 @@ from broker.client.member import Member
 from broker.client.message import ReceivedMessage
 from broker.client.progress import QueueProgress
 from broker.client.records import received
-from broker.remoting import mqjson
-from broker.remoting.codes import RequestCode
-from broker.remoting.command import Command
-from broker.remoting.handlers import Handler, Peer
-from broker.remoting.mqjson import MessageQueue
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode
+from broker.wire.command import Command
+from broker.wire.handlers import Handler, Peer
+from broker.wire.mqjson import MessageQueue
 
 __all__ = ["consumer_handlers"]
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from broker.client._messages import Received, bind
-from broker.remoting.mqjson import MessageQueue
+from broker.wire.mqjson import MessageQueue
 from pystore.compression import inflate
 from pystore.names import RETRY_PREFIX
 from pystore.native import address_of, ffi, lib

@@ -27,14 +27,14 @@ from broker.client.errors import (
 from broker.client.ids import client_id
 from broker.client.options import ClientSettings
 from broker.client.routes import Route, as_template, parse_route
-from broker.remoting.answers import answer_framers
+from broker.loop.safe_log import SafeLogger
 from broker.remoting.client import RemotingClient
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import ONEWAY, Command, header_format
 from broker.remoting.connection import Connection
-from broker.remoting.handlers import Handlers
-from broker.remoting.outstanding import Waiter
-from broker.remoting.safe_log import SafeLogger
+from broker.wire.answers import answer_framers
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import ONEWAY, Command, header_format
+from broker.wire.handlers import Handlers
+from broker.wire.outstanding import Waiter
 from pystore.names import TEMPLATE_TOPIC
 
 __all__ = ["Network", "number_in", "request_of"]

@@ -13,8 +13,8 @@ from broker.client.errors import Misuse
 from broker.client.routes import Route
 from broker.client.sending import check_name
 from broker.remoting.client import Connector, parse_address
-from broker.remoting.command import Command
 from broker.remoting.tls import client_context
+from broker.wire.command import Command
 from pystore.names import TRACE_TOPIC
 
 __all__ = ["ClientOptions", "ClientSettings", "RequestHook", "client_context", "name_servers"]

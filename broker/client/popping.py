@@ -19,9 +19,10 @@ from broker.client.pulling import BACKOFF_S, GRACE_S
 from broker.client.records import received
 from broker.client.retrying import give_back
 from broker.client.routes import Route
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command
-from broker.remoting.receipts import (
+from broker.loop.safe_log import SafeLogger
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command
+from broker.wire.receipts import (
     NORMAL,
     RETRY_V1,
     RETRY_V2,
@@ -29,7 +30,6 @@ from broker.remoting.receipts import (
     Handle,
     retry_topic,
 )
-from broker.remoting.safe_log import SafeLogger
 from pystore.names import RETRY_PREFIX
 
 __all__ = ["PoppedBatch", "Popping"]

@@ -56,12 +56,12 @@ from broker.client.sending import (
 from broker.client.subscription import heartbeat_body
 from broker.client.telemetry import Spans
 from broker.client.tracing import Tracer
-from broker.remoting.codec import BadFrame
-from broker.remoting.codes import RequestCode
-from broker.remoting.command import Command
+from broker.loop.lifetime import Closing
 from broker.remoting.connection import Connection, Near
-from broker.remoting.handlers import Handler
-from broker.remoting.lifetime import Closing
+from broker.wire.codec import BadFrame
+from broker.wire.codes import RequestCode
+from broker.wire.command import Command
+from broker.wire.handlers import Handler
 from pystore.javahash import java_hash
 
 __all__ = ["AsyncProducer", "ProducerOptions"]

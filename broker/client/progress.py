@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from broker.remoting.mqjson import MessageQueue
+from broker.wire.mqjson import MessageQueue
 
 __all__ = ["QueueProgress"]
 

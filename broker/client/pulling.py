@@ -26,11 +26,11 @@ from broker.client.network import number_in, request_of
 from broker.client.progress import QueueProgress
 from broker.client.records import received
 from broker.client.subscription import TopicSubscription
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import BINARY, Command
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
 from broker.remoting.connection import Connection
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.safe_log import SafeLogger
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import BINARY, Command
 
 __all__ = ["Puller"]
 

@@ -8,7 +8,7 @@ from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.network import Network
 from broker.client.progress import QueueProgress
 from broker.client.records import received
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.wire.codes import RequestCode, ResponseCode
 
 __all__ = ["messages_by_key"]
 

@@ -13,9 +13,9 @@ from broker.client.errors import ClientError, Misuse, reading
 from broker.client.member import Member
 from broker.client.message import MessageQueue
 from broker.client.routes import Route
-from broker.remoting import mqjson
-from broker.remoting.codes import RequestCode
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.safe_log import SafeLogger
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode
 from pystore.names import RETRY_PREFIX
 
 __all__ = ["Rebalancer"]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from broker.client.errors import BadAnswer, InvalidMessage, RequestTimeout, reading
 from broker.client.message import ReceivedMessage
-from broker.remoting.command import Command
-from broker.remoting.handlers import Peer, Result
+from broker.wire.command import Command
+from broker.wire.handlers import Peer, Result
 from pystore.compression import inflate
 from pystore.names import REPLY_SUFFIX
 from pystore.properties import parse_properties

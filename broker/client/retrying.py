@@ -14,7 +14,7 @@ from broker.client.message import ReceivedMessage
 from broker.client.network import request_of
 from broker.client.options import INNER_PRODUCER
 from broker.client.sending import STORED, encoded
-from broker.remoting.codes import RequestCode
+from broker.wire.codes import RequestCode
 from pystore.names import RETRY_PREFIX, TEMPLATE_TOPIC
 
 __all__ = ["give_back", "republish", "send_back"]

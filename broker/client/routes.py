@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.remoting import mqjson
-from broker.remoting.mqjson import MessageQueue
+from broker.wire import mqjson
+from broker.wire.mqjson import MessageQueue
 
 __all__ = ["Route", "parse_route"]
 

@@ -18,9 +18,9 @@ from broker.client.errors import InvalidMessage, Misuse, reading
 from broker.client.ids import key_source, new_unique_key, new_unique_keys
 from broker.client.message import Message, SendResult, SendStatus
 from broker.client.records import BATCH_ITEM, encode_batch
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import BINARY, Command
-from broker.remoting.mqjson import MessageQueue
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import BINARY, Command
+from broker.wire.mqjson import MessageQueue
 from pystore.names import (
     DISCARD_TOPIC,
     DLQ_PREFIX,

@@ -17,8 +17,8 @@ from broker.client.ids import new_unique_key
 from broker.client.message import Message, ReceivedMessage, SendResult
 from broker.client.network import Network
 from broker.client.sending import HALF, STORED, PreparedSend, SendRules, prepare
-from broker.remoting.command import Command
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.safe_log import SafeLogger
+from broker.wire.command import Command
 from pystore.properties import parse_properties
 
 __all__ = ["Tracer"]

@@ -30,11 +30,11 @@ from broker.client.progress import QueueProgress
 from broker.client.records import BadRecord, received
 from broker.client.routes import Route
 from broker.client.sending import HALF, prepare, result_of, without_namespace
-from broker.remoting.codes import RequestCode
-from broker.remoting.command import ONEWAY, Command
-from broker.remoting.handlers import Handler, Peer
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
+from broker.wire.codes import RequestCode
+from broker.wire.command import ONEWAY, Command
+from broker.wire.handlers import Handler, Peer
 
 __all__ = [
     "AsyncTransactionProducer", "Check", "LocalState", "Transaction", "TransactionListener",

@@ -17,10 +17,10 @@ from broker.grpc.calls import AUTHORIZATION, DATE, Call
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
 from broker.processors.needs import NeedsOfPolicies
-from broker.remoting import mqjson
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused
 from broker.services.policy_access import NAME_MAX
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
 
 __all__ = [
     "ProxyAccess", "accept", "credentials_of", "has_signed", "is_known_to", "prove",

@@ -21,9 +21,9 @@ from broker.grpc.status import Code, Problem, ok, overall, status
 from broker.processors.durable import after_disk
 from broker.processors.poprules import PopRules
 from broker.processors.turns import Turns
-from broker.remoting.codes import RequestCode
-from broker.remoting.command import Refused
-from broker.remoting.receipts import Handle
+from broker.wire.codes import RequestCode
+from broker.wire.command import Refused
+from broker.wire.receipts import Handle
 
 __all__ = ["Acking"]
 

@@ -11,10 +11,10 @@ from broker.grpc.calls import Call
 from broker.grpc.receipts import Receipt
 from broker.grpc.status import Code, Problem, of_response
 from broker.processors.poprules import PopRules
-from broker.remoting.codes import ResponseCode
-from broker.remoting.command import Command
-from broker.remoting.framer import EndTransaction
 from broker.services.topics import READ, WRITE
+from broker.wire.codes import ResponseCode
+from broker.wire.command import Command
+from broker.wire.framer import EndTransaction
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 
 __all__ = [

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from broker.grpc.status import Code, Problem
-from broker.remoting.handlers import address_text
+from broker.wire.handlers import address_text
 
 __all__ = [
     "AUTHORIZATION", "DATE", "HEADERS", "AtOnceHandlers", "Call", "Handlers", "Later", "Now",

@@ -9,8 +9,8 @@ from typing import Any
 from broker.grpc.messages import RESERVED, millis
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
-from broker.remoting.command import Refused
 from broker.services.names import check_group, check_topic, is_system_topic
+from broker.wire.command import Refused
 from pystore.names import SYSTEM_GROUP_PREFIX
 
 __all__ = ["check_invisible", "check_message", "check_topics_equal", "group_of", "topic_of"]

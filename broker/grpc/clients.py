@@ -24,10 +24,10 @@ from broker.grpc.outbox import Outbox
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, ok
-from broker.remoting import mqjson
-from broker.remoting.codes import RequestCode
-from broker.remoting.command import Command
-from broker.remoting.handlers import Peer
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode
+from broker.wire.command import Command
+from broker.wire.handlers import Peer
 
 __all__ = ["Client", "ClientMethods", "GrpcClients", "retry_ms"]
 

@@ -33,17 +33,17 @@ from broker.grpc.calls import Call
 from broker.grpc.receipts import Receipt
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, of_response
-from broker.remoting import mqjson
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
 from broker.remoting.client import RemotingClient
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused, header_format
 from broker.remoting.connection import Connection
-from broker.remoting.handlers import Handlers
-from broker.remoting.mqjson import MessageQueue
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.safe_log import SafeLogger
 from broker.services.groups import Groups
 from broker.services.topics import READ, WRITE, Topics
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused, header_format
+from broker.wire.handlers import Handlers
+from broker.wire.mqjson import MessageQueue
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 from pystore.errors import BadArgument
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from broker.grpc.receipts import Receipt
 from broker.grpc.status import Code, Problem, of_response
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, texts
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, texts
 
 __all__ = ["Ask", "ack", "change", "dead_letter", "to_consume"]
 

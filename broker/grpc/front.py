@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from broker.grpc.http2 import Address, Http2Connection
-from broker.remoting.codec import BadFrame
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
 from broker.remoting.opening import V2_HEAD, V2_MAX, begins_tls, context_of, proxied, source_of
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.safe_log import SafeLogger
 from broker.remoting.tls import TlsSettings
+from broker.wire.codec import BadFrame
 
 __all__ = ["Front"]
 

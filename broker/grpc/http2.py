@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, cast
 
 from broker.grpc._http2 import Service, Session
 from broker.grpc.calls import Later, Now, Ticket
-from broker.remoting.budget import Budget
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.safe_log import SafeLogger
-from broker.remoting.turns import Line, Turns
+from broker.loop.budget import Budget
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
+from broker.loop.turns import Line, Turns
 
 __all__ = ["INTERNAL", "Address", "Http2Connection", "Stream"]
 

@@ -38,16 +38,16 @@ from broker.grpc.brokers import (
 from broker.grpc.calls import AUTHORIZATION, DATE, Call
 from broker.grpc.receipts import Receipt
 from broker.grpc.status import Code, Problem
+from broker.loop.safe_log import SafeLogger
 from broker.processors.poprules import PopRules
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused, header_format
 from broker.remoting.connection import Connection, Limits, Shared
-from broker.remoting.framer import EndTransaction, FramerFactory
-from broker.remoting.handlers import Handlers
 from broker.remoting.memory import join
-from broker.remoting.safe_log import SafeLogger
 from broker.services.clients import UNDIVIDED
 from broker.services.context import Services
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused, header_format
+from broker.wire.framer import EndTransaction, FramerFactory
+from broker.wire.handlers import Handlers
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 from pystore.errors import StoreError
 

@@ -9,7 +9,7 @@ from collections import deque
 from typing import Any
 
 from broker.grpc.status import Code, Problem
-from broker.remoting.budget import Budget
+from broker.loop.budget import Budget
 
 __all__ = ["BYTES_MAX", "COUNT_MAX", "Outbox"]
 

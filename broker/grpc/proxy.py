@@ -21,9 +21,9 @@ from broker.grpc.cluster import ClusterBrokers
 from broker.grpc.relay import Relay
 from broker.grpc.service import GrpcService
 from broker.grpc.settings import CLUSTER, ProxySettings
+from broker.loop.lifetime import Stopping
+from broker.loop.safe_log import SafeLogger
 from broker.remoting.connection import Limits
-from broker.remoting.lifetime import Stopping
-from broker.remoting.safe_log import SafeLogger
 from broker.remoting.server import listening_socket
 from broker.remoting.tls import TlsSettings
 from broker.services.policy_access import user_of_setting

@@ -17,13 +17,13 @@ from broker.grpc.messages import incoming, is_compressed
 from broker.grpc.schema import pb
 from broker.grpc.status import Code
 from broker.grpc.transactions import Half, id_of
-from broker.remoting import mqjson
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.handlers import Handler, Peer
-from broker.remoting.mqjson import MessageQueue
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer
+from broker.wire.mqjson import MessageQueue
 
 __all__ = ["Questions"]
 

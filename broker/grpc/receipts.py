@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.remoting.receipts import NORMAL, Handle, retry_topic
+from broker.wire.receipts import NORMAL, Handle, retry_topic
 
 __all__ = ["Receipt"]
 

@@ -27,15 +27,15 @@ from broker.grpc.routes import RouteMethods
 from broker.grpc.schema import METHODS, DecodeError, pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, of_response, ok
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
 from broker.processors.durable import after_disk
 from broker.processors.poprules import PopRules
 from broker.processors.refusals import put_refusal
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused, texts
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.receipts import NORMAL, RETRY_V1, RETRY_V2, Deliveries, retry_topic
-from broker.remoting.safe_log import SafeLogger
 from broker.services.pop.batches import PopOutcome, PopRequest
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused, texts
+from broker.wire.receipts import NORMAL, RETRY_V1, RETRY_V2, Deliveries, retry_topic
 from pystore.errors import StoreError
 
 __all__ = ["Receiving", "poll_ms"]

@@ -30,13 +30,13 @@ from broker.processors.bodies import (
     heartbeat,
     read,
 )
-from broker.remoting import mqjson
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import ONEWAY, Command, Refused
 from broker.remoting.connection import Connection, Limits
-from broker.remoting.handlers import Handler, Peer
 from broker.remoting.server import RemotingServer
 from broker.remoting.tls import TlsSettings
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import ONEWAY, Command, Refused
+from broker.wire.handlers import Handler, Peer
 from pystore.names import DLQ_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC
 from pystore.properties import parse_properties
 

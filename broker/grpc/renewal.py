@@ -15,8 +15,8 @@ from typing import Literal
 
 from broker.grpc.receipts import Receipt
 from broker.grpc.settings import ProxySettings
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
 
 __all__ = ["Lost", "Renewals", "RenewedMessage"]
 

@@ -29,9 +29,9 @@ from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, of_response, ok, overall, status
 from broker.grpc.transactions import Half, id_of
-from broker.remoting.codec import encode
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import BINARY, Command
+from broker.wire.codec import encode
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import BINARY, Command
 from pystore.configfiles import TopicConfig
 from pystore.errors import BadArgument
 from pystore.javahash import java_hash

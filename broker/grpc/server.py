@@ -16,10 +16,10 @@ from broker.grpc.messages import set_millis
 from broker.grpc.schema import METHODS, SERVICE, DecodeError, Method
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, of_response
-from broker.remoting.command import Refused
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
 from broker.remoting.tls import TlsSettings
+from broker.wire.command import Refused
 
 __all__ = ["GrpcServer"]
 

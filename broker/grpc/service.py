@@ -24,8 +24,8 @@ from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
 from broker.grpc.transactions import Ending
 from broker.remoting.connection import Limits
-from broker.remoting.handlers import Handlers as BrokerHandlers
 from broker.remoting.tls import TlsSettings
+from broker.wire.handlers import Handlers as BrokerHandlers
 
 __all__ = ["GrpcService"]
 

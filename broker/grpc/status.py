@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from broker.grpc.schema import pb
-from broker.remoting.codes import ResponseCode
+from broker.wire.codes import ResponseCode
 
 __all__ = ["Code", "Problem", "name_of", "of_response", "ok", "overall", "status"]
 

@@ -16,9 +16,9 @@ from broker.grpc.calls import AtOnceHandlers, Call, Handlers
 from broker.grpc.checks import topic_of
 from broker.grpc.schema import METHODS, DecodeError, pb
 from broker.grpc.status import Code, Problem, ok
-from broker.remoting.codes import RequestCode
-from broker.remoting.command import Command
-from broker.remoting.framer import EndTransaction
+from broker.wire.codes import RequestCode
+from broker.wire.command import Command
+from broker.wire.framer import EndTransaction
 from pystore.pending import Decision
 
 __all__ = ["Ending", "Half", "half_of", "id_of"]

@@ -11,6 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
+from broker.loop.turns import alone
 from broker.namesrv.jsontext import compact, fastjson
 from broker.namesrv.kv import ORDER_TOPICS, KvConfig
 from broker.namesrv.registration import (
@@ -30,12 +33,9 @@ from broker.namesrv.routes import (
     Routes,
 )
 from broker.namesrv.settings import NamesrvSettings
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.handlers import Handler, Peer
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.safe_log import SafeLogger
-from broker.remoting.turns import alone
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer
 from pystore.configfiles import version_to_json
 from pystore.errors import BadArgument
 from pystore.files import replace_file, sync_folder

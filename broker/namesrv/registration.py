@@ -17,8 +17,8 @@ from functools import lru_cache
 from typing import Any
 
 from broker.namesrv.routes import BrokerTopic
-from broker.remoting import mqjson
-from broker.remoting.jsonbody import (
+from broker.wire import mqjson
+from broker.wire.jsonbody import (
     INT,
     LONG,
     OBJECT,

@@ -9,22 +9,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from broker.loop.lifetime import Stopping
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
+from broker.loop.thread import LoopThread
+from broker.loop.turns import Pieces
+from broker.loop.watchdog import Watchdog
 from broker.namesrv.kv import KvConfig
 from broker.namesrv.processor import Processor
 from broker.namesrv.routes import MinIdChange, Routes
 from broker.namesrv.settings import NamesrvSettings
 from broker.remoting.client import RemotingClient
-from broker.remoting.codes import RequestCode
-from broker.remoting.command import Command
 from broker.remoting.connection import Connection, Limits
-from broker.remoting.lifetime import Stopping
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.safe_log import SafeLogger
 from broker.remoting.server import RemotingServer
-from broker.remoting.thread import LoopThread
 from broker.remoting.tls import TlsSettings
-from broker.remoting.turns import Pieces
-from broker.remoting.watchdog import Watchdog
+from broker.wire.codes import RequestCode
+from broker.wire.command import Command
 
 __all__ = ["NameServer"]
 

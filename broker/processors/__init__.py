@@ -23,8 +23,8 @@ from broker.processors.reply import ReplyProcessor
 from broker.processors.retry import RetryProcessor
 from broker.processors.send import SendProcessor
 from broker.processors.transaction import TransactionProcessor
-from broker.remoting.handlers import Handler
 from broker.services.context import Services
+from broker.wire.handlers import Handler
 
 __all__ = ["all_handlers"]
 

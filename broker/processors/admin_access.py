@@ -20,13 +20,13 @@ from broker.access.policies import User
 from broker.access.signature import is_signed_by
 from broker.processors.bodies import ANY, read
 from broker.processors.turns import reply_with
-from broker.remoting import mqjson
-from broker.remoting.codes import RequestCode as Code
-from broker.remoting.command import Command, Refused
-from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
 from broker.services.plain_access import PlainAccess
 from broker.services.policy_access import PolicyAccess, Rejected
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode as Code
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer
 from pystore.errors import StoreError
 
 __all__ = ["AccessProcessor"]

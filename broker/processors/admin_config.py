@@ -8,12 +8,12 @@ from typing import Any
 
 from broker.access.guard import is_loopback
 from broker.processors.bodies import check_size
-from broker.remoting import mqjson
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
 from broker.services.names import is_system_topic
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer
 from pystore.configfiles import version_to_json
 from pystore.errors import StoreError
 from pystore.javaproperties import parse_java_properties

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
+from broker.loop.turns import alone
 from broker.processors.bodies import GROUP, GROUPS, read
 from broker.processors.durable import settled
 from broker.processors.refusals import ended
 from broker.processors.turns import Turns, reply_with
-from broker.remoting import mqjson
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.handlers import Handler, Peer
-from broker.remoting.turns import alone
 from broker.services.clients import Channel
 from broker.services.context import Services
 from broker.services.names import check_offsets_may_change
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer
 from pystore.configfiles import version_to_json
 
 __all__ = ["GroupProcessor"]

@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from broker.hot.core import OffsetRow
+from broker.loop.turns import alone
 from broker.processors.turns import Turns, reply_with
-from broker.remoting import mqjson
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import ONEWAY, Command, Refused
-from broker.remoting.handlers import Handler, Peer
-from broker.remoting.hot import OffsetRow
-from broker.remoting.mqjson import MessageQueue
-from broker.remoting.turns import alone
 from broker.services.context import Services
 from broker.services.names import check_offsets_may_change
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import ONEWAY, Command, Refused
+from broker.wire.handlers import Handler, Peer
+from broker.wire.mqjson import MessageQueue
 from pystore.configfiles import TopicConfig, version_to_json
 from pystore.errors import NotFound
 

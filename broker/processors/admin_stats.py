@@ -8,16 +8,16 @@ import time
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
+from broker.loop.turns import alone
 from broker.processors.offsets import queue_id, store_time
 from broker.processors.popstats import pop_samples
 from broker.processors.turns import Turns, reply_with
-from broker.remoting import mqjson
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import VERSION, Command, Refused
-from broker.remoting.handlers import Handler, Peer
-from broker.remoting.mqjson import MessageQueue
-from broker.remoting.turns import alone
 from broker.services.context import Services
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import VERSION, Command, Refused
+from broker.wire.handlers import Handler, Peer
+from broker.wire.mqjson import MessageQueue
 from pystore.configfiles import TopicConfig
 from pystore.errors import NotFound
 

@@ -7,16 +7,16 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
+from broker.loop.turns import alone
 from broker.processors.bodies import TOPICS, read
 from broker.processors.durable import settled
 from broker.processors.refusals import ended
 from broker.processors.turns import Turns, reply_with
-from broker.remoting import mqjson
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.handlers import Handler, Peer
-from broker.remoting.turns import alone
 from broker.services.context import Services
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer
 from pystore.configfiles import DataVersion, TopicConfig, version_to_json
 from pystore.names import RETRY_PREFIX
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.decision import AskedSend, PutDecision
 from broker.services.context import Services
 from broker.services.names import NOT_FOR_CLIENTS, check_topic
 from broker.services.topics import UNIT, UNIT_SUB, WRITE
 from broker.services.uniq_ids import UniqIds
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.decision import AskedSend, PutDecision
 from pystore.configfiles import TopicConfig
 from pystore.names import RETRY_PREFIX, REVIVE_PREFIX
 from pystore.properties import parse_properties

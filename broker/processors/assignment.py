@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from broker.loop.turns import alone
 from broker.processors.bodies import QUERY_ASSIGNMENT, SET_MODE, read
 from broker.processors.turns import reply_with
-from broker.remoting import mqjson
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.handlers import Handler, Peer
-from broker.remoting.mqjson import MessageQueue
-from broker.remoting.turns import alone
 from broker.services.clients import BROADCASTING
 from broker.services.context import Services
 from broker.services.pop.modes import POP, PULL, Mode
 from broker.services.topics import READ
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer
+from broker.wire.mqjson import MessageQueue
 from pystore.errors import StoreError
 from pystore.names import RETRY_PREFIX
 

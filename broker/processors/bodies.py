@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from broker.remoting.codes import ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.handlers import Handler, Handlers, Peer, Result
-from broker.remoting.jsonbody import (
+from broker.loop.turns import alone
+from broker.wire.codes import ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Handlers, Peer, Result
+from broker.wire.jsonbody import (
     BOOLEAN,
     INT,
     LONG,
@@ -22,7 +23,6 @@ from broker.remoting.jsonbody import (
     mapping,
     required,
 )
-from broker.remoting.turns import alone
 
 __all__ = [
     "ANY",

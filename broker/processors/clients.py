@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from broker.loop.turns import alone
 from broker.processors.bodies import CLIENT_CONFIG, heartbeat, read
 from broker.processors.subscriptions import check_expression
-from broker.remoting import mqjson
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.handlers import Handler, Peer
-from broker.remoting.turns import alone
 from broker.services.clients import Beat, Channel, Subscription
 from broker.services.context import Services
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer
 
 __all__ = ["ClientProcessor"]
 

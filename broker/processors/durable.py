@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from broker.processors.refusals import put_refusal
-from broker.remoting.codes import ResponseCode
-from broker.remoting.command import Command, Refused
 from broker.services.context import Services
 from broker.services.groups import Groups
 from broker.services.topics import Topics
+from broker.wire.codes import ResponseCode
+from broker.wire.command import Command, Refused
 from pystore import PutStatus
 from pystore.errors import StoreError
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from broker.processors.bodies import QUEUES_OF_CLIENT, read
 from broker.processors.turns import reply_with
-from broker.remoting.codes import RequestCode
-from broker.remoting.command import Command
-from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
+from broker.wire.codes import RequestCode
+from broker.wire.command import Command
+from broker.wire.handlers import Handler, Peer
 
 __all__ = ["LockProcessor"]
 

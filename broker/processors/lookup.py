@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.handlers import Handler, Peer
-from broker.remoting.turns import alone
+from broker.loop.turns import alone
 from broker.services.context import Services
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer
 from pystore.errors import StoreError
 
 __all__ = ["LookupProcessor"]

@@ -29,9 +29,9 @@ from broker.processors.bodies import (
     heartbeat,
     read,
 )
-from broker.remoting.codes import RequestCode as Code
-from broker.remoting.command import Command
-from broker.remoting.receipts import is_retry_of
+from broker.wire.codes import RequestCode as Code
+from broker.wire.command import Command
+from broker.wire.receipts import is_retry_of
 from pystore import Store
 from pystore.errors import StoreError
 from pystore.names import HALF_TOPIC

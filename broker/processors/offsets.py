@@ -3,12 +3,12 @@ docs/internals/wire.md#first-offset)."""
 
 from __future__ import annotations
 
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
 from broker.services.names import check_offsets_may_change
 from broker.services.offsets import is_young
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer
 from pystore.errors import NotFound, StoreError
 
 __all__ = ["OffsetProcessor"]

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from broker.processors.durable import after_disk
 from broker.processors.poprules import BATCH_MAX, PopRules
 from broker.processors.refusals import always, put_refusal
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.handlers import Handler, Peer, host_text
 from broker.services.context import Services
 from broker.services.pop.batches import PopOutcome, PopRequest
 from broker.services.pop.polling import WaitingPlace
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer, host_text
 from pystore.errors import StoreError
 
 __all__ = ["PopProcessor"]

@@ -11,11 +11,11 @@ from broker.processors.bodies import BATCH_ACK, read
 from broker.processors.durable import once_durable
 from broker.processors.poprules import PopRules
 from broker.processors.refusals import always
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.handlers import Handler, Peer, Result, host_text
-from broker.remoting.receipts import NORMAL, Handle, retry_topic
 from broker.services.context import Services
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer, Result, host_text
+from broker.wire.receipts import NORMAL, Handle, retry_topic
 from pystore.names import RETRY_PREFIX
 
 __all__ = ["PopAckProcessor"]

@@ -9,15 +9,15 @@ from typing import TypeVar
 
 from broker.processors.refusals import put_refusal
 from broker.processors.subscriptions import check_syntax
-from broker.remoting.codes import ResponseCode
-from broker.remoting.command import Refused
-from broker.remoting.receipts import NORMAL, Handle, retry_topic
 from broker.services.context import Services
 from broker.services.names import check_group
 from broker.services.pop import Pop
 from broker.services.pop.acks import Change, Outcome
 from broker.services.pop.batches import PopRequest, longest_retry_topic
 from broker.services.topics import READ
+from broker.wire.codes import ResponseCode
+from broker.wire.command import Refused
+from broker.wire.receipts import NORMAL, Handle, retry_topic
 from pystore.errors import StoreError
 from pystore.names import RETRY_PREFIX
 

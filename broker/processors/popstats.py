@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from broker.processors.offsets import store_time
 from broker.processors.turns import Turns
-from broker.remoting.receipts import retry_topic
 from broker.services.context import Services
 from broker.services.pop import Pop
 from broker.services.pop.modes import POP
+from broker.wire.receipts import retry_topic
 
 __all__ = ["pop_samples"]
 

@@ -4,15 +4,15 @@ reads."""
 
 from __future__ import annotations
 
+from broker.hot.core import Pulled
 from broker.processors.subscriptions import check_expression
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.handlers import Handler, Peer, host_text
-from broker.remoting.hot import Pulled
 from broker.services.clients import BROADCASTING, Subscription
 from broker.services.context import Services
 from broker.services.hooks import ConsumeContext
 from broker.services.topics import READ
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer, host_text
 from pystore.configfiles import SubscriptionGroup
 
 __all__ = ["PullProcessor", "waited"]

@@ -10,12 +10,12 @@ from typing import Any
 
 from broker.processors.durable import once_durable
 from broker.processors.refusals import always, put_refusal
-from broker.remoting import mqjson
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
 from broker.services.topics import WRITE
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer
 from pystore.errors import BadArgument, StoreError, TimerIllegal
 from pystore.timers import RecallHandle, Timers, delete_mark
 

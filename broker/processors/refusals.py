@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from functools import wraps
 
-from broker.remoting.codes import ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.handlers import Handler, Peer, Result
 from broker.services.context import Services
+from broker.wire.codes import ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer, Result
 from pystore.errors import (
     CreateMappedFileFailed,
     DiskFull,

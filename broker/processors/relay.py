@@ -7,12 +7,12 @@ from collections.abc import Coroutine
 from typing import Any
 
 from broker.processors.bodies import CONSUMER_STATUS
-from broker.remoting import mqjson
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.handlers import Handler, Peer
 from broker.services.clients import Channel
 from broker.services.context import Services
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer
 from pystore.errors import StoreError
 
 __all__ = ["RelayProcessor"]

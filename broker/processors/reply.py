@@ -12,11 +12,11 @@ from typing import Any
 
 from broker.processors.admission import Admission, SendRequest
 from broker.processors.refusals import put_refusal
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused, texts
-from broker.remoting.decision import PutDecision, Role
-from broker.remoting.handlers import Handler, Peer, host_text
 from broker.services.context import Services
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused, texts
+from broker.wire.decision import PutDecision, Role
+from broker.wire.handlers import Handler, Peer, host_text
 from pystore.errors import StoreError
 from pystore.properties import encode_properties
 

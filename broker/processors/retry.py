@@ -9,13 +9,13 @@ from typing import Any
 from broker.processors.admission import V3_4_9
 from broker.processors.durable import once_durable
 from broker.processors.refusals import put_refusal
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.decision import QUEUE_ANY, PutDecision, Role
-from broker.remoting.handlers import Handler, Peer, host_text
 from broker.services.context import Services
 from broker.services.hooks import ConsumeContext
 from broker.services.topics import WRITE
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.decision import QUEUE_ANY, PutDecision, Role
+from broker.wire.handlers import Handler, Peer, host_text
 from pystore import Message
 from pystore.errors import StoreError
 

@@ -7,12 +7,12 @@ from functools import partial
 
 from broker.processors.admission import Admission, SendRequest
 from broker.processors.refusals import put_refusal
-from broker.remoting.codes import RequestCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.decision import PutDecision, PutOutcome
-from broker.remoting.handlers import Handler, Peer, host_text
 from broker.services.context import Services
 from broker.services.hooks import SendContext, message_type
+from broker.wire.codes import RequestCode
+from broker.wire.command import Command, Refused
+from broker.wire.decision import PutDecision, PutOutcome
+from broker.wire.handlers import Handler, Peer, host_text
 from pystore.errors import StoreError
 
 __all__ = ["SendProcessor"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.remoting.codes import ResponseCode
-from broker.remoting.command import Refused
 from broker.services.context import Services
+from broker.wire.codes import ResponseCode
+from broker.wire.command import Refused
 from pystore.errors import StoreError
 from pystore.sql92 import check_work, compiled
 

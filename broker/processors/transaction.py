@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
+from broker.hot.halves import DecisionRecord
 from broker.processors.durable import once_durable
 from broker.processors.refusals import put_refusal
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.halves import DecisionRecord
-from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
 from broker.services.transaction import Transactions
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer
 from pystore import Message
 from pystore.errors import BadArgument, StoreError
 from pystore.names import HALF_TOPIC

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from broker.remoting import mqjson
-from broker.remoting.command import Command
-from broker.remoting.turns import Pieces as Turns
-from broker.remoting.turns import alone
+from broker.loop.turns import Pieces as Turns
+from broker.loop.turns import alone
+from broker.wire import mqjson
+from broker.wire.command import Command
 
 __all__ = ["Turns", "reply_with"]
 

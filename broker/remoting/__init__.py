@@ -1,1 +1,1 @@
-"""Commands on the wire: codec, server, client. Knows nothing of messages or topics."""
+"""Connections of the remoting protocol: servers, clients, TLS. Knows nothing of topics."""

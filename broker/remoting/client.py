@@ -7,14 +7,14 @@ import contextlib
 import ssl
 from collections.abc import Callable
 
-from broker.remoting.codes import ResponseCode
-from broker.remoting.command import ONEWAY, Command
+from broker.loop.lifetime import Closing
 from broker.remoting.connection import Connection, Limits, Shared
-from broker.remoting.framer import FramerFactory
-from broker.remoting.handlers import Handlers
-from broker.remoting.lifetime import Closing
 from broker.remoting.server import Told
 from broker.remoting.tls import TlsIntake
+from broker.wire.codes import ResponseCode
+from broker.wire.command import ONEWAY, Command
+from broker.wire.framer import FramerFactory
+from broker.wire.handlers import Handlers
 
 __all__ = ["Connector", "RemotingClient", "parse_address"]
 

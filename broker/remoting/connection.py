@@ -25,13 +25,18 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Protocol, cast
 
-from broker.remoting import codec
-from broker.remoting.budget import Budget
-from broker.remoting.codec import BadFrame
-from broker.remoting.codes import ResponseCode
-from broker.remoting.command import ONEWAY, RESPONSE, Command, Refused
-from broker.remoting.decision import AskedSend, PutDecision, PutOutcome
-from broker.remoting.framer import (
+from broker.loop.budget import Budget
+from broker.loop.idle import IdleWheel
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
+from broker.loop.turns import Line, Turns
+from broker.loop.watchdog import Watchdog
+from broker.wire import codec
+from broker.wire.codec import BadFrame
+from broker.wire.codes import ResponseCode
+from broker.wire.command import ONEWAY, RESPONSE, Command, Refused
+from broker.wire.decision import AskedSend, PutDecision, PutOutcome
+from broker.wire.framer import (
     FRAMES_ENOUGH,
     READ_MAX,
     EndTransaction,
@@ -41,13 +46,8 @@ from broker.remoting.framer import (
     SendWaiter,
     plain_framers,
 )
-from broker.remoting.handlers import Handlers
-from broker.remoting.idle import IdleWheel
-from broker.remoting.outstanding import EitherWaiter, Outstanding, Waiter
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.safe_log import SafeLogger
-from broker.remoting.turns import Line, Turns
-from broker.remoting.watchdog import Watchdog
+from broker.wire.handlers import Handlers
+from broker.wire.outstanding import EitherWaiter, Outstanding, Waiter
 
 __all__ = ["Connection", "Intake", "Limits", "Parts", "Shared"]
 

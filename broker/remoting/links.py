@@ -14,14 +14,14 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from broker.remoting.budget import Budget
-from broker.remoting.codec import BadFrame
-from broker.remoting.command import Command
+from broker.hot.core import Core, HotFramer, Pulled, command_of
+from broker.loop.budget import Budget
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
 from broker.remoting.connection import Connection, Limits, Parts, Shared
-from broker.remoting.framer import Link
-from broker.remoting.hot import Core, HotFramer, Pulled, command_of
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.safe_log import SafeLogger
+from broker.wire.codec import BadFrame
+from broker.wire.command import Command
+from broker.wire.framer import Link
 from pystore.native import address_of, ffi, lib, raise_error
 
 __all__ = ["NetThread"]

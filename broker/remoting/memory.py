@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from broker.loop.safe_log import SafeLogger
 from broker.remoting.connection import Connection
-from broker.remoting.framer import EndTransaction
-from broker.remoting.safe_log import SafeLogger
+from broker.wire.framer import EndTransaction
 
 __all__ = ["join"]
 

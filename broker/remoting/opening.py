@@ -29,8 +29,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.remoting.codec import BadFrame
 from broker.remoting.tls import TlsIntake, TlsSettings
+from broker.wire.codec import BadFrame
 from pystore.errors import BadArgument
 
 if TYPE_CHECKING:

@@ -8,19 +8,19 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from broker.remoting.codes import ResponseCode
-from broker.remoting.command import Command
+from broker.hot.core import Core
+from broker.loop.lifetime import Stopping
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
+from broker.loop.watchdog import Watchdog
 from broker.remoting.connection import Connection, Limits, Shared
-from broker.remoting.framer import FramerFactory
-from broker.remoting.handlers import Handler, Handlers, Peer
-from broker.remoting.hot import Core
-from broker.remoting.lifetime import Stopping
 from broker.remoting.links import NetThread
 from broker.remoting.opening import Opening
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.safe_log import SafeLogger
 from broker.remoting.tls import TlsSettings
-from broker.remoting.watchdog import Watchdog
+from broker.wire.codes import ResponseCode
+from broker.wire.command import Command
+from broker.wire.framer import FramerFactory
+from broker.wire.handlers import Handler, Handlers, Peer
 
 __all__ = ["RemotingServer", "listening_socket"]
 

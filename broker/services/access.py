@@ -15,12 +15,12 @@ from broker.access.needs import AccessAction, AccessRequest, Ask, Verdict, topic
 from broker.access.plain import PlainRules
 from broker.access.policies import PolicyRules, User
 from broker.access.signature import ACCESS_KEY, Credentials
-from broker.remoting.codes import RequestCode
-from broker.remoting.command import Command
-from broker.remoting.handlers import Peer
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.safe_log import SafeLogger
 from broker.services.plain_access import PlainAccess
 from broker.services.policy_access import PolicyAccess, user_of_setting
+from broker.wire.codes import RequestCode
+from broker.wire.command import Command
+from broker.wire.handlers import Peer
 from pystore.errors import BadArgument
 from pystore.settings import Settings
 

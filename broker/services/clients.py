@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import ONEWAY, Command, Refused
-from broker.remoting.handlers import Peer
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
 from broker.services.groups import Groups
 from broker.services.hotpath import HotPath
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import ONEWAY, Command, Refused
+from broker.wire.handlers import Peer
 from pystore.errors import StoreError
 
 __all__ = ["UNDIVIDED", "Beat", "Channel", "Clients", "ConsumerGroup", "Subscription"]

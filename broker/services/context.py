@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, field
 
 from broker.access.guard import Guard
-from broker.remoting.dedup import Dedup
-from broker.remoting.watchdog import Watchdog
+from broker.hot.dedup import Dedup
+from broker.loop.watchdog import Watchdog
 from broker.services.access import Access
 from broker.services.clients import Clients
 from broker.services.config import Config

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.safe_log import SafeLogger
 
 __all__ = ["BrokerRole", "Duties", "Duty", "PeriodicJob"]
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from broker.remoting.codes import ResponseCode
-from broker.remoting.command import Refused
 from broker.services.config import Config
 from broker.services.names import GROUP_MAX, RESERVED_GROUPS, is_legal
 from broker.services.write_behind import WriteBehindTable
+from broker.wire.codes import ResponseCode
+from broker.wire.command import Refused
 from pystore.configfiles import DataVersion, SubscriptionGroup, group_from_json, group_to_json
 from pystore.errors import BadArgument
 from pystore.metadata import Metadata

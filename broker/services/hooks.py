@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from broker.remoting.command import Refused
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.safe_log import SafeLogger
+from broker.wire.command import Refused
 
 __all__ = [
     "AbortProcessException",

@@ -1,4 +1,4 @@
-"""What the services ask of the C core's hot path (broker/remoting/hot.py), and nothing more.
+"""What the services ask of the C core's hot path (broker/hot/core.py), and nothing more.
 
 The core answers sends and pulls by itself, against tables that the services publish here;
 everything else, and whatever has no row in them, goes to the processors.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from broker.remoting.decision import PutDecision, PutOutcome
-from broker.remoting.hot import OffsetRow, Pulled, Sample, Times, Totals
+from broker.hot.core import OffsetRow, Pulled, Sample, Times, Totals
+from broker.wire.decision import PutDecision, PutOutcome
 from pystore import PutStatus
 
 __all__ = ["HotPath"]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from broker.remoting.mqjson import MessageQueue
+from broker.wire.mqjson import MessageQueue
 
 __all__ = ["Locks"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 
-from broker.remoting.codes import ResponseCode
-from broker.remoting.command import Refused
+from broker.wire.codes import ResponseCode
+from broker.wire.command import Refused
 from pystore.names import (
     BENCHMARK_TOPIC,
     DISCARD_TOPIC,

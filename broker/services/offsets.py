@@ -8,8 +8,8 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 
-from broker.remoting.hot import OffsetRow
-from broker.remoting.safe_log import SafeLogger
+from broker.hot.core import OffsetRow
+from broker.loop.safe_log import SafeLogger
 from broker.services.hotpath import HotPath
 from pystore import Store
 from pystore.errors import BadArgument, StoreError

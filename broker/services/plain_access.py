@@ -16,7 +16,7 @@ from broker.access import plain_file
 from broker.access.addresses import Pattern
 from broker.access.plain import Account, PlainRules
 from broker.access.plain_file import PlainFile, Version
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.safe_log import SafeLogger
 from pystore.errors import BadArgument, StoreError
 from pystore.files import os_error, write_whole
 

@@ -30,7 +30,7 @@ from broker.access.policies import (
     parse_resource,
     parse_user,
 )
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.safe_log import SafeLogger
 from pystore import accessfiles, files
 from pystore.accessfiles import COPY, AccessRows, Changes
 from pystore.errors import BadArgument, RecordDamaged, StoreError, StoreIOError

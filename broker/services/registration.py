@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from broker.access.signature import Credentials, sign
-from broker.remoting import mqjson
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command
-from broker.remoting.handlers import Peer
-from broker.remoting.jsonbody import INT, OBJECT, TEXT, JsonMember, Shape, listed, required
-from broker.remoting.mqjson import JsonText
-from broker.remoting.safe_log import SafeLogger
-from broker.remoting.turns import Pieces
+from broker.loop.safe_log import SafeLogger
+from broker.loop.turns import Pieces
 from broker.services.config import Config
 from broker.services.topics import READ, WRITE, Topics
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command
+from broker.wire.handlers import Peer
+from broker.wire.jsonbody import INT, OBJECT, TEXT, JsonMember, Shape, listed, required
+from broker.wire.mqjson import JsonText
 from pystore.configfiles import DataVersion, TopicConfig, version_to_json
 
 __all__ = ["Dial", "Registration"]

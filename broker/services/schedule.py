@@ -18,8 +18,8 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from broker.remoting.hot import Core
-from broker.remoting.safe_log import SafeLogger
+from broker.hot.core import Core
+from broker.loop.safe_log import SafeLogger
 from broker.services.timer_metrics import TimerMetrics
 from pystore import DueDelivery, Store
 from pystore.errors import StoreError

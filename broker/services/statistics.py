@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from broker.remoting.hot import Sample
+from broker.hot.core import Sample
 from broker.services.hotpath import HotPath
 from broker.services.puttimes import PutTimes
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from broker.remoting.codes import ResponseCode
-from broker.remoting.command import Refused
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.hotpath import HotPath
 from broker.services.names import NOT_FOR_CLIENTS, check_topic, is_legal, is_system_topic
 from broker.services.write_behind import WriteBehindTable
+from broker.wire.codes import ResponseCode
+from broker.wire.command import Refused
 from pystore.configfiles import DataVersion, TopicConfig, topic_from_json, topic_to_json
 from pystore.errors import BadArgument
 from pystore.metadata import Metadata, system_topics

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.safe_log import SafeLogger
 from pystore.configfiles import DataVersion, SubscriptionGroup, TopicConfig
 from pystore.errors import DiskFull, StoreError
 from pystore.metadata import Metadata, Table

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from broker.grpc.schema import METHODS, SERVICE, pb
-from broker.remoting import codec
-from broker.remoting.codes import RequestCode
-from broker.remoting.command import Command
+from broker.wire import codec
+from broker.wire.codes import RequestCode
+from broker.wire.command import Command
 
 MIB = 1 << 20
 #: HTTP/2: the preface with empty SETTINGS, kinds of frames, flags.

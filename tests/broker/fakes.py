@@ -7,9 +7,7 @@ import asyncio
 from array import array
 from contextlib import contextmanager
 
-from broker.remoting import codec
-from broker.remoting.command import Command, texts
-from broker.remoting.hot import Core, Sample, Times, Totals
+from broker.hot.core import Core, Sample, Times, Totals
 from broker.services.clients import Clients
 from broker.services.config import Config
 from broker.services.context import Services
@@ -19,6 +17,8 @@ from broker.services.offsets import ConsumerOffsets
 from broker.services.registration import Registration
 from broker.services.statistics import Statistics
 from broker.services.topics import Topics
+from broker.wire import codec
+from broker.wire.command import Command, texts
 from pystore import Store
 from pystore.settings import load
 
@@ -100,7 +100,7 @@ class FakePeer:
 
 
 class FakeCore:
-    """The tables of broker.remoting.hot.Core. real: the core that puts messages."""
+    """The tables of broker.hot.core.Core. real: the core that puts messages."""
 
     def __init__(self, real=None):
         self.real = real
@@ -248,7 +248,7 @@ def services(path, settings=None, dial=nobody, *, seed=0):
 
 def answer_of(handler, peer, command):
     """What a handler answers, refusals included, as a connection makes them."""
-    from broker.remoting.command import Refused
+    from broker.wire.command import Refused
 
     async def wait(work):
         return await work

@@ -9,8 +9,8 @@ import struct
 import uvloop
 from waiting import BOUND_S, until_async
 
-from broker.remoting import codec
-from broker.remoting.command import Command
+from broker.wire import codec
+from broker.wire.command import Command
 
 __all__ = ["Wire", "run", "serving", "until"]
 

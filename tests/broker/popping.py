@@ -10,9 +10,9 @@ from waiting import BOUND_S
 
 from broker.broker import Broker
 from broker.remoting.client import RemotingClient
-from broker.remoting.codes import RequestCode as Code
-from broker.remoting.command import Command
-from broker.remoting.receipts import Handle
+from broker.wire.codes import RequestCode as Code
+from broker.wire.command import Command
+from broker.wire.receipts import Handle
 from pystore.properties import encode_properties, parse_properties
 
 __all__ = ["SMALL", "Popper", "popping", "records", "run"]

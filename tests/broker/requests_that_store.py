@@ -13,8 +13,8 @@ from typing import Any
 from loops import Wire
 
 from broker import Broker
-from broker.remoting.codes import RequestCode as Code
-from broker.remoting.command import Command
+from broker.wire.codes import RequestCode as Code
+from broker.wire.command import Command
 from pystore.names import DISCARD_TOPIC
 
 __all__ = ["ANSWERS", "MADE", "MAKING", "SETTINGS", "STORING", "Asked", "Stage",

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import struct
 
-from broker.remoting import codec
-from broker.remoting.command import BINARY, JSON, ONEWAY, Command
+from broker.wire import codec
+from broker.wire.command import BINARY, JSON, ONEWAY, Command
 
 __all__ = ["BORN_MS", "GROUP", "TOPICS", "Sends"]
 

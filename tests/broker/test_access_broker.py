@@ -26,14 +26,14 @@ from broker.cli.secure import ADMIN_FILE, secured
 from broker.client.credentials import SigningHook, credentials_of_file
 from broker.client.errors import BrokerRefused, SendFailed
 from broker.client.in_process import RouteFinder
+from broker.loop import rate_limited_log
+from broker.loop.budget import Budget
 from broker.processors.admin_config import ConfigProcessor
 from broker.processors.admin_stats import StatisticsProcessor
-from broker.remoting import rate_limited_log
-from broker.remoting.budget import Budget
-from broker.remoting.command import BINARY, Command, Refused
-from broker.remoting.digests import digest_functions
 from broker.remoting.tls import client_context
 from broker.services.policy_access import PolicyAccess
+from broker.wire.command import BINARY, Command, Refused
+from broker.wire.digests import digest_functions
 from pystore.errors import BadArgument
 from pystore.properties import encode_properties
 from pystore.repair import rebuild

@@ -19,8 +19,8 @@ from broker.access.policies import Acl, PolicyEntry, parse_entry, parse_resource
 from broker.access.signature import Credentials, is_signed_by, sign
 from broker.processors import all_handlers
 from broker.processors.needs import NeedsOfPlain, NeedsOfPolicies
-from broker.remoting import codec
-from broker.remoting.command import BINARY, JSON, Command
+from broker.wire import codec
+from broker.wire.command import BINARY, JSON, Command
 from pystore.errors import BadArgument
 from pystore.settings import load
 

@@ -16,8 +16,8 @@ import broker as broker_package
 from broker import Broker
 from broker.access.needs import AccessAction, Need, ResourceKind
 from broker.access.policies import Acl, PolicyEntry, parse_acl, parse_resource
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
 from broker.services.policy_access import PolicyAccess
 
 ROOT = {"server": "5.3.3", "key": "root", "secret": "root-secret"}
@@ -254,7 +254,7 @@ def test_no_room_logs_what_a_peer_sent_by_another_way():
         for path in root.rglob("*.py")
         if "getLogger(" in path.read_text() and path.parts[-2] != "cli"
     ]
-    assert found == ["remoting/safe_log.py"]
+    assert found == ["loop/safe_log.py"]
 
 
 # ---- client ids ----

@@ -20,7 +20,7 @@ from broker import Broker, NameServer
 from broker.namesrv import registration
 from broker.processors import all_handlers
 from broker.processors.bodies import GROUPS_MAX, HEARTBEAT, SUBSCRIPTIONS_MAX, beside
-from broker.remoting.command import Command, texts
+from broker.wire.command import Command, texts
 from pystore import DiskFull, TopicConfig, _metadb
 from pystore.native import ffi, lib
 from pystore.sql92 import compiled

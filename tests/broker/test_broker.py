@@ -15,13 +15,13 @@ from waiting import BOUND_S
 
 from broker.broker import Broker
 from broker.namesrv import NameServer
-from broker.remoting import mqjson
 from broker.remoting.client import RemotingClient
-from broker.remoting.command import Command, texts
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.server import RemotingServer
 from broker.remoting.tls import TlsSettings, client_context
 from broker.services.hooks import AbortProcessException
+from broker.wire import mqjson
+from broker.wire.command import Command, texts
 from pystore import BadArgument, Reader, StoreLocked
 
 

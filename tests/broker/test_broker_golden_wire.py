@@ -22,9 +22,9 @@ from fakes import send_command
 from loops import Wire, run
 
 from broker.broker import Broker
-from broker.remoting import codec, mqjson
-from broker.remoting.codes import RequestCode
-from broker.remoting.command import Command
+from broker.wire import codec, mqjson
+from broker.wire.codes import RequestCode
+from broker.wire.command import Command
 from pystore.upstream_settings import UPSTREAM
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "wire-5.3.3.jsonl.xz"

@@ -19,13 +19,13 @@ from loops import Wire, run, serving
 from waiting import BOUND_S, until, until_async
 
 from broker import Broker, NameServer
+from broker.loop.budget import Budget
 from broker.namesrv.registration import parse as parse_registration
 from broker.processors.bodies import BATCH_ACK
-from broker.remoting import codec
-from broker.remoting.budget import Budget
-from broker.remoting.command import Command, texts
-from broker.remoting.handlers import Peer
 from broker.remoting.opening import ProxyHeader, proxied
+from broker.wire import codec
+from broker.wire.command import Command, texts
+from broker.wire.handlers import Peer
 
 MIB = 1 << 20
 #: A frame that says it has 16 MiB less a byte, and half of it.

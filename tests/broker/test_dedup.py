@@ -16,8 +16,8 @@ from loops import Wire, run
 from transacting import COMMIT, HALF, ROLLBACK, transacting
 from waiting import until_async
 
-from broker.remoting.command import Command
 from broker.services.hooks import SendMessageHook
+from broker.wire.command import Command
 from pystore import Reader
 from pystore.errors import BadArgument
 

@@ -17,8 +17,8 @@ from loops import Wire
 from requests_that_store import ANSWERS, MADE, SETTINGS, STORING, Asked, Stage, commit
 
 from broker import Broker
-from broker.remoting.codes import RequestCode as Code
-from broker.remoting.command import Command
+from broker.wire.codes import RequestCode as Code
+from broker.wire.command import Command
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 from pystore.metadata import Metadata
 

@@ -10,8 +10,8 @@ import pytest
 from loops import until
 from popping import popping, run
 
-from broker.remoting.codes import RequestCode as Code
 from broker.services.duties import BrokerRole, Duties, Duty, PeriodicJob
+from broker.wire.codes import RequestCode as Code
 from pystore.configfiles import SubscriptionGroup
 
 #: Rounds of the load; and how often a duty is stopped and started meanwhile.
@@ -346,7 +346,7 @@ def test_a_broker_leaves_its_routes_and_comes_back(tmp_path):
 
 
 def _route_of_t():
-    from broker.remoting.command import Command
+    from broker.wire.command import Command
 
     return Command(Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
 

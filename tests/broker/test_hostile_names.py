@@ -12,9 +12,9 @@ from field_cases import CASES
 from loops import Wire
 
 from broker.broker import Broker
-from broker.remoting.codes import RequestCode
-from broker.remoting.command import Command
-from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.wire.codes import RequestCode
+from broker.wire.command import Command
 
 NAMES = ["", "a b", "../x", "nul\x00", "x" * 300, "\u00e4" * 200, "%RETRY%", "line\n\x1b[31m"]
 #: Fields that are names, in one request or another; and what others then hold.

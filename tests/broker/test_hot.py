@@ -11,9 +11,9 @@ from loops import Wire, run, serving, until
 from waiting import BOUND_S
 
 import pystore
+from broker.hot.core import Core
 from broker.remoting.client import RemotingClient
-from broker.remoting.command import BINARY, JSON, ONEWAY, Command
-from broker.remoting.hot import Core
+from broker.wire.command import BINARY, JSON, ONEWAY, Command
 from pystore.native import lib
 
 SEND, PULL, ECHO = 310, 11, 4711

@@ -1,7 +1,7 @@
 """Bodies read by tables: a value has one meaning, however a client spells it.
 
 What fastjson 1.2.83 makes of each spelling was asked of a running 5.3.3 broker; it is written down
-in the head of broker/remoting/jsonbody.py.
+in the head of broker/wire/jsonbody.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import pytest
 
 from broker.processors.bodies import GROUP, HEARTBEAT, QUEUES_OF_CLIENT
-from broker.remoting.jsonbody import (
+from broker.wire.jsonbody import (
     BOOLEAN,
     INT,
     LONG,
@@ -25,7 +25,7 @@ from broker.remoting.jsonbody import (
     mapping,
     required,
 )  # fmt: skip
-from broker.remoting.mqjson import MessageQueue
+from broker.wire.mqjson import MessageQueue
 
 MODEL = enum("BROADCASTING", "CLUSTERING")
 

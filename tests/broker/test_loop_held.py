@@ -22,13 +22,13 @@ from loops import Wire, run
 
 from broker import Broker, Credentials, NameServer
 from broker.client.credentials import SigningHook
+from broker.loop.watchdog import Watchdog
 from broker.processors import all_handlers, bodies
-from broker.remoting import codec
-from broker.remoting.codec import BadFrame
-from broker.remoting.codes import RequestCode
-from broker.remoting.command import Command, texts
 from broker.remoting.connection import Connection
-from broker.remoting.watchdog import Watchdog
+from broker.wire import codec
+from broker.wire.codec import BadFrame
+from broker.wire.codes import RequestCode
+from broker.wire.command import Command, texts
 from pystore import TopicConfig
 from pystore.configfiles import SubscriptionGroup
 

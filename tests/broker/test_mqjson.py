@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from broker.remoting.mqjson import MessageQueue, dumps, loads
+from broker.wire.mqjson import MessageQueue, dumps, loads
 
 Q = MessageQueue("orders", "b", 3)
 KEY = '{"brokerName":"b","queueId":3,"topic":"orders"}'

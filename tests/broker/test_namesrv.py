@@ -23,7 +23,7 @@ from broker.namesrv.registration import parse
 from broker.namesrv.routes import BrokerRegistration, BrokerTopic, MinIdChange, Routes
 from broker.namesrv.settings import NamesrvSettings
 from broker.remoting.client import RemotingClient
-from broker.remoting.command import BINARY, JSON, Command
+from broker.wire.command import BINARY, JSON, Command
 from pystore import javajson
 from pystore.configfiles import DataVersion
 from pystore.errors import BadArgument, RecordDamaged
@@ -262,7 +262,7 @@ def test_a_broker_that_goes_costs_the_time_of_its_own_topics(routes):
 def test_brokers_of_a_network_that_fails_leave_in_turns(monkeypatch):
     """Each takes three milliseconds of that clock, and others are served between two of them."""
     now, order = [0.0], []
-    monkeypatch.setattr("broker.remoting.turns.monotonic", lambda: now[0])
+    monkeypatch.setattr("broker.loop.turns.monotonic", lambda: now[0])
 
     async def work():
         async with NameServer(listenPort=0, bindAddress="127.0.0.1", kvConfigPath="") as names:

@@ -22,8 +22,8 @@ import pytest
 from loops import Wire, run
 
 from broker.namesrv import NameServer
-from broker.remoting import codec
-from broker.remoting.command import Command
+from broker.wire import codec
+from broker.wire.command import Command
 from pystore import javajson
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "wire-5.3.3.jsonl.xz"

@@ -16,9 +16,9 @@ from popping import Popper, records
 from waiting import BOUND_S
 
 from broker.broker import Broker
-from broker.remoting import codec
-from broker.remoting.codes import RequestCode as Code
-from broker.remoting.command import Command, texts
+from broker.wire import codec
+from broker.wire.codes import RequestCode as Code
+from broker.wire.command import Command, texts
 
 ROOT = Path(__file__).resolve().parents[2]
 #: How many of each are asked while the interpreter is held.

@@ -13,14 +13,14 @@ from loops import Wire, run, serving, until
 from waiting import BOUND_S, settled_async
 
 from broker.broker import Broker
-from broker.remoting import codec
 from broker.remoting.client import RemotingClient
-from broker.remoting.codec import BadFrame
-from broker.remoting.command import ONEWAY, Command
 from broker.remoting.connection import Limits
 from broker.remoting.opening import V2, ProxyHeader, proxied
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.tls import TlsSettings, client_context
+from broker.wire import codec
+from broker.wire.codec import BadFrame
+from broker.wire.command import ONEWAY, Command
 from pystore.errors import BadArgument
 
 

@@ -16,13 +16,13 @@ from waiting import until_async
 import pystore
 from broker.processors.assignment import shared
 from broker.processors.needs import NeedsOfPolicies
-from broker.remoting import mqjson
-from broker.remoting.codes import RequestCode as Code
-from broker.remoting.command import Command
-from broker.remoting.mqjson import MessageQueue
 from broker.services.pop.modes import Mode
 from broker.services.pop.polling import WaitingPlace
 from broker.services.pop.records import ReviveLog
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode as Code
+from broker.wire.command import Command
+from broker.wire.mqjson import MessageQueue
 from pystore.errors import StrayFile
 
 

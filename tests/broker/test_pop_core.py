@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from popping import popping, records, run
 
-from broker.remoting.codes import RequestCode as Code
+from broker.wire.codes import RequestCode as Code
 
 TIMERS = "rmq_sys_wheel_timer"
 

@@ -13,10 +13,10 @@ from waiting import BOUND_S
 from broker.processors import all_handlers
 from broker.processors.assignment import divide
 from broker.processors.refusals import put_refusal
-from broker.remoting import mqjson
-from broker.remoting.command import Command, texts
-from broker.remoting.mqjson import MessageQueue
 from broker.services.hooks import AbortProcessException
+from broker.wire import mqjson
+from broker.wire.command import Command, texts
+from broker.wire.mqjson import MessageQueue
 from pystore import FlushFailed, TopicConfig
 
 

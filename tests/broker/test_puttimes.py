@@ -8,9 +8,9 @@ from fakes import FakeCore, send_command
 from loops import Wire, run
 
 from broker.broker import Broker
-from broker.remoting import mqjson
-from broker.remoting.command import Command
 from broker.services.puttimes import PutTimes
+from broker.wire import mqjson
+from broker.wire.command import Command
 
 EMPTY = (
     "[<=0ms]:0 [0~10ms]:0 [10~50ms]:0 [50~100ms]:0 [100~200ms]:0 [200~500ms]:0 [500ms~1s]:0"

@@ -13,15 +13,17 @@ import pytest
 from loops import Wire, run, serving, until
 from waiting import BOUND_S, settled_async
 
-from broker.remoting import codec, connection, rate_limited_log
+from broker.loop import rate_limited_log
+from broker.loop.idle import TICKS, IdleWheel
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
+from broker.loop.watchdog import Watchdog
+from broker.remoting import connection
 from broker.remoting.client import RemotingClient
-from broker.remoting.command import BINARY, JSON, ONEWAY, Command, Refused
 from broker.remoting.connection import Connection, Limits
-from broker.remoting.framer import PlainFramer
-from broker.remoting.idle import TICKS, IdleWheel
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.safe_log import SafeLogger
-from broker.remoting.watchdog import Watchdog
+from broker.wire import codec
+from broker.wire.command import BINARY, JSON, ONEWAY, Command, Refused
+from broker.wire.framer import PlainFramer
 
 ECHO, FAIL, REFUSE, LATER = 1, 2, 3, 4
 
@@ -225,7 +227,7 @@ def test_an_error_is_logged_once_a_kind(caplog):
 
 def test_a_line_that_repeats_says_how_often(caplog):
     quiet = RateLimitedLogger(SafeLogger("quiet"))
-    with mock.patch("broker.remoting.rate_limited_log.time.monotonic", side_effect=[0, 1, 2, 61]):
+    with mock.patch("broker.loop.rate_limited_log.time.monotonic", side_effect=[0, 1, 2, 61]):
         for _ in range(4):
             quiet.warning("kind", "it happened")
     assert [r.getMessage() for r in caplog.records] == [
@@ -618,7 +620,7 @@ def test_what_holds_the_loop_is_named_and_counted(caplog, monkeypatch):
     """A handler that blocks for 80 ms of a clock, at a limit of 50 ms; 50 ms are fine."""
     # What other tests of this process have logged, and their brokers still do, is nothing to it.
     logger = SafeLogger("broker.remoting.held")
-    monkeypatch.setattr("broker.remoting.watchdog._quiet", RateLimitedLogger(logger))
+    monkeypatch.setattr("broker.loop.watchdog._quiet", RateLimitedLogger(logger))
     now = [0.0]
 
     def blocking(seconds):

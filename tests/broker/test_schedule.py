@@ -11,7 +11,7 @@ from storeview import message_facts
 from waiting import settled_async
 
 import pystore
-from broker.remoting.hot import Core
+from broker.hot.core import Core
 from broker.services.schedule import Schedule
 from pystore.native import lib
 

@@ -16,12 +16,12 @@ import uvloop
 from fakes import FakePeer, services
 from sends import GROUP, TOPICS, Sends
 
+from broker.hot.dedup import Dedup
 from broker.processors import all_handlers
-from broker.remoting import codec
-from broker.remoting.command import Refused
-from broker.remoting.dedup import Dedup
 from broker.services.transaction import Transactions
 from broker.services.uniq_ids import UniqIds
+from broker.wire import codec
+from broker.wire.command import Refused
 from pystore import TopicConfig
 from pystore.pending import Decision
 

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 from fakes import FakeCore, FakePeer, services
 
-from broker.remoting.command import Refused
-from broker.remoting.mqjson import MessageQueue
 from broker.services.clients import Beat, Channel, Subscription
 from broker.services.config import Config
 from broker.services.hooks import AbortProcessException, Hooks
 from broker.services.locks import Locks
 from broker.services.statistics import Statistics
+from broker.wire.command import Refused
+from broker.wire.mqjson import MessageQueue
 from pystore import BadArgument, TopicConfig, settings
 
 

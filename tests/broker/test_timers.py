@@ -12,8 +12,8 @@ from waiting import until_async as until
 
 from broker.broker import Broker
 from broker.remoting.client import RemotingClient
-from broker.remoting.codes import RequestCode
-from broker.remoting.command import Command
+from broker.wire.codes import RequestCode
+from broker.wire.command import Command
 from pystore import Store
 from pystore.names import TIMER_TOPIC
 from pystore.properties import encode_properties

@@ -12,7 +12,7 @@ import pytest
 from test_timers import HOUR_MS, SMALL, arrived, timed, until
 
 import pystore
-from broker.remoting.codes import RequestCode
+from broker.wire.codes import RequestCode
 from pystore.errors import TimerIllegal
 from pystore.metadata import TopicConfig
 from pystore.names import TIMER_TOPIC

@@ -13,8 +13,8 @@ from loops import run
 from transacting import COMMIT, DISCARDED, HALF, OP, ROLLBACK, Clock, Half, asked_of, transacting
 from waiting import until_async
 
-from broker.remoting import codec
-from broker.remoting.command import Command
+from broker.wire import codec
+from broker.wire.command import Command
 from pystore import Reader
 from pystore.pending_log import find_pending
 

@@ -24,17 +24,17 @@ from waiting import BOUND_S, until_async
 
 from broker import Broker, NameServer
 from broker.cli.collecting import put_aside
+from broker.hot.core import Core
+from broker.loop.thread import LoopThread
+from broker.loop.turns import Line, Turns, alone
 from broker.processors import all_handlers
-from broker.remoting import codec
-from broker.remoting.answers import answer_framers
-from broker.remoting.command import Command
 from broker.remoting.connection import Limits
-from broker.remoting.framer import plain_framers
-from broker.remoting.hot import Core
-from broker.remoting.thread import LoopThread
-from broker.remoting.turns import Line, Turns, alone
 from broker.services.config import Config
 from broker.services.registration import Registration
+from broker.wire import codec
+from broker.wire.answers import answer_framers
+from broker.wire.command import Command
+from broker.wire.framer import plain_framers
 from pystore import Store, TopicConfig
 from pystore.configfiles import DataVersion
 from pystore.settings import load
@@ -57,7 +57,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr("broker.remoting.turns.monotonic", made)
+    monkeypatch.setattr("broker.loop.turns.monotonic", made)
     monkeypatch.setattr("broker.remoting.connection.monotonic", made)
     return made
 
@@ -409,7 +409,7 @@ def test_nobody_waits_long_for_any_request_of_a_name_server(quick_threads):
 def test_a_broker_of_many_topics_is_registered_in_pieces(monkeypatch):
     """The JSON of a topic is made once, and pieces of it let others have their turn."""
     now, made = [0.0], []
-    monkeypatch.setattr("broker.remoting.turns.monotonic", lambda: now[0])
+    monkeypatch.setattr("broker.loop.turns.monotonic", lambda: now[0])
     topics = [TopicConfig(f"topic-{i}", 1, 1) for i in range(400)]
 
     class Table:

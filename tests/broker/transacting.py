@@ -12,7 +12,7 @@ from loops import Wire
 from waiting import settled_async
 
 from broker.broker import Broker
-from broker.remoting.command import ONEWAY, Command, texts
+from broker.wire.command import ONEWAY, Command, texts
 from pystore.properties import parse_properties
 
 __all__ = ["COMMIT", "ROLLBACK", "Clock", "Half", "Producer", "asked_of", "transacting"]

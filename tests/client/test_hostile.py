@@ -27,10 +27,10 @@ from broker import (
 )
 from broker.client import BadAnswer, BrokerRefused, RequestTimeout, SendFailed, Unreachable, pulling
 from broker.client.routes import QUEUES_MAX, route_of_queues
-from broker.remoting import codec
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command
-from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.wire import codec
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command
 from pystore import compression
 
 SEND, PULL, POP = RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE

@@ -16,9 +16,9 @@ from broker.client.credentials import SigningHook
 from broker.client.inflight import Lane
 from broker.client.routes import route_of_queues
 from broker.client.sending import SendRules, prepare
-from broker.remoting.codec import decode
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.tls import TlsSettings, client_context
+from broker.wire.codec import decode
 
 ROOT = Path(__file__).resolve().parents[2]
 

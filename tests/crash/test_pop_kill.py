@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "broker"))
 from popping import Popper
 
 from broker.remoting.client import RemotingClient
-from broker.remoting.receipts import Handle
+from broker.wire.receipts import Handle
 
 CHILD = Path(__file__).with_name("pop_child.py")
 ROUNDS = int(os.environ.get("PS_POP_KILLS", "2"))
@@ -101,8 +101,8 @@ async def produce(p, ledger, round_, chance):
 
 
 def p_send(body, queue):
-    from broker.remoting.codes import RequestCode
-    from broker.remoting.command import Command
+    from broker.wire.codes import RequestCode
+    from broker.wire.command import Command
     from pystore.properties import encode_properties
 
     ext = {

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.remoting import codec
-from broker.remoting.command import Command
+from broker.wire import codec
+from broker.wire.command import Command
 
 HERE = Path(__file__).parent
 COMMANDS = HERE / "museum" / "command"

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from broker.broker import Broker
-from broker.remoting import codec
 from broker.remoting.client import RemotingClient
-from broker.remoting.codes import RequestCode as Code
-from broker.remoting.command import Command
+from broker.wire import codec
+from broker.wire.codes import RequestCode as Code
+from broker.wire.command import Command
 from pystore.configfiles import TopicConfig
 from pystore.properties import parse_properties
 

@@ -15,10 +15,10 @@ from caller import CODE, Caller, message
 
 from broker.grpc import cluster
 from broker.grpc.proxy import Proxy
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command
-from broker.remoting.handlers import Peer
 from broker.remoting.server import RemotingServer
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command
+from broker.wire.handlers import Peer
 
 #: Statuses that nothing brings about: neither here nor at Apache's proxy, whose clients know them.
 #: The others say what clients answer (60000, 50502) or belong to methods that are not served.

@@ -22,7 +22,7 @@ from broker import Broker, Consumer, Message, NameServer, Producer
 from broker.client.options import ClientSettings
 from broker.grpc.proxy import Proxy as GrpcProxy
 from broker.grpc.schema import pb
-from broker.remoting.thread import LoopThread
+from broker.loop.thread import LoopThread
 
 CONSUMER = Path(__file__).with_name("official_consumer.py")
 PYSTORE = Path(sys.executable).parent / "pystore"

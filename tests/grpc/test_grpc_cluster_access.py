@@ -24,7 +24,7 @@ from broker.client.errors import ClientError
 from broker.grpc.proxy import Proxy
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
-from broker.remoting.thread import LoopThread
+from broker.loop.thread import LoopThread
 from pystore.errors import BadArgument
 
 DATE = "20261122T110000Z"

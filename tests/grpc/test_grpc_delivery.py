@@ -22,7 +22,7 @@ from broker.grpc.messages import delivery_at_once
 from broker.grpc.receipts import Receipt
 from broker.grpc.schema import pb
 from broker.grpc.status import ok
-from broker.remoting.receipts import Handle
+from broker.wire.receipts import Handle
 from pystore.properties import parse_properties
 
 RECEIPT = "17 1700000000000 60000 3 0 broker-a 2 19 8192"

@@ -25,7 +25,7 @@ from broker.grpc.front import Front
 from broker.grpc.http2 import Http2Connection, Stream
 from broker.grpc.schema import METHODS, SERVICE, DecodeError, pb
 from broker.grpc.status import Code
-from broker.remoting.budget import Budget
+from broker.loop.budget import Budget
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
@@ -272,7 +272,7 @@ def test_a_flood_of_calls_does_not_hold_the_loop(
     async def work() -> None:
         loop = asyncio.get_running_loop()
         served, turns = 0, []
-        monkeypatch.setattr("broker.remoting.turns.monotonic", lambda: now[0])
+        monkeypatch.setattr("broker.loop.turns.monotonic", lambda: now[0])
         service = Service(((b"/s/Method", False),), 10_000, 1 << 16, 1 << 20, 1 << 20, 1 << 30, ())
 
         def at_once(*asked: object) -> bytes | None:

@@ -9,7 +9,7 @@ import pytest
 from broker.grpc.receipts import Receipt
 from broker.grpc.renewal import Lost, Renewals
 from broker.grpc.settings import ProxySettings
-from broker.remoting.receipts import Handle
+from broker.wire.receipts import Handle
 
 MINUTE = 60_000
 

@@ -18,8 +18,8 @@ from broker import Broker
 from broker.grpc.outbox import BYTES_MAX, COUNT_MAX, Outbox
 from broker.grpc.schema import pb
 from broker.remoting.client import RemotingClient
-from broker.remoting.codes import RequestCode
-from broker.remoting.command import Command
+from broker.wire.codes import RequestCode
+from broker.wire.command import Command
 
 
 def seconds(duration: Any) -> float:

@@ -30,11 +30,11 @@ from broker import (
 )
 from broker.client.credentials import Credentials
 from broker.client.errors import SendFailed
-from broker.remoting.codec import encode
-from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.tls import client_context
+from broker.wire.codec import encode
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,8 @@ from proxies import proxy
 from waiting import until
 
 from broker import Broker, Consumer, Message, NameServer, Producer
-from broker.remoting.codes import RequestCode
 from broker.testing import SETTINGS
+from broker.wire.codes import RequestCode
 
 pytestmark = pytest.mark.long
 

@@ -8,8 +8,8 @@ import unicodedata
 
 import pytest
 
-from broker.remoting import codec
-from broker.remoting.command import BINARY, JSON, Command
+from broker.wire import codec
+from broker.wire.command import BINARY, JSON, Command
 
 pytestmark = [pytest.mark.java]
 

@@ -208,7 +208,7 @@ def test_no_bare_except():
 
 #: Functions of Python that are longer for now, and why.
 LONG_FOR_NOW = {
-    "broker/remoting/hot.py __init__": "its tables get rooms of their own",
+    "broker/hot/core.py __init__": "its tables get rooms of their own",
 }
 
 

@@ -11,7 +11,7 @@ import re
 import struct
 from typing import Any
 
-from broker.remoting.command import BINARY, JSON, Command
+from broker.wire.command import BINARY, JSON, Command
 from pystore.errors import BadFrame
 
 FIELDS_MAX = 256

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import reference_codec
 
-from broker.remoting import codec
-from broker.remoting.command import BINARY, JSON, Command
+from broker.wire import codec
+from broker.wire.command import BINARY, JSON, Command
 
 WIRE = Path(__file__).parents[1] / "golden" / "wire-5.3.3.jsonl.xz"
 KINDS = pytest.mark.parametrize("kind", [JSON, BINARY], ids=["json", "binary"])

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import reference_codec
 
-from broker.remoting import codec
-from broker.remoting.command import JSON
+from broker.wire import codec
+from broker.wire.command import JSON
 from pystore.native import ffi, lib
 
 WIRE = Path(__file__).parents[1] / "golden" / "wire-5.3.3.jsonl.xz"

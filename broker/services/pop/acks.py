@@ -7,11 +7,11 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from broker.remoting.popped import CheckPoint, CheckPoints, Key
-from broker.remoting.receipts import ORDER_QUEUE, Handle
+from broker.hot.popped import CheckPoint, CheckPoints, Key
 from broker.services.offsets import ConsumerOffsets
 from broker.services.pop.order import OrderedBatch, OrderTable
 from broker.services.pop.records import ReviveLog
+from broker.wire.receipts import ORDER_QUEUE, Handle
 
 __all__ = ["Acks", "Change", "Outcome"]
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from broker.remoting.popped import CheckPoints
-from broker.remoting.receipts import ORDER_QUEUE, RETRY_V1, RETRY_V2, Handle
+from broker.hot.popped import CheckPoints
 from broker.services.config import Config
 from broker.services.pop.order import OrderTable
 from broker.services.topics import Topics
+from broker.wire.receipts import ORDER_QUEUE, RETRY_V1, RETRY_V2, Handle
 from pystore import Batch, Message
 from pystore.native import ffi
 

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from broker.remoting import mqjson
-from broker.remoting.jsonbody import INT, LONG, OBJECT, TEXT, JsonMember, Shape
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.safe_log import SafeLogger
+from broker.wire import mqjson
+from broker.wire.jsonbody import INT, LONG, OBJECT, TEXT, JsonMember, Shape
 from pystore import files
 
 __all__ = ["OrderJournal"]

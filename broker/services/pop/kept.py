@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from broker.remoting import mqjson
-from broker.remoting.jsonbody import LONG, OBJECT, TEXT, JsonMember, Shape, listed, required
-from broker.remoting.popped import BATCH_MAX, CheckPoint
-from broker.remoting.safe_log import SafeLogger
+from broker.hot.popped import BATCH_MAX, CheckPoint
+from broker.loop.safe_log import SafeLogger
+from broker.wire import mqjson
+from broker.wire.jsonbody import LONG, OBJECT, TEXT, JsonMember, Shape, listed, required
 from pystore import files
 
 __all__ = ["keep", "take"]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker.remoting import mqjson
-from broker.remoting.jsonbody import INT, OBJECT, TEXT, JsonMember, Shape, enum
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.safe_log import SafeLogger
+from broker.wire import mqjson
+from broker.wire.jsonbody import INT, OBJECT, TEXT, JsonMember, Shape, enum
 from pystore import files
 
 __all__ = ["POP", "PULL", "Mode", "RequestModes"]

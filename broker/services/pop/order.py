@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker.remoting import mqjson
-from broker.remoting.jsonbody import LONG, OBJECT, TEXT, JsonMember, Shape, listed
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.safe_log import SafeLogger
 from broker.services.pop.journal import OrderJournal
+from broker.wire import mqjson
+from broker.wire.jsonbody import LONG, OBJECT, TEXT, JsonMember, Shape, listed
 from pystore import files
 
 __all__ = ["OrderTable", "OrderedBatch"]

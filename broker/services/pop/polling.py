@@ -8,8 +8,8 @@ import heapq
 from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
 
 __all__ = ["FULL", "PARKED", "TOO_LATE", "Polling", "PopWaiter", "WaitingPlace"]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from broker.remoting.jsonbody import INT, LONG, TEXT, JsonMember, Shape, listed, required
-from broker.remoting.popped import BATCH_MAX, NAME_MAX, CheckPoint, CheckPoints, Key
-from broker.remoting.safe_log import SafeLogger
+from broker.hot.popped import BATCH_MAX, NAME_MAX, CheckPoint, CheckPoints, Key
+from broker.loop.safe_log import SafeLogger
+from broker.wire.jsonbody import INT, LONG, TEXT, JsonMember, Shape, listed, required
 from pystore import Message, Store
 from pystore.errors import StoreError
 from pystore.names import REVIVE_PREFIX

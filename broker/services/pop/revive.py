@@ -7,16 +7,16 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from broker.remoting.decision import PutDecision, Role
-from broker.remoting.popped import CheckPoint, CheckPoints, Key
-from broker.remoting.receipts import RETRY_V1, RETRY_V2, is_retry_of, retry_topic
-from broker.remoting.safe_log import SafeLogger
+from broker.hot.popped import CheckPoint, CheckPoints, Key
+from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.hotpath import HotPath
 from broker.services.offsets import ConsumerOffsets
 from broker.services.pop.records import ReviveLog
 from broker.services.topics import Topics
+from broker.wire.decision import PutDecision, Role
+from broker.wire.receipts import RETRY_V1, RETRY_V2, is_retry_of, retry_topic
 from pystore import Message, Store
 from pystore.errors import MessageIllegal, StoreError
 from pystore.names import RETRY_PREFIX, REVIVE_GROUP

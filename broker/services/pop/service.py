@@ -12,10 +12,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
-from broker.remoting.hot import Core
-from broker.remoting.popped import CheckPoint, CheckPoints, CorePopRules
-from broker.remoting.receipts import RETRY_V1, RETRY_V2, is_retry_of, retry_topic
-from broker.remoting.safe_log import SafeLogger
+from broker.hot.core import Core
+from broker.hot.popped import CheckPoint, CheckPoints, CorePopRules
+from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.offsets import ConsumerOffsets, hot_bytes
@@ -29,6 +28,7 @@ from broker.services.pop.records import ReviveLog, revive_topic
 from broker.services.pop.revive import Revive
 from broker.services.schedule import Schedule
 from broker.services.topics import READ, Topics
+from broker.wire.receipts import RETRY_V1, RETRY_V2, is_retry_of, retry_topic
 from pystore import Store
 from pystore.errors import StoreError, StrayFile
 from pystore.names import RETRY_PREFIX

@@ -8,7 +8,7 @@ import json
 import time
 from pathlib import Path
 
-from broker.remoting.halves import LATENCY_BOUNDS_S, Halves
+from broker.hot.halves import LATENCY_BOUNDS_S, Halves
 from pystore import files
 
 __all__ = ["Metrics"]

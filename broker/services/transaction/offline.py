@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from broker.remoting.hot import Core
+from broker.hot.core import Core
 from broker.services.clients import Clients
 from broker.services.config import Config
 from broker.services.groups import Groups

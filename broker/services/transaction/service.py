@@ -18,15 +18,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker.remoting.decision import PutDecision, Role
-from broker.remoting.halves import OPEN_MAX, TAKE_MAX, Halves, State
-from broker.remoting.hot import Core
-from broker.remoting.safe_log import SafeLogger
+from broker.hot.core import Core
+from broker.hot.halves import OPEN_MAX, TAKE_MAX, Halves, State
+from broker.loop.safe_log import SafeLogger
 from broker.services.clients import Channel, Clients
 from broker.services.config import Config
 from broker.services.duties import BrokerRole
 from broker.services.topics import Topics
 from broker.services.transaction.metrics import Metrics
+from broker.wire.decision import PutDecision, Role
 from pystore import Message, Store
 from pystore.errors import NotFound, RecordDamaged, StoreError
 from pystore.names import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from broker.remoting.hot import Core
+from broker.hot.core import Core
 from pystore.native import ffi, lib, raise_error
 
 __all__ = [

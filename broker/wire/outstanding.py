@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from broker.remoting.command import Command
-from broker.remoting.framer import SendWaiter
+from broker.wire.command import Command
+from broker.wire.framer import SendWaiter
 
 __all__ = ["Outstanding", "Waiter"]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
-from broker.remoting import codec
-from broker.remoting.codec import FRAME_MAX
-from broker.remoting.command import Command
-from broker.remoting.framer import READ_MAX, FramerFactory, PlainFramer, SendWaiter
+from broker.wire import codec
+from broker.wire.codec import FRAME_MAX
+from broker.wire.command import Command
+from broker.wire.framer import READ_MAX, FramerFactory, PlainFramer, SendWaiter
 from pystore.native import ffi, lib, raise_error
 
 __all__ = ["answer_framers"]

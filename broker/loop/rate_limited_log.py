@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.safe_log import SafeLogger
 
 __all__ = ["RateLimitedLogger"]
 

@@ -11,7 +11,7 @@ import threading
 from itertools import chain
 from typing import Any
 
-from broker.remoting.command import Command
+from broker.wire.command import Command
 from pystore.errors import BadFrame
 from pystore.native import ffi, lib, raise_error
 

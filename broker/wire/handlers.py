@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from broker.remoting.command import Command
-from broker.remoting.decision import AskedSend, PutDecision, PutOutcome
+from broker.wire.command import Command
+from broker.wire.decision import AskedSend, PutDecision, PutOutcome
 
 __all__ = ["Handler", "Handlers", "Peer", "Result", "address_text", "host_text"]
 

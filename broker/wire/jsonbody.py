@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from broker.remoting import mqjson
+from broker.wire import mqjson
 
 __all__ = [
     "BOOLEAN",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.remoting.hot import Core
+from broker.hot.core import Core
 from pystore.native import ffi, lib, raise_error
 
 __all__ = ["Dedup", "DedupState"]

@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from broker.remoting import codec
-from broker.remoting.codec import FRAME_MAX
-from broker.remoting.command import Command
-from broker.remoting.decision import AskedSend, PutDecision, PutOutcome, fill, read_asked, sent_of
-from broker.remoting.digests import digest_functions
-from broker.remoting.framer import EndTransaction, Link
-from broker.remoting.handlers import Peer
-from broker.remoting.turns import CORE_NS
+from broker.loop.turns import CORE_NS
+from broker.wire import codec
+from broker.wire.codec import FRAME_MAX
+from broker.wire.command import Command
+from broker.wire.decision import AskedSend, PutDecision, PutOutcome, fill, read_asked, sent_of
+from broker.wire.digests import digest_functions
+from broker.wire.framer import EndTransaction, Link
+from broker.wire.handlers import Peer
 from pystore import PutStatus, Store
 from pystore.errors import FlushFailed, OutOfMemory, StoreClosed
 from pystore.native import address_of, ffi, lib, raise_error
@@ -229,7 +229,7 @@ class Core:
         lib.ps_core_free(handle)
 
     def framer(self, connection: Link) -> HotFramer:
-        """What a connection of this broker reads through: see broker/remoting/framer.py."""
+        """What a connection of this broker reads through: see broker/wire/framer.py."""
         self._last_id += 1
         return HotFramer(self, connection, self._last_id)
 
@@ -261,7 +261,7 @@ class Core:
         once: bool = False,
     ) -> None:
         """hot: sends to it are answered here; otherwise each comes up to Python. once: repeats of
-        them are not stored, see broker/remoting/dedup.py."""
+        them are not stored, see broker/hot/dedup.py."""
         flags = (lib.PS_SEND_HOT if hot else 0) | (lib.PS_SEND_ONCE if once else 0)
         self._check(
             lib.ps_core_topic(
@@ -691,7 +691,7 @@ def _host_bytes(address: tuple[str, int]) -> bytes:
 
 
 class HotFramer:
-    """The Framer (broker/remoting/framer.py) of a connection to a broker."""
+    """The Framer (broker/wire/framer.py) of a connection to a broker."""
 
     __slots__ = (
         "_addresses",

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, cast
 
-from broker.remoting.command import Command
-from broker.remoting.handlers import Handler, Peer, Result
-from broker.remoting.rate_limited_log import RateLimitedLogger
-from broker.remoting.safe_log import SafeLogger
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
+from broker.wire.command import Command
+from broker.wire.handlers import Handler, Peer, Result
 
 __all__ = ["Watchdog"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from broker.remoting import codec
-from broker.remoting.codes import ResponseCode
-from broker.remoting.command import Command, Refused
-from broker.remoting.decision import AskedSend, PutDecision, PutOutcome
-from broker.remoting.handlers import Peer
+from broker.wire import codec
+from broker.wire.codes import ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.decision import AskedSend, PutDecision, PutOutcome
+from broker.wire.handlers import Peer
 
 __all__ = [
     "FRAMES_ENOUGH", "EndTransaction", "Framer", "FramerFactory", "Link", "Parts", "PlainFramer",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from broker.remoting.hot import Core
+from broker.hot.core import Core
 from pystore.errors import NotFound
 from pystore.native import ffi, lib, raise_error
 from pystore.pending import Decision, PendingHalf

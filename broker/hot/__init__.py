@@ -1,0 +1,1 @@
+"""The C core that serves requests without Python, as Python sees it."""

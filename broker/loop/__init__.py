@@ -1,0 +1,1 @@
+"""What one event loop is shared and watched by: turns, budgets, held requests, log lines."""
