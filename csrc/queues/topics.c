@@ -18,64 +18,36 @@ void ps_topics_init(ps_topics *tt, struct ps_store *store, ps_io *io, const char
     pthread_rwlock_init(&tt->tt_shared.qs_lock, NULL);
 }
 
-static uint32_t name_hash(const char *name, int32_t len) {
-    uint32_t h = 2166136261u;
-    for (int32_t i = 0; i < len; i++) h = (h ^ (uint8_t)name[i]) * 16777619u;
-    return h;
-}
-
 static ps_topic *find_locked(ps_topics *tt, const char *name, int32_t len, uint32_t hash) {
-    if (tt->tt_bucket_count == 0) return NULL;
-    ps_topic *t = tt->tt_buckets[hash & (tt->tt_bucket_count - 1)];
-    while (t != NULL &&
-           (t->tp_hash != hash || t->tp_len != len || memcmp(t->tp_name, name, (size_t)len)))
-        t = t->tp_next;
+    ps_topic *t = ps_chains_first(&tt->tt_topics, hash);
+    while (t != NULL && (t->tp_len != len || memcmp(t->tp_name, name, (size_t)len) != 0))
+        t = ps_chains_next(t);
     return t;
 }
 
 ps_topic *ps_topic_find(ps_topics *tt, const char *name, int32_t len) {
     pthread_rwlock_rdlock(&tt->tt_shared.qs_lock);
-    ps_topic *t = find_locked(tt, name, len, name_hash(name, len));
+    ps_topic *t = find_locked(tt, name, len, ps_hash_of(name, len));
     pthread_rwlock_unlock(&tt->tt_shared.qs_lock);
     return t;
 }
 
-static int grow_locked(ps_topics *tt) {
-    uint32_t count = tt->tt_bucket_count ? tt->tt_bucket_count * 2 : 64;
-    ps_topic **buckets = calloc(count, sizeof *buckets);
-    if (buckets == NULL) return PS_E_NO_MEMORY;
-    for (uint32_t i = 0; i < tt->tt_bucket_count; i++) {
-        for (ps_topic *t = tt->tt_buckets[i], *next; t != NULL; t = next) {
-            next = t->tp_next;
-            t->tp_next = buckets[t->tp_hash & (count - 1)];
-            buckets[t->tp_hash & (count - 1)] = t;
-        }
-    }
-    free(tt->tt_buckets);
-    tt->tt_buckets = buckets;
-    tt->tt_bucket_count = count;
-    return 0;
-}
-
 static ps_topic *make_locked(ps_topics *tt, const char *name, int32_t len, uint32_t hash) {
-    if ((uint32_t)tt->tt_topic_count >= tt->tt_bucket_count && grow_locked(tt) < 0) return NULL;
+    if (!ps_chains_reserve(&tt->tt_topics)) return NULL;
     ps_topic *t = calloc(1, sizeof *t + (size_t)len + 1);
     if (t == NULL) return NULL;
     t->tp_table = tt;
     t->tp_store = tt->tt_store;
     t->tp_len = len;
-    t->tp_hash = hash;
     memcpy(t->tp_name, name, (size_t)len);
     t->tp_schedule = strcmp(t->tp_name, PS_SCHEDULE_TOPIC) == 0;
     if (ps_name_is_lmq((const uint8_t *)name, len)) atomic_store(&tt->tt_lmq, true);
-    t->tp_next = tt->tt_buckets[hash & (tt->tt_bucket_count - 1)];
-    tt->tt_buckets[hash & (tt->tt_bucket_count - 1)] = t;
-    tt->tt_topic_count++;
+    ps_chains_add(&tt->tt_topics, t, hash);
     return t;
 }
 
 ps_topic *ps_topic_get(ps_topics *tt, const char *name, int32_t len) {
-    uint32_t hash = name_hash(name, len);
+    uint32_t hash = ps_hash_of(name, len);
     if (len < 0 || len > PS_TOPIC_MAX) return NULL;
     pthread_rwlock_wrlock(&tt->tt_shared.qs_lock);
     ps_topic *t = find_locked(tt, name, len, hash);
@@ -167,16 +139,9 @@ void ps_topics_free(ps_topics *tt) {
     for (int32_t i = 0; i < atomic_load(&tt->tt_queue_count); i++) ps_queue_free(tt->tt_queues[i]);
     free(tt->tt_queues);
     ps_queues_shared_free(&tt->tt_shared);
-    for (uint32_t i = 0; i < tt->tt_bucket_count; i++) {
-        for (ps_topic *t = tt->tt_buckets[i], *next; t != NULL; t = next) {
-            next = t->tp_next;
-            for (int b = 0; b < PS_QUEUE_BLOCKS; b++) free(atomic_load(&t->tp_blocks[b]));
-            free(t);
-        }
-    }
-    free(tt->tt_buckets);
+    for (ps_topic *t = NULL; (t = ps_chains_each(&tt->tt_topics, t)) != NULL;)
+        for (int b = 0; b < PS_QUEUE_BLOCKS; b++) free(atomic_load(&t->tp_blocks[b]));
+    ps_chains_free(&tt->tt_topics, true);
     tt->tt_queues = NULL;
-    tt->tt_buckets = NULL;
-    tt->tt_bucket_count = 0;
     pthread_rwlock_destroy(&tt->tt_shared.qs_lock);
 }

@@ -3,6 +3,7 @@
 #ifndef PS_TOPICS_H
 #define PS_TOPICS_H
 
+#include "base/chains.h"
 #include "queues/consumequeue.h"
 
 /* A topic's table of queues: blocks that double, so that a topic of few costs little and none ever
@@ -11,14 +12,13 @@
 #define PS_QUEUE_BLOCKS 14
 
 struct ps_topic {
+    ps_chain tp_chain; /* hash of the name */
     struct ps_store *tp_store; /* for public calls that take a topic alone */
     struct ps_topics *tp_table;
-    struct ps_topic *tp_next; /* chain of its hash bucket */
     int32_t tp_len;
     bool tp_schedule; /* SCHEDULE_TOPIC_XXXX: units carry the deliver time */
     _Atomic int64_t tp_delivered, tp_delivered_bytes; /* messages whose delay was over */
     int64_t tp_gone_below; /* records before it are of a life that was deleted; dispatch lock */
-    uint32_t tp_hash;
     _Atomic(ps_queue *) *_Atomic tp_blocks[PS_QUEUE_BLOCKS];
     char tp_name[]; /* ends with 0x00 */
 };
@@ -26,9 +26,7 @@ struct ps_topic {
 typedef struct ps_topics {
     ps_queues_shared tt_shared; /* with the lock of all this */
     struct ps_store *tt_store;
-    ps_topic **tt_buckets; /* chains by hash of the name */
-    uint32_t tt_bucket_count;
-    int32_t tt_topic_count;
+    ps_chains tt_topics;
     _Atomic bool tt_lmq; /* one of them is a queue of light messages (format/multi.h) */
     ps_queue **tt_queues; /* all queues, in order of birth */
     int32_t tt_queue_room;

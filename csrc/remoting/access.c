@@ -5,7 +5,6 @@
 
 #include "remoting/access.h"
 #include "remoting/core.h"
-#include "remoting/hash.h"
 #include "remoting/guard.h"
 
 #define BUCKETS 4096

@@ -75,13 +75,8 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
 }
 
 static void free_tables(ps_core *c) {
-    for (uint32_t i = 0; i < c->co_topic_buckets; i++) {
-        for (ps_topic_entry *t = c->co_topics[i], *next; t != NULL; t = next) {
-            next = t->te_next;
-            free(t->te_tx);
-            free(t);
-        }
-    }
+    for (ps_topic_entry *t = NULL; (t = ps_chains_each(&c->co_topics, t)) != NULL;) free(t->te_tx);
+    ps_chains_free(&c->co_topics, true);
     for (ps_pair *p = c->co_all_pairs, *next; p != NULL; p = next) {
         next = p->pr_all;
         ps_filter_unref(p->pr_filter);
@@ -89,8 +84,7 @@ static void free_tables(ps_core *c) {
         free(p->pr_marks);
         free(p);
     }
-    free(c->co_topics);
-    free(c->co_pairs);
+    ps_chains_free(&c->co_pairs, false);
 }
 
 void ps_core_free(ps_core *c) {

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "base/chains.h"
 #include "filter/sql92.h"
 #include "store/store.h"
 #include "remoting/decision.h"
@@ -38,8 +39,7 @@
 
 /* A topic that the broker has published. */
 typedef struct ps_topic_entry {
-    struct ps_topic_entry *te_next; /* chain of its bucket */
-    uint32_t te_hash;
+    ps_chain te_chain;
     int32_t te_len;
     int32_t te_read_queues, te_write_queues, te_perm, te_flags;
     bool te_live; /* false: withdrawn; kept for its statistics */
@@ -72,9 +72,8 @@ typedef struct ps_mark { /* a group's place in a queue */
 
 /* A group and a topic: subscription, consumer offsets, statistics. */
 typedef struct ps_pair {
-    struct ps_pair *pr_next;               /* chain of its bucket */
+    ps_chain pr_chain;
     struct ps_pair *pr_all, **pr_all_link; /* list of all */
-    uint32_t pr_hash;
     int32_t pr_group_len, pr_topic_len;
     int32_t pr_flags; /* PS_SUB_, 0: pulls are handed on */
     int64_t pr_sub_version;
@@ -171,10 +170,8 @@ struct ps_core {
     int co_event_fd;
     uint64_t co_random;
 
-    ps_topic_entry **co_topics;
-    uint32_t co_topic_buckets, co_topic_count;
-    ps_pair **co_pairs, *co_all_pairs;
-    uint32_t co_pair_buckets, co_pair_count;
+    ps_chains co_topics, co_pairs; /* of ps_topic_entry, of ps_pair */
+    ps_pair *co_all_pairs;
 
     ps_waits co_waits;    /* answers of earlier calls that wait */
     int64_t co_wait_last; /* the number that was given last */

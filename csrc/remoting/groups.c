@@ -6,10 +6,8 @@
 #include <string.h>
 
 #include "remoting/core.h"
-#include "remoting/hash.h"
 #include "remoting/guard.h"
 
-#define FIRST_BUCKETS 64
 #define PAIRS_MAX (1 << 20) /* of group and topic; each has some 200 bytes */
 #define QUEUES_MAX (PS_QUEUE_ID_MAX + 1)
 
@@ -29,29 +27,12 @@ static int no_memory(ps_error *e) {
 
 ps_pair *ps_core_find_pair(ps_core *c, const uint8_t *group, int32_t group_len,
                            const uint8_t *topic, int32_t topic_len) {
-    if (c->co_pair_buckets == 0) return NULL;
-    uint32_t hash = pair_hash(group, group_len, topic, topic_len);
-    ps_pair *p = c->co_pairs[hash & (c->co_pair_buckets - 1)];
-    while (p != NULL &&
-           (p->pr_hash != hash || p->pr_group_len != group_len || p->pr_topic_len != topic_len ||
-            memcmp(p->pr_names, group, (size_t)group_len) != 0 ||
-            memcmp(p->pr_names + group_len, topic, (size_t)topic_len) != 0))
-        p = p->pr_next;
+    ps_pair *p = ps_chains_first(&c->co_pairs, pair_hash(group, group_len, topic, topic_len));
+    while (p != NULL && (p->pr_group_len != group_len || p->pr_topic_len != topic_len ||
+                         memcmp(p->pr_names, group, (size_t)group_len) != 0 ||
+                         memcmp(p->pr_names + group_len, topic, (size_t)topic_len) != 0))
+        p = ps_chains_next(p);
     return p;
-}
-
-static bool grow_pairs(ps_core *c) {
-    uint32_t count = c->co_pair_buckets ? c->co_pair_buckets * 2 : FIRST_BUCKETS;
-    ps_pair **buckets = calloc(count, sizeof *buckets);
-    if (buckets == NULL) return false;
-    for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) {
-        p->pr_next = buckets[p->pr_hash & (count - 1)];
-        buckets[p->pr_hash & (count - 1)] = p;
-    }
-    free(c->co_pairs);
-    c->co_pairs = buckets;
-    c->co_pair_buckets = count;
-    return true;
 }
 
 ps_pair *ps_core_pair_of(ps_core *c, const char *group, int32_t group_len, const char *topic,
@@ -59,22 +40,19 @@ ps_pair *ps_core_pair_of(ps_core *c, const char *group, int32_t group_len, const
     ps_pair *p =
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
     if (p != NULL) return p;
-    if (c->co_pair_count >= PAIRS_MAX) return NULL;
-    if (c->co_pair_count >= c->co_pair_buckets && !grow_pairs(c)) return NULL;
+    if (c->co_pairs.count >= PAIRS_MAX || !ps_chains_reserve(&c->co_pairs)) return NULL;
     p = calloc(1, sizeof *p + (size_t)group_len + (size_t)topic_len);
     if (p == NULL) return NULL;
     p->pr_group_len = group_len;
     p->pr_topic_len = topic_len;
     memcpy(p->pr_names, group, (size_t)group_len);
     memcpy(p->pr_names + group_len, topic, (size_t)topic_len);
-    p->pr_hash = pair_hash((const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
-    p->pr_next = c->co_pairs[p->pr_hash & (c->co_pair_buckets - 1)];
-    c->co_pairs[p->pr_hash & (c->co_pair_buckets - 1)] = p;
+    ps_chains_add(&c->co_pairs, p,
+                  pair_hash((const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len));
     p->pr_all = c->co_all_pairs;
     p->pr_all_link = &c->co_all_pairs;
     if (p->pr_all != NULL) p->pr_all->pr_all_link = &p->pr_all;
     c->co_all_pairs = p;
-    c->co_pair_count++;
     return p;
 }
 
@@ -98,12 +76,9 @@ static void drop_if_empty(ps_core *c, ps_pair *p) {
         !has_no_offsets(p))
         return;
     free_marks(p);
-    ps_pair **link = &c->co_pairs[p->pr_hash & (c->co_pair_buckets - 1)];
-    while (*link != p) link = &(*link)->pr_next;
-    *link = p->pr_next;
+    ps_chains_remove(&c->co_pairs, p);
     *p->pr_all_link = p->pr_all;
     if (p->pr_all != NULL) p->pr_all->pr_all_link = p->pr_all_link;
-    c->co_pair_count--;
     ps_filter_unref(p->pr_filter);
     ps_filter_unref(p->pr_own);
     ps_core_bury(c, p);

@@ -10,7 +10,6 @@
 #include "remoting/guard.h"
 
 #define FIRST_BUCKETS 1024
-#define FIRST_NAMES 64
 #define DECIDED (1 << 20) /* decisions remembered; some 30 s of full speed */
 #define DECISION_BITS 4
 #define SPANS_MAX 65536
@@ -39,72 +38,39 @@ uint32_t ps_halves_find(ps_tx *x, int64_t offset) {
 
 /* ---- names ---- */
 
-static uint32_t hash_of(const uint8_t *text, int32_t len) {
-    uint32_t h = 2166136261u;
-    for (int32_t i = 0; i < len; i++) h = (h ^ text[i]) * 16777619u;
-    return h;
-}
-
 static ps_tx_name *find_name(ps_tx *x, int kind, ps_slice text) {
-    if (x->tx_name_buckets[kind] == 0) return NULL;
-    uint32_t hash = hash_of(text.data, text.len);
-    ps_tx_name *n = x->tx_names[kind][hash & (x->tx_name_buckets[kind] - 1)];
-    while (n != NULL && (n->tn_hash != hash || n->tn_len != text.len ||
-                         memcmp(n->tn_text, text.data, (size_t)text.len) != 0))
-        n = n->tn_next;
+    ps_tx_name *n = ps_chains_first(&x->tx_names[kind], ps_hash_of(text.data, text.len));
+    while (n != NULL &&
+           (n->tn_len != text.len || memcmp(n->tn_text, text.data, (size_t)text.len) != 0))
+        n = ps_chains_next(n);
     return n;
 }
 
 /* Only those that no open half names may go; done when there is no room, before it is doubled. */
-static void drop_idle_names(ps_tx *x, int kind) {
-    for (uint32_t i = 0; i < x->tx_name_buckets[kind]; i++) {
-        ps_tx_name **link = &x->tx_names[kind][i];
-        while (*link != NULL) {
-            ps_tx_name *n = *link;
-            if (n->tn_open > 0) {
-                link = &n->tn_next;
-                continue;
-            }
-            *link = n->tn_next;
-            ps_core_bury(x->tx_core, n);
-            x->tx_name_count[kind]--;
-        }
+static void drop_idle_names(ps_tx *x, ps_chains *names) {
+    for (ps_tx_name *n = ps_chains_each(names, NULL), *next; n != NULL; n = next) {
+        next = ps_chains_each(names, n);
+        if (n->tn_open > 0) continue;
+        ps_chains_remove(names, n);
+        ps_core_bury(x->tx_core, n);
     }
 }
 
-static bool grow_names(ps_tx *x, int kind) {
-    uint32_t old = x->tx_name_buckets[kind];
-    drop_idle_names(x, kind);
-    if (old > 0 && x->tx_name_count[kind] < old / 2) return true;
-    uint32_t count = old > 0 ? old * 2 : FIRST_NAMES;
-    ps_tx_name **buckets = calloc(count, sizeof *buckets);
-    if (buckets == NULL) return false;
-    for (uint32_t i = 0; i < old; i++) {
-        for (ps_tx_name *n = x->tx_names[kind][i], *next; n != NULL; n = next) {
-            next = n->tn_next;
-            n->tn_next = buckets[n->tn_hash & (count - 1)];
-            buckets[n->tn_hash & (count - 1)] = n;
-        }
-    }
-    free(x->tx_names[kind]);
-    x->tx_names[kind] = buckets;
-    x->tx_name_buckets[kind] = count;
-    return true;
+static bool reserve_name(ps_tx *x, ps_chains *names) {
+    if (names->count < names->room) return true;
+    drop_idle_names(x, names);
+    return (names->room > 0 && names->count < names->room / 2) || ps_chains_reserve(names);
 }
 
 static ps_tx_name *name_of(ps_tx *x, int kind, ps_slice text) {
     ps_tx_name *n = find_name(x, kind, text);
     if (n != NULL) return n;
-    if (x->tx_name_count[kind] >= x->tx_name_buckets[kind] && !grow_names(x, kind)) return NULL;
+    if (!reserve_name(x, &x->tx_names[kind])) return NULL;
     n = calloc(1, sizeof *n + (size_t)text.len);
     if (n == NULL) return NULL;
     n->tn_len = text.len;
-    n->tn_hash = hash_of(text.data, text.len);
     memcpy(n->tn_text, text.data, (size_t)text.len);
-    ps_tx_name **bucket = &x->tx_names[kind][n->tn_hash & (x->tx_name_buckets[kind] - 1)];
-    n->tn_next = *bucket;
-    *bucket = n;
-    x->tx_name_count[kind]++;
+    ps_chains_add(&x->tx_names[kind], n, ps_hash_of(text.data, text.len));
     return n;
 }
 
@@ -314,13 +280,11 @@ int64_t ps_core_tx_counts(ps_core *c, int32_t topics, ps_tx_count *out, int64_t 
     ps_tx *x = c->co_tx;
     int kind = topics ? 1 : 0;
     int64_t n = 0;
-    for (uint32_t i = 0; i < x->tx_name_buckets[kind]; i++) {
-        for (ps_tx_name *name = x->tx_names[kind][i]; name != NULL; name = name->tn_next) {
-            if (name->tn_open == 0) continue;
-            if (n < room)
-                out[n] = (ps_tx_count){name->tn_text, name->tn_len, name->tn_live, name->tn_open};
-            n++;
-        }
+    for (ps_tx_name *name = NULL; (name = ps_chains_each(&x->tx_names[kind], name)) != NULL;) {
+        if (name->tn_open == 0) continue;
+        if (n < room)
+            out[n] = (ps_tx_count){name->tn_text, name->tn_len, name->tn_live, name->tn_open};
+        n++;
     }
     return n;
 }
@@ -457,15 +421,7 @@ void ps_core_tx_untake(ps_core *c) {
 
 void ps_halves_free(ps_tx *x) {
     for (int i = 0; i < PS_HALF_BLOCKS; i++) free(x->tx_blocks[i]);
-    for (int kind = 0; kind < 2; kind++) {
-        for (uint32_t i = 0; i < x->tx_name_buckets[kind]; i++) {
-            for (ps_tx_name *n = x->tx_names[kind][i], *next; n != NULL; n = next) {
-                next = n->tn_next;
-                free(n);
-            }
-        }
-        free(x->tx_names[kind]);
-    }
+    for (int kind = 0; kind < 2; kind++) ps_chains_free(&x->tx_names[kind], true);
     free(x->tx_buckets);
     free(x->tx_decided);
     free(x->tx_spans);

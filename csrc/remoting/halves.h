@@ -13,8 +13,7 @@
 #define PS_HALF_UNHEARD 32 /* nobody of its group may be shown it */
 
 typedef struct ps_tx_name { /* a group or a topic */
-    struct ps_tx_name *tn_next;
-    uint32_t tn_hash;
+    ps_chain tn_chain;
     int32_t tn_len;
     int64_t tn_open;
     bool tn_live;
@@ -49,8 +48,7 @@ struct ps_tx {
     uint32_t *tx_buckets;
     uint32_t tx_bucket_count;
     uint32_t tx_first, tx_last;
-    ps_tx_name **tx_names[2]; /* groups, topics */
-    uint32_t tx_name_buckets[2], tx_name_count[2];
+    ps_chains tx_names[2]; /* of ps_tx_name: groups, topics */
     int64_t *tx_decided; /* offset << 4 | decision, at offset % DECIDED */
     ps_buffer tx_changed, tx_gone;
     bool tx_forgot;

@@ -7,8 +7,6 @@
 #include "remoting/pops.h"
 #include "remoting/guard.h"
 
-#define FIRST_BUCKETS 256
-
 static int no_memory(ps_error *e) {
     return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a check point");
 }
@@ -26,7 +24,7 @@ void ps_pops_free(ps_pops *x) {
         free(h->dh_all);
     }
     free(x->po_heaps);
-    free(x->po_buckets);
+    ps_chains_free(&x->po_table, false);
     free(x);
 }
 
@@ -107,38 +105,21 @@ static ps_popped *first_of(const ps_core *c) {
 /* ---- by key ---- */
 
 static uint32_t hash_of(const ps_pair *pair, int32_t queue_id, int64_t start, int64_t pop_ms) {
-    uint64_t h = pair->pr_hash;
+    uint64_t h = pair->pr_chain.hash;
     h = (h ^ (uint64_t)(uint32_t)queue_id) * 0x9E3779B97F4A7C15u;
     h = (h ^ (uint64_t)start) * 0x9E3779B97F4A7C15u;
     h = (h ^ (h >> 32) ^ (uint64_t)pop_ms) * 0x9E3779B97F4A7C15u;
     return (uint32_t)(h >> 32);
 }
 
-static bool grow_table(ps_pops *x) {
-    uint32_t count = x->po_bucket_count ? 2 * x->po_bucket_count : FIRST_BUCKETS;
-    ps_popped **buckets = calloc(count, sizeof(ps_popped *));
-    if (buckets == NULL) return false;
-    for (uint32_t i = 0; i < x->po_bucket_count; i++)
-        for (ps_popped *p = x->po_buckets[i], *next; p != NULL; p = next) {
-            next = p->pp_next;
-            p->pp_next = buckets[p->pp_hash & (count - 1)];
-            buckets[p->pp_hash & (count - 1)] = p;
-        }
-    free(x->po_buckets);
-    x->po_buckets = buckets;
-    x->po_bucket_count = count;
-    return true;
-}
-
 static ps_popped *find_check_point(const ps_core *c, const ps_pair *pair, int32_t queue_id,
                                    int64_t start, int64_t pop_ms) {
     const ps_pops *x = c->co_pops;
-    if (x == NULL || x->po_bucket_count == 0 || pair == NULL) return NULL;
-    uint32_t hash = hash_of(pair, queue_id, start, pop_ms);
-    ps_popped *p = x->po_buckets[hash & (x->po_bucket_count - 1)];
-    while (p != NULL && (p->pp_hash != hash || p->pp_pair != pair || p->pp_queue != queue_id ||
-                         p->pp_start != start || p->pp_pop_ms != pop_ms))
-        p = p->pp_next;
+    if (x == NULL || pair == NULL) return NULL;
+    ps_popped *p = ps_chains_first(&x->po_table, hash_of(pair, queue_id, start, pop_ms));
+    while (p != NULL && (p->pp_pair != pair || p->pp_queue != queue_id || p->pp_start != start ||
+                         p->pp_pop_ms != pop_ms))
+        p = ps_chains_next(p);
     return p;
 }
 
@@ -169,7 +150,7 @@ int ps_core_popped_add(ps_core *c, const ps_popped_row *r, ps_error *e) {
     if (code < 0) return code;
     if (ps_popped_of(c, &r->key) != NULL) return 1;
     due_heap *h = x != NULL ? heap_of(x, r->revive_queue) : NULL;
-    if (h == NULL || (x->po_count >= x->po_bucket_count && !grow_table(x))) return no_memory(e);
+    if (h == NULL || !ps_chains_reserve(&x->po_table)) return no_memory(e);
     ps_popped *p = malloc(sizeof *p + (size_t)r->count * sizeof p->pp_distances[0]);
     if (p == NULL) return no_memory(e);
     code = ps_pair_hold(c, r->key.group, r->key.group_len, r->key.topic, r->key.topic_len,
@@ -179,7 +160,6 @@ int ps_core_popped_add(ps_core *c, const ps_popped_row *r, ps_error *e) {
         return code;
     }
     *p = (ps_popped){.pp_pair = pair,
-                     .pp_hash = hash_of(pair, r->key.queue_id, r->key.start, r->key.pop_ms),
                      .pp_queue = r->key.queue_id,
                      .pp_revive = r->revive_queue,
                      .pp_count = r->count,
@@ -191,9 +171,7 @@ int ps_core_popped_add(ps_core *c, const ps_popped_row *r, ps_error *e) {
                      .pp_turn = x->po_turn++};
     for (int32_t i = 0; i < r->count; i++)
         p->pp_distances[i] = (int32_t)(r->offsets[i] - r->key.start);
-    p->pp_next = x->po_buckets[p->pp_hash & (x->po_bucket_count - 1)];
-    x->po_buckets[p->pp_hash & (x->po_bucket_count - 1)] = p;
-    x->po_count++;
+    ps_chains_add(&x->po_table, p, hash_of(pair, p->pp_queue, p->pp_start, p->pp_pop_ms));
     sift_up(h, p, h->dh_count++);
     ps_pair_mark(pair, p->pp_queue, false)->mk_in_flight += ps_popped_open(p);
     return 0;
@@ -202,10 +180,7 @@ int ps_core_popped_add(ps_core *c, const ps_popped_row *r, ps_error *e) {
 static void forget_check_point(ps_core *c, ps_popped *p) {
     ps_pops *x = c->co_pops;
     due_heap *h = find_heap(x, p->pp_revive);
-    ps_popped **link = &x->po_buckets[p->pp_hash & (x->po_bucket_count - 1)];
-    while (*link != p) link = &(*link)->pp_next;
-    *link = p->pp_next;
-    x->po_count--;
+    ps_chains_remove(&x->po_table, p);
     h->dh_late -= p->pp_late;
     take_from_heap(h, p);
     ps_pair_let_go(c, p->pp_pair);
@@ -301,7 +276,7 @@ int ps_core_popped_stored(const ps_core *c, int32_t revive_queue, int64_t now_ms
 
 int64_t ps_core_popped_count(const ps_core *c) {
     PS_CORE_HELD((ps_core *)c);
-    return c->co_pops != NULL ? c->co_pops->po_count : 0;
+    return c->co_pops != NULL ? c->co_pops->po_table.count : 0;
 }
 
 int64_t ps_core_popped_in_flight(ps_core *c, const char *group, int32_t group_len,

@@ -6,9 +6,9 @@
 #include "remoting/popped.h"
 
 typedef struct ps_popped {   /* an open check point */
-    struct ps_popped *pp_next; /* chain of its bucket */
+    ps_chain pp_chain;
     ps_pair *pp_pair;          /* group and topic */
-    uint32_t pp_hash, pp_acked;
+    uint32_t pp_acked;
     int32_t pp_queue, pp_revive, pp_count;
     int32_t pp_at; /* in its heap */
     bool pp_late;  /* it could not be brought back in time */
@@ -26,11 +26,10 @@ typedef struct due_heap { /* of one revive queue */
 typedef struct ps_pops {
     ps_topic *po_revive;    /* NULL: nothing can be put */
     _Atomic int64_t po_end; /* of the last record put; the writer of offsets reads it, too */
-    ps_popped **po_buckets;
-    uint32_t po_bucket_count;
+    ps_chains po_table;
     due_heap *po_heaps;
     int32_t po_heap_count;
-    int64_t po_count, po_turn;
+    int64_t po_turn;
     int64_t po_pops; /* requests that were looked at */
     ps_pop_rules po_rules;
 } ps_pops;

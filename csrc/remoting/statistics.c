@@ -13,14 +13,12 @@ static void put_into(const ps_topic_entry *t, int64_t *puts, int64_t *bytes) {
 int64_t ps_core_statistics(ps_core *c, ps_stat_row *out, int64_t room) {
     PS_CORE_HELD(c);
     int64_t n = 0;
-    for (uint32_t i = 0; i < c->co_topic_buckets; i++) {
-        for (ps_topic_entry *t = c->co_topics[i]; t != NULL; t = t->te_next) {
-            int64_t puts, bytes;
-            put_into(t, &puts, &bytes);
-            if (puts == 0) continue;
-            if (n < room) out[n] = (ps_stat_row){t->te_name, NULL, t->te_len, 0, puts, bytes};
-            n++;
-        }
+    for (ps_topic_entry *t = NULL; (t = ps_chains_each(&c->co_topics, t)) != NULL;) {
+        int64_t puts, bytes;
+        put_into(t, &puts, &bytes);
+        if (puts == 0) continue;
+        if (n < room) out[n] = (ps_stat_row){t->te_name, NULL, t->te_len, 0, puts, bytes};
+        n++;
     }
     for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) {
         if (p->pr_gets == 0) continue;
@@ -48,13 +46,11 @@ static void add_sample(ps_core *c, int64_t *slot, int64_t messages, int64_t byte
 int64_t ps_core_sample(ps_core *c, int64_t *out, int64_t room, int64_t sums[2]) {
     PS_CORE_HELD(c);
     sums[0] = sums[1] = 0;
-    for (uint32_t i = 0; i < c->co_topic_buckets; i++) {
-        for (ps_topic_entry *t = c->co_topics[i]; t != NULL; t = t->te_next) {
-            int64_t puts, bytes;
-            put_into(t, &puts, &bytes);
-            sums[0] += puts;
-            add_sample(c, &t->te_slot, puts, bytes, out, room);
-        }
+    for (ps_topic_entry *t = NULL; (t = ps_chains_each(&c->co_topics, t)) != NULL;) {
+        int64_t puts, bytes;
+        put_into(t, &puts, &bytes);
+        sums[0] += puts;
+        add_sample(c, &t->te_slot, puts, bytes, out, room);
     }
     for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) {
         sums[1] += p->pr_gets;

@@ -7,10 +7,8 @@
 #include <string.h>
 
 #include "remoting/core.h"
-#include "remoting/hash.h"
 #include "remoting/guard.h"
 
-#define FIRST_BUCKETS 64
 #define QUEUES_MAX (PS_QUEUE_ID_MAX + 1)
 
 static int no_memory(ps_error *e) {
@@ -18,42 +16,20 @@ static int no_memory(ps_error *e) {
 }
 
 ps_topic_entry *ps_core_find_topic(ps_core *c, const uint8_t *name, int32_t len) {
-    if (c->co_topic_buckets == 0 || len <= 0) return NULL;
-    uint32_t hash = ps_hash_of(name, len);
-    ps_topic_entry *t = c->co_topics[hash & (c->co_topic_buckets - 1)];
-    while (t != NULL &&
-           (t->te_hash != hash || t->te_len != len || memcmp(t->te_name, name, (size_t)len)))
-        t = t->te_next;
+    if (len <= 0) return NULL;
+    ps_topic_entry *t = ps_chains_first(&c->co_topics, ps_hash_of(name, len));
+    while (t != NULL && (t->te_len != len || memcmp(t->te_name, name, (size_t)len) != 0))
+        t = ps_chains_next(t);
     return t;
 }
 
-static bool grow_topics(ps_core *c) {
-    uint32_t count = c->co_topic_buckets ? c->co_topic_buckets * 2 : FIRST_BUCKETS;
-    ps_topic_entry **buckets = calloc(count, sizeof *buckets);
-    if (buckets == NULL) return false;
-    for (uint32_t i = 0; i < c->co_topic_buckets; i++) {
-        for (ps_topic_entry *t = c->co_topics[i], *next; t != NULL; t = next) {
-            next = t->te_next;
-            t->te_next = buckets[t->te_hash & (count - 1)];
-            buckets[t->te_hash & (count - 1)] = t;
-        }
-    }
-    free(c->co_topics);
-    c->co_topics = buckets;
-    c->co_topic_buckets = count;
-    return true;
-}
-
 static ps_topic_entry *make_topic(ps_core *c, const char *name, int32_t len) {
-    if (c->co_topic_count >= c->co_topic_buckets && !grow_topics(c)) return NULL;
+    if (!ps_chains_reserve(&c->co_topics)) return NULL;
     ps_topic_entry *t = calloc(1, sizeof *t + (size_t)len + 1);
     if (t == NULL) return NULL;
     t->te_len = len;
     memcpy(t->te_name, name, (size_t)len);
-    t->te_hash = ps_hash_of((const uint8_t *)name, len);
-    t->te_next = c->co_topics[t->te_hash & (c->co_topic_buckets - 1)];
-    c->co_topics[t->te_hash & (c->co_topic_buckets - 1)] = t;
-    c->co_topic_count++;
+    ps_chains_add(&c->co_topics, t, ps_hash_of(name, len));
     return t;
 }
 

@@ -314,16 +314,14 @@ static void tally_decision(ps_core *c, const ps_half *h, const ps_record *r, int
 int64_t ps_core_tx_tallies(ps_core *c, ps_tx_tally *out, int64_t room) {
     PS_CORE_HELD(c);
     int64_t n = 0;
-    for (uint32_t i = 0; i < c->co_topic_buckets; i++) {
-        for (ps_topic_entry *t = c->co_topics[i]; t != NULL; t = t->te_next) {
-            if (t->te_tx == NULL) continue;
-            if (n < room) {
-                out[n] = *t->te_tx;
-                out[n].topic = t->te_name;
-                out[n].topic_len = t->te_len;
-            }
-            n++;
+    for (ps_topic_entry *t = NULL; (t = ps_chains_each(&c->co_topics, t)) != NULL;) {
+        if (t->te_tx == NULL) continue;
+        if (n < room) {
+            out[n] = *t->te_tx;
+            out[n].topic = t->te_name;
+            out[n].topic_len = t->te_len;
         }
+        n++;
     }
     return n;
 }

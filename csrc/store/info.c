@@ -44,7 +44,7 @@ int ps_store_info(ps_store *s, ps_info *out) {
                      .commitlog_file_size = s->st_log.lg_files.ss_file_size,
                      .consumequeue_file_size = s->st_topics.tt_shared.qs_file_size,
                      .log_files = ps_segments_count(&s->st_log.lg_files),
-                     .topics = s->st_topics.tt_topic_count,
+                     .topics = (int32_t)s->st_topics.tt_topics.count,
                      .queues = atomic_load(&s->st_topics.tt_queue_count),
                      .writable = !s->st_readonly,
                      .disk_full = disk_full(s),

@@ -11,7 +11,7 @@
 static const int64_t BOUNDS_S[PS_TIMER_DELAYS - 1] = {60, 600, 3600, 43200, 86400, 259200};
 
 static int32_t *place_of(const ps_tallies *t, const ps_topic *topic) {
-    uint32_t mask = 2 * (uint32_t)t->ta_room - 1, at = topic->tp_hash & mask;
+    uint32_t mask = 2 * (uint32_t)t->ta_room - 1, at = topic->tp_chain.hash & mask;
     while (t->ta_places[at] != 0 && t->ta_rows[t->ta_places[at] - 1].topic != topic->tp_name)
         at = (at + 1) & mask;
     return &t->ta_places[at];
@@ -43,7 +43,7 @@ ps_timer_tally *ps_tally_of(ps_tallies *t, const ps_topic *topic) {
     int32_t *place = place_of(t, topic);
     if (*place == 0) {
         t->ta_rows[t->ta_count] =
-            (ps_timer_tally){.topic = topic->tp_name, .topic_hash = topic->tp_hash};
+            (ps_timer_tally){.topic = topic->tp_name, .topic_hash = topic->tp_chain.hash};
         *place = ++t->ta_count;
     }
     return &t->ta_rows[*place - 1];

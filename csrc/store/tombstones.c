@@ -88,14 +88,11 @@ int ps_tombstones_load(ps_store *s, ps_report *r, ps_error *e) {
 static int64_t encode_locked(ps_store *s, uint8_t **out) {
     int64_t len = PS_NOTE_HEAD, min = atomic_load(&s->st_log.lg_min);
     uint8_t *p = malloc(PS_NOTE_HEAD +
-                        (size_t)s->st_topics.tt_topic_count * (PS_TOMBSTONE_FIXED + PS_TOPIC_MAX));
+                        (size_t)s->st_topics.tt_topics.count * (PS_TOMBSTONE_FIXED + PS_TOPIC_MAX));
     if (p == NULL) return -1;
-    for (uint32_t b = 0; b < s->st_topics.tt_bucket_count; b++) {
-        for (ps_topic *t = s->st_topics.tt_buckets[b]; t != NULL; t = t->tp_next) {
-            if (t->tp_gone_below <= min) continue;
+    for (ps_topic *t = NULL; (t = ps_chains_each(&s->st_topics.tt_topics, t)) != NULL;)
+        if (t->tp_gone_below > min)
             len += ps_tombstone_put(p + len, t->tp_gone_below, t->tp_name, t->tp_len);
-        }
-    }
     ps_note_seal(p, len, PS_NOTE_TOMBSTONES);
     *out = p;
     return len;
@@ -212,12 +209,10 @@ int ps_tombstones_settle(ps_store *s, int64_t *from, ps_report *r, ps_error *e) 
 int ps_tombstones_trim(ps_store *s, int64_t end, ps_error *e) {
     bool beyond = false;
     pthread_rwlock_rdlock(&s->st_topics.tt_shared.qs_lock);
-    for (uint32_t b = 0; b < s->st_topics.tt_bucket_count; b++) {
-        for (ps_topic *t = s->st_topics.tt_buckets[b]; t != NULL; t = t->tp_next) {
-            if (t->tp_gone_below <= end) continue;
-            t->tp_gone_below = end;
-            beyond = true;
-        }
+    for (ps_topic *t = NULL; (t = ps_chains_each(&s->st_topics.tt_topics, t)) != NULL;) {
+        if (t->tp_gone_below <= end) continue;
+        t->tp_gone_below = end;
+        beyond = true;
     }
     pthread_rwlock_unlock(&s->st_topics.tt_shared.qs_lock);
     return beyond ? write_file(s, e) : 0;

@@ -257,7 +257,7 @@ static void test_offsets_table(void) {
 static void test_pairs_that_go(void) {
     char group[16];
     ps_error e = {0};
-    uint32_t before = kit_core->co_pair_count;
+    uint32_t before = kit_core->co_pairs.count;
     for (int i = 0; i < 5000; i++) {
         int32_t len = snprintf(group, sizeof group, "g%d", i);
         kit_subscribe(group, "P", "a\0", 1, 0);
@@ -270,7 +270,7 @@ static void test_pairs_that_go(void) {
         ps_core_forget_offsets(kit_core, group, len, NULL, 0);
         CHECK(ps_core_subscription(kit_core, group, len, "P", 1, 1, "", 0, 0, "<", 1, 0, &e) < 0);
     }
-    CHECK_EQ(before, kit_core->co_pair_count);
+    CHECK_EQ(before, kit_core->co_pairs.count);
 }
 
 static void test_statistics(void) {
