@@ -67,9 +67,10 @@ class Statistic(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """All statistics at once. values: messages and bytes of each counter, at its place. puts, gets:
-    messages in all."""
+    """All statistics at once. number: samples are counted. values: messages and bytes of each
+    counter, at its place. puts, gets: messages in all."""
 
+    number: int
     values: array[int]
     puts: int
     gets: int
@@ -407,21 +408,22 @@ class Core:
 
     def sample(self) -> Sample:
         values = array("q")
-        sums = ffi.new("int64_t[2]")
+        about = ffi.new("ps_sample *")
         while True:
             room = len(values)
             count = lib.ps_core_sample(
-                self.handle, ffi.from_buffer("int64_t[]", values), room, sums
+                self.handle, ffi.from_buffer("int64_t[]", values), room, about
             )
             if count <= room:
-                return Sample(values, sums[0], sums[1])
+                return Sample(about.number, values, about.puts, about.gets)
             values = array("q", bytes(8 * count))
 
-    def counter(self, topic: str, group: str | None) -> tuple[int, int, int]:
-        """Its place in samples, -1: none yet; messages and bytes now."""
+    def counter(self, topic: str, group: str | None) -> tuple[int, int, int, int]:
+        """Its place in samples (-1 for none yet), the number of the first sample that has it there,
+        and its messages and bytes now."""
         found = self._counter
         lib.ps_core_counter(self.handle, *_any_name(group), *_name(topic), found)
-        return found.slot, found.messages, found.bytes
+        return found.slot, found.since, found.messages, found.bytes
 
     def statistics(self) -> list[Statistic]:
         count = _ROWS

@@ -88,8 +88,9 @@ class HotPath(Protocol):
     def sample(self) -> Sample:
         """All of them at once."""
 
-    def counter(self, topic: str, group: str | None) -> tuple[int, int, int]:
-        """Its place in samples, -1: none yet; messages and bytes now."""
+    def counter(self, topic: str, group: str | None) -> tuple[int, int, int, int]:
+        """Its place in samples (-1 for none yet), the number of the first sample that has it there,
+        and its messages and bytes now."""
 
     def totals(self) -> Totals: ...
 

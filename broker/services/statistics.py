@@ -30,9 +30,11 @@ Counter = tuple[str, str]
 
 @dataclass(slots=True)
 class _Sample:
-    """core: messages and bytes by place, own: values by place. sums: of the whole broker."""
+    """core: messages and bytes by place, own: values by place. sums: of the whole broker. number:
+    samples of the core are counted."""
 
     when: float
+    number: int
     core: Sequence[int]
     own: Sequence[int]
     sums: Mapping[str, int]
@@ -54,12 +56,13 @@ class _Window:
 @dataclass(slots=True)
 class _Value:
     """A counter now. sum: its name, if it is of the whole broker. core, own: its places in samples;
-    -1: none."""
+    -1: none. since: the number of the first sample that has it at `core`."""
 
     value: int
     sum: str
     core: int = -1
     own: int = -1
+    since: int = 0
 
 
 def _midnight(when: float) -> float:
@@ -149,11 +152,11 @@ class Statistics:
         """A job of the duty, every 10 s, and once at the start."""
         counters = self._core.sample()
         sums = self._sums(counters)
-        one = _Sample(self._clock(), counters.values, self._own[:], sums)
+        one = _Sample(self._clock(), counters.number, counters.values, self._own[:], sums)
         self.put_times.sample(one.when)
         for window in self._windows.values():
             window.take(one)
-        self._rates.take(_Sample(one.when, (), (), sums))
+        self._rates.take(_Sample(one.when, one.number, (), (), sums))
         midnight = _midnight(self._wall())
         for name in ("BROKER_PUT_NUMS", "BROKER_GET_NUMS"):
             now = sums.get(name, 0)
@@ -194,7 +197,9 @@ class Statistics:
         if kind in ("TOPIC_PUT", "GROUP_GET") and unit in ("NUMS", "SIZE"):
             topic, _, group = key.partition("@")
             is_put = kind == "TOPIC_PUT"
-            place, messages, size = self._core.counter(*((key, None) if is_put else (topic, group)))
+            place, found.since, messages, size = self._core.counter(
+                *((key, None) if is_put else (topic, group))
+            )
             found.value += messages if unit == "NUMS" else size
             found.core = 2 * place + (unit == "SIZE") if place >= 0 else -1
             if messages:
@@ -207,7 +212,7 @@ class Statistics:
         if first is None:
             return value.value
         before = first.sums[value.sum] if value.sum else 0
-        if 0 <= value.core < len(first.core):
+        if 0 <= value.core < len(first.core) and value.since <= first.number:
             before += first.core[value.core]
         if 0 <= value.own < len(first.own):
             before += first.own[value.own]

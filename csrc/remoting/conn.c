@@ -85,6 +85,7 @@ static void free_tables(ps_core *c) {
         free(p);
     }
     ps_chains_free(&c->co_pairs, false);
+    ps_buffer_free(&c->co_free_slots);
 }
 
 void ps_core_free(ps_core *c) {

@@ -37,15 +37,19 @@
 #define PS_PERM_WRITE 2
 #define PS_PERM_READ 4
 
+/* Messages and bytes that are counted. Samples have them in `slot` from sample `since` on: before,
+ * this slot was another's. Slot 0: none yet. */
+typedef struct ps_count {
+    int64_t messages, bytes, slot, since;
+} ps_count;
+
 /* A topic that the broker has published. */
 typedef struct ps_topic_entry {
     ps_chain te_chain;
     int32_t te_len;
     int32_t te_read_queues, te_write_queues, te_perm, te_flags;
-    bool te_live; /* false: withdrawn; kept for its statistics */
     ps_topic *te_topic;
-    int64_t te_puts, te_bytes;
-    int64_t te_slot; /* of its counters in a sample, from 1 on; 0: it has none yet */
+    ps_count te_put;
     struct ps_tx_tally *te_tx; /* NULL: no transaction of it was decided */
     char te_name[];            /* ends with 0x00 */
 } ps_topic_entry;
@@ -84,8 +88,7 @@ typedef struct ps_pair {
     int32_t pr_parked; /* pulls that are parked for it */
     int64_t pr_popped; /* check points of it that are open */
     bool pr_changed;
-    int64_t pr_gets, pr_bytes;
-    int64_t pr_slot; /* as te_slot */
+    ps_count pr_got;
     char pr_names[]; /* group, then topic */
 } ps_pair;
 
@@ -193,7 +196,9 @@ struct ps_core {
     int32_t co_heap_count, co_heap_room;
     ps_parked *co_ready, **co_ready_end;
     ps_core_totals co_totals;
-    int64_t co_slots; /* of counters, so far */
+    int64_t co_slots, co_samples; /* of counters, so far */
+    ps_buffer co_free_slots;
+    int64_t co_gone_puts, co_gone_gets; /* of what is counted no more */
 
     ps_core_times co_times;
 };
@@ -207,6 +212,8 @@ static inline uint64_t ps_core_random(ps_core *c) {
 }
 
 /* topictable.c, groups.c, pullfilter.c */
+/* A counter goes: what it counted becomes part of `sum`, its slot is for another. */
+void ps_count_end(ps_core *c, ps_count *count, int64_t *sum);
 ps_topic_entry *ps_core_find_topic(ps_core *c, const uint8_t *name, int32_t len);
 ps_pair *ps_core_find_pair(ps_core *c, const uint8_t *group, int32_t group_len,
                            const uint8_t *topic, int32_t topic_len);

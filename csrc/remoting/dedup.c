@@ -293,7 +293,7 @@ void ps_core_dedup_add_batch(ps_core *c, const char *topic, int32_t topic_len, c
 static bool counts_for_repeats(ps_core *c, const ps_record *r, origin *out) {
     if (!origin_of(c->co_dedup, r, out)) return false;
     ps_topic_entry *t = ps_core_find_topic(c, out->topic.data, out->topic.len);
-    return t != NULL && t->te_live && (t->te_flags & PS_SEND_ONCE);
+    return t != NULL && (t->te_flags & PS_SEND_ONCE);
 }
 
 /* Of one segment: how many messages count; adding: remembers those that are the first of theirs.

@@ -26,7 +26,7 @@ int ps_core_update_offset(ps_conn *n, const ps_command *command) {
         return 0;
     ps_pair *p = ps_core_find_pair(c, r.group.data, r.group.len, r.topic.data, r.topic.len);
     const ps_topic_entry *t = ps_core_find_topic(c, r.topic.data, r.topic.len);
-    if (p == NULL || p->pr_flags == 0 || t == NULL || !t->te_live ||
+    if (p == NULL || p->pr_flags == 0 || t == NULL ||
         (r.queue_id >= t->te_read_queues && r.queue_id >= t->te_write_queues) ||
         ps_pair_mark(p, (int32_t)r.queue_id, true) == NULL)
         return 0;

@@ -10,7 +10,7 @@ struct ps_parked {
     struct ps_parked *pk_conn_next, **pk_conn_link; /* of its connection */
     ps_conn *pk_conn;
     ps_pair *pk_pair;
-    ps_topic_entry *pk_topic;
+    ps_topic *pk_topic;
     ps_queue *pk_queue;
     ps_filter *pk_filter;
     int32_t pk_opaque, pk_serialize, pk_max;

@@ -108,7 +108,7 @@ int ps_core_pop(ps_conn *n, const ps_command *command) {
                       .most = (int32_t)r.most,
                       .from_min = r.mode == 0,
                       .invisible_ms = r.invisible_ms};
-    if (pair == NULL || pair->pr_flags == 0 || t == NULL || !t->te_live ||
+    if (pair == NULL || pair->pr_flags == 0 || t == NULL ||
         !(t->te_perm & PS_PERM_READ) || r.queue_id < -1 || r.queue_id >= t->te_read_queues ||
         !read_filter(pair, &r, &ask))
         return 0;

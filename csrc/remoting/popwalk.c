@@ -220,7 +220,7 @@ static bool walk_queues(walk *w, const place *p, int32_t first, int32_t from, in
 
 static bool find_place(walk *w, const char *name, int32_t len, int32_t kind, place *out) {
     *out = (place){.topic = ps_core_find_topic(w->c, (const uint8_t *)name, len), .kind = kind};
-    if (out->topic == NULL || !out->topic->te_live || out->topic->te_read_queues < 1) return false;
+    if (out->topic == NULL || out->topic->te_read_queues < 1) return false;
     out->pair = ps_core_pair_of(w->c, w->ask->group, w->ask->group_len, name, len);
     return out->pair != NULL;
 }
@@ -292,8 +292,8 @@ int ps_core_pop_walk(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out, ps_er
     if (!find_place(&w, ask->topic, ask->topic_len, 0, &p)) return 0;
     bool failed = !choose_filter(&w, p.pair) || !walk_all(&w, &p) || (w.stopped && !out->full);
     if (out->messages > 0) {
-        p.pair->pr_gets += out->messages;
-        p.pair->pr_bytes += out->bytes;
+        p.pair->pr_got.messages += out->messages;
+        p.pair->pr_got.bytes += out->bytes;
         c->co_totals.gets += out->messages;
         c->co_totals.get_bytes += out->bytes;
     }

@@ -81,7 +81,7 @@ static bool choose_filter(ps_pair *p, const request *r, ps_filter **out) {
 /* A pull as both a new and a held one have it. */
 typedef struct pull {
     ps_pair *pair;
-    ps_topic_entry *topic;
+    ps_topic *topic;
     ps_filter *filter;
     int32_t queue_id, opaque, serialize, max;
     int64_t offset;
@@ -116,8 +116,8 @@ static int answer_pull(ps_core *c, const pull *p, int32_t code, const char *rema
     c->co_pulled = (ps_pulled){p->opaque, code, bytes > 0 ? b->count : 0, bytes};
     if (bytes == 0) c->co_totals.misses++;
     if (bytes > 0) {
-        p->pair->pr_gets += b->count;
-        p->pair->pr_bytes += bytes;
+        p->pair->pr_got.messages += b->count;
+        p->pair->pr_got.bytes += bytes;
         c->co_totals.gets += b->count;
         c->co_totals.found++;
         c->co_totals.get_bytes += bytes;
@@ -185,7 +185,7 @@ static ps_batch *read_at(ps_core *c, const pull *p, int64_t offset) {
         o.sql = p->filter->fl_sql;
         if (o.sql != NULL) o.work_left = work_left(c);
     }
-    return ps_read(c->co_store, p->topic->te_topic, p->queue_id, offset, &o, NULL);
+    return ps_read(c->co_store, p->topic, p->queue_id, offset, &o, NULL);
 }
 
 /* Answers with a reset that the group does not know of yet. 1: answered; 0: there is none. */
@@ -193,7 +193,7 @@ static int answer_reset(ps_core *c, const pull *p) {
     ps_mark *m = ps_pair_mark(p->pair, p->queue_id, false);
     ps_batch_info b = {0};
     if (m == NULL || m->mk_reset < 0) return 0;
-    ps_queue_range(c->co_store, p->topic->te_topic, p->queue_id, &b.min_offset, &b.max_offset);
+    ps_queue_range(c->co_store, p->topic, p->queue_id, &b.min_offset, &b.max_offset);
     int64_t target = m->mk_reset;
     m->mk_reset = -1;
     int rc = answer_pull(c, p, PS_CODE_PULL_OFFSET_MOVED, "OFFSET_RESET", &b, target);
@@ -206,7 +206,7 @@ static bool park_pull(ps_conn *n, const pull *p, int64_t suspend_ms) {
     int64_t wait_ms = !c->co_long_polling           ? c->co_short_polling_ms
                       : suspend_ms < SUSPEND_MAX_MS ? suspend_ms
                                                     : SUSPEND_MAX_MS;
-    ps_queue *q = ps_topic_queue_get(p->topic->te_topic, p->queue_id);
+    ps_queue *q = ps_topic_queue_get(p->topic, p->queue_id);
     if (q == NULL) return false;
     const ps_parked like = {.pk_conn = n,
                             .pk_pair = p->pair,
@@ -250,15 +250,16 @@ int ps_core_pull(ps_conn *n, const ps_command *command) {
     ps_core *c = n->cn_core;
     request r;
     if (!read_request(command, &r)) return 0;
+    const ps_topic_entry *t = ps_core_find_topic(c, r.topic.data, r.topic.len);
     pull p = {.pair = ps_core_find_pair(c, r.group.data, r.group.len, r.topic.data, r.topic.len),
-              .topic = ps_core_find_topic(c, r.topic.data, r.topic.len),
+              .topic = t != NULL ? t->te_topic : NULL,
               .queue_id = (int32_t)(r.queue_id <= INT32_MAX ? r.queue_id : -1),
               .opaque = command->opaque,
               .serialize = command->serialize,
               .max = (int32_t)(r.max < MAX_MESSAGES ? r.max : MAX_MESSAGES),
               .offset = r.offset};
-    if (p.pair == NULL || p.pair->pr_flags == 0 || p.topic == NULL || !p.topic->te_live ||
-        !(p.topic->te_perm & PS_PERM_READ) || r.queue_id >= p.topic->te_read_queues ||
+    if (p.pair == NULL || p.pair->pr_flags == 0 || t == NULL || !(t->te_perm & PS_PERM_READ) ||
+        r.queue_id >= t->te_read_queues ||
         (r.flags & SYS_CLASS_FILTER) || !choose_filter(p.pair, &r, &p.filter))
         return 0;
     c->co_totals.pulls++;

@@ -131,13 +131,19 @@ int64_t ps_core_statistics(ps_core *core, ps_stat_row *out, int64_t room);
 
 /* All counters at once: messages and bytes by slot, which a counter has from the first sample on
  * that finds it above 0. Returns how many numbers there are; `out` has all of them if there is room
- * for as many. sums: messages put, and messages got. */
-int64_t ps_core_sample(ps_core *core, int64_t *out, int64_t room, int64_t sums[2]);
+ * for as many. */
+typedef struct ps_sample {
+    int64_t number;     /* they are counted */
+    int64_t puts, gets; /* messages in all, those of topics that are gone, too */
+} ps_sample;
+int64_t ps_core_sample(ps_core *core, int64_t *out, int64_t room, ps_sample *about);
 typedef struct ps_counter {
-    int64_t slot; /* -1: none yet */
+    int64_t slot;  /* -1: none yet */
+    int64_t since; /* the first sample that has it there: before, the slot was another's */
     int64_t messages, bytes;
 } ps_counter;
-/* One of them now. group NULL: puts of the topic. */
+/* One of them now. group NULL: puts of the topic. Counters of a topic end with
+ * ps_core_forget_topic, and those of pairs with ps_core_forget_offsets. */
 void ps_core_counter(ps_core *core, const char *group, int32_t group_len, const char *topic,
                      int32_t topic_len, ps_counter *out);
 

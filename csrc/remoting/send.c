@@ -192,8 +192,8 @@ static void count_put(putting *p, ps_topic_entry *stored_in) {
     ps_core *c = p->c;
     c->co_put = true;
     if (stored_in != NULL) {
-        stored_in->te_puts += p->count;
-        stored_in->te_bytes += p->bytes;
+        stored_in->te_put.messages += p->count;
+        stored_in->te_put.bytes += p->bytes;
     }
     c->co_totals.puts += p->count;
     c->co_totals.put_bytes += p->bytes;
@@ -362,7 +362,7 @@ static const ps_decision AS_ASKED = {.put = 1,
 static bool is_decided(const putting *p) {
     const ps_send *s = p->s;
     const ps_topic_entry *t = p->entry;
-    if (s->bad != 0 || t == NULL || !t->te_live || !(t->te_flags & PS_SEND_HOT) ||
+    if (s->bad != 0 || t == NULL || !(t->te_flags & PS_SEND_HOT) ||
         !(t->te_perm & PS_PERM_WRITE) || t->te_write_queues == 0)
         return false;
     int32_t queues =

@@ -1,60 +1,73 @@
 /* Counters since the core was made: of topics, of pairs, in all. Upstream: BrokerStatsManager. */
+#include <string.h>
+
 #include "remoting/core.h"
 #include "remoting/guard.h"
 
-static void put_into(const ps_topic_entry *t, int64_t *puts, int64_t *bytes) {
-    *puts = t->te_puts;
-    *bytes = t->te_bytes;
-    if (t->te_topic == NULL) return; /* a delayed message counts when it comes, too: as upstream */
-    *puts += atomic_load_explicit(&t->te_topic->tp_delivered, memory_order_relaxed);
-    *bytes += atomic_load_explicit(&t->te_topic->tp_delivered_bytes, memory_order_relaxed);
+/* What a topic got; a delayed message counts when it comes, too: as upstream. */
+static ps_count puts_of(const ps_topic_entry *t) {
+    ps_count n = t->te_put;
+    n.messages += atomic_load_explicit(&t->te_topic->tp_delivered, memory_order_relaxed);
+    n.bytes += atomic_load_explicit(&t->te_topic->tp_delivered_bytes, memory_order_relaxed);
+    return n;
 }
 
 int64_t ps_core_statistics(ps_core *c, ps_stat_row *out, int64_t room) {
     PS_CORE_HELD(c);
     int64_t n = 0;
     for (ps_topic_entry *t = NULL; (t = ps_chains_each(&c->co_topics, t)) != NULL;) {
-        int64_t puts, bytes;
-        put_into(t, &puts, &bytes);
-        if (puts == 0) continue;
-        if (n < room) out[n] = (ps_stat_row){t->te_name, NULL, t->te_len, 0, puts, bytes};
+        ps_count put = puts_of(t);
+        if (put.messages == 0) continue;
+        if (n < room)
+            out[n] = (ps_stat_row){t->te_name, NULL, t->te_len, 0, put.messages, put.bytes};
         n++;
     }
     for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) {
-        if (p->pr_gets == 0) continue;
+        if (p->pr_got.messages == 0) continue;
         if (n < room)
             out[n] = (ps_stat_row){p->pr_names + p->pr_group_len,
                                    p->pr_names,
                                    p->pr_topic_len,
                                    p->pr_group_len,
-                                   p->pr_gets,
-                                   p->pr_bytes};
+                                   p->pr_got.messages,
+                                   p->pr_got.bytes};
         n++;
     }
     return n;
 }
 
-static void add_sample(ps_core *c, int64_t *slot, int64_t messages, int64_t bytes, int64_t *out,
-                       int64_t room) {
-    if (messages == 0) return;
-    if (*slot == 0) *slot = ++c->co_slots;
-    if (2 * *slot > room) return;
-    out[2 * *slot - 2] = messages;
-    out[2 * *slot - 1] = bytes;
+static void give_slot(ps_core *c, ps_count *count) {
+    ps_buffer *free_slots = &c->co_free_slots;
+    if (free_slots->len > 0) {
+        free_slots->len -= (int64_t)sizeof count->slot;
+        memcpy(&count->slot, free_slots->data + free_slots->len, sizeof count->slot);
+    } else {
+        count->slot = ++c->co_slots;
+    }
+    count->since = c->co_samples;
 }
 
-int64_t ps_core_sample(ps_core *c, int64_t *out, int64_t room, int64_t sums[2]) {
+/* now: with what the counter itself does not have. */
+static void add_sample(ps_core *c, ps_count *count, const ps_count *now, int64_t *out,
+                       int64_t room) {
+    if (now->messages == 0) return;
+    if (count->slot == 0) give_slot(c, count);
+    if (2 * count->slot > room) return;
+    out[2 * count->slot - 2] = now->messages;
+    out[2 * count->slot - 1] = now->bytes;
+}
+
+int64_t ps_core_sample(ps_core *c, int64_t *out, int64_t room, ps_sample *about) {
     PS_CORE_HELD(c);
-    sums[0] = sums[1] = 0;
+    *about = (ps_sample){++c->co_samples, c->co_gone_puts, c->co_gone_gets};
     for (ps_topic_entry *t = NULL; (t = ps_chains_each(&c->co_topics, t)) != NULL;) {
-        int64_t puts, bytes;
-        put_into(t, &puts, &bytes);
-        sums[0] += puts;
-        add_sample(c, &t->te_slot, puts, bytes, out, room);
+        ps_count put = puts_of(t);
+        about->puts += put.messages;
+        add_sample(c, &t->te_put, &put, out, room);
     }
     for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) {
-        sums[1] += p->pr_gets;
-        add_sample(c, &p->pr_slot, p->pr_gets, p->pr_bytes, out, room);
+        about->gets += p->pr_got.messages;
+        add_sample(c, &p->pr_got, &p->pr_got, out, room);
     }
     return 2 * c->co_slots;
 }
@@ -63,16 +76,15 @@ void ps_core_counter(ps_core *c, const char *group, int32_t group_len, const cha
                      int32_t topic_len, ps_counter *out) {
     PS_CORE_HELD(c);
     const uint8_t *name = (const uint8_t *)topic;
-    *out = (ps_counter){.slot = -1};
+    ps_count found = {0};
     if (group == NULL) {
         const ps_topic_entry *t = ps_core_find_topic(c, name, topic_len);
-        if (t == NULL) return;
-        put_into(t, &out->messages, &out->bytes);
-        out->slot = t->te_slot - 1;
+        if (t != NULL) found = puts_of(t);
     } else {
         const ps_pair *p = ps_core_find_pair(c, (const uint8_t *)group, group_len, name, topic_len);
-        if (p != NULL) *out = (ps_counter){p->pr_slot - 1, p->pr_gets, p->pr_bytes};
+        if (p != NULL) found = p->pr_got;
     }
+    *out = (ps_counter){found.slot - 1, found.since, found.messages, found.bytes};
 }
 
 void ps_core_get_totals(ps_core *c, ps_core_totals *out) {

@@ -199,8 +199,8 @@ static int put_final(ps_core *c, const ps_half *h, const ps_record *r, ps_put_re
     ps_topic_entry *t =
         ps_core_find_topic(c, (const uint8_t *)h->hf_topic->tn_text, h->hf_topic->tn_len);
     if (t != NULL) {
-        t->te_puts++;
-        t->te_bytes += put->size;
+        t->te_put.messages++;
+        t->te_put.bytes += put->size;
     }
     return 0;
 }

@@ -273,6 +273,42 @@ static void test_pairs_that_go(void) {
     CHECK_EQ(before, kit_core->co_pairs.count);
 }
 
+/* A topic that was withdrawn leaves neither a row nor a place in samples; the sums of the broker
+ * keep what it got. */
+static void test_topics_that_go(void) {
+    static int64_t values[4096];
+    kit_frame f;
+    ps_sample first, about;
+    ps_counter made;
+    ps_conn *n = kit_conn(1);
+    char name[16];
+    kit_topic("stays", 1, HOT);
+    uint32_t rows = kit_core->co_topics.count;
+    int64_t slots = ps_core_sample(kit_core, values, 4096, &first);
+    for (int i = 0; i < 50; i++) {
+        int32_t len = snprintf(name, sizeof name, "goes%d", i);
+        kit_topic(name, 1, HOT);
+        kit_subscribe("stats", name, "", 0, 0);
+        kit_put(name, 0, UNIQ);
+        kit_pull(&f, 1, "stats", name, 0, 0, 0, 0);
+        CHECK_EQ(0, pull(n, &f)->code);
+        CHECK(ps_core_sample(kit_core, values, 4096, &about) <= slots + 4);
+        ps_core_counter(kit_core, NULL, 0, name, len, &made);
+        CHECK(made.messages == 1 && made.since == about.number && values[2 * made.slot] == 1);
+        ps_core_forget_topic(kit_core, name, len);
+        ps_core_forget_subscription(kit_core, "stats", 5, name, len);
+        ps_core_forget_offsets(kit_core, NULL, 0, name, len);
+        ps_core_counter(kit_core, NULL, 0, name, len, &made);
+        CHECK(made.messages == 0 && made.slot == -1);
+    }
+    CHECK_EQ(rows, kit_core->co_topics.count);
+    CHECK(ps_core_find_pair(kit_core, (const uint8_t *)"stats", 5, (const uint8_t *)"goes0", 5) ==
+          NULL);
+    ps_core_sample(kit_core, values, 4096, &about);
+    CHECK(about.puts == first.puts + 50 && about.gets == first.gets + 50);
+    ps_conn_free(n);
+}
+
 static void test_statistics(void) {
     ps_stat_row rows[64];
     ps_core_totals before, after;
@@ -702,6 +738,7 @@ int main(void) {
     test_offsets_of_pulls();
     test_offsets_table();
     test_pairs_that_go();
+    test_topics_that_go();
     test_statistics();
     test_holding();
     test_deadlines();

@@ -110,6 +110,7 @@ class FakeCore:
         self.changed = set()
         self.resets = {}
         self.counters = []
+        self.samples = self.since = 0
         self.pulls = (0, 0, 0)
         self.put_times = [0] * 1011
         self.put_max_ms = 0
@@ -186,13 +187,14 @@ class FakeCore:
         rows = self.statistics()
         values = array("q", [number for row in rows for number in row[2:]])
         puts = sum(row[2] for row in rows if row[1] is None)
-        return Sample(values, puts, sum(row[2] for row in rows) - puts)
+        self.samples += 1
+        return Sample(self.samples, values, puts, sum(row[2] for row in rows) - puts)
 
     def counter(self, topic, group):
         for place, row in enumerate(self.statistics()):
             if tuple(row[:2]) == (topic, group):
-                return place, *row[2:]
-        return -1, 0, 0
+                return place, self.since, *row[2:]
+        return -1, 0, 0, 0
 
     def totals(self):
         return Totals(0, 0, 0, 0, 0, 0, *self.pulls)

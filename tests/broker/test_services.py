@@ -401,6 +401,17 @@ def test_windows_show_what_came_within_them():
     )
 
 
+def test_a_window_leaves_out_what_another_counted_at_the_same_place():
+    """The place of a topic that was deleted is another's from the next sample on."""
+    now, core = [0.0], FakeCore()
+    statistics = Statistics(core, "C", lambda: now[0])
+    core.counters = [("deleted", None, 500, 5000)]
+    statistics.sample()
+    core.counters, core.since = [("made", None, 30, 300)], core.samples + 1
+    now[0] = 10.0
+    assert statistics.view("TOPIC_PUT_NUMS", "made")["statsMinute"]["sum"] == 30
+
+
 def test_a_sample_is_numbers_alone_and_rates_keep_none_of_topics():
     """Sixty copies of all names and counters of 20,000 topics were half a gigabyte."""
     core = FakeCore()
