@@ -198,7 +198,7 @@ def test_carve_import_and_rebuild_of_a_damaged_store_say_what_they_lack(
     sound = sum(w.physical in in_log - touched for w in sample.whole)
     lines = tmp_path / "messages.jsonl"
     code, told = as_a_user(capsys, "carve", root, tmp_path / "carve")
-    assert code in NAMED, told
+    assert code in NAMED or (code == 1 and sound == 0), told  # 1: there is no message to copy
     if code == 0:
         assert Contents.of(tmp_path / "carve" / "commitlog").records >= sound, told
     code = main(["export", str(root), "--messages", str(lines)])
