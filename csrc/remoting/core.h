@@ -223,6 +223,9 @@ ps_pair *ps_core_pair_of(ps_core *c, const char *group, int32_t group_len, const
 void ps_pair_commit(ps_pair *p, int32_t queue_id, int64_t offset);
 void ps_pair_pulled(ps_pair *p, int32_t queue_id, int64_t next);
 ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make); /* NULL: none, or no memory */
+/* Makes those marks of queues 0 to count - 1 that are missing; one after the other, in any order,
+ * they would move each other count times. count: at most 65,535 queues. False: no memory. */
+bool ps_pair_marks(ps_pair *p, int32_t count);
 /* A check point needs the pair, and the mark of its queue, until it lets go of them. */
 int ps_pair_hold(ps_core *c, const char *group, int32_t group_len, const char *topic,
                  int32_t topic_len, int32_t queue_id, ps_pair **out, ps_error *e);

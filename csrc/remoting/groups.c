@@ -176,6 +176,29 @@ ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make) {
     return m;
 }
 
+bool ps_pair_marks(ps_pair *p, int32_t count) {
+    int32_t from = p->pr_mark_count, beyond = from - mark_place(p, count), room = count + beyond;
+    if (from - beyond == count) return true;
+    if (room > p->pr_mark_room) {
+        ps_mark *marks = realloc(p->pr_marks, (size_t)room * sizeof *marks);
+        if (marks == NULL) return false;
+        p->pr_marks = marks;
+        p->pr_mark_room = room;
+    }
+    ps_mark *all = p->pr_marks;
+    memmove(all + count, all + from - beyond, (size_t)beyond * sizeof *all);
+    from -= beyond;
+    for (int32_t queue = count - 1; queue >= 0; queue--) { /* from the last, each moves once */
+        if (from > 0 && all[from - 1].mk_queue == queue)
+            all[queue] = all[--from];
+        else
+            all[queue] =
+                (ps_mark){.mk_queue = queue, .mk_offset = -1, .mk_reset = -1, .mk_pulled = -1};
+    }
+    p->pr_mark_count = room;
+    return true;
+}
+
 void ps_pair_commit(ps_pair *p, int32_t queue_id, int64_t offset) {
     ps_mark *m = ps_pair_mark(p, queue_id, true);
     if (m == NULL || m->mk_reset >= 0 || m->mk_offset == offset) return;

@@ -195,6 +195,10 @@ static bool is_blocked(const ps_pop_ask *ask, int32_t queue_id) {
 
 static bool walk_queues(walk *w, const place *p, int32_t first, int32_t from, int32_t count) {
     int64_t low, high, *seen = NULL;
+    if (count > 1 && !ps_pair_marks(p->pair, count)) {
+        ps_fail(w->e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for %d consumer offsets", count);
+        return false;
+    }
     if (p->kind == 0) {
         ps_buffer *b = &w->c->co_pop_seen;
         b->len = 0;

@@ -1,6 +1,7 @@
 /* Open check points against a plain list: opened, acknowledged by frames and by calls, postponed,
  * due; and what damaged acknowledgements do, which is nothing. Then pops by frames. */
 #define _GNU_SOURCE
+#include <time.h>
 #include "core_kit.h"
 #include "remoting/popped.h"
 
@@ -237,6 +238,48 @@ static void test_pops(ps_conn *n) {
     CHECK_EQ(PS_E_ARGUMENT, ps_core_pop_rules(kit_core, &rules, &e));
 }
 
+/* Marks that are made all at once are those that are made one by one. */
+static void test_marks(void) {
+    enum { MARKS = 300 };
+    int64_t offsets[MARKS];
+    ps_pair *p = ps_core_pair_of(kit_core, "marks", 5, "T", 1);
+    for (int i = 0; i < MARKS; i++) offsets[i] = -1;
+    for (int count = 0; count < MARKS; count += (int)check_below(60)) {
+        for (int i = 0; i < 5; i++) {
+            int32_t queue = (int32_t)check_below(MARKS);
+            ps_pair_commit(p, queue, offsets[queue] = check_below(1000));
+        }
+        CHECK(ps_pair_marks(p, count) && ps_pair_marks(p, count / 2));
+        CHECK(p->pr_mark_count >= count);
+        for (int32_t queue = 0; queue < MARKS; queue++) {
+            ps_mark *m = ps_pair_mark(p, queue, false);
+            CHECK(m == NULL ? queue >= count && offsets[queue] == -1
+                            : m->mk_queue == queue && m->mk_offset == offsets[queue]);
+        }
+    }
+}
+
+/* The first pop of a group that knows no queue of a topic of as many as there can be: each of them
+ * once. 10 ms of processor time; 900 where marks move each other. */
+static void test_first_pop_of_a_wide_topic(void) {
+    ps_error e = {0};
+    ps_pop_found found;
+    const ps_pop_rules rules = {.on = 1, .revive_queues = 1, .name_max = 255, .open_max = 10};
+    const ps_pop_ask ask = {.topic = "wide",
+                            .group = "g",
+                            .topic_len = 4,
+                            .group_len = 1,
+                            .queue_id = -1,
+                            .most = 1,
+                            .invisible_ms = 1000};
+    kit_topic("wide", PS_QUEUE_ID_MAX, HOT);
+    CHECK_EQ(0, ps_core_pop_rules(kit_core, &rules, &e));
+    clock_t began = clock();
+    CHECK_EQ(0, ps_core_pop_walk(kit_core, &ask, &found, &e));
+    CHECK((clock() - began) * 1000 / CLOCKS_PER_SEC < 500);
+    ps_pop_found_free(&found);
+}
+
 int main(void) {
     ps_error e = {0};
     ps_popped_row none = {.key = key_of("g", 0, 5, 6), .count = 2, .offsets = {5, 5}};
@@ -253,6 +296,8 @@ int main(void) {
     test_model(n);
     test_damaged_handles(n);
     test_pops(n);
+    test_marks();
+    test_first_pop_of_a_wide_topic();
     ps_conn_free(n);
     kit_close();
     check_remove(base);
