@@ -24,7 +24,7 @@ from collections.abc import (
     Sequence,
 )
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, get_type_hints, overload
 
 from broker.client.checks import check_count, check_messages, check_offset, check_queue
 from broker.client.consumer import AsyncConsumer, ConsumerOptions, ConsumerSettings
@@ -43,7 +43,6 @@ from broker.client.producer import (
     ProducerSettings,
     refuse_unknown,
 )
-from broker.client.requests import Reply
 from broker.client.transactions import (
     CHECKS_AT_ONCE,
     AsyncTransactionProducer,
@@ -63,6 +62,7 @@ __all__ = ["Consumer", "Producer", "TransactionProducer"]
 log = SafeLogger("broker.client")
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 #: Takes messages on the loop; None: there will be no more.
 Taking = Callable[[], Coroutine[Any, Any, list[ReceivedMessage] | None]]
 
@@ -176,6 +176,33 @@ class Runner:
                 _shared.release()
 
 
+@overload
+def _twin_of(
+    method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]],
+) -> Callable[Concatenate[Any, _P], _T]: ...
+@overload
+def _twin_of(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]: ...
+def _twin_of(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method of the same name, signature and documentation that runs `method` of the asyncio
+    twin on the shared loop and waits for its result."""
+    name = method.__name__
+
+    async def on_loop(work: Callable[..., Any], args: Any, options: Any) -> Any:
+        return work(*args, **options)
+
+    def wait(self: Producer | Consumer, /, *args: Any, **options: Any) -> Any:
+        work = getattr(self._twin, name)
+        is_async = inspect.iscoroutinefunction(work)
+        return self.runner.run(work(*args, **options) if is_async else on_loop(work, args, options))
+
+    # Not functools.wraps: what unwraps the method would find one that has to be awaited.
+    vars(wait)["__signature__"] = inspect.signature(method, eval_str=True)
+    wait.__annotations__ = get_type_hints(method)
+    wait.__name__, wait.__doc__ = name, method.__doc__
+    wait.__qualname__ = method.__qualname__.removeprefix("Async")
+    return wait
+
+
 class HandOver:
     """Hands messages from the loop over to a thread. The thread may be interrupted when they have
     left the loop and before it has them: then they go back. All of it happens on the loop."""
@@ -274,16 +301,14 @@ class Producer(_Lifetime):
         else:
             self.runner.stop()
 
-    def send(
-        self,
-        message: Message,
-        *,
-        key: str | None = None,
-        queue: MessageQueue | None = None,
-        timeout_s: float | None = None,
-    ) -> SendResult:
-        """As AsyncProducer.send()."""
-        return self.runner.run(self._twin.send(message, key=key, queue=queue, timeout_s=timeout_s))
+    send = _twin_of(AsyncProducer.send)
+    send_batch = _twin_of(AsyncProducer.send_batch)
+    send_oneway = _twin_of(AsyncProducer.send_oneway)
+    flush = _twin_of(AsyncProducer.flush)
+    recall = _twin_of(AsyncProducer.recall)
+    request = _twin_of(AsyncProducer.request)
+    reply = _twin_of(AsyncProducer.reply)
+    queues = _twin_of(AsyncProducer.queues)
 
     def submit(
         self, message: Message, *, key: str | None = None, queue: MessageQueue | None = None
@@ -307,38 +332,6 @@ class Producer(_Lifetime):
 
         self.runner.live().call(task.add_done_callback, settle)
         return made
-
-    def flush(self) -> None:
-        """Waits until everything that submit() took is acknowledged or has failed."""
-        self.runner.run(self._twin.flush())
-
-    def recall(self, result: SendResult) -> None:
-        """As AsyncProducer.recall()."""
-        self.runner.run(self._twin.recall(result))
-
-    def send_batch(
-        self, messages: Sequence[Message], *, timeout_s: float | None = None
-    ) -> list[SendResult]:
-        """As AsyncProducer.send_batch()."""
-        return self.runner.run(self._twin.send_batch(messages, timeout_s=timeout_s))
-
-    def send_oneway(
-        self, message: Message, *, key: str | None = None, queue: MessageQueue | None = None
-    ) -> None:
-        """As AsyncProducer.send_oneway()."""
-        self.runner.run(self._twin.send_oneway(message, key=key, queue=queue))
-
-    def request(self, message: Message, timeout_s: float = 3.0) -> Reply:
-        """As AsyncProducer.request()."""
-        return self.runner.run(self._twin.request(message, timeout_s))
-
-    def reply(self, request: ReceivedMessage, body: bytes) -> SendResult:
-        """As AsyncProducer.reply()."""
-        return self.runner.run(self._twin.reply(request, body))
-
-    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """As AsyncProducer.queues()."""
-        return self.runner.run(self._twin.queues(topic))
 
 
 class Consumer(_Lifetime):
@@ -446,10 +439,6 @@ class Consumer(_Lifetime):
             self._pool.shutdown(wait=wait, cancel_futures=True)
             self._pool = None
 
-    def run(self) -> None:
-        """With a handler: until close() is called in another thread, or Ctrl-C."""
-        self.runner.run(self._twin.run())
-
     # ---- receiving ----
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
@@ -542,31 +531,23 @@ class Consumer(_Lifetime):
         check_messages("ack()", messages)
         thread.call(self._twin.ack, *messages)
 
-    def nack(self, message: ReceivedMessage, delay_level: int = 0) -> None:
-        """As AsyncConsumer.nack()."""
-        self.runner.run(self._twin.nack(message, delay_level))
-
-    def extend(self, message: ReceivedMessage, invisible_s: float) -> None:
-        """As AsyncConsumer.extend()."""
-        self.runner.run(self._twin.extend(message, invisible_s))
+    nack = _twin_of(AsyncConsumer.nack)
+    extend = _twin_of(AsyncConsumer.extend)
+    run = _twin_of(AsyncConsumer.run)
 
     # ---- queues and offsets ----
 
-    def subscribe(self, topic: str, expression: str = "*") -> None:
-        """As AsyncConsumer.subscribe()."""
-        self.runner.run(self._twin.subscribe(topic, expression))
-
-    def unsubscribe(self, topic: str) -> None:
-        """As AsyncConsumer.unsubscribe()."""
-        self.runner.run(self._twin.unsubscribe(topic))
-
-    def assign(self, queues: Iterable[MessageQueue] | Mapping[MessageQueue, int]) -> None:
-        """As AsyncConsumer.assign()."""
-        self.runner.run(self._twin.assign(queues))
-
-    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """As AsyncConsumer.queues()."""
-        return self.runner.run(self._twin.queues(topic))
+    subscribe = _twin_of(AsyncConsumer.subscribe)
+    unsubscribe = _twin_of(AsyncConsumer.unsubscribe)
+    assign = _twin_of(AsyncConsumer.assign)
+    queues = _twin_of(AsyncConsumer.queues)
+    committed = _twin_of(AsyncConsumer.committed)
+    beginning = _twin_of(AsyncConsumer.beginning)
+    end = _twin_of(AsyncConsumer.end)
+    offset_at = _twin_of(AsyncConsumer.offset_at)
+    position = _twin_of(AsyncConsumer.position)
+    pause = _twin_of(AsyncConsumer.pause)
+    resume = _twin_of(AsyncConsumer.resume)
 
     def commit(self) -> None:
         """As AsyncConsumer.commit()."""
@@ -578,46 +559,12 @@ class Consumer(_Lifetime):
 
         self.runner.run(commit())
 
-    def committed(self, queue: MessageQueue) -> int | None:
-        """As AsyncConsumer.committed()."""
-        return self.runner.run(self._twin.committed(queue))
-
-    def beginning(self, queue: MessageQueue) -> int:
-        """As AsyncConsumer.beginning()."""
-        return self.runner.run(self._twin.beginning(queue))
-
-    def end(self, queue: MessageQueue) -> int:
-        """As AsyncConsumer.end()."""
-        return self.runner.run(self._twin.end(queue))
-
-    def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """As AsyncConsumer.offset_at()."""
-        return self.runner.run(self._twin.offset_at(queue, timestamp_ms))
-
-    def position(self, queue: MessageQueue) -> int:
-        """As AsyncConsumer.position()."""
-        return self._plain(lambda: self._twin.position(queue))
-
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """As AsyncConsumer.seek()."""
         check_queue(queue)
         check_offset("offset", offset)
         self._taken = deque(m for m in self._taken if m.progress.queue != queue)
         self.runner.run(self._twin.seek(queue, offset))
-
-    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """As AsyncConsumer.pause()."""
-        self._plain(lambda: self._twin.pause(queues))
-
-    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """As AsyncConsumer.resume()."""
-        self._plain(lambda: self._twin.resume(queues))
-
-    def _plain(self, work: Callable[[], _T]) -> _T:
-        async def on_loop() -> _T:
-            return work()
-
-        return self.runner.run(on_loop())
 
 
 class TransactionProducer(Producer):

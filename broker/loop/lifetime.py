@@ -8,28 +8,6 @@ from typing import Self
 __all__ = ["Closing", "Stopping"]
 
 
-class Stopping:
-    """``async with`` waits for start(), and at the end for stop()."""
-
-    async def start(self) -> object:
-        raise NotImplementedError
-
-    async def stop(self) -> None:
-        raise NotImplementedError
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
-
-
 class Closing:
     """``async with`` waits at the end for close()."""
 
@@ -46,3 +24,21 @@ class Closing:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+class Stopping(Closing):
+    """``async with`` waits for start(), and at the end for stop()."""
+
+    async def start(self) -> object:
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """The same as stop()."""
+        await self.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self

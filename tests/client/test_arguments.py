@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import inspect
 import logging
 import math
 
@@ -12,6 +13,8 @@ import pytest
 from loops import until
 
 from broker import (
+    AsyncConsumer,
+    AsyncProducer,
     Broker,
     Consumer,
     LocalState,
@@ -136,6 +139,25 @@ def test_wrong_arguments_to_what_is_popped_are_refused(made):
         all_refused(lambda v: consumer.extend(v, 1), NOT_A_MESSAGE)
         all_refused(lambda v: consumer.extend(message, v), (*NOT_A_TIME, 0, -1, math.inf))
         all_refused(consumer.nack, NOT_A_MESSAGE)
+
+
+TWINS = [
+    (twin, name)
+    for twin, other in ((Producer, AsyncProducer), (Consumer, AsyncConsumer))
+    for name in sorted({*vars(twin)} & {*vars(other)})
+    if not name.startswith("_") and name not in ("start", "submit", "batches")
+]
+
+
+@pytest.mark.parametrize(("twin", "name"), TWINS, ids=lambda each: getattr(each, "__name__", each))
+def test_twins_take_and_return_the_same(twin, name):
+    mine, theirs = getattr(twin, name), getattr(globals()[f"Async{twin.__name__}"], name)
+    if callable(mine):
+        signatures = [inspect.signature(each, eval_str=True) for each in (mine, theirs)]
+        assert signatures[0] == signatures[1]
+        assert not inspect.iscoroutinefunction(mine)
+        assert mine.__qualname__ == f"{twin.__name__}.{name}"
+    assert mine.__doc__
 
 
 def test_batches_of_nothing_do_not_hold_the_loop(made):
