@@ -10,13 +10,11 @@ little; a rebuild is one thread, a verification one a core.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pystore
 from benches import harness
@@ -84,18 +82,14 @@ def rows_of_rebuild(count: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benches.audit")
+    parser = harness.parser_of("audit")
     parser.add_argument("--count", type=int, default=1_000_000, help="messages of 128 bytes")
-    parser.add_argument("--keep", type=Path, help="write the JSON there as well")
     given = parser.parse_args()
-    facts: dict[str, Any] = harness.machine()
+    facts = harness.machine()
     rows = rows_of_verify(given.count // 4, 4096, keys=False)
     rows += rows_of_verify(given.count, 128, keys=True)
     rows += rows_of_rebuild(given.count)
-    harness.show(rows, facts, "verify and rebuild")
-    path = harness.save(rows, facts, "audit")
-    if given.keep:
-        given.keep.write_text(path.read_text("utf-8"), "utf-8")
+    harness.report(rows, facts, "audit", "verify and rebuild", given.keep)
 
 
 if __name__ == "__main__":

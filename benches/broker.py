@@ -11,14 +11,12 @@ its default settings, asynchronous flush, on an empty folder; its name server is
 
 from __future__ import annotations
 
-import argparse
 import socket
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import cycle, islice
-from pathlib import Path
 from subprocess import CalledProcessError
 
 from rich.console import Console
@@ -224,13 +222,12 @@ def side_by_side(rows: list[Row], peers: list[str]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benches.broker")
+    parser = harness.parser_of("broker")
     parser.add_argument("--peers", default="ours,5.3.3,5.5.0", help="with commas")
     parser.add_argument("--only", default=",".join(ROWS), help=f"rows: {', '.join(ROWS)}")
     parser.add_argument("--warm", type=int, default=20, help="seconds")
     parser.add_argument("--measure", type=int, default=15, help="seconds")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--keep", type=Path, help="write the JSON there as well")
     given = parser.parse_args(arguments)
     peers, only = given.peers.split(","), given.only.split(",")
     if unknown := set(only) - set(ROWS):
@@ -238,9 +235,7 @@ def main(arguments: list[str]) -> int:
     facts = harness.machine() | {"heap of the Java brokers": HEAP, "warm": f"{given.warm} s"}
     rows = run(peers, only, given.rounds, (given.warm, given.measure))
     print(side_by_side(rows, peers))
-    path = harness.save(rows, facts, "broker")
-    if given.keep:
-        given.keep.write_text(path.read_text("utf-8"), "utf-8")
+    harness.save(rows, facts, "broker", given.keep)
     return 0
 
 

@@ -361,10 +361,9 @@ def _target(work: str, make: str, unit: str) -> float | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser_of("client")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--keep", metavar="FILE")
     parser.add_argument("--work", choices=(*WORKS, "receipt", "fixture"), help=argparse.SUPPRESS)
     parser.add_argument("--namesrv", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -382,10 +381,7 @@ def main() -> None:
             print(json.dumps(said))
         return
     rows, facts = measure(given.rounds, given.seconds), harness.machine()
-    harness.show(rows, facts, "the Python client beside the Java client, on our broker")
-    kept = harness.save(rows, facts, "client")
-    if given.keep:
-        kept.rename(given.keep)
+    harness.report(rows, facts, "client", "the Python client beside the Java client", given.keep)
 
 
 if __name__ == "__main__":

@@ -254,11 +254,10 @@ def measure(rounds: int, seconds: float, only: list[str]) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser_of("clients")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--only", default="", help="parts of names, with commas between them")
-    parser.add_argument("--keep", metavar="FILE")
     parser.add_argument("--work", choices=PEERS, help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -267,10 +266,7 @@ def main() -> None:
         return
     rows = measure(given.rounds, given.seconds, [x for x in given.only.split(",") if x])
     facts = harness.machine()
-    harness.show(rows, facts, "what Python programs would pick instead")
-    kept = harness.save(rows, facts, "clients")
-    if given.keep:
-        kept.rename(given.keep)
+    harness.report(rows, facts, "clients", "what Python programs would pick instead", given.keep)
 
 
 if __name__ == "__main__":

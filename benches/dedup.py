@@ -10,9 +10,7 @@ what the window holds.
 
 from __future__ import annotations
 
-import argparse
 import time
-from pathlib import Path
 from typing import Any
 
 from benches import harness
@@ -118,16 +116,12 @@ def rows_of(count: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benches.dedup")
+    parser = harness.parser_of("dedup")
     parser.add_argument("--count", type=int, default=1_000_000, help="messages a round")
-    parser.add_argument("--keep", type=Path, help="write the JSON there as well")
     given = parser.parse_args()
-    facts: dict[str, Any] = harness.machine()
+    facts = harness.machine()
     rows = rows_of(given.count)
-    harness.show(rows, facts, "idempotent produce")
-    path = harness.save(rows, facts, "dedup")
-    if given.keep:
-        given.keep.write_text(path.read_text("utf-8"), "utf-8")
+    harness.report(rows, facts, "dedup", "idempotent produce", given.keep)
 
 
 if __name__ == "__main__":

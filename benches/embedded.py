@@ -11,7 +11,6 @@ machine does: only those of one run are to be compared.
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import struct
@@ -24,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benches import harness
-from benches.harness import ROOT, Row
+from benches.harness import Row
 from benches.sends import frame
 from broker.wire import codec
 from broker.wire.command import Command
@@ -152,16 +151,13 @@ def rows_of(trees: dict[str, Path], rounds: int, seconds: float) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benches.embedded")
-    parser.add_argument("--before", type=Path, help="a built checkout of an earlier commit")
+    parser = harness.parser_of("embedded")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
-    given = parser.parse_args()
-    trees = {"before": given.before, "after": ROOT} if given.before else {"after": ROOT}
+    given, trees = harness.before_and_after(parser)
     facts = harness.machine()
     rows = rows_of(trees, given.rounds, given.seconds)
-    harness.show(rows, facts, "embedded")
-    harness.save(rows, facts, "embedded")
+    harness.report(rows, facts, "embedded", "embedded", given.keep)
 
 
 if __name__ == "__main__":

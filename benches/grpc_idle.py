@@ -83,11 +83,10 @@ def measure(peer: GrpcPeer, clients: int, seconds: float) -> tuple[float, float]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benches.grpc_idle")
+    parser = harness.parser_of("grpc_idle")
     parser.add_argument("--clients", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long they are watched")
     parser.add_argument("--peers", default="ours,5.3.3")
-    parser.add_argument("--keep", type=Path, help="write the JSON there as well")
     parser.add_argument("--hold", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -104,10 +103,7 @@ def main() -> None:
         rows.append(Row(of_each, "", name, " KiB", [memory], smaller=True))
         rows.append(Row(of_all, "", name, " ms", [cpu], smaller=True))
     facts = harness.machine()
-    harness.show(rows, facts, "idle gRPC clients")
-    path = harness.save(rows, facts, "grpc_idle")
-    if given.keep:
-        given.keep.write_text(path.read_text("utf-8"), "utf-8")
+    harness.report(rows, facts, "grpc_idle", "idle gRPC clients", given.keep)
 
 
 if __name__ == "__main__":

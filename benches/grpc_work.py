@@ -17,7 +17,6 @@ counted: it warms both virtual machines up.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -26,8 +25,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -245,19 +242,15 @@ def run(peers: list[str], rounds: int, only: list[str], count: int) -> list[Row]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benches.grpc_work")
+    parser = harness.parser_of("grpc_work")
     parser.add_argument("--peers", default="ours,5.3.3")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="send,take,tx,real,start")
     parser.add_argument("--count", type=int, default=100_000, help="messages of a round")
-    parser.add_argument("--keep", type=Path, help="write the JSON there as well")
     given = parser.parse_args()
-    facts: dict[str, Any] = harness.machine()
+    facts = harness.machine()
     rows = run(given.peers.split(","), given.rounds, given.only.split(","), given.count)
-    harness.show(rows, facts, "gRPC")
-    path = harness.save(rows, facts, "grpc")
-    if given.keep:
-        given.keep.write_text(path.read_text("utf-8"), "utf-8")
+    harness.report(rows, facts, "grpc", "gRPC", given.keep)
 
 
 if __name__ == "__main__":

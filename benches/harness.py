@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -184,8 +185,30 @@ def show(rows: list[Row], facts: dict[str, str], title: str) -> None:
     console.print(table)
 
 
-def save(rows: list[Row], facts: dict[str, str], name: str) -> Path:
-    """Writes every round of every row as JSON under RESULTS and prints where."""
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """The arguments of ``python -m benches.name``, of which each bench has --keep."""
+    parser = argparse.ArgumentParser(prog=f"python -m benches.{name}")
+    parser.add_argument("--keep", type=Path, help="write the JSON there as well")
+    return parser
+
+
+def before_and_after(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str, Path]]:
+    """The arguments of a bench that compares this tree with an earlier one, and the trees."""
+    parser.add_argument("--before", type=Path, help="a built checkout of an earlier commit")
+    given = parser.parse_args()
+    return given, {"before": given.before, "after": ROOT} if given.before else {"after": ROOT}
+
+
+def report(
+    rows: list[Row], facts: dict[str, str], name: str, title: str, keep: Path | None = None
+) -> None:
+    """Shows a run and saves it."""
+    show(rows, facts, title)
+    save(rows, facts, name, keep)
+
+
+def save(rows: list[Row], facts: dict[str, str], name: str, keep: Path | None = None) -> Path:
+    """Writes every round of every row as JSON under RESULTS and prints where; keep: there, too."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     path = RESULTS / f"{name}-{stamp}.json"
@@ -195,6 +218,9 @@ def save(rows: list[Row], facts: dict[str, str], name: str) -> Path:
         "machine": facts,
         "rows": [{**asdict(row), "median": row.median} for row in rows],
     }
-    path.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    text = json.dumps(whole, indent=1) + "\n"
+    path.write_text(text, encoding="utf-8")
+    if keep is not None:
+        keep.write_text(text, encoding="utf-8")
     print(f"raw rounds: {os.path.relpath(path)}")
     return path

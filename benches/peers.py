@@ -218,8 +218,7 @@ def main(arguments: list[str]) -> int:
     facts |= {"Apache RocketMQ": java or "not run", "sqlite": sqlite3.sqlite_version}
     rows = run(rounds, participants)
     rows += ratios(rows)
-    harness.show(rows, facts, "beside its peers")
-    harness.save(rows, facts, "peers")
+    harness.report(rows, facts, "peers", "beside its peers")
     return 0
 
 

@@ -15,7 +15,6 @@ gRPC benches.grpc_work has the two beside each other.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gzip
 import hmac
@@ -28,7 +27,6 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc.aio
@@ -437,13 +435,12 @@ def start_apaches(peer: Peer, kind: Kind) -> subprocess.Popen[bytes]:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benches.pops")
+    parser = harness.parser_of("pops")
     parser.add_argument("--count", type=int, default=20_000, help="messages")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ways", default="pop,take,send", help="what is done")
     parser.add_argument("--peers", default="ours", help="of pop: ours, and Apache's by version")
     parser.add_argument("--only", default=",".join(KINDS), help=f"rows: {', '.join(KINDS)}")
-    parser.add_argument("--keep", type=Path, help="write the JSON there as well")
     parser.add_argument("--serve", nargs=3, metavar=("FOLDER", "ROW", "COUNT"), help="internal")
     given = parser.parse_args(arguments)
     if given.serve:
@@ -459,9 +456,7 @@ def main(arguments: list[str]) -> int:
         for peer in given.peers.split(",") if peer == "ours" or way == "pop"
     ]  # fmt: skip
     facts = harness.machine()
-    path = harness.save(run(rows, given.rounds, given.count), facts, "pops")
-    if given.keep:
-        given.keep.write_text(path.read_text("utf-8"), "utf-8")
+    harness.save(run(rows, given.rounds, given.count), facts, "pops", given.keep)
     return 0
 
 

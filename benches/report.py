@@ -138,45 +138,45 @@ def run_of(kind: str) -> dict[str, Any]:
     return found
 
 
-def broker_section(run: dict[str, Any], title: str = "The broker") -> list[str]:
-    rows = [Row(**{k: v for k, v in row.items() if k != "median"}) for row in run["rows"]]
-    makes = list(dict.fromkeys(row.mode for row in rows))
-    return [f"## {title}", "", machine_line(run), "", side_by_side(rows, makes), ""]
+def section(title: str, run: dict[str, Any], text: str, *body: str) -> list[str]:
+    """A section of the page: its machine, then `text` if there is any, then its tables."""
+    return [f"## {title}", "", machine_line(run), "", *([text, ""] if text else []), *body, ""]
+
+
+def beside(rows: list[dict[str, Any]]) -> str:
+    """The modes of these rows beside each other, with the ratios of each round."""
+    found = [Row(**{k: v for k, v in row.items() if k != "median"}) for row in rows]
+    return side_by_side(found, list(dict.fromkeys(row.mode for row in found)))
+
+
+def broker_section(run: dict[str, Any]) -> list[str]:
+    return section("The broker", run, "", beside(run["rows"]))
+
+
+def pop_section(run: dict[str, Any]) -> list[str]:
+    return section("POP over remoting", run, "", beside(run["rows"]))
 
 
 def transactions_section(run: dict[str, Any]) -> list[str]:
     rows = run["rows"]
-    makes = list(dict.fromkeys(row["mode"] for row in rows if row["mode"] != "alone"))
-    beside = [row for row in rows if row["mode"] in makes and row["unit"] != "x"]
-    others = [row for row in rows if row not in beside]
-    table_of = [Row(**{k: v for k, v in row.items() if k != "median"}) for row in beside]
-    lines = ["## Transactions", "", machine_line(run), ""]
-    return [*lines, side_by_side(table_of, makes), "", *table(others), ""]
+    others = [row for row in rows if row["mode"] == "alone" or row["unit"] == "x"]
+    table_of = beside([row for row in rows if row not in others])
+    return section("Transactions", run, "", table_of, "", *table(others))
 
 
 def grpc_section(run: dict[str, Any]) -> list[str]:
-    """Beside Apache's proxy, with the ratios of each round."""
     idle = RESULTS / "committed-grpc_idle.json"
     runs = [run, run_of("grpc_idle")] if idle.exists() else [run]
-    found = [row for one in runs for row in one["rows"]]
-    rows = [Row(**{k: v for k, v in row.items() if k != "median"}) for row in found]
     text = (
         "Our broker with its gRPC service and Apache's proxy in local mode, which has its broker in"
         " the same process, under the official Java client, in turns (`python -m"
         " benches.grpc_work`, `python -m benches.grpc_idle`); processor time and memory are of the"
         " whole process."
     )
-    lines = ["## gRPC", "", machine_line(run), "", text, ""]
-    return [*lines, side_by_side(rows, list(dict.fromkeys(row.mode for row in rows))), ""]
-
-
-def pop_section(run: dict[str, Any]) -> list[str]:
-    return broker_section(run, "POP over remoting")
+    return section("gRPC", run, text, beside([row for one in runs for row in one["rows"]]))
 
 
 def pops_section(run: dict[str, Any]) -> list[str]:
-    """POP as it is used, beside Apache's broker."""
-    rows = [Row(**{k: v for k, v in row.items() if k != "median"}) for row in run["rows"]]
     text = (
         "One raw client of ours asks for eight messages at a time, eight requests at once, and"
         " acknowledges each by a request of its own (`python -m benches.pops --ways pop --peers"
@@ -186,33 +186,30 @@ def pops_section(run: dict[str, Any]) -> list[str]:
         " acknowledged at first, and the rate says when they came back. `together`: tags, lost,"
         " Chinese texts, compressed bodies, access control, and `SYNC_FLUSH`."
     )
-    lines = ["## POP as it is used", "", machine_line(run), "", text, ""]
-    return [*lines, side_by_side(rows, list(dict.fromkeys(row.mode for row in rows))), ""]
+    return section("POP as it is used", run, text, beside(run["rows"]))
 
 
 def dedup_section(run: dict[str, Any]) -> list[str]:
-    return ["## Idempotent produce", "", machine_line(run), "", *table(run["rows"]), ""]
+    return section("Idempotent produce", run, "", *table(run["rows"]))
 
 
 def audit_section(run: dict[str, Any]) -> list[str]:
-    lines = ["## Verify and rebuild", "", machine_line(run), ""]
     text = (
         "Rates by processor time, so a core's; the log is in the page cache"
         " (`python -m benches.audit`). A rebuild is shown without the verifications around it. It"
         " is one thread; a verification has one for each core."
     )
-    return [*lines, text, "", *table(run["rows"]), ""]
+    return section("Verify and rebuild", run, text, *table(run["rows"]))
 
 
 def signed_section(run: dict[str, Any]) -> list[str]:
-    lines = ["## Access control", "", machine_line(run), ""]
     text = (
         "Processor time of the loop's thread for a send whose signature the core checks, beside one"
         " of a broker without access control (`python -m benches.signed`). The machine was busy:"
         " only the ratio means something. Of what signing adds, the HMAC of OpenSSL takes some 0.4"
         " to 0.65 us; the rest sorts the fields, looks the grant up, and reads the two fields more."
     )
-    return [*lines, text, "", *table(run["rows"]), ""]
+    return section("Access control", run, text, *table(run["rows"]))
 
 
 def client_section(run: dict[str, Any]) -> list[str]:
@@ -237,8 +234,8 @@ def client_section(run: dict[str, Any]) -> list[str]:
         " Send to receipt: both clients are alive and warm all the time and take turns of two"
         " seconds, which are its rounds."
     )
-    lines = ["## The Python client beside Java's", "", machine_line(run), "", text, ""]
-    return [*lines, *table(ratios), "", *table(rows), ""]
+    title = "The Python client beside Java's"
+    return section(title, run, text, *table(ratios), "", *table(rows))
 
 
 def clients_section(run: dict[str, Any]) -> list[str]:
@@ -251,17 +248,15 @@ def clients_section(run: dict[str, Any]) -> list[str]:
         " threads, too; it speaks to Apache's proxy, which runs its broker in the same process, and"
         " to our gRPC service."
     )
-    lines = ["## What Python programs would pick instead", "", machine_line(run), "", text, ""]
-    return [*lines, *table(run["rows"]), ""]
+    return section("What Python programs would pick instead", run, text, *table(run["rows"]))
 
 
 def sends_section(run: dict[str, Any]) -> list[str]:
-    lines = ["## Who decides about a send", "", machine_line(run), ""]
     text = (
         "Processor time of the broker's process a message, and the ratio of an earlier commit's to"
         " this one's, in turns (`python -m benches.sends --before CHECKOUT`)."
     )
-    return [*lines, text, "", *table(run["rows"]), ""]
+    return section("Who decides about a send", run, text, *table(run["rows"]))
 
 
 def jobs_section(run: dict[str, Any]) -> list[str]:
@@ -277,7 +272,7 @@ def jobs_section(run: dict[str, Any]) -> list[str]:
         " second core of this machine is worth at most. The Kafka broker is of"
         " this machine, and its log is in the page cache, as the store's."
     )
-    return ["## Spark jobs", "", machine_line(run), "", text, "", *table(run["rows"]), ""]
+    return section("Spark jobs", run, text, *table(run["rows"]))
 
 
 def machine_line(run: dict[str, Any]) -> str:

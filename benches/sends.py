@@ -12,7 +12,6 @@ counts with all that its time costs but the delivery: the index of timers belong
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import struct
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from benches import harness
-from benches.harness import ROOT, Row
+from benches.harness import Row
 from broker.wire import codec
 from broker.wire.command import Command
 
@@ -141,16 +140,13 @@ def rows_of(trees: dict[str, Path], rounds: int, count: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benches.sends")
-    parser.add_argument("--before", type=Path, help="a built checkout of an earlier commit")
+    parser = harness.parser_of("sends")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--count", type=int, default=20_000)
-    given = parser.parse_args()
-    trees = {"before": given.before, "after": ROOT} if given.before else {"after": ROOT}
+    given, trees = harness.before_and_after(parser)
     facts = harness.machine()
     rows = rows_of(trees, given.rounds, given.count)
-    harness.show(rows, facts, "sends")
-    harness.save(rows, facts, "sends")
+    harness.report(rows, facts, "sends", "sends", given.keep)
 
 
 if __name__ == "__main__":

@@ -171,22 +171,18 @@ def wire_rows(rounds: int, seconds: float) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benches.signed")
+    parser = harness.parser_of("signed")
     parser.add_argument("--rounds", type=int, default=3, help="over sockets")
     parser.add_argument("--seconds", type=float, default=4, help="of each")
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, default=300_000, help="messages a round")
-    parser.add_argument("--keep", type=Path, help="write the JSON there as well")
     given = parser.parse_args()
     if given.serve:
         serve(Path(given.serve[0]), given.serve[1])
         return
-    facts: dict[str, Any] = harness.machine()
+    facts = harness.machine()
     rows = rows_of(given.count) + wire_rows(given.rounds, given.seconds)
-    harness.show(rows, facts, "access control")
-    path = harness.save(rows, facts, "signed")
-    if given.keep:
-        given.keep.write_text(path.read_text("utf-8"), "utf-8")
+    harness.report(rows, facts, "signed", "access control", given.keep)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from pathlib import Path
-from typing import Any
 
 import uvloop
 
@@ -149,15 +147,14 @@ def figures_of(name: str, given: argparse.Namespace) -> Figures:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benches.timer_peers")
+    parser = harness.parser_of("timer_peers")
     parser.add_argument("--peers", default="ours,5.3.3")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--rate", type=int, default=5000)
     parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--together", type=int, default=100_000)
-    parser.add_argument("--keep", type=Path, help="write the JSON there as well")
     given = parser.parse_args()
-    facts: dict[str, Any] = harness.machine()
+    facts = harness.machine()
     rows: dict[tuple[str, str], Row] = {}
     for _ in range(given.rounds):
         for peer in given.peers.split(","):
@@ -166,10 +163,7 @@ def main() -> None:
                 rows.setdefault((what, peer), made).rounds.append(value)
                 print(f"{peer}: {what}: {value:.2f}{unit}", flush=True)
     found = list(rows.values())
-    harness.show(found, facts, "timers beside Apache's")
-    path = harness.save(found, facts, "timers")
-    if given.keep:
-        given.keep.write_text(path.read_text("utf-8"), "utf-8")
+    harness.report(found, facts, "timers", "timers beside Apache's", given.keep)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ nobody to ask come every 30 simulated seconds for an hour.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import struct
@@ -168,7 +167,7 @@ def factors(rows: list[Row]) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benches.transactions")
+    parser = harness.parser_of("transactions")
     parser.add_argument("--count", type=int, default=1_000_000, help="open ones; 0: beside only")
     parser.add_argument(
         "--peers", default="ours,5.3.3,5.5.0", help="with commas; empty: alone only"
@@ -176,17 +175,13 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=20, help="seconds")
     parser.add_argument("--measure", type=int, default=15, help="seconds")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--keep", type=Path, help="write the JSON there as well")
     given = parser.parse_args()
     facts = harness.machine() | {"heap of the Java brokers": HEAP, "warm": f"{given.warm} s"}
     peers = [name for name in given.peers.split(",") if name]
     rows = beside.run(peers, ["tx"], given.rounds, (given.warm, given.measure)) if peers else []
     rows += factors(rows)
     rows += alone(given.count) if given.count else []
-    harness.show(rows, facts, "transactions")
-    path = harness.save(rows, facts, "transactions")
-    if given.keep:
-        given.keep.write_text(path.read_text("utf-8"), "utf-8")
+    harness.report(rows, facts, "transactions", "transactions", given.keep)
 
 
 if __name__ == "__main__":
