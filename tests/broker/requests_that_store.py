@@ -8,17 +8,19 @@ import json
 import struct
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from loops import Wire
 
-from broker import Broker
+from broker import Broker, Credentials
+from broker.client.credentials import SigningHook
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command
 from pystore.names import DISCARD_TOPIC
 
-__all__ = ["ANSWERS", "MADE", "MAKING", "SETTINGS", "STORING", "Asked", "Stage",
-           "commit"]  # fmt: skip
+__all__ = ["ANSWERS", "MADE", "MAKING", "SETTING", "SETTINGS", "STORING", "Asked", "Stage",
+           "commit", "files_of"]  # fmt: skip
 
 MADE = {
     "topic": "made", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1",
@@ -30,16 +32,22 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
+OPERATOR = Credentials("operator", "operator-secret")
+
+
 class Stage:
-    """A broker with the topic T and the group g, and a client of it."""
+    """A broker with the topic T and the group g, and a client of it that signs as the operator."""
 
     def __init__(self, broker: Broker, wire: Wire) -> None:
         self.broker, self.wire = broker, wire
         self._opaque = 100
+        self._hook = SigningHook(OPERATOR)
 
     async def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
         self._opaque += 1
-        self.wire.write(Command(code, ext, body, opaque=self._opaque))
+        command = Command(code, dict(ext), body, opaque=self._opaque)
+        self._hook.before_request("", command)
+        self.wire.write(command)
         return await self.answer(self._opaque)
 
     async def answer(self, opaque: int) -> Command:
@@ -261,7 +269,97 @@ async def mode(s: Stage) -> Asked:
     return Code.SET_MESSAGE_REQUEST_MODE, {}, json.dumps(given).encode()
 
 
+async def topics(s: Stage) -> Asked:
+    made = [{"topicName": f"made-{i}", "readQueueNums": 1, "writeQueueNums": 1} for i in range(2)]
+    return Code.UPDATE_AND_CREATE_TOPIC_LIST, {}, json.dumps({"topicConfigList": made}).encode()
+
+
+async def groups(s: Stage) -> Asked:
+    made = [{"groupName": f"made-{i}"} for i in range(2)]
+    body = json.dumps({"groupConfigList": made}).encode()
+    return Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {}, body
+
+
+async def settings(s: Stage) -> Asked:
+    return Code.UPDATE_BROKER_CONFIG, {}, b"fileReservedTime=24\n"
+
+
 #: What tools make, which no record of the log holds.
 MAKING: tuple[Callable[[Stage], Awaitable[Asked]], ...] = (
-    topic, no_topic, group, no_group, forbidden, mode,
+    topic, topics, no_topic, group, groups, no_group, forbidden, mode,
 )  # fmt: skip
+
+
+# ---- access control ----
+
+
+async def account(s: Stage) -> Asked:
+    return Code.UPDATE_ACL_CONFIG, {"accessKey": "another", "secretKey": "a-secret"}, b""
+
+
+async def no_account(s: Stage) -> Asked:
+    await s.ask(*await account(s))
+    return Code.DELETE_ACL_CONFIG, {"accessKey": "another"}, b""
+
+
+async def white_addresses(s: Stage) -> Asked:
+    return Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, {"globalWhiteAddrs": "10.0.0.1"}, b""
+
+
+async def user(s: Stage) -> Asked:
+    body = {"username": "another", "password": "a-secret", "userType": "Normal"}
+    return Code.AUTH_CREATE_USER, {"username": "another"}, json.dumps(body).encode()
+
+
+async def changed_user(s: Stage) -> Asked:
+    _, ext, body = await user(s)
+    await s.ask(Code.AUTH_CREATE_USER, ext, body)
+    return Code.AUTH_UPDATE_USER, ext, body.replace(b"a-secret", b"b-secret")
+
+
+async def no_user(s: Stage) -> Asked:
+    await s.ask(*await user(s))
+    return Code.AUTH_DELETE_USER, {"username": "another"}, b""
+
+
+async def acl(s: Stage) -> Asked:
+    await s.ask(*await user(s))
+    entry = {"resource": "Topic:T", "actions": ["Pub"], "decision": "Allow"}
+    policy = {"policyType": "Custom", "entries": [entry]}
+    body = {"subject": "User:another", "policies": [policy]}
+    return Code.AUTH_CREATE_ACL, {"subject": "User:another"}, json.dumps(body).encode()
+
+
+async def changed_acl(s: Stage) -> Asked:
+    _, ext, body = made = await acl(s)
+    await s.ask(*made)
+    return Code.AUTH_UPDATE_ACL, ext, body.replace(b"Pub", b"Sub")
+
+
+async def no_acl(s: Stage) -> Asked:
+    _, ext, _ = made = await acl(s)
+    await s.ask(*made)
+    return Code.AUTH_DELETE_ACL, ext, b""
+
+
+_OF_THE_LIST = (account, no_account, white_addresses)
+#: What tools change of settings and of the rules of access control, on a broker of files_of().
+SETTING: tuple[Callable[[Stage], Awaitable[Asked]], ...] = (
+    settings, *_OF_THE_LIST, user, changed_user, no_user, acl, changed_acl, no_acl,
+)  # fmt: skip
+
+
+def files_of(make: Callable[[Stage], Awaitable[Asked]], folder: Path) -> dict[str, Any]:
+    """What a broker is started with that has what `make` changes, its store in the folder."""
+    if make is settings:
+        (folder / "broker.conf").write_text("fileReservedTime=48\n")
+        return {"conf": folder / "broker.conf"}
+    if make in _OF_THE_LIST:
+        text = "accounts:\n- {accessKey: operator, secretKey: operator-secret, admin: true}\n"
+        (folder / "plain_acl.yml").write_text(text)
+        return {"aclEnable": True}
+    first = {"username": OPERATOR.access_key, "password": OPERATOR.secret_key}
+    return {
+        "authenticationEnabled": True, "authorizationEnabled": True,
+        "initAuthenticationUser": json.dumps(first),
+    }  # fmt: skip

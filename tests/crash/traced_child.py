@@ -35,26 +35,28 @@ class Marks:
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_WRONLY | os.O_CREAT)
 
-    async def around(self, name: str, work: Awaitable[T]) -> T:
-        os.write(self.fd, f"begin {name}\n".encode())
+    async def around(self, name: str, work: Awaitable[T], code: int = 0) -> T:
+        os.write(self.fd, f"begin {name} {code}\n".encode())
         done = await work
-        os.write(self.fd, f"end {name}\n".encode())
+        os.write(self.fd, f"end {name} {code}\n".encode())
         return done
 
 
 async def over_the_wire(folder: Path, marks: Marks) -> None:
-    for make in wire.STORING + wire.MAKING:
+    for make in wire.STORING + wire.MAKING + wire.SETTING:
         root = folder / make.__name__
         root.mkdir()
-        async with Broker(root, **wire.SETTINGS) as broker:
+        files = wire.files_of(make, root) if make in wire.SETTING else {}
+        async with Broker(root / "store", **wire.SETTINGS, **files) as broker:
             broker.services.topics.update(TopicConfig("T", 1, 1))
             broker.services.groups.update(SubscriptionGroup("g"))
             await broker.services.groups.settled()
             async with await Wire.to(broker.port) as client:
                 stage = wire.Stage(broker, client)
-                await stage.stored()  # files are made and synced
+                if not files:
+                    await stage.stored()  # files are made and synced
                 code, ext, body = await make(stage)
-                answer = await marks.around(make.__name__, stage.ask(code, ext, body))
+                answer = await marks.around(make.__name__, stage.ask(code, ext, body), code)
                 assert answer.code == wire.ANSWERS.get(make.__name__, 0), answer.remark
 
 
