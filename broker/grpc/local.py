@@ -40,7 +40,7 @@ from broker.grpc.receipts import Receipt
 from broker.grpc.status import Code, Problem
 from broker.loop.safe_log import SafeLogger
 from broker.processors.poprules import PopRules
-from broker.remoting.connection import Connection, Limits, Shared
+from broker.remoting.connection import Connection, Endpoint, Limits
 from broker.remoting.memory import join
 from broker.services.clients import UNDIVIDED
 from broker.services.context import Services
@@ -100,8 +100,8 @@ class LocalBroker:
         closed: Callable[[Connection], None],
     ) -> None:
         self.services = services
-        self._far = Shared(handlers, limits, framer, on_close=closed, watchdog=services.watchdog)
-        self._near = Shared(asked, Limits(idle_s=0), None, on_close=self._ended)
+        self._far = Endpoint(handlers, limits, framer, on_close=closed, watchdog=services.watchdog)
+        self._near = Endpoint(asked, Limits(idle_s=0), None, on_close=self._ended)
         self.links = Links(self._join)
         self.host, self.name = services.host, services.broker_name
         self._own: LocalLink | None = None

@@ -31,7 +31,7 @@ __all__ = [
     "Core",
     "HotFramer",
     "OffsetRow",
-    "Pulled",
+    "PullOutcome",
     "Sample",
     "Statistic",
     "Times",
@@ -76,7 +76,7 @@ class Sample(NamedTuple):
     gets: int
 
 
-class Pulled(NamedTuple):
+class PullOutcome(NamedTuple):
     """A pull that was answered: its opaque, the answer's code, messages and their bytes."""
 
     opaque: int
@@ -129,6 +129,21 @@ class Looks(Protocol):
         """They have something to be told; everything: each of them is answered now."""
 
 
+def _new_core(store: Store, error: Any, **given: str | int) -> Any:
+    """given: members of ps_core_conf. Raises: OutOfMemory, StoreIOError."""
+    conf, texts = ffi.new("ps_core_conf *"), []
+    for name, value in given.items():
+        if isinstance(value, str):
+            texts.append(ffi.new("char[]", value.encode()))
+            setattr(conf, name, texts[-1])
+        else:
+            setattr(conf, name, value)
+    made = lib.ps_core_new(store.c_handle(), conf, error)
+    if made == ffi.NULL:
+        raise_error(error[0])
+    return made
+
+
 class Core:
     """Answers plain sends and pulls in C. Everything happens on the event loop's thread."""
 
@@ -151,18 +166,11 @@ class Core:
         the queues that it chooses; 0: the clock. Raises: OutOfMemory, StoreIOError."""
         self._store = store
         self._error = ffi.new("ps_error *")
-        names = [ffi.new("char[]", text.encode()) for text in (cluster, region, broker)]
-        conf = ffi.new("ps_core_conf *")
-        conf.cluster, conf.region, conf.broker = names
-        conf.trace_on = trace_on
-        conf.frame_max = frame_max
-        conf.long_polling = long_polling
-        conf.short_polling_ms = short_polling_ms
-        conf.parked_max = parked_max
-        conf.seed = seed
-        made = lib.ps_core_new(store.c_handle(), conf, self._error)
-        if made == ffi.NULL:
-            raise_error(self._error[0])
+        made = _new_core(
+            store, self._error, cluster=cluster, region=region, broker=broker, trace_on=trace_on,
+            frame_max=frame_max, long_polling=long_polling, short_polling_ms=short_polling_ms,
+            parked_max=parked_max, seed=seed,
+        )  # fmt: skip
         self.handle: Any = made
         lib.ps_core_turn(made, CORE_NS)
         self._step = ffi.new("ps_step *")
@@ -188,7 +196,7 @@ class Core:
         #: Told of each watched queue that got messages, by topic and number.
         self.on_news: Callable[[str, int], None] | None = None
         self._news = ffi.new("ps_news[]", _NEWS)
-        self._on_pull: Callable[[Peer, Pulled], None] | None = None
+        self._on_pull: Callable[[Peer, PullOutcome], None] | None = None
         self._pulled = ffi.new("ps_pulled *")
         self._send = ffi.new("ps_send *")
         self._decision = ffi.new("ps_decision *")
@@ -196,7 +204,7 @@ class Core:
         self._ending = ffi.new("ps_ending *")
         self._counter = ffi.new("ps_counter *")
         #: What became of the pull that was given back last; None: it waits.
-        self.last_pull: Pulled | None = None
+        self.last_pull: PullOutcome | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """From now on held pulls are answered on this loop."""
@@ -512,7 +520,7 @@ class Core:
         if told is not None:
             told(outcome)
 
-    def tell_pulled(self, connection: Peer | None, conn_id: int, pulled: Pulled) -> None:
+    def tell_pulled(self, connection: Peer | None, conn_id: int, pulled: PullOutcome) -> None:
         """A pull that has waited was answered. connection: whose; None: that with this id."""
         framer = self._connections.get(conn_id)
         if connection is None and framer is not None:
@@ -526,7 +534,7 @@ class Core:
     def forget_framer(self, conn_id: int) -> None:
         self._connections.pop(conn_id, None)
 
-    def watch_pulls(self, on_pull: Callable[[Peer, Pulled], None]) -> None:
+    def watch_pulls(self, on_pull: Callable[[Peer, PullOutcome], None]) -> None:
         """Hands every pull to Python from now on; on_pull is called with those that have waited."""
         self._on_pull = on_pull
         lib.ps_core_hand_on(self.handle, lib.PS_UP_PULLS)
@@ -587,10 +595,10 @@ class Core:
         del keep
         return sent_of(self._sent)
 
-    def _take_pulled(self) -> Pulled | None:
+    def _take_pulled(self) -> PullOutcome | None:
         raw = self._pulled
         lib.ps_core_take_pulled(self.handle, raw)
-        return Pulled(raw.opaque, raw.code, raw.count, raw.bytes) if raw.code >= 0 else None
+        return PullOutcome(raw.opaque, raw.code, raw.count, raw.bytes) if raw.code >= 0 else None
 
     def watch_level(self, level: int, offset: int) -> bool:
         """Whether delay level `level` reaches beyond `offset`. If not, on_levels is called with it

@@ -4,7 +4,7 @@ reads."""
 
 from __future__ import annotations
 
-from broker.hot.core import Pulled
+from broker.hot.core import PullOutcome
 from broker.processors.subscriptions import check_expression
 from broker.services.clients import BROADCASTING, Subscription
 from broker.services.context import Services
@@ -23,14 +23,14 @@ COMMIT, SUSPEND, OWN, CLASS_FILTER, LITE = 1, 2, 4, 8, 16
 _WAITING = "pulls of hooks"
 
 
-def waited(s: Services, peer: Peer, pulled: Pulled) -> None:
+def waited(s: Services, peer: Peer, pulled: PullOutcome) -> None:
     """For hooks: a pull that has waited was answered."""
     context = peer.state.get(_WAITING, {}).pop(pulled.opaque, None)
     if context is not None:
         _after(s, context, pulled)
 
 
-def _after(s: Services, context: ConsumeContext, pulled: Pulled) -> None:
+def _after(s: Services, context: ConsumeContext, pulled: PullOutcome) -> None:
     context.count, context.size = pulled.messages, pulled.size
     context.success = pulled.code == ResponseCode.SUCCESS
     if context.success:

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable
 
 from broker.loop.lifetime import Closing
-from broker.remoting.connection import Connection, Limits, Shared
+from broker.remoting.connection import Connection, Endpoint, Limits
 from broker.remoting.server import Told
 from broker.remoting.tls import TlsIntake
 from broker.wire.codes import ResponseCode
@@ -52,7 +52,7 @@ class RemotingClient(Closing):
         on_close: Told | None = None,
         connector: Connector | None = None,
     ) -> None:
-        self._shared = Shared(
+        self._shared = Endpoint(
             handlers if handlers is not None else {},
             limits if limits is not None else Limits(idle_s=IDLE_S),
             framer,

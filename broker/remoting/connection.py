@@ -49,7 +49,7 @@ from broker.wire.framer import (
 from broker.wire.handlers import Handlers
 from broker.wire.outstanding import EitherWaiter, Outstanding, Waiter
 
-__all__ = ["Connection", "Intake", "Limits", "Parts", "Shared"]
+__all__ = ["Connection", "Endpoint", "Intake", "Limits", "Parts"]
 
 #: What holds a connection up: bits of Connection._held. It does not read its answers; it has enough
 #: in progress; enough of its requests are queued; one of them waits until another is done (alone()
@@ -92,7 +92,7 @@ class Limits:
     linger_s: float = 5.0
 
 
-class Shared:
+class Endpoint:
     """What the connections of one server, or of one client, have in common."""
 
     def __init__(
@@ -167,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        shared: Shared,
+        shared: Endpoint,
         intake: IntakeFactory | None = None,
         framer: FramerFactory | None = None,
     ) -> None:

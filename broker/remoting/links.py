@@ -14,11 +14,11 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from broker.hot.core import Core, HotFramer, Pulled, command_of
+from broker.hot.core import Core, HotFramer, PullOutcome, command_of
 from broker.loop.budget import Budget
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
-from broker.remoting.connection import Connection, Limits, Parts, Shared
+from broker.remoting.connection import Connection, Endpoint, Limits, Parts
 from broker.wire.codec import BadFrame
 from broker.wire.command import Command
 from broker.wire.framer import Link
@@ -41,7 +41,7 @@ class NetThread:
         self,
         core: Core,
         sock: socket.socket,
-        shared: Shared,
+        shared: Endpoint,
         handed: Callable[[socket.socket], None],
     ) -> None:
         """sock: listens. handed: takes a connection that the thread does not serve.
@@ -206,7 +206,7 @@ class NetThread:
 
     def _pulled(self, connection: LinkConnection | None, row: Any) -> None:
         raw = row.pulled
-        pulled = Pulled(raw.opaque, raw.code, raw.count, raw.bytes)
+        pulled = PullOutcome(raw.opaque, raw.code, raw.count, raw.bytes)
         self._core.tell_pulled(connection, row.value, pulled)
 
     def _unread(self, connection: LinkConnection | None, row: Any) -> None:
@@ -317,7 +317,7 @@ class LinkConnection(Connection):
 
     counts_unsent = False
 
-    def __init__(self, shared: Shared, link: Any, core: Core) -> None:
+    def __init__(self, shared: Endpoint, link: Any, core: Core) -> None:
         super().__init__(shared, framer=lambda made: LinkFramer(core, made, link))
 
     def idle(self) -> None:

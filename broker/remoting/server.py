@@ -13,7 +13,7 @@ from broker.loop.lifetime import Stopping
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.loop.watchdog import Watchdog
-from broker.remoting.connection import Connection, Limits, Shared
+from broker.remoting.connection import Connection, Endpoint, Limits
 from broker.remoting.links import NetThread
 from broker.remoting.opening import Opening
 from broker.remoting.tls import TlsSettings
@@ -65,8 +65,8 @@ class RemotingServer(Stopping):
         self.limits = limits if limits is not None else Limits()
         self._tls = tls if tls is not None else TlsSettings()
         self._backlog = backlog
-        self._shared = Shared(handlers, self.limits, framer, on_connect, on_close, watchdog)
-        self._over: Shared | None = None
+        self._shared = Endpoint(handlers, self.limits, framer, on_connect, on_close, watchdog)
+        self._over: Endpoint | None = None
         self._server: asyncio.Server | None = None
         self._core = core
         self._net: NetThread | None = None
@@ -132,11 +132,11 @@ class RemotingServer(Stopping):
         limits = self.limits
         return Connection(shared, lambda c: Opening(c, self._tls, limits.opening_s, limits.proxies))
 
-    def _refusing(self) -> Shared:
+    def _refusing(self) -> Endpoint:
         """For connections over the limit: whatever they ask is answered that we are busy."""
         if self._over is None:
             limits = Limits(idle_s=self.limits.opening_s, frame_max=self.limits.frame_max)
-            self._over = Shared(_Busy(), limits, None)
+            self._over = Endpoint(_Busy(), limits, None)
         return self._over
 
     async def stop(self, drain_s: float = 3.0) -> None:

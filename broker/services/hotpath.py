@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from broker.hot.core import OffsetRow, Pulled, Sample, Times, Totals
+from broker.hot.core import OffsetRow, PullOutcome, Sample, Times, Totals
 from broker.wire.decision import PutDecision, PutOutcome
 from pystore import PutStatus
 
@@ -112,5 +112,5 @@ class HotPath(Protocol):
         """Frames that were too large for a connection that is not known yet."""
 
     @property
-    def last_pull(self) -> Pulled | None:
+    def last_pull(self) -> PullOutcome | None:
         """What became of the pull that was given back last; None: it waits."""

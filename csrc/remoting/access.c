@@ -40,13 +40,13 @@ typedef struct asked {
     int32_t host_len, code;
 } asked;
 
-static bool same(ps_slice s, const void *data, int32_t len) {
+static bool is_text(ps_slice s, const void *data, int32_t len) {
     return s.len == len && (len == 0 || memcmp(s.data, data, (size_t)len) == 0);
 }
 
 /* ---- the tables ---- */
 
-static void clear(ps_access *a) {
+static void clear_access(ps_access *a) {
     for (int32_t i = 0; i < BUCKETS; i++) {
         for (grant *g = a->ac_grants[i], *next; g != NULL; g = next) {
             next = g->gr_next;
@@ -65,7 +65,7 @@ static void clear(ps_access *a) {
 
 void ps_access_free(ps_access *a) {
     if (a == NULL) return;
-    clear(a);
+    clear_access(a);
     free(a);
 }
 
@@ -82,7 +82,7 @@ int ps_core_guard(ps_core *c, const ps_digest_functions *functions, ps_error *e)
 
 void ps_core_revoke(ps_core *c) {
     PS_CORE_HELD(c);
-    if (c->co_access != NULL) clear(c->co_access);
+    if (c->co_access != NULL) clear_access(c->co_access);
 }
 
 void ps_core_limit_first(ps_core *c, int64_t bytes) {
@@ -133,7 +133,7 @@ static signer *make_signer(ps_access *a, const char *key, int32_t len, const cha
 
 static signer *find_signer(ps_access *a, ps_slice key) {
     signer *s = a->ac_signers[ps_hash_of(key.data, key.len) % BUCKETS];
-    while (s != NULL && !same(key, s->sg_key, s->sg_len)) s = s->sg_next;
+    while (s != NULL && !is_text(key, s->sg_key, s->sg_len)) s = s->sg_next;
     return s;
 }
 
@@ -185,9 +185,9 @@ static grant *find_grant(const ps_access *a, const asked *q, uint32_t hash) {
         const uint8_t *topic = g->gr_bytes + g->gr_host_len;
         if (g->gr_hash == hash && g->gr_code == q->code && g->gr_host_len == q->host_len &&
             memcmp(g->gr_bytes, q->host, (size_t)q->host_len) == 0 &&
-            same(q->topic, topic, g->gr_topic_len) &&
-            same(q->group, topic + g->gr_topic_len, g->gr_group_len) &&
-            same(q->key, g->gr_signer->sg_key, g->gr_signer->sg_len))
+            is_text(q->topic, topic, g->gr_topic_len) &&
+            is_text(q->group, topic + g->gr_topic_len, g->gr_group_len) &&
+            is_text(q->key, g->gr_signer->sg_key, g->gr_signer->sg_len))
             return g;
     }
     return NULL;
@@ -218,7 +218,7 @@ void ps_core_grant(ps_core *c, const char *key, int32_t key_len, const char *sec
                .code = code};
     uint32_t hash = hash_asked(&q);
     if (find_grant(a, &q, hash) != NULL) return;
-    if (a->ac_count >= GRANTS_MAX) clear(a);
+    if (a->ac_count >= GRANTS_MAX) clear_access(a);
     signer *s = find_signer(a, q.key);
     if (s == NULL) {
         s = make_signer(a, key, key_len, secret, secret_len);

@@ -142,7 +142,7 @@ void ps_conn_free(ps_conn *n) {
 }
 
 /* Bytes that were consumed are let go only now: frames handed on pointed into them. */
-static void compact(ps_conn *n) {
+static void drop_consumed(ps_conn *n) {
     int64_t left = n->cn_in.len - n->cn_from;
     if (left > 0 && n->cn_from > 0)
         memmove(n->cn_in.data, n->cn_in.data + n->cn_from, (size_t)left);
@@ -159,7 +159,7 @@ int64_t ps_core_room(ps_core *c, uint8_t **at) {
 
 int64_t ps_conn_room(ps_conn *n, uint8_t **at, ps_error *e) {
     PS_CORE_HELD(n->cn_core);
-    compact(n);
+    drop_consumed(n);
     if (n->cn_in.len == 0) return ps_core_room(n->cn_core, at);
     /* Doubled as bytes come, so that a false length reserves nothing. */
     int64_t more = n->cn_wanted - n->cn_in.len;
@@ -172,7 +172,7 @@ int64_t ps_conn_room(ps_conn *n, uint8_t **at, ps_error *e) {
     return n->cn_in.room - n->cn_in.len;
 }
 
-static void begin(ps_core *c) {
+static void begin_step(ps_core *c) {
     c->co_open_frame = NULL;
     if (c->co_out.room > KEEP_ROOM) ps_buffer_free(&c->co_out);
     c->co_out.len = 0;
@@ -194,7 +194,7 @@ static bool look_for_news(ps_core *c) {
     return c->co_ready != NULL || atomic_load(&c->co_store->st_arrivals.ar_list) != NULL;
 }
 
-static void finish(ps_conn *n, ps_step *out) {
+static void finish_step(ps_conn *n, ps_step *out) {
     ps_core *c = n->cn_core;
     ps_tx_finish_call(c);
     *out = (ps_step){.frame_count = c->co_frame_count,
@@ -352,7 +352,7 @@ int ps_conn_received(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
     bool own = n->cn_in.len > 0;
     int64_t used;
     int code;
-    begin(c);
+    begin_step(c);
     if (own) {
         n->cn_in.len += len;
         code = cut_frames(n, n->cn_in.data + n->cn_from, n->cn_in.len - n->cn_from, &used, e);
@@ -361,7 +361,7 @@ int ps_conn_received(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
         code = cut_frames(n, c->co_in.data, len, &used, e);
         if (code == 0 && used < len) code = keep_rest(n, c->co_in.data + used, len - used, e);
     }
-    finish(n, out);
+    finish_step(n, out);
     return code;
 }
 
@@ -369,13 +369,13 @@ int ps_conn_keep(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
     int code = 0;
-    begin(c);
+    begin_step(c);
     if (n->cn_in.len > 0)
         n->cn_in.len += len;
     else if (len > 0)
         code = keep_rest(n, c->co_in.data, len, e);
     c->co_more = true;
-    finish(n, out);
+    finish_step(n, out);
     return code;
 }
 
@@ -384,11 +384,11 @@ int ps_conn_serve(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *out) {
     ps_core *c = n->cn_core;
     ps_command request;
     int64_t wanted;
-    begin(c);
+    begin_step(c);
     int64_t took =
         ps_command_decode(frame, len, c->co_frame_max, c->co_scratch, &request, &wanted, NULL);
     int served = took > 0 ? serve_frame(n, &request) : 0;
-    finish(n, out);
+    finish_step(n, out);
     return served > 0;
 }
 
@@ -396,9 +396,9 @@ int ps_conn_end(ps_conn *n, const ps_ending *end, ps_step *out) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
     if (goes_up(n, PS_REQUEST_END_TRANSACTION) || (c->co_access != NULL && !n->cn_let_in)) return 0;
-    begin(c);
+    begin_step(c);
     bool ended = ps_core_end(c, end, true);
-    finish(n, out);
+    finish_step(n, out);
     return ended;
 }
 
@@ -407,10 +407,10 @@ int ps_conn_decide(ps_conn *n, const uint8_t *frame, int64_t len, const ps_decis
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
     const uint8_t *open = c->co_open_frame;
-    begin(c);
+    begin_step(c);
     c->co_open_frame = open; /* nothing came between reading it and deciding it */
     int code = ps_core_decide(n, frame, len, decision, sent, e);
     c->co_open_frame = NULL;
-    finish(n, out);
+    finish_step(n, out);
     return code;
 }

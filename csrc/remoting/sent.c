@@ -77,7 +77,7 @@ int32_t ps_core_waiting(const ps_core *c) {
     return c->co_waits.wa_count;
 }
 
-static bool append(ps_buffer *b, const void *data, int64_t len) {
+static bool keep_bytes(ps_buffer *b, const void *data, int64_t len) {
     if (len == 0) return true; /* an empty buffer has no room to point at */
     uint8_t *to = ps_buffer_room(b, len);
     if (to == NULL) return false;
@@ -91,12 +91,12 @@ static bool defer_answer(ps_core *c, int64_t conn_id, const ps_answer *a) {
     ps_deferred *h = c->co_deferred;
     if (h == NULL) return false;
     deferred_item item = {*a, h->df_offsets.len / (int64_t)sizeof(int64_t), h->df_texts.len};
-    if (!append(&h->df_offsets, a->physical, a->count * (int64_t)sizeof(int64_t)) ||
-        !append(&h->df_texts, a->uniq.data, a->uniq.len) ||
-        !append(&h->df_texts, a->remark.data, a->remark.len) ||
-        !append(&h->df_texts, a->handle.data, a->handle.len) ||
-        !append(&h->df_texts, a->frame.data, a->frame.len) ||
-        !append(&h->df_items, &item, sizeof item))
+    if (!keep_bytes(&h->df_offsets, a->physical, a->count * (int64_t)sizeof(int64_t)) ||
+        !keep_bytes(&h->df_texts, a->uniq.data, a->uniq.len) ||
+        !keep_bytes(&h->df_texts, a->remark.data, a->remark.len) ||
+        !keep_bytes(&h->df_texts, a->handle.data, a->handle.len) ||
+        !keep_bytes(&h->df_texts, a->frame.data, a->frame.len) ||
+        !keep_bytes(&h->df_items, &item, sizeof item))
         return false;
     if (a->end > h->df_end) h->df_end = a->end;
     return true;
@@ -110,7 +110,7 @@ bool ps_sent_ids(ps_core *c, const ps_answer *a, ps_slice *out) {
     c->co_props.len = 0;
     for (int32_t i = 0; i < a->count; i++) {
         int len = ps_offset_msg_id(conf->store_host, conf->store_host_len, a->physical[i], id);
-        if ((i > 0 && !append(&c->co_props, ",", 1)) || !append(&c->co_props, id, len))
+        if ((i > 0 && !keep_bytes(&c->co_props, ",", 1)) || !keep_bytes(&c->co_props, id, len))
             return false;
     }
     *out = (ps_slice){c->co_props.data, (int32_t)c->co_props.len};
@@ -138,10 +138,10 @@ bool ps_sent_handle(ps_core *c, ps_slice topic, int64_t out_ms, ps_slice uniq, p
     *out = (ps_slice){NULL, 0};
     if (uniq.len == 0 || PS_BEGINS(topic.data, topic.len, PS_RETRY_PREFIX)) return true;
     b->len = 0;
-    if (!append(b, "v1 ", 3) || !append(b, topic.data, topic.len) || !append(b, " ", 1) ||
-        !append(b, broker.data, broker.len) || !append(b, " ", 1) ||
-        !append(b, time.data, time.len) || !append(b, " ", 1) ||
-        !append(b, uniq.data, uniq.len))
+    if (!keep_bytes(b, "v1 ", 3) || !keep_bytes(b, topic.data, topic.len) || !keep_bytes(b, " ", 1) ||
+        !keep_bytes(b, broker.data, broker.len) || !keep_bytes(b, " ", 1) ||
+        !keep_bytes(b, time.data, time.len) || !keep_bytes(b, " ", 1) ||
+        !keep_bytes(b, uniq.data, uniq.len))
         return false;
     int64_t len = b->len, encoded = (len + 2) / 3 * 4;
     if (ps_buffer_room(b, encoded) == NULL) return false;
@@ -161,7 +161,7 @@ static void add_common(ps_core *c, ps_command *reply) {
 static int encode_bare(ps_core *c, const ps_answer *a) {
     ps_command reply = {.serialize = a->serialize, .code = a->code, .opaque = a->opaque};
     if (a->code == 0 && a->frame.data != NULL)
-        return append(&c->co_out, a->frame.data, a->frame.len) ? 0 : PS_E_NO_MEMORY;
+        return keep_bytes(&c->co_out, a->frame.data, a->frame.len) ? 0 : PS_E_NO_MEMORY;
     if (a->code == PS_CODE_FLUSH_DISK_TIMEOUT) reply.remark = ps_slice_of(NOT_IN_TIME);
     if (a->frame.data != NULL) { /* clients read these from every answer to a pop */
         static const char *const names[] = {"popTime", "invisibleTime", "reviveQid", "restNum"};

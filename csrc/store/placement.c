@@ -48,11 +48,11 @@ static const char *const OF_DELAYED[] = {
 /* A record with TIMER_ROLL_TIMES takes the place of another one: only the broker may say so. */
 static const char *const OF_TIMED[] = {"REAL_TOPIC", "REAL_QID", "TIMER_ROLL_TIMES", NULL};
 
-static bool waits(const ps_placement *p) {
+static bool waits_elsewhere(const ps_placement *p) {
     return p->half || p->level > 0 || p->timed;
 }
 
-static bool goes(const ps_placement *p, const ps_property *each) {
+static bool is_dropped(const ps_placement *p, const ps_property *each) {
     return is_named_in(each, p->drop, PS_NAME_SEPARATOR) ||
            is_named_in(each, p->add, PS_PROPERTY_SEPARATOR) ||
            (p->restamped && is_named_in(each, p->stamp, PS_PROPERTY_SEPARATOR)) ||
@@ -66,7 +66,7 @@ static uint8_t *put_kept(const ps_placement *p, uint8_t *to) {
     ps_property each;
     int32_t at = 0;
     while (ps_property_next(p->properties.data, (int32_t)p->properties.len, &at, &each)) {
-        if (goes(p, &each)) continue;
+        if (is_dropped(p, &each)) continue;
         to = ps_property_copy(to, &each);
     }
     return to;
@@ -80,7 +80,7 @@ int64_t ps_place_room(const ps_placement *p) {
 int64_t ps_place_properties(const ps_placement *p, uint8_t *to) {
     uint8_t *start = to;
     bool plain = p->drop.len == 0 && p->add.len == 0 && !p->restamped && !p->pop;
-    if (plain && !waits(p)) {
+    if (plain && !waits_elsewhere(p)) {
         to = ps_bytes_put(to, p->properties.data, p->properties.len);
         if (to > start && to[-1] != PS_PROPERTY_SEPARATOR && p->stamp.len > 0)
             to = ps_property_end(to);
@@ -94,7 +94,7 @@ int64_t ps_place_properties(const ps_placement *p, uint8_t *to) {
     if (!p->half && p->level > 0)
         to = ps_property_put_number(to, "DELAY", p->level);
     if (!p->half && p->timed) to = ps_property_put_number(to, "TIMER_OUT_MS", p->out_ms);
-    if (waits(p)) {
+    if (waits_elsewhere(p)) {
         to = ps_property_put(to, "REAL_TOPIC", p->topic.data, p->topic.len);
         to = ps_property_put_number(to, "REAL_QID", p->queue_id);
     }

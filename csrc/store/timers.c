@@ -69,7 +69,7 @@ static ps_text value_of(const ps_property *p) {
     return (ps_text){p->value, p->value_len};
 }
 
-static bool equal(ps_text a, ps_text b) {
+static bool is_same_text(ps_text a, ps_text b) {
     return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, (size_t)a.len) == 0);
 }
 
@@ -120,11 +120,11 @@ static bool is_wanted(ps_timers *t, const wanted *w, int64_t offset) {
     timer_record x;
     int64_t out_ms, due;
     bool good = read_at(t, offset, &x) && is_due(t, &x, &out_ms, &due) && out_ms == w->out_ms &&
-                equal(value_of(&x.words.uniq_key), w->key) &&
-                equal(value_of(&x.words.real_topic), w->topic);
+                is_same_text(value_of(&x.words.uniq_key), w->key) &&
+                is_same_text(value_of(&x.words.real_topic), w->topic);
     if (good && w->key.len == 0)
         good = w->like != NULL && x.r.born_timestamp == w->like->born_timestamp &&
-               equal((ps_text){x.r.body, x.r.body_len},
+               is_same_text((ps_text){x.r.body, x.r.body_len},
                      (ps_text){w->like->body, w->like->body_len});
     ps_mapfile_unref(x.mf);
     return good;
@@ -196,7 +196,7 @@ static void count_gone(ps_timers *t, const ps_timer_words *w, bool delivered) {
     row->waiting--;
 }
 
-static int cancel(ps_timers *t, const wanted *w, int64_t *count, ps_error *e) {
+static int cancel_timer(ps_timers *t, const wanted *w, int64_t *count, ps_error *e) {
     ps_pending_entry found;
     timer_record x;
     int code = find_timer(t, w, &found, e);
@@ -251,10 +251,10 @@ static int apply_mark(ps_timers *t, const ps_timer_words *words, int64_t out_ms,
     wanted w = {out_ms, value, value_of(&words->real_topic), NULL};
     int64_t topic = w.topic.len;
     if (value.len > topic && value.data[topic] == '+' &&
-        equal((ps_text){value.data, topic}, w.topic))
+        is_same_text((ps_text){value.data, topic}, w.topic))
         w.key = (ps_text){value.data + topic + 1, value.len - topic - 1};
     int code = remember_taken(t, &w, e);
-    return code < 0 ? code : cancel(t, &w, recalled, e);
+    return code < 0 ? code : cancel_timer(t, &w, recalled, e);
 }
 
 static int read_record(ps_timers *t, int64_t offset, const timer_record *x, int64_t *recalled,
@@ -268,7 +268,7 @@ static int read_record(ps_timers *t, int64_t offset, const timer_record *x, int6
         return apply_mark(t, &x->words, out_ms, recalled, e);
     if (again) {
         wanted w = {out_ms, key, value_of(&x->words.real_topic), &x->r};
-        code = cancel(t, &w, &repeated, e);
+        code = cancel_timer(t, &w, &repeated, e);
         if (code == 0 && repeated == 0 && was_taken(t, &w)) return 0;
     }
     if (code < 0) return code;
@@ -316,7 +316,7 @@ static int settle_record(ps_timers *t, const ps_record *r, int64_t *settled, ps_
     if (!is_due(t, &x, &w.out_ms, &due)) return 0;
     w.key = value_of(&x.words.uniq_key);
     int64_t before = *settled;
-    int code = cancel(t, &w, settled, e);
+    int code = cancel_timer(t, &w, settled, e);
     if (*settled > before) t->tm_pending.pd_settled = true;
     return code;
 }
@@ -354,7 +354,7 @@ static int settle_log(ps_timers *t, ps_error *e) {
 
 /* ---- opening ---- */
 
-static int load(ps_timers *t, ps_error *e) {
+static int load_timers(ps_timers *t, ps_error *e) {
     ps_store *s = t->tm_store;
     ps_pending *p = &t->tm_pending;
     int64_t end = atomic_load(&s->st_log.lg_end);
@@ -411,7 +411,7 @@ ps_timers *ps_timers_open(ps_store *s, ps_error *e) {
         if (t->tm_topic != NULL)
             t->tm_queue = s->st_readonly ? ps_topic_queue(t->tm_topic, 0)
                                          : ps_topic_queue_get(t->tm_topic, 0);
-        code = load(t, e);
+        code = load_timers(t, e);
         ps_leave(s);
     }
     if (code == 0) return t;
@@ -433,7 +433,7 @@ void ps_timers_close(ps_timers *t) {
 /* ---- delivering ---- */
 
 /* All its properties, and these. */
-static bool compose(ps_timers *t, const ps_record *r, ps_text add, ps_text *out) {
+static bool compose_properties(ps_timers *t, const ps_record *r, ps_text add, ps_text *out) {
     ps_placement p = {.properties = {r->properties, r->properties_len}, .add = add};
     int64_t room = ps_place_room(&p);
     if (room > t->tm_room) {
@@ -448,7 +448,7 @@ static bool compose(ps_timers *t, const ps_record *r, ps_text add, ps_text *out)
 }
 
 /* What upstream adds: when it began to wait, and when it ended. */
-static ps_text waited(const ps_timers *t, const ps_record *r, int64_t now, uint8_t *room) {
+static ps_text put_waiting_times(const ps_timers *t, const ps_record *r, int64_t now, uint8_t *room) {
     int64_t p_ms = t->tm_store->st_timer_rules.precision_ms;
     int64_t began = r->store_timestamp - r->store_timestamp % p_ms;
     uint8_t *to = ps_property_put_number(room, "TIMER_ENQUEUE_MS", began);
@@ -471,7 +471,7 @@ static int deliver_one(ps_timers *t, const ps_pending_entry *x, int64_t now, ps_
         !is_due(t, &record, &out_ms, &due)) {
         code = ps_deliver_skip(t->tm_store, t->tm_queue, ps_pending_offset(x->id), &out->skipped,
                                e);
-    } else if (!compose(t, r, waited(t, r, now, added), &properties)) {
+    } else if (!compose_properties(t, r, put_waiting_times(t, r, now, added), &properties)) {
         code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a timer");
     } else {
         code = ps_deliver(t->tm_store, r, properties, topic, queue_id, &out->end, e);
@@ -484,7 +484,7 @@ static int deliver_one(ps_timers *t, const ps_pending_entry *x, int64_t now, ps_
     return code;
 }
 
-static int run(ps_timers *t, int64_t now, int32_t most, ps_timer_round *out, ps_error *e) {
+static int run_timers(ps_timers *t, int64_t now, int32_t most, ps_timer_round *out, ps_error *e) {
     ps_pending_entry first;
     int code = read_queue(t, READ_ROUND, &out->recalled, e);
     if (code < 0) return code;
@@ -513,7 +513,7 @@ int ps_timers_run(ps_timers *t, int64_t now, int32_t most, ps_timer_round *out, 
         return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     pthread_mutex_lock(&t->tm_lock);
     ps_dispatch_catch_up(t->tm_store, NULL);
-    int code = run(t, now != 0 ? now : ps_timer_now(t->tm_store), most, out, e);
+    int code = run_timers(t, now != 0 ? now : ps_timer_now(t->tm_store), most, out, e);
     out->pending = t->tm_pending.pd_live;
     out->next_offset = t->tm_pending.pd_next;
     pthread_mutex_unlock(&t->tm_lock);
@@ -548,7 +548,7 @@ static int roll_one(ps_timers *t, const timer_record *x, ps_error *e) {
     if (!ps_timer_number(said->value, said->value_len, &times) || times < 0 || times == INT64_MAX)
         times = 0;
     uint8_t *to = ps_property_put_number(added, "TIMER_ROLL_TIMES", times + 1);
-    if (!compose(t, r, (ps_text){added, to - added}, &properties))
+    if (!compose_properties(t, r, (ps_text){added, to - added}, &properties))
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a timer");
     return ps_deliver(t->tm_store, r, properties, t->tm_topic, 0, &end, e);
 }
@@ -561,7 +561,7 @@ static bool still_waits(ps_timers *t, const ps_pending_entry *x) {
     return false;
 }
 
-static int64_t roll(ps_timers *t, int64_t before_ms, int32_t most, ps_error *e) {
+static int64_t roll_timers(ps_timers *t, int64_t before_ms, int32_t most, ps_error *e) {
     ps_pending_entry *old = malloc((size_t)most * sizeof *old);
     int64_t rolled = 0, recalled = 0;
     if (old == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for timers");
@@ -591,7 +591,7 @@ int64_t ps_timers_roll(ps_timers *t, int64_t before_ms, int32_t most, ps_error *
         return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     pthread_mutex_lock(&t->tm_lock);
     ps_dispatch_catch_up(t->tm_store, NULL);
-    int64_t rolled = roll(t, before_ms, most, e);
+    int64_t rolled = roll_timers(t, before_ms, most, e);
     pthread_mutex_unlock(&t->tm_lock);
     ps_leave(t->tm_store);
     return rolled;
@@ -599,7 +599,7 @@ int64_t ps_timers_roll(ps_timers *t, int64_t before_ms, int32_t most, ps_error *
 
 /* ---- asking ---- */
 
-static void describe(ps_timers *t, const ps_pending_entry *x, ps_timer_row *out) {
+static void describe_timer(ps_timers *t, const ps_pending_entry *x, ps_timer_row *out) {
     timer_record record;
     int64_t due, offset = ps_pending_offset(x->id);
     *out = (ps_timer_row){x->due_ms, -1, offset, -1, 0, 0};
@@ -628,7 +628,7 @@ int64_t ps_timers_list(ps_timers *t, int64_t from_ms, int64_t to_ms, int32_t pop
     } else {
         int64_t which = pop ? PS_PENDING_ALL_MARKED : PS_PENDING_ANY;
         count = ps_pending_find(&t->tm_pending, from_ms, to_ms, which, all, most);
-        for (int64_t i = 0; i < count && i < room; i++) describe(t, &all[i], &out[i]);
+        for (int64_t i = 0; i < count && i < room; i++) describe_timer(t, &all[i], &out[i]);
     }
     free(all);
     pthread_mutex_unlock(&t->tm_lock);
@@ -650,7 +650,7 @@ int ps_timers_find(ps_timers *t, const char *topic, int32_t topic_len, const cha
     if (!t->tm_store->st_readonly) ps_dispatch_catch_up(t->tm_store, NULL);
     int code = read_queue(t, INT64_MAX, &recalled, e);
     if (code == 0 && key_len > 0) code = find_timer(t, &w, &found, e);
-    if (code > 0) describe(t, &found, out);
+    if (code > 0) describe_timer(t, &found, out);
     pthread_mutex_unlock(&t->tm_lock);
     ps_leave(t->tm_store);
     return code;

@@ -12,8 +12,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("pystore", "broker", "spark_ext", "pyspark_rocketmq", "pytest_rocketmq")
 #: Public names, which stay: two packages, or two rooms, have one each.
 PUBLIC = {"Action", "Message", "Salvaged"}
-#: Still to be renamed.
-LATER = re.compile("Pulled|Shared")
 #: Participles stand for a thing that they do not name; those without -ed:
 IRREGULAR = "Found|Held|Kept|Left|Lost|Made|Read|Sent|Shown|Taken|Told|Written"
 PARTICIPLE = re.compile(rf"_?([A-Z][a-z]+)?([A-Z][a-z]*[^e]ed|{IRREGULAR})$")
@@ -44,7 +42,7 @@ def test_a_name_stands_for_one_class() -> None:
     twice = {
         name: [where for where, _ in places]
         for name, places in classes().items()
-        if len(places) > 1 and name not in PUBLIC and not LATER.fullmatch(name)
+        if len(places) > 1 and name not in PUBLIC
     }
     assert not twice, "\n".join(f"{name}: {', '.join(at)}" for name, at in sorted(twice.items()))
 
@@ -53,10 +51,7 @@ def test_classes_are_nouns() -> None:
     found = [
         f"{places[0][0]} {name}"
         for name, places in sorted(classes().items())
-        if PARTICIPLE.match(name)
-        and not is_error(name)
-        and name not in PUBLIC
-        and not LATER.fullmatch(name)
+        if PARTICIPLE.match(name) and not is_error(name) and name not in PUBLIC
     ]
     assert not found, "\n".join(found)
 

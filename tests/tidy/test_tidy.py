@@ -128,11 +128,6 @@ def test_c_functions_are_short():
     )
 
 
-#: Files whose functions of one word are still to be renamed.
-ONE_WORD_FOR_NOW = (
-    "remoting/access.c", "remoting/conn.c", "remoting/sent.c", "store/placement.c",
-    "store/timers.c", "http2/message.c",
-)  # fmt: skip
 STATIC = re.compile(r"^static\s+[\w\s*]*?\b([a-z0-9]+)\([^;{}]*\)\s*\{", re.MULTILINE)
 
 
@@ -140,7 +135,7 @@ def test_functions_of_c_name_their_topic():
     """In a backtrace stands their name alone: a verb says of whom nothing."""
     places = []
     for path in with_suffix(".c", ".h", below="csrc"):
-        if path.is_relative_to(ROOT / "csrc" / "tests") or str(path).endswith(ONE_WORD_FOR_NOW):
+        if path.is_relative_to(ROOT / "csrc" / "tests"):
             continue
         code = c_code(read(path))
         places += [
@@ -206,12 +201,6 @@ def test_no_bare_except():
     )
 
 
-#: Functions of Python that are longer for now, and why.
-LONG_FOR_NOW = {
-    "broker/hot/core.py __init__": "its tables get rooms of their own",
-}
-
-
 def python_functions(text: str) -> Iterator[tuple[int, str, int]]:
     """(line, name, lines) of each function; its docstring is not counted, as comments before a
     function of C are not."""
@@ -226,14 +215,14 @@ def python_functions(text: str) -> Iterator[tuple[int, str, int]]:
 
 
 def test_python_functions_are_short():
-    over = {
-        f"{path.relative_to(ROOT)} {name}": place(path, line, f"{name} has {count} lines")
-        for path in with_suffix(".py")
-        for line, name, count in python_functions(read(path))
-        if count > FUNCTION_LINES_MAX
-    }
-    complain([text for name, text in over.items() if name not in LONG_FOR_NOW])
-    assert set(LONG_FOR_NOW) <= set(over), "these are short by now: take them off the list"
+    complain(
+        [
+            place(path, line, f"{name} has {count} lines")
+            for path in with_suffix(".py")
+            for line, name, count in python_functions(read(path))
+            if count > FUNCTION_LINES_MAX
+        ]
+    )
 
 
 # ---- both ----
