@@ -138,11 +138,10 @@ bool ps_sent_handle(ps_core *c, ps_slice topic, int64_t out_ms, ps_slice uniq, p
     *out = (ps_slice){NULL, 0};
     if (uniq.len == 0 || PS_BEGINS(topic.data, topic.len, PS_RETRY_PREFIX)) return true;
     b->len = 0;
-    if (!keep_bytes(b, "v1 ", 3) || !keep_bytes(b, topic.data, topic.len) || !keep_bytes(b, " ", 1) ||
-        !keep_bytes(b, broker.data, broker.len) || !keep_bytes(b, " ", 1) ||
-        !keep_bytes(b, time.data, time.len) || !keep_bytes(b, " ", 1) ||
-        !keep_bytes(b, uniq.data, uniq.len))
-        return false;
+    const ps_slice words[] = {ps_slice_of("v1"), topic, broker, time, uniq};
+    for (int i = 0; i < 5; i++)
+        if ((i > 0 && !keep_bytes(b, " ", 1)) || !keep_bytes(b, words[i].data, words[i].len))
+            return false;
     int64_t len = b->len, encoded = (len + 2) / 3 * 4;
     if (ps_buffer_room(b, encoded) == NULL) return false;
     encode_base64(b->data, len, b->data + len);

@@ -448,7 +448,7 @@ static bool compose_properties(ps_timers *t, const ps_record *r, ps_text add, ps
 }
 
 /* What upstream adds: when it began to wait, and when it ended. */
-static ps_text put_waiting_times(const ps_timers *t, const ps_record *r, int64_t now, uint8_t *room) {
+static ps_text put_waited(const ps_timers *t, const ps_record *r, int64_t now, uint8_t *room) {
     int64_t p_ms = t->tm_store->st_timer_rules.precision_ms;
     int64_t began = r->store_timestamp - r->store_timestamp % p_ms;
     uint8_t *to = ps_property_put_number(room, "TIMER_ENQUEUE_MS", began);
@@ -471,7 +471,7 @@ static int deliver_one(ps_timers *t, const ps_pending_entry *x, int64_t now, ps_
         !is_due(t, &record, &out_ms, &due)) {
         code = ps_deliver_skip(t->tm_store, t->tm_queue, ps_pending_offset(x->id), &out->skipped,
                                e);
-    } else if (!compose_properties(t, r, put_waiting_times(t, r, now, added), &properties)) {
+    } else if (!compose_properties(t, r, put_waited(t, r, now, added), &properties)) {
         code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a timer");
     } else {
         code = ps_deliver(t->tm_store, r, properties, topic, queue_id, &out->end, e);
