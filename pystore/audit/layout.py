@@ -125,8 +125,10 @@ def _sorted(folder: Path | str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as found:
             return sorted(found, key=_BY_NAME)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    except OSError as failed:
+        if failed.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return []
+        raise
 
 
 def _folders(folder: Path | str, others: list[Path]) -> Iterator[os.DirEntry[str]]:

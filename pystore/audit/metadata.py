@@ -16,7 +16,7 @@ from pystore import accessfiles
 from pystore._metadb import digest
 from pystore.accessfiles import AccessRows
 from pystore.audit.findings import Severity
-from pystore.audit.layout import File, Layout
+from pystore.audit.layout import File, Layout, is_circle
 from pystore.audit.readdb import read_access, read_meta
 from pystore.configfiles import RAW_FILES, SECTIONS, check_json
 from pystore.errors import StoreError
@@ -112,6 +112,9 @@ def _read_database(
     data = folder / "data.mdb"
     if os.path.lexists(folder) and not folder.is_dir():
         layout.found(kind, folder, text="not a folder")
+        return {}
+    if is_circle(data):
+        layout.found(kind, data, text="a link that leads to itself")
         return {}
     try:
         if not data.exists() and not data.is_symlink():
@@ -251,7 +254,7 @@ def _check_aside(layout: Layout) -> None:
 def _changed_outside(layout: Layout, name: str, database: dict[str, Any]) -> bool:
     """Whether the next open takes the file instead of the database: another program wrote it."""
     file = SECTIONS[name].file
-    if not database or any(f.file == f"config/{file}" for f in layout.findings):
+    if not database or any(f.file in ("config", f"config/{file}") for f in layout.findings):
         return False
     data = read_quietly(layout.root / "config" / file, _JSON_MAX)
     return data is not None and digest(data) not in database["known"].get(file, ((), ()))[0]
@@ -266,12 +269,16 @@ def read_beside(layout: Layout) -> Beside:
     beside = Beside()
     database = _read_database(layout, layout.root / "meta", "metadata-db", read_meta)
     known = database.get("known", {})
-    parts = {
-        name: _decoded(layout, name, config / s.file, known.get(s.file, ((), ())))
-        for name, s in SECTIONS.items()
-    }
-    for file in RAW_FILES:
-        _decoded(layout, file, config / file)
+    if os.path.lexists(config) and not config.is_dir():
+        layout.found("config-json", config, text="not a folder")
+        parts = dict.fromkeys(SECTIONS)
+    else:
+        parts = {
+            name: _decoded(layout, name, config / s.file, known.get(s.file, ((), ())))
+            for name, s in SECTIONS.items()
+        }
+        for file in RAW_FILES:
+            _decoded(layout, file, config / file)
     topics: set[str] = set()
     if parts["topics"] is not None:
         topics |= set(parts["topics"].rows)
