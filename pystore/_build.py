@@ -30,6 +30,7 @@ HEADERS = (
     "remoting/client.h",
     "remoting/remoting.h",
     "remoting/inprocess.h",
+    "remoting/beats.h",
     "remoting/access.h",
     "remoting/decision.h",
     "remoting/transaction.h",

@@ -866,6 +866,18 @@ class HotFramer:
     def known(self) -> bool:
         return self._conn is not None and bool(lib.ps_conn_known(self._conn))
 
+    def keep_beat(self, opaque: int, says_changed: bool) -> None:
+        if self._conn is not None:
+            lib.ps_conn_keep_beat(self._conn, opaque, says_changed)
+
+    def forget_beat(self) -> None:
+        if self._conn is not None:
+            lib.ps_conn_forget_beat(self._conn)
+
+    @property
+    def beaten(self) -> float:
+        return 0.0 if self._conn is None else lib.ps_conn_beaten_ms(self._conn) / 1000
+
     def know(self) -> None:
         if self._conn is not None:
             lib.ps_conn_know(self._conn)

@@ -167,7 +167,7 @@ class GroupProcessor:
                 {
                     "clientId": c.client_id,
                     "language": c.language_name,
-                    "lastUpdateTimestamp": c.seen_ms,
+                    "lastUpdateTimestamp": c.heard_ms,
                     "remoteIP": f"/{c.address}",
                     "version": c.version,
                 }

@@ -44,21 +44,26 @@ class ClientProcessor:
         access = self.s.access
         user = access.user_of(command) if access is not None and access.is_on else ""
         channel = Channel(peer, body["clientID"], command.language, command.version, user)
+        changes = self.s.clients.changes
         self.s.clients.check_owner(channel)
-        fingerprint = body["heartbeatFingerprint"]
-        changed = fingerprint == 0
+        changed = body["heartbeatFingerprint"] == 0
         for item in body["producerDataSet"]:
             self.s.clients.producer_beat(channel, item["groupName"])
         items = body["consumerDataSet"]
         if sum(1 + len(item["subscriptionDataSet"]) for item in items) > _A_TURN:
-            return self._long_heartbeat(channel, command, body, items)
+            return self._long_heartbeat(channel, command, body, items, changes)
         for item in items:
             changed = self._consumer_sign(channel, item, body) or changed
-        return self._beaten(command, changed)
+        return self._beaten(peer, command, items, changed, changes)
 
     @alone
     async def _long_heartbeat(
-        self, channel: Channel, command: Command, body: dict[str, Any], items: list[dict[str, Any]]
+        self,
+        channel: Channel,
+        command: Command,
+        body: dict[str, Any],
+        items: list[dict[str, Any]],
+        changes: int,
     ) -> Command | None:
         """Group by group, others have their turn in between; the client may leave meanwhile."""
         changed, work = body["heartbeatFingerprint"] == 0, 0
@@ -70,17 +75,25 @@ class ClientProcessor:
             if channel.peer.closed:
                 return None
             changed = self._consumer_sign(channel, item, body) or changed
-        return self._beaten(command, changed)
+        return self._beaten(channel.peer, command, items, changed, changes)
 
-    @staticmethod
-    def _beaten(command: Command, changed: bool) -> Command:
+    def _beaten(
+        self, peer: Peer, command: Command, items: list[dict[str, Any]], changed: bool, changes: int
+    ) -> Command:
+        """changes: Clients.changes when it began."""
+        clients = self.s.clients
+        if clients.changes == changes:
+            clients.settle(peer, (each["groupName"] for each in items), command.opaque, changed)
+        else:
+            peer.forget_beat()
         return command.reply(ext={"IS_SUPPORT_HEART_BEAT_V2": True, "IS_SUB_CHANGE": changed})
 
     def _consumer(self, channel: Channel, item: dict[str, Any]) -> None:
         beat = _beat(item)
         group = self.s.groups.find(beat.group)
-        if group is None:
-            return  # as upstream, which refuses its pulls instead
+        if group is None:  # as upstream, which refuses its pulls instead
+            self.s.clients.unsettled()
+            return
         self.s.topics.retry_topic(beat.group, max(1, group.retry_queue_nums), unit=beat.unit_mode)
         self.s.clients.consumer_beat(channel, beat)
 
@@ -95,14 +108,12 @@ class ClientProcessor:
         if body["withoutSub"]:
             known = self.s.clients.consumers.get(name)
             stands = known is not None and known.fingerprint == fingerprint
-            return not (self.s.clients.consumer_sign(channel, name) and stands)
-        self._consumer(channel, item)
-        group = self.s.clients.consumers.get(name)
-        if group is None:
+            if self.s.clients.consumer_sign(channel, name) and stands:
+                return False
+            self.s.clients.unsettled()
             return True
-        changed = group.fingerprint != fingerprint
-        group.fingerprint = fingerprint
-        return changed
+        self._consumer(channel, item)
+        return self.s.clients.signed(name, fingerprint)
 
     def unregister(self, peer: Peer, command: Command) -> Command:
         self.s.clients.leave(

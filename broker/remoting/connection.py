@@ -772,6 +772,16 @@ class Connection(asyncio.BufferedProtocol):
             self._flush_soon()
         return True
 
+    def keep_beat(self, opaque: int, says_changed: bool) -> None:
+        self._framer.keep_beat(opaque, says_changed)
+
+    def forget_beat(self) -> None:
+        self._framer.forget_beat()
+
+    @property
+    def beaten(self) -> float:
+        return self._framer.beaten
+
     def know(self) -> None:
         self._framer.know()
 

@@ -46,7 +46,16 @@ class Channel:
     #: Whose beat it was; empty without access control.
     user: str = ""
     seen: float = field(default_factory=time.monotonic)
-    seen_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+
+    @property
+    def heard(self) -> float:
+        """When it has beaten last, with what the core answered by itself: monotonic seconds."""
+        return max(self.seen, self.peer.beaten)
+
+    @property
+    def heard_ms(self) -> int:
+        """The same by the clock: ms."""
+        return time.time_ns() // 1_000_000 - int((time.monotonic() - self.heard) * 1000)
 
     @property
     def address(self) -> str:
@@ -145,7 +154,8 @@ class ConsumerGroup:
     channels: dict[Peer, Channel] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     fingerprint: int = 0
-    updated_ms: int = 0
+    #: Whose next beat changes nothing, if it is the same as the last.
+    settled: set[Peer] = field(default_factory=set)
 
     def client_ids(self) -> list[str]:
         return list(dict.fromkeys(c.client_id for c in self.channels.values()))
@@ -179,6 +189,8 @@ class Clients:
         self._joined: dict[Peer, ConnectionGroups] = {}
         #: Producers by client id, each by its group and connection.
         self._makers: dict[str, dict[tuple[str, Peer], Channel]] = {}
+        #: Counts what beats have changed, and what they rest on.
+        self.changes = 0
         #: Bytes, roughly, of what all have said.
         self.size = 0
         #: Connections that are closed and not out of all their groups; how many groups were left in
@@ -205,6 +217,9 @@ class Clients:
         if group is None:
             group = self.consumers[beat.group] = ConsumerGroup(beat.group)
         model_changed = group.message_model != beat.message_model
+        said_before = group.consume_type, group.message_model, group.consume_from_where
+        if said_before != (beat.consume_type, beat.message_model, beat.consume_from_where):
+            self._unsettle(group)
         group.consume_type = beat.consume_type
         group.message_model = beat.message_model
         group.consume_from_where = beat.consume_from_where
@@ -238,6 +253,8 @@ class Clients:
     ) -> None:
         """Where all together say too much, whoever says most goes. Raises: Refused."""
         more = size - groups.get(name, 0)
+        if more or name not in groups:
+            self.changes += 1
         groups[name] = size
         joined.size += more
         self.size += more
@@ -259,9 +276,11 @@ class Clients:
     def _join(self, group: ConsumerGroup, channel: Channel) -> bool:
         old = group.channels.get(channel.peer)
         group.channels[channel.peer] = channel
-        group.updated_ms = channel.seen_ms
         self._remember(channel)
-        return old is None or old.client_id != channel.client_id
+        if old is not None and old.client_id == channel.client_id:
+            return False
+        self.changes += 1
+        return True
 
     def _subscribe(self, group: ConsumerGroup, given: Iterable[Subscription]) -> bool:
         changed, named = False, set()
@@ -271,10 +290,12 @@ class Clients:
             if old is None or new.version > old.version:
                 changed = changed or old is None
                 group.subscriptions[new.topic] = new
+                self._unsettle(group)
                 self._publish(group, new)
         for topic in [topic for topic in group.subscriptions if topic not in named]:
             del group.subscriptions[topic]
             self._core.withdraw_subscription(group.name, topic)
+            self._unsettle(group)
             changed = True
         return changed
 
@@ -312,6 +333,7 @@ class Clients:
         self._core.withdraw_subscription(name)
         group = self.consumers.get(name)
         if group is not None:
+            self._unsettle(group)
             for sub in group.subscriptions.values():
                 self._publish(group, sub)
 
@@ -356,6 +378,37 @@ class Clients:
             Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}, flag=ONEWAY)
         )
 
+    # ---- beats that change nothing ----
+
+    def settle(self, peer: Peer, groups: Iterable[str], opaque: int, says_changed: bool) -> None:
+        """The beat with this number has changed nothing: the core answers its repeats, with
+        `says_changed`, until something changes that it rests on. groups: of its consumers."""
+        for name in groups:
+            self.consumers[name].settled.add(peer)
+        peer.keep_beat(opaque, says_changed)
+
+    def signed(self, name: str, fingerprint: int) -> bool:
+        """A beat of the newer kind told what the group subscribes to: whether by another
+        fingerprint than before."""
+        group = self.consumers.get(name)
+        if group is None:
+            return True
+        if group.fingerprint == fingerprint:
+            return False
+        group.fingerprint = fingerprint
+        self._unsettle(group)
+        return True
+
+    def unsettled(self) -> None:
+        """The beat under way rests on what may come to be without a beat."""
+        self.changes += 1
+
+    def _unsettle(self, group: ConsumerGroup) -> None:
+        """The next beats of its members may change something, though they say nothing new."""
+        self.changes += 1
+        while group.settled:
+            group.settled.pop().forget_beat()
+
     # ---- producers ----
 
     def producer_beat(self, channel: Channel, group: str) -> None:
@@ -365,6 +418,7 @@ class Clients:
         channels = self.producers.setdefault(group, {})
         old = channels.get(peer)
         if old is not None and old.client_id != channel.client_id:
+            self.changes += 1
             self._forget_maker(group, old)
         channels[peer] = channel
         self._makers.setdefault(channel.client_id, {})[group, peer] = channel
@@ -379,7 +433,7 @@ class Clients:
     def producer_channel(self, client_id: str) -> Channel | None:
         """The connection on which this client was heard last."""
         found = (c for c in self._makers.get(client_id, {}).values() if not c.peer.closed)
-        return max(found, key=lambda channel: channel.seen, default=None)
+        return max(found, key=lambda channel: channel.heard, default=None)
 
     # ---- going ----
 
@@ -468,6 +522,7 @@ class Clients:
         group = self.consumers.get(name)
         if group is None or group.channels.pop(peer, None) is None:
             return
+        group.settled.discard(peer)
         if not group.channels:
             del self.consumers[name]
             self._core.withdraw_subscription(name)
@@ -478,6 +533,8 @@ class Clients:
         self, peer: Peer, groups: Callable[[ConnectionGroups], dict[str, int]], name: str
     ) -> None:
         joined = self._joined.get(peer)
+        peer.forget_beat()
+        self.changes += 1
         if joined is not None:
             size = groups(joined).pop(name, 0)
             joined.size -= size
@@ -487,7 +544,7 @@ class Clients:
         """Closes connections whose client has not been heard of for too long."""
         oldest = time.monotonic() - self._expire_s
         for peer, joined in list(self._joined.items()):
-            if joined.last.seen < oldest or peer.closed:
+            if joined.last.heard < oldest or peer.closed:
                 quiet.info(
                     "no heartbeat",
                     "No heartbeat from %s for %d s: client removed",

@@ -116,6 +116,16 @@ class Framer(Protocol):
     def end_transaction(self, ending: EndTransaction) -> bool:
         """The same for ps_conn_end: whether it was carried out."""
 
+    def keep_beat(self, opaque: int, says_changed: bool) -> None:
+        """See Peer.keep_beat."""
+
+    def forget_beat(self) -> None:
+        """See Peer.forget_beat."""
+
+    @property
+    def beaten(self) -> float:
+        """See Peer.beaten."""
+
     @property
     def known(self) -> bool:
         """Access control has let a request in."""
@@ -151,6 +161,7 @@ class PlainFramer:
     )  # fmt: skip
 
     known = False
+    beaten = 0.0
 
     def __init__(
         self,
@@ -260,6 +271,12 @@ class PlainFramer:
 
     def end_transaction(self, ending: EndTransaction) -> bool:
         return False
+
+    def keep_beat(self, opaque: int, says_changed: bool) -> None:
+        """They all come up to Python."""
+
+    def forget_beat(self) -> None:
+        pass
 
     def know(self) -> None:
         """Its frames are limited alike, whoever sends them."""

@@ -39,6 +39,17 @@ class Peer(Protocol):
     def serve_raw(self, command: Command) -> bool:
         """Gives a pull back to the core, which now may serve it: whether it did."""
 
+    def keep_beat(self, opaque: int, says_changed: bool) -> None:
+        """The core may answer repeats of the heartbeat with this number, which Python has served,
+        until forget_beat. says_changed: IS_SUB_CHANGE of the answers."""
+
+    def forget_beat(self) -> None:
+        """Its next heartbeat comes up to Python."""
+
+    @property
+    def beaten(self) -> float:
+        """When the core answered a heartbeat of it last: monotonic seconds; 0: it never did."""
+
     def know(self) -> None:
         """Access control has let a request of it in: its frames may be larger from now on."""
 

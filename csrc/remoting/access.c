@@ -83,6 +83,7 @@ int ps_core_guard(ps_core *c, const ps_digest_functions *functions, ps_error *e)
 void ps_core_revoke(ps_core *c) {
     PS_CORE_HELD(c);
     if (c->co_access != NULL) clear_access(c->co_access);
+    c->co_beats++;
 }
 
 void ps_core_limit_first(ps_core *c, int64_t bytes) {

@@ -7,6 +7,7 @@
 #include "base/chains.h"
 #include "filter/sql92.h"
 #include "store/store.h"
+#include "remoting/beats.h"
 #include "remoting/decision.h"
 #include "store/placement.h"
 
@@ -14,6 +15,7 @@
 #define PS_REQUEST_SEND_MESSAGE 10
 #define PS_REQUEST_PULL_MESSAGE 11
 #define PS_REQUEST_UPDATE_CONSUMER_OFFSET 15
+#define PS_REQUEST_HEART_BEAT 34
 #define PS_REQUEST_END_TRANSACTION 37
 #define PS_REQUEST_CHECK_TRANSACTION_STATE 39
 #define PS_REQUEST_SEND_MESSAGE_V2 310
@@ -114,6 +116,7 @@ struct ps_conn {
     bool cn_known;     /* a request of it was let in by access control */
     bool cn_let_in;    /* all of them were, before they came here */
     ps_parked *cn_parked;
+    ps_beat cn_beat;
 };
 
 /* What one caller (guard.h) works with, and what its last call has left for it. */
@@ -174,6 +177,7 @@ struct ps_core {
     uint64_t co_random;
 
     ps_chains co_topics, co_pairs; /* of ps_topic_entry, of ps_pair */
+    uint32_t co_beats; /* counts what heartbeats rest on and is gone: topics, grants */
     ps_pair *co_all_pairs;
 
     ps_waits co_waits;    /* answers of earlier calls that wait */

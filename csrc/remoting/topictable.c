@@ -76,4 +76,5 @@ void ps_core_forget_topic(ps_core *c, const char *name, int32_t len) {
     ps_chains_remove(&c->co_topics, t);
     free(t->te_tx);
     ps_core_bury(c, t);
+    c->co_beats++;
 }

@@ -88,13 +88,18 @@ def play(port, case, timeout=300.0):
     """Code and remark of the answer, and its body."""
     source = (case["source"], 0) if case.get("source") else None
     with socket.create_connection(("127.0.0.1", port), timeout, source) as sock:
-        sock.sendall(frame(case))
-        file = sock.makefile("rb")
-        while True:
-            (size,) = struct.unpack(">i", file.read(4))
-            flag, answer = _read(file.read(size))
-            if flag & 1:  # not a request of the broker's own
-                return answer
+        return play_on(sock, case)
+
+
+def play_on(sock, case):
+    """The same on a connection that is there."""
+    sock.sendall(frame(case))
+    file = sock.makefile("rb")
+    while True:
+        (size,) = struct.unpack(">i", file.read(4))
+        flag, answer = _read(file.read(size))
+        if flag & 1:  # not a request of the broker's own
+            return answer
 
 
 def _read(data):

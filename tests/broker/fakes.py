@@ -40,6 +40,9 @@ class FakePeer:
         self.serves = serves
         self.answers = []
         self.parts = []
+        #: Its heartbeat that the core would answer: number, and what with.
+        self.kept = None
+        self.beaten = 0.0
         self._framer = None
         self._core = core
         self.reply = lambda command: command.reply()
@@ -67,6 +70,12 @@ class FakePeer:
     def serve_raw(self, command):
         self.raw.append(command)
         return self.serves
+
+    def keep_beat(self, opaque, says_changed):
+        self.kept = opaque, says_changed
+
+    def forget_beat(self):
+        self.kept = None
 
     def know(self):
         pass

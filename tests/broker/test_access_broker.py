@@ -15,7 +15,8 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from access_cases import frame, play, text_of_refusal
+from access_cases import frame, play, play_on, text_of_refusal
+from fakes import beat
 from waiting import until
 
 import pystore
@@ -107,6 +108,20 @@ def test_a_change_of_the_file_holds_soon(broker, rules):
     until(lambda: play(broker.port, send())[0] == 1)
     changed(rules, RULES)
     until(lambda: play(broker.port, send())[0] == 0)
+
+
+def test_a_heartbeat_that_the_core_answers_is_decided_again(broker, rules):
+    """The same bytes, the same signature; another signature is never taken for it."""
+    said = json.dumps(beat(group="g", topics=("orders",)))
+    case = ASK | {"code": 34, "ext": {}, "body": said}
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=300) as sock:
+        assert [play_on(sock, case)[0] for _ in range(3)] == [0, 0, 0]
+        (connection,) = broker._listeners.main.connections
+        assert connection.beaten > 0
+        assert play_on(sock, case | {"sign": "bad"})[0] == 1
+        assert [play_on(sock, case)[0] for _ in range(2)] == [0, 0]
+        changed(rules, RULES.replace("defaultGroupPerm: SUB", "defaultGroupPerm: DENY"))
+        until(lambda: play_on(sock, case)[0] == 1)
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,14 @@ WARM = 2
 
 #: A broker whose process reads one byte of its standard input in a C function that keeps the
 #: interpreter's lock (ctypes.PyDLL does not release it): no Python runs there until it has come.
+#: Then clients go that were not heard of while it was held.
 HELD = """
-import ctypes, json, sys
+import ctypes, json, sys, time
 from broker.broker import Broker
+
+async def drop_the_silent(clients, since):
+    clients._expire_s = time.monotonic() - since
+    clients.scan()
 
 def main():
     settings = json.loads(sys.argv[2])
@@ -39,8 +44,13 @@ def main():
         print(broker.port, flush=True)
         libc, byte = ctypes.PyDLL(None), ctypes.create_string_buffer(1)
         while sys.stdin.buffer.raw.read(1) == b"h":
-            print("held", flush=True)
+            since, interval = time.monotonic(), sys.getswitchinterval()
+            sys.setswitchinterval(3600)  # nobody gets it between the two calls
+            time.sleep(0.01)  # whoever had asked for it before
+            libc.write(1, b"held\\n", 5)
             libc.read(0, byte, 1)
+            sys.setswitchinterval(interval)
+            broker.run(drop_the_silent(broker.services.clients, since))
             print("free", flush=True)
 
 main()
@@ -135,8 +145,8 @@ def broker_process(path, **settings):
 # ---- what is asked ----
 
 
-def heartbeat(group="g"):
-    return Command(Code.HEART_BEAT, {}, json.dumps(beat(group=group, topics=("T",))).encode())
+def heartbeat(group="g", topics=("T",)):
+    return Command(Code.HEART_BEAT, {}, json.dumps(beat(group=group, topics=topics)).encode())
 
 
 def send(number, **more):
@@ -189,6 +199,10 @@ def commit(offset):
 def committed():
     ext = {"consumerGroup": "g", "topic": "T", "queueId": 0}
     return Command(Code.QUERY_CONSUMER_OFFSET, texts(ext))
+
+
+def members(group="g"):
+    return Command(Code.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
 
 
 def good(answers):
@@ -250,6 +264,27 @@ def test_messages_pass_while_the_interpreter_is_held(tmp_path):
         client.close(), other.close()
 
 
+def test_heartbeats_pass_while_the_interpreter_is_held(tmp_path):
+    """Those that say nothing new, and they are heard: whoever sent one is still there once the
+    interpreter is back, and whoever sent nothing is dropped. One that changes something waits."""
+    with broker_process(tmp_path / "s") as broker:
+        client, changing, silent = (Client(broker.port) for _ in range(3))
+        for each, group in (client, "g"), (changing, "changing"), (silent, "silent"):
+            good([each.ask(heartbeat(group)) for _ in range(2)])
+        broker.hold()
+        answers = good(client.ask_all([heartbeat() for _ in range(1000)]))
+        assert answers[-1].ext == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+        changing.sock.sendall(codec.encode(heartbeat("changing", topics=("T", "U"))))
+        good(client.ask_all([heartbeat() for _ in range(1000)]))
+        assert not changing.is_answered()
+        broker.let_go()
+        assert client.ask(members()).code == 0
+        assert client.ask(members("silent")).code == 1
+        assert not silent.sock.recv(1)
+        for each in (client, changing, silent):
+            each.close()
+
+
 def test_who_waits_is_answered_while_the_interpreter_is_held(tmp_path):
     """Held pulls by a message or when their time is over; sends, pops and acknowledgements when the
     log is on the disk."""
@@ -298,3 +333,24 @@ def test_starts_and_stops_leave_no_thread_and_no_descriptor(tmp_path, small):
         once(number)
     assert descriptors() == before
     assert "rmq-net-1\n" not in tasks()
+
+
+def answered_here(broker):
+    """Whether the core has answered a heartbeat of the only client."""
+    (connection,) = broker._listeners.main.connections
+    return connection.beaten > 0
+
+
+def test_a_heartbeat_comes_to_python_again_once_a_topic_is_gone(tmp_path, small):
+    """It may be the one that the heartbeat makes."""
+    with Broker(tmp_path / "s", listenPort=0, **small) as broker:
+        client = Client(broker.port)
+        retry = "%RETRY%g"
+        good([client.ask(heartbeat()) for _ in range(3)])
+        assert answered_here(broker)
+        assert retry in broker.services.topics
+        good([client.ask(Command(Code.DELETE_TOPIC_IN_BROKER, {"topic": retry}))])
+        assert retry not in broker.services.topics
+        good([client.ask(heartbeat())])
+        assert retry in broker.services.topics
+        client.close()

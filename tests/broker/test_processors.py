@@ -544,6 +544,77 @@ def test_heartbeat_of_the_newer_kind(desk):
     assert desk.s.clients.consumers["readers"].subscriptions.keys() == {"orders"}
 
 
+# Heartbeats that the core may answer from then on: FakePeer.kept.
+
+
+def test_a_heartbeat_that_changed_nothing_is_kept(desk):
+    said = beat(producers=[{"groupName": "makers"}])
+    desk.ask(34, said)
+    assert desk.peer.kept is None
+    desk.ask(34, said)
+    assert desk.peer.kept == (0, True)
+
+
+def test_of_the_newer_kind_too_with_its_answer(desk):
+    for _ in range(2):
+        desk.ask(34, beat(fingerprint=99))
+        assert desk.peer.kept is None  # the first has set the fingerprint
+        desk.ask(34, beat(fingerprint=99, without=True))
+        assert desk.peer.kept == (0, False)
+        desk.ask(34, beat(fingerprint=98))
+
+
+def test_a_heartbeat_of_an_unknown_group_is_not_kept(desk):
+    desk.s.settings.update({"autoCreateSubscriptionGroup": "false"})
+    for _ in range(3):
+        desk.ask(34, beat())
+    assert desk.peer.kept is None
+    desk.s.groups.update(desk.s.groups.from_json({"groupName": "readers"}))
+    desk.ask(34, beat())
+    assert "readers" in desk.s.clients.consumers
+
+
+#: What happens after a heartbeat was kept, and whether the next one may change something.
+AFTER_IT = {
+    "another member beats": (lambda d: d.ask(34, beat("c2"), FakePeer(2)), False),
+    "another group begins": (lambda d: d.ask(34, beat("c2", "others"), FakePeer(2)), False),
+    "the group's rights change": (lambda d: d.s.groups.changed("readers"), True),
+    "it leaves": (lambda d: d.ask(35, clientID="c1", consumerGroup="readers"), True),
+    "its producer leaves": (lambda d: d.ask(35, clientID="c1", producerGroup="makers"), True),
+    "another member wants more": (
+        lambda d: d.ask(34, beat("c2", topics=("orders", "more")), FakePeer(2)), True),
+    "another member wants other tags": (
+        lambda d: d.ask(34, beat("c2", version=2, expression="A"), FakePeer(2)), True),
+    "another member broadcasts": (
+        lambda d: d.ask(34, beat("c2", model="BROADCASTING"), FakePeer(2)), True),
+    "another fingerprint": (lambda d: d.ask(34, beat("c2", fingerprint=5), FakePeer(2)), True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AFTER_IT)
+def test_what_a_kept_heartbeat_rests_on(desk, name):
+    happens, may_change = AFTER_IT[name]
+    for _ in range(2):
+        desk.ask(34, beat(producers=[{"groupName": "makers"}]))
+    assert desk.peer.kept is not None
+    happens(desk)
+    assert (desk.peer.kept is None) == may_change
+
+
+def test_a_client_whose_heartbeats_the_core_answers_is_not_silent(desk):
+    desk.ask(34, beat())
+    channel = desk.s.clients.consumers["readers"].channels[desk.peer]
+    before = channel.heard_ms
+    channel.seen -= 121
+    desk.peer.beaten = channel.seen + 120
+    desk.s.clients.scan()
+    assert not desk.peer.closed
+    assert abs(channel.heard_ms - before + 1000) < 500
+    desk.peer.beaten = 0.0
+    desk.s.clients.scan()
+    assert desk.peer.closed
+
+
 @pytest.mark.parametrize(
     "body",
     [b"", b"[]", b"{", b'{"clientID":null}', b'{"clientID":"c","consumerDataSet":5}',
