@@ -59,8 +59,7 @@ __all__ = [
     "load_settings",
     "open",
     "survive_truncation",
-    *sorted(c.__name__ for c in errors.by_code.values()),
-    "StoreError",  # noqa: F405
+    *errors.__all__,
 ]
 
 

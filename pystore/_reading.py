@@ -13,7 +13,6 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pystore._messages import Batch, Message
@@ -21,6 +20,7 @@ from pystore._missing import missing
 from pystore._report import RecoveryReport, report_of
 from pystore._results import Info, QueueInfo
 from pystore._tags import tag_set
+from pystore.closing import ClosedByWith
 from pystore.errors import BadArgument, NotFound, StoreClosed, UsedAfterFork
 from pystore.metadata import Metadata
 from pystore.native import address_of, ffi, lib, raise_error, utf8
@@ -92,7 +92,7 @@ def _watch(opening: Callable[[Any], Any], progress: Progress | None) -> Any:
     return box[0]
 
 
-class Base:
+class Base(ClosedByWith):
     """What Store and Reader share: reading, facts, closing."""
 
     _writable = False
@@ -191,14 +191,6 @@ class Base:
     def __enter__(self) -> Self:
         self.c_handle()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._handle is None else "open"

@@ -23,12 +23,13 @@ from pystore._offsets import clamp_offsets
 from pystore._reading import Base, Progress, TopicHandle
 from pystore._report import Action, RecoveryMode, ReportItem
 from pystore._results import STATUS, CleanReport, DueDelivery, PutManyResult, PutResult
-from pystore.errors import BadArgument, DiskFull, StoreError, make
+from pystore.errors import BadArgument, DiskFull
 from pystore.metadata import Metadata, system_topics
 from pystore.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pystore.native import address_of, ffi, lib, utf8
 from pystore.properties import checked, encode_properties, joined, pair
 from pystore.settings import RETENTION, Settings, fill, host_bytes, refuse_unserved
+from pystore.store_error import StoreError, make
 from pystore.timers import ASKING
 
 __all__ = ["Store"]

@@ -36,67 +36,8 @@ StoreError (Exception)
 from __future__ import annotations
 
 import errno as _errno
-import os
-from typing import Any, ClassVar
 
-
-class StoreError(Exception):
-    """Root of all errors of the store; itself only for a code that this version has no name for.
-
-    str() is one sentence: what was wrong, where, and what to do next.
-    """
-
-    code: int = 0
-    """The C core's code (PS_E_ in csrc/base/errors.def)."""
-    status: ClassVar[str] = ""
-    """The PutMessageStatus that upstream answers to a put refused so, or empty."""
-    meaning: ClassVar[str] = "the store failed in a way that this version has no name for"
-    next_step: str = "report it with the code and the path named here"
-    text: str
-    """What was wrong this time."""
-    where: str | None
-    """The path concerned."""
-    offset: int | None
-    """The physical offset concerned."""
-    pid: int | None
-    """The process that holds the lock."""
-    errno: int | None
-    """errno of the system call that failed."""
-
-    _default_errno: ClassVar[int | None] = None
-
-    def __init__(
-        self,
-        text: str | None = None,
-        where: str | None = None,
-        offset: int | None = None,
-        pid: int | None = None,
-        errno: int | None = None,
-        code: int | None = None,
-    ) -> None:
-        self.text = text or self.meaning
-        if errno is None:
-            errno = self._default_errno
-        if isinstance(self, OSError):
-            OSError.__init__(self, errno, self.text, where)  # sets errno, strerror and filename
-        else:
-            super().__init__(self.text)
-        self.where = where
-        self.offset = offset
-        self.pid = pid
-        self.errno = errno
-        if code is not None and code != self.code:
-            self.code = code
-
-    def __str__(self) -> str:
-        place = f": {self.where}" if self.where else ""
-        at = f" (at offset {self.offset})" if self.offset is not None else ""
-        return f"{self.text}{place}{at} \u2014 {self.next_step}"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # OSError's own way would lose what is not among its arguments.
-        state = (self.text, self.where, self.offset, self.pid, self.errno, self.code)
-        return (type(self), state)
+from pystore.store_error import StoreError
 
 
 class MessageIllegal(StoreError, ValueError):
@@ -404,62 +345,6 @@ class BadFrame(StoreError, ValueError):
     status = ""
     meaning = "malformed frame"
     next_step = "close the connection; frame boundaries are lost"
-
-
-by_code: dict[int, type[StoreError]] = {
-    -1: MessageIllegal,
-    -2: TopicIllegal,
-    -3: QueueIllegal,
-    -4: PropertiesIllegal,
-    -5: PropertiesSizeExceeded,
-    -10: NotAStore,
-    -11: StoreLocked,
-    -12: NewerLayout,
-    -13: Forbidden,
-    -14: FileSizeMismatch,
-    -15: StrayFile,
-    -16: MissingSegment,
-    -20: StoreClosed,
-    -21: UsedAfterFork,
-    -22: ReadOnly,
-    -30: DiskFull,
-    -8: TimerIllegal,
-    -9: TimersOff,
-    -31: NotWriteable,
-    -32: FlushFailed,
-    -33: CreateMappedFileFailed,
-    -34: StoreIOError,
-    -35: OutOfMemory,
-    -40: RecordDamaged,
-    -41: NotFound,
-    -50: BadArgument,
-    -51: Interrupted,
-    -52: ExpressionIllegal,
-    -60: BadFrame,
-}
-
-
-def make(
-    code: int,
-    text: str = "",
-    where: str = "",
-    offset: int = -1,
-    pid: int = 0,
-    sys_errno: int = 0,
-) -> StoreError:
-    """Makes the exception for what the C core filled into its ps_error."""
-    cls = by_code.get(code, StoreError)
-    cause = os.strerror(sys_errno) if sys_errno else ""
-    if cause not in text:
-        text = f"{text or cls.meaning} ({cause})"
-    return cls(
-        text or None,
-        where or None,
-        offset if offset >= 0 else None,
-        pid or None,
-        sys_errno or None,
-        code,
-    )
 
 
 __all__ = [

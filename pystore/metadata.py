@@ -22,8 +22,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import lmdb
 
@@ -32,6 +31,7 @@ from pystore._aside import move_aside
 from pystore._metadb import Fingerprint
 from pystore._metastore import MetaStore
 from pystore._metatables import DelayOffsets, Offsets, Table, check_number
+from pystore.closing import ClosedByWith
 from pystore.configfiles import (
     RAW_FILES,
     SECTIONS,
@@ -129,7 +129,7 @@ def system_topics(settings: Settings) -> list[TopicConfig]:
 # ---- the whole ----
 
 
-class Metadata(MetaStore):
+class Metadata(MetaStore, ClosedByWith):
     """The metadata of one store: ``topics``, ``groups``, ``offsets``, ``delay_offsets``.
 
     One process writes; any thread of it may. With readonly nothing is locked or written, and a
@@ -262,17 +262,6 @@ class Metadata(MetaStore):
             os.close(fd)
 
     # ---- life ----
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Exports everything and lets go; a second call does nothing.

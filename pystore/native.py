@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from pystore import errors
+from pystore import errors, store_error
 from pystore._core import ffi, lib
 
 __all__ = ["address_of", "ffi", "lib", "raise_error", "text_of", "utf8", "view_of"]
@@ -60,7 +60,7 @@ def raise_error(error: Any, code: int | None = None) -> NoReturn:
 
     error: cdata ``ps_error`` (not a pointer). code: overrides the one inside when that is 0.
     """
-    raise errors.make(
+    raise store_error.make(
         int(error.code) or int(code or 0),
         text_of(error.text),
         text_of(error.where),

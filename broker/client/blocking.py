@@ -23,7 +23,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, get_type_hints, overload
 
 from broker.client.checks import check_count, check_messages, check_offset, check_queue
@@ -56,6 +55,7 @@ from broker.client.transactions import (
 )
 from broker.loop.safe_log import SafeLogger
 from broker.loop.thread import LoopThread
+from pystore.closing import ClosedByWith
 
 __all__ = ["Consumer", "Producer", "TransactionProducer"]
 
@@ -226,25 +226,14 @@ class HandOver:
         self._twin.give_back(found)
 
 
-class _Lifetime:
+class _Lifetime(ClosedByWith):
     """``with`` starts and closes it."""
 
     def start(self) -> Self:
         raise NotImplementedError
 
-    def close(self) -> None:
-        raise NotImplementedError
-
     def __enter__(self) -> Self:
         return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class Producer(_Lifetime):

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pystore.cli._values import human_size
+from pystore.closing import ClosedByWith
 
 __all__ = ["ProgressBar"]
 
@@ -20,7 +20,7 @@ _LINE_PAUSE_S = 5.0
 _BAR_PAUSE_S = 0.1
 
 
-class ProgressBar:
+class ProgressBar(ClosedByWith):
     """A context manager; ``update`` may be called as often as one likes.
 
     label: what is being done. unit: ``bytes``, or the plural of what is counted. as_json: lines are
@@ -35,17 +35,6 @@ class ProgressBar:
         self._task: Any = None
         self._started = time.monotonic()
         self._next = self._started + _QUIET_S
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def update(self, done: int, total: int | None = None, label: str | None = None) -> None:
         """Shows how far it is. total: None when nobody knows."""

@@ -12,10 +12,10 @@ from types import ModuleType
 
 import pytest
 
-from pystore import errors
+from pystore import errors, store_error
 
 ROOT = Path(__file__).resolve().parents[2]
-CLASSES = list(errors.by_code.values())
+CLASSES = list(store_error.by_code.values())
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def generator() -> Iterator[ModuleType]:
 def test_the_table_is_whole(generator):
     entries = generator.parse((ROOT / "csrc" / "base" / "errors.def").read_text(encoding="utf-8"))
     assert {entry.code: entry.cls for entry in entries} == {
-        code: cls.__name__ for code, cls in errors.by_code.items()
+        code: cls.__name__ for code, cls in store_error.by_code.items()
     }
 
 
@@ -82,7 +82,7 @@ def test_the_builtin_that_a_caller_expects_catches_it(cls, builtin):
 
 
 def test_os_errors_carry_errno_strerror_and_filename():
-    made = errors.make(errors.StoreIOError.code, "cannot sync", "/store/x", -1, 0, errno.EIO)
+    made = store_error.make(errors.StoreIOError.code, "cannot sync", "/store/x", -1, 0, errno.EIO)
     assert isinstance(made, OSError)
     assert (made.errno, made.filename) == (errno.EIO, "/store/x")
     assert made.strerror == f"cannot sync ({os.strerror(errno.EIO)})"
@@ -97,24 +97,24 @@ def test_os_errors_have_the_errno_of_their_builtin_without_a_system_call():
 
 
 def test_make_takes_the_empty_values_of_the_core_for_none():
-    made = errors.make(errors.StoreClosed.code)
+    made = store_error.make(errors.StoreClosed.code)
     assert type(made) is errors.StoreClosed
     assert (made.where, made.offset, made.pid, made.errno) == (None, None, None, None)
     assert made.text == errors.StoreClosed.meaning
 
 
 def test_make_keeps_offset_zero():
-    assert errors.make(errors.RecordDamaged.code, "bad magic", offset=0).offset == 0
+    assert store_error.make(errors.RecordDamaged.code, "bad magic", offset=0).offset == 0
 
 
 def test_make_does_not_repeat_a_cause_that_the_text_names():
     cause = os.strerror(errno.EIO)
-    made = errors.make(errors.FlushFailed.code, f"msync: {cause}", sys_errno=errno.EIO)
+    made = store_error.make(errors.FlushFailed.code, f"msync: {cause}", sys_errno=errno.EIO)
     assert made.text == f"msync: {cause}"
 
 
 def test_an_unknown_code_is_a_plain_store_error_that_keeps_the_code():
-    made = errors.make(-9999, "something new")
+    made = store_error.make(-9999, "something new")
     assert type(made) is errors.StoreError
     assert made.code == -9999
     assert pickle.loads(pickle.dumps(made)).code == -9999
