@@ -173,206 +173,113 @@ def _must_be_false(why: str) -> dict[str, Any]:
     return _row("store", "", f"must be false: {why}", check=_must_be(False, why=why))
 
 
+# A row takes a line or two: it is read as a table.
+# fmt: off
 _USED: dict[str, dict[str, Any]] = {
     # where
     "storePathRootDir": _row("store", "path", "directory of the store", "root"),
     "storePathCommitLog": _row(
-        "store",
-        "paths",
+        "store", "paths",
         "directories of the commit log, separated by commas; default: commitlog/ in the store",
-        "commitlog_dirs",
-    ),
+        "commitlog_dirs"),
     "brokerIP1": _row(
-        "store",
-        "address",
+        "store", "address",
         "address of this host: stored in each record, announced to clients; IPv4 or IPv6",
-        "store_host",
-        default="127.0.0.1",
-        check=_not_empty,
-    ),
+        "store_host", default="127.0.0.1", check=_not_empty),
     "listenPort": _row(
-        "store",
-        "port",
-        "port stored in each record; the broker listens on it; 0: any free port",
-        "store_host",
-        low=0,
-        high=65535,
-    ),
+        "store", "port", "port stored in each record; the broker listens on it; 0: any free port",
+        "store_host", low=0, high=65535),
     # sizes
     "mappedFileSizeCommitLog": _row(
-        "store", "bytes", "size of a commit log segment", "commitlog_file_size", low=4096
-    ),
+        "store", "bytes", "size of a commit log segment", "commitlog_file_size", low=4096),
     "mappedFileSizeConsumeQueue": _row(
-        "store",
-        "bytes",
-        "size of a consume queue file, rounded up to a multiple of 20",
-        "consumequeue_file_size",
-        low=20,
-        high=_INT_MAX - 20,
-    ),
+        "store", "bytes", "size of a consume queue file, rounded up to a multiple of 20",
+        "consumequeue_file_size", low=20, high=_INT_MAX - 20),
     "maxHashSlotNum": _row("store", "slots", "hash slots per index file", "index_slots", low=1),
     "maxIndexNum": _row("store", "entries", "entries per index file", "index_entries", low=2),
     "maxMessageSize": _row(
-        "store",
-        "bytes",
-        "maximum body size; a record may be 65536 bytes larger",
-        "max_message_size",
-        low=1,
-        high=_INT_MAX - 65536,
-    ),
+        "store", "bytes", "maximum body size; a record may be 65536 bytes larger",
+        "max_message_size", low=1, high=_INT_MAX - 65536),
     # flushing
     "flushDiskType": _row(
-        "store",
-        "",
+        "store", "",
         "SYNC_FLUSH: acknowledge a message after it is synced to disk; ASYNC_FLUSH: before",
-        "sync_flush",
-        choices=("ASYNC_FLUSH", "SYNC_FLUSH"),
-        encode=lambda value: int(value == "SYNC_FLUSH"),
-    ),
+        "sync_flush", choices=("ASYNC_FLUSH", "SYNC_FLUSH"),
+        encode=lambda value: int(value == "SYNC_FLUSH")),
     "flushIntervalCommitLog": _row(
-        "store", "ms", "interval between flushes of the commit log", "flush_interval_ms", low=1
-    ),
+        "store", "ms", "interval between flushes of the commit log", "flush_interval_ms", low=1),
     "flushCommitLogLeastPages": _row(
         "store", "pages", "minimum dirty pages (4096 bytes) for a flush", "flush_least_pages", low=0
     ),
     "flushCommitLogThoroughInterval": _row(
-        "store", "ms", "flush anything dirty after this time", "flush_thorough_ms", low=0
-    ),
+        "store", "ms", "flush anything dirty after this time", "flush_thorough_ms", low=0),
     "flushIntervalConsumeQueue": _row(
-        "store", "ms", "interval between flushes of the queues", "queue_flush_interval_ms", low=1
-    ),
+        "store", "ms", "interval between flushes of the queues", "queue_flush_interval_ms", low=1),
     "flushConsumeQueueLeastPages": _row(
-        "store",
-        "pages",
-        "minimum dirty pages for a flush of a queue",
-        "queue_flush_least_pages",
-        low=0,
-    ),
+        "store", "pages", "minimum dirty pages for a flush of a queue", "queue_flush_least_pages",
+        low=0),
     "flushConsumeQueueThoroughInterval": _row(
-        "store",
-        "ms",
-        "flush anything dirty in a queue after this time",
-        "queue_flush_thorough_ms",
-        low=0,
-    ),
+        "store", "ms", "flush anything dirty in a queue after this time", "queue_flush_thorough_ms",
+        low=0),
     "syncFlushTimeout": _row(
-        "store",
-        "ms",
-        "how long a put waits for the sync under SYNC_FLUSH",
-        "sync_flush_timeout_ms",
-        low=1,
-    ),
+        "store", "ms", "how long a put waits for the sync under SYNC_FLUSH",
+        "sync_flush_timeout_ms", low=1),
     # checks
     "enabledAppendPropCRC": _row(
-        "store", "", "add a CRC of the whole record to its properties", "append_prop_crc"
-    ),
+        "store", "", "add a CRC of the whole record to its properties", "append_prop_crc"),
     "forceVerifyPropCRC": _row(
-        "store",
-        "",
-        "recovery verifies the property CRC instead of the body CRC",
-        "force_verify_prop_crc",
-    ),
+        "store", "", "recovery verifies the property CRC instead of the body CRC",
+        "force_verify_prop_crc"),
     "checkCRCOnRecover": _row("store", "", "recovery verifies body CRCs", "check_crc_on_recover"),
     # form
     "messageIndexEnable": _row("store", "", "maintain the key index", "message_index_enable"),
     "autoMessageVersionOnTopicLen": _row(
-        "store", "", "use record version 2 for topics longer than 127 bytes", "long_topic_v2"
-    ),
+        "store", "", "use record version 2 for topics longer than 127 bytes", "long_topic_v2"),
     "messageDelayLevel": _row(
-        "store",
-        "levels",
-        "delay of each level: a number and s, m, h or d",
-        "level_delay_ms",
-        check=_delay_levels_ms,
-    ),
+        "store", "levels", "delay of each level: a number and s, m, h or d", "level_delay_ms",
+        check=_delay_levels_ms),
     # cleaning
     "cleanResourceInterval": _row(
-        "store",
-        "ms",
-        "interval between retention runs; 0: no automatic retention",
-        "clean_interval_ms",
-        low=0,
-    ),
+        "store", "ms", "interval between retention runs; 0: no automatic retention",
+        "clean_interval_ms", low=0),
     "fileReservedTime": _row(
-        "store",
-        "hours",
-        "age at which a segment expires",
-        "file_reserved_hours",
-        low=0,
-        at_start=False,
-    ),
+        "store", "hours", "age at which a segment expires", "file_reserved_hours", low=0,
+        at_start=False),
     "deleteWhen": _row(
-        "store",
-        "hours",
+        "store", "hours",
         "hours (local time) at which expired segments are deleted, separated by ';'",
-        "delete_when_hours",
-        check=_hours_mask,
-        encode=_hours_mask,
-        at_start=False,
-    ),
+        "delete_when_hours", check=_hours_mask, encode=_hours_mask, at_start=False),
     "diskMaxUsedSpaceRatio": _row(
-        "store",
-        "percent",
-        "disk use above which expired segments are deleted at any hour",
-        "disk_max_used_ratio",
-        clamp=_CLAMP_USED,
-        at_start=False,
-    ),
+        "store", "percent", "disk use above which expired segments are deleted at any hour",
+        "disk_max_used_ratio", clamp=_CLAMP_USED, at_start=False),
     "diskSpaceCleanForciblyRatio": _row(
-        "store",
-        "percent",
-        "disk use above which unexpired segments are deleted, too",
-        "disk_clean_ratio",
-        clamp=_CLAMP_FORCIBLY,
-        at_start=False,
-    ),
+        "store", "percent", "disk use above which unexpired segments are deleted, too",
+        "disk_clean_ratio", clamp=_CLAMP_FORCIBLY, at_start=False),
     "diskSpaceWarningLevelRatio": _row(
-        "store",
-        "percent",
-        "disk use above which puts are rejected",
-        "disk_warning_ratio",
-        clamp=_CLAMP_WARNING,
-        at_start=False,
-    ),
+        "store", "percent", "disk use above which puts are rejected", "disk_warning_ratio",
+        clamp=_CLAMP_WARNING, at_start=False),
     "cleanFileForciblyEnable": _row(
-        "store", "", "allow deletion of unexpired segments", "clean_forcibly", at_start=False
-    ),
+        "store", "", "allow deletion of unexpired segments", "clean_forcibly", at_start=False),
     "deleteFileBatchMax": _row(
         "store", "files", "maximum files deleted per run", "delete_batch_max", low=1, at_start=False
     ),
     # reading
     "maxTransferCountOnMessageInMemory": _row(
-        "store",
-        "messages",
-        "maximum messages per read from memory",
-        "max_messages_in_memory",
-        low=0,
-    ),
+        "store", "messages", "maximum messages per read from memory", "max_messages_in_memory",
+        low=0),
     "maxTransferBytesOnMessageInMemory": _row(
-        "store", "bytes", "maximum bytes per read from memory", "max_bytes_in_memory", low=0
-    ),
+        "store", "bytes", "maximum bytes per read from memory", "max_bytes_in_memory", low=0),
     "maxTransferCountOnMessageInDisk": _row(
-        "store", "messages", "maximum messages per read from disk", "max_messages_in_disk", low=0
-    ),
+        "store", "messages", "maximum messages per read from disk", "max_messages_in_disk", low=0),
     "maxTransferBytesOnMessageInDisk": _row(
-        "store", "bytes", "maximum bytes per read from disk", "max_bytes_in_disk", low=0
-    ),
+        "store", "bytes", "maximum bytes per read from disk", "max_bytes_in_disk", low=0),
     "accessMessageInMemoryMaxRatio": _row(
-        "store",
-        "percent",
-        "share of physical memory assumed to cache the newest messages",
-        "memory_ratio",
-        low=0,
-        high=100,
-    ),
+        "store", "percent", "share of physical memory assumed to cache the newest messages",
+        "memory_ratio", low=0, high=100),
     # metadata
     "brokerClusterName": _row(
-        "metadata",
-        "",
-        "cluster name; names the built-in cluster topics",
-        check=_not_empty,
-        at_start=True,
-    ),
+        "metadata", "", "cluster name; names the built-in cluster topics", check=_not_empty,
+        at_start=True),
     "brokerName": _row(
         "metadata",
         "",
@@ -382,241 +289,145 @@ _USED: dict[str, dict[str, Any]] = {
         at_start=True,
     ),
     "defaultTopicQueueNums": _row(
-        "metadata", "queues", "queues of an automatically created topic", low=1, high=65536
-    ),
+        "metadata", "queues", "queues of an automatically created topic", low=1, high=65536),
     "autoCreateTopicEnable": _row(
-        "metadata", "", "create TBW102 in a new store: unknown topics are created on first send"
-    ),
+        "metadata", "", "create TBW102 in a new store: unknown topics are created on first send"),
     "clusterTopicEnable": _row("metadata", "", "the cluster topic is readable and writable"),
     "brokerTopicEnable": _row("metadata", "", "the broker topic is readable and writable"),
     "traceTopicEnable": _row("metadata", "", "create the trace topic in a new store"),
     "msgTraceTopicName": _row("metadata", "", "name of the trace topic", check=_not_empty),
     "timerWheelEnable": _row(
-        "store", "", "serve timers; create rmq_sys_wheel_timer in a new store", "timer_enable"
-    ),
+        "store", "", "serve timers; create rmq_sys_wheel_timer in a new store", "timer_enable"),
     "timerMaxDelaySec": _row(
-        "store", "s", "how far ahead a timer may be", "timer_max_delay_s", low=1, high=_INT_MAX
-    ),
+        "store", "s", "how far ahead a timer may be", "timer_max_delay_s", low=1, high=_INT_MAX),
     "timerPrecisionMs": _row(
-        "store",
-        "ms",
+        "store", "ms",
         "what TIMER_OUT_MS is rounded down to, for other readers; delivery is to the millisecond",
-        "timer_precision_ms",
-        low=1,
-        high=60_000,
-    ),
+        "timer_precision_ms", low=1, high=60_000),
     "mappedFileSizeTimerLog": _row(
-        "store",
-        "bytes",
-        "size of a file of the timer log that is written for Apache's broker",
-        low=52,
-    ),
+        "store", "bytes", "size of a file of the timer log that is written for Apache's broker",
+        low=52),
     "timerFlushIntervalMs": _row(
-        "broker", "ms", "interval between saves of the set of timers that wait", low=100
-    ),
+        "broker", "ms", "interval between saves of the set of timers that wait", low=100),
     "recallMessageEnable": _row("broker", "", "clients may recall timers"),
     "allowRecallWhenBrokerNotWriteable": _row(
-        "broker", "", "clients may recall timers while the broker is not writable"
-    ),
+        "broker", "", "clients may recall timers while the broker is not writable"),
     "reviveQueueNum": _row(
-        "metadata", "queues", "queues of the revive topic", low=1, high=998, at_start=True
-    ),
+        "metadata", "queues", "queues of the revive topic", low=1, high=998, at_start=True),
     "reviveInterval": _row(
-        "broker", "ms", "interval between commits of how far the revive topic is done with", low=1
-    ),
+        "broker", "ms", "interval between commits of how far the revive topic is done with", low=1),
     "popFromRetryProbability": _row(
-        "broker",
-        "percent",
-        "share of pops that look at the retry topic before the topic itself",
-        low=0,
-        high=100,
-    ),
+        "broker", "percent", "share of pops that look at the retry topic before the topic itself",
+        low=0, high=100),
     "popPollingSize": _row(
-        "broker", "requests", "pops that wait at once for one topic, group and queue", low=0
-    ),
+        "broker", "requests", "pops that wait at once for one topic, group and queue", low=0),
     "popPollingMapSize": _row(
-        "broker", "places", "topics, groups and queues that pops wait for at once", low=0
-    ),
+        "broker", "places", "topics, groups and queues that pops wait for at once", low=0),
     "maxPopPollingSize": _row("broker", "requests", "pops that wait at once", low=0),
     "enablePopMessageThreshold": _row(
-        "broker", "", "bound the messages of a queue that a group has popped and not acknowledged"
-    ),
+        "broker", "", "bound the messages of a queue that a group has popped and not acknowledged"),
     "popInflightMessageThreshold": _row("broker", "messages", "that bound", low=0),
     "initPopOffsetByCheckMsgInMem": _row(
-        "broker", "", "a new group gets all of a young queue, even if it begins at the end"
-    ),
+        "broker", "", "a new group gets all of a young queue, even if it begins at the end"),
     "enableRetryTopicV2": _row(
-        "broker", "", "name POP retry topics %RETRY%group+topic instead of %RETRY%group_topic"
-    ),
+        "broker", "", "name POP retry topics %RETRY%group+topic instead of %RETRY%group_topic"),
     "retrieveMessageFromPopRetryTopicV1": _row(
-        "broker", "", "with enableRetryTopicV2, look at the topics of the older name, too"
-    ),
+        "broker", "", "with enableRetryTopicV2, look at the topics of the older name, too"),
     "popResponseReturnActualRetryTopic": _row(
-        "broker", "", "messages that come back name the retry topic and bring no handle"
-    ),
+        "broker", "", "messages that come back name the retry topic and bring no handle"),
     "defaultMessageRequestMode": _row(
-        "broker",
-        "",
-        "whether groups without a mode of their own pull or pop (QUERY_ASSIGNMENT)",
-        choices=("PULL", "POP"),
-    ),
+        "broker", "", "whether groups without a mode of their own pull or pop (QUERY_ASSIGNMENT)",
+        choices=("PULL", "POP")),
     "defaultPopShareQueueNum": _row(
-        "broker", "clients", "of how many other clients each pops the queues, too; 0 or less: all"
-    ),
+        "broker", "clients", "of how many other clients each pops the queues, too; 0 or less: all"),
     "flushConsumerOffsetInterval": _row(
-        "metadata", "ms", "interval between exports of consumerOffset.json", low=0
-    ),
+        "metadata", "ms", "interval between exports of consumerOffset.json", low=0),
     "flushDelayOffsetInterval": _row(
-        "metadata", "ms", "interval between exports of delayOffset.json", low=0
-    ),
+        "metadata", "ms", "interval between exports of delayOffset.json", low=0),
     "consumerOffsetUpdateVersionStep": _row(
-        "metadata", "commits", "commits between two versions of consumerOffset.json", low=1
-    ),
+        "metadata", "commits", "commits between two versions of consumerOffset.json", low=1),
     "delayOffsetUpdateVersionStep": _row(
-        "metadata", "updates", "updates between two versions of delayOffset.json", low=1
-    ),
+        "metadata", "updates", "updates between two versions of delayOffset.json", low=1),
     # what this store cannot honour, and must not pretend to
     "enableDLegerCommitLog": _must_be_false("the DLedger commit log layout is not supported"),
     "storeType": _row(
-        "store",
-        "",
-        "must be default: queues in RocksDB are not supported",
-        check=_must_be("default", why="queues in RocksDB are not supported; leave it at 'default'"),
-    ),
+        "store", "", "must be default: queues in RocksDB are not supported",
+        check=_must_be(
+            "default", why="queues in RocksDB are not supported; leave it at 'default'")),
     "readOnlyCommitLogStorePaths": _row(
-        "store",
-        "paths",
-        "must be empty: list all directories in storePathCommitLog",
-        check=_must_be("", why="list these directories in storePathCommitLog instead"),
-    ),
+        "store", "paths", "must be empty: list all directories in storePathCommitLog",
+        check=_must_be("", why="list these directories in storePathCommitLog instead")),
     "enablePopBufferMerge": _must_be_false(
-        "check points are in the log before messages are handed out"
-    ),
+        "check points are in the log before messages are handed out"),
     "enablePopBatchAck": _must_be_false("each acknowledgement is a record of its own"),
     "appendAckAsync": _must_be_false("an acknowledgement is answered when it is in the log"),
     "appendCkAsync": _must_be_false("messages are handed out when their check point is in the log"),
     "enableSkipLongAwaitingAck": _must_be_false(
-        "acknowledgements need not wait for their check point"
-    ),
+        "acknowledgements need not wait for their check point"),
     "popConsumerKVServiceEnable": _must_be_false("the state of POP in RocksDB is not supported"),
     "popConsumerKVServiceInit": _must_be_false("the state of POP in RocksDB is not supported"),
     "rejectTransactionMessage": _row("broker", "", "refuse half messages (code 16)"),
     "transactionTimeOut": _row(
-        "broker", "ms", "age of a half message before its first check", low=0
-    ),
+        "broker", "ms", "age of a half message before its first check", low=0),
     "transactionCheckInterval": _row("broker", "ms", "interval between transaction checks", low=1),
     "transactionCheckMax": _row(
-        "broker", "checks", "checks after which a half message is discarded", low=0
-    ),
+        "broker", "checks", "checks after which a half message is discarded", low=0),
     "transactionOpMsgMaxSize": _row("broker", "bytes", "maximum size of one op message", low=1),
     "transactionOpBatchInterval": _row(
-        "broker", "ms", "how long decisions are collected into one op message", low=0
-    ),
+        "broker", "ms", "how long decisions are collected into one op message", low=0),
     # what this broker cannot do, and must not pretend to
     "brokerRole": _row(
-        "broker",
-        "",
-        "must be ASYNC_MASTER: replication is not supported",
-        choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
-        at_start=True,
-        only="ASYNC_MASTER",
-        because="there is no replication yet",
-    ),
+        "broker", "", "must be ASYNC_MASTER: replication is not supported",
+        choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"), at_start=True, only="ASYNC_MASTER",
+        because="there is no replication yet"),
     "inSyncReplicas": _row(
-        "broker",
-        "brokers",
-        "must be 1: replication is not supported",
-        only=1,
-        because="there is no replication yet",
-    ),
+        "broker", "brokers", "must be 1: replication is not supported", only=1,
+        because="there is no replication yet"),
     "minInSyncReplicas": _row(
-        "broker",
-        "brokers",
-        "must be 1, as inSyncReplicas",
-        only=1,
-        because="there is no replication yet",
-    ),
+        "broker", "brokers", "must be 1, as inSyncReplicas", only=1,
+        because="there is no replication yet"),
     "allAckInSyncStateSet": _row(
-        "broker",
-        "",
-        "must be false, as inSyncReplicas",
-        only=False,
-        because="there is no replication yet",
-    ),
+        "broker", "", "must be false, as inSyncReplicas", only=False,
+        because="there is no replication yet"),
     "enableAutoInSyncReplicas": _row(
-        "broker",
-        "",
-        "must be false, as inSyncReplicas",
-        only=False,
-        because="there is no replication yet",
-    ),
+        "broker", "", "must be false, as inSyncReplicas", only=False,
+        because="there is no replication yet"),
     "enableControllerMode": _row(
-        "broker",
-        "",
-        "must be false: controller mode is not supported",
-        at_start=True,
-        only=False,
-        because="there is no controller",
-    ),
+        "broker", "", "must be false: controller mode is not supported", at_start=True, only=False,
+        because="there is no controller"),
     "duplicationEnable": _row(
-        "store",
-        "",
-        "must be false: replication is not supported",
-        only=False,
-        because="there is no replication yet",
-    ),
+        "store", "", "must be false: replication is not supported", only=False,
+        because="there is no replication yet"),
     "enableConsumeQueueExt": _row(
-        "store",
-        "",
-        "must be false; such units of Java's are read",
-        only=False,
-        because="units hold their tags code; units of Java's are read",
-    ),
+        "store", "", "must be false; such units of Java's are read", only=False,
+        because="units hold their tags code; units of Java's are read"),
     # access control
     "aclEnable": _row(
-        "broker", "", "the plain access list: plain_acl.yml and acl/*.yml", at_start=True
-    ),
+        "broker", "", "the plain access list: plain_acl.yml and acl/*.yml", at_start=True),
     "authenticationEnabled": _row("broker", "", "requests must be signed by a user", at_start=True),
     "authorizationEnabled": _row(
-        "broker", "", "users may do what their policies allow", at_start=True
-    ),
+        "broker", "", "users may do what their policies allow", at_start=True),
     "authenticationWhitelist": _row(
-        "broker", "codes", "requests that need no signature, separated by ','", at_start=True
-    ),
+        "broker", "codes", "requests that need no signature, separated by ','", at_start=True),
     "authorizationWhitelist": _row(
-        "broker", "codes", "requests that need no policy, separated by ','", at_start=True
-    ),
+        "broker", "codes", "requests that need no policy, separated by ','", at_start=True),
     "authenticationProvider": _row(
-        "broker", "class", "upstream's class, or nothing", at_start=True
-    ),
+        "broker", "class", "upstream's class, or nothing", at_start=True),
     "authorizationProvider": _row("broker", "class", "as authenticationProvider", at_start=True),
     "authenticationMetadataProvider": _row(
-        "broker", "class", "as authenticationProvider", at_start=True
-    ),
+        "broker", "class", "as authenticationProvider", at_start=True),
     "authorizationMetadataProvider": _row(
-        "broker", "class", "as authenticationProvider", at_start=True
-    ),
+        "broker", "class", "as authenticationProvider", at_start=True),
     "authenticationStrategy": _row(
-        "broker",
-        "class",
-        "as authenticationProvider; a change holds at once with either class",
-        at_start=True,
-    ),
+        "broker", "class", "as authenticationProvider; a change holds at once with either class",
+        at_start=True),
     "authorizationStrategy": _row("broker", "class", "as authenticationStrategy", at_start=True),
     "initAuthenticationUser": _row(
-        "broker",
-        "JSON",
-        "Super user made at the start: username and password",
-        at_start=True,
-        is_secret=True,
-    ),
+        "broker", "JSON", "Super user made at the start: username and password", at_start=True,
+        is_secret=True),
     "innerClientAuthenticationCredentials": _row(
-        "broker",
-        "JSON",
-        "accessKey and secretKey that the broker itself signs with",
-        at_start=True,
-        is_secret=True,
-    ),
+        "broker", "JSON", "accessKey and secretKey that the broker itself signs with",
+        at_start=True, is_secret=True),
     "migrateAuthFromV1Enabled": _row(
         "broker", "", "make users and policies of the plain access list at the start", at_start=True
     ),
@@ -626,15 +437,12 @@ _USED: dict[str, dict[str, Any]] = {
     # the broker
     "namesrvAddr": _row("broker", "addresses", "name servers to register with, separated by ';'"),
     "bindAddress": _row(
-        "broker",
-        "address",
+        "broker", "address",
         "address to listen on; default: brokerIP1 if it is a loopback address, else 0.0.0.0",
-        at_start=True,
-    ),
+        at_start=True),
     "brokerIP2": _row("broker", "address", "host of the HA address announced to name servers"),
     "brokerId": _row(
-        "broker", "", "broker id announced to name servers; 0: master", low=0, at_start=True
-    ),
+        "broker", "", "broker id announced to name servers; 0: master", low=0, at_start=True),
     "serverChannelMaxIdleTimeSeconds": _row(
         "broker", "s", "idle connections are closed after this time; 0: never", low=0, at_start=True
     ),
@@ -646,203 +454,103 @@ _USED: dict[str, dict[str, Any]] = {
     "regionId": _row("broker", "", "MSG_REGION of messages and responses", at_start=True),
     "traceOn": _row("broker", "", "TRACE_ON of messages and responses", at_start=True),
     "autoCreateSubscriptionGroup": _row(
-        "broker", "", "create unknown consumer groups on first use"
-    ),
+        "broker", "", "create unknown consumer groups on first use"),
     "enableMixedMessageType": _row("broker", "", "allow topics of type MIXED"),
     "enablePropertyFilter": _row("broker", "", "allow SQL92 filters"),
     "longPollingEnable": _row(
-        "broker", "", "hold a pull without messages for as long as the client asks", at_start=True
-    ),
+        "broker", "", "hold a pull without messages for as long as the client asks", at_start=True),
     "shortPollingTimeMills": _row(
-        "broker",
-        "ms",
-        "how long such a pull is held if longPollingEnable is false",
-        low=0,
-        high=_INT_MAX,
-        at_start=True,
-    ),
+        "broker", "ms", "how long such a pull is held if longPollingEnable is false", low=0,
+        high=_INT_MAX, at_start=True),
     "useTLS": _row("broker", "", "use TLS to name servers; default: the value of tls.enable"),
     "litePullMessageEnable": _row("broker", "", "serve LITE_PULL_MESSAGE (361)"),
     "notifyConsumerIdsChangedEnable": _row(
-        "broker", "", "notify consumers when their group changes"
-    ),
+        "broker", "", "notify consumers when their group changes"),
     "useServerSideResetOffset": _row(
-        "broker", "", "reset offsets at the broker instead of at the clients"
-    ),
+        "broker", "", "reset offsets at the broker instead of at the clients"),
     "storeReplyMessageEnable": _row("broker", "", "store request-reply replies"),
     "defaultQueryMaxNum": _row("broker", "messages", "maximum results of a query by unique key"),
     "clearRetryTopicWhenDeleteTopic": _row(
-        "broker", "", "delete POP retry topics together with their topic"
-    ),
+        "broker", "", "delete POP retry topics together with their topic"),
     "configBlackList": _row("broker", "names", "settings that admin tools may not change"),
     "forceRegister": _row(
-        "broker", "", "always send the full registration; false: only after topics changed"
-    ),
+        "broker", "", "always send the full registration; false: only after topics changed"),
     "registerNameServerPeriod": _row(
-        "broker", "ms", "interval between registrations", clamp=(10_000, 60_000)
-    ),
+        "broker", "ms", "interval between registrations", clamp=(10_000, 60_000)),
     "registerBrokerTimeoutMills": _row("broker", "ms", "timeout of a registration", low=1),
     "enableSlaveActingMaster": _row("broker", "", "send heartbeats to name servers"),
     "brokerHeartbeatInterval": _row("broker", "ms", "interval between those heartbeats", low=1),
 }
+# fmt: on
 
 #: Settings that upstream does not have. They are named in its manner, and it passes over them.
+# fmt: off
 _OURS: dict[str, dict[str, Any]] = {
     "mappedFilesMax": _row(
-        "store",
-        "files",
-        "segments, queue files and index files that are mapped at once; the kernel allows a process"
-        " 65530",
-        "mapped_files_max",
-        type="int",
-        default=16384,
-        low=16,
-        high=1 << 24,
-    ),
+        "store", "files",
+        "segments, queue files and index files that are mapped at once; the kernel allows a "
+        "process 65530", "mapped_files_max", type="int", default=16384, low=16, high=1 << 24),
     "storeFileMode": _row(
-        "store",
-        "octal",
-        "mode of the store's files, less the umask; its folders have x as well wherever this has r;"
-        " files with secrets are 0600 nevertheless",
-        "file_mode",
-        type="String",
-        default="0640",
-        check=_file_mode,
-        encode=_file_mode,
-    ),
+        "store", "octal",
+        "mode of the store's files, less the umask; its folders have x as well wherever this "
+        "has r; files with secrets are 0600 nevertheless", "file_mode", type="String",
+        default="0640", check=_file_mode, encode=_file_mode),
     "maxConnections": _row(
-        "broker",
-        "connections",
-        "more are answered that the broker is busy, and closed",
-        type="int",
-        default=65536,
-        low=1,
-        at_start=True,
-    ),
+        "broker", "connections", "more are answered that the broker is busy, and closed",
+        type="int", default=65536, low=1, at_start=True),
     "maxFirstFrameBytes": _row(
-        "broker",
-        "bytes",
-        "with access control: a larger frame closes a connection none of whose requests was let in"
-        " yet; 0: maxMessageSize and 1 MiB",
-        type="int",
-        default=0,
-        low=0,
-        at_start=True,
-    ),
+        "broker", "bytes",
+        "with access control: a larger frame closes a connection none of whose requests was "
+        "let in yet; 0: maxMessageSize and 1 MiB", type="int", default=0, low=0, at_start=True),
     "maxHeldPulls": _row(
-        "broker",
-        "pulls",
-        "pulls that wait at once; more are answered without waiting",
-        type="int",
-        default=100_000,
-        low=0,
-        at_start=True,
-    ),
+        "broker", "pulls", "pulls that wait at once; more are answered without waiting", type="int",
+        default=100_000, low=0, at_start=True),
     "loopHeldWarnMillis": _row(
-        "broker",
-        "ms",
-        "a request that holds the event loop longer is logged and counted",
-        type="int",
-        default=50,
-        low=1,
-        at_start=True,
-    ),
+        "broker", "ms", "a request that holds the event loop longer is logged and counted",
+        type="int", default=50, low=1, at_start=True),
     "maxUnfinishedBytes": _row(
-        "broker",
-        "bytes",
+        "broker", "bytes",
         "memory for unfinished requests and unread answers of all ports; strangers go first",
-        type="int",
-        default=256 << 20,
-        low=32 << 20,
-        at_start=True,
-    ),
+        type="int", default=256 << 20, low=32 << 20, at_start=True),
     "trustedProxies": _row(
-        "broker",
-        "addresses",
+        "broker", "addresses",
         "proxies whose PROXY header says where a client is, separated by ';'; *: all",
-        type="String",
-        default="127.0.0.1;::1",
-        at_start=True,
-    ),
+        type="String", default="127.0.0.1;::1", at_start=True),
     "maxQueuesPerTopic": _row(
-        "broker",
-        "queues",
-        "a topic with more queues is refused",
-        type="int",
-        default=4096,
-        low=1,
-        high=65535,
-    ),
+        "broker", "queues", "a topic with more queues is refused", type="int", default=4096, low=1,
+        high=65535),
     "maxQueuesPerBroker": _row(
-        "broker",
-        "queues",
-        "a topic that would bring the broker over this many queues is refused;"
-        " one without queues counts as one",
-        type="int",
-        default=131072,
-        low=1,
-        high=1 << 24,
-    ),
+        "broker", "queues",
+        "a topic that would bring the broker over this many queues is refused; one without "
+        "queues counts as one", type="int", default=131072, low=1, high=1 << 24),
     "maxOpenCheckPoints": _row(
-        "broker",
-        "batches",
-        "POP batches that are not acknowledged altogether; more are not handed out",
-        type="int",
-        default=1_000_000,
-        low=1,
-    ),
+        "broker", "batches",
+        "POP batches that are not acknowledged altogether; more are not handed out", type="int",
+        default=1_000_000, low=1),
     "checkCRCOnRead": _row(
-        "store",
-        "",
+        "store", "",
         "reads of queues pass over a message whose body does not fit its CRC, and count it",
-        "check_crc_on_read",
-        type="boolean",
-        default=False,
-    ),
+        "check_crc_on_read", type="boolean", default=False),
     "paranoidRecovery": _row(
-        "store",
-        "",
+        "store", "",
         "an open compares queues, index and metadata with the whole log, and mends what differs",
-        type="boolean",
-        default=False,
-    ),
+        type="boolean", default=False),
     "deliveryMaxTps": _row(
-        "broker",
-        "messages/s",
+        "broker", "messages/s",
         "most messages of delay levels and timers that are delivered in a second; 0: any",
-        type="int",
-        default=100_000,
-        low=0,
-    ),
+        type="int", default=100_000, low=0),
     "idempotentProduceWindow": _row(
-        "broker",
-        "messages",
-        "messages remembered for deduplication; 0: off",
-        type="int",
-        default=0,
-        low=0,
-        high=1 << 24,
-        at_start=True,
-    ),
+        "broker", "messages", "messages remembered for deduplication; 0: off", type="int",
+        default=0, low=0, high=1 << 24, at_start=True),
     "idempotentProduceKey": _row(
-        "broker",
-        "",
-        "property that identifies a message, together with its topic",
-        type="String",
-        default="UNIQ_KEY",
-        choices=("UNIQ_KEY", "KEYS"),
-        at_start=True,
-    ),
+        "broker", "", "property that identifies a message, together with its topic", type="String",
+        default="UNIQ_KEY", choices=("UNIQ_KEY", "KEYS"), at_start=True),
     "idempotentProduceTopics": _row(
-        "broker",
-        "topics",
+        "broker", "topics",
         "topics, separated by commas; *: all but system, retry and dead letter topics",
-        type="String",
-        default="*",
-        check=_not_empty,
-        at_start=True,
-    ),
+        type="String", default="*", check=_not_empty, at_start=True),
 }
+# fmt: on
 
 #: Read by BrokerStartup itself, so that no class has them.
 _STARTUP = ("rmqAddressServerDomain", "rmqAddressServerSubGroup")
