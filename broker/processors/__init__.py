@@ -30,7 +30,8 @@ __all__ = ["all_handlers"]
 
 
 def all_handlers(s: Services) -> dict[int, Handler]:
-    """The handler of every code that this broker serves; others are answered as not supported."""
+    """Returns the handler of every code that this broker serves; others are answered as not
+    supported."""
     admission = Admission(s)
     made: dict[int, Handler] = {}
     for processor in (

@@ -63,14 +63,14 @@ class AccessProcessor:
         }
 
     def _plain(self, command: Command) -> PlainAccess:
-        """Raises: Refused when the plain list is off."""
+        """Returns the plain list. Raises: Refused when it is off."""
         access = self.s.access
         if access is None or access.plain is None:
             raise Refused(_UNSUPPORTED, f" request type {command.code} not supported")
         return access.plain
 
     def _policies(self, command: Command) -> PolicyAccess:
-        """Raises: Refused when users and policies are off."""
+        """Returns users and policies. Raises: Refused when they are off."""
         access = self.s.access
         if access is None or access.policies is None:
             raise Refused(_UNSUPPORTED, f" request type {command.code} not supported")
@@ -130,7 +130,7 @@ class AccessProcessor:
         return command.reply(ext=ext)
 
     def accounts(self, peer: Peer, command: Command) -> Work:
-        """Upstream answers the secrets, too."""
+        """Lists the accounts; upstream answers their secrets, too."""
         rules = self._plain(command).rules
         return reply_with(
             command,
@@ -160,8 +160,8 @@ class AccessProcessor:
         return _done(command, policies.delete_user(name, self._by(command)))
 
     def user(self, peer: Peer, command: Command) -> Command:
-        """With the password for a Super whose signature counts: proxies verify with it what clients
-        have signed, Apache's as ours."""
+        """Returns a user, with the password for a Super whose signature counts: proxies, Apache's
+        as ours, verify with it what clients have signed."""
         found = self._policies(command).rules.users.get(command.ext.get("username", ""))
         if found is None:
             return command.reply()
@@ -203,7 +203,7 @@ class AccessProcessor:
 
 
 async def _done(command: Command, work: Awaitable[None], code: int = 1) -> Command:
-    """The answer once the change is on the disk. code: of an error of the disk."""
+    """Answers once the change is on the disk; `code` is that of an error of the disk."""
     try:
         await work
     except Rejected as rejected:
@@ -226,7 +226,7 @@ def _split(text: str) -> list[str]:
 
 
 def _changed_account(plain: PlainAccess, command: Command) -> Account:
-    """Fields that are absent keep their values. Raises: Refused."""
+    """Returns the account after the change; absent fields keep their values. Raises: Refused."""
     ext = command.ext
     key = ext.get("accessKey", "")
     old = plain.rules.accounts.get(key)
@@ -256,7 +256,7 @@ def _changed_account(plain: PlainAccess, command: Command) -> Account:
 
 
 def _resource(text: str) -> tuple[str, int]:
-    """``name=PERM``. Raises: Refused."""
+    """Reads ``name=PERM``. Raises: Refused."""
     parts = text.split("=")
     if len(parts) != 2 or not all(part.strip() for part in parts):
         raise Refused(

@@ -69,8 +69,8 @@ class ConfigProcessor:
         return self._updated(command, changes)
 
     def _check_source(self, peer: Peer, changes: Iterable[str]) -> None:
-        """Without access control a client on another host may not take the broker over. Raises:
-        Refused."""
+        """Checks who asks: without access control a client on another host may not take the broker
+        over. Raises: Refused."""
         access = self.s.access
         if (access is not None and access.is_on) or is_loopback(peer):
             return
@@ -83,7 +83,8 @@ class ConfigProcessor:
             )
 
     def _black_list(self) -> set[str]:
-        """configBlackList is on it whatever it says: who may change it may change everything."""
+        """Returns the black list, on which configBlackList stands whatever it says: who may change
+        it may change everything."""
         return {"configBlackList", *str(self.s.settings["configBlackList"]).split(";")}
 
     async def _updated(self, command: Command, changes: dict[str, str]) -> Command:
@@ -98,11 +99,11 @@ class ConfigProcessor:
         return command.reply(ext={"version": version}, body=self.s.settings.as_text().encode())
 
     def nothing(self, peer: Peer, command: Command) -> Command:
-        """Retention takes queue files and log files together here: there is nothing to do."""
+        """Does nothing, since retention deletes queue files together with log files here."""
         return command.reply()
 
     def clean_topics(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
-        """Deletes the queues that belong to no topic any more."""
+        """Deletes the queues that no longer belong to a topic."""
 
         async def run() -> Command:
             found = await asyncio.to_thread(self.s.store.topics)

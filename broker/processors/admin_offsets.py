@@ -73,7 +73,8 @@ class OffsetAdminProcessor:
         return await reply_with(command, lambda: {"offsetTable": table})
 
     def _target(self, command: Command, config: TopicConfig, queue: int) -> int:
-        """Where the queue is to go: the offset that is given, or the one at the timestamp."""
+        """Returns where the queue is to go: the offset that is given, or the one at the
+        timestamp."""
         low, high = self.s.store.range(config.name, queue)
         offset = command.number("offset", -1)
         if offset >= 0:
@@ -94,7 +95,8 @@ class OffsetAdminProcessor:
     async def _by_client(
         self, command: Command, config: TopicConfig, group: str, queues: list[int], turns: Turns
     ) -> dict[int, int]:
-        """The older way: the clients are notified, and commit it themselves. Raises: Refused."""
+        """Resets in the older way: the clients are notified, and commit the offsets themselves.
+        Raises: Refused."""
         force = command.flag_of("isForce")
         targets = {}
         for queue in queues:
@@ -144,7 +146,7 @@ class OffsetAdminProcessor:
 
     @alone
     async def correction(self, peer: Peer, command: Command) -> Command:
-        """The smallest offset of each queue over all groups but these."""
+        """Returns the smallest offset of each queue over all groups but these."""
         topic = command.text("topic")
         leave_out = set(filter(None, command.text("filterGroups", "").split(",")))
         compared = command.text("compareGroup", "")
@@ -176,7 +178,7 @@ class OffsetAdminProcessor:
 
 
 def _table(rows: Sequence[OffsetRow]) -> dict[str, dict[int, int]]:
-    """ConsumerOffsetManager's table: queue to offset by ``topic@group``."""
+    """Returns the table of ConsumerOffsetManager: offset by queue, by ``topic@group``."""
     table: dict[str, dict[int, int]] = {}
     for group, topic, queue, offset in rows:
         table.setdefault(f"{topic}@{group}", {})[queue] = offset

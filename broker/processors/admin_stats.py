@@ -33,7 +33,7 @@ Work = Coroutine[Any, Any, Command]
 
 
 def _bytes(count: int) -> str:
-    """As upstream's MixAll.humanReadableByteCount."""
+    """Returns a size as upstream's MixAll.humanReadableByteCount does."""
     if count < 1024:
         return f"{count} B"
     power = min((count.bit_length() - 1) // 10, 6)
@@ -138,7 +138,7 @@ class StatisticsProcessor:
         )
 
     def _filter(self, name: str, topic: str) -> dict[str, Any]:
-        """What the group wants of the topic; filterData is a text, JSON within JSON."""
+        """Returns what the group wants of the topic; filterData is a text, JSON within JSON."""
         if not name:
             return {}
         group = self.s.clients.consumers.get(name)
@@ -165,7 +165,7 @@ class StatisticsProcessor:
     async def _offsets(
         self, group: str, config: TopicConfig, turns: Turns
     ) -> dict[MessageQueue, dict[str, int]]:
-        """OffsetWrapper of each read queue of a topic."""
+        """Returns OffsetWrapper of each queue of a topic that can be read."""
         table = {}
         for queue in range(config.read_queue_nums):
             await turns.next()
@@ -182,7 +182,8 @@ class StatisticsProcessor:
         return table
 
     def _consumed(self, group: str, topics: Iterable[str]) -> list[TopicConfig]:
-        """Topics that count: there, and subscribed to while the group is online."""
+        """Returns the topics that count: those that exist, and that the group subscribes to while
+        it is online."""
         online = self.s.clients.consumers.get(group)
         found = []
         for topic in sorted(topics):
@@ -235,7 +236,7 @@ class StatisticsProcessor:
     # ---- the broker ----
 
     def replication(self, peer: Peer, command: Command) -> Command:
-        """A master that nobody copies from."""
+        """Answers as a master that nobody copies from."""
         body = {
             "haClientRuntimeInfo": {
                 "lastReadTimestamp": 0,
@@ -261,8 +262,9 @@ class StatisticsProcessor:
         return command.reply(body=mqjson.dumps(found))
 
     def runtime(self, peer: Peer, command: Command) -> Command | Work:
-        """What upstream's brokers say, as many entries however many topics there are. A field that
-        only `pystore tx stats` and `pystore timers stats` send asks for metrics instead."""
+        """Returns what upstream's brokers say, with as many entries however many topics there are.
+        A field that only `pystore tx stats` and `pystore timers stats` send asks for metrics
+        instead."""
         asked = command.text("metrics", "")
         if asked == "pop":
             return self._pop_metrics(command)
@@ -285,7 +287,7 @@ class StatisticsProcessor:
         return await reply_with(command, lambda: {"table": table})
 
     def _metrics(self, of: str) -> dict[str, Any]:
-        """Raises: Refused for what has none."""
+        """Returns the metrics that are asked for. Raises: Refused where there are none."""
         if of == "transactions":
             return dict(self.s.transactions.metrics.samples()) if self.s.transactions else {}
         if of != "timers":
@@ -296,7 +298,7 @@ class StatisticsProcessor:
         return dict(schedule.timers.metrics.samples(schedule.now_ms()))
 
     def _timers(self) -> dict[str, Any]:
-        """timerReadBehind is in seconds, upstream's too."""
+        """Returns the entries of the timers; timerReadBehind is in seconds, as upstream's is."""
         schedule = self.s.schedule
         unread, late_ms, waiting, rates = 0, 0, 0, (0.0, 0.0)
         if schedule is not None and schedule.timers is not None:
@@ -312,7 +314,7 @@ class StatisticsProcessor:
         }
 
     def _fixed(self) -> dict[str, Any]:
-        """Who we are, and what this broker has nothing of: pools, pages."""
+        """Returns who we are, and entries for what this broker does not have: pools and pages."""
         seconds = max(0, time.time_ns() // 1_000_000 - self.s.started_ms) // 1000
         days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
         table: dict[str, Any] = {
@@ -334,7 +336,7 @@ class StatisticsProcessor:
         return table
 
     def _once(self) -> dict[str, Any]:
-        """Idempotent produce, while it is on: ours, not upstream's."""
+        """Returns our own entries about deduplication, while it is on."""
         if self.s.once is None:
             return {}
         state = self.s.once.state()
@@ -345,8 +347,8 @@ class StatisticsProcessor:
         }
 
     def _guarded(self) -> dict[str, Any]:
-        """Ours: requests that held the event loop, by code; refusals of access control, and what is
-        wrong with its files."""
+        """Returns our own entries: requests that held the event loop, by code, refusals of access
+        control, and what is wrong with its files."""
         table: dict[str, Any] = {}
         dog, access = self.s.watchdog, self.s.access
         if dog is not None and dog.counts:

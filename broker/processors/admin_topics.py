@@ -55,7 +55,7 @@ class TopicProcessor:
         return self._registered(command)
 
     async def _registered(self, command: Command) -> Command:
-        """The tool looks at the name server next."""
+        """Answers once the topics are registered, since the tool looks at the name server next."""
         await settled(self.s.topics)
         await self.s.registration.settled()
         return command.reply()

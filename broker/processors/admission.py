@@ -45,13 +45,13 @@ _VERSION_1 = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """A send, in whichever version of the header. asked: its numbers, and what it asks for."""
+    """A send, in whichever version of the header. `asked` has its numbers, and what it asks for."""
 
     command: Command
     asked: AskedSend
 
     def field(self, letter: str) -> str | None:
-        """A field by its letter of version 2."""
+        """Returns a field by its letter of version 2."""
         name = _LONG_NAMES[letter] if self.command.code in _VERSION_1 else letter
         return self.command.ext.get(name)
 
@@ -61,7 +61,7 @@ class SendRequest:
 
     @property
     def topic(self) -> str:
-        """A blank one is refused later, with the code of a bad topic."""
+        """Returns the topic; a blank one is refused later, with the code of a bad topic."""
         return self.field("b") or ""
 
     @property
@@ -69,11 +69,11 @@ class SendRequest:
         return self.field("c") or ""
 
     def properties(self) -> dict[str, str]:
-        """Made with each call."""
+        """Returns the properties, which are made with each call."""
         return parse_properties((self.field("i") or "").encode())
 
     def refuse_unreadable(self) -> None:
-        """Raises: Refused for a field that is missing or not a number."""
+        """Checks the fields. Raises: Refused for one that is missing or not a number."""
         bad = self.asked.bad
         if not bad:
             return
@@ -89,14 +89,14 @@ class SendRequest:
 
 
 class Admission:
-    """The doors of one broker. Raises Refused for what is not let in."""
+    """Decides which sends a broker accepts. It raises Refused for the others."""
 
     def __init__(self, s: Services) -> None:
         self.s = s
         self._ids = UniqIds(s.settings.store_host[:-4])
 
     def decide(self, request: SendRequest) -> PutDecision:
-        """What becomes of a send. Raises: Refused."""
+        """Decides what becomes of a send. Raises: Refused."""
         self.check(request)
         asked = request.asked
         decision = PutDecision()
@@ -117,7 +117,7 @@ class Admission:
     # ---- checks, in upstream's order ----
 
     def check(self, request: SendRequest) -> TopicConfig:
-        """The topic that the message goes to, made if need be. Raises: Refused."""
+        """Returns the topic that the message goes to, made if need be. Raises: Refused."""
         s = self.s
         request.refuse_unreadable()
         starts = s.settings["startAcceptSendRequestTimeStamp"]
@@ -165,7 +165,7 @@ class Admission:
         return made if made is not None else topics.found(request.topic)
 
     def _redirect(self, request: SendRequest, decision: PutDecision) -> None:
-        """A message that was tried too often goes to the dead letters. Raises: Refused."""
+        """Sends a message that was tried too often to the dead letters. Raises: Refused."""
         name, asked = request.topic.removeprefix(RETRY_PREFIX), request.asked
         group = self.s.groups.find(name)
         if group is None:

@@ -78,7 +78,8 @@ class AssignmentProcessor:
         return Mode(settings["defaultMessageRequestMode"], settings["defaultPopShareQueueNum"])
 
     async def _queues(self, topic: str) -> list[MessageQueue] | None:
-        """Of all brokers, as the name server has them; else ours. None: no such topic."""
+        """Returns the queues of all brokers as the name server has them, else ours; None when there
+        is no such topic."""
         route = await self.s.registration.route(topic)
         if route is not None:
             return sorted(
@@ -125,10 +126,10 @@ class AssignmentProcessor:
 def shared(
     queues: Sequence[MessageQueue], clients: Sequence[str], client: str, strategy: str, share: int
 ) -> list[MessageQueue]:
-    """What one client of a group that pops asks for. Queue -1 stands for all queues of a broker.
+    """Returns what one client of a group that pops asks for; queue -1 stands for all queues of a
+    broker.
 
-    share: of how many clients after it, in a ring, it takes the queues, too.
-    """
+    `share` says of how many clients after it, in a ring, it takes the queues, too."""
     if client not in clients:
         return []
     if share <= 0 or share >= len(clients) - 1:
@@ -151,10 +152,9 @@ def _listed(queues: Sequence[MessageQueue] | None, mode: str) -> list[dict[str, 
 def divide(
     queues: Sequence[MessageQueue], clients: Sequence[str], client: str, strategy: str
 ) -> list[MessageQueue]:
-    """The queues of one client: AVG gives runs, AVG_BY_CIRCLE deals them out.
+    """Returns the queues of one client: AVG gives runs, AVG_BY_CIRCLE deals them out.
 
-    Both lists are sorted by whoever divides, so that all come to the same result.
-    """
+    Both lists are sorted by whoever divides, so that all come to the same result."""
     if client not in clients:
         return []
     i, n = clients.index(client), len(clients)

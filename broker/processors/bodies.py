@@ -181,20 +181,20 @@ CONSUMER_STATUS = Shape(messageQueueTable=JsonMember(mapping(LONG), {}))
 
 
 class LongBody(Exception):
-    """A body that takes too long to be read within a turn of the event loop."""
+    """Raised for a body that takes too long to be read within a turn of the event loop."""
 
     def __init__(self, command: Command, shape: Shape) -> None:
         super().__init__(f"the body of request {command.code} is to be read beside the loop")
         self._command, self._shape = command, shape
 
     def read(self) -> None:
-        """Reads it, so that read() has it from now on. Raises: Refused."""
+        """Reads the body, so that read() has it from now on. Raises: Refused."""
         self._command.value = _parsed(self._command, self._shape)
 
 
 def read(command: Command, shape: Shape) -> dict[str, Any]:
-    """The body, every member of the shape in it. Raises: Refused that names what is wrong, LongBody
-    for beside() to catch."""
+    """Returns the body with every member of the shape. Raises: Refused, which names what is wrong;
+    LongBody for beside() to catch."""
     if command.value is None:
         if len(command.body) > AT_ONCE:
             raise LongBody(command, shape)
@@ -214,7 +214,7 @@ def _parsed(command: Command, shape: Shape) -> dict[str, Any]:
 
 
 def check_size(command: Command, most: int) -> None:
-    """most: bytes of the body. Raises: Refused."""
+    """Checks that a body has at most `most` bytes. Raises: Refused."""
     if len(command.body) > most:
         raise Refused(
             ResponseCode.SYSTEM_ERROR,
@@ -223,7 +223,7 @@ def check_size(command: Command, most: int) -> None:
 
 
 def heartbeat(command: Command) -> dict[str, Any]:
-    """HEARTBEAT. Raises: Refused, LongBody."""
+    """Reads the body of HEARTBEAT. Raises: Refused, LongBody."""
     body = read(command, HEARTBEAT)
     count = sum(len(item["subscriptionDataSet"]) for item in body["consumerDataSet"])
     if count > SUBSCRIPTIONS_OF_CLIENT:
@@ -235,8 +235,8 @@ def heartbeat(command: Command) -> dict[str, Any]:
 
 
 def beside(handlers: Handlers) -> dict[int, Handler]:
-    """The same handlers; where a body is long, it is read in a thread, and the handler is called
-    once more after that."""
+    """Returns the same handlers; when a body is long, it is read in a thread, and the handler is
+    called once more after that."""
     return {code: _beside(handler) for code, handler in handlers.items()}
 
 

@@ -65,7 +65,8 @@ class ClientProcessor:
         items: list[dict[str, Any]],
         changes: int,
     ) -> Command | None:
-        """Group by group, others have their turn in between; the client may leave meanwhile."""
+        """Handles a heartbeat group by group; other work has its turn in between, and the client
+        may leave meanwhile."""
         changed, work = body["heartbeatFingerprint"] == 0, 0
         for item in items:
             work += 1 + len(item["subscriptionDataSet"])
@@ -80,7 +81,7 @@ class ClientProcessor:
     def _beaten(
         self, peer: Peer, command: Command, items: list[dict[str, Any]], changed: bool, changes: int
     ) -> Command:
-        """changes: Clients.changes when it began."""
+        """Ends a heartbeat; `changes` is what Clients.changes was when it began."""
         clients = self.s.clients
         if clients.changes == changes:
             clients.settle(peer, (each["groupName"] for each in items), command.opaque, changed)
@@ -98,8 +99,8 @@ class ClientProcessor:
         self.s.clients.consumer_beat(channel, beat)
 
     def _consumer_sign(self, channel: Channel, item: dict[str, Any], body: dict[str, Any]) -> bool:
-        """One group of a beat; of the newer kind: whether the client has to send its
-        subscriptions."""
+        """Handles one group of a heartbeat. For the newer kind it returns whether the client has to
+        send its subscriptions."""
         fingerprint: int = body["heartbeatFingerprint"]
         if not fingerprint:
             self._consumer(channel, item)
@@ -135,7 +136,8 @@ class ClientProcessor:
         return command.reply(body=mqjson.dumps({"consumerIdList": ids}))
 
     def check_config(self, peer: Peer, command: Command) -> Command:
-        """Asked at the start by consumers that filter by more than tags."""
+        """Checks a subscription; consumers that filter by more than tags ask for it at their
+        start."""
         wanted = read(command, CLIENT_CONFIG)["subscriptionData"]
         if wanted is not None:
             check_expression(self.s, wanted["expressionType"], wanted["subString"])

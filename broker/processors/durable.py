@@ -19,10 +19,9 @@ __all__ = ["after_disk", "once_durable", "settled"]
 
 
 def after_disk(s: Services, end: int) -> Awaitable[None] | None:
-    """Waits until the log is on the disk up to `end`; None: nobody waits for that.
+    """Waits until the log is on the disk up to `end`, or returns None when nobody waits for that.
 
-    Raises: Refused, when it is not in time.
-    """
+    Raises: Refused when it is not on the disk in time."""
     if not s.core.must_wait(end):
         return None
 
@@ -42,7 +41,7 @@ def after_disk(s: Services, end: int) -> Awaitable[None] | None:
 def once_durable(
     s: Services, end: int, answer: Command
 ) -> Command | Coroutine[Any, Any, Command | None]:
-    """The answer to a request that has stored records up to `end` of the log."""
+    """Returns the answer to a request that has stored records up to `end` of the log."""
     wait = after_disk(s, end)
     if wait is None:
         return answer

@@ -49,7 +49,7 @@ CREATE, UPDATE, DELETE = AccessAction.CREATE, AccessAction.UPDATE, AccessAction.
 
 
 def topic_of(store: Store, offset: str, half: bool) -> str | None:
-    """The topic of the message at an offset of the log, as TopicAt has it."""
+    """Returns the topic of the message at a log offset, as TopicAt has it."""
     try:
         message = store.message(int(offset))
     except (StoreError, ValueError, OverflowError):
@@ -63,7 +63,7 @@ def topic_of(store: Store, offset: str, half: bool) -> str | None:
 
 
 def _topic(field: str, *actions: AccessAction) -> Rule:
-    """A field that is absent asks for nothing."""
+    """Returns the need of a topic's field; an absent field asks for nothing."""
 
     def rule(command: Command) -> Needs:
         name = command.ext.get(field)
@@ -146,20 +146,22 @@ _CONSUMES = _all_of(_topic("topic", SUB), _group("consumerGroup", SUB))
 
 
 def _pop_needs(group: str, topic: str) -> Needs:
-    """A retry topic needs the group and the topic that it brings back messages of."""
+    """Returns the needs of a pop. A retry topic needs the group, and the topic whose messages it
+    brings back."""
     of = is_retry_of(topic, bare_group(group))
     yield Need(ResourceKind.GROUP, bare_group(group), (SUB,))
     yield topic_need(of if of is not None else topic, SUB)
 
 
 def _delivered(command: Command) -> Needs:
-    """What was popped, by its topic or its retry topic."""
+    """Returns the need of what was popped, by its topic or its retry topic."""
     group, topic = command.ext.get("consumerGroup"), command.ext.get("topic")
     return _pop_needs(group, topic) if group and topic else _CONSUMES(command)
 
 
 def _batch_ack(command: Command) -> Needs:
-    """Upstream looks at the header alone, which names nothing."""
+    """Returns the needs of a batch of acknowledgements. Upstream looks at the header alone, which
+    names nothing."""
     for item in read(command, BATCH_ACK)["acks"] if len(command.body) else ():
         yield from _pop_needs(item["c"], item["t"])
 
@@ -172,15 +174,16 @@ _POPS: dict[int, Rule] = {
 
 
 def _at(topic: str | None, action: AccessAction, offset: str) -> Need:
-    """For the record at an offset of the log. The refusal is the same where there is none, and does
-    not name its topic: nobody learns by it what others have stored."""
+    """Returns the needs of the record at a log offset. The refusal is the same where there is none,
+    and does not name its topic: nobody learns by it what others have stored."""
     shown = f"(of the message at {offset[:20]}, if there is one)"
     need = topic_need(topic or "", action)
     return replace(need, kind=ResourceKind.TOPIC if topic is None else need.kind, shown=shown)
 
 
 def _of_half(topic_at: TopicAt) -> Rule:
-    """Upstream believes the request's own field, and asks for nothing when it is absent."""
+    """Returns the needs of a half message. Upstream believes the request's own field, and asks for
+    nothing when it is absent."""
     named = _topic("topic", PUB)
 
     def rule(command: Command) -> Needs:
@@ -192,7 +195,8 @@ def _of_half(topic_at: TopicAt) -> Rule:
 
 
 def _of_message(topic_at: TopicAt, action: AccessAction) -> Rule:
-    """VIEW_MESSAGE_BY_ID names no topic; upstream lets anybody read any message by its offset."""
+    """Returns the needs of VIEW_MESSAGE_BY_ID, which names no topic; upstream lets anybody read any
+    message by its offset."""
     named = _topic("topic", action)
 
     def rule(command: Command) -> Needs:
@@ -204,8 +208,9 @@ def _of_message(topic_at: TopicAt, action: AccessAction) -> Rule:
 
 
 def _sent_back(topic_at: TopicAt) -> Rule:
-    """CONSUMER_SEND_MSG_BACK names no topic; upstream has the group's retry topic filled with any
-    record of the log. A half has not been read by anybody who may send it back."""
+    """Returns the needs of CONSUMER_SEND_MSG_BACK, which names no topic; upstream lets the group's
+    retry topic be filled with any record of the log. Nobody who may send a half message back has
+    read it."""
     named = _group("group", SUB)
 
     def rule(command: Command) -> Needs:
@@ -220,7 +225,8 @@ def _sent_back(topic_at: TopicAt) -> Rule:
 
 
 def _by_place(topic_at: TopicAt, look: AccessAction) -> dict[int, Rule]:
-    """Requests that name a record of the log. look: what reading it is."""
+    """Returns the needs of requests that name a record of the log; `look` is what reading that
+    record needs."""
     return {
         Code.CONSUMER_SEND_MSG_BACK: _sent_back(topic_at),
         Code.END_TRANSACTION: _of_half(topic_at),
@@ -289,7 +295,8 @@ _ADMIN = frozenset(
 
 
 class NeedsOfPlain:
-    """Codes that nobody serves need a valid signature only: then they are told that."""
+    """What requests need by the plain list. Codes that nobody serves need only a valid signature:
+    their senders are told that they are not supported."""
 
     def __init__(self, topic_at: TopicAt) -> None:
         self._rules: dict[int, Rule] = {
@@ -409,11 +416,11 @@ _CLUSTER: Mapping[AccessAction, tuple[int, ...]] = {
 
 
 class NeedsOfPolicies:
-    """A code that stands in no table needs to change the cluster: what nobody thought of is for
-    administrators."""
+    """What requests need by users and policies. A code that stands in no table needs the right to
+    change the cluster: what nobody thought of is for administrators."""
 
     def __init__(self, cluster: str, topic_at: TopicAt | None) -> None:
-        """topic_at: None at a proxy, whose brokers look at the record."""
+        """`topic_at` is None at a proxy, whose brokers look at the record."""
         self._rules: dict[int, Rule] = {
             **_POLICY,
             **(_by_place(topic_at, GET) if topic_at is not None else _PLACELESS),

@@ -46,8 +46,8 @@ class OffsetProcessor:
         return command.reply(ext={"offset": offset})
 
     def _first_offset(self, topic: str, queue: int) -> int | None:
-        """A new group on a young queue begins at its beginning: 0 while the first message still
-        lies in the hot part of the log."""
+        """Returns where a new group begins. On a young queue that is its beginning: 0 while the
+        first message still lies in the hot part of the log."""
         return 0 if is_young(self.s.store, topic, queue) else None
 
     def update(self, peer: Peer, command: Command) -> Command:
@@ -101,7 +101,7 @@ class OffsetProcessor:
 
 
 def queue_id(command: Command) -> int:
-    """The field queueId. Raises: Refused."""
+    """Returns the field queueId. Raises: Refused."""
     queue = command.number("queueId")
     if not 0 <= queue <= _INT32_MAX:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"queueId {queue} does not exist")
@@ -109,7 +109,8 @@ def queue_id(command: Command) -> int:
 
 
 def store_time(s: Services, topic: str, queue: int, offset: int) -> int:
-    """Store time in ms of the message at a queue offset; -1 when it cannot be read."""
+    """Returns the store time in ms of the message at a queue offset, or -1 when it cannot be
+    read."""
     try:
         units = s.store.units(topic, queue, offset, 1) if offset >= 0 else []
         return s.store.message(units[0][0]).store_timestamp if units else -1

@@ -30,7 +30,8 @@ BATCH_MAX = 32
 
 
 class PopRules:
-    """who: address of the client, for remarks. Every method raises Refused."""
+    """The rules of requests of POP. `who` is the address of the client, for remarks. Every method
+    raises Refused."""
 
     def __init__(self, s: Services) -> None:
         self.s = s
@@ -81,7 +82,7 @@ class PopRules:
         order: bool,
         attempt: str | None,
     ) -> PopRequest:
-        """kind, expression: of the filter."""
+        """Returns the request; `kind` and `expression` are those of the filter."""
         self.check_readable("pop message")
         if most > BATCH_MAX:
             raise Refused(
@@ -119,7 +120,7 @@ class PopRules:
             )
 
     def _check_names(self, topic: str, group: str) -> None:
-        """The retry topic of the two has to be storable."""
+        """Checks the names of topic and group, whose retry topic has to be storable."""
         name = retry_topic(group, topic, NORMAL)
         longest = longest_retry_topic(self.s.settings)
         if len(name) > longest and not topic.startswith(RETRY_PREFIX):
@@ -132,8 +133,8 @@ class PopRules:
     # ---- deliveries ----
 
     def ack(self, who: str, topic: str, group: str, handle: Handle) -> int:
-        """Acknowledges handle.offset of the topic, which may be a retry topic; the end of the
-        record in the log, 0: none was put."""
+        """Acknowledges handle.offset of the topic, which may be a retry topic. Returns the end of
+        the record in the log, or 0 when none was put."""
         self._check_delivery(who, topic, handle, end_is_bad=False)
         acks = self.pop().acks
         outcome, end = self.put(lambda: acks.ack(topic, group, handle, [handle.offset]))
@@ -142,7 +143,7 @@ class PopRules:
         return end
 
     def ack_all(self, who: str, group: str, named: Iterable[tuple[str, Handle]]) -> int:
-        """The same for handles, each with its topic; those of a batch have one record. When it
+        """Acknowledges handles, each with its topic; those of a batch share a record. When it
         raises, some of them may count already."""
         batches: dict[tuple[str, int, int, int, int], tuple[Handle, list[int]]] = {}
         for topic, handle in named:
@@ -158,7 +159,7 @@ class PopRules:
         return last
 
     def change(self, who: str, topic: str, group: str, handle: Handle, invisible_ms: int) -> Change:
-        """handle.offset of the topic stays invisible for so long from now on."""
+        """Makes handle.offset of the topic invisible for so long from now on."""
         self._check_delivery(who, topic, handle, end_is_bad=True)
         self._check_invisible(invisible_ms, least=0)
         acks = self.pop().acks

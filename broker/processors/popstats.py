@@ -17,8 +17,8 @@ __all__ = ["pop_samples"]
 
 
 async def pop_samples(s: Services) -> dict[str, float]:
-    """Names and labels as an exporter prints them, and the values. Others have their turn between
-    two queues."""
+    """Returns names and labels as an exporter prints them, with the values. Other work has its turn
+    between two queues."""
     found: dict[str, float] = {}
     pop, turns = s.pop, Turns()
     if pop is None or not pop.is_on:
@@ -43,7 +43,7 @@ async def pop_samples(s: Services) -> dict[str, float]:
 
 
 def _popped(s: Services, pop: Pop) -> Iterator[tuple[str, str]]:
-    """Group and topic of those that are connected and pop."""
+    """Returns group and topic of those that are connected and pop."""
     for name, group in s.clients.consumers.items():
         for topic in group.subscriptions:
             mode = pop.modes.get(topic, name)
@@ -59,7 +59,7 @@ def _popped(s: Services, pop: Pop) -> Iterator[tuple[str, str]]:
 async def _of_group(
     s: Services, pop: Pop, turns: Turns, group: str, topic: str, names: list[str], is_retry: bool
 ) -> dict[str, float]:
-    """names: of the topic, or of its retry topics."""
+    """Returns the samples of a group; `names` are those of the topic or of its retry topics."""
     ready = flying = 0
     oldest = now = time.time_ns() // 1_000_000
     for name in names:

@@ -24,7 +24,7 @@ _WAITING = "pulls of hooks"
 
 
 def waited(s: Services, peer: Peer, pulled: PullOutcome) -> None:
-    """For hooks: a pull that has waited was answered."""
+    """Calls the hooks when a held pull was answered."""
     context = peer.state.get(_WAITING, {}).pop(pulled.opaque, None)
     if context is not None:
         _after(s, context, pulled)
@@ -127,7 +127,7 @@ class PullProcessor:
     # ---- subscriptions ----
 
     def _own_subscription(self, command: Command, group: str, topic: str, flag: int) -> None:
-        """The pull says itself what it wants. Raises: Refused."""
+        """Returns the subscription that the pull itself carries. Raises: Refused."""
         kind = command.text("expressionType", "TAG")
         expression = command.text("subscription", "")
         check_expression(self.s, kind, expression)
@@ -146,7 +146,8 @@ class PullProcessor:
             )
 
     def _group_subscription(self, command: Command, config: SubscriptionGroup, topic: str) -> None:
-        """The pull relies on what its group said by heartbeat. Raises: Refused."""
+        """Returns the subscription that the group said by heartbeat, on which the pull relies.
+        Raises: Refused."""
         group = self.s.clients.consumers.get(config.name)
         if group is None:
             raise Refused(

@@ -39,8 +39,8 @@ class RecallProcessor:
     # ---- recall ----
 
     def recall(self, peer: Peer, command: Command) -> Command | Coroutine[Any, Any, Command | None]:
-        """The checks in upstream's order; then whether the message still waits, which upstream does
-        not look at."""
+        """Recalls a timer. It checks in upstream's order, and then whether the message still waits,
+        which upstream does not look at."""
         self._check_may()
         topic = command.ext.get("topic") or ""
         handle = self._check_handle(topic, command.ext.get("recallHandle") or "")
@@ -124,7 +124,7 @@ class RecallProcessor:
     # ---- what mqadmin asks ----
 
     def check_point(self, peer: Peer, command: Command) -> Command:
-        """The 56 bytes of upstream's timercheck."""
+        """Returns the 56 bytes of upstream's timercheck."""
         schedule = self.s.schedule
         if schedule is None or schedule.timers is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
@@ -132,7 +132,7 @@ class RecallProcessor:
         return command.reply(body=_CHECKPOINT.pack(now, 0, offset, offset, 0, now, 0))
 
     def metrics(self, peer: Peer, command: Command) -> Command:
-        """How many wait for each topic."""
+        """Returns how many timers wait for each topic."""
         schedule = self.s.schedule
         if schedule is None or schedule.timers is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "The timer message store is null")

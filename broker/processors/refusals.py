@@ -25,7 +25,8 @@ __all__ = ["always", "ended", "put_refusal"]
 
 
 async def ended(end: Awaitable[None]) -> None:
-    """What was popped of a deleted topic or group does not come back. Raises: Refused."""
+    """Waits for the end of what was popped of a deleted topic or group, so that it does not come
+    back. Raises: Refused."""
     try:
         await end
     except StoreError as failed:
@@ -37,8 +38,8 @@ async def ended(end: Awaitable[None]) -> None:
 
 
 def always(fields: Mapping[str, object], handler: Handler) -> Handler:
-    """The handler, with these fields in its refusals, too: clients read them whatever the code
-    is. They are what upstream's header of the answer has without being set."""
+    """Returns the handler with these fields in its refusals, too: clients read them whatever the
+    code is. They are what upstream's header of the answer has without being set."""
 
     async def later(command: Command, answer: Awaitable[Command | None]) -> Command | None:
         try:

@@ -62,7 +62,7 @@ class ReplyProcessor:
         return command.reply(code, remark, ext | {"msgId": "0", "queueId": 0, "queueOffset": 0})
 
     async def _push(self, peer: Peer, request: SendRequest) -> tuple[int, str | None]:
-        """Sends it on; the code and remark for the replier."""
+        """Sends a reply on, and returns code and remark for the replier."""
         properties, asked = request.properties(), request.asked
         client = properties.get("REPLY_TO_CLIENT")
         if not client:

@@ -60,9 +60,9 @@ class RetryProcessor:
         limit: int | None = None,
         unit: bool = False,
     ) -> int:
-        """The message at an offset of the log comes again to the group; below level 0, or after
-        `limit` tries (None: the group's), it goes to its dead letters. The end of the record that
-        this puts, 0 without one. Raises: Refused."""
+        """Puts the message at a log offset again for the group. Below level 0, or after `limit`
+        tries (None for the group's limit), it goes to the dead letters. Returns the end of the
+        record that this puts, or 0 without one. Raises: Refused."""
         group = self.s.groups.get(name)
         if group is None:
             raise Refused(
@@ -120,7 +120,7 @@ class RetryProcessor:
 
     @staticmethod
     def _said_of(message: Message, dead: bool) -> dict[str, str]:
-        """The properties that tell where it came from, kept over repeats."""
+        """Returns the properties that tell where it came from, which are kept over repeats."""
         properties = message.properties
         said = {"WAIT": "false"}
         if "RETRY_TOPIC" not in properties:

@@ -27,7 +27,7 @@ class SendProcessor:
 
     @property
     def _is_checked(self) -> bool:
-        """Access control has every request come up, and let this one through."""
+        """Returns whether access control, which has every request come up, has let this one in."""
         access = self.s.access
         return access is not None and access.is_on
 

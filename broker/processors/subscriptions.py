@@ -12,7 +12,8 @@ __all__ = ["check_expression", "check_syntax"]
 
 
 def check_expression(s: Services, kind: str, expression: str) -> None:
-    """Raises: Refused: SYSTEM_ERROR for a kind that is off, SUBSCRIPTION_PARSE_FAILED."""
+    """Checks the kind of an expression. Raises: Refused with SYSTEM_ERROR for a kind that is off,
+    with SUBSCRIPTION_PARSE_FAILED for a malformed expression."""
     if kind in ("", "TAG"):
         return
     if kind != "SQL92":
@@ -30,7 +31,7 @@ def check_expression(s: Services, kind: str, expression: str) -> None:
 
 
 def check_syntax(expression: str, *, whole: bool = False) -> None:
-    """Of an SQL92 filter. Raises: Refused with SUBSCRIPTION_PARSE_FAILED."""
+    """Checks the syntax of an SQL92 filter. Raises: Refused with SUBSCRIPTION_PARSE_FAILED."""
     try:
         check_work(compiled(expression, whole=whole))
     except StoreError as bad:

@@ -86,7 +86,7 @@ class TransactionProcessor:
             ) from failed
 
     def _check(self, command: Command, message: Message, group: str, offset: int) -> None:
-        """In upstream's order, then what upstream does not look at. Raises: Refused."""
+        """Checks in upstream's order, and then what upstream does not look at. Raises: Refused."""
         properties = message.properties
         if not command.flag_of("fromTransactionCheck"):
             self._refuse_late(message, properties)

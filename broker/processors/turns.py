@@ -15,8 +15,9 @@ __all__ = ["Turns", "reply_with"]
 
 @alone
 async def reply_with(command: Command, made: Callable[[], object]) -> Command:
-    """An answer whose JSON takes long to write. made: its value, called in a thread, so it must
-    look at nothing that the loop changes meanwhile; an empty list stands for no body."""
+    """Answers with JSON that takes long to write. `made` returns its value and is called in a
+    thread, so it must look at nothing that the loop changes meanwhile; an empty list stands for no
+    body."""
 
     def written() -> bytes:
         value = made()

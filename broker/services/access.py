@@ -34,10 +34,11 @@ _PACKAGE = "org.apache.rocketmq.auth."
 
 
 class Access:
-    """settings: of the broker. conf: the broker.conf, None: none was given. root: of the store.
+    """Access control of one broker, with the `settings` of the broker, the broker.conf `conf` (None
+    when none was given) and the store's folder `root`.
 
-    plain, policies: of the two that one which is on; neither, when access control is off.
-    """
+    `plain` or `policies` is the one of the two that is on; both are None when access control is
+    off."""
 
     def __init__(self, settings: Settings, conf: Path | None, root: Path) -> None:
         """Raises: BadArgument for settings that contradict each other."""
@@ -65,7 +66,8 @@ class Access:
         return self.plain is not None or self.policies is not None
 
     async def start(self) -> None:
-        """Raises: StoreError: nobody is let in by rules that cannot be read."""
+        """Reads the rules. Raises: StoreError when they cannot be read: nobody is let in by such
+        rules."""
         if self.plain is not None:
             await asyncio.to_thread(self.plain.load)
             self.plain.start()
@@ -111,14 +113,14 @@ class Access:
 
     @property
     def rules(self) -> PlainRules | PolicyRules:
-        """As they are now. Only when access control is on."""
+        """Returns the rules as they are now. It may be called only when access control is on."""
         source = self.plain if self.plain is not None else self.policies
         assert source is not None
         return source.rules
 
     def guard(self, ask_plain: Ask, ask_policies: Ask, grant: Grant) -> Guard:
-        """What stands before the handlers, given what requests need by either kind. grant: tells
-        the core what it may serve by itself."""
+        """Returns what stands before the handlers, given what requests need by either kind of
+        rules. `grant` tells the core what it may serve by itself."""
         ask = ask_plain if self.plain is not None else ask_policies
 
         def decide(command: Command, host: str) -> Verdict:
@@ -136,7 +138,8 @@ class Access:
         return Guard(decide, granted)
 
     def may_publish(self, user: str, host: str, topic: str) -> bool:
-        """Whether a user who has proven who it is may publish to a topic, by the rules of now."""
+        """Returns whether a user who has proved who it is may publish to a topic, by the present
+        rules."""
         asked = AccessRequest(RequestCode.SEND_MESSAGE_V2, (topic_need(topic, AccessAction.PUB),))
         rules = self.rules
         if isinstance(rules, PolicyRules):
@@ -146,7 +149,7 @@ class Access:
         return verdict.allowed
 
     def user_of(self, command: Command) -> str:
-        """Whose request it is, once it was let in; empty: nobody is named."""
+        """Returns the user of a request that was let in, or an empty text when it names nobody."""
         return command.ext.get(ACCESS_KEY, "")
 
     def _tell(self) -> None:
@@ -155,8 +158,8 @@ class Access:
 
 
 def conf_folder(settings: Settings, conf: Path | None, root: Path) -> Path:
-    """Where plain_acl.yml and acl/ are: conf below rocketmqHome or ROCKETMQ_HOME, else beside the
-    broker.conf, else beside the store."""
+    """Returns the folder with plain_acl.yml and acl/: conf below rocketmqHome or ROCKETMQ_HOME,
+    else beside the broker.conf, else beside the store."""
     home = settings["rocketmqHome"] or os.environ.get("ROCKETMQ_HOME")
     if home:
         return Path(home) / "conf"
@@ -164,7 +167,7 @@ def conf_folder(settings: Settings, conf: Path | None, root: Path) -> Path:
 
 
 def inner_credentials(settings: Settings) -> Credentials | None:
-    """What the broker signs its own requests with. Raises: BadArgument."""
+    """Returns what the broker signs its own requests with. Raises: BadArgument."""
     given = settings["innerClientAuthenticationCredentials"]
     if not given:
         return None
@@ -183,7 +186,8 @@ def _codes(settings: Settings, name: str, text: str | None) -> frozenset[int]:
 
 
 def _check_classes(settings: Settings) -> None:
-    """Upstream's classes may be named; others would have no effect. Raises: BadArgument."""
+    """Checks that only upstream's classes are named, since others would have no effect. Raises:
+    BadArgument."""
     one, two = "authentication", "authorization"
     known: list[tuple[str, str | None, str]] = [
         (f"{one}Provider", settings["authenticationProvider"], "provider.DefaultA#Provider"),

@@ -37,7 +37,8 @@ _LANGUAGES = (
 
 @dataclass(slots=True)
 class Channel:
-    """One connection of one client, as its last beat showed it. seen: monotonic seconds."""
+    """One connection of one client, as its last heartbeat showed it; `seen` is in monotonic
+    seconds."""
 
     peer: Peer
     client_id: str
@@ -49,12 +50,13 @@ class Channel:
 
     @property
     def heard(self) -> float:
-        """When it has beaten last, with what the core answered by itself: monotonic seconds."""
+        """Returns when it was heard last, in monotonic seconds; heartbeats that the core answered
+        by itself count."""
         return max(self.seen, self.peer.beaten)
 
     @property
     def heard_ms(self) -> int:
-        """The same by the clock: ms."""
+        """Returns the same by the wall clock, in ms."""
         return time.time_ns() // 1_000_000 - int((time.monotonic() - self.heard) * 1000)
 
     @property
@@ -66,7 +68,7 @@ class Channel:
         return _LANGUAGES[self.language] if 0 <= self.language < len(_LANGUAGES) else "OTHER"
 
     def as_connection(self) -> dict[str, object]:
-        """Connection of GET_CONSUMER_CONNECTION_LIST and its like."""
+        """Returns it as Connection of GET_CONSUMER_CONNECTION_LIST and its like."""
         return {
             "clientAddr": self.address,
             "clientId": self.client_id,
@@ -88,8 +90,8 @@ UNDIVIDED = "undivided"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A topic that a group takes, as the client sent it (docs/internals/wire.md#heartbeats).
-    version: subVersion, ms."""
+    """A topic that a group takes, as the client sent it (docs/internals/wire.md#heartbeats);
+    `version` is subVersion, in ms."""
 
     topic: str
     expression: str = "*"
@@ -104,7 +106,8 @@ class Subscription:
         return self.kind in ("TAG", "")
 
     def wanted(self) -> frozenset[str] | None:
-        """The tags, None for everything. From the expression, which is what the user wrote."""
+        """Returns the tags, or None for every message. They are read from the expression, which is
+        what the user wrote."""
         if self.class_filter:
             return None
         parts = (part.strip() for part in self.expression.split("||"))
@@ -113,12 +116,12 @@ class Subscription:
 
     @property
     def size(self) -> int:
-        """Bytes, roughly."""
+        """Returns how many bytes it takes, roughly."""
         tags = sum(60 + len(tag) for tag in self.tags)
         return SUBSCRIPTION + len(self.topic) + len(self.expression) + tags + 32 * len(self.codes)
 
     def as_json(self) -> dict[str, object]:
-        """SubscriptionData."""
+        """Returns it as SubscriptionData."""
         return {
             "classFilterMode": self.class_filter,
             "codeSet": list(self.codes),
@@ -144,8 +147,8 @@ class Beat:
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """A group that has somebody online. channels: by connection. fingerprint: of the last full beat
-    of the newer kind (HeartbeatV2)."""
+    """A group that has a member online. `channels` are by connection; `fingerprint` is that of the
+    last full heartbeat of the newer kind (HeartbeatV2)."""
 
     name: str
     consume_type: str = "CONSUME_PASSIVELY"
@@ -166,8 +169,8 @@ class ConsumerGroup:
 
 @dataclass(slots=True)
 class ConnectionGroups:
-    """What one connection has said of itself: its groups, each with its bytes, roughly; of all of
-    them together; and the client of its last beat."""
+    """What one connection has said of itself: its groups with the rough number of bytes of each and
+    of all together, and the client of its last heartbeat."""
 
     last: Channel
     producers: dict[str, int] = field(default_factory=dict)
@@ -176,7 +179,7 @@ class ConnectionGroups:
 
 
 class Clients:
-    """All of them. Tells the core which subscriptions its pulls may be served for."""
+    """All clients. It tells the core which subscriptions its pulls may be served for."""
 
     def __init__(self, groups: Groups, core: HotPath, *, expire_s: float = 120.0) -> None:
         self._groups = groups
@@ -208,8 +211,8 @@ class Clients:
     # ---- consumers ----
 
     def consumer_beat(self, channel: Channel, beat: Beat) -> bool:
-        """Registers a consumer; whether its group changed: a new member, or other topics. Raises:
-        Refused."""
+        """Registers a consumer and returns whether its group changed: by a new member, or by other
+        topics. Raises: Refused."""
         said = MEMBER + len(beat.group) + sum(each.size for each in beat.subscriptions)
         joined = self._of(channel)
         self._grow(channel.peer, joined, joined.consumers, beat.group, said)
@@ -232,7 +235,8 @@ class Clients:
         return changed
 
     def consumer_sign(self, channel: Channel, name: str) -> bool:
-        """A beat without subscriptions: whether the group is known, so that they still stand."""
+        """Handles a heartbeat without subscriptions and returns whether the group is known, so that
+        its subscriptions still stand."""
         group = self.consumers.get(name)
         if group is None or not group.subscriptions:
             return False
@@ -251,7 +255,8 @@ class Clients:
     def _grow(
         self, peer: Peer, joined: ConnectionGroups, groups: dict[str, int], name: str, size: int
     ) -> None:
-        """Where all together say too much, whoever says most goes. Raises: Refused."""
+        """Counts what a connection says more. When all together say too much, the connection that
+        says most is closed. Raises: Refused."""
         more = size - groups.get(name, 0)
         if more or name not in groups:
             self.changes += 1
@@ -300,7 +305,8 @@ class Clients:
         return changed
 
     def may_read(self, group: ConsumerGroup, topic: str) -> bool:
-        """Whether pulls of this group need no more questions than its subscription answers."""
+        """Returns whether the subscription of this group answers all that has to be asked about its
+        pulls."""
         config = self._groups.find(group.name)
         return (
             config is not None
@@ -310,7 +316,8 @@ class Clients:
         )
 
     def _publish(self, group: ConsumerGroup, sub: Subscription) -> None:
-        """A filter that is off, or wrong, stays with Python, which says so at each pull."""
+        """Publishes a subscription. One whose filter is off or malformed stays with Python, which
+        says so at each pull."""
         with contextlib.suppress(StoreError):
             if self.may_read(group, sub.topic) and (sub.is_tag or self.filters()):
                 self._core.publish_subscription(
@@ -329,7 +336,7 @@ class Clients:
             self._publish(found, sub)
 
     def republish(self, name: str) -> None:
-        """After a change of the group's rights: its pulls are to ask again."""
+        """Makes the pulls of a group ask again, after its rights have changed."""
         self._core.withdraw_subscription(name)
         group = self.consumers.get(name)
         if group is not None:
@@ -353,8 +360,8 @@ class Clients:
             asyncio.get_running_loop().call_soon(self._notify_more)
 
     def _notify_more(self) -> None:
-        """Others have their turn between two hundreds of members; a group that changes again
-        before it was begun is notified once."""
+        """Notifies the other members. Other work has its turn after every two hundred members, and
+        a group that changes again before it was begun is notified once."""
         if self._left is None:
             name = next(iter(self._changed))
             del self._changed[name]
@@ -381,15 +388,16 @@ class Clients:
     # ---- beats that change nothing ----
 
     def settle(self, peer: Peer, groups: Iterable[str], opaque: int, says_changed: bool) -> None:
-        """The beat with this number has changed nothing: the core answers its repeats, with
-        `says_changed`, until something changes that it rests on. groups: of its consumers."""
+        """Lets the core answer repeats of a heartbeat that has changed nothing, with
+        `says_changed`, until something changes that the answer rests on. `groups` are those of its
+        consumers."""
         for name in groups:
             self.consumers[name].settled.add(peer)
         peer.keep_beat(opaque, says_changed)
 
     def signed(self, name: str, fingerprint: int) -> bool:
-        """A beat of the newer kind told what the group subscribes to: whether by another
-        fingerprint than before."""
+        """Keeps what a heartbeat of the newer kind says the group subscribes to, and returns
+        whether its fingerprint is another one than before."""
         group = self.consumers.get(name)
         if group is None:
             return True
@@ -400,11 +408,12 @@ class Clients:
         return True
 
     def unsettled(self) -> None:
-        """The beat under way rests on what may come to be without a beat."""
+        """Notes that the heartbeat under way rests on what may come to be without a heartbeat."""
         self.changes += 1
 
     def _unsettle(self, group: ConsumerGroup) -> None:
-        """The next beats of its members may change something, though they say nothing new."""
+        """Makes the next heartbeats of its members come up, since they may change something though
+        they say nothing new."""
         self.changes += 1
         while group.settled:
             group.settled.pop().forget_beat()
@@ -431,15 +440,15 @@ class Clients:
             del self._makers[channel.client_id]
 
     def producer_channel(self, client_id: str) -> Channel | None:
-        """The connection on which this client was heard last."""
+        """Returns the connection on which this client was heard last."""
         found = (c for c in self._makers.get(client_id, {}).values() if not c.peer.closed)
         return max(found, key=lambda channel: channel.heard, default=None)
 
     # ---- going ----
 
     def check_owner(self, channel: Channel) -> None:
-        """A client id is its first user's for as long as a connection has it: what is meant for
-        one client must not go to another one's. Raises: Refused."""
+        """Checks who uses a client id. It belongs to its first user for as long as a connection has
+        it, since what is meant for one client must not go to another one's. Raises: Refused."""
         owner = self._owners.get(channel.client_id)
         if owner is not None and owner[0] != channel.user and owner[1] - {channel.peer}:
             raise Refused(
@@ -464,7 +473,8 @@ class Clients:
                 del self._owners[client_id]
 
     def leave(self, peer: Peer, client_id: str, producer: str | None, consumer: str | None) -> None:
-        """UNREGISTER_CLIENT: out of these two groups, by whichever connection it is known."""
+        """Serves UNREGISTER_CLIENT: takes the client out of these two groups, by whichever
+        connection it is known."""
         if producer:
             channels = self.producers.get(producer, {})
             for each in self._of_client(channels, peer, client_id):
@@ -482,8 +492,8 @@ class Clients:
         return [peer] if known is not None and known.client_id == client_id else []
 
     def departed(self, peer: Peer) -> None:
-        """The connection is closed: out of every group. Of very many, out of some in each turn of
-        the event loop."""
+        """Takes a closed connection out of all its groups; when these are very many, out of some in
+        each turn of the event loop."""
         self._forget(peer)
         joined = self._joined.pop(peer, None)
         if joined is None:

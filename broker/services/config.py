@@ -23,18 +23,18 @@ __all__ = ["Config", "served"]
 
 
 def served(settings: Settings) -> Settings:
-    """The settings as they are true of this broker, where upstream's defaults are not.
+    """Returns the settings as they are true of this broker, where upstream's defaults are not.
 
-    Raises: BadArgument for a setting that asks for what this broker cannot do.
-    """
+    Raises: BadArgument for a setting that asks for what this broker cannot do."""
     refuse_unserved(settings)
     untrue = {name: TABLE[name].only for name in NOT_SERVED if settings[name] != TABLE[name].only}
     return settings.replaced(**untrue) if untrue else settings
 
 
 class Config:
-    """Like Settings, ``config["name"]``, but of this moment. changed: told the names of settings
-    that got another value. file: the broker.conf that was given, None: none was."""
+    """The settings at this moment, used like Settings: ``config["name"]``. `changed` is called
+    with the names of settings that got another value; `file` is the broker.conf that was given,
+    or None."""
 
     def __init__(self, settings: Settings, file: Path | None = None) -> None:
         self.current = settings
@@ -51,7 +51,8 @@ class Config:
         return self.current.store_host
 
     async def update_and_keep(self, changes: Mapping[str, str]) -> None:
-        """The same, written into the file first, if there is one. Raises: StoreError as well."""
+        """Updates the settings, and writes them into the file first if there is one. Raises:
+        StoreError as well."""
         async with self._writing:
             self._checked(changes)
             if self.file is not None:
@@ -59,11 +60,10 @@ class Config:
             self.update(changes)
 
     def update(self, changes: Mapping[str, str]) -> None:
-        """All of them, or none; until the broker stops.
+        """Updates all of these settings or none, until the broker stops.
 
         Raises: BadArgument for an unknown name or invalid value, and for settings that only a start
-        takes over.
-        """
+        takes over."""
         made, names = self._checked(changes)
         if not names:
             return
@@ -81,8 +81,8 @@ class Config:
         return made, names
 
     def as_text(self) -> str:
-        """``name=value`` lines of every setting that has a value, as GET_BROKER_CONFIG has them,
-        but for secrets."""
+        """Returns ``name=value`` lines of every setting that has a value, as GET_BROKER_CONFIG has
+        them, without secrets."""
         lines = []
         for name, value in sorted(self.current.as_dict().items()):
             if value is not None and name not in SECRETS:

@@ -30,7 +30,8 @@ __all__ = ["Services"]
 
 @dataclass(slots=True)
 class Services:
-    """address: ``host:port`` that clients reach this broker at. started_ms: when it was ready."""
+    """What the handlers share. `address` is the ``host:port`` at which clients reach this broker;
+    `started_ms` says when it was ready."""
 
     store: Store
     settings: Config
@@ -65,5 +66,5 @@ class Services:
 
     @property
     def host(self) -> str:
-        """brokerIP1, as upstream names the broker in its remarks."""
+        """Returns brokerIP1, as upstream names the broker in its remarks."""
         return str(self.settings["brokerIP1"])

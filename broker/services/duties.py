@@ -26,21 +26,22 @@ Work = Callable[[], object]
 
 
 class BrokerRole(enum.Enum):
-    """Of a broker among those of its name."""
+    """The role of a broker among those of its name."""
 
     MASTER = "master"
     SLAVE = "slave"
 
 
 def _nothing() -> None:
-    """What a duty of jobs alone begins and ends with."""
+    """Does nothing: a duty that has only jobs begins and ends with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeriodicJob:
-    """What a duty does again and again. A coroutine of `work` does not begin again before it has
-    ended. pause_s: from one time to the next, at least a second. changed: whether there is anything
-    to do; an idle broker begins no task a second for nothing."""
+    """Work that a duty repeats. When `work` is a coroutine, it does not begin again before it
+    has ended. `pause_s` is the time from one run to the next, at least a second. `changed`
+    returns whether there is anything to do; so an idle broker does not begin a task a second for
+    nothing."""
 
     what: str
     work: Work
@@ -49,7 +50,7 @@ class PeriodicJob:
 
 
 class _Running:
-    """A job of a duty that is on. A failure is logged, and the job runs when it is due again."""
+    """A job of a duty that is on. A failure is logged, and the job runs again when it is due."""
 
     __slots__ = ("due_s", "job", "task")
 
@@ -83,8 +84,9 @@ class _Running:
 
 
 class Duty:
-    """begin, end: what starting and stopping it does beside its jobs; they may be coroutines. What
-    was begun twice in a row, or ended without a beginning, is left as it is."""
+    """Something that a broker does beside serving requests. `begin` and `end` are what starting and
+    stopping it does beside its jobs, and may be coroutines. Starting it twice, or stopping it when
+    it is off, does nothing."""
 
     __slots__ = ("_begin", "_end", "_jobs", "_running", "is_on", "name", "role")
 
@@ -96,14 +98,14 @@ class Duty:
         begin: Work = _nothing,
         end: Work = _nothing,
     ) -> None:
-        """role: whose duty it is, None: every broker's."""
+        """`role` is the role whose duty it is; None means every broker's."""
         self.name, self.role = name, role
         self._jobs, self._begin, self._end = jobs, begin, end
         self._running: list[_Running] = []
         self.is_on = False
 
     async def start(self) -> None:
-        """Raises: whatever `begin` raises; then the duty is not on."""
+        """Starts the duty. Raises: whatever `begin` raises; then the duty is not on."""
         if self.is_on:
             return
         self.is_on = True
@@ -115,7 +117,8 @@ class Duty:
         self._running = [_Running(job) for job in self._jobs]
 
     async def stop(self) -> None:
-        """Once this returns nothing of the duty goes on. Raises: whatever `end` raises."""
+        """Stops the duty; when this returns, nothing of it goes on. Raises: whatever `end`
+        raises."""
         if not self.is_on:
             return
         self.is_on = False
@@ -137,10 +140,11 @@ async def _done(result: object) -> None:
 
 
 class Duties:
-    """The duties of one broker, and the one timer of their jobs. On the broker's loop."""
+    """The duties of one broker, and the one timer of their jobs. They live on the broker's loop."""
 
     def __init__(self, table: Iterable[Duty], role: BrokerRole = BrokerRole.MASTER) -> None:
-        """table: in the order of their starts, which is the opposite of that of their stops."""
+        """`table` has the duties in the order in which they start; they stop in the opposite
+        order."""
         self._table = {duty.name: duty for duty in table}
         self.role = role
         #: Told of each change of role, between the last stop and the first start.
@@ -153,7 +157,7 @@ class Duties:
 
     @property
     def names(self) -> list[str]:
-        """In the order of the table."""
+        """Returns the names in the order of the table."""
         return list(self._table)
 
     async def start(self) -> None:
@@ -163,7 +167,7 @@ class Duties:
             self._arm()
 
     async def stop(self) -> None:
-        """Stops all of them, whatever one of them raises. Raises: the last of that."""
+        """Stops all duties, whatever one of them raises. Raises: the last exception of theirs."""
         async with self._changing:
             if self._timer is not None:
                 self._timer.cancel()

@@ -14,8 +14,8 @@ __all__ = ["duties_of"]
 
 
 def duties_of(s: Services) -> list[Duty]:
-    """In the order of their starts: clients find the broker by the first. Needs the schedule, the
-    transactions and POP."""
+    """Returns the duties in the order of their starts; clients find the broker by the first one.
+    The schedule, the transactions and POP must be there."""
     assert s.schedule is not None and s.transactions is not None and s.pop is not None
     return [
         Duty(
@@ -99,5 +99,5 @@ def _every(seconds: float) -> Callable[[], float]:
 
 
 def _of(s: Services, setting: str) -> Callable[[], float]:
-    """As a setting in ms says, which may change."""
+    """Returns the seconds that a setting in ms says, which may change."""
     return lambda: float(s.settings[setting]) / 1000

@@ -22,7 +22,8 @@ _READ = 1
 
 
 class Groups:
-    """The table of groups. changed: told the name of each that was altered or deleted."""
+    """The table of groups. `changed` is called with the name of each group that was altered or
+    deleted."""
 
     def __init__(self, settings: Config, metadata: Metadata) -> None:
         self._settings = settings
@@ -44,7 +45,7 @@ class Groups:
         await self._rows.settled()
 
     def write_now(self) -> None:
-        """At the very end, when nothing else runs. Raises: StoreError."""
+        """Writes at the very end, when nothing else runs. Raises: StoreError."""
         self._rows.write_now()
 
     # ---- asking ----
@@ -60,7 +61,8 @@ class Groups:
         return self._rows.version
 
     def find(self, name: str) -> SubscriptionGroup | None:
-        """The group, made when missing and autoCreateSubscriptionGroup says so."""
+        """Returns the group; it is made when it is missing and autoCreateSubscriptionGroup allows
+        it."""
         found = self.get(name)
         if found is not None or not self._settings["autoCreateSubscriptionGroup"]:
             return found
@@ -71,7 +73,7 @@ class Groups:
         return made
 
     def found(self, name: str) -> SubscriptionGroup:
-        """Raises: Refused with SUBSCRIPTION_GROUP_NOT_EXIST."""
+        """Returns the group. Raises: Refused with SUBSCRIPTION_GROUP_NOT_EXIST."""
         group = self.find(name)
         if group is None:
             raise Refused(
@@ -84,7 +86,8 @@ class Groups:
     # ---- tools ----
 
     def update(self, group: SubscriptionGroup) -> None:
-        """Makes or replaces one; members of its file that we do not know stay. Raises: Refused."""
+        """Makes or replaces a group; members of its file that we do not know stay. Raises:
+        Refused."""
         old = self.get(group.name)
         try:
             self._rows.put(replace(group, extra=old.extra if old is not None else {}))
@@ -93,18 +96,18 @@ class Groups:
         self.changed(group.name)
 
     def delete(self, name: str) -> bool:
-        """Whether there was one."""
+        """Deletes a group and returns whether there was one."""
         gone = self._rows.delete(name)
         self.forbidden.pop(name, None)
         self.changed(name)
         return gone
 
     def is_forbidden(self, group: str, topic: str) -> bool:
-        """Whether a tool has forbidden the group to read this topic."""
+        """Returns whether a tool has forbidden the group to read this topic."""
         return bool(self.forbidden.get(group, {}).get(topic, 0) & _READ)
 
     def forbid(self, group: str, topic: str, forbidden: bool) -> None:
-        """Code 353; keep_forbidden() brings it to the disk."""
+        """Serves code 353; keep_forbidden() brings the change to the disk."""
         topics = self.forbidden.setdefault(group, {})
         topics[topic] = topics.get(topic, 0) & ~_READ | (_READ if forbidden else 0)
         if not topics[topic]:

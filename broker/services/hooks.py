@@ -33,7 +33,8 @@ class AbortProcessException(Refused):
 
 @dataclass(slots=True)
 class SendContext:
-    """A send. The answer's fields are filled in for after(); times in ms."""
+    """What hooks are shown of a send. The fields of the answer are filled in for after(); times are
+    in ms."""
 
     producer_group: str
     topic: str
@@ -52,12 +53,11 @@ class SendContext:
 
 @dataclass(slots=True)
 class ConsumeContext:
-    """A pull, or a message that a consumer sends back.
+    """What hooks are shown of a pull, or of a message that a consumer sends back.
 
-    For after(): count and size are of the messages that it got. status: upstream's name of what
-    came of it, RCV_SUCCESS or RCV_EPOLLS (nothing was there) of a pull, SEND_BACK or
-    SEND_BACK_TO_DLQ.
-    """
+    For after(), `count` and `size` are those of the messages that it got. `status` is upstream's
+    name of the outcome: RCV_SUCCESS or RCV_EPOLLS (nothing was there) of a pull, SEND_BACK or
+    SEND_BACK_TO_DLQ."""
 
     consumer_group: str
     topic: str
@@ -98,7 +98,7 @@ _Of = TypeVar("_Of")
 
 
 class Hooks(Generic[_Of]):
-    """Hooks of one kind. Only AbortProcessException of before() changes an answer."""
+    """The hooks of one kind. Only an AbortProcessException of before() changes an answer."""
 
     def __init__(self) -> None:
         self._hooks: list[_Hook[_Of]] = []
@@ -132,7 +132,7 @@ class Hooks(Generic[_Of]):
 
 
 def message_type(properties: dict[str, str]) -> str:
-    """How upstream classes a message, for hooks and accounting."""
+    """Returns how upstream classes a message, for hooks and accounting."""
     if properties.get("TRAN_MSG") == "true":
         return "Trans_Msg_Half"
     if any(name in properties for name in ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC")):

@@ -29,12 +29,14 @@ class HotPath(Protocol):
         hot: bool,
         once: bool = False,
     ) -> None:
-        """hot: False when its sends must come up to Python. once: repeats are not stored."""
+        """Publishes a topic. `hot` is False when its sends must come up to Python; `once` means
+        that repeats are not stored."""
 
     def withdraw_topic(self, name: str) -> None: ...
 
     def must_wait(self, position: int) -> bool:
-        """Whether an answer must wait that rests on records up to there; 0: on none."""
+        """Returns whether an answer that rests on records up to there must wait; 0 stands for no
+        record."""
 
     async def safe(self, position: int) -> PutStatus:
         """Waits until the log is safe up to there, or for syncFlushTimeout. Raises: StoreError."""
@@ -51,9 +53,10 @@ class HotPath(Protocol):
         own_sql: bool = False,
         shared: bool = True,
     ) -> None:
-        """tags: None takes everything. sql: an expression instead. own: pulls that carry their own
-        subscription of tags are served. own_sql: and those of type SQL92. shared: pulls that carry
-        none are served by this one. Raises: StoreError for a malformed expression."""
+        """Publishes a subscription. `tags` None takes every message, and `sql` is an expression
+        instead. `own` lets pulls that carry their own subscription of tags be served, `own_sql`
+        those of type SQL92, and `shared` serves pulls that carry none by this subscription. Raises:
+        StoreError for a malformed expression."""
 
     def withdraw_subscription(self, group: str, topic: str | None = None) -> None: ...
 
@@ -70,7 +73,7 @@ class HotPath(Protocol):
     def consumed(
         self, group: str | None = None, topic: str | None = None
     ) -> Iterable[tuple[str, str]]:
-        """Each group with each topic that it has offsets of."""
+        """Returns each group with each topic of which it has offsets."""
 
     def take_changed_offsets(self) -> Sequence[OffsetRow]: ...
 
@@ -80,17 +83,19 @@ class HotPath(Protocol):
         """Sends the next pull to `target`; commits are ignored until then."""
 
     def watch_queue(self, topic: str, queue: int, offset: int) -> bool:
-        """Whether the queue reaches beyond `offset`; if not, on_news is called once it does."""
+        """Returns whether the queue reaches beyond `offset`; if not, on_news is called once it
+        does."""
 
     def statistics(self) -> Iterable[tuple[str, str | None, int, int]]:
-        """Topic, group, messages, bytes since the start; group None: puts of the topic."""
+        """Returns topic, group, messages and bytes since the start; with group None they are puts
+        of the topic."""
 
     def sample(self) -> Sample:
-        """All of them at once."""
+        """Returns all counters at once."""
 
     def counter(self, topic: str, group: str | None) -> tuple[int, int, int, int]:
-        """Its place in samples (-1 for none yet), the number of the first sample that has it there,
-        and its messages and bytes now."""
+        """Returns its place in samples (-1 for none yet), the number of the first sample that has
+        it there, and its messages and bytes now."""
 
     def totals(self) -> Totals: ...
 
@@ -102,15 +107,15 @@ class HotPath(Protocol):
         """Puts a message of the log once more. Raises: what putting raises."""
 
     def hand_on_sends(self) -> None:
-        """From now on Python decides every send."""
+        """Makes Python decide every send from now on."""
 
     def notify_all(self) -> None:
         """Answers every held pull."""
 
     @property
     def first_frames_refused(self) -> int:
-        """Frames that were too large for a connection that is not known yet."""
+        """Returns how many frames were too large for a connection that is not known yet."""
 
     @property
     def last_pull(self) -> PullOutcome | None:
-        """What became of the pull that was given back last; None: it waits."""
+        """Returns what became of the pull that was given back last, or None when it waits."""

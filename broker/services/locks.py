@@ -21,14 +21,14 @@ class _Lock:
 
 
 class Locks:
-    """Locks by group and queue; after a restart all are free."""
+    """Locks by group and queue; after a restart all queues are unlocked."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
 
     def lock(self, group: str, client: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Takes or renews what it can; the queues that this client holds now."""
+        """Takes or renews what it can, and returns the queues that this client holds now."""
         now, held = self._clock(), []
         table = self._groups.setdefault(group, {})
         for queue in queues:
@@ -46,12 +46,12 @@ class Locks:
                 del table[queue]
 
     def is_orderly(self, group: str) -> bool:
-        """Whether somebody of the group holds an unexpired lock."""
+        """Returns whether a member of the group holds an unexpired lock."""
         now = self._clock()
         return any(now - each.renewed <= LIFE_S for each in self._groups.get(group, {}).values())
 
     def scan(self) -> None:
-        """Forgets locks that nobody has renewed, so that the table does not grow for ever."""
+        """Forgets locks that nobody has renewed, so that the table does not grow forever."""
         now = self._clock()
         for group, table in list(self._groups.items()):
             for queue in [q for q, lock in table.items() if now - lock.renewed > LIFE_S]:

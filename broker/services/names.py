@@ -68,7 +68,7 @@ _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def is_legal(name: str) -> bool:
-    """Whether it has upstream's letters only."""
+    """Returns whether a name has upstream's letters only."""
     return _LEGAL.fullmatch(name) is not None
 
 
@@ -77,18 +77,18 @@ def is_system_topic(name: str) -> bool:
 
 
 def check_topic(name: str) -> None:
-    """Raises: Refused with INVALID_PARAMETER, as 5.x answers."""
+    """Checks the name of a topic. Raises: Refused with INVALID_PARAMETER, as 5.x answers."""
     _check("topic", name, TOPIC_MAX)
 
 
 def check_group(name: str) -> None:
-    """Raises: Refused with INVALID_PARAMETER."""
+    """Checks the name of a group. Raises: Refused with INVALID_PARAMETER."""
     _check("group", name, GROUP_MAX)
 
 
 def check_offsets_may_change(group: str) -> None:
-    """Raises: Refused with NO_PERMISSION for a group of the broker's own (upstream's
-    MixAll.isSysConsumerGroup): its offsets say how far the broker itself has come."""
+    """Protects the offsets of the broker's own groups (upstream's MixAll.isSysConsumerGroup), which
+    say how far the broker itself has come. Raises: Refused with NO_PERMISSION."""
     if group.startswith(SYSTEM_GROUP_PREFIX):
         raise Refused(
             ResponseCode.NO_PERMISSION,

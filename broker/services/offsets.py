@@ -22,13 +22,13 @@ _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def hot_bytes(ratio: int) -> int:
-    """So long is the hot part of the log, which ends with it. ratio: what
-    accessMessageInMemoryMaxRatio says."""
+    """Returns how long the hot part of the log is, which ends with the log. `ratio` is the value of
+    accessMessageInMemoryMaxRatio."""
     return _MEMORY * ratio // 100
 
 
 def is_young(store: Store, topic: str, queue: int) -> bool:
-    """Whether a queue still has its first message, and that lies in the hot part of the log
+    """Returns whether a queue still has its first message and that lies in the hot part of the log
     (docs/internals/wire.md#first-offset)."""
     low, high = store.range(topic, queue)
     if low > 0 or high <= 0:
@@ -42,7 +42,7 @@ def is_young(store: Store, topic: str, queue: int) -> bool:
 
 
 class ConsumerOffsets:
-    """The next offset of each (group, topic, queue)."""
+    """The next offset of each group, topic and queue."""
 
     def __init__(self, store: Store, core: HotPath) -> None:
         self._store = store
@@ -66,7 +66,8 @@ class ConsumerOffsets:
         return self._core.offset(group, topic, queue)
 
     def pulled(self, group: str, topic: str, queue: int) -> int | None:
-        """Where the group's last pull ended; the committed offset at least."""
+        """Returns where the group's last pull ended, or the committed offset when that is
+        higher."""
         return self._core.pulled_offset(group, topic, queue)
 
     def all(self, group: str | None = None, topic: str | None = None) -> Sequence[OffsetRow]:
@@ -76,7 +77,7 @@ class ConsumerOffsets:
         return {topic for _, topic in self._core.consumed(group=group)}
 
     def topics_by_group(self) -> dict[str, set[str]]:
-        """Of every group, in one pass."""
+        """Returns the topics of every group, in one pass."""
         found: dict[str, set[str]] = {}
         for group, topic in self._core.consumed():
             found.setdefault(group, set()).add(topic)
@@ -86,19 +87,21 @@ class ConsumerOffsets:
         return {group for group, _ in self._core.consumed(topic=topic)}
 
     def commit(self, group: str, topic: str, queue: int, offset: int) -> None:
-        """Also backwards, as clients may; ignored while a reset is pending."""
+        """Commits an offset, which may go backwards, as clients may do; it is ignored while a reset
+        is pending."""
         self._core.commit_offset(group, topic, queue, offset)
 
     def reset(self, group: str, topic: str, queue: int, target: int) -> None:
-        """Now, and for the consumer with its next pull."""
+        """Resets an offset now, and for the consumer with its next pull."""
         self._core.commit_offset(group, topic, queue, target)
         self._core.reset_offset(group, topic, queue, target)
         if self.on_reset is not None:
             self.on_reset(group, topic, queue)
 
     async def delete(self, group: str | None = None, topic: str | None = None) -> None:
-        """Of a group, of a topic, or of both together. Records of before move no offset that comes
-        after it, even if the same name is used again. Raises: StoreError."""
+        """Deletes the offsets of a group, of a topic, or of both together. Records from before do
+        not move an offset that comes after it, even if the same name is used again. Raises:
+        StoreError."""
         async with self._writing:  # what is written meanwhile would stay
             mark, end = self._take()
             self._core.delete_offsets(group, topic)
@@ -111,8 +114,8 @@ class ConsumerOffsets:
     # ---- to the disk ----
 
     def _take(self) -> tuple[int, int]:
-        """Takes what has changed. Returned: the end of the log before and after it. Others put
-        records and move offsets meanwhile: all records up to the first are in the offsets, and
+        """Takes what has changed, and returns the end of the log before and after it. Others put
+        records and move offsets meanwhile: all records up to the first end are in the offsets, and
         what the offsets rest on lies before the second."""
         mark = self._log_end()
         for group, topic, queue, offset in self._core.take_changed_offsets():
@@ -120,7 +123,7 @@ class ConsumerOffsets:
         return mark, self._log_end()
 
     async def persist(self) -> None:
-        """Brings what changed to the disk; what could not be stays for the next time."""
+        """Brings what changed to the disk; what could not be written stays for the next time."""
         async with self._writing:
             mark, end = self._take()
             if self._unsaved:
@@ -135,7 +138,7 @@ class ConsumerOffsets:
             raise
 
     def persist_now(self) -> None:
-        """The same at the very end, when nothing else runs."""
+        """Writes what changed at the very end, when nothing else runs."""
         mark, end = self._take()
         rows, self._unsaved = self._unsaved, {}
         if rows:
@@ -145,9 +148,9 @@ class ConsumerOffsets:
         return self._store.info().log_max
 
     def _write(self, rows: Iterable[tuple[tuple[str, str, int], int]], mark: int, end: int) -> None:
-        """mark, end: as _take returns them. What they rest on is on the disk before they are:
-        a message that was sent back, popped or brought back is not passed over after a power
-        failure because its copy is gone and the offset is not."""
+        """Writes offsets; `mark` and `end` are what _take returned. What the offsets rest on is on
+        the disk before they are: so a message that was sent back, popped or revived is not passed
+        over after a power failure because its copy is gone and the offset is not."""
         if self._store.info().log_flushed < end:
             self._store.flush()
         with self._metadata.batch():

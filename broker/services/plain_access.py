@@ -32,7 +32,8 @@ _Seen = tuple[tuple[str, int, int, int], ...]
 
 
 class PlainAccess:
-    """conf: the folder with plain_acl.yml and acl/. changed: called on the loop after a swap."""
+    """The plain list, from the files of the folder `conf` (plain_acl.yml and acl/). `changed` is
+    called on the loop after the rules were replaced."""
 
     def __init__(self, conf: Path, changed: Callable[[], None]) -> None:
         self.conf = conf
@@ -50,8 +51,8 @@ class PlainAccess:
         return self.conf / _MAIN
 
     def load(self) -> None:
-        """The first time. Raises: BadArgument: a broker does not start with rules that nobody can
-        read."""
+        """Reads the files for the first time. Raises: BadArgument, since a broker does not start
+        with rules that nobody can read."""
         self._seen = self._look()
         if not any(path == str(self.main) for path, *_ in self._seen):
             raise BadArgument(
@@ -74,7 +75,7 @@ class PlainAccess:
     # ---- files ----
 
     def _look(self) -> _Seen:
-        """The folder's files first, the main file last. Raises: BadArgument."""
+        """Reads the files of the folder first and the main file last. Raises: BadArgument."""
         folder = self.conf / _FOLDER
         paths = sorted(path for path in folder.rglob("*") if path.suffix in (".yml", ".yaml"))
         found = []
@@ -128,7 +129,7 @@ class PlainAccess:
     # ---- admin requests ----
 
     def file_of(self, key: str) -> PlainFile | None:
-        """The file whose definition of an account holds."""
+        """Returns the file whose definition of an account holds."""
         for file in self.files:
             if any(account.key == key for account in file.accounts):
                 return file
@@ -146,7 +147,7 @@ class PlainAccess:
             await self._write(self._file_with(account))
 
     def check(self, account: Account) -> None:
-        """Whether put() would take it. Raises: BadArgument."""
+        """Returns whether put() would accept the account. Raises: BadArgument."""
         file = self._file_with(account)
         plain_file.parse(file.path, plain_file.written(file))
 
@@ -158,7 +159,7 @@ class PlainAccess:
         return replace(file, accounts=tuple(known.values()))
 
     async def remove(self, key: str) -> bool:
-        """Whether there was such an account. Raises: StoreError."""
+        """Removes an account and returns whether there was one. Raises: StoreError."""
         async with self._lock:
             file = self.file_of(key)
             if file is None:
@@ -168,8 +169,8 @@ class PlainAccess:
             return True
 
     async def set_white(self, patterns: Sequence[Pattern], path: Path | None) -> bool:
-        """The global white list of a file, by default the main one: whether there is that file.
-        Raises: StoreError."""
+        """Sets the global white list of a file, by default of the main one, and returns whether
+        there is that file. Raises: StoreError."""
         async with self._lock:
             file = self.file_at(path or self.main)
             if file is None:
@@ -195,12 +196,12 @@ class PlainAccess:
         self._changed()
 
     def versions(self) -> dict[str, Version]:
-        """By path."""
+        """Returns the version of each file by its path."""
         return {str(file.path): file.version for file in self.files}
 
 
 class _LoadedFiles:
-    """Files as they were read, and all that follows from them."""
+    """The files as they were read, and all that follows from them."""
 
     def __init__(self, files: Iterable[PlainFile]) -> None:
         self.files = tuple(files)
@@ -209,7 +210,7 @@ class _LoadedFiles:
 
 
 def _readable_by_all(files: Sequence[PlainFile]) -> list[str]:
-    """Lines about files that show their secrets to every user of the machine."""
+    """Returns lines about files that show their secrets to every user of the machine."""
     made = []
     for file in files:
         with contextlib.suppress(OSError):

@@ -44,7 +44,7 @@ NAME_MAX = 500
 
 
 class Rejected(Exception):
-    """An admin request that is refused: code and remark of the answer."""
+    """Raised for an admin request that is refused, with code and remark of the answer."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(remark)
@@ -52,12 +52,12 @@ class Rejected(Exception):
 
 
 class PolicyAccess:
-    """folder: of the environment, made if need be. changed: called on the loop after a swap.
-    file_mode: of folders that are made in the store (storeFileMode).
+    """Users and policies. `folder` is that of the database and is made if it is missing; `changed`
+    is called on the loop after the rules were replaced; `file_mode` is for folders that are made in
+    the store (storeFileMode).
 
     A change is on the disk before it is answered. Everything happens on the broker's loop; writing
-    goes to a thread, one change after the other.
-    """
+    is done in a thread, one change after the other."""
 
     def __init__(
         self, folder: Path, changed: Callable[[], None], file_mode: int = files.FILE_MODE
@@ -70,8 +70,8 @@ class PolicyAccess:
         self._lock = asyncio.Lock()
 
     def open(self, rules: PolicyRules, *, mend: bool = True) -> None:
-        """rules: what is on. mend: a damaged database goes aside and its copy counts; else it is an
-        error. Raises: StoreError."""
+        """Opens the database. `rules` is what is on. With `mend` a damaged database is moved aside
+        and its copy counts; otherwise it is an error. Raises: StoreError."""
         try:
             self._open(rules, mend)
         except BaseException:
@@ -137,7 +137,7 @@ class PolicyAccess:
             raise self._damaged(failed) from failed
 
     def _read_copy(self) -> tuple[AccessRows | None, str]:
-        """The copy, or None and what is wrong with it, if it is there."""
+        """Returns the copy, or None and what is wrong with it if it is there."""
         try:
             data = files.read_file(self.folder / COPY)
             return (None, "") if data is None else (AccessRows.from_file(data), "")
@@ -145,7 +145,8 @@ class PolicyAccess:
             return None, f"the copy of the users is damaged ({bad})"
 
     def _write_copy(self, rows: AccessRows) -> None:
-        """The database holds it all, so that a copy that cannot be written is no failure."""
+        """Writes the copy. The database holds everything, so a copy that cannot be written is no
+        failure."""
         path = self.folder / COPY
         try:
             files.write_whole(path, rows.to_file(), mode=0o600)
@@ -170,7 +171,8 @@ class PolicyAccess:
     # ---- changes: the disk first, then the rules ----
 
     def _write(self, users: Changes, acls: Changes, version: int | None = None) -> AccessRows:
-        """version: None counts on. Raises: RecordDamaged, StoreIOError."""
+        """Writes a change; `version` None means one more than the last. Raises: RecordDamaged,
+        StoreIOError."""
         assert self._tables is not None
         try:
             accessfiles.check_size(self.folder, self._size)
@@ -204,7 +206,8 @@ class PolicyAccess:
         self._take({}, {name: acl})
 
     def make_now(self, user: User) -> None:
-        """A user that is to be there at the start, unless it is. Raises: StoreIOError."""
+        """Makes a user that has to be there at the start, unless it exists. Raises:
+        StoreIOError."""
         if user.name in self.rules.users:
             return
         self._write({user.name: user.as_json(secret=True)}, {})
@@ -213,7 +216,8 @@ class PolicyAccess:
     # ---- admin requests ----
 
     async def create_user(self, name: str, body: Mapping[str, Any], by: User | None) -> None:
-        """by: the user who asks; None for an unknown one. Raises: Rejected, StoreError."""
+        """Creates a user; `by` is the user who asks, None for an unknown one. Raises: Rejected,
+        StoreError."""
         _check_name(name)
         async with self._lock:
             if name in self.rules.users:
@@ -235,7 +239,7 @@ class PolicyAccess:
             await self._put_user(user)
 
     async def delete_user(self, name: str, by: User | None) -> None:
-        """Its policies go with it. Raises: Rejected, StoreError."""
+        """Deletes a user and its policies. Raises: Rejected, StoreError."""
         _check_name(name)
         async with self._lock:
             old = self.rules.users.get(name)
@@ -245,7 +249,7 @@ class PolicyAccess:
             self._take({name: None}, {name: None})
 
     async def merge_acl(self, subject: str, body: Mapping[str, Any]) -> None:
-        """Adds entries, each in the place of the one with its resource. Raises: Rejected,
+        """Adds entries; each takes the place of the one with its resource. Raises: Rejected,
         StoreError."""
         name = _name_of(subject)
         async with self._lock:
@@ -264,7 +268,8 @@ class PolicyAccess:
             await self._put_acl(name, acl)
 
     async def delete_acl(self, subject: str, policy: str, resource: str) -> None:
-        """resource: empty for all of a policy. Raises: Rejected, StoreError."""
+        """Deletes entries of a policy; an empty `resource` stands for all of them. Raises:
+        Rejected, StoreError."""
         name = _name_of(subject)
         kind = (policy or "Custom").capitalize()
         if kind not in ("Custom", "Default"):
@@ -289,8 +294,8 @@ class PolicyAccess:
         return acl.as_json(name) if acl is not None else None
 
     def acls(self, subject: str, resource: str) -> list[dict[str, Any]]:
-        """Those whose subject holds `subject`, with the entries whose resource holds
-        `resource`."""
+        """Returns the policies whose subject contains `subject`, with the entries whose resource
+        contains `resource`."""
         made = []
         for name, acl in sorted(self.rules.acls.items()):
             if subject not in f"User:{name}":
@@ -305,8 +310,8 @@ class PolicyAccess:
     # ---- from the plain list of 4.x ----
 
     def migrate(self, plain: PlainRules) -> list[str]:
-        """Makes users of accounts that are no users yet; what was lost, for the log. Raises:
-        StoreError."""
+        """Makes users of the accounts that have none yet, and returns what was lost, for the log.
+        Raises: StoreError."""
         lost = [
             f"the global white list entry {each.text} is not taken over" for each in plain.white
         ]
@@ -338,7 +343,7 @@ class PolicyAccess:
 
 
 def _entry(kind: ResourceKind, name: str | None, bits: int) -> PolicyEntry:
-    """name: None for every name."""
+    """Returns an entry of a policy; `name` None stands for every name."""
     resource = Resource(kind, 2, name) if name is not None else Resource(kind, 0)
     if bits & DENY:
         return PolicyEntry(resource, (AccessAction.ALL,), False)
@@ -347,7 +352,7 @@ def _entry(kind: ResourceKind, name: str | None, bits: int) -> PolicyEntry:
 
 
 def _new_policies(given: object) -> list[tuple[str, list[PolicyEntry]]]:
-    """Those of a request that makes rules. Raises: Malformed."""
+    """Returns the policies of a request that makes rules. Raises: Malformed."""
     made = parse_policies(given)
     for _, entries in made:
         for entry in entries:
@@ -374,7 +379,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_super(user: User, old: User | None, by: User | None) -> None:
-    """A Super is made, changed and deleted by a Super alone."""
+    """Checks that only a Super makes, changes or deletes a Super. Raises: Rejected."""
     concerned = user.superuser or (old is not None and old.superuser)
     if concerned and (by is None or not by.superuser):
         # Of a new one 1, as in RocketMQ: nothing is there yet that could be forbidden.
@@ -391,7 +396,8 @@ def _name_of(subject: str) -> str:
 
 
 def user_of_setting(name: str, text: str, keys: tuple[str, str]) -> User:
-    """The Super that a setting names as JSON. Raises: BadArgument, which does not show it."""
+    """Returns the Super that a setting names as JSON. Raises: BadArgument, whose text does not show
+    it."""
     try:
         given = json.loads(text)
         user, password = given[keys[0]], given[keys[1]]

@@ -33,12 +33,13 @@ class PutTimes:
         return self._core.times().puts
 
     def sample(self, now_s: float) -> None:
-        """Called every now and then; each minute begins another one."""
+        """Takes a sample. It is called now and then; each minute begins another one."""
         if not self._marks or now_s - self._marks[-1][0] >= _MINUTE_S * 0.99:
             self._marks = [*self._marks[-1:], (now_s, self._now())]
 
     def _minute(self) -> Sequence[int]:
-        """Messages by place: of the last minute that is over, of this one if it is the first."""
+        """Returns messages by place: those of the last full minute, or of the present one if it is
+        the first."""
         if not self._marks:
             return self._now()
         last = self._marks[1][1] if len(self._marks) > 1 else self._now()
@@ -53,7 +54,7 @@ class PutTimes:
         return self._core.times().get_max_ms
 
     def distribution(self) -> str:
-        """``[<=0ms]:n [0~10ms]:n ``, with a blank after each as upstream has it."""
+        """Returns ``[<=0ms]:n [0~10ms]:n ``, with a blank after each as upstream has it."""
         counts, text, at = self._minute(), "", 0
         for name, end in _RANGES:
             text += f"[{name}]:{sum(counts[at:end])} "
@@ -61,7 +62,7 @@ class PutTimes:
         return text
 
     def within_ms(self, part: float) -> float:
-        """In how many milliseconds that part of the messages was put."""
+        """Returns in how many milliseconds that part of the messages was put."""
         counts = self._minute()
         wanted = sum(counts) * part
         for place, so_far in enumerate(itertools.accumulate(counts)):

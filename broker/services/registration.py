@@ -59,8 +59,8 @@ _ROUTE = Shape(
 
 @dataclass(slots=True)
 class _Server:
-    """due: monotonic time of the next full registration. pause: until the next try after a failure.
-    registered: whether it knows us by this connection."""
+    """A name server. `due` is the monotonic time of the next full registration, `pause` the time
+    until the next try after a failure, and `registered` whether it knows us by this connection."""
 
     address: str
     peer: Peer | None = None
@@ -71,8 +71,9 @@ class _Server:
 
 
 async def _beside(topics: int, work: Callable[[], _T]) -> _T:
-    """What it returns; in a thread, if it is about many topics. A few are told at once: a client
-    may ask for the route of the topic that its first send has made."""
+    """Returns what `work` returns; it runs in a thread if it is about many topics. A few are
+    registered at once, since a client may ask for the route of the topic that its first send has
+    made."""
     return work() if topics <= _AT_ONCE else await asyncio.to_thread(work)
 
 
@@ -81,7 +82,7 @@ def _known(text: str | None) -> list[str]:
 
 
 class Registration:
-    """Keeps every name server informed. address: ``host:port`` that clients must reach."""
+    """Keeps every name server informed. `address` is the ``host:port`` that clients must reach."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class Registration:
         dial: Dial,
         credentials: Credentials | None = None,
     ) -> None:
-        """credentials: what it asks is signed with them."""
+        """`credentials` are what its requests are signed with."""
         self._credentials = credentials
         self._settings = settings
         self._topics = topics
@@ -111,7 +112,7 @@ class Registration:
         return [each.address for each in self._servers]
 
     def use(self, addresses: Iterable[str]) -> None:
-        """The name servers from now on; those not named any more are let go."""
+        """Uses these name servers from now on, and leaves those that are not named any more."""
         wanted = list(dict.fromkeys(addresses))
         for server in [s for s in self._servers if s.address not in wanted]:
             self._servers.remove(server)
@@ -123,8 +124,8 @@ class Registration:
     # ---- what it does by itself ----
 
     async def start(self) -> None:
-        """The first registration, or that after a stop; a name server that is not there yet is
-        tried again later."""
+        """Registers for the first time, or again after a stop; a name server that is not there yet
+        is tried again later."""
         self._stopped = False
         await self._register_full(self._servers)
         soon = time.monotonic() + 10.0  # upstream's second one, for whoever missed the first
@@ -132,7 +133,7 @@ class Registration:
             server.due = min(server.due, soon)
 
     async def stop(self) -> None:
-        """Out of every route."""
+        """Takes the broker out of every route."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
@@ -151,7 +152,7 @@ class Registration:
             await server.peer.request(self._signed(command), _UNREGISTER_S)
 
     def tick(self) -> None:
-        """A job of the duty, every second."""
+        """Runs every second, as a job of the duty."""
         now = time.monotonic()
         for server in self._servers:
             if server.registered and (server.peer is None or server.peer.closed):
@@ -165,7 +166,7 @@ class Registration:
             self._beat()
 
     def _beat(self) -> None:
-        """BROKER_HEARTBEAT, for clusters whose members watch each other by it."""
+        """Sends BROKER_HEARTBEAT, for clusters whose members watch each other by it."""
         for server in self._servers:
             if server.registered and server.peer is not None:
                 beat = Command(RequestCode.BROKER_HEARTBEAT, self._identity())
@@ -174,7 +175,7 @@ class Registration:
     # ---- topics that changed ----
 
     def changed(self, configs: Sequence[TopicConfig]) -> None:
-        """Tells the name servers soon: of these topics, or of everything when one was deleted."""
+        """Notifies the name servers soon: of these topics, or of all when one was deleted."""
         for config in configs:
             self._pending[config.name] = config
         self._all = self._all or not configs
@@ -224,8 +225,8 @@ class Registration:
         }
 
     async def _table(self, configs: Sequence[TopicConfig], *, everything: bool) -> JsonText:
-        """topicConfigTable. Tens of thousands take long to write, and few of them change from one
-        registration to the next. everything: these are all that there are."""
+        """Returns topicConfigTable. Tens of thousands of topics take long to write, and few of them
+        change from one registration to the next. `everything` means that there are no others."""
         allowed = self._settings["brokerPermission"] & (READ | WRITE)
         known, made, pieces = self._written, {}, Pieces()
         for config in configs:
@@ -245,7 +246,7 @@ class Registration:
     async def _command(
         self, configs: Sequence[TopicConfig], *, everything: bool = False
     ) -> Command:
-        """REGISTER_BROKER with these topics."""
+        """Returns a REGISTER_BROKER request with these topics."""
         settings = self._settings
         no_version = version_to_json(DataVersion(0, 0, time.time_ns() // 1_000_000))
         wrapper = {
@@ -273,7 +274,8 @@ class Registration:
         await asyncio.gather(*(self._register_at(server) for server in servers))
 
     async def _register_at(self, server: _Server) -> None:
-        """Everything, unless the server says that nothing changed and forceRegister is off."""
+        """Registers everything, unless the server says that nothing changed and forceRegister is
+        off."""
         pause = min(max(self._settings["registerNameServerPeriod"], 10_000), 60_000) / 1000
         if server.registered and not self._settings["forceRegister"]:
             answer = await self._ask(server, self._version_query())
@@ -307,7 +309,8 @@ class Registration:
         await asyncio.gather(*(one(server) for server in servers))
 
     async def _ask(self, server: _Server, command: Command) -> Command | None:
-        """The answer; None without one or for an error, logged once until it succeeds again."""
+        """Returns the answer, or None without one or for an error, which is logged once until a
+        request succeeds again."""
         timeout = self._settings["registerBrokerTimeoutMills"] / 1000
         problem: object
         try:
@@ -330,7 +333,7 @@ class Registration:
         return None
 
     def _take_order_topics(self, body: Any) -> None:
-        """Which topics are ordered, as the cluster's configuration says."""
+        """Learns which topics are ordered from the cluster's configuration."""
         with contextlib.suppress(ValueError):
             table = _KV_TABLE.loads(body)["table"]
             if table is not None:
@@ -339,7 +342,8 @@ class Registration:
     # ---- what others register ----
 
     async def route(self, topic: str) -> dict[str, Any] | None:
-        """queueDatas and brokerDatas of a topic's route at a name server; None: nobody says."""
+        """Returns queueDatas and brokerDatas of a topic's route at a name server, or None when no
+        server answers."""
         for server in self._servers:
             if server.peer is None or server.peer.closed:
                 continue

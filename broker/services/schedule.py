@@ -47,8 +47,8 @@ _log = SafeLogger("broker.schedule")
 
 
 class _Source(ABC):
-    """Something that waits. on: it is delivered. handle: of its next turn. next_s, last_s: when its
-    next turn is and its last one was, on the loop's clock."""
+    """Something that waits. `on` says whether it is delivered, and `handle` is that of its next
+    turn. `next_s` and `last_s` are the times of its next and its last turn, on the loop's clock."""
 
     name = ""
 
@@ -61,13 +61,14 @@ class _Source(ABC):
 
     @abstractmethod
     def deliver(self, most: int, now_ms: int) -> tuple[int, float]:
-        """Delivers what is due, at most so many: how many, and in how many seconds to go on;
-        negative: when there is something. Raises: StoreError."""
+        """Delivers what is due, at most `most`, and returns how many those were and in how many
+        seconds to continue; a negative number waits until something comes. Raises: StoreError."""
 
 
 class _Level(_Source):
-    """number: from 1. offset: of the next message, in its queue. kept: as metadata has it. pending:
-    (offset, end of the log after its messages) of rounds that are not known to be on the disk."""
+    """A delay level. `number` counts from 1; `offset` is that of the next message in its queue, and
+    `kept` the offset in the metadata. `pending` has (offset, end of the log after its messages) of
+    rounds that are not known to be on the disk."""
 
     def __init__(self, schedule: Schedule, number: int, offset: int) -> None:
         super().__init__()
@@ -142,7 +143,7 @@ class _Timers(_Source):
         self.schedule.skipped += done.skipped
 
     def _tell(self, done: TimerRound, now_ms: int) -> None:
-        """Progress, while a stop is caught up with."""
+        """Logs the progress while it catches up after a stop."""
         behind_s = (now_ms - done.next_ms) / 1000 if done.next_ms >= 0 else 0.0
         if behind_s < _PROGRESS_S or time.monotonic() - self._told < _PROGRESS_S:
             return
@@ -153,12 +154,12 @@ class _Timers(_Source):
         )  # fmt: skip
 
     def mark(self) -> tuple[int, int, int]:
-        """Changes whenever there is something to save."""
+        """Returns a value that changes whenever there is something to save."""
         return self.metrics.delivered, self.metrics.skipped, self.metrics.offset
 
 
 class Schedule:
-    """All that waits in one store. Everything happens on the event loop's thread."""
+    """All that waits in one store. Everything happens on the thread of the event loop."""
 
     def __init__(
         self,
@@ -169,8 +170,9 @@ class Schedule:
         max_tps: int = 0,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
-        """timers: None: they are off. max_tps: most deliveries a second, of levels and timers
-        together, 0: any. now_ms: the clock of due times; tests set it."""
+        """`timers` None means that they are off. `max_tps` limits deliveries a second, of levels
+        and timers together; 0 sets no limit. `now_ms` is the clock of due times, which tests
+        set."""
         self.store = store
         self.core = core
         self._shift_ms = 0
@@ -187,7 +189,7 @@ class Schedule:
     # ---- starting and stopping ----
 
     def start_levels(self) -> None:
-        """Delivers what is due of the levels and waits for the rest. Needs a running loop."""
+        """Delivers what is due of the levels and waits for the rest. It needs a running loop."""
         self.core.on_levels = self._got_messages
         if not self._levels:
             kept = self.store.metadata.delay_offsets
@@ -197,8 +199,8 @@ class Schedule:
             self._begin(level)
 
     async def stop_levels(self) -> None:
-        """Delivers nothing more of them, and keeps the progress. A later start goes on from there.
-        Raises: FlushFailed, DiskFull."""
+        """Stops delivering from the levels, and keeps the progress; a later start continues from
+        there. Raises: FlushFailed, DiskFull."""
         for level in self._levels.values():
             self._end(level)
         if self._levels:
@@ -206,7 +208,7 @@ class Schedule:
             await self.persist_later()
 
     def start_timers(self) -> None:
-        """The same of the timers, unless they are off. Needs a running loop."""
+        """Does the same for the timers, unless they are off. It needs a running loop."""
         if self.timers is not None:
             self.core.on_timers = self._got_timers
             self._begin(self.timers)
@@ -228,7 +230,8 @@ class Schedule:
             source.handle.cancel()
 
     def hand_over(self) -> None:
-        """At the very end: Java's broker finds the timers, too. Raises: DiskFull, FlushFailed."""
+        """Writes, at the very end, what lets Java's broker find the timers, too. Raises: DiskFull,
+        FlushFailed."""
         timers, was_on = self.timers, self.core.on_timers is not None
         self.core.on_levels = self.core.on_timers = None
         if timers is None or not was_on:
@@ -245,23 +248,23 @@ class Schedule:
         return time.time_ns() // 1_000_000 + self._shift_ms
 
     def shift_clock(self, ms: int) -> None:
-        """For tests: sets the clock that far ahead of the machine's."""
+        """Sets the clock that far ahead of the machine's, for tests."""
         self._shift_ms = ms
         lib.ps_timers_shift_clock(self.store.c_handle(), ms)
         self.look_at_timers()
 
     def sample_timers(self) -> None:
-        """Once a second, for the rates of the metrics."""
+        """Takes a sample once a second, for the rates of the metrics."""
         if self.timers is not None:
             self.timers.metrics.sample()
 
     def look_at_timers(self) -> None:
-        """Now: something came, or the clock was set."""
+        """Looks at the timers now, since something came or the clock was set."""
         if self.timers is not None and self.timers.on:
             self._run(self.timers)
 
     def progress(self) -> dict[int, tuple[int, int]]:
-        """Level to (delivered, max) offsets, as GET_BROKER_RUNTIME_INFO shows them."""
+        """Returns (delivered, max) offsets by level, as GET_BROKER_RUNTIME_INFO shows them."""
         end = self.store.range
         return {
             n: (level.offset, end(SCHEDULE_TOPIC, n - 1)[1]) for n, level in self._levels.items()
@@ -272,13 +275,13 @@ class Schedule:
         self._write(self._progressed())
 
     async def persist_later(self) -> None:
-        """The same, in a thread: a commit waits for the disk. Raises: DiskFull."""
+        """Does the same in a thread, since a commit waits for the disk. Raises: DiskFull."""
         rows = self._progressed()
         if rows:
             await asyncio.to_thread(self._write, rows)
 
     def _progressed(self) -> list[tuple[int, int]]:
-        """Level and offset to keep, of each level that the metadata has elsewhere."""
+        """Returns level and offset to keep, for each level that has another one in the metadata."""
         flushed = self.store.info().log_flushed
         for level in self._levels.values():
             while level.pending and level.pending[0][1] <= flushed:
@@ -298,8 +301,8 @@ class Schedule:
                 self.store.metadata.delay_offsets.commit(number, kept, reset=True)
 
     def roll_timers(self) -> None:
-        """Puts timers again whose records retention would soon take: those that are half as old as
-        fileReservedTime. Raises: what putting raises."""
+        """Puts timers again whose records retention would soon delete: those that are half as old
+        as fileReservedTime. Raises: what putting raises."""
         if self.timers is None:
             return
         half_ms = self.store.settings["fileReservedTime"] * 1_800_000
@@ -308,7 +311,7 @@ class Schedule:
             asyncio.get_running_loop().call_soon(self.roll_timers)
 
     def timers_changed(self) -> bool:
-        """Whether there is something to save."""
+        """Returns whether there is something to save."""
         return self.timers is not None and self.timers.saved != self.timers.mark()
 
     async def save_timers(self) -> None:
@@ -353,7 +356,7 @@ class Schedule:
             source.handle = loop.call_later(min(seconds, _LOOK_AGAIN_S), self._run, source)
 
     def _allowed(self) -> int:
-        """How many may be delivered now."""
+        """Returns how many may be delivered now."""
         if not self._max_tps:
             return _ROUND
         now = time.monotonic()

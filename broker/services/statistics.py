@@ -30,8 +30,8 @@ Counter = tuple[str, str]
 
 @dataclass(slots=True)
 class _Sample:
-    """core: messages and bytes by place, own: values by place. sums: of the whole broker. number:
-    samples of the core are counted."""
+    """A copy of all counters. `core` has messages and bytes by place, `own` values by place, and
+    `sums` those of the whole broker. `number` counts samples of the core."""
 
     when: float
     number: int
@@ -55,8 +55,8 @@ class _Window:
 
 @dataclass(slots=True)
 class _Value:
-    """A counter now. sum: its name, if it is of the whole broker. core, own: its places in samples;
-    -1: none. since: the number of the first sample that has it at `core`."""
+    """A counter now. `sum` is its name if it is of the whole broker. `core` and `own` are its
+    places in samples, or -1; `since` is the number of the first sample that has it at `core`."""
 
     value: int
     sum: str
@@ -121,8 +121,8 @@ class Statistics:
                 self._own[self._places.pop(counter)] = 0
 
     def current(self) -> dict[Counter, int]:
-        """Every counter now, those of the core and ours together: what one looks at when few topics
-        are there."""
+        """Returns every counter now, those of the core and ours together. Tests and tools look at
+        it where few topics are there."""
         values = {counter: self._own[place] for counter, place in self._places.items()}
         for topic, group, messages, size in self._core.statistics():
             name, key = ("TOPIC_PUT", topic) if group is None else ("GROUP_GET", f"{topic}@{group}")
@@ -133,7 +133,7 @@ class Statistics:
         return values | {(name, self._cluster): value for name, value in sums.items()}
 
     def sums(self) -> Mapping[str, int]:
-        """Counters of the whole broker since the start."""
+        """Returns the counters of the whole broker since the start."""
         return self._sums(self._core.sample())
 
     def _sums(self, sample: Sample) -> dict[str, int]:
@@ -149,7 +149,7 @@ class Statistics:
     # ---- sampling ----
 
     def sample(self) -> None:
-        """A job of the duty, every 10 s, and once at the start."""
+        """Takes a sample: as a job of the duty every 10 s, and once at the start."""
         counters = self._core.sample()
         sums = self._sums(counters)
         one = _Sample(self._clock(), counters.number, counters.values, self._own[:], sums)
@@ -168,7 +168,8 @@ class Statistics:
     # ---- asking ----
 
     def view(self, name: str, key: str) -> dict[str, dict[str, float]] | None:
-        """BrokerStatsData: sum, tps and avgpt of each window; None for what was never counted."""
+        """Returns BrokerStatsData: `sum`, `tps` and `avgpt` of each window, or None for what was
+        never counted."""
         now, value = self._clock(), self._value(name, key)
         times_name = name[:-4] + "NUMS" if name.endswith("_SIZE") else name
         count = self._value(times_name, key)
@@ -185,7 +186,7 @@ class Statistics:
         return made
 
     def _value(self, name: str, key: str) -> _Value | None:
-        """A counter now; None: it was never counted."""
+        """Returns a counter as it is now, or None when it was never counted."""
         if key == self._cluster:
             sums = self.sums()
             if name in sums:
@@ -208,7 +209,7 @@ class Statistics:
 
     @staticmethod
     def _grown(value: _Value, first: _Sample | None) -> int:
-        """Since that sample."""
+        """Returns by how much a counter grew since that sample."""
         if first is None:
             return value.value
         before = first.sums[value.sum] if value.sum else 0
@@ -219,7 +220,7 @@ class Statistics:
         return max(0, value.value - before)
 
     def tps(self, name: str) -> Callable[[str], float]:
-        """By key: a second, over the last minute."""
+        """Returns a function from a key to its count a second, over the last minute."""
         now = self._clock()
         samples = self._windows["statsMinute"].samples
         first = samples[0] if samples else None
@@ -232,8 +233,8 @@ class Statistics:
         return of
 
     def rates(self, name: str, total: int) -> str:
-        """Of a broker-wide counter, which is `total` now: per second over 10 s, a minute, ten
-        minutes, as 28 has it."""
+        """Returns the rates of a counter of the whole broker, which is `total` now: per second over
+        10 s, a minute and ten minutes, as code 28 has it."""
         now = self._clock()
         texts = []
         for span in (10.0, 60.0, 600.0):

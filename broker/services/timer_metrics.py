@@ -17,12 +17,14 @@ _RATE_S = 10.0
 
 
 class TimerMetrics:
-    """Figures of one broker's timers, since its start; the schedule adds up what its rounds did."""
+    """Figures of one broker's timers since its start, to which the schedule adds what its rounds
+    did."""
 
     def __init__(
         self, timers: Timers, end: Callable[[], int], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """end: of the timer topic's queue. clock: seconds, of the rates."""
+        """`end` returns the end of the timer topic's queue; `clock` counts the seconds of the
+        rates."""
         self.timers = timers
         self._end, self._clock = end, clock
         self.offset = 0  # of the queue: everything before it was read
@@ -33,14 +35,14 @@ class TimerMetrics:
         self._kept: deque[tuple[float, int, int]] = deque()
 
     def sample(self) -> None:
-        """Once a second: what the rates are made of."""
+        """Takes a sample once a second; the rates are made of these."""
         now = self._clock()
         self._kept.append((now, self.offset, self.delivered))
         while len(self._kept) > 1 and now - self._kept[0][0] > _RATE_S:
             self._kept.popleft()
 
     def rates(self) -> tuple[float, float]:
-        """Timers read and delivered a second, over the last ten."""
+        """Returns how many timers were read and delivered a second, over the last ten seconds."""
         if not self._kept:
             return 0.0, 0.0
         when, offset, delivered = self._kept[0]
@@ -48,15 +50,15 @@ class TimerMetrics:
         return (self.offset - offset) / seconds, (self.delivered - delivered) / seconds
 
     def behind(self, now_ms: int) -> tuple[int, int, int]:
-        """Records that were not read; timers that are due; ms by which the first of them is
-        late."""
+        """Returns how many records were not read yet, how many timers are due, and by how many ms
+        the first of them is late."""
         due = self.timers.count(0, now_ms)
         late_ms = max(0, now_ms - self.next_ms) if due and self.next_ms >= 0 else 0
         return max(0, self._end() - self.offset), due, late_ms
 
     def samples(self, now_ms: int) -> dict[str, float]:
-        """Names and labels as an exporter prints them, and the values. Gauges are of now, counters
-        since the start; a bucket of the histogram has all up to its seconds."""
+        """Returns names and labels as an exporter prints them, with the values. Gauges are of now,
+        counters since the start; a bucket of the histogram has all up to its seconds."""
         unread, due, late_ms = self.behind(now_ms)
         enqueued, dequeued = self.rates()
         found: dict[str, float] = {

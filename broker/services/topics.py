@@ -38,21 +38,22 @@ _FIXED = ("queue.type", "cleanup.policy")
 
 
 def _queues(config: TopicConfig) -> int:
-    """What a topic counts against maxQueuesPerBroker: one without queues takes memory, too."""
+    """Returns what a topic counts against maxQueuesPerBroker; one without queues takes memory,
+    too."""
     return max(config.read_queue_nums, config.write_queue_nums, 1)
 
 
 def _is_storable(name: str) -> bool:
-    """As the store has it: names of POP's retry topics may have a plus sign between their parts."""
+    """Returns whether the store can have the name: POP's retry topics may have a plus sign between
+    their parts."""
     return is_legal(name.replace("+", "") if name.startswith(RETRY_PREFIX) else name)
 
 
 class Topics:
-    """The table of topics. Lives on the event loop.
+    """The table of topics. It lives on the event loop.
 
-    changed: called with the topics that were made or altered, with an empty list after a deletion;
-    registers them at the name servers.
-    """
+    `changed` is called with the topics that were made or altered, and with an empty list after a
+    deletion; it registers them at the name servers."""
 
     def __init__(self, settings: Config, metadata: Metadata, core: HotPath) -> None:
         self._settings = settings
@@ -75,7 +76,7 @@ class Topics:
         await self._rows.settled()
 
     def write_now(self) -> None:
-        """At the very end, when nothing else runs. Raises: StoreError."""
+        """Writes at the very end, when nothing else runs. Raises: StoreError."""
         self._rows.write_now()
 
     # ---- asking ----
@@ -94,7 +95,7 @@ class Topics:
         return self._rows.version
 
     def found(self, name: str) -> TopicConfig:
-        """The topic. Raises: Refused with TOPIC_NOT_EXIST."""
+        """Returns the topic. Raises: Refused with TOPIC_NOT_EXIST."""
         config = self.get(name)
         if config is None:
             raise Refused(
@@ -105,7 +106,7 @@ class Topics:
         return config
 
     def system(self) -> list[str]:
-        """Names that belong to the broker itself."""
+        """Returns the names that belong to the broker itself."""
         return sorted(
             {each.name for each in self.all() if is_system_topic(each.name)}
             | {each.name for each in system_topics(self._settings.current)}
@@ -114,7 +115,7 @@ class Topics:
     # ---- telling the core ----
 
     def is_hot(self, config: TopicConfig) -> bool:
-        """Whether the core's tables decide sends to it."""
+        """Returns whether the core's tables decide sends to it."""
         return (
             config.name not in NOT_FOR_CLIENTS
             and not config.name.startswith((RETRY_PREFIX, SYSTEM_PREFIX))
@@ -122,8 +123,8 @@ class Topics:
         )
 
     def is_once(self, name: str) -> bool:
-        """Whether repeats of its messages are not stored: never where the broker itself sends a
-        message again, as to retry topics."""
+        """Returns whether repeats of its messages are left out. They are stored wherever the broker
+        itself sends a message again, as to retry topics."""
         settings = self._settings
         if (
             not settings["idempotentProduceWindow"]
@@ -147,12 +148,12 @@ class Topics:
         )  # fmt: skip
 
     def publish_all(self) -> None:
-        """After a change of what all topics depend on."""
+        """Publishes all topics again, after a change of what all of them depend on."""
         for row in self.all():
             self._publish(row)
 
     def rights_changed(self) -> None:
-        """The broker's own permissions are others: name servers must take all topics again."""
+        """Registers all topics again, after the broker's own permissions have changed."""
         self.publish_all()
         self._rows.bump()
         self.changed([])
@@ -160,8 +161,8 @@ class Topics:
     # ---- making ----
 
     def _put(self, config: TopicConfig) -> TopicConfig:
-        """Raises: Refused, for a name that no topic of the store can have, too: that of a group or
-        of another store may be stranger."""
+        """Puts a topic. Raises: Refused, also for a name that no topic of the store can have: that
+        of a group or of another store may be stranger."""
         if not _is_storable(config.name):
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
@@ -189,7 +190,8 @@ class Topics:
     def for_send(
         self, name: str, template: str, queues: int, *, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """A missing topic made from its template by a send; None where that may not be."""
+        """Returns a missing topic, which a send makes from its template, or None where it may not
+        be made."""
         found = self.get(name)
         if found is not None:
             return found
@@ -213,7 +215,8 @@ class Topics:
         )  # fmt: skip
 
     def retry_topic(self, group: str, queues: int, *, unit: bool = False) -> TopicConfig:
-        """``%RETRY%group``, made when missing. Raises: Refused when the name cannot be a topic."""
+        """Returns ``%RETRY%group``, made when missing. Raises: Refused when the name cannot be a
+        topic."""
         name = RETRY_PREFIX + group
         found = self.get(name)
         if found is not None:
@@ -221,22 +224,21 @@ class Topics:
         return self._put(TopicConfig(name, queues, queues, topic_sys_flag=UNIT_SUB if unit else 0))
 
     def built_in(self, name: str) -> TopicConfig:
-        """A topic of one queue that the broker itself writes to, made when missing."""
+        """Returns a topic of one queue that the broker itself writes to, made when missing."""
         found = self.get(name)
         return found if found is not None else self._put(TopicConfig(name, 1, 1, READ | WRITE))
 
     def dead_letter_topic(self, group: str) -> TopicConfig:
-        """``%DLQ%group``, made when missing: consumers subscribe to it by hand."""
+        """Returns ``%DLQ%group``, made when missing; consumers subscribe to it by hand."""
         found = self.get(DLQ_PREFIX + group)
         return found if found is not None else self._put(TopicConfig(DLQ_PREFIX + group, 1, 1))
 
     # ---- tools ----
 
     def update(self, wanted: TopicConfig, changes: str = "") -> bool:
-        """Makes or alters a topic (code 17); whether anything changed.
+        """Makes or alters a topic (code 17), and returns whether anything changed.
 
-        changes: of the attributes, ``+name=value,-name``. Raises: Refused.
-        """
+        `changes` are those of the attributes: ``+name=value,-name``. Raises: Refused."""
         self.check_updatable(wanted.name)
         old = self.get(wanted.name)
         attributes = self._attributes(changes, old)
@@ -249,7 +251,8 @@ class Topics:
         return True
 
     def check_updatable(self, name: str) -> None:
-        """Raises: Refused with INVALID_PARAMETER for a bad name or the broker's own topic."""
+        """Checks whether a tool may alter the topic. Raises: Refused with INVALID_PARAMETER for a
+        bad name or the broker's own topic."""
         check_topic(name)
         if is_system_topic(name):
             raise Refused(
@@ -275,7 +278,7 @@ class Topics:
             raise Refused(ResponseCode.INVALID_PARAMETER, problem)
 
     def _attributes(self, changes: str, old: TopicConfig | None) -> dict[str, str]:
-        """The attributes after these changes. Raises: Refused."""
+        """Returns the attributes after these changes. Raises: Refused."""
         made = dict(old.attributes) if old is not None else {}
         for change in filter(None, (part.strip() for part in changes.split(","))):
             sign, (name, equals, value) = change[0], change[1:].partition("=")
@@ -299,7 +302,8 @@ class Topics:
         return made
 
     def set_order(self, names: frozenset[str]) -> None:
-        """Which topics are ordered, as the name servers say; no news to them."""
+        """Takes over which topics are ordered, as the name servers say; they are not notified of
+        it."""
         for row in self.all():
             if row.order != (row.name in names):
                 made = replace(row, order=not row.order)
@@ -307,7 +311,7 @@ class Topics:
                 self._publish(made)
 
     def delete(self, name: str) -> bool:
-        """Whether there was one."""
+        """Deletes a topic and returns whether there was one."""
         self._core.withdraw_topic(name)
         old = self.get(name)
         self._queue_count -= _queues(old) if old is not None else 0
@@ -320,7 +324,7 @@ class Topics:
 
     @staticmethod
     def to_json(config: TopicConfig) -> dict[str, Any]:
-        """TopicConfig as the wire has it; members that we do not know stay at home."""
+        """Returns TopicConfig as the wire has it; members that we do not know are left out."""
         return topic_to_json(replace(config, extra={}))
 
     @staticmethod
@@ -334,6 +338,6 @@ class Topics:
             raise Refused(ResponseCode.INVALID_PARAMETER, str(bad)) from None
 
     def table(self, configs: Iterable[TopicConfig] | None = None) -> dict[str, Any]:
-        """``{name: TopicConfig}`` of all topics, or of these."""
+        """Returns ``{name: TopicConfig}`` of all topics, or of these."""
         rows = self.all() if configs is None else configs
         return {row.name: self.to_json(row) for row in rows}

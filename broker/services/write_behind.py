@@ -26,7 +26,8 @@ _Row = TypeVar("_Row", TopicConfig, SubscriptionGroup)
 
 
 class WriteBehindTable(Generic[_Row]):
-    """Rows by name; as Table, but nothing waits. Without a running loop it writes at once."""
+    """Rows by name, used like a Table, except that nothing waits for the disk. Without a running
+    loop it writes at once."""
 
     def __init__(self, metadata: Metadata, table: Table[_Row], name: str) -> None:
         self._metadata = metadata
@@ -49,13 +50,13 @@ class WriteBehindTable(Generic[_Row]):
         return name in self._rows
 
     def list(self) -> list[_Row]:
-        """All of them, by name."""
+        """Returns all rows, in the order of their names."""
         return sorted(self._rows.values(), key=attrgetter("name"))
 
     # ---- changes ----
 
     def put(self, row: _Row) -> bool:
-        """Whether anything changed. Raises: BadArgument."""
+        """Puts a row and returns whether anything changed. Raises: BadArgument."""
         self._table.check(row)
         if self._rows.get(row.name) == row:
             return False
@@ -64,7 +65,7 @@ class WriteBehindTable(Generic[_Row]):
         return True
 
     def delete(self, name: str) -> bool:
-        """Whether there was one."""
+        """Deletes a row and returns whether there was one."""
         if self._rows.pop(name, None) is None:
             return False
         self._unwritten[name] = None
@@ -72,7 +73,7 @@ class WriteBehindTable(Generic[_Row]):
         return True
 
     def bump(self) -> None:
-        """A new version of the table although no row changed."""
+        """Gives the table a new version although no row changed."""
         self._bump = True
         self._soon()
 
@@ -99,7 +100,7 @@ class WriteBehindTable(Generic[_Row]):
                 raise self._failed
 
     def write_now(self) -> None:
-        """The last try. Raises: StoreError."""
+        """Tries to write for the last time. Raises: StoreError."""
         if self._task is not None:
             self._task.cancel()
         self._write(*self._take())

@@ -17,7 +17,7 @@ _MAX_BYTES = 16 << 20
 
 
 class Metrics:
-    """The file, and what it said last."""
+    """The file of metrics, and what it said last."""
 
     def __init__(self, path: Path, halves: Halves, file_mode: int, interval_s: float = 3.0) -> None:
         self._path, self._file_mode = path, file_mode
@@ -32,15 +32,15 @@ class Metrics:
                 self._counter = int(json.loads(data)["dataVersion"]["counter"])
 
     def counts(self) -> dict[str, int]:
-        """Topic to open transactions."""
+        """Returns the number of open transactions by topic."""
         return {each.name: each.open for each in self._halves.counts(topics=True)}
 
     def samples(self) -> dict[str, int]:
-        """Upstream's metrics as an exporter would print them: name and labels, and the value.
+        """Returns upstream's metrics as an exporter would print them: name and labels, and the
+        value.
 
-        The gauge is of now, the others since the start; a bucket of the histogram has all commits
-        up to its seconds.
-        """
+        The gauge is of now, the others count since the start; a bucket of the histogram has all
+        commits up to its seconds."""
         found = {
             f'rocketmq_half_messages{{topic="{topic}"}}': n for topic, n in self.counts().items()
         }
@@ -62,7 +62,7 @@ class Metrics:
             self.write()
 
     def write(self) -> None:
-        """Raises: StoreError when the file cannot be written."""
+        """Writes the file. Raises: StoreError when it cannot be written."""
         counts = self.counts()
         if counts == self._said or (self._said is None and not counts and not self._path.exists()):
             return

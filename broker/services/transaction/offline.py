@@ -19,10 +19,9 @@ __all__ = ["opened"]
 
 @contextmanager
 def opened(store: AbstractContextManager[Store]) -> Iterator[Transactions]:
-    """Opens the store; what is decided is written out at the end, progress and metadata included.
+    """Opens the store; at the end what was decided is written out, with progress and metadata.
 
-    Raises: what opening a store raises.
-    """
+    Raises: what opening a store raises."""
     with store as writer:
         config = Config(writer.settings)
         core = Core(writer, cluster=config["brokerClusterName"], region=config["regionId"])

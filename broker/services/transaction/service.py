@@ -49,9 +49,9 @@ _QUIET_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """One round of checks. asked: checks sent. unheard: halves that were due, and no producer of
-    their group was there. given_up: copies in TRANS_CHECK_MAX_TIME_TOPIC. lost: records that are no
-    longer in the log. seconds: how long it took."""
+    """What one round of checks did. `asked` counts checks sent, `unheard` half messages that were
+    due while no producer of their group was there, `given_up` copies in TRANS_CHECK_MAX_TIME_TOPIC,
+    and `lost` records that are no longer in the log. `seconds` is how long it took."""
 
     asked: int
     unheard: int
@@ -61,7 +61,8 @@ class RoundReport:
 
 
 class Transactions:
-    """Everything but persisting happens on the event loop's thread."""
+    """The transactions of one broker. Everything but persisting happens on the thread of the event
+    loop."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Transactions:
         *,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
-        """now_ms: the clock that ages are counted by; tests set it."""
+        """`now_ms` is the clock that ages are counted by; tests set it."""
         self.store = store
         self._core = core
         self._config = config
@@ -103,10 +104,9 @@ class Transactions:
     # ---- starting ----
 
     async def start(self) -> None:
-        """Finds what is open. Must be through before the first half comes in.
+        """Finds what is open. It must have ended before the first half message comes in.
 
-        Raises: what reading the store and its metadata raises.
-        """
+        Raises: what reading the store and its metadata raises."""
         self.configure()
         self._config.changed.append(lambda names: self.configure())
         self._take_over(await asyncio.to_thread(find_pending, self.store))
@@ -115,12 +115,12 @@ class Transactions:
         self._later()
 
     def start_now(self) -> None:
-        """The same without a loop: for tools that open a store for a moment."""
+        """Does the same without a loop, for tools that open a store for a moment."""
         self.configure()
         self._take_over(find_pending(self.store))
 
     def configure(self) -> None:
-        """Takes the settings over, and the clock when it is one that is set."""
+        """Takes over the settings, and the clock when tests have set one."""
         config = self._config
         self.halves.configure(
             on=self.is_master and not config["rejectTransactionMessage"],
@@ -135,7 +135,7 @@ class Transactions:
         return self._role is BrokerRole.MASTER and bool(self._config["brokerRole"] != "SLAVE")
 
     def change_role(self, role: BrokerRole) -> None:
-        """A slave decides nothing and asks nobody."""
+        """Follows the role: a slave decides nothing and asks nobody."""
         self._role = role
         self.configure()
 
@@ -169,7 +169,7 @@ class Transactions:
     # ---- again and again ----
 
     def tick(self) -> None:
-        """Once a second."""
+        """Runs once a second."""
         if self._set_clock is not None:
             self.configure()
         state = self.halves.state()
@@ -240,7 +240,7 @@ class Transactions:
         )  # fmt: skip
 
     async def persist(self) -> None:
-        """Brings what changed to the metadata; what could not be is tried again."""
+        """Brings what changed to the metadata; what could not be written is tried again."""
         changed, gone, mark, anew = self._take()
         old = self._mark
         quiet = old is not None and mark.log_end - old.log_end < _QUIET_BYTES
@@ -267,7 +267,8 @@ class Transactions:
     # ---- checks ----
 
     async def check(self) -> RoundReport:
-        """One round: asks for every half that is due, discards those that are spent."""
+        """Runs one round: asks for every half message that is due, and discards those whose checks
+        are used up."""
         config, began = self._config, time.monotonic()
         now = self.now_ms()
         reserved = config["fileReservedTime"] * 3_600_000
@@ -298,8 +299,8 @@ class Transactions:
         return RoundReport(asked, unheard, given_up, lost, time.monotonic() - began)
 
     async def _find_topics(self) -> None:
-        """Of each group, and which halves nobody may be asked about: that a group is there for
-        one topic, a stranger's even, is no answer for another."""
+        """Finds the topics of each group, and which half messages nobody may be asked about: that a
+        group is there for one topic, perhaps a stranger's, says nothing of another."""
         found: dict[str, set[str]] = {}
         heard: dict[tuple[str, str], bool] = {}
         if self.may_ask is not None:
@@ -319,7 +320,7 @@ class Transactions:
         self.halves.live(group, is_live)
 
     async def _until_writable(self, live: set[str]) -> None:
-        """A producer that has enough to read is waited for, rather than a check lost."""
+        """Waits for a producer that has enough to read, rather than losing a check."""
         for group in list(live):
             for _ in range(int(_ROUND_S / 10 / _PAUSE_S)):
                 channel = self._channel(group)
@@ -329,8 +330,8 @@ class Transactions:
             self._look(group, live)
 
     def _channel(self, group: str, topic: str | None = None) -> Channel | None:
-        """Somebody of the group, one that takes more bytes if there is one. topic: of the halves
-        it is to be asked about; None: of any."""
+        """Returns a member of the group, one that takes more bytes if there is one. `topic` is that
+        of the half messages that it is to be asked about; None stands for any."""
         channels = self._clients.producers.get(group)
         if not channels:
             return None
@@ -369,14 +370,14 @@ class Transactions:
 
     @property
     def full(self) -> bool:
-        """No more halves find room."""
+        """Returns whether there is no room for more half messages."""
         return self.halves.state().open >= OPEN_MAX
 
     # ---- by hand ----
 
     def resume(self, message: Message) -> PendingHalf | None:
-        """Has a half checked from the beginning: one that was discarded (by its copy), or one that
-        is open. None when the message is neither. Raises: what putting raises."""
+        """Has a half message checked from the beginning: a discarded one, given by its copy, or an
+        open one. Returns None when the message is neither. Raises: what putting raises."""
         if message.topic == HALF_TOPIC:
             half = self.halves.find(message.queue_offset)
             if half is None:
