@@ -58,7 +58,7 @@ OffsetRow = tuple[str, str, int, int]  # group, topic, queue, next offset
 
 
 class Statistic(NamedTuple):
-    """Messages and bytes since the start: put into a topic, or (group given) got by a group."""
+    """Messages and bytes since the start: put into a topic or, with a group, got by that group."""
 
     topic: str
     group: str | None
@@ -67,8 +67,8 @@ class Statistic(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """All statistics at once. number: samples are counted. values: messages and bytes of each
-    counter, at its place. puts, gets: messages in all."""
+    """All statistics at once. `number` counts the samples; `values` has messages and bytes of each
+    counter, at its place; `puts` and `gets` count messages in all."""
 
     number: int
     values: array[int]
@@ -86,8 +86,8 @@ class PullOutcome(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Sums since the start. pulls: served here; found, misses: answered with messages and without;
-    held: now."""
+    """Sums since the start. `pulls` were served here, `found` and `misses` were answered with
+    messages and without, and `held` are those held now."""
 
     puts: int
     put_bytes: int
@@ -101,8 +101,9 @@ class Totals(NamedTuple):
 
 
 class Times(NamedTuple):
-    """puts: messages by how many ms their put took, 0 to 1000, then by whole seconds to 10 and
-    more; the longest put and the longest read, in ms."""
+    """Times of puts and reads. `puts` counts messages by how many ms their put took, from 0 to
+    1000, then by whole seconds up to 10 and more; the longest put and the longest read are in
+    ms."""
 
     puts: Sequence[int]
     put_max_ms: int
@@ -126,11 +127,12 @@ class Looks(Protocol):
     """A network thread, which answers held pulls."""
 
     def look(self, everything: bool) -> None:
-        """They have something to be told; everything: each of them is answered now."""
+        """Answers the held pulls that have something to be answered with; with `everything` each of
+        them is answered now."""
 
 
 def _new_core(store: Store, error: Any, **given: str | int) -> Any:
-    """given: members of ps_core_conf. Raises: OutOfMemory, StoreIOError."""
+    """Makes a core; `given` are members of ps_core_conf. Raises: OutOfMemory, StoreIOError."""
     conf, texts = ffi.new("ps_core_conf *"), []
     for name, value in given.items():
         if isinstance(value, str):
@@ -145,7 +147,7 @@ def _new_core(store: Store, error: Any, **given: str | int) -> Any:
 
 
 class Core:
-    """Answers plain sends and pulls in C. Everything happens on the event loop's thread."""
+    """Answers plain sends and pulls in C. Everything happens on the thread of the event loop."""
 
     def __init__(
         self,
@@ -161,9 +163,8 @@ class Core:
         parked_max: int = 100_000,
         seed: int = 0,
     ) -> None:
-        """parked_max: pulls held at once; more are answered at once. unfinished_max: bytes held
-        for frames of all connections whose end is still to come; beyond it the largest go. seed: of
-        the queues that it chooses; 0: the clock. Raises: OutOfMemory, StoreIOError."""
+        """`parked_max` limits the pulls that are held at once; more are answered at once. `seed` is
+        that of the queues that it chooses; 0 takes the clock. Raises: OutOfMemory, StoreIOError."""
         self._store = store
         self._error = ffi.new("ps_error *")
         made = _new_core(
@@ -207,12 +208,13 @@ class Core:
         self.last_pull: PullOutcome | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on held pulls are answered on this loop."""
+        """Answers held pulls on this loop from now on."""
         self._loop = loop
         loop.add_reader(lib.ps_core_event_fd(self.handle), self.wake)
 
     def served_by(self, threads: Looks | None) -> None:
-        """From now on they are answered by a network thread; None: on the loop again."""
+        """Has held pulls answered by a network thread from now on; None stands for the loop
+        again."""
         assert self._loop is not None
         self._threads = threads
         if threads is None:
@@ -238,17 +240,18 @@ class Core:
         lib.ps_core_free(handle)
 
     def framer(self, connection: Link) -> HotFramer:
-        """What a connection of this broker reads through: see broker/wire/framer.py."""
+        """Returns what a connection of this broker reads through: see broker/wire/framer.py."""
         self._last_id += 1
         return HotFramer(self, connection, self._last_id)
 
     def framer_without_pulls(self, connection: Link) -> HotFramer:
-        """The same for a port where no pulls are served: they come up to Python."""
+        """Returns the same for a port where no pulls are served: they come up to Python."""
         self._last_id += 1
         return HotFramer(self, connection, self._last_id, lib.PS_UP_PULLS | lib.PS_UP_POPS)
 
     def framer_let_in(self, connection: Link) -> HotFramer:
-        """The same for a connection whose other end asks access control before each request."""
+        """Returns the same for a connection whose other end asks access control before each
+        request."""
         self._last_id += 1
         return HotFramer(self, connection, self._last_id, let_in=True)
 
@@ -269,8 +272,8 @@ class Core:
         hot: bool,
         once: bool = False,
     ) -> None:
-        """hot: sends to it are answered here; otherwise each comes up to Python. once: repeats of
-        them are not stored, see broker/hot/dedup.py."""
+        """Publishes a topic. With `hot` sends to it are answered here; otherwise each comes up to
+        Python. With `once` repeats of them are not stored, see broker/hot/dedup.py."""
         flags = (lib.PS_SEND_HOT if hot else 0) | (lib.PS_SEND_ONCE if once else 0)
         self._check(
             lib.ps_core_topic(
@@ -293,12 +296,12 @@ class Core:
         own_sql: bool = False,
         shared: bool = True,
     ) -> None:
-        """What pulls of a group get of a topic, answered here from now on.
+        """Publishes what pulls of a group get of a topic; they are answered here from now on.
 
-        tags: None for every message. sql: an SQL92 expression instead. own: pulls that bring a
-        subscription of type TAG are served, too. own_sql: and those of type SQL92. shared: pulls
-        without one are served by this one. Raises: ExpressionIllegal for malformed sql.
-        """
+        `tags` None takes every message; `sql` is an SQL92 expression instead. With `own`, pulls
+        that bring a subscription of type TAG are served, too, and with `own_sql` those of type
+        SQL92; with `shared`, pulls without one are served by this one. Raises: ExpressionIllegal
+        for malformed sql."""
         flags = (
             (lib.PS_SUB_OWN if own else 0)
             | (lib.PS_SUB_SQL if own_sql else 0)
@@ -324,7 +327,7 @@ class Core:
         )
 
     def withdraw_subscription(self, group: str, topic: str | None = None) -> None:
-        """topic None: all of the group."""
+        """Withdraws a subscription; `topic` None stands for all of the group."""
         name, size = _name(group) if topic is None else _name(topic)
         if topic is None:
             lib.ps_core_forget_group(self.handle, name, size)
@@ -334,12 +337,14 @@ class Core:
     # ---- consumer offsets ----
 
     def pulled_offset(self, group: str, topic: str, queue: int) -> int | None:
-        """Where the group's last pull ended, the committed offset at least; None: neither."""
+        """Returns where the group's last pull ended, or the committed offset when that is higher;
+        None when there is neither."""
         found: int = lib.ps_core_pulled(self.handle, *_name(group), *_name(topic), queue)
         return found if found >= 0 else None
 
     def commit_offset(self, group: str, topic: str, queue: int, offset: int) -> bool:
-        """Whether it was taken: not while a reset is pending. Raises: BadArgument."""
+        """Commits an offset and returns whether it was taken, which it is not while a reset is
+        pending. Raises: BadArgument."""
         return not self._check(
             lib.ps_core_commit(
                 self.handle, *_name(group), *_name(topic), queue, offset, self._error
@@ -353,12 +358,12 @@ class Core:
         )
 
     def offset(self, group: str, topic: str, queue: int) -> int | None:
-        """The next offset to consume, None when the group never committed there."""
+        """Returns the next offset to consume, or None when the group never committed there."""
         found: int = lib.ps_core_offset(self.handle, *_name(group), *_name(topic), queue)
         return None if found < 0 else found
 
     def offsets(self, group: str | None = None, topic: str | None = None) -> list[OffsetRow]:
-        """All of them, or those of a group or a topic, in no order."""
+        """Returns all offsets, or those of a group or a topic, in no order."""
         names = _any_name(group), _any_name(topic)
         return self._offset_rows(
             lambda rows, room: lib.ps_core_offsets_of(
@@ -367,7 +372,8 @@ class Core:
         )
 
     def consumed(self, group: str | None = None, topic: str | None = None) -> list[tuple[str, str]]:
-        """Each group with each topic that it has offsets of: all of them, or as offsets()."""
+        """Returns each group with each topic of which it has offsets: all of them, or as
+        offsets()."""
         names = _any_name(group), _any_name(topic)
         return [
             row[:2]
@@ -379,7 +385,7 @@ class Core:
         ]
 
     def take_changed_offsets(self) -> list[OffsetRow]:
-        """Those that moved since the last call."""
+        """Returns the offsets that moved since the last call."""
         return self._offset_rows(
             lambda rows, room: lib.ps_core_offsets(self.handle, True, rows, room), changed=True
         )
@@ -409,7 +415,7 @@ class Core:
                 found = []
 
     def delete_offsets(self, group: str | None = None, topic: str | None = None) -> None:
-        """Those of a group, of a topic, or of both together."""
+        """Deletes the offsets of a group, of a topic, or of both together."""
         lib.ps_core_forget_offsets(self.handle, *_any_name(group), *_any_name(topic))
 
     # ---- statistics ----
@@ -427,8 +433,8 @@ class Core:
             values = array("q", bytes(8 * count))
 
     def counter(self, topic: str, group: str | None) -> tuple[int, int, int, int]:
-        """Its place in samples (-1 for none yet), the number of the first sample that has it there,
-        and its messages and bytes now."""
+        """Returns its place in samples (-1 for none yet), the number of the first sample that has
+        it there, and its messages and bytes now."""
         found = self._counter
         lib.ps_core_counter(self.handle, *_any_name(group), *_name(topic), found)
         return found.slot, found.since, found.messages, found.bytes
@@ -509,19 +515,20 @@ class Core:
                     self.on_news(topic, queue)
 
     def push(self, conn_id: int, answers: bytes) -> None:
-        """Answers of a connection, if it is still there."""
+        """Writes answers to a connection, if it is still there."""
         framer = self._connections.get(conn_id)
         if framer is not None:
             framer.push(answers)
 
     def tell_outcome(self, wait: int, outcome: int) -> None:
-        """The wait with this number is over; 0: there was none."""
+        """Ends the wait with this number; 0 stands for none."""
         told = self._told.pop(wait, None)
         if told is not None:
             told(outcome)
 
     def tell_pulled(self, connection: Peer | None, conn_id: int, pulled: PullOutcome) -> None:
-        """A pull that has waited was answered. connection: whose; None: that with this id."""
+        """Reports that a held pull was answered. `connection` is the one it came by; None stands
+        for the one with this id."""
         framer = self._connections.get(conn_id)
         if connection is None and framer is not None:
             connection = framer._connection
@@ -540,15 +547,15 @@ class Core:
         lib.ps_core_hand_on(self.handle, lib.PS_UP_PULLS)
 
     def hand_on_sends(self) -> None:
-        """From now on Python decides every send: there are hooks, or a test wants it so."""
+        """Makes Python decide every send from now on: there are hooks, or a test wants it so."""
         lib.ps_core_hand_on(self.handle, lib.PS_UP_SENDS)
 
     # ---- access control ----
 
     def guard(self, first_frame_max: int = 0) -> None:
-        """From now on only requests that are granted are served here; all others come up to
-        Python. first_frame_max: bytes of a frame on connections that are not known yet; 0: as on
-        others. Raises: OutOfMemory."""
+        """Serves only granted requests from now on; all others come up to Python. `first_frame_max`
+        limits the bytes of a frame on connections that are not known yet; 0 sets the same limit as
+        on others. Raises: OutOfMemory."""
         lib.ps_core_limit_first(self.handle, first_frame_max)
         functions = digest_functions()
         if functions is None:
@@ -559,8 +566,8 @@ class Core:
     def grant(
         self, address: tuple[str, int], code: int, key: str, secret: str, topic: str, group: str
     ) -> None:
-        """Whoever signs with the secret of `key` and asks from this address by `code` for topic
-        and group is served here, until revoke(). group: of pulls, else empty."""
+        """Serves, until revoke(), whoever signs with the secret of `key` and asks from this address
+        by `code` for topic and group. `group` is that of pulls, else empty."""
         host = _host_bytes(address)[:-4]
         lib.ps_core_grant(
             self.handle, *_name(key), *_name(secret), host, len(host), code, *_name(topic),
@@ -568,24 +575,24 @@ class Core:
         )  # fmt: skip
 
     def revoke(self) -> None:
-        """Every request comes up to Python again, and is decided by the rules of now."""
+        """Makes every request come up to Python again, where the present rules decide."""
         lib.ps_core_revoke(self.handle)
 
     @property
     def first_frames_refused(self) -> int:
-        """Frames that were too large for a connection that is not known yet."""
+        """Returns how many frames were too large for a connection that is not known yet."""
         return int(lib.ps_core_first_refused(self.handle))
 
     @property
     def let_in(self) -> int:
-        """Requests that were served by a grant."""
+        """Returns how many requests were served by a grant."""
         return int(lib.ps_core_let_in(self.handle))
 
     def put_again(
         self, physical_offset: int, decision: PutDecision, *, more_tries: int = 0
     ) -> PutOutcome:
         """Puts a message of the log once more, as it was sent but for the decision; nobody is
-        answered. Raises: NotFound when no record lies there, and what putting raises."""
+        answered. Raises: NotFound when there is no record there, and what putting raises."""
         keep = fill(decision, self._decision)
         self._check(
             lib.ps_core_put_again(
@@ -601,16 +608,16 @@ class Core:
         return PullOutcome(raw.opaque, raw.code, raw.count, raw.bytes) if raw.code >= 0 else None
 
     def watch_level(self, level: int, offset: int) -> bool:
-        """Whether delay level `level` reaches beyond `offset`. If not, on_levels is called with it
-        once it does."""
+        """Returns whether delay level `level` reaches beyond `offset`. If not, on_levels is called
+        with it once it does."""
         return bool(self._check(lib.ps_core_watch_level(self.handle, level, offset, self._error)))
 
     def watch_timers(self, offset: int) -> bool:
-        """The same for the queue of timers, and on_timers."""
+        """Does the same for the queue of timers, and on_timers."""
         return bool(self._check(lib.ps_core_watch_timers(self.handle, offset, self._error)))
 
     def watch_queue(self, topic: str, queue: int, offset: int) -> bool:
-        """The same for any queue, and on_news. Raises: OutOfMemory, BadArgument."""
+        """Does the same for any queue, and on_news. Raises: OutOfMemory, BadArgument."""
         return bool(
             self._check(
                 lib.ps_core_watch_queue(self.handle, *_name(topic), queue, offset, self._error)
@@ -618,7 +625,8 @@ class Core:
         )
 
     def look_in(self, in_ms: int) -> None:
-        """Answers what is to be answered in so many milliseconds, if not earlier; -1: never."""
+        """Answers what is to be answered within so many milliseconds, if not earlier; -1 stands for
+        never."""
         loop = self._loop
         if loop is None:
             return
@@ -645,13 +653,13 @@ class Core:
     # ---- what waits for the safe position (csrc/log/safe.h) ----
 
     def must_wait(self, position: int) -> bool:
-        """Whether an answer must wait that rests on records up to `position` of the log, the end of
-        the last; 0: it rests on none."""
+        """Returns whether an answer must wait that rests on records up to `position` of the log,
+        the end of the last one; 0 stands for none."""
         return self._store.must_wait(position)
 
     async def safe(self, position: int) -> PutStatus:
-        """Waits until the log is safe up to `position`: PUT_OK, or FLUSH_DISK_TIMEOUT after
-        syncFlushTimeout. Raises: FlushFailed, StoreClosed, OutOfMemory."""
+        """Waits until the log is safe up to `position`, and returns PUT_OK, or FLUSH_DISK_TIMEOUT
+        after syncFlushTimeout. Raises: FlushFailed, StoreClosed, OutOfMemory."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self.handle is None:
             raise _closed()
@@ -670,7 +678,7 @@ class Core:
 
     @property
     def waiting(self) -> int:
-        """Waits of answers and of Python's that go on."""
+        """Returns how many waits are under way, of answers and of Python."""
         return int(lib.ps_core_waiting(self.handle))
 
 
@@ -684,12 +692,12 @@ def _closed() -> StoreClosed:
 
 
 def _taken(step: Any) -> bytes:
-    """The answers of a step, as bytes that nobody changes any more."""
+    """Returns the answers of a step, as bytes that nobody changes any more."""
     return bytes(_buffer(step.out, step.out_len))
 
 
 def _host_bytes(address: tuple[str, int]) -> bytes:
-    """As on disk: the address, then the port as i32."""
+    """Returns a host as it is on disk: the address, then the port as i32."""
     host, port = address
     try:
         found = ipaddress.ip_address(host.partition("%")[0])
@@ -722,7 +730,8 @@ class HotFramer:
     def __init__(
         self, core: Core, connection: Link, number: int, up: int = 0, *, let_in: bool = False
     ) -> None:
-        """up: PS_UP_ bits of what comes up to Python unserved. let_in: access control was asked."""
+        """`up` has the PS_UP_ bits of what comes up to Python unserved; `let_in` means that access
+        control was asked."""
         self._core = core
         self._connection = connection
         self._id = number
@@ -833,10 +842,9 @@ class HotFramer:
         return bool(lib.ps_conn_end(self._conn, made, self._step))
 
     def _take(self, step: Any, after: Callable[[int], None] | None = None) -> None:
-        """What a step brought about, except its frames. The step is not good any more after it.
+        """Takes what a step brought about, except its frames. The step is no longer valid after it.
 
-        after: told how the wait of its answers ended.
-        """
+        `after` is called with how the wait of its answers ended."""
         if step.out_len:
             self._connection.parts.append(_taken(step))
         core = self._core
@@ -918,7 +926,8 @@ class HotFramer:
             lib.ps_core_hand_on(self._core.handle, lib.PS_UP_ALL)
 
     def push(self, answers: bytes) -> None:
-        """Answers that come later: of held pulls, of what waited for the safe position."""
+        """Writes answers that come later: of held pulls, and of what waited for the safe
+        position."""
         self._connection.parts.append(answers)
         self._connection.flush()
 
@@ -931,14 +940,15 @@ class HotFramer:
 
 
 def _tell(after: Callable[[PutOutcome], None], sent: PutOutcome, outcome: int) -> None:
-    """outcome: of the wait; the answer's code says it, unless one was decided before."""
+    """Reports an answer. The answer's code says how it went, unless the `outcome` of a wait was
+    decided before."""
     late = outcome == lib.PS_FLUSH_DISK_TIMEOUT
     code = _FLUSH_DISK_TIMEOUT if late else _SERVICE_NOT_AVAILABLE if outcome else 0
     after(sent._replace(code=sent.code or code))
 
 
 def command_of(frame: Any) -> Command:
-    """The command of a frame that the core hands on. Raises: BadFrame."""
+    """Returns the command of a frame that the core hands on. Raises: BadFrame."""
     raw = bytes(ffi.buffer(frame.data, frame.len))
     command = codec.decode(raw)
     if command.code in _KEPT_CODES:

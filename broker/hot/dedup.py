@@ -15,8 +15,9 @@ __all__ = ["Dedup", "DedupState"]
 
 
 class DedupState(NamedTuple):
-    """window: messages that may be remembered. remembered: that are. bytes: of memory. repeats:
-    messages that were not stored again, since the start."""
+    """The state of deduplication. `window` is how many messages may be remembered, `remembered` how
+    many are, `bytes` the memory they take, and `repeats` how many messages were not stored again
+    since the start."""
 
     window: int
     remembered: int
@@ -25,13 +26,13 @@ class DedupState(NamedTuple):
 
 
 class Dedup:
-    """All of it happens on the thread of the core."""
+    """Recognises repeats. All of it happens on the thread of the core."""
 
     def __init__(self, core: Core, window: int, key: str) -> None:
-        """window: messages to be remembered. key: the property that names a message.
+        """`window` is how many messages are to be remembered, and `key` the property that names a
+        message.
 
-        Raises: BadArgument, OutOfMemory.
-        """
+        Raises: BadArgument, OutOfMemory."""
         self._core = core
         self._error = ffi.new("ps_error *")
         code = lib.ps_core_dedup_set(core.handle, window, key.encode(), self._error)
@@ -39,7 +40,8 @@ class Dedup:
             raise_error(self._error[0], code)
 
     def build(self) -> None:
-        """Remembers what the end of the log holds; before the first send. Raises: StoreClosed."""
+        """Remembers what the end of the log has; it must come before the first send. Raises:
+        StoreClosed."""
         code = lib.ps_core_dedup_build(self._core.handle, self._error)
         if code < 0:
             raise_error(self._error[0], code)

@@ -30,9 +30,10 @@ _ROUND_RUNS = 256
 
 
 class State(NamedTuple):
-    """half_progress, op_progress: of CID_RMQ_SYS_TRANS. ops_queued: bytes of ops that are not
-    written yet; ops_since_ms: since when (monotonic), 0: none. uncovered: place of the first final
-    message whose op is queued, -1: none. The others are sums since the start."""
+    """The state of transactions. `half_progress` and `op_progress` are those of CID_RMQ_SYS_TRANS.
+    `ops_queued` are the bytes of ops that are not written yet, and `ops_since_ms` says since when
+    (monotonic; 0 for none). `uncovered` is the log offset of the first final message whose op is
+    queued, or -1. The others are sums since the start."""
 
     open: int
     half_next: int
@@ -51,15 +52,16 @@ class State(NamedTuple):
 
 
 class NameCount(NamedTuple):
-    """A group or a topic, and how many open halves it has."""
+    """A group or a topic, and how many open half messages it has."""
 
     name: str
     open: int
 
 
 class Tally(NamedTuple):
-    """Decisions of a topic's transactions since the start. latency_s: sum over its commits of the
-    seconds since the message was born; latencies: commits by LATENCY_BOUNDS_S and beyond."""
+    """Decisions of a topic's transactions since the start. `latency_s` is the sum, over its
+    commits, of the seconds since the message was born; `latencies` counts commits by
+    LATENCY_BOUNDS_S and beyond."""
 
     topic: str
     commits: int
@@ -69,14 +71,14 @@ class Tally(NamedTuple):
 
 
 class DecisionRecord(NamedTuple):
-    """Where the record that a decision put ends; -1 when it put none."""
+    """A decision; its record ends at `end`, which is -1 when it put none."""
 
     end: int
     size: int
 
 
 class Check(NamedTuple):
-    """Requests for one producer group about halves of one topic, one after the other."""
+    """Requests for one producer group about half messages of one topic, one after the other."""
 
     group: str
     topic: str
@@ -85,7 +87,7 @@ class Check(NamedTuple):
 
 
 class Round(NamedTuple):
-    """A part of a round of checks. spent: offsets of halves to be discarded."""
+    """A part of a round of checks; `spent` are the offsets of half messages to be discarded."""
 
     checks: Sequence[Check]
     spent: Sequence[int]
@@ -104,7 +106,7 @@ def _half(row: Any) -> PendingHalf:
 
 
 class Halves:
-    """All of it happens on the thread of the core."""
+    """The open half messages. All of it happens on the thread of the core."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -123,8 +125,9 @@ class Halves:
     def configure(
         self, *, on: bool, op_bytes: int, timeout_ms: int, broker: str, now_ms: int = 0
     ) -> None:
-        """on: False hands every half and every decision on to Python. now_ms: the clock that says
-        whether a decision is late; 0: the system's."""
+        """Sets what is done here. `on` False hands every half message and every decision on to
+        Python. `now_ms` is the clock that says whether a decision is late; 0 stands for the
+        system's."""
         conf = ffi.new("ps_tx_conf *")
         name = ffi.new("char[]", broker.encode())
         conf.on, conf.op_bytes, conf.timeout_ms = on, op_bytes, timeout_ms
@@ -134,7 +137,8 @@ class Halves:
     # ---- the table ----
 
     def add(self, half: PendingHalf, *, saved: bool = False) -> bool:
-        """Whether it was not there yet. Raises: OutOfMemory when there is no room, BadArgument."""
+        """Adds a half message and returns whether it was not there yet. Raises: OutOfMemory when
+        there is no room, BadArgument."""
         row = self._row
         group, topic = half.group.encode(), half.topic.encode()
         names = ffi.from_buffer(group), ffi.from_buffer(topic)
@@ -149,17 +153,17 @@ class Halves:
         return not self._check(lib.ps_core_tx_add(self._core.handle, row, saved, self._error))
 
     def find(self, offset: int) -> PendingHalf | None:
-        """The open half whose newest or first copy lies there."""
+        """Returns the open half message whose newest or first copy is at this log offset."""
         if not lib.ps_core_tx_find(self._core.handle, offset, self._row):
             return None
         return _half(self._row)
 
     def decided(self, offset: int) -> Decision:
-        """How a half that is open no longer was decided."""
+        """Returns how a half message that is no longer open was decided."""
         return Decision(lib.ps_core_tx_decided(self._core.handle, offset))
 
     def all(self) -> Iterator[PendingHalf]:
-        """In no order."""
+        """Returns all of them, in no order."""
         at = ffi.new("int64_t *")
         rows = ffi.new("ps_half_row[]", _ROWS)
         while at[0] >= 0:
@@ -167,11 +171,10 @@ class Halves:
             yield from [_half(rows[i]) for i in range(count)]
 
     def decide(self, offset: int, decision: Decision) -> DecisionRecord | None:
-        """Carries it out; None when no such half is open.
+        """Carries out a decision; returns None when no such half message is open.
 
-        Raises: what putting raises, and RecordDamaged or NotFound with a place when the half's
-        record cannot be read; it stays open then.
-        """
+        Raises: what putting raises, and RecordDamaged or NotFound with an offset when the record of
+        the half message cannot be read; it stays open then."""
         code = lib.ps_core_tx_decide(
             self._core.handle, offset, int(decision), self._put, self._error
         )
@@ -189,7 +192,8 @@ class Halves:
         )
 
     def settled(self, offset: int, decision: Decision, *, op: bool) -> bool:
-        """Takes out one that the log shows to be decided. op: writes an op of it."""
+        """Removes a half message that the log shows to be decided; with `op` it writes an op of
+        it."""
         return bool(lib.ps_core_tx_settled(self._core.handle, offset, int(decision), op))
 
     # ---- ops and progress ----
@@ -201,7 +205,7 @@ class Halves:
         lib.ps_core_tx_half_seen(self._core.handle, next_offset)
 
     def write_ops(self) -> None:
-        """Raises: what putting raises; the ops stay queued then."""
+        """Writes the queued ops. Raises: what putting raises; the ops stay queued then."""
         self._check(lib.ps_core_tx_write_ops(self._core.handle, self._error))
 
     def state(self) -> State:
@@ -212,7 +216,7 @@ class Halves:
     # ---- checks ----
 
     def counts(self, *, topics: bool = False) -> list[NameCount]:
-        """Producer groups, or topics, that have open halves."""
+        """Returns the producer groups, or the topics, that have open half messages."""
         count = _ROWS
         while True:
             room, rows = count, ffi.new("ps_tx_count[]", count)
@@ -223,7 +227,7 @@ class Halves:
                 ]
 
     def tallies(self) -> list[Tally]:
-        """Topics that had transactions decided."""
+        """Returns the topics whose transactions were decided."""
         count = _ROWS
         while True:
             room, rows = count, ffi.new("ps_tx_tally[]", count)
@@ -238,12 +242,12 @@ class Halves:
                 ]  # fmt: skip
 
     def live(self, group: str, live: bool) -> None:
-        """Whether somebody of the group can be asked now."""
+        """Says whether a member of the group can be asked now."""
         name = group.encode()
         lib.ps_core_tx_live(self._core.handle, name, len(name), live)
 
     def heard(self, offset: int, heard: bool) -> None:
-        """Whether somebody of its group may be asked about a half."""
+        """Says whether a member of its group may be asked about a half message."""
         lib.ps_core_tx_heard(self._core.handle, offset, heard)
 
     def begin_round(self, now_ms: int, start_ms: int, reserved_ms: int, check_max: int) -> None:
@@ -255,7 +259,7 @@ class Halves:
         }  # fmt: skip
 
     def next_part(self) -> Round | None:
-        """The next part of the round that was begun; None when it is through."""
+        """Returns the next part of the round that was begun, or None when it is over."""
         if self._round.at < 0:
             return None
         if self._rows is None:
@@ -281,14 +285,15 @@ class Halves:
 
     @property
     def round_sums(self) -> tuple[int, int]:
-        """Checks made in the round, and halves that nobody was there to be asked for."""
+        """Returns how many checks were made in the round, and for how many half messages nobody was
+        there to be asked."""
         return self._round.asked, self._round.unheard
 
     # ---- to the metadata ----
 
     def take_changed(self) -> list[PendingHalf]:
-        """Open ones that are new since the last call, and some of those that have changed: after a
-        round that may be all, and the loop must not wait for them."""
+        """Returns open half messages that are new since the last call, and some of those that have
+        changed: after a round that may be all, and the loop must not wait for them."""
         rows = ffi.new("ps_half_row[]", _ROWS)
         count = lib.ps_core_tx_take_changed(self._core.handle, rows, _ROWS)
         found = [_half(rows[i]) for i in range(count)]
@@ -299,8 +304,8 @@ class Halves:
                 return found
 
     def take_gone(self) -> list[int] | None:
-        """Offsets of those that were taken before and are open no longer. None: some were
-        forgotten; call untake, and write all of them again."""
+        """Returns the offsets of those that were taken before and are no longer open. None means
+        that some were forgotten: call untake, and write all of them again."""
         found: list[int] = []
         rows = ffi.new("int64_t[]", _ROWS)
         while True:

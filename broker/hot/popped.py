@@ -24,7 +24,7 @@ _ROWS = 1024
 
 
 class Key(NamedTuple):
-    """Which delivery: of a batch of `queue` that began at `start`."""
+    """Names a delivery: that of a batch of `queue` that began at `start`."""
 
     topic: str
     group: str
@@ -34,8 +34,8 @@ class Key(NamedTuple):
 
 
 class CorePopRules(NamedTuple):
-    """What the core serves pops by, as ps_pop_rules of csrc/remoting/popped.h explains it.
-    in_flight_max, young_bytes: None for no bound, and for no queue."""
+    """The rules by which the core serves pops, as ps_pop_rules of csrc/remoting/popped.h explains
+    them. None stands for no bound in `in_flight_max`, and for no queue in `young_bytes`."""
 
     on: bool
     revive_queues: int
@@ -55,9 +55,9 @@ class CorePopRules(NamedTuple):
 
 @dataclass(slots=True, order=True)
 class CheckPoint:
-    """One batch of one queue. offsets: of its messages, ascending. acked: bit i for offsets[i].
-    due_ms: when what is not acknowledged comes back; later than its invisible time only after a
-    copy could not be written."""
+    """One batch of one queue. `offsets` are those of its messages, ascending; bit i of `acked` is
+    for offsets[i]. `due_ms` is when what is not acknowledged comes back, which is later than the
+    invisible time only after a copy could not be written."""
 
     topic: str
     group: str
@@ -80,7 +80,7 @@ class CheckPoint:
 
     @property
     def open(self) -> int:
-        """How many of its messages are not acknowledged."""
+        """Returns how many of its messages are not acknowledged."""
         return len(self.offsets) - self.acked.bit_count()
 
     def open_offsets(self) -> list[int]:
@@ -88,8 +88,8 @@ class CheckPoint:
 
 
 class CheckPoints:
-    """The open ones, by key and by the time when they end: a table of the core, which takes what
-    acknowledges them by itself. Lives on the event loop."""
+    """The open check points, by key and by the time when they end: a table of the core, which
+    removes what is acknowledged by itself. It lives on the event loop."""
 
     def __init__(self, core: Core, revive_topic: str) -> None:
         """Raises: OutOfMemory, BadArgument."""
@@ -108,7 +108,7 @@ class CheckPoints:
         return code
 
     def serve_pops(self, rules: CorePopRules) -> None:
-        """From now on. Raises: BadArgument, OutOfMemory."""
+        """Serves pops from now on. Raises: BadArgument, OutOfMemory."""
         made = ffi.new("ps_pop_rules *", [-1 if rule is None else rule for rule in rules])
         self._check(lib.ps_core_pop_rules(self._core.handle, made, self._error))
 
@@ -118,9 +118,10 @@ class CheckPoints:
         self, topic: str, group: str, queue: int, *, most: int, invisible_ms: int, from_min: bool,
         filter_by: str | None, sql: bool, blocked: Sequence[int] | None,
     ) -> Any:  # fmt: skip
-        """The ``ps_pop_found`` of one walk; its batches belong to the caller. filter_by: tags, or
-        SQL92. blocked: queues of an ordered group that are passed over, ascending; None: the group
-        is not ordered. Raises: ExpressionIllegal, and what putting a check point raises."""
+        """Returns the ``ps_pop_found`` of one walk; its batches belong to the caller. It filters by
+        tags or by SQL92. `blocked` are the queues of an ordered group that are passed over,
+        ascending; None means that the group is not ordered. Raises: ExpressionIllegal, and what
+        putting a check point raises."""
         names = topic.encode(), group.encode(), (filter_by or "").encode()
         raw = [ffi.from_buffer(name) for name in names]
         over = ffi.new("int32_t[]", list(blocked or ()))
@@ -139,8 +140,8 @@ class CheckPoints:
         return found
 
     def show(self, found: Any, topic: str) -> tuple[str, str, bytes]:
-        """startOffsetInfo, msgOffsetInfo and the records of what a walk has found for this topic.
-        Raises: OutOfMemory."""
+        """Returns startOffsetInfo, msgOffsetInfo and the records of what a walk has found for this
+        topic. Raises: OutOfMemory."""
         name, shown = topic.encode(), ffi.new("ps_pop_shown *")
         self._check(
             lib.ps_core_pop_show(self._core.handle, found, name, len(name), shown, self._error)
@@ -154,7 +155,7 @@ class CheckPoints:
 
     @staticmethod
     def _fill_key(raw: Any, key: Key) -> object:
-        """What the result is lives as long as `raw` is used."""
+        """Fills a key; the result must live as long as `raw` is used."""
         names = ffi.from_buffer(key.topic.encode()), ffi.from_buffer(key.group.encode())
         raw.topic, raw.group = names
         raw.topic_len, raw.group_len = len(names[0]), len(names[1])
@@ -179,12 +180,14 @@ class CheckPoints:
 
     @property
     def end(self) -> int:
-        """The end, in the log, of the last record that was put; 0: none was."""
+        """Returns the end, in the log, of the last record that was put; 0 means that there was
+        none."""
         return int(lib.ps_core_pop_end(self._core.handle))
 
     def open(self, ck: CheckPoint) -> int:
-        """Puts its record, and from now on it is open; the record's end, 0: there is one with this
-        key. Raises: what putting raises; it is not open then."""
+        """Puts the record of a check point, which is open from now on, and returns the record's
+        end; 0 means that there is one with this key. Raises: what putting raises; it is not open
+        then."""
         keep = self._fill(ck)
         code = self._check(
             lib.ps_core_popped_open(self._core.handle, self._row, self._end, self._error)
@@ -193,7 +196,8 @@ class CheckPoints:
         return 0 if code else int(self._end[0])
 
     def put_ack(self, ck: CheckPoint, offsets: Sequence[int]) -> int:
-        """Puts the record that acknowledges these; its end. Raises: what putting raises."""
+        """Puts the record that acknowledges these, and returns its end. Raises: what putting
+        raises."""
         keep, count = self._fill(ck), self._fill_offsets(offsets)
         self._check(
             lib.ps_core_popped_put_ack(
@@ -212,7 +216,7 @@ class CheckPoints:
         return isinstance(key, Key) and self.get(key) is not None
 
     def __iter__(self) -> Iterator[CheckPoint]:
-        """Those that were open when it began."""
+        """Yields those that were open when it began."""
         found: list[CheckPoint] = []
         at, rows = ffi.new("int64_t *"), ffi.new("ps_popped_row[]", _ROWS)
         while at[0] >= 0:
@@ -227,14 +231,15 @@ class CheckPoints:
         return _point(self._row) if found else None
 
     def add(self, ck: CheckPoint) -> bool:
-        """Whether it is new. Raises: OutOfMemory, BadArgument."""
+        """Adds a check point and returns whether it is new. Raises: OutOfMemory, BadArgument."""
         keep = self._fill(ck)
         code = self._check(lib.ps_core_popped_add(self._core.handle, self._row, self._error))
         del keep
         return not code
 
     def acknowledge(self, ck: CheckPoint, offsets: Sequence[int]) -> list[int]:
-        """Those that were open; the check point ends with its last one. No record is put."""
+        """Acknowledges without a record, and returns those that were open; the check point ends
+        with its last one."""
         keep, count = self._fill_key(self._key[0], ck.key), self._fill_offsets(offsets)
         bits = lib.ps_core_popped_end(self._core.handle, self._key, self._offsets, count)
         del keep
@@ -242,8 +247,8 @@ class CheckPoints:
         return [each for i, each in enumerate(ck.offsets) if bits >> i & 1]
 
     def ack(self, key: Key, offsets: Sequence[int]) -> int:
-        """Those of these offsets that are open are acknowledged, in the log and here; the end of
-        the record, 0: none was open. Raises: what putting raises; nothing counts then."""
+        """Acknowledges those of these offsets that are open, in the log and here. Returns the end
+        of the record, or 0 when none was open. Raises: what putting raises; nothing counts then."""
         keep, count = self._fill_key(self._key[0], key), self._fill_offsets(offsets)
         self._check(
             lib.ps_core_popped_ack(
@@ -254,28 +259,28 @@ class CheckPoints:
         return int(self._end[0])
 
     def postpone(self, ck: CheckPoint, due_ms: int) -> None:
-        """It could not be brought back now."""
+        """Postpones one that could not be brought back now."""
         ck.due_ms = due_ms
         keep = self._fill_key(self._key[0], ck.key)
         lib.ps_core_popped_postpone(self._core.handle, self._key, due_ms)
         del keep
 
     def next_due(self) -> CheckPoint | None:
-        """The one that ends first."""
+        """Returns the one that ends first."""
         found = lib.ps_core_popped_next(self._core.handle, self._row)
         return _point(self._row) if found else None
 
     @property
     def due_ms(self) -> int:
-        """When that is; -1: none is open."""
+        """Returns when that is; -1 means that none is open."""
         return int(lib.ps_core_popped_due(self._core.handle))
 
     def is_any_stored(self, revive_queue: int, now_ms: int) -> bool:
-        """Whether the record of an open one may be in this revive queue by now."""
+        """Returns whether the record of an open one may be in this revive queue by now."""
         return bool(lib.ps_core_popped_stored(self._core.handle, revive_queue, now_ms))
 
     def in_flight(self, topic: str, group: str, queue: int) -> int:
-        """Messages that were popped and are neither acknowledged nor back."""
+        """Returns how many messages were popped and are neither acknowledged nor back."""
         names = group.encode(), topic.encode()
         return int(
             lib.ps_core_popped_in_flight(

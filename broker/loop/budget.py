@@ -24,32 +24,33 @@ _of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Budget] = WeakKeyDiction
 
 
 class Holder(Protocol):
-    """A connection."""
+    """Something that holds bytes: a connection."""
 
     @property
     def known(self) -> bool:
-        """Access control has let a request of it in, or it is one of ours."""
+        """Returns whether access control has let a request of it in, or it is one of ours."""
 
     def holds(self) -> int:
-        """Bytes, just now: nobody tells a connection when its peer has read some."""
+        """Returns the bytes that it holds just now: a connection is not notified when its peer has
+        read some."""
 
     def abort(self, why: str, detail: str = "") -> None:
         """Closes at once."""
 
 
 class Threads(Protocol):
-    """Connections that are not the loop's (links.py), and end their own largest."""
+    """Connections that are not the loop's (links.py), and that end the largest of their own."""
 
     @property
     def unfinished(self) -> int:
-        """Bytes that they hold."""
+        """Returns the bytes that they hold."""
 
     def limit_unfinished(self, size: int) -> None:
-        """So many they may hold at most."""
+        """Limits the bytes that they may hold."""
 
 
 class Budget:
-    """Of one loop. Everything happens on its thread."""
+    """The budget of one loop. Everything happens on its thread."""
 
     __slots__ = ("__weakref__", "_held", "_limit", "_loop", "_own", "_threads")
 
@@ -71,7 +72,7 @@ class Budget:
 
     @property
     def limit(self) -> int:
-        """Bytes; as the server says that was started last."""
+        """Returns the limit in bytes, which the server sets that was started last."""
         return self._limit
 
     @limit.setter
@@ -81,20 +82,20 @@ class Budget:
 
     @property
     def held(self) -> int:
-        """Bytes that are held, by connections of network threads as well."""
+        """Returns the bytes that are held, by connections of network threads as well."""
         return self._own + sum(each.unfinished for each in self._threads)
 
     def share(self, threads: Threads) -> None:
-        """From now on connections of these threads hold bytes of it, too."""
+        """Makes connections of these threads share the budget."""
         self._threads.append(threads)
         self._leave_the_rest()
 
     def part(self, threads: Threads) -> None:
-        """They have ended."""
+        """Ends their share."""
         self._threads.remove(threads)
 
     def hold(self, holder: Holder, size: int) -> None:
-        """From now on `holder` holds so many bytes."""
+        """Notes that `holder` holds so many bytes from now on."""
         self._set(holder, size)
         if self._is_exceeded:
             self._make_room(holder)
@@ -102,7 +103,8 @@ class Budget:
 
     @property
     def _is_exceeded(self) -> bool:
-        """By connections of the loop: half of it is theirs whatever network threads hold."""
+        """Returns whether connections of the loop hold too much: half of the budget is theirs
+        whatever network threads hold."""
         return self.held > self.limit and (not self._threads or 2 * self._own > self.limit)
 
     def _leave_the_rest(self) -> None:

@@ -16,14 +16,15 @@ class IdleSubject(Protocol):
     seen: int
 
     def idle(self) -> None:
-        """It was not used for the idle time."""
+        """Is called when it was not used for the idle time."""
 
 
 class IdleWheel:
-    """A ring of buckets. Use costs one assignment, and a connection is looked at once in idle_s."""
+    """A ring of buckets. Use costs one assignment, and each connection is looked at once in
+    idle_s."""
 
     def __init__(self, idle_s: float) -> None:
-        """idle_s: 0 closes nothing."""
+        """`idle_s` 0 closes nothing."""
         self.now = 0
         self._tick_s = idle_s / TICKS
         self._ring: list[set[IdleSubject]] = [set() for _ in range(TICKS + 2)]

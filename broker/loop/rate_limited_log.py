@@ -16,8 +16,8 @@ _OTHERS = object()
 
 
 class RateLimitedLogger:
-    """Writes to a logger, each kind of line at most once in PAUSE_S. A kind holds nothing that a
-    peer chooses: it would choose how much is written."""
+    """Writes to a logger, each kind of line at most once in PAUSE_S. A kind contains nothing that a
+    peer chooses, since the peer would choose how much is written."""
 
     def __init__(self, logger: SafeLogger) -> None:
         self._logger = logger
@@ -27,8 +27,8 @@ class RateLimitedLogger:
         self, level: int, kind: object, text: str, *args: object,
         error: BaseException | None = None, depth: int = 1,
     ) -> None:  # fmt: skip
-        """kind: what makes two lines the same. error: its traceback is written with the line.
-        depth: as of SafeLogger.log."""
+        """Logs a line. Lines with the same `kind` count as the same. The traceback of `error` is
+        written with the line; `depth` is as of SafeLogger.log."""
         now = time.monotonic()
         if kind not in self._kinds and len(self._kinds) >= KINDS_MAX:
             kind = _OTHERS

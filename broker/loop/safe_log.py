@@ -19,7 +19,8 @@ _LINES_MAX = 200
 
 
 def shown(value: object) -> str:
-    """A text for one line of a log: cut, with every character that is not printable escaped."""
+    """Returns a text for one line of a log: shortened, with every character that is not printable
+    escaped."""
     text = str(value)
     if len(text) > _TEXT_MAX:
         text = f"{text[:_TEXT_MAX]}.. ({len(text)} characters)"
@@ -29,8 +30,8 @@ def shown(value: object) -> str:
 
 
 class SafeLogger:
-    """A logger whose arguments are shown(). Lines of a traceback are set off by a bar, since the
-    text of an error may have lines of its own."""
+    """A logger whose arguments are passed through shown(). Lines of a traceback are set off by a
+    bar, since the text of an error may have lines of its own."""
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
@@ -39,7 +40,7 @@ class SafeLogger:
         self, level: int, text: str, *args: object, exc_info: bool | BaseException | None = None,
         depth: int = 1,
     ) -> None:  # fmt: skip
-        """depth: calls between this one and the line that logs."""
+        """Logs a line; `depth` counts the calls between this one and the line that logs."""
         logger = self._logger
         if not logger.isEnabledFor(level):
             return
@@ -64,7 +65,7 @@ class SafeLogger:
         self.log(logging.ERROR, text, *args, exc_info=exc_info, depth=2)
 
     def exception(self, text: str, *args: object) -> None:
-        """With the traceback of the error that is handled."""
+        """Logs a line with the traceback of the error that is handled."""
         self.log(logging.ERROR, text, *args, exc_info=True, depth=2)
 
 

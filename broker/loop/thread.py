@@ -20,8 +20,7 @@ _T = TypeVar("_T")
 class LoopThread:
     """uvloop in a daemon thread. run() waits for a coroutine there; stop() ends the thread.
 
-    A forked child has no such thread: there run() raises RuntimeError, and stop() does nothing.
-    """
+    A forked child has no such thread: there run() raises RuntimeError, and stop() does nothing."""
 
     def __init__(self, name: str) -> None:
         self._loop = uvloop.new_event_loop()
@@ -42,11 +41,12 @@ class LoopThread:
 
     @property
     def here(self) -> bool:
-        """Whether the thread is one of this process."""
+        """Returns whether the thread is one of this process."""
         return os.getpid() == self._pid
 
     def run(self, work: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
-        """The coroutine's result. Raises: what it raises, TimeoutError after `timeout` seconds."""
+        """Returns the coroutine's result. Raises: what it raises, TimeoutError after `timeout`
+        seconds."""
         if not self.here:
             work.close()
             raise RuntimeError("the loop runs in the process that forked this one, not here")
@@ -69,11 +69,11 @@ class LoopThread:
         self._loop.call_soon_threadsafe(function, *args)
 
     def is_own(self) -> bool:
-        """Whether the caller runs on this loop's thread."""
+        """Returns whether the caller runs on this loop's thread."""
         return threading.get_ident() == self._thread.ident
 
     def stop(self) -> None:
-        """Nothing runs there afterwards. Once is enough, more are harmless."""
+        """Ends the thread; nothing runs there afterwards. Calling it again does nothing."""
         if self.here and self._thread.is_alive():
             self._stopped = True
             self._loop.call_soon_threadsafe(self._loop.stop)

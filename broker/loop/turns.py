@@ -45,12 +45,11 @@ _line: ContextVar[Line | None] = ContextVar("line", default=None)
 
 
 class Turns:
-    """Of one loop. Everything happens on its thread.
+    """The turns of one loop. Everything happens on its thread.
 
     The time is that between enter() and leave(), of what is read, and of steps. Nothing tells when
     a turn of the loop begins: the budget counts from one pass over the lines to the next, and a
-    pass comes as soon as it is used up.
-    """
+    pass comes as soon as it is used up."""
 
     __slots__ = (
         "__weakref__",
@@ -87,8 +86,9 @@ class Turns:
     # ---- the time ----
 
     def enter(self, since: float = 0.0) -> bool:
-        """What was read is served now. since: when the read began, if it was of much. True:
-        leave() must follow. False: it is part of other work, which is measured already."""
+        """Begins to serve what was read; `since` says when the read began, if it was of much.
+        Returns True when leave() must follow, and False when it is part of other work, which is
+        measured already."""
         if self._since:
             return False
         self._since = since or monotonic()
@@ -96,7 +96,8 @@ class Turns:
         return True
 
     def room(self, room: memoryview) -> memoryview:
-        """As much of a read buffer as may be filled now: a page when the turn's time is used up."""
+        """Returns as much of a read buffer as may be filled now: a page when the turn's time is
+        used up."""
         return room if self._read < TURN_S else room[:_PAGE]
 
     def leave(self) -> None:
@@ -107,7 +108,7 @@ class Turns:
 
     @property
     def over(self) -> bool:
-        """Whether the work under way is to end: what is left of it waits in its line."""
+        """Returns whether the work under way is to end: what is left of it waits in its line."""
         return monotonic() >= self._until
 
     def _enter_step(self) -> bool:
@@ -135,7 +136,7 @@ class Turns:
         self._soon()
 
     def _pass(self) -> None:
-        """A new turn: each line that waits goes on, until the time is over."""
+        """Runs a new turn: each line that waits continues, until the time is over."""
         self._due = False
         self._read = self._stepped = 0.0
         new, lines = self._new, self._lines
@@ -156,7 +157,7 @@ class Turns:
 
 
 class Line:
-    """What of one connection waits for a turn."""
+    """What waits for a turn, of one connection."""
 
     __slots__ = (
         "_alone_count", "_asked", "_hold", "_lock", "_queued", "_read", "_room", "_steps", "turns",
@@ -169,8 +170,8 @@ class Line:
         room: Callable[[], Awaitable[None]] | None = None,
         hold: Callable[[bool], None] | None = None,
     ) -> None:
-        """read: serves what was read, until Turns.over. room: waits until what was written to the
-        connection is read. hold: told whether nothing more is to be begun for now."""
+        """`read` serves what was read, until Turns.over. `room` waits until what was written to the
+        connection is read. `hold` is called with whether nothing more is to be begun for now."""
         self.turns = turns
         self._read = read
         self._room = room if room is not None else _no_room
@@ -183,11 +184,11 @@ class Line:
 
     @property
     def waits(self) -> bool:
-        """Something that was read waits."""
+        """Returns whether something that was read waits."""
         return self._asked
 
     def wait(self) -> None:
-        """read is called in one of the next turns."""
+        """Has read() called in one of the next turns."""
         self._asked = True
         self._put()
 
@@ -197,8 +198,8 @@ class Line:
             self.turns._put(self)
 
     def _go_on(self, before: int) -> int:
-        """What was begun comes before what was not: it holds more. before: steps that were let go
-        on in this turn; returned: how many more."""
+        """Continues. What was begun comes before what was not, since it holds more. `before` counts
+        the steps that continued in this turn; returns how many more did."""
         self._queued = False
         count = 0
         while self._steps and before + count < _LET_GO:
@@ -216,7 +217,7 @@ class Line:
     # ---- coroutines ----
 
     def start(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """The coroutine as a task, each of its steps in its turn."""
+        """Starts the coroutine as a task, each of whose steps has its turn."""
         task = self.turns._loop.create_task(self._run(work))
         task.add_done_callback(lambda done: work.close())  # it may not even have begun
         return task
@@ -254,7 +255,7 @@ class Line:
                 self._hold(False)
 
     def close(self) -> None:
-        """The connection is gone. Tasks that outlive it may still know its line."""
+        """Ends the line of a connection that is closed. Tasks that outlive it may still know it."""
         self._asked = False
         self._read, self._hold, self._room = _nothing, _no_hold, _no_room
 
@@ -299,8 +300,8 @@ class _Steps:
 
 
 class Pieces:
-    """``await pieces.next()`` between two pieces of work on the loop: others have their turn once
-    this one took long enough."""
+    """Divides work on the loop: ``await pieces.next()`` between two pieces lets other work have its
+    turn once this one took long enough."""
 
     def __init__(self) -> None:
         self._began = monotonic()
@@ -312,8 +313,8 @@ class Pieces:
 
 
 def alone(handler: Callable[_P, Coroutine[Any, Any, _T]]) -> Callable[_P, Coroutine[Any, Any, _T]]:
-    """For a handler that holds much while it works: of one connection, one such request at a time
-    is in progress, and none while the connection's answers are not read."""
+    """Wraps a handler that holds much while it works: one such request at a time is in progress for
+    each connection, and none while the connection's answers are not read."""
 
     @functools.wraps(handler)
     async def waits(*args: _P.args, **kwargs: _P.kwargs) -> _T:

@@ -19,11 +19,10 @@ _quiet = RateLimitedLogger(SafeLogger("broker.remoting"))
 
 
 class Watchdog:
-    """limit_ms: a handler that takes longer is logged, once a minute a request code, and counted.
-    clock: in seconds, monotonic.
+    """Measures handlers. One that takes longer than `limit_ms` is logged, once a minute for each
+    request code, and counted. `clock` is monotonic and in seconds.
 
-    counts: by request code.
-    """
+    `counts` are by request code."""
 
     def __init__(self, limit_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit_s = limit_ms / 1000
@@ -32,7 +31,7 @@ class Watchdog:
         self.longest_ms = 0
 
     def call(self, handler: Handler, peer: Peer, command: Command) -> Result:
-        """What the handler returns or raises."""
+        """Returns or raises what the handler does."""
         began = self._clock()
         try:
             result = handler(peer, command)
@@ -43,7 +42,7 @@ class Watchdog:
         return _MeasuredWork(self, result, peer, command.code)
 
     def step(self, work: Callable[[Any], object], value: object, code: int, peer: Peer) -> object:
-        """What work(value) returns or raises: a piece of a handler, up to where it waits."""
+        """Returns or raises what work(value) does: a piece of a handler, up to where it waits."""
         began = self._clock()
         try:
             return work(value)
@@ -67,7 +66,7 @@ class Watchdog:
 
 
 class _MeasuredWork:
-    """A handler's coroutine, each piece of it measured."""
+    """A handler's coroutine, each piece of which is measured."""
 
     def __init__(
         self, dog: Watchdog, work: Awaitable[Command | None], peer: Peer, code: int

@@ -26,7 +26,7 @@ IDLE_S = 100.0
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port``. Raises: ValueError."""
+    """Returns host and port of ``host:port`` or ``[v6]:port``. Raises: ValueError."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"'{address}' is not host:port")
@@ -34,11 +34,11 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 class RemotingClient(Closing):
-    """Requests to any number of servers. Their own requests go to ``handlers``.
+    """Sends requests to any number of servers. Requests of theirs go to ``handlers``.
 
-    tls: as broker.remoting.tls.client_context makes it; None speaks plain text. connect_s: for a
-    connection to come about, its handshake included. connector: asked before a socket is made.
-    """
+    `tls` is a context of broker.remoting.tls.client_context; None speaks plain text. `connect_s`
+    limits the time in which a connection comes about, its handshake included. `connector` is asked
+    before a socket is made."""
 
     def __init__(
         self,
@@ -68,13 +68,12 @@ class RemotingClient(Closing):
         self._closed = False
 
     async def request(self, address: str, command: Command, timeout: float = 3.0) -> Command:
-        """The answer of the server at ``host:port``, connecting included.
+        """Returns the answer of the server at ``host:port``, to which it connects if need be.
 
-        A connection on which nothing came while a request timed out is closed: the server may be
-        gone silently, and the next request must not wait for it again.
+        A connection on which nothing came while a request timed out is closed: the server may have
+        vanished silently, and the next request must not wait for it again.
 
-        Raises: TimeoutError, ConnectionError, ValueError for a malformed address.
-        """
+        Raises: TimeoutError, ConnectionError, ValueError for a malformed address."""
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout
         connection = await self.connection(address, timeout)
@@ -87,7 +86,8 @@ class RemotingClient(Closing):
             raise
 
     async def exchange(self, address: str, command: Command, timeout: float = 3.0) -> Command:
-        """As request(), over another connection where the server is about to close this one."""
+        """Does the same as request(), over another connection where the server is about to close
+        this one."""
         answer = await self.request(address, command, timeout)
         if answer.code == ResponseCode.GO_AWAY:
             self.forget(address)
@@ -100,7 +100,7 @@ class RemotingClient(Closing):
         (await self.connection(address, timeout)).send(command)
 
     async def connection(self, address: str, timeout: float = 3.0) -> Connection:
-        """The connection to an address, made if there is none. Raises: as request()."""
+        """Returns the connection to an address, made if there is none. Raises: as request()."""
         found = self._made.get(address)
         if found is not None and found.open:
             return found
@@ -121,17 +121,17 @@ class RemotingClient(Closing):
         return task.result()
 
     def ready(self, address: str) -> Connection | None:
-        """The connection to an address if there is one that can be written to now."""
+        """Returns the connection to an address if there is one that can be written to now."""
         found = self.connected(address)
         return found if found is not None and not found.busy else None
 
     def connected(self, address: str) -> Connection | None:
-        """The connection to an address if there is one."""
+        """Returns the connection to an address if there is one."""
         found = self._made.get(address)
         return found if found is not None and found.open else None
 
     def forget(self, address: str) -> None:
-        """The next request makes a new connection. Requests under way are still answered."""
+        """Makes the next request open a new connection. Requests under way are still answered."""
         self._made.pop(address, None)
 
     def _connected(self, address: str, done: asyncio.Task[Connection]) -> None:

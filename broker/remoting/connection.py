@@ -130,37 +130,41 @@ class Intake(Protocol):
     def buffer(self, hint: int) -> memoryview: ...
 
     def received(self, count: int) -> None:
-        """count: 0 asks for what was held back while the connection was paused."""
+        """Takes `count` bytes; 0 asks for what was held back while the connection was paused."""
 
     def write(self, parts: Parts) -> None:
         """Writes what comes out of the framer and the handlers."""
 
     def finish(self) -> None:
-        """Nothing more will be written."""
+        """Ends the writing: nothing more will be written."""
 
     def closed(self) -> None:
-        """The connection is gone."""
+        """Follows the end of the connection."""
 
 
 class Near(Protocol):
     """A server on the same loop, for what needs no bytes (csrc/remoting/inprocess.h)."""
 
     def direct(self) -> tuple[int, int] | None:
-        """What ps_conn_send takes now: the addresses of the connection and of the step. None: a
-        send would overtake something, or find the server in the middle of its work."""
+        """Returns what ps_conn_send takes now: the addresses of the connection and of the step.
+        None means that a send would overtake something, or would find the server in the middle of
+        its work."""
 
     def sent(self, answered: bool) -> None:
-        """Must follow a call that has done something. answered: with the answer already."""
+        """Must follow a call that has done something; `answered` says that it has the answer
+        already."""
 
     def end_transaction(self, ending: EndTransaction) -> bool:
-        """Whether it was carried out; otherwise nothing has happened, and a request says why."""
+        """Returns whether the decision was carried out; otherwise nothing has happened, and a
+        request says why."""
 
 
 IntakeFactory = Callable[["Connection"], Intake]
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Satisfies Peer (handlers.py). All of it happens on the loop that it was made on."""
+    """One connection. It satisfies Peer (handlers.py), and all of it happens on the loop that it
+    was made on."""
 
     #: What its peer has not read is counted in the budget; a network thread counts its own.
     counts_unsent = True
@@ -171,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
         intake: IntakeFactory | None = None,
         framer: FramerFactory | None = None,
     ) -> None:
-        """framer: None for that of `shared`."""
+        """`framer` None stands for that of `shared`."""
         self.address: tuple[str, int] = ("", 0)
         #: Our own end of it.
         self.local: tuple[str, int] = ("", 0)
@@ -218,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def scratch(self) -> memoryview:
-        """Room to read into that all connections share."""
+        """Returns the room to read into that all connections share."""
         return self._shared.scratch
 
     # ---- the loop calls these ----
@@ -239,7 +243,7 @@ class Connection(asyncio.BufferedProtocol):
             self.opened()
 
     def opened(self) -> None:
-        """The first bytes are known to be ours: tells whoever wants to know of the connection."""
+        """Announces the connection, since its first bytes are known to be ours."""
         if self._shared.on_connect is not None:
             self._shared.on_connect(self)
 
@@ -262,11 +266,12 @@ class Connection(asyncio.BufferedProtocol):
             self._shared.on_close(self)
 
     def eof_received(self) -> bool:
-        """A peer that only closed its half gets no answers: upstream's servers do the same."""
+        """Closes: a peer that only closed its half gets no answers, as with upstream's servers."""
         return False
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Nothing may be raised here, and this connection not be closed: libuv reads after it."""
+        """Returns room to read into. It must not raise anything nor close this connection, since
+        libuv reads after it."""
         intake = self.intake
         try:
             if intake is not None:
@@ -283,20 +288,21 @@ class Connection(asyncio.BufferedProtocol):
             return self._shared.scratch
 
     def hold(self, size: int) -> None:
-        """So many bytes of a frame that is not whole are kept for it."""
+        """Counts so many bytes that are kept for a frame whose end is still to come."""
         if size or self._holds:
             self._holds = size > 0
             self._unfinished = size
             self._budget.hold(self, size + self._asks + self._unsent)
 
     def holds(self) -> int:
-        """Bytes of its requests, and of what its peer has not read."""
+        """Returns the bytes of its requests, and of what its peer has not read."""
         if self._unsent and self._transport is not None:
             self._unsent = self._transport.get_write_buffer_size()
         return self._unfinished + self._asks + self._unsent
 
     def _weigh(self, command: Command, sign: int = 1) -> bool:
-        """A request waits or is in progress; -1: it no longer does. Whether its body is counted."""
+        """Counts a request that waits or is in progress, or with -1 one that no longer does.
+        Returns whether its body is counted."""
         size = len(command.body)
         if size < BODY_MIN:
             return False
@@ -309,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def known(self) -> bool:
-        """Access control has let a request of it in, or we have made it."""
+        """Returns whether access control has let a request of it in, or we have made it."""
         return self._shared.ours or self._framer.known
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -327,7 +333,7 @@ class Connection(asyncio.BufferedProtocol):
                 turns.leave()
 
     def direct(self) -> tuple[int, int] | None:
-        """See Near.direct, of which this is the server's part."""
+        """Does the server's part of Near.direct."""
         if (
             self._closing or self._held & PAUSED or self._shared.reading
             or self.intake is not None or self._line.waits
@@ -337,20 +343,20 @@ class Connection(asyncio.BufferedProtocol):
         return self._framer.direct()
 
     def sent_directly(self, answered: bool) -> None:
-        """See Near.sent."""
+        """Does the server's part of Near.sent."""
         if self._framer.sent_directly(answered):
             self.buffer_updated(0)
 
     def end_directly(self, ending: EndTransaction) -> bool:
-        """See Near.end_transaction. What follows is that of a send."""
+        """Does the server's part of Near.end_transaction; what follows is that of a send."""
         return self._framer.end_transaction(ending)
 
     def touch(self) -> None:
-        """It is in use."""
+        """Notes that it is in use."""
         self.seen = self._shared.wheel.now
 
     def _take(self, count: int) -> None:
-        """count: 0 asks for what was held back."""
+        """Takes `count` bytes; 0 asks for what was held back."""
         intake = self.intake
         try:
             if self._failed is not None:
@@ -369,8 +375,8 @@ class Connection(asyncio.BufferedProtocol):
             self.abort("read error", str(error))
 
     def _read(self, count: int) -> None:
-        """So many bytes stand in the framer's room; 0: it goes on with what it has held back.
-        Raises: BadFrame."""
+        """Reads so many bytes from the framer's room; with 0 it continues with what it has held
+        back. Raises: BadFrame."""
         framer, turns, line = self._framer, self._turns, self._line
         over, waits = turns.over, line.waits
         if over or waits:
@@ -395,7 +401,7 @@ class Connection(asyncio.BufferedProtocol):
         self.flush()
 
     def _turn(self) -> None:
-        """What waits in the line goes on."""
+        """Continues with what waits in the line."""
         held = self._held & TURN
         self._held &= ~TURN
         shared = self._shared
@@ -439,7 +445,7 @@ class Connection(asyncio.BufferedProtocol):
     # ---- what is read ----
 
     def feed(self, data: memoryview) -> None:
-        """Bytes that an intake has read and that belong to the framer. Raises: BadFrame."""
+        """Gives the framer bytes that an intake has read. Raises: BadFrame."""
         at = 0
         while at < len(data) and not self._closing:
             room = self._framer.buffer(len(data) - at)
@@ -449,7 +455,7 @@ class Connection(asyncio.BufferedProtocol):
             self._read(count)
 
     def room(self, hint: int) -> memoryview:
-        """The framer's buffer, for an intake that can read into it; fed() must follow."""
+        """Returns the framer's buffer, for an intake that can read into it; fed() must follow."""
         return self._framer.buffer(hint)
 
     def fed(self, count: int) -> None:
@@ -568,7 +574,7 @@ class Connection(asyncio.BufferedProtocol):
         self._steer()
 
     def _steer(self) -> None:
-        """Reads or not."""
+        """Reads, or stops reading."""
         transport = self._transport
         if transport is None or transport.is_closing() or self.paused == self._stopped:
             return
@@ -606,8 +612,8 @@ class Connection(asyncio.BufferedProtocol):
         self._steer()
 
     def drain(self) -> None:
-        """Requests in progress are answered; in_work tells when. A peer that asks for more and
-        understands GO_AWAY gets that; others are served until the connection is closed."""
+        """Lets requests in progress be answered; in_work says when they are. A peer that asks for
+        more and understands GO_AWAY gets that; others are served until the connection is closed."""
         self._leaving = True
         self._framer.hand_on()
 
@@ -620,34 +626,37 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def busy(self) -> bool:
-        """It does not read what was written to it: more would only wait."""
+        """Returns whether the peer does not read what was written to it, so that more would only
+        wait."""
         return bool(self._held & WRITES)
 
     @property
     def open(self) -> bool:
-        """Neither closed nor about to be."""
+        """Returns whether it is neither closed nor about to be."""
         transport = self._transport
         return not self._closing and transport is not None and not transport.is_closing()
 
     @property
     def reading(self) -> bool:
-        """This connection, or another one of the same server, works on what it has read."""
+        """Returns whether this connection, or another one of the same server, works on what it has
+        read."""
         return self._shared.reading
 
     @property
     def paused(self) -> bool:
-        """Nothing is to be read for the moment."""
+        """Returns whether nothing is to be read for the moment."""
         return bool(self._held & PAUSED)
 
     @property
     def in_work(self) -> int:
-        """Requests of the peer that are not answered yet."""
+        """Returns how many requests of the peer are not answered yet."""
         return len(self._tasks) + len(self._backlog) + self._framer.more
 
     # ---- what is written ----
 
     def send(self, command: Command) -> None:
-        """Writes a frame: an answer, or a request nobody waits for. Dropped once closed."""
+        """Writes a frame: an answer, or a request that nobody waits for. It is dropped once
+        closed."""
         if self._closing:
             return
         if not command.flag & RESPONSE and not command.opaque:
@@ -655,7 +664,7 @@ class Connection(asyncio.BufferedProtocol):
         self.push(codec.encode(command))
 
     def push(self, frames: bytes) -> None:
-        """Writes frames that are encoded already. Dropped once closed."""
+        """Writes frames that are encoded already. They are dropped once closed."""
         if self._closing:
             return
         self.parts.append(frames)
@@ -666,7 +675,7 @@ class Connection(asyncio.BufferedProtocol):
             self._flush_soon()
 
     def _flush_soon(self) -> None:
-        """At the next turn of the loop: answers of many tasks go out with one write."""
+        """Flushes at the next turn of the loop: answers of many tasks go out with one write."""
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self.flush)
@@ -685,7 +694,7 @@ class Connection(asyncio.BufferedProtocol):
             self.intake.write(parts)
 
     def write_out(self, parts: Parts) -> None:
-        """To the socket, as it is."""
+        """Writes to the socket, without change."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -703,10 +712,9 @@ class Connection(asyncio.BufferedProtocol):
     # ---- requests of ours ----
 
     async def request(self, command: Command, timeout: float) -> Command:
-        """Sends a request of ours (its opaque is set here) and waits for the answer.
+        """Sends a request of ours, whose opaque is set here, and waits for the answer.
 
-        Raises: TimeoutError, ConnectionError.
-        """
+        Raises: TimeoutError, ConnectionError."""
         if self._closing:
             raise ConnectionResetError(f"the connection to {self} is closed")
         future: asyncio.Future[Command] = self._loop.create_future()
@@ -720,8 +728,8 @@ class Connection(asyncio.BufferedProtocol):
             self._outstanding.forget(opaque)
 
     def begin(self, command: Command, waiter: Waiter) -> int:
-        """Sends a request of ours; `waiter` gets the answer, or the end of the connection. It is
-        not limited in time. Returns its opaque. Raises: ConnectionError, BadFrame."""
+        """Sends a request of ours; `waiter` gets the answer, or the end of the connection. Its time
+        is not limited. Returns its opaque. Raises: ConnectionError, BadFrame."""
         if self._closing:
             raise ConnectionResetError(f"the connection to {self} is closed")
         opaque = self._outstanding.add(command, waiter)
@@ -733,11 +741,12 @@ class Connection(asyncio.BufferedProtocol):
         return opaque
 
     def forget(self, opaque: int) -> None:
-        """Nobody waits for that answer any more."""
+        """Forgets a request: nobody waits for its answer any more."""
         self._outstanding.forget(opaque)
 
     def begin_send(self, waiter: EitherWaiter, frame_of: Callable[[int], bytes]) -> None:
-        """As begin(), for a frame that is encoded elsewhere: frame_of(opaque) is called at once."""
+        """Does the same as begin() for a frame that is encoded elsewhere: frame_of(opaque) is
+        called at once."""
         if self._closing:
             raise ConnectionResetError(f"the connection to {self} is closed")
         opaque = self._outstanding.add_send(waiter)
@@ -749,11 +758,11 @@ class Connection(asyncio.BufferedProtocol):
         self.push(frame)
 
     def next_opaque(self) -> int:
-        """Of a send that goes to `near`."""
+        """Returns the opaque of a send that goes to `near`."""
         return self._outstanding.next_opaque()
 
     def await_send(self, opaque: int, waiter: EitherWaiter) -> None:
-        """A send that `near` has taken is answered later."""
+        """Waits for the later answer of a send that `near` has taken."""
         self._outstanding.sends[opaque] = waiter
 
     def take_send(self, opaque: int) -> SendWaiter | None:
@@ -765,7 +774,7 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def serve_raw(self, command: Command) -> bool:
-        """Gives a request back to the core, which now may serve it: whether it did."""
+        """Gives a request back to the core, which now may serve it, and returns whether it did."""
         if self._closing or not self._framer.serve_raw(command):
             return False
         if not self._gathering:
@@ -808,7 +817,7 @@ class Connection(asyncio.BufferedProtocol):
         transport.close()
 
     def abort(self, why: str, detail: str = "") -> None:
-        """Closes at once. why: logged, once a minute a kind."""
+        """Closes at once; `why` is logged, once a minute for each kind."""
         if self._closing or self._transport is None:
             return
         self._closing = True
@@ -816,7 +825,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def log_end(self, why: str, detail: str = "") -> None:
-        """why: holds nothing of the peer's, see RateLimitedLogger."""
+        """Logs the end. `why` contains nothing that the peer chose, see RateLimitedLogger."""
         _quiet.warning(why, "Closed %s: %s%s", self, why, f" ({detail})" if detail else "")
 
     def log_idle(self) -> None:
@@ -829,7 +838,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def idle(self) -> None:
-        """Called by the wheel: nothing was read or written for idle_s."""
+        """Is called by the wheel when nothing was read or written for idle_s."""
         if not self._closing and self._transport is not None:
             self._closing = True
             self.log_idle()
@@ -847,7 +856,8 @@ def unsupported(command: Command) -> Command:
 
 
 def _pair(name: Any) -> tuple[str, int]:
-    """An address as the system names it; sockets that are no internet sockets have none."""
+    """Returns an address as the system names it; sockets that are not internet sockets have
+    none."""
     if isinstance(name, tuple) and len(name) >= 2:
         return str(name[0]), int(name[1])
     return "", 0

@@ -32,8 +32,8 @@ def join(
     address: tuple[str, int],
     own: tuple[str, int] | None = None,
 ) -> None:
-    """Connects the two, which are on the running loop. address: the server's. own: the client's,
-    where it stands for somebody else."""
+    """Connects the two, which are on the running loop. `address` is the server's; `own` is the
+    client's, where it stands for somebody else."""
     if own is None:
         own = ("127.0.0.1", _PORTS[0] + next(_numbers) % _PORTS[1])
     wire = _Wire(asyncio.get_running_loop())
@@ -49,7 +49,7 @@ def join(
 
 
 class _Near:
-    """Satisfies Near (connection.py)."""
+    """The near side of a connection within the process; it satisfies Near (connection.py)."""
 
     __slots__ = ("_client", "_server", "_wire")
 
@@ -79,7 +79,7 @@ class _Near:
 
 
 class _Wire:
-    """Both ends, and whether somebody delivers at the moment."""
+    """Both ends, and whether bytes are being delivered at the moment."""
 
     near: _End
     far: _End
@@ -128,7 +128,7 @@ class _Wire:
 
 
 class _End(asyncio.Transport):
-    """The transport of one Connection. waiting: bytes that it has not read yet."""
+    """The transport of one Connection; `waiting` are the bytes that it has not read yet."""
 
     other: _End
 
@@ -148,7 +148,7 @@ class _End(asyncio.Transport):
     # ---- reading ----
 
     def deliver(self) -> bool:
-        """Gives what has come to the protocol: whether anything had."""
+        """Gives what has come to the protocol, and returns whether anything had."""
         if self._stopped:
             return False
         data = self.inbox.popleft()
@@ -222,7 +222,7 @@ class _End(asyncio.Transport):
         return self.closing
 
     def close(self) -> None:
-        """What was written is still delivered."""
+        """Closes; what was written is still delivered."""
         self.closing = True
         self._wire.soon()
 

@@ -58,17 +58,18 @@ ROOM = 8192
 
 @dataclass(frozen=True, slots=True)
 class ProxyHeader:
-    """A proxy's header. size: its bytes, 0 when there is none. source: None when it names none."""
+    """A proxy's header. `size` is its length in bytes, 0 when there is none; `source` is None when
+    it names none."""
 
     size: int
     source: tuple[str, int] | None = None
 
 
 def proxied(data: bytes | bytearray | memoryview) -> ProxyHeader | None:
-    """The proxy's header that `data` begins with; None while more bytes are needed to tell.
+    """Returns the proxy's header that `data` begins with, or None while more bytes are needed to
+    tell.
 
-    Raises: BadFrame for a malformed header.
-    """
+    Raises: BadFrame for a malformed header."""
     head = bytes(data[: max(V1_MAX, V2_HEAD)])
     if not head:
         return None
@@ -127,8 +128,8 @@ def _binary(data: bytes) -> ProxyHeader | None:
 
 
 class RefusedOpening(BadFrame):
-    """A connection that is closed for how it begins. detail: the cause, if it differs from one to
-    the next."""
+    """Raised for a connection that is closed because of how it begins; `detail` is the cause, if it
+    differs from one to the next."""
 
     def __init__(self, why: str, detail: str = "") -> None:
         super().__init__(f"{why}: {detail}" if detail else why)
@@ -138,16 +139,16 @@ class RefusedOpening(BadFrame):
 def source_of(
     found: ProxyHeader, address: tuple[str, int], trusts: Callable[[str], bool]
 ) -> tuple[str, int]:
-    """Whom a connection from `address` speaks for. trusts: whether a PROXY header of a peer at this
-    address is believed. Raises: RefusedOpening."""
+    """Returns for whom a connection from `address` speaks. `trusts` returns whether a PROXY header
+    of a peer at this address is believed. Raises: RefusedOpening."""
     if found.size and not trusts(address[0]):
         raise RefusedOpening("PROXY header refused: the peer is not in trustedProxies")
     return found.source or address
 
 
 def begins_tls(first: int, tls: TlsSettings, *, private: bool = False) -> bool:
-    """Whether a connection with this first byte speaks TLS. private: nobody can listen in between.
-    Raises: RefusedOpening when the mode does not allow what it speaks."""
+    """Returns whether a connection with this first byte speaks TLS; `private` means that nobody can
+    listen in between. Raises: RefusedOpening when the mode does not allow what it speaks."""
     speaks = first == TLS_HANDSHAKE
     if speaks and tls.mode == "disabled":
         raise RefusedOpening("TLS refused: tls.server.mode is disabled")
@@ -157,7 +158,8 @@ def begins_tls(first: int, tls: TlsSettings, *, private: bool = False) -> bool:
 
 
 def context_of(tls: TlsSettings) -> ssl.SSLContext:
-    """Raises: RefusedOpening when there is no certificate; plain text is served all the same."""
+    """Returns the context of a server. Raises: RefusedOpening when there is no certificate; plain
+    text is served all the same."""
     try:
         return tls.server_context()
     except BadArgument as why:
@@ -174,7 +176,7 @@ class Opening:
         seconds: float,
         trusts: Callable[[str], bool] = lambda host: True,
     ) -> None:
-        """trusts: whether a PROXY header of a peer at this address is believed."""
+        """`trusts` returns whether a PROXY header of a peer at this address is believed."""
         self._connection = connection
         self._trusts = trusts
         self._tls = tls
@@ -242,11 +244,11 @@ class Opening:
         self._connection.abort(refused.why, refused.detail)
 
     def write(self, parts: Parts) -> None:
-        """Nothing was asked yet, but a service may speak first."""
+        """Writes, since a service may speak first although nothing was asked yet."""
         self._connection.write_out(parts)
 
     def finish(self) -> None:
-        """There is nothing to end."""
+        """Does nothing: there is nothing to end."""
 
     def closed(self) -> None:
         if self._timer is not None:

@@ -16,11 +16,10 @@ _LOCAL = ("localhost", "127.0.0.1")
 
 
 def self_signed(name: str, hosts: Sequence[str] = _LOCAL) -> tuple[str, str]:
-    """A fresh certificate and its key, both PEM; P-256. name: the common name of owner and issuer.
-    hosts: names and addresses that it is for.
+    """Returns a fresh certificate and its key (P-256), both as PEM. `name` is the common name of
+    owner and issuer, and `hosts` are the names and addresses that it is for.
 
-    Raises: BadArgument when the package cryptography is not installed.
-    """
+    Raises: BadArgument when the package cryptography is not installed."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization

@@ -34,14 +34,13 @@ Told = Callable[[Connection], None]
 
 
 class RemotingServer(Stopping):
-    """A listening port and its connections. ``await start()``, ``await stop()``, or async with.
+    """A listening port and its connections: ``await start()``, ``await stop()``, or async with.
 
-    host and port: 0 takes a free port, which ``port`` then says. sock: bound already, in their
-    place. framer: makes the framer of each
-    connection; None gives every request to the handlers. on_connect, on_close: called on the loop
-    with each connection (a Peer); on_connect comes once its first bytes are understood. watchdog:
-    calls the handlers. core: serves connections in plain text on a network thread (links.py).
-    """
+    `host` and `port` are where it listens; port 0 takes a free one, which ``port`` then says.
+    `sock` is bound already and takes their place. `framer` makes the framer of each connection;
+    None gives every request to the handlers. `on_connect` and `on_close` are called on the loop
+    with each connection (a Peer); on_connect comes once its first bytes are understood. `watchdog`
+    calls the handlers. `core` serves connections in plain text on a network thread (links.py)."""
 
     def __init__(
         self,
@@ -75,7 +74,7 @@ class RemotingServer(Stopping):
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """Returns the port it listens on."""
         return self._port
 
     @property
@@ -83,7 +82,7 @@ class RemotingServer(Stopping):
         return frozenset(self._shared.connections)
 
     async def start(self) -> None:
-        """Raises: OSError when the address cannot be listened on."""
+        """Listens. Raises: OSError when it cannot listen on the address."""
         assert self._server is None
         loop = asyncio.get_running_loop()
         if self._sock is None:
@@ -100,7 +99,7 @@ class RemotingServer(Stopping):
             self._server = await loop.create_server(self.accept, sock=sock, backlog=self._backlog)
 
     def _take_over(self, sock: socket.socket) -> None:
-        """A connection that the network thread does not serve."""
+        """Takes a connection that the network thread does not serve."""
         loop = asyncio.get_running_loop()
         task = loop.create_task(self._join(sock))
         self._handing.add(task)
@@ -114,11 +113,11 @@ class RemotingServer(Stopping):
 
     @property
     def serving(self) -> bool:
-        """Whether it accepts connections."""
+        """Returns whether it accepts connections."""
         return self._server is not None or self._net is not None
 
     def accept(self) -> asyncio.BaseProtocol:
-        """The protocol of a connection that somebody makes."""
+        """Returns the protocol of a connection that somebody makes."""
         count = len(self._shared.connections) if self._net is None else self._net.count
         if count < self.limits.connections_max:
             shared = self._shared
@@ -133,18 +132,18 @@ class RemotingServer(Stopping):
         return Connection(shared, lambda c: Opening(c, self._tls, limits.opening_s, limits.proxies))
 
     def _refusing(self) -> Endpoint:
-        """For connections over the limit: whatever they ask is answered that we are busy."""
+        """Returns the endpoint of connections over the limit, which answers everything with
+        SYSTEM_BUSY."""
         if self._over is None:
             limits = Limits(idle_s=self.limits.opening_s, frame_max=self.limits.frame_max)
             self._over = Endpoint(_Busy(), limits, None)
         return self._over
 
     async def stop(self, drain_s: float = 3.0) -> None:
-        """Accepts nothing more, answers the requests in progress for drain_s at most, then closes.
+        """Accepts nothing more, answers the requests in progress for at most drain_s, then closes.
 
-        Meanwhile clients that know it are sent elsewhere: see Connection.drain. The end waits until
-        none of them has asked for a moment.
-        """
+        Meanwhile clients that know it are sent elsewhere: see Connection.drain. It ends only when
+        none of them has asked for a moment."""
         server, self._server = self._server, None
         net, self._net = self._net, None
         if server is not None:
@@ -188,10 +187,10 @@ class RemotingServer(Stopping):
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """A socket bound to the address; host: an address or a name, port 0: a free one.
+    """Returns a socket bound to the address. `host` is an address or a name; port 0 takes a free
+    one.
 
-    Raises: OSError that names the address.
-    """
+    Raises: OSError that names the address."""
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM,
                                    flags=socket.AI_PASSIVE)  # fmt: skip
@@ -222,7 +221,7 @@ class _RefusedConnection(asyncio.Protocol):
 
 
 class _Busy(Mapping[int, Handler]):
-    """Handlers of a server that has too many connections: any code is answered alike."""
+    """The handlers of a server that has too many connections: any code is answered alike."""
 
     def __getitem__(self, code: int) -> Handler:
         return _busy

@@ -38,10 +38,10 @@ _FILE_MAX_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class TlsSettings:
-    """A server's TLS, and that of what it asks others, under upstream's names (TlsSystemConfig).
+    """The TLS of a server, and that of what it asks others, under upstream's names
+    (TlsSystemConfig).
 
-    Without a certificate, test_mode makes one that nobody has signed, at the first handshake.
-    """
+    Without a certificate, test_mode makes one that nobody has signed, at the first handshake."""
 
     mode: str = "permissive"
     need_client_auth: str = "none"
@@ -101,7 +101,8 @@ class TlsSettings:
 
     @classmethod
     def from_names(cls, given: Mapping[str, str]) -> TlsSettings:
-        """Settings of a file; names that are not of TLS are passed over. Raises: BadArgument."""
+        """Returns the settings of a file; names that are not of TLS are passed over. Raises:
+        BadArgument."""
         found: dict[str, object] = {}
         for name, attribute in cls.NAMES.items():
             if name not in given:
@@ -117,7 +118,7 @@ class TlsSettings:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> TlsSettings:
-        """Of a properties file, as upstream's tls.config.file. Raises: BadArgument."""
+        """Reads a properties file, as upstream's tls.config.file. Raises: BadArgument."""
         try:
             with open(path, "rb") as file:
                 text = file.read(_FILE_MAX_BYTES).decode("utf-8-sig")
@@ -136,10 +137,10 @@ class TlsSettings:
         return cls.from_names(given)
 
     def client_context(self, use: bool | None = None) -> ssl.SSLContext | None:
-        """For what we ask others; None: plain text. use: instead of tls.enable, if given.
+        """Returns the context for what we ask others, or None for plain text. `use` takes the place
+        of tls.enable, if given.
 
-        Raises: BadArgument when a file cannot be used.
-        """
+        Raises: BadArgument when a file cannot be used."""
         wished = use if use is not None else self.enable
         if not (wished if wished is not None else self.mode == "enforcing"):
             return None
@@ -153,7 +154,8 @@ class TlsSettings:
         )
 
     def server_context(self) -> ssl.SSLContext:
-        """Made once. Raises: BadArgument when a file cannot be used."""
+        """Returns the context of the server, which is made once. Raises: BadArgument when a file
+        cannot be used."""
         if self._context is None:
             self._context = self._make()
         return self._context
@@ -213,13 +215,13 @@ def client_context(
     verify: bool | None = None,
     verify_host: bool = True,
 ) -> ssl.SSLContext:
-    """TLS of a client. trust_cert_path: whoever the server's certificate must be signed by. verify:
-    whether it is looked at; None: if that path is given. Upstream's clients do not by default
-    (tls.client.authServer). verify_host: a certificate that is looked at must be for the address
-    that was asked; else whoever has one of the same issuer passes for a broker.
+    """Returns the TLS of a client. The server's certificate must be signed by `trust_cert_path`.
+    `verify` says whether it is looked at; None means if that path is given. Upstream's clients do
+    not look by default (tls.client.authServer). With `verify_host` a certificate that is looked at
+    must be for the address that was asked; else whoever has one of the same issuer passes for a
+    broker.
 
-    Raises: BadArgument.
-    """
+    Raises: BadArgument."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
@@ -253,8 +255,8 @@ class TlsIntake:
         opened: Callable[[], None] | None = None,
         host: str | None = None,
     ) -> None:
-        """opened: called when the handshake is done, or can no longer be. host: that was asked, of
-        a client."""
+        """`opened` is called when the handshake is done, or can no longer be; `host` is the one
+        that a client asked for."""
         self._connection = connection
         self._in = ssl.MemoryBIO()
         self._out = ssl.MemoryBIO()
@@ -268,7 +270,7 @@ class TlsIntake:
         self.done: asyncio.Future[None] | None = None
 
     def start(self) -> asyncio.Future[None]:
-        """A client speaks first. The future is done with the handshake."""
+        """Speaks first, as a client does. The future is done with the handshake."""
         self.done = asyncio.get_running_loop().create_future()
         self._shake()
         return self.done
@@ -282,7 +284,7 @@ class TlsIntake:
         self._advance()
 
     def take(self, data: memoryview) -> None:
-        """Bytes that somebody else has read."""
+        """Takes bytes that somebody else has read."""
         self._in.write(data)
         self._advance()
 
@@ -342,7 +344,8 @@ class TlsIntake:
         self._carry()
 
     def finish(self) -> None:
-        """Says that the end is meant: the other side can tell it from a cut."""
+        """Says that the end is meant, so that the other side can tell it from a connection that was
+        cut."""
         if self._ready:
             with contextlib.suppress(ssl.SSLError):
                 self._tls.unwrap()

@@ -91,6 +91,6 @@ class _Room:
 
 
 def answer_framers(frame_max: int = FRAME_MAX) -> FramerFactory:
-    """Framers for the connections of one client, around one read buffer."""
+    """Returns framers for the connections of one client, around one read buffer."""
     room = _Room()
     return lambda connection: AnswerFramer(room, connection.take_send, frame_max)

@@ -44,10 +44,9 @@ _box = _Box()
 
 
 def frame_size(head: bytes | bytearray | memoryview, frame_max: int = FRAME_MAX) -> int:
-    """Bytes of the frame that begins with `head`, 0 when head is too short to tell.
+    """Returns the bytes of the frame that begins with `head`, or 0 when head is too short to tell.
 
-    Raises: BadFrame.
-    """
+    Raises: BadFrame."""
     if len(head) < 4:
         return 0
     total: int = int.from_bytes(head[:4], "big", signed=True)
@@ -57,7 +56,7 @@ def frame_size(head: bytes | bytearray | memoryview, frame_max: int = FRAME_MAX)
 
 
 def decode(frame: bytes | bytearray | memoryview) -> Command:
-    """One whole frame. Raises: BadFrame."""
+    """Decodes one whole frame. Raises: BadFrame."""
     size = len(frame)
     packed, error, scratch, texts, head = _box.all
     view = _box.texts_view
@@ -99,7 +98,7 @@ def decode(frame: bytes | bytearray | memoryview) -> Command:
 
 
 def _cut(packed: Any, view: memoryview, count: int) -> list[str]:
-    """The texts when one of them holds a NUL."""
+    """Returns the texts when one of them contains a NUL."""
     parts, start = [], 0
     for end in packed.ends[0:count]:
         parts.append(str(view[start:end], "utf-8"))
@@ -108,12 +107,11 @@ def _cut(packed: Any, view: memoryview, count: int) -> list[str]:
 
 
 def encode(command: Command) -> bytes:
-    """The frame, body included.
+    """Returns the frame, body included.
 
-    Half of a surrogate pair becomes a question mark, as in Java. Raises: BadFrame for what no frame
-    can hold: a number over 32 bits, a code or a name too large for a binary header, too many
-    fields, a header over its limit.
-    """
+    Half of a surrogate pair becomes a question mark, as in Java. Raises: BadFrame for what a frame
+    cannot hold: a number over 32 bits, a code or a name too large for a binary header, too many
+    fields, a header over its limit."""
     packed, error, _, out, head = _box.all
     remark, ext, body = command.remark, command.ext, command.body
     count = len(ext)
@@ -161,7 +159,7 @@ def encode(command: Command) -> bytes:
 
 
 def _set_ends(packed: Any, parts: list[str]) -> None:
-    """Where each text ends once encoded, when a NUL in one of them keeps C from seeing it."""
+    """Sets where each text ends once encoded, when a NUL in one of them keeps C from seeing it."""
     ends, at = [], 0
     for part in parts:
         at += len(part.encode("utf-8", "replace"))

@@ -21,15 +21,14 @@ Body = bytes | bytearray | memoryview
 
 
 def header_format(code: int) -> int:
-    """BINARY, or JSON for a code beyond the 16 bits with sign of a binary header."""
+    """Returns BINARY, or JSON for a code beyond the 16 bits with sign of a binary header."""
     return BINARY if code <= _BINARY_MAX else JSON
 
 
 class Refused(Exception):
-    """A request that is answered with an error: code (ResponseCode) and remark.
+    """Raised for a request that is answered with an error: code (ResponseCode) and remark.
 
-    A processor raises it anywhere; whoever called the processor makes the answer of it.
-    """
+    A processor raises it anywhere; whoever called the processor makes the answer of it."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(remark)
@@ -41,10 +40,10 @@ class Refused(Exception):
 class Command:
     """One frame: a request, or the answer to one.
 
-    code: request code, or response code of an answer. ext: the header's fields, all text. body:
-    bytes after the header. opaque: ties an answer to its request. serialize: JSON or BINARY
-    header. raw: the whole frame as it came, kept for requests that the core may serve itself.
-    """
+    `code` is a request code, or the response code of an answer. `ext` has the fields of the header,
+    all as text, and `body` the bytes after it. `opaque` ties an answer to its request. `serialize`
+    says whether the header is JSON or BINARY. `raw` is the whole frame as it came, kept for
+    requests that the core may serve itself."""
 
     code: int
     ext: dict[str, str] = field(default_factory=dict)
@@ -74,10 +73,11 @@ class Command:
         ext: Mapping[str, object] | None = None,
         body: Body = b"",
     ) -> Command:
-        """The answer to this request: same opaque, same header encoding.
+        """Returns the answer to this request, with the same opaque and the same encoding of the
+        header.
 
-        ext: values become text: true and false for booleans; those that are None are left out.
-        """
+        The values of `ext` become text, booleans true and false; those that are None are left
+        out."""
         return Command(
             code=int(code),
             ext=texts(ext) if ext else {},
@@ -91,7 +91,8 @@ class Command:
     # ---- fields of a request, checked ----
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A field; one that is absent or empty is `default`. Raises: Refused when that is None."""
+        """Returns a field, or `default` when it is absent or empty. Raises: Refused when that is
+        None."""
         found = self.ext.get(name)
         if found:
             return found
@@ -100,7 +101,8 @@ class Command:
         return default
 
     def number(self, name: str, default: int | None = None) -> int:
-        """A field as integer. Raises: Refused when it is absent without default, or no integer."""
+        """Returns a field as an integer. Raises: Refused when it is absent without default, or not
+        an integer."""
         found = self.text(name, None if default is None else "")
         if not found:
             assert default is not None
@@ -116,13 +118,14 @@ class Command:
         return value
 
     def flag_of(self, name: str, default: bool = False) -> bool:
-        """A field as boolean, as Java reads it: the word true in any case, else false."""
+        """Returns a field as a boolean, as Java reads it: true for the word true in any case, else
+        false."""
         found = self.ext.get(name)
         return default if not found else found.lower() == "true"
 
 
 def texts(ext: Mapping[str, object]) -> dict[str, str]:
-    """Values as the wire has them: decimal numbers, true and false; None is left out."""
+    """Returns values as the wire has them: decimal numbers, true and false; None is left out."""
     made = {}
     for name, value in ext.items():
         if value is None:

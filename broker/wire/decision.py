@@ -33,7 +33,8 @@ _AS_ASKED: int = lib.PS_AS_ASKED
 
 
 class Role(IntEnum):
-    """PLAIN: visible at once, or when its delay is over. HALF: once its transaction commits."""
+    """The role of a message. A PLAIN one is visible at once, or when its delay is over; a HALF one
+    once its transaction commits."""
 
     PLAIN = lib.PS_ROLE_PLAIN
     HALF = lib.PS_ROLE_HALF
@@ -43,10 +44,10 @@ class AskedSend(NamedTuple):
     """The numbers of a send's header, and what its properties ask for: read in C, so that nothing
     of it is read twice.
 
-    bad: letter (version 2) of a field that is missing or not a number, or "". queue: negative: any.
-    max_reconsume: -1 when the client did not say. level: of DELAY, 0: none. transaction: TRAN_MSG
-    is true. timed: some TIMER_ property is there.
-    """
+    `bad` is the letter (version 2) of a field that is missing or not a number, or "". A negative
+    `queue` stands for any. `max_reconsume` is -1 when the client did not say. `level` is that of
+    DELAY, 0 for none. `transaction` means that TRAN_MSG is true, and `timed` that there is a TIMER_
+    property."""
 
     bad: str
     born_timestamp: int
@@ -64,7 +65,8 @@ class AskedSend(NamedTuple):
     has_id: bool
 
     def is_half(self, level: int | None = None) -> bool:
-        """Whether it is a half message once its delay level is this one; None: as asked."""
+        """Returns whether it is a half message once its delay level is this one; None stands for
+        the one that was asked for."""
         asks = lib.PS_ASKS_TRANSACTION if self.transaction else 0
         delay = self.level if level is None else level
         return bool(lib.ps_send_is_half(asks, self.reconsume_times, delay))
@@ -73,10 +75,10 @@ class AskedSend(NamedTuple):
 class PutOutcome(NamedTuple):
     """What a decision brought about.
 
-    code: of the answer. messages: how many were put, or are repeated; 0: refused. queue, offset,
-    physical_offset: of the first; -1 when refused. end: of the last one, in the log. size: bytes
-    put; 0 for a repeat. ids: the offset message ids, with commas between them.
-    """
+    `code` is that of the answer. `messages` counts those that were put or are repeated; 0 means
+    refused. `queue`, `offset` and `physical_offset` are those of the first, -1 when refused. `end`
+    is the end of the last one, in the log, and `size` the bytes put; 0 for a repeat. `ids` has the
+    offset message ids, separated by commas."""
 
     code: int
     messages: int
@@ -91,15 +93,15 @@ class PutOutcome(NamedTuple):
 
 @dataclass(slots=True)
 class PutDecision:
-    """What a message becomes. None: as the send asks.
+    """What a message becomes. None stands for what the send asks.
 
-    refused: nothing is put; code and remark are the answer. code: of the answer to a message that
-    was put; 0: how the put went. topic, queue: that it is meant for; it goes there at once, or when
-    its delay is over or its transaction committed. level: delay level. wait: whether its answer
-    waits until it is as safe as flushDiskType asks. key: what a repeat of it is known by. drop:
-    names of properties that go. add: properties that take the place of those of the same name.
-    after: called once it is answered.
-    """
+    With `refused` nothing is put, and code and remark are the answer. `code` is that of the answer
+    to a message that was put; 0 says how the put went. `topic` and `queue` are those that it is
+    meant for; it goes there at once, or when its delay is over or its transaction committed.
+    `level` is the delay level. `wait` says whether its answer waits until it is as safe as
+    flushDiskType asks. A repeat of it is known by `key`. `drop` names properties that are removed;
+    `add` are properties that take the place of those of the same name. `after` is called once it is
+    answered."""
 
     refused: bool = False
     code: int = 0
@@ -123,7 +125,7 @@ _NUMBERS = struct.Struct("@q16i")
 
 
 def read_asked(raw: Any) -> AskedSend:
-    """raw: ``ps_send *`` that C has filled."""
+    """Reads `raw`, a ``ps_send *`` that C has filled."""
     (
         born, _, bad, template_queues, queue, sys_flag, flag, reconsume, most, unit, batch, asks,
         level, _, _, _, _,
@@ -164,7 +166,7 @@ def fill(decision: PutDecision, raw: Any) -> Sequence[Any]:
 
 
 def sent_of(raw: Any) -> PutOutcome:
-    """raw: ``ps_sent *`` that C has filled."""
+    """Reads `raw`, a ``ps_sent *`` that C has filled."""
     ids = bytes(ffi.buffer(raw.ids, raw.ids_len)).decode() if raw.ids_len else ""
     return PutOutcome(
         raw.code, raw.count, raw.queue_id, raw.queue_offset, raw.physical_offset, raw.end,

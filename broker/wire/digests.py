@@ -21,9 +21,9 @@ _NAMES = {
 
 
 def digest_functions() -> Any | None:
-    """``ps_digest_functions *``; None when this interpreter does not show them, as one that was
-    linked statically, or whose library leaves out what OpenSSL 3 calls deprecated: Python then
-    checks every signature."""
+    """Returns ``ps_digest_functions *``, or None when this interpreter does not show them, as one
+    that was linked statically, or whose library leaves out what OpenSSL 3 calls deprecated: Python
+    then checks every signature."""
     try:
         module = importlib.import_module("_hashlib")
         library = ctypes.CDLL(getattr(module, "__file__", None))
@@ -37,8 +37,8 @@ def digest_functions() -> Any | None:
 
 
 def signer_of(secret: str) -> Any | None:
-    """``ps_signer *`` of a secret; None where digest_functions() is None. It signs as
-    broker.access.signature does, for one thread at a time."""
+    """Returns the ``ps_signer *`` of a secret, or None where digest_functions() is None. It signs
+    as broker.access.signature does, for one thread at a time."""
     functions, given = digest_functions(), secret.encode()
     if functions is None:
         return None

@@ -39,35 +39,37 @@ class Link(Peer, Protocol):
     parts: Parts
 
     def abort(self, why: str, detail: str = "") -> None:
-        """Closes at once. why: logged, once a minute a kind."""
+        """Closes at once; `why` is logged, once a minute for each kind."""
 
     @property
     def open(self) -> bool:
-        """Neither closed nor about to be."""
+        """Returns whether it is neither closed nor about to be."""
 
     @property
     def paused(self) -> bool:
-        """Nothing is to be read for the moment."""
+        """Returns whether nothing is to be read for the moment."""
 
     def flush(self) -> None:
         """Writes what was sent and what the framer has answered."""
 
     def hold(self, size: int) -> None:
-        """So many bytes of a frame that is not whole are kept for it (budget.py)."""
+        """Counts so many bytes that are kept for a frame whose end is still to come (budget.py)."""
 
     def take_send(self, opaque: int) -> SendWaiter | None:
-        """Who waits for the answer of a send of ours, taken away; None when nobody does."""
+        """Removes and returns the waiter for the answer of a send of ours; None when there is
+        none."""
 
 
 class SendWaiter(Protocol):
-    """Who waits for the answer of a send: told what the answer says without a Command between."""
+    """Waits for the answer of a send, and is called with what the answer says, without a Command
+    between."""
 
     def sent(self, code: int, queue: int, offset: int, ids: str, transaction: str) -> None: ...
 
 
 class EndTransaction(NamedTuple):
-    """END_TRANSACTION. offset: of the half, in the queue of halves. place: in the log. decision: as
-    on the wire."""
+    """An END_TRANSACTION request. `offset` is that of the half message in the queue of half
+    messages, `place` its log offset, and `decision` is as on the wire."""
 
     group: str
     topic: str
@@ -80,41 +82,42 @@ class EndTransaction(NamedTuple):
 class Framer(Protocol):
     """Makes commands of what one connection reads, and may answer some of them by itself.
 
-    buffer() and received() or keep() come in pairs, nothing of another connection between them.
-    Its answers go into Link.parts; whoever called it calls flush().
-    """
+    Calls of buffer() and received() or keep() come in pairs, with nothing of another connection
+    between them. Its answers go into Link.parts; its caller calls flush()."""
 
     #: It has stopped before whole frames, since it has much output, many commands, or no more time:
     #: received(0) goes on.
     more: bool
 
     def buffer(self, hint: int) -> memoryview:
-        """Room to read into, at least one byte. hint: how many bytes the reader would like."""
+        """Returns room to read into, at least one byte. `hint` says how many bytes the reader would
+        like."""
 
     def received(self, count: int) -> Sequence[Command]:
-        """`count` bytes stand in the room given last: the whole commands that Python must serve.
+        """Takes `count` bytes that are in the room given last, and returns the whole commands that
+        Python must serve.
 
-        Raises: BadFrame, after which the connection is closed.
-        """
+        Raises: BadFrame, after which the connection is closed."""
 
     def keep(self, count: int) -> Sequence[Command]:
-        """The same bytes, which are not looked at before received() is called again. What is
-        returned was found already."""
+        """Takes the same bytes, which are not looked at before received() is called again. What it
+        returns was found already."""
 
     def serve_raw(self, command: Command) -> bool:
-        """Serves a pull that received() had given to Python; its answer comes at once, or later:
-        the framer then calls Link.flush(). False: it cannot."""
+        """Serves a pull that received() had given to Python; its answer comes at once, or later,
+        when the framer calls Link.flush(). Returns False when it cannot."""
 
     def direct(self) -> tuple[int, int] | None:
-        """What ps_conn_send takes in the place of buffer() and received(): the addresses of the
-        connection and of the step. None: only bytes are understood, or part of a frame was read."""
+        """Returns what ps_conn_send takes in the place of buffer() and received(): the addresses of
+        the connection and of the step. None means that only bytes are understood, or that part of a
+        frame was read."""
 
     def sent_directly(self, answered: bool) -> bool:
-        """ps_conn_send was called. answered: its caller has the answer. True: received(0) must be
-        called now, for what else the send has brought about."""
+        """Follows a call of ps_conn_send; `answered` says that its caller has the answer. Returns
+        True when received(0) must be called now, for what else the send has brought about."""
 
     def end_transaction(self, ending: EndTransaction) -> bool:
-        """The same for ps_conn_end: whether it was carried out."""
+        """Does the same for ps_conn_end, and returns whether it was carried out."""
 
     def keep_beat(self, opaque: int, says_changed: bool) -> None:
         """See Peer.keep_beat."""
@@ -128,7 +131,7 @@ class Framer(Protocol):
 
     @property
     def known(self) -> bool:
-        """Access control has let a request in."""
+        """Returns whether access control has let a request in."""
 
     def know(self) -> None:
         """See Peer.know."""
@@ -140,10 +143,10 @@ class Framer(Protocol):
         """See Peer.decide."""
 
     def hand_on(self) -> None:
-        """From now on received() gives every command to Python."""
+        """Makes received() give every command to Python from now on."""
 
     def close(self) -> None:
-        """The connection is gone; nothing is called after this."""
+        """Follows the end of the connection; nothing is called after this."""
 
 
 FramerFactory = Callable[[Link], Framer]
@@ -152,8 +155,8 @@ FramerFactory = Callable[[Link], Framer]
 class PlainFramer:
     """Gives every command to Python.
 
-    Holds no buffer while no frame is begun, so that thousands of idle connections cost little.
-    """
+    It holds no buffer while no frame is begun, so that thousands of idle connections cost
+    little."""
 
     __slots__ = (
         "_filled", "_frame_max", "_from", "_hold", "_own", "_part", "_scratch", "_total", "_view",
@@ -169,8 +172,8 @@ class PlainFramer:
         frame_max: int = codec.FRAME_MAX,
         hold: Callable[[int], None] = lambda size: None,
     ) -> None:
-        """scratch: shared by framers that are never between buffer() and received() together.
-        hold: told how many bytes of a frame are kept."""
+        """`scratch` is shared by framers that are never between buffer() and received() together.
+        `hold` is called with how many bytes of a frame are kept."""
         self._scratch = scratch
         self._hold = hold
         self._frame_max = frame_max
@@ -237,7 +240,7 @@ class PlainFramer:
         return ()
 
     def _keep(self, view: memoryview, at: int, end: int, size: int) -> None:
-        """Keeps what begins at `at`. size: of the frame there, 0 when not yet known."""
+        """Keeps what begins at `at`; `size` is that of the frame there, 0 when not yet known."""
         self._keep_bytes(view, at, end, size)
         self._hold(len(self._own) if self._own is not None else len(self._part))
 
@@ -273,13 +276,13 @@ class PlainFramer:
         return False
 
     def keep_beat(self, opaque: int, says_changed: bool) -> None:
-        """They all come up to Python."""
+        """Does nothing: all heartbeats come up to Python."""
 
     def forget_beat(self) -> None:
         pass
 
     def know(self) -> None:
-        """Its frames are limited alike, whoever sends them."""
+        """Does nothing: its frames have the same limit, whoever sends them."""
 
     def serve_raw(self, command: Command) -> bool:
         return False
@@ -300,6 +303,6 @@ class PlainFramer:
 
 
 def plain_framers(frame_max: int = codec.FRAME_MAX) -> FramerFactory:
-    """Framers for the connections of one loop, around one read buffer."""
+    """Returns framers for the connections of one loop, around one read buffer."""
     scratch = memoryview(bytearray(READ_MAX))
     return lambda connection: PlainFramer(scratch, frame_max, connection.hold)

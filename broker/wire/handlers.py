@@ -22,46 +22,48 @@ class Peer(Protocol):
 
     @property
     def busy(self) -> bool:
-        """It does not read what was written to it: more would only wait."""
+        """Returns whether it does not read what was written to it, so that more would only wait."""
 
     def send(self, command: Command) -> None:
-        """Writes a frame: an answer, or a request nobody waits for. Dropped once closed."""
+        """Writes a frame: an answer, or a request that nobody waits for. It is dropped once
+        closed."""
 
     def push(self, frames: bytes) -> None:
-        """Writes requests nobody waits for that are encoded already. Dropped once closed."""
+        """Writes requests that nobody waits for and that are encoded already. They are dropped once
+        closed."""
 
     async def request(self, command: Command, timeout: float) -> Command:
-        """Sends a request of ours (its opaque is set here) and waits for the answer.
+        """Sends a request of ours, whose opaque is set here, and waits for the answer.
 
-        Raises: TimeoutError, ConnectionError.
-        """
+        Raises: TimeoutError, ConnectionError."""
 
     def serve_raw(self, command: Command) -> bool:
-        """Gives a pull back to the core, which now may serve it: whether it did."""
+        """Gives a pull back to the core, which now may serve it, and returns whether it did."""
 
     def keep_beat(self, opaque: int, says_changed: bool) -> None:
-        """The core may answer repeats of the heartbeat with this number, which Python has served,
-        until forget_beat. says_changed: IS_SUB_CHANGE of the answers."""
+        """Lets the core answer repeats of the heartbeat with this number, which Python has served,
+        until forget_beat. `says_changed` is IS_SUB_CHANGE of the answers."""
 
     def forget_beat(self) -> None:
-        """Its next heartbeat comes up to Python."""
+        """Makes its next heartbeat come up to Python."""
 
     @property
     def beaten(self) -> float:
-        """When the core answered a heartbeat of it last: monotonic seconds; 0: it never did."""
+        """Returns when the core last answered a heartbeat of it, in monotonic seconds; 0 means
+        never."""
 
     def know(self) -> None:
-        """Access control has let a request of it in: its frames may be larger from now on."""
+        """Notes that access control has let a request of it in: its frames may be larger from now
+        on."""
 
     def read_send(self, command: Command) -> AskedSend:
-        """What a send asks for. Raises: BadFrame."""
+        """Returns what a send asks for. Raises: BadFrame."""
 
     def decide(self, command: Command, decision: PutDecision) -> PutOutcome | None:
-        """Has the core carry out what was decided on a send, and answer it. None: the connection is
-        closed, and nothing was done.
+        """Has the core carry out what was decided on a send, and answer it. None means that the
+        connection is closed, and nothing was done.
 
-        Raises: what putting raises; nothing is put then, and nothing answered.
-        """
+        Raises: what putting raises; nothing is put then, and nothing answered."""
 
     def close(self) -> None: ...
 
@@ -75,7 +77,7 @@ Handlers = Mapping[int, Handler]
 
 
 def host_text(peer: Peer) -> str:
-    """The address of a connection, as a record's born host."""
+    """Returns the address of a connection, as a record's born host."""
     return address_text(peer.address)
 
 

@@ -119,7 +119,8 @@ def OBJECT(value: Any) -> dict[Any, Any] | None:
 
 
 def enum(*names: str) -> Kind:
-    """One of these names, in the order of upstream's class, so that an ordinal has its name."""
+    """Reads one of these names, which are in the order of upstream's class, so that an ordinal has
+    its name."""
     by_text = {name.lower(): name for name in names}
 
     def read(value: Any) -> str | None:
@@ -135,7 +136,7 @@ def enum(*names: str) -> Kind:
 
 
 def each(kind: Kind, most: int = 0) -> Kind:
-    """A list. most: longest that is read; 0: any."""
+    """Reads a list, of at most `most` entries; 0 sets no limit."""
 
     def read(value: Any) -> list[Any] | None:
         if value is None:
@@ -158,7 +159,7 @@ def each(kind: Kind, most: int = 0) -> Kind:
 
 
 def mapping(kind: Kind) -> Kind:
-    """An object whose keys are data: texts, or message queues."""
+    """Reads an object whose keys are data: texts, or message queues."""
 
     def read(value: Any) -> dict[Any, Any] | None:
         if value is None:
@@ -177,8 +178,8 @@ def mapping(kind: Kind) -> Kind:
 
 
 class JsonMember(NamedTuple):
-    """One member of an object. default: when it is not given, or null; `needed`: then it is an
-    error, and so is an empty text."""
+    """One member of an object. `default` counts when it is not given, or null; if it is `needed`,
+    that is an error, and so is an empty text."""
 
     kind: Kind
     default: Any = None
@@ -190,7 +191,7 @@ def required(kind: Kind) -> JsonMember:
 
 
 def listed(kind: Kind, most: int = 0) -> JsonMember:
-    """A list that is empty when it is not given."""
+    """Returns the member of a list that is empty when it is not given."""
     return JsonMember(each(kind, most), ())
 
 
@@ -220,13 +221,13 @@ class Shape:
 
     @classmethod
     def of_any(cls) -> Shape:
-        """An object that is taken as it is."""
+        """Reads an object as it is."""
         made = cls()
         made._takes_all = True
         return made
 
     def __call__(self, value: Any) -> dict[str, Any]:
-        """Raises: ValueError that names the member."""
+        """Reads a value. Raises: ValueError that names the member."""
         if not isinstance(value, Mapping):
             raise ValueError(f"{_shown(value)} is not an object")
         if self._takes_all:
@@ -249,15 +250,16 @@ class Shape:
         return made
 
     def _other_spelling(self, given: object, value: Mapping[Any, Any]) -> str | None:
-        """The member that a name of another case means; one that is spelled right goes first."""
+        """Returns the member that a name of another case means; one that is spelled right comes
+        first."""
         name = self._spelled.get(_plain(given)) if isinstance(given, str) else None
         return None if name in value else name
 
     def loads(
         self, data: bytes | bytearray | memoryview, lax_max: int | None = None
     ) -> dict[str, Any]:
-        """Of a whole body. lax_max: as mqjson.loads. Raises: ValueError that says what is wrong,
-        and where."""
+        """Reads a whole body; `lax_max` is as of mqjson.loads. Raises: ValueError that says what is
+        wrong, and where."""
         try:
             return self(mqjson.loads(data, lax_max))
         except ValueError as bad:

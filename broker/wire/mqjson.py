@@ -39,7 +39,8 @@ class MessageQueue(NamedTuple):
     queue: int
 
     def as_json(self) -> dict[str, object]:
-        """Upstream leaves a null out; a queue without a broker is one of those."""
+        """Returns it as JSON. Upstream leaves a null out; a queue without a broker is such a
+        case."""
         named = {"brokerName": self.broker} if self.broker else {}
         return {**named, "queueId": self.queue, "topic": self.topic}
 
@@ -59,8 +60,8 @@ class JsonText(str):
 
 
 def dumps(value: object) -> bytes:
-    """Compact JSON. Keys may be texts, numbers (quoted) and message queues (as objects); members
-    that are None are left out, as fastjson does; a message queue is its object."""
+    """Returns compact JSON. Keys may be texts, numbers (quoted) and message queues (as objects);
+    members that are None are left out, as fastjson does; a message queue becomes its object."""
     return _text(value).encode("utf-8", "surrogatepass")
 
 
@@ -86,13 +87,12 @@ def _key(key: object) -> str:
 
 
 def loads(data: bytes | bytearray | memoryview, lax_max: int | None = None) -> Any:
-    """The value of a body: strict JSON, or what fastjson takes besides: objects, bare numbers and
-    words as keys, single quotes, comments, a comma before the closing bracket. lax_max: longest
-    body that is read so, since that is slow; None: any.
+    """Returns the value of a body: strict JSON, or what fastjson accepts besides: objects, bare
+    numbers and words as keys, single quotes, comments, a comma before the closing bracket.
+    `lax_max` is the longest body that is read so, since that is slow; None sets no limit.
 
-    A key that is a message queue comes as MessageQueue, any other as text.
-    Raises: ValueError that says what is wrong.
-    """
+    A key that is a message queue comes as MessageQueue, any other as text. Raises: ValueError that
+    says what is wrong."""
     try:
         text = bytes(data).decode()
     except UnicodeDecodeError as bad:
@@ -185,7 +185,7 @@ def _as_key(key: object) -> MessageQueue | str:
 
 
 def queue_of(value: object) -> MessageQueue | None:
-    """The message queue that a JSON object stands for; None when it is malformed."""
+    """Returns the message queue that a JSON object stands for, or None when it is malformed."""
     if not isinstance(value, Mapping):
         return None
     topic, broker, queue = (value.get(name) for name in ("topic", "brokerName", "queueId"))

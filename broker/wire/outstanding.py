@@ -13,7 +13,7 @@ OPAQUE_MAX = 0x7FFFFFFF
 
 
 class Waiter(Protocol):
-    """What an answer is given to: a future, or what behaves like one."""
+    """Takes an answer: a future, or what behaves like one."""
 
     def done(self) -> bool: ...
 
@@ -27,10 +27,10 @@ class EitherWaiter(Waiter, SendWaiter, Protocol):
 
 
 class Outstanding:
-    """Waiters by the opaque of their request. The opaques are counted here, for each connection.
+    """The waiters by the opaque of their request. The opaques are counted here, for each
+    connection.
 
-    sends: those that take an answer without a Command.
-    """
+    `sends` are those that take an answer without a Command."""
 
     __slots__ = ("_opaque", "_waiting", "sends")
 
@@ -63,20 +63,21 @@ class Outstanding:
         self.sends.pop(opaque, None)
 
     def fail(self, opaque: int, error: Exception) -> None:
-        """Its waiter gets the error, unless it has its answer."""
+        """Gives the error to a waiter, unless it has its answer."""
         waiter = self._waiting.get(opaque) or self.sends.get(opaque)
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)
 
     def settle(self, answer: Command) -> None:
-        """Answers that come too late, or that nobody asked for, are dropped."""
+        """Gives an answer to its waiter; one that comes too late, or that nobody asked for, is
+        dropped."""
         opaque = answer.opaque
         waiter = self._waiting.pop(opaque, None) or self.sends.pop(opaque, None)
         if waiter is not None and not waiter.done():
             waiter.set_result(answer)
 
     def end(self, error: Exception) -> None:
-        """The connection is gone: every waiter gets the error."""
+        """Gives the error to every waiter, since the connection is closed."""
         for opaque in [*self._waiting, *self.sends]:
             self.fail(opaque, error)
         self._waiting.clear()

@@ -31,9 +31,8 @@ _LONGEST = 1024
 class Handle(NamedTuple):
     """One delivery of one message, as its consumer names it: POP_CK, extraInfo.
 
-    start: offset that the batch began at. pop_ms: when it was popped. retry: NORMAL, RETRY_V1 or
-    RETRY_V2.
-    """
+    `start` is the offset at which the batch began, `pop_ms` the time when it was popped, and
+    `retry` one of NORMAL, RETRY_V1 and RETRY_V2."""
 
     start: int
     pop_ms: int
@@ -54,9 +53,9 @@ class Handle(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Handle:
-        """What follows the eighth field is a proxy's own: Apache's in cluster mode adds the place
-        in the log and leaves it there when it acknowledges. Raises: ValueError that says what is
-        wrong."""
+        """Reads a receipt handle. What follows the eighth field is a proxy's own: Apache's in
+        cluster mode adds the log offset and leaves it there when it acknowledges. Raises:
+        ValueError that says what is wrong."""
         if len(text) > _LONGEST:
             raise ValueError(f"the receipt handle is longer than {_LONGEST} characters")
         parts = text.split(" ")
@@ -75,8 +74,9 @@ class Handle(NamedTuple):
 
 
 class Deliveries:
-    """Which deliveries the messages of an answer to POP_MESSAGE are. said: its fields. broker: that
-    answered. Raises: KeyError, ValueError for fields that do not say it."""
+    """Tells which deliveries the messages of an answer to POP_MESSAGE are. `said` are its fields,
+    and `broker` is the one that answered. Raises: KeyError, ValueError for fields that do not say
+    it."""
 
     def __init__(self, said: Mapping[str, str], broker: str) -> None:
         self._broker = broker
@@ -93,8 +93,8 @@ class Deliveries:
         }
 
     def handle(self, queue: int, offset: int, given: str | None, kind: str = NORMAL) -> Handle:
-        """given: POP_CK of the message, which one of a retry topic brings. Raises: KeyError,
-        ValueError."""
+        """Returns the handle of a message; `given` is its POP_CK, which one of a retry topic
+        brings. Raises: KeyError, ValueError."""
         if given:
             return Handle.parse(given)
         return Handle(
@@ -103,7 +103,7 @@ class Deliveries:
         )  # fmt: skip
 
     def times(self, handle: Handle) -> int:
-        """How often a message of an ordered group was popped before."""
+        """Returns how often a message of an ordered group was popped before."""
         return self._times.get((handle.retry, f"qo{handle.queue}%{handle.offset}"), 0)
 
 
@@ -112,12 +112,13 @@ def _parts(text: str) -> Iterable[list[str]]:
 
 
 def retry_topic(group: str, topic: str, kind: str) -> str:
-    """The topic that messages of `topic` come back through to `group`."""
+    """Returns the topic through which messages of `topic` come back to `group`."""
     return f"{RETRY_PREFIX}{group}{'+' if kind == RETRY_V2 else '_'}{topic}"
 
 
 def is_retry_of(name: str, group: str) -> str | None:
-    """The topic whose messages this retry topic brings back to the group; None: it does not."""
+    """Returns the topic whose messages this retry topic brings back to the group, or None when it
+    is not such a topic."""
     for sign in "+_":
         prefix = f"{RETRY_PREFIX}{group}{sign}"
         if name.startswith(prefix) and len(name) > len(prefix):
