@@ -37,7 +37,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def _map(path: Path, dtype: np.dtype[Any], start: int = 0) -> Array:
-    """The file from byte `start`, as far as whole items go. Raises: OSError, StoreIOError."""
+    """Maps the file from byte `start`, as far as whole items go. Raises: OSError, StoreIOError."""
     with open_quietly(path) as file:
         size = os.fstat(file.fileno()).st_size
         count = max(0, size - start) // dtype.itemsize
@@ -59,10 +59,10 @@ def units(
     path: str | os.PathLike[str], topic: str, queue: int,
     conf: str | os.PathLike[str] | None = None, **settings: Any,
 ) -> list[tuple[int, Array]]:  # fmt: skip
-    """The files of a queue: the queue offset of the first unit of each, its units (:data:`UNIT`).
+    """Returns the files of a queue: the queue offset of the first unit of each, and its units
+    (:data:`UNIT`).
 
-    The units after the last written one are zero. Raises: NotAStore, NotFound, OSError.
-    """
+    The units after the last written one are zero. Raises: NotAStore, NotFound, OSError."""
     files = _look(path, conf, settings).queues.get((topic, queue))
     if files is None:
         raise NotFound(f"no queue {queue} of topic '{topic}'", str(path))
@@ -72,11 +72,10 @@ def units(
 def entries(
     path: str | os.PathLike[str], conf: str | os.PathLike[str] | None = None, **settings: Any
 ) -> list[tuple[Path, Array]]:
-    """The index files, oldest first: path and entries (:data:`ENTRY`).
+    """Returns the index files, oldest first: path and entries (:data:`ENTRY`).
 
     An entry's number is its place here. Number 0 is never used, and those from the header's
-    ``indexCount`` on are not written yet. Raises: NotAStore, OSError.
-    """
+    ``indexCount`` on are not written yet. Raises: NotAStore, OSError."""
     return [
         (file, _map(file, ENTRY, _HEADER + slots * _SLOT)[:limit])
         for file, slots, limit in _look(path, conf, settings).index

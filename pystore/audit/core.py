@@ -119,7 +119,7 @@ def _bytes(topic: str) -> bytes:
 
 
 class CoreAudit:
-    """One audit. Use: queues(), index(), segments(), recount(), in that order."""
+    """One audit, in this order: queues(), index(), segments(), recount()."""
 
     def __init__(
         self, layout: Layout, settings: Settings, audit: Audit, progress: Progress
@@ -149,12 +149,13 @@ class CoreAudit:
     # ---- steps ----
 
     def forget(self, topic: str, physical: int) -> None:
-        """Records of the topic before `physical` belong to a life of it that was deleted."""
+        """Notes that records of the topic before `physical` belong to a life of it that was
+        deleted."""
         name = _bytes(topic)
         self._check(lib.ps_audit_forget(self._raw, name, len(name), physical, self._error))
 
     def queues(self, some: Collection[Key] | None = None) -> dict[Key, QueueFacts]:
-        """Facts of each queue. some: of these alone."""
+        """Returns facts of each queue, or of `some` alone."""
         found = {}
         for i, key in enumerate(keys := self._layout.queues if some is None else some):
             found[key] = self._queue(*key)
@@ -163,7 +164,7 @@ class CoreAudit:
         return found
 
     def index(self, some: Collection[int] | None = None) -> list[IndexFacts]:
-        """Facts of each index file, oldest first. some: of these alone, by number."""
+        """Returns facts of each index file, oldest first, or of `some` alone, by number."""
         found, raw = [], ffi.new("ps_audit_index_facts *")
         for i in range(len(self._layout.index)) if some is None else some:
             path, slots, entries = self._layout.index[i]
@@ -179,8 +180,8 @@ class CoreAudit:
         return found
 
     def learn(self, queues: dict[Key, QueueFacts], indexes: list[IndexFacts]) -> None:
-        """In place of queues() and index(): what other processes found of them. Facts of a queue
-        that is known change."""
+        """Takes over what other processes found of queues and index files, instead of queues() and
+        index(). Facts of a queue that is known change."""
         raw = ffi.new("ps_audit_queue_facts *")
         for (topic, queue), facts in queues.items():
             name = _bytes(topic)
@@ -194,8 +195,8 @@ class CoreAudit:
     def segments(
         self, jobs: int, last: int | None = None, some: Collection[int] | None = None
     ) -> list[SegmentFacts]:
-        """Facts of each segment, in order. last: number of the last one that holds anything, None
-        to look for it. some: of these alone, by number."""
+        """Returns facts of each segment, in order, or of `some` alone, by number. `last` is the
+        number of the last one that holds anything; None looks for it."""
         self.name_segments()
         files = self._layout.segments
         numbers = range(len(files)) if some is None else some
@@ -226,7 +227,8 @@ class CoreAudit:
         return [facts[i] for i in numbers]
 
     def name_segments(self) -> None:
-        """Tells the core of all segments: before segments() of some, and before recount()."""
+        """Tells the core of all segments; it comes before segments() of some, and before
+        recount()."""
         if self._named:
             return
         for file in self._layout.segments:
@@ -239,7 +241,8 @@ class CoreAudit:
         self._named = True
 
     def differing(self, *, everywhere: bool) -> list[Key]:
-        """The queues that recount() is for: whose counts differ from what the log asks for."""
+        """Returns the queues that recount() is for: those whose counts differ from what the log
+        asks for."""
         known = {key: self.facts(*key) for key in self._layout.queues}
         return [key for key, f in known.items() if everywhere or f.units != f.matched]
 
@@ -255,11 +258,11 @@ class CoreAudit:
                 )
 
     def max_offsets(self) -> dict[Key, int]:
-        """The end of each queue, as its files have it."""
+        """Returns the end of each queue, as its files have it."""
         return {key: self.facts(*key).max_offset for key in self._layout.queues}
 
     def facts(self, topic: str, queue: int) -> QueueFacts:
-        """What is known of a queue so far."""
+        """Returns what is known of a queue so far."""
         raw = ffi.new("ps_audit_queue_facts *")
         name = _bytes(topic)
         lib.ps_audit_queue_get(self._raw, name, len(name), queue, raw)
@@ -327,7 +330,7 @@ class CoreAudit:
 
 
 def _text(name: str, raw: Any) -> str:
-    """The details of one finding, in words."""
+    """Returns the details of one finding, in words."""
     if name in ("damaged-record", "torn-tail"):
         return _OUTCOMES.get(raw.outcome, "")
     if name == "missing-units":
@@ -355,7 +358,7 @@ def _text(name: str, raw: Any) -> str:
 
 
 def soften(finding: Finding, severity: Severity, kind: str | None = None) -> Finding:
-    """The same finding, taken less seriously."""
+    """Returns the same finding with a lower severity."""
     return Finding(
         kind or finding.kind, severity, finding.file, finding.start, finding.end, finding.count,
         finding.topic, finding.queue, finding.text,

@@ -23,11 +23,11 @@ _NO_RECORD = 0x7FFFFFFF
 
 
 def with_own_levels(settings: Settings, layout: Layout) -> Settings:
-    """The settings with the levels of the broker that wrote the store, where they name none.
+    """Returns the settings with the levels of the broker that wrote the store, where they name
+    none.
 
     The code of a unit of a delay queue is the time at which its message is due, the level's delay
-    after it was stored. What most of a queue's units say, two at least, is its level.
-    """
+    after it was stored. The level's delay is what most of a queue's units say, two at least."""
     if _NAME in settings.explicit:
         return settings
     levels = list(settings.delay_levels_ms)
@@ -46,7 +46,7 @@ def with_own_levels(settings: Settings, layout: Layout) -> Settings:
 
 
 def _delays(layout: Layout, files: list[File]) -> Iterator[int]:
-    """What units say of their level's delay, ms."""
+    """Returns what units say of their level's delay, in ms."""
     for file in files:
         with suppress(OSError), open_quietly(file.path) as opened:
             data = opened.read(layout.queue_file_size)
@@ -59,7 +59,7 @@ def _delays(layout: Layout, files: list[File]) -> Iterator[int]:
 
 
 def _store_time(layout: Layout, physical: int) -> int | None:
-    """Of the record there, ms."""
+    """Returns the store time of the record there, in ms."""
     for file in layout.segments:
         if file.number <= physical < file.number + file.size:
             with open_quietly(file.path) as opened:

@@ -21,7 +21,7 @@ _Queue = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Queue offsets in a row of one queue. start: the first. end: after the last."""
+    """Consecutive queue offsets of one queue, from `start` up to but not including `end`."""
 
     topic: str
     queue: int
@@ -35,13 +35,13 @@ class OffsetRange:
 
 @dataclass(slots=True)
 class Difference:
-    """What :func:`diff` found; a and b name the two stores.
+    """What :func:`diff` found; `a` and `b` name the two stores.
 
-    only_in_a, only_in_b: messages at queue offsets where the other store has none. changed: both
-    have a message there, of other content. content_only_in_a, content_only_in_b: messages whose
-    content the other store has nowhere in that topic, or fewer times. Content: body CRC and
-    UNIQ_KEY. records_a, records_b: compared.
-    """
+    `only_in_a` and `only_in_b` are messages at queue offsets where the other store has none. For
+    `changed` both have a message there, of other content. `content_only_in_a` and
+    `content_only_in_b` are messages whose content the other store has nowhere in that topic, or
+    fewer times. Content means body CRC and UNIQ_KEY. `records_a` and `records_b` count those that
+    were compared."""
 
     a: str
     b: str
@@ -55,16 +55,16 @@ class Difference:
 
     @property
     def same(self) -> bool:
-        """Whether both hold the same messages at the same queue offsets."""
+        """Returns whether both hold the same messages at the same queue offsets."""
         return not (self.only_in_a or self.only_in_b or self.changed)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Returns it ready for JSON."""
         return {**asdict(self), "same": self.same}
 
 
 class _Contents:
-    """16 bytes a message: queue offset and a number for its content, queue by queue."""
+    """Takes 16 bytes a message: queue offset and a number for its content, queue by queue."""
 
     def __init__(self) -> None:
         self.offsets: dict[_Queue, array[int]] = {}
@@ -80,11 +80,11 @@ class _Contents:
         self.records += 1
 
     def of(self, queue: _Queue) -> dict[int, int]:
-        """Queue offset to content."""
+        """Returns content by queue offset."""
         return dict(zip(self.offsets.get(queue, ()), self.marks.get(queue, ()), strict=True))
 
     def counts(self, topic: str) -> Counter[int]:
-        """How often each content is in a topic."""
+        """Returns how often each content is in a topic."""
         found: Counter[int] = Counter()
         for (name, _), marks in self.marks.items():
             if name == topic:
@@ -93,13 +93,14 @@ class _Contents:
 
 
 def _mark(m: Message) -> int:
-    """64 bits of body CRC and UNIQ_KEY. The CRC is computed: that of a record may be damaged."""
+    """Returns 64 bits of body CRC and UNIQ_KEY. The CRC is computed, since that of a record may be
+    damaged."""
     key = m.uniq_key
     return zlib.crc32(m.raw_body) << 32 | (zlib.crc32(key.encode()) if key else 0)
 
 
 def _ranges(queue: _Queue, offsets: list[int]) -> Iterator[OffsetRange]:
-    """Sorted offsets, as ranges."""
+    """Returns sorted offsets as ranges."""
     start = 0
     for i in range(1, len(offsets) + 1):
         if i == len(offsets) or offsets[i] != offsets[i - 1] + 1:
@@ -108,7 +109,8 @@ def _ranges(queue: _Queue, offsets: list[int]) -> Iterator[OffsetRange]:
 
 
 def _excess(mine: _Contents, other: _Contents) -> Iterator[OffsetRange]:
-    """The messages whose content the other lacks; of several alike, the last in queue order."""
+    """Returns the messages whose content the other lacks; of several alike, the last in queue
+    order."""
     for topic in sorted({name for name, _ in mine.offsets}):
         more = mine.counts(topic) - other.counts(topic)
         if not more:
@@ -145,12 +147,11 @@ def diff(
     conf: str | os.PathLike[str] | None = None, *, topics: frozenset[str] = frozenset(),
     progress: Callable[[str, int, int], None] | None = None, **settings: Any,
 ) -> Difference:  # fmt: skip
-    """Compares the messages in the logs of two stores; both may be live, neither changes.
+    """Compares the messages in the logs of two stores; both may be live, and neither changes.
 
-    topics: only these; empty: all. progress: gets the path of the store that is read, bytes done,
-    bytes in all. Memory: 16 bytes a message, and some hundred for each of the largest topic.
-    Raises: NotAStore, RecordDamaged, StoreIOError.
-    """
+    `topics` limits it to these; empty means all. `progress` gets the path of the store that is
+    read, the bytes done and the bytes in all. It takes 16 bytes of memory a message, and some
+    hundred for each of the largest topic. Raises: NotAStore, RecordDamaged, StoreIOError."""
     mine = _read(a, conf, topics, progress, settings)
     other = _read(b, conf, topics, progress, settings)
     result = Difference(str(Path(a)), str(Path(b)), mine.records, other.records)

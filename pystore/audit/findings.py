@@ -11,8 +11,8 @@ __all__ = ["KINDS", "Audit", "Finding", "Kind", "Severity"]
 
 
 class Severity(enum.IntEnum):
-    """``ERROR``: messages are damaged, hidden or served wrongly. ``WARNING``: nothing is hidden, or
-    the next open mends it. ``INFO``: worth knowing."""
+    """How serious a finding is. ``ERROR``: messages are damaged, hidden or served wrongly.
+    ``WARNING``: nothing is hidden, or the next open mends it. ``INFO``: worth knowing."""
 
     INFO = 0
     WARNING = 1
@@ -23,11 +23,11 @@ class Severity(enum.IntEnum):
 class Kind:
     """One kind of finding.
 
-    name: what programs compare. severity: unless the state of the store softens it. where: what
-    ``start`` and ``end`` count ("log": bytes of the log, "queue": queue offsets, "index": entries,
-    "file": bytes of the file, "": nothing). meaning: what it means and what is lost. java: what
-    Apache RocketMQ does with it. fix: the command that mends it, ``STORE`` standing for the path.
-    """
+    Programs compare the `name`. `severity` holds unless the state of the store softens it. `where`
+    says what ``start`` and ``end`` count ("log": bytes of the log, "queue": queue offsets, "index":
+    entries, "file": bytes of the file, "": nothing). `meaning` says what it means and what is lost,
+    and `java` what Apache RocketMQ does with it. `fix` is the command that mends it, in which
+    ``STORE`` stands for the path."""
 
     name: str
     severity: Severity
@@ -171,11 +171,10 @@ KINDS: dict[str, Kind] = {
 class Finding:
     """One thing that is wrong, or worth knowing.
 
-    kind: a name of :data:`KINDS`. file: relative to the store's root. start, end: the range
-    concerned, counted as the kind says (:attr:`Kind.where`), None when there is none. count:
-    records, units, entries or keys concerned, None when nobody knows. topic, queue: whose queue, or
-    None. text: the details of this one.
-    """
+    `kind` is a name of :data:`KINDS`. `file` is relative to the store's root. `start` and `end` are
+    the range concerned, counted as the kind says (:attr:`Kind.where`), or None when there is none.
+    `count` says how many records, units, entries or keys are concerned, or None when nobody knows.
+    `topic` and `queue` name the queue, or are None. `text` has the details of this one."""
 
     kind: str
     severity: Severity
@@ -189,21 +188,21 @@ class Finding:
 
     @property
     def meaning(self) -> str:
-        """What it means and what is lost."""
+        """Returns what it means and what is lost."""
         return KINDS[self.kind].meaning
 
     @property
     def java(self) -> str:
-        """What Apache RocketMQ does with it."""
+        """Returns what Apache RocketMQ does with it."""
         return KINDS[self.kind].java
 
     @property
     def fix(self) -> str:
-        """The command that mends it."""
+        """Returns the command that mends it."""
         return KINDS[self.kind].fix
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Returns it ready for JSON."""
         out = asdict(self)
         out["severity"] = self.severity.name
         return {**out, "meaning": self.meaning, "java": self.java, "fix": self.fix}
@@ -213,12 +212,11 @@ class Finding:
 class Audit:
     """What :func:`pystore.audit.verify` saw.
 
-    state: "live", "closed" or "crashed". bytes: of the log that were read. records: whole ones.
-    not_dispatched, not_indexed: records and keys at the end of the log that queues and index do not
-    hold yet, which is normal for a live store and mended by the next open of a crashed one.
-    dropped: findings beyond what is kept. seconds: wall time. segment_keys: of `keys`, how many
-    each segment holds.
-    """
+    `state` is "live", "closed" or "crashed". `bytes` are those of the log that were read, and
+    `records` counts whole ones. `not_dispatched` and `not_indexed` count records and keys at the
+    end of the log that queues and index do not hold yet, which is normal for a live store and
+    mended by the next open of a crashed one. `dropped` counts findings beyond what is kept.
+    `seconds` is wall time. `segment_keys` says how many of `keys` each segment holds."""
 
     path: str
     state: str
@@ -240,17 +238,17 @@ class Audit:
 
     @property
     def errors(self) -> list[Finding]:
-        """The findings of severity ``ERROR``."""
+        """Returns the findings of severity ``ERROR``."""
         return [f for f in self.findings if f.severity is Severity.ERROR]
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is damaged, hidden or served wrongly."""
+        """Returns whether nothing is damaged, hidden or served wrongly."""
         return not self.errors
 
     @property
     def next_step(self) -> str:
-        """The one thing to do; empty when there is nothing to do."""
+        """Returns the one thing to do; it is empty when there is nothing to do."""
         if not self.errors:
             mends = any("the next open" in f.fix + f.text for f in self.findings)
             return "nothing: the next open mends it" if mends else ""
@@ -260,10 +258,10 @@ class Audit:
                                   else [])])  # fmt: skip
 
     def counts(self) -> dict[str, int]:
-        """How many findings of each kind, by name."""
+        """Returns how many findings there are of each kind, by name."""
         return dict(Counter(f.kind for f in self.findings))
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Returns it ready for JSON."""
         out = {k: v for k, v in asdict(self).items() if k not in ("findings", "segment_keys")}
         return {**out, "sound": self.sound, "findings": [f.as_dict() for f in self.findings]}

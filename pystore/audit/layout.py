@@ -49,7 +49,7 @@ GAP_MOST = 16_384
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file named by a number. size: bytes."""
+    """A file named by a number, with its size in bytes."""
 
     place: str
     number: int
@@ -57,18 +57,18 @@ class File:
 
     @property
     def path(self) -> Path:
-        """Made when it is asked for: a store may have a hundred thousand files."""
+        """Returns the path, made when it is asked for: a store may have a hundred thousand
+        files."""
         return Path(self.place)
 
 
 @dataclass(slots=True)
 class Layout:
-    """What lies in a store's folders.
+    """The contents of a store's folders.
 
-    segments: of the log, by first byte. queues: the files of each queue folder, by topic and queue
-    id. index: path, slots and entries of each index file, oldest first. in_the_way: other
-    things where folders of topics or queues may be.
-    """
+    `segments` are those of the log, by first byte. `queues` are the files of each queue folder, by
+    topic and queue id. `index` has path, slots and entries of each index file, oldest first.
+    `in_the_way` are other things where folders of topics or queues may be."""
 
     root: Path
     segments: list[File] = field(default_factory=list)
@@ -85,36 +85,37 @@ class Layout:
 
     @property
     def log_end(self) -> int:
-        """End of the last segment, whatever it holds."""
+        """Returns the end of the last segment, whatever it holds."""
         return self.segments[-1].number + self.segments[-1].size if self.segments else 0
 
     @property
     def light_queues(self) -> list[tuple[str, int]]:
-        """Those of light messages (csrc/format/multi.h), which the log alone does not ask for."""
+        """Returns the queues of light messages (csrc/format/multi.h), which the log alone does not
+        ask for."""
         return [key for key in self.queues if key[0].startswith("%LMQ%")]
 
     def name(self, path: Path) -> str:
-        """The path as findings show it."""
+        """Returns the path as findings show it."""
         return (
             path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
         )
 
     def segment_of(self, physical: int) -> str:
-        """Name of the file that holds a byte of the log."""
+        """Returns the name of the file that holds a byte of the log."""
         for file in self.segments:
             if file.number <= physical < file.number + max(file.size, self.segment_size):
                 return self.name(file.path)
         return "commitlog"
 
     def queue_file_of(self, topic: str, queue: int, offset: int) -> str:
-        """Name of the file that holds a unit."""
+        """Returns the name of the file that holds a unit."""
         base = offset * UNIT - offset * UNIT % self.queue_file_size
         return f"consumequeue/{topic}/{queue}/{base:020d}"
 
     def found(
         self, kind: str, file: Path | str, *, severity: Severity | None = None, **details: object
     ) -> None:
-        """severity: None for that of the kind."""
+        """Adds a finding; `severity` None stands for that of the kind."""
         named = self.name(file) if isinstance(file, Path) else file
         heavy = KINDS[kind].severity if severity is None else severity
         found = Finding(kind, heavy, named, **details)  # type: ignore[arg-type]
@@ -132,7 +133,7 @@ def _sorted(folder: Path | str) -> list[os.DirEntry[str]]:
 
 
 def _folders(folder: Path | str, others: list[Path]) -> Iterator[os.DirEntry[str]]:
-    """What is a folder, or a link to one, by name; others: takes all else."""
+    """Returns what is a folder, or a link to one, by name; `others` takes everything else."""
     for entry in _sorted(folder):
         with suppress(OSError):  # a link in a circle
             if entry.is_dir():
@@ -151,7 +152,7 @@ def _entries(folder: Path | str) -> Iterator[tuple[os.DirEntry[str], os.stat_res
 
 
 def is_circle(path: Path | str) -> bool:
-    """Whether it is a link that leads to itself: no open looks past one."""
+    """Returns whether it is a link that leads to itself: no open looks past one."""
     try:
         Path(path).stat()
     except OSError as failed:
@@ -160,8 +161,8 @@ def is_circle(path: Path | str) -> bool:
 
 
 def _numbered(folder: Path | str) -> tuple[list[File], list[Path]]:
-    """Regular files named by a number; what else lies there, but for folders and links to nothing
-    that do not have a segment's name: an open passes over them, too."""
+    """Returns the regular files named by a number, and what else is there, except folders and links
+    to nothing that do not have a segment's name: an open passes over them, too."""
     files, others = [], []
     for entry, info in _entries(folder):
         passed_over = stat.S_ISDIR(info.st_mode) or stat.S_ISLNK(info.st_mode)
@@ -177,7 +178,8 @@ def _numbered(folder: Path | str) -> tuple[list[File], list[Path]]:
 
 
 def _segment_size(files: list[File], otherwise: int) -> int:
-    """Looks into the files where their lengths and names do not agree."""
+    """Returns the size of a segment. It looks into the files where their lengths and names do not
+    agree."""
     sizes = {file.size for file in files}
     apart = [after.number - before.number for before, after in pairwise(files)]
     if len(sizes) == 1 and min(sizes) >= SEGMENT_LEAST and set(apart) <= sizes:
@@ -211,7 +213,8 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _once(layout: Layout, files: list[File]) -> list[File]:
-    """One file for each place of the log, by place: the first folder's where several have one."""
+    """Returns one file for each place of the log, by place: the first folder's where several have
+    one."""
     kept: dict[int, File] = {}
     for file in files:
         first = kept.setdefault(file.number, file)
@@ -224,7 +227,7 @@ def _once(layout: Layout, files: list[File]) -> list[File]:
 
 
 def _in_place(layout: Layout, files: list[File]) -> list[File]:
-    """Without those whose names say a place in the middle of another segment."""
+    """Returns the files without those whose names say a place in the middle of another segment."""
     size = layout.segment_size
     odd = [file for file in files if size and file.number % size]
     if 2 * len(odd) > len(files):
@@ -235,8 +238,8 @@ def _in_place(layout: Layout, files: list[File]) -> list[File]:
 
 
 def base_of(path: Path, size: int) -> int | None:
-    """First byte of a segment in the log, by what its records say of their own places; None when
-    none does. Raises: StoreIOError, Forbidden."""
+    """Returns the first byte of a segment in the log, by what its records say of their own places,
+    or None when none does. Raises: StoreIOError, Forbidden."""
     error = ffi.new("ps_error *")
     base = int(lib.ps_log_base_of(ffi.NULL, os.fsencode(path), size, error))
     if base < 0:
@@ -248,7 +251,7 @@ def base_of(path: Path, size: int) -> int | None:
 
 
 def _without_far_files(layout: Layout, files: list[File]) -> list[File]:
-    """Without files that hold no record and lie beyond a gap that no log has."""
+    """Returns the files without those that hold no record and come after a gap that no log has."""
     runs: list[list[File]] = []
     for file in files:
         wide = GAP_MOST * layout.segment_size
@@ -271,7 +274,7 @@ def _holds_records(file: File, size: int) -> bool:
 
 
 def _check_names(layout: Layout) -> None:
-    """Segments that were renamed: each record says where in the log it stands."""
+    """Finds segments that were renamed: each record says where in the log it belongs."""
     files, at, belongs = layout.segments, 0, ffi.new("int64_t *")
     names = [ffi.new("char[]", os.fsencode(file.path)) for file in files]
     paths, bases = ffi.new("char *[]", names), ffi.new("int64_t[]", [f.number for f in files])
@@ -288,8 +291,8 @@ def _check_names(layout: Layout) -> None:
 
 
 def _check_folders(layout: Layout, folders: list[Path]) -> None:
-    """A folder of the log that is not there while segments are missing: a disk that is not
-    mounted, most likely. Before the first of its segments is made, it need not be there."""
+    """Finds a folder of the log that is missing together with segments: most likely a disk that is
+    not mounted. Before the first of its segments is made, it need not be there."""
     gaps = any(f.kind == "missing-segment" for f in layout.findings)
     for folder in folders:
         if not folder.is_dir() and (gaps or os.path.lexists(folder)):
@@ -349,7 +352,8 @@ def _queues(layout: Layout, settings: Settings) -> None:
 
 
 def _explained(fd: int, slots: int, entries: int) -> float:
-    """How many of the first entries are chained as by that many slots; infinity: all of them."""
+    """Returns how many of the first entries are chained as by that many slots; infinity means all
+    of them."""
     head = os.pread(fd, _HEADER, 0)
     count = min(int.from_bytes(head[36:40], "big", signed=True), entries, 2000)
     heads: dict[int, int] = {}
@@ -366,7 +370,7 @@ def _explained(fd: int, slots: int, entries: int) -> float:
 
 
 def _usual_layouts(file: File, settings: Settings) -> Iterator[tuple[int, int]]:
-    """Slots and entries as the settings have them, or of a usual ratio."""
+    """Yields slots and entries as the settings have them, or of a usual ratio."""
     wanted = (int(settings["maxHashSlotNum"] or 0), int(settings["maxIndexNum"] or 0))
     rest = file.size - _HEADER
     if rest == wanted[0] * _SLOT + wanted[1] * _ENTRY:
@@ -378,7 +382,7 @@ def _usual_layouts(file: File, settings: Settings) -> Iterator[tuple[int, int]]:
 
 
 def _any_layouts(file: File, fd: int) -> Iterator[tuple[int, int]]:
-    """Slots and entries of any ratio, where the first entry is the header's."""
+    """Yields slots and entries of any ratio, where the first entry is the header's."""
     begin = os.pread(fd, 8, 16)
     if int.from_bytes(os.pread(fd, 4, 36), "big", signed=True) < 2:
         return  # nothing in it speaks for anything
@@ -390,7 +394,8 @@ def _any_layouts(file: File, fd: int) -> Iterator[tuple[int, int]]:
 
 
 def _index_layout(file: File, settings: Settings) -> tuple[int, int] | None:
-    """Slots and entries of an index file, which its entries alone tell; None when none fit."""
+    """Returns slots and entries of an index file, which its entries alone tell, or None when none
+    fit."""
     best, most = None, -1.0
     with open_quietly(file.path) as opened:
         fd = opened.fileno()
@@ -426,7 +431,7 @@ def look(root: Path, settings: Settings) -> Layout:
 
 
 def look_at_log(root: Path, settings: Settings) -> Layout:
-    """Lists the segments of the log alone: queues may be ten thousands of folders. Raises: as
+    """Lists the segments of the log alone, since queues may be ten thousands of folders. Raises: as
     :func:`look`."""
     return _look(root, settings, _segments)
 
@@ -448,7 +453,7 @@ def _look(root: Path, settings: Settings, *parts: Callable[[Layout, Settings], N
 
 
 def last_with_data(layout: Layout) -> int:
-    """Number of the last segment that holds anything: files made ahead follow it."""
+    """Returns the number of the last segment that holds anything; files made ahead follow it."""
     for i in reversed(range(len(layout.segments))):
         try:
             with open_quietly(layout.segments[i].path) as file:

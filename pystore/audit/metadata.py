@@ -47,9 +47,10 @@ _Offsets = dict[str, dict[int, int]]
 
 @dataclass(slots=True)
 class Beside:
-    """topics: names that any configuration knows, None when none could be read. offsets: of each
-    ``topic@group``, a queue's committed offset. deleted: topics and the places of the log before
-    which their records belong to a deleted life."""
+    """What is known beside log, queues and index. `topics` are the names that any configuration
+    knows, None when none could be read. `offsets` has the committed offset of a queue by
+    ``topic@group``. `deleted` has topics and the log offsets before which their records belong to a
+    deleted life."""
 
     topics: set[str] | None = None
     offsets: _Offsets = field(default_factory=dict)
@@ -59,9 +60,9 @@ class Beside:
 def _decoded(
     layout: Layout, name: str, path: Path, known: Sequence[Collection[str]] = ((), ())
 ) -> Any:
-    """The parsed content of a configuration file, None when it is missing or damaged, or when the
-    database has what is in it. known: digests of what the database wrote or read last of the file
-    and of its ``.bak``."""
+    """Returns the parsed content of a configuration file, or None when it is missing or damaged, or
+    when the database has its content. `known` has the digests of what the database last wrote to or
+    read from the file and its ``.bak``."""
     bak = path.with_name(path.name + ".bak")
     section = SECTIONS.get(name)
     parsed: Any = None
@@ -95,8 +96,8 @@ def _decoded(
 
 
 def _unread(layout: Layout, kind: str, path: Path, error: OSError) -> None:
-    """A file that cannot be read is damaged, unless it is only not for this user to read. No store
-    opens where something else stands in the place of one."""
+    """Adds a finding for a file that cannot be read: it is damaged, unless only this user may not
+    read it. No store opens where something else takes the place of one."""
     text = error.text if isinstance(error, StoreError) else error.strerror or str(error)
     if isinstance(error, PermissionError):
         layout.found("not-checked", path, text=text)
@@ -108,7 +109,7 @@ def _unread(layout: Layout, kind: str, path: Path, error: OSError) -> None:
 def _read_database(
     layout: Layout, folder: Path, kind: str, read: Callable[[Path], dict[str, Any]]
 ) -> dict[str, Any]:
-    """What `read` (readdb.py) finds; {} when there is none or when it is damaged."""
+    """Returns what `read` (readdb.py) finds, or {} when there is no database or it is damaged."""
     data = folder / "data.mdb"
     if os.path.lexists(folder) and not folder.is_dir():
         layout.found(kind, folder, text="not a folder")
@@ -130,7 +131,7 @@ def _read_database(
 
 
 def _check_access(layout: Layout) -> None:
-    """The database of users and policies against its copy."""
+    """Compares the database of users and policies with its copy."""
     folder = layout.root / "access"
     path, copy = folder / accessfiles.COPY, None
     try:
@@ -164,7 +165,7 @@ def _read_tombstones(layout: Layout) -> list[tuple[str, int]]:
 
 
 def _first_place(layout: Layout, files: list[File]) -> int | None:
-    """Where the first unit of a queue points to that is one; None: it has none."""
+    """Returns where the first unit of a queue that is one points to, or None when it has none."""
     for file in files:
         with suppress(OSError), open_quietly(file.path) as opened:
             for _ in range(0, layout.queue_file_size, _PIECE):
@@ -177,8 +178,9 @@ def _first_place(layout: Layout, files: list[File]) -> int | None:
 
 
 def believable(layout: Layout, beside: Beside, *, closed: bool) -> list[tuple[str, int]]:
-    """The deleted topics, without those that the store's own queues belie: a clean exit ends every
-    deletion, so that no queue begins before the place where its topic was deleted."""
+    """Returns the deleted topics, without those that the store's own queues contradict: a clean
+    exit ends every deletion, so that no queue begins before the log offset at which its topic was
+    deleted."""
     found = []
     for topic, below in beside.deleted:
         begins = [_first_place(layout, files) for key, files in layout.queues.items()
@@ -195,7 +197,8 @@ def believable(layout: Layout, beside: Beside, *, closed: bool) -> list[tuple[st
 
 
 def _check_own(layout: Layout) -> None:
-    """Our own notes: magic, CRC-32 of what follows it, rows that an open looks at itself."""
+    """Checks our own notes: their magic, the CRC-32 of what follows it, and rows that an open looks
+    at itself."""
     for name, magics in _NOTES.items():
         path = layout.root / name
         if os.path.lexists(path.parent) and not path.parent.is_dir():
@@ -225,7 +228,7 @@ def _check_own(layout: Layout) -> None:
 
 
 def _check_ledgers(layout: Layout) -> None:
-    """What makes a batch of a Spark sink be put once (spark_ext/ledger.py)."""
+    """Checks the files that let a batch of a Spark sink be put once (spark_ext/ledger.py)."""
     for path in sorted((layout.root / "spark" / "ledger").glob("*.json")):
         try:
             check_json(read_quietly(path, _JSON_MAX) or b"")
@@ -236,7 +239,8 @@ def _check_ledgers(layout: Layout) -> None:
 
 
 def _check_aside(layout: Layout) -> None:
-    """Copies that recovery and repair keep: as long as the manifest says."""
+    """Checks the copies that recovery and repair keep: whether they are as long as the manifest
+    says."""
     for manifest in sorted((layout.root / "aside").glob("*/manifest.jsonl")):
         try:
             lines = (read_quietly(manifest, _JSON_MAX) or b"").splitlines()
@@ -252,7 +256,8 @@ def _check_aside(layout: Layout) -> None:
 
 
 def _changed_outside(layout: Layout, name: str, database: dict[str, Any]) -> bool:
-    """Whether the next open takes the file instead of the database: another program wrote it."""
+    """Returns whether the next open takes the file instead of the database: another program wrote
+    it."""
     file = SECTIONS[name].file
     if not database or any(f.file in ("config", f"config/{file}") for f in layout.findings):
         return False
@@ -295,14 +300,14 @@ def read_beside(layout: Layout) -> Beside:
 
 
 def _merged(file: _Offsets, newer: _Offsets) -> _Offsets:
-    """Offsets of a file, and those of the database, which is the newer of the two."""
+    """Returns the offsets of a file with those of the database, which is the newer of the two."""
     return {**newer, **{pair: {**rows, **newer.get(pair, {})} for pair, rows in file.items()}}
 
 
 def check_offsets(
     layout: Layout, beside: Beside, ends: dict[tuple[str, int], int], live: bool
 ) -> None:
-    """Committed offsets against the ends of their queues."""
+    """Compares committed offsets with the ends of their queues."""
     if live:
         return  # it moves on while it is read
     past = []
@@ -321,8 +326,8 @@ def check_offsets(
 
 
 def check_checkpoint(layout: Layout, last_time: int) -> None:
-    """The checkpoint against the log and the clock. last_time: store time of the last record, ms,
-    -1 when there is none."""
+    """Compares the checkpoint with the log and the clock. `last_time` is the store time of the last
+    record in ms, or -1 when there is none."""
     path = layout.root / "checkpoint"
     try:
         data = read_quietly(path, CHECKPOINT_SIZE + 1)

@@ -22,7 +22,8 @@ _HEADER, _SLOT, _ENTRY = 40, 4, 20
 
 
 class NextOpen:
-    """Of one store that was not closed. queues_from, index_from: bytes of the log."""
+    """What the next open does with a store that was not closed. `queues_from` and `index_from` are
+    log offsets."""
 
     def __init__(self, layout: Layout, facts: Sequence[SegmentFacts]) -> None:
         self._layout = layout
@@ -43,7 +44,7 @@ class NextOpen:
         return max(older, default=self._layout.log_min)
 
     def mends(self, f: Finding) -> bool:
-        """Whether recovery writes again what is wrong here."""
+        """Returns whether recovery writes again what is wrong here."""
         if f.kind == "missing-units":
             words = f.text.split()  # "... the first record is at N of the log"
             return int(words[-4]) >= self.queues_from
@@ -56,14 +57,15 @@ class NextOpen:
         return f.kind == "index-chain" and self._entries_go(f)
 
     def _index_is_odd(self) -> bool:
-        """Whether something other than a file is named like one of the index: no open, then."""
+        """Returns whether something other than a file is named like one of the index; then no open
+        succeeds."""
         folder = self._layout.root / "index"
         return folder.is_dir() and any(each.is_symlink() or not each.is_file()
                                        for each in folder.iterdir())  # fmt: skip
 
     def _entries_go(self, f: Finding) -> bool:
-        """Whether the entry that breaks the row, or the one before it, is of a record that recovery
-        reads: it takes that entry and what follows away."""
+        """Returns whether the entry that breaks the row, or the one before it, is of a record that
+        recovery reads: it removes that entry and what follows."""
         for path, slots, _ in self._layout.index:
             if self._layout.name(path) != f.file or f.start is None:
                 continue

@@ -39,10 +39,9 @@ _WITNESS = 96  # a record's head: place, times, hosts
 class AuditContext:
     """What all parts of a step begin with.
 
-    state: of the store. deleted: as CoreAudit.forget takes them. queues, indexes: what the parts
-    of steps before found. last: number of the last segment that holds anything. witness: the first
-    bytes of it, by which a process knows the store.
-    """
+    `state` is that of the store. `deleted` is as CoreAudit.forget takes it. `queues` and `indexes`
+    are what the parts of steps before found. `last` is the number of the last segment that holds
+    anything, and `witness` the first bytes of it, by which a process knows the store."""
 
     layout: Layout
     settings: Settings
@@ -56,8 +55,8 @@ class AuditContext:
 
 @dataclass(slots=True)
 class AuditPart:
-    """step: "queues", "index", "log" or "units". items: names of queues, numbers of index files or
-    of segments. size: bytes to read."""
+    """A part of a step. `step` is "queues", "index", "log" or "units"; `items` are names of queues,
+    or numbers of index files or of segments; `size` is the number of bytes to read."""
 
     step: str
     items: list[Any]

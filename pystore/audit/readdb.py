@@ -22,8 +22,8 @@ _ACCESS_MAX = 1 << 30  # several times what the database may grow to
 
 
 def read_meta(meta: Path) -> dict[str, Any]:
-    """Topics and offsets of the database in folder `meta`, and the files that it has read or
-    written; or what is wrong with it. Raises: OSError."""
+    """Returns topics and offsets of the database in folder `meta`, and the files that it has read
+    or written; or what is wrong with it. Raises: OSError."""
     try:
         state = read_copy(meta)
     except OSError:
@@ -40,8 +40,8 @@ def read_meta(meta: Path) -> dict[str, Any]:
 
 
 def read_access(access: Path) -> dict[str, Any]:
-    """Users and policies of the database in folder `access`, as their copy has them (``copy``), or
-    what is wrong with it. Raises: OSError."""
+    """Returns users and policies of the database in folder `access`, as their copy has them
+    (``copy``), or what is wrong with it. Raises: OSError."""
     try:
         with memory_file() as (copy, path):
             copy_quietly(access / "data.mdb", copy, _ACCESS_MAX)

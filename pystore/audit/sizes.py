@@ -27,9 +27,9 @@ _BACK = 8 << 20  # a blank may be as long as the longest message, which it had n
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A file, for :func:`usual_size`, all in bytes. begin: its first byte among all. size: its
-    length. end: where what it holds ends. blank: where the blank after that says that the segment
-    ends, 0 without. weight: how many records speak for its place."""
+    """A file, for :func:`usual_size`, all in bytes. `begin` is its first byte among all, `size` its
+    length, and `end` where its content ends. `blank` is where the blank after that says that the
+    segment ends, 0 without one. `weight` says how many records speak for its place."""
 
     begin: int
     size: int
@@ -38,12 +38,12 @@ class Piece:
     weight: int = 1
 
     def fits(self, size: int) -> bool:
-        """Whether it can be one of files of this length."""
+        """Returns whether it can be one of files of this length."""
         return self.begin % size == 0 and self.end <= size
 
     def lengths(self) -> list[int]:
-        """What it says of the length. A segment always has room for a blank after its last record:
-        one that is full without was cut."""
+        """Returns what it says of the length. A segment always has room for a blank after its last
+        record: one that is full without a blank was cut."""
         said = [self.blank] if self.blank else []
         if self.end + HEAD_LEN <= self.size or self.blank == self.size:
             said.append(self.size)
@@ -53,12 +53,12 @@ class Piece:
 def usual_size(
     groups: Iterable[Sequence[Piece]], otherwise: int, *, least: int = SEGMENT_LEAST, step: int = 1
 ) -> int:
-    """The length with which most is in its place, and which most says: files, the blanks in them,
-    and distances between neighbours; of equals the larger one.
+    """Returns the length with which most is in its place, and for which most speaks: files, the
+    blanks in them, and distances between neighbours; of equals the larger one.
 
-    groups: files that follow one another, those of one queue, say. otherwise: when nothing speaks
-    for any length. least: no file is shorter. step: of which every length is a multiple.
-    """
+    `groups` are files that follow one another, such as those of one queue. `otherwise` is returned
+    when nothing speaks for any length. No file is shorter than `least`, and every length is a
+    multiple of `step`."""
     votes: Counter[int] = Counter()
     pieces: list[Piece] = []
     for group in groups:
@@ -79,13 +79,15 @@ def usual_size(
 
 
 def blank_end(file: BinaryIO, at: int) -> int:
-    """Where the blank at `at` of a file says that its segment ends; 0 when none stands there."""
+    """Returns where the blank at `at` of a file says that its segment ends, or 0 when there is
+    none."""
     length = blank_size(os.pread(file.fileno(), HEAD_LEN, at)) if at >= 0 else None
     return at + length if length is not None and HEAD_LEN <= length <= _MOST else 0
 
 
 def piece_of(file: BinaryIO, begin: int) -> Piece:
-    """Of a segment's bytes alone, without reading its records. Raises: OSError."""
+    """Returns the piece of a segment's bytes alone, without reading its records. Raises:
+    OSError."""
     fd = file.fileno()
     size = os.fstat(fd).st_size
     end = max((at + count for at, count in data_ranges(fd, 0, size)), default=0)

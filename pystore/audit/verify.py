@@ -46,14 +46,14 @@ def verify(
     Nothing is locked, mapped or written, and no time stamp of a file changes. The log is compared
     with queues and index both ways, and all of it with the metadata.
 
-    path: folder that holds ``commitlog/``. conf, settings: as :func:`pystore.open` takes them.
-    jobs: threads, 0 one a processor. deep: each unit is compared with its record, also where the
-    counts agree. progress: called with a phase ("queues", "log", "units"), what is done and the
-    total. held: this process holds the store's lock. core: what carries out the checks of log,
-    queues and index; pystore.audit.parts spreads them over processes.
+    `path` is the folder that holds ``commitlog/``. `conf` and `settings` are as
+    :func:`pystore.open` takes them. `jobs` is the number of threads; 0 means one for each
+    processor. With `deep` each unit is compared with its record, also where the counts agree.
+    `progress` is called with a phase ("queues", "log", "units"), what is done and the total. `held`
+    means that this process holds the store's lock. `core` carries out the checks of log, queues and
+    index; pystore.audit.parts spreads them over processes.
 
-    Raises: NotAStore, BadArgument, Forbidden, StoreIOError. Damage is a finding, never an error.
-    """
+    Raises: NotAStore, BadArgument, Forbidden, StoreIOError. Damage is a finding, never an error."""
     started = time.monotonic()
     root = Path(path)
     given = _settings.load(conf, settings)
@@ -90,7 +90,8 @@ def verify(
 
 
 def _check_way(layout: Layout, beside: Beside) -> None:
-    """What stands where an open would make the folder of a queue, or of a topic that is known."""
+    """Finds what is in the way where an open would make the folder of a queue, or of a topic that
+    is known."""
     for path in layout.in_the_way:
         of_topic = path.parent == layout.root / "consumequeue"
         known = beside.topics is None or path.name in beside.topics
@@ -118,8 +119,9 @@ def _sum_up(audit: Audit, layout: Layout, facts: list[SegmentFacts]) -> None:
 
 
 def _pending(audit: Audit, layout: Layout, facts: list[SegmentFacts], indexed: bool) -> None:
-    """The end of the log that queues or index do not hold: normal unless the store was closed, or
-    unless there are no derived files at all although its writer has had the time to make some."""
+    """Finds the end of the log that queues or index do not hold. That is normal unless the store
+    was closed, or unless there are no derived files at all although its writer has had the time to
+    make some."""
     began = min((f.first_time for f in facts if f.records), default=0)
     if audit.state == "live" and _young(began / 1000):
         return
@@ -135,8 +137,8 @@ def _pending(audit: Audit, layout: Layout, facts: list[SegmentFacts], indexed: b
 
 
 def _forgotten(audit: Audit, facts: list[SegmentFacts], deleted: list[tuple[str, int]]) -> None:
-    """What the list of deleted topics hides: nobody else would miss the messages if it were another
-    store's."""
+    """Finds what the list of deleted topics hides: nobody else would miss the messages if it were
+    another store's."""
     count = sum(f.forgotten for f in facts)
     if count:
         text = ", ".join(f"{topic} before {physical} of the log" for topic, physical in deleted[:5])
@@ -158,7 +160,8 @@ def _add(
 def _weigh(
     f: Finding, audit: Audit, layout: Layout, beside: Beside, indexed: bool
 ) -> Finding | None:
-    """A finding as the state of the store makes it look; None when it means nothing there."""
+    """Returns a finding as the state of the store makes it look, or None when it means nothing
+    there."""
     live = audit.state == "live"
     if f.kind == "torn-tail" and live:
         return None  # a record that is being written just now
@@ -185,7 +188,7 @@ def _weigh(
 
 
 def _mended(f: Finding) -> Finding:
-    """A finding that the next open mends."""
+    """Returns whether the next open mends a finding."""
     text = f"{f.text}; the next open mends it" if f.text else "the next open mends it"
     return replace(f, severity=min(f.severity, Severity.WARNING), text=text)
 
@@ -195,7 +198,7 @@ def _young(time_s: float) -> bool:
 
 
 def _in_the_making(path: Path) -> bool:
-    """Whether a file was written, or taken away, just now."""
+    """Returns whether a file was written, or removed, just now."""
     try:
         return _young(path.stat().st_mtime)
     except FileNotFoundError:
@@ -203,6 +206,6 @@ def _in_the_making(path: Path) -> bool:
 
 
 def _after(f: Finding, audit: Audit) -> bool:
-    """Whether a finding points past the end of the log."""
+    """Returns whether a finding points past the end of the log."""
     word = f.text.split(" ")
     return len(word) > 2 and word[2].isdigit() and int(word[2]) >= audit.log_max

@@ -49,8 +49,8 @@ _SUM = (1 << 64) - 1
 
 
 class FoundRecord(NamedTuple):
-    """A whole record. at: byte of its file. place: of the log, as the record says. filler: whether
-    a repair put it in the place of damage."""
+    """A whole record. `at` is its byte in the file, and `place` its log offset, as the record says.
+    `filler` means that a repair put it in the place of damage."""
 
     at: int
     place: int
@@ -65,8 +65,8 @@ def _is_filler(head: RecordHead, data: memoryview) -> bool:
 
 
 def found_in(file: BinaryIO) -> Iterator[FoundRecord]:
-    """The whole records of a file that is open for reading, wherever they stand, in order. What
-    lies within another record, its body, say, is none. Raises: OSError."""
+    """Yields the whole records of a file that is open for reading, wherever they are, in order.
+    What is inside another record, in its body for example, does not count. Raises: OSError."""
     fd = file.fileno()
     size = os.fstat(fd).st_size
     least = 0
@@ -108,7 +108,8 @@ def _in_window(fd: int, size: int, base: int, data: bytes) -> Generator[FoundRec
 
 
 def _beyond(fd: int, size: int, base: int, window: memoryview, at: int) -> FoundRecord | None:
-    """The record that begins at `at` of the window and ends after it; None: there is none."""
+    """Returns the record that begins at `at` of the window and ends after it, or None when there is
+    none."""
     total = record_size(window[at:])
     if total is None or not len(window) - at < total <= min(_RECORD_MOST, size - base - at):
         return None
@@ -126,7 +127,7 @@ def content_of(
     topic: str, queue: int, body: bytes | memoryview, *, flag: int, sys_flag: int,
     properties: Mapping[str, str], born_timestamp: int, reconsume_times: int,
 ) -> int:  # fmt: skip
-    """The content sum of a message. The kinds of its hosts' addresses and the CRC among its
+    """Returns the content sum of a message. The kinds of its hosts' addresses and the CRC among its
     properties belong to a record, and not to the message."""
     head = f"{topic}\0{queue} {flag} {sys_flag & ~_HOST_KINDS} {born_timestamp} {reconsume_times}"
     pairs = sorted((k, v) for k, v in properties.items() if k and v and k != "__CRC32#")
@@ -136,8 +137,8 @@ def content_of(
 
 
 def content_of_record(record: memoryview, place: int) -> int:
-    """The content sum of the message in a record. Raises: RecordDamaged, which names the place, for
-    one that is not whole, or whose body does not fit its CRC."""
+    """Returns the content sum of the message in a record. Raises: RecordDamaged, which names the
+    place, for one that is not whole, or whose body does not fit its CRC."""
     head = check_record(record, checks=CHECK_BODY)
     if head is None:
         text = "the record is not whole, or its body does not fit its CRC"
@@ -153,7 +154,7 @@ def content_of_record(record: memoryview, place: int) -> int:
 
 @dataclass(slots=True)
 class Contents:
-    """Messages by count and content sum, whatever their order."""
+    """Counts messages and sums up their contents, whatever their order."""
 
     records: int = 0
     checksum: int = 0
@@ -164,7 +165,8 @@ class Contents:
 
     @classmethod
     def of(cls, *folders: Path, low: int = 0) -> Contents:
-        """Of the records of a log in its folders, at or after a place. Raises: OSError."""
+        """Returns the contents of the records of a log in its folders, at or after a log offset.
+        Raises: OSError."""
         made = cls()
         for path in sorted(path for folder in folders for path in folder.iterdir()):
             with open_quietly(path) as file:
@@ -179,10 +181,11 @@ class Contents:
 
 @dataclass(slots=True)
 class Census:
-    """The whole records of a log that stand at their own places, but for what repairs put there.
+    """The whole records of a log that are at their own places, without those that repairs put
+    there.
 
-    places, sums: of each, by number. strangers: how many stand elsewhere than they say.
-    """
+    `places` and `sums` are those of each, by number. `strangers` counts records that are elsewhere
+    than they say."""
 
     places: array[int] = field(default_factory=lambda: array("q"))
     sums: array[int] = field(default_factory=lambda: array("I"))
@@ -194,14 +197,14 @@ class Census:
 
     @property
     def checksum(self) -> int:
-        """Of places and records, whatever their order."""
+        """Returns the checksum of places and records, whatever their order."""
         total = 0
         for place, each in zip(self.places, self.sums, strict=True):
             total += (place << 32) ^ (each * 0x9E3779B97F4A7C15)
         return total & _SUM
 
     def count(self, found: FoundRecord, base: int) -> None:
-        """A record of the file whose first byte is `base` of the log."""
+        """Counts a record of the file whose first byte is `base` of the log."""
         if found.filler:
             return
         if found.place != base + found.at:
@@ -210,7 +213,7 @@ class Census:
         self._take(found.place, found.record)
 
     def add(self, place: int, record: memoryview) -> None:
-        """A whole record that stands at its place."""
+        """Adds a whole record that is at its place."""
         head = check_record(record)
         if head is None or not _is_filler(head, record):
             self._take(place, record)
@@ -221,8 +224,9 @@ class Census:
 
     @classmethod
     def of(cls, segments: Iterable[tuple[Path, int]]) -> Census:
-        """Of a log's files and their first bytes in it. A file that cannot be read to its end
-        counts as far as it can: what is there no more needs no reason. Raises: OSError."""
+        """Returns the census of a log's files, given with their first bytes in it. A file that
+        cannot be read to its end counts as far as it can be read: what is no longer there needs no
+        reason. Raises: OSError."""
         made = cls()
         for path, base in segments:
             with open_quietly(path) as file:
@@ -231,7 +235,7 @@ class Census:
         return made
 
     def without(self, other: Census) -> list[int]:
-        """Places of the records that are not in the other, or stand otherwise there."""
+        """Returns the places of the records that are not in the other, or that differ there."""
         there = set(zip(other.places, other.sums, strict=True))
         pairs = zip(self.places, self.sums, strict=True)
         return sorted(place for place, each in pairs if (place, each) not in there)
@@ -241,9 +245,8 @@ class Census:
 class Balance:
     """Input and output of a verb: records and checksums, and why they differ.
 
-    reasons: what is different, and why. unexplained: what is different for no reason that the
-    verb knows; then it has failed, whatever else it says.
-    """
+    `reasons` say what is different, and why. `unexplained` is what is different for no reason that
+    the verb knows; then it has failed, whatever else it says."""
 
     records_in: int
     records_out: int
@@ -256,7 +259,7 @@ class Balance:
     def between(
         cls, before: Census | Contents, after: Census | Contents, reasons: Iterable[str] = ()
     ) -> Balance:
-        """Without a reason every difference is unexplained."""
+        """Returns the balance of two censuses. Without a reason every difference is unexplained."""
         made = cls(before.records, after.records, before.checksum, after.checksum, list(reasons))
         if not made.equal and not made.reasons:
             made.unexplained.append(
@@ -272,11 +275,11 @@ class Balance:
 
     @property
     def good(self) -> bool:
-        """Whether nothing differs without a reason."""
+        """Returns whether nothing differs without a reason."""
         return not self.unexplained
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Returns it ready for JSON."""
         return {
             "records in": self.records_in, "records out": self.records_out,
             "checksum in": f"{self.checksum_in:016x}", "checksum out": f"{self.checksum_out:016x}",

@@ -24,7 +24,8 @@ __all__ = ["file_of", "place_of", "read_at", "record_of", "restored"]
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What the record at `physical` says of itself. topic_at: of its name, in the file."""
+    """What the record at `physical` says of itself; `topic_at` is where its topic's name is in the
+    file."""
 
     file: File
     physical: int
@@ -43,7 +44,7 @@ def read_at(path: Path, at: int, count: int) -> bytes:
 
 
 def record_of(file: File, at: int) -> tuple[bytes, RecordHead] | None:
-    """The whole record at a place of a segment; None: none stands there."""
+    """Returns the whole record at a place of a segment, or None when there is none."""
     with file.path.open("rb") as opened:
         return record_at(opened.fileno(), at)
 
@@ -53,7 +54,7 @@ def file_of(layout: Layout, physical: int) -> File | None:
 
 
 def place_of(f: Finding) -> int:
-    """Where in the log a unit points."""
+    """Returns the log offset to which a unit points."""
     return int(f.text.split()[2])
 
 
@@ -71,7 +72,7 @@ def _claim(layout: Layout, physical: int) -> _Claim | None:
 
 
 def _unit(layout: Layout, topic: bytes, queue: int, offset: int) -> int | None:
-    """Where a unit points; None: there is none."""
+    """Returns the log offset to which a unit points, or None when there is none."""
     base = offset * UNIT - offset * UNIT % layout.queue_file_size
     files = layout.queues.get((os.fsdecode(topic), queue), [])
     file = next((each for each in files if each.number == base), None)
@@ -81,22 +82,23 @@ def _unit(layout: Layout, topic: bytes, queue: int, offset: int) -> int | None:
 
 
 def _agreed(layout: Layout, topic: bytes, queue: int, offset: int) -> int | None:
-    """Where the unit points, when the record there says the same of itself."""
+    """Returns the log offset to which the unit points, when the record there says the same of
+    itself."""
     physical = _unit(layout, topic, queue, offset)
     claim = None if physical is None else _claim(layout, physical)
     return physical if claim is not None and claim.names(topic, queue, offset) else None
 
 
 def _strange(layout: Layout, topic: bytes, queue: int, offset: int) -> bool:
-    """Whether the unit points to a record of another place."""
+    """Returns whether the unit points to a record of another place."""
     physical = _unit(layout, topic, queue, offset)
     claim = None if physical is None else _claim(layout, physical)
     return claim is not None and not claim.names(topic, queue, offset)
 
 
 def _fits(layout: Layout, claim: _Claim) -> bool:
-    """Whether the log may well be right: nothing else is at the place that the record claims, and
-    the message before it is there."""
+    """Returns whether the log may well be right: nothing else is at the place that the record
+    claims, and the message before it is there."""
     if _agreed(layout, claim.topic, claim.queue, claim.offset) is not None:
         return False
     before = claim.offset - 1
@@ -104,7 +106,8 @@ def _fits(layout: Layout, claim: _Claim) -> bool:
 
 
 def _fills_a_gap(layout: Layout, claim: _Claim, topic: bytes, queue: int, offset: int) -> bool:
-    """Whether the log lacks the message at this place of the queue, and it can be this record."""
+    """Returns whether the log lacks the message at this place of the queue, and it can be this
+    record."""
     if _unit(layout, claim.topic, claim.queue, claim.offset) == claim.physical:
         return False  # delivered where it says
     before, after = (_agreed(layout, topic, queue, offset + by) for by in (-1, 1))
@@ -119,8 +122,8 @@ def _fills_a_gap(layout: Layout, claim: _Claim, topic: bytes, queue: int, offset
 
 
 def restored(layout: Layout, f: Finding) -> Action | None:
-    """The header of a record that disagrees with its unit, as the unit has it; None where the
-    record is right, or where nobody can tell: then the log is believed."""
+    """Returns the header of a record that disagrees with its unit, as the unit has it. It is None
+    where the record is right, or where nobody can tell: then the log is believed."""
     physical = place_of(f)
     claim = _claim(layout, physical)
     if claim is None or f.topic is None or f.queue is None or f.start is None:

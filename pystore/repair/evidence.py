@@ -31,8 +31,8 @@ _BEFORE, _AFTER = 4096, 64
 
 
 def _pieces(fd: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """What is not zero, in pieces that begin where their number says, whether or not the zeros
-    are a hole."""
+    """Yields what is not zero, in pieces that begin where their number says, whether or not the
+    zeros are a hole."""
     size = min(end, os.fstat(fd).st_size)
     for at, count in data_ranges(fd, start, size):
         first = start + (at - start) // _PIECE * _PIECE
@@ -43,7 +43,7 @@ def _pieces(fd: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _range_digest(fd: int, start: int, end: int) -> str:
-    """Of the bytes [start, end) of a file, those past its end among them."""
+    """Returns the digest of the bytes [start, end) of a file, those past its end among them."""
     found, last = hashlib.sha256(str(max(0, end - start)).encode()), -1
     for piece, data in _pieces(fd, start, end):
         if piece != last:  # two stretches of data may share one piece
@@ -53,10 +53,10 @@ def _range_digest(fd: int, start: int, end: int) -> str:
 
 
 def digest_of(path: Path) -> str | None:
-    """Of a file, a folder with all that is in it, or whatever else has this name; None: nothing.
+    """Returns the digest of a file, of a folder with all that is in it, or of whatever else has
+    this name; None when there is nothing.
 
-    Raises: OSError.
-    """
+    Raises: OSError."""
     try:
         about = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -76,8 +76,8 @@ def digest_of(path: Path) -> str | None:
 
 
 def mark_of(layout: Layout, end: int) -> dict[str, Any]:
-    """What tells this log, as long as it ends at `end`, from any other, and from the same one
-    after a put, or after a segment or a topic was deleted. Raises: OSError."""
+    """Returns what tells this log, as long as it ends at `end`, from any other, and from the same
+    one after a put, or after a segment or a topic was deleted. Raises: OSError."""
     tail = hashlib.sha256()
     for file in layout.segments:
         if file.number < end + _AFTER and end - _BEFORE < file.number + file.size:
@@ -93,7 +93,8 @@ def mark_of(layout: Layout, end: int) -> dict[str, Any]:
 
 
 def _old_pieces(path: Path, new: list[list[Any]]) -> list[list[Any]]:
-    """What stands where a patch goes; zeros past the end, where an earlier step makes room."""
+    """Returns what is where a patch goes; these are zeros past the end, where an earlier step makes
+    room."""
     sizes = [(at, len(data) // 2) for at, data in new]
     if not path.exists():
         return [[at, bytes(size).hex()] for at, size in sizes]
@@ -123,7 +124,8 @@ def note_found(root: Path, actions: list[Action]) -> None:
 
 
 class Differs(Exception):
-    """What differs, in one sentence without its file. copy: a copy of the repair does."""
+    """Raised with what differs, in one sentence without its file; `copy` means that a copy of the
+    repair does."""
 
     def __init__(self, text: str, *, copy: bool = False) -> None:
         super().__init__(text)
@@ -168,7 +170,8 @@ def _zero(path: Path, kept: Path, data: dict[str, Any], others: list[Action]) ->
 
 
 def _grown(file: BinaryIO, was: int, others: list[Action]) -> None:
-    """In the room that a resize made stands what other steps put there, and nothing else."""
+    """Checks that the room that a resize made holds what other steps put there, and nothing
+    else."""
     patched = [(at, at + len(new) // 2) for each in others if each.do == "patch"
                for at, new in each.data["new"]]  # fmt: skip
     for at, data in _pieces(file.fileno(), was, os.fstat(file.fileno()).st_size):
@@ -244,7 +247,8 @@ _CHECKS = {"patch": _patch, "zero": _zero, "resize": _resize, "create": _create,
 
 
 def _rebuild(layout: Layout, data: dict[str, Any], interrupted: bool) -> None:
-    """Derived files fit one log only. interrupted: which files are swapped in is not known."""
+    """Checks a rebuild: derived files fit one log only. With `interrupted` it is not known which
+    files were swapped in."""
     inodes = data.get("inodes", {})
     if not inodes:
         return
@@ -264,11 +268,11 @@ def _rebuild(layout: Layout, data: dict[str, Any], interrupted: bool) -> None:
 def differs(
     layout: Layout, kept: Path, action: Action, others: list[Action], *, interrupted: bool
 ) -> Differs | None:
-    """What keeps an action from being done, finished or undone.
+    """Returns what keeps an action from being done, finished or undone.
 
-    kept: where what it takes away is kept. others: all actions on its file. interrupted: the repair
-    was, so that each action is done, half done or not. Raises: OSError.
-    """
+    `kept` is where the bytes are kept that it removes. `others` are all actions on its file.
+    `interrupted` means that the repair was, so that each action is done, half done or not. Raises:
+    OSError."""
     try:
         if action.do == "rebuild":
             _rebuild(layout, action.data, interrupted)

@@ -29,11 +29,11 @@ SMALLEST = _FIXED + len(SHORT_TOPIC)
 def filler(
     at: int, size: int, physical: int, timestamp: int, read: Callable[[int, int], bytes]
 ) -> list[Patch]:
-    """The patches that make `size` bytes at `at` of a segment one record.
+    """Returns the patches that make `size` bytes at `at` of a segment one record.
 
-    physical: its place in the log. timestamp: ms, store time of a neighbour. read: bytes of the
-    segment by position and count. Raises: ValueError when there is no room for a record.
-    """
+    `physical` is its log offset. `timestamp` is the store time of a neighbour in ms. `read` returns
+    bytes of the segment by position and count. Raises: ValueError when there is no room for a
+    record."""
     topic = TOPIC if size >= _FIXED + len(TOPIC) else SHORT_TOPIC
     length = size - _FIXED - len(topic)
     if length < 0:
@@ -52,7 +52,8 @@ def filler(
 
 
 def blank(at: int, segment_size: int) -> list[Patch]:
-    """The patch that ends a segment at `at`. Raises: ValueError when 8 bytes are not left."""
+    """Returns the patch that ends a segment at `at`. Raises: ValueError when 8 bytes are not
+    left."""
     if segment_size - at < HEAD_LEN:
         raise ValueError("there is no room for a blank")
     head = ffi.new("uint8_t[]", HEAD_LEN)

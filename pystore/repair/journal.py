@@ -54,7 +54,7 @@ _AT_FDCWD = -100
 
 
 def refuse_if_held(root: Path) -> None:
-    """Raises: StoreLocked while a process has the store open."""
+    """Checks that no process has the store open. Raises: StoreLocked."""
     holder = lib.ps_lock_holder(ffi.NULL, os.fsencode(root))
     if holder != 0:
         who = f"process {holder}" if holder > 0 else "another process"
@@ -64,10 +64,9 @@ def refuse_if_held(root: Path) -> None:
 @contextmanager
 def hold_lock(root: Path, file_mode: int = FILE_MODE) -> Iterator[None]:
     """Holds the store's locks, as its writer would: that of the file `lock`, and that of its folder
-    (csrc/files/places.h). file_mode: of the store (storeFileMode).
+    (csrc/files/places.h). `file_mode` is that of the store (storeFileMode).
 
-    Raises: StoreLocked, StrayFile, Forbidden, StoreIOError.
-    """
+    Raises: StoreLocked, StrayFile, Forbidden, StoreIOError."""
     refuse_if_held(root)
     with _locked_folder(root), _locked_file(root, file_mode):
         yield
@@ -124,7 +123,8 @@ def _exchange(one: Path, other: Path) -> None:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """System calls on files of a store and of its side folder, with errors of ours."""
+    """Turns errors of system calls on files of a store and of its side folder into errors of
+    ours."""
     try:
         yield
     except OSError as failed:
@@ -136,7 +136,7 @@ def _named(path: Path) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Journal:
-    """A repair that was begun. state: of STATES. file_mode: of files that it makes
+    """A repair that was begun. `state` is one of STATES; `file_mode` is that of files that it makes
     (storeFileMode)."""
 
     root: Path
@@ -149,12 +149,11 @@ class Journal:
     def begin(
         cls, root: Path, actions: list[Action], file_mode: int, log_folders: list[Path]
     ) -> Journal:
-        """Makes the side folder and writes the plan into it; nothing else changes yet. log_folders:
-        of the store, absolute.
+        """Makes the side folder and writes the plan into it; nothing else changes yet.
+        `log_folders` are those of the store, absolute.
 
         Raises: RecordDamaged for a plan that would leave the store, Forbidden, DiskFull,
-        StoreIOError.
-        """
+        StoreIOError."""
         with _named(root):
             note_found(root, actions)
             made = cls(root, root / next_name(root), "applying", actions, file_mode)
@@ -166,12 +165,13 @@ class Journal:
 
     @classmethod
     def load(cls, folder: Path, log_folders: list[Path], file_mode: int = FILE_MODE) -> Journal:
-        """Raises: as :func:`read_manifest`."""
+        """Reads the journal of a side folder. Raises: as :func:`read_manifest`."""
         state, actions = read_manifest(folder, log_folders)
         return cls(folder.parent, folder, state, actions, file_mode)
 
     def add(self, actions: list[Action]) -> None:
-        """More of them, planned by what the others made. Raises: Forbidden, StoreIOError."""
+        """Adds actions that were planned by what the others made. Raises: Forbidden,
+        StoreIOError."""
         with _named(self.root):
             note_found(self.root, actions)
         self.actions = self.actions + actions
@@ -185,11 +185,10 @@ class Journal:
         self.save()
 
     def differs(self, layout: Layout, *, forwards: bool) -> tuple[Action, Differs] | None:
-        """The first action that the store or the copies no longer fit, and why; nothing changes.
-        forwards: what is done stays as it is.
+        """Returns the first action that the store or the copies no longer fit, and why; nothing
+        changes. With `forwards` what is done stays as it is.
 
-        Raises: Forbidden, StoreIOError.
-        """
+        Raises: Forbidden, StoreIOError."""
         interrupted = self.state != "applied"
         steps: dict[str, list[Action]] = {}
         for action in self.actions:
@@ -212,10 +211,9 @@ class Journal:
     # ---- forwards ----
 
     def apply(self, rebuild: Callable[[Journal, Action], None]) -> None:
-        """Does what is not done yet. rebuild: makes derived files (pystore.repair.scratch).
+        """Does what is not done yet; `rebuild` makes derived files (pystore.repair.scratch).
 
-        Raises: Forbidden, DiskFull, StoreIOError.
-        """
+        Raises: Forbidden, DiskFull, StoreIOError."""
         with _named(self.folder):
             # Here: a loss of power may keep the manifest and lose the folder beside it.
             (self.folder / "old").mkdir(mode=folder_mode(self.file_mode), exist_ok=True)
@@ -309,7 +307,7 @@ class Journal:
         copy_aside(self.root, pieces, action.data["why"], self.file_mode, part, folder)
 
     def swap_in(self, action: Action, name: str, made: Path) -> None:
-        """Exchanges ``root/name`` with `made`, once: which is which is known by the inode."""
+        """Exchanges ``root/name`` with `made`, once: the inode tells which is which."""
         target = self.root / name
         inodes: dict[str, int] = action.data.setdefault("inodes", {})
         if name not in inodes:
@@ -331,10 +329,10 @@ class Journal:
     # ---- backwards ----
 
     def undo(self, layout: Layout) -> None:
-        """Puts everything back as it was before the repair. An undo that was interrupted goes on.
+        """Puts everything back as it was before the repair. An undo that was interrupted continues.
 
-        Raises: BadArgument, RecordDamaged: nothing has changed; Forbidden, DiskFull, StoreIOError.
-        """
+        Raises: BadArgument, RecordDamaged: nothing has changed; Forbidden, DiskFull,
+        StoreIOError."""
         if self.state in ("undone", "abandoned"):
             raise BadArgument(f"this repair was {self.state} already", str(self.folder))
         found = self.differs(layout, forwards=False)

@@ -58,11 +58,12 @@ _LONG, _INT = 1 << 63, 1 << 31
 
 @dataclass(slots=True)
 class Action:
-    """One step. do: "patch", "zero", "resize", "create", "move", "replace", "keep" or "rebuild".
+    """One step. `do` is "patch", "zero", "resize", "create", "move", "replace", "keep" or
+    "rebuild".
 
-    file: relative to the store's root, or absolute in a log folder elsewhere. what: one sentence
-    for people. data: what the step needs, JSON-ready. done: whether it was applied.
-    """
+    `file` is relative to the store's root, or absolute in a log folder elsewhere. `what` is one
+    sentence for people. `data` is what the step needs, ready for JSON. `done` says whether it was
+    applied."""
 
     do: str
     file: str
@@ -72,7 +73,7 @@ class Action:
 
 
 def to_json(state: str, actions: list[Action]) -> bytes:
-    """The manifest."""
+    """Returns the manifest."""
     data = {"format": FORMAT, "state": state, "actions": [asdict(each) for each in actions]}
     return json.dumps(data, indent=1).encode()
 
@@ -87,15 +88,14 @@ def _age(name: str) -> tuple[str, int]:
 
 
 def _names(root: Path) -> list[str]:
-    """Names that only side folders have, oldest first, whatever lies there."""
+    """Returns the names that only side folders have, oldest first, whatever is there."""
     return sorted((n for n in os.listdir(root) if _SIDE.fullmatch(n)), key=_age)  # noqa: PTH208
 
 
 def side_folders(root: Path) -> list[Path]:
-    """The side folders of a store, oldest first; without those that were made, and no more.
+    """Returns the side folders of a store, oldest first, without those that were only made.
 
-    Raises: RecordDamaged for one that has copies and no manifest, and for a link; OSError.
-    """
+    Raises: RecordDamaged for one that has copies and no manifest, and for a link; OSError."""
     found = []
     for name in _names(root):
         folder = root / name
@@ -112,7 +112,7 @@ def side_folders(root: Path) -> list[Path]:
 
 
 def next_name(root: Path) -> str:
-    """The name of a new side folder, younger than all others whatever the clock says."""
+    """Returns the name of a new side folder, younger than all others whatever the clock says."""
     now = time.strftime("%Y%m%d%H%M%S", time.gmtime())
     last = max(map(_age, _names(root)), default=("", 0))
     if last[0] < now:
@@ -124,7 +124,7 @@ def next_name(root: Path) -> str:
 
 
 class _Bad(Exception):
-    """What is wrong with it, in a few words."""
+    """Raised with what is wrong with a manifest, in a few words."""
 
 
 def _need(holds: bool, text: str) -> None:
@@ -152,7 +152,7 @@ def _hex(value: object) -> bytes:
 
 
 def _pieces(value: object, below: int = _LONG) -> list[tuple[int, int]]:
-    """Position and length of each piece of a patch."""
+    """Returns position and length of each piece of a patch."""
     _need(isinstance(value, list), "pieces are not a list")
     assert isinstance(value, list)
     found = []
@@ -238,7 +238,8 @@ DATA: dict[str, Callable[[dict[str, Any], str], None]] = {
 
 
 def _check_name(root: Path, name: str, log_folders: Sequence[Path], segment: bool) -> None:
-    """The name is one of the store's, and leads to it. segment: it must be one of the log's."""
+    """Checks that the name is one of the store's, and leads to it. With `segment` it must be one of
+    the log's."""
     pure = PurePosixPath(name)
     _need(bool(name) and "\0" not in name and ".." not in pure.parts and str(pure) == name,
           f"{name!r:.80} is not a name")  # fmt: skip
@@ -299,7 +300,7 @@ def _parsed(
 
 
 def check_manifest(data: bytes, folder: Path, log_folders: Sequence[Path]) -> None:
-    """Raises: RecordDamaged for what :func:`read_manifest` would not take."""
+    """Checks a manifest. Raises: RecordDamaged for what :func:`read_manifest` would not take."""
     try:
         _parsed(data, folder.parent, folder.name, log_folders)
     except _Bad as bad:
@@ -307,12 +308,11 @@ def check_manifest(data: bytes, folder: Path, log_folders: Sequence[Path]) -> No
 
 
 def read_manifest(folder: Path, log_folders: Sequence[Path]) -> tuple[str, list[Action]]:
-    """State and actions of a repair; what is returned is safe to do and to undo as far as names
-    and numbers go.
+    """Returns state and actions of a repair, which are safe to do and to undo as far as names and
+    numbers go.
 
-    folder: in the store's root. log_folders: of the store's settings, absolute.
-    Raises: RecordDamaged, NewerLayout; Forbidden, StoreIOError when it cannot be read.
-    """
+    `folder` is in the store's root; `log_folders` are those of the store's settings, absolute.
+    Raises: RecordDamaged, NewerLayout; Forbidden, StoreIOError when it cannot be read."""
     path = folder / "manifest.json"
     data = read_file(path)
     if data is None:

@@ -34,7 +34,8 @@ __all__ = ["DerivedPart", "Deriving", "Run", "derive", "derive_part", "one_by_on
 
 @dataclass(slots=True)
 class Deriving:
-    """What all parts begin with. into: the folder of this run. slots, entries: of an index file."""
+    """What all parts begin with. `into` is the folder of this run; `slots` and `entries` are those
+    of an index file."""
 
     seen: AuditContext
     into: Path
@@ -53,8 +54,8 @@ class IndexFile(NamedTuple):
 
 @dataclass(slots=True)
 class DerivedPart:
-    """What a part made. plain: False where it could not. queues: offsets [first, end) of the units
-    that it wrote. indexes: the files that it made, by number."""
+    """What a part made. `plain` is False where it could not. `queues` has the offsets [first, end)
+    of the units that it wrote, and `indexes` the files that it made, by number."""
 
     plain: bool = True
     queues: dict[Key, tuple[int, int]] = field(default_factory=dict)
@@ -63,7 +64,8 @@ class DerivedPart:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """do: does parts, and returns what each made, in order. most: parts of the log."""
+    """A way to run parts. `do` does parts and returns what each made, in order; `most` limits the
+    parts of the log."""
 
     do: Callable[[Deriving, Sequence[AuditPart]], Iterable[DerivedPart]]
     most: int
@@ -94,7 +96,7 @@ def derive_part(deriving: Deriving, part: AuditPart) -> DerivedPart:
 
 
 class _Deriver:
-    """ps_derive, with what it makes."""
+    """Uses ps_derive, and keeps what it makes."""
 
     def __init__(self, deriving: Deriving) -> None:
         self._deriving = deriving
@@ -115,7 +117,7 @@ class _Deriver:
         self._error = ffi.new("ps_error *")
 
     def queues(self, numbers: Sequence[int]) -> DerivedPart:
-        """Units of these segments."""
+        """Makes the units of these segments."""
         for i in numbers:
             file, last = self._layout.segments[i], i == self._deriving.seen.last
             if not self._check(
@@ -136,7 +138,7 @@ class _Deriver:
         return found
 
     def begin(self, firsts: Sequence[tuple[Key, int]]) -> DerivedPart:
-        """The files in whose middle queues begin, up to there."""
+        """Fills the files in whose middle queues begin, up to there."""
         for (topic, queue), first in firsts:
             name = os.fsencode(topic)
             self._check(lib.ps_derive_begin(self._raw, name, len(name), queue, first, self._error))
@@ -144,7 +146,7 @@ class _Deriver:
         return DerivedPart()
 
     def index(self, files: Sequence[IndexFile]) -> DerivedPart:
-        """Index files under names of their own: of two attempts, one is used."""
+        """Makes index files under names of their own: of two attempts, one is used."""
         made = DerivedPart()
         for number, segments, skip, keys in files:
             path = self._deriving.into / "index" / f"{number}-{secrets.token_hex(8)}"
@@ -177,11 +179,10 @@ class _Deriver:
 def derive(
     keys: Sequence[int], run: Run, layout: Layout, settings: Settings, into: Path, index: bool
 ) -> bool:
-    """Makes the queues of a store in folder `into`, and its index; False where the log is not
-    plain: nothing is made then.
+    """Makes the queues of a store in folder `into`, and its index. Returns False where the log is
+    not plain: nothing is made then.
 
-    keys: how many each segment holds. Raises: as :func:`derive_part`; OSError.
-    """
+    `keys` says how many each segment holds. Raises: as :func:`derive_part`; OSError."""
     if (layout.root / "deletedTopics").exists() or not layout.segments or layout.light_queues:
         return False
     shape = (settings["maxHashSlotNum"], settings["maxIndexNum"])
@@ -210,7 +211,8 @@ def derive(
 
 
 def _index_files(keys: Sequence[int], each: int) -> list[IndexFile]:
-    """keys: of each segment. each: how many a file takes."""
+    """Returns the index files to be made. `keys` are those of each segment; a file takes `each` of
+    them."""
     until = list(accumulate(keys))
     total = until[-1]
     files = []
@@ -225,7 +227,8 @@ def _index_files(keys: Sequence[int], each: int) -> list[IndexFile]:
 
 
 def _begins(layout: Layout, done: Iterable[DerivedPart]) -> list[tuple[Key, int]] | None:
-    """Queues that begin in the middle of a file, and where; None where the log is not plain."""
+    """Returns the queues that begin in the middle of a file, and where, or None where the log is
+    not plain."""
     firsts: dict[Key, int] = {}
     ends: dict[Key, int] = {}
     for each in done:
@@ -243,7 +246,7 @@ def _begins(layout: Layout, done: Iterable[DerivedPart]) -> list[tuple[Key, int]
 
 
 def _place(made: Path, into: Path, indexes: dict[int, Path]) -> None:
-    """The pieces to where they belong; index files under names as the store gives them."""
+    """Moves the pieces to where they belong, index files under names as the store gives them."""
     now = datetime.now().astimezone()  # names are local time
     for number, path in sorted(indexes.items()):
         name = (now + timedelta(milliseconds=number)).strftime("%Y%m%d%H%M%S%f")[:17]

@@ -33,7 +33,7 @@ _INDEX = (
 
 
 def _time_at(file: File, at: int) -> int:
-    """Store time of the record at `at`, ms; 0 when none stands there."""
+    """Returns the store time of the record at `at` in ms, or 0 when there is none."""
     found = record_of(file, at)
     return 0 if found is None else max(found[1].store_ms, 0)
 
@@ -44,7 +44,8 @@ def _patch(layout: Layout, file: File, patches: list[Patch], what: str) -> Actio
 
 
 def _stretch(layout: Layout, f: Finding) -> Action | None:
-    """One record, or the blank, in place of damage. None: there is no room for either."""
+    """Returns one record, or the blank, for the place of damage, or None when there is no room for
+    either."""
     file = None if f.start is None else file_of(layout, f.start)
     if file is None or f.start is None or f.end is None:
         return None
@@ -64,8 +65,8 @@ def _stretch(layout: Layout, f: Finding) -> Action | None:
 
 
 def _closed(layout: Layout, audit: Audit, f: Finding) -> list[Action]:
-    """The blank of a segment that is cut where a record ends, or emptied, before another one: it
-    would have a hole once it is as long as the others."""
+    """Returns the blank of a segment that is cut where a record ends, or emptied, before another
+    one: it would have a hole once it is as long as the others."""
     file = next((s for s in layout.segments[:-1] if layout.name(s.path) == f.file), None)
     if file is None or layout.segment_size - file.size < 8:
         return []
@@ -77,7 +78,7 @@ def _closed(layout: Layout, audit: Audit, f: Finding) -> list[Action]:
 
 
 def _segments(layout: Layout, audit: Audit) -> list[Action]:
-    """The log, from its beginning: sizes, gaps, then damage."""
+    """Plans the log, from its beginning: sizes, gaps, then damage."""
     actions = []
     for f in sorted(audit.findings, key=lambda f: f.start or 0):
         if f.kind == "segment-size":
@@ -117,7 +118,7 @@ def _segments(layout: Layout, audit: Audit) -> list[Action]:
 
 
 def _end(layout: Layout, f: Finding, overwritten: set[int | None]) -> Action | None:
-    """The end of a segment, or of the log."""
+    """Returns the end of a segment, or of the log."""
     file = None if f.start is None else file_of(layout, f.start)
     if file is None or f.start is None or f.end is None:
         return None
@@ -172,7 +173,7 @@ def _configs(layout: Layout, audit: Audit) -> list[Action]:
 
 
 def _tombstones(layout: Layout, audit: Audit) -> list[Action]:
-    """The list of deleted topics without those that were not deleted in this store."""
+    """Plans the list of deleted topics without those that were not deleted in this store."""
     found = [f for f in audit.findings if f.kind == "tombstones"]
     if not found:
         return []
@@ -187,7 +188,8 @@ def _tombstones(layout: Layout, audit: Audit) -> list[Action]:
 
 
 def set_back_offsets(layout: Layout, audit: Audit) -> list[Action]:
-    """Committed offsets past the end of their queues, in the file that Java reads, too."""
+    """Sets back committed offsets past the end of their queues, in the file that Java reads,
+    too."""
     found = [f for f in audit.findings if f.kind == "offset-past-end"]
     path = layout.root / "config" / "consumerOffset.json"
     if not found or not path.is_file():
@@ -211,8 +213,8 @@ def set_back_offsets(layout: Layout, audit: Audit) -> list[Action]:
 
 
 def keep_rivals(layout: Layout, audit: Audit) -> list[Action]:
-    """A copy of each record that no queue delivers since another one has its queue offset: the log
-    holds it only until retention takes its segment."""
+    """Keeps a copy of each record that no queue delivers since another one has its queue offset:
+    the log holds it only until retention deletes its segment."""
     there = kept_aside(layout.root)
     pieces: list[Piece] = []
     for f in audit.findings:
@@ -233,12 +235,12 @@ def keep_rivals(layout: Layout, audit: Audit) -> list[Action]:
 
 
 def refuse_unclear(audit: Audit) -> None:
-    """What lies in a folder that is not mounted is not lost, and of two files for one place nobody
-    but their owner knows which is the log's; what has a wrong name is whole under its own. A thing
-    in the place of `abort` does not say whether the store was closed.
+    """Refuses what is not clear. What lies in a folder that is not mounted is not lost, and of two
+    files for one place nobody but their owner knows which is the log's; one with a wrong name is
+    whole under its own. Something in the place of `abort` does not say whether the store was
+    closed.
 
-    Raises: MissingSegment, StrayFile.
-    """
+    Raises: MissingSegment, StrayFile."""
     error: StoreError
     for f in audit.findings:
         if f.kind == "log-folder":
@@ -256,7 +258,8 @@ def refuse_unclear(audit: Audit) -> None:
 
 
 def _refuse_wide_gap(layout: Layout, audit: Audit) -> None:
-    """Raises: MissingSegment where so much is missing that it is two logs rather than one."""
+    """Refuses a log in which so much is missing that it is two logs rather than one. Raises:
+    MissingSegment."""
     for f in audit.findings:
         if f.kind == "missing-segment" and f.start is not None and f.end is not None:
             missing = -(-(f.end - f.start) // max(1, layout.segment_size))
@@ -275,12 +278,11 @@ def _is_copy(f: Finding) -> bool:
 
 
 def make_plan(layout: Layout, audit: Audit) -> list[Action]:
-    """The actions that mend what the audit found, in the order in which they are done.
+    """Returns the actions that mend what the audit found, in the order in which they are done.
 
-    Raises: MissingSegment while a folder of the log is missing, a segment is there twice or has
-    the name of another, or more than GAP_MOST are missing in one place; StrayFile where the file
-    `abort` belongs.
-    """
+    Raises: MissingSegment while a folder of the log is missing, a segment is there twice or has the
+    name of another, or more than GAP_MOST are missing in one place; StrayFile where the file
+    `abort` belongs."""
     refuse_unclear(audit)
     _refuse_wide_gap(layout, audit)
     kinds = {f.kind for f in audit.findings if f.kind != "deleted-topic"}

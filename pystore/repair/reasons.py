@@ -19,8 +19,9 @@ def balance_of(
     before: Census, after: Census, actions: Sequence[Action],
     reasons: Iterable[str] = (),
 ) -> Balance:  # fmt: skip
-    """The log before and after the actions. A record that is no more as it was has an action that
-    was for it, or is a difference without a reason. reasons: what else is known."""
+    """Returns the balance of the log before and after the actions. A record that is no longer as it
+    was has an action that was for it, or is a difference without a reason. `reasons` are what else
+    is known."""
     made = Balance(before.records, after.records, before.checksum, after.checksum, list(reasons))
     if made.equal:
         return made
@@ -40,7 +41,7 @@ def balance_of(
 
 
 def _stretches(action: Action, starts: list[int]) -> Iterable[tuple[int, int, str]]:
-    """The bytes of the log that an action wrote or took away, from and to."""
+    """Yields the bytes of the log, from and to, that an action wrote or removed."""
     name = Path(action.file).name
     if not name.isdigit():
         return
@@ -61,7 +62,7 @@ def _stretches(action: Action, starts: list[int]) -> Iterable[tuple[int, int, st
 
 
 def _is_head(new: str) -> bool:
-    """Whether the bytes, in hexadecimal digits, begin a record or a blank."""
+    """Returns whether the bytes, in hexadecimal digits, begin a record or a blank."""
     return new[8:16] in ("daa320a7", "daa320ab", "cbd43194")
 
 

@@ -34,10 +34,9 @@ __all__ = ["Repair", "plan", "rebuild", "repair", "undo"]
 class Repair:
     """What a repair does or did.
 
-    actions: in order. side: the folder with every byte that was taken away, None while nothing was
-    done. before, after: the audits around it. balance: the log's records before and after, None
-    while nothing was done.
-    """
+    `actions` are in order. `side` is the folder with every byte that was removed, None while
+    nothing was done. `before` and `after` are the audits around it. `balance` has the log's records
+    before and after, None while nothing was done."""
 
     path: str
     actions: list[Action]
@@ -82,10 +81,9 @@ def plan(
     path: str | os.PathLike[str], conf: str | os.PathLike[str] | None = None,
     *, progress: Progress | None = None, **settings: Any,
 ) -> Repair:  # fmt: skip
-    """What :func:`repair` would do; nothing is changed.
+    """Returns what :func:`repair` would do; nothing is changed.
 
-    Raises: as :func:`pystore.audit.verify`, and StoreLocked while a process has the store open.
-    """
+    Raises: as :func:`pystore.audit.verify`, and StoreLocked while a process has the store open."""
     audit = verify(path, conf, progress=progress, **settings)
     if audit.state == "live":
         refuse_if_held(Path(path))
@@ -94,15 +92,15 @@ def plan(
 
 
 def _begun(root: Path, given: Settings) -> list[Journal]:
-    """Repairs that were interrupted."""
+    """Returns the repairs that were interrupted."""
     folders = given.commitlog_dirs(root)
     all_of_them = [Journal.load(side, folders, given.file_mode) for side in side_folders(root)]
     return [journal for journal in all_of_them if journal.state in ("applying", "undoing")]
 
 
 def _finish(begun: list[Journal], given: Settings, progress: Progress | None) -> list[str]:
-    """Finishes what was interrupted; where the store was used since, what is left to do belongs to
-    a store that is no more, and the next plan takes its place."""
+    """Finishes what was interrupted. Where the store was used since, what is left to do belongs to
+    a store that no longer exists, and the next plan takes its place."""
     for journal in begun:
         layout, forwards = look(journal.root, given), journal.state == "applying"
         if journal.differs(layout, forwards=forwards) is not None:
@@ -123,15 +121,14 @@ def repair(
 
     Damage in the log becomes a record that no queue delivers, so that everything after it is read
     again and no offset moves; derived files are made again from the log and swapped in; every byte
-    that is taken away lies in ``STORE/repair-TIME`` afterwards. A repair that was interrupted is
+    that is removed is in ``STORE/repair-TIME`` afterwards. A repair that was interrupted is
     finished first.
 
-    confirm: asked with the plan before anything changes, and with what is left of a repair that
-    was interrupted; when it says False, nothing changes and ``after`` is None. The store's lock is
-    held meanwhile.
+    `confirm` is asked with the plan before anything changes, and with what is left of a repair that
+    was interrupted; when it returns False, nothing changes and ``after`` is None. The store's lock
+    is held meanwhile.
 
-    Raises: NotAStore, BadArgument, StoreLocked, Forbidden, StoreIOError, DiskFull.
-    """
+    Raises: NotAStore, BadArgument, StoreLocked, Forbidden, StoreIOError, DiskFull."""
     root = Path(path)
     given = _settings.load(conf, settings)
     look_at_log(root, given)
@@ -177,13 +174,13 @@ def _carry_out(
 def _check_held(
     root: Path, conf: Any, progress: Progress | None, settings: Any, core: Any = CoreAudit
 ) -> Callable[[], Audit]:
-    """The audit of a store whose lock this process holds."""
+    """Returns the audit of a store whose lock this process holds."""
     return partial(verify, root, conf, progress=progress, held=True, core=core, **settings)
 
 
 @contextmanager
 def _looking(root: Path) -> Iterator[None]:
-    """In place of the lock, whose file may have to be made. Raises: StoreLocked."""
+    """Stands in for the lock, whose file may have to be made. Raises: StoreLocked."""
     refuse_if_held(root)
     yield
 

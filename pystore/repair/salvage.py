@@ -75,16 +75,15 @@ def salvage(
     heap: str | os.PathLike[str], into: str | os.PathLike[str],
     conf: str | os.PathLike[str] | None = None, **settings: Any,
 ) -> Salvaged:  # fmt: skip
-    """Makes a store of the segments in a folder, whatever they are called, and repairs it.
+    """Makes a store of the segments in a folder, whatever their names, and repairs it.
 
-    The segments are copied, holes kept; nothing in the heap changes. Their places in the log, and
-    their size, are read from their records. The store's records are compared with the heap's. heap:
-    folder with segments, the folder of a whole store, say. into: folder for the store, which must
-    not exist; nothing is left of it when this raises. Until it is whole the store lies beside it as
-    ``INTO.unfinished``, which a salvage that was killed leaves behind.
+    The segments are copied with their holes; nothing in the heap changes. Their places in the log,
+    and their size, are read from their records. The store's records are compared with the heap's.
+    `heap` is a folder with segments, such as that of a whole store. `into` is the folder for the
+    store and must not exist; nothing is left of it when this raises. Until the store is whole it is
+    beside it as ``INTO.unfinished``, which a salvage that was killed leaves behind.
 
-    Raises: NotAStore when no file holds a record, BadArgument, DiskFull, StoreIOError.
-    """
+    Raises: NotAStore when no file holds a record, BadArgument, DiskFull, StoreIOError."""
     source, target = Path(heap), Path(into)
     if target.exists():
         raise BadArgument("the folder for the store exists already", str(target))
@@ -113,7 +112,7 @@ def salvage(
 
 
 def _moved(made: Repair, was: str, now: str) -> None:
-    """What it says of paths holds for the store where it lies now."""
+    """Returns a report whose paths hold for the store where it is now."""
     made.path = now
     if made.side is not None:
         made.side = made.side.replace(was, now, 1)
@@ -158,7 +157,7 @@ def _salvage(
 
 
 def _gathered(source: Path, taken: Iterable[_HeapFile]) -> tuple[Census, list[str]]:
-    """The records that were taken over, and which of them no log can hold."""
+    """Returns the records that were taken over, and which of them no log can hold."""
     gathered, reasons = Census(), []
     for each in taken:
         strange = 0
@@ -177,7 +176,7 @@ def _gathered(source: Path, taken: Iterable[_HeapFile]) -> tuple[Census, list[st
 def _left(
     source: Path, left: list[tuple[_HeapFile, str]], after: Census, balance: Balance
 ) -> list[tuple[str, int, str]]:
-    """What was not taken over. Only what the store has all the same is no difference."""
+    """Returns what was not taken over. Only what the store has all the same is no difference."""
     there = set(zip(after.places, after.sums, strict=True)) if left else set()
     told = []
     for each, why in left:
@@ -191,7 +190,7 @@ def _left(
 
 
 def _files_below(source: Path) -> list[_HeapFile]:
-    """What is known of the regular files in the folder. Raises: Forbidden, StoreIOError."""
+    """Returns what is known of the regular files in the folder. Raises: Forbidden, StoreIOError."""
 
     def refuse(failed: OSError) -> None:
         raise Forbidden("cannot list the folder", failed.filename, errno=failed.errno)

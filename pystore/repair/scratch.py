@@ -35,8 +35,8 @@ _ELSEWHERE = (
 
 
 class _Scratch(Store):
-    """What recovery would cut off or close over stays, since no manifest would know of it. Its own
-    metadata goes with it, so the topics of its log are not looked at."""
+    """A store in which what recovery would cut off or close over stays, since no manifest would
+    know of it. Its own metadata goes with it, so the topics of its log are not looked at."""
 
     _keeps_log = True
 
@@ -50,7 +50,7 @@ def make_derived(
     ahead: Derive | None = None,
 ) -> RecoveryReport:  # fmt: skip
     """Makes what `names` asks for of the log in folder `into`, which is emptied first: queues and
-    checkpoint always, "index" alone when it is named. ahead: makes queues and index, where it can;
+    checkpoint always, "index" only when it is named. `ahead` makes queues and index, where it can;
     the recovery then finds nothing to do."""
     shutil.rmtree(into, ignore_errors=True)
     make_folders(into, settings.file_mode)

@@ -22,10 +22,10 @@ __all__ = ["join_record", "make_segments", "put_records"]
 
 
 def join_record(envelope: bytes, body: bytes, place: int) -> bytes:
-    """The record of an envelope (a scan's column: the record without its body) and a body.
+    """Returns the record of an envelope (a scan's column: the record without its body) and a body.
 
-    place: byte of the log. Raises: RecordDamaged when the two do not make the record of that place.
-    """
+    `place` is its log offset. Raises: RecordDamaged when the two do not make the record of that
+    place."""
     at = lib.ps_fields_body_at(envelope, len(envelope))
     record = b"".join((envelope[:at], body, envelope[at:]))
     head = check_record(record)
@@ -39,9 +39,8 @@ def join_record(envelope: bytes, body: bytes, place: int) -> bytes:
 def make_segments(log: Path, size: int, ends: dict[int, int], mode: int) -> None:
     """Makes the segments of a log, of `size` bytes, zeros but for the blanks.
 
-    ends: first byte of each segment to the end of its last record, both in the log. The last
-    segment gets no blank. Raises: OSError; ValueError when a blank has no room.
-    """
+    `ends` maps the first byte of each segment to the end of its last record, both in the log. The
+    last segment gets no blank. Raises: OSError; ValueError when a blank has no room."""
     make_folders(log, mode)
     for base in sorted(ends):
         with new_file(log / f"{base:020d}", mode) as file:
@@ -56,10 +55,10 @@ def make_segments(log: Path, size: int, ends: dict[int, int], mode: int) -> None
 
 
 def put_records(log: Path, size: int, records: Iterable[tuple[int, bytes, bytes]]) -> Census:
-    """Puts (place, envelope, body) into the segments of make_segments; synced when it returns.
+    """Puts (place, envelope, body) into the segments of make_segments; all is synced when it
+    returns.
 
-    Returns the records. Raises: OSError, RecordDamaged.
-    """
+    Returns the records. Raises: OSError, RecordDamaged."""
     census = Census()
     files: dict[int, BinaryIO] = {}
     try:
