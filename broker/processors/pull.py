@@ -127,7 +127,7 @@ class PullProcessor:
     # ---- subscriptions ----
 
     def _own_subscription(self, command: Command, group: str, topic: str, flag: int) -> None:
-        """Returns the subscription that the pull itself carries. Raises: Refused."""
+        """Checks the subscription that the pull itself carries. Raises: Refused."""
         kind = command.text("expressionType", "TAG")
         expression = command.text("subscription", "")
         check_expression(self.s, kind, expression)
@@ -146,7 +146,7 @@ class PullProcessor:
             )
 
     def _group_subscription(self, command: Command, config: SubscriptionGroup, topic: str) -> None:
-        """Returns the subscription that the group said by heartbeat, on which the pull relies.
+        """Checks the subscription that the group said by heartbeat, on which the pull relies.
         Raises: Refused."""
         group = self.s.clients.consumers.get(config.name)
         if group is None:

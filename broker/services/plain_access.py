@@ -147,7 +147,7 @@ class PlainAccess:
             await self._write(self._file_with(account))
 
     def check(self, account: Account) -> None:
-        """Returns whether put() would accept the account. Raises: BadArgument."""
+        """Checks that put() would accept the account. Raises: BadArgument."""
         file = self._file_with(account)
         plain_file.parse(file.path, plain_file.written(file))
 

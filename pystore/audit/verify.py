@@ -188,7 +188,7 @@ def _weigh(
 
 
 def _mended(f: Finding) -> Finding:
-    """Returns whether the next open mends a finding."""
+    """Returns a finding that the next open mends."""
     text = f"{f.text}; the next open mends it" if f.text else "the next open mends it"
     return replace(f, severity=min(f.severity, Severity.WARNING), text=text)
 

@@ -112,7 +112,7 @@ def salvage(
 
 
 def _moved(made: Repair, was: str, now: str) -> None:
-    """Returns a report whose paths hold for the store where it is now."""
+    """Corrects the paths of a report to where the store is now."""
     made.path = now
     if made.side is not None:
         made.side = made.side.replace(was, now, 1)

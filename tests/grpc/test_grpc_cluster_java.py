@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -116,15 +117,10 @@ def ask_as_super(peer: launch.Peer, code: int, ext: dict[str, str], body: object
     assert answered == 0, (code, remark)
 
 
-@pytest.mark.parametrize(
-    ("make", "before"), [("java", "java"), ("java", "ours"), ("ours", "java"), ("ours", "ours")]
-)
-def test_access_control_of_a_proxy(
-    reference: object, tmp_path: Path, make: str, before: str
-) -> None:
-    """make: of the proxy; before: of the broker, which has the users. Rights, and refusals with
-    their words, are the same."""
-    with launch.running(before, tmp_path / "peer", _GUARDED) as peer:
+@pytest.fixture(scope="module", params=["java", "ours"])
+def guarded(reference: object, request: Any, tmp_path_factory: Any) -> Iterator[launch.Peer]:
+    """A broker with access control, a topic and users; starting Apache's takes long."""
+    with launch.running(request.param, tmp_path_factory.mktemp("peer"), _GUARDED) as peer:
         fields = {
             "topic": "Normal", "defaultTopic": "TBW102", "readQueueNums": "2", "perm": "6",
             "writeQueueNums": "2", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0",
@@ -141,16 +137,22 @@ def test_access_control_of_a_proxy(
         until(
             lambda: launch.ask(peer.namesrv, launch.ROUTE, {"topic": "Normal"})[0] == 0, "its route"
         )
-        with proxies.proxy(make, peer.namesrv, tmp_path / "proxy", **CONF) as made:
-            for user, password, says in (
-                (None, "", "username cannot be null."),
-                ("nobody", "x", "User:nobody is not found."),
-                ("shop", "guessed", "check signature failed."),
-                ("guest", "guest-secret", "User:guest has no permission to access Topic:Normal"),
-                ("shop", "shop-secret", ""),
-                ("inner", "inner-secret", ""),
-            ):
-                with Caller(made.grpc, headers_of(user, password) if user else None) as caller:
-                    status = caller.send(message("Normal")).status
-                    good = CODE.UNAUTHORIZED if says else CODE.OK
-                    assert (status.code, status.message.startswith(says)) == (good, True), status
+        yield peer
+
+
+@pytest.mark.parametrize("make", ["java", "ours"])
+def test_access_control_of_a_proxy(guarded: launch.Peer, tmp_path: Path, make: str) -> None:
+    """make: of the proxy. Rights, and refusals with their words, are the same."""
+    with proxies.proxy(make, guarded.namesrv, tmp_path / "proxy", **CONF) as made:
+        for user, password, says in (
+            (None, "", "username cannot be null."),
+            ("nobody", "x", "User:nobody is not found."),
+            ("shop", "guessed", "check signature failed."),
+            ("guest", "guest-secret", "User:guest has no permission to access Topic:Normal"),
+            ("shop", "shop-secret", ""),
+            ("inner", "inner-secret", ""),
+        ):
+            with Caller(made.grpc, headers_of(user, password) if user else None) as caller:
+                status = caller.send(message("Normal")).status
+                good = CODE.UNAUTHORIZED if says else CODE.OK
+                assert (status.code, status.message.startswith(says)) == (good, True), status

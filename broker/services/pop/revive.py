@@ -219,7 +219,7 @@ class Revive:
         return found
 
     def _is_among(self, copies: Counter[object], ck: CheckPoint, offset: int) -> bool:
-        """Takes the copy of the message out."""
+        """Returns whether the copy of the message was among them, and removes it."""
         found = self._store.read(ck.topic, ck.queue, offset, max_messages=1)
         if not found or found[0].queue_offset != offset:
             return False
