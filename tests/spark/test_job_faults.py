@@ -206,20 +206,6 @@ def test_a_rebuild_that_was_killed_at_its_tasks(run_job, busy, store_path, tmp_p
     assert derived(store_path) == derived(beside)
 
 
-# ---- what a killed run left, without killing one ----
-
-
-def test_what_a_killed_run_left_of_its_halves_goes(run_job, busy, store_path, tmp_path, spark):
-    left = tmp_path / "transactions.writing"
-    left.mkdir()
-    (left / "part-of-another-run.parquet").write_bytes(b"PAR1")
-    run_job("transactions", *words("transactions", busy(store_path), tmp_path))
-    assert spark.read.parquet(str(tmp_path / "transactions")).count() == 30
-    assert not left.exists()
-    error = run_job("transactions", store_path, "--halves", tmp_path / "transactions", code=2)
-    assert "exists already" in error["text"]
-
-
 # ---- locks ----
 
 

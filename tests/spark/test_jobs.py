@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from purecodec import MAGIC_V1, MAGIC_V2
 from storeview import derived
@@ -71,10 +72,13 @@ def test_commits_that_came_twice_and_halves_that_nobody_ends(run_job, store_path
             final("t", twice.physical_offset, 8)
         final(DISCARD_TOPIC, discarded.physical_offset, 0)
         store.put(OP_TOPIC, f"{undone.queue_offset},", queue=0)
-    page, folder = tmp_path / "page.html", tmp_path / "halves"
+    page, folder, left = (tmp_path / name for name in ("page.html", "halves", "halves.writing"))
+    left.mkdir()
+    (left / "part-of-a-run-that-was-killed.parquet").write_bytes(b"PAR1")
     report = run_job(
         "transactions", store_path, "--orphan-after", 0, "--report", page, "--halves", folder
     )
+    assert not left.exists()
     got = [(h["id"], h["fate"], h["checks"], h["commits"]) for h in report["halves"]]
     assert got == [
         ("b1", "open", 2, 0), ("a1", "committed", 0, 2), ("a2", "discarded", 0, 0),
@@ -82,7 +86,9 @@ def test_commits_that_came_twice_and_halves_that_nobody_ends(run_job, store_path
     ]  # fmt: skip
     assert [h["id"] for h in report["committed more than once"]] == ["a1"]
     assert [(o["group"], o["halves"]) for o in report["orphans"]] == [("g-b", 1)]
-    assert list(folder.glob("*.parquet"))
+    assert sum(pq.read_metadata(file).num_rows for file in folder.glob("*.parquet")) == 4
+    again = run_job("transactions", store_path, "--halves", folder, code=2)
+    assert "exists already" in again["text"]
     text = page.read_text("utf-8")
     assert text.count("<svg") == 3 and "g-b" in text
     assert not re.search(r"(src|href)=\"?(https?:)?//", text)
@@ -294,7 +300,6 @@ def test_a_run_that_is_killed_shows_nothing(run_job, make, tmp_path):
 
 @pytest.mark.parametrize("how", ["a row less", "cut off"])
 def test_a_parquet_file_that_differs_is_never_published(run_job, make, tmp_path, monkeypatch, how):
-    import pyarrow.parquet as pq
 
     from spark_ext.jobs import parquet
 
