@@ -45,7 +45,7 @@ PACKAGES := $(wildcard pystore broker spark_ext pyspark_rocketmq pytest_rocketmq
 CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-c tsan test-py test-busy test-cluster test-order test-dev judge \
+.PHONY: help setup build demo test test-c tsan tsan-net test-py test-busy test-cluster test-order test-dev judge \
         attack crash crash-pop crash-timers damage-meta museum museum-java campaign chaos fuzz bench bench-c \
         bench-peers bench-broker bench-clients pictures lint format typecheck errors codes logs docs docs-check \
         wheel test-wheel clean prepare proto $(C_RUNS) $(C_TSAN_RUNS)
@@ -125,6 +125,9 @@ test-dev: build ## the suite in Python's development mode: more checks, slower
 
 judge: build ## minutes with Java: takeovers in both directions, mixed clusters, name servers
 	@$(PY) -m pytest -q -m long $(HOURS)
+
+tsan-net: build/ctests/tsan_net ## ten minutes of mixed work over three network threads, under it too
+	@PS_SECONDS=$${PS_SECONDS:-600} $(FIXED) $<
 
 crash: build ## the long crash campaign: kills, 1,000 power failures, failing calls; compare
 	@PS_CRASH_ROUNDS=$${PS_CRASH_ROUNDS:-200} PS_POWER_IMAGES=$${PS_POWER_IMAGES:-1000} \

@@ -58,6 +58,10 @@ def listen(settings: Settings, undo: AsyncExitStack) -> tuple[socket.socket, soc
     return main, vip
 
 
+#: Network threads of a broker that was told nothing: its process has more to do.
+THREADS = 1
+
+
 class Listeners:
     """The servers of one broker. main: of clients, vip: of old ones. grpc: None: it is off."""
 
@@ -120,6 +124,7 @@ class Listeners:
             watchdog=services.watchdog,
             on_close=closed,
             core=core,
+            threads=_threads_of(self._o.settings),
         )
         await server.start()
         undo.push_async_callback(server.stop, self._o.drain_s)
@@ -151,6 +156,11 @@ class Listeners:
         undo.push_async_callback(service.stop, o.drain_s)
         await service.start()
         self.grpc = service
+
+
+def _threads_of(settings: Settings) -> int:
+    name = "serverSelectorThreads"
+    return THREADS if settings.source(name) == "default" else int(settings[name])
 
 
 def _proxies(settings: Settings) -> list[Pattern]:

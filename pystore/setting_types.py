@@ -146,6 +146,7 @@ class SettingValues(TypedDict, total=False):
     reviveQueueNum: int | str
     rocketmqHome: str | os.PathLike[str] | None
     serverChannelMaxIdleTimeSeconds: int | str
+    serverSelectorThreads: int | str
     shortPollingTimeMills: int | str
     startAcceptSendRequestTimeStamp: int | str
     storeFileMode: str | os.PathLike[str] | None

@@ -446,6 +446,15 @@ _USED: dict[str, dict[str, Any]] = {
     "serverChannelMaxIdleTimeSeconds": _row(
         "broker", "s", "idle connections are closed after this time; 0: never", low=0, at_start=True
     ),
+    "serverSelectorThreads": _row(
+        "broker",
+        "threads",
+        "network threads of connections in plain text; unless it is given: 1 up to 4 cores, and in"
+        " a process that embeds the broker",
+        low=1,
+        high=16,
+        at_start=True,
+    ),
     "channelExpiredTimeout": _row(
         "broker", "ms", "a client without heartbeat for this long is removed", low=1, at_start=True
     ),

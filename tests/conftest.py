@@ -46,6 +46,12 @@ hypothesis_settings.register_profile(
 )
 hypothesis_settings.load_profile("suite")
 
+# Tests may be run once more with brokers of several network threads.
+if "PS_SELECTOR_THREADS" in os.environ:
+    from broker import serving
+
+    serving.THREADS = int(os.environ["PS_SELECTOR_THREADS"])
+
 HERE = Path(__file__).resolve().parent
 
 # ---- the order of tests, and who runs them ----

@@ -120,6 +120,8 @@ def run(
         root = folder or settings.root or Path.home() / "store"
         chosen, users = secured(root.with_name(f"{root.name}.secure"), settings["brokerIP1"])
         given |= users
+    if load(s.conf, given).source("serverSelectorThreads") == "default":
+        given["serverSelectorThreads"] = _threads_on(len(os.sched_getaffinity(0)))
     broker = Broker(
         folder,
         conf=s.conf,
@@ -132,6 +134,11 @@ def run(
     )
 
     return serve(broker, lambda: _print_ready(s, broker), log_level)
+
+
+def _threads_on(cores: int) -> int:
+    """Network threads of a process that is a broker and nothing else."""
+    return 3 if cores > 4 else 1
 
 
 def _print_ready(s: Session, broker: Broker) -> None:

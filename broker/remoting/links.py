@@ -22,9 +22,10 @@ from broker.remoting.connection import Connection, Endpoint, Limits, Parts
 from broker.wire.codec import BadFrame
 from broker.wire.command import Command
 from broker.wire.framer import Link
+from pystore.errors import StoreError
 from pystore.native import address_of, ffi, lib, raise_error
 
-__all__ = ["NetThread"]
+__all__ = ["NetThreads"]
 
 #: Events that are taken at once.
 _ROWS = 256
@@ -34,31 +35,121 @@ _QUEUED_BYTES = 16 << 20
 _quiet = RateLimitedLogger(SafeLogger("broker.remoting"))
 
 
-class NetThread:
-    """One network thread and its connections. Everything here happens on the event loop."""
+class NetThreads:
+    """The network threads of a port. Everything here happens on the event loop."""
 
     def __init__(
         self,
         core: Core,
+        count: int,
         sock: socket.socket,
         shared: Endpoint,
         handed: Callable[[socket.socket], None],
     ) -> None:
-        """sock: listens. handed: takes a connection that the thread does not serve.
+        """count: of the threads. sock: listens. handed: takes a connection that no thread serves.
 
         Raises: OutOfMemory, StoreIOError.
         """
-        self._core, self._shared, self._handed = core, shared, handed
-        self._loop = asyncio.get_running_loop()
-        self._links: dict[int, LinkConnection] = {}
+        self.core, self.shared, self._handed = core, shared, handed
+        self.loop = asyncio.get_running_loop()
         self._stopped = False
+        self.unfinished_max = Budget.of(self.loop).limit
+        #: The first accepts.
+        self._threads: list[NetThread] = []
+        try:
+            for number in range(1, count + 1):
+                first = self._threads[0] if self._threads else None
+                self._threads.append(NetThread(self, number, sock, first))
+        except StoreError:
+            self._end()
+            raise
+        self._first = self._threads[0].handle
+        Budget.of(self.loop).share(self)
+        core.served_by(self)
+
+    # ---- what the core asks for ----
+
+    def look(self, everything: bool) -> None:
+        """Held pulls have something to be told; everything: each of them is answered now."""
+        lib.ps_net_look(self._first, everything)
+
+    # ---- limits that are shared with connections of the loop ----
+
+    @property
+    def unfinished(self) -> int:
+        return int(lib.ps_net_unfinished(self._first))
+
+    def limit_unfinished(self, size: int) -> None:
+        self.unfinished_max = size
+        self._limit()
+
+    @property
+    def count(self) -> int:
+        """Connections of the port: of the threads, those that have not said anything among them,
+        and of the loop."""
+        return int(lib.ps_net_links(self._first)) + self._on_the_loop
+
+    @property
+    def _on_the_loop(self) -> int:
+        return len(self.shared.connections) - sum(len(each.links) for each in self._threads)
+
+    def _limit(self) -> None:
+        links_max = self.shared.limits.connections_max - self._on_the_loop
+        lib.ps_net_limit(self._first, max(0, links_max), max(0, self.unfinished_max))
+
+    def give(self, sock: socket.socket) -> None:
+        """A connection that no thread serves."""
+        if self._stopped:
+            sock.close()
+            return
+        self._handed(sock)
+        self._limit()
+
+    # ---- the end ----
+
+    def deafen(self) -> None:
+        """No further connections are accepted."""
+        lib.ps_net_deafen(self._first)
+
+    def stop(self) -> None:
+        """Ends the threads and what connections are left."""
+        self._stopped = True
+        self._end()
+
+    def _end(self) -> None:
+        for each in self._threads:
+            each.stop()
+        for each in self._threads:
+            each.take_all()
+        if self._stopped:
+            self.core.served_by(None)
+            Budget.of(self.loop).part(self)
+        for each in reversed(self._threads):
+            each.free()
+
+
+class NetThread:
+    """One network thread and its connections. Everything here happens on the event loop."""
+
+    def __init__(
+        self, port: NetThreads, number: int, sock: socket.socket, first: NetThread | None
+    ) -> None:
+        """number: from 1 on. first: accepts for it, None: it does so itself, on `sock`.
+
+        Raises: OutOfMemory, StoreIOError.
+        """
+        self._port, self._core, self._shared = port, port.core, port.shared
+        self._loop = port.loop
+        #: By address.
+        self.links: dict[int, LinkConnection] = {}
         self._rows = ffi.new("ps_net_event[]", _ROWS)
         error = ffi.new("ps_error *")
-        conf = _conf(shared.limits, Budget.of(self._loop).limit)
-        handle = lib.ps_net_start(core.handle, conf, sock.fileno(), error)
-        if handle == ffi.NULL:
+        conf = _conf(number, port.shared.limits, port.unfinished_max)
+        listens, accepts = (sock.fileno(), ffi.NULL) if first is None else (-1, first.handle)
+        #: ps_net *; None after the end.
+        self.handle: Any = lib.ps_net_start(port.core.handle, conf, listens, accepts, error)
+        if self.handle == ffi.NULL:
             raise_error(error[0])
-        self._handle: Any = handle
         self._does = {
             lib.PS_NET_OPENED: self._opened,
             lib.PS_NET_CLOSED: self._closed,
@@ -71,76 +162,42 @@ class NetThread:
             lib.PS_NET_UNREAD: self._unread,
             lib.PS_NET_RESTING: self._resting,
         }
-        self._unfinished_max = Budget.of(self._loop).limit
-        Budget.of(self._loop).share(self)
-        core.served_by(self)
-        self._loop.add_reader(lib.ps_net_event_fd(handle), self._has_events)
-
-    # ---- what the core asks for ----
-
-    def look(self, everything: bool) -> None:
-        """Held pulls have something to be told; everything: each of them is answered now."""
-        lib.ps_net_look(self._handle, everything)
-
-    # ---- limits that are shared with connections of the loop ----
-
-    @property
-    def unfinished(self) -> int:
-        return int(lib.ps_net_unfinished(self._handle))
-
-    def limit_unfinished(self, size: int) -> None:
-        self._unfinished_max = size
-        self._limit()
-
-    @property
-    def count(self) -> int:
-        """Connections of the port: of the thread, those that have not said anything among them,
-        and of the loop."""
-        return int(lib.ps_net_links(self._handle)) + self._on_the_loop
-
-    @property
-    def _on_the_loop(self) -> int:
-        return len(self._shared.connections) - len(self._links)
-
-    def _limit(self) -> None:
-        links_max = self._shared.limits.connections_max - self._on_the_loop
-        lib.ps_net_limit(self._handle, max(0, links_max), max(0, self._unfinished_max))
+        self._loop.add_reader(lib.ps_net_event_fd(self.handle), self._has_events)
 
     # ---- the end ----
 
-    def deafen(self) -> None:
-        """No further connections are accepted."""
-        lib.ps_net_deafen(self._handle)
-
     def stop(self) -> None:
-        """Ends the thread and what connections are left."""
-        self._loop.remove_reader(lib.ps_net_event_fd(self._handle))
-        lib.ps_net_stop(self._handle)
-        self._stopped = True
+        """Ends the thread; of all of a port the first before the others."""
+        self._loop.remove_reader(lib.ps_net_event_fd(self.handle))
+        lib.ps_net_stop(self.handle)
+
+    def take_all(self) -> None:
+        """After it: the events that are left."""
         while self._take_events():
             pass
-        self._core.served_by(None)
-        Budget.of(self._loop).part(self)
-        for connection in list(self._links.values()):
+
+    def free(self) -> None:
+        """After all of the port were stopped, the first last."""
+        for connection in list(self.links.values()):
             connection.connection_lost(None)
-        self._links.clear()
-        handle, self._handle = self._handle, None
+        self.links.clear()
+        handle, self.handle = self.handle, None
         lib.ps_net_free(handle)
 
     # ---- events ----
 
     def _has_events(self) -> None:
-        if self._handle is not None and self._take_events():
+        if self.handle is not None and self._take_events():
             self._loop.call_soon(self._has_events)
 
     def _take_events(self) -> bool:
         """Whether there may be more."""
         rows = self._rows
-        count: int = lib.ps_net_events(self._handle, rows, _ROWS)
+        count: int = lib.ps_net_events(self.handle, rows, _ROWS)
         frames: list[Command] = []
         last: LinkConnection | None = None
         for row in rows[0:count]:
-            connection = self._links.get(address_of(row.link)) if row.link else None
+            connection = self.links.get(address_of(row.link)) if row.link else None
             if frames and (row.kind != lib.PS_NET_FRAME or connection is not last):
                 self._serve(last, frames)
                 frames = []
@@ -169,13 +226,13 @@ class NetThread:
         host, port, own, own_port = _text(row).split(" ")
         transport = LinkTransport(row.link, (host, int(port)), (own, int(own_port)))
         made = LinkConnection(self._shared, row.link, self._core)
-        self._links[address_of(row.link)] = made
+        self.links[address_of(row.link)] = made
         made.connection_made(transport)
 
     def _closed(self, connection: LinkConnection | None, row: Any) -> None:
         if connection is None:
             return
-        del self._links[address_of(row.link)]
+        del self.links[address_of(row.link)]
         why, _, detail = _text(row).partition(": ")
         if why == "idle":
             connection.log_idle()
@@ -184,12 +241,7 @@ class NetThread:
         connection.connection_lost(None)
 
     def _took_over(self, _: LinkConnection | None, row: Any) -> None:
-        sock = socket.socket(fileno=row.number)
-        if self._stopped:
-            sock.close()
-            return
-        self._handed(sock)
-        self._limit()
+        self._port.give(socket.socket(fileno=row.number))
 
     def _answers(self, _: LinkConnection | None, row: Any) -> None:
         self._core.push(row.value, bytes(ffi.buffer(row.data, row.len)))
@@ -221,9 +273,9 @@ class NetThread:
         _quiet.warning("accept", "Cannot accept connections: %s", os.strerror(row.number))
 
 
-def _conf(limits: Limits, unfinished_max: int) -> Any:
+def _conf(number: int, limits: Limits, unfinished_max: int) -> Any:
     made = ffi.new("ps_net_conf *")
-    made.number = 1
+    made.number = number
     made.links_max = limits.connections_max
     made.queued_max = limits.in_work_max
     made.queued_bytes = max(_QUEUED_BYTES, limits.frame_max)

@@ -14,7 +14,7 @@ from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.loop.watchdog import Watchdog
 from broker.remoting.connection import Connection, Endpoint, Limits
-from broker.remoting.links import NetThread
+from broker.remoting.links import NetThreads
 from broker.remoting.opening import Opening
 from broker.remoting.tls import TlsSettings
 from broker.wire.codes import ResponseCode
@@ -40,7 +40,8 @@ class RemotingServer(Stopping):
     `sock` is bound already and takes their place. `framer` makes the framer of each connection;
     None gives every request to the handlers. `on_connect` and `on_close` are called on the loop
     with each connection (a Peer); on_connect comes once its first bytes are understood. `watchdog`
-    calls the handlers. `core` serves connections in plain text on a network thread (links.py)."""
+    calls the handlers. `core` serves connections in plain text, on so many network
+    `threads` (links.py)."""
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class RemotingServer(Stopping):
         on_close: Told | None = None,
         watchdog: Watchdog | None = None,
         core: Core | None = None,
+        threads: int = 1,
     ) -> None:
         self.host = host
         self._port = port
@@ -68,7 +70,8 @@ class RemotingServer(Stopping):
         self._over: Endpoint | None = None
         self._server: asyncio.Server | None = None
         self._core = core
-        self._net: NetThread | None = None
+        self._threads = threads
+        self._net: NetThreads | None = None
         self._listening: socket.socket | None = None
         self._handing: set[asyncio.Task[Any]] = set()
 
@@ -93,7 +96,7 @@ class RemotingServer(Stopping):
         self._port = sock.getsockname()[1]
         if self._core is not None and self._tls.mode != "enforcing":
             sock.listen(self._backlog)
-            self._net = NetThread(self._core, sock, self._shared, self._take_over)
+            self._net = NetThreads(self._core, self._threads, sock, self._shared, self._take_over)
             self._listening = sock
         else:
             self._server = await loop.create_server(self.accept, sock=sock, backlog=self._backlog)

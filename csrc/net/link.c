@@ -48,10 +48,10 @@ ps_link *ps_link_make(ps_net *net, int fd) {
     link->lk_slot = slot;
     link->lk_seen_ms = ps_monotonic_ms();
     /* Python numbers its own connections from 1 on. */
-    link->lk_id = (int64_t)1 << 62 | ++net->nt_serial % (1 << 30) << 32 | slot;
+    link->lk_id = (int64_t)1 << 62 | (int64_t)net->nt_conf.number << 56 |
+                  ++net->nt_serial % (1 << 24) << 32 | slot;
     net->nt_links[slot] = link;
     net->nt_free = slot + 1;
-    net->nt_count++;
     return link;
 }
 
@@ -71,6 +71,7 @@ static void weigh_link(ps_link *link) {
                                             link->lk_queued_bytes;
     if (now == link->lk_weight) return; /* as after most reads */
     link->lk_net->nt_unfinished += now - link->lk_weight;
+    link->lk_net->nt_first->nt_all_unfinished += now - link->lk_weight;
     link->lk_weight = now;
 }
 
@@ -299,17 +300,31 @@ static ps_link *largest_of(ps_net *net) {
     return largest;
 }
 
-/* Over the limit those end first whom nobody knows, the largest of them first. */
+/* Others of the port hold more than this thread: they find out how much of it they still hold, and
+ * end theirs. */
+static void have_others_weigh(ps_net *net) {
+    ps_net *first = net->nt_first;
+    for (int32_t i = 0; i < first->nt_all_count; i++)
+        if (first->nt_all[i] != net)
+            ps_net_ask_for(first->nt_all[i], &(ps_net_ask){.kind = PS_ASK_WEIGH});
+}
+
+/* Over the limit those end first whom nobody knows, the largest of them first; a thread ends its
+ * own, until it holds less than its share. */
 void ps_link_keep_budget(ps_net *net) {
-    int64_t limit = net->nt_unfinished_max;
-    if (net->nt_unfinished <= limit) return;
+    ps_net *first = net->nt_first;
+    int64_t limit = first->nt_unfinished_max, share = limit / first->nt_all_count;
+    if (first->nt_all_unfinished <= limit) return;
     /* Python may have taken frames meanwhile. */
     for (int32_t i = 0; i < net->nt_slots; i++)
         if (net->nt_links[i] != NULL) weigh_link(net->nt_links[i]);
-    if (net->nt_unfinished <= limit) return;
-    while (net->nt_unfinished > limit - limit / FREE) {
-        ps_link *largest = largest_of(net);
-        if (largest == NULL) return;
+    if (first->nt_all_unfinished <= limit) return;
+    while (first->nt_all_unfinished > limit - limit / FREE) {
+        ps_link *largest = net->nt_unfinished >= share - share / FREE ? largest_of(net) : NULL;
+        if (largest == NULL) {
+            if (first->nt_all_unfinished > limit) have_others_weigh(net);
+            return;
+        }
         ps_link_end(largest, "unfinished requests and unread answers of all connections exceed"
                              " maxUnfinishedBytes");
     }

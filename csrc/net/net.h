@@ -2,7 +2,9 @@
  * (remoting/) serve what it can, without Python and its lock. What needs Python goes up as events,
  * and comes back as bytes to write. docs/locking.md, docs/adr/008-network-threads.md.
  *
- * One thread owns a connection, a *link*, for life. Connections that do not begin with a frame of
+ * One thread owns a connection, a *link*, for life. The first of a port accepts them all, and gives
+ * each to the thread that has the fewest; what is limited in all is limited for all threads of the
+ * port together. Connections that do not begin with a frame of
  * the remoting protocol in plain text (TLS, a PROXY header, HTTP/2) are handed to Python as they
  * are, and never come back. */
 #ifndef PS_NET_H
@@ -11,13 +13,14 @@
 #include "remoting/remoting.h"
 
 /* cdef begin */
+#define PS_THREADS_MAX 16
 typedef struct ps_net ps_net;   /* one thread, its links, and what it has to tell Python */
 typedef struct ps_link ps_link; /* one connection */
 
 typedef struct ps_net_conf {
     int32_t number;      /* of the thread, from 1 on: the caller that it is to the core */
     int32_t up;          /* PS_UP_: what of its connections is handed on */
-    int32_t links_max;   /* more are handed to Python at once */
+    int32_t links_max;   /* of all threads of the port; more are handed to Python at once */
     int32_t queued_max;  /* frames of a link that wait for Python; then it is not read from */
     int64_t queued_bytes; /* the same in bytes */
     int64_t write_high, write_low; /* unsent bytes: above high nothing is read until low */
@@ -49,13 +52,17 @@ typedef struct ps_net_event {
 } ps_net_event;
 
 /* Listens on the bound socket, which stays the caller's, with a thread of its own; -1: on none. The
- * core must outlive it. Errors: PS_E_NO_MEMORY, PS_E_IO. */
-ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_error *error);
+ * core must outlive it. first: accepts for it; NULL: it is the first itself. A port has
+ * PS_THREADS_MAX at most. Errors: PS_E_NO_MEMORY, PS_E_IO, PS_E_ARGUMENT. */
+ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_net *first,
+                     ps_error *error);
 /* No further connections are accepted; the socket may be closed. */
 void ps_net_deafen(ps_net *net);
-/* Ends the thread; the events that are left can still be taken. */
+/* Ends the thread, the first of a port before the others; the events that are left can still be
+ * taken. */
 void ps_net_stop(ps_net *net);
-/* After it: ends all links. No link may be used any more. */
+/* After all of the port were stopped, the first of them last: ends its links. No link may be used
+ * any more. */
 void ps_net_free(ps_net *net);
 /* Readable: call ps_net_events. */
 int ps_net_event_fd(ps_net *net);
@@ -63,11 +70,12 @@ int ps_net_event_fd(ps_net *net);
 int64_t ps_net_events(ps_net *net, ps_net_event *out, int64_t room);
 /* The core has something to do for pulls that are held; all 1: every one is answered. */
 void ps_net_look(ps_net *net, int32_t all);
-/* Bytes that all links hold: parts of frames, frames that wait for Python, answers that are not
- * read. And how many links there are. */
+/* Bytes that all links of the port hold: parts of frames, frames that wait for Python, answers that
+ * are not read. And how many links there are. */
 int64_t ps_net_unfinished(ps_net *net);
 int32_t ps_net_links(ps_net *net);
-/* What the limits leave to the links, since Python's own connections take the rest. */
+/* What the limits leave to the links, since Python's own connections take the rest. Of the first
+ * thread of a port, for all. */
 void ps_net_limit(ps_net *net, int32_t links_max, int64_t unfinished_max);
 
 ps_conn *ps_link_conn(ps_link *link);

@@ -102,7 +102,7 @@ int64_t ps_net_events(ps_net *net, ps_net_event *out, int64_t room) {
 
 /* ---- from Python ---- */
 
-void ps_net_ask_for(ps_net *net, const ps_net_ask *ask) {
+bool ps_net_ask_for(ps_net *net, const ps_net_ask *ask) {
     pthread_mutex_lock(&net->nt_lock);
     bool first = net->nt_asks.count == 0;
     ps_net_ask *to = add_item(&net->nt_asks, sizeof *to);
@@ -110,6 +110,7 @@ void ps_net_ask_for(ps_net *net, const ps_net_ask *ask) {
     pthread_mutex_unlock(&net->nt_lock);
     if (to == NULL) free(ask->data); /* without memory for a few words nothing else goes on, too */
     if (first) wake_fd(net->nt_wake);
+    return to != NULL;
 }
 
 int64_t ps_net_take_asks(ps_net *net, ps_queue_of *out) {

@@ -24,28 +24,43 @@
 #define SWEEP_MS 500       /* between two looks for idle links */
 #define ACCEPT_MAX 64      /* at once */
 
-static bool watch_fd(ps_net *net, int fd, void *as) {
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = as};
+static bool watch_fd(ps_net *net, int fd, uint32_t events, void *as) {
+    struct epoll_event event = {.events = events, .data.ptr = as};
     return fd < 0 || epoll_ctl(net->nt_epoll, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
 /* ---- accepting ---- */
 
-static void accept_one(ps_net *net, int fd) {
-    int on = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (net->nt_count >= net->nt_links_max) {
-        ps_net_hand_over(net, fd);
-        return;
-    }
+static void join_link(ps_net *net, int fd) {
     ps_link *link = ps_link_make(net, fd);
     if (link == NULL) {
+        net->nt_count--;
         close(fd);
         return;
     }
     link->lk_events = EPOLLIN;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = link};
     if (epoll_ctl(net->nt_epoll, EPOLL_CTL_ADD, fd, &event) < 0) ps_link_end(link, NULL);
+}
+
+/* To the thread that has the fewest: for life. */
+static void accept_one(ps_net *first, int fd) {
+    int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (ps_net_links(first) >= first->nt_links_max) {
+        ps_net_hand_over(first, fd);
+        return;
+    }
+    ps_net *to = first;
+    for (int32_t i = 1; i < first->nt_all_count; i++)
+        if (first->nt_all[i]->nt_count < to->nt_count) to = first->nt_all[i];
+    to->nt_count++;
+    if (to == first) {
+        join_link(first, fd);
+    } else if (!ps_net_ask_for(to, &(ps_net_ask){.kind = PS_ASK_JOIN, .on = fd})) {
+        to->nt_count--;
+        close(fd);
+    }
 }
 
 /* Without a descriptor left, connections stay in the backlog until the next sweep. */
@@ -84,11 +99,32 @@ static ps_link *link_of(ps_net *net, int64_t id) {
     return link != NULL && link->lk_id == id ? link : NULL;
 }
 
+/* The other thread of the port whose link this is, if it still is one; NULL: none. */
+static ps_net *owner_of(ps_net *net, int64_t id) {
+    ps_net *first = net->nt_first;
+    int64_t number = id >> 56 & 63;
+    for (int32_t i = 0; id >> 62 == 1 && i < first->nt_all_count; i++)
+        if (first->nt_all[i] != net && first->nt_all[i]->nt_conf.number == number)
+            return first->nt_all[i];
+    return NULL;
+}
+
+static void give_answer(ps_net *owner, const ps_step *step) {
+    uint8_t *copy = malloc((size_t)step->out_len);
+    if (copy == NULL) return;
+    memcpy(copy, step->out, (size_t)step->out_len);
+    ps_net_ask_for(owner, &(ps_net_ask){.kind = PS_ASK_ANSWER, .conn_id = step->conn_id,
+                                        .data = copy, .len = step->out_len});
+}
+
 static void answer_one(ps_net *net, const ps_step *step) {
     ps_link *link = link_of(net, step->conn_id);
+    ps_net *owner = link == NULL && step->out_len > 0 ? owner_of(net, step->conn_id) : NULL;
     ps_pulled pulled;
     if (link != NULL)
         ps_link_send(link, step->out, step->out_len);
+    else if (owner != NULL)
+        give_answer(owner, step);
     else if (step->out_len > 0)
         ps_net_tell(net, &(ps_net_event){.kind = PS_NET_ANSWERS, .value = step->conn_id,
                                          .data = step->out, .len = step->out_len});
@@ -139,6 +175,14 @@ static void read_again(ps_link *link, int32_t why) {
     ps_link_watch(link);
 }
 
+/* Of a pull that another thread has resumed, or of a wait that it has ended. */
+static void take_answer(ps_net *net, const ps_net_ask *ask) {
+    ps_link *link = link_of(net, ask->conn_id);
+    if (link != NULL) ps_link_send(link, ask->data, ask->len);
+    if (link != NULL && link->lk_fd >= 0) ps_link_watch(link);
+    free(ask->data);
+}
+
 static void do_ask(ps_net *net, const ps_net_ask *ask) {
     ps_link *link = ask->link;
     switch (ask->kind) {
@@ -173,6 +217,14 @@ static void do_ask(ps_net *net, const ps_net_ask *ask) {
     case PS_ASK_DEAF:
         stop_listening(net);
         break;
+    case PS_ASK_JOIN:
+        join_link(net, ask->on);
+        break;
+    case PS_ASK_ANSWER:
+        take_answer(net, ask);
+        break;
+    case PS_ASK_WEIGH: /* each turn does */
+        break;
     }
 }
 
@@ -203,7 +255,7 @@ static void serve_line(ps_net *net) {
 static void sweep_links(ps_net *net, int64_t now) {
     const ps_net_conf *conf = &net->nt_conf;
     net->nt_swept_ms = now;
-    if (net->nt_resting) net->nt_resting = !watch_fd(net, net->nt_listen, &net->nt_listen);
+    if (net->nt_resting) net->nt_resting = !watch_fd(net, net->nt_listen, EPOLLIN, &net->nt_listen);
     for (int32_t i = 0; i < net->nt_slots; i++) {
         ps_link *link = net->nt_links[i];
         if (link == NULL || link->lk_fd < 0) continue;
@@ -276,7 +328,10 @@ static void *run_thread(void *arg) {
 
 void ps_net_free(ps_net *net) {
     ps_net_ask *asks = net->nt_asks.items;
-    for (int64_t i = 0; i < net->nt_asks.count; i++) free(asks[i].data);
+    for (int64_t i = 0; i < net->nt_asks.count; i++) {
+        free(asks[i].data);
+        if (asks[i].kind == PS_ASK_JOIN) close(asks[i].on);
+    }
     for (int32_t i = 0; i < net->nt_slots; i++) {
         ps_link *link = net->nt_links[i];
         if (link == NULL) continue;
@@ -311,7 +366,33 @@ static int start_thread(ps_net *net) {
     return code;
 }
 
-ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_error *e) {
+/* It has a place among the threads of its port; from now on it is given connections. */
+static void join_port(ps_net *net) {
+    ps_net *first = net->nt_first;
+    first->nt_all[first->nt_all_count] = net;
+    first->nt_all_count++;
+}
+
+static bool open_descriptors(ps_net *net, int listen_fd) {
+    net->nt_epoll = epoll_create1(EPOLL_CLOEXEC);
+    net->nt_wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    net->nt_told = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    net->nt_listen = listen_fd >= 0 ? dup(listen_fd) : -1;
+    return net->nt_epoll >= 0 && net->nt_wake >= 0 && net->nt_told >= 0 &&
+           (listen_fd < 0 || net->nt_listen >= 0) &&
+           watch_fd(net, net->nt_wake, EPOLLIN, &net->nt_wake) &&
+           /* Whichever thread it wakes does all that there is. */
+           watch_fd(net, ps_core_event_fd(net->nt_core), EPOLLIN | EPOLLEXCLUSIVE,
+                    &net->nt_look) &&
+           watch_fd(net, net->nt_listen, EPOLLIN, &net->nt_listen);
+}
+
+ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_net *first,
+                     ps_error *e) {
+    if (first != NULL && first->nt_all_count == PS_THREADS_MAX) {
+        ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "a port has %d threads at most", PS_THREADS_MAX);
+        return NULL;
+    }
     if (ps_core_add_caller(core, conf->number, e) < 0) return NULL;
     ps_net *net = calloc(1, sizeof *net);
     if (net == NULL) {
@@ -319,23 +400,17 @@ ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_e
         return NULL;
     }
     net->nt_core = core;
+    net->nt_first = first != NULL ? first : net;
     net->nt_conf = *conf;
     ps_net_limit(net, conf->links_max, conf->unfinished_max);
     net->nt_ready_end = &net->nt_ready;
     net->nt_look_ms = -1;
     net->nt_quiet = true;
     pthread_mutex_init(&net->nt_lock, NULL);
-    net->nt_epoll = epoll_create1(EPOLL_CLOEXEC);
-    net->nt_wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    net->nt_told = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    net->nt_listen = listen_fd >= 0 ? dup(listen_fd) : -1;
-    int code = 0;
-    if (net->nt_epoll < 0 || net->nt_wake < 0 || net->nt_told < 0 ||
-        (listen_fd >= 0 && net->nt_listen < 0) || !watch_fd(net, net->nt_wake, &net->nt_wake) ||
-        !watch_fd(net, ps_core_event_fd(core), &net->nt_look) ||
-        !watch_fd(net, net->nt_listen, &net->nt_listen))
-        code = errno;
+    if (first == NULL) join_port(net);
+    int code = open_descriptors(net, listen_fd) ? 0 : errno;
     if (code == 0) code = start_thread(net);
+    if (code == 0 && first != NULL) join_port(net);
     if (code == 0) return net;
     ps_fail(e, ps_errno_code(code), code, -1, NULL, "no network thread: %s", strerror(code));
     ps_net_free(net);
@@ -354,11 +429,14 @@ int ps_net_event_fd(ps_net *net) {
 }
 
 int64_t ps_net_unfinished(ps_net *net) {
-    return net->nt_unfinished;
+    return net->nt_first->nt_all_unfinished;
 }
 
 int32_t ps_net_links(ps_net *net) {
-    return net->nt_count;
+    ps_net *first = net->nt_first;
+    int32_t count = 0;
+    for (int32_t i = 0; i < first->nt_all_count; i++) count += first->nt_all[i]->nt_count;
+    return count;
 }
 
 void ps_net_limit(ps_net *net, int32_t links_max, int64_t unfinished_max) {

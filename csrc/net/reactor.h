@@ -38,11 +38,14 @@ struct ps_link {
     _Atomic int64_t lk_queued, lk_queued_bytes; /* frames that wait for Python */
 };
 
-/* What Python asks for. */
+/* What Python asks for, and other threads. */
 typedef struct ps_net_ask {
     enum { PS_ASK_WRITE, PS_ASK_READING, PS_ASK_CLOSE, PS_ASK_FORGET, PS_ASK_LOOK, PS_ASK_DEAF,
-           PS_ASK_TAKEN } kind;
-    int32_t on;
+           PS_ASK_TAKEN,
+           /* From other threads of the port: a connection, an answer, a look at the budget. */
+           PS_ASK_JOIN, PS_ASK_ANSWER, PS_ASK_WEIGH } kind;
+    int32_t on; /* of PS_ASK_JOIN: its descriptor */
+    int64_t conn_id;
     ps_link *link;
     uint8_t *data;
     int64_t len;
@@ -54,6 +57,10 @@ typedef struct ps_queue_of { /* a growing array */
 } ps_queue_of;
 
 struct ps_net {
+    ps_net *nt_first; /* that accepts for it, or itself */
+    ps_net *nt_all[PS_THREADS_MAX]; /* of the first alone: all of the port, itself at 0 */
+    _Atomic int32_t nt_all_count;
+    _Atomic int64_t nt_all_unfinished;
     ps_core *nt_core;
     ps_net_conf nt_conf;
     pthread_t nt_thread;
@@ -62,7 +69,8 @@ struct ps_net {
     atomic_bool nt_stopping;
     ps_link **nt_links; /* by slot; NULL: free */
     int32_t nt_slots, nt_free; /* nt_free: no slot below it is free */
-    _Atomic int32_t nt_count, nt_links_max;
+    _Atomic int32_t nt_count; /* links that it has, or that were given to it */
+    _Atomic int32_t nt_links_max; /* of the first alone, as the next */
     _Atomic int64_t nt_unfinished_max;
     int64_t nt_serial;
     ps_link *nt_ready, **nt_ready_end;
@@ -70,9 +78,9 @@ struct ps_net {
     bool nt_resting; /* nothing is accepted: there is no descriptor left */
     int64_t nt_look_ms; /* when to look at held pulls next; -1: when told */
     int64_t nt_swept_ms;
-    _Atomic int64_t nt_unfinished;
+    _Atomic int64_t nt_unfinished; /* of its own links */
     pthread_mutex_t nt_lock;  /* of the two queues */
-    ps_queue_of nt_asks;      /* ps_net_ask, from Python */
+    ps_queue_of nt_asks;      /* ps_net_ask, from Python and from other threads */
     ps_queue_of nt_events;    /* ps_net_event, to Python */
     ps_queue_of nt_taken;     /* those that Python has now; its thread's alone */
     int64_t nt_given;         /* how many of them it was given */
@@ -83,12 +91,12 @@ struct ps_net {
 bool ps_net_tell(ps_net *net, const ps_net_event *event); /* copies data; false: no memory */
 void ps_net_hand_over(ps_net *net, int fd); /* the socket is Python's from now on */
 void ps_net_told(ps_net *net); /* Python is woken, if there is something for it */
-void ps_net_ask_for(ps_net *net, const ps_net_ask *ask);
+bool ps_net_ask_for(ps_net *net, const ps_net_ask *ask); /* false: no memory, its data is freed */
 int64_t ps_net_take_asks(ps_net *net, ps_queue_of *out);
 void ps_net_free_events(ps_queue_of *q, int64_t from);
 
 /* link.c */
-ps_link *ps_link_make(ps_net *net, int fd); /* NULL: no memory */
+ps_link *ps_link_make(ps_net *net, int fd); /* NULL: no memory. It was counted before. */
 void ps_link_free(ps_link *link);           /* after it was ended */
 void ps_link_end(ps_link *link, const char *why); /* why NULL: its peer did */
 void ps_link_watch(ps_link *link);                /* what epoll waits for */

@@ -15,7 +15,9 @@
 
 enum { NET_BOUND_MS = 300000 }; /* only a hang reaches it */
 
-static ps_net *net;
+static ps_net *net; /* the first thread of the port */
+static ps_net *net_all[PS_THREADS_MAX];
+static int net_threads = 1; /* how many the next start begins */
 static int net_port;
 
 /* Python's part. */
@@ -90,19 +92,28 @@ static void net_take(const ps_net_event *event) {
     }
 }
 
-static CHECK_UNUSED void *net_take_all(void *arg) {
+/* Takes what events there are, after so many milliseconds at most. */
+static CHECK_UNUSED void net_take_some(int wait_ms) {
+    struct pollfd all[PS_THREADS_MAX];
     ps_net_event rows[16];
-    while (!atomic_load(&net_over)) {
-        struct pollfd p = {ps_net_event_fd(net), POLLIN, 0};
-        if (atomic_load(&net_asleep) || poll(&p, 1, 20) <= 0) {
-            sched_yield();
-            continue;
+    for (int i = 0; i < net_threads; i++)
+        all[i] = (struct pollfd){ps_net_event_fd(net_all[i]), POLLIN, 0};
+    if (poll(all, (nfds_t)net_threads, wait_ms) <= 0) return;
+    for (int i = 0; i < net_threads; i++) {
+        int64_t count = all[i].revents != 0 ? 16 : 0;
+        while (count == 16) {
+            count = ps_net_events(net_all[i], rows, 16);
+            for (int64_t k = 0; k < count; k++) net_take(&rows[k]);
         }
-        int64_t count;
-        do {
-            count = ps_net_events(net, rows, 16);
-            for (int64_t i = 0; i < count; i++) net_take(&rows[i]);
-        } while (count == 16);
+    }
+}
+
+static CHECK_UNUSED void *net_take_all(void *arg) {
+    while (!atomic_load(&net_over)) {
+        if (atomic_load(&net_asleep))
+            sched_yield();
+        else
+            net_take_some(20);
     }
     return arg;
 }
@@ -119,8 +130,13 @@ static CHECK_UNUSED void net_start_as(const ps_net_conf *conf, void *(*python)(v
     net_opened = net_closed = net_handed = net_frames = net_unread = net_resting = 0;
     net_over = net_asleep = false;
     net_why[0] = 0;
-    net = ps_net_start(kit_core, conf, fd, &e);
-    CHECKF(net != NULL, "%s", e.text);
+    for (int i = 0; i < net_threads; i++) {
+        ps_net_conf own = *conf;
+        own.number = i + 1;
+        net_all[i] = ps_net_start(kit_core, &own, i == 0 ? fd : -1, i == 0 ? NULL : net, &e);
+        CHECKF(net_all[i] != NULL, "%s", e.text);
+        net = net_all[0];
+    }
     close(fd);
     pthread_create(&net_python, NULL, python, NULL);
 }
@@ -132,8 +148,8 @@ static CHECK_UNUSED void net_start(const ps_net_conf *conf) {
 static CHECK_UNUSED void net_stop(void) {
     atomic_store(&net_over, true);
     pthread_join(net_python, NULL);
-    ps_net_stop(net);
-    ps_net_free(net);
+    for (int i = 0; i < net_threads; i++) ps_net_stop(net_all[i]);
+    for (int i = net_threads; i-- > 0;) ps_net_free(net_all[i]);
 }
 
 /* Waits until it is so; false: in vain. */
@@ -195,22 +211,28 @@ static bool net_more(net_client *c) {
     return got > 0;
 }
 
-/* The next answer's code, and what it is about; -1: the connection has ended. */
-static CHECK_UNUSED int net_read(net_client *c, int32_t *opaque, int64_t *body_len) {
-    uint8_t scratch[PS_HEADER_MAX];
-    ps_command answer;
+/* The next answer, good until the one after it; false: the connection has ended. */
+static CHECK_UNUSED bool net_take_answer(net_client *c, ps_command *answer) {
+    static _Thread_local uint8_t scratch[PS_HEADER_MAX];
     ps_error e = {0};
     int64_t wanted, took;
     for (;;) {
         took = c->len - c->from < 4
                    ? 0
                    : ps_command_decode(c->data + c->from, c->len - c->from, 1 << 30, scratch,
-                                       &answer, &wanted, &e);
-        if (!CHECK(took >= 0)) return -1;
+                                       answer, &wanted, &e);
+        if (!CHECK(took >= 0)) return false;
         if (took > 0) break;
-        if (!net_more(c)) return -1;
+        if (!net_more(c)) return false;
     }
     c->from += took;
+    return true;
+}
+
+/* The next answer's code, and what it is about; -1: the connection has ended. */
+static CHECK_UNUSED int net_read(net_client *c, int32_t *opaque, int64_t *body_len) {
+    ps_command answer;
+    if (!net_take_answer(c, &answer)) return -1;
     if (opaque != NULL) *opaque = answer.opaque;
     if (body_len != NULL) *body_len = answer.body.len;
     return answer.code;

@@ -7,6 +7,7 @@
 
 #include <sys/resource.h>
 
+#include "net/reactor.h"
 #include "net_kit.h"
 
 static void open_all(const ps_net_conf *conf) {
@@ -38,6 +39,12 @@ static int32_t expect(net_client *c, int code) {
 static void expect_end(net_client *c) {
     while (net_more(c)) c->from = c->len;
     net_leave(c);
+}
+
+static int64_t held_pulls(void) {
+    ps_core_totals totals;
+    ps_core_get_totals(kit_core, &totals);
+    return totals.held;
 }
 
 /* Every link has ended, and was forgotten. */
@@ -367,11 +374,11 @@ static void test_stops_leave_no_thread_and_no_descriptor(void) {
     kit_close();
 }
 
-/* Its name is for `top -H`; signals are for the threads of the program. */
-static void test_the_thread_is_named_and_takes_no_signals(void) {
+/* Names are for `top -H`; signals are for the threads of the program. */
+static void test_the_threads_are_named_and_take_no_signals(void) {
     ps_net_conf conf = net_conf();
     open_all(&conf);
-    bool found = false;
+    int found = 0;
     DIR *d = opendir("/proc/self/task");
     for (struct dirent *each; (each = readdir(d)) != NULL;) {
         char path[400], line[256], name[64] = "";
@@ -384,12 +391,40 @@ static void test_the_thread_is_named_and_takes_no_signals(void) {
             sscanf(line, "SigBlk: %llx", &blocked);
         }
         fclose(f);
-        if (strcmp(name, "rmq-net-1") != 0) continue;
-        found = true;
+        if (strncmp(name, "rmq-net-", 8) != 0) continue;
+        found++;
         CHECK(blocked >> (SIGINT - 1) & 1 && blocked >> (SIGTERM - 1) & 1);
     }
     closedir(d);
-    CHECK(found);
+    CHECK_EQ(net_threads, found);
+    close_all();
+}
+
+/* ---- several threads ---- */
+
+/* Where a send is served and where its pull waits need not be the same thread. */
+static void test_connections_are_dealt_out_and_pulls_woken_across(void) {
+    enum { EACH = 8 };
+    ps_net_conf conf = net_conf();
+    open_all(&conf);
+    net_client readers[EACH];
+    for (int i = 0; i < EACH; i++) {
+        readers[i] = net_connect();
+        net_pull(&readers[i], i, 0, 3600000);
+    }
+    NET_UNTIL(net_opened == EACH);
+    for (int i = 0; i < net_threads; i++)
+        CHECK(atomic_load(&net_all[i]->nt_count) >= EACH / net_threads);
+    NET_UNTIL(held_pulls() == EACH);
+    net_client writer = net_connect();
+    net_send(&writer, 1, "body", 4);
+    expect(&writer, 0);
+    for (int i = 0; i < EACH; i++) {
+        CHECK_EQ(i, expect(&readers[i], 0));
+        net_leave(&readers[i]);
+    }
+    net_leave(&writer);
+    expect_none_left(EACH + 1);
     close_all();
 }
 
@@ -401,10 +436,7 @@ static void test_the_thread_is_named_and_takes_no_signals(void) {
         test();                                                                                    \
     } while (0)
 
-int main(void) {
-    check_begin();
-    char *base = check_folder();
-    snprintf(kit_root, sizeof kit_root, "%s/store", base);
+static void run_all(void) {
     RUN(test_sends_and_pulls_are_served_without_python);
     RUN(test_what_nobody_knows_is_handed_on_in_order);
     RUN(test_frames_may_be_cut_at_every_byte);
@@ -420,7 +452,17 @@ int main(void) {
     RUN(test_a_frame_of_false_length_ends_the_connection);
     RUN(test_peers_may_leave_at_every_step);
     RUN(test_stops_leave_no_thread_and_no_descriptor);
-    RUN(test_the_thread_is_named_and_takes_no_signals);
+    RUN(test_the_threads_are_named_and_take_no_signals);
+    RUN(test_connections_are_dealt_out_and_pulls_woken_across);
+}
+
+int main(void) {
+    check_begin();
+    char *base = check_folder();
+    snprintf(kit_root, sizeof kit_root, "%s/store", base);
+    run_all();
+    net_threads = 3;
+    run_all();
     check_remove(base);
     free(base);
     free(kit_handed);

@@ -11,6 +11,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from fakes import beat, send_command
 from popping import Popper, records
 from waiting import BOUND_S
@@ -240,9 +241,13 @@ def warm(client):
     good([client.ask(acknowledge(handle))])
 
 
-def test_messages_pass_while_the_interpreter_is_held(tmp_path):
+THREADS = pytest.mark.parametrize("threads", [1, 3])
+
+
+@THREADS
+def test_messages_pass_while_the_interpreter_is_held(tmp_path, threads):
     """No request that only Python can serve is answered meanwhile: it really is held."""
-    with broker_process(tmp_path / "s") as broker:
+    with broker_process(tmp_path / "s", serverSelectorThreads=threads) as broker:
         client, other = Client(broker.port), Client(broker.port)
         warm(client)
         other.ask(heartbeat())
@@ -285,10 +290,13 @@ def test_heartbeats_pass_while_the_interpreter_is_held(tmp_path):
             each.close()
 
 
-def test_who_waits_is_answered_while_the_interpreter_is_held(tmp_path):
+@THREADS
+def test_who_waits_is_answered_while_the_interpreter_is_held(tmp_path, threads):
     """Held pulls by a message or when their time is over; sends, pops and acknowledgements when the
-    log is on the disk."""
-    with broker_process(tmp_path / "s", flushDiskType="SYNC_FLUSH") as broker:
+    log is on the disk. Each has a connection of its own, and with several threads its own."""
+    with broker_process(
+        tmp_path / "s", flushDiskType="SYNC_FLUSH", serverSelectorThreads=threads
+    ) as broker:
         client, reader, late = (Client(broker.port) for _ in range(3))
         warm(client)
         broker.hold()
@@ -314,13 +322,16 @@ def descriptors():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_starts_and_stops_leave_no_thread_and_no_descriptor(tmp_path, small):
+@THREADS
+def test_starts_and_stops_leave_no_thread_and_no_descriptor(tmp_path, small, threads):
     """With connections that are in the middle of something."""
+    small["serverSelectorThreads"] = threads
 
     def once(number):
         with Broker(tmp_path / f"s{number}", listenPort=0, drain_s=0.0, **small) as broker:
             broker.create_topic("T", queues=1)
-            assert "rmq-net-1\n" in tasks()
+            names = {f"rmq-net-{number}\n" for number in range(1, threads + 1)}
+            assert names <= set(tasks())
             client, other = Client(broker.port), Client(broker.port)
             good(client.ask_all([send(0)]))
             other.sock.sendall(codec.encode(send(1))[:50])
@@ -332,7 +343,7 @@ def test_starts_and_stops_leave_no_thread_and_no_descriptor(tmp_path, small):
     for number in range(1, 21):
         once(number)
     assert descriptors() == before
-    assert "rmq-net-1\n" not in tasks()
+    assert not any(name.startswith("rmq-net-") for name in tasks())
 
 
 def answered_here(broker):
