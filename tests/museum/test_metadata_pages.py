@@ -29,7 +29,7 @@ from pystore.metadata import Metadata
 for folder in map(Path, sys.argv[1:]):
     print(folder.name, flush=True)
     for look in range(2):
-        with contextlib.suppress(pystore.StoreError), Metadata(folder) as meta:
+        with contextlib.suppress(pystore.StoreError), Metadata(folder, sync=False) as meta:
             for table in (meta.topics, meta.groups):
                 table.list()
             meta.offsets.commit("another", "t", 0, look)
