@@ -199,30 +199,29 @@ async def last_life(path, ledger):
             port = int(await asyncio.to_thread(child.stdout.readline))
             async with RemotingClient() as client:
                 p = Remote(port, client)
-                await settle(p, ledger)
+                await asyncio.gather(
+                    settle(p, ledger, "g", "false"), settle(p, ledger, "o", "true")
+                )
         finally:
             child.kill()
 
 
-async def settle(p, ledger):
+async def settle(p, ledger, group, order):
     sent, ends = set(ledger.sent), time.monotonic() + 300
-    for group, order in (("g", "false"), ("o", "true")):
-        idle_until = time.monotonic() + 3 * INVISIBLE_MS / 1000
-        while time.monotonic() < ends:
-            answer = await p.pop(
-                topic="orders", group=group, invisible=INVISIBLE_MS, poll=500, order=order
-            )
-            found = p.handles_of(answer, "orders", group)
-            for handle, _, body in found:
-                ledger.delivered(group, body, handle)
-            for handle, topic, _ in found:
-                await p.ack(handle, topic, group)
-                idle_until = time.monotonic() + 3 * INVISIBLE_MS / 1000
-            if time.monotonic() > idle_until:
-                break
-        seen = ledger.acked[group] | {body for of, body in ledger.popped if of == group}
-        seen |= ledger.asked if group == "o" else set()
-        assert not sent - seen, f"{len(sent - seen)} messages are lost for {group}"
+    idle_until = time.monotonic() + 3 * INVISIBLE_MS / 1000
+    while idle_until > time.monotonic() < ends:
+        answer = await p.pop(
+            topic="orders", group=group, invisible=INVISIBLE_MS, poll=500, order=order
+        )
+        found = p.handles_of(answer, "orders", group)
+        for handle, _, body in found:
+            ledger.delivered(group, body, handle)
+        for handle, topic, _ in found:
+            await p.ack(handle, topic, group)
+            idle_until = time.monotonic() + 3 * INVISIBLE_MS / 1000
+    seen = ledger.acked[group] | {body for of, body in ledger.popped if of == group}
+    seen |= ledger.asked if group == "o" else set()
+    assert not sent - seen, f"{len(sent - seen)} messages are lost for {group}"
 
 
 def test_what_a_slow_client_reads_late_is_not_early():
