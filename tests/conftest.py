@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import json
 import lzma
 import os
@@ -120,6 +121,17 @@ def pytest_collection_finish() -> None:
     which it would go each time that a test asks for it, or makes many objects."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Tests that are coroutine functions run on a loop of their own (tests/broker/loops.py)."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    from loops import run
+
+    names = pyfuncitem._fixtureinfo.argnames
+    run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -41,41 +41,32 @@ def pulled(offset, expression):
     return Command(11, texts(ext))
 
 
-def test_a_filter_that_one_message_could_keep_busy_is_refused(tmp_path, small):
-    async def scenario():
-        settings = small | {"enablePropertyFilter": True, "listenPort": 0}
-        async with Broker(tmp_path / "s", **settings) as broker, await Wire.to(broker.port) as wire:
-            assert (await wire.ask(send_command("orders"))).code == 0
-            answer = await wire.ask(pulled(0, contains(1300)))
-            assert (answer.code, "use fewer CONTAINS" in (answer.remark or "")) == (23, True), (
-                answer
-            )
-
-    run(scenario())
+async def test_a_filter_that_one_message_could_keep_busy_is_refused(tmp_path, small):
+    settings = small | {"enablePropertyFilter": True, "listenPort": 0}
+    async with Broker(tmp_path / "s", **settings) as broker, await Wire.to(broker.port) as wire:
+        assert (await wire.ask(send_command("orders"))).code == 0
+        answer = await wire.ask(pulled(0, contains(1300)))
+        assert (answer.code, "use fewer CONTAINS" in (answer.remark or "")) == (23, True), answer
 
 
-def test_a_turn_of_a_filter_is_bounded(tmp_path, small):
+async def test_a_turn_of_a_filter_is_bounded(tmp_path, small):
     """100 CONTAINS over messages of 16 KB: a few messages a turn, and the pull comes again."""
     expression, size, count = contains(100), 16 << 10, 60
     work = lib.ps_sql92_work(compiled(expression), size)
     a_turn = lib.PS_SQL92_WORK_MAX // work + 1
-
-    async def scenario():
-        settings = small | {"enablePropertyFilter": True, "listenPort": 0}
-        async with Broker(tmp_path / "s", **settings) as broker, await Wire.to(broker.port) as wire:
-            broker.create_topic("orders", 1)
-            for _ in range(count):
-                broker.store.put("orders", b"b", queue=0, properties={"a": "y" * size})
-            offset = 0
-            while offset < count:
-                answer = await wire.ask(pulled(offset, expression))
-                went = int(answer.ext["nextBeginOffset"]) - offset
-                assert (answer.code, went <= a_turn) == (20, True)
-                if went == 0:  # the turn of all filters is used up
-                    await asyncio.sleep(0.01)
-                offset += went
-
-    run(scenario())
+    settings = small | {"enablePropertyFilter": True, "listenPort": 0}
+    async with Broker(tmp_path / "s", **settings) as broker, await Wire.to(broker.port) as wire:
+        broker.create_topic("orders", 1)
+        for _ in range(count):
+            broker.store.put("orders", b"b", queue=0, properties={"a": "y" * size})
+        offset = 0
+        while offset < count:
+            answer = await wire.ask(pulled(offset, expression))
+            went = int(answer.ext["nextBeginOffset"]) - offset
+            assert (answer.code, went <= a_turn) == (20, True)
+            if went == 0:  # the turn of all filters is used up
+                await asyncio.sleep(0.01)
+            offset += went
 
 
 def test_work_grows_with_searches_and_bytes():
@@ -174,22 +165,16 @@ def registered(body):
         (bytes(registration.BODY_MAX + 1), "bytes at most"),
     ],
 )
-def test_a_registration_that_is_too_much_is_refused(body, remark):
-    async def scenario():
-        async with NameServer(listenPort=0) as names, await Wire.to(names.port) as wire:
-            answer = await wire.ask(registered(body))
-            assert (answer.code, remark in answer.remark) == (1, True), answer.remark
-
-    run(scenario())
+async def test_a_registration_that_is_too_much_is_refused(body, remark):
+    async with NameServer(listenPort=0) as names, await Wire.to(names.port) as wire:
+        answer = await wire.ask(registered(body))
+        assert (answer.code, remark in answer.remark) == (1, True), answer.remark
 
 
-def test_a_large_registration_is_read_beside_the_loop():
-    async def scenario():
-        async with NameServer(listenPort=0) as names, await Wire.to(names.port) as wire:
-            assert (await wire.ask(registered(packed(20_000)))).code == 0
-            assert len(names.routes.topics()) == 20_000
-
-    run(scenario())
+async def test_a_large_registration_is_read_beside_the_loop():
+    async with NameServer(listenPort=0) as names, await Wire.to(names.port) as wire:
+        assert (await wire.ask(registered(packed(20_000)))).code == 0
+        assert len(names.routes.topics()) == 20_000
 
 
 # ---- queues ----
@@ -223,22 +208,18 @@ def test_topics_without_queues_are_limited_too(tmp_path, small):
             s.topics.update(TopicConfig("empty-10", 0, 0))
 
 
-def test_two_topics_of_all_queue_ids_are_refused_from_outside(tmp_path, small):
+async def test_two_topics_of_all_queue_ids_are_refused_from_outside(tmp_path, small):
     """Each as a topic; with that limit raised, the second one as too many for the broker."""
-
-    async def scenario():
-        async with (
-            Broker(tmp_path / "s", **(small | {"listenPort": 0})) as broker,
-            await Wire.to(broker.port) as wire,
-        ):
-            answer = await wire.ask(updated("a", 65535))
-            assert (answer.code, "maxQueuesPerTopic" in answer.remark) == (29, True)
-            broker.services.settings.update({"maxQueuesPerTopic": "65535"})
-            assert (await wire.ask(updated("a", 65535))).code == 0
-            answer = await wire.ask(updated("b", 65535))
-            assert (answer.code, "maxQueuesPerBroker" in answer.remark) == (1, True)
-
-    run(scenario())
+    async with (
+        Broker(tmp_path / "s", **(small | {"listenPort": 0})) as broker,
+        await Wire.to(broker.port) as wire,
+    ):
+        answer = await wire.ask(updated("a", 65535))
+        assert (answer.code, "maxQueuesPerTopic" in answer.remark) == (29, True)
+        broker.services.settings.update({"maxQueuesPerTopic": "65535"})
+        assert (await wire.ask(updated("a", 65535))).code == 0
+        answer = await wire.ask(updated("b", 65535))
+        assert (answer.code, "maxQueuesPerBroker" in answer.remark) == (1, True)
 
 
 def test_topics_of_many_queues_stay_within_the_bound_on_mappings(tmp_path, small):

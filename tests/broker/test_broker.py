@@ -45,27 +45,24 @@ async def route(broker, topic):
         return answer.code, mqjson.loads(answer.body) if answer.body else None
 
 
-def test_send_is_received_by_a_pull_that_waits(tmp_path, small):
-    async def scenario():
-        broker = Broker(tmp_path / "store", listenPort=0, with_namesrv=True, **small)
-        async with broker, await Wire.to(broker.port) as wire, await Wire.to(broker.port) as other:
-            first = await wire.ask(send_command("orders", b"one"))
-            assert first.code == 0
-            code, found = await route(broker, "orders")
-            assert (code, found["brokerDatas"][0]["brokerAddrs"]) == (0, {"0": broker.address})
-            other.write(pull(7))
-            assert (await other.answer()).code == 24
-            other.write(request(34, json.dumps(beat()).encode(), opaque=8))
-            answers = {(await other.answer()).code for _ in range(2)}
-            assert answers == {0, 40}
-            other.write(pull(9, queueOffset=1, sysFlag=3))
-            await asyncio.sleep(0.05)
-            await wire.ask(send_command("orders", b"two"))
-            got = await other.answer()
-            assert (got.code, got.opaque, b"two" in bytes(got.body)) == (0, 9, True)
-            assert broker.services.offsets.get("readers", "orders", 0) == 0
-
-    run(scenario())
+async def test_send_is_received_by_a_pull_that_waits(tmp_path, small):
+    broker = Broker(tmp_path / "store", listenPort=0, with_namesrv=True, **small)
+    async with broker, await Wire.to(broker.port) as wire, await Wire.to(broker.port) as other:
+        first = await wire.ask(send_command("orders", b"one"))
+        assert first.code == 0
+        code, found = await route(broker, "orders")
+        assert (code, found["brokerDatas"][0]["brokerAddrs"]) == (0, {"0": broker.address})
+        other.write(pull(7))
+        assert (await other.answer()).code == 24
+        other.write(request(34, json.dumps(beat()).encode(), opaque=8))
+        answers = {(await other.answer()).code for _ in range(2)}
+        assert answers == {0, 40}
+        other.write(pull(9, queueOffset=1, sysFlag=3))
+        await asyncio.sleep(0.05)
+        await wire.ask(send_command("orders", b"two"))
+        got = await other.answer()
+        assert (got.code, got.opaque, b"two" in bytes(got.body)) == (0, 9, True)
+        assert broker.services.offsets.get("readers", "orders", 0) == 0
 
 
 def test_port_of_records_is_the_real_one(tmp_path, small):
@@ -100,40 +97,36 @@ def test_offsets_of_pulls_are_there_after_a_restart(tmp_path, small):
     assert stored["offsetTable"]["orders@readers"] == {"0": 2}
 
 
-def test_consumption_says_how_far_consumers_have_pulled(tmp_path, small):
+async def test_consumption_says_how_far_consumers_have_pulled(tmp_path, small):
     """pullOffset is where the last pull ended; tools show what lies between as in flight."""
+    async with (
+        Broker(tmp_path / "store", listenPort=0, **small) as broker,
+        await Wire.to(broker.port) as wire,
+    ):
 
-    async def scenario():
-        async with (
-            Broker(tmp_path / "store", listenPort=0, **small) as broker,
-            await Wire.to(broker.port) as wire,
-        ):
+        async def offsets():
+            answer = await wire.ask(request(208, consumerGroup="readers", topic="orders"))
+            (row,) = (
+                row for queue, row in mqjson.loads(answer.body)["offsetTable"].items()
+                if queue.queue == 0
+            )  # fmt: skip
+            every = mqjson.loads((await wire.ask(request(317, isOrder=False))).body)
+            return row["consumerOffset"], row["pullOffset"], every["totalInflightDiff"]
 
-            async def offsets():
-                answer = await wire.ask(request(208, consumerGroup="readers", topic="orders"))
-                (row,) = (
-                    row for queue, row in mqjson.loads(answer.body)["offsetTable"].items()
-                    if queue.queue == 0
-                )  # fmt: skip
-                every = mqjson.loads((await wire.ask(request(317, isOrder=False))).body)
-                return row["consumerOffset"], row["pullOffset"], every["totalInflightDiff"]
-
-            for _ in range(3):
-                assert (await wire.ask(send_command("orders", b"x"))).code == 0
-            wire.write(request(34, json.dumps(beat()).encode()))
-            await wire.answer(), await wire.answer()
-            assert (await wire.ask(pull(1, sysFlag=0, maxMsgNums=2))).code == 0
-            assert await offsets() == (0, 2, 0)  # nothing is committed: no topic of the group
-            assert (await wire.ask(pull(2, sysFlag=1, queueOffset=2, commitOffset=1))).code == 0
-            assert await offsets() == (1, 3, 2)
-            await wire.ask(
-                request(15, consumerGroup="readers", topic="orders", queueId=0, commitOffset=3)
-            )
-            assert await offsets() == (3, 3, 0)
-            await wire.ask(pull(3, sysFlag=0, queueOffset=0, maxMsgNums=1))
-            assert await offsets() == (3, 3, 0)  # never less than what is committed
-
-    run(scenario())
+        for _ in range(3):
+            assert (await wire.ask(send_command("orders", b"x"))).code == 0
+        wire.write(request(34, json.dumps(beat()).encode()))
+        await wire.answer(), await wire.answer()
+        assert (await wire.ask(pull(1, sysFlag=0, maxMsgNums=2))).code == 0
+        assert await offsets() == (0, 2, 0)  # nothing is committed: no topic of the group
+        assert (await wire.ask(pull(2, sysFlag=1, queueOffset=2, commitOffset=1))).code == 0
+        assert await offsets() == (1, 3, 2)
+        await wire.ask(
+            request(15, consumerGroup="readers", topic="orders", queueId=0, commitOffset=3)
+        )
+        assert await offsets() == (3, 3, 0)
+        await wire.ask(pull(3, sysFlag=0, queueOffset=0, maxMsgNums=1))
+        assert await offsets() == (3, 3, 0)  # never less than what is committed
 
 
 def test_embedded_without_a_loop(tmp_path, small):
@@ -223,33 +216,27 @@ def test_old_port_takes_sends_and_no_pulls(tmp_path, small):
     assert run(scenario())
 
 
-def test_closed_connection_is_a_departure(tmp_path, small):
-    async def scenario():
-        broker = Broker(tmp_path / "store", listenPort=0, **small)
-        async with broker, await Wire.to(broker.port) as stays:
-            async with await Wire.to(broker.port) as goes:
-                goes.write(request(34, json.dumps(beat("c1")).encode()))
-                await goes.answer(), await goes.answer()
-                stays.write(request(34, json.dumps(beat("c2")).encode()))
-                await stays.answer(), await stays.answer()
-            notice = await stays.answer()
-            assert (notice.code, notice.ext) == (40, {"consumerGroup": "readers"})
-            assert broker.services.clients.consumers["readers"].client_ids() == ["c2"]
-
-    run(scenario())
+async def test_closed_connection_is_a_departure(tmp_path, small):
+    broker = Broker(tmp_path / "store", listenPort=0, **small)
+    async with broker, await Wire.to(broker.port) as stays:
+        async with await Wire.to(broker.port) as goes:
+            goes.write(request(34, json.dumps(beat("c1")).encode()))
+            await goes.answer(), await goes.answer()
+            stays.write(request(34, json.dumps(beat("c2")).encode()))
+            await stays.answer(), await stays.answer()
+        notice = await stays.answer()
+        assert (notice.code, notice.ext) == (40, {"consumerGroup": "readers"})
+        assert broker.services.clients.consumers["readers"].client_ids() == ["c2"]
 
 
-def test_sync_flush_answers_when_the_disk_has_it(tmp_path, small):
-    async def scenario():
-        settings = small | {"flushDiskType": "SYNC_FLUSH"}
-        broker = Broker(tmp_path / "store", listenPort=0, **settings)
-        async with broker, await Wire.to(broker.port) as wire:
-            for each in ("orders", "orders", "%RETRY%readers"):
-                assert (await wire.ask(send_command(each))).code == 0
-                info = broker.store.info()
-                assert info.log_flushed == info.log_max
-
-    run(scenario())
+async def test_sync_flush_answers_when_the_disk_has_it(tmp_path, small):
+    settings = small | {"flushDiskType": "SYNC_FLUSH"}
+    broker = Broker(tmp_path / "store", listenPort=0, **settings)
+    async with broker, await Wire.to(broker.port) as wire:
+        for each in ("orders", "orders", "%RETRY%readers"):
+            assert (await wire.ask(send_command(each))).code == 0
+            info = broker.store.info()
+            assert info.log_flushed == info.log_max
 
 
 # ---- name servers ----
@@ -275,78 +262,66 @@ class Recorder:
         return [set(b["topicConfigSerializeWrapper"]["topicConfigTable"]) for b in bodies]
 
 
-def test_changed_topic_is_registered_alone(tmp_path, small):
-    async def scenario():
-        names = Recorder()
-        async with RemotingServer(names.handlers(), host="127.0.0.1") as server:
-            settings = small | {"namesrvAddr": f"127.0.0.1:{server.port}", "brokerName": "b1"}
-            broker = Broker(tmp_path / "store", listenPort=0, **settings)
-            async with broker, await Wire.to(broker.port) as wire:
-                (everything,) = names.topics()
-                assert "TBW102" in everything
-                assert names.asked[0].ext.keys() == {
-                    "brokerAddr", "brokerId", "brokerName", "clusterName", "haServerAddr",
-                    "bodyCrc32", "compressed", "enableActingMaster",
-                }  # fmt: skip
-                await wire.ask(send_command("orders"))
-                await until(lambda: names.topics()[1:] == [{"orders"}])
-                made = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topic": "bills"}
-                await wire.ask(request(17, **made))
-                assert names.topics()[-1] == {"bills"}  # before the tool has its answer
-                names.codes[103] = 1  # it has lost us: then it wants everything
-                await wire.ask(send_command("more"))
-                await until(lambda: len(names.topics()[-1]) > 2)
-                assert names.topics()[-2] == {"more"}
-                await wire.ask(request(215, topic="bills"))
-                await until(lambda: "bills" not in names.topics()[-1])
-            assert names.asked[-1].code == 104
-            assert names.asked[-1].ext["brokerName"] == "b1"
-
-    run(scenario())
-
-
-def test_name_server_that_comes_later_or_again_gets_everything(tmp_path, small):
-    async def scenario():
-        async with NameServer(listenPort=0) as probe:
-            port = probe.port
-        settings = small | {"namesrvAddr": f"127.0.0.1:{port}"}
-        async with Broker(tmp_path / "store", listenPort=0, **settings) as broker:
-            for _ in range(2):
-                async with NameServer(listenPort=port):
-
-                    async def known():
-                        while (await route(broker, "TBW102"))[0] != 0:
-                            await asyncio.sleep(0.05)
-
-                    await known()
-
-    run(scenario())
-
-
-def test_stopped_broker_is_in_no_route(tmp_path, small):
-    async def scenario():
-        async with NameServer(listenPort=0) as names:
-            settings = small | {"namesrvAddr": names.address}
-            async with Broker(tmp_path / "store", listenPort=0, **settings) as broker:
-                assert (await route(broker, "TBW102"))[0] == 0
-            assert (await route(broker, "TBW102"))[0] == 17
-
-    run(scenario())
-
-
-def test_change_of_rights_reaches_topics_and_name_servers(tmp_path, small):
-    async def scenario():
-        broker = Broker(tmp_path / "store", listenPort=0, with_namesrv=True, **small)
+async def test_changed_topic_is_registered_alone(tmp_path, small):
+    names = Recorder()
+    async with RemotingServer(names.handlers(), host="127.0.0.1") as server:
+        settings = small | {"namesrvAddr": f"127.0.0.1:{server.port}", "brokerName": "b1"}
+        broker = Broker(tmp_path / "store", listenPort=0, **settings)
         async with broker, await Wire.to(broker.port) as wire:
-            assert (await wire.ask(request(25, b"brokerPermission=4\n"))).code == 0
+            (everything,) = names.topics()
+            assert "TBW102" in everything
+            assert names.asked[0].ext.keys() == {
+                "brokerAddr", "brokerId", "brokerName", "clusterName", "haServerAddr",
+                "bodyCrc32", "compressed", "enableActingMaster",
+            }  # fmt: skip
+            await wire.ask(send_command("orders"))
+            await until(lambda: names.topics()[1:] == [{"orders"}])
+            made = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topic": "bills"}
+            await wire.ask(request(17, **made))
+            assert names.topics()[-1] == {"bills"}  # before the tool has its answer
+            names.codes[103] = 1  # it has lost us: then it wants everything
+            await wire.ask(send_command("more"))
+            await until(lambda: len(names.topics()[-1]) > 2)
+            assert names.topics()[-2] == {"more"}
+            await wire.ask(request(215, topic="bills"))
+            await until(lambda: "bills" not in names.topics()[-1])
+        assert names.asked[-1].code == 104
+        assert names.asked[-1].ext["brokerName"] == "b1"
 
-            async def perm():
-                return (await route(broker, "TBW102"))[1]["queueDatas"][0]["perm"]
 
-            while await perm() & 2:
-                await asyncio.sleep(0.02)
+async def test_name_server_that_comes_later_or_again_gets_everything(tmp_path, small):
+    async with NameServer(listenPort=0) as probe:
+        port = probe.port
+    settings = small | {"namesrvAddr": f"127.0.0.1:{port}"}
+    async with Broker(tmp_path / "store", listenPort=0, **settings) as broker:
+        for _ in range(2):
+            async with NameServer(listenPort=port):
 
-    run(scenario())
+                async def known():
+                    while (await route(broker, "TBW102"))[0] != 0:
+                        await asyncio.sleep(0.05)
+
+                await known()
+
+
+async def test_stopped_broker_is_in_no_route(tmp_path, small):
+    async with NameServer(listenPort=0) as names:
+        settings = small | {"namesrvAddr": names.address}
+        async with Broker(tmp_path / "store", listenPort=0, **settings) as broker:
+            assert (await route(broker, "TBW102"))[0] == 0
+        assert (await route(broker, "TBW102"))[0] == 17
+
+
+async def test_change_of_rights_reaches_topics_and_name_servers(tmp_path, small):
+    broker = Broker(tmp_path / "store", listenPort=0, with_namesrv=True, **small)
+    async with broker, await Wire.to(broker.port) as wire:
+        assert (await wire.ask(request(25, b"brokerPermission=4\n"))).code == 0
+
+        async def perm():
+            return (await route(broker, "TBW102"))[1]["queueDatas"][0]["perm"]
+
+        while await perm() & 2:
+            await asyncio.sleep(0.02)
 
 
 # ---- the command line ----
@@ -507,84 +482,74 @@ class Watching:
         self.seen.append((context.topic, context.queue, context.status, context.count))
 
 
-def test_consume_hooks_see_pulls_those_that_wait_too(tmp_path, small):
-    async def scenario():
-        broker = Broker(tmp_path / "store", listenPort=0, **small)
-        hook = Watching()
-        broker.add_consume_hook(hook)
-        async with broker, await Wire.to(broker.port) as wire, await Wire.to(broker.port) as other:
-            await wire.ask(send_command("orders", b"one"))
-            await wire.ask(send_command("secret", b"two"))
-            own = {"sysFlag": 6, "subscription": "*", "expressionType": "TAG"}
-            assert (await other.ask(pull(1, **own))).code == 0
-            assert (await other.ask(pull(2, topic="secret", **own))).code == 16
-            assert (await other.ask(pull(3, queueOffset=1, **own | {"sysFlag": 4}))).code == 19
-            other.write(pull(4, queueOffset=1, **own))
-            await until(lambda: len(hook.seen) == 2)
-            seen = [("orders", 0, "RCV_SUCCESS", 1), ("orders", 0, "RCV_EPOLLS", 0)]
-            assert hook.seen == seen
-            await wire.ask(send_command("orders", b"three"))
-            assert (await other.answer()).code == 0
-            assert hook.seen == [*seen, ("orders", 0, "RCV_SUCCESS", 1)]
-
-    run(scenario())
+async def test_consume_hooks_see_pulls_those_that_wait_too(tmp_path, small):
+    broker = Broker(tmp_path / "store", listenPort=0, **small)
+    hook = Watching()
+    broker.add_consume_hook(hook)
+    async with broker, await Wire.to(broker.port) as wire, await Wire.to(broker.port) as other:
+        await wire.ask(send_command("orders", b"one"))
+        await wire.ask(send_command("secret", b"two"))
+        own = {"sysFlag": 6, "subscription": "*", "expressionType": "TAG"}
+        assert (await other.ask(pull(1, **own))).code == 0
+        assert (await other.ask(pull(2, topic="secret", **own))).code == 16
+        assert (await other.ask(pull(3, queueOffset=1, **own | {"sysFlag": 4}))).code == 19
+        other.write(pull(4, queueOffset=1, **own))
+        await until(lambda: len(hook.seen) == 2)
+        seen = [("orders", 0, "RCV_SUCCESS", 1), ("orders", 0, "RCV_EPOLLS", 0)]
+        assert hook.seen == seen
+        await wire.ask(send_command("orders", b"three"))
+        assert (await other.answer()).code == 0
+        assert hook.seen == [*seen, ("orders", 0, "RCV_SUCCESS", 1)]
 
 
-def test_a_delayed_message_counts_as_upstream_counts_it(tmp_path, small):
+async def test_a_delayed_message_counts_as_upstream_counts_it(tmp_path, small):
     """In the schedule topic when it is sent, in its own when it comes."""
+    settings = small | {"messageDelayLevel": "1s"}
+    async with (
+        Broker(tmp_path / "store", listenPort=0, **settings) as broker,
+        await Wire.to(broker.port) as wire,
+    ):
+        await wire.ask(send_command("orders"))
+        delayed = send_command("orders", properties={"UNIQ_KEY": "U", "DELAY": "1"})
+        assert (await wire.ask(delayed)).code == 0
 
-    async def scenario():
-        settings = small | {"messageDelayLevel": "1s"}
-        async with (
-            Broker(tmp_path / "store", listenPort=0, **settings) as broker,
-            await Wire.to(broker.port) as wire,
-        ):
-            await wire.ask(send_command("orders"))
-            delayed = send_command("orders", properties={"UNIQ_KEY": "U", "DELAY": "1"})
-            assert (await wire.ask(delayed)).code == 0
+        def counts():
+            current = broker.services.statistics.current()
+            topics = ("orders", "SCHEDULE_TOPIC_XXXX")
+            return [current.get(("TOPIC_PUT_NUMS", topic), 0) for topic in topics]
 
-            def counts():
-                current = broker.services.statistics.current()
-                topics = ("orders", "SCHEDULE_TOPIC_XXXX")
-                return [current.get(("TOPIC_PUT_NUMS", topic), 0) for topic in topics]
-
-            assert counts() == [1, 1]
-            await until(lambda: counts() == [2, 1])
-
-    run(scenario())
+        assert counts() == [1, 1]
+        await until(lambda: counts() == [2, 1])
 
 
-def test_who_knows_go_away_is_sent_away_at_a_stop(tmp_path, small):
-    async def scenario():
-        broker = Broker(tmp_path / "store", listenPort=0, drain_s=BOUND_S, **small)
-        gate = asyncio.Event()
+async def test_who_knows_go_away_is_sent_away_at_a_stop(tmp_path, small):
+    broker = Broker(tmp_path / "store", listenPort=0, drain_s=BOUND_S, **small)
+    gate = asyncio.Event()
 
-        async def slow(peer, command):
-            await gate.wait()
-            return command.reply()
+    async def slow(peer, command):
+        await gate.wait()
+        return command.reply()
 
-        async with (
-            RemotingServer({1: slow, 2: lambda peer, command: command.reply()}) as server,
-            await Wire.to(server.port) as wire,
-        ):
-            wire.write(request(1))
-            await until(lambda: any(c.in_work for c in server.connections))
-            stopping = asyncio.create_task(server.stop(BOUND_S))
-            await asyncio.sleep(0)
-            for version, code in ((479, 1500), (476, 1500), (475, 0), (0, 0)):
-                asked = Command(2, {}, b"", opaque=version, version=version)
-                answer = await wire.ask(asked)
-                assert (answer.opaque, answer.code) == (version, code)
-            gate.set()
-            assert (await wire.answer()).code == 0
-            assert await wire.closed() == b""
-            await stopping
-        async with broker, await Wire.to(broker.port) as wire:
-            assert (await wire.ask(send_command("orders"))).code == 0
-            stopping = asyncio.create_task(broker.stop())
-            # Until it is sent away; then it asks no more, and the broker need not wait for it.
-            while (code := (await wire.ask(send_command("orders"))).code) != 1500:
-                assert code == 0
-            await stopping
-
-    run(scenario())
+    async with (
+        RemotingServer({1: slow, 2: lambda peer, command: command.reply()}) as server,
+        await Wire.to(server.port) as wire,
+    ):
+        wire.write(request(1))
+        await until(lambda: any(c.in_work for c in server.connections))
+        stopping = asyncio.create_task(server.stop(BOUND_S))
+        await asyncio.sleep(0)
+        for version, code in ((479, 1500), (476, 1500), (475, 0), (0, 0)):
+            asked = Command(2, {}, b"", opaque=version, version=version)
+            answer = await wire.ask(asked)
+            assert (answer.opaque, answer.code) == (version, code)
+        gate.set()
+        assert (await wire.answer()).code == 0
+        assert await wire.closed() == b""
+        await stopping
+    async with broker, await Wire.to(broker.port) as wire:
+        assert (await wire.ask(send_command("orders"))).code == 0
+        stopping = asyncio.create_task(broker.stop())
+        # Until it is sent away; then it asks no more, and the broker need not wait for it.
+        while (code := (await wire.ask(send_command("orders"))).code) != 1500:
+            assert code == 0
+        await stopping

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 from loops import until
-from popping import popping, run
+from popping import popping
 
 from broker.services.duties import BrokerRole, Duties, Duty, PeriodicJob
 from broker.wire.codes import RequestCode as Code
@@ -39,111 +39,94 @@ class Log:
         )  # fmt: skip
 
 
-def test_duties_start_in_the_order_of_the_table_and_stop_in_the_opposite():
-    async def work():
-        log = Log()
-        duties = Duties(
-            [log.duty("a", None), log.duty("b", BrokerRole.MASTER), log.duty("c", None)]
-        )
-        await duties.start()
-        await duties.stop()
-        assert log.seen == ["+a", "+b", "+c", "-c", "-b", "-a"]
-
-    run(work())
+async def test_duties_start_in_the_order_of_the_table_and_stop_in_the_opposite():
+    log = Log()
+    duties = Duties([log.duty("a", None), log.duty("b", BrokerRole.MASTER), log.duty("c", None)])
+    await duties.start()
+    await duties.stop()
+    assert log.seen == ["+a", "+b", "+c", "-c", "-b", "-a"]
 
 
-def test_a_change_of_role_stops_what_the_role_does_not_have_and_starts_what_it_has():
-    async def work():
-        log = Log()
-        table = [
+async def test_a_change_of_role_stops_what_the_role_does_not_have_and_starts_what_it_has():
+    log = Log()
+    table = [
+        log.duty("a", None),
+        log.duty("b", BrokerRole.MASTER),
+        log.duty("c", BrokerRole.MASTER),
+    ]
+    duties = Duties([*table, log.duty("s", BrokerRole.SLAVE)])
+    duties.on_role.append(lambda role: log.seen.append(role))
+    await duties.start()
+    log.seen.clear()
+    await duties.change_role(BrokerRole.SLAVE)
+    assert log.seen == ["-c", "-b", BrokerRole.SLAVE, "+s"]
+    log.seen.clear()
+    await duties.change_role(BrokerRole.SLAVE)
+    assert log.seen == []
+    await duties.change_role(BrokerRole.MASTER)
+    assert log.seen == ["-s", BrokerRole.MASTER, "+b", "+c"]
+    await duties.stop()
+    log.seen.clear()
+    await duties.change_role(BrokerRole.SLAVE)  # nothing begins any more
+    assert log.seen == []
+
+
+async def test_a_stop_waits_for_the_job_that_runs_and_no_other_begins():
+    begun, free, ended = asyncio.Event(), asyncio.Event(), []
+
+    async def save():
+        begun.set()
+        await free.wait()
+        ended.append(1)
+
+    duty = Duty("saving", None, PeriodicJob("save", save, lambda: 0.0))
+    await duty.start()
+    now = asyncio.get_running_loop().time()
+    duty.tick(now + 10)
+    duty.tick(now + 20)  # it runs still
+    await begun.wait()
+    stopping = asyncio.ensure_future(duty.stop())
+    await asyncio.sleep(0)
+    assert not stopping.done()
+    free.set()
+    await stopping
+    duty.tick(now + 30)
+    assert ended == [1]
+
+
+async def test_a_job_that_fails_runs_again_and_a_duty_that_fails_to_stop_holds_up_no_other():
+    tries, log = [], Log()
+
+    def fail():
+        tries.append(1)
+        raise ValueError("no")
+
+    duties = Duties(
+        [
             log.duty("a", None),
-            log.duty("b", BrokerRole.MASTER),
-            log.duty("c", BrokerRole.MASTER),
+            Duty("bad", None, PeriodicJob("fail", fail, lambda: 0.0), end=fail),
         ]
-        duties = Duties([*table, log.duty("s", BrokerRole.SLAVE)])
-        duties.on_role.append(lambda role: log.seen.append(role))
-        await duties.start()
-        log.seen.clear()
-        await duties.change_role(BrokerRole.SLAVE)
-        assert log.seen == ["-c", "-b", BrokerRole.SLAVE, "+s"]
-        log.seen.clear()
-        await duties.change_role(BrokerRole.SLAVE)
-        assert log.seen == []
-        await duties.change_role(BrokerRole.MASTER)
-        assert log.seen == ["-s", BrokerRole.MASTER, "+b", "+c"]
+    )
+    await duties.start()
+    now = asyncio.get_running_loop().time()
+    duties["bad"].tick(now + 10)
+    duties["bad"].tick(now + 20)
+    assert len(tries) == 2
+    with pytest.raises(ValueError, match="no"):
         await duties.stop()
-        log.seen.clear()
-        await duties.change_role(BrokerRole.SLAVE)  # nothing begins any more
-        assert log.seen == []
-
-    run(work())
+    assert log.seen == ["+a", "-a"]
+    assert not duties["bad"].is_on
 
 
-def test_a_stop_waits_for_the_job_that_runs_and_no_other_begins():
-    async def work():
-        begun, free, ended = asyncio.Event(), asyncio.Event(), []
+async def test_a_duty_that_fails_to_start_is_not_on():
+    def fail():
+        raise OSError("no")
 
-        async def save():
-            begun.set()
-            await free.wait()
-            ended.append(1)
-
-        duty = Duty("saving", None, PeriodicJob("save", save, lambda: 0.0))
+    duty = Duty("bad", None, begin=fail)
+    with pytest.raises(OSError, match="no"):
         await duty.start()
-        now = asyncio.get_running_loop().time()
-        duty.tick(now + 10)
-        duty.tick(now + 20)  # it runs still
-        await begun.wait()
-        stopping = asyncio.ensure_future(duty.stop())
-        await asyncio.sleep(0)
-        assert not stopping.done()
-        free.set()
-        await stopping
-        duty.tick(now + 30)
-        assert ended == [1]
-
-    run(work())
-
-
-def test_a_job_that_fails_runs_again_and_a_duty_that_fails_to_stop_holds_up_no_other():
-    async def work():
-        tries, log = [], Log()
-
-        def fail():
-            tries.append(1)
-            raise ValueError("no")
-
-        duties = Duties(
-            [
-                log.duty("a", None),
-                Duty("bad", None, PeriodicJob("fail", fail, lambda: 0.0), end=fail),
-            ]
-        )
-        await duties.start()
-        now = asyncio.get_running_loop().time()
-        duties["bad"].tick(now + 10)
-        duties["bad"].tick(now + 20)
-        assert len(tries) == 2
-        with pytest.raises(ValueError, match="no"):
-            await duties.stop()
-        assert log.seen == ["+a", "-a"]
-        assert not duties["bad"].is_on
-
-    run(work())
-
-
-def test_a_duty_that_fails_to_start_is_not_on():
-    async def work():
-        def fail():
-            raise OSError("no")
-
-        duty = Duty("bad", None, begin=fail)
-        with pytest.raises(OSError, match="no"):
-            await duty.start()
-        assert not duty.is_on
-        await duty.stop()
-
-    run(work())
+    assert not duty.is_on
+    await duty.stop()
 
 
 # ---- a broker's own ----
@@ -214,135 +197,116 @@ def opened(path, **settings):
     return popping(path, with_namesrv=True, **given | settings)
 
 
-def test_the_table_names_every_duty_and_whose_it_is(tmp_path):
-    async def work():
-        async with opened(tmp_path) as p:
-            duties = p.broker.services.duties
-            assert tuple(duties.names) == NAMES
-            roles = {name: duties[name].role for name in NAMES}
-            assert {name for name in NAMES if roles[name] is BrokerRole.MASTER} == set(MASTERS)
-            assert all(duties[name].is_on for name in NAMES)
-        assert not any(duties[name].is_on for name in NAMES)
-
-    run(work())
+async def test_the_table_names_every_duty_and_whose_it_is(tmp_path):
+    async with opened(tmp_path) as p:
+        duties = p.broker.services.duties
+        assert tuple(duties.names) == NAMES
+        roles = {name: duties[name].role for name in NAMES}
+        assert {name for name in NAMES if roles[name] is BrokerRole.MASTER} == set(MASTERS)
+        assert all(duties[name].is_on for name in NAMES)
+    assert not any(duties[name].is_on for name in NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_duty_stops_and_starts_under_load(tmp_path, name):
-    async def work():
-        async with opened(tmp_path) as p:
-            load, duty = Load(p), p.broker.services.duties[name]
+async def test_a_duty_stops_and_starts_under_load(tmp_path, name):
+    async with opened(tmp_path) as p:
+        load, duty = Load(p), p.broker.services.duties[name]
 
-            async def switch():
-                for n in range(STOPS):
-                    await until(lambda n=n: load.count >= (n + 1) * ROUNDS // (STOPS + 1))
-                    await duty.stop()
-                    assert not duty.is_on
-                    seen = load.count
-                    await until(lambda seen=seen: load.count >= min(seen + 3, ROUNDS))
-                    await duty.start()
-
-            switching = asyncio.ensure_future(switch())
-            for _ in range(ROUNDS):
-                await load.one()
-                p.shift(100)
-            await switching
-            await load.all_came_once()
-
-    run(work())
-
-
-def test_a_slave_delivers_nothing_and_a_master_again_all_of_it_once(tmp_path):
-    async def work():
-        async with opened(tmp_path) as p:
-            load, duties = Load(p), p.broker.services.duties
-            for _ in range(5):
-                await load.one()
-            await duties.change_role(BrokerRole.SLAVE)
-            assert [name for name in NAMES if not duties[name].is_on] == list(MASTERS)
-            p.shift(10_000)
-            assert (await load.decide(b"refused")).code == 11
-            await asyncio.sleep(0.05)
-            assert not load.bodies("delayed") and not load.bodies("timed")
-            assert load.retry_topic() is None
-            await duties.change_role(BrokerRole.MASTER)
-            for _ in range(5):
-                await load.one()
-            await load.all_came_once()
-            assert all(duties[name].is_on for name in NAMES)
-
-    run(work())
-
-
-def test_a_change_of_role_under_load_loses_nothing(tmp_path):
-    async def work():
-        async with opened(tmp_path) as p:
-            load, duties = Load(p), p.broker.services.duties
-
-            async def switch():
-                for n in range(STOPS):
-                    await until(lambda n=n: load.count >= (n + 1) * ROUNDS // (STOPS + 1))
-                    await duties.change_role(BrokerRole.SLAVE)
-                    await duties.change_role(BrokerRole.MASTER)
-
-            switching = asyncio.ensure_future(switch())
-            for _ in range(ROUNDS):
-                await load.one()
-                p.shift(100)
-            await switching
-            # What was decided while it was a slave was refused, and is decided again.
-            for half in list(p.broker.services.transactions.halves.all()):
-                await p.ask(
-                    Code.END_TRANSACTION, producerGroup="p", tranStateTableOffset=half.offset,
-                    commitLogOffset=half.physical, commitOrRollback=8,
-                    fromTransactionCheck="true", msgId="K", transactionId="K",
-                )  # fmt: skip
-            await load.all_came_once()
-
-    run(work())
-
-
-def test_an_open_half_is_asked_about_after_the_checks_rested(tmp_path):
-    """The round that was due meanwhile comes with the first tick after the start."""
-
-    async def work():
-        async with opened(tmp_path, transactionTimeOut=1, transactionCheckInterval=1) as p:
-            p.make_topic("decided")
-            duty = p.broker.services.duties["transactions"]
-            await duty.stop()
-            half = await p.send(b"open", topic="decided", TRAN_MSG="true", PGROUP="p")
-            assert half.code == 0
-            transactions = p.broker.services.transactions
-            assert transactions.halves.state().open == 1
-            await duty.start()
-            report = await transactions.check()
-            assert (report.asked, report.unheard) == (0, 1)
-            await duty.stop()
-            _, kept = p.broker.store.metadata.pending.load()
-            assert [each.offset for each in kept] == [int(half.ext["queueOffset"])]
-
-    run(work())
-
-
-def test_a_broker_leaves_its_routes_and_comes_back(tmp_path):
-    async def work():
-        async with opened(tmp_path) as p:
-            p.make_topic("T")
-            await p.broker.services.registration.settled()
-            duty = p.broker.services.duties["registration"]
-
-            async def is_routed():
-                answer = await p.client.request(p.broker.namesrv_address, _route_of_t())
-                return answer.code == 0
-
-            for _ in range(3):
-                assert await is_routed()
+        async def switch():
+            for n in range(STOPS):
+                await until(lambda n=n: load.count >= (n + 1) * ROUNDS // (STOPS + 1))
                 await duty.stop()
-                assert not await is_routed()
+                assert not duty.is_on
+                seen = load.count
+                await until(lambda seen=seen: load.count >= min(seen + 3, ROUNDS))
                 await duty.start()
-            assert await is_routed()
 
-    run(work())
+        switching = asyncio.ensure_future(switch())
+        for _ in range(ROUNDS):
+            await load.one()
+            p.shift(100)
+        await switching
+        await load.all_came_once()
+
+
+async def test_a_slave_delivers_nothing_and_a_master_again_all_of_it_once(tmp_path):
+    async with opened(tmp_path) as p:
+        load, duties = Load(p), p.broker.services.duties
+        for _ in range(5):
+            await load.one()
+        await duties.change_role(BrokerRole.SLAVE)
+        assert [name for name in NAMES if not duties[name].is_on] == list(MASTERS)
+        p.shift(10_000)
+        assert (await load.decide(b"refused")).code == 11
+        await asyncio.sleep(0.05)
+        assert not load.bodies("delayed") and not load.bodies("timed")
+        assert load.retry_topic() is None
+        await duties.change_role(BrokerRole.MASTER)
+        for _ in range(5):
+            await load.one()
+        await load.all_came_once()
+        assert all(duties[name].is_on for name in NAMES)
+
+
+async def test_a_change_of_role_under_load_loses_nothing(tmp_path):
+    async with opened(tmp_path) as p:
+        load, duties = Load(p), p.broker.services.duties
+
+        async def switch():
+            for n in range(STOPS):
+                await until(lambda n=n: load.count >= (n + 1) * ROUNDS // (STOPS + 1))
+                await duties.change_role(BrokerRole.SLAVE)
+                await duties.change_role(BrokerRole.MASTER)
+
+        switching = asyncio.ensure_future(switch())
+        for _ in range(ROUNDS):
+            await load.one()
+            p.shift(100)
+        await switching
+        # What was decided while it was a slave was refused, and is decided again.
+        for half in list(p.broker.services.transactions.halves.all()):
+            await p.ask(
+                Code.END_TRANSACTION, producerGroup="p", tranStateTableOffset=half.offset,
+                commitLogOffset=half.physical, commitOrRollback=8,
+                fromTransactionCheck="true", msgId="K", transactionId="K",
+            )  # fmt: skip
+        await load.all_came_once()
+
+
+async def test_an_open_half_is_asked_about_after_the_checks_rested(tmp_path):
+    """The round that was due meanwhile comes with the first tick after the start."""
+    async with opened(tmp_path, transactionTimeOut=1, transactionCheckInterval=1) as p:
+        p.make_topic("decided")
+        duty = p.broker.services.duties["transactions"]
+        await duty.stop()
+        half = await p.send(b"open", topic="decided", TRAN_MSG="true", PGROUP="p")
+        assert half.code == 0
+        transactions = p.broker.services.transactions
+        assert transactions.halves.state().open == 1
+        await duty.start()
+        report = await transactions.check()
+        assert (report.asked, report.unheard) == (0, 1)
+        await duty.stop()
+        _, kept = p.broker.store.metadata.pending.load()
+        assert [each.offset for each in kept] == [int(half.ext["queueOffset"])]
+
+
+async def test_a_broker_leaves_its_routes_and_comes_back(tmp_path):
+    async with opened(tmp_path) as p:
+        p.make_topic("T")
+        await p.broker.services.registration.settled()
+        duty = p.broker.services.duties["registration"]
+
+        async def is_routed():
+            answer = await p.client.request(p.broker.namesrv_address, _route_of_t())
+            return answer.code == 0
+
+        for _ in range(3):
+            assert await is_routed()
+            await duty.stop()
+            assert not await is_routed()
+            await duty.start()
+        assert await is_routed()
 
 
 def _route_of_t():
@@ -351,7 +315,7 @@ def _route_of_t():
     return Command(Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
 
 
-def test_retention_rests_while_its_duty_does(tmp_path):
+async def test_retention_rests_while_its_duty_does(tmp_path):
     """Segments that expired stay until it goes on."""
     settings = {
         "mappedFileSizeCommitLog": 64 << 10, "fileReservedTime": 0, "cleanResourceInterval": 10,
@@ -359,18 +323,14 @@ def test_retention_rests_while_its_duty_does(tmp_path):
         "deleteWhen": ";".join(f"{hour:02d}" for hour in range(24)),
         "deleteCommitLogFilesInterval": 0,
     }  # fmt: skip
-
-    async def work():
-        async with opened(tmp_path, **settings) as p:
-            p.make_topic("T")
-            duty, store = p.broker.services.duties["retention"], p.broker.store
-            await duty.stop()
-            begin = store.info().log_min
-            for n in range(200):
-                store.put("T", bytes(2000), queue=0, keys=str(n))
-            time.sleep(0.2)  # of many rounds of the keeper
-            assert store.info().log_min == begin
-            await duty.start()
-            await until(lambda: store.info().log_min > begin)
-
-    run(work())
+    async with opened(tmp_path, **settings) as p:
+        p.make_topic("T")
+        duty, store = p.broker.services.duties["retention"], p.broker.store
+        await duty.stop()
+        begin = store.info().log_min
+        for n in range(200):
+            store.put("T", bytes(2000), queue=0, keys=str(n))
+        time.sleep(0.2)  # of many rounds of the keeper
+        assert store.info().log_min == begin
+        await duty.start()
+        await until(lambda: store.info().log_min > begin)

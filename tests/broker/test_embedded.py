@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from loops import run
 from waiting import BOUND_S
 
 import pystore
@@ -43,15 +42,10 @@ def listening(port):
         ({"bindAddress": "0.0.0.0"}, {"0.0.0.0"}),
     ],
 )
-def test_a_broker_listens_where_it_says_that_it_is(tmp_path, small, settings, where):
-    async def scenario():
-        async with Broker(
-            tmp_path / "s", listenPort=0, with_namesrv=True, **small, **settings
-        ) as b:
-            assert listening(b.port) == where
-            assert listening(b.namesrv.port) == where
-
-    run(scenario())
+async def test_a_broker_listens_where_it_says_that_it_is(tmp_path, small, settings, where):
+    async with Broker(tmp_path / "s", listenPort=0, with_namesrv=True, **small, **settings) as b:
+        assert listening(b.port) == where
+        assert listening(b.namesrv.port) == where
 
 
 def test_a_name_server_listens_where_it_says_that_it_is():

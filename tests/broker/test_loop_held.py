@@ -277,20 +277,17 @@ async def fill(broker, messages=QUEUES):
             s.offsets.commit(f"reader-{i}", "wide", queue, 1)
 
 
-def test_no_request_of_a_broker_holds_the_loop(tmp_path, held):
-    async def scenario():
-        async with Broker(tmp_path, listenPort=0, bindAddress="127.0.0.1") as broker:
-            await fill(broker)
-            held.watch(broker.services.watchdog)
-            cases = worst()
-            requests = [
-                (f"request {code}, {at}", Command(code, ext, body))
-                for code in all_handlers(broker.services)
-                for at, (ext, body) in enumerate([*cases.get(code, ()), *anything(code)])
-            ]
-            await check(broker.port, held, requests)
-
-    run(scenario())
+async def test_no_request_of_a_broker_holds_the_loop(tmp_path, held):
+    async with Broker(tmp_path, listenPort=0, bindAddress="127.0.0.1") as broker:
+        await fill(broker)
+        held.watch(broker.services.watchdog)
+        cases = worst()
+        requests = [
+            (f"request {code}, {at}", Command(code, ext, body))
+            for code in all_handlers(broker.services)
+            for at, (ext, body) in enumerate([*cases.get(code, ()), *anything(code)])
+        ]
+        await check(broker.port, held, requests)
 
 
 # ---- with access control ----
@@ -331,35 +328,31 @@ def policies(folder):
     }
 
 
-def test_the_worst_of_each_code_of_pop_is_refused_by_name(tmp_path):
+async def test_the_worst_of_each_code_of_pop_is_refused_by_name(tmp_path):
     """To one who may do everything, with what is wrong; to others before anything is looked at.
     The plain list wants no right for 200055 and 200056, which tell a count and do nothing."""
-
-    async def scenario():
-        settings = plain_list(tmp_path)
-        store = tmp_path / "store"
-        async with Broker(store, listenPort=0, bindAddress="127.0.0.1", **settings) as broker:
-            broker.services.topics.update(TopicConfig("wide", QUEUES, QUEUES))
-            broker.services.groups.update(SubscriptionGroup("reader-0"))
-            broker.services.store.put("wide", b"b", queue=0)
-            served = set(all_handlers(broker.services))
-            assert set(POPS) == {code for code in RequestCode if code > 200_000} & served
-            async with await Wire.to(broker.port, limit=64 << 20) as wire:
-                for code, cases in POPS.items():
-                    _, ext, body, _, _ = cases[0]
-                    answer = await ask(wire, signed(Command(code, dict(ext), body), LITTLE))
-                    denied = "No default permission" in (answer.remark or "")
-                    assert denied == (code not in (200055, 200056)), code
-                    for name, ext, body, expected, words in cases:
-                        where = f"request {code}, {name}"
-                        answer = await ask(wire, Command(code, dict(ext), body))
-                        assert (answer.code, "No accessKey" in answer.remark) == (1, True), where
-                        answer = await ask(wire, signed(Command(code, dict(ext), body)))
-                        assert (answer.code, words in (answer.remark or "")) == (expected, True), (
-                            f"{where}: {answer}"[:500]
-                        )
-
-    run(scenario())
+    settings = plain_list(tmp_path)
+    store = tmp_path / "store"
+    async with Broker(store, listenPort=0, bindAddress="127.0.0.1", **settings) as broker:
+        broker.services.topics.update(TopicConfig("wide", QUEUES, QUEUES))
+        broker.services.groups.update(SubscriptionGroup("reader-0"))
+        broker.services.store.put("wide", b"b", queue=0)
+        served = set(all_handlers(broker.services))
+        assert set(POPS) == {code for code in RequestCode if code > 200_000} & served
+        async with await Wire.to(broker.port, limit=64 << 20) as wire:
+            for code, cases in POPS.items():
+                _, ext, body, _, _ = cases[0]
+                answer = await ask(wire, signed(Command(code, dict(ext), body), LITTLE))
+                denied = "No default permission" in (answer.remark or "")
+                assert denied == (code not in (200055, 200056)), code
+                for name, ext, body, expected, words in cases:
+                    where = f"request {code}, {name}"
+                    answer = await ask(wire, Command(code, dict(ext), body))
+                    assert (answer.code, "No accessKey" in answer.remark) == (1, True), where
+                    answer = await ask(wire, signed(Command(code, dict(ext), body)))
+                    assert (answer.code, words in (answer.remark or "")) == (expected, True), (
+                        f"{where}: {answer}"[:500]
+                    )
 
 
 def user_requests(count):
@@ -373,46 +366,42 @@ def user_requests(count):
 
 
 @pytest.mark.parametrize("kind", [plain_list, policies])
-def test_no_request_holds_the_loop_while_access_control_is_on(tmp_path, held, kind):
+async def test_no_request_holds_the_loop_while_access_control_is_on(tmp_path, held, kind):
     """What it needs is read from the same bodies, and signatures are over all of them."""
-
-    async def scenario():
-        settings = kind(tmp_path)
-        store = tmp_path / "store"
-        async with Broker(store, listenPort=0, bindAddress="127.0.0.1", **settings) as broker:
-            held.watch(broker.services.watchdog)
-            broker.create_topic("wide", 8)
-            cases = worst()
-            asked = list(user_requests(20)) if kind is policies else []
-            account = {"accessKey": "account-9999", "secretKey": "a-secret"}
-            account["topicPerms"] = ",".join(f"topic-{i}=PUB" for i in range(5_000))
-            asked += [(50, of(account)), (53, of(globalWhiteAddrs="10.0.0.1," * 5_000))]
-            for code in (
-                18,
-                34,
-                41,
-                42,
-                200,
-                225,
-                320,
-                400,
-                46,
-                52,
-                54,
-                3005,
-                3010,
-                3004,
-                3009,
-                *POPS,
-            ):
-                asked += [(code, each) for each in [*cases.get(code, ()), *anything(code)]]
-            requests = [
-                (f"request {code}, {at}", signed(Command(code, ext, body)))
-                for at, (code, (ext, body)) in enumerate(asked)
-            ]
-            await check(broker.port, held, requests)
-
-    run(scenario())
+    settings = kind(tmp_path)
+    store = tmp_path / "store"
+    async with Broker(store, listenPort=0, bindAddress="127.0.0.1", **settings) as broker:
+        held.watch(broker.services.watchdog)
+        broker.create_topic("wide", 8)
+        cases = worst()
+        asked = list(user_requests(20)) if kind is policies else []
+        account = {"accessKey": "account-9999", "secretKey": "a-secret"}
+        account["topicPerms"] = ",".join(f"topic-{i}=PUB" for i in range(5_000))
+        asked += [(50, of(account)), (53, of(globalWhiteAddrs="10.0.0.1," * 5_000))]
+        for code in (
+            18,
+            34,
+            41,
+            42,
+            200,
+            225,
+            320,
+            400,
+            46,
+            52,
+            54,
+            3005,
+            3010,
+            3004,
+            3009,
+            *POPS,
+        ):
+            asked += [(code, each) for each in [*cases.get(code, ()), *anything(code)]]
+        requests = [
+            (f"request {code}, {at}", signed(Command(code, ext, body)))
+            for at, (code, (ext, body)) in enumerate(asked)
+        ]
+        await check(broker.port, held, requests)
 
 
 # ---- the name server ----
@@ -429,34 +418,30 @@ def registration(count):
     return {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}
 
 
-def test_no_request_of_a_name_server_holds_the_loop(held):
+async def test_no_request_of_a_name_server_holds_the_loop(held):
     who = {"clusterName": "c", "brokerName": "b", "brokerAddr": "127.0.0.1:1", "brokerId": 0}
-
-    async def scenario():
-        async with NameServer(listenPort=0) as names:
-            held.watch(names.watchdog)
-            cases = {
-                103: [of(who, registration(ROUTES), haServerAddr="127.0.0.1:2")],
-                104: [of(who)],
-                105: [of(topic="topic-00001")],
-                205: [of(who)],
-                224: [of(cluster="c")],
-                318: [of(body=b"a=1\n" * (8 << 10))],
-                327: [of(who)],
-            }
-            codes = [103, *(set(names._server._shared.handlers) - {103, 104}), 104]
-            requests = [
-                (f"request {code}, {at}", Command(code, ext, body))
-                for code in codes
-                for at, (ext, body) in enumerate([*cases.get(code, ()), *anything(code)])
-            ]
-            keys = [of(namespace="n", key=f"k{i}", value="x" * 500_000) for i in range(6)]
-            requests += [("request 100", Command(100, *key)) for key in keys]
-            requests += [("request 219", Command(219, *of(namespace="n")))]
-            await check(names.port, held, requests)
-            assert names.kv._size() <= 2 << 20
-
-    run(scenario())
+    async with NameServer(listenPort=0) as names:
+        held.watch(names.watchdog)
+        cases = {
+            103: [of(who, registration(ROUTES), haServerAddr="127.0.0.1:2")],
+            104: [of(who)],
+            105: [of(topic="topic-00001")],
+            205: [of(who)],
+            224: [of(cluster="c")],
+            318: [of(body=b"a=1\n" * (8 << 10))],
+            327: [of(who)],
+        }
+        codes = [103, *(set(names._server._shared.handlers) - {103, 104}), 104]
+        requests = [
+            (f"request {code}, {at}", Command(code, ext, body))
+            for code in codes
+            for at, (ext, body) in enumerate([*cases.get(code, ()), *anything(code)])
+        ]
+        keys = [of(namespace="n", key=f"k{i}", value="x" * 500_000) for i in range(6)]
+        requests += [("request 100", Command(100, *key)) for key in keys]
+        requests += [("request 219", Command(219, *of(namespace="n")))]
+        await check(names.port, held, requests)
+        assert names.kv._size() <= 2 << 20
 
 
 # ---- who did it ----

@@ -787,54 +787,48 @@ def test_routes_wait_for_brokers_when_asked_to():
     on_wire(check, needWaitForService=True)
 
 
-def test_brokers_are_told_of_another_smallest_id():
-    async def work():
-        told = []
+async def test_brokers_are_told_of_another_smallest_id():
+    told = []
 
-        def hear(peer, command):
-            told.append((command.is_oneway, command.ext))
+    def hear(peer, command):
+        told.append((command.is_oneway, command.ext))
 
-        from loops import serving
+    from loops import serving
 
-        settings = {"listenPort": 0, "notifyMinBrokerIdChanged": True}
-        async with NameServer(**settings) as names, serving({905: hear}) as slave:
-            at = f"127.0.0.1:{slave.port}"
-            async with RemotingClient() as a, RemotingClient() as b:
-                acting = {"enableActingMaster": "true"}
-                await a.request(names.address, register(**acting))
-                await b.request(names.address, register(number=1, brokerAddr=at, **acting))
-                await a.close()
-                await until(lambda: told)
-        fields = {
-            "minBrokerId": "1",
-            "minBrokerAddr": at,
-            "offlineBrokerAddr": "broker-a:0",
-        }
-        assert told == [(True, fields)]
-
-    run(work())
+    settings = {"listenPort": 0, "notifyMinBrokerIdChanged": True}
+    async with NameServer(**settings) as names, serving({905: hear}) as slave:
+        at = f"127.0.0.1:{slave.port}"
+        async with RemotingClient() as a, RemotingClient() as b:
+            acting = {"enableActingMaster": "true"}
+            await a.request(names.address, register(**acting))
+            await b.request(names.address, register(number=1, brokerAddr=at, **acting))
+            await a.close()
+            await until(lambda: told)
+    fields = {
+        "minBrokerId": "1",
+        "minBrokerAddr": at,
+        "offlineBrokerAddr": "broker-a:0",
+    }
+    assert told == [(True, fields)]
 
 
-def test_a_broker_goes_with_its_socket_and_with_time():
-    async def work():
-        settings = {"listenPort": 0, "scanNotActiveBrokerInterval": 20}
-        async with NameServer(**settings) as names, await Wire.to(names.port) as wire:
-            async with await Wire.to(names.port) as one:
-                assert (await one.ask(register())).code == 0
-                assert (await wire.ask(Command(105, {"topic": "a"}))).code == 0
-            await until(lambda: names.routes.topics() == [])
-            answer = await wire.ask(Command(105, {"topic": "a"}))
-            assert answer.code == 17
-            assert answer.remark.startswith("No topic route info in name server for the topic: a")
-            async with await Wire.to(names.port) as mute:
-                now = names.routes._clock_ms()
-                with mock.patch.object(names.routes, "_clock_ms", lambda: now):
-                    await mute.ask(register(heartbeatTimeoutMillis="50"))
-                    assert names.routes.topics() == ["a", "b"]
-                assert await mute.closed() == b""
-                assert names.routes.topics() == []
-
-    run(work())
+async def test_a_broker_goes_with_its_socket_and_with_time():
+    settings = {"listenPort": 0, "scanNotActiveBrokerInterval": 20}
+    async with NameServer(**settings) as names, await Wire.to(names.port) as wire:
+        async with await Wire.to(names.port) as one:
+            assert (await one.ask(register())).code == 0
+            assert (await wire.ask(Command(105, {"topic": "a"}))).code == 0
+        await until(lambda: names.routes.topics() == [])
+        answer = await wire.ask(Command(105, {"topic": "a"}))
+        assert answer.code == 17
+        assert answer.remark.startswith("No topic route info in name server for the topic: a")
+        async with await Wire.to(names.port) as mute:
+            now = names.routes._clock_ms()
+            with mock.patch.object(names.routes, "_clock_ms", lambda: now):
+                await mute.ask(register(heartbeatTimeoutMillis="50"))
+                assert names.routes.topics() == ["a", "b"]
+            assert await mute.closed() == b""
+            assert names.routes.topics() == []
 
 
 # ---- the whole ----

@@ -92,21 +92,17 @@ def test_every_answer_is_the_real_ones(frames):
     assert run(work()) == 278
 
 
-def test_routes_are_the_real_ones_byte_by_byte(frames):
+async def test_routes_are_the_real_ones_byte_by_byte(frames):
     """One broker has one order: then even the bytes are those of fastjson."""
-
-    async def work():
-        async with (
-            NameServer(listenPort=0) as names,
-            await Wire.to(names.port) as wire,
-        ):
-            for row, asked, real in pairs(frames):
-                wire.write(asked)
-                ours = await wire.answer()
-                if row["code"] == 105 and ours.code == 0:
-                    assert bytes(ours.body) == bytes(codec.decode(real).body)
-
-    run(work())
+    async with (
+        NameServer(listenPort=0) as names,
+        await Wire.to(names.port) as wire,
+    ):
+        for row, asked, real in pairs(frames):
+            wire.write(asked)
+            ours = await wire.answer()
+            if row["code"] == 105 and ours.code == 0:
+                assert bytes(ours.body) == bytes(codec.decode(real).body)
 
 
 def test_damaged_requests_harm_nobody_else(frames, rng, caplog):

@@ -58,25 +58,21 @@ def test_a_proxys_header_cut_at_every_byte(name):
 
 
 @pytest.mark.parametrize("name", HEADERS)
-def test_the_address_behind_a_proxy_is_the_peers(name):
+async def test_the_address_behind_a_proxy_is_the_peers(name):
     header, source = HEADERS[name]
-
-    async def work():
-        request = codec.encode(Command(1, {}, b"body"))
-        async with serving({1: who}) as server:
-            for cut in (0, 1, 6, len(header) - 1, len(header), len(header) + 3):
-                async with await Wire.to(server.port) as wire:
-                    own = wire.writer.get_extra_info("sockname")
-                    sent = header + request
-                    wire.write(sent[:cut])
-                    await asyncio.sleep(0.01)
-                    wire.write(sent[cut:])
-                    answer = await wire.answer()
-                    expected = source or own
-                    assert answer.ext == {"host": expected[0], "port": str(expected[1])}
-                    assert (await wire.ask(Command(1))).ext == answer.ext
-
-    run(work())
+    request = codec.encode(Command(1, {}, b"body"))
+    async with serving({1: who}) as server:
+        for cut in (0, 1, 6, len(header) - 1, len(header), len(header) + 3):
+            async with await Wire.to(server.port) as wire:
+                own = wire.writer.get_extra_info("sockname")
+                sent = header + request
+                wire.write(sent[:cut])
+                await asyncio.sleep(0.01)
+                wire.write(sent[cut:])
+                answer = await wire.answer()
+                expected = source or own
+                assert answer.ext == {"host": expected[0], "port": str(expected[1])}
+                assert (await wire.ask(Command(1))).ext == answer.ext
 
 
 BAD = {
@@ -106,18 +102,15 @@ def test_a_proxys_header_that_is_none_ends_the_connection(name):
     run(work())
 
 
-def test_a_header_that_is_never_finished_is_not_waited_for():
-    async def work():
-        async with serving({1: who}, limits=Limits(opening_s=0.1)) as server:
-            for begin in (b"PROXY TCP4", b"\x16\x03\x01"):
-                async with await Wire.to(server.port) as wire:
-                    wire.write(begin)
-                    assert await wire.closed() == b""
-            async with await Wire.to(server.port) as slow:  # nothing was begun: that is idle
-                await asyncio.sleep(0.2)
-                assert (await slow.ask(Command(1))).code == 0
-
-    run(work())
+async def test_a_header_that_is_never_finished_is_not_waited_for():
+    async with serving({1: who}, limits=Limits(opening_s=0.1)) as server:
+        for begin in (b"PROXY TCP4", b"\x16\x03\x01"):
+            async with await Wire.to(server.port) as wire:
+                wire.write(begin)
+                assert await wire.closed() == b""
+        async with await Wire.to(server.port) as slow:  # nothing was begun: that is idle
+            await asyncio.sleep(0.2)
+            assert (await slow.ask(Command(1))).code == 0
 
 
 # ---- TLS ----
@@ -128,86 +121,73 @@ def anyone():
 
 
 @pytest.mark.parametrize("mode", ["permissive", "enforcing", "disabled"])
-def test_modes_of_tls(mode):
-    async def work():
-        seen = []
-        tls = TlsSettings(mode=mode)
-        async with serving({1: who}, tls=tls, on_connect=seen.append) as server:
-            at = f"127.0.0.1:{server.port}"
-            async with RemotingClient() as plain, RemotingClient(tls=anyone()) as ciphered:
-                for client, fits in ((plain, mode != "enforcing"), (ciphered, mode != "disabled")):
-                    before = len(seen)
-                    if fits:
-                        answer = await client.request(at, Command(1, {}, b"body"))
-                        assert (answer.ext["host"], answer.body) == ("127.0.0.1", b"body")
-                        assert len(seen) == before + 1
-                    else:
-                        with pytest.raises(ConnectionError):
-                            await client.request(at, Command(1))
-                        assert len(seen) == before
-
-    run(work())
+async def test_modes_of_tls(mode):
+    seen = []
+    tls = TlsSettings(mode=mode)
+    async with serving({1: who}, tls=tls, on_connect=seen.append) as server:
+        at = f"127.0.0.1:{server.port}"
+        async with RemotingClient() as plain, RemotingClient(tls=anyone()) as ciphered:
+            for client, fits in ((plain, mode != "enforcing"), (ciphered, mode != "disabled")):
+                before = len(seen)
+                if fits:
+                    answer = await client.request(at, Command(1, {}, b"body"))
+                    assert (answer.ext["host"], answer.body) == ("127.0.0.1", b"body")
+                    assert len(seen) == before + 1
+                else:
+                    with pytest.raises(ConnectionError):
+                        await client.request(at, Command(1))
+                    assert len(seen) == before
 
 
-def test_tls_carries_large_frames_and_many_of_them():
-    async def work():
-        async with serving({1: who}) as server, RemotingClient(tls=anyone()) as client:
-            at = f"127.0.0.1:{server.port}"
-            body = bytes(range(256)) * 60_000
-            answer = await client.request(at, Command(1, {}, body), timeout=BOUND_S)
-            assert answer.body == body
-            asked = [client.request(at, Command(1, {}, b"%d" % n)) for n in range(500)]
-            assert [a.body for a in await asyncio.gather(*asked)] == [b"%d" % n for n in range(500)]
-
-    run(work())
+async def test_tls_carries_large_frames_and_many_of_them():
+    async with serving({1: who}) as server, RemotingClient(tls=anyone()) as client:
+        at = f"127.0.0.1:{server.port}"
+        body = bytes(range(256)) * 60_000
+        answer = await client.request(at, Command(1, {}, body), timeout=BOUND_S)
+        assert answer.body == body
+        asked = [client.request(at, Command(1, {}, b"%d" % n)) for n in range(500)]
+        assert [a.body for a in await asyncio.gather(*asked)] == [b"%d" % n for n in range(500)]
 
 
-def test_tls_cut_at_every_byte_behind_a_proxy():
+async def test_tls_cut_at_every_byte_behind_a_proxy():
     """Records may be cut anywhere, the proxy's header before them too."""
+    async with serving({1: who}) as server:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = anyone().wrap_bio(incoming, outgoing)
+        async with await Wire.to(server.port) as wire:
 
-    async def work():
-        async with serving({1: who}) as server:
-            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-            tls = anyone().wrap_bio(incoming, outgoing)
-            async with await Wire.to(server.port) as wire:
+            async def send(data):
+                for i in range(len(data)):
+                    wire.write(data[i : i + 1])
+                    await wire.writer.drain()
+                    await asyncio.sleep(0)
 
-                async def send(data):
-                    for i in range(len(data)):
-                        wire.write(data[i : i + 1])
-                        await wire.writer.drain()
-                        await asyncio.sleep(0)
-
-                await send(HEADERS["v1 TCP4"][0])
-                while True:
-                    try:
-                        tls.do_handshake()
-                        break
-                    except ssl.SSLWantReadError:
-                        await send(outgoing.read())
-                        incoming.write(await wire.reader.read(1 << 16))
-                tls.write(codec.encode(Command(1)))
-                await send(outgoing.read())
-                got = b""
-                while len(got) < 4 or len(got) < struct.unpack_from(">i", got)[0] + 4:
+            await send(HEADERS["v1 TCP4"][0])
+            while True:
+                try:
+                    tls.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    await send(outgoing.read())
                     incoming.write(await wire.reader.read(1 << 16))
-                    try:
-                        while True:
-                            got += tls.read(1 << 16)
-                    except ssl.SSLWantReadError:
-                        pass
-                assert codec.decode(got).ext == {"host": "10.1.2.3", "port": "4711"}
+            tls.write(codec.encode(Command(1)))
+            await send(outgoing.read())
+            got = b""
+            while len(got) < 4 or len(got) < struct.unpack_from(">i", got)[0] + 4:
+                incoming.write(await wire.reader.read(1 << 16))
+                try:
+                    while True:
+                        got += tls.read(1 << 16)
+                except ssl.SSLWantReadError:
+                    pass
+            assert codec.decode(got).ext == {"host": "10.1.2.3", "port": "4711"}
 
-    run(work())
 
-
-def test_a_handshake_that_is_none_ends_the_connection():
-    async def work():
-        async with serving({1: who}) as server, await Wire.to(server.port) as wire:
-            wire.write(b"\x16\x03\x01\x00\x05hello" + bytes(100))
-            await wire.closed()
-            await until(lambda: not server.connections)
-
-    run(work())
+async def test_a_handshake_that_is_none_ends_the_connection():
+    async with serving({1: who}) as server, await Wire.to(server.port) as wire:
+        wire.write(b"\x16\x03\x01\x00\x05hello" + bytes(100))
+        await wire.closed()
+        await until(lambda: not server.connections)
 
 
 def test_without_a_certificate_tls_is_refused_and_plain_text_served(monkeypatch, caplog):
@@ -267,36 +247,32 @@ def certificates(tmp_path):
     return made
 
 
-def test_certificates_are_verified_on_both_sides(certificates):
+async def test_certificates_are_verified_on_both_sides(certificates):
     (server_cert, server_key), (client_cert, client_key) = (
         map(str, certificates[name]) for name in ("server", "client")
     )
-
-    async def work():
-        tls = TlsSettings.from_names(
-            {
-                "tls.server.mode": "enforcing",
-                "tls.server.certPath": server_cert,
-                "tls.server.keyPath": server_key,
-                "tls.server.need.client.auth": "require",
-                "tls.server.trustCertPath": client_cert,
-            }
-        )
-        async with serving({1: who}, tls=tls) as server:
-            at = f"127.0.0.1:{server.port}"
-            known = client_context(server_cert, client_cert, client_key)
-            async with RemotingClient(tls=known) as client:
-                assert (await client.request(at, Command(1))).code == 0
-            for bad in (
-                client_context(server_cert),  # shows no certificate
-                client_context(server_cert, server_cert, server_key),  # one that is not trusted
-                client_context(client_cert, client_cert, client_key),  # trusts another server
-            ):
-                async with RemotingClient(tls=bad) as client:
-                    with pytest.raises((ConnectionError, TimeoutError)):
-                        await client.request(at, Command(1))
-
-    run(work())
+    tls = TlsSettings.from_names(
+        {
+            "tls.server.mode": "enforcing",
+            "tls.server.certPath": server_cert,
+            "tls.server.keyPath": server_key,
+            "tls.server.need.client.auth": "require",
+            "tls.server.trustCertPath": client_cert,
+        }
+    )
+    async with serving({1: who}, tls=tls) as server:
+        at = f"127.0.0.1:{server.port}"
+        known = client_context(server_cert, client_cert, client_key)
+        async with RemotingClient(tls=known) as client:
+            assert (await client.request(at, Command(1))).code == 0
+        for bad in (
+            client_context(server_cert),  # shows no certificate
+            client_context(server_cert, server_cert, server_key),  # one that is not trusted
+            client_context(client_cert, client_cert, client_key),  # trusts another server
+        ):
+            async with RemotingClient(tls=bad) as client:
+                with pytest.raises((ConnectionError, TimeoutError)):
+                    await client.request(at, Command(1))
 
 
 def test_settings_of_tls_that_cannot_work_are_refused(tmp_path):
@@ -314,46 +290,37 @@ def test_settings_of_tls_that_cannot_work_are_refused(tmp_path):
             TlsSettings.from_names(given)
 
 
-def test_a_service_may_speak_first():
-    async def work():
-        async with (
-            serving({}, on_connect=lambda peer: peer.send(Command(40, flag=ONEWAY))) as server,
-            await Wire.to(server.port) as wire,
-        ):
-            wire.write(Command(99, flag=ONEWAY))
-            assert (await wire.answer()).code == 40
-
-    run(work())
+async def test_a_service_may_speak_first():
+    async with (
+        serving({}, on_connect=lambda peer: peer.send(Command(40, flag=ONEWAY))) as server,
+        await Wire.to(server.port) as wire,
+    ):
+        wire.write(Command(99, flag=ONEWAY))
+        assert (await wire.answer()).code == 40
 
 
-def test_the_core_reads_behind_a_proxy_and_inside_tls(tmp_path):
+async def test_the_core_reads_behind_a_proxy_and_inside_tls(tmp_path):
     """Born host of a message that the C core stored by itself: the client's, not the proxy's."""
     sizes = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000}
-
-    async def work():
-        settings = {"listenPort": 0, "maxHashSlotNum": 512, "maxIndexNum": 1024, **sizes}
-        async with Broker(tmp_path / "store", **settings) as broker:
-            hosts = []
-            names = "abcdefghijk"
-            for tls in (False, True):
-                async with await Wire.to(broker.port) as wire:
-                    wire.write(HEADERS["v2 TCP4"][0])
-                    if tls:
-                        await wire.writer.start_tls(anyone(), server_hostname="x")
-                    values = ["p", "t", "TBW102", "4", "0", "0", "1", "0", "", "0", "false"]
-                    for n in range(3):
-                        sent = Command(
-                            310, dict(zip(names, values, strict=True)), b"body", opaque=n
-                        )
-                        answer = await wire.ask(sent)
-                        assert answer.code == 0, answer.remark
-                        place = answer.ext["msgId"]
-                        asked = Command(33, {"offset": str(int(place[16:], 16))})
-                        record = bytes((await wire.ask(asked)).body)
-                        hosts.append(record[48:56])
-            assert hosts == [ipaddress.ip_address("10.1.2.3").packed + struct.pack(">i", 4711)] * 6
-
-    run(work())
+    settings = {"listenPort": 0, "maxHashSlotNum": 512, "maxIndexNum": 1024, **sizes}
+    async with Broker(tmp_path / "store", **settings) as broker:
+        hosts = []
+        names = "abcdefghijk"
+        for tls in (False, True):
+            async with await Wire.to(broker.port) as wire:
+                wire.write(HEADERS["v2 TCP4"][0])
+                if tls:
+                    await wire.writer.start_tls(anyone(), server_hostname="x")
+                values = ["p", "t", "TBW102", "4", "0", "0", "1", "0", "", "0", "false"]
+                for n in range(3):
+                    sent = Command(310, dict(zip(names, values, strict=True)), b"body", opaque=n)
+                    answer = await wire.ask(sent)
+                    assert answer.code == 0, answer.remark
+                    place = answer.ext["msgId"]
+                    asked = Command(33, {"offset": str(int(place[16:], 16))})
+                    record = bytes((await wire.ask(asked)).body)
+                    hosts.append(record[48:56])
+        assert hosts == [ipaddress.ip_address("10.1.2.3").packed + struct.pack(">i", 4711)] * 6
 
 
 @pytest.mark.parametrize("named", [True, False])

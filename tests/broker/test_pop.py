@@ -26,33 +26,30 @@ from broker.wire.mqjson import MessageQueue
 from pystore.errors import StrayFile
 
 
-def test_acknowledged_messages_are_gone_and_others_come_back(store_path):
-    async def work():
-        async with popping(store_path) as p:
-            p.make_topic()
-            p.put("a", "b", "c")
-            answer = await p.pop(invisible=30_000)
-            assert (answer.code, answer.remark) == (0, "FOUND")
-            assert answer.ext["startOffsetInfo"] == "0 0 0"
-            assert answer.ext["msgOffsetInfo"] == "0 0 0,1,2"
-            found = p.handles_of(answer)
-            assert [body for _, _, body in found] == [b"a", b"b", b"c"]
-            assert (await p.ack(found[1][0])).code == 0
-            empty = await p.pop()
-            assert (empty.code, empty.remark) == (210, "NO_MESSAGE_IN_QUEUE")
-            waiting = p.pop(poll=60_000, invisible=50_000)
-            p.shift(30_100)
-            again = await waiting
-            assert again.ext["msgOffsetInfo"] == "1 0 0,1"
-            got = [(body, topic, times) for _, body, _, topic, times in records(again.body)]
-            assert got == [(b"a", "T", 1), (b"c", "T", 1)]
-            for handle, topic, _ in p.handles_of(again):
-                assert (await p.ack(handle, topic)).code == 0
-            p.shift(100_000)
-            assert (await p.pop()).code == 210
-            assert len(p.pop_service.points) == 0 and not p.pop_service.in_flight("T", "g", 0)
-
-    run(work())
+async def test_acknowledged_messages_are_gone_and_others_come_back(store_path):
+    async with popping(store_path) as p:
+        p.make_topic()
+        p.put("a", "b", "c")
+        answer = await p.pop(invisible=30_000)
+        assert (answer.code, answer.remark) == (0, "FOUND")
+        assert answer.ext["startOffsetInfo"] == "0 0 0"
+        assert answer.ext["msgOffsetInfo"] == "0 0 0,1,2"
+        found = p.handles_of(answer)
+        assert [body for _, _, body in found] == [b"a", b"b", b"c"]
+        assert (await p.ack(found[1][0])).code == 0
+        empty = await p.pop()
+        assert (empty.code, empty.remark) == (210, "NO_MESSAGE_IN_QUEUE")
+        waiting = p.pop(poll=60_000, invisible=50_000)
+        p.shift(30_100)
+        again = await waiting
+        assert again.ext["msgOffsetInfo"] == "1 0 0,1"
+        got = [(body, topic, times) for _, body, _, topic, times in records(again.body)]
+        assert got == [(b"a", "T", 1), (b"c", "T", 1)]
+        for handle, topic, _ in p.handles_of(again):
+            assert (await p.ack(handle, topic)).code == 0
+        p.shift(100_000)
+        assert (await p.pop()).code == 210
+        assert len(p.pop_service.points) == 0 and not p.pop_service.in_flight("T", "g", 0)
 
 
 def test_a_restart_forgets_nothing(store_path):
@@ -239,93 +236,83 @@ def test_a_reset_is_not_undone_by_a_crash(store_path):
     run(second())
 
 
-def test_an_invisible_time_is_changed_for_one_message(store_path):
-    async def work():
-        async with popping(store_path) as p:
-            p.make_topic()
-            p.put("a", "b")
-            found = await p.handles(invisible=10_000)
-            changed = await p.change(found[0][0], 40_000)
-            assert (changed.code, changed.remark) == (0, "not set any response code")
-            assert changed.ext["invisibleTime"] == "40000"
-            new = found[0][0]._replace(
-                start=0, pop_ms=int(changed.ext["popTime"]), invisible_ms=40_000,
-                revive_queue=int(changed.ext["reviveQid"]),
-            )  # fmt: skip
-            assert (await p.ack(found[0][0])).code == 0  # the old handle does nothing
-            assert (await p.change(found[0][0], 1000)).code == 208
-            p.shift(10_100)
-            assert [body for _, _, body in await p.handles(poll=10_000)] == [b"b"]
-            assert (await p.ack(new)).code == 0
-            p.shift(61_000)
-            assert [body for _, _, body in await p.handles(poll=10_000)] == [b"b"]
-
-    run(work())
+async def test_an_invisible_time_is_changed_for_one_message(store_path):
+    async with popping(store_path) as p:
+        p.make_topic()
+        p.put("a", "b")
+        found = await p.handles(invisible=10_000)
+        changed = await p.change(found[0][0], 40_000)
+        assert (changed.code, changed.remark) == (0, "not set any response code")
+        assert changed.ext["invisibleTime"] == "40000"
+        new = found[0][0]._replace(
+            start=0, pop_ms=int(changed.ext["popTime"]), invisible_ms=40_000,
+            revive_queue=int(changed.ext["reviveQid"]),
+        )  # fmt: skip
+        assert (await p.ack(found[0][0])).code == 0  # the old handle does nothing
+        assert (await p.change(found[0][0], 1000)).code == 208
+        p.shift(10_100)
+        assert [body for _, _, body in await p.handles(poll=10_000)] == [b"b"]
+        assert (await p.ack(new)).code == 0
+        p.shift(61_000)
+        assert [body for _, _, body in await p.handles(poll=10_000)] == [b"b"]
 
 
-def test_batches_are_acknowledged_at_once(store_path):
-    async def work():
-        async with popping(store_path) as p:
-            p.make_topic()
-            p.put("a", "b", "c", "d")
-            handle = (await p.handles(invisible=10_000))[0][0]
-            one = {
-                "c": "g", "t": "T", "r": "0", "so": handle.start, "q": 0, "it": 10_000,
-                "rq": handle.revive_queue, "pt": handle.pop_ms, "b": "Cg==",
-            }  # fmt: skip
-            gone = one | {"t": "nobody"}
-            body = mqjson.dumps({"acks": [gone, one], "brokerName": "DEFAULT_BROKER"})
-            assert (await p.ask(Code.BATCH_ACK_MESSAGE, body)).code == 0
-            p.shift(10_100)
-            assert [body for _, _, body in await p.handles(poll=10_000)] == [b"a", b"c"]
-            for empty in (b"", b"{}", b'{"acks":[]}'):
-                answer = await p.ask(Code.BATCH_ACK_MESSAGE, empty)
-                assert (answer.code, answer.remark) == (208, None)
-            wild = mqjson.dumps({"acks": [one | {"b": "/" * 40_000}]})
-            assert (await p.ask(Code.BATCH_ACK_MESSAGE, wild)).code == 13
-
-    run(work())
+async def test_batches_are_acknowledged_at_once(store_path):
+    async with popping(store_path) as p:
+        p.make_topic()
+        p.put("a", "b", "c", "d")
+        handle = (await p.handles(invisible=10_000))[0][0]
+        one = {
+            "c": "g", "t": "T", "r": "0", "so": handle.start, "q": 0, "it": 10_000,
+            "rq": handle.revive_queue, "pt": handle.pop_ms, "b": "Cg==",
+        }  # fmt: skip
+        gone = one | {"t": "nobody"}
+        body = mqjson.dumps({"acks": [gone, one], "brokerName": "DEFAULT_BROKER"})
+        assert (await p.ask(Code.BATCH_ACK_MESSAGE, body)).code == 0
+        p.shift(10_100)
+        assert [body for _, _, body in await p.handles(poll=10_000)] == [b"a", b"c"]
+        for empty in (b"", b"{}", b'{"acks":[]}'):
+            answer = await p.ask(Code.BATCH_ACK_MESSAGE, empty)
+            assert (answer.code, answer.remark) == (208, None)
+        wild = mqjson.dumps({"acks": [one | {"b": "/" * 40_000}]})
+        assert (await p.ask(Code.BATCH_ACK_MESSAGE, wild)).code == 13
 
 
-def test_ordered_groups_get_one_batch_at_a_time(store_path):
+async def test_ordered_groups_get_one_batch_at_a_time(store_path):
     """As a 5.3.3 broker answered the same requests."""
-
-    async def work():
-        async with popping(store_path) as p:
-            p.make_topic()
-            p.put(*"012345")
-            one = {"order": "true", "queue": 0, "most": 3, "invisible": 8_000}
-            first = await p.pop(**one, attemptId="1")
-            assert first.ext["orderCountInfo"] == "0 0 0" and first.ext["reviveQid"] == "999"
-            blocked = await p.pop(**one, attemptId="2")
-            assert (blocked.code, blocked.ext["orderCountInfo"]) == (210, "")
-            again = await p.pop(**one, attemptId="1")
-            assert again.ext["msgOffsetInfo"] == "0 0 0,1,2"
-            assert again.ext["orderCountInfo"] == "0 0 0"
-            handles = [handle for handle, _, _ in p.handles_of(again)]
-            assert (await p.ack(handles[1])).code == (await p.ack(handles[0])).code == 0
-            assert p.broker.services.offsets.get("g", "T", 0) == 2
-            unknown = await p.ack(handles[2]._replace(offset=5))
-            assert unknown.code == 13 and "next:-1" in unknown.remark
-            changed = await p.change(handles[2], 3_000)
-            assert changed.ext["popTime"] == again.ext["popTime"]
-            assert 3_000 <= int(changed.ext["invisibleTime"]) < 8_000
-            waiting = asyncio.ensure_future(p.pop(**one, attemptId="3", poll=30_000))
-            await until_async(lambda: len(p.pop_service.polling) == 1)
-            p.shift(3_100)
-            p.pop_service.polling.wake(WaitingPlace("T", "g", 0))
-            third = await waiting
-            assert third.ext["startOffsetInfo"] == "0 0 2"
-            assert third.ext["msgOffsetInfo"] == "0 0 2,3,4"
-            assert third.ext["orderCountInfo"] == "0 qo0%2 1;0 0 0"
-            waiting = asyncio.ensure_future(p.pop(**one, poll=30_000))
-            await until_async(lambda: len(p.pop_service.polling) == 1)
-            for handle, _, _ in p.handles_of(third):
-                await p.ack(handle)
-            assert (await waiting).ext["msgOffsetInfo"] == "0 0 5"
-            assert b'"T@g":{0:{' in p.pop_service.order.text()
-
-    run(work())
+    async with popping(store_path) as p:
+        p.make_topic()
+        p.put(*"012345")
+        one = {"order": "true", "queue": 0, "most": 3, "invisible": 8_000}
+        first = await p.pop(**one, attemptId="1")
+        assert first.ext["orderCountInfo"] == "0 0 0" and first.ext["reviveQid"] == "999"
+        blocked = await p.pop(**one, attemptId="2")
+        assert (blocked.code, blocked.ext["orderCountInfo"]) == (210, "")
+        again = await p.pop(**one, attemptId="1")
+        assert again.ext["msgOffsetInfo"] == "0 0 0,1,2"
+        assert again.ext["orderCountInfo"] == "0 0 0"
+        handles = [handle for handle, _, _ in p.handles_of(again)]
+        assert (await p.ack(handles[1])).code == (await p.ack(handles[0])).code == 0
+        assert p.broker.services.offsets.get("g", "T", 0) == 2
+        unknown = await p.ack(handles[2]._replace(offset=5))
+        assert unknown.code == 13 and "next:-1" in unknown.remark
+        changed = await p.change(handles[2], 3_000)
+        assert changed.ext["popTime"] == again.ext["popTime"]
+        assert 3_000 <= int(changed.ext["invisibleTime"]) < 8_000
+        waiting = asyncio.ensure_future(p.pop(**one, attemptId="3", poll=30_000))
+        await until_async(lambda: len(p.pop_service.polling) == 1)
+        p.shift(3_100)
+        p.pop_service.polling.wake(WaitingPlace("T", "g", 0))
+        third = await waiting
+        assert third.ext["startOffsetInfo"] == "0 0 2"
+        assert third.ext["msgOffsetInfo"] == "0 0 2,3,4"
+        assert third.ext["orderCountInfo"] == "0 qo0%2 1;0 0 0"
+        waiting = asyncio.ensure_future(p.pop(**one, poll=30_000))
+        await until_async(lambda: len(p.pop_service.polling) == 1)
+        for handle, _, _ in p.handles_of(third):
+            await p.ack(handle)
+        assert (await waiting).ext["msgOffsetInfo"] == "0 0 5"
+        assert b'"T@g":{0:{' in p.pop_service.order.text()
 
 
 def test_an_ordered_batch_outlives_a_restart(store_path):
@@ -395,61 +382,55 @@ def test_a_crash_forgets_no_ordered_batch_and_no_acknowledgement_of_it(store_pat
     run(third())
 
 
-def test_whoever_waits_is_woken_by_a_message_it_wants(store_path):
-    async def work():
-        async with popping(store_path) as p:
-            p.make_topic(queues=3)
-            blue = asyncio.ensure_future(p.pop(poll=60_000, exp="blue"))
-            await until_async(lambda: len(p.pop_service.polling) == 1)
-            red = asyncio.ensure_future(p.pop(poll=60_000, exp="red || green", queue=1, group="h"))
-            notice = asyncio.ensure_future(
-                p.ask(
-                    Code.NOTIFICATION,
-                    consumerGroup="other",
-                    topic="T",
-                    queueId=-1,
-                    pollTime=60_000,
-                    bornTime=0,
-                    order="false",
-                )
+async def test_whoever_waits_is_woken_by_a_message_it_wants(store_path):
+    async with popping(store_path) as p:
+        p.make_topic(queues=3)
+        blue = asyncio.ensure_future(p.pop(poll=60_000, exp="blue"))
+        await until_async(lambda: len(p.pop_service.polling) == 1)
+        red = asyncio.ensure_future(p.pop(poll=60_000, exp="red || green", queue=1, group="h"))
+        notice = asyncio.ensure_future(
+            p.ask(
+                Code.NOTIFICATION,
+                consumerGroup="other",
+                topic="T",
+                queueId=-1,
+                pollTime=60_000,
+                bornTime=0,
+                order="false",
             )
-            await until_async(lambda: len(p.pop_service.polling) == 2)
-            await until_async(lambda: len(p.pop_service.notices) == 1)
-            for queue, group, count in ((-1, "g", 1), (1, "g", 0), (1, "h", 1), (-1, "h", 0)):
-                info = await p.ask(Code.POLLING_INFO, queueId=queue, topic="T", consumerGroup=group)
-                assert info.ext == {"pollingNum": str(count)}
-            p.put("x", queue=1, tags="red")
-            assert (await red).ext["msgOffsetInfo"] == "0 1 0"
-            assert (await notice).ext == {"hasMsg": "true", "pollingFull": "false"}
-            assert not blue.done()
-            p.put("y", queue=2, tags="blue")
-            assert [r[1] for r in records((await blue).body)] == [b"y"]
+        )
+        await until_async(lambda: len(p.pop_service.polling) == 2)
+        await until_async(lambda: len(p.pop_service.notices) == 1)
+        for queue, group, count in ((-1, "g", 1), (1, "g", 0), (1, "h", 1), (-1, "h", 0)):
+            info = await p.ask(Code.POLLING_INFO, queueId=queue, topic="T", consumerGroup=group)
+            assert info.ext == {"pollingNum": str(count)}
+        p.put("x", queue=1, tags="red")
+        assert (await red).ext["msgOffsetInfo"] == "0 1 0"
+        assert (await notice).ext == {"hasMsg": "true", "pollingFull": "false"}
+        assert not blue.done()
+        p.put("y", queue=2, tags="blue")
+        assert [r[1] for r in records((await blue).body)] == [b"y"]
 
-    run(work())
 
-
-def test_waiting_is_bounded_and_ends_in_time(store_path):
-    async def work():
-        bounds = {"popPollingSize": 2, "popPollingMapSize": 2, "maxPopPollingSize": 3}
-        async with popping(store_path, **bounds) as p:
-            p.make_topic(queues=2)
-            held = [asyncio.ensure_future(p.pop(poll=60_000, queue=0)) for _ in range(2)]
-            await until_async(lambda: len(p.pop_service.polling) == 2)
-            full = await p.pop(poll=60_000, queue=0)
-            assert (full.code, full.ext["restNum"]) == (209, "0")
-            held.append(asyncio.ensure_future(p.pop(poll=60_000, queue=1)))
-            await until_async(lambda: len(p.pop_service.polling) == 3)
-            assert (await p.pop(poll=60_000, queue=-1)).code == 209
-            p.shift(60_000)
-            for each in held:
-                assert (await each).code == 210
-            assert len(p.pop_service.polling) == 0
-            gone = await p.pop(poll=1000, bornTime=1)
-            assert gone.code == 210 and "timeout too much" in gone.remark
-            numbers = ("popTime", "invisibleTime", "reviveQid", "restNum")
-            assert gone.ext == dict.fromkeys(numbers, "0")
-
-    run(work())
+async def test_waiting_is_bounded_and_ends_in_time(store_path):
+    bounds = {"popPollingSize": 2, "popPollingMapSize": 2, "maxPopPollingSize": 3}
+    async with popping(store_path, **bounds) as p:
+        p.make_topic(queues=2)
+        held = [asyncio.ensure_future(p.pop(poll=60_000, queue=0)) for _ in range(2)]
+        await until_async(lambda: len(p.pop_service.polling) == 2)
+        full = await p.pop(poll=60_000, queue=0)
+        assert (full.code, full.ext["restNum"]) == (209, "0")
+        held.append(asyncio.ensure_future(p.pop(poll=60_000, queue=1)))
+        await until_async(lambda: len(p.pop_service.polling) == 3)
+        assert (await p.pop(poll=60_000, queue=-1)).code == 209
+        p.shift(60_000)
+        for each in held:
+            assert (await each).code == 210
+        assert len(p.pop_service.polling) == 0
+        gone = await p.pop(poll=1000, bornTime=1)
+        assert gone.code == 210 and "timeout too much" in gone.remark
+        numbers = ("popTime", "invisibleTime", "reviveQid", "restNum")
+        assert gone.ext == dict.fromkeys(numbers, "0")
 
 
 @pytest.mark.parametrize(
@@ -473,224 +454,192 @@ def test_waiting_is_bounded_and_ends_in_time(store_path):
         ({"pollTime": "-9223372036854775808", "bornTime": 0}, 210),
     ],
 )
-def test_what_cannot_be_popped_is_refused_with_all_numbers(store_path, asked, code):
-    async def work():
-        async with popping(store_path) as p:
-            p.make_topic()
-            answer = await p.pop(**asked)
-            assert answer.code == code and answer.remark
-            assert {"popTime", "invisibleTime", "reviveQid", "restNum"} <= answer.ext.keys()
-
-    run(work())
+async def test_what_cannot_be_popped_is_refused_with_all_numbers(store_path, asked, code):
+    async with popping(store_path) as p:
+        p.make_topic()
+        answer = await p.pop(**asked)
+        assert answer.code == code and answer.remark
+        assert {"popTime", "invisibleTime", "reviveQid", "restNum"} <= answer.ext.keys()
 
 
-def test_forged_and_stale_handles_do_nothing(store_path):
-    async def work():
-        async with popping(store_path) as p:
-            p.make_topic()
-            p.make_topic("U")
-            p.put("a", "b")
-            p.put("u", topic="U")
-            (one, _, _), (two, _, _) = await p.handles(invisible=10_000)
-            for wrong in (
-                one._replace(start=1), one._replace(pop_ms=one.pop_ms + 1),
-                one._replace(revive_queue=999),
-            ):  # fmt: skip
-                assert (await p.ack(wrong)).code == 0
-            assert (await p.ack(one, group="other")).code == 0
-            assert (await p.ack(one, topic="U")).code == 0
-            assert (await p.ack(one._replace(offset=99))).code == 208
-            assert (await p.ack(one._replace(queue=7))).code == 13
-            assert (await p.ack(one, topic="none")).code == 17
-            for text in ("", "1 2 3", "x" * 100_000, "0 0 0 0 0 b 0 -1"):
-                bad = await p.ask(
-                    Code.ACK_MESSAGE, consumerGroup="g", topic="T", queueId=0, offset=0,
-                    extraInfo=text,
-                )  # fmt: skip
-                assert bad.code in (1, 13) and bad.remark
-            for wrong_ms in (-1, 1 << 62):
-                assert (await p.change(two, wrong_ms)).code == 29
-            assert [ck.open for ck in p.pop_service.points] == [2]
-            p.shift(10_100)
-            assert [body for _, _, body in await p.handles(poll=10_000)] == [b"a", b"b"]
-
-    run(work())
+async def test_forged_and_stale_handles_do_nothing(store_path):
+    async with popping(store_path) as p:
+        p.make_topic()
+        p.make_topic("U")
+        p.put("a", "b")
+        p.put("u", topic="U")
+        (one, _, _), (two, _, _) = await p.handles(invisible=10_000)
+        for wrong in (
+            one._replace(start=1), one._replace(pop_ms=one.pop_ms + 1),
+            one._replace(revive_queue=999),
+        ):  # fmt: skip
+            assert (await p.ack(wrong)).code == 0
+        assert (await p.ack(one, group="other")).code == 0
+        assert (await p.ack(one, topic="U")).code == 0
+        assert (await p.ack(one._replace(offset=99))).code == 208
+        assert (await p.ack(one._replace(queue=7))).code == 13
+        assert (await p.ack(one, topic="none")).code == 17
+        for text in ("", "1 2 3", "x" * 100_000, "0 0 0 0 0 b 0 -1"):
+            bad = await p.ask(
+                Code.ACK_MESSAGE, consumerGroup="g", topic="T", queueId=0, offset=0,
+                extraInfo=text,
+            )  # fmt: skip
+            assert bad.code in (1, 13) and bad.remark
+        for wrong_ms in (-1, 1 << 62):
+            assert (await p.change(two, wrong_ms)).code == 29
+        assert [ck.open for ck in p.pop_service.points] == [2]
+        p.shift(10_100)
+        assert [body for _, _, body in await p.handles(poll=10_000)] == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("added", [" 4312", " 0 4312", " x", " "])
-def test_what_a_proxy_adds_to_a_handle_is_passed_over(store_path, added):
+async def test_what_a_proxy_adds_to_a_handle_is_passed_over(store_path, added):
     """Apache's proxy in cluster mode acknowledges with nine fields."""
-
-    async def work():
-        async with popping(store_path) as p:
-            p.make_topic()
-            p.put("a", "b")
-            (one, _, _), (two, _, _) = await p.handles()
-            for code, handle, more in (
-                (Code.ACK_MESSAGE, one, {}),
-                (Code.CHANGE_MESSAGE_INVISIBLETIME, two, {"invisibleTime": 30_000}),
-            ):
-                answer = await p.ask(
-                    code, consumerGroup="g", topic="T", queueId=0, offset=handle.offset,
-                    extraInfo=handle.text + added, **more,
-                )  # fmt: skip
-                assert answer.code == 0, answer.remark
-            assert p.pop_service.in_flight("T", "g", 0) == 1
-            p.shift(30_100)
-            assert [body for _, _, body in await p.handles(poll=10_000)] == [b"b"]
-
-    run(work())
+    async with popping(store_path) as p:
+        p.make_topic()
+        p.put("a", "b")
+        (one, _, _), (two, _, _) = await p.handles()
+        for code, handle, more in (
+            (Code.ACK_MESSAGE, one, {}),
+            (Code.CHANGE_MESSAGE_INVISIBLETIME, two, {"invisibleTime": 30_000}),
+        ):
+            answer = await p.ask(
+                code, consumerGroup="g", topic="T", queueId=0, offset=handle.offset,
+                extraInfo=handle.text + added, **more,
+            )  # fmt: skip
+            assert answer.code == 0, answer.remark
+        assert p.pop_service.in_flight("T", "g", 0) == 1
+        p.shift(30_100)
+        assert [body for _, _, body in await p.handles(poll=10_000)] == [b"b"]
 
 
-def test_two_consumers_share_a_queue_and_nothing_is_handed_out_twice(store_path):
-    async def work():
-        async with popping(store_path) as p:
-            p.make_topic(queues=2)
-            for queue in (0, 1):
-                p.put(*(f"{queue}-{n}" for n in range(100)), queue=queue)
+async def test_two_consumers_share_a_queue_and_nothing_is_handed_out_twice(store_path):
+    async with popping(store_path) as p:
+        p.make_topic(queues=2)
+        for queue in (0, 1):
+            p.put(*(f"{queue}-{n}" for n in range(100)), queue=queue)
 
-            async def consume(seen):
-                while found := await p.handles(most=7, invisible=60_000):
-                    for handle, topic, body in found:
-                        seen.append(body)
-                        await p.ack(handle, topic)
+        async def consume(seen):
+            while found := await p.handles(most=7, invisible=60_000):
+                for handle, topic, body in found:
+                    seen.append(body)
+                    await p.ack(handle, topic)
 
-            seen: list[list[bytes]] = [[], [], []]
-            await asyncio.gather(*map(consume, seen))
-            bodies = [body for each in seen for body in each]
-            assert len(bodies) == len(set(bodies)) == 200
-            assert not p.pop_service.in_flight("T", "g", 0)
-            p.pop_service.tick()
-
-    run(work())
+        seen: list[list[bytes]] = [[], [], []]
+        await asyncio.gather(*map(consume, seen))
+        bodies = [body for each in seen for body in each]
+        assert len(bodies) == len(set(bodies)) == 200
+        assert not p.pop_service.in_flight("T", "g", 0)
+        p.pop_service.tick()
 
 
 @pytest.mark.parametrize("v2", [False, True])
-def test_names_of_retry_topics(store_path, v2):
-    async def work():
-        named = {"enableRetryTopicV2": v2, "popFromRetryProbability": 100}
-        async with popping(store_path, **named, retrieveMessageFromPopRetryTopicV1=not v2) as p:
-            p.make_topic()
-            p.put("a", tags="x", keys="k")
-            await p.handles(invisible=10_000, exp="x")
-            p.shift(10_100)
-            back = await p.pop(poll=10_000, exp="x", invisible=5_000)
-            kind, sign = ("2", "+") if v2 else ("1", "_")
-            assert back.ext["startOffsetInfo"] == f"{kind} 0 0"
-            ((_, _, said, topic, times),) = records(back.body)
-            ((handle, name, _),) = p.handles_of(back)
-            assert (topic, times, name) == ("T", 1, f"%RETRY%g{sign}T")
-            assert said["POP_CK"] == handle.text and said["TAGS"] == "x"
-            assert said["1ST_POP_TIME"].isdigit() and said["KEYS"] == "k"
-            stored = p.broker.store.read(name, 0, 0)[0]
-            assert "POP_CK" not in stored.properties
-            p.shift(5_100)
-            again = await p.pop(poll=10_000, exp="x")
-            assert again.ext["msgOffsetInfo"] == f"{kind} 0 1"
-            ((_, _, more, _, times),) = records(again.body)
-            assert times == 2 and more["1ST_POP_TIME"] == said["1ST_POP_TIME"]
-            for topic in ("T", "%RETRY%g+T", "%RETRY%g_T"):
-                await p.ask(Code.DELETE_TOPIC_IN_BROKER, topic=topic)
-            assert not list(p.pop_service.points)
-
-    run(work())
+async def test_names_of_retry_topics(store_path, v2):
+    named = {"enableRetryTopicV2": v2, "popFromRetryProbability": 100}
+    async with popping(store_path, **named, retrieveMessageFromPopRetryTopicV1=not v2) as p:
+        p.make_topic()
+        p.put("a", tags="x", keys="k")
+        await p.handles(invisible=10_000, exp="x")
+        p.shift(10_100)
+        back = await p.pop(poll=10_000, exp="x", invisible=5_000)
+        kind, sign = ("2", "+") if v2 else ("1", "_")
+        assert back.ext["startOffsetInfo"] == f"{kind} 0 0"
+        ((_, _, said, topic, times),) = records(back.body)
+        ((handle, name, _),) = p.handles_of(back)
+        assert (topic, times, name) == ("T", 1, f"%RETRY%g{sign}T")
+        assert said["POP_CK"] == handle.text and said["TAGS"] == "x"
+        assert said["1ST_POP_TIME"].isdigit() and said["KEYS"] == "k"
+        stored = p.broker.store.read(name, 0, 0)[0]
+        assert "POP_CK" not in stored.properties
+        p.shift(5_100)
+        again = await p.pop(poll=10_000, exp="x")
+        assert again.ext["msgOffsetInfo"] == f"{kind} 0 1"
+        ((_, _, more, _, times),) = records(again.body)
+        assert times == 2 and more["1ST_POP_TIME"] == said["1ST_POP_TIME"]
+        for topic in ("T", "%RETRY%g+T", "%RETRY%g_T"):
+            await p.ask(Code.DELETE_TOPIC_IN_BROKER, topic=topic)
+        assert not list(p.pop_service.points)
 
 
-def test_pops_may_be_bound_by_what_is_in_flight(store_path):
-    async def work():
-        bound = {"enablePopMessageThreshold": True, "popInflightMessageThreshold": 2}
-        async with popping(store_path, **bound) as p:
-            p.make_topic()
-            p.put(*"0123456")
-            found = await p.handles(most=3)
-            over = await p.pop(most=3)
-            assert (over.code, over.ext["restNum"]) == (210, "4")
-            stats = await p.ask(Code.GET_CONSUME_STATS, consumerGroup="g", topic="T")
-            (row,) = mqjson.loads(stats.body)["offsetTable"].values()
-            assert (row["consumerOffset"], row["pullOffset"], row["brokerOffset"]) == (0, 3, 7)
-            await p.ack(found[0][0])
-            assert len(await p.handles(most=3)) == 3
-
-    run(work())
+async def test_pops_may_be_bound_by_what_is_in_flight(store_path):
+    bound = {"enablePopMessageThreshold": True, "popInflightMessageThreshold": 2}
+    async with popping(store_path, **bound) as p:
+        p.make_topic()
+        p.put(*"0123456")
+        found = await p.handles(most=3)
+        over = await p.pop(most=3)
+        assert (over.code, over.ext["restNum"]) == (210, "4")
+        stats = await p.ask(Code.GET_CONSUME_STATS, consumerGroup="g", topic="T")
+        (row,) = mqjson.loads(stats.body)["offsetTable"].values()
+        assert (row["consumerOffset"], row["pullOffset"], row["brokerOffset"]) == (0, 3, 7)
+        await p.ack(found[0][0])
+        assert len(await p.handles(most=3)) == 3
 
 
-def test_assignment_of_groups_that_pop(store_path):
-    async def work():
-        async with popping(store_path) as p:
-            p.make_topic()
-            given = {"topic": "T", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 0}
-            answer = await p.ask(Code.SET_MESSAGE_REQUEST_MODE, mqjson.dumps(given))
-            assert answer.code == 0
-            table = await p.ask(Code.GET_ALL_MESSAGE_REQUEST_MODE)
-            assert mqjson.loads(table.body) == {"messageRequestModeMap": {"T": {"g": given}}}
-            queues = [MessageQueue("T", "b", i) for i in range(8)]
-            whole = [MessageQueue("T", "b", -1)]
-            assert shared(queues, ["1", "2", "3"], "2", "AVG", 0) == whole
-            assert shared(queues, ["1", "2", "3"], "2", "AVG", 2) == whole
-            four = ["1", "2", "3", "4"]
-            assert [q.queue for q in shared(queues, four, "4", "AVG", 1)] == [6, 7, 0, 1]
-            assert [q.queue for q in shared(queues[:2], four, "4", "AVG", 1)] == [1]
-            assert shared(queues, four, "5", "AVG", 1) == []
-        async with popping(store_path) as p:
-            assert p.pop_service.modes.get("T", "g") == Mode("POP", 0)
-
-    run(work())
+async def test_assignment_of_groups_that_pop(store_path):
+    async with popping(store_path) as p:
+        p.make_topic()
+        given = {"topic": "T", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 0}
+        answer = await p.ask(Code.SET_MESSAGE_REQUEST_MODE, mqjson.dumps(given))
+        assert answer.code == 0
+        table = await p.ask(Code.GET_ALL_MESSAGE_REQUEST_MODE)
+        assert mqjson.loads(table.body) == {"messageRequestModeMap": {"T": {"g": given}}}
+        queues = [MessageQueue("T", "b", i) for i in range(8)]
+        whole = [MessageQueue("T", "b", -1)]
+        assert shared(queues, ["1", "2", "3"], "2", "AVG", 0) == whole
+        assert shared(queues, ["1", "2", "3"], "2", "AVG", 2) == whole
+        four = ["1", "2", "3", "4"]
+        assert [q.queue for q in shared(queues, four, "4", "AVG", 1)] == [6, 7, 0, 1]
+        assert [q.queue for q in shared(queues[:2], four, "4", "AVG", 1)] == [1]
+        assert shared(queues, four, "5", "AVG", 1) == []
+    async with popping(store_path) as p:
+        assert p.pop_service.modes.get("T", "g") == Mode("POP", 0)
 
 
-def test_the_revive_topic_is_the_brokers_own(store_path):
-    async def work():
-        async with popping(store_path) as p:
-            assert (await p.send(b"{}", topic="rmq_sys_REVIVE_LOG_DefaultCluster")).code == 16
-
-    run(work())
+async def test_the_revive_topic_is_the_brokers_own(store_path):
+    async with popping(store_path) as p:
+        assert (await p.send(b"{}", topic="rmq_sys_REVIVE_LOG_DefaultCluster")).code == 16
 
 
-def test_progress_of_the_revive_topic_stops_at_the_first_open_check_point(store_path):
-    async def work():
-        async with popping(store_path, reviveQueueNum=1) as p:
-            p.make_topic()
-            p.put("a", "b")
-            name, store = p.pop_service.log.topic, p.broker.store
-            first = (await p.handles(most=1, invisible=20_000))[0][0]
-            await p.handles(most=1, invisible=90_000)
-            p.shift(19_500)
-            await until_async(lambda: store.range(name, 0)[1] == 1)
-            p.pop_service.tick()
-            done = p.pop_service.revive.done
-            assert done(0) == 0 and first.start == 0
-            p.shift(600)
-            await until_async(lambda: p.pop_service.revive.revived == 1)
-            await until_async(lambda: store.range(name, 0)[1] == 2)
-            p.pop_service.tick()
-            assert done(0) == 2
-
-    run(work())
+async def test_progress_of_the_revive_topic_stops_at_the_first_open_check_point(store_path):
+    async with popping(store_path, reviveQueueNum=1) as p:
+        p.make_topic()
+        p.put("a", "b")
+        name, store = p.pop_service.log.topic, p.broker.store
+        first = (await p.handles(most=1, invisible=20_000))[0][0]
+        await p.handles(most=1, invisible=90_000)
+        p.shift(19_500)
+        await until_async(lambda: store.range(name, 0)[1] == 1)
+        p.pop_service.tick()
+        done = p.pop_service.revive.done
+        assert done(0) == 0 and first.start == 0
+        p.shift(600)
+        await until_async(lambda: p.pop_service.revive.revived == 1)
+        await until_async(lambda: store.range(name, 0)[1] == 2)
+        p.pop_service.tick()
+        assert done(0) == 2
 
 
-def test_progress_reads_no_acknowledgements(store_path, monkeypatch):
+async def test_progress_reads_no_acknowledgements(store_path, monkeypatch):
     """There are up to 32 for each check point, and it holds the loop as long as it reads."""
-
-    async def work():
-        async with popping(store_path, reviveQueueNum=1) as p:
-            p.make_topic()
-            p.put("a", "b", "c", "d")
-            log, store = p.pop_service.log, p.broker.store
-            found = await p.handles(invisible=20_000)
-            for handle, *_ in found[:3]:
-                await p.ack(handle)
-            p.shift(20_500)
-            await until_async(lambda: store.range(log.topic, 0)[1] == 5)
-            await until_async(lambda: p.pop_service.revive.revived == 1)
-            await p.handles(invisible=90_000)
-            p.shift(110_000)
-            await until_async(lambda: store.range(log.topic, 0)[1] == 6)
-            looked, usual = [], log.checkpoint_of
-            monkeypatch.setattr(log, "checkpoint_of", lambda m: looked.append(m) or usual(m))
-            p.pop_service.tick()
-            assert [each.tags for each in looked] == ["ck", "ck"]
-            assert p.pop_service.revive.done(0) == 5
-
-    run(work())
+    async with popping(store_path, reviveQueueNum=1) as p:
+        p.make_topic()
+        p.put("a", "b", "c", "d")
+        log, store = p.pop_service.log, p.broker.store
+        found = await p.handles(invisible=20_000)
+        for handle, *_ in found[:3]:
+            await p.ack(handle)
+        p.shift(20_500)
+        await until_async(lambda: store.range(log.topic, 0)[1] == 5)
+        await until_async(lambda: p.pop_service.revive.revived == 1)
+        await p.handles(invisible=90_000)
+        p.shift(110_000)
+        await until_async(lambda: store.range(log.topic, 0)[1] == 6)
+        looked, usual = [], log.checkpoint_of
+        monkeypatch.setattr(log, "checkpoint_of", lambda m: looked.append(m) or usual(m))
+        p.pop_service.tick()
+        assert [each.tags for each in looked] == ["ck", "ck"]
+        assert p.pop_service.revive.done(0) == 5
 
 
 def test_pop_takes_over_a_store_that_apaches_broker_left(store_path):
@@ -717,40 +666,34 @@ def test_pop_takes_over_a_store_that_apaches_broker_left(store_path):
     run(work())
 
 
-def test_synced_answers_wait_for_the_disk(store_path):
-    async def work():
-        async with popping(store_path, flushDiskType="SYNC_FLUSH") as p:
-            p.make_topic()
-            p.put("a", "b")
-            (one, _, _), (two, _, _) = await p.handles(invisible=10_000)
-            flushed = p.broker.store.info().log_flushed
-            assert flushed > 0
-            assert (await p.ack(one)).code == 0
-            assert p.broker.store.info().log_flushed > flushed
-            assert (await p.change(two, 20_000)).code == 0
-
-    run(work())
+async def test_synced_answers_wait_for_the_disk(store_path):
+    async with popping(store_path, flushDiskType="SYNC_FLUSH") as p:
+        p.make_topic()
+        p.put("a", "b")
+        (one, _, _), (two, _, _) = await p.handles(invisible=10_000)
+        flushed = p.broker.store.info().log_flushed
+        assert flushed > 0
+        assert (await p.ack(one)).code == 0
+        assert p.broker.store.info().log_flushed > flushed
+        assert (await p.change(two, 20_000)).code == 0
 
 
-def test_thousands_may_wait_and_one_message_wakes_one_of_each_group(store_path):
-    async def work():
-        async with popping(store_path) as p:
-            p.make_topic()
-            held = {
-                (group, n): asyncio.ensure_future(p.pop(poll=90_000, group=f"g{group}"))
-                for group in range(4)
-                for n in range(250)
-            }
-            await until_async(lambda: len(p.pop_service.polling) == 1000)
-            p.put("x")
-            done = lambda: [key for key, each in held.items() if each.done()]  # noqa: E731
-            await until_async(lambda: len(done()) == 4)
-            assert {group for group, _ in done()} == set(range(4))
-            p.shift(90_000)
-            await asyncio.gather(*held.values())
-            assert len(p.pop_service.polling) == 0
-
-    run(work())
+async def test_thousands_may_wait_and_one_message_wakes_one_of_each_group(store_path):
+    async with popping(store_path) as p:
+        p.make_topic()
+        held = {
+            (group, n): asyncio.ensure_future(p.pop(poll=90_000, group=f"g{group}"))
+            for group in range(4)
+            for n in range(250)
+        }
+        await until_async(lambda: len(p.pop_service.polling) == 1000)
+        p.put("x")
+        done = lambda: [key for key, each in held.items() if each.done()]  # noqa: E731
+        await until_async(lambda: len(done()) == 4)
+        assert {group for group, _ in done()} == set(range(4))
+        p.shift(90_000)
+        await asyncio.gather(*held.values())
+        assert len(p.pop_service.polling) == 0
 
 
 def test_what_pops_and_acknowledgements_need(store_path):
@@ -828,49 +771,43 @@ async def beat(p, group="g", topic="T"):
     assert (await p.ask(Code.HEART_BEAT, body=mqjson.dumps(said))).code == 0
 
 
-def test_metrics_say_what_a_group_has_still_to_do(store_path):
-    async def work():
-        async with popping(store_path) as p:
-            p.make_topic(queues=2)
-            await beat(p)
-            p.put(*"abcde")
-            await p.handles(most=2, invisible=60_000)
-            p.shift(60_100)
-            await until_async(lambda: p.pop_service.revive.revived == 2)
-            await p.handles(queue=0, most=3)
-            answer = await p.ask(Code.GET_BROKER_RUNTIME_INFO, metrics="pop")
-            said = mqjson.loads(answer.body)["table"]
-            flight = {key: n for key, n in said.items() if "inflight" in key or "ready" in key}
-            assert sum(n for key, n in flight.items() if "inflight" in key) == 3
-            assert sum(n for key, n in flight.items() if "ready" in key) == 2
-            label = 'consumer_group="g",is_retry="{}",is_system="false",topic="T"'
-            lag = [
-                said[f"rocketmq_consumer_lag_messages{{{label.format(retry)}}}"]
-                for retry in ("false", "true")
-            ]
-            assert sum(lag) == 5 and lag[1] == 2
-            label = 'consumer_group="g",put_status="PUT_OK",topic="T"'
-            assert said[f"rocketmq_pop_revive_retry_messages_total{{{label}}}"] == 2
-            assert said['rocketmq_pop_revive_lag_milliseconds{queue_id="0"}'] >= 0
-            assert said["rocketmq_pop_checkpoint_buffer_size"] >= 1
-
-    run(work())
+async def test_metrics_say_what_a_group_has_still_to_do(store_path):
+    async with popping(store_path) as p:
+        p.make_topic(queues=2)
+        await beat(p)
+        p.put(*"abcde")
+        await p.handles(most=2, invisible=60_000)
+        p.shift(60_100)
+        await until_async(lambda: p.pop_service.revive.revived == 2)
+        await p.handles(queue=0, most=3)
+        answer = await p.ask(Code.GET_BROKER_RUNTIME_INFO, metrics="pop")
+        said = mqjson.loads(answer.body)["table"]
+        flight = {key: n for key, n in said.items() if "inflight" in key or "ready" in key}
+        assert sum(n for key, n in flight.items() if "inflight" in key) == 3
+        assert sum(n for key, n in flight.items() if "ready" in key) == 2
+        label = 'consumer_group="g",is_retry="{}",is_system="false",topic="T"'
+        lag = [
+            said[f"rocketmq_consumer_lag_messages{{{label.format(retry)}}}"]
+            for retry in ("false", "true")
+        ]
+        assert sum(lag) == 5 and lag[1] == 2
+        label = 'consumer_group="g",put_status="PUT_OK",topic="T"'
+        assert said[f"rocketmq_pop_revive_retry_messages_total{{{label}}}"] == 2
+        assert said['rocketmq_pop_revive_lag_milliseconds{queue_id="0"}'] >= 0
+        assert said["rocketmq_pop_checkpoint_buffer_size"] >= 1
 
 
-def test_an_acknowledgement_waits_for_the_disk_in_the_core(store_path, monkeypatch):
-    async def work():
-        async with popping(store_path, flushDiskType="SYNC_FLUSH") as p:
-            p.make_topic()
-            p.put("a", "b")
-            found = await p.handles()
-            monkeypatch.delattr(p.pop_service.acks.__class__, "ack")  # Python is not asked
-            for handle, _, _ in found:
-                assert (await p.ack(handle)).code == 0
-                assert p.broker.store.info().log_flushed >= p.pop_service.log.end
-            assert (await p.ack(found[0][0])).code == 0  # a repeat
-            assert not len(p.pop_service.points)
-
-    run(work())
+async def test_an_acknowledgement_waits_for_the_disk_in_the_core(store_path, monkeypatch):
+    async with popping(store_path, flushDiskType="SYNC_FLUSH") as p:
+        p.make_topic()
+        p.put("a", "b")
+        found = await p.handles()
+        monkeypatch.delattr(p.pop_service.acks.__class__, "ack")  # Python is not asked
+        for handle, _, _ in found:
+            assert (await p.ack(handle)).code == 0
+            assert p.broker.store.info().log_flushed >= p.pop_service.log.end
+        assert (await p.ack(found[0][0])).code == 0  # a repeat
+        assert not len(p.pop_service.points)
 
 
 @pytest.mark.parametrize("stopped", ["cleanly", "then put into", "damaged"])
@@ -906,20 +843,17 @@ def test_a_start_after_a_clean_stop_reads_no_records(store_path, monkeypatch, st
     assert bool(asked) is (stopped != "cleanly")
 
 
-def test_what_comes_back_again_and_again_keeps_where_it_was_born(store_path):
-    async def work():
-        async with popping(store_path) as p:
-            p.make_topic()
-            assert (await p.send(b"a")).code == 0
-            born = p.broker.store.read("T", 0, 0)[0].born_host
-            for times in range(3):
-                found = []
-                while not found:
-                    got = await p.pop(poll=10_000, invisible=1)
-                    found = records(got.body)
-                assert [(each[1], each[4]) for each in found] == [(b"a", times)]
-            (retry,) = [name for name in p.broker.store.topics() if name.startswith("%RETRY%g")]
-            copies = p.broker.store.read(retry, 0, 0)
-            assert {each.born_host for each in copies} == {born}
-
-    run(work())
+async def test_what_comes_back_again_and_again_keeps_where_it_was_born(store_path):
+    async with popping(store_path) as p:
+        p.make_topic()
+        assert (await p.send(b"a")).code == 0
+        born = p.broker.store.read("T", 0, 0)[0].born_host
+        for times in range(3):
+            found = []
+            while not found:
+                got = await p.pop(poll=10_000, invisible=1)
+                found = records(got.body)
+            assert [(each[1], each[4]) for each in found] == [(b"a", times)]
+        (retry,) = [name for name in p.broker.store.topics() if name.startswith("%RETRY%g")]
+        copies = p.broker.store.read(retry, 0, 0)
+        assert {each.born_host for each in copies} == {born}

@@ -6,7 +6,7 @@ import asyncio
 import json
 from contextlib import asynccontextmanager
 
-from popping import popping, records, run
+from popping import popping, records
 
 from broker.wire.codes import RequestCode as Code
 
@@ -23,33 +23,29 @@ def records_of(p):
     return found
 
 
-def test_an_acknowledgement_that_cannot_be_meant_is_refused_by_name(store_path):
+async def test_an_acknowledgement_that_cannot_be_meant_is_refused_by_name(store_path):
     """And nothing counts."""
-
-    async def work():
-        async with popping(store_path) as p:
-            p.make_topic()
-            p.put("a")
-            ((handle, topic, _),) = await p.handles()
-            for wrong, says in (
-                ({"queueId": 7}, "queueId[7] is illegal"),
-                ({"offset": 99}, "offset is illegal"),
-                ({"offset": "x"}, "offset"),
-                ({"topic": "nobodys"}, "nobodys"),
-                ({"extraInfo": "1 2 3"}, "3 fields"),
-                ({"extraInfo": handle.text.replace(" ", "  ")}, "handle"),
-            ):
-                fields = {
-                    "consumerGroup": "g", "topic": topic, "queueId": handle.queue,
-                    "offset": handle.offset, "extraInfo": handle.text,
-                }  # fmt: skip
-                answer = await p.ask(Code.ACK_MESSAGE, **fields | wrong)
-                assert answer.code != 0 and says in answer.remark, (wrong, answer.remark)
-                assert p.pop_service.in_flight("T", "g", 0) == 1
-            assert (await p.ack(handle, topic)).code == 0
-            assert p.pop_service.in_flight("T", "g", 0) == 0
-
-    run(work())
+    async with popping(store_path) as p:
+        p.make_topic()
+        p.put("a")
+        ((handle, topic, _),) = await p.handles()
+        for wrong, says in (
+            ({"queueId": 7}, "queueId[7] is illegal"),
+            ({"offset": 99}, "offset is illegal"),
+            ({"offset": "x"}, "offset"),
+            ({"topic": "nobodys"}, "nobodys"),
+            ({"extraInfo": "1 2 3"}, "3 fields"),
+            ({"extraInfo": handle.text.replace(" ", "  ")}, "handle"),
+        ):
+            fields = {
+                "consumerGroup": "g", "topic": topic, "queueId": handle.queue,
+                "offset": handle.offset, "extraInfo": handle.text,
+            }  # fmt: skip
+            answer = await p.ask(Code.ACK_MESSAGE, **fields | wrong)
+            assert answer.code != 0 and says in answer.remark, (wrong, answer.remark)
+            assert p.pop_service.in_flight("T", "g", 0) == 1
+        assert (await p.ack(handle, topic)).code == 0
+        assert p.pop_service.in_flight("T", "g", 0) == 0
 
 
 def count_walks(p):
@@ -80,136 +76,116 @@ async def popped_by_core(store_path):
         yield p, count_walks(p)
 
 
-def test_the_core_pops_what_came_back_under_the_name_of_its_topic(store_path):
+async def test_the_core_pops_what_came_back_under_the_name_of_its_topic(store_path):
     """With its handle, by which it is acknowledged, and the rest of the topic beside it."""
-
-    async def work():
-        async with popped_by_core(store_path) as (p, walks):
-            p.put("a", "b", "c")
-            assert [body for *_, body in await p.handles(most=1)] == [b"a"]
-            p.shift(61_000)
-            came = []
-            while len(came) < 3:
-                answer = await p.pop(most=1)
-                for (handle, name, _), record in zip(
-                    p.handles_of(answer), records(answer.body), strict=True
-                ):
-                    _, body, said, topic, times = record
-                    came.append((body, handle.retry, topic, times))
-                    assert said.get("POP_CK") == (handle.text if handle.retry != "0" else None)
-                    assert (await p.ack(handle, name)).code == 0
-                await asyncio.sleep(0.01)
-            again = ("2", "1")[p.broker.services.pop.batches.looked_at == ["1"]]
-            assert sorted(came) == [(b"a", again, "T", 1), (b"b", "0", "T", 0), (b"c", "0", "T", 0)]
-            assert len(p.pop_service.points) == 0
-            assert not [each for each in walks if each.most != 1]
-
-    run(work())
+    async with popped_by_core(store_path) as (p, walks):
+        p.put("a", "b", "c")
+        assert [body for *_, body in await p.handles(most=1)] == [b"a"]
+        p.shift(61_000)
+        came = []
+        while len(came) < 3:
+            answer = await p.pop(most=1)
+            for (handle, name, _), record in zip(
+                p.handles_of(answer), records(answer.body), strict=True
+            ):
+                _, body, said, topic, times = record
+                came.append((body, handle.retry, topic, times))
+                assert said.get("POP_CK") == (handle.text if handle.retry != "0" else None)
+                assert (await p.ack(handle, name)).code == 0
+            await asyncio.sleep(0.01)
+        again = ("2", "1")[p.broker.services.pop.batches.looked_at == ["1"]]
+        assert sorted(came) == [(b"a", again, "T", 1), (b"b", "0", "T", 0), (b"c", "0", "T", 0)]
+        assert len(p.pop_service.points) == 0
+        assert not [each for each in walks if each.most != 1]
 
 
-def test_the_core_pops_what_a_filter_takes(store_path):
+async def test_the_core_pops_what_a_filter_takes(store_path):
     """Tags at once; SQL92 once the broker has checked the expression."""
-
-    async def work():
-        async with popped_by_core(store_path) as (p, walks):
-            for n in range(6):
-                said = {"TAGS": "ab"[n % 2], "n": str(n)}
-                p.broker.store.put("T", f"{n}", properties=said, queue=0)
-            got = await p.pop(most=2, exp="a || c")
-            assert [each[1] for each in records(got.body)] == [b"0", b"2"] and not walks
-            for n, expected in (4, b"4"), (5, b"5"):
-                sql = {"expType": "SQL92", "exp": f"n >= 4 AND n <= {n}"}
-                got = await p.pop(most=1, **sql)
-                assert [each[1] for each in records(got.body)] == [expected]
-                assert len(walks) == n - 3
-            p.broker.store.put("T", "7", properties={"n": "5"}, queue=0)
-            got = await p.pop(**sql)
-            assert [each[1] for each in records(got.body)] == [b"7"] and len(walks) == 2
-
-    run(work())
+    async with popped_by_core(store_path) as (p, walks):
+        for n in range(6):
+            said = {"TAGS": "ab"[n % 2], "n": str(n)}
+            p.broker.store.put("T", f"{n}", properties=said, queue=0)
+        got = await p.pop(most=2, exp="a || c")
+        assert [each[1] for each in records(got.body)] == [b"0", b"2"] and not walks
+        for n, expected in (4, b"4"), (5, b"5"):
+            sql = {"expType": "SQL92", "exp": f"n >= 4 AND n <= {n}"}
+            got = await p.pop(most=1, **sql)
+            assert [each[1] for each in records(got.body)] == [expected]
+            assert len(walks) == n - 3
+        p.broker.store.put("T", "7", properties={"n": "5"}, queue=0)
+        got = await p.pop(**sql)
+        assert [each[1] for each in records(got.body)] == [b"7"] and len(walks) == 2
 
 
-def test_the_core_pops_on_a_first_visit(store_path):
+async def test_the_core_pops_on_a_first_visit(store_path):
     """From the first message, and of a queue that is not young from the last one."""
-
-    async def work():
-        settings = {"initPopOffsetByCheckMsgInMem": "false"}
-        async with popping(store_path, **settings) as p:
-            p.make_topic()
-            p.put(*"abc")
-            walks = count_walks(p)
-            for group, mode, expected in ("g", 0, [b"a", b"b", b"c"]), ("h", 1, [b"c"]):
-                subscribe(p, group)
-                got = await p.pop(group=group, initMode=mode)
-                assert [each[1] for each in records(got.body)] == expected
-            assert not walks
-
-    run(work())
+    settings = {"initPopOffsetByCheckMsgInMem": "false"}
+    async with popping(store_path, **settings) as p:
+        p.make_topic()
+        p.put(*"abc")
+        walks = count_walks(p)
+        for group, mode, expected in ("g", 0, [b"a", b"b", b"c"]), ("h", 1, [b"c"]):
+            subscribe(p, group)
+            got = await p.pop(group=group, initMode=mode)
+            assert [each[1] for each in records(got.body)] == expected
+        assert not walks
 
 
-def test_a_pop_of_a_syncing_broker_is_answered_after_its_check_point_is_on_the_disk(store_path):
-    async def work():
-        async with popping(store_path, flushDiskType="SYNC_FLUSH") as p:
-            p.make_topic()
-            subscribe(p)
-            await asyncio.to_thread(p.put, "a")
-            walks = count_walks(p)
-            got = await p.pop()
-            assert [each[1] for each in records(got.body)] == [b"a"] and not walks
-            assert p.broker.store.info().log_flushed >= p.pop_service.log.end > 0
-
-    run(work())
-
-
-def test_what_the_core_popped_comes_back_by_itself(store_path):
-    async def work():
-        async with popped_by_core(store_path) as (p, walks):
-            p.put("a")
-            assert [body for *_, body in await p.handles(invisible=1)] == [b"a"]
-            assert not walks
-            answer = await p.pop(poll=60_000)
-            assert [record[1] for record in records(answer.body)] == [b"a"]
-
-    run(work())
+async def test_a_pop_of_a_syncing_broker_is_answered_after_its_check_point_is_on_the_disk(
+    store_path,
+):
+    async with popping(store_path, flushDiskType="SYNC_FLUSH") as p:
+        p.make_topic()
+        subscribe(p)
+        await asyncio.to_thread(p.put, "a")
+        walks = count_walks(p)
+        got = await p.pop()
+        assert [each[1] for each in records(got.body)] == [b"a"] and not walks
+        assert p.broker.store.info().log_flushed >= p.pop_service.log.end > 0
 
 
-def test_records_are_what_apaches_broker_writes(store_path):
+async def test_what_the_core_popped_comes_back_by_itself(store_path):
+    async with popped_by_core(store_path) as (p, walks):
+        p.put("a")
+        assert [body for *_, body in await p.handles(invisible=1)] == [b"a"]
+        assert not walks
+        answer = await p.pop(poll=60_000)
+        assert [record[1] for record in records(answer.body)] == [b"a"]
+
+
+async def test_records_are_what_apaches_broker_writes(store_path):
     """Their bodies, member by member, and what makes timers of them."""
-
-    async def work():
-        broker = "broker-a"
-        async with popping(store_path, brokerName=broker) as p:
-            p.make_topic()
-            p.put("a", "b", "c", "d")
-            found = await p.handles(most=3, invisible=20_000)
-            handle = found[0][0]
-            pop_ms, turn = handle.pop_ms, handle.revive_queue
-            for which in (1,), (0, 2):
-                p.pop_service.acks.ack("T", "g", handle, which)
-            named = {"bn": broker, "c": "g"}
-            where = {"pt": pop_ms, "q": 0, "so": 0, "t": "T"}
-            ck = {
-                "bm": 0, **named, "d": [0, 1, 2], "it": 20_000, "n": 3, "pt": pop_ms, "q": 0,
-                "reviveTime": pop_ms + 20_000, "ro": 0, "so": 0, "t": "T",
-            }  # fmt: skip
-            bodies = [ck, {"ao": 1, **named, **where}, {"ao": -1, "aol": [0, 2], **named, **where}]
-            got = records_of(p)
-            assert [body for _, body in got] == [
-                json.dumps(each, separators=(",", ":")).encode() for each in bodies
-            ]
-            end = f"@g@{pop_ms}@{broker}@"
-            said = [
-                (each["TAGS"], each["UNIQ_KEY"], int(each["TIMER_DELIVER_MS"]) - pop_ms)
-                for each, _ in got
-            ]
-            assert said == [
-                ("ck", f"T@0@0{end}ck", 19_000),
-                ("ack", f"T@0@1{end}ack", 20_000),
-                ("bAck", f"T@0@-1{end}ack", 20_000),
-            ]
-            assert {(each["REAL_TOPIC"], each["REAL_QID"]) for each, _ in got} == {
-                (p.pop_service.log.topic, str(turn))
-            }
-            assert len(p.pop_service.points) == 0
-
-    run(work())
+    broker = "broker-a"
+    async with popping(store_path, brokerName=broker) as p:
+        p.make_topic()
+        p.put("a", "b", "c", "d")
+        found = await p.handles(most=3, invisible=20_000)
+        handle = found[0][0]
+        pop_ms, turn = handle.pop_ms, handle.revive_queue
+        for which in (1,), (0, 2):
+            p.pop_service.acks.ack("T", "g", handle, which)
+        named = {"bn": broker, "c": "g"}
+        where = {"pt": pop_ms, "q": 0, "so": 0, "t": "T"}
+        ck = {
+            "bm": 0, **named, "d": [0, 1, 2], "it": 20_000, "n": 3, "pt": pop_ms, "q": 0,
+            "reviveTime": pop_ms + 20_000, "ro": 0, "so": 0, "t": "T",
+        }  # fmt: skip
+        bodies = [ck, {"ao": 1, **named, **where}, {"ao": -1, "aol": [0, 2], **named, **where}]
+        got = records_of(p)
+        assert [body for _, body in got] == [
+            json.dumps(each, separators=(",", ":")).encode() for each in bodies
+        ]
+        end = f"@g@{pop_ms}@{broker}@"
+        said = [
+            (each["TAGS"], each["UNIQ_KEY"], int(each["TIMER_DELIVER_MS"]) - pop_ms)
+            for each, _ in got
+        ]
+        assert said == [
+            ("ck", f"T@0@0{end}ck", 19_000),
+            ("ack", f"T@0@1{end}ack", 20_000),
+            ("bAck", f"T@0@-1{end}ack", 20_000),
+        ]
+        assert {(each["REAL_TOPIC"], each["REAL_QID"]) for each, _ in got} == {
+            (p.pop_service.log.topic, str(turn))
+        }
+        assert len(p.pop_service.points) == 0

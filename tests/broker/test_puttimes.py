@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from fakes import FakeCore, send_command
-from loops import Wire, run
+from loops import Wire
 
 from broker.broker import Broker
 from broker.services.puttimes import PutTimes
@@ -61,41 +61,35 @@ def test_a_percentile_is_the_time_within_which_that_part_was_put():
     assert (times.within_ms(0.99), times.within_ms(0.999)) == (3.0, 2000.0)
 
 
-def test_what_the_core_and_python_store_and_find_is_told_of(tmp_path, small):
-    async def scenario():
-        async with (
-            Broker(tmp_path / "store", listenPort=0, **small) as broker,
-            await Wire.to(broker.port) as wire,
-        ):
-            for _ in range(3):  # the first makes the topic, and so goes through Python
-                assert (await wire.ask(send_command("orders"))).code == 0
-            own = {"sysFlag": "4", "subscription": "*", "expressionType": "TAG", "queueId": "0"}
-            asked = {"consumerGroup": "g", "topic": "orders", "maxMsgNums": "32"}
-            for offset in ("0", "3", "3"):
-                await wire.ask(Command(11, {**own, **asked, "queueOffset": offset}))
-            await asyncio.sleep(0.01)
-            table = mqjson.loads((await wire.ask(Command(28))).body)["table"]
-            parts = table["putMessageDistributeTime"].split()
-            counts = [int(part.partition("]:")[2]) for part in parts]
-            assert sum(counts) == 3
-            current = broker.services.statistics.current()
-            found = {name: value for (name, _), value in current.items()}
-            assert (found["FOUND"], found["MISS"]) == (1, 2)
-            assert table["putMessageTimesTotal"] == "3"
-            assert table["remainHowManyDataToFlush"].endswith("B")
-
-    run(scenario())
+async def test_what_the_core_and_python_store_and_find_is_told_of(tmp_path, small):
+    async with (
+        Broker(tmp_path / "store", listenPort=0, **small) as broker,
+        await Wire.to(broker.port) as wire,
+    ):
+        for _ in range(3):  # the first makes the topic, and so goes through Python
+            assert (await wire.ask(send_command("orders"))).code == 0
+        own = {"sysFlag": "4", "subscription": "*", "expressionType": "TAG", "queueId": "0"}
+        asked = {"consumerGroup": "g", "topic": "orders", "maxMsgNums": "32"}
+        for offset in ("0", "3", "3"):
+            await wire.ask(Command(11, {**own, **asked, "queueOffset": offset}))
+        await asyncio.sleep(0.01)
+        table = mqjson.loads((await wire.ask(Command(28))).body)["table"]
+        parts = table["putMessageDistributeTime"].split()
+        counts = [int(part.partition("]:")[2]) for part in parts]
+        assert sum(counts) == 3
+        current = broker.services.statistics.current()
+        found = {name: value for (name, _), value in current.items()}
+        assert (found["FOUND"], found["MISS"]) == (1, 2)
+        assert table["putMessageTimesTotal"] == "3"
+        assert table["remainHowManyDataToFlush"].endswith("B")
 
 
-def test_sends_that_wait_for_the_disk_count_until_they_are_there(tmp_path, small):
-    async def scenario():
-        settings = small | {"flushDiskType": "SYNC_FLUSH"}
-        async with (
-            Broker(tmp_path / "store", listenPort=0, **settings) as broker,
-            await Wire.to(broker.port) as wire,
-        ):
-            for _ in range(3):
-                assert (await wire.ask(send_command("orders"))).code == 0
-            assert sum(broker.services.core.times().puts) == 3
-
-    run(scenario())
+async def test_sends_that_wait_for_the_disk_count_until_they_are_there(tmp_path, small):
+    settings = small | {"flushDiskType": "SYNC_FLUSH"}
+    async with (
+        Broker(tmp_path / "store", listenPort=0, **settings) as broker,
+        await Wire.to(broker.port) as wire,
+    ):
+        for _ in range(3):
+            assert (await wire.ask(send_command("orders"))).code == 0
+        assert sum(broker.services.core.times().puts) == 3

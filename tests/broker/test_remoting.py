@@ -48,35 +48,29 @@ async def later(peer, command):
 HANDLERS = {ECHO: echo, FAIL: fail, REFUSE: refuse, LATER: later}
 
 
-def test_an_answer_carries_opaque_and_encoding_of_its_request():
-    async def work():
-        async with serving(HANDLERS) as server, await Wire.to(server.port) as wire:
-            for serialize in (JSON, BINARY):
-                asked = Command(ECHO, {"a": "ä"}, b"body", opaque=-77, serialize=serialize)
-                answer = await wire.ask(asked)
-                assert (answer.code, answer.opaque, answer.serialize) == (0, -77, serialize)
-                assert (answer.ext, bytes(answer.body)) == ({"a": "ä"}, b"body")
-                assert answer.is_response and answer.version == 479
-
-    run(work())
+async def test_an_answer_carries_opaque_and_encoding_of_its_request():
+    async with serving(HANDLERS) as server, await Wire.to(server.port) as wire:
+        for serialize in (JSON, BINARY):
+            asked = Command(ECHO, {"a": "ä"}, b"body", opaque=-77, serialize=serialize)
+            answer = await wire.ask(asked)
+            assert (answer.code, answer.opaque, answer.serialize) == (0, -77, serialize)
+            assert (answer.ext, bytes(answer.body)) == ({"a": "ä"}, b"body")
+            assert answer.is_response and answer.version == 479
 
 
-def test_the_client_asks_and_is_told_errors():
-    async def work():
-        async with serving(HANDLERS) as server, RemotingClient() as client:
-            at = f"127.0.0.1:{server.port}"
-            answer = await client.request(at, Command(ECHO, {"k": "v"}, b"x" * 100_000))
-            assert answer.code == 0 and len(answer.body) == 100_000
-            answer = await client.request(at, Command(REFUSE))
-            assert (answer.code, answer.remark) == (16, "not allowed")
-            answer = await client.request(at, Command(FAIL))
-            assert (answer.code, answer.remark) == (1, "ValueError: no such thing")
-            answer = await client.request(at, Command(4711))
-            assert (answer.code, answer.remark) == (3, " request type 4711 not supported")
-            answer = await client.request(at, Command(LATER))
-            assert (answer.code, answer.remark) == (0, "later")
-
-    run(work())
+async def test_the_client_asks_and_is_told_errors():
+    async with serving(HANDLERS) as server, RemotingClient() as client:
+        at = f"127.0.0.1:{server.port}"
+        answer = await client.request(at, Command(ECHO, {"k": "v"}, b"x" * 100_000))
+        assert answer.code == 0 and len(answer.body) == 100_000
+        answer = await client.request(at, Command(REFUSE))
+        assert (answer.code, answer.remark) == (16, "not allowed")
+        answer = await client.request(at, Command(FAIL))
+        assert (answer.code, answer.remark) == (1, "ValueError: no such thing")
+        answer = await client.request(at, Command(4711))
+        assert (answer.code, answer.remark) == (3, " request type 4711 not supported")
+        answer = await client.request(at, Command(LATER))
+        assert (answer.code, answer.remark) == (0, "later")
 
 
 # ---- frames ----
@@ -141,58 +135,49 @@ def test_a_frame_that_only_says_it_is_long_takes_no_memory():
     assert len(framer._own) == 64 << 10
 
 
-def test_the_longest_frame_and_one_that_is_too_long():
-    async def work():
-        async with serving(HANDLERS) as server:
-            async with await Wire.to(server.port, limit=1 << 26) as wire:
-                # Both the request and its answer have exactly 16 MiB.
-                empty = len(codec.encode(Command(ECHO, flag=1)))
-                body = bytes((16 << 20) - empty)
-                answer = await wire.ask(Command(ECHO, {}, body))
-                assert len(answer.body) == len(body)
-            for bad in (struct.pack(">i", (16 << 20) - 3), b"\xff" * 4, struct.pack(">i", 3)):
-                async with await Wire.to(server.port) as wire:
-                    wire.write(bad)
-                    assert await wire.closed() == b""
+async def test_the_longest_frame_and_one_that_is_too_long():
+    async with serving(HANDLERS) as server:
+        async with await Wire.to(server.port, limit=1 << 26) as wire:
+            # Both the request and its answer have exactly 16 MiB.
+            empty = len(codec.encode(Command(ECHO, flag=1)))
+            body = bytes((16 << 20) - empty)
+            answer = await wire.ask(Command(ECHO, {}, body))
+            assert len(answer.body) == len(body)
+        for bad in (struct.pack(">i", (16 << 20) - 3), b"\xff" * 4, struct.pack(">i", 3)):
             async with await Wire.to(server.port) as wire:
-                wire.write(struct.pack(">iI", 8, 0x07000004) + b"{{{{")
+                wire.write(bad)
                 assert await wire.closed() == b""
+        async with await Wire.to(server.port) as wire:
+            wire.write(struct.pack(">iI", 8, 0x07000004) + b"{{{{")
+            assert await wire.closed() == b""
 
-    run(work())
 
+async def test_many_requests_in_one_write_are_answered_with_few():
+    writes = []
 
-def test_many_requests_in_one_write_are_answered_with_few():
-    async def work():
-        writes = []
+    class Counting(Connection):
+        def write_out(self, parts):
+            writes.append(len(parts))
+            super().write_out(parts)
 
-        class Counting(Connection):
-            def write_out(self, parts):
-                writes.append(len(parts))
-                super().write_out(parts)
-
-        with mock.patch("broker.remoting.server.Connection", Counting):
-            async with serving(HANDLERS) as server, await Wire.to(server.port) as wire:
-                wire.write(b"".join(codec.encode(Command(ECHO, opaque=n)) for n in range(500)))
-                for n in range(500):
-                    assert (await wire.answer()).opaque == n
-        assert len(writes) < 10 and sum(writes) == 500
-
-    run(work())
+    with mock.patch("broker.remoting.server.Connection", Counting):
+        async with serving(HANDLERS) as server, await Wire.to(server.port) as wire:
+            wire.write(b"".join(codec.encode(Command(ECHO, opaque=n)) for n in range(500)))
+            for n in range(500):
+                assert (await wire.answer()).opaque == n
+    assert len(writes) < 10 and sum(writes) == 500
 
 
 # ---- one-way, errors ----
 
 
-def test_a_oneway_request_is_never_answered():
-    async def work():
-        async with serving(HANDLERS) as server, await Wire.to(server.port) as wire:
-            for code in (ECHO, FAIL, REFUSE, LATER, 4711):
-                wire.write(Command(code, opaque=9, flag=ONEWAY))
-            await asyncio.sleep(0.05)
-            answer = await wire.ask(Command(ECHO, opaque=1))
-            assert answer.opaque == 1
-
-    run(work())
+async def test_a_oneway_request_is_never_answered():
+    async with serving(HANDLERS) as server, await Wire.to(server.port) as wire:
+        for code in (ECHO, FAIL, REFUSE, LATER, 4711):
+            wire.write(Command(code, opaque=9, flag=ONEWAY))
+        await asyncio.sleep(0.05)
+        answer = await wire.ask(Command(ECHO, opaque=1))
+        assert answer.opaque == 1
 
 
 def test_an_answer_that_cannot_be_encoded_is_an_error_answer():
@@ -289,92 +274,83 @@ def test_a_client_that_does_not_read_what_is_pushed_is_closed(caplog, monkeypatc
     run(work())
 
 
-def test_requests_in_work_are_bounded():
-    async def work():
-        begun, gate = [], asyncio.Event()
+async def test_requests_in_work_are_bounded():
+    begun, gate = [], asyncio.Event()
 
-        async def wait(peer, command):
-            begun.append(command.opaque)
-            await gate.wait()
-            return command.reply()
+    async def wait(peer, command):
+        begun.append(command.opaque)
+        await gate.wait()
+        return command.reply()
 
-        async with (
-            serving({1: wait}, limits=Limits(in_work_max=10)) as server,
-            await Wire.to(server.port) as wire,
-        ):
-            wire.write(*(Command(1, opaque=n) for n in range(1, 101)))
-            await until(lambda: len(begun) == 10)
-            await asyncio.sleep(0.05)
-            assert len(begun) == 10
-            gate.set()
-            assert {(await wire.answer()).opaque for _ in range(100)} == set(range(1, 101))
-
-    run(work())
+    async with (
+        serving({1: wait}, limits=Limits(in_work_max=10)) as server,
+        await Wire.to(server.port) as wire,
+    ):
+        wire.write(*(Command(1, opaque=n) for n in range(1, 101)))
+        await until(lambda: len(begun) == 10)
+        await asyncio.sleep(0.05)
+        assert len(begun) == 10
+        gate.set()
+        assert {(await wire.answer()).opaque for _ in range(100)} == set(range(1, 101))
 
 
-def test_an_answer_is_heard_while_requests_wait():
+async def test_an_answer_is_heard_while_requests_wait():
     """A request in work that asks its client back must not wait for its own end."""
 
-    async def work():
-        async def ask_back(peer, command):
-            await peer.request(Command(220), BOUND_S)
-            return command.reply()
+    async def ask_back(peer, command):
+        await peer.request(Command(220), BOUND_S)
+        return command.reply()
 
-        async with (
-            serving({1: ask_back}, limits=Limits(in_work_max=2)) as server,
-            await Wire.to(server.port) as wire,
-        ):
-            wire.write(Command(1, opaque=1))
-            asked = await wire.answer()
-            assert asked.code == 220
-            # In one read: a second request, which fills the limit, a third, and then the answer.
-            wire.write(
-                b"".join(
-                    map(
-                        codec.encode,
-                        (Command(1, opaque=2), Command(1, opaque=3), asked.reply(0)),
-                    )
+    async with (
+        serving({1: ask_back}, limits=Limits(in_work_max=2)) as server,
+        await Wire.to(server.port) as wire,
+    ):
+        wire.write(Command(1, opaque=1))
+        asked = await wire.answer()
+        assert asked.code == 220
+        # In one read: a second request, which fills the limit, a third, and then the answer.
+        wire.write(
+            b"".join(
+                map(
+                    codec.encode,
+                    (Command(1, opaque=2), Command(1, opaque=3), asked.reply(0)),
                 )
             )
-            answered = []
-            while len(answered) < 3:
-                got = await wire.answer()
-                if got.is_response:
-                    assert got.code == 0, got.remark
-                    answered.append(got.opaque)
-                else:
-                    wire.write(got.reply(0))
-            assert sorted(answered) == [1, 2, 3]
+        )
+        answered = []
+        while len(answered) < 3:
+            got = await wire.answer()
+            if got.is_response:
+                assert got.code == 0, got.remark
+                answered.append(got.opaque)
+            else:
+                wire.write(got.reply(0))
+        assert sorted(answered) == [1, 2, 3]
 
-    run(work())
 
-
-def test_an_idle_connection_is_closed_and_a_used_one_stays():
-    async def work():
-        gone = []
-        limits = Limits(idle_s=24 * 3600.0)
-        async with (
-            serving(HANDLERS, limits=limits, on_close=gone.append) as server,
-            await Wire.to(server.port) as idle,
-            await Wire.to(server.port) as used,
-        ):
-            await idle.ask(Command(ECHO))
-            for _ in range(TICKS + 2):
-                assert (await used.ask(Command(ECHO))).code == 0
+async def test_an_idle_connection_is_closed_and_a_used_one_stays():
+    gone = []
+    limits = Limits(idle_s=24 * 3600.0)
+    async with (
+        serving(HANDLERS, limits=limits, on_close=gone.append) as server,
+        await Wire.to(server.port) as idle,
+        await Wire.to(server.port) as used,
+    ):
+        await idle.ask(Command(ECHO))
+        for _ in range(TICKS + 2):
+            assert (await used.ask(Command(ECHO))).code == 0
+            server._shared.wheel._tick()
+        assert await idle.closed() == b""
+        assert len(gone) == 1 and len(server.connections) == 1
+        # One that says nothing at all is idle, too.
+        async with await Wire.to(server.port) as silent:
+            await until(lambda: len(server.connections) == 2)
+            for _ in range(TICKS):
                 server._shared.wheel._tick()
-            assert await idle.closed() == b""
-            assert len(gone) == 1 and len(server.connections) == 1
-            # One that says nothing at all is idle, too.
-            async with await Wire.to(server.port) as silent:
-                await until(lambda: len(server.connections) == 2)
-                for _ in range(TICKS):
-                    server._shared.wheel._tick()
-                assert len(server.connections) == 2
-                for _ in range(2):
-                    server._shared.wheel._tick()
-                assert await silent.closed() == b""
-
-    run(work())
+            assert len(server.connections) == 2
+            for _ in range(2):
+                server._shared.wheel._tick()
+            assert await silent.closed() == b""
 
 
 def test_thousands_of_idle_connections_cost_one_timer():
@@ -404,213 +380,180 @@ def test_thousands_of_idle_connections_cost_one_timer():
     run(work())
 
 
-def test_connections_over_the_limit_are_told_so():
-    async def work():
-        limits = Limits(connections_max=2)
-        async with (
-            serving(HANDLERS, limits=limits) as server,
-            await Wire.to(server.port) as a,
-            await Wire.to(server.port) as b,
-        ):
-            assert (await a.ask(Command(ECHO))).code == 0
-            assert (await b.ask(Command(ECHO))).code == 0
-            async with await Wire.to(server.port) as c:
-                answer = await c.ask(Command(ECHO, opaque=3))
-                assert (answer.code, answer.opaque) == (2, 3)
-                assert await c.closed() == b""
-            b.close()
-            await until(lambda: len(server.connections) == 1)
-            async with await Wire.to(server.port) as d:
-                assert (await d.ask(Command(ECHO))).code == 0
-
-    run(work())
+async def test_connections_over_the_limit_are_told_so():
+    limits = Limits(connections_max=2)
+    async with (
+        serving(HANDLERS, limits=limits) as server,
+        await Wire.to(server.port) as a,
+        await Wire.to(server.port) as b,
+    ):
+        assert (await a.ask(Command(ECHO))).code == 0
+        assert (await b.ask(Command(ECHO))).code == 0
+        async with await Wire.to(server.port) as c:
+            answer = await c.ask(Command(ECHO, opaque=3))
+            assert (answer.code, answer.opaque) == (2, 3)
+            assert await c.closed() == b""
+        b.close()
+        await until(lambda: len(server.connections) == 1)
+        async with await Wire.to(server.port) as d:
+            assert (await d.ask(Command(ECHO))).code == 0
 
 
 # ---- both directions ----
 
 
-def test_a_service_learns_who_comes_and_goes():
-    async def work():
-        seen = []
-        async with serving(
-            HANDLERS,
-            on_connect=lambda peer: seen.append(("came", peer.address)),
-            on_close=lambda peer: seen.append(("went", peer.address)),
-        ) as server:
-            async with await Wire.to(server.port) as wire:
-                address = wire.writer.get_extra_info("sockname")
-                await wire.ask(Command(ECHO))
-                assert seen == [("came", address)]
-            await until(lambda: len(seen) == 2)
-            assert seen[1] == ("went", address)
-
-    run(work())
+async def test_a_service_learns_who_comes_and_goes():
+    seen = []
+    async with serving(
+        HANDLERS,
+        on_connect=lambda peer: seen.append(("came", peer.address)),
+        on_close=lambda peer: seen.append(("went", peer.address)),
+    ) as server:
+        async with await Wire.to(server.port) as wire:
+            address = wire.writer.get_extra_info("sockname")
+            await wire.ask(Command(ECHO))
+            assert seen == [("came", address)]
+        await until(lambda: len(seen) == 2)
+        assert seen[1] == ("went", address)
 
 
-def test_a_server_asks_its_client():
-    async def work():
-        async def ask_back(peer, command):
-            answer = await peer.request(Command(220, {"q": "?"}), BOUND_S)
-            return command.reply(answer.code, answer.remark, answer.ext, answer.body)
+async def test_a_server_asks_its_client():
+    async def ask_back(peer, command):
+        answer = await peer.request(Command(220, {"q": "?"}), BOUND_S)
+        return command.reply(answer.code, answer.remark, answer.ext, answer.body)
 
-        def told(peer, command):
-            return command.reply(7, "told", {"heard": command.ext["q"]}, b"body")
+    def told(peer, command):
+        return command.reply(7, "told", {"heard": command.ext["q"]}, b"body")
 
-        async with serving({1: ask_back}) as server, RemotingClient({220: told}) as client:
-            answer = await client.request(f"127.0.0.1:{server.port}", Command(1))
-            assert (answer.code, answer.remark, answer.ext) == (7, "told", {"heard": "?"})
-
-    run(work())
+    async with serving({1: ask_back}) as server, RemotingClient({220: told}) as client:
+        answer = await client.request(f"127.0.0.1:{server.port}", Command(1))
+        assert (answer.code, answer.remark, answer.ext) == (7, "told", {"heard": "?"})
 
 
-def test_a_request_times_out_and_its_late_answer_is_dropped():
-    async def work():
-        asked_again = asyncio.Event()
+async def test_a_request_times_out_and_its_late_answer_is_dropped():
+    asked_again = asyncio.Event()
 
-        async def slow(peer, command):
-            await asked_again.wait()
-            return command.reply(0, "late")
+    async def slow(peer, command):
+        await asked_again.wait()
+        return command.reply(0, "late")
 
-        async with serving({1: slow, 2: echo}) as server, RemotingClient() as client:
-            at = f"127.0.0.1:{server.port}"
-            connection = await client.connection(at)
-            with pytest.raises(TimeoutError, match=r"did not answer the request 1 within 0\.05 s"):
-                await connection.request(Command(1), 0.05)
-            answer = await connection.request(Command(2, {"a": "b"}), BOUND_S)
-            assert answer.ext == {"a": "b"}
-            (served,) = server.connections
-            asked_again.set()
-            await until(lambda: not served.in_work)  # the late one comes in between
-            assert (await connection.request(Command(2, {"c": "d"}), BOUND_S)).ext == {"c": "d"}
-            assert await client.connection(at) is connection and not connection._outstanding
-
-    run(work())
+    async with serving({1: slow, 2: echo}) as server, RemotingClient() as client:
+        at = f"127.0.0.1:{server.port}"
+        connection = await client.connection(at)
+        with pytest.raises(TimeoutError, match=r"did not answer the request 1 within 0\.05 s"):
+            await connection.request(Command(1), 0.05)
+        answer = await connection.request(Command(2, {"a": "b"}), BOUND_S)
+        assert answer.ext == {"a": "b"}
+        (served,) = server.connections
+        asked_again.set()
+        await until(lambda: not served.in_work)  # the late one comes in between
+        assert (await connection.request(Command(2, {"c": "d"}), BOUND_S)).ext == {"c": "d"}
+        assert await client.connection(at) is connection and not connection._outstanding
 
 
-def test_a_server_that_is_silent_is_left_and_connected_anew():
+async def test_a_server_that_is_silent_is_left_and_connected_anew():
     """A half-open connection: the other side is gone and nobody said so."""
 
-    async def work():
-        async def swallow(reader, writer):
-            with contextlib.suppress(ConnectionError):
-                await reader.read()
-            writer.close()
+    async def swallow(reader, writer):
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
 
-        dead = await asyncio.start_server(swallow, "127.0.0.1", 0)
-        port = dead.sockets[0].getsockname()[1]
-        async with RemotingClient() as client:
-            at = f"127.0.0.1:{port}"
-            first = await client.connection(at)
-            with pytest.raises(TimeoutError):
-                await client.request(at, Command(ECHO), 0.1)
-            assert not first.open
-            dead.close()
-            async with serving(HANDLERS, port=port):
-                assert (await client.request(at, Command(ECHO))).code == 0
-                assert await client.connection(at) is not first
-
-    run(work())
+    dead = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    port = dead.sockets[0].getsockname()[1]
+    async with RemotingClient() as client:
+        at = f"127.0.0.1:{port}"
+        first = await client.connection(at)
+        with pytest.raises(TimeoutError):
+            await client.request(at, Command(ECHO), 0.1)
+        assert not first.open
+        dead.close()
+        async with serving(HANDLERS, port=port):
+            assert (await client.request(at, Command(ECHO))).code == 0
+            assert await client.connection(at) is not first
 
 
-def test_the_client_says_what_is_wrong_with_a_connection():
-    async def work():
-        async with RemotingClient() as client:
-            async with serving(HANDLERS) as server:
-                at = f"127.0.0.1:{server.port}"
-                peer = await client.connection(at)
-                waiting = asyncio.ensure_future(peer.request(Command(ECHO, flag=ONEWAY), BOUND_S))
-                await asyncio.sleep(0.05)
-            with pytest.raises(ConnectionError, match="is closed"):
-                await waiting
-            with pytest.raises(ConnectionError, match="no connection to"):
-                await client.request(at, Command(ECHO))
-            with pytest.raises(ValueError, match="is not host:port"):
-                await client.request("nowhere", Command(ECHO))
-
-    run(work())
-
-
-def test_one_connection_serves_all_who_ask_at_once():
-    async def work():
-        async with serving(HANDLERS) as server, RemotingClient() as client:
+async def test_the_client_says_what_is_wrong_with_a_connection():
+    async with RemotingClient() as client:
+        async with serving(HANDLERS) as server:
             at = f"127.0.0.1:{server.port}"
-            asked = [client.request(at, Command(ECHO, {"n": str(n)})) for n in range(200)]
-            answers = await asyncio.gather(*asked)
-            assert [a.ext["n"] for a in answers] == [str(n) for n in range(200)]
-            assert len(server.connections) == 1
+            peer = await client.connection(at)
+            waiting = asyncio.ensure_future(peer.request(Command(ECHO, flag=ONEWAY), BOUND_S))
+            await asyncio.sleep(0.05)
+        with pytest.raises(ConnectionError, match="is closed"):
+            await waiting
+        with pytest.raises(ConnectionError, match="no connection to"):
+            await client.request(at, Command(ECHO))
+        with pytest.raises(ValueError, match="is not host:port"):
+            await client.request("nowhere", Command(ECHO))
 
-    run(work())
+
+async def test_one_connection_serves_all_who_ask_at_once():
+    async with serving(HANDLERS) as server, RemotingClient() as client:
+        at = f"127.0.0.1:{server.port}"
+        asked = [client.request(at, Command(ECHO, {"n": str(n)})) for n in range(200)]
+        answers = await asyncio.gather(*asked)
+        assert [a.ext["n"] for a in answers] == [str(n) for n in range(200)]
+        assert len(server.connections) == 1
 
 
 # ---- the end ----
 
 
-def test_stop_answers_what_is_in_work():
-    async def work():
-        closed = []
-        server = serving(HANDLERS, on_close=closed.append)
-        await server.start()
+async def test_stop_answers_what_is_in_work():
+    closed = []
+    server = serving(HANDLERS, on_close=closed.append)
+    await server.start()
+    async with await Wire.to(server.port) as wire:
+        wire.write(Command(LATER, opaque=8))
+        await until(lambda: any(c.in_work for c in server.connections))
+        stopping = asyncio.ensure_future(server.stop(BOUND_S))
+        answer = await wire.answer()
+        assert (answer.opaque, answer.remark) == (8, "later")
+        assert await wire.closed() == b""
+        await stopping
+    assert len(closed) == 1
+    with pytest.raises(OSError):
+        await Wire.to(server.port)
+
+
+async def test_stop_does_not_wait_for_ever():
+    cancelled = []
+
+    async def never(peer, command):
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(command.opaque)
+            raise
+
+    server = serving({1: never})
+    await server.start()
+    async with await Wire.to(server.port) as wire:
+        wire.write(Command(1, opaque=8))
+        await until(lambda: any(c.in_work for c in server.connections))
+        await server.stop(0.1)
+        assert await wire.closed() == b""
+    assert cancelled == [8]
+
+
+async def test_a_client_that_closes_its_half_is_closed():
+    gone = []
+    async with serving(HANDLERS, on_close=gone.append) as server:
         async with await Wire.to(server.port) as wire:
-            wire.write(Command(LATER, opaque=8))
-            await until(lambda: any(c.in_work for c in server.connections))
-            stopping = asyncio.ensure_future(server.stop(BOUND_S))
-            answer = await wire.answer()
-            assert (answer.opaque, answer.remark) == (8, "later")
-            assert await wire.closed() == b""
-            await stopping
-        assert len(closed) == 1
-        with pytest.raises(OSError):
-            await Wire.to(server.port)
-
-    run(work())
-
-
-def test_stop_does_not_wait_for_ever():
-    async def work():
-        cancelled = []
-
-        async def never(peer, command):
-            try:
-                await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                cancelled.append(command.opaque)
-                raise
-
-        server = serving({1: never})
-        await server.start()
-        async with await Wire.to(server.port) as wire:
-            wire.write(Command(1, opaque=8))
-            await until(lambda: any(c.in_work for c in server.connections))
-            await server.stop(0.1)
-            assert await wire.closed() == b""
-        assert cancelled == [8]
-
-    run(work())
-
-
-def test_a_client_that_closes_its_half_is_closed():
-    async def work():
-        gone = []
-        async with serving(HANDLERS, on_close=gone.append) as server:
-            async with await Wire.to(server.port) as wire:
-                await wire.ask(Command(ECHO))
-                wire.writer.write_eof()
-                assert await wire.closed() == b""
-            assert len(gone) == 1
-
-    run(work())
-
-
-def test_sockets_send_at_once_and_are_not_kept_alive():
-    async def work():
-        async with serving(HANDLERS) as server, await Wire.to(server.port) as wire:
             await wire.ask(Command(ECHO))
-            (peer,) = server.connections
-            made = peer._transport.get_extra_info("socket")
-            assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-            assert not made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            wire.writer.write_eof()
+            assert await wire.closed() == b""
+        assert len(gone) == 1
 
-    run(work())
+
+async def test_sockets_send_at_once_and_are_not_kept_alive():
+    async with serving(HANDLERS) as server, await Wire.to(server.port) as wire:
+        await wire.ask(Command(ECHO))
+        (peer,) = server.connections
+        made = peer._transport.get_extra_info("socket")
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert not made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
 # ---- requests that hold the loop ----

@@ -610,100 +610,83 @@ def rows(found):
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_table_from_the_log_equals_the_one_that_was_kept(tmp_path, small, rng, whole):
-    async def work():
-        async with transacting(tmp_path / "s", small) as t:
-            p = await t.producer()
-            opened = []
-            for _ in range(rng.randrange(50, 150)):
-                if opened and rng.random() < 0.6:
-                    half = opened.pop(rng.randrange(len(opened)))
-                    assert (await p.end(half, rng.choice((COMMIT, ROLLBACK)))).code == 0
-                else:
-                    named = {"CHECK_IMMUNITY_TIME_IN_SECONDS": rng.choice(("5", "x"))}
-                    opened.append(await p.half(properties=rng.choice((None, named))))
-                if rng.random() < 0.1:
-                    await t.service.persist()
-            if whole:
+async def test_table_from_the_log_equals_the_one_that_was_kept(tmp_path, small, rng, whole):
+    async with transacting(tmp_path / "s", small) as t:
+        p = await t.producer()
+        opened = []
+        for _ in range(rng.randrange(50, 150)):
+            if opened and rng.random() < 0.6:
+                half = opened.pop(rng.randrange(len(opened)))
+                assert (await p.end(half, rng.choice((COMMIT, ROLLBACK)))).code == 0
+            else:
+                named = {"CHECK_IMMUNITY_TIME_IN_SECONDS": rng.choice(("5", "x"))}
+                opened.append(await p.half(properties=rng.choice((None, named))))
+            if rng.random() < 0.1:
                 await t.service.persist()
-            there = {h.offset: h for h in t.service.halves.all()}
-            assert set(there) == {h.offset for h in opened}
-            kept, found = find_pending(t.store), find_pending(t.store, anew=True)
-            assert rows(kept) == rows(found) == there
-            assert (kept.half_next, kept.op_next) == (found.half_next, found.op_next)
-        with Reader(tmp_path / "s") as reader:
-            assert rows(find_pending(reader)) == rows(find_pending(reader, anew=True)) == there
-
-    run(work())
-
-
-def test_checks_are_remembered_over_a_restart(tmp_path, small):
-    async def work():
-        clock = Clock()
-        async with transacting(tmp_path / "s", small, clock=clock) as t:
-            p = await t.producer()
-            half = await p.half()
-            for _ in range(3):
-                await t.round()
-        async with transacting(tmp_path / "s", small, clock=clock) as t:
-            assert t.service.halves.find(half.offset).checks == 3
-            p = await t.producer()
-            reports = [await t.round() for _ in range(13)]
-            assert [r.asked for r in reports] == [1] * 12 + [0]
-            assert reports[-1].given_up == 1
-
-    run(work())
-
-
-def test_decisions_are_remembered_over_a_restart(tmp_path, small):
-    async def work():
-        async with transacting(tmp_path / "s", small) as t:
-            p = await t.producer()
-            committed, rolled_back = await p.half(), await p.half()
-            await p.end(committed, COMMIT), await p.end(rolled_back, ROLLBACK)
-        async with transacting(tmp_path / "s", small) as t:
-            p = await t.producer()
-            for half in (committed, rolled_back):
-                await p.end(half, COMMIT)
-            assert len(t.bodies("orders")) == 1
-
-    run(work())
-
-
-def test_commit_without_its_op_is_found_in_the_log(tmp_path, small):
-    """What a kill between the final message and its op leaves, be there metadata or not."""
-
-    async def work():
-        async with transacting(tmp_path / "s", small) as t:
-            p = await t.producer()
-            done, still = await p.half(body=b"done"), await p.half(body=b"still")
-            await p.end(done, COMMIT)
-            for anew in (True, False):
-                found = find_pending(t.store, anew=anew)
-                assert set(found.rows) == {still.offset}
-                assert found.owed == [done.offset]
-
-    run(work())
-
-
-def test_log_that_is_shorter_than_the_metadata_counts(tmp_path, small):
-    """A power failure took the end of the log, and what the metadata knows of it."""
-
-    async def work():
-        async with transacting(tmp_path / "s", small) as t:
-            p = await t.producer()
-            await p.half()
+        if whole:
             await t.service.persist()
-            mark, kept = t.store.metadata.pending.load()
-            assert len(kept) == 1
-            from dataclasses import replace
+        there = {h.offset: h for h in t.service.halves.all()}
+        assert set(there) == {h.offset for h in opened}
+        kept, found = find_pending(t.store), find_pending(t.store, anew=True)
+        assert rows(kept) == rows(found) == there
+        assert (kept.half_next, kept.op_next) == (found.half_next, found.op_next)
+    with Reader(tmp_path / "s") as reader:
+        assert rows(find_pending(reader)) == rows(find_pending(reader, anew=True)) == there
 
-            ghost = kept[0]._replace(offset=99, physical=1 << 40)
-            ahead = replace(mark, log_end=1 << 41, half_next=100)
-            t.store.metadata.pending.apply([ghost], [], ahead)
-            assert set(find_pending(t.store).rows) == {0}
 
-    run(work())
+async def test_checks_are_remembered_over_a_restart(tmp_path, small):
+    clock = Clock()
+    async with transacting(tmp_path / "s", small, clock=clock) as t:
+        p = await t.producer()
+        half = await p.half()
+        for _ in range(3):
+            await t.round()
+    async with transacting(tmp_path / "s", small, clock=clock) as t:
+        assert t.service.halves.find(half.offset).checks == 3
+        p = await t.producer()
+        reports = [await t.round() for _ in range(13)]
+        assert [r.asked for r in reports] == [1] * 12 + [0]
+        assert reports[-1].given_up == 1
+
+
+async def test_decisions_are_remembered_over_a_restart(tmp_path, small):
+    async with transacting(tmp_path / "s", small) as t:
+        p = await t.producer()
+        committed, rolled_back = await p.half(), await p.half()
+        await p.end(committed, COMMIT), await p.end(rolled_back, ROLLBACK)
+    async with transacting(tmp_path / "s", small) as t:
+        p = await t.producer()
+        for half in (committed, rolled_back):
+            await p.end(half, COMMIT)
+        assert len(t.bodies("orders")) == 1
+
+
+async def test_commit_without_its_op_is_found_in_the_log(tmp_path, small):
+    """What a kill between the final message and its op leaves, be there metadata or not."""
+    async with transacting(tmp_path / "s", small) as t:
+        p = await t.producer()
+        done, still = await p.half(body=b"done"), await p.half(body=b"still")
+        await p.end(done, COMMIT)
+        for anew in (True, False):
+            found = find_pending(t.store, anew=anew)
+            assert set(found.rows) == {still.offset}
+            assert found.owed == [done.offset]
+
+
+async def test_log_that_is_shorter_than_the_metadata_counts(tmp_path, small):
+    """A power failure took the end of the log, and what the metadata knows of it."""
+    async with transacting(tmp_path / "s", small) as t:
+        p = await t.producer()
+        await p.half()
+        await t.service.persist()
+        mark, kept = t.store.metadata.pending.load()
+        assert len(kept) == 1
+        from dataclasses import replace
+
+        ghost = kept[0]._replace(offset=99, physical=1 << 40)
+        ahead = replace(mark, log_end=1 << 41, half_next=100)
+        t.store.metadata.pending.apply([ghost], [], ahead)
+        assert set(find_pending(t.store).rows) == {0}
 
 
 def test_transaction_metrics_say_what_is_open(tmp_path, small):

@@ -108,50 +108,39 @@ def test_a_second_connection_is_served_between_the_requests_of_a_first(clock, co
     assert order.index("other") < len(order) // 2
 
 
-def test_a_newcomer_does_not_wait_for_all_who_have_asked_much(clock):
+async def test_a_newcomer_does_not_wait_for_all_who_have_asked_much(clock):
     order = []
-
-    async def work():
-        async with serving(served(clock, order)) as server, contextlib.AsyncExitStack() as stack:
-            hogs = [await stack.enter_async_context(await Wire.to(server.port)) for _ in range(20)]
-            other = await stack.enter_async_context(await Wire.to(server.port))
-            for hog in hogs:
-                hog.write(asked(SLOW, 20, "hog"))
-            await hogs[0].answer()
-            before = len(order)
-            other.write(asked(SLOW, 1, "other"))
-            await other.answer()
-            assert order.index("other") - before < 40
-
-    run(work())
+    async with serving(served(clock, order)) as server, contextlib.AsyncExitStack() as stack:
+        hogs = [await stack.enter_async_context(await Wire.to(server.port)) for _ in range(20)]
+        other = await stack.enter_async_context(await Wire.to(server.port))
+        for hog in hogs:
+            hog.write(asked(SLOW, 20, "hog"))
+        await hogs[0].answer()
+        before = len(order)
+        other.write(asked(SLOW, 1, "other"))
+        await other.answer()
+        assert order.index("other") - before < 40
 
 
-def test_answers_keep_the_order_of_the_requests_whatever_waits(clock):
+async def test_answers_keep_the_order_of_the_requests_whatever_waits(clock):
     """Frames wait in the framer, requests in the backlog, and more is read meanwhile."""
-
-    async def work():
-        async with serving(served(clock, [])) as server, await Wire.to(server.port) as wire:
-            for at in range(0, 2000, 500):
-                for n in range(at, at + 500):
-                    wire.write(Command(SLOW if n % 7 == 0 else ECHO, {"who": "me"}, opaque=n))
-                await asyncio.sleep(0)
-            assert await answers(wire, 2000) == list(range(2000))
-
-    run(work())
+    async with serving(served(clock, [])) as server, await Wire.to(server.port) as wire:
+        for at in range(0, 2000, 500):
+            for n in range(at, at + 500):
+                wire.write(Command(SLOW if n % 7 == 0 else ECHO, {"who": "me"}, opaque=n))
+            await asyncio.sleep(0)
+        assert await answers(wire, 2000) == list(range(2000))
 
 
-def test_reading_a_long_frame_takes_time_of_the_turn_and_waits_for_the_next(clock):
-    async def work():
-        async with serving({}) as server, await Wire.to(server.port) as wire:
-            wire.write(struct.pack(">iI", 4 << 20, 100) + bytes(100_000))
-            await until_async(lambda: any(each._holds for each in server.connections))
-            (one,) = server.connections
-            assert len(one.get_buffer(65536)) > 4096
-            clock.now += 0.01  # so long takes what the system reads there
-            one.buffer_updated(1)
-            assert (len(one.get_buffer(65536)), one.paused) == (4096, True)
-
-    run(work())
+async def test_reading_a_long_frame_takes_time_of_the_turn_and_waits_for_the_next(clock):
+    async with serving({}) as server, await Wire.to(server.port) as wire:
+        wire.write(struct.pack(">iI", 4 << 20, 100) + bytes(100_000))
+        await until_async(lambda: any(each._holds for each in server.connections))
+        (one,) = server.connections
+        assert len(one.get_buffer(65536)) > 4096
+        clock.now += 0.01  # so long takes what the system reads there
+        one.buffer_updated(1)
+        assert (len(one.get_buffer(65536)), one.paused) == (4096, True)
 
 
 @pytest.mark.parametrize("factory", [plain_framers, answer_framers])

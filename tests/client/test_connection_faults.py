@@ -12,7 +12,7 @@ import socket
 import time
 
 import pytest
-from loops import run, until
+from loops import until
 from waiting import BOUND_S
 
 from broker import AsyncConsumer, AsyncProducer, Broker, Message, NameServer, Producer
@@ -84,91 +84,76 @@ async def relayed(folder, small):
             yield relay
 
 
-def test_a_half_open_connection_is_left(tmp_path, small):
+async def test_a_half_open_connection_is_left(tmp_path, small):
     """No answer and no reset: the time for an answer ends it, and the next send goes through."""
-
-    async def scenario():
-        async with (
-            relayed(tmp_path, small) as relay,
-            AsyncProducer(find_route=relay.route, send_timeout_s=BOUND_S, retries=0) as producer,
-        ):
-            await producer.send(Message("orders", b"before"))
-            # The answer to its first heartbeat would show that the broker is there.
-            await producer.network.registered(relay.address)
-            relay.frozen = True
-            with pytest.raises(SendFailed) as failed:
-                await producer.send(Message("orders", b"into the void"), timeout_s=0.5)
-            assert isinstance(failed.value.attempts[0].error, RequestTimeout)
-            relay.frozen, known = False, relay.accepted
-            await producer.send(Message("orders", b"after"))
-            assert relay.accepted > known
-
-    run(scenario())
+    async with (
+        relayed(tmp_path, small) as relay,
+        AsyncProducer(find_route=relay.route, send_timeout_s=BOUND_S, retries=0) as producer,
+    ):
+        await producer.send(Message("orders", b"before"))
+        # The answer to its first heartbeat would show that the broker is there.
+        await producer.network.registered(relay.address)
+        relay.frozen = True
+        with pytest.raises(SendFailed) as failed:
+            await producer.send(Message("orders", b"into the void"), timeout_s=0.5)
+        assert isinstance(failed.value.attempts[0].error, RequestTimeout)
+        relay.frozen, known = False, relay.accepted
+        await producer.send(Message("orders", b"after"))
+        assert relay.accepted > known
 
 
-def test_a_consumer_leaves_a_half_open_connection_by_its_heartbeat(tmp_path, small):
-    async def scenario():
-        options = {"heartbeat_s": 0.2, "request_timeout_s": 0.3, "start": "first"}
-        async with (
-            relayed(tmp_path, small) as relay,
-            AsyncConsumer("g", "orders", find_route=relay.route, **options) as consumer,
-        ):
-            relay.frozen, known = True, relay.accepted
-            await until(lambda: relay.swallowed)
-            relay.frozen = False
-            await until(lambda: relay.accepted > known)
-            async with AsyncProducer(find_route=relay.route) as producer:
-                await producer.send(Message("orders", b"x"))
-            assert [m.body for m in await consumer.poll(BOUND_S)] == [b"x"]
-
-    run(scenario())
+async def test_a_consumer_leaves_a_half_open_connection_by_its_heartbeat(tmp_path, small):
+    options = {"heartbeat_s": 0.2, "request_timeout_s": 0.3, "start": "first"}
+    async with (
+        relayed(tmp_path, small) as relay,
+        AsyncConsumer("g", "orders", find_route=relay.route, **options) as consumer,
+    ):
+        relay.frozen, known = True, relay.accepted
+        await until(lambda: relay.swallowed)
+        relay.frozen = False
+        await until(lambda: relay.accepted > known)
+        async with AsyncProducer(find_route=relay.route) as producer:
+            await producer.send(Message("orders", b"x"))
+        assert [m.body for m in await consumer.poll(BOUND_S)] == [b"x"]
 
 
-def test_a_late_broker_is_waited_for(tmp_path, small):
-    async def scenario():
-        async with (
-            relayed(tmp_path, small) as relay,
-            AsyncProducer(find_route=relay.route, send_timeout_s=60.0) as producer,
-        ):
-            relay.late_s = 0.2
-            began = time.monotonic()
-            results = await asyncio.gather(
-                *(producer.send(Message("orders", b"%d" % n)) for n in range(50))
-            )
-            assert len({(r.queue, r.queue_offset) for r in results}) == 50
-            assert time.monotonic() - began > 0.2
-
-    run(scenario())
+async def test_a_late_broker_is_waited_for(tmp_path, small):
+    async with (
+        relayed(tmp_path, small) as relay,
+        AsyncProducer(find_route=relay.route, send_timeout_s=60.0) as producer,
+    ):
+        relay.late_s = 0.2
+        began = time.monotonic()
+        results = await asyncio.gather(
+            *(producer.send(Message("orders", b"%d" % n)) for n in range(50))
+        )
+        assert len({(r.queue, r.queue_offset) for r in results}) == 50
+        assert time.monotonic() - began > 0.2
 
 
-def test_what_is_acknowledged_survives_cut_connections(tmp_path, small):
-    async def scenario():
-        acknowledged, got = set(), set()
-        async with relayed(tmp_path, small) as relay:
-            options = {"find_route": relay.route, "send_timeout_s": 60.0, "retries": 20}
-            async with AsyncProducer(**options) as producer:
+async def test_what_is_acknowledged_survives_cut_connections(tmp_path, small):
+    acknowledged, got = set(), set()
+    async with relayed(tmp_path, small) as relay:
+        options = {"find_route": relay.route, "send_timeout_s": 60.0, "retries": 20}
+        async with AsyncProducer(**options) as producer:
 
-                async def send(n):
-                    await producer.send(Message("orders", b"%d" % n))
-                    acknowledged.add(b"%d" % n)
+            async def send(n):
+                await producer.send(Message("orders", b"%d" % n))
+                acknowledged.add(b"%d" % n)
 
-                for first in range(0, 400, 100):
-                    sends = asyncio.gather(*(send(n) for n in range(first, first + 100)))
-                    await asyncio.sleep(0)
+            for first in range(0, 400, 100):
+                sends = asyncio.gather(*(send(n) for n in range(first, first + 100)))
+                await asyncio.sleep(0)
+                relay.cut()
+                await sends
+        async with AsyncConsumer("g", "orders", find_route=relay.route, start="first") as consumer:
+            async for message in consumer:
+                got.add(message.body)
+                if len(got) in (100, 200):
                     relay.cut()
-                    await sends
-            async with AsyncConsumer(
-                "g", "orders", find_route=relay.route, start="first"
-            ) as consumer:
-                async for message in consumer:
-                    got.add(message.body)
-                    if len(got) in (100, 200):
-                        relay.cut()
-                    if got >= acknowledged:
-                        break
-        assert len(acknowledged) == 400
-
-    run(scenario())
+                if got >= acknowledged:
+                    break
+    assert len(acknowledged) == 400
 
 
 def test_clients_outlive_their_name_server(tmp_path, small):
@@ -203,19 +188,15 @@ def has_ipv6():
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
-def test_addresses_of_the_sixth_version(tmp_path, small):
+async def test_addresses_of_the_sixth_version(tmp_path, small):
     settings = small | {"listenPort": 0, "drain_s": 0.0, "brokerIP1": "::1", "with_namesrv": True}
-
-    async def scenario():
-        async with Broker(tmp_path / "store", **settings) as broker:
-            assert broker.namesrv_address.startswith("[::1]:")
-            async with AsyncProducer("p", broker.namesrv_address) as producer:
-                sent = await producer.send(Message("orders", b"x"))
-            async with AsyncConsumer(
-                "g", "orders", namesrv=broker.namesrv_address, start="first"
-            ) as consumer:
-                (message,) = await consumer.poll(BOUND_S)
-            assert message.offset_message_id == sent.offset_message_id
-            assert len(message.offset_message_id) == 56
-
-    run(scenario())
+    async with Broker(tmp_path / "store", **settings) as broker:
+        assert broker.namesrv_address.startswith("[::1]:")
+        async with AsyncProducer("p", broker.namesrv_address) as producer:
+            sent = await producer.send(Message("orders", b"x"))
+        async with AsyncConsumer(
+            "g", "orders", namesrv=broker.namesrv_address, start="first"
+        ) as consumer:
+            (message,) = await consumer.poll(BOUND_S)
+        assert message.offset_message_id == sent.offset_message_id
+        assert len(message.offset_message_id) == 56

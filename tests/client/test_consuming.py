@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from loops import run, until
+from loops import until
 from waiting import BOUND_S
 
 from broker import AsyncConsumer, AsyncProducer, Consumer, Message, Producer, RetryLater, Sql
@@ -41,40 +41,32 @@ def numbers(count):
 # ---- loops and offsets ----
 
 
-def test_a_group_goes_on_where_it_stopped(server, name):
+async def test_a_group_goes_on_where_it_stopped(server, name):
     topic, group = name("topic"), name("group")
-
-    async def scenario():
-        await send(server, topic, *numbers(10))
-        async with consumer_of(server, group, topic) as consumer:
-            first = await take(consumer, 10)
-        await send(server, topic, b"later")
-        async with consumer_of(server, group, topic) as consumer:
-            (second,) = await take(consumer, 1)
-        assert sorted(m.body for m in first) == sorted(numbers(10))
-        assert second.body == b"later"
-
-    run(scenario())
+    await send(server, topic, *numbers(10))
+    async with consumer_of(server, group, topic) as consumer:
+        first = await take(consumer, 10)
+    await send(server, topic, b"later")
+    async with consumer_of(server, group, topic) as consumer:
+        (second,) = await take(consumer, 1)
+    assert sorted(m.body for m in first) == sorted(numbers(10))
+    assert second.body == b"later"
 
 
-def test_what_is_not_done_comes_again(server, name):
+async def test_what_is_not_done_comes_again(server, name):
     """A loop that is left in the middle of a message has not done it."""
     topic, group = name("topic"), name("group")
-
-    async def scenario():
-        (result,) = await send(server, topic, b"first")
-        async with AsyncProducer("p", server.namesrv) as producer:
-            await producer.send(Message(topic, b"second"), queue=result.queue)
-        async with consumer_of(server, group, topic) as consumer:
-            with pytest.raises(ZeroDivisionError):
-                async for message in consumer:
-                    if message.body == b"second":
-                        raise ZeroDivisionError
-        async with consumer_of(server, group, topic) as consumer:
-            (again,) = await take(consumer, 1)
-        assert again.body == b"second"
-
-    run(scenario())
+    (result,) = await send(server, topic, b"first")
+    async with AsyncProducer("p", server.namesrv) as producer:
+        await producer.send(Message(topic, b"second"), queue=result.queue)
+    async with consumer_of(server, group, topic) as consumer:
+        with pytest.raises(ZeroDivisionError):
+            async for message in consumer:
+                if message.body == b"second":
+                    raise ZeroDivisionError
+    async with consumer_of(server, group, topic) as consumer:
+        (again,) = await take(consumer, 1)
+    assert again.body == b"second"
 
 
 def test_the_blocking_twin_iterates(server, name):
@@ -91,140 +83,112 @@ def test_the_blocking_twin_iterates(server, name):
         assert [m.body for m in left] in ([], [found[-1]])
 
 
-def test_batches_bring_all_that_waits(server, name):
+async def test_batches_bring_all_that_waits(server, name):
     topic = name("topic")
-
-    async def scenario():
-        async with AsyncProducer("p", server.namesrv) as producer:
-            await producer.send_batch([Message(topic, body) for body in numbers(500)])
-        found = []
-        async with consumer_of(server, name("group"), topic) as consumer:
-            async for batch in consumer.batches():
-                found += [m.body for m in batch]
-                if len(found) == 500:
-                    break
-        assert sorted(found) == sorted(numbers(500))
-
-    run(scenario())
+    async with AsyncProducer("p", server.namesrv) as producer:
+        await producer.send_batch([Message(topic, body) for body in numbers(500)])
+    found = []
+    async with consumer_of(server, name("group"), topic) as consumer:
+        async for batch in consumer.batches():
+            found += [m.body for m in batch]
+            if len(found) == 500:
+                break
+    assert sorted(found) == sorted(numbers(500))
 
 
-def test_where_a_new_group_begins(server, name):
+async def test_where_a_new_group_begins(server, name):
     topic = name("topic")
-
-    async def scenario():
-        await send(server, topic, b"old")
-        await asyncio.sleep(0.05)
-        between_ms = time.time_ns() // 1_000_000
-        await asyncio.sleep(0.05)
-        await send(server, topic, b"new")
-        found = {}
-        for start in ("first", between_ms):
-            async with consumer_of(server, name(f"group-{start}"), start=start) as consumer:
-                queues = await consumer.queues(topic)
-                await consumer.assign(queues)
-                found[start] = {m.body for m in await take(consumer, 2 if start == "first" else 1)}
-        assert found == {"first": {b"old", b"new"}, between_ms: {b"new"}}
-
-    run(scenario())
+    await send(server, topic, b"old")
+    await asyncio.sleep(0.05)
+    between_ms = time.time_ns() // 1_000_000
+    await asyncio.sleep(0.05)
+    await send(server, topic, b"new")
+    found = {}
+    for start in ("first", between_ms):
+        async with consumer_of(server, name(f"group-{start}"), start=start) as consumer:
+            queues = await consumer.queues(topic)
+            await consumer.assign(queues)
+            found[start] = {m.body for m in await take(consumer, 2 if start == "first" else 1)}
+    assert found == {"first": {b"old", b"new"}, between_ms: {b"new"}}
 
 
 # ---- filters ----
 
 
-def test_only_wanted_tags_come(server, name):
+async def test_only_wanted_tags_come(server, name):
     topic = name("topic")
-
-    async def scenario():
-        for tag in ("AaAa", "BBBB", "c"):  # the first two have one hash
-            await send(server, topic, tag.encode(), tags=tag)
-        async with consumer_of(server, name("group"), {topic: "AaAa || c"}) as consumer:
-            assert {m.body for m in await take(consumer, 2)} == {b"AaAa", b"c"}
-
-    run(scenario())
+    for tag in ("AaAa", "BBBB", "c"):  # the first two have one hash
+        await send(server, topic, tag.encode(), tags=tag)
+    async with consumer_of(server, name("group"), {topic: "AaAa || c"}) as consumer:
+        assert {m.body for m in await take(consumer, 2)} == {b"AaAa", b"c"}
 
 
-def test_sql_selects_by_properties(server, name):
+async def test_sql_selects_by_properties(server, name):
     topic = name("topic")
-
-    async def scenario():
-        await send(server, topic, b"small", properties={"total": "5"})
-        await send(server, topic, b"large", properties={"total": "50"})
-        async with consumer_of(server, name("group"), {topic: Sql("total > 10")}) as consumer:
-            assert [m.body for m in await take(consumer, 1)] == [b"large"]
-        with pytest.raises(BrokerRefused) as refused:
-            async with consumer_of(server, name("group"), {topic: Sql("total >")}):
-                pass
-        assert refused.value.code == 23
-
-    run(scenario())
+    await send(server, topic, b"small", properties={"total": "5"})
+    await send(server, topic, b"large", properties={"total": "50"})
+    async with consumer_of(server, name("group"), {topic: Sql("total > 10")}) as consumer:
+        assert [m.body for m in await take(consumer, 1)] == [b"large"]
+    with pytest.raises(BrokerRefused) as refused:
+        async with consumer_of(server, name("group"), {topic: Sql("total >")}):
+            pass
+    assert refused.value.code == 23
 
 
 # ---- handlers, retries, dead letters ----
 
 
-def test_a_handler_gets_every_message(server, name):
+async def test_a_handler_gets_every_message(server, name):
     topic = name("topic")
+    await send(server, topic, *numbers(50))
+    seen, most = set(), [0, 0]
 
-    async def scenario():
-        await send(server, topic, *numbers(50))
-        seen, most = set(), [0, 0]
+    async def handle(message):
+        most[0] += 1
+        most[1] = max(most)
+        await asyncio.sleep(0.001)
+        seen.add(message.body)
+        most[0] -= 1
 
-        async def handle(message):
-            most[0] += 1
-            most[1] = max(most)
-            await asyncio.sleep(0.001)
-            seen.add(message.body)
-            most[0] -= 1
-
-        async with consumer_of(server, name("g"), topic, handler=handle, concurrency=3):
-            await until(lambda: len(seen) == 50)
-        assert most[1] == 3
-
-    run(scenario())
+    async with consumer_of(server, name("g"), topic, handler=handle, concurrency=3):
+        await until(lambda: len(seen) == 50)
+    assert most[1] == 3
 
 
-def test_a_failed_message_comes_again_and_then_is_a_dead_letter(server, name):
+async def test_a_failed_message_comes_again_and_then_is_a_dead_letter(server, name):
     topic, group = name("topic"), name("group")
+    await send(server, topic, b"bad", keys="order-17")
+    seen = []
 
-    async def scenario():
-        await send(server, topic, b"bad", keys="order-17")
-        seen = []
+    async def handle(message):
+        seen.append((message.attempt, message.topic, message.keys, message.body))
+        raise ValueError("it cannot be read")
 
-        async def handle(message):
-            seen.append((message.attempt, message.topic, message.keys, message.body))
-            raise ValueError("it cannot be read")
-
-        async with consumer_of(server, group, topic, handler=handle, max_retries=1):
-            await until(lambda: len(seen) == 2)
-            dead = f"%DLQ%{group}"
-            async with consumer_of(server, name("undertaker")) as reader:
-                while True:
-                    try:
-                        await reader.assign(await reader.queues(dead))
-                        break
-                    except NoRoute:
-                        await asyncio.sleep(0.05)
-                (letter,) = await take(reader, 1)
-        assert seen == [(n, topic, ["order-17"], b"bad") for n in range(2)]
-        assert (letter.body, letter.attempt) == (b"bad", 2)
-
-    run(scenario())
+    async with consumer_of(server, group, topic, handler=handle, max_retries=1):
+        await until(lambda: len(seen) == 2)
+        dead = f"%DLQ%{group}"
+        async with consumer_of(server, name("undertaker")) as reader:
+            while True:
+                try:
+                    await reader.assign(await reader.queues(dead))
+                    break
+                except NoRoute:
+                    await asyncio.sleep(0.05)
+            (letter,) = await take(reader, 1)
+    assert seen == [(n, topic, ["order-17"], b"bad") for n in range(2)]
+    assert (letter.body, letter.attempt) == (b"bad", 2)
 
 
-def test_nack_gives_a_message_to_the_group_again(server, name):
+async def test_nack_gives_a_message_to_the_group_again(server, name):
     topic, group = name("topic"), name("group")
-
-    async def scenario():
-        (sent,) = await send(server, topic, b"once more")
-        async with consumer_of(server, group, topic) as consumer:
-            (first,) = await consumer.poll(BOUND_S)
-            await consumer.nack(first, delay_level=1)
-            (again,) = await take(consumer, 1)
-            assert (again.attempt, again.topic) == (1, topic)
-            assert first.message_id == again.message_id == sent.message_id
-            assert consumer.position(first.queue) == first.queue_offset + 1
-
-    run(scenario())
+    (sent,) = await send(server, topic, b"once more")
+    async with consumer_of(server, group, topic) as consumer:
+        (first,) = await consumer.poll(BOUND_S)
+        await consumer.nack(first, delay_level=1)
+        (again,) = await take(consumer, 1)
+        assert (again.attempt, again.topic) == (1, topic)
+        assert first.message_id == again.message_id == sent.message_id
+        assert consumer.position(first.queue) == first.queue_offset + 1
 
 
 def test_a_handler_in_threads_may_ask_for_another_time(server, name):
@@ -244,230 +208,188 @@ def test_a_handler_in_threads_may_ask_for_another_time(server, name):
     assert seen == [(0, "rocketmq-handler"), (1, "rocketmq-handler")]
 
 
-def test_an_orderly_handler_keeps_each_queues_order(server, name):
+async def test_an_orderly_handler_keeps_each_queues_order(server, name):
     topic = name("topic")
+    async with AsyncProducer("p", server.namesrv) as producer:
+        for n in range(40):
+            await producer.send(Message(topic, b"%d" % n), key=f"k{n % 4}")
+    seen, failed = {}, []
 
-    async def scenario():
-        async with AsyncProducer("p", server.namesrv) as producer:
-            for n in range(40):
-                await producer.send(Message(topic, b"%d" % n), key=f"k{n % 4}")
-        seen, failed = {}, []
+    async def handle(message):
+        if message.body in (b"5", b"8") and message.body not in failed:
+            failed.append(message.body)
+            raise ValueError
+        await asyncio.sleep(0.001)
+        seen.setdefault(message.queue, []).append(message.queue_offset)
 
-        async def handle(message):
-            if message.body in (b"5", b"8") and message.body not in failed:
-                failed.append(message.body)
-                raise ValueError
-            await asyncio.sleep(0.001)
-            seen.setdefault(message.queue, []).append(message.queue_offset)
-
-        async with consumer_of(server, name("g"), topic, handler=handle, orderly=True):
-            await until(lambda: sum(map(len, seen.values())) == 40)
-        assert len(failed) == 2
-        for offsets in seen.values():
-            assert offsets == list(range(len(offsets)))
-
-    run(scenario())
+    async with consumer_of(server, name("g"), topic, handler=handle, orderly=True):
+        await until(lambda: sum(map(len, seen.values())) == 40)
+    assert len(failed) == 2
+    for offsets in seen.values():
+        assert offsets == list(range(len(offsets)))
 
 
-def test_a_handler_that_never_returns_does_not_hold_the_queue(server, name):
+async def test_a_handler_that_never_returns_does_not_hold_the_queue(server, name):
     topic = name("topic")
+    await send(server, topic, b"x")
+    seen = []
 
-    async def scenario():
-        await send(server, topic, b"x")
-        seen = []
+    async def handle(message):
+        seen.append(message.attempt)
+        if not message.attempt:
+            await asyncio.Event().wait()
 
-        async def handle(message):
-            seen.append(message.attempt)
-            if not message.attempt:
-                await asyncio.Event().wait()
-
-        async with consumer_of(server, name("g"), topic, handler=handle, handler_timeout_s=0.3):
-            await until(lambda: seen == [0, 1])
-
-    run(scenario())
+    async with consumer_of(server, name("g"), topic, handler=handle, handler_timeout_s=0.3):
+        await until(lambda: seen == [0, 1])
 
 
 # ---- lite pull ----
 
 
-def test_assigned_queues_are_sought_and_committed_by_hand(server, name):
+async def test_assigned_queues_are_sought_and_committed_by_hand(server, name):
     topic, group = name("topic"), name("group")
+    (result,) = await send(server, topic, b"0")
+    queue = result.queue
+    async with AsyncProducer("p", server.namesrv) as producer:
+        for n in range(1, 6):
+            await producer.send(Message(topic, b"%d" % n), queue=queue)
+    async with consumer_of(server, group, auto_commit_s=0) as consumer:
+        await consumer.assign([queue])
+        assert consumer.assignment == {queue}
+        assert [m.body for m in await take(consumer, 6)] == numbers(6)
+        assert await consumer.committed(queue) is None
+        await consumer.seek(queue, 4)
+        assert [m.body for m in await take(consumer, 2)] == [b"4", b"5"]
+        await consumer.seek(queue, 2)
+        (await take(consumer, 1))
+        await consumer.seek(queue, 3)
+        await consumer.commit()
+        assert await consumer.committed(queue) == 3
+        assert (await consumer.beginning(queue), await consumer.end(queue)) == (0, 6)
+        with pytest.raises(Misuse, match="exclude"):
+            await consumer.subscribe(topic)
+        with pytest.raises(Misuse, match="seek"):
+            await consumer.nack((await consumer.poll(BOUND_S))[0])
+        with pytest.raises(Misuse, match="not assigned"):
+            consumer.position(queue._replace(queue=99))
 
-    async def scenario():
-        (result,) = await send(server, topic, b"0")
-        queue = result.queue
+
+async def test_paused_queues_bring_nothing_until_they_are_resumed(server, name):
+    topic = name("topic")
+    (result,) = await send(server, topic, b"before")
+    async with consumer_of(server, name("g"), poll_wait_s=0.2) as consumer:
+        await consumer.assign([result.queue])
+        await take(consumer, 1)
+        consumer.pause()
         async with AsyncProducer("p", server.namesrv) as producer:
-            for n in range(1, 6):
-                await producer.send(Message(topic, b"%d" % n), queue=queue)
-        async with consumer_of(server, group, auto_commit_s=0) as consumer:
-            await consumer.assign([queue])
-            assert consumer.assignment == {queue}
-            assert [m.body for m in await take(consumer, 6)] == numbers(6)
-            assert await consumer.committed(queue) is None
-            await consumer.seek(queue, 4)
-            assert [m.body for m in await take(consumer, 2)] == [b"4", b"5"]
-            await consumer.seek(queue, 2)
-            (await take(consumer, 1))
-            await consumer.seek(queue, 3)
-            await consumer.commit()
-            assert await consumer.committed(queue) == 3
-            assert (await consumer.beginning(queue), await consumer.end(queue)) == (0, 6)
-            with pytest.raises(Misuse, match="exclude"):
-                await consumer.subscribe(topic)
-            with pytest.raises(Misuse, match="seek"):
-                await consumer.nack((await consumer.poll(BOUND_S))[0])
-            with pytest.raises(Misuse, match="not assigned"):
-                consumer.position(queue._replace(queue=99))
-
-    run(scenario())
+            await producer.send(Message(topic, b"after"), queue=result.queue)
+        assert await consumer.poll(0.5) == []
+        consumer.resume()
+        assert [m.body for m in await take(consumer, 1)] == [b"after"]
 
 
-def test_paused_queues_bring_nothing_until_they_are_resumed(server, name):
+async def test_the_buffer_of_a_queue_is_bounded(server, name):
     topic = name("topic")
-
-    async def scenario():
-        (result,) = await send(server, topic, b"before")
-        async with consumer_of(server, name("g"), poll_wait_s=0.2) as consumer:
-            await consumer.assign([result.queue])
-            await take(consumer, 1)
-            consumer.pause()
-            async with AsyncProducer("p", server.namesrv) as producer:
-                await producer.send(Message(topic, b"after"), queue=result.queue)
-            assert await consumer.poll(0.5) == []
-            consumer.resume()
-            assert [m.body for m in await take(consumer, 1)] == [b"after"]
-
-    run(scenario())
-
-
-def test_the_buffer_of_a_queue_is_bounded(server, name):
-    topic = name("topic")
-
-    async def scenario():
-        async with AsyncProducer("p", server.namesrv, create_queues=1) as producer:
-            await producer.send_batch([Message(topic, body) for body in numbers(300)])
-        async with consumer_of(
-            server, name("g"), topic, buffer_messages=50, pull_batch=10
-        ) as consumer:
-            await until(lambda: len(consumer._ready) >= 50)
-            await asyncio.sleep(0.1)
-            assert len(consumer._ready) < 60
-            assert len(await take(consumer, 300)) == 300
-
-    run(scenario())
+    async with AsyncProducer("p", server.namesrv, create_queues=1) as producer:
+        await producer.send_batch([Message(topic, body) for body in numbers(300)])
+    async with consumer_of(server, name("g"), topic, buffer_messages=50, pull_batch=10) as consumer:
+        await until(lambda: len(consumer._ready) >= 50)
+        await asyncio.sleep(0.1)
+        assert len(consumer._ready) < 60
+        assert len(await take(consumer, 300)) == 300
 
 
 # ---- members ----
 
 
-def test_members_divide_the_queues_and_take_over(server, name):
+async def test_members_divide_the_queues_and_take_over(server, name):
     topic, group = name("topic"), name("group")
+    await send(server, topic, b"x")
+    told = []
+    options = {
+        "on_assigned": lambda queues: told.append(("assigned", len(queues))),
+        "on_revoked": lambda queues: told.append(("revoked", len(queues))),
+    }
 
-    async def scenario():
-        await send(server, topic, b"x")
-        told = []
-        options = {
-            "on_assigned": lambda queues: told.append(("assigned", len(queues))),
-            "on_revoked": lambda queues: told.append(("revoked", len(queues))),
-        }
+    def mine(consumer):
+        return {q for q in consumer.assignment if q.topic == topic}
 
-        def mine(consumer):
-            return {q for q in consumer.assignment if q.topic == topic}
-
-        async with consumer_of(server, group, topic, **options) as one:
-            await until(lambda: len(mine(one)) == 4)
-            async with consumer_of(server, group, topic) as two:
-                await until(lambda: len(mine(one)) == 2 and len(mine(two)) == 2)
-                assert not mine(one) & mine(two)
-            await until(lambda: len(mine(one)) == 4)
-        assert ("assigned", 4) in told
-        assert ("revoked", 2) in told
-
-    run(scenario())
+    async with consumer_of(server, group, topic, **options) as one:
+        await until(lambda: len(mine(one)) == 4)
+        async with consumer_of(server, group, topic) as two:
+            await until(lambda: len(mine(one)) == 2 and len(mine(two)) == 2)
+            assert not mine(one) & mine(two)
+        await until(lambda: len(mine(one)) == 4)
+    assert ("assigned", 4) in told
+    assert ("revoked", 2) in told
 
 
-def test_nothing_is_lost_when_members_come_and_go(server, name):
+async def test_nothing_is_lost_when_members_come_and_go(server, name):
     topic, group = name("topic"), name("group")
+    await send(server, topic, b"x")
+    seen = set()
 
-    async def scenario():
-        await send(server, topic, b"x")
-        seen = set()
+    async def handle(message):
+        await asyncio.sleep(0.0005)
+        seen.add(message.body)
 
-        async def handle(message):
-            await asyncio.sleep(0.0005)
-            seen.add(message.body)
-
-        async def sending():
-            async with AsyncProducer("p", server.namesrv) as producer:
-                for n in range(400):
-                    await producer.send(Message(topic, b"%d" % n))
-
-        task = asyncio.create_task(sending())
-        async with consumer_of(server, group, topic, handler=handle):
-            for _ in range(2):
-                async with consumer_of(server, group, topic, handler=handle):
-                    await asyncio.sleep(0.3)
-            await task
-            await until(lambda: len(seen) == 401)
-
-    run(scenario())
-
-
-def test_broadcasting_reaches_everybody_and_remembers_in_a_file(server, name, tmp_path):
-    topic, group = name("topic"), name("group")
-
-    async def scenario():
-        await send(server, topic, *numbers(8))
-        for member in ("a", "b"):
-            folder = str(tmp_path / member)
-            options = {"broadcast": True, "offsets_folder": folder}
-            async with consumer_of(server, group, topic, **options) as consumer:
-                found = await take(consumer, 8)
-                with pytest.raises(Misuse, match="broadcasting"):
-                    await consumer.nack(found[0])
-            assert sorted(m.body for m in found) == numbers(8)
-            async with consumer_of(server, group, topic, **options) as consumer:
-                assert await consumer.poll(0.5) == []
-            assert (
-                (tmp_path / member / group / "offsets.json")
-                .read_text()
-                .startswith('{"offsetTable":{{"brokerName":')
-            )
-
-    run(scenario())
-
-
-def test_a_topic_may_be_added_and_given_up(server, name):
-    one, two, group = name("one"), name("two"), name("group")
-
-    async def scenario():
-        await send(server, one, b"1")
-        await send(server, two, b"2")
-        async with consumer_of(server, group, one) as consumer:
-            assert [m.body for m in await take(consumer, 1)] == [b"1"]
-            await consumer.subscribe(two)
-            assert [m.body for m in await take(consumer, 1)] == [b"2"]
-            await consumer.unsubscribe(one)
-            assert {q.topic for q in consumer.assignment} <= {two, f"%RETRY%{group}"}
-
-    run(scenario())
-
-
-def test_another_expression_counts_for_queues_that_are_held(server, name):
-    """The pulls that wait at the broker still have the old one."""
-
-    async def scenario():
-        topic = name("topic")
+    async def sending():
         async with AsyncProducer("p", server.namesrv) as producer:
-            await producer.send(Message(topic, b"0", tags="a"))
-            async with AsyncConsumer(
-                name("g"), {topic: "a || b"}, namesrv=server.namesrv, start="first"
-            ) as consumer:
-                assert [m.body for m in await consumer.poll(BOUND_S)] == [b"0"]
-                await consumer.subscribe(topic, "a")
-                for n in range(20):
-                    await producer.send(Message(topic, b"%d" % n, tags="b"))
-                await producer.send(Message(topic, b"last", tags="a"))
-                assert [m.body for m in await consumer.poll(BOUND_S)] == [b"last"]
+            for n in range(400):
+                await producer.send(Message(topic, b"%d" % n))
 
-    run(scenario())
+    task = asyncio.create_task(sending())
+    async with consumer_of(server, group, topic, handler=handle):
+        for _ in range(2):
+            async with consumer_of(server, group, topic, handler=handle):
+                await asyncio.sleep(0.3)
+        await task
+        await until(lambda: len(seen) == 401)
+
+
+async def test_broadcasting_reaches_everybody_and_remembers_in_a_file(server, name, tmp_path):
+    topic, group = name("topic"), name("group")
+    await send(server, topic, *numbers(8))
+    for member in ("a", "b"):
+        folder = str(tmp_path / member)
+        options = {"broadcast": True, "offsets_folder": folder}
+        async with consumer_of(server, group, topic, **options) as consumer:
+            found = await take(consumer, 8)
+            with pytest.raises(Misuse, match="broadcasting"):
+                await consumer.nack(found[0])
+        assert sorted(m.body for m in found) == numbers(8)
+        async with consumer_of(server, group, topic, **options) as consumer:
+            assert await consumer.poll(0.5) == []
+        assert (
+            (tmp_path / member / group / "offsets.json")
+            .read_text()
+            .startswith('{"offsetTable":{{"brokerName":')
+        )
+
+
+async def test_a_topic_may_be_added_and_given_up(server, name):
+    one, two, group = name("one"), name("two"), name("group")
+    await send(server, one, b"1")
+    await send(server, two, b"2")
+    async with consumer_of(server, group, one) as consumer:
+        assert [m.body for m in await take(consumer, 1)] == [b"1"]
+        await consumer.subscribe(two)
+        assert [m.body for m in await take(consumer, 1)] == [b"2"]
+        await consumer.unsubscribe(one)
+        assert {q.topic for q in consumer.assignment} <= {two, f"%RETRY%{group}"}
+
+
+async def test_another_expression_counts_for_queues_that_are_held(server, name):
+    """The pulls that wait at the broker still have the old one."""
+    topic = name("topic")
+    async with AsyncProducer("p", server.namesrv) as producer:
+        await producer.send(Message(topic, b"0", tags="a"))
+        async with AsyncConsumer(
+            name("g"), {topic: "a || b"}, namesrv=server.namesrv, start="first"
+        ) as consumer:
+            assert [m.body for m in await consumer.poll(BOUND_S)] == [b"0"]
+            await consumer.subscribe(topic, "a")
+            for n in range(20):
+                await producer.send(Message(topic, b"%d" % n, tags="b"))
+            await producer.send(Message(topic, b"last", tags="a"))
+            assert [m.body for m in await consumer.poll(BOUND_S)] == [b"last"]

@@ -32,21 +32,18 @@ def test_a_broker_hands_out_clients_without_a_name_server(tmp_path, settings):
             assert next(iter(consumer)).body == b"12 apples"
 
 
-def test_the_same_on_a_running_loop(tmp_path, settings):
-    async def scenario():
-        async with Broker(tmp_path / "store", **settings) as broker:
-            broker.create_topic("orders", queues=1)
-            async with (
-                broker.async_producer() as producer,
-                broker.async_consumer("billing", "orders", start="first") as consumer,
-            ):
-                result = await producer.send(Message("orders", b"12 apples"))
-                assert result.queue.queue == 0
-                async for message in consumer:
-                    assert message.body == b"12 apples"
-                    break
-
-    run(scenario())
+async def test_the_same_on_a_running_loop(tmp_path, settings):
+    async with Broker(tmp_path / "store", **settings) as broker:
+        broker.create_topic("orders", queues=1)
+        async with (
+            broker.async_producer() as producer,
+            broker.async_consumer("billing", "orders", start="first") as consumer,
+        ):
+            result = await producer.send(Message("orders", b"12 apples"))
+            assert result.queue.queue == 0
+            async for message in consumer:
+                assert message.body == b"12 apples"
+                break
 
 
 def test_the_name_server_knows_a_topic_as_soon_as_it_is_made(tmp_path, settings):
@@ -60,22 +57,19 @@ def test_the_name_server_knows_a_topic_as_soon_as_it_is_made(tmp_path, settings)
             assert producer.send(Message(f"orders-{number}", b"x")).queue.queue == 0
 
 
-def test_clients_on_the_loop_of_the_broker_have_no_socket(tmp_path, settings):
-    async def scenario():
-        async with Broker(tmp_path / "store", **settings) as broker:
-            broker.create_topic("orders")
-            async with broker.async_producer() as producer:
-                await producer.send(Message("orders", b"x"))
-                assert producer.network.ready(broker.address).in_process
-                begun = producer.send(Message("orders", b"y"))
-                with pytest.raises(StopIteration) as done:  # it never waits for the loop
-                    begun.send(None)
-                assert done.value.value.queue_offset >= 0
+async def test_clients_on_the_loop_of_the_broker_have_no_socket(tmp_path, settings):
+    async with Broker(tmp_path / "store", **settings) as broker:
+        broker.create_topic("orders")
+        async with broker.async_producer() as producer:
+            await producer.send(Message("orders", b"x"))
+            assert producer.network.ready(broker.address).in_process
+            begun = producer.send(Message("orders", b"y"))
+            with pytest.raises(StopIteration) as done:  # it never waits for the loop
+                begun.send(None)
+            assert done.value.value.queue_offset >= 0
 
-            async with broker.async_producer() as other:
-                await other.send_batch([Message("orders", b"x" * 1000)] * 3000)
-
-    run(scenario())
+        async with broker.async_producer() as other:
+            await other.send_batch([Message("orders", b"x" * 1000)] * 3000)
 
 
 def test_a_client_in_the_process_needs_no_tls(tmp_path, settings):
@@ -102,25 +96,21 @@ def test_a_client_in_the_process_needs_no_tls(tmp_path, settings):
     run(scenario())
 
 
-def test_a_client_in_the_process_needs_credentials(tmp_path, settings):
+async def test_a_client_in_the_process_needs_credentials(tmp_path, settings):
     """Access control asks it as any other."""
     boss = Credentials("boss", "boss-secret")
     users = {
         "authenticationEnabled": True, "authorizationEnabled": True,
         "initAuthenticationUser": '{"username":"boss","password":"boss-secret"}',
     }  # fmt: skip
-
-    async def scenario():
-        async with Broker(tmp_path / "store", **users, **settings) as broker:
-            broker.create_topic("orders", queues=1)
-            async with broker.async_producer(credentials=boss) as producer:
-                await producer.send(Message("orders", b"x"))
-            for wrong in (None, Credentials("boss", "guessed-it")):
-                async with broker.async_producer(credentials=wrong, retries=0) as producer:
-                    with pytest.raises((SendFailed, BrokerRefused), match=r"username|signature"):
-                        await producer.send(Message("orders", b"x"))
-
-    run(scenario())
+    async with Broker(tmp_path / "store", **users, **settings) as broker:
+        broker.create_topic("orders", queues=1)
+        async with broker.async_producer(credentials=boss) as producer:
+            await producer.send(Message("orders", b"x"))
+        for wrong in (None, Credentials("boss", "guessed-it")):
+            async with broker.async_producer(credentials=wrong, retries=0) as producer:
+                with pytest.raises((SendFailed, BrokerRefused), match=r"username|signature"):
+                    await producer.send(Message("orders", b"x"))
 
 
 def test_a_broker_closes_the_clients_that_run_with_it(tmp_path, settings):

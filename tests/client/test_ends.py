@@ -57,22 +57,18 @@ def test_use_before_the_start_and_after_the_end(server, name):
         producer.send(Message("t", b"x"))
 
 
-def test_a_send_that_nobody_resumes_leaves_no_slot_behind():
+async def test_a_send_that_nobody_resumes_leaves_no_slot_behind():
     """It waited for one, and its coroutine was closed: whoever waits next gets it."""
-
-    async def scenario():
-        slots = Slots(1)
-        await slots.acquire()
-        abandoned, given = slots.acquire(), slots.acquire()
-        abandoned.send(None)
-        given.send(None)
-        abandoned.close()
-        slots.release()
-        given.close()
-        assert slots.taken == 0
-        await asyncio.wait_for(slots.all_free(), BOUND_S)
-
-    run(scenario())
+    slots = Slots(1)
+    await slots.acquire()
+    abandoned, given = slots.acquire(), slots.acquire()
+    abandoned.send(None)
+    given.send(None)
+    abandoned.close()
+    slots.release()
+    given.close()
+    assert slots.taken == 0
+    await asyncio.wait_for(slots.all_free(), BOUND_S)
 
 
 def test_a_handler_that_ends_its_own_way_does_not_end_the_consumer(server, name):
@@ -198,64 +194,50 @@ def test_a_topic_that_is_not_there_ends_the_start(server, name):
         pass
 
 
-def test_a_handler_that_never_returns_is_named_at_the_end(server, name):
+async def test_a_handler_that_never_returns_is_named_at_the_end(server, name):
     topic = name("topic")
+    async with AsyncProducer("p", server.namesrv) as producer:
+        await producer.send(Message(topic, b"x"))
+    began = asyncio.Event()
 
-    async def scenario():
-        async with AsyncProducer("p", server.namesrv) as producer:
-            await producer.send(Message(topic, b"x"))
-        began = asyncio.Event()
+    async def handle(message):
+        began.set()
+        await asyncio.Event().wait()
 
-        async def handle(message):
-            began.set()
-            await asyncio.Event().wait()
-
-        consumer = AsyncConsumer(
-            name("g"), topic, namesrv=server.namesrv, start="first", handler=handle,
-            stop_timeout_s=0.1,
-        )  # fmt: skip
-        with pytest.raises(HandlerStuck, match="Give handlers a timeout"):
-            async with consumer:
-                await began.wait()
-
-    run(scenario())
-
-
-def test_a_stop_waits_for_handlers_and_commits(server, name):
-    topic, group = name("topic"), name("group")
-
-    async def scenario():
-        async with AsyncProducer("p", server.namesrv) as producer:
-            await producer.send(Message(topic, b"x"))
-        began = asyncio.Event()
-
-        async def handle(message):
-            began.set()
-            await asyncio.sleep(0.2)
-
-        options = {"namesrv": server.namesrv, "start": "first"}
-        async with AsyncConsumer(group, topic, handler=handle, **options):
-            await began.wait()
-        async with AsyncConsumer(group, topic, **options) as consumer:
-            assert await consumer.poll(0.5) == []
-
-    run(scenario())
-
-
-def test_a_loop_over_a_consumer_ends_with_its_close(server, name):
-    topic = name("topic")
-
-    async def scenario():
-        async with AsyncProducer("p", server.namesrv) as producer:
-            await producer.send(Message(topic, b"x"))
-        consumer = AsyncConsumer(name("g"), topic, namesrv=server.namesrv, start="first")
+    consumer = AsyncConsumer(
+        name("g"), topic, namesrv=server.namesrv, start="first", handler=handle,
+        stop_timeout_s=0.1,
+    )  # fmt: skip
+    with pytest.raises(HandlerStuck, match="Give handlers a timeout"):
         async with consumer:
-            asyncio.get_running_loop().call_later(
-                0.3, lambda: asyncio.ensure_future(consumer.close())
-            )
-            assert [m.body async for m in consumer] == [b"x"]
+            await began.wait()
 
-    run(scenario())
+
+async def test_a_stop_waits_for_handlers_and_commits(server, name):
+    topic, group = name("topic"), name("group")
+    async with AsyncProducer("p", server.namesrv) as producer:
+        await producer.send(Message(topic, b"x"))
+    began = asyncio.Event()
+
+    async def handle(message):
+        began.set()
+        await asyncio.sleep(0.2)
+
+    options = {"namesrv": server.namesrv, "start": "first"}
+    async with AsyncConsumer(group, topic, handler=handle, **options):
+        await began.wait()
+    async with AsyncConsumer(group, topic, **options) as consumer:
+        assert await consumer.poll(0.5) == []
+
+
+async def test_a_loop_over_a_consumer_ends_with_its_close(server, name):
+    topic = name("topic")
+    async with AsyncProducer("p", server.namesrv) as producer:
+        await producer.send(Message(topic, b"x"))
+    consumer = AsyncConsumer(name("g"), topic, namesrv=server.namesrv, start="first")
+    async with consumer:
+        asyncio.get_running_loop().call_later(0.3, lambda: asyncio.ensure_future(consumer.close()))
+        assert [m.body async for m in consumer] == [b"x"]
 
 
 def test_blocking_clients_leave_no_thread(server, name):
@@ -298,59 +280,53 @@ def test_many_clients_leave_no_socket_and_no_task(tmp_path):
     run(scenario())
 
 
-def test_a_broker_that_comes_back_is_found_again(tmp_path):
+async def test_a_broker_that_comes_back_is_found_again(tmp_path):
     """Nothing acknowledged is lost, and both sides go on by themselves."""
     settings = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000}
+    names = Broker(tmp_path / "n", listenPort=0, with_namesrv=True, drain_s=0.1, **settings)
+    async with names:
+        options = {"namesrvAddr": names.namesrv_address, "brokerName": "b", "drain_s": 0.1}
+        options |= settings
+        broker = Broker(tmp_path / "s", listenPort=0, brokerClusterName="x", **options)
+        await broker.start()
+        port = broker.port
+        sent, seen = set(), set()
 
-    async def scenario():
-        names = Broker(tmp_path / "n", listenPort=0, with_namesrv=True, drain_s=0.1, **settings)
-        async with names:
-            options = {"namesrvAddr": names.namesrv_address, "brokerName": "b", "drain_s": 0.1}
-            options |= settings
-            broker = Broker(tmp_path / "s", listenPort=0, brokerClusterName="x", **options)
-            await broker.start()
-            port = broker.port
-            sent, seen = set(), set()
+        async def handle(message):
+            seen.add(message.body)
 
-            async def handle(message):
-                seen.add(message.body)
+        async def sending(producer):
+            number = 0
+            while not stop.is_set():
+                body = b"%d" % number
+                try:
+                    await producer.send(Message("t", body))
+                    sent.add(body)
+                except (SendFailed, Unreachable, NoRoute):
+                    await asyncio.sleep(0.05)
+                number += 1
+                await asyncio.sleep(0.002)
 
-            async def sending(producer):
-                number = 0
-                while not stop.is_set():
-                    body = b"%d" % number
-                    try:
-                        await producer.send(Message("t", body))
-                        sent.add(body)
-                    except (SendFailed, Unreachable, NoRoute):
-                        await asyncio.sleep(0.05)
-                    number += 1
-                    await asyncio.sleep(0.002)
-
-            stop = asyncio.Event()
-            namesrv = names.namesrv_address
-            async with AsyncProducer("p", namesrv, route_poll_s=0.5) as producer:
-                await producer.send(Message("t", b"first"))
-                task = asyncio.create_task(sending(producer))
-                async with AsyncConsumer(
-                    "g", "t", namesrv=namesrv, start="first", handler=handle, rebalance_s=0.5
-                ):
-                    await until(lambda: len(seen) > 20)
-                    await broker.stop()
-                    await asyncio.sleep(0.3)
-                    broker = Broker(
-                        tmp_path / "s", listenPort=port, brokerClusterName="x", **options
-                    )
-                    await broker.start()
-                    known = len(seen)
-                    await until(lambda: len(seen) > known + 20)
-                    stop.set()
-                    await task
-                    async with asyncio.timeout(BOUND_S):
-                        await until(lambda: sent <= seen)
-            await broker.stop()
-
-    run(scenario())
+        stop = asyncio.Event()
+        namesrv = names.namesrv_address
+        async with AsyncProducer("p", namesrv, route_poll_s=0.5) as producer:
+            await producer.send(Message("t", b"first"))
+            task = asyncio.create_task(sending(producer))
+            async with AsyncConsumer(
+                "g", "t", namesrv=namesrv, start="first", handler=handle, rebalance_s=0.5
+            ):
+                await until(lambda: len(seen) > 20)
+                await broker.stop()
+                await asyncio.sleep(0.3)
+                broker = Broker(tmp_path / "s", listenPort=port, brokerClusterName="x", **options)
+                await broker.start()
+                known = len(seen)
+                await until(lambda: len(seen) > known + 20)
+                stop.set()
+                await task
+                async with asyncio.timeout(BOUND_S):
+                    await until(lambda: sent <= seen)
+        await broker.stop()
 
 
 class Interrupted:

@@ -194,102 +194,84 @@ NO_FRAMES = {
     [*NO_FRAMES.values(), with_fields(queueId="many"), with_fields(queueOffset="1e3")],
     ids=[*NO_FRAMES, "a queue that is not a number", "an offset that is not a number"],
 )
-def test_a_send_is_repeated_after_an_answer_that_is_none(tmp_path, small, told):
-    async def scenario():
-        async with (
-            lied_to(tmp_path, small) as liar,
-            AsyncProducer(find_route=liar.route, send_timeout_s=60.0) as producer,
-        ):
-            liar.lie(SEND, told)
-            result = await producer.send(Message("orders", b"x"))
-            assert not liar.lies
-            # The first attempt is stored, too: at least once is what a send promises.
-            assert result.queue_offset == 1
-
-    run(scenario())
+async def test_a_send_is_repeated_after_an_answer_that_is_none(tmp_path, small, told):
+    async with (
+        lied_to(tmp_path, small) as liar,
+        AsyncProducer(find_route=liar.route, send_timeout_s=60.0) as producer,
+    ):
+        liar.lie(SEND, told)
+        result = await producer.send(Message("orders", b"x"))
+        assert not liar.lies
+        # The first attempt is stored, too: at least once is what a send promises.
+        assert result.queue_offset == 1
 
 
 @pytest.mark.parametrize("told", [lambda answer: [], other_opaque], ids=["never", "other opaque"])
-def test_a_send_whose_answer_does_not_come_fails_by_name(tmp_path, small, told):
-    async def scenario():
-        options = {"send_timeout_s": 1.0, "retries": 0}
-        async with (
-            lied_to(tmp_path, small) as liar,
-            AsyncProducer(find_route=liar.route, **options) as producer,
-        ):
+async def test_a_send_whose_answer_does_not_come_fails_by_name(tmp_path, small, told):
+    options = {"send_timeout_s": 1.0, "retries": 0}
+    async with (
+        lied_to(tmp_path, small) as liar,
+        AsyncProducer(find_route=liar.route, **options) as producer,
+    ):
+        await producer.send(Message("orders", b"x"))
+        liar.lie(SEND, told)
+        with pytest.raises(SendFailed, match="may have been stored") as failed:
             await producer.send(Message("orders", b"x"))
-            liar.lie(SEND, told)
-            with pytest.raises(SendFailed, match="may have been stored") as failed:
-                await producer.send(Message("orders", b"x"))
-            assert isinstance(failed.value.attempts[0].error, RequestTimeout)
-            assert (await producer.send(Message("orders", b"x"))).queue_offset == 2
-
-    run(scenario())
+        assert isinstance(failed.value.attempts[0].error, RequestTimeout)
+        assert (await producer.send(Message("orders", b"x"))).queue_offset == 2
 
 
-def test_a_code_that_nobody_knows_is_a_refusal(tmp_path, small):
-    async def scenario():
-        async with (
-            lied_to(tmp_path, small) as liar,
-            AsyncProducer(find_route=liar.route) as producer,
-        ):
-            liar.lie(SEND, with_code(9999))
-            with pytest.raises(SendFailed) as failed:
-                await producer.send(Message("orders", b"x"))
-            (attempt,) = failed.value.attempts
-            assert isinstance(attempt.error, BrokerRefused)
-            assert attempt.error.code == 9999
-
-    run(scenario())
+async def test_a_code_that_nobody_knows_is_a_refusal(tmp_path, small):
+    async with (
+        lied_to(tmp_path, small) as liar,
+        AsyncProducer(find_route=liar.route) as producer,
+    ):
+        liar.lie(SEND, with_code(9999))
+        with pytest.raises(SendFailed) as failed:
+            await producer.send(Message("orders", b"x"))
+        (attempt,) = failed.value.attempts
+        assert isinstance(attempt.error, BrokerRefused)
+        assert attempt.error.code == 9999
 
 
-def test_answers_that_come_twice_or_late_belong_to_nobody_else(tmp_path, small):
-    async def scenario():
-        options = {"send_timeout_s": 1.0, "retries": 0}
-        async with (
-            lied_to(tmp_path, small) as liar,
-            AsyncProducer(find_route=liar.route, **options) as producer,
-        ):
-            kept = []
-            liar.lies[SEND] = lambda answer: [codec.encode(answer)] * 2
-            found = [(await producer.send(Message("orders", b"x"))).queue_offset for _ in range(5)]
-            assert found == [0, 1, 2, 3, 4]
-            liar.lie(SEND, lambda answer: kept.append(codec.encode(answer)) or [])
-            with pytest.raises(SendFailed):
-                await producer.send(Message("orders", b"x"))
-            liar.lies[SEND] = lambda answer: [*kept, codec.encode(answer)]
-            assert (await producer.send(Message("orders", b"x"))).queue_offset == 6
-
-    run(scenario())
+async def test_answers_that_come_twice_or_late_belong_to_nobody_else(tmp_path, small):
+    options = {"send_timeout_s": 1.0, "retries": 0}
+    async with (
+        lied_to(tmp_path, small) as liar,
+        AsyncProducer(find_route=liar.route, **options) as producer,
+    ):
+        kept = []
+        liar.lies[SEND] = lambda answer: [codec.encode(answer)] * 2
+        found = [(await producer.send(Message("orders", b"x"))).queue_offset for _ in range(5)]
+        assert found == [0, 1, 2, 3, 4]
+        liar.lie(SEND, lambda answer: kept.append(codec.encode(answer)) or [])
+        with pytest.raises(SendFailed):
+            await producer.send(Message("orders", b"x"))
+        liar.lies[SEND] = lambda answer: [*kept, codec.encode(answer)]
+        assert (await producer.send(Message("orders", b"x"))).queue_offset == 6
 
 
-def test_a_batch_is_repeated_too(tmp_path, small):
-    async def scenario():
-        async with (
-            lied_to(tmp_path, small) as liar,
-            AsyncProducer(find_route=liar.route, send_timeout_s=60.0) as producer,
-        ):
-            liar.lie(RequestCode.SEND_BATCH_MESSAGE, with_fields(queueOffset="first"))
-            found = await producer.send_batch([Message("orders", b"%d" % n) for n in range(3)])
-            assert [result.queue_offset for result in found] == [3, 4, 5]
-
-    run(scenario())
+async def test_a_batch_is_repeated_too(tmp_path, small):
+    async with (
+        lied_to(tmp_path, small) as liar,
+        AsyncProducer(find_route=liar.route, send_timeout_s=60.0) as producer,
+    ):
+        liar.lie(RequestCode.SEND_BATCH_MESSAGE, with_fields(queueOffset="first"))
+        found = await producer.send_batch([Message("orders", b"%d" % n) for n in range(3)])
+        assert [result.queue_offset for result in found] == [3, 4, 5]
 
 
-def test_local_work_does_not_begin_on_a_half_message_that_cannot_be_ended(tmp_path, small):
-    async def scenario():
-        async with (
-            lied_to(tmp_path, small) as liar,
-            AsyncTransactionProducer(
-                "g", find_route=liar.route, check=lambda message: LocalState.UNKNOWN
-            ) as producer,
-        ):
-            liar.lie(SEND, with_fields(msgId="nowhere"))
-            with pytest.raises(BadAnswer, match="half message to orders"):
-                async with producer.transaction(Message("orders", b"x")):
-                    pytest.fail("the block was entered")
-
-    run(scenario())
+async def test_local_work_does_not_begin_on_a_half_message_that_cannot_be_ended(tmp_path, small):
+    async with (
+        lied_to(tmp_path, small) as liar,
+        AsyncTransactionProducer(
+            "g", find_route=liar.route, check=lambda message: LocalState.UNKNOWN
+        ) as producer,
+    ):
+        liar.lie(SEND, with_fields(msgId="nowhere"))
+        with pytest.raises(BadAnswer, match="half message to orders"):
+            async with producer.transaction(Message("orders", b"x")):
+                pytest.fail("the block was entered")
 
 
 # ---- answers to pulls ----
@@ -322,27 +304,23 @@ WRONG_PULLS = {
 @pytest.mark.parametrize(
     "told", [*NO_FRAMES.values(), *WRONG_PULLS.values()], ids=[*NO_FRAMES, *WRONG_PULLS]
 )
-def test_a_pull_is_repeated_and_nothing_of_it_is_skipped(tmp_path, small, told):
+async def test_a_pull_is_repeated_and_nothing_of_it_is_skipped(tmp_path, small, told):
     """Each message comes, in order and once, and the group's offset is after the last."""
-
-    async def scenario():
-        async with lied_to(tmp_path, small, messages=20) as liar:
-            found = []
-            liar.lie(PULL, told)
-            async with AsyncConsumer("g", find_route=liar.route) as consumer:
-                (queue,) = await consumer.queues("orders")
-                await consumer.assign({queue: 0})
-                while len(found) < 20:
-                    batch = await consumer.poll(60.0)
-                    found += [message.body for message in batch]
-                    consumer.ack(*batch)
-                assert found == [b"%d" % n for n in range(20)]
-            assert not liar.lies
-            async with AsyncConsumer("g", find_route=liar.route) as again:
-                await again.queues("orders")
-                assert await again.committed(queue) == 20
-
-    run(scenario())
+    async with lied_to(tmp_path, small, messages=20) as liar:
+        found = []
+        liar.lie(PULL, told)
+        async with AsyncConsumer("g", find_route=liar.route) as consumer:
+            (queue,) = await consumer.queues("orders")
+            await consumer.assign({queue: 0})
+            while len(found) < 20:
+                batch = await consumer.poll(60.0)
+                found += [message.body for message in batch]
+                consumer.ack(*batch)
+            assert found == [b"%d" % n for n in range(20)]
+        assert not liar.lies
+        async with AsyncConsumer("g", find_route=liar.route) as again:
+            await again.queues("orders")
+            assert await again.committed(queue) == 20
 
 
 def moved_back(answer):
@@ -393,60 +371,50 @@ def test_a_broker_that_answers_pulls_with_nonsense_is_asked_more_and_more_rarely
     assert len(about_pulls) <= 2 or "no longer exists" in about_pulls[0].getMessage()
 
 
-def test_a_broker_that_has_nothing_and_says_so_at_once_is_not_asked_in_a_storm(tmp_path, small):
-    async def scenario():
-        async with lied_to(tmp_path, small, messages=1) as liar:
-            nothing = with_code(ResponseCode.PULL_RETRY_IMMEDIATELY)
-            liar.lies[PULL] = lambda answer: nothing(with_fields(nextBeginOffset="0")(answer))
-            async with AsyncConsumer("g", "orders", find_route=liar.route, start="first"):
-                began, before = time.monotonic(), liar.asked.count(PULL)
-                await asyncio.sleep(0.5)
-                asked, spent = liar.asked.count(PULL) - before, time.monotonic() - began
-        assert asked <= spent / 0.02 + 2
+async def test_a_broker_that_has_nothing_and_says_so_at_once_is_not_asked_in_a_storm(
+    tmp_path, small
+):
+    async with lied_to(tmp_path, small, messages=1) as liar:
+        nothing = with_code(ResponseCode.PULL_RETRY_IMMEDIATELY)
+        liar.lies[PULL] = lambda answer: nothing(with_fields(nextBeginOffset="0")(answer))
+        async with AsyncConsumer("g", "orders", find_route=liar.route, start="first"):
+            began, before = time.monotonic(), liar.asked.count(PULL)
+            await asyncio.sleep(0.5)
+            asked, spent = liar.asked.count(PULL) - before, time.monotonic() - began
+    assert asked <= spent / 0.02 + 2
 
-    run(scenario())
 
-
-def test_a_static_topic_says_what_to_add_to_offsets(tmp_path, small):
+async def test_a_static_topic_says_what_to_add_to_offsets(tmp_path, small):
     """Brokers of 5.x do for topics that moved: their records know older offsets."""
+    async with lied_to(tmp_path, small, messages=3) as liar:
 
-    async def scenario():
-        async with lied_to(tmp_path, small, messages=3) as liar:
+        def moved(answer):
+            return with_fields(offsetDelta="1000", nextBeginOffset="1003")(answer)
 
-            def moved(answer):
-                return with_fields(offsetDelta="1000", nextBeginOffset="1003")(answer)
-
-            liar.lies[PULL] = moved
-            async with AsyncConsumer("g", find_route=liar.route) as consumer:
-                (queue,) = await consumer.queues("orders")
-                await consumer.assign({queue: 0})
-                found = await consumer.poll(60.0)
-                consumer.ack(*found)
-                assert [(m.queue_offset, m.body) for m in found] == [
-                    (1000, b"0"), (1001, b"1"), (1002, b"2"),
-                ]  # fmt: skip
-                assert consumer.position(queue) == 1003
-
-    run(scenario())
+        liar.lies[PULL] = moved
+        async with AsyncConsumer("g", find_route=liar.route) as consumer:
+            (queue,) = await consumer.queues("orders")
+            await consumer.assign({queue: 0})
+            found = await consumer.poll(60.0)
+            consumer.ack(*found)
+            assert [(m.queue_offset, m.body) for m in found] == [
+                (1000, b"0"), (1001, b"1"), (1002, b"2"),
+            ]  # fmt: skip
+            assert consumer.position(queue) == 1003
 
 
-def test_a_body_that_claims_a_terabyte_is_refused_and_the_next_one_comes(tmp_path, small):
-    async def scenario():
-        async with lied_to(tmp_path, small) as liar:
-            bomb = b"\x28\xb5\x2f\xfd\xe0" + (1 << 40).to_bytes(8, "little") + bytes(8)
-            liar.broker.store.put("orders", bomb, queue=0, sys_flag=0x201)
-            liar.broker.store.put("orders", b"after", queue=0)
-            async with AsyncConsumer(
-                "g", "orders", find_route=liar.route, start="first"
-            ) as consumer:
-                found = []
-                while len(found) < 2:
-                    found += await consumer.poll(60.0)
-                with pytest.raises(ValueError, match="claims 1099511627776 bytes"):
-                    _ = found[0].body
-                assert found[1].body == b"after"
-
-    run(scenario())
+async def test_a_body_that_claims_a_terabyte_is_refused_and_the_next_one_comes(tmp_path, small):
+    async with lied_to(tmp_path, small) as liar:
+        bomb = b"\x28\xb5\x2f\xfd\xe0" + (1 << 40).to_bytes(8, "little") + bytes(8)
+        liar.broker.store.put("orders", bomb, queue=0, sys_flag=0x201)
+        liar.broker.store.put("orders", b"after", queue=0)
+        async with AsyncConsumer("g", "orders", find_route=liar.route, start="first") as consumer:
+            found = []
+            while len(found) < 2:
+                found += await consumer.poll(60.0)
+            with pytest.raises(ValueError, match="claims 1099511627776 bytes"):
+                _ = found[0].body
+            assert found[1].body == b"after"
 
 
 # ---- answers about groups ----
@@ -464,32 +432,26 @@ def test_a_body_that_claims_a_terabyte_is_refused_and_the_next_one_comes(tmp_pat
     ],
     ids=["members: no JSON", "members: a list", "members: a number", "no offset", "offset", "beat"],
 )
-def test_a_group_is_joined_after_answers_that_make_no_sense(tmp_path, small, code, told):
-    async def scenario():
-        async with lied_to(tmp_path, small, messages=3) as liar:
-            liar.lie(code, told)
-            options = {"find_route": liar.route, "start": "first", "rebalance_s": 0.1}
-            async with AsyncConsumer("g", "orders", **options) as consumer:
-                found = await consumer.poll(60.0)
-                assert [message.body for message in found] == [b"0", b"1", b"2"]
-            assert code not in liar.lies
-
-    run(scenario())
+async def test_a_group_is_joined_after_answers_that_make_no_sense(tmp_path, small, code, told):
+    async with lied_to(tmp_path, small, messages=3) as liar:
+        liar.lie(code, told)
+        options = {"find_route": liar.route, "start": "first", "rebalance_s": 0.1}
+        async with AsyncConsumer("g", "orders", **options) as consumer:
+            found = await consumer.poll(60.0)
+            assert [message.body for message in found] == [b"0", b"1", b"2"]
+        assert code not in liar.lies
 
 
-def test_locks_are_asked_for_again(tmp_path, small):
-    async def scenario():
-        async with lied_to(tmp_path, small, messages=3) as liar:
-            liar.lie(RequestCode.LOCK_BATCH_MQ, with_body(lambda body: b'{"lockOKMQSet":[3,{}]}'))
-            found = []
-            options = {"find_route": liar.route, "start": "first", "rebalance_s": 0.1}
-            async with AsyncConsumer(
-                "g", "orders", handler=lambda m: found.append(m.body), orderly=True, **options
-            ):
-                await until(lambda: len(found) == 3)
-            assert found == [b"0", b"1", b"2"]
-
-    run(scenario())
+async def test_locks_are_asked_for_again(tmp_path, small):
+    async with lied_to(tmp_path, small, messages=3) as liar:
+        liar.lie(RequestCode.LOCK_BATCH_MQ, with_body(lambda body: b'{"lockOKMQSet":[3,{}]}'))
+        found = []
+        options = {"find_route": liar.route, "start": "first", "rebalance_s": 0.1}
+        async with AsyncConsumer(
+            "g", "orders", handler=lambda m: found.append(m.body), orderly=True, **options
+        ):
+            await until(lambda: len(found) == 3)
+        assert found == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize(
@@ -497,20 +459,17 @@ def test_locks_are_asked_for_again(tmp_path, small):
     [with_fields(popTime=None), with_fields(startOffsetInfo="0 zero 0"), with_body(lambda b: b"x")],
     ids=["no time", "no place", "no record"],
 )
-def test_what_was_popped_and_not_understood_comes_again(tmp_path, small, told):
-    async def scenario():
-        async with lied_to(tmp_path, small, messages=3) as liar:
-            liar.lie(POP, told)
-            options = {"mode": "pop", "invisible_s": 1.0, "start": "first"}
-            found = set()
-            async with AsyncConsumer("g", "orders", find_route=liar.route, **options) as consumer:
-                while len(found) < 3:
-                    batch = await consumer.poll(60.0)
-                    found |= {message.body for message in batch}
-                    consumer.ack(*batch)
-            assert not liar.lies
-
-    run(scenario())
+async def test_what_was_popped_and_not_understood_comes_again(tmp_path, small, told):
+    async with lied_to(tmp_path, small, messages=3) as liar:
+        liar.lie(POP, told)
+        options = {"mode": "pop", "invisible_s": 1.0, "start": "first"}
+        found = set()
+        async with AsyncConsumer("g", "orders", find_route=liar.route, **options) as consumer:
+            while len(found) < 3:
+                batch = await consumer.poll(60.0)
+                found |= {message.body for message in batch}
+                consumer.ack(*batch)
+        assert not liar.lies
 
 
 # ---- what a broker asks on its own ----
@@ -520,7 +479,7 @@ def asked_of(code, body=b"", **fields):
     return codec.encode(Command(code, fields, body, opaque=7))
 
 
-def test_requests_that_make_no_sense_harm_nobody(tmp_path, small):
+async def test_requests_that_make_no_sense_harm_nobody(tmp_path, small):
     """Of each kind that a broker sends to clients, one that cannot be read."""
     bad = [
         asked_of(RequestCode.CHECK_TRANSACTION_STATE, b"\x01\x02\x03"),
@@ -534,48 +493,41 @@ def test_requests_that_make_no_sense_harm_nobody(tmp_path, small):
         asked_of(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, b"x"),
         asked_of(4711, b"x"),
     ]
-
-    async def scenario():
-        async with lied_to(tmp_path, small, messages=3) as liar:
-            liar.lies[RequestCode.HEART_BEAT] = lambda answer: [codec.encode(answer), *bad]
-            liar.lies[SEND] = lambda answer: [*bad, codec.encode(answer)]
-            async with (
-                AsyncTransactionProducer(
-                    "g", find_route=liar.route, check=lambda message: LocalState.UNKNOWN
-                ) as producer,
-                AsyncConsumer("g", "orders", find_route=liar.route, start="first") as consumer,
-            ):
-                async with producer.transaction(Message("orders", b"3")):
-                    pass
-                found = []
-                while len(found) < 4:
-                    found += await consumer.poll(60.0)
-            assert [message.body for message in found] == [b"0", b"1", b"2", b"3"]
-
-    run(scenario())
-
-
-def test_a_reply_that_does_not_inflate_ends_the_wait(tmp_path, small):
-    async def scenario():
+    async with lied_to(tmp_path, small, messages=3) as liar:
+        liar.lies[RequestCode.HEART_BEAT] = lambda answer: [codec.encode(answer), *bad]
+        liar.lies[SEND] = lambda answer: [*bad, codec.encode(answer)]
         async with (
-            lied_to(tmp_path, small) as liar,
-            AsyncProducer("asking", find_route=liar.route) as producer,
+            AsyncTransactionProducer(
+                "g", find_route=liar.route, check=lambda message: LocalState.UNKNOWN
+            ) as producer,
+            AsyncConsumer("g", "orders", find_route=liar.route, start="first") as consumer,
         ):
+            async with producer.transaction(Message("orders", b"3")):
+                pass
+            found = []
+            while len(found) < 4:
+                found += await consumer.poll(60.0)
+        assert [message.body for message in found] == [b"0", b"1", b"2", b"3"]
 
-            def pushed(answer):
-                (key,) = producer._replies._futures
-                text = f"CORRELATION_ID\x01{key}\x02"
-                frame = asked_of(
-                    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, b"no zlib", properties=text,
-                    sysFlag="1",
-                )  # fmt: skip
-                return [codec.encode(answer), frame]
 
-            liar.lie(SEND, pushed)
-            with pytest.raises(BadAnswer, match="bad zlib stream"):
-                await producer.request(Message("orders", b"x"), timeout_s=60.0)
+async def test_a_reply_that_does_not_inflate_ends_the_wait(tmp_path, small):
+    async with (
+        lied_to(tmp_path, small) as liar,
+        AsyncProducer("asking", find_route=liar.route) as producer,
+    ):
 
-    run(scenario())
+        def pushed(answer):
+            (key,) = producer._replies._futures
+            text = f"CORRELATION_ID\x01{key}\x02"
+            frame = asked_of(
+                RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, b"no zlib", properties=text,
+                sysFlag="1",
+            )  # fmt: skip
+            return [codec.encode(answer), frame]
+
+        liar.lie(SEND, pushed)
+        with pytest.raises(BadAnswer, match="bad zlib stream"):
+            await producer.request(Message("orders", b"x"), timeout_s=60.0)
 
 
 def test_a_reply_is_inflated_beside_the_loop(tmp_path, small, monkeypatch):
@@ -645,109 +597,93 @@ async def name_server(bodies):
 
 
 @pytest.mark.parametrize("body", NO_ROUTES.values(), ids=NO_ROUTES)
-def test_a_route_that_is_none_is_refused_by_name_and_asked_for_again(tmp_path, small, body):
-    async def scenario():
-        async with lied_to(tmp_path, small) as liar:
-            right = json.dumps(route_json(liar.address)).encode()
-            async with (
-                name_server([body, right]) as address,
-                AsyncProducer("p", address) as producer,
-            ):
-                with pytest.raises(BadAnswer, match=f"{address}.*route of orders"):
-                    await producer.send(Message("orders", b"x"))
-                assert (await producer.send(Message("orders", b"x"))).queue_offset == 0
-
-    run(scenario())
-
-
-def test_of_several_name_servers_one_that_makes_sense_is_enough(tmp_path, small):
-    async def scenario():
-        async with lied_to(tmp_path, small) as liar:
-            right = json.dumps(route_json(liar.address)).encode()
-            async with (
-                name_server([b"nonsense"]) as first,
-                name_server([b"[]"]) as second,
-                name_server([right]) as third,
-                AsyncProducer("p", f"{first};{second};{third}") as producer,
-            ):
-                assert (await producer.send(Message("orders", b"x"))).queue_offset == 0
-
-    run(scenario())
-
-
-def test_routes_that_turn_bad_leave_the_known_one_and_the_heartbeats(tmp_path, small):
-    async def scenario():
-        async with lied_to(tmp_path, small) as liar:
-            right = json.dumps(route_json(liar.address)).encode()
-            options = {"route_poll_s": 0.05, "heartbeat_s": 0.05}
-            async with (
-                name_server([right, *NO_ROUTES.values()]) as address,
-                AsyncProducer("p", address, **options) as producer,
-            ):
+async def test_a_route_that_is_none_is_refused_by_name_and_asked_for_again(tmp_path, small, body):
+    async with lied_to(tmp_path, small) as liar:
+        right = json.dumps(route_json(liar.address)).encode()
+        async with (
+            name_server([body, right]) as address,
+            AsyncProducer("p", address) as producer,
+        ):
+            with pytest.raises(BadAnswer, match=f"{address}.*route of orders"):
                 await producer.send(Message("orders", b"x"))
-                await asyncio.sleep(0.05 * 2 * len(NO_ROUTES))
-                before = liar.asked.count(RequestCode.HEART_BEAT)
-                await until(lambda: liar.asked.count(RequestCode.HEART_BEAT) > before + 2)
-                assert (await producer.send(Message("orders", b"x"))).queue_offset == 1
-
-    run(scenario())
+            assert (await producer.send(Message("orders", b"x"))).queue_offset == 0
 
 
-def test_a_server_that_hangs_up_is_not_called_in_a_storm():
+async def test_of_several_name_servers_one_that_makes_sense_is_enough(tmp_path, small):
+    async with lied_to(tmp_path, small) as liar:
+        right = json.dumps(route_json(liar.address)).encode()
+        async with (
+            name_server([b"nonsense"]) as first,
+            name_server([b"[]"]) as second,
+            name_server([right]) as third,
+            AsyncProducer("p", f"{first};{second};{third}") as producer,
+        ):
+            assert (await producer.send(Message("orders", b"x"))).queue_offset == 0
+
+
+async def test_routes_that_turn_bad_leave_the_known_one_and_the_heartbeats(tmp_path, small):
+    async with lied_to(tmp_path, small) as liar:
+        right = json.dumps(route_json(liar.address)).encode()
+        options = {"route_poll_s": 0.05, "heartbeat_s": 0.05}
+        async with (
+            name_server([right, *NO_ROUTES.values()]) as address,
+            AsyncProducer("p", address, **options) as producer,
+        ):
+            await producer.send(Message("orders", b"x"))
+            await asyncio.sleep(0.05 * 2 * len(NO_ROUTES))
+            before = liar.asked.count(RequestCode.HEART_BEAT)
+            await until(lambda: liar.asked.count(RequestCode.HEART_BEAT) > before + 2)
+            assert (await producer.send(Message("orders", b"x"))).queue_offset == 1
+
+
+async def test_a_server_that_hangs_up_is_not_called_in_a_storm():
     """Connections come slower and slower, and the wait for a send ends by name."""
+    calls = []
 
-    async def scenario():
-        calls = []
+    async def hang_up(reader, writer):
+        calls.append(time.monotonic())
+        writer.transport.abort()
 
-        async def hang_up(reader, writer):
-            calls.append(time.monotonic())
-            writer.transport.abort()
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
-        async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
-            address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async def route(topic):
+            return route_of_queues(topic, "b", address, "c", 6, 4, 4)
 
-            async def route(topic):
-                return route_of_queues(topic, "b", address, "c", 6, 4, 4)
-
-            async with AsyncConsumer("g", find_route=route) as consumer:
-                await consumer.assign(dict.fromkeys(await consumer.queues("orders"), 0))
-                began = time.monotonic()
-                await asyncio.sleep(1.5)
-                spent, count = time.monotonic() - began, len(calls)
-            async with AsyncProducer(find_route=route, send_timeout_s=0.5) as producer:
-                with pytest.raises(SendFailed) as failed:
-                    await producer.send(Message("orders", b"x"))
-        assert isinstance(failed.value.attempts[-1].error, (Unreachable, RequestTimeout))
-        # Four queues and the heartbeats, each after 0.1 s at least.
-        assert count <= 5 * (spent / 0.1 + 2)
-
-    run(scenario())
+        async with AsyncConsumer("g", find_route=route) as consumer:
+            await consumer.assign(dict.fromkeys(await consumer.queues("orders"), 0))
+            began = time.monotonic()
+            await asyncio.sleep(1.5)
+            spent, count = time.monotonic() - began, len(calls)
+        async with AsyncProducer(find_route=route, send_timeout_s=0.5) as producer:
+            with pytest.raises(SendFailed) as failed:
+                await producer.send(Message("orders", b"x"))
+    assert isinstance(failed.value.attempts[-1].error, (Unreachable, RequestTimeout))
+    # Four queues and the heartbeats, each after 0.1 s at least.
+    assert count <= 5 * (spent / 0.1 + 2)
 
 
-def test_a_header_without_end_takes_no_more_than_a_frame_and_fails_in_time():
+async def test_a_header_without_end_takes_no_more_than_a_frame_and_fails_in_time():
     """A server that drips a frame of the largest size: the send fails in its time."""
 
-    async def scenario():
-        async def drip(reader, writer):
-            with contextlib.suppress(ConnectionError):
-                writer.write(struct.pack(">ii", (16 << 20) - 8, 15 << 20))
-                while True:
-                    writer.write(bytes(1 << 10))
-                    await writer.drain()
-                    await asyncio.sleep(0.01)
+    async def drip(reader, writer):
+        with contextlib.suppress(ConnectionError):
+            writer.write(struct.pack(">ii", (16 << 20) - 8, 15 << 20))
+            while True:
+                writer.write(bytes(1 << 10))
+                await writer.drain()
+                await asyncio.sleep(0.01)
 
-        async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
-            address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
-            async def route(topic):
-                return route_of_queues(topic, "b", address, "c", 6, 1, 1)
+        async def route(topic):
+            return route_of_queues(topic, "b", address, "c", 6, 1, 1)
 
-            options = {"send_timeout_s": 0.3, "retries": 0, "request_timeout_s": 0.3}
-            async with AsyncProducer(find_route=route, **options) as producer:
-                for _ in range(2):
-                    with pytest.raises(SendFailed) as failed:
-                        await producer.send(Message("orders", b"x"))
-                    error = failed.value.attempts[0].error
-                    assert isinstance(error, (RequestTimeout, Unreachable))
-
-    run(scenario())
+        options = {"send_timeout_s": 0.3, "retries": 0, "request_timeout_s": 0.3}
+        async with AsyncProducer(find_route=route, **options) as producer:
+            for _ in range(2):
+                with pytest.raises(SendFailed) as failed:
+                    await producer.send(Message("orders", b"x"))
+                error = failed.value.attempts[0].error
+                assert isinstance(error, (RequestTimeout, Unreachable))

@@ -64,20 +64,17 @@ async def received(broker, topic, count):
     return found
 
 
-def test_no_bytes_pass_between(tmp_path, settings, written):
-    async def scenario():
-        async with broker_and_producer(tmp_path, settings) as (_, producer):
-            written.clear()
-            plain = await producer.send(Message("orders", b"1", tags="a", keys="k"))
-            other = await producer.send(Message("orders", b"2" * 9000, properties={"n": "v"}))
-            batch = await producer.send_batch([Message("orders", b"3")] * 3)
-            later = await (await producer.submit(Message("orders", b"4")))
-            assert [r.queue_offset for r in (plain, other, *batch, later)] == list(range(1, 7))
-            assert written == []
-            await producer.send(Message("orders", random.randbytes(300_000)))
-            assert written != []  # it does not fit into the room that connections share
-
-    run(scenario())
+async def test_no_bytes_pass_between(tmp_path, settings, written):
+    async with broker_and_producer(tmp_path, settings) as (_, producer):
+        written.clear()
+        plain = await producer.send(Message("orders", b"1", tags="a", keys="k"))
+        other = await producer.send(Message("orders", b"2" * 9000, properties={"n": "v"}))
+        batch = await producer.send_batch([Message("orders", b"3")] * 3)
+        later = await (await producer.submit(Message("orders", b"4")))
+        assert [r.queue_offset for r in (plain, other, *batch, later)] == list(range(1, 7))
+        assert written == []
+        await producer.send(Message("orders", random.randbytes(300_000)))
+        assert written != []  # it does not fit into the room that connections share
 
 
 def test_messages_are_stored_as_through_a_socket(tmp_path, settings, seed):
@@ -112,26 +109,22 @@ def test_messages_are_stored_as_through_a_socket(tmp_path, settings, seed):
     run(scenario())
 
 
-def test_a_send_waits_for_the_disk(tmp_path, settings, monkeypatch):
+async def test_a_send_waits_for_the_disk(tmp_path, settings, monkeypatch):
     disk = Disk(monkeypatch)
-
-    async def scenario():
-        async with broker_and_producer(
-            tmp_path, settings | {"flushDiskType": "SYNC_FLUSH"}
-        ) as (broker, producer):  # fmt: skip
-            kinds = [Message("orders", b"x"), Message("orders", b"x", properties={"a": "b"})]
-            with disk.held(broker):
-                sends = [asyncio.create_task(producer.send(message)) for message in kinds]
-                sends += [await producer.submit(message) for message in kinds]
-                assert (
-                    await producer.send(Message("orders", b"x", wait_stored=False))
-                ).status is SendStatus.SEND_OK
-                assert not any(each.done() for each in sends)
-            results = await asyncio.gather(*sends)
-            assert {r.status for r in results} == {SendStatus.SEND_OK}
-            assert len(await received(broker, "orders", 6)) == 6
-
-    run(scenario())
+    async with broker_and_producer(
+        tmp_path, settings | {"flushDiskType": "SYNC_FLUSH"}
+    ) as (broker, producer):  # fmt: skip
+        kinds = [Message("orders", b"x"), Message("orders", b"x", properties={"a": "b"})]
+        with disk.held(broker):
+            sends = [asyncio.create_task(producer.send(message)) for message in kinds]
+            sends += [await producer.submit(message) for message in kinds]
+            assert (
+                await producer.send(Message("orders", b"x", wait_stored=False))
+            ).status is SendStatus.SEND_OK
+            assert not any(each.done() for each in sends)
+        results = await asyncio.gather(*sends)
+        assert {r.status for r in results} == {SendStatus.SEND_OK}
+        assert len(await received(broker, "orders", 6)) == 6
 
 
 def test_hooks_see_every_send(tmp_path, settings):
@@ -157,85 +150,68 @@ def test_hooks_see_every_send(tmp_path, settings):
     run(scenario())
 
 
-def test_access_control_decides_every_send(tmp_path, settings):
-    async def scenario():
-        async with broker_and_producer(
-            tmp_path, settings | ACCESS, credentials=BOSS, retries=0
-        ) as (broker, producer):  # fmt: skip
-            core = broker.services.core
-            await producer.send(Message("orders", b"x"))  # the first was granted
-            before = core.let_in
+async def test_access_control_decides_every_send(tmp_path, settings):
+    async with broker_and_producer(
+        tmp_path, settings | ACCESS, credentials=BOSS, retries=0
+    ) as (broker, producer):  # fmt: skip
+        core = broker.services.core
+        await producer.send(Message("orders", b"x"))  # the first was granted
+        before = core.let_in
+        await producer.send(Message("orders", b"x"))
+        assert core.let_in == before + 1
+        policies = broker.services.access.policies
+        boss = policies.rules.users["boss"]
+        await policies.update_user("boss", {"password": "another-one"}, boss)
+        with pytest.raises(SendFailed, match="signature"):
             await producer.send(Message("orders", b"x"))
-            assert core.let_in == before + 1
-            policies = broker.services.access.policies
-            boss = policies.rules.users["boss"]
-            await policies.update_user("boss", {"password": "another-one"}, boss)
-            with pytest.raises(SendFailed, match="signature"):
-                await producer.send(Message("orders", b"x"))
-
-    run(scenario())
 
 
-def test_a_topic_that_changes_is_noticed(tmp_path, settings):
-    async def scenario():
-        async with broker_and_producer(tmp_path, settings, retries=0) as (broker, producer):
-            broker.services.topics.update(TopicConfig("orders", 1, 1, perm=4))
-            with pytest.raises(SendFailed, match="16"):
-                await producer.send(Message("orders", b"x"))
-            broker.services.topics.update(TopicConfig("orders", 1, 1))
-            assert (await producer.send(Message("orders", b"x"))).queue_offset == 1
-
-    run(scenario())
+async def test_a_topic_that_changes_is_noticed(tmp_path, settings):
+    async with broker_and_producer(tmp_path, settings, retries=0) as (broker, producer):
+        broker.services.topics.update(TopicConfig("orders", 1, 1, perm=4))
+        with pytest.raises(SendFailed, match="16"):
+            await producer.send(Message("orders", b"x"))
+        broker.services.topics.update(TopicConfig("orders", 1, 1))
+        assert (await producer.send(Message("orders", b"x"))).queue_offset == 1
 
 
-def test_a_pull_that_waits_has_the_message(tmp_path, settings):
-    async def scenario():
-        async with (
-            broker_and_producer(tmp_path, settings) as (broker, producer),
-            broker.async_consumer("g", "orders", start="first") as consumer,
-        ):
-            messages = aiter(consumer)
-            assert (await anext(messages)).body == b"first"
-            for number in range(5):
-                await until(lambda: broker.services.core.totals().held > 0)
-                sent = await producer.send(Message("orders", b"%d" % number))
-                assert (await anext(messages)).message_id == sent.message_id
-
-    run(scenario())
+async def test_a_pull_that_waits_has_the_message(tmp_path, settings):
+    async with (
+        broker_and_producer(tmp_path, settings) as (broker, producer),
+        broker.async_consumer("g", "orders", start="first") as consumer,
+    ):
+        messages = aiter(consumer)
+        assert (await anext(messages)).body == b"first"
+        for number in range(5):
+            await until(lambda: broker.services.core.totals().held > 0)
+            sent = await producer.send(Message("orders", b"%d" % number))
+            assert (await anext(messages)).message_id == sent.message_id
 
 
-def test_a_handler_of_the_broker_may_send(tmp_path, settings):
+async def test_a_handler_of_the_broker_may_send(tmp_path, settings):
     """From within a consumer's handler, and while the broker itself reads."""
+    async with broker_and_producer(tmp_path, settings) as (broker, producer):
+        broker.create_topic("copies", queues=1)
+        await producer.send(Message("copies", b"first"))
 
-    async def scenario():
-        async with broker_and_producer(tmp_path, settings) as (broker, producer):
-            broker.create_topic("copies", queues=1)
-            await producer.send(Message("copies", b"first"))
+        async def copy(message):
+            await producer.send(Message("copies", message.body))
 
-            async def copy(message):
-                await producer.send(Message("copies", message.body))
-
-            async with broker.async_consumer("g", "orders", start="first", handler=copy):
-                for number in range(20):
-                    await producer.send(Message("orders", b"%d" % number))
-                assert len(await received(broker, "copies", 22)) == 22
-
-    run(scenario())
+        async with broker.async_consumer("g", "orders", start="first", handler=copy):
+            for number in range(20):
+                await producer.send(Message("orders", b"%d" % number))
+            assert len(await received(broker, "copies", 22)) == 22
 
 
-def test_order_is_kept_where_some_need_bytes(tmp_path, settings):
+async def test_order_is_kept_where_some_need_bytes(tmp_path, settings):
     """A large message goes through the connection; what is sent after it must not overtake it."""
-
-    async def scenario():
-        async with broker_and_producer(tmp_path, settings, compress_over=0) as (broker, producer):
-            large, small = b"x" * 300_000, b"y"
-            for body in (large, small, small, large, small):
-                await producer.submit(Message("orders", body))
-            await producer.flush()
-            bodies = [m.body for m in await received(broker, "orders", 6)][1:]
-            assert bodies == [large, small, small, large, small]
-
-    run(scenario())
+    async with broker_and_producer(tmp_path, settings, compress_over=0) as (broker, producer):
+        large, small = b"x" * 300_000, b"y"
+        for body in (large, small, small, large, small):
+            await producer.submit(Message("orders", body))
+        await producer.flush()
+        bodies = [m.body for m in await received(broker, "orders", 6)][1:]
+        assert bodies == [large, small, small, large, small]
 
 
 def test_others_have_their_turn(tmp_path, settings):
@@ -261,51 +237,44 @@ def test_others_have_their_turn(tmp_path, settings):
     run(scenario())
 
 
-def test_a_broker_that_ended_is_a_named_error(tmp_path, settings):
-    async def scenario():
-        broker = Broker(tmp_path / "store", **settings)
-        await broker.start()
-        broker.create_topic("orders", queues=1)
-        async with broker.async_producer(retries=0, send_timeout_s=BOUND_S) as producer:
-            for _ in range(3):
-                await producer.send(Message("orders", b"x"))
-            await broker.stop()
-            for _ in range(3):
-                with pytest.raises(ClientError):
-                    await producer.send(Message("orders", b"x"))
-                with pytest.raises(ClientError):
-                    await (await producer.submit(Message("orders", b"x")))
-        with pytest.raises(AlreadyClosed):
+async def test_a_broker_that_ended_is_a_named_error(tmp_path, settings):
+    broker = Broker(tmp_path / "store", **settings)
+    await broker.start()
+    broker.create_topic("orders", queues=1)
+    async with broker.async_producer(retries=0, send_timeout_s=BOUND_S) as producer:
+        for _ in range(3):
             await producer.send(Message("orders", b"x"))
+        await broker.stop()
+        for _ in range(3):
+            with pytest.raises(ClientError):
+                await producer.send(Message("orders", b"x"))
+            with pytest.raises(ClientError):
+                await (await producer.submit(Message("orders", b"x")))
+    with pytest.raises(AlreadyClosed):
+        await producer.send(Message("orders", b"x"))
 
-    run(scenario())
 
-
-def test_a_broker_that_drains_is_left(tmp_path, settings):
+async def test_a_broker_that_drains_is_left(tmp_path, settings):
     """It answers with GO_AWAY; what was acknowledged is there when it starts again."""
+    results, stopped = [], False
+    broker = Broker(tmp_path / "store", **settings | {"drain_s": 5.0})
+    await broker.start()
+    broker.create_topic("orders", queues=1)
+    async with broker.async_producer(retries=0, send_timeout_s=1) as producer:
 
-    async def scenario():
-        results, stopped = [], False
-        broker = Broker(tmp_path / "store", **settings | {"drain_s": 5.0})
-        await broker.start()
-        broker.create_topic("orders", queues=1)
-        async with broker.async_producer(retries=0, send_timeout_s=1) as producer:
+        async def work():
+            while not stopped:
+                with contextlib.suppress(ClientError):
+                    results.append(await producer.send(Message("orders", b"x")))
 
-            async def work():
-                while not stopped:
-                    with contextlib.suppress(ClientError):
-                        results.append(await producer.send(Message("orders", b"x")))
-
-            task = asyncio.create_task(work())
-            await until(lambda: len(results) > 100)
-            await broker.stop()
-            stopped = True
-            await task
-        async with Broker(tmp_path / "store", **settings) as again:
-            found = await received(again, "orders", len(results))
-            assert {r.message_id for r in results} <= {m.message_id for m in found}
-
-    run(scenario())
+        task = asyncio.create_task(work())
+        await until(lambda: len(results) > 100)
+        await broker.stop()
+        stopped = True
+        await task
+    async with Broker(tmp_path / "store", **settings) as again:
+        found = await received(again, "orders", len(results))
+        assert {r.message_id for r in results} <= {m.message_id for m in found}
 
 
 @pytest.mark.parametrize(
@@ -325,13 +294,10 @@ def test_a_broker_that_drains_is_left(tmp_path, settings):
     ],
     ids=repr,
 )  # fmt: skip
-def test_what_no_broker_takes_is_refused_by_name(tmp_path, settings, message):
-    async def scenario():
-        async with broker_and_producer(tmp_path, settings) as (_, producer):
-            for send in (producer.send, producer.submit):
-                with pytest.raises(InvalidMessage):
-                    await send(message)
-            assert producer._slots.taken == 0
-            assert (await producer.send(Message("orders", b"x"))).queue_offset == 1
-
-    run(scenario())
+async def test_what_no_broker_takes_is_refused_by_name(tmp_path, settings, message):
+    async with broker_and_producer(tmp_path, settings) as (_, producer):
+        for send in (producer.send, producer.submit):
+            with pytest.raises(InvalidMessage):
+                await send(message)
+        assert producer._slots.taken == 0
+        assert (await producer.send(Message("orders", b"x"))).queue_offset == 1

@@ -39,31 +39,27 @@ async def fetch(server, topic, count, group="reader", **options):
     raise AssertionError("unreachable")
 
 
-def test_a_message_comes_out_as_it_went_in(server, name):
+async def test_a_message_comes_out_as_it_went_in(server, name):
     topic = name("topic")
-
-    async def scenario():
-        async with AsyncProducer("producers", server.namesrv) as producer:
-            sent = Message(
-                topic,
-                "Äpfel".encode(),
-                "fruit",
-                ["order-17", "customer-3"],
-                {"region": "eu"},
-                flag=5,
-            )
-            result = await producer.send(sent)
-        (got,) = await fetch(server, topic, 1)
-        assert result.status is SendStatus.SEND_OK
-        assert got.message_id == result.message_id
-        assert got.offset_message_id == result.offset_message_id
-        assert (got.queue, got.queue_offset) == (result.queue, result.queue_offset)
-        assert (got.topic, got.body, got.tags) == (topic, sent.body, "fruit")
-        assert (got.keys, got.flag, got.attempt) == (sent.keys, 5, 0)
-        assert got.properties["region"] == "eu"
-        assert abs(got.born_timestamp - time.time() * 1000) < 60_000
-
-    run(scenario())
+    async with AsyncProducer("producers", server.namesrv) as producer:
+        sent = Message(
+            topic,
+            "Äpfel".encode(),
+            "fruit",
+            ["order-17", "customer-3"],
+            {"region": "eu"},
+            flag=5,
+        )
+        result = await producer.send(sent)
+    (got,) = await fetch(server, topic, 1)
+    assert result.status is SendStatus.SEND_OK
+    assert got.message_id == result.message_id
+    assert got.offset_message_id == result.offset_message_id
+    assert (got.queue, got.queue_offset) == (result.queue, result.queue_offset)
+    assert (got.topic, got.body, got.tags) == (topic, sent.body, "fruit")
+    assert (got.keys, got.flag, got.attempt) == (sent.keys, 5, 0)
+    assert got.properties["region"] == "eu"
+    assert abs(got.born_timestamp - time.time() * 1000) < 60_000
 
 
 def test_the_blocking_twin_sends_the_same(server, name):
@@ -79,88 +75,65 @@ def test_the_blocking_twin_sends_the_same(server, name):
     assert bodies == {b"one", b"two", b"three", b"four", b"five"}
 
 
-def test_many_in_flight_are_bounded(server, name):
+async def test_many_in_flight_are_bounded(server, name):
     topic = name("topic")
-
-    async def scenario():
-        async with AsyncProducer("producers", server.namesrv, max_in_flight=4) as producer:
-            await producer.send(Message(topic, b"first"))
-            for number in range(100):
-                await producer.submit(Message(topic, b"%d" % number))
-                assert producer._slots.taken <= 4
-            await producer.flush()
-            assert not producer._slots.taken
-        assert len(await fetch(server, topic, 101)) == 101
-
-    run(scenario())
+    async with AsyncProducer("producers", server.namesrv, max_in_flight=4) as producer:
+        await producer.send(Message(topic, b"first"))
+        for number in range(100):
+            await producer.submit(Message(topic, b"%d" % number))
+            assert producer._slots.taken <= 4
+        await producer.flush()
+        assert not producer._slots.taken
+    assert len(await fetch(server, topic, 101)) == 101
 
 
-def test_a_batch_is_cut_by_size_and_keeps_its_order(server, name):
+async def test_a_batch_is_cut_by_size_and_keeps_its_order(server, name):
     topic = name("topic")
-
-    async def scenario():
-        async with AsyncProducer("producers", server.namesrv, batch_max=1000) as producer:
-            bodies = [b"%03d" % n for n in range(50)]
-            results = await producer.send_batch(
-                [Message(topic, b, keys=b.decode()) for b in bodies]
-            )
-            assert len({r.message_id for r in results}) == 50
-            assert len({r.offset_message_id for r in results}) == 50
-        found = {m.message_id: m for m in await fetch(server, topic, 50)}
-        for body, result in zip(bodies, results, strict=True):
-            got = found[result.message_id]
-            assert (got.body, got.queue_offset) == (body, result.queue_offset)
-            assert got.offset_message_id == result.offset_message_id
-
-    run(scenario())
+    async with AsyncProducer("producers", server.namesrv, batch_max=1000) as producer:
+        bodies = [b"%03d" % n for n in range(50)]
+        results = await producer.send_batch([Message(topic, b, keys=b.decode()) for b in bodies])
+        assert len({r.message_id for r in results}) == 50
+        assert len({r.offset_message_id for r in results}) == 50
+    found = {m.message_id: m for m in await fetch(server, topic, 50)}
+    for body, result in zip(bodies, results, strict=True):
+        got = found[result.message_id]
+        assert (got.body, got.queue_offset) == (body, result.queue_offset)
+        assert got.offset_message_id == result.offset_message_id
 
 
-def test_a_key_has_one_queue_and_an_order(server, name):
+async def test_a_key_has_one_queue_and_an_order(server, name):
     topic = name("topic")
-
-    async def scenario():
-        async with AsyncProducer("producers", server.namesrv) as producer:
-            results = [
-                await producer.send(Message(topic, b"%d" % n), key=f"order-{n % 3}")
-                for n in range(12)
-            ]
-        for key in range(3):
-            mine = results[key::3]
-            assert len({r.queue for r in mine}) == 1
-            offsets = [r.queue_offset for r in mine]
-            assert offsets == sorted(offsets)
-
-    run(scenario())
+    async with AsyncProducer("producers", server.namesrv) as producer:
+        results = [
+            await producer.send(Message(topic, b"%d" % n), key=f"order-{n % 3}") for n in range(12)
+        ]
+    for key in range(3):
+        mine = results[key::3]
+        assert len({r.queue for r in mine}) == 1
+        offsets = [r.queue_offset for r in mine]
+        assert offsets == sorted(offsets)
 
 
 @pytest.mark.parametrize("compression", ["zlib", "lz4", "zstd"])
-def test_large_bodies_are_compressed(server, name, compression):
+async def test_large_bodies_are_compressed(server, name, compression):
     topic = name("topic")
-
-    async def scenario():
-        body = b"large " * 2000
-        async with AsyncProducer("p", server.namesrv, compression=compression) as producer:
-            await producer.send(Message(topic, body))
-        (got,) = await fetch(server, topic, 1)
-        assert got.body == body
-        assert len(got.body_view) < len(body) / 10
-
-    run(scenario())
+    body = b"large " * 2000
+    async with AsyncProducer("p", server.namesrv, compression=compression) as producer:
+        await producer.send(Message(topic, body))
+    (got,) = await fetch(server, topic, 1)
+    assert got.body == body
+    assert len(got.body_view) < len(body) / 10
 
 
-def test_a_delayed_message_comes_later(server, name):
+async def test_a_delayed_message_comes_later(server, name):
     topic = name("topic")
-
-    async def scenario():
-        async with AsyncProducer("producers", server.namesrv) as producer:
-            await producer.send(Message(topic, b"now"))
-            began = time.monotonic()
-            await producer.send(Message(topic, b"later", delay_level=1))
-        found = await fetch(server, topic, 2)
-        assert [m.body for m in found] == [b"now", b"later"]
-        assert time.monotonic() - began >= 0.9
-
-    run(scenario())
+    async with AsyncProducer("producers", server.namesrv) as producer:
+        await producer.send(Message(topic, b"now"))
+        began = time.monotonic()
+        await producer.send(Message(topic, b"later", delay_level=1))
+    found = await fetch(server, topic, 2)
+    assert [m.body for m in found] == [b"now", b"later"]
+    assert time.monotonic() - began >= 0.9
 
 
 @pytest.mark.parametrize(
@@ -180,23 +153,17 @@ def test_a_delayed_message_comes_later(server, name):
         (Message("t", b"x", delay_level=-1), "negative"),
     ],
 )
-def test_what_breaks_a_rule_is_refused_unsent(server, message, said):
-    async def scenario():
-        async with AsyncProducer("producers", server.namesrv, message_max=100) as producer:
-            with pytest.raises(InvalidMessage, match=said):
-                await producer.send(message)
-            assert producer.network.known_route(message.topic) is None
-
-    run(scenario())
+async def test_what_breaks_a_rule_is_refused_unsent(server, message, said):
+    async with AsyncProducer("producers", server.namesrv, message_max=100) as producer:
+        with pytest.raises(InvalidMessage, match=said):
+            await producer.send(message)
+        assert producer.network.known_route(message.topic) is None
 
 
-def test_a_batch_takes_no_delay(server):
-    async def scenario():
-        async with AsyncProducer("producers", server.namesrv) as producer:
-            with pytest.raises(InvalidMessage, match="delay"):
-                await producer.send_batch([Message("t", b"x", delay_level=1)])
-
-    run(scenario())
+async def test_a_batch_takes_no_delay(server):
+    async with AsyncProducer("producers", server.namesrv) as producer:
+        with pytest.raises(InvalidMessage, match="delay"):
+            await producer.send_batch([Message("t", b"x", delay_level=1)])
 
 
 @pytest.mark.parametrize(
@@ -258,16 +225,12 @@ def test_a_refusal_that_no_other_broker_cures_ends_at_once(server, name):
         assert failed.value.attempts[0].error.code in (29, 1)
 
 
-def test_namespaces_keep_applications_apart(server, name):
+async def test_namespaces_keep_applications_apart(server, name):
     topic = name("topic")
-
-    async def scenario():
-        async with AsyncProducer("p", server.namesrv, namespace="blue") as producer:
-            await producer.send(Message(topic, b"x"))
-        (got,) = await fetch(server, topic, 1, namespace="blue")
-        assert (got.topic, got.queue.topic) == (topic, f"blue%{topic}")
-
-    run(scenario())
+    async with AsyncProducer("p", server.namesrv, namespace="blue") as producer:
+        await producer.send(Message(topic, b"x"))
+    (got,) = await fetch(server, topic, 1, namespace="blue")
+    assert (got.topic, got.queue.topic) == (topic, f"blue%{topic}")
 
 
 def test_a_delay_is_a_timedelta_or_a_datetime_and_can_be_recalled(tmp_path):

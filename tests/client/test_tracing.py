@@ -43,33 +43,27 @@ async def records_of(namesrv, key, kinds=("Pub", "SubBefore", "SubAfter")):
     return found
 
 
-def test_a_message_leaves_three_records(server, name):
-    async def scenario():
-        topic, group = name("topic"), name("group")
-        sent = await traced(server.namesrv, topic, group)
-        found = await records_of(server.namesrv, sent.message_id)
-        pub, before, after = found["Pub"], found["SubBefore"], found["SubAfter"]
-        key, stored = sent.message_id, sent.offset_message_id
-        assert pub[3:8] == ["shop", topic, key, "fruit", "order-17"]
-        assert (pub[9], pub[11:]) == ("9", ["0", stored, "true"])
-        assert (before[3], before[5:]) == (group, [key, "0", "order-17"])
-        assert after[1:3] == [before[4], key]
-        assert (after[4:7], after[8]) == (["true", "order-17", "0"], group)
-
-    run(scenario())
+async def test_a_message_leaves_three_records(server, name):
+    topic, group = name("topic"), name("group")
+    sent = await traced(server.namesrv, topic, group)
+    found = await records_of(server.namesrv, sent.message_id)
+    pub, before, after = found["Pub"], found["SubBefore"], found["SubAfter"]
+    key, stored = sent.message_id, sent.offset_message_id
+    assert pub[3:8] == ["shop", topic, key, "fruit", "order-17"]
+    assert (pub[9], pub[11:]) == ("9", ["0", stored, "true"])
+    assert (before[3], before[5:]) == (group, [key, "0", "order-17"])
+    assert after[1:3] == [before[4], key]
+    assert (after[4:7], after[8]) == (["true", "order-17", "0"], group)
 
 
-def test_a_send_that_fails_is_traced_as_failed(server, name):
-    async def scenario():
-        settings = {"trace": True, "compress_over": 0, "message_max": 8 << 20}
-        key = name("key")
-        async with AsyncProducer("shop", server.namesrv, **settings) as producer:
-            with pytest.raises(SendFailed):  # it is larger than maxMessageSize of the broker
-                await producer.send(Message(name("topic"), b"x" * (5 << 20), keys=key))
-        found = await records_of(server.namesrv, key, ["Pub"])
-        assert found["Pub"][-1] == "false"
-
-    run(scenario())
+async def test_a_send_that_fails_is_traced_as_failed(server, name):
+    settings = {"trace": True, "compress_over": 0, "message_max": 8 << 20}
+    key = name("key")
+    async with AsyncProducer("shop", server.namesrv, **settings) as producer:
+        with pytest.raises(SendFailed):  # it is larger than maxMessageSize of the broker
+            await producer.send(Message(name("topic"), b"x" * (5 << 20), keys=key))
+    found = await records_of(server.namesrv, key, ["Pub"])
+    assert found["Pub"][-1] == "false"
 
 
 @pytest.mark.java

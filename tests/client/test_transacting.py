@@ -55,21 +55,17 @@ async def bodies(server, topic, count):
         return [m.body for m in found]
 
 
-def test_a_block_commits_and_an_exception_rolls_back(server, name):
+async def test_a_block_commits_and_an_exception_rolls_back(server, name):
     topic = name("topic")
-
-    async def scenario():
-        async with AsyncTransactionProducer(name("g"), server.namesrv, check=unasked) as producer:
-            with pytest.raises(ZeroDivisionError):
-                async with producer.transaction(Message(topic, b"fails")):
-                    raise ZeroDivisionError
-            async with producer.transaction(Message(topic, b"withdrawn")) as tx:
-                tx.rollback()
-            async with producer.transaction(Message(topic, b"done")) as tx:
-                assert len(tx.transaction_id) == 32
-        assert await bodies(server, topic, 1) == [b"done"]
-
-    run(scenario())
+    async with AsyncTransactionProducer(name("g"), server.namesrv, check=unasked) as producer:
+        with pytest.raises(ZeroDivisionError):
+            async with producer.transaction(Message(topic, b"fails")):
+                raise ZeroDivisionError
+        async with producer.transaction(Message(topic, b"withdrawn")) as tx:
+            tx.rollback()
+        async with producer.transaction(Message(topic, b"done")) as tx:
+            assert len(tx.transaction_id) == 32
+    assert await bodies(server, topic, 1) == [b"done"]
 
 
 def test_the_blocking_twin_works_alike(server, name):
@@ -92,15 +88,12 @@ def test_the_blocking_twin_works_alike(server, name):
     [(COMMIT, COMMIT), (ROLLBACK, ROLLBACK), (UNKNOWN, UNKNOWN), (None, UNKNOWN),
      (ValueError("x"), UNKNOWN)],
 )  # fmt: skip
-def test_what_a_listener_says_is_what_the_broker_is_told(server, name, local, told):
-    async def scenario():
-        async with AsyncTransactionProducer(
-            name("g"), server.namesrv, listener=Listener(local)
-        ) as producer:
-            done = await producer.send_in_transaction(Message(name("topic"), b"x"))
-        assert done.state is told
-
-    run(scenario())
+async def test_what_a_listener_says_is_what_the_broker_is_told(server, name, local, told):
+    async with AsyncTransactionProducer(
+        name("g"), server.namesrv, listener=Listener(local)
+    ) as producer:
+        done = await producer.send_in_transaction(Message(name("topic"), b"x"))
+    assert done.state is told
 
 
 def test_misuse_of_transactions_is_named(server):
@@ -117,48 +110,37 @@ def test_misuse_of_transactions_is_named(server):
     run(scenario())
 
 
-def test_a_consumer_replies_to_a_request(server, name):
+async def test_a_consumer_replies_to_a_request(server, name):
     topic = name("topic")
+    async with AsyncProducer("answers", server.namesrv) as answers:
 
-    async def scenario():
-        async with AsyncProducer("answers", server.namesrv) as answers:
+        async def handle(message):
+            await answers.reply(message, message.body.upper())
 
-            async def handle(message):
-                await answers.reply(message, message.body.upper())
-
-            async with AsyncProducer("asks", server.namesrv) as asks:
-                await asks.send(Message(topic, b"not a request"))
-                async with AsyncConsumer(
-                    name("g"), topic, namesrv=server.namesrv, handler=handle
-                ) as consumer:
-                    await until(lambda: len(consumer.assignment) > 4)
-                    replies = await asyncio.gather(
-                        *(asks.request(Message(topic, b"q%d" % n), 20) for n in range(5))
-                    )
-        assert [r.body for r in replies] == [b"Q%d" % n for n in range(5)]
-
-    run(scenario())
-
-
-def test_a_request_that_nobody_answers_says_so(server, name):
-    async def scenario():
         async with AsyncProducer("asks", server.namesrv) as asks:
-            with pytest.raises(RequestTimeout, match="no consumer replied"):
-                await asks.request(Message(name("topic"), b"q"), 0.5)
-            assert not asks._replies._futures
+            await asks.send(Message(topic, b"not a request"))
+            async with AsyncConsumer(
+                name("g"), topic, namesrv=server.namesrv, handler=handle
+            ) as consumer:
+                await until(lambda: len(consumer.assignment) > 4)
+                replies = await asyncio.gather(
+                    *(asks.request(Message(topic, b"q%d" % n), 20) for n in range(5))
+                )
+    assert [r.body for r in replies] == [b"Q%d" % n for n in range(5)]
 
-    run(scenario())
+
+async def test_a_request_that_nobody_answers_says_so(server, name):
+    async with AsyncProducer("asks", server.namesrv) as asks:
+        with pytest.raises(RequestTimeout, match="no consumer replied"):
+            await asks.request(Message(name("topic"), b"q"), 0.5)
+        assert not asks._replies._futures
 
 
-def test_a_producer_of_a_topic_that_it_made_is_known_to_the_broker(tmp_path, small):
+async def test_a_producer_of_a_topic_that_it_made_is_known_to_the_broker(tmp_path, small):
     """One send creates the topic; nothing else is sent, and checks find the producer."""
     settings = small | {"listenPort": 0, "drain_s": 0.0, "with_namesrv": True}
-
-    async def scenario():
-        async with Broker(tmp_path / "store", **settings) as broker:
-            names, check = broker.namesrv_address, lambda message: None
-            async with AsyncTransactionProducer("tx", names, check=check) as producer:
-                await producer.send(Message("made-by-a-send", b"x"))
-                await until(lambda: broker.services.clients.producers.get("tx"))
-
-    run(scenario())
+    async with Broker(tmp_path / "store", **settings) as broker:
+        names, check = broker.namesrv_address, lambda message: None
+        async with AsyncTransactionProducer("tx", names, check=check) as producer:
+            await producer.send(Message("made-by-a-send", b"x"))
+            await until(lambda: broker.services.clients.producers.get("tx"))
