@@ -262,22 +262,18 @@ def updated(name, queues=1):
 
 
 @pytest.mark.parametrize("grows", [True, False])
-def test_topics_are_answered_when_the_metadata_is_full(tmp_path, small, monkeypatch, grows):
+async def test_topics_are_answered_when_the_metadata_is_full(tmp_path, small, monkeypatch, grows):
     monkeypatch.setattr(_metadb, "MAP_SIZE", 256 << 10)
     monkeypatch.setattr(_metadb, "MAP_MAX", 16 << 20 if grows else 256 << 10)
-
-    async def scenario():
-        broker = Broker(tmp_path / "s", listenPort=0, **small)
-        await broker.start()
-        async with await Wire.to(broker.port) as wire:
-            answers = []
-            for i in range(300):
-                answers.append(await wire.ask(updated(f"{i:03}" + "x" * 120)))
-                if answers[-1].code:
-                    assert "the metadata is full" in answers[-1].remark
-                    break
-        assert bool(answers[-1].code) == (not grows)
-        with contextlib.nullcontext() if grows else pytest.raises(DiskFull):
-            await broker.stop()
-
-    run(scenario())
+    broker = Broker(tmp_path / "s", listenPort=0, **small)
+    await broker.start()
+    async with await Wire.to(broker.port) as wire:
+        answers = []
+        for i in range(300):
+            answers.append(await wire.ask(updated(f"{i:03}" + "x" * 120)))
+            if answers[-1].code:
+                assert "the metadata is full" in answers[-1].remark
+                break
+    assert bool(answers[-1].code) == (not grows)
+    with contextlib.nullcontext() if grows else pytest.raises(DiskFull):
+        await broker.stop()

@@ -392,7 +392,7 @@ def test_every_code_of_the_tools_is_served(tmp_path, small):
         assert needed <= all_handlers(broker.services).keys()
 
 
-def test_own_certificate_on_the_brokers_port(tmp_path, small):
+async def test_own_certificate_on_the_brokers_port(tmp_path, small):
     cert, key = self_signed("localhost")
     (tmp_path / "cert.pem").write_text(cert)
     (tmp_path / "key.pem").write_text(key)
@@ -402,18 +402,14 @@ def test_own_certificate_on_the_brokers_port(tmp_path, small):
         f"tls.server.keyPath: {tmp_path / 'key.pem'}\n"
     )
     tls = TlsSettings.from_file(tmp_path / "tls.conf")
-
-    async def scenario():
-        async with (
-            Broker(tmp_path / "store", listenPort=0, tls=tls, **small) as broker,
-            RemotingClient(tls=client_context(str(tmp_path / "cert.pem"))) as trusting,
-            RemotingClient() as plain,
-        ):
-            assert (await trusting.request(broker.address, send_command())).code == 0
-            with pytest.raises(ConnectionError):
-                await plain.request(broker.address, send_command())
-
-    run(scenario())
+    async with (
+        Broker(tmp_path / "store", listenPort=0, tls=tls, **small) as broker,
+        RemotingClient(tls=client_context(str(tmp_path / "cert.pem"))) as trusting,
+        RemotingClient() as plain,
+    ):
+        assert (await trusting.request(broker.address, send_command())).code == 0
+        with pytest.raises(ConnectionError):
+            await plain.request(broker.address, send_command())
 
 
 def certificate(folder, name):
@@ -435,7 +431,7 @@ def certificate(folder, name):
         ({"tls.enable": "true", "tls.client.authServer": "true", "trust": "others"}, {}, False),
     ],
 )
-def test_broker_asks_name_servers_by_tls(tmp_path, small, names, settings, registered):
+async def test_broker_asks_name_servers_by_tls(tmp_path, small, names, settings, registered):
     """The name server takes nothing but TLS."""
     cert, key = certificate(tmp_path, "names")
     certificate(tmp_path, "others")
@@ -444,18 +440,14 @@ def test_broker_asks_name_servers_by_tls(tmp_path, small, names, settings, regis
     tls = TlsSettings.from_names(names)
     enforcing = {"tls.server.mode": "enforcing"}
     enforcing |= {"tls.server.certPath": cert, "tls.server.keyPath": key}
-
-    async def scenario():
-        async with NameServer(None, enforcing, listenPort=0) as server:
-            given = small | settings | {"namesrvAddr": f"127.0.0.1:{server.port}"}
-            async with (
-                Broker(tmp_path / "store", listenPort=0, tls=tls, **given) as broker,
-                RemotingClient(tls=client_context(cert)) as client,
-            ):
-                found = await client.request(f"127.0.0.1:{server.port}", request(106))
-                assert (broker.address.encode() in found.body) == registered
-
-    run(scenario())
+    async with NameServer(None, enforcing, listenPort=0) as server:
+        given = small | settings | {"namesrvAddr": f"127.0.0.1:{server.port}"}
+        async with (
+            Broker(tmp_path / "store", listenPort=0, tls=tls, **given) as broker,
+            RemotingClient(tls=client_context(cert)) as client,
+        ):
+            found = await client.request(f"127.0.0.1:{server.port}", request(106))
+            assert (broker.address.encode() in found.body) == registered
 
 
 def test_tls_settings_that_cannot_be_read_are_told(tmp_path):

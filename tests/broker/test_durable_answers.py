@@ -27,79 +27,67 @@ IN_TIME_MS = 300
 
 
 @pytest.mark.parametrize("make", STORING, ids=lambda make: make.__name__)
-def test_no_record_is_acknowledged_before_the_disk_has_it(
+async def test_no_record_is_acknowledged_before_the_disk_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Stage], Awaitable[Asked]]
 ) -> None:
     """Another request is answered meanwhile: the loop is not held."""
-
-    async def scenario() -> None:
-        disk = Disk(monkeypatch)
-        async with Broker(tmp_path, **SETTINGS) as broker:
-            broker.services.topics.update(TopicConfig("T", 1, 1))
-            broker.services.groups.update(SubscriptionGroup("g"))
-            async with await Wire.to(broker.port) as wire, await Wire.to(broker.port) as other:
-                stage = Stage(broker, wire)
-                code, ext, body = await make(stage)
-                with disk.held(broker) as core:
-                    wire.write(Command(code, ext, body, opaque=7))
-                    pending = asyncio.ensure_future(stage.answer(7))
-                    while not core.waiting and not pending.done():
-                        await asyncio.sleep(0.001)
-                    await other.ask(Command(Code.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}))
-                    assert not pending.done(), (await pending).remark
-                    disk.let_go()
-                    answer = await pending
-                assert answer.code == ANSWERS.get(make.__name__, 0), answer.remark
-
-    asyncio.run(scenario())
+    disk = Disk(monkeypatch)
+    async with Broker(tmp_path, **SETTINGS) as broker:
+        broker.services.topics.update(TopicConfig("T", 1, 1))
+        broker.services.groups.update(SubscriptionGroup("g"))
+        async with await Wire.to(broker.port) as wire, await Wire.to(broker.port) as other:
+            stage = Stage(broker, wire)
+            code, ext, body = await make(stage)
+            with disk.held(broker) as core:
+                wire.write(Command(code, ext, body, opaque=7))
+                pending = asyncio.ensure_future(stage.answer(7))
+                while not core.waiting and not pending.done():
+                    await asyncio.sleep(0.001)
+                await other.ask(Command(Code.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}))
+                assert not pending.done(), (await pending).remark
+                disk.let_go()
+                answer = await pending
+            assert answer.code == ANSWERS.get(make.__name__, 0), answer.remark
 
 
-def test_a_repeated_decision_waits_as_the_first_does(
+async def test_a_repeated_decision_waits_as_the_first_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the first one stored may not be on the disk yet. Later it is, and nobody waits."""
-
-    async def scenario() -> None:
-        disk = Disk(monkeypatch)
-        async with Broker(tmp_path, **SETTINGS) as broker:
-            broker.services.topics.update(TopicConfig("T", 1, 1))
-            async with await Wire.to(broker.port) as wire, await Wire.to(broker.port) as other:
-                asked = await commit(Stage(broker, wire))
-                with disk.held(broker) as core:
-                    both = []
-                    for count, each in enumerate((wire, other), 1):
-                        both.append(asyncio.ensure_future(each.ask(Command(*asked))))
-                        while core.waiting < count and not both[-1].done():
-                            await asyncio.sleep(0.001)
-                    assert core.waiting == 2
-                    disk.let_go()
-                    assert [(await each).code for each in both] == [0, 0]
-                assert (await other.ask(Command(*asked))).code == 0
-
-    asyncio.run(scenario())
+    disk = Disk(monkeypatch)
+    async with Broker(tmp_path, **SETTINGS) as broker:
+        broker.services.topics.update(TopicConfig("T", 1, 1))
+        async with await Wire.to(broker.port) as wire, await Wire.to(broker.port) as other:
+            asked = await commit(Stage(broker, wire))
+            with disk.held(broker) as core:
+                both = []
+                for count, each in enumerate((wire, other), 1):
+                    both.append(asyncio.ensure_future(each.ask(Command(*asked))))
+                    while core.waiting < count and not both[-1].done():
+                        await asyncio.sleep(0.001)
+                assert core.waiting == 2
+                disk.let_go()
+                assert [(await each).code for each in both] == [0, 0]
+            assert (await other.ask(Command(*asked))).code == 0
 
 
 @pytest.mark.parametrize("make", STORING, ids=lambda make: make.__name__)
-def test_what_is_not_on_the_disk_in_time_is_told_so(
+async def test_what_is_not_on_the_disk_in_time_is_told_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Stage], Awaitable[Asked]]
 ) -> None:
     """By syncFlushTimeout, whether C or Python serves the request; the record is stored."""
-
-    async def scenario() -> None:
-        disk = Disk(monkeypatch)
-        async with Broker(tmp_path, **SETTINGS, syncFlushTimeout=IN_TIME_MS) as broker:
-            broker.services.topics.update(TopicConfig("T", 1, 1))
-            broker.services.groups.update(SubscriptionGroup("g"))
-            async with await Wire.to(broker.port) as wire:
-                stage = Stage(broker, wire)
-                code, ext, body = await make(stage)
-                end = broker.store.info().log_max
-                with disk.held(broker):
-                    answer = await stage.ask(code, ext, body)
-                assert answer.code == ANSWERS.get(make.__name__, 10), answer.remark
-                assert broker.store.info().log_max > end
-
-    asyncio.run(scenario())
+    disk = Disk(monkeypatch)
+    async with Broker(tmp_path, **SETTINGS, syncFlushTimeout=IN_TIME_MS) as broker:
+        broker.services.topics.update(TopicConfig("T", 1, 1))
+        broker.services.groups.update(SubscriptionGroup("g"))
+        async with await Wire.to(broker.port) as wire:
+            stage = Stage(broker, wire)
+            code, ext, body = await make(stage)
+            end = broker.store.info().log_max
+            with disk.held(broker):
+                answer = await stage.ask(code, ext, body)
+            assert answer.code == ANSWERS.get(make.__name__, 10), answer.remark
+            assert broker.store.info().log_max > end
 
 
 @pytest.mark.parametrize(
@@ -111,36 +99,33 @@ def test_what_is_not_on_the_disk_in_time_is_told_so(
     ],
     ids=["group", "no group", "topic"],
 )
-def test_what_a_tool_makes_is_on_the_disk_when_it_is_told(
+async def test_what_a_tool_makes_is_on_the_disk_when_it_is_told(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     code: Code,
     ext: dict[str, str],
     body: bytes,
 ) -> None:
-    async def scenario() -> None:
-        free, written = threading.Event(), []
-        free.set()
-        commit = Metadata._write
+    free, written = threading.Event(), []
+    free.set()
+    commit = Metadata._write
 
-        @contextlib.contextmanager
-        def write(self: Metadata) -> Iterator[Any]:
-            free.wait()
-            with commit(self) as txn:
-                yield txn
-            written.append(1)
+    @contextlib.contextmanager
+    def write(self: Metadata) -> Iterator[Any]:
+        free.wait()
+        with commit(self) as txn:
+            yield txn
+        written.append(1)
 
-        monkeypatch.setattr(Metadata, "_write", write)
-        async with Broker(tmp_path, **SETTINGS) as broker:
-            broker.services.groups.update(SubscriptionGroup("g"))
-            await broker.services.groups.settled()
-            async with await Wire.to(broker.port) as wire, await Wire.to(broker.port) as other:
-                free.clear()
-                wire.write(Command(code, ext, body))
-                await other.ask(Command(Code.GET_BROKER_RUNTIME_INFO, {}))
-                written.clear()
-                free.set()
-                assert (await wire.answer()).code == 0
-                assert written
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(Metadata, "_write", write)
+    async with Broker(tmp_path, **SETTINGS) as broker:
+        broker.services.groups.update(SubscriptionGroup("g"))
+        await broker.services.groups.settled()
+        async with await Wire.to(broker.port) as wire, await Wire.to(broker.port) as other:
+            free.clear()
+            wire.write(Command(code, ext, body))
+            await other.ask(Command(Code.GET_BROKER_RUNTIME_INFO, {}))
+            written.clear()
+            free.set()
+            assert (await wire.answer()).code == 0
+            assert written

@@ -105,27 +105,23 @@ async def test_routes_are_the_real_ones_byte_by_byte(frames):
                 assert bytes(ours.body) == bytes(codec.decode(real).body)
 
 
-def test_damaged_requests_harm_nobody_else(frames, rng, caplog):
+async def test_damaged_requests_harm_nobody_else(frames, rng, caplog):
     """Real requests with some bytes changed: an answer or a closed connection, never more."""
-
-    async def work():
-        async with NameServer(listenPort=0) as names, await Wire.to(names.port) as calm:
-            requests = [asked for _, asked, _ in pairs(frames)]
-            for _ in range(400):
-                data = bytearray(rng.choice(requests))
-                for _ in range(rng.randint(1, 8)):
-                    data[rng.randrange(4, len(data))] = rng.choice((0, 34, 44, 48, 125, 255))
-                async with await Wire.to(names.port) as wire:
-                    wire.write(bytes(data), bytes(rng.randbytes(rng.randint(0, 40))))
-                    wire.writer.write_eof()
-                    await wire.closed()
-            for _ in range(50):
-                async with await Wire.to(names.port) as wire:
-                    wire.write(rng.randbytes(rng.randint(1, 3000)))
-                    wire.writer.write_eof()
-                    await wire.closed()
-            assert (await calm.ask(Command(106))).code == 0
-
-    run(work())
+    async with NameServer(listenPort=0) as names, await Wire.to(names.port) as calm:
+        requests = [asked for _, asked, _ in pairs(frames)]
+        for _ in range(400):
+            data = bytearray(rng.choice(requests))
+            for _ in range(rng.randint(1, 8)):
+                data[rng.randrange(4, len(data))] = rng.choice((0, 34, 44, 48, 125, 255))
+            async with await Wire.to(names.port) as wire:
+                wire.write(bytes(data), bytes(rng.randbytes(rng.randint(0, 40))))
+                wire.writer.write_eof()
+                await wire.closed()
+        for _ in range(50):
+            async with await Wire.to(names.port) as wire:
+                wire.write(rng.randbytes(rng.randint(1, 3000)))
+                wire.writer.write_eof()
+                await wire.closed()
+        assert (await calm.ask(Command(106))).code == 0
     failed = [r for r in caplog.records if r.exc_info and r.exc_info[0] is not None]
     assert not failed, [(r.getMessage(), r.exc_info[1]) for r in failed]

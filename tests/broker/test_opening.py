@@ -190,49 +190,42 @@ async def test_a_handshake_that_is_none_ends_the_connection():
         await until(lambda: not server.connections)
 
 
-def test_without_a_certificate_tls_is_refused_and_plain_text_served(monkeypatch, caplog):
+async def test_without_a_certificate_tls_is_refused_and_plain_text_served(monkeypatch, caplog):
     """cryptography is an extra; the log says what to do, and shows no stack."""
     monkeypatch.setitem(sys.modules, "cryptography", None)
-
-    async def work():
-        async with serving({1: who}) as server:
-            async with await Wire.to(server.port) as wire:
-                wire.write(b"\x16\x03\x01\x00\x05hello")
-                await wire.closed()
-            async with await Wire.to(server.port) as wire:
-                wire.write(codec.encode(Command(1, body=b"plain")))
-                assert (await wire.answer()).body == b"plain"
-
-    run(work())
+    async with serving({1: who}) as server:
+        async with await Wire.to(server.port) as wire:
+            wire.write(b"\x16\x03\x01\x00\x05hello")
+            await wire.closed()
+        async with await Wire.to(server.port) as wire:
+            wire.write(codec.encode(Command(1, body=b"plain")))
+            assert (await wire.answer()).body == b"plain"
     refusals = [r for r in caplog.records if "TLS refused" in r.getMessage()]
     assert len(refusals) == 1 and "rocketmq-pystore[tls]" in refusals[0].getMessage()
     assert not any(r.exc_info for r in caplog.records)
 
 
-def test_back_pressure_holds_through_tls():
+async def test_back_pressure_holds_through_tls():
     served = [0]
 
     def large(peer, command):
         served[0] += 1
         return command.reply(body=bytes(100_000))
 
-    async def work():
-        async with (
-            serving({1: large}) as server,
-            await Wire.to(server.port, ssl=anyone()) as deaf,
-        ):
-            deaf.writer.transport.pause_reading()
-            one = codec.encode(Command(1))
-            for _ in range(100):
-                deaf.write(one * 100)
-                await asyncio.sleep(0)
-            before = await settled_async(lambda: served[0])
-            assert before < 2500  # of 10,000
-            deaf.writer.transport.resume_reading()
-            for _ in range(before + 200):
-                assert len((await deaf.answer()).body) == 100_000
-
-    run(work())
+    async with (
+        serving({1: large}) as server,
+        await Wire.to(server.port, ssl=anyone()) as deaf,
+    ):
+        deaf.writer.transport.pause_reading()
+        one = codec.encode(Command(1))
+        for _ in range(100):
+            deaf.write(one * 100)
+            await asyncio.sleep(0)
+        before = await settled_async(lambda: served[0])
+        assert before < 2500  # of 10,000
+        deaf.writer.transport.resume_reading()
+        for _ in range(before + 200):
+            assert len((await deaf.answer()).body) == 100_000
 
 
 @pytest.fixture
@@ -324,7 +317,7 @@ async def test_the_core_reads_behind_a_proxy_and_inside_tls(tmp_path):
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_certificate_that_is_trusted_is_for_the_host_that_was_asked(tmp_path, named):
+async def test_a_certificate_that_is_trusted_is_for_the_host_that_was_asked(tmp_path, named):
     """Else whoever has a certificate of the same issuer passes for a broker; an option says so."""
     cert, key = self_signed("x", ["127.0.0.1"] if named else ["broker.example", "127.0.0.2"])
     (tmp_path / "cert").write_text(cert)
@@ -336,19 +329,15 @@ def test_a_certificate_that_is_trusted_is_for_the_host_that_was_asked(tmp_path, 
     of_names = TlsSettings.from_names(told).client_context()
     any_host = TlsSettings.from_names(told | {"tls.client.verifyHost": "false"}).client_context()
     own = ssl.create_default_context(cafile=trust)
-
-    async def work():
-        async with serving({1: who}, tls=tls) as server:
-            at = f"127.0.0.1:{server.port}"
-            for context, checks in (
-                (client_context(trust), True), (of_names, True), (own, True), (any_host, False),
-                (client_context(trust, verify_host=False), False), (client_context(), False),
-            ):  # fmt: skip
-                async with RemotingClient(tls=context) as client:
-                    if named or not checks:
-                        assert (await client.request(at, Command(1))).code == 0
-                        continue
-                    with pytest.raises(ConnectionError, match=r"mismatch.*verifyHost=false"):
-                        await client.request(at, Command(1))
-
-    run(work())
+    async with serving({1: who}, tls=tls) as server:
+        at = f"127.0.0.1:{server.port}"
+        for context, checks in (
+            (client_context(trust), True), (of_names, True), (own, True), (any_host, False),
+            (client_context(trust, verify_host=False), False), (client_context(), False),
+        ):  # fmt: skip
+            async with RemotingClient(tls=context) as client:
+                if named or not checks:
+                    assert (await client.request(at, Command(1))).code == 0
+                    continue
+                with pytest.raises(ConnectionError, match=r"mismatch.*verifyHost=false"):
+                    await client.request(at, Command(1))

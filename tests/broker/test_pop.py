@@ -738,22 +738,18 @@ def test_check_points_are_found_among_many_timers(store_path, monkeypatch):
     run(second())
 
 
-def test_filters_that_pass_over_much_end_their_turn_and_go_on(store_path, monkeypatch):
+async def test_filters_that_pass_over_much_end_their_turn_and_go_on(store_path, monkeypatch):
     """SQL over a backlog: what is wanted comes, however little a turn may look at."""
     monkeypatch.setattr("broker.services.pop.service.WORK_MAX", 1)
     monkeypatch.setattr("broker.services.pop.service._FILTERING_MS", -1)
-
-    async def work():
-        async with popping(store_path) as p:
-            p.make_topic()
-            for n in range(200):
-                p.broker.store.put("T", f"{n}", properties={"n": str(n)}, queue=0)
-            found = await p.pop(poll=60_000, exp="n = 190 OR n = 199", expType="SQL92")
-            assert found.ext["msgOffsetInfo"] == "0 0 190"
-            found = await p.pop(poll=60_000, exp="n = 199", expType="SQL92")
-            assert found.ext["msgOffsetInfo"] == "0 0 199"
-
-    run(work())
+    async with popping(store_path) as p:
+        p.make_topic()
+        for n in range(200):
+            p.broker.store.put("T", f"{n}", properties={"n": str(n)}, queue=0)
+        found = await p.pop(poll=60_000, exp="n = 190 OR n = 199", expType="SQL92")
+        assert found.ext["msgOffsetInfo"] == "0 0 190"
+        found = await p.pop(poll=60_000, exp="n = 199", expType="SQL92")
+        assert found.ext["msgOffsetInfo"] == "0 0 199"
 
 
 async def beat(p, group="g", topic="T"):

@@ -180,22 +180,19 @@ async def test_a_oneway_request_is_never_answered():
         assert answer.opaque == 1
 
 
-def test_an_answer_that_cannot_be_encoded_is_an_error_answer():
+async def test_an_answer_that_cannot_be_encoded_is_an_error_answer():
     def strange(peer, command):
         answer = command.reply()
         answer.ext["a"] = object()
         return answer
 
-    async def work():
-        async with (
-            serving({1: strange, ECHO + 1: echo}) as server,
-            await Wire.to(server.port) as wire,
-        ):
-            answer = await wire.ask(Command(1, opaque=5))
-            assert (answer.code, answer.opaque) == (1, 5)
-            assert (await wire.ask(Command(ECHO + 1))).code == 0
-
-    run(work())
+    async with (
+        serving({1: strange, ECHO + 1: echo}) as server,
+        await Wire.to(server.port) as wire,
+    ):
+        answer = await wire.ask(Command(1, opaque=5))
+        assert (answer.code, answer.opaque) == (1, 5)
+        assert (await wire.ask(Command(ECHO + 1))).code == 0
 
 
 def test_an_error_is_logged_once_a_kind(caplog):
@@ -224,7 +221,7 @@ def test_a_line_that_repeats_says_how_often(caplog):
 # ---- back-pressure and limits ----
 
 
-def test_a_client_that_never_reads_is_not_read_from():
+async def test_a_client_that_never_reads_is_not_read_from():
     """The server takes no more than a bounded number of requests of it, and serves the others."""
     served = [0]
 
@@ -232,46 +229,39 @@ def test_a_client_that_never_reads_is_not_read_from():
         served[0] += 1
         return command.reply(0, body=bytes(100_000))
 
-    async def work():
-        async with serving({1: large, 2: echo}) as server:
-            deaf, other = await Wire.to(server.port), await Wire.to(server.port)
-            async with deaf, other:
-                deaf.writer.transport.pause_reading()
-                one = codec.encode(Command(1))
-                for _ in range(200):
-                    deaf.write(one * 100)
-                    await asyncio.sleep(0)
-                before = await settled_async(lambda: served[0])
-                assert before < 2000  # of 20,000
-                (held,) = [c for c in server.connections if c.in_work]
-                assert held._transport.get_write_buffer_size() < 4 << 20
-                assert (await other.ask(Command(2))).code == 0
-                deaf.writer.transport.resume_reading()
-                for _ in range(before + 500):
-                    assert len((await deaf.answer()).body) == 100_000
-
-    run(work())
-
-
-def test_a_client_that_does_not_read_what_is_pushed_is_closed(caplog, monkeypatch):
-    monkeypatch.setattr(rate_limited_log, "PAUSE_S", 0.0)  # another test may have caused the line
-
-    async def work():
-        limits = Limits(unsent_max=1 << 20, write_high=100_000, write_low=50_000)
-        peers = []
-        async with (
-            serving({}, limits=limits, on_connect=peers.append) as server,
-            await Wire.to(server.port) as deaf,
-        ):
+    async with serving({1: large, 2: echo}) as server:
+        deaf, other = await Wire.to(server.port), await Wire.to(server.port)
+        async with deaf, other:
             deaf.writer.transport.pause_reading()
-            deaf.write(Command(99))
-            await until(lambda: peers)
-            while not peers[0].closed:
-                peers[0].send(Command(40, {}, bytes(60_000), flag=ONEWAY))
+            one = codec.encode(Command(1))
+            for _ in range(200):
+                deaf.write(one * 100)
                 await asyncio.sleep(0)
-        assert "responses not read by the client" in caplog.text
+            before = await settled_async(lambda: served[0])
+            assert before < 2000  # of 20,000
+            (held,) = [c for c in server.connections if c.in_work]
+            assert held._transport.get_write_buffer_size() < 4 << 20
+            assert (await other.ask(Command(2))).code == 0
+            deaf.writer.transport.resume_reading()
+            for _ in range(before + 500):
+                assert len((await deaf.answer()).body) == 100_000
 
-    run(work())
+
+async def test_a_client_that_does_not_read_what_is_pushed_is_closed(caplog, monkeypatch):
+    monkeypatch.setattr(rate_limited_log, "PAUSE_S", 0.0)  # another test may have caused the line
+    limits = Limits(unsent_max=1 << 20, write_high=100_000, write_low=50_000)
+    peers = []
+    async with (
+        serving({}, limits=limits, on_connect=peers.append) as server,
+        await Wire.to(server.port) as deaf,
+    ):
+        deaf.writer.transport.pause_reading()
+        deaf.write(Command(99))
+        await until(lambda: peers)
+        while not peers[0].closed:
+            peers[0].send(Command(40, {}, bytes(60_000), flag=ONEWAY))
+            await asyncio.sleep(0)
+    assert "responses not read by the client" in caplog.text
 
 
 async def test_requests_in_work_are_bounded():
@@ -353,7 +343,7 @@ async def test_an_idle_connection_is_closed_and_a_used_one_stays():
             assert await silent.closed() == b""
 
 
-def test_thousands_of_idle_connections_cost_one_timer():
+async def test_thousands_of_idle_connections_cost_one_timer():
     class Watched:
         def __init__(self, wheel):
             self.seen, self.wheel, self.gone = 0, wheel, False
@@ -362,22 +352,19 @@ def test_thousands_of_idle_connections_cost_one_timer():
         def idle(self):
             self.gone = True
 
-    async def work():
-        wheel = IdleWheel(0.24)
-        watched = [Watched(wheel) for _ in range(5000)]
-        while wheel.now < 20:
-            await asyncio.sleep(0.005)
-        for each in watched[:100]:
-            each.seen = wheel.now
-        assert sum(map(len, wheel._ring)) == 5000
-        while wheel.now < 30:
-            await asyncio.sleep(0.005)
-        assert sum(each.gone for each in watched) == 4900
-        while wheel._timer is not None:
-            await asyncio.sleep(0.005)
-        assert all(each.gone for each in watched)
-
-    run(work())
+    wheel = IdleWheel(0.24)
+    watched = [Watched(wheel) for _ in range(5000)]
+    while wheel.now < 20:
+        await asyncio.sleep(0.005)
+    for each in watched[:100]:
+        each.seen = wheel.now
+    assert sum(map(len, wheel._ring)) == 5000
+    while wheel.now < 30:
+        await asyncio.sleep(0.005)
+    assert sum(each.gone for each in watched) == 4900
+    while wheel._timer is not None:
+        await asyncio.sleep(0.005)
+    assert all(each.gone for each in watched)
 
 
 async def test_connections_over_the_limit_are_told_so():

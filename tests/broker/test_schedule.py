@@ -281,7 +281,7 @@ def test_what_waits_costs_nothing(store_path):
     on_schedule(store_path, work)
 
 
-def test_delivered_messages_are_those_that_apache_delivers(golden, golden_records):
+async def test_delivered_messages_are_those_that_apache_delivers(golden, golden_records):
     """Delivers all delayed messages of a golden store once more, beside Apache's own."""
     path = golden("normal-exit")
 
@@ -297,24 +297,20 @@ def test_delivered_messages_are_those_that_apache_delivers(golden, golden_record
         for line in delayed
         if line["topic"] != TOPIC and line["props"].get("UNIQ_KEY") in keys
     }
-
-    async def both():
-        with pystore.open(path) as store:
-            for level in range(1, 19):
-                store.metadata.delay_offsets.commit(level, 0, reset=True)
-            s = Scheduled(store)
-            s.clock.ahead = 7_200_000
-            async with s.started():
-                ends = {q.queue: q.max_offset for q in store.queues(TOPIC)}
-                await until(lambda: s.schedule.delivered + s.schedule.skipped == sum(ends.values()))
-                assert s.schedule.skipped == 0
-            ours = [message_facts(m) for m in store.messages() if m.physical_offset not in before]
-            found = {line["props"]["UNIQ_KEY"]: line for line in ours}
-            compared = 0
-            for key, line in wanted.items():
-                if key in found and found[key]["topic"] == line["topic"]:
-                    assert facts(found[key]) == facts(line)
-                    compared += 1
-            assert compared >= 9
-
-    run(both())
+    with pystore.open(path) as store:
+        for level in range(1, 19):
+            store.metadata.delay_offsets.commit(level, 0, reset=True)
+        s = Scheduled(store)
+        s.clock.ahead = 7_200_000
+        async with s.started():
+            ends = {q.queue: q.max_offset for q in store.queues(TOPIC)}
+            await until(lambda: s.schedule.delivered + s.schedule.skipped == sum(ends.values()))
+            assert s.schedule.skipped == 0
+        ours = [message_facts(m) for m in store.messages() if m.physical_offset not in before]
+        found = {line["props"]["UNIQ_KEY"]: line for line in ours}
+        compared = 0
+        for key, line in wanted.items():
+            if key in found and found[key]["topic"] == line["topic"]:
+                assert facts(found[key]) == facts(line)
+                compared += 1
+        assert compared >= 9

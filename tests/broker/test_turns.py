@@ -89,21 +89,17 @@ async def answers(wire, count):
 
 
 @pytest.mark.parametrize("code", [SLOW, STEPS])
-def test_a_second_connection_is_served_between_the_requests_of_a_first(clock, code):
+async def test_a_second_connection_is_served_between_the_requests_of_a_first(clock, code):
     order = []
-
-    async def work():
-        async with (
-            serving(served(clock, order)) as server,
-            await Wire.to(server.port) as hog,
-            await Wire.to(server.port) as other,
-        ):
-            hog.write(asked(code, 100, "hog"))
-            other.write(asked(code, 1, "other"))
-            assert sorted(await answers(hog, 100)) == list(range(100))
-            assert await answers(other, 1) == [0]
-
-    run(work())
+    async with (
+        serving(served(clock, order)) as server,
+        await Wire.to(server.port) as hog,
+        await Wire.to(server.port) as other,
+    ):
+        hog.write(asked(code, 100, "hog"))
+        other.write(asked(code, 1, "other"))
+        assert sorted(await answers(hog, 100)) == list(range(100))
+        assert await answers(other, 1) == [0]
     assert order.count("hog") == (100 if code == SLOW else 300)
     assert order.index("other") < len(order) // 2
 

@@ -94,19 +94,16 @@ def test_resume_of_one_that_was_given_up(store, tx):
         assert len(reader.read(DISCARDED, 0, 0)) == 1
 
 
-def test_beside_a_running_broker(store, small, tx):
-    async def work():
-        async with transacting(store, small) as t:
-            refused = await asyncio.to_thread(tx, "commit", store, 2)
-            assert (refused[0], "open" in refused[2]) == (4, True)
-            at = ("--broker", t.broker.address)
-            assert (await asyncio.to_thread(tx, "commit", store, 2, *at))[0] == 0
-            assert (await asyncio.to_thread(tx, "rollback", store, 4, *at))[0] == 0
-            assert {h.offset for h in t.service.halves.all()} == {3}
-            again = await asyncio.to_thread(tx, "rollback", store, 2, *at)
-            assert again[0] == 1 or "first decision" in again[2]
-
-    run(work())
+async def test_beside_a_running_broker(store, small, tx):
+    async with transacting(store, small) as t:
+        refused = await asyncio.to_thread(tx, "commit", store, 2)
+        assert (refused[0], "open" in refused[2]) == (4, True)
+        at = ("--broker", t.broker.address)
+        assert (await asyncio.to_thread(tx, "commit", store, 2, *at))[0] == 0
+        assert (await asyncio.to_thread(tx, "rollback", store, 4, *at))[0] == 0
+        assert {h.offset for h in t.service.halves.all()} == {3}
+        again = await asyncio.to_thread(tx, "rollback", store, 2, *at)
+        assert again[0] == 1 or "first decision" in again[2]
     assert committed(store) == [b"0", b"2"]
 
 

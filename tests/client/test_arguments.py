@@ -160,15 +160,12 @@ def test_twins_take_and_return_the_same(twin, name):
     assert mine.__doc__
 
 
-def test_batches_of_nothing_do_not_hold_the_loop(made):
-    async def scenario():
-        async with made.async_consumer("none", "orders", start="first") as consumer:
-            for most in (0, -1):
-                with pytest.raises(Misuse, match="max_messages"):
-                    async for _ in consumer.batches(most):
-                        pass
-
-    asyncio.run(scenario())
+async def test_batches_of_nothing_do_not_hold_the_loop(made):
+    async with made.async_consumer("none", "orders", start="first") as consumer:
+        for most in (0, -1):
+            with pytest.raises(Misuse, match="max_messages"):
+                async for _ in consumer.batches(most):
+                    pass
 
 
 def test_what_a_listener_returns_is_a_state_or_nothing(made):
@@ -197,37 +194,34 @@ class Moody:
         raise ValueError("cannot count")
 
 
-def test_a_hook_that_raises_for_a_while_ends_nothing(made, caplog):
+async def test_a_hook_that_raises_for_a_while_ends_nothing(made, caplog):
     """Neither heartbeats nor rebalancing, pulls nor commits: they go on when it does not."""
     caplog.set_level(logging.CRITICAL, "broker.client")
     hook, seen = Moody(), []
 
-    async def scenario():
-        async def handle(message):
-            seen.append(message.body)
+    async def handle(message):
+        seen.append(message.body)
 
-        options = {"hooks": [hook], "heartbeat_s": 0.02}
-        async with (
-            made.async_consumer(
-                "moody", "orders", handler=handle, start="first", auto_commit_s=0.02,
-                rebalance_s=0.02, **options,
-            ),
-            made.async_producer(**options) as producer,
-        ):  # fmt: skip
-            await until(lambda: len(seen) >= 3)
-            await producer.send(Message("orders", b"before"))
-            hook.angry = True
-            with pytest.raises(HookFailed, match="Moody raised PermissionError") as failed:
-                await producer.send(Message("orders", b"x"))
-            assert isinstance(failed.value.__cause__, PermissionError)
-            await asyncio.sleep(0.2)
-            hook.angry, hook.codes = False, []
-            result = await producer.send(Message("orders", b"after"))
-            await until(lambda: b"after" in seen)
-            await until(lambda: {34, 38, 15} <= set(hook.codes))
-            assert result.queue_offset
-
-    asyncio.run(scenario())
+    options = {"hooks": [hook], "heartbeat_s": 0.02}
+    async with (
+        made.async_consumer(
+            "moody", "orders", handler=handle, start="first", auto_commit_s=0.02,
+            rebalance_s=0.02, **options,
+        ),
+        made.async_producer(**options) as producer,
+    ):  # fmt: skip
+        await until(lambda: len(seen) >= 3)
+        await producer.send(Message("orders", b"before"))
+        hook.angry = True
+        with pytest.raises(HookFailed, match="Moody raised PermissionError") as failed:
+            await producer.send(Message("orders", b"x"))
+        assert isinstance(failed.value.__cause__, PermissionError)
+        await asyncio.sleep(0.2)
+        hook.angry, hook.codes = False, []
+        result = await producer.send(Message("orders", b"after"))
+        await until(lambda: b"after" in seen)
+        await until(lambda: {34, 38, 15} <= set(hook.codes))
+        assert result.queue_offset
 
 
 def test_a_strategy_that_raises_is_told_and_asked_again(made, caplog):

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from loops import run
 
 from broker import Broker, Credentials, Message, Producer
 from broker.client import AlreadyClosed
@@ -72,28 +71,24 @@ async def test_clients_on_the_loop_of_the_broker_have_no_socket(tmp_path, settin
             await other.send_batch([Message("orders", b"x" * 1000)] * 3000)
 
 
-def test_a_client_in_the_process_needs_no_tls(tmp_path, settings):
+async def test_a_client_in_the_process_needs_no_tls(tmp_path, settings):
     """With a name server that enforces it, too; there is no socket that anybody could listen to."""
     for name, text in zip(("crt", "key"), self_signed("localhost"), strict=True):
         (tmp_path / name).write_text(text)
     tls = TlsSettings(
         mode="enforcing", cert_path=str(tmp_path / "crt"), key_path=str(tmp_path / "key")
     )
-
-    async def scenario():
-        async with Broker(tmp_path / "store", with_namesrv=True, tls=tls, **settings) as broker:
-            broker.create_topic("orders", queues=1)
-            async with (
-                broker.async_producer() as producer,
-                broker.async_consumer("billing", "orders", start="first") as consumer,
-            ):
-                await producer.send(Message("orders", b"12 apples"))
-                assert producer.network.ready(broker.address).in_process
-                async for message in consumer:
-                    assert message.body == b"12 apples"
-                    break
-
-    run(scenario())
+    async with Broker(tmp_path / "store", with_namesrv=True, tls=tls, **settings) as broker:
+        broker.create_topic("orders", queues=1)
+        async with (
+            broker.async_producer() as producer,
+            broker.async_consumer("billing", "orders", start="first") as consumer,
+        ):
+            await producer.send(Message("orders", b"12 apples"))
+            assert producer.network.ready(broker.address).in_process
+            async for message in consumer:
+                assert message.body == b"12 apples"
+                break
 
 
 async def test_a_client_in_the_process_needs_credentials(tmp_path, settings):
@@ -121,16 +116,12 @@ def test_a_broker_closes_the_clients_that_run_with_it(tmp_path, settings):
         producer.send(Message("orders", b"x"))
 
 
-def test_a_plain_with_works_inside_a_running_loop(tmp_path, settings):
+async def test_a_plain_with_works_inside_a_running_loop(tmp_path, settings):
     """As in a notebook."""
-
-    async def cell():
-        with Broker(tmp_path / "store", **settings) as broker, broker.producer() as producer:
-            assert producer.send(Message("orders", b"x")).queue_offset == 0
-            async with broker.async_producer() as other:
-                await other.send(Message("orders", b"y"))
-
-    asyncio.run(cell())
+    with Broker(tmp_path / "store", **settings) as broker, broker.producer() as producer:
+        assert producer.send(Message("orders", b"x")).queue_offset == 0
+        async with broker.async_producer() as other:
+            await other.send(Message("orders", b"y"))
 
 
 def test_a_broker_starts_again_on_its_folder(tmp_path, settings):

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from loops import run
 
 from broker import AsyncConsumer, AsyncProducer, Broker, Credentials, Message, Producer
 from broker.access.signature import is_signed_by
@@ -38,21 +37,17 @@ class Recording:
             self.after.append((request.code, response.code))
 
 
-def test_hooks_see_every_request(server, name):
+async def test_hooks_see_every_request(server, name):
     topic, hook = name("topic"), Recording()
-
-    async def scenario():
-        options = {"hooks": [hook]}
-        async with AsyncProducer("p", server.namesrv, **options) as producer:
-            await producer.send(Message(topic, b"x"))
-            await producer.send_oneway(Message(topic, b"y"))
-            await producer.send_batch([Message(topic, b"z")])
-        async with AsyncConsumer(
-            "g-" + topic, topic, namesrv=server.namesrv, start="first", **options
-        ) as consumer:
-            await consumer.poll()
-
-    run(scenario())
+    options = {"hooks": [hook]}
+    async with AsyncProducer("p", server.namesrv, **options) as producer:
+        await producer.send(Message(topic, b"x"))
+        await producer.send_oneway(Message(topic, b"y"))
+        await producer.send_batch([Message(topic, b"z")])
+    async with AsyncConsumer(
+        "g-" + topic, topic, namesrv=server.namesrv, start="first", **options
+    ) as consumer:
+        await consumer.poll()
     assert {105, 34, 310, 320, 38, 14, 11, 15, 35} <= set(hook.before)
     assert {code for code, _ in hook.after} == set(hook.before)
 

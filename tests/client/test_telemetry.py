@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from loops import run, until
+from loops import until
 from waiting import until as wait_until
 
 from broker import AsyncConsumer, AsyncProducer, Consumer, LocalState, Message, Producer
@@ -70,27 +70,21 @@ def test_a_handler_continues_the_trace_of_the_send(server, name, spans):
     assert process.attributes["messaging.consumer.group.name"].startswith("shop%group")
 
 
-def test_every_way_to_send_has_a_span(server, name, spans):
+async def test_every_way_to_send_has_a_span(server, name, spans):
     topic = name("topic")
-
-    async def scenario():
-        options = {"spans": True}
-        async with AsyncProducer("p", server.namesrv, **options) as producer:
-            await producer.send(Message(topic, b"1"))
-            await (await producer.submit(Message(topic, b"2")))
-            await producer.send_oneway(Message(topic, b"3"))
-            await producer.send_batch([Message(topic, b"4"), Message(topic, b"5")])
-        check = lambda message: LocalState.COMMIT  # noqa: E731
-        async with (
-            AsyncTransactionProducer(
-                name("tx"), server.namesrv, check=check, **options
-            ) as producer,
-            producer.transaction(Message(topic, b"6")),
-        ):
-            pass
-        assert trace.get_current_span() is trace.INVALID_SPAN
-
-    run(scenario())
+    options = {"spans": True}
+    async with AsyncProducer("p", server.namesrv, **options) as producer:
+        await producer.send(Message(topic, b"1"))
+        await (await producer.submit(Message(topic, b"2")))
+        await producer.send_oneway(Message(topic, b"3"))
+        await producer.send_batch([Message(topic, b"4"), Message(topic, b"5")])
+    check = lambda message: LocalState.COMMIT  # noqa: E731
+    async with (
+        AsyncTransactionProducer(name("tx"), server.namesrv, check=check, **options) as producer,
+        producer.transaction(Message(topic, b"6")),
+    ):
+        pass
+    assert trace.get_current_span() is trace.INVALID_SPAN
     assert len(spans()[f"send {topic}"]) == 5
     assert all(span.end_time for span in spans()[f"send {topic}"])
     (batch,) = (s for s in spans()[f"send {topic}"] if s.kind is trace.SpanKind.CLIENT)
@@ -99,28 +93,24 @@ def test_every_way_to_send_has_a_span(server, name, spans):
     assert created == {link.context.span_id for link in batch.links}
 
 
-def test_what_fails_is_an_error_of_its_span(server, name, spans):
+async def test_what_fails_is_an_error_of_its_span(server, name, spans):
     topic = name("topic")
+    async with AsyncProducer("p", server.namesrv, spans=True, retries=0) as producer:
+        queue = (await producer.send(Message(topic, b"x"))).queue._replace(queue=99)
+        with pytest.raises(SendFailed):
+            await producer.send(Message(topic, b"y"), queue=queue)
+        with pytest.raises(SendFailed):
+            await (await producer.submit(Message(topic, b"y"), queue=queue))
+        with pytest.raises(InvalidMessage):
+            await producer.send("text")
 
-    async def scenario():
-        async with AsyncProducer("p", server.namesrv, spans=True, retries=0) as producer:
-            queue = (await producer.send(Message(topic, b"x"))).queue._replace(queue=99)
-            with pytest.raises(SendFailed):
-                await producer.send(Message(topic, b"y"), queue=queue)
-            with pytest.raises(SendFailed):
-                await (await producer.submit(Message(topic, b"y"), queue=queue))
-            with pytest.raises(InvalidMessage):
-                await producer.send("text")
+    async def handle(message):
+        raise ValueError("no apples")
 
-        async def handle(message):
-            raise ValueError("no apples")
-
-        async with AsyncConsumer(
-            name("group"), topic, namesrv=server.namesrv, start="first", handler=handle, spans=True
-        ):
-            await until(lambda: f"process {topic}" in spans())
-
-    run(scenario())
+    async with AsyncConsumer(
+        name("group"), topic, namesrv=server.namesrv, start="first", handler=handle, spans=True
+    ):
+        await until(lambda: f"process {topic}" in spans())
     failed = [s for s in spans()[f"send {topic}"] if not s.status.is_ok and s.status.description]
     assert [span.attributes["error.type"] for span in failed] == ["SendFailed"] * 2
     process = spans()[f"process {topic}"][0]
