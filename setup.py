@@ -63,7 +63,8 @@ def by_hand(
 
 
 def http2(pattern: str) -> list[str]:
-    return sorted(path.as_posix() for path in Path("csrc/http2").glob(pattern))
+    rooms = Path("csrc/http2"), Path("csrc/messaging")
+    return sorted(path.as_posix() for room in rooms for path in room.glob(pattern))
 
 
 #: What csrc/http2 stands on.

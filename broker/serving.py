@@ -152,7 +152,9 @@ class Listeners:
             framer=self._core.framer_let_in, limits=self._limits, closed=services.clients.departed,
         )  # fmt: skip
         tls = o.tls if o.tls is not None else TlsSettings()
-        service = GrpcService(local, conf, sock, limits=self._limits, tls=tls)
+        service = GrpcService(
+            local, conf, sock, limits=self._limits, tls=tls, core=self._core.handle
+        )
         undo.push_async_callback(service.stop, o.drain_s)
         await service.start()
         self.grpc = service

@@ -9,11 +9,11 @@
 #include <Python.h>
 #include <string.h>
 
-#include "http2/ack.h"
-#include "http2/delivery.h"
+#include "messaging/ack.h"
+#include "messaging/delivery.h"
 #include "http2/http2.h"
-#include "http2/message.h"
-#include "http2/proto.h"
+#include "messaging/message.h"
+#include "messaging/proto.h"
 
 /* ---- sets of names ---- */
 
@@ -329,6 +329,16 @@ static PyObject *sends_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     return (PyObject *)s;
 }
 
+static PyObject *sends_address(PyObject *self, void *nothing) {
+    (void)nothing;
+    return PyLong_FromVoidPtr(&((sends *)self)->limits);
+}
+
+static PyGetSetDef sends_getset[] = {
+    {"address", sends_address, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static void sends_dealloc(PyObject *self) {
     Py_CLEAR(((sends *)self)->names);
     free_object(self);
@@ -436,11 +446,12 @@ static PyObject *deliveries_message(PyObject *self, PyObject *args) {
 /* ---- acknowledgements ---- */
 
 static PyObject *ack_of(const ps_h2_ack *a) {
+    const ps_handle *h = &a->read;
     return Py_BuildValue("(s#L(LLLLs#s#LL))", a->handle.data, (Py_ssize_t)a->handle.len,
-                         (long long)a->physical, (long long)a->start, (long long)a->pop_ms,
-                         (long long)a->invisible_ms, (long long)a->revive_queue, &a->retry,
-                         (Py_ssize_t)1, a->broker.data, (Py_ssize_t)a->broker.len,
-                         (long long)a->queue, (long long)a->offset);
+                         (long long)h->physical, (long long)h->start, (long long)h->pop_ms,
+                         (long long)h->invisible_ms, (long long)h->revive_queue, &h->retry,
+                         (Py_ssize_t)1, h->broker, (Py_ssize_t)h->broker_len,
+                         (long long)h->queue, (long long)h->offset);
 }
 
 static PyObject *acks_of(const ps_h2_acks *a) {
@@ -493,11 +504,29 @@ static PyObject *count_fields(PyObject *module, PyObject *args) {
 
 /* ---- the module ---- */
 
+/* net_functions() -> address of ps_h2_all. */
+static PyObject *net_functions(PyObject *module, PyObject *nothing) {
+    (void)module;
+    (void)nothing;
+    return PyLong_FromVoidPtr((void *)(uintptr_t)&ps_h2_all);
+}
+
 static PyMethodDef functions[] = {
     {"count_fields", count_fields, METH_VARARGS, NULL},
+    {"net_functions", net_functions, METH_NOARGS, NULL},
     {"read_acks", read_acks, METH_O, NULL},
     {"stored", stored, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
+};
+
+static PyObject *service_address(PyObject *self, void *nothing) {
+    (void)nothing;
+    return PyLong_FromVoidPtr(&((service *)self)->conf);
+}
+
+static PyGetSetDef service_getset[] = {
+    {"address", service_address, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMethodDef session_methods[] = {
@@ -527,6 +556,7 @@ static PyMethodDef sends_methods[] = {
 
 static PyType_Slot sends_slots[] = {
     {Py_tp_new, sends_new},
+    {Py_tp_getset, sends_getset},
     {Py_tp_dealloc, sends_dealloc},
     {Py_tp_methods, sends_methods},
     {0, NULL},
@@ -546,6 +576,7 @@ static PyType_Slot deliveries_slots[] = {
 
 static PyType_Slot service_slots[] = {
     {Py_tp_new, service_new},
+    {Py_tp_getset, service_getset},
     {Py_tp_dealloc, service_dealloc},
     {0, NULL},
 };

@@ -20,6 +20,9 @@ class Service:
         headers: tuple[bytes, ...],
     ) -> Service: ...
 
+    #: Of its ps_h2_conf, for network threads.
+    address: int
+
 class Session:
     """One connection."""
 
@@ -59,6 +62,9 @@ class Session:
     #: Bytes, see Service.
     held: int
 
+def net_functions() -> int:
+    """Address of ps_h2_all (csrc/http2/http2.h), for network threads."""
+
 class Sends:
     """Plain sends: of one message. reserved: names of properties that users may not
     set. texts_max: bytes of tag, keys and user_max properties of the user's. A message group has
@@ -76,6 +82,10 @@ class Sends:
         recovery_max_s: int,
         delay_max_ms: int,
     ) -> Sends: ...
+
+    #: Of its ps_h2_limits, for network threads.
+    address: int
+
     def read(
         self, request: bytes, host: str, /
     ) -> tuple[str, str, bytes, bytes, int, int, str, bool] | None:
@@ -116,4 +126,4 @@ def read_acks(
 
 def count_fields(request: bytes, shapes: bytes, kind: int, most: int, /) -> int:
     """How many fields and elements a request has, with those of the messages in it; counted up to
-    most and one more. shapes, kind: see ps_proto_count (csrc/http2/proto.h)."""
+    most and one more. shapes, kind: see ps_proto_count (csrc/messaging/proto.h)."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from broker.access.needs import AccessAction
@@ -227,6 +227,10 @@ class AtOnce(Protocol):
     ) -> Put | Awaitable[Command] | None:  # fmt: skip
         """base: the request's fields that stay (ps_client_send). None: nothing has happened, use
         request(); else what was put, or the answer's wait. Raises: Problem, as the others do."""
+
+    def takes(self, topic: str, kinds: Iterable[int]) -> None:
+        """Plain messages of these kinds (MessageType) may go to a topic, until it changes: network
+        threads store them without asking. Where access control is on, each of them is asked for."""
 
     def end_at_once(self, call: Call, ending: EndTransaction) -> bool:
         """Whether a transaction was ended; if not, nothing has happened, use request()."""

@@ -23,8 +23,8 @@ from broker.grpc.status import Code, Problem
 from broker.wire.handlers import address_text
 
 __all__ = [
-    "AUTHORIZATION", "DATE", "HEADERS", "AtOnceHandlers", "Call", "Handlers", "Later", "Now",
-    "Ticket",
+    "AUTHORIZATION", "CLIENT_ID", "DATE", "HEADERS", "AtOnceHandlers", "Call", "Handlers",
+    "Later", "Now", "Ticket",
 ]  # fmt: skip
 
 Handlers = Mapping[str, Callable[..., Any]]

@@ -1,5 +1,6 @@
 """The port of the service. The first bytes of a connection tell TLS from plain text, after a PROXY
-header if there is one; then it speaks HTTP/2 (http2.py).
+header if there is one; then it speaks HTTP/2 (http2.py). Where a network thread accepts (links.py),
+it keeps those that begin with HTTP/2, and the others come here.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from broker.grpc.http2 import Address, Http2Connection
+from broker.grpc.http2 import Address, CallsOfConnection, Http2Connection
+from broker.grpc.links import GrpcThread
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.remoting.opening import V2_HEAD, V2_MAX, begins_tls, context_of, proxied, source_of
@@ -28,11 +30,14 @@ _OPENING_S = 10.0
 
 #: Makes the protocol of a client at this address; the future is set when it is closed.
 Speak = Callable[[Address, asyncio.Future[None]], Http2Connection]
+#: Starts the network thread that accepts; it hands over what it does not serve.
+StartThread = Callable[[Callable[[socket.socket], None]], GrpcThread]
 
 
 class Front:
     """sock: bound. speak: for each connection. trusts: whether a PROXY header of a peer at this
-    address is believed. gone: told of each client whose connection is closed."""
+    address is believed. gone: told of each client whose connection is closed. start_thread: None:
+    the loop serves all connections."""
 
     def __init__(
         self,
@@ -42,6 +47,7 @@ class Front:
         connections_max: int,
         trusts: Callable[[str], bool],
         gone: Callable[[Address], None],
+        start_thread: StartThread | None = None,
     ) -> None:
         self._sock = sock
         self._speak = speak
@@ -52,17 +58,34 @@ class Front:
         self._gone = gone
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
-        self.connections: set[Http2Connection] = set()
+        self._start_thread = start_thread
+        self._thread: GrpcThread | None = None
+        self._on_the_loop: set[Http2Connection] = set()
+
+    @property
+    def connections(self) -> list[CallsOfConnection]:
+        return [*self._on_the_loop, *(self._thread.connections if self._thread is not None else ())]
+
+    @property
+    def on_the_loop(self) -> list[Http2Connection]:
+        """Those of them that the loop reads."""
+        return list(self._on_the_loop)
 
     def start(self) -> None:
+        """Raises: OutOfMemory, StoreIOError."""
         self._sock.setblocking(False)
         self._sock.listen(1024)
-        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+        if self._start_thread is not None:
+            self._thread = self._start_thread(self._take_over)
+        else:
+            self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     def refuse(self) -> None:
         """Accepts nothing more."""
         if self._accepting is not None:
             self._accepting.cancel()
+        if self._thread is not None:
+            self._thread.deafen()
 
     async def stop(self) -> None:
         """Accepts nothing more, and closes what is open."""
@@ -73,6 +96,8 @@ class Front:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        if self._thread is not None:
+            self._thread.stop()
         self._sock.close()
 
     async def _accept(self) -> None:
@@ -84,16 +109,38 @@ class Front:
                 _quiet.warning("accept", "Cannot accept a gRPC connection: %s", failed)
                 await asyncio.sleep(1.0)
                 continue
-            if len(self._tasks) >= self._max:
-                _quiet.warning(
-                    "too many connections", "%d gRPC connections are open; new ones are refused",
-                    len(self._tasks),
-                )  # fmt: skip
-                sock.close()
-                continue
-            task = loop.create_task(self._serve(sock, (str(address[0]), int(address[1]))))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin(sock, address)
+
+    def _take_over(self, sock: socket.socket) -> None:
+        """A connection that the network thread does not serve."""
+        try:
+            address = sock.getpeername()
+        except OSError:  # it was reset meanwhile
+            sock.close()
+            return
+        self._begin(sock, address)
+
+    def _begin(self, sock: socket.socket, address: tuple[Any, ...]) -> None:
+        count = len(self._tasks) + (self._thread.count if self._thread is not None else 0)
+        if count >= self._max:
+            _quiet.warning(
+                "too many connections", "%d gRPC connections are open; new ones are refused", count
+            )
+            sock.close()
+            return
+        serve = self._serve(sock, (str(address[0]), int(address[1])))
+        task = asyncio.get_running_loop().create_task(serve)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        self._leave_room()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._leave_room()
+
+    def _leave_room(self) -> None:
+        if self._thread is not None:
+            self._thread.leave_room(len(self._tasks))
 
     # ---- one connection ----
 
@@ -167,7 +214,7 @@ class Front:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
         connection = self._speak(address, ended)
-        self.connections.add(connection)
+        self._on_the_loop.add(connection)
         try:
             async with asyncio.timeout(_OPENING_S):
                 own = socket.socket(fileno=sock.detach())
@@ -178,7 +225,7 @@ class Front:
                     raise
             await ended
         finally:
-            self.connections.discard(connection)
+            self._on_the_loop.discard(connection)
             connection.close()
             self._gone(address)
 

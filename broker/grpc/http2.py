@@ -1,5 +1,7 @@
-"""One connection: what is read goes into the C session (csrc/http2), whose calls become tasks; what
-they reply is written once in a turn of the loop.
+"""The calls of one connection: they become tasks, and what these reply goes back. They come from
+the C session (csrc/http2) of a connection whose bytes are read on the loop, and whose replies are
+written once in a turn of it; or from a network thread, which owns connections in plain text
+(links.py).
 
 A client that does not read is not read from. A call whose replies wait to be sent pauses; one that
 its client has given up, or whose time is over, is cancelled.
@@ -12,7 +14,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from broker.grpc._http2 import Service, Session
 from broker.grpc.calls import Later, Now, Ticket
@@ -21,7 +23,9 @@ from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Line, Turns
 
-__all__ = ["INTERNAL", "Address", "Http2Connection", "Stream"]
+__all__ = [
+    "INTERNAL", "MUCH", "Address", "CallsOfConnection", "Http2Connection", "Serving", "Stream",
+]  # fmt: skip
 
 _quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
 
@@ -29,7 +33,7 @@ Address = tuple[str, int]
 #: Kinds of events, statuses of gRPC, and bytes of replies that wait: csrc/http2/http2.h.
 _CALL, _MESSAGE, _END, _RESET, _DRAINED, _ASK = 1, 2, 3, 4, 5, 6
 _CANCELLED, _DEADLINE_EXCEEDED, INTERNAL, _UNAVAILABLE = 1, 4, 13, 14
-_MUCH = 256 << 10
+MUCH = 256 << 10
 #: Events that are taken together: what tickets stand for is served once for all of them.
 _TOGETHER = 64
 #: Bytes that the transport keeps before it says that the client does not read.
@@ -50,7 +54,7 @@ class Stream:
 
     def __init__(
         self,
-        connection: Http2Connection,
+        connection: CallsOfConnection,
         id: int,
         metadata: dict[str, str],
         deadline: float | None,
@@ -75,7 +79,7 @@ class Stream:
     async def write(self, data: bytes) -> None:
         """One of several replies. Returns once the next one may come."""
         waiting = self._connection.send(self.id, data, False)
-        if waiting < _MUCH:
+        if waiting < MUCH:
             return
         self._drained = asyncio.get_running_loop().create_future()
         try:
@@ -152,46 +156,245 @@ class _Begun(NamedTuple):
     timeout_s: float
 
 
-class Http2Connection(asyncio.Protocol):
-    """serve: must finish each stream. ended: set when the connection is closed."""
+class Serving(NamedTuple):
+    """What calls are served by. serve: must finish each stream."""
 
-    def __init__(
-        self,
-        service: Service,
-        address: Address,
-        at_once: Try,
-        redeem: Redeem,
-        serve: Serve,
-        admit: Admit,
-        proves: Proves,
-        ended: asyncio.Future[None],
-    ) -> None:
+    at_once: Try
+    redeem: Redeem
+    serve: Serve
+    admit: Admit
+    proves: Proves
+
+
+class Calls(Protocol):
+    """The session of a connection, as the calls need it: see Session."""
+
+    def events(self, most: int, /) -> list[tuple[Any, ...]]: ...
+
+    def send(self, stream: int, reply: bytes, last: bool, /) -> int: ...
+
+    def finish(self, stream: int, status: int, text: str | None, /) -> None: ...
+
+    def admit(self, stream: int, /) -> None: ...
+
+    def taken(self, stream: int, size: int, /) -> None: ...
+
+    def go_away(self) -> None: ...
+
+
+class CallsOfConnection:
+    """The calls of a connection, whoever reads and writes it."""
+
+    def __init__(self, session: Calls, address: Address, serving: Serving) -> None:
         self.address = address
-        self._service = service
-        self._session = Session(service)
-        self._at_once = at_once
-        self._redeem = redeem
+        self._calls = session
+        self._serving = serving
         self._tickets: list[tuple[_Begun, Ticket]] = []
-        self._serve = serve
-        self._admit = admit
-        self._proves = proves
         #: Of the last call.
         self._metadata: dict[str, str] = {}
         self._known = False
-        self._holds = 0
-        self._ended = ended
         self._loop = asyncio.get_running_loop()
-        self._budget = Budget.of(self._loop)
         self._transport: asyncio.Transport | None = None
-        self._greeting: asyncio.TimerHandle | None = None
         self._streams: dict[int, Stream] = {}
-        self._due = self._full = False
         self._turns = Turns.of(self._loop)
         self._line = Line(self._turns, self._turn)
-        #: What was read and what has happened, and waits for a turn.
-        self._unfed: list[bytes] = []
+        #: What has happened, and waits for a turn.
         self._events: deque[tuple[Any, ...]] = deque()
-        self._began = self._seen = 0
+        self._began = 0
+
+    @property
+    def known(self) -> bool:
+        """Access control lets the client of the last call in. Looked at when memory is short."""
+        if not self._known and self._metadata:
+            self._known = self._serving.proves(self.address, self._metadata)
+        return self._known
+
+    @property
+    def calls(self) -> int:
+        """In progress."""
+        return len(self._streams)
+
+    def close(self) -> None:
+        """What was written is still sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def leave(self) -> None:
+        """Tells the client to begin no more calls."""
+        self._calls.go_away()
+
+    def give_up(self) -> None:
+        """Ends the calls in progress."""
+        for stream in list(self._streams.values()):
+            self.finish(stream.id, _UNAVAILABLE, "the server is stopping")
+            self._drop(stream)
+
+    def _lost(self) -> None:
+        """The connection has ended."""
+        self._transport = None
+        self._line.close()
+        self._events.clear()
+        for stream in list(self._streams.values()):
+            self._drop(stream)
+
+    def _soon(self) -> None:
+        """Something is to be written."""
+
+    def _served_at_once(self, method: int, metadata: dict[str, str]) -> None:
+        """A call was, or begins to be."""
+
+    def _emptied(self) -> None:
+        """No call is in progress any more."""
+
+    def _turn(self) -> None:
+        """What waits in the line goes on."""
+        raise NotImplementedError
+
+    # ---- calls ----
+
+    def _handle(self) -> None:
+        """What has happened; what the turn has no time for waits, and nothing is read before."""
+        events, turns = self._events, self._turns
+        over = False
+        while not over:
+            if not events:
+                events.extend(self._calls.events(_TOGETHER))
+                if not events:
+                    return
+            while events and not over:
+                self._happened(events.popleft())
+                over = turns.over
+            if self._tickets:
+                tickets, self._tickets = self._tickets, []
+                for begun, ticket in tickets:
+                    self._answer(begun, self._serving.redeem(begun.method, ticket))
+        self._wait()
+
+    def _happened(self, event: tuple[Any, ...]) -> None:
+        kind, number, data, *rest = event
+        if kind == _CALL:
+            method, metadata, timeout_s = rest
+            self._begin(number, data or b"", method, metadata, timeout_s)
+            return
+        if kind == _ASK:
+            method, metadata, timeout_s = rest
+            self._line.start(self._ask(number, method, metadata, timeout_s))
+            return
+        stream = self._streams.get(number)
+        if stream is None:
+            return
+        if kind == _MESSAGE:
+            stream.arrived(data or b"")
+        elif kind == _END:
+            stream.arrived(None)
+        elif kind == _DRAINED:
+            stream.drained()
+        elif kind == _RESET:
+            self._drop(stream)
+
+    def _wait(self) -> None:
+        self._line.wait()
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    async def _ask(
+        self, number: int, method: int, metadata: dict[str, str], timeout_s: float
+    ) -> None:
+        """Lets a long request come, or answers it before its bytes are read."""
+        deadline = time.monotonic() + timeout_s if 0 <= timeout_s < _DEADLINE_MAX_S else None
+        refusal = await self._serving.admit(method, self.address, metadata, deadline)
+        if refusal is None:
+            self._calls.admit(number)
+            self._soon()
+        else:
+            self.send(number, refusal, True)
+
+    def _begin(
+        self, number: int, data: bytes, method: int, metadata: dict[str, str], timeout_s: float
+    ) -> None:
+        self._began += 1
+        self._metadata = metadata
+        deadline = time.monotonic() + timeout_s if 0 <= timeout_s < _DEADLINE_MAX_S else None
+        reply = self._serving.at_once(method, self.address, metadata, deadline, data)
+        if reply is not None:
+            self._served_at_once(method, metadata)
+        if isinstance(reply, bytes):
+            self._calls.send(number, reply, True)
+            return
+        begun = _Begun(number, data, method, metadata, deadline, timeout_s)
+        if reply is None or isinstance(reply, (list, Coroutine, AsyncGenerator)):
+            self._answer(begun, reply)
+        else:
+            self._tickets.append((begun, reply))
+
+    def _answer(self, begun: _Begun, reply: Now | Later | None) -> None:
+        number, data, method, metadata, deadline, timeout_s = begun
+        if isinstance(reply, bytes):
+            self._calls.send(number, reply, True)
+            return
+        if isinstance(reply, list):
+            for each in reply[:-1]:
+                self._calls.send(number, each, False)
+            self._calls.send(number, reply[-1], True)
+            return
+        stream = self._streams[number] = Stream(self, number, metadata, deadline)
+        if deadline is not None:
+            stream.timer = self._loop.call_later(timeout_s, self._expire, stream)
+        stream.task = task = self._line.start(self._serving.serve(stream, method, data, reply))
+        task.add_done_callback(lambda done: self._done(stream, done))
+
+    def _done(self, stream: Stream, task: asyncio.Task[None]) -> None:
+        if stream.timer is not None:
+            stream.timer.cancel()
+        self._streams.pop(stream.id, None)
+        if task.cancelled():
+            self.finish(stream.id, _CANCELLED, None)
+        elif task.exception() is not None:
+            self.finish(stream.id, INTERNAL, str(task.exception()))
+        if not self._streams:
+            self._emptied()
+
+    def _drop(self, stream: Stream) -> None:
+        if stream.task is not None:
+            stream.task.cancel()
+
+    def _expire(self, stream: Stream) -> None:
+        self.finish(stream.id, _DEADLINE_EXCEEDED, "the call's deadline is over")
+        self._drop(stream)
+
+    # ---- what streams ask for ----
+
+    def send(self, number: int, data: bytes, last: bool) -> int:
+        waiting = self._calls.send(number, data, last)
+        self._soon()
+        return waiting
+
+    def finish(self, number: int, status: int, text: str | None) -> None:
+        self._calls.finish(number, status, text)
+        self._soon()
+
+    def taken(self, number: int, size: int) -> None:
+        self._calls.taken(number, size)
+        self._soon()
+
+
+class Http2Connection(CallsOfConnection, asyncio.Protocol):
+    """Of the loop. ended: set when the connection is closed."""
+
+    def __init__(
+        self, service: Service, address: Address, serving: Serving, ended: asyncio.Future[None]
+    ) -> None:
+        self._session = Session(service)
+        super().__init__(self._session, address, serving)
+        self._service = service
+        self._holds = 0
+        self._ended = ended
+        self._budget = Budget.of(self._loop)
+        self._greeting: asyncio.TimerHandle | None = None
+        self._due = self._full = False
+        #: What was read, and waits for a turn.
+        self._unfed: list[bytes] = []
+        self._seen = 0
         self._quiet_since = 0.0
 
     # ---- the transport's side ----
@@ -241,13 +444,6 @@ class Http2Connection(asyncio.Protocol):
         unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return self._session.held + sum(map(len, self._unfed)) + unsent
 
-    @property
-    def known(self) -> bool:
-        """Access control lets the client of the last call in. Looked at when memory is short."""
-        if not self._known and self._metadata:
-            self._known = self._proves(self.address, self._metadata)
-        return self._known
-
     def abort(self, why: str, detail: str = "") -> None:
         """Closes at once."""
         if self._transport is not None:
@@ -269,71 +465,15 @@ class Http2Connection(asyncio.Protocol):
             self._flush_alone()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
-        self._line.close()
-        self._events.clear()
         self._unfed.clear()
         self._budget.hold(self, 0)
         # Whoever still holds on to this connection does not hold on to what was read with it.
-        self._session = Session(self._service)
+        self._calls = self._session = Session(self._service)
         if self._greeting is not None:
             self._greeting.cancel()
-        for stream in list(self._streams.values()):
-            self._drop(stream)
+        self._lost()
         with contextlib.suppress(asyncio.InvalidStateError):
             self._ended.set_result(None)
-
-    def close(self) -> None:
-        """What was written is still sent."""
-        if self._transport is not None:
-            self._transport.close()
-
-    # ---- calls ----
-
-    def _handle(self) -> None:
-        """What has happened; what the turn has no time for waits, and nothing is read before."""
-        events, turns = self._events, self._turns
-        over = False
-        while not over:
-            if not events:
-                events.extend(self._session.events(_TOGETHER))
-                if not events:
-                    return
-            while events and not over:
-                self._happened(events.popleft())
-                over = turns.over
-            if self._tickets:
-                tickets, self._tickets = self._tickets, []
-                for begun, ticket in tickets:
-                    self._answer(begun, self._redeem(begun.method, ticket))
-        self._wait()
-
-    def _happened(self, event: tuple[Any, ...]) -> None:
-        kind, number, data, *rest = event
-        if kind == _CALL:
-            method, metadata, timeout_s = rest
-            self._begin(number, data or b"", method, metadata, timeout_s)
-            return
-        if kind == _ASK:
-            method, metadata, timeout_s = rest
-            self._line.start(self._ask(number, method, metadata, timeout_s))
-            return
-        stream = self._streams.get(number)
-        if stream is None:
-            return
-        if kind == _MESSAGE:
-            stream.arrived(data or b"")
-        elif kind == _END:
-            stream.arrived(None)
-        elif kind == _DRAINED:
-            stream.drained()
-        elif kind == _RESET:
-            self._drop(stream)
-
-    def _wait(self) -> None:
-        self._line.wait()
-        if self._transport is not None:
-            self._transport.pause_reading()
 
     def _turn(self) -> None:
         """What waits in the line goes on."""
@@ -350,83 +490,11 @@ class Http2Connection(asyncio.Protocol):
             transport.resume_reading()
         self._flush()
 
-    async def _ask(
-        self, number: int, method: int, metadata: dict[str, str], timeout_s: float
-    ) -> None:
-        """Lets a long request come, or answers it before its bytes are read."""
-        deadline = time.monotonic() + timeout_s if 0 <= timeout_s < _DEADLINE_MAX_S else None
-        refusal = await self._admit(method, self.address, metadata, deadline)
-        if refusal is None:
-            self._session.admit(number)
-            self._soon()
-        else:
-            self.send(number, refusal, True)
+    # ---- what is written ----
 
-    def _begin(
-        self, number: int, data: bytes, method: int, metadata: dict[str, str], timeout_s: float
-    ) -> None:
-        self._began += 1
-        self._metadata = metadata
-        deadline = time.monotonic() + timeout_s if 0 <= timeout_s < _DEADLINE_MAX_S else None
-        reply = self._at_once(method, self.address, metadata, deadline, data)
-        if isinstance(reply, bytes):
-            self._session.send(number, reply, True)
-            return
-        begun = _Begun(number, data, method, metadata, deadline, timeout_s)
-        if reply is None or isinstance(reply, (list, Coroutine, AsyncGenerator)):
-            self._answer(begun, reply)
-        else:
-            self._tickets.append((begun, reply))
-
-    def _answer(self, begun: _Begun, reply: Now | Later | None) -> None:
-        number, data, method, metadata, deadline, timeout_s = begun
-        if isinstance(reply, bytes):
-            self._session.send(number, reply, True)
-            return
-        if isinstance(reply, list):
-            for each in reply[:-1]:
-                self._session.send(number, each, False)
-            self._session.send(number, reply[-1], True)
-            return
-        stream = self._streams[number] = Stream(self, number, metadata, deadline)
-        if deadline is not None:
-            stream.timer = self._loop.call_later(timeout_s, self._expire, stream)
-        stream.task = task = self._line.start(self._serve(stream, method, data, reply))
-        task.add_done_callback(lambda done: self._done(stream, done))
-
-    def _done(self, stream: Stream, task: asyncio.Task[None]) -> None:
-        if stream.timer is not None:
-            stream.timer.cancel()
-        self._streams.pop(stream.id, None)
-        if task.cancelled():
-            self.finish(stream.id, _CANCELLED, None)
-        elif task.exception() is not None:
-            self.finish(stream.id, INTERNAL, str(task.exception()))
-        if not self._streams and self._session.done:
+    def _emptied(self) -> None:
+        if self._session.done:
             self._soon()  # it was waited for alone
-
-    def _drop(self, stream: Stream) -> None:
-        if stream.task is not None:
-            stream.task.cancel()
-
-    def _expire(self, stream: Stream) -> None:
-        self.finish(stream.id, _DEADLINE_EXCEEDED, "the call's deadline is over")
-        self._drop(stream)
-
-    # ---- what streams ask for ----
-
-    def send(self, number: int, data: bytes, last: bool) -> int:
-        waiting = self._session.send(number, data, last)
-        self._soon()
-        return waiting
-
-    def finish(self, number: int, status: int, text: str | None) -> None:
-        self._session.finish(number, status, text)
-        self._soon()
-
-    def taken(self, number: int, size: int) -> None:
-        self._session.taken(number, size)
-        self._soon()
 
     def _soon(self) -> None:
         if not self._due:
@@ -461,21 +529,9 @@ class Http2Connection(asyncio.Protocol):
 
     # ---- the server's side ----
 
-    @property
-    def calls(self) -> int:
-        """In progress."""
-        return len(self._streams)
-
     def leave(self) -> None:
-        """Tells the client to begin no more calls."""
-        self._session.go_away()
+        super().leave()
         self._flush()
-
-    def give_up(self) -> None:
-        """Ends the calls in progress."""
-        for stream in list(self._streams.values()):
-            self.finish(stream.id, _UNAVAILABLE, "the server is stopping")
-            self._drop(stream)
 
     def is_idle(self, now: float, idle_s: float) -> bool:
         """Whether it had no call for so long. To be asked now and then."""

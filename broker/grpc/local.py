@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from broker.access.guard import Guard
 from broker.access.needs import AccessAction
@@ -259,6 +259,10 @@ class LocalBroker:
         connection.await_send(opaque, later)
         near.sent(False)
         return self._settled(asyncio.wait_for(later, REQUEST_S), REQUEST_S)
+
+    def takes(self, topic: str, kinds: Iterable[int]) -> None:
+        if self._guard is None:
+            self.services.core.take_kinds(topic, kinds)
 
     def end_at_once(self, call: Call, ending: EndTransaction) -> bool:
         link = self.link(call)

@@ -137,7 +137,7 @@ def unzipped_at_once(body: bytes) -> bytes | None:
 
 
 def plain_sends(limits: ProxySettings) -> Sends:
-    """Reads requests of one message (csrc/http2/message.h)."""
+    """Reads requests of one message (csrc/messaging/message.h)."""
     return Sends(
         tuple(name.encode() for name in sorted(RESERVED)),
         body_min=1 if limits.refuse_empty_body else 0,
@@ -153,7 +153,7 @@ def plain_sends(limits: ProxySettings) -> Sends:
 # ---- to a client ----
 
 
-#: Composes them (csrc/http2/delivery.h).
+#: Composes them (csrc/messaging/delivery.h).
 _compose = Deliveries(tuple(name.encode() for name in sorted(_HIDDEN))).message
 
 

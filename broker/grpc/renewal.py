@@ -76,6 +76,13 @@ class Renewals:
         self._by_client: dict[str, dict[RenewedMessage, str]] = {}
         self._due: list[tuple[int, int, RenewedMessage]] = []
         self._turn = 0
+        self._on_first: Callable[[], None] | None = None
+
+    def on_first(self, told: Callable[[], None]) -> None:
+        """told: when the first message is held, now if one was."""
+        self._on_first = told
+        if self._turn:
+            told()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -84,6 +91,8 @@ class Renewals:
         """From now on the message is renewed."""
         held = RenewedMessage(client, group, topic, receipt, attempts, self._now_ms())
         given = receipt.text
+        if self._turn == 0 and self._on_first is not None:
+            self._on_first()
         self._held[group, given] = held
         self._by_client.setdefault(client, {})[held] = given
         self._plan(held, receipt.expires_ms - self._settings.renew_ahead_ms)

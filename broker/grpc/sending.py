@@ -12,7 +12,7 @@ from typing import Any
 from broker.access.needs import AccessAction
 from broker.client.ids import offset_id_of
 from broker.client.records import encode_batch
-from broker.grpc._http2 import stored
+from broker.grpc._http2 import Sends, stored
 from broker.grpc.brokers import AtOnce, Brokers, Put, TopicPlace, accepted
 from broker.grpc.calls import AtOnceHandlers, Call, Handlers
 from broker.grpc.checks import check_message, check_topics_equal, topic_of
@@ -63,6 +63,11 @@ class Sending:
         self._bases: dict[tuple[str, int], bytes] = {}
         self._plain = plain_sends(settings)
 
+    @property
+    def plain(self) -> Sends:
+        """What plain messages are."""
+        return self._plain
+
     def handlers(self) -> Handlers:
         return {"SendMessage": self.send, "RecallMessage": self.recall}
 
@@ -74,7 +79,7 @@ class Sending:
     def _send_at_once(
         self, broker: AtOnce, call: Call, data: bytes
     ) -> bytes | Coroutine[Any, Any, bytes] | None:
-        """The reply for a plain message (csrc/http2/message.h): most are stored without a wait.
+        """The reply for a plain message (csrc/messaging/message.h): most are stored without a wait.
         What send() would check beside that was checked for the topic."""
         made = self._plain.read(data, call.address[0])
         place = broker.place_at_once(made[0]) if made is not None else None
@@ -84,6 +89,7 @@ class Sending:
         queues = place.writes
         if not queues or not self._takes_plain(topic, place.config, kind):
             return None
+        broker.takes(topic, accepted_types(place.config) if self._settings.check_type else _KINDS)
         if zipped:
             inflated = unzipped_at_once(body)
             if inflated is None or len(inflated) > self._settings.body_max:

@@ -11,7 +11,8 @@ from typing import Any, cast
 from broker.grpc._http2 import Service
 from broker.grpc.calls import HEADERS, AtOnceHandlers, Call, Handlers, Later, Now, Ticket
 from broker.grpc.front import Front
-from broker.grpc.http2 import INTERNAL, Address, Http2Connection, Stream
+from broker.grpc.http2 import INTERNAL, Address, Http2Connection, Serving, Stream
+from broker.grpc.links import GrpcThread, HotCalls
 from broker.grpc.messages import set_millis
 from broker.grpc.schema import METHODS, SERVICE, DecodeError, Method
 from broker.grpc.settings import ProxySettings
@@ -54,10 +55,12 @@ class GrpcServer:
         gone: Callable[[Address], None],
         check: Callable[[Call], Awaitable[None]],
         is_known: Callable[[Call], bool],
+        hot: HotCalls | None = None,
     ) -> None:
         """check: raises Problem for a call whose signature is wrong or missing. is_known: whether
         access control is on and the call has a signature that is right, as far as can be told at
-        once."""
+        once. hot: what a network thread serves, which owns the connections in plain text; None: the
+        loop has all of them."""
         self._methods = [(METHODS[name], handler) for name, handler in handlers.items()]
         self._at_once = {
             number: at_once[method.name]
@@ -76,7 +79,13 @@ class GrpcServer:
             held_max=2 * settings.inbound_max,
             headers=tuple(name.encode() for name in HEADERS),
         )
-        self._front = Front(sock, self._speak, tls, connections_max, trusts, gone)
+        self._serving = Serving(self._try, self._redeem, self._serve, self._admit, self._proves)
+        self._hot, self._sock, self._max, self._gone = hot, sock, connections_max, gone
+        threaded = hot is not None and tls.mode != "enforcing"
+        self._front = Front(
+            sock, self._speak, tls, connections_max, trusts, gone,
+            self._start_thread if threaded else None,
+        )  # fmt: skip
         self._looking: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
@@ -100,15 +109,20 @@ class GrpcServer:
         await self._front.stop()
 
     def _speak(self, address: Address, ended: asyncio.Future[None]) -> Http2Connection:
-        return Http2Connection(
-            self._service, address, self._try, self._redeem, self._serve, self._admit,
-            self._proves, ended,
+        return Http2Connection(self._service, address, self._serving, ended)
+
+    def _start_thread(self, handed: Callable[[socket.socket], None]) -> GrpcThread:
+        assert self._hot is not None
+        methods = [method.name for method, _ in self._methods]
+        return GrpcThread(
+            self._hot, self._service, methods, self._sock, self._serving,
+            connections_max=self._max, idle_s=self._idle_s, handed=handed, gone=self._gone,
         )  # fmt: skip
 
     def _look(self) -> None:
-        """Closes connections that are idle."""
+        """Closes connections that are idle; a network thread closes its own."""
         now = time.monotonic()
-        for connection in self._front.connections:
+        for connection in self._front.on_the_loop:
             if connection.is_idle(now, self._idle_s):
                 connection.leave()
                 connection.close()

@@ -13,6 +13,7 @@ from broker.grpc.brokers import Brokers
 from broker.grpc.calls import Handlers
 from broker.grpc.clients import ClientMethods, GrpcClients, retry_ms
 from broker.grpc.deliveries import change
+from broker.grpc.links import HotCalls
 from broker.grpc.questions import Questions
 from broker.grpc.receipts import Receipt
 from broker.grpc.receiving import Receiving
@@ -35,7 +36,7 @@ _Made = TypeVar("_Made", bound=Brokers)
 
 class GrpcService(Generic[_Made]):
     """brokers: makes those that it stands before; what they ask clients goes to these handlers.
-    sock: bound. limits: of a client's connection."""
+    sock: bound. limits: of a client's connection. core: of the broker in this process (ps_core)."""
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class GrpcService(Generic[_Made]):
         *,
         limits: Limits,
         tls: TlsSettings,
+        core: Any = None,
     ) -> None:
         self.port: int = sock.getsockname()[1]
         self.clients = GrpcClients()
@@ -69,7 +71,13 @@ class GrpcService(Generic[_Made]):
             gone=self._gone,
             check=self.broker.check_name,
             is_known=self.broker.is_known,
+            hot=self._hot(core),
         )
+
+    def _hot(self, core: Any) -> HotCalls | None:
+        if core is None:
+            return None
+        return HotCalls(core, self._sending.plain, self.renewals)
 
     def _methods(self, settings: ProxySettings) -> Handlers:
         """One class for each group of methods; whoever adds a group names it here."""

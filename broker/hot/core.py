@@ -281,6 +281,12 @@ class Core:
             )
         )
 
+    def take_kinds(self, topic: str, kinds: Iterable[int]) -> None:
+        """Plain messages of these kinds (gRPC's MessageType) may go to a topic; that is forgotten
+        when it is published again."""
+        bits = sum(1 << kind for kind in set(kinds))
+        lib.ps_core_takes(self.handle, *_name(topic), bits)
+
     def withdraw_topic(self, name: str) -> None:
         lib.ps_core_forget_topic(self.handle, *_name(name))
 

@@ -34,6 +34,9 @@ class HotPath(Protocol):
 
     def withdraw_topic(self, name: str) -> None: ...
 
+    def take_kinds(self, topic: str, kinds: Iterable[int]) -> None:
+        """Lets gRPC clients send plain messages of these kinds (MessageType) to a topic."""
+
     def must_wait(self, position: int) -> bool:
         """Returns whether an answer that rests on records up to there must wait; 0 stands for no
         record."""

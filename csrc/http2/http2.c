@@ -309,3 +309,21 @@ bool ps_h2_done(const ps_h2 *h) {
 int32_t ps_h2_calls(const ps_h2 *h) { return h->calls; }
 
 int64_t ps_h2_held(const ps_h2 *h) { return h->held; }
+
+const ps_h2_functions ps_h2_all = {
+    .make = ps_h2_new,
+    .release = ps_h2_free,
+    .feed = ps_h2_feed,
+    .next = ps_h2_next,
+    .admit = ps_h2_admit,
+    .taken = ps_h2_taken,
+    .send = ps_h2_send,
+    .drained = ps_h2_drained,
+    .finish = ps_h2_finish,
+    .pull = ps_h2_pull,
+    .go_away = ps_h2_go_away,
+    .greeted = ps_h2_greeted,
+    .done = ps_h2_done,
+    .calls = ps_h2_calls,
+    .held = ps_h2_held,
+};

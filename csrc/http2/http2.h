@@ -7,7 +7,7 @@
 #ifndef PS_HTTP2_H
 #define PS_HTTP2_H
 
-#include "http2/names.h"
+#include "messaging/names.h"
 
 typedef struct ps_h2 ps_h2; /* one connection, the server's side */
 
@@ -76,6 +76,8 @@ void ps_h2_taken(ps_h2 *h, int32_t stream, int64_t len);
  * sent; -1: the call is over; PS_H2_MUCH and above ask for a pause until PS_H2_DRAINED. */
 #define PS_H2_MUCH (256 << 10)
 int64_t ps_h2_send(ps_h2 *h, int32_t stream, const uint8_t *data, int64_t len, bool last);
+/* True: little of the call waits to be sent, or it is over. Otherwise PS_H2_DRAINED comes. */
+bool ps_h2_drained(ps_h2 *h, int32_t stream);
 /* Finishes a call with a status of gRPC. text: UTF-8, NULL: none. */
 void ps_h2_finish(ps_h2 *h, int32_t stream, int32_t status, const char *text);
 
@@ -88,5 +90,26 @@ bool ps_h2_greeted(const ps_h2 *h); /* the client's first SETTINGS have come */
 bool ps_h2_done(const ps_h2 *h);    /* nothing is left to be read or written: close it */
 int32_t ps_h2_calls(const ps_h2 *h); /* in progress */
 int64_t ps_h2_held(const ps_h2 *h);  /* bytes: see held_max */
+
+/* The functions above for network threads (net/calls.c), which belong to a library that is not
+ * linked with nghttp2. */
+typedef struct ps_h2_functions {
+    ps_h2 *(*make)(const ps_h2_conf *conf);
+    void (*release)(ps_h2 *h);
+    bool (*feed)(ps_h2 *h, const uint8_t *data, int64_t len);
+    bool (*next)(ps_h2 *h, ps_h2_event *out);
+    void (*admit)(ps_h2 *h, int32_t stream);
+    void (*taken)(ps_h2 *h, int32_t stream, int64_t len);
+    int64_t (*send)(ps_h2 *h, int32_t stream, const uint8_t *data, int64_t len, bool last);
+    bool (*drained)(ps_h2 *h, int32_t stream);
+    void (*finish)(ps_h2 *h, int32_t stream, int32_t status, const char *text);
+    int64_t (*pull)(ps_h2 *h, const uint8_t **data);
+    void (*go_away)(ps_h2 *h);
+    bool (*greeted)(const ps_h2 *h);
+    bool (*done)(const ps_h2 *h);
+    int32_t (*calls)(const ps_h2 *h);
+    int64_t (*held)(const ps_h2 *h);
+} ps_h2_functions;
+extern const ps_h2_functions ps_h2_all;
 
 #endif

@@ -128,6 +128,13 @@ int64_t ps_h2_send(ps_h2 *h, int32_t stream, const uint8_t *data, int64_t len, b
     return waiting;
 }
 
+bool ps_h2_drained(ps_h2 *h, int32_t stream) {
+    ps_h2_call *c = call_of(h, stream);
+    if (c == NULL || c->last || c->out.len - c->out_from < LITTLE) return true;
+    c->is_much = true;
+    return false;
+}
+
 static void finish_call(ps_h2 *h, ps_h2_call *c, int32_t status, const char *text) {
     if (c->last) return;
     c->last = true;

@@ -57,8 +57,10 @@ ps_link *ps_link_make(ps_net *net, int fd) {
 
 void ps_link_free(ps_link *link) {
     ps_net *net = link->lk_net;
+    if (link->lk_h2 != NULL) net->nt_conf.h2->release(link->lk_h2);
     ps_conn_free(link->lk_conn);
     ps_buffer_free(&link->lk_out);
+    free(link->lk_client);
     net->nt_links[link->lk_slot] = NULL;
     if (link->lk_slot < net->nt_free) net->nt_free = link->lk_slot;
     free(link);
@@ -73,6 +75,10 @@ static void weigh_link(ps_link *link) {
     link->lk_net->nt_unfinished += now - link->lk_weight;
     link->lk_net->nt_first->nt_all_unfinished += now - link->lk_weight;
     link->lk_weight = now;
+}
+
+void ps_link_weigh(ps_link *link) {
+    weigh_link(link);
 }
 
 static void leave_ready(ps_link *link) {
@@ -213,6 +219,15 @@ void ps_link_flush(ps_link *link) {
     look_at_unsent(link);
 }
 
+void ps_link_begin_close(ps_link *link) {
+    if (link->lk_fd < 0) return;
+    link->lk_held |= PS_HELD_CLOSING;
+    link->lk_closing_ms = ps_monotonic_ms() + link->lk_net->nt_conf.linger_ms;
+    if (link->lk_h2 != NULL) link->lk_net->nt_protocol->write(link);
+    if (link->lk_fd >= 0) ps_link_flush(link);
+    if (link->lk_fd >= 0) ps_link_watch(link);
+}
+
 /* ---- its first byte ---- */
 
 static int32_t host_of(const struct sockaddr_storage *from, uint8_t *host) {
@@ -258,6 +273,7 @@ static bool open_link(ps_link *link) {
     if (link->lk_conn == NULL) return false;
     if (net->nt_conf.up != 0) ps_conn_hand_on(link->lk_conn, net->nt_conf.up);
     int size = put_address(&peer, text, sizeof text);
+    snprintf(link->lk_host, sizeof link->lk_host, "%.*s", (int)strcspn(text, " "), text);
     text[size++] = ' ';
     size += put_address(&local, text + size, sizeof text - (size_t)size);
     link->lk_told = ps_net_tell(net, &(ps_net_event){.kind = PS_NET_OPENED, .link = link,
@@ -266,17 +282,19 @@ static bool open_link(ps_link *link) {
 }
 
 /* Whether it is to be read now. Frames begin with the higher byte of a length below 16 MiB, TLS,
- * HTTP/2 and a PROXY header with other bytes. */
+ * HTTP/2 and a PROXY header with other bytes; HTTP/2 with a line of text, as a PROXY header may. */
 static bool look_at_first(ps_link *link) {
-    uint8_t first;
-    ssize_t count = recv(link->lk_fd, &first, 1, MSG_PEEK);
+    bool is_h2 = link->lk_net->nt_conf.h2 != NULL;
+    ssize_t wanted = is_h2 ? PS_H2_FIRST : 1;
+    uint8_t first[PS_H2_FIRST];
+    ssize_t count = recv(link->lk_fd, first, (size_t)wanted, MSG_PEEK);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-    if (count == 1 && first == 0) {
-        if (open_link(link)) return true;
+    if (count == wanted && (is_h2 ? memcmp(first, "PRI", PS_H2_FIRST) == 0 : first[0] == 0)) {
+        if (open_link(link) && (!is_h2 || link->lk_net->nt_protocol->open(link))) return true;
         ps_link_end(link, "no memory for the connection");
         return false;
     }
-    int fd = count == 1 ? dup(link->lk_fd) : -1;
+    int fd = count == wanted ? dup(link->lk_fd) : -1;
     if (fd >= 0) ps_net_hand_over(link->lk_net, fd);
     ps_link_end(link, NULL);
     return false;
@@ -330,14 +348,18 @@ void ps_link_keep_budget(ps_net *net) {
     }
 }
 
-static void hand_up(ps_link *link, const ps_step *step) {
+void ps_link_queue(ps_link *link, int64_t len) {
     const ps_net_conf *conf = &link->lk_net->nt_conf;
+    int64_t count = atomic_fetch_add(&link->lk_queued, 1) + 1;
+    int64_t bytes = atomic_fetch_add(&link->lk_queued_bytes, len) + len;
+    if (count >= conf->queued_max || bytes >= conf->queued_bytes)
+        link->lk_held |= PS_HELD_QUEUED;
+}
+
+static void hand_up(ps_link *link, const ps_step *step) {
     for (int32_t i = 0; i < step->frame_count; i++) {
         const ps_frame *f = &step->frames[i];
-        int64_t count = atomic_fetch_add(&link->lk_queued, 1) + 1;
-        int64_t bytes = atomic_fetch_add(&link->lk_queued_bytes, f->len) + f->len;
-        if (count >= conf->queued_max || bytes >= conf->queued_bytes)
-            link->lk_held |= PS_HELD_QUEUED;
+        ps_link_queue(link, f->len);
         if (!ps_net_tell(link->lk_net, &(ps_net_event){.kind = PS_NET_FRAME, .link = link,
                                                        .data = f->data, .len = f->len})) {
             ps_link_end(link, "no memory for its requests");
@@ -392,6 +414,12 @@ void ps_link_readable(ps_link *link) {
     int64_t count, began = ps_monotonic_ns();
     if (link->lk_fd < 0 || link->lk_held != 0) return;
     if (link->lk_conn == NULL && !look_at_first(link)) return;
+    if (link->lk_h2 != NULL) {
+        link->lk_net->nt_protocol->read(link);
+        link->lk_heavy = ps_monotonic_ns() - began > HEAVY_NS;
+        ps_link_keep_budget(link->lk_net);
+        return;
+    }
     if (!read_some(link, &count, &e)) return;
     link->lk_seen_ms = began / 1000000;
     int code = ps_conn_received(link->lk_conn, count, &step, &e);

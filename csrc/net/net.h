@@ -16,6 +16,9 @@
 #define PS_THREADS_MAX 16
 typedef struct ps_net ps_net;   /* one thread, its links, and what it has to tell Python */
 typedef struct ps_link ps_link; /* one connection */
+struct ps_h2_functions;         /* http2/http2.h */
+struct ps_h2_conf;
+struct ps_h2_limits; /* messaging/message.h */
 
 typedef struct ps_net_conf {
     int32_t number;      /* of the thread, from 1 on: the caller that it is to the core */
@@ -28,6 +31,15 @@ typedef struct ps_net_conf {
     int64_t unfinished_max; /* what all links hold (ps_net_unfinished): the largest go */
     int64_t idle_ms;     /* 0: never */
     int64_t linger_ms;   /* for the peer to read what is unsent when we close */
+    int64_t opening_ms;  /* for the first bytes of HTTP/2; 0: they may take for ever */
+    /* Its connections speak HTTP/2, with calls of gRPC: by these functions, as the conf says, which
+     * both outlive it. NULL: frames of the remoting protocol. */
+    const struct ps_h2_functions *h2;
+    const struct ps_h2_conf *h2_conf;
+    /* Calls that the thread serves itself: places of methods in h2_conf, -1: Python serves it. And
+     * what plain messages are, which outlives it. */
+    int32_t send_method, ack_method;
+    const struct ps_h2_limits *sends;
 } ps_net_conf;
 
 #define PS_NET_OPENED 1   /* a link is there. data: addresses and ports of the peer and of us */
@@ -42,6 +54,13 @@ typedef struct ps_net_conf {
 #define PS_NET_PULLED 9   /* pulled: a pull of the link, or of connection `value`, was answered */
 #define PS_NET_UNREAD 10  /* value 1: unsent bytes are above write_high; 0: below write_low again */
 #define PS_NET_RESTING 11 /* number: errno. Connections are not accepted for half a second */
+#define PS_NET_ACKED 13   /* data: a group and handles, a line each, that were acknowledged here */
+#define PS_NET_CALL 12    /* call: an event of HTTP/2. data: headers, then the request */
+
+typedef struct ps_net_call { /* see ps_h2_event */
+    int32_t kind, stream, method;
+    int64_t timeout_ns, headers_len;
+} ps_net_call;
 
 typedef struct ps_net_event {
     int32_t kind, number;
@@ -49,6 +68,7 @@ typedef struct ps_net_event {
     const uint8_t *data;
     int64_t len, value;
     ps_pulled pulled;
+    ps_net_call call;
 } ps_net_event;
 
 /* Listens on the bound socket, which stays the caller's, with a thread of its own; -1: on none. The
@@ -85,6 +105,19 @@ int64_t ps_link_unsent(ps_link *link);
 void ps_link_reading(ps_link *link, int32_t on);
 /* now 0: what is unsent is written first. */
 void ps_link_close(ps_link *link, int32_t now);
+/* From now on PS_NET_ACKED comes. */
+void ps_net_renewing(ps_net *net);
+/* Of links that speak HTTP/2: as the functions of http2/http2.h by these names. tell 1: with
+ * PS_H2_DRAINED as soon as little of the call waits to be sent, be it at once. */
+void ps_link_reply(ps_link *link, int32_t stream, const uint8_t *data, int64_t len, int32_t last,
+                   int32_t tell);
+void ps_link_finish_call(ps_link *link, int32_t stream, int32_t status, const char *text);
+void ps_link_admit(ps_link *link, int32_t stream);
+void ps_link_taken(ps_link *link, int32_t stream, int64_t len);
+void ps_link_go_away(ps_link *link);
+/* This client may send over it (in UTF-8), until another one may: its calls are served without
+ * Python. */
+void ps_link_client(ps_link *link, const char *client);
 /* After PS_NET_CLOSED: Python does not know it any more. */
 void ps_link_forget(ps_link *link);
 /* cdef end */

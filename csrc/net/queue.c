@@ -25,13 +25,8 @@ static void wake_fd(int fd) {
 
 /* ---- to Python ---- */
 
-bool ps_net_tell(ps_net *net, const ps_net_event *event) {
-    uint8_t *data = NULL;
-    if (event->len > 0) {
-        data = malloc((size_t)event->len);
-        if (data == NULL) return false;
-        memcpy(data, event->data, (size_t)event->len);
-    }
+/* data: becomes the event's. */
+static bool add_event(ps_net *net, const ps_net_event *event, uint8_t *data) {
     pthread_mutex_lock(&net->nt_lock);
     ps_net_event *to = add_item(&net->nt_events, sizeof *to);
     if (to != NULL) {
@@ -42,6 +37,30 @@ bool ps_net_tell(ps_net *net, const ps_net_event *event) {
     if (to == NULL) free(data);
     net->nt_quiet = false;
     return to != NULL;
+}
+
+bool ps_net_tell(ps_net *net, const ps_net_event *event) {
+    uint8_t *data = NULL;
+    if (event->len > 0) {
+        data = malloc((size_t)event->len);
+        if (data == NULL) return false;
+        memcpy(data, event->data, (size_t)event->len);
+    }
+    return add_event(net, event, data);
+}
+
+bool ps_net_tell_call(ps_link *link, const ps_h2_event *event) {
+    int64_t head = event->headers != NULL ? event->header_block_len : 0;
+    ps_net_event made = {.kind = PS_NET_CALL,
+                         .link = link,
+                         .len = head + event->len,
+                         .call = {event->kind, event->stream, event->method, event->timeout_ns,
+                                  head}};
+    uint8_t *data = malloc((size_t)made.len + 1);
+    if (data == NULL) return false;
+    if (head > 0) memcpy(data, event->header_block, (size_t)head);
+    if (event->len > 0) memcpy(data + head, event->data, (size_t)event->len);
+    return add_event(link->lk_net, &made, data);
 }
 
 void ps_net_hand_over(ps_net *net, int fd) {
@@ -96,7 +115,7 @@ int64_t ps_net_events(ps_net *net, ps_net_event *out, int64_t room) {
     net->nt_given = net->nt_taken.count < room ? net->nt_taken.count : room;
     if (net->nt_given > 0) memcpy(out, net->nt_taken.items, (size_t)net->nt_given * sizeof *out);
     for (int64_t i = 0; i < net->nt_given; i++)
-        if (out[i].kind == PS_NET_FRAME) count_frame(net, &out[i]);
+        if (out[i].kind == PS_NET_FRAME || out[i].kind == PS_NET_CALL) count_frame(net, &out[i]);
     return net->nt_given;
 }
 
@@ -138,6 +157,47 @@ void ps_link_write(ps_link *link, const uint8_t *data, int64_t len) {
     atomic_fetch_add(&link->lk_unsent, len);
     ps_net_ask_for(link->lk_net,
                    &(ps_net_ask){.kind = PS_ASK_WRITE, .link = link, .data = copy, .len = len});
+}
+
+void ps_link_reply(ps_link *link, int32_t stream, const uint8_t *data, int64_t len, int32_t last,
+                   int32_t tell) {
+    uint8_t *copy = malloc((size_t)len + 1);
+    if (copy == NULL) return;
+    if (len > 0) memcpy(copy, data, (size_t)len);
+    ps_net_ask_for(link->lk_net, &(ps_net_ask){.kind = PS_ASK_REPLY, .link = link, .on = last,
+                                               .stream = stream, .tell = tell, .data = copy,
+                                               .len = len});
+}
+
+void ps_link_finish_call(ps_link *link, int32_t stream, int32_t status, const char *text) {
+    uint8_t *copy = text != NULL ? (uint8_t *)strdup(text) : NULL;
+    ps_net_ask_for(link->lk_net, &(ps_net_ask){.kind = PS_ASK_FINISH, .link = link,
+                                               .stream = stream, .tell = status, .data = copy});
+}
+
+void ps_link_admit(ps_link *link, int32_t stream) {
+    ps_net_ask_for(link->lk_net,
+                   &(ps_net_ask){.kind = PS_ASK_ADMIT, .link = link, .stream = stream});
+}
+
+void ps_link_taken(ps_link *link, int32_t stream, int64_t len) {
+    ps_net_ask_for(link->lk_net, &(ps_net_ask){.kind = PS_ASK_SERVED, .link = link,
+                                               .stream = stream, .len = len});
+}
+
+void ps_link_go_away(ps_link *link) {
+    ps_net_ask_for(link->lk_net, &(ps_net_ask){.kind = PS_ASK_GO_AWAY, .link = link});
+}
+
+void ps_net_renewing(ps_net *net) {
+    net->nt_renews = true;
+}
+
+void ps_link_client(ps_link *link, const char *client) {
+    uint8_t *copy = (uint8_t *)strdup(client);
+    if (copy == NULL) return;
+    ps_net_ask_for(link->lk_net,
+                   &(ps_net_ask){.kind = PS_ASK_CLIENT, .link = link, .data = copy});
 }
 
 int64_t ps_link_unsent(ps_link *link) {

@@ -39,6 +39,10 @@ static void join_link(ps_net *net, int fd) {
         return;
     }
     link->lk_events = EPOLLIN;
+    if (net->nt_conf.h2 != NULL) { /* it is looked at when so many have come */
+        int least = PS_H2_FIRST;
+        setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least);
+    }
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = link};
     if (epoll_ctl(net->nt_epoll, EPOLL_CTL_ADD, fd, &event) < 0) ps_link_end(link, NULL);
 }
@@ -158,17 +162,6 @@ static void answer_held(ps_net *net) {
 
 /* ---- what Python asks ---- */
 
-static void begin_to_close(ps_link *link, bool now) {
-    if (link->lk_fd < 0) return;
-    link->lk_held |= PS_HELD_CLOSING;
-    link->lk_closing_ms = ps_monotonic_ms() + link->lk_net->nt_conf.linger_ms;
-    if (now)
-        ps_link_end(link, NULL);
-    else
-        ps_link_flush(link);
-    if (link->lk_fd >= 0) ps_link_watch(link);
-}
-
 static void read_again(ps_link *link, int32_t why) {
     if (link->lk_fd < 0) return;
     ps_link_release(link, why);
@@ -204,7 +197,10 @@ static void do_ask(ps_net *net, const ps_net_ask *ask) {
         read_again(link, PS_HELD_QUEUED);
         break;
     case PS_ASK_CLOSE:
-        begin_to_close(link, ask->on);
+        if (ask->on)
+            ps_link_end(link, NULL);
+        else
+            ps_link_begin_close(link);
         break;
     case PS_ASK_FORGET:
         ps_link_end(link, NULL);
@@ -225,6 +221,8 @@ static void do_ask(ps_net *net, const ps_net_ask *ask) {
         break;
     case PS_ASK_WEIGH: /* each turn does */
         break;
+    default:
+        net->nt_protocol->ask(ask);
     }
 }
 
@@ -233,6 +231,7 @@ static void do_asks(ps_net *net, ps_queue_of *asks) {
     if (read(net->nt_wake, &count, sizeof count) < 0) count = 0;
     ps_net_take_asks(net, asks);
     for (int64_t i = 0; i < asks->count; i++) do_ask(net, (ps_net_ask *)asks->items + i);
+    if (net->nt_protocol != NULL) net->nt_protocol->asked(net);
 }
 
 /* ---- turns ---- */
@@ -261,6 +260,8 @@ static void sweep_links(ps_net *net, int64_t now) {
         if (link == NULL || link->lk_fd < 0) continue;
         if (link->lk_closing_ms > 0 && now >= link->lk_closing_ms)
             ps_link_end(link, NULL);
+        else if (conf->h2 != NULL)
+            net->nt_protocol->sweep(link, now);
         else if (conf->idle_ms > 0 && now - link->lk_seen_ms > conf->idle_ms)
             ps_link_end(link, "idle");
     }
@@ -278,6 +279,7 @@ static int wait_ms(const ps_net *net) {
 static void take_socket_event(ps_link *link, uint32_t events) {
     if (events & EPOLLOUT && link->lk_fd >= 0) {
         ps_link_flush(link);
+        if (link->lk_fd >= 0 && link->lk_h2 != NULL) link->lk_net->nt_protocol->write(link);
         if (link->lk_fd >= 0) ps_link_watch(link);
     }
     if (link->lk_fd < 0 || !(events & (EPOLLIN | EPOLLERR | EPOLLHUP))) return;
@@ -361,7 +363,8 @@ static int start_thread(ps_net *net) {
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int code = pthread_create(&net->nt_thread, NULL, run_thread, net);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    snprintf(name, sizeof name, "rmq-net-%d", net->nt_conf.number);
+    snprintf(name, sizeof name, net->nt_conf.h2 != NULL ? "rmq-grpc-%d" : "rmq-net-%d",
+             net->nt_conf.number);
     if (code == 0) pthread_setname_np(net->nt_thread, name);
     return code;
 }
@@ -381,9 +384,9 @@ static bool open_descriptors(ps_net *net, int listen_fd) {
     return net->nt_epoll >= 0 && net->nt_wake >= 0 && net->nt_told >= 0 &&
            (listen_fd < 0 || net->nt_listen >= 0) &&
            watch_fd(net, net->nt_wake, EPOLLIN, &net->nt_wake) &&
-           /* Whichever thread it wakes does all that there is. */
-           watch_fd(net, ps_core_event_fd(net->nt_core), EPOLLIN | EPOLLEXCLUSIVE,
-                    &net->nt_look) &&
+           /* Whichever thread it wakes does all that there is; those of gRPC hold no pulls. */
+           (net->nt_conf.h2 != NULL || watch_fd(net, ps_core_event_fd(net->nt_core),
+                                                EPOLLIN | EPOLLEXCLUSIVE, &net->nt_look)) &&
            watch_fd(net, net->nt_listen, EPOLLIN, &net->nt_listen);
 }
 
@@ -402,6 +405,7 @@ ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_n
     net->nt_core = core;
     net->nt_first = first != NULL ? first : net;
     net->nt_conf = *conf;
+    net->nt_protocol = conf->h2 != NULL ? &ps_calls : NULL;
     ps_net_limit(net, conf->links_max, conf->unfinished_max);
     net->nt_ready_end = &net->nt_ready;
     net->nt_look_ms = -1;

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "http2/http2.h"
 #include "net/net.h"
 #include "remoting/core.h"
 
@@ -15,9 +16,12 @@
 #define PS_HELD_PYTHON 4 /* Python wants it so */
 #define PS_HELD_CLOSING 8
 
+#define PS_H2_FIRST 3 /* bytes that tell HTTP/2 from TLS and a PROXY header */
+
 struct ps_link {
     ps_net *lk_net;
     ps_conn *lk_conn; /* NULL: its first byte is still to come */
+    ps_h2 *lk_h2;     /* NULL: it speaks the remoting protocol */
     int lk_fd;        /* -1: closed */
     int32_t lk_slot;
     int64_t lk_id;
@@ -34,6 +38,11 @@ struct ps_link {
     int64_t lk_weight;  /* that count for it in nt_unfinished */
     int64_t lk_seen_ms; /* last used */
     int64_t lk_closing_ms; /* when it ends whatever is unsent; 0: it is not closing */
+    int64_t lk_called_ms;  /* HTTP/2: when a call of it began last, or was in progress */
+    char *lk_client; /* HTTP/2: the client that may send; NULL: none */
+    char lk_host[64]; /* address of its peer */
+    bool lk_dirty;         /* HTTP/2: in the list of those that Python has replied to */
+    ps_link *lk_next_dirty;
     _Atomic int64_t lk_unsent; /* with what still is on its way from Python */
     _Atomic int64_t lk_queued, lk_queued_bytes; /* frames that wait for Python */
 };
@@ -43,9 +52,13 @@ typedef struct ps_net_ask {
     enum { PS_ASK_WRITE, PS_ASK_READING, PS_ASK_CLOSE, PS_ASK_FORGET, PS_ASK_LOOK, PS_ASK_DEAF,
            PS_ASK_TAKEN,
            /* From other threads of the port: a connection, an answer, a look at the budget. */
-           PS_ASK_JOIN, PS_ASK_ANSWER, PS_ASK_WEIGH } kind;
+           PS_ASK_JOIN, PS_ASK_ANSWER, PS_ASK_WEIGH,
+           /* Of HTTP/2. */
+           PS_ASK_REPLY, PS_ASK_FINISH, PS_ASK_ADMIT, PS_ASK_SERVED, PS_ASK_GO_AWAY,
+           PS_ASK_CLIENT } kind;
     int32_t on; /* of PS_ASK_JOIN: its descriptor */
     int64_t conn_id;
+    int32_t stream, tell; /* of calls; tell: the status, when one is finished */
     ps_link *link;
     uint8_t *data;
     int64_t len;
@@ -74,6 +87,10 @@ struct ps_net {
     _Atomic int64_t nt_unfinished_max;
     int64_t nt_serial;
     ps_link *nt_ready, **nt_ready_end;
+    ps_link *nt_dirty;
+    const struct ps_link_protocol *nt_protocol; /* NULL: of remoting */
+    atomic_bool nt_renews; /* Python wants to hear of acknowledged handles */
+    uint32_t nt_turn; /* of the queues that messages go to */
     bool nt_look, nt_look_all;
     bool nt_resting; /* nothing is accepted: there is no descriptor left */
     int64_t nt_look_ms; /* when to look at held pulls next; -1: when told */
@@ -89,6 +106,7 @@ struct ps_net {
 
 /* queue.c */
 bool ps_net_tell(ps_net *net, const ps_net_event *event); /* copies data; false: no memory */
+bool ps_net_tell_call(ps_link *link, const ps_h2_event *event); /* the same */
 void ps_net_hand_over(ps_net *net, int fd); /* the socket is Python's from now on */
 void ps_net_told(ps_net *net); /* Python is woken, if there is something for it */
 bool ps_net_ask_for(ps_net *net, const ps_net_ask *ask); /* false: no memory, its data is freed */
@@ -107,5 +125,22 @@ void ps_link_enqueue(ps_link *link);  /* its turn comes */
 /* This no longer holds it up. What was read before goes on, since nothing else may wake it. */
 void ps_link_release(ps_link *link, int32_t why);
 void ps_link_keep_budget(ps_net *net); /* ends those that hold most, if all hold too much */
+void ps_link_weigh(ps_link *link);     /* what it holds has changed */
+void ps_link_queue(ps_link *link, int64_t len); /* so many bytes more of it wait for Python */
+void ps_link_begin_close(ps_link *link); /* what is unsent is written first */
+
+/* Of links that speak another protocol than that of remoting. */
+typedef struct ps_link_protocol {
+    bool (*open)(ps_link *link); /* false: no memory */
+    void (*read)(ps_link *link);
+    void (*write)(ps_link *link); /* as much as its peer reads */
+    void (*ask)(const ps_net_ask *ask);
+    void (*asked)(ps_net *net); /* after all that Python asked for together */
+    void (*sweep)(ps_link *link, int64_t now);
+} ps_link_protocol;
+
+extern const ps_link_protocol ps_calls; /* calls.c */
+/* hotcalls.c: whether it was served, without Python. */
+bool ps_calls_serve(ps_link *link, const ps_h2_event *call);
 
 #endif

@@ -401,6 +401,23 @@ int ps_conn_serve(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *out) {
     return served > 0;
 }
 
+int ps_conn_put(ps_conn *n, const ps_plain_put *put, int64_t *offset) {
+    PS_CORE_HELD(n->cn_core);
+    ps_core *c = n->cn_core;
+    ps_step step;
+    uint64_t one = 1;
+    if (c->co_access != NULL || goes_up(n, PS_REQUEST_SEND_MESSAGE_V2) ||
+        put->body_len > c->co_frame_max ||
+        ps_safe_must_wait(&c->co_store->st_safe, PS_SAFE_NEXT))
+        return 0;
+    begin_step(c);
+    int stored = ps_core_put(n, put, offset);
+    finish_step(n, &step);
+    /* Whoever serves held pulls is told. */
+    if (step.news && write(c->co_event_fd, &one, sizeof one) < 0) return stored;
+    return stored;
+}
+
 int ps_conn_end(ps_conn *n, const ps_ending *end, ps_step *out) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;

@@ -50,6 +50,7 @@ typedef struct ps_topic_entry {
     ps_chain te_chain;
     int32_t te_len;
     int32_t te_read_queues, te_write_queues, te_perm, te_flags;
+    int32_t te_kinds; /* of gRPC's messages that it takes: ps_core_takes */
     ps_topic *te_topic;
     ps_count te_put;
     struct ps_tx_tally *te_tx; /* NULL: no transaction of it was decided */
@@ -320,6 +321,8 @@ int ps_core_decide(ps_conn *conn, const uint8_t *frame, int64_t len, const ps_de
                    ps_sent *sent, ps_error *e);
 int ps_core_pull(ps_conn *conn, const ps_command *request);
 int ps_core_update_offset(ps_conn *conn, const ps_command *request);
+/* ps_conn_put within a step. */
+int ps_core_put(ps_conn *conn, const ps_plain_put *put, int64_t *offset);
 void ps_parked_drop_all(ps_conn *conn);
 /* ms until the first parked pull or wait expires; -1: there is none. */
 int64_t ps_core_deadline_in(ps_core *c);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "format/handle.h"
+#include "remoting/guard.h"
 #include "remoting/pops.h"
 
 typedef struct request {
@@ -20,6 +21,11 @@ static bool read_request(const ps_command *command, request *r) {
     return ps_command_read(command, members, sizeof members / sizeof *members) &&
            r->group.len > 0 && r->topic.len > 0 && r->handle.len > 0 && r->queue_id >= 0 &&
            r->offset >= 0;
+}
+
+/* Whether records of acknowledgements can be put. Timers may be off. */
+static bool can_put(const ps_core *c) {
+    return c->co_pops != NULL && c->co_pops->po_revive != NULL && c->co_store->st_timer_rules.on;
 }
 
 /* Whether the topic holds that message, or held it. */
@@ -45,9 +51,7 @@ int ps_core_ack(ps_conn *n, const ps_command *command) {
     ps_handle h;
     request r;
     int64_t end;
-    /* Timers may be off. */
-    if (c->co_pops == NULL || c->co_pops->po_revive == NULL || !c->co_store->st_timer_rules.on ||
-        !read_request(command, &r) ||
+    if (!can_put(c) || !read_request(command, &r) ||
         !ps_handle_read((const char *)r.handle.data, r.handle.len, &h) ||
         h.revive_queue == PS_ORDER_QUEUE || !is_there(c, &r))
         return 0;
@@ -60,4 +64,46 @@ int ps_core_ack(ps_conn *n, const ps_command *command) {
                                .pop_ms = h.pop_ms};
     if (ps_core_popped_ack(c, &key, &r.offset, 1, &end, NULL) < 0) return 0;
     return answer_ack(n, command, end);
+}
+
+/* ---- acknowledgements of gRPC clients ---- */
+
+static ps_popped_key key_of(const request *r, const ps_handle *h) {
+    return (ps_popped_key){.topic = (const char *)r->topic.data,
+                           .group = (const char *)r->group.data,
+                           .topic_len = r->topic.len,
+                           .group_len = r->group.len,
+                           .queue_id = (int32_t)h->queue,
+                           .start = h->start,
+                           .pop_ms = h->pop_ms};
+}
+
+static bool is_open(ps_core *c, request *r, const ps_handle *h) {
+    r->queue_id = h->queue;
+    r->offset = h->offset;
+    if (h->revive_queue == PS_ORDER_QUEUE || h->retry != '0' || h->queue > PS_QUEUE_ID_MAX ||
+        h->pop_ms + h->invisible_ms <= ps_now_ms() || !is_there(c, r))
+        return false;
+    ps_popped_key key = key_of(r, h);
+    const ps_popped *p = ps_popped_of(c, &key);
+    return p != NULL && ps_popped_bits(p, &r->offset, 1) != 0;
+}
+
+int ps_conn_ack(ps_conn *n, const char *group, int32_t group_len, const char *topic,
+                int32_t topic_len, const ps_handle *handles, int32_t count) {
+    PS_CORE_HELD(n->cn_core);
+    ps_core *c = n->cn_core;
+    request r = {.group = {(const uint8_t *)group, group_len},
+                 .topic = {(const uint8_t *)topic, topic_len}};
+    int64_t end;
+    if (c->co_access != NULL || ((c->co_up | n->cn_up) & PS_UP_POPS) || !can_put(c) ||
+        ps_safe_must_wait(&c->co_store->st_safe, PS_SAFE_NEXT))
+        return 0;
+    for (int32_t i = 0; i < count; i++)
+        if (!is_open(c, &r, &handles[i])) return 0;
+    for (int32_t i = 0; i < count; i++) {
+        ps_popped_key key = key_of(&r, &handles[i]);
+        if (ps_core_popped_ack(c, &key, &handles[i].offset, 1, &end, NULL) < 0) return 0;
+    }
+    return 1;
 }

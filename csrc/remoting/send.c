@@ -16,6 +16,7 @@
 /* Messages of a batch: each takes the event loop half a microsecond. What Java's client fills 4 MiB
  * with has 57,000, since each gets an id. */
 #define BATCH_MAX 65536
+#define TEMPLATE_QUEUES 4 /* nobody asks for a topic to be made */
 
 /* A message under way: what was asked, what was decided, and what becomes of it. */
 typedef struct putting {
@@ -386,6 +387,29 @@ int ps_core_send(ps_conn *n, const ps_command *command) {
     p.c->co_totals.put_failures++;
     p.c->co_random = random; /* the broker tries once more, the same queue, and says why not */
     return 0;
+}
+
+int ps_core_put(ps_conn *n, const ps_plain_put *put, int64_t *offset) {
+    ps_core *c = n->cn_core;
+    ps_send s = {.code = PS_REQUEST_SEND_MESSAGE_V2,
+                 .topic = slice_of(put->topic, put->topic_len),
+                 .queue_id = put->queue_id,
+                 .template_queues = TEMPLATE_QUEUES,
+                 .max_reconsume_times = -1,
+                 .born_timestamp = put->born_ms,
+                 .body_len = put->body_len};
+    ps_error e;
+    ps_command command = {.body = {put->body, (int32_t)put->body_len}};
+    ps_send_read_properties((ps_slice){put->properties, put->properties_len}, &s);
+    putting p = putting_of_frame(n, &s, &AS_ASKED, &command);
+    p.entry = ps_core_find_topic(c, s.topic.data, s.topic.len);
+    if (!is_decided(&p)) return 0;
+    if (carry_out(&p, &e) < 0) {
+        c->co_totals.put_failures++;
+        return 0;
+    }
+    *offset = p.queue_offset;
+    return 1;
 }
 
 /* ---- decisions of the broker ---- */

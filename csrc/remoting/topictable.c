@@ -53,7 +53,21 @@ int ps_core_topic(ps_core *c, const char *name, int32_t len, int32_t read_queues
     t->te_write_queues = write_queues;
     t->te_perm = perm;
     t->te_flags = flags;
+    t->te_kinds = 0;
     return 0;
+}
+
+void ps_core_takes(ps_core *c, const char *topic, int32_t topic_len, int32_t kinds) {
+    PS_CORE_HELD(c);
+    ps_topic_entry *t = ps_core_find_topic(c, (const uint8_t *)topic, topic_len);
+    if (t != NULL) t->te_kinds = kinds;
+}
+
+int32_t ps_core_kinds(ps_core *c, const char *topic, int32_t topic_len, int32_t *queues) {
+    PS_CORE_HELD(c);
+    const ps_topic_entry *t = ps_core_find_topic(c, (const uint8_t *)topic, topic_len);
+    *queues = t != NULL && t->te_perm & PS_PERM_WRITE ? t->te_write_queues : 0;
+    return t != NULL ? t->te_kinds : -1;
 }
 
 void ps_count_end(ps_core *c, ps_count *count, int64_t *sum) {

@@ -7,9 +7,9 @@
 #include <time.h>
 
 #include "format/record.h"
-#include "http2/ack.h"
-#include "http2/delivery.h"
-#include "http2/message.h"
+#include "messaging/ack.h"
+#include "messaging/delivery.h"
+#include "messaging/message.h"
 #include "http2_client.h"
 
 enum { INPUT_MAX = 1 << 16 };

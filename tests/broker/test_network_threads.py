@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import socket
 import struct
-import subprocess
-import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from fakes import beat, send_command
+from holding import broker_process
 from popping import Popper, records
 from waiting import BOUND_S
 
@@ -21,41 +19,10 @@ from broker.wire import codec
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command, texts
 
-ROOT = Path(__file__).resolve().parents[2]
 #: How many of each are asked while the interpreter is held.
 SENDS, POPS, ENDS, COMMITS = 10_000, 1_000, 1_000, 1_000
 #: Messages that are there before.
 WARM = 2
-
-#: A broker whose process reads one byte of its standard input in a C function that keeps the
-#: interpreter's lock (ctypes.PyDLL does not release it): no Python runs there until it has come.
-#: Then clients go that were not heard of while it was held.
-HELD = """
-import ctypes, json, sys, time
-from broker.broker import Broker
-
-async def drop_the_silent(clients, since):
-    clients._expire_s = time.monotonic() - since
-    clients.scan()
-
-def main():
-    settings = json.loads(sys.argv[2])
-    with Broker(sys.argv[1], listenPort=0, brokerName="DEFAULT_BROKER", **settings) as broker:
-        broker.create_topic("T", queues=1)
-        print(broker.port, flush=True)
-        libc, byte = ctypes.PyDLL(None), ctypes.create_string_buffer(1)
-        while sys.stdin.buffer.raw.read(1) == b"h":
-            since, interval = time.monotonic(), sys.getswitchinterval()
-            sys.setswitchinterval(3600)  # nobody gets it between the two calls
-            time.sleep(0.01)  # whoever had asked for it before
-            libc.write(1, b"held\\n", 5)
-            libc.read(0, byte, 1)
-            sys.setswitchinterval(interval)
-            broker.run(drop_the_silent(broker.services.clients, since))
-            print("free", flush=True)
-
-main()
-"""
 
 
 class Client:
@@ -109,38 +76,6 @@ class Client:
 
     def close(self):
         self.sock.close()
-
-
-class HeldBroker:
-    def __init__(self, process):
-        self.process = process
-        self.port = int(process.stdout.readline())
-
-    def _say(self, byte, expected):
-        self.process.stdin.write(byte)
-        self.process.stdin.flush()
-        assert self.process.stdout.readline() == expected
-
-    def hold(self):
-        """From now on no Python runs in the broker's process."""
-        self._say(b"h", b"held\n")
-
-    def let_go(self):
-        self._say(b"x", b"free\n")
-
-
-@contextmanager
-def broker_process(path, **settings):
-    words = [sys.executable, "-c", HELD, str(path), json.dumps(settings)]
-    with subprocess.Popen(
-        words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-    ) as process:
-        try:
-            yield HeldBroker(process)
-            process.stdin.close()
-            assert process.wait(BOUND_S) == 0
-        finally:
-            process.kill()
 
 
 # ---- what is asked ----

@@ -22,7 +22,7 @@ from broker import Broker
 from broker.grpc import schema
 from broker.grpc._http2 import Service, count_fields
 from broker.grpc.front import Front
-from broker.grpc.http2 import Http2Connection, Stream
+from broker.grpc.http2 import Http2Connection, Serving, Stream
 from broker.grpc.schema import METHODS, SERVICE, DecodeError, pb
 from broker.grpc.status import Code
 from broker.loop.budget import Budget
@@ -218,14 +218,19 @@ def test_a_connection_without_calls_is_closed(tmp_path: Path) -> None:
         assert any(kind == GOAWAY for kind, *_ in frames(sock))
 
 
+@pytest.mark.parametrize("sent", [b"", PREFACE[:2], PREFACE[:3], PREFACE])
 def test_a_client_that_says_nothing_is_closed(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
+    """By the network thread, or by the loop after a PROXY header."""
+    monkeypatch.setattr("broker.grpc.links.OPENING_MS", 50)
     monkeypatch.setattr("broker.grpc.http2._GREETING_S", 0.05)
-    with socket.create_connection(("127.0.0.1", broker.grpc_port), BOUND_S) as sock:
-        sock.sendall(PREFACE[:3])
-        assert list(frames(sock)) is not None  # it ends
-    assert fine(broker)
+    with serving(tmp_path) as broker:
+        for head in (b"", b"PROXY UNKNOWN\r\n")[: 2 if len(sent) > 2 else 1]:
+            with socket.create_connection(("127.0.0.1", broker.grpc_port), BOUND_S) as sock:
+                sock.sendall(head + sent)
+                assert list(frames(sock)) is not None  # it ends
+        assert fine(broker)
 
 
 def test_a_client_that_reads_no_replies(broker: Broker) -> None:
@@ -290,16 +295,14 @@ def test_a_flood_of_calls_does_not_hold_the_loop(
             stream.reply(b"reply")
 
         def make() -> Http2Connection:
-            return Http2Connection(
-                service,
-                ("127.0.0.1", 1),
+            serving = Serving(
                 at_once,
                 lambda *asked: None,
                 serve,
                 lambda *asked: None,
                 lambda *asked: False,
-                loop.create_future(),
             )  # type: ignore[arg-type,return-value]
+            return Http2Connection(service, ("127.0.0.1", 1), serving, loop.create_future())
 
         def look() -> None:
             turns.append(served)

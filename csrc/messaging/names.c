@@ -1,5 +1,5 @@
 /* See names.h. */
-#include "http2/names.h"
+#include "messaging/names.h"
 
 #include <string.h>
 

@@ -1,26 +1,7 @@
 /* See ack.h. Field numbers: broker/grpc/messaging.proto. */
-#include "http2/ack.h"
-
-#include "format/handle.h"
+#include "messaging/ack.h"
 
 #define ENTRY_OVERHEAD 64 /* of a reply's entry: tags, lengths, its status */
-
-/* ---- handles ---- */
-
-static bool read_handle(ps_h2_ack *a) {
-    ps_handle h;
-    if (!ps_handle_read(a->handle.data, a->handle.len, &h)) return false;
-    a->start = h.start;
-    a->pop_ms = h.pop_ms;
-    a->invisible_ms = h.invisible_ms;
-    a->revive_queue = h.revive_queue;
-    a->retry = h.retry;
-    a->broker = (ps_h2_text){h.broker, h.broker_len};
-    a->queue = h.queue;
-    a->offset = h.offset;
-    a->physical = h.physical;
-    return true;
-}
 
 /* ---- the request ---- */
 
@@ -33,7 +14,7 @@ static bool read_entry(const ps_proto_field *in, ps_h2_ack *a) {
             !ps_proto_text(&f, f.number == 1 ? &a->id : &a->handle))
             return false;
     }
-    return read_handle(a);
+    return ps_handle_read(a->handle.data, a->handle.len, &a->read);
 }
 
 bool ps_h2_acks_read(const uint8_t *data, int64_t len, ps_h2_acks *out) {

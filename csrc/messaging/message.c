@@ -1,5 +1,5 @@
 /* See message.h. Field numbers: broker/grpc/messaging.proto. */
-#include "http2/message.h"
+#include "messaging/message.h"
 
 #include <stddef.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #ifndef PS_HTTP2_DELIVERY_H
 #define PS_HTTP2_DELIVERY_H
 
-#include "http2/names.h"
+#include "messaging/names.h"
 
 typedef struct ps_h2_delivery { /* what the record does not say; UTF-8, borrowed */
     const char *topic; /* that it is shown with */

@@ -1,5 +1,5 @@
 /* See proto.h. */
-#include "http2/proto.h"
+#include "messaging/proto.h"
 
 #include <string.h>
 

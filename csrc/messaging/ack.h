@@ -4,17 +4,14 @@
 #ifndef PS_HTTP2_ACK_H
 #define PS_HTTP2_ACK_H
 
-#include "http2/proto.h"
+#include "format/handle.h"
+#include "messaging/proto.h"
 
 #define PS_H2_ACKS_MAX 64
 
 typedef struct ps_h2_ack { /* texts are borrowed */
     ps_h2_text id, handle;
-    /* of the handle: */
-    int64_t start, pop_ms, invisible_ms, revive_queue;
-    char retry; /* which topic, a digit */
-    ps_h2_text broker;
-    int64_t queue, offset, physical; /* physical -1: it has none */
+    ps_handle read; /* the handle's fields */
 } ps_h2_ack;
 
 typedef struct ps_h2_acks {

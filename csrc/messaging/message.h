@@ -6,8 +6,8 @@
 #define PS_HTTP2_MESSAGE_H
 
 #include "format/layout.h"
-#include "http2/names.h"
-#include "http2/proto.h"
+#include "messaging/names.h"
+#include "messaging/proto.h"
 
 /* MessageType. */
 #define PS_H2_NORMAL 1

@@ -1,6 +1,6 @@
 /* See delivery.h. Field numbers: broker/grpc/messaging.proto. The reply is written from its end to
  * its beginning, so that the length of each part is known when it is put before that part. */
-#include "http2/delivery.h"
+#include "messaging/delivery.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "base/md5.h"
 #include "format/record.h"
 #include "format/utf8.h"
-#include "http2/proto.h"
+#include "messaging/proto.h"
 
 #define HOST_MAX 64
 #define DIGITS_MAX 14   /* of ms that a Timestamp can hold */

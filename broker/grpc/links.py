@@ -1,0 +1,364 @@
+"""Connections in plain text, which a network thread owns (csrc/net/calls.c): it accepts, reads and
+writes them, and makes calls of what it reads. What Python serves of these comes here as events, and
+what it replies is written by the thread. Connections that begin otherwise than HTTP/2 (TLS, a PROXY
+header) are handed to the loop as sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from broker.grpc._http2 import Sends, Service, net_functions
+from broker.grpc.calls import AUTHORIZATION, CLIENT_ID
+from broker.grpc.http2 import MUCH, Address, CallsOfConnection, Serving
+from broker.grpc.renewal import Renewals
+from broker.loop.budget import Budget
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
+from broker.remoting.links import LinkTransport
+from pystore.native import address_of, ffi, lib, raise_error
+
+__all__ = ["GrpcThread", "HotCalls", "LinkedCalls"]
+
+_quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
+
+#: Of the thread among those that call the core (csrc/remoting/guard.h): after those of remoting.
+_NUMBER = 16
+#: Events that are taken at once.
+_ROWS = 256
+#: Events of a connection that wait for the loop, and their bytes: then it is not read from.
+_QUEUED, _QUEUED_BYTES = 4096, 16 << 20
+#: Bytes that wait to be written: above the one nothing is read until they are below the other.
+_HIGH, _LOW = 256 << 10, 64 << 10
+#: Bytes of a call's replies, after which it pauses until little of them waits.
+_PART = 64 << 10
+#: Milliseconds for the first frames of HTTP/2, and for a client to read what is left for it.
+OPENING_MS, _LINGER_MS = 10_000, 10_000
+#: Metadata that connections have in common is made of its bytes once.
+_KNOWN_MAX = 4096
+
+
+class LinkedSession:
+    """The session of a connection of the thread, as its calls use it."""
+
+    def __init__(self, link: Any) -> None:
+        self._link = link
+        self._arrived: deque[tuple[Any, ...]] = deque()
+        #: By stream: bytes of replies since the thread was last asked to tell when they are sent.
+        self._sent: dict[int, int] = {}
+
+    def arrive(self, event: tuple[Any, ...]) -> None:
+        self._arrived.append(event)
+
+    def events(self, most: int, /) -> list[tuple[Any, ...]]:
+        arrived = self._arrived
+        return [arrived.popleft() for _ in range(min(most, len(arrived)))]
+
+    def send(self, stream: int, reply: bytes, last: bool, /) -> int:
+        """As Session.send(), but that it counts what was handed to the thread, and says MUCH when
+        that has to tell how much of it is sent."""
+        if self._link is None:
+            return -1
+        waiting = self._sent.pop(stream, 0) + len(reply)
+        tell = not last and waiting >= _PART
+        if not last and not tell:
+            self._sent[stream] = waiting
+        lib.ps_link_reply(self._link, stream, ffi.from_buffer(reply), len(reply), last, tell)
+        return MUCH if tell else 0
+
+    def finish(self, stream: int, status: int, text: str | None, /) -> None:
+        self._sent.pop(stream, None)
+        if self._link is not None:
+            given = ffi.NULL if text is None else text.replace("\0", "").encode()
+            lib.ps_link_finish_call(self._link, stream, status, given)
+
+    def admit(self, stream: int, /) -> None:
+        if self._link is not None:
+            lib.ps_link_admit(self._link, stream)
+
+    def taken(self, stream: int, size: int, /) -> None:
+        if self._link is not None:
+            lib.ps_link_taken(self._link, stream, size)
+
+    def go_away(self) -> None:
+        if self._link is not None:
+            lib.ps_link_go_away(self._link)
+
+    def trust(self, client_id: str) -> None:
+        """This client may send: the thread serves its plain calls."""
+        if self._link is not None:
+            lib.ps_link_client(self._link, client_id.encode())
+
+    def know(self) -> None:
+        """Access control lets its client in."""
+        if self._link is not None:
+            lib.ps_conn_know(lib.ps_link_conn(self._link))
+
+    def forget(self) -> None:
+        link, self._link = self._link, None
+        self._arrived.clear()
+        lib.ps_link_forget(link)
+
+
+class LinkedCalls(CallsOfConnection):
+    """The calls of a connection of the thread."""
+
+    def __init__(self, link: Any, transport: LinkTransport, serving: Serving) -> None:
+        self._session = LinkedSession(link)
+        super().__init__(self._session, transport.get_extra_info("peername"), serving)
+        self._transport = self._link_transport = transport
+        self._trusted: str | None = None
+
+    def arrive(self, event: tuple[Any, ...]) -> None:
+        self._session.arrive(event)
+        if len(event) > 3 and not self._known and AUTHORIZATION in event[4]:
+            self._metadata = event[4]
+            if self.known:
+                self._session.know()
+
+    def handle_arrived(self) -> None:
+        """What has come is served, or waits for its turn."""
+        if self._transport is None:
+            return
+        entered = self._turns.enter()
+        try:
+            if self._line.waits or self._turns.over:
+                self._wait()
+            else:
+                self._handle()
+        finally:
+            if entered:
+                self._turns.leave()
+
+    def _served_at_once(self, method: int, metadata: dict[str, str]) -> None:
+        client_id = metadata.get(CLIENT_ID, "")
+        if client_id != self._trusted:
+            self._trusted = client_id
+            self._session.trust(client_id)
+
+    def _turn(self) -> None:
+        self._handle()
+        if not self._line.waits and self._transport is not None:
+            self._transport.resume_reading()
+
+    def end(self) -> None:
+        """The thread has closed it."""
+        self._link_transport.forget()
+        self._session.forget()
+        self._lost()
+
+
+@dataclass(frozen=True, slots=True)
+class HotCalls:
+    """What the thread serves itself. core: ps_core. sends: what plain messages are. renewals: of
+    messages whose acknowledgements it serves."""
+
+    core: Any
+    sends: Sends
+    renewals: Renewals
+
+
+class GrpcThread:
+    """The thread and its connections. Everything here happens on the event loop."""
+
+    def __init__(
+        self,
+        hot: HotCalls,
+        service: Service,
+        methods: Sequence[str],
+        sock: socket.socket,
+        serving: Serving,
+        *,
+        connections_max: int,
+        idle_s: float,
+        handed: Callable[[socket.socket], None],
+        gone: Callable[[Address], None],
+    ) -> None:
+        """methods: names, in the order of the service. sock: listens. handed: takes a
+        connection that the thread does not serve. gone: told of each client whose connection is
+        closed.
+
+        Raises: OutOfMemory, StoreIOError.
+        """
+        self._serving, self._handed, self._gone = serving, handed, gone
+        self._service, self._hot = service, hot
+        self._loop = asyncio.get_running_loop()
+        self._budget = Budget.of(self._loop)
+        self._connections_max = connections_max
+        #: By address of the link.
+        self._links: dict[int, LinkedCalls] = {}
+        self._metadata: dict[bytes, dict[str, str]] = {}
+        self._stopped = False
+        self._on_the_loop = 0
+        self._rows = ffi.new("ps_net_event[]", _ROWS)
+        error = ffi.new("ps_error *")
+        conf = _conf(service, connections_max, idle_s, self._budget.limit)
+        conf.send_method = methods.index("SendMessage")
+        conf.ack_method = methods.index("AckMessage")
+        conf.sends = ffi.cast("struct ps_h2_limits *", hot.sends.address)
+        self._handle: Any = lib.ps_net_start(hot.core, conf, sock.fileno(), ffi.NULL, error)
+        if self._handle == ffi.NULL:
+            raise_error(error[0])
+        self._does = {
+            lib.PS_NET_OPENED: self._opened,
+            lib.PS_NET_CLOSED: self._closed,
+            lib.PS_NET_HANDED: self._took_over,
+            lib.PS_NET_RESTING: self._resting,
+            lib.PS_NET_ACKED: self._acked,
+        }
+        hot.renewals.on_first(lambda: lib.ps_net_renewing(self._handle))
+        self._budget.share(self)
+        self._loop.add_reader(lib.ps_net_event_fd(self._handle), self._has_events)
+
+    @property
+    def connections(self) -> list[LinkedCalls]:
+        return list(self._links.values())
+
+    @property
+    def count(self) -> int:
+        """Connections, with those that have not said anything."""
+        return int(lib.ps_net_links(self._handle)) if self._handle is not None else 0
+
+    # ---- limits that are shared with connections of the loop ----
+
+    @property
+    def unfinished(self) -> int:
+        return int(lib.ps_net_unfinished(self._handle))
+
+    def limit_unfinished(self, size: int) -> None:
+        self._unfinished_max = max(0, size)
+        self.leave_room(self._on_the_loop)
+
+    def leave_room(self, on_the_loop: int) -> None:
+        """So many connections of the port are the loop's."""
+        if self._handle is None:
+            return
+        self._on_the_loop = on_the_loop
+        links_max = max(0, self._connections_max - on_the_loop)
+        lib.ps_net_limit(self._handle, links_max, self._unfinished_max)
+
+    # ---- the end ----
+
+    def deafen(self) -> None:
+        """No further connections are accepted."""
+        lib.ps_net_deafen(self._handle)
+
+    def stop(self) -> None:
+        """Ends the thread and what connections are left."""
+        self._loop.remove_reader(lib.ps_net_event_fd(self._handle))
+        lib.ps_net_stop(self._handle)
+        self._stopped = True
+        while self._take_events():
+            pass
+        self._budget.part(self)
+        for each in list(self._links.values()):
+            self._end(each)
+        self._links.clear()
+        handle, self._handle = self._handle, None
+        lib.ps_net_free(handle)
+
+    # ---- events ----
+
+    def _has_events(self) -> None:
+        if self._handle is not None and self._take_events():
+            self._loop.call_soon(self._has_events)
+
+    def _take_events(self) -> bool:
+        """Whether there may be more."""
+        rows = self._rows
+        count: int = lib.ps_net_events(self._handle, rows, _ROWS)
+        called: dict[LinkedCalls, None] = {}
+        for row in rows[0:count]:
+            link = self._links.get(address_of(row.link)) if row.link else None
+            if row.kind != lib.PS_NET_CALL:
+                if row.kind in self._does:
+                    self._does[row.kind](link, row)
+            elif link is not None:
+                link.arrive(self._event_of(row))
+                called[link] = None
+        for each in called:
+            each.handle_arrived()
+        return count == _ROWS
+
+    def _event_of(self, row: Any) -> tuple[Any, ...]:
+        """As Session.events() has it."""
+        call = row.call
+        data = bytes(ffi.buffer(row.data, row.len)) if row.len else b""
+        if not call.headers_len and call.method < 0:
+            return call.kind, call.stream, data
+        block, data = data[: call.headers_len], data[call.headers_len :]
+        timeout_ns: int = call.timeout_ns
+        timeout_s = timeout_ns / 1e9 if timeout_ns >= 0 else -1.0
+        return call.kind, call.stream, data, call.method, self._metadata_of(block), timeout_s
+
+    def _metadata_of(self, block: bytes) -> dict[str, str]:
+        """The same dict for the same bytes: nobody changes it. Later ones of a name count."""
+        found = self._metadata.get(block)
+        if found is None:
+            words = [each.decode(errors="replace") for each in block.split(b"\0")]
+            pairs = zip(words[::2], words[1::2], strict=False)
+            found = {name: value for name, value in pairs if not name.endswith("-bin")}
+            if len(self._metadata) >= _KNOWN_MAX:
+                self._metadata.clear()
+            self._metadata[block] = found
+        return found
+
+    def _opened(self, _: LinkedCalls | None, row: Any) -> None:
+        host, port, own, own_port = _text(row).split(" ")
+        transport = LinkTransport(row.link, (host, int(port)), (own, int(own_port)))
+        self._links[address_of(row.link)] = LinkedCalls(row.link, transport, self._serving)
+
+    def _closed(self, link: LinkedCalls | None, row: Any) -> None:
+        if link is None:
+            return
+        del self._links[address_of(row.link)]
+        why = _text(row)
+        if why:
+            _quiet.warning(
+                why, "Closed the gRPC connection of %s: %s", link.address[0], why
+            )  # fmt: skip
+        self._end(link)
+
+    def _end(self, link: LinkedCalls) -> None:
+        link.end()
+        self._gone(link.address)
+
+    def _took_over(self, _: LinkedCalls | None, row: Any) -> None:
+        sock = socket.socket(fileno=row.number)
+        if self._stopped:
+            sock.close()
+        else:
+            self._handed(sock)
+
+    def _acked(self, _: LinkedCalls | None, row: Any) -> None:
+        group, *handles = _text(row).split("\n")
+        for given in handles:
+            self._hot.renewals.release(group, given)
+
+    def _resting(self, _: LinkedCalls | None, row: Any) -> None:
+        _quiet.warning("accept", "Cannot accept a gRPC connection: %s", os.strerror(row.number))
+
+
+def _conf(service: Service, connections_max: int, idle_s: float, unfinished_max: int) -> Any:
+    made = ffi.new("ps_net_conf *")
+    made.number = _NUMBER
+    made.links_max = connections_max
+    made.queued_max, made.queued_bytes = _QUEUED, _QUEUED_BYTES
+    made.write_high, made.write_low = _HIGH, _LOW
+    made.unsent_max = 1 << 62  # replies wait in the session instead, which has its own limit
+    made.unfinished_max = unfinished_max
+    made.idle_ms = int(idle_s * 1000)
+    made.opening_ms, made.linger_ms = OPENING_MS, _LINGER_MS
+    made.h2 = ffi.cast("struct ps_h2_functions *", net_functions())
+    made.h2_conf = ffi.cast("struct ps_h2_conf *", service.address)
+    return made
+
+
+def _text(row: Any) -> str:
+    return bytes(ffi.buffer(row.data, row.len)).decode() if row.len else ""

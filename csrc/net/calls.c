@@ -1,0 +1,166 @@
+/* A link that speaks HTTP/2: what is read becomes calls of gRPC (http2/), which go to Python, and
+ * what Python replies is written once for all that it has replied to. docs/internals/grpc.md */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "net/reactor.h"
+
+#define READ_MAX (64 << 10) /* of one turn */
+
+static const ps_h2_functions *functions_of(const ps_link *link) {
+    return link->lk_net->nt_conf.h2;
+}
+
+/* It was read from when its first bytes were there. */
+static bool open_calls(ps_link *link) {
+    int least = 1;
+    setsockopt(link->lk_fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least);
+    link->lk_called_ms = ps_monotonic_ms();
+    link->lk_h2 = functions_of(link)->make(link->lk_net->nt_conf.h2_conf);
+    return link->lk_h2 != NULL;
+}
+
+/* ---- to Python ---- */
+
+static void hand_up(ps_link *link, const ps_h2_event *event) {
+    int64_t head = event->headers != NULL ? event->header_block_len : 0;
+    ps_link_queue(link, head + event->len);
+    if (!ps_net_tell_call(link, event)) ps_link_end(link, "no memory for its requests");
+}
+
+static void hand_up_events(ps_link *link) {
+    ps_h2_event event;
+    while (link->lk_fd >= 0 && functions_of(link)->next(link->lk_h2, &event)) {
+        if (event.kind == PS_H2_CALL) {
+            link->lk_called_ms = ps_monotonic_ms();
+            if (ps_calls_serve(link, &event)) continue;
+        }
+        hand_up(link, &event);
+    }
+}
+
+/* ---- to the client ---- */
+
+/* Replies wait in the session while the client does not read. */
+static void write_calls(ps_link *link) {
+    const ps_h2_functions *h2 = functions_of(link);
+    bool closing = link->lk_closing_ms > 0;
+    const uint8_t *data;
+    int64_t len;
+    while (link->lk_fd >= 0 &&
+           (closing || link->lk_out.len - link->lk_out_from < link->lk_net->nt_conf.write_high) &&
+           (len = h2->pull(link->lk_h2, &data)) > 0)
+        ps_link_send(link, data, len);
+    if (link->lk_fd < 0) return;
+    hand_up_events(link); /* replies were sent */
+    if (link->lk_fd < 0) return;
+    link->lk_part = h2->held(link->lk_h2);
+    ps_link_weigh(link);
+    if (!closing && h2->done(link->lk_h2)) ps_link_begin_close(link);
+}
+
+static void read_calls(ps_link *link) {
+    uint8_t *room;
+    int64_t size = ps_core_room(link->lk_net->nt_core, &room);
+    ssize_t got = recv(link->lk_fd, room, (size_t)(size < READ_MAX ? size : READ_MAX), 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got <= 0) {
+        ps_link_end(link, NULL);
+        return;
+    }
+    bool fine = functions_of(link)->feed(link->lk_h2, room, got);
+    hand_up_events(link);
+    if (link->lk_fd < 0) return;
+    if (fine)
+        write_calls(link);
+    else
+        ps_link_begin_close(link);
+    if (link->lk_fd >= 0) ps_link_watch(link);
+}
+
+static void mark_dirty(ps_link *link) {
+    if (link->lk_dirty) return;
+    link->lk_dirty = true;
+    link->lk_next_dirty = link->lk_net->nt_dirty;
+    link->lk_net->nt_dirty = link;
+}
+
+static void write_dirty(ps_net *net) {
+    while (net->nt_dirty != NULL) {
+        ps_link *link = net->nt_dirty;
+        net->nt_dirty = link->lk_next_dirty;
+        link->lk_dirty = false;
+        if (link->lk_fd < 0) continue;
+        write_calls(link);
+        if (link->lk_fd >= 0) ps_link_watch(link);
+    }
+}
+
+/* ---- what Python asks ---- */
+
+/* Whoever wants to be told when little waits is told at once unless the session tells it later. */
+static void send_reply(ps_link *link, const ps_net_ask *ask) {
+    const ps_h2_functions *h2 = functions_of(link);
+    h2->send(link->lk_h2, ask->stream, ask->data, ask->len, ask->on);
+    if (!ask->tell) return;
+    write_calls(link);
+    if (link->lk_fd < 0 || !h2->drained(link->lk_h2, ask->stream)) return;
+    ps_h2_event event = {.kind = PS_H2_DRAINED, .stream = ask->stream};
+    hand_up(link, &event);
+}
+
+static void do_ask(const ps_net_ask *ask) {
+    ps_link *link = ask->link;
+    if (ask->kind == PS_ASK_CLIENT) {
+        free(link->lk_client);
+        link->lk_client = (char *)ask->data;
+        return;
+    }
+    if (link->lk_fd >= 0 && link->lk_h2 != NULL) {
+        const ps_h2_functions *h2 = functions_of(link);
+        if (ask->kind == PS_ASK_REPLY)
+            send_reply(link, ask);
+        else if (ask->kind == PS_ASK_FINISH)
+            h2->finish(link->lk_h2, ask->stream, ask->tell, (const char *)ask->data);
+        else if (ask->kind == PS_ASK_ADMIT)
+            h2->admit(link->lk_h2, ask->stream);
+        else if (ask->kind == PS_ASK_SERVED)
+            h2->taken(link->lk_h2, ask->stream, ask->len);
+        else
+            h2->go_away(link->lk_h2);
+        mark_dirty(link);
+    }
+    free(ask->data);
+}
+
+/* ---- time ---- */
+
+/* Idle is who makes no call, whatever else it sends. */
+static void sweep_calls(ps_link *link, int64_t now) {
+    const ps_net_conf *conf = &link->lk_net->nt_conf;
+    const ps_h2_functions *h2 = functions_of(link);
+    if (link->lk_closing_ms > 0) return;
+    if (link->lk_h2 == NULL || !h2->greeted(link->lk_h2)) {
+        int64_t since = link->lk_h2 == NULL ? link->lk_seen_ms : link->lk_called_ms;
+        if (conf->opening_ms > 0 && now - since > conf->opening_ms)
+            ps_link_end(link, "handshake timed out");
+        return;
+    }
+    if (h2->calls(link->lk_h2) > 0) {
+        link->lk_called_ms = now;
+    } else if (conf->idle_ms > 0 && now - link->lk_called_ms > conf->idle_ms) {
+        h2->go_away(link->lk_h2);
+        ps_link_begin_close(link);
+    }
+}
+
+const ps_link_protocol ps_calls = {
+    .open = open_calls,
+    .read = read_calls,
+    .write = write_calls,
+    .ask = do_ask,
+    .asked = write_dirty,
+    .sweep = sweep_calls,
+};

@@ -1,0 +1,103 @@
+"""What is served of gRPC while the interpreter of the broker's process is held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from caller import CODE, Caller, message
+from holding import broker_process
+
+from broker.grpc.schema import METHODS, SERVICE, pb
+
+SENDS, ACKS, AT_ONCE = 10_000, 1_000, 200
+
+
+def all_of(caller: Caller, method: str, requests: Sequence[Any]) -> list[Any]:
+    """The replies of a unary method."""
+    call, found = caller.channel.unary_unary(f"/{SERVICE}/{method}"), []
+    for begin in range(0, len(requests), AT_ONCE):
+        part = [
+            call.future(each.SerializeToString(), metadata=caller.metadata, timeout=300)
+            for each in requests[begin : begin + AT_ONCE]
+        ]
+        found += [METHODS[method].reply.FromString(each.result()) for each in part]
+    return found
+
+
+def sending(body: bytes, **more: Any) -> Any:
+    return pb.SendMessageRequest(messages=[message("T", body, **more)])
+
+
+@pytest.mark.parametrize("group", ["", "ordered"])
+def test_messages_are_stored_while_the_interpreter_is_held(tmp_path: Path, group: str) -> None:
+    """A call that only Python can serve is not answered meanwhile: it really is held."""
+    more = {"message_type": pb.MessageType.FIFO, "message_group": group} if group else {}
+    settings = {"enableMixedMessageType": True, "grpc_port": 0}
+    kind = "FIFO" if group else "NORMAL"
+    with broker_process(tmp_path / "s", kind=kind, **settings) as broker:
+        address = f"127.0.0.1:{broker.grpc_port}"
+        with Caller(address) as caller:
+            all_of(caller, "SendMessage", [sending(b"first", **more)])
+            broker.hold()
+            route = caller.channel.unary_unary(f"/{SERVICE}/QueryRoute").future(
+                pb.QueryRouteRequest(topic=pb.Resource(name="T")).SerializeToString(),
+                metadata=caller.metadata,
+                timeout=300,
+            )
+            replies = all_of(
+                caller, "SendMessage", [sending(b"%d" % n, **more) for n in range(SENDS)]
+            )
+            assert {reply.status.code for reply in replies} == {CODE.OK}
+            offsets = [reply.entries[0].offset for reply in replies]
+            assert sorted(offsets) == list(range(1, SENDS + 1))
+            assert not route.done()
+            broker.let_go()
+            assert route.result()
+
+
+def receive(caller: Caller) -> list[Any]:
+    """Requests that acknowledge what is received, each a message."""
+    replies = caller.stream(
+        "ReceiveMessage",
+        group=pb.Resource(name="g"),
+        message_queue=pb.MessageQueue(topic=pb.Resource(name="T"), id=-1),
+        filter_expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*"),
+        batch_size=32,
+        auto_renew=True,
+    )
+    return [
+        pb.AckMessageRequest(
+            group=pb.Resource(name="g"),
+            topic=pb.Resource(name="T"),
+            entries=[
+                pb.AckMessageEntry(
+                    message_id=each.message.system_properties.message_id,
+                    receipt_handle=each.message.system_properties.receipt_handle,
+                )
+            ],
+        )
+        for each in replies
+        if each.HasField("message")
+    ]
+
+
+def test_messages_are_acknowledged_while_the_interpreter_is_held(tmp_path: Path) -> None:
+    """And are not renewed any more, nor do they come again."""
+    with (
+        broker_process(tmp_path / "s", grpc_port=0) as broker,
+        Caller(f"127.0.0.1:{broker.grpc_port}") as caller,
+    ):
+        caller.telemetry().subscribe("g", "T")
+        all_of(caller, "SendMessage", [sending(b"%d" % n) for n in range(ACKS)])
+        acks: list[Any] = []
+        while len(acks) < ACKS:
+            acks += receive(caller)
+        broker.hold()
+        replies = all_of(caller, "AckMessage", acks)
+        assert {reply.status.code for reply in replies} == {CODE.OK}
+        broker.let_go()
+        again = all_of(caller, "AckMessage", acks[:10])
+        assert {reply.status.code for reply in again} == {CODE.OK}
