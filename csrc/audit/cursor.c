@@ -13,42 +13,16 @@
 #include "index/indexfile.h"
 #include "index/keys.h"
 
-#define BUCKETS 256
 #define UNITS_FIRST 16 /* read at first: most of many queues hold little */
 #define UNITS_MOST 512
 
-int au_cursors_init(au_cursors *cs, ps_audit *a) {
-    *cs = (au_cursors){.cs_audit = a, .cs_bucket_count = BUCKETS};
-    cs->cs_buckets = calloc(BUCKETS, sizeof *cs->cs_buckets);
-    return cs->cs_buckets != NULL ? 0 : PS_E_NO_MEMORY;
-}
-
 void au_cursors_end(au_cursors *cs) {
-    for (int64_t i = 0; cs->cs_buckets != NULL && i < cs->cs_bucket_count; i++)
-        for (au_cursor *c = cs->cs_buckets[i], *next; c != NULL; c = next) {
-            next = c->cu_next;
-            if (c->cu_queue != NULL) atomic_fetch_add(&c->cu_queue->qu_matched, c->cu_matched);
-            free(c->cu_units);
-            free(c);
-        }
-    free(cs->cs_buckets);
+    for (au_cursor *c = NULL; (c = ps_chains_each(&cs->cs_table, c)) != NULL;) {
+        if (c->cu_queue != NULL) atomic_fetch_add(&c->cu_queue->qu_matched, c->cu_matched);
+        free(c->cu_units);
+    }
+    ps_chains_free(&cs->cs_table, true);
     *cs = (au_cursors){0};
-}
-
-static void buckets_double(au_cursors *cs) {
-    int64_t count = cs->cs_bucket_count * 2;
-    au_cursor **more = calloc((size_t)count, sizeof *more);
-    if (more == NULL) return; /* chains grow longer */
-    for (int64_t i = 0; i < cs->cs_bucket_count; i++)
-        for (au_cursor *c = cs->cs_buckets[i], *next; c != NULL; c = next) {
-            uint32_t h = ps_queue_hash(c->cu_topic, c->cu_topic_len, c->cu_id);
-            next = c->cu_next;
-            c->cu_next = more[h & (uint32_t)(count - 1)];
-            more[h & (uint32_t)(count - 1)] = c;
-        }
-    free(cs->cs_buckets);
-    cs->cs_buckets = more;
-    cs->cs_bucket_count = count;
 }
 
 static bool is_cursor_of(const au_cursor *c, const ps_record *r) {
@@ -59,21 +33,19 @@ static bool is_cursor_of(const au_cursor *c, const ps_record *r) {
 au_cursor *au_cursor_of(au_cursors *cs, const ps_record *r) {
     if (cs->cs_recent != NULL && is_cursor_of(cs->cs_recent, r)) return cs->cs_recent;
     uint32_t h = ps_queue_hash(r->topic, r->topic_len, r->queue_id);
-    au_cursor *c = cs->cs_buckets[h & (uint32_t)(cs->cs_bucket_count - 1)];
-    while (c != NULL && !is_cursor_of(c, r)) c = c->cu_next;
+    au_cursor *c = ps_chains_first(&cs->cs_table, h);
+    while (c != NULL && !is_cursor_of(c, r)) c = ps_chains_next(c);
     if (c == NULL) {
+        if (!ps_chains_reserve(&cs->cs_table)) return NULL;
         c = calloc(1, sizeof *c + (size_t)r->topic_len);
         if (c == NULL) return NULL;
-        if (cs->cs_count++ >= cs->cs_bucket_count) buckets_double(cs);
-        au_cursor **head = &cs->cs_buckets[h & (uint32_t)(cs->cs_bucket_count - 1)];
         c->cu_queue = au_queue_find(cs->cs_audit, r->topic, r->topic_len, r->queue_id);
         c->cu_id = r->queue_id;
         c->cu_topic_len = r->topic_len;
         memcpy(c->cu_topic, r->topic, (size_t)r->topic_len);
         c->cu_topic_hash = ix_topic_hash(r->topic, r->topic_len);
         c->cu_missing = -1;
-        c->cu_next = *head;
-        *head = c;
+        ps_chains_add(&cs->cs_table, c, h);
     }
     cs->cs_recent = c;
     return c;

@@ -9,7 +9,7 @@
 /* One queue: a stretch of its units, read ahead, since the records of a queue ask for them in
  * order. */
 typedef struct au_cursor {
-    struct au_cursor *cu_next;
+    ps_chain cu_chain;
     au_queue *cu_queue; /* NULL: the folder is missing */
     uint8_t *cu_units;
     int64_t cu_from, cu_count, cu_room;
@@ -22,12 +22,10 @@ typedef struct au_cursor {
 
 typedef struct au_cursors {
     ps_audit *cs_audit;
-    au_cursor **cs_buckets;
-    int64_t cs_bucket_count, cs_count;
+    ps_chains cs_table;
     au_cursor *cs_recent;
 } au_cursors;
 
-int au_cursors_init(au_cursors *cs, ps_audit *a);
 /* Adds what was matched to the queues and frees all. */
 void au_cursors_end(au_cursors *cs);
 /* The cursor of the record's queue; NULL: no memory. */

@@ -407,15 +407,11 @@ int ps_audit_segment(ps_audit *a, int32_t number, int32_t last, ps_progress *pro
     const au_segment *s = &a->au_segments[number];
     *facts = (ps_audit_segment_facts){.end = s->sg_base, .first_time = -1, .last_time = -1,
                                       .pending_from = -1, .keys_pending_from = -1};
-    segment_walk w = {.a = a, .facts = facts, .out = out, .base = s->sg_base, .last = last != 0,
+    segment_walk w = {.a = a, .queues = {.cs_audit = a}, .facts = facts, .out = out,
+                      .base = s->sg_base, .last = last != 0,
                       .time = INT64_MIN, .keys_missing = -1, .ghosts = -1};
     int code = ps_window_open(&w.file, a->au_io, s->sg_path, e);
     if (code < 0) return code;
-    if (au_cursors_init(&w.queues, a) < 0) {
-        ps_window_close(&w.file);
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->sg_path,
-                       "no memory for the tables of the audit");
-    }
     if (w.file.wd_size > s->sg_size) w.file.wd_size = s->sg_size;
     au_entries_seek(&w.entries, a, s->sg_base);
     code = walk_segment(&w, progress);

@@ -10,7 +10,6 @@
 #include "queues/consumequeue.h"
 
 #define FINDINGS_MAX 65536 /* of one call: more tell a person nothing new */
-#define BUCKETS 256
 
 ps_audit *ps_audit_new(const ps_audit_conf *conf, ps_io *io) {
     ps_audit *a = calloc(1, sizeof *a);
@@ -18,13 +17,11 @@ ps_audit *ps_audit_new(const ps_audit_conf *conf, ps_io *io) {
     a->au_io = io != NULL ? io : ps_io_system();
     a->au_conf = *conf;
     a->au_root = strdup(conf->root);
-    a->au_buckets = calloc(BUCKETS, sizeof *a->au_buckets);
-    a->au_bucket_count = BUCKETS;
     a->au_checks = conf->check_crc ? PS_CHECK_BODY_CRC | PS_CHECK_PROP_IF : 0;
     a->au_dispatched = a->au_indexed = -1;
     a->au_levels.count = conf->level_count;
     memcpy(a->au_levels.delay_ms, conf->level_delay_ms, sizeof a->au_levels.delay_ms);
-    if (a->au_root == NULL || a->au_buckets == NULL) {
+    if (a->au_root == NULL) {
         ps_audit_free(a);
         return NULL;
     }
@@ -33,18 +30,13 @@ ps_audit *ps_audit_new(const ps_audit_conf *conf, ps_io *io) {
 
 void ps_audit_free(ps_audit *a) {
     if (a == NULL) return;
-    for (int64_t i = 0; a->au_buckets != NULL && i < a->au_bucket_count; i++)
-        for (au_queue *q = a->au_buckets[i], *next; q != NULL; q = next) {
-            next = q->qu_next;
-            free(q);
-        }
+    ps_chains_free(&a->au_queues, true);
     for (au_forgotten *g = a->au_gone, *next; g != NULL; g = next) {
         next = g->fo_next;
         free(g);
     }
     for (int32_t i = 0; i < a->au_index_count; i++) free(a->au_indexes[i].xi_path);
     for (int32_t i = 0; i < a->au_segment_count; i++) free(a->au_segments[i].sg_path);
-    free(a->au_buckets);
     free(a->au_indexes);
     free(a->au_segments);
     free(a->au_root);
@@ -52,43 +44,23 @@ void ps_audit_free(ps_audit *a) {
 }
 
 au_queue *au_queue_find(ps_audit *a, const uint8_t *topic, int32_t len, int32_t id) {
-    uint32_t h = ps_queue_hash(topic, len, id);
-    au_queue *q = a->au_buckets[h & (uint32_t)(a->au_bucket_count - 1)];
+    au_queue *q = ps_chains_first(&a->au_queues, ps_queue_hash(topic, len, id));
     while (q != NULL && (q->qu_id != id || q->qu_topic_len != len ||
                          memcmp(q->qu_topic, topic, (size_t)len) != 0))
-        q = q->qu_next;
+        q = ps_chains_next(q);
     return q;
 }
 
-static void buckets_double(ps_audit *a) {
-    int64_t count = a->au_bucket_count * 2;
-    au_queue **more = calloc((size_t)count, sizeof *more);
-    if (more == NULL) return; /* chains grow longer */
-    for (int64_t i = 0; i < a->au_bucket_count; i++)
-        for (au_queue *q = a->au_buckets[i], *next; q != NULL; q = next) {
-            uint32_t h = ps_queue_hash(q->qu_topic, q->qu_topic_len, q->qu_id);
-            next = q->qu_next;
-            q->qu_next = more[h & (uint32_t)(count - 1)];
-            more[h & (uint32_t)(count - 1)] = q;
-        }
-    free(a->au_buckets);
-    a->au_buckets = more;
-    a->au_bucket_count = count;
-}
-
 au_queue *au_queue_add(ps_audit *a, const uint8_t *topic, int32_t len, int32_t id) {
-    au_queue *q = calloc(1, sizeof *q + (size_t)len);
+    au_queue *q =
+        ps_chains_reserve(&a->au_queues) ? calloc(1, sizeof *q + (size_t)len) : NULL;
     if (q == NULL) return NULL;
-    if (a->au_queue_count++ >= a->au_bucket_count) buckets_double(a);
-    uint32_t h = ps_queue_hash(topic, len, id);
-    au_queue **head = &a->au_buckets[h & (uint32_t)(a->au_bucket_count - 1)];
     q->qu_id = id;
     q->qu_topic_len = len;
     memcpy(q->qu_topic, topic, (size_t)len);
     a->au_lmq = a->au_lmq || ps_name_is_lmq(topic, len);
     q->qu_end = -1;
-    q->qu_next = *head;
-    *head = q;
+    ps_chains_add(&a->au_queues, q, ps_queue_hash(topic, len, id));
     return q;
 }
 

@@ -7,11 +7,12 @@
 
 #include "audit/audit.h"
 #include "audit/window.h"
+#include "base/chains.h"
 #include "format/record.h"
 
 /* One queue folder. Written by ps_audit_queue, then only its counters change. */
 typedef struct au_queue {
-    struct au_queue *qu_next; /* chain of its bucket */
+    ps_chain qu_chain;
     int64_t qu_max;           /* after the last unit that the files hold */
     int64_t qu_units;         /* that point into the log */
     int64_t qu_end;           /* end of the furthest record that a unit points to, -1 none */
@@ -51,8 +52,7 @@ struct ps_audit {
     int au_checks;           /* for ps_record_check */
     int64_t au_dispatched;   /* end of the furthest record that any queue holds, -1 none */
     int64_t au_indexed;      /* place of the last record that the index holds, -1 none */
-    au_queue **au_buckets;
-    int64_t au_bucket_count, au_queue_count;
+    ps_chains au_queues;
     bool au_lmq; /* one of them is of light messages */
     au_forgotten *au_gone;
     au_index *au_indexes;

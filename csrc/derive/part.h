@@ -2,11 +2,10 @@
 #ifndef PS_DERIVE_PART_H
 #define PS_DERIVE_PART_H
 
+#include "base/chains.h"
 #include "derive/derive.h"
 #include "files/io.h"
 #include "format/record.h"
-
-#define DV_BUCKETS 8192
 
 struct dv_queue;
 
@@ -17,7 +16,7 @@ struct ps_derive {
                     * since then is told to whoever syncs by it. -1: it is not there */
     ps_derive_conf dv_conf; /* into: above */
     ps_levels dv_levels;
-    struct dv_queue *dv_buckets[DV_BUCKETS];
+    ps_chains dv_table;
     struct dv_queue **dv_queues; /* all of them */
     int32_t dv_queue_count, dv_queue_room;
     struct dv_queue *dv_recent;

@@ -18,7 +18,7 @@
 
 /* One queue of the part. */
 typedef struct dv_queue {
-    struct dv_queue *qu_next; /* chain of its bucket */
+    ps_chain qu_chain;
     int64_t qu_first, qu_end; /* offsets of the units that the part has */
     uint8_t *qu_units;        /* the last of them, which are not written yet */
     int32_t qu_count, qu_room;
@@ -49,6 +49,7 @@ void ps_derive_free(ps_derive *d) {
         free(d->dv_queues[i]);
     }
     if (d->dv_folder >= 0) d->dv_io->close(d->dv_io, d->dv_folder);
+    ps_chains_free(&d->dv_table, false);
     free(d->dv_queues);
     free(d->dv_into);
     free(d);
@@ -169,14 +170,13 @@ static dv_queue *queue_add(ps_derive *d, const uint8_t *topic, int32_t topic_len
         d->dv_queues = more;
         d->dv_queue_room = room;
     }
-    dv_queue *q = calloc(1, sizeof *q + (size_t)topic_len + 1);
+    dv_queue *q =
+        ps_chains_reserve(&d->dv_table) ? calloc(1, sizeof *q + (size_t)topic_len + 1) : NULL;
     if (q == NULL) return NULL;
     q->qu_id = id;
     q->qu_topic_len = topic_len;
     memcpy(q->qu_topic, topic, (size_t)topic_len);
-    dv_queue **head = &d->dv_buckets[ps_queue_hash(topic, topic_len, id) % DV_BUCKETS];
-    q->qu_next = *head;
-    *head = q;
+    ps_chains_add(&d->dv_table, q, ps_queue_hash(topic, topic_len, id));
     return d->dv_queues[d->dv_queue_count++] = q;
 }
 
@@ -184,8 +184,8 @@ static dv_queue *queue_add(ps_derive *d, const uint8_t *topic, int32_t topic_len
 static int queue_of(ps_derive *d, const ps_record *r, dv_queue **out, ps_error *e) {
     dv_queue *q = d->dv_recent;
     if (q == NULL || !is_of(q, r)) {
-        q = d->dv_buckets[ps_queue_hash(r->topic, r->topic_len, r->queue_id) % DV_BUCKETS];
-        while (q != NULL && !is_of(q, r)) q = q->qu_next;
+        q = ps_chains_first(&d->dv_table, ps_queue_hash(r->topic, r->topic_len, r->queue_id));
+        while (q != NULL && !is_of(q, r)) q = ps_chains_next(q);
     }
     if (q == NULL) {
         if (r->queue_offset < 0 ||
