@@ -17,8 +17,9 @@ __all__ = ["Acks", "Change", "Outcome"]
 
 
 class Outcome(enum.Enum):
-    """DONE: it counts. STALE: it was acknowledged before, came too late, or names a delivery that
-    never was. UNKNOWN: the ordered batch does not hold this offset."""
+    """What became of an acknowledgement. DONE: it counts. STALE: the message was acknowledged
+    before, it came too late, or it names a delivery that never was. UNKNOWN: the ordered batch does
+    not have this offset."""
 
     DONE = enum.auto()
     STALE = enum.auto()
@@ -30,8 +31,8 @@ _WORST = (Outcome.UNKNOWN, Outcome.STALE, Outcome.DONE)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The delivery after its invisible time was changed. end: of the records in the log, 0: none
-    was put."""
+    """The delivery after its invisible time was changed. `end` is the end of the records in the
+    log, 0 when none was put."""
 
     outcome: Outcome
     pop_ms: int = 0
@@ -41,7 +42,8 @@ class Change:
 
 
 class Acks:
-    """Works on the check points, or on the batches of ordered groups."""
+    """Acknowledges and changes invisible times, of check points or of the batches of ordered
+    groups."""
 
     def __init__(
         self,
@@ -61,10 +63,10 @@ class Acks:
     def ack(
         self, topic: str, group: str, handle: Handle, offsets: Sequence[int]
     ) -> tuple[Outcome, int]:
-        """These offsets of the handle's batch; the end of the record in the log, 0: none was put.
+        """Acknowledges these offsets of the handle's batch. Returns the end of the record in the
+        log, or 0 when none was put.
 
-        Raises: what putting raises; nothing counts then.
-        """
+        Raises: what putting raises; nothing counts then."""
         if handle.is_order:
             return self._ack_order(topic, group, handle, offsets), 0
         end = self._points.ack(_key(topic, group, handle), offsets)
@@ -73,8 +75,8 @@ class Acks:
     def change(
         self, topic: str, group: str, handle: Handle, offset: int, invisible_ms: int
     ) -> Change:
-        """A message stays invisible for this long from now on. Raises: what putting raises; the
-        old delivery stands then."""
+        """Makes a message invisible for this long from now on. Raises: what putting raises; the old
+        delivery stands then."""
         now = self._now_ms()
         if handle.is_order:
             return self._change_order(topic, group, handle, offset, now + invisible_ms)
@@ -116,7 +118,7 @@ class Acks:
         return min(outcomes, key=_WORST.index, default=Outcome.DONE)
 
     def _note(self, topic: str, group: str, queue: int, batch: OrderedBatch) -> None:
-        """The group goes on after what is acknowledged."""
+        """Notes that the group continues after what is acknowledged."""
         following = max(batch.next_offset(), self._offsets.get(group, topic, queue) or 0)
         self._offsets.commit(group, topic, queue, following)
         self._order.note((topic, group, queue), following)

@@ -20,8 +20,9 @@ __all__ = ["Batches", "Delivery", "PopBatch", "PopOutcome", "PopRequest", "longe
 
 @dataclass(frozen=True, slots=True)
 class PopRequest:
-    """What a consumer asks for, checked. queue: -1 for any of the topic. from_min: where a new
-    group begins. tags, sql: one filter at most. attempt: names a try of an ordered consumer."""
+    """What a consumer asks for, checked. `queue` -1 stands for any of the topic. `from_min` says
+    where a new group begins. `tags` and `sql` are one filter at most. `attempt` names a try of an
+    ordered consumer."""
 
     topic: str
     group: str
@@ -37,9 +38,9 @@ class PopRequest:
 
 @dataclass(frozen=True, slots=True)
 class PopBatch:
-    """A batch of one queue. kind: of its topic, NORMAL or a retry topic's. offsets: of its
-    messages. times: how often each
-    of an ordered group was popped before, by offset; None: no ordered group."""
+    """A batch of one queue. `kind` is that of its topic, NORMAL or a retry topic's. `offsets` are
+    those of its messages. `times` says how often each message of an ordered group was popped
+    before, by offset; None means that the group is not ordered."""
 
     kind: str
     queue: int
@@ -50,7 +51,7 @@ class PopBatch:
 
 
 class Delivery(NamedTuple):
-    """One message on its way to a consumer. times: how often it was delivered before."""
+    """One message on its way to a consumer; `times` says how often it was delivered before."""
 
     message: Message
     handle: Handle
@@ -59,10 +60,11 @@ class Delivery(NamedTuple):
 
 @dataclass(slots=True)
 class PopOutcome:
-    """What a try found. count, size: messages of all batches, and their bytes. rest: messages that
-    are still there. end: of the last record that was put for it. blocked_until: when an ordered
-    queue that was passed over may be looked at, 0: none was. more: filters have not yet seen all.
-    full: it may not even wait. raw: as the core has it."""
+    """What a try found. `count` and `size` are the messages of all batches and their bytes. `rest`
+    counts messages that are still there. `end` is the end of the last record that was put for it.
+    `blocked_until` is when an ordered queue that was passed over may be looked at, 0 when there was
+    none. `more` means that filters have not yet seen all, and `full` that it may not even wait.
+    `raw` is the outcome as the core has it."""
 
     pop_ms: int
     invisible_ms: int
@@ -78,12 +80,13 @@ class PopOutcome:
     raw: Any = None
 
     def seen(self) -> dict[int, int]:
-        """The end of each queue of the topic that was looked at; until the next try."""
+        """Returns the end of each queue of the topic that was looked at; it holds until the next
+        try."""
         raw = self.raw
         return dict(enumerate(ffi.unpack(raw.seen, raw.seen_count), raw.seen_first))
 
     def deliveries(self, broker: str) -> Iterator[Delivery]:
-        """Each message with the handle that acknowledges it."""
+        """Returns each message with the handle that acknowledges it."""
         for taken in self.batches:
             yield from self.deliveries_of(taken, broker)
 
@@ -99,7 +102,7 @@ class PopOutcome:
 
 
 def longest_retry_topic(config: Config) -> int:
-    """Bytes that the name of a retry topic may have."""
+    """Returns how many bytes the name of a retry topic may have."""
     return 255 if config["autoMessageVersionOnTopicLen"] else 127
 
 
@@ -116,7 +119,7 @@ class Batches:
         self._now_ms = now_ms
 
     def pop(self, request: PopRequest) -> PopOutcome:
-        """Raises: StoreError when no check point can be kept; nothing is handed out then."""
+        """Pops. Raises: StoreError when no check point can be kept; nothing is handed out then."""
         blocked, until = self._blocked(request) if request.order else (None, 0)
         raw = self._points.walk(
             request.topic, request.group, request.queue, most=request.most,
@@ -138,8 +141,8 @@ class Batches:
         return out
 
     def shown(self, popped: PopOutcome, topic: str) -> tuple[dict[str, object], bytes]:
-        """Members of an answer that say which messages its records are, and the records, for a
-        request of this topic. Raises: OutOfMemory."""
+        """Returns the members of an answer that say which messages its records are, and the
+        records, for a request of this topic. Raises: OutOfMemory."""
         starts, offsets, body = self._points.show(popped.raw, topic)
         said: dict[str, object] = {"startOffsetInfo": starts, "msgOffsetInfo": offsets}
         if popped.revive_queue == ORDER_QUEUE:
@@ -150,7 +153,7 @@ class Batches:
     # ---- places ----
 
     def queues(self, topic: str, queue: int) -> Sequence[int]:
-        """The one that was asked for, or all."""
+        """Returns the queue that was asked for, or all."""
         if queue >= 0:
             return [queue]
         config = self._topics.get(topic)
@@ -158,7 +161,7 @@ class Batches:
 
     @property
     def looked_at(self) -> list[str]:
-        """Kinds of retry topics that messages may come back through."""
+        """Returns the kinds of retry topics through which messages may come back."""
         if not self._config["enableRetryTopicV2"]:
             return [RETRY_V1]
         if not self._config["retrieveMessageFromPopRetryTopicV1"]:
@@ -168,8 +171,8 @@ class Batches:
     # ---- order ----
 
     def _blocked(self, request: PopRequest) -> tuple[list[int], int]:
-        """Queues whose batch is still out, and when the first of them may be looked at, 0: none
-        is blocked."""
+        """Returns the queues whose batch is still out, and when the first of them may be looked at,
+        0 when none is blocked."""
         now, first, blocked = self._now_ms(), 0, []
         for queue in self.queues(request.topic, request.queue):
             batch = self._order.get((request.topic, request.group, queue))
@@ -182,7 +185,8 @@ class Batches:
     def _note(
         self, request: PopRequest, raw: Any, offsets: Sequence[int], pop_ms: int
     ) -> Mapping[int, int]:
-        """A batch of an ordered queue is out. How often each of its messages was popped before."""
+        """Notes that a batch of an ordered queue is out. Returns how often each of its messages was
+        popped before."""
         place = request.topic, request.group, raw.queue_id
         batch = self._order.pop(
             place, request.attempt, pop_ms, request.invisible_ms, offsets, self._now_ms()
@@ -192,7 +196,7 @@ class Batches:
 
 
 def _shown_counts(taken: PopBatch) -> Iterator[str]:
-    """How often these messages were popped before."""
+    """Returns how often these messages were popped before."""
     times = taken.times or {}
     counts = [(each, times.get(each, 0)) for each in taken.offsets]
     for offset, count in counts:

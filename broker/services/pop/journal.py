@@ -34,7 +34,8 @@ _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class OrderJournal:
-    """Lives on the event loop: a line goes to the page cache, and nobody waits for the disk."""
+    """Keeps changes of order until the file has them. It lives on the event loop: a line goes to
+    the page cache, and nobody waits for the disk."""
 
     def __init__(self, path: Path, file_mode: int) -> None:
         self._path, self._file_mode = path, file_mode
@@ -43,7 +44,8 @@ class OrderJournal:
         self._since: list[bytes] = []
 
     def read(self, saved: bytes) -> list[dict[str, Any]]:
-        """Changes after the file with this content, the earliest first; begin() keeps them."""
+        """Returns the changes after the file with this content, the earliest first; begin() keeps
+        them."""
         try:
             data = files.read_file(self._path)
         except OSError as bad:
@@ -72,7 +74,8 @@ class OrderJournal:
         return found
 
     def add(self, topic: str, group: str, queue: int, **change: Mapping[str, Any] | int) -> None:
-        """next: the offset that the group goes on at. batch: what is out; without it nothing is."""
+        """Notes a change. `next` is the offset at which the group continues, and `batch` what is
+        out; without it nothing is."""
         self._add({"topic": topic, "group": group, "queue": queue, **change})
 
     def _add(self, said: Mapping[str, Any]) -> None:
@@ -92,13 +95,13 @@ class OrderJournal:
                 self.close()
 
     def mark(self, content: bytes) -> None:
-        """The file is about to be saved with this content."""
+        """Notes that the file is about to be saved with this content."""
         self._since = []
         self._add({"file": zlib.crc32(content)})
 
     def begin(self, content: bytes) -> None:
-        """The file has this content: lines before its mark are of no use. Raises: StoreIOError,
-        Forbidden, DiskFull."""
+        """Begins after the file with this content: lines before its mark are of no use. Raises:
+        StoreIOError, Forbidden, DiskFull."""
         self.close()
         head = mqjson.dumps({"file": zlib.crc32(content)}) + b"\n"
         lines = b"".join([head, *self._since])
@@ -111,7 +114,7 @@ class OrderJournal:
         self._since = []
 
     def end(self) -> None:
-        """All of it is in the file. Raises: OSError."""
+        """Ends, since all of it is in the file. Raises: OSError."""
         self.close()
         self._path.unlink(missing_ok=True)
 

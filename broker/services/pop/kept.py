@@ -38,7 +38,8 @@ def keep(path: Path, points: Iterable[CheckPoint], end: int, mode: int) -> None:
 
 
 def take(path: Path, end: int) -> list[CheckPoint] | None:
-    """What was open; None: the log has to be asked. The file is gone then. Raises: OSError."""
+    """Returns what was open, or None when the log has to be asked. The file is removed. Raises:
+    OSError."""
     data = files.read_file(path)
     path.unlink(missing_ok=True)
     if data is None:

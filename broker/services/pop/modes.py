@@ -27,15 +27,16 @@ _MODE = Shape(
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """share: how many other clients' queues each client of a group pops, too; 0 or less: all pop
-    all."""
+    """A mode. `share` says how many other clients' queues each client of a group pops, too; with 0
+    or less all clients pop all queues."""
 
     mode: str
     share: int = 0
 
 
 class RequestModes:
-    """The modes by topic and group; changed at once, on the disk before a tool is answered."""
+    """The modes by topic and group; they change at once, and are on the disk before a tool is
+    answered."""
 
     def __init__(self, path: Path, file_mode: int) -> None:
         self._path, self._file_mode = path, file_mode
@@ -46,7 +47,8 @@ class RequestModes:
         return self._table.get(topic, {}).get(group)
 
     async def put(self, topic: str, group: str, mode: Mode) -> None:
-        """Raises: StoreError when it cannot be written; it is in force nevertheless."""
+        """Sets a mode. Raises: StoreError when it cannot be written; it is in force
+        nevertheless."""
         self._table.setdefault(topic, {})[group] = mode
         async with self._writing:
             await asyncio.to_thread(self._write, mqjson.dumps(self.as_json()))
@@ -69,7 +71,7 @@ class RequestModes:
         return {"messageRequestModeMap": table}
 
     def load(self) -> None:
-        """A file that cannot be read counts as none: groups pull."""
+        """Reads the file; one that cannot be read counts as none, so that groups pull."""
         try:
             data = files.read_file(self._path)
             if data is None:

@@ -34,9 +34,9 @@ _MASK = (1 << 64) - 1
 
 @dataclass(slots=True)
 class OrderedBatch:
-    """One queue's batch. offsets: ascending. times: how often a message was popped before this.
-    visible_ms: when one comes back that is not acknowledged, where that was changed. acked: bit i
-    for offsets[i]. used_ms: when it was last popped."""
+    """The batch of one queue. `offsets` are ascending. `times` says how often a message was popped
+    before this. `visible_ms` is when one comes back that is not acknowledged, where that was
+    changed. Bit i of `acked` is for offsets[i]. `used_ms` is when it was last popped."""
 
     attempt: str | None
     pop_ms: int
@@ -51,12 +51,12 @@ class OrderedBatch:
         return not self.acked >> i & 1
 
     def returns_ms(self, offset: int) -> int:
-        """When a message is visible again unless it is acknowledged."""
+        """Returns when a message is visible again unless it is acknowledged."""
         return self.visible_ms.get(offset, self.pop_ms + self.invisible_ms)
 
     def blocked_until(self, attempt: str | None, now_ms: int) -> int:
-        """When the next batch may be popped; 0: now. The attempt that got this one gets it
-        again."""
+        """Returns when the next batch may be popped; 0 means now. The attempt that got this one
+        gets it again."""
         if attempt is not None and attempt == self.attempt:
             return 0
         if not self.visible_ms:  # all come back together
@@ -66,7 +66,7 @@ class OrderedBatch:
         return max((until for until in waits if until > now_ms), default=0)
 
     def next_offset(self) -> int:
-        """What is below it is acknowledged."""
+        """Returns the offset below which everything is acknowledged."""
         left = self._open_bits()
         return self.offsets[(left & -left).bit_length() - 1] if left else self.offsets[-1] + 1
 
@@ -105,8 +105,8 @@ Queue = tuple[str, str, int]  # topic, group, queue
 
 
 class OrderTable:
-    """The batches that are out, by topic, group and queue; changed and noted at once, in their
-    file about a second later, after the offsets."""
+    """The batches that are out, by topic, group and queue. Changes count and are noted at once;
+    they are in their file about a second later, after the offsets."""
 
     def __init__(self, path: Path, file_mode: int) -> None:
         self._path, self._file_mode = path, file_mode
@@ -125,7 +125,7 @@ class OrderTable:
         self, place: Queue, attempt: str | None, pop_ms: int, invisible_ms: int,
         offsets: Sequence[int], now_ms: int,
     ) -> OrderedBatch:  # fmt: skip
-        """A batch was popped: what is out of this queue from now on."""
+        """Notes that a batch was popped: what is out of this queue from now on."""
         old = self._table.get(place)
         times: dict[int, int] = {}
         if old is not None and attempt is not None and attempt == old.attempt:
@@ -138,8 +138,8 @@ class OrderTable:
         return made
 
     def note(self, place: Queue, next_offset: int) -> None:
-        """A batch was popped or changed; next_offset: where its group goes on. From now on a crash
-        of the process does not undo it."""
+        """Notes that a batch was popped or changed; its group continues at `next_offset`. From now
+        on a crash of the process does not undo it."""
         self._note(place, next=next_offset, batch=self._table[place].as_json())
 
     def _note(self, place: Queue, **change: Any) -> None:
@@ -149,7 +149,7 @@ class OrderTable:
     def forget(
         self, topic: str | None = None, group: str | None = None, queue: int | None = None
     ) -> None:
-        """Those of a topic, a group, a queue, or of what is given together."""
+        """Forgets the batches of a topic, of a group, of a queue, or of what is given together."""
         wanted = topic, group, queue
         for place in list(self._table):
             if all(want in (None, have) for want, have in zip(wanted, place, strict=True)):
@@ -157,7 +157,7 @@ class OrderTable:
                 self._note(place)
 
     def expire(self, now_ms: int) -> None:
-        """Those that nobody has popped for a day."""
+        """Forgets those that nobody has popped for a day."""
         for place, batch in list(self._table.items()):
             if now_ms - batch.used_ms > _KEPT_MS:
                 del self._table[place]
@@ -166,8 +166,8 @@ class OrderTable:
     # ---- the file ----
 
     def load(self) -> dict[Queue, int]:
-        """Where groups go on, by what was noted after the file was saved. A file that cannot be
-        read counts as none: its batches come once more. Raises: OSError."""
+        """Returns where groups continue, by what was noted after the file was saved. A file that
+        cannot be read counts as none: its batches come once more. Raises: OSError."""
         raw = None
         try:
             raw = files.read_file(self._path)
@@ -216,8 +216,8 @@ class OrderTable:
         return f'{{"table":{{{queues}}}}}'.encode()
 
     async def save(self, first: Callable[[], Awaitable[None]]) -> None:
-        """first: brings offsets to the disk, which the file must not be ahead of: those of now, and
-        so after its content is taken. Raises: OSError, StoreError."""
+        """Saves the file. `first` brings offsets to the disk, which the file must not be ahead of:
+        the present ones, and so after its content is taken. Raises: OSError, StoreError."""
         if self.changed:
             self.changed = False
             data = self.text()
@@ -231,7 +231,7 @@ class OrderTable:
                 raise
 
     def save_now(self) -> None:
-        """At the very end, when nothing else runs. Raises: OSError, StoreError."""
+        """Saves at the very end, when nothing else runs. Raises: OSError, StoreError."""
         if self.changed:
             self.changed = False
             data = self.text()
@@ -245,7 +245,7 @@ class OrderTable:
 
 
 def _unquoted(table: dict[int, Any]) -> str:
-    """An object with its keys as bare numbers, as fastjson writes a map of them."""
+    """Returns an object with its keys as bare numbers, as fastjson writes a map of them."""
 
     def text(value: Any) -> str:
         if isinstance(value, dict) and all(type(key) is int for key in value):

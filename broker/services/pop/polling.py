@@ -23,7 +23,7 @@ _LOOK_AGAIN_S = 5.0
 
 
 class WaitingPlace(NamedTuple):
-    """What a request waits at. queue: -1 for any of the topic."""
+    """Where a request waits; `queue` -1 stands for any of the topic."""
 
     topic: str
     group: str
@@ -31,8 +31,8 @@ class WaitingPlace(NamedTuple):
 
 
 class PopWaiter:
-    """One request. resume: tries again; whether it was answered; `last`: it has to be. alike: two
-    with the same value find the same."""
+    """A request that waits. `resume` tries again and returns whether it was answered; with `last`
+    it has to be. Two with the same `alike` find the same."""
 
     __slots__ = ("alike", "alive", "deadline_ms", "done", "place", "resume")
 
@@ -53,10 +53,10 @@ _Entry = tuple[int, int, PopWaiter]
 
 
 class Polling:
-    """All that waits for one kind of request. Lives on the event loop.
+    """All that waits for one kind of request. It lives on the event loop.
 
-    limits: most requests at one place, most places, most requests altogether.
-    """
+    `limits` are the most requests at one place, the most places, and the most requests
+    altogether."""
 
     def __init__(
         self, now_ms: Callable[[], int], limits: Callable[[], tuple[int, int, int]]
@@ -82,13 +82,13 @@ class Polling:
         return topic in self._topics
 
     def places(self, topic: str) -> list[WaitingPlace]:
-        """Where requests wait for this topic."""
+        """Returns where requests wait for this topic."""
         return list(self._topics.get(topic, ()))
 
     # ---- parking ----
 
     def deadline(self, born_ms: int, poll_ms: int) -> int:
-        """When a request is to be answered; its own clock may be wrong by any amount."""
+        """Returns when a request is to be answered; its own clock may be wrong by any amount."""
         now = self._now_ms()
         return min(born_ms, now) + min(max(poll_ms, 0), 1 << 40) - _MARGIN_MS
 
@@ -117,7 +117,7 @@ class Polling:
         self._arm()
 
     def _take(self, place: WaitingPlace, tried: set[Hashable]) -> PopWaiter | None:
-        """The one that ends first, of those that nobody like them has tried in vain for."""
+        """Returns the one that ends first, of those whose like nobody has tried in vain."""
         heap = self._places.get(place, [])
         passed: list[_Entry] = []
         found = None
@@ -154,8 +154,9 @@ class Polling:
     # ---- waking ----
 
     def wake(self, place: WaitingPlace, *, all_of_them: bool = False) -> bool:
-        """Lets one request try again, and others after it as long as they cannot find what it did
-        not; whether one was answered. all_of_them: as many as find something."""
+        """Lets one request try again, and others after it as long as they cannot find what it
+        did not; returns whether one was answered. `all_of_them` stands for as many as find
+        something."""
         answered = False
         tried: set[Hashable] = set()
         while (waiter := self._take(place, tried)) is not None:
@@ -172,7 +173,8 @@ class Polling:
 
     @staticmethod
     def _resume(waiter: PopWaiter, *, last: bool) -> bool:
-        """Whether it was answered; one that fails is not asked again, and holds up nobody."""
+        """Returns whether it was answered; one that fails is not asked again, and holds up
+        nobody."""
         try:
             return waiter.resume(last)
         except Exception as failed:  # noqa: BLE001 - logged
@@ -182,7 +184,7 @@ class Polling:
             return True
 
     def wake_all(self) -> None:
-        """Answers everything: the broker stops."""
+        """Answers everything, since the broker stops."""
         for waiter in list(self._all()):
             self._end(waiter)
             self._resume(waiter, last=True)

@@ -32,7 +32,7 @@ _LONG_MAX = (1 << 63) - 1
 
 
 class _AckRecord(NamedTuple):
-    """What an ack record says. key: of its check point."""
+    """What an acknowledgement's record says; `key` is that of its check point."""
 
     key: Key
     offsets: tuple[int, ...]
@@ -57,7 +57,7 @@ _LONG_NAMES = {
 
 
 def _parse_ck(body: bytes, revive_queue: int) -> CheckPoint:
-    """Raises: ValueError for a body that is no check point."""
+    """Reads a check point. Raises: ValueError for a malformed body."""
     said = _CK.loads(body)
     count = said["n"]
     if min(said["so"], said["pt"], said["it"], said["q"]) < 0 or not 0 < count <= BATCH_MAX:
@@ -80,7 +80,7 @@ def _parse_ck(body: bytes, revive_queue: int) -> CheckPoint:
 
 
 def _parse_ack(body: bytes) -> _AckRecord:
-    """Raises: ValueError for a body that is no acknowledgement."""
+    """Reads an acknowledgement. Raises: ValueError for a malformed body."""
     raw = _ACK.loads(body)
     said = {
         short: raw[long] if raw[short] in (None, ()) else raw[short]
@@ -95,8 +95,8 @@ def _parse_ack(body: bytes) -> _AckRecord:
 
 @dataclass(slots=True)
 class CheckPointScan:
-    """What the log says of check points. open: those with messages that are not acknowledged.
-    places: where the record of each of them lies in the log. popped: next offset to pop of each
+    """What the log says of check points. `open` are those with messages that are not acknowledged,
+    and `places` the log offsets of their records. `popped` has the next offset to pop of each
     (group, topic, queue), by the records after `since`."""
 
     open: list[CheckPoint] = field(default_factory=list)
@@ -107,7 +107,7 @@ class CheckPointScan:
 
 
 class ReviveLog:
-    """Puts the records, and reads them."""
+    """Puts the records of check points, and reads them."""
 
     def __init__(self, store: Store, topic: str, points: CheckPoints) -> None:
         """points: whose records go to this topic."""
@@ -116,14 +116,15 @@ class ReviveLog:
 
     @property
     def end(self) -> int:
-        """Of the last record that was put."""
+        """Returns the end of the last record that was put."""
         return self._points.end
 
     # ---- writing ----
 
     def open(self, ck: CheckPoint) -> int:
-        """Puts its record; it is open from now on. The end of the record in the log, 0: there is
-        one with its key. Raises: what putting raises; it is not open then."""
+        """Puts the record of a check point, which is open from now on. Returns the end of the
+        record in the log, or 0 when there is one with its key. Raises: what putting raises; it is
+        not open then."""
         end = self._points.open(ck)
         self._store.learn_queue(self.topic, ck.revive_queue)
         return end
@@ -131,11 +132,11 @@ class ReviveLog:
     # ---- reading ----
 
     def find(self, timers: Timers, done: Callable[[int], int], since: int) -> CheckPointScan:
-        """All that is open. done: the next offset of a revive queue that is not done with. since:
-        offset of the log up to which offsets of consumers are known to be on the disk.
+        """Returns all that is open. `done` is the next offset of a revive queue that is not done
+        with. `since` is the log offset up to which offsets of consumers are known to be on the
+        disk.
 
-        Nothing may be delivered meanwhile. Raises: StoreError.
-        """
+        Nothing may be delivered meanwhile. Raises: StoreError."""
         found = CheckPointScan()
         points: dict[object, CheckPoint] = {}
         acks: list[_AckRecord] = []
@@ -155,7 +156,7 @@ class ReviveLog:
         self, message: Message, said: Mapping[str, str], found: CheckPointScan,
         points: dict[object, CheckPoint], acks: list[_AckRecord], since: int,
     ) -> None:  # fmt: skip
-        """said: its properties."""
+        """Takes a record; `said` are its properties."""
         try:
             if said.get("TAGS") == "ck":
                 revive_queue = int(said.get("REAL_QID", message.queue))
@@ -177,8 +178,8 @@ class ReviveLog:
     def _pending(
         self, timers: Timers, done: Callable[[int], int]
     ) -> Iterator[tuple[Message, Mapping[str, str]]]:
-        """Records that wait for their time, then those whose time has come; their properties,
-        which a message reads anew each time."""
+        """Yields records that wait for their time, then those whose time has come, with their
+        properties, which a message reads again each time."""
         while timers.run(most=1, now_ms=1).more:
             pass  # it reads what came after its state was saved; nothing is due in 1970
         for timer in timers.of_pop():  # there may be millions of others
@@ -192,8 +193,9 @@ class ReviveLog:
                 yield message, message.properties
 
     def check_points(self, queue: int, offset: int, most: int) -> Iterator[tuple[int, CheckPoint]]:
-        """Those among so many records of one revive queue from an offset on, each with its own
-        offset. Acknowledgements, of which there are more, are passed over by the store."""
+        """Returns the check points among so many records of one revive queue from an offset on,
+        each with its own offset. Acknowledgements, of which there are more, are passed over by the
+        store."""
         for message in self.records(queue, offset, most, tags="ck"):
             ck = self.checkpoint_of(message)
             if ck is not None:
@@ -202,7 +204,7 @@ class ReviveLog:
     def records(
         self, queue: int, offset: int, most: int | None = None, tags: str | None = None
     ) -> Iterator[Message]:
-        """Those of one revive queue from an offset on."""
+        """Yields the records of one revive queue from an offset on."""
         at, end = offset, self._store.range(self.topic, queue)[1]
         if most is not None:
             end = min(end, offset + most)
@@ -214,7 +216,7 @@ class ReviveLog:
             at = batch.next_offset
 
     def checkpoint_of(self, message: Message) -> CheckPoint | None:
-        """The check point that a record is; None: it is none."""
+        """Returns the check point that a record is, or None when it is another one."""
         if message.properties.get("TAGS") != "ck":
             return None
         try:

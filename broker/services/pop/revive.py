@@ -85,12 +85,13 @@ class Revive:
     # ---- when ----
 
     def expect(self, due_ms: int) -> None:
-        """A check point was added that ends then."""
+        """Notes that a check point was added that ends then."""
         if self._handle is None or due_ms < self._at_ms:
             self.look()
 
     def look(self) -> None:
-        """Now: the clock was set, or something came that ends before everything else."""
+        """Looks now, since the clock was set, or something came that ends before everything
+        else."""
         if not self._running:
             return
         if self._handle is not None:
@@ -125,8 +126,8 @@ class Revive:
     # ---- bringing back ----
 
     def _bring_back(self, ck: CheckPoint) -> bool:
-        """Whether some messages of it can be popped again. Those whose copy is written count as
-        acknowledged, in the log, too: they come back once, whatever happens next."""
+        """Returns whether some messages of it can be popped again. Those whose copy is written
+        count as acknowledged, in the log, too: they come back once, whatever happens next."""
         done, revived, failed = [], 0, None
         for offset in ck.open_offsets():
             try:
@@ -155,7 +156,8 @@ class Revive:
         return revived > 0
 
     def _copy(self, ck: CheckPoint, offset: int) -> bool:
-        """Whether there was something to copy. Raises: StoreError when it cannot be written."""
+        """Copies a message, and returns whether there was something to copy. Raises: StoreError
+        when the copy cannot be written."""
         if ck.topic not in self._topics or self._groups.get(ck.group) is None:
             return False
         found = self._store.read(ck.topic, ck.queue, offset, max_messages=1)
@@ -179,11 +181,10 @@ class Revive:
     def copied(
         self, open_ones: Iterable[CheckPoint], places: Mapping[Key, int]
     ) -> list[tuple[CheckPoint, list[int]]]:
-        """Offsets of check points whose copy is in the log already: whoever wrote it was killed
-        before it could say so. places: of the records of check points, in the log.
+        """Returns offsets of check points whose copy is in the log already: whoever wrote it was
+        killed before it could say so. `places` are the log offsets of the records of check points.
 
-        Raises: StoreError.
-        """
+        Raises: StoreError."""
         now = self._now_ms()
         late = [ck for ck in open_ones if ck.due_ms <= now]
         found = []
@@ -198,13 +199,13 @@ class Revive:
         return found
 
     def _targets(self, ck: CheckPoint) -> list[str]:
-        """Where copies of it may lie, whatever the setting was."""
+        """Returns where copies of it may be, whatever the setting was."""
         if ck.topic.startswith(RETRY_PREFIX):
             return [ck.topic]
         return [retry_topic(ck.group, ck.topic, kind) for kind in (RETRY_V1, RETRY_V2)]
 
     def _copies(self, name: str, since: int) -> Counter[object]:
-        """What was put into a retry topic from this place of the log on."""
+        """Returns what was put into a retry topic from this log offset on."""
         found: Counter[object] = Counter()
         low, at = self._store.range(name, 0)
         while at > low:
@@ -233,7 +234,7 @@ class Revive:
     # ---- copies ----
 
     def _target(self, ck: CheckPoint) -> str:
-        """The retry topic, made when it is missing."""
+        """Returns the retry topic, made when it is missing."""
         if ck.topic.startswith(RETRY_PREFIX):
             return ck.topic
         kind = RETRY_V2 if self._config["enableRetryTopicV2"] else RETRY_V1
@@ -246,8 +247,8 @@ class Revive:
     # ---- progress ----
 
     def done(self, queue: int) -> int:
-        """The next offset of a revive queue that is not done with: upstream keeps the last one
-        that is, and nothing before the first."""
+        """Returns the next offset of a revive queue that is not done with: upstream keeps the last
+        one that is, and nothing before the first."""
         kept = self._offsets.get(REVIVE_GROUP, self._log.topic, queue)
         return 0 if kept is None else kept + 1
 
@@ -275,13 +276,13 @@ class Revive:
 
 
 def _first_pop(ck: CheckPoint, message: Message) -> str:
-    """When the message was popped for the first time."""
+    """Returns when the message was popped for the first time."""
     said = message.properties.get(_FIRST_POP)
     return str(ck.pop_ms) if said is None or message.reconsume_times == 0 else said
 
 
 def _identity(message: Message, more_tries: int, first_pop: str | None) -> object:
-    """What a message and its copy have in common."""
+    """Returns what a message and its copy have in common."""
     return (
         message.properties.get("UNIQ_KEY"), message.born_timestamp,
         message.reconsume_times + more_tries, first_pop, bytes(message.raw_body),

@@ -53,11 +53,10 @@ Told = Callable[[PopOutcome | StoreError], None]
 
 
 class Pop:
-    """What a broker does for consumers that pop. Lives on the event loop.
+    """What a broker does for consumers that pop. It lives on the event loop.
 
-    receive, acks, has_messages: for processors of any protocol. polling, notices: requests that
-    wait for messages, and for the news of some.
-    """
+    `receive`, `acks` and `has_messages` are for processors of any protocol. `polling` and `notices`
+    are requests that wait for messages, and for the news of some."""
 
     def __init__(
         self,
@@ -98,7 +97,7 @@ class Pop:
         offsets.is_marked = True
 
     def now_ms(self) -> int:
-        """The clock of invisible times: that of the timers."""
+        """Returns the clock of invisible times, which is that of the timers."""
         return self._schedule.now_ms()
 
     @property
@@ -114,10 +113,10 @@ class Pop:
     # ---- life ----
 
     async def start(self, timers: Timers | None) -> None:
-        """Finds what is open. Before anybody is served, and before the first timer is delivered.
+        """Finds what is open. It comes before anybody is served, and before the first timer is
+        delivered.
 
-        Raises: StoreError.
-        """
+        Raises: StoreError."""
         _check_no_other_state(self._store.path / "kvStore")
         noted = self.order.load()
         self.modes.load()
@@ -132,7 +131,7 @@ class Pop:
         self._found = True
 
     async def _find(self, timers: Timers) -> None:
-        """What is open. Raises: StoreError."""
+        """Finds what is open. Raises: StoreError."""
         since, end = self._store.metadata.offsets_mark(), self._store.info().log_max
         known = await asyncio.to_thread(self._take_kept, end)
         if known is not None:
@@ -164,21 +163,21 @@ class Pop:
             return None
 
     def _go_on_at(self, offsets: Mapping[tuple[str, str, int], int]) -> None:
-        """Offsets that moved just before a crash, by (group, topic, queue); nobody gets what was
-        handed out already. One beyond the queue is of a topic that was deleted since, or of
-        messages that the power took with it."""
+        """Continues at offsets that moved just before a crash, by (group, topic, queue); nobody
+        gets what was handed out already. One beyond the queue is of a topic that was deleted since,
+        or of messages that a power failure took with it."""
         for (group, topic, queue), offset in offsets.items():
             high = self._store.range(topic, queue)[1]
             if (self._offsets.get(group, topic, queue) or 0) < offset <= high:
                 self._offsets.commit(group, topic, queue, offset)
 
     def serve(self) -> None:
-        """From now on the core serves pops by itself. Raises: StoreError."""
+        """Lets the core serve pops by itself from now on. Raises: StoreError."""
         self._publish()
         self._config.changed.append(lambda _: self._publish())
 
     def _publish(self) -> None:
-        """What the core needs to know to serve pops by itself. Raises: StoreError."""
+        """Publishes what the core needs to know to serve pops by itself. Raises: StoreError."""
         config = self._config
         kinds = self.batches.looked_at
         count, bounded = config["reviveQueueNum"], config["enablePopMessageThreshold"]
@@ -215,7 +214,7 @@ class Pop:
         await self.order.save(self._offsets.persist)
 
     def save_now(self) -> None:
-        """At the very end. Raises: OSError, StoreError."""
+        """Saves at the very end. Raises: OSError, StoreError."""
         self.order.save_now()
         if self._found:
             store = self._store
@@ -227,12 +226,12 @@ class Pop:
                 )
 
     def tick(self) -> None:
-        """Every reviveInterval."""
+        """Runs every reviveInterval."""
         self.order.expire(self.now_ms())
         self.revive.commit_progress()
 
     def look(self) -> None:
-        """After the clock was set."""
+        """Looks again after the clock was set."""
         self.revive.look()
         self.polling.expire()
         self.notices.expire()
@@ -254,8 +253,8 @@ class Pop:
         poll_ms: int,
         alive: Callable[[], bool],
     ) -> None:
-        """Tells, once, what was found: now, or when there is something, at the latest poll_ms after
-        born_ms. alive: whether anybody still listens."""
+        """Reports once what was found: now, or when there is something, at the latest poll_ms after
+        born_ms. `alive` returns whether anybody still listens."""
         one = _Receiving(self, request, told)
         if one.resume(poll_ms <= 0 or self._stopping):
             return
@@ -273,17 +272,17 @@ class Pop:
     # ---- waiting ----
 
     def soon(self, place: WaitingPlace) -> None:
-        """Whoever waits there tries again, after everything else that is to be done now."""
+        """Lets whoever waits there try again, after everything else that is to be done now."""
         asyncio.get_running_loop().call_soon(self.polling.wake, place)
 
     def _watch(self, place: WaitingPlace, seen: Mapping[int, int]) -> None:
-        """Whoever waits there is woken by the next message after what was seen."""
+        """Has whoever waits there woken by the next message after what was seen."""
         for queue, end in seen.items():
             if self._core.watch_queue(place.topic, queue, end):
                 asyncio.get_running_loop().call_soon(self._got_messages, place.topic, queue)
 
     def _got_messages(self, topic: str, queue: int) -> None:
-        """News of a queue that is watched."""
+        """Takes the news of a queue that is watched."""
         end = self._store.range(topic, queue)[1]
         for polling in (self.notices, self.polling):
             for place in polling.places(topic):
@@ -295,7 +294,8 @@ class Pop:
                 return
 
     def _came_back(self, topic: str, group: str) -> None:
-        """Messages can be popped again: of the topic itself, or of its retry topic."""
+        """Wakes those who wait for messages that can be popped again: of the topic itself, or of
+        its retry topic."""
         of = is_retry_of(topic, group) or topic
         for polling in (self.notices, self.polling):
             for place in polling.places(of):
@@ -315,11 +315,12 @@ class Pop:
     # ---- asking ----
 
     def in_flight(self, topic: str, group: str, queue: int) -> int:
-        """Messages that the group has popped, and neither acknowledged nor got back."""
+        """Returns how many messages the group has popped that are neither acknowledged nor back."""
         return self.points.in_flight(topic, group, queue)
 
     def peek(self, request: PopRequest) -> tuple[list[bytes], int]:
-        """Records that would be popped next, and how many messages are there; nothing is moved."""
+        """Returns the records that would be popped next, and how many messages are there; nothing
+        is moved."""
         records: list[bytes] = []
         rest = 0
         for queue in self.batches.queues(request.topic, request.queue):
@@ -336,7 +337,7 @@ class Pop:
         return records, rest
 
     def has_messages(self, request: PopRequest) -> bool:
-        """Whether there is something to pop; nothing is moved."""
+        """Returns whether there is something to pop; nothing is moved."""
         places = [(request.topic, q) for q in self.batches.queues(request.topic, request.queue)]
         if not request.order and not request.topic.startswith(RETRY_PREFIX):
             for kind in self.batches.looked_at:
@@ -361,7 +362,7 @@ class Pop:
         poll_ms: int,
         alive: Callable[[], bool],
     ) -> None:
-        """Tells, once, whether there is something to pop, and whether too many wait for it."""
+        """Reports once whether there is something to pop, and whether too many wait for it."""
 
         def look(last: bool) -> bool:
             has = self.has_messages(request)
@@ -385,9 +386,9 @@ class Pop:
     def forget(
         self, *, topic: str | None = None, group: str | None = None
     ) -> Coroutine[Any, Any, None]:
-        """A topic or a group was deleted: at once nothing of it comes back any more. After what
-        this returns nothing comes back after a restart either, even if the same names are used
-        again; that raises: StoreError."""
+        """Forgets a topic or a group that was deleted: at once nothing of it comes back any more.
+        After what this returns nothing comes back after a restart either, even if the same names
+        are used again; that raises StoreError."""
         self.order.forget(topic, group)
         ended = []
         for ck in [each for each in self.points if _is_of(each, topic, group)]:
@@ -402,8 +403,8 @@ class Pop:
 
 
 class _Receiving:
-    """One request for messages, from its first try to its answer. full: it may not wait. seen: the
-    ends of the queues at its last try."""
+    """One request for messages, from its first try to its answer. `full` means that it may not
+    wait; `seen` are the ends of the queues at its last try."""
 
     __slots__ = ("full", "place", "pop", "request", "seen", "told")
 
@@ -414,7 +415,7 @@ class _Receiving:
         self.seen: dict[int, int] = {}
 
     def resume(self, last: bool) -> bool:
-        """Whether it told something; `last`: it has to."""
+        """Returns whether it reported something; with `last` it has to."""
         pop = self.pop
         try:
             popped = pop.batches.pop(self.request)
@@ -435,7 +436,7 @@ class _Receiving:
         return True
 
     def _again_later(self, popped: PopOutcome) -> None:
-        """It waits, although not only for new messages."""
+        """Lets it wait, although not only for new messages."""
         if popped.more:
             self.pop.soon(self.place)
         if popped.blocked_until:
@@ -444,7 +445,7 @@ class _Receiving:
 
 
 def _check_no_other_state(folder: Path) -> None:
-    """Upstream can keep check points in RocksDB; we cannot read them there. An
+    """Checks that upstream has not kept check points in RocksDB, where we cannot read them. An
     empty database has a log of no bytes. Raises: StrayFile."""
     for name, least in (("*.sst", 0), ("*.log", 1)):
         for each in folder.glob(name):
