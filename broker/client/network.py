@@ -398,10 +398,6 @@ class Network:
             self._route_changed(topic)
         return route
 
-    def forget_routes(self, topics: Iterable[str]) -> None:
-        for topic in topics:
-            self._routes.pop(topic, None)
-
     # ---- heartbeats ----
 
     def _targets(self) -> set[str]:

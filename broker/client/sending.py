@@ -515,10 +515,6 @@ def results_of(outgoing: PreparedSend, queue: MessageQueue, answer: Answer) -> l
     return results(status, keys, answer.ids, where, answer.offset)
 
 
-def is_stored(answer: Command) -> bool:
-    return answer.code in STORED
-
-
 def may_retry(code: int) -> bool:
     """Says whether another broker may do better."""
     return code in RETRY_CODES or code == ResponseCode.GO_AWAY

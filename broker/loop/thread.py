@@ -52,14 +52,6 @@ class LoopThread:
             raise RuntimeError("the loop runs in the process that forked this one, not here")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
 
-    def run_plain(self, work: Callable[[], _T]) -> _T:
-        """What a function returns there."""
-
-        async def there() -> _T:
-            return work()
-
-        return self.run(there())
-
     def submit(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
         """Begins a coroutine there; the future is its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -46,10 +46,10 @@ class NetThreads:
         shared: Endpoint,
         handed: Callable[[socket.socket], None],
     ) -> None:
-        """count: of the threads. sock: listens. handed: takes a connection that no thread serves.
+        """Starts `count` threads. `sock` listens; `handed` takes a connection that no thread
+        serves.
 
-        Raises: OutOfMemory, StoreIOError.
-        """
+        Raises: OutOfMemory, StoreIOError."""
         self.core, self.shared, self._handed = core, shared, handed
         self.loop = asyncio.get_running_loop()
         self._stopped = False
@@ -70,7 +70,8 @@ class NetThreads:
     # ---- what the core asks for ----
 
     def look(self, everything: bool) -> None:
-        """Held pulls have something to be told; everything: each of them is answered now."""
+        """Answers the held pulls that have something to be answered with; with `everything` each of
+        them is answered now."""
         lib.ps_net_look(self._first, everything)
 
     # ---- limits that are shared with connections of the loop ----
@@ -85,8 +86,8 @@ class NetThreads:
 
     @property
     def count(self) -> int:
-        """Connections of the port: of the threads, those that have not said anything among them,
-        and of the loop."""
+        """Returns the connections of the port: of the threads, those that have not said anything
+        among them, and of the loop."""
         return int(lib.ps_net_links(self._first)) + self._on_the_loop
 
     @property
@@ -98,7 +99,7 @@ class NetThreads:
         lib.ps_net_limit(self._first, max(0, links_max), max(0, self.unfinished_max))
 
     def give(self, sock: socket.socket) -> None:
-        """A connection that no thread serves."""
+        """Gives away a connection that no thread serves."""
         if self._stopped:
             sock.close()
             return
@@ -108,7 +109,7 @@ class NetThreads:
     # ---- the end ----
 
     def deafen(self) -> None:
-        """No further connections are accepted."""
+        """Accepts no further connections."""
         lib.ps_net_deafen(self._first)
 
     def stop(self) -> None:
@@ -134,10 +135,10 @@ class NetThread:
     def __init__(
         self, port: NetThreads, number: int, sock: socket.socket, first: NetThread | None
     ) -> None:
-        """number: from 1 on. first: accepts for it, None: it does so itself, on `sock`.
+        """Starts the thread with this `number`, from 1 on. `first` accepts for it; None means that
+        it does so itself, on `sock`.
 
-        Raises: OutOfMemory, StoreIOError.
-        """
+        Raises: OutOfMemory, StoreIOError."""
         self._port, self._core, self._shared = port, port.core, port.shared
         self._loop = port.loop
         #: By address.
@@ -167,17 +168,17 @@ class NetThread:
     # ---- the end ----
 
     def stop(self) -> None:
-        """Ends the thread; of all of a port the first before the others."""
+        """Ends the thread; of all threads of a port the first one ends before the others."""
         self._loop.remove_reader(lib.ps_net_event_fd(self.handle))
         lib.ps_net_stop(self.handle)
 
     def take_all(self) -> None:
-        """After it: the events that are left."""
+        """Takes the events that are left after stop()."""
         while self._take_events():
             pass
 
     def free(self) -> None:
-        """After all of the port were stopped, the first last."""
+        """Frees it, after all threads of the port were stopped; the first one is freed last."""
         for connection in list(self.links.values()):
             connection.connection_lost(None)
         self.links.clear()
@@ -191,7 +192,7 @@ class NetThread:
             self._loop.call_soon(self._has_events)
 
     def _take_events(self) -> bool:
-        """Whether there may be more."""
+        """Returns whether there may be more."""
         rows = self._rows
         count: int = lib.ps_net_events(self.handle, rows, _ROWS)
         frames: list[Command] = []
@@ -313,7 +314,7 @@ class LinkTransport(asyncio.Transport):
         return 0 if self._link is None else int(lib.ps_link_unsent(self._link))
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """The thread has them already (ps_net_conf)."""
+        """Does nothing: the thread has them already (ps_net_conf)."""
 
     def pause_reading(self) -> None:
         if self._link is not None:
@@ -335,7 +336,7 @@ class LinkTransport(asyncio.Transport):
             lib.ps_link_close(self._link, now)
 
     def forget(self) -> None:
-        """The connection has ended."""
+        """Notes that the connection has ended."""
         self._link, self._closing = None, True
 
 
@@ -373,7 +374,7 @@ class LinkConnection(Connection):
         super().__init__(shared, framer=lambda made: LinkFramer(core, made, link))
 
     def idle(self) -> None:
-        """The thread knows when it was used last, and closes it."""
+        """Does nothing: the thread knows when it was used last, and closes it."""
 
     def connection_lost(self, error: Exception | None) -> None:
         cast(LinkTransport, self._transport).forget()
