@@ -4,6 +4,7 @@ with the place of the first one. What the core does by itself: csrc/tests/test_d
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from fakes import send_command
 from held import Disk
 from loops import Wire, run
 from transacting import COMMIT, HALF, ROLLBACK, transacting
+from transacting import scenario as scenario_of
 from waiting import until_async
 
 from broker.services.hooks import SendMessageHook
@@ -24,17 +26,7 @@ from pystore.errors import BadArgument
 ON = {"idempotentProduceWindow": 1000}
 
 
-def scenario(path, small, **settings):
-    """Runs a test's coroutine function with a broker that remembers."""
-
-    def wrap(work):
-        async def whole():
-            async with transacting(path, small, **(ON | settings)) as t:
-                return await work(t)
-
-        return run(whole())
-
-    return wrap
+scenario = functools.partial(scenario_of, **ON)
 
 
 def plain(key, body=b"b", topic="orders", **fields):
@@ -52,118 +44,108 @@ class Nothing(SendMessageHook):
 
 
 @pytest.mark.parametrize("hooked", [False, True])
-def test_repeat_gets_the_place_of_the_first(tmp_path, small, hooked):
-    @scenario(tmp_path / "s", small)
-    async def _(t):
-        if hooked:
-            t.broker.add_send_hook(Nothing())
-        p = await t.producer()
-        first = place(await p.ask(plain("k", e=1)))
-        for queue in (1, 2):
-            again = await p.ask(plain("k", e=queue))
-            assert place(again) == first
-            assert again.ext["transactionId"] == "k"
-        assert t.texts("orders") == [b"b"]
-        assert t.broker.services.once.state().repeats == 2
+@scenario()
+async def test_repeat_gets_the_place_of_the_first(t, hooked):
+    if hooked:
+        t.broker.add_send_hook(Nothing())
+    p = await t.producer()
+    first = place(await p.ask(plain("k", e=1)))
+    for queue in (1, 2):
+        again = await p.ask(plain("k", e=queue))
+        assert place(again) == first
+        assert again.ext["transactionId"] == "k"
+    assert t.texts("orders") == [b"b"]
+    assert t.broker.services.once.state().repeats == 2
 
 
-def test_what_no_queue_shows_is_no_first(tmp_path, small):
+@scenario()
+async def test_what_no_queue_shows_is_no_first(t):
     """A client may say that its message is a rollback. Whether the dispatcher has passed it makes
     no difference to what comes again."""
-
-    @scenario(tmp_path / "s", small)
-    async def _(t):
-        p = await t.producer()
-        places = {place(await p.ask(plain("k", f=12))) for _ in range(50)}
-        assert len(places) == 50
-        assert t.broker.services.once.state().repeats == 0
+    p = await t.producer()
+    places = {place(await p.ask(plain("k", f=12))) for _ in range(50)}
+    assert len(places) == 50
+    assert t.broker.services.once.state().repeats == 0
 
 
-def test_it_is_off_unless_asked_for(tmp_path, small):
-    @scenario(tmp_path / "s", small, idempotentProduceWindow=0)
-    async def _(t):
-        p = await t.producer()
-        assert place(await p.ask(plain("k"))) != place(await p.ask(plain("k")))
+@scenario(idempotentProduceWindow=0)
+async def test_it_is_off_unless_asked_for(t):
+    p = await t.producer()
+    assert place(await p.ask(plain("k"))) != place(await p.ask(plain("k")))
 
 
-def test_it_holds_for_the_topics_that_are_named(tmp_path, small):
-    @scenario(tmp_path / "s", small, idempotentProduceTopics="orders, bills")
-    async def _(t):
-        p = await t.producer()
-        for topic, times in (("orders", 1), ("bills", 1), ("clicks", 2)):
-            await p.ask(plain("k", topic=topic))
-            await p.ask(plain("k", topic=topic))
-            assert len(t.bodies(topic)) == times
+@scenario(idempotentProduceTopics="orders, bills")
+async def test_it_holds_for_the_topics_that_are_named(t):
+    p = await t.producer()
+    for topic, times in (("orders", 1), ("bills", 1), ("clicks", 2)):
+        await p.ask(plain("k", topic=topic))
+        await p.ask(plain("k", topic=topic))
+        assert len(t.bodies(topic)) == times
 
 
-def test_business_keys_are_taken_when_asked_for(tmp_path, small):
-    @scenario(tmp_path / "s", small, idempotentProduceKey="KEYS")
-    async def _(t):
-        p = await t.producer()
-        first = place(await p.ask(plain("a", properties={"KEYS": "order-1"})))
-        assert place(await p.ask(plain("b", properties={"KEYS": "order-1"}))) == first
-        assert place(await p.ask(plain("c"))) != place(await p.ask(plain("c")))
+@scenario(idempotentProduceKey="KEYS")
+async def test_business_keys_are_taken_when_asked_for(t):
+    p = await t.producer()
+    first = place(await p.ask(plain("a", properties={"KEYS": "order-1"})))
+    assert place(await p.ask(plain("b", properties={"KEYS": "order-1"}))) == first
+    assert place(await p.ask(plain("c"))) != place(await p.ask(plain("c")))
 
 
 @pytest.mark.parametrize("hooked", [False, True])
-def test_half_that_comes_again_is_the_same_half(tmp_path, small, hooked):
-    @scenario(tmp_path / "s", small)
-    async def _(t):
-        if hooked:
-            t.broker.add_send_hook(Nothing())
-        p = await t.producer()
-        half = await p.half(key="k", e=2)
-        assert await p.half(key="k", e=2) == half
-        assert (await p.end(half, COMMIT)).code == 0
-        assert await p.half(key="k", e=2) == half
-        assert (await p.end(half, COMMIT)).code == 0
-        assert t.texts("orders") == [b"hello"]
-        assert len(t.bodies(HALF)) == 1
+@scenario()
+async def test_half_that_comes_again_is_the_same_half(t, hooked):
+    if hooked:
+        t.broker.add_send_hook(Nothing())
+    p = await t.producer()
+    half = await p.half(key="k", e=2)
+    assert await p.half(key="k", e=2) == half
+    assert (await p.end(half, COMMIT)).code == 0
+    assert await p.half(key="k", e=2) == half
+    assert (await p.end(half, COMMIT)).code == 0
+    assert t.texts("orders") == [b"hello"]
+    assert len(t.bodies(HALF)) == 1
 
 
-def test_after_a_rollback_the_key_is_free(tmp_path, small):
-    @scenario(tmp_path / "s", small, idempotentProduceKey="KEYS")
-    async def _(t):
-        p = await t.producer()
-        order = {"properties": {"KEYS": "order-1"}}
-        first = await p.half(key="a", **order)
-        await p.end(first, ROLLBACK)
-        second = await p.half(key="b", **order)
-        assert second.offset != first.offset
-        assert (await p.end(second, COMMIT)).code == 0
-        assert t.texts("orders") == [b"hello"]
+@scenario(idempotentProduceKey="KEYS")
+async def test_after_a_rollback_the_key_is_free(t):
+    p = await t.producer()
+    order = {"properties": {"KEYS": "order-1"}}
+    first = await p.half(key="a", **order)
+    await p.end(first, ROLLBACK)
+    second = await p.half(key="b", **order)
+    assert second.offset != first.offset
+    assert (await p.end(second, COMMIT)).code == 0
+    assert t.texts("orders") == [b"hello"]
 
 
-def test_delivery_of_a_delayed_message_is_no_repeat(tmp_path, small):
-    @scenario(tmp_path / "s", small, messageDelayLevel="1s 2s")
-    async def _(t):
-        p = await t.producer()
-        first = place(await p.ask(plain("k", properties={"DELAY": "1"})))
-        assert place(await p.ask(plain("k", properties={"DELAY": "1"}))) == first
-        await until_async(lambda: t.texts("orders"))
-        await asyncio.sleep(1.2)
-        assert t.texts("orders") == [b"b"]
-        assert place(await p.ask(plain("k"))) == first
+@scenario(messageDelayLevel="1s 2s")
+async def test_delivery_of_a_delayed_message_is_no_repeat(t):
+    p = await t.producer()
+    first = place(await p.ask(plain("k", properties={"DELAY": "1"})))
+    assert place(await p.ask(plain("k", properties={"DELAY": "1"}))) == first
+    await until_async(lambda: t.texts("orders"))
+    await asyncio.sleep(1.2)
+    assert t.texts("orders") == [b"b"]
+    assert place(await p.ask(plain("k"))) == first
 
 
-def test_messages_that_are_sent_back_are_never_repeats(tmp_path, small):
-    @scenario(tmp_path / "s", small)
-    async def _(t):
-        p = await t.producer()
-        at = int(place(await p.ask(plain("k")))[0][-16:], 16)
-        await p.ask(
-            Command(34, {}, b'{"clientID":"c","consumerDataSet":[{"groupName":"G","consumeType":'
-                    b'"CONSUME_PASSIVELY","messageModel":"CLUSTERING","subscriptionDataSet":[]}],'
-                    b'"producerDataSet":[]}')
-        )  # fmt: skip
-        for _ in range(2):  # to the dead letters, at once
-            back = {"offset": str(at), "group": "G", "delayLevel": "-1", "originMsgId": "k"}
-            assert (await p.ask(Command(36, back))).code == 0
-        assert len(t.bodies("%DLQ%G")) == 2
-        # What a client sends to a retry topic itself, with the same key.
-        for _ in range(2):
-            assert (await p.ask(plain("k", topic="%RETRY%G"))).code == 0
-        assert len(t.bodies("%RETRY%G")) == 2
+@scenario()
+async def test_messages_that_are_sent_back_are_never_repeats(t):
+    p = await t.producer()
+    at = int(place(await p.ask(plain("k")))[0][-16:], 16)
+    await p.ask(
+        Command(34, {}, b'{"clientID":"c","consumerDataSet":[{"groupName":"G","consumeType":'
+                b'"CONSUME_PASSIVELY","messageModel":"CLUSTERING","subscriptionDataSet":[]}],'
+                b'"producerDataSet":[]}')
+    )  # fmt: skip
+    for _ in range(2):  # to the dead letters, at once
+        back = {"offset": str(at), "group": "G", "delayLevel": "-1", "originMsgId": "k"}
+        assert (await p.ask(Command(36, back))).code == 0
+    assert len(t.bodies("%DLQ%G")) == 2
+    # What a client sends to a retry topic itself, with the same key.
+    for _ in range(2):
+        assert (await p.ask(plain("k", topic="%RETRY%G"))).code == 0
+    assert len(t.bodies("%RETRY%G")) == 2
 
 
 def test_what_was_deleted_with_its_topic_is_no_first(tmp_path, small):
@@ -187,11 +169,10 @@ def test_what_was_deleted_with_its_topic_is_no_first(tmp_path, small):
     run(second_life())
 
 
-def test_repeat_is_not_acknowledged_before_the_first_is_on_the_disk(tmp_path, small, monkeypatch):
+async def test_repeat_waits_until_the_first_is_on_the_disk(tmp_path, small, monkeypatch):
     disk = Disk(monkeypatch)
 
-    @scenario(tmp_path / "s", small, flushDiskType="SYNC_FLUSH")
-    async def _(t):
+    async with transacting(tmp_path / "s", small | ON, flushDiskType="SYNC_FLUSH") as t:
         p, other = await t.producer(), await t.producer(client="p2")
         await p.ask(plain("made"))
         for hooked in (False, True):
@@ -210,7 +191,7 @@ def test_repeat_is_not_acknowledged_before_the_first_is_on_the_disk(tmp_path, sm
 
 
 @pytest.mark.parametrize("hooked", [False, True])
-def test_batch_that_comes_again_is_answered_whole(tmp_path, small, hooked):
+async def test_batch_that_comes_again_is_answered_whole(tmp_path, small, hooked):
     def item(key):
         text = f"UNIQ_KEY\1{key}\2".encode()
         return (
@@ -218,8 +199,7 @@ def test_batch_that_comes_again_is_answered_whole(tmp_path, small, hooked):
             + len(text).to_bytes(2, "big") + text
         )  # fmt: skip
 
-    @scenario(tmp_path / "s", small)
-    async def _(t):
+    async with transacting(tmp_path / "s", small | ON) as t:
         if hooked:
             t.broker.add_send_hook(Nothing())
         p = await t.producer()
@@ -230,11 +210,10 @@ def test_batch_that_comes_again_is_answered_whole(tmp_path, small, hooked):
         assert len(t.bodies("orders")) == 3
 
 
-def test_only_a_start_takes_the_settings_over(tmp_path, small):
-    @scenario(tmp_path / "s", small)
-    async def _(t):
-        with pytest.raises(BadArgument, match="only at a start"):
-            t.broker.services.settings.update({"idempotentProduceWindow": "7"})
+@scenario()
+async def test_only_a_start_takes_the_settings_over(t):
+    with pytest.raises(BadArgument, match="only at a start"):
+        t.broker.services.settings.update({"idempotentProduceWindow": "7"})
 
 
 def test_no_window_beyond_what_a_core_can_hold(tmp_path):

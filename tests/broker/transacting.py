@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from broker.broker import Broker
 from broker.wire.command import ONEWAY, Command, texts
 from pystore.properties import parse_properties
 
-__all__ = ["COMMIT", "ROLLBACK", "Clock", "Half", "Producer", "asked_of", "transacting"]
+__all__ = ["COMMIT", "ROLLBACK", "Clock", "Half", "Producer", "asked_of", "scenario", "transacting"]
 
 COMMIT, ROLLBACK = 8, 12
 HALF, OP, DISCARDED = (
@@ -202,3 +203,24 @@ async def transacting(path, settings, *, clock=None, **more):
         finally:
             for producer in made.producers:
                 producer.close()
+
+
+def scenario(**settings):
+    """Runs a test, a coroutine function that takes `t` and perhaps fixtures, with a broker of these
+    settings."""
+
+    def wrap(work):
+        wanted = [*inspect.signature(work).parameters][1:]
+
+        async def test(tmp_path, small, **others):
+            given = others | {"tmp_path": tmp_path, "small": small}
+            async with transacting(tmp_path / "s", small, **settings) as t:
+                await work(t, **{name: given[name] for name in wanted})
+
+        names = dict.fromkeys(["tmp_path", "small", *wanted])
+        kind = inspect.Parameter.KEYWORD_ONLY
+        test.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+        test.__name__, test.__doc__ = work.__name__, work.__doc__
+        return test
+
+    return wrap
