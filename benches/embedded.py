@@ -5,12 +5,14 @@
 --before: a built checkout of an earlier commit, measured in turns with this one. The broker runs in
 a process of its own beside 0, 1 or 2 threads that compute in Python without a pause; this process
 sends messages of 128 bytes over one connection and waits for their answers, with 64 or 1 of them in
-flight. A figure is a rate, or how long the slowest percent waited. They depend on what else the
-machine does: only those of one run are to be compared.
+flight; and 64 over gRPC, with a client of grpcio. A figure is a rate, or how long the slowest
+percent waited. They depend on what else the machine does: only those of one run are to be compared.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 import socket
 import struct
@@ -22,13 +24,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc.aio
+
 from benches import harness
 from benches.harness import Row
 from benches.sends import frame
+from broker.grpc.schema import SERVICE, pb
 from broker.wire import codec
 from broker.wire.command import Command
 
-IN_FLIGHT = (64, 1)
+#: Messages in flight, and whether they go over gRPC.
+WAYS = {
+    "64 in flight": (64, False),
+    "1 in flight": (1, False),
+    "64 in flight over gRPC": (64, True),
+}
 COMPUTING = (0, 1, 2)
 
 #: Runs in the tree that is measured.
@@ -42,17 +52,19 @@ def compute():
         for i in range(100_000):
             total = (total + i * i) % 1_000_003
 
-with Broker(sys.argv[1], listenPort=0, mappedFileSizeCommitLog=64 << 20) as broker:
+with Broker(sys.argv[1], listenPort=0, grpc_port=0,
+            mappedFileSizeCommitLog=64 << 20) as broker:
+    broker.create_topic("orders-grpc", queues=4)
     for _ in range(int(sys.argv[2])):
         threading.Thread(target=compute, daemon=True).start()
-    print(broker.port, flush=True)
+    print(broker.port, broker.grpc_port, flush=True)
     sys.stdin.read()
 """
 
 
 @contextmanager
-def host(tree: Path, computing: int) -> Iterator[int]:
-    """The port of a broker of that tree, beside so many threads."""
+def host(tree: Path, computing: int) -> Iterator[tuple[int, int]]:
+    """The ports, for remoting and gRPC, of a broker of that tree, beside so many threads."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     python = tree / ".venv" / "bin" / "python"
     with tempfile.TemporaryDirectory(dir=base) as folder:
@@ -62,7 +74,8 @@ def host(tree: Path, computing: int) -> Iterator[int]:
         ) as process:
             assert process.stdin is not None and process.stdout is not None
             try:
-                yield int(process.stdout.readline())
+                port, grpc_port = map(int, process.stdout.readline().split())
+                yield port, grpc_port
                 process.stdin.close()
                 process.wait(60)
             finally:
@@ -94,6 +107,35 @@ def run(sock: socket.socket, frames: list[bytes], in_flight: int, seconds: float
     return took
 
 
+async def run_grpc(port: int, in_flight: int, seconds: float) -> list[float]:
+    """The same over gRPC."""
+    took: list[float] = []
+    metadata = [("x-mq-client-id", "bench"), ("x-mq-language", "PYTHON")]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.unary_unary(f"/{SERVICE}/SendMessage")
+        numbers, end = itertools.count(), time.perf_counter() + seconds
+
+        async def send() -> None:
+            while (began := time.perf_counter()) < end:
+                data = await call(send_request(next(numbers)), metadata=metadata)
+                took.append(time.perf_counter() - began)
+                assert pb.SendMessageResponse.FromString(data).status.code == pb.Code.OK
+
+        await asyncio.gather(*(send() for _ in range(in_flight)))
+    return took
+
+
+def send_request(number: int) -> bytes:
+    """A SendMessage of one message."""
+    made = pb.Message(topic=pb.Resource(name="orders-grpc"), body=b"x" * 128)
+    own = made.system_properties
+    own.message_id, own.message_type = f"01{number:032X}", pb.MessageType.NORMAL
+    own.body_encoding, own.born_host = pb.Encoding.IDENTITY, "bench"
+    own.born_timestamp.GetCurrentTime()
+    data: bytes = pb.SendMessageRequest(messages=[made]).SerializeToString()
+    return data
+
+
 def stored(sock: socket.socket) -> int:
     """Messages of the topic, as the broker counts them."""
     count = 0
@@ -106,46 +148,49 @@ def stored(sock: socket.socket) -> int:
     return count
 
 
-def measure(tree: Path, computing: int, seconds: float) -> dict[int, tuple[float, float]]:
-    """By messages in flight: messages a second, and ms that the slowest percent took at least."""
+def measure(tree: Path, computing: int, seconds: float) -> dict[str, tuple[float, float]]:
+    """By way: messages a second, and ms that the slowest percent took at least."""
     found = {}
     frames = [frame(i, "tables") for i in range(10_000)]
     with (
-        host(tree, computing) as port,
+        host(tree, computing) as (port, grpc_port),
         socket.create_connection(("127.0.0.1", port), timeout=60) as sock,
     ):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         count = len(run(sock, frames, 64, 0.2))
-        for in_flight in IN_FLIGHT:
+        for way, (in_flight, over_grpc) in WAYS.items():
             began = time.perf_counter()
-            took = sorted(run(sock, frames, in_flight, seconds))
+            if over_grpc:
+                took = sorted(asyncio.run(run_grpc(grpc_port, in_flight, seconds)))
+            else:
+                took = sorted(run(sock, frames, in_flight, seconds))
+                count += len(took)
             rate = len(took) / (time.perf_counter() - began)
-            count += len(took)
-            found[in_flight] = rate, took[len(took) * 99 // 100] * 1000
+            found[way] = rate, took[len(took) * 99 // 100] * 1000
         assert stored(sock) == count, "not every message that was answered is stored"
     return found
 
 
 def rows_of(trees: dict[str, Path], rounds: int, seconds: float) -> list[Row]:
     """Rates and waits, then what is left of the rate beside threads that compute."""
-    rates = {(n, c, name): Row(f"{n} in flight, {c} computing", "128 B", name, "/s", [])
-             for n in IN_FLIGHT for c in COMPUTING for name in trees}  # fmt: skip
+    rates = {(way, c, name): Row(f"{way}, {c} computing", "128 B", name, "/s", [])
+             for way in WAYS for c in COMPUTING for name in trees}  # fmt: skip
     waits = {key: Row(f"{row.bench}: slowest percent", "128 B", row.mode, "ms", [], smaller=True)
              for key, row in rates.items()}  # fmt: skip
     for _ in range(rounds):
         for computing in COMPUTING:
             for name, tree in trees.items():
-                for in_flight, (rate, wait) in measure(tree, computing, seconds).items():
-                    rates[in_flight, computing, name].rounds.append(rate)
-                    waits[in_flight, computing, name].rounds.append(wait)
+                for way, (rate, wait) in measure(tree, computing, seconds).items():
+                    rates[way, computing, name].rounds.append(rate)
+                    waits[way, computing, name].rounds.append(wait)
     shares = []
-    for in_flight, computing, name in rates:
+    for way, computing, name in rates:
         if computing:
-            alone = rates[in_flight, 0, name].rounds
-            beside = rates[in_flight, computing, name].rounds
+            alone = rates[way, 0, name].rounds
+            beside = rates[way, computing, name].rounds
             share = [a / b for a, b in zip(beside, alone, strict=True)]
-            bench = f"{in_flight} in flight: rate with {computing} computing / with none"
-            target = 0.6 if (in_flight, computing) == (64, 1) else None
+            bench = f"{way}: rate with {computing} computing / with none"
+            target = 0.6 if (way, computing) == ("64 in flight", 1) else None
             shares.append(Row(bench, "128 B", name, "x", share, target=target))
     return [*rates.values(), *waits.values(), *shares]
 

@@ -141,7 +141,7 @@ static size_t message_put(uint8_t *to, const char *text) {
 
 /* Serves what has come by sending each request back; a unary call is finished by that, a stream at
  * its end. Events that there were. */
-static int serve(ps_h2 *h) {
+static CHECK_UNUSED int serve(ps_h2 *h) {
     ps_h2_event event;
     int count = 0;
     while (ps_h2_next(h, &event)) {
@@ -160,7 +160,7 @@ static int serve(ps_h2 *h) {
 }
 
 /* Both ends, until neither has anything to say. False: the server wants no more of it. */
-static bool converse(client *c, ps_h2 *h) {
+static CHECK_UNUSED bool converse(client *c, ps_h2 *h) {
     for (;;) {
         const uint8_t *at;
         int64_t there = client_write(c, &at);
