@@ -31,7 +31,7 @@ from broker.remoting.tls import TlsSettings
 from broker.services.config import served
 from broker.services.context import Services
 from broker.services.hooks import ConsumeMessageHook, SendMessageHook
-from broker.serving import Listeners, listen
+from broker.serving import Listeners, listen, listen_for_slaves
 from pystore import Store
 from pystore.configfiles import TopicConfig
 from pystore.setting_types import SettingValues
@@ -215,8 +215,11 @@ class Broker(Stopping):
         if self._with_namesrv:
             await self._start_namesrv()
         main, vip = listen(options.settings, undo)
+        slaves = listen_for_slaves(options.settings, main, undo)
         options.set("listenPort", main.getsockname()[1])
-        services = self._services = await open_services(options, self.address, undo)
+        if slaves is not None:
+            options.set("haListenPort", slaves.getsockname()[1])
+        services = self._services = await open_services(options, self.address, slaves, undo)
         core, pop, duties = self._core, services.pop, services.duties
         assert pop is not None and duties is not None
         for send_hook in self._send_hooks:

@@ -6,6 +6,7 @@ Everything is closed in the opposite order by the stack that is given along.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -27,19 +28,21 @@ from broker.services.access import Access, inner_credentials
 from broker.services.clients import Clients
 from broker.services.config import Config
 from broker.services.context import Services
-from broker.services.duties import Duties
+from broker.services.duties import BrokerRole, Duties
 from broker.services.duty_table import duties_of
 from broker.services.groups import Groups
 from broker.services.locks import Locks
 from broker.services.offsets import ConsumerOffsets
 from broker.services.pop import Pop
 from broker.services.registration import Registration
+from broker.services.replication.service import Replication, is_slave
 from broker.services.schedule import Schedule
 from broker.services.statistics import Statistics
 from broker.services.topics import Topics
 from broker.services.transaction import Transactions
 from pystore import Store
-from pystore.settings import RETENTION, Settings
+from pystore.native import lib
+from pystore.settings import RETENTION, TABLE, Settings
 from pystore.timers import Timers, TimersProgress, save_timers
 
 __all__ = ["Options", "open_services"]
@@ -78,12 +81,17 @@ class Options:
         return self.tls is not None and self.tls.mode == "enforcing"
 
 
-async def open_services(o: Options, address: str, undo: AsyncExitStack) -> Services:
+async def open_services(
+    o: Options, address: str, slaves: socket.socket | None, undo: AsyncExitStack
+) -> Services:
     """Opens all of it, and knows what is open in it: timers, check points, transactions. address:
-    ``host:port`` that clients reach the broker at. Raises: what opening the store raises."""
+    ``host:port`` that clients reach the broker at. slaves: bound, for those who follow. Raises:
+    what opening the store raises."""
     # Opening may have to recover; the loop is not only ours.
     store = await asyncio.to_thread(_open_store, o)
     undo.push_async_callback(asyncio.to_thread, store.close)
+    if is_slave(o.settings):
+        lib.ps_follow_begin(store.c_handle())  # nothing here may put a record of its own
     core = _make_core(o.settings, store)
     undo.callback(core.close)
     services = _make_services(o, store, core, address, undo)
@@ -103,18 +111,23 @@ async def open_services(o: Options, address: str, undo: AsyncExitStack) -> Servi
         store, core, services.settings, services.topics, services.groups, services.offsets, schedule
     )
     undo.callback(pop.save_now)
-    await pop.start(timers)
-    services.access = await _control_access(o, core, undo)
+    # A slave knows no check points: whoever becomes the master finds them in the log.
+    await pop.start(None if is_slave(o.settings) else timers)
+    services.access = access = await _control_access(o, core, undo)
+    services.replication = _replicate(o, services, access, slaves, undo)
     services.transactions = transactions = await _open_transactions(o, services, core, undo)
     services.once = await _remember(o.settings, core)
     undo.callback(schedule.hand_over)
-    services.duties = duties = Duties(duties_of(services))
+    role = BrokerRole.SLAVE if is_slave(o.settings) else BrokerRole.MASTER
+    services.duties = duties = Duties(duties_of(services), role)
     duties.on_role.append(transactions.change_role)
     return services
 
 
 def _open_store(o: Options) -> Store:
-    return pystore.open(o.path, o.conf, **o.given)  # type: ignore[arg-type]
+    """Replication is the broker's: the store by itself would refuse to be asked for it."""
+    alone = {row.name: row.only for row in TABLE.values() if row.by_broker}
+    return pystore.open(o.path, o.conf, **o.given | alone)  # type: ignore[arg-type]
 
 
 def _make_core(settings: Settings, store: Store) -> Core:
@@ -218,6 +231,23 @@ async def _control_access(o: Options, core: Core, undo: AsyncExitStack) -> Acces
         # A pull that waits was let in by the rules of before: its client asks again.
         access.changed += [core.revoke, core.notify_all]
     return access
+
+
+def _replicate(
+    o: Options, services: Services, access: Access, slaves: socket.socket | None,
+    undo: AsyncExitStack,
+) -> Replication | None:  # fmt: skip
+    """Raises: BadArgument."""
+    if slaves is None and not is_slave(o.settings):
+        return None
+    client = RemotingClient(tls=o.client_tls)
+    undo.push_async_callback(client.close)
+    if slaves is not None:
+        services.registration.ha_port = slaves.getsockname()[1]
+    return Replication(
+        services.store, services.settings, services.topics, services.groups, services.offsets,
+        services.registration, client, inner_credentials(o.settings), slaves, access.is_on,
+    )  # fmt: skip
 
 
 def _first_frame_max(settings: Settings) -> int:

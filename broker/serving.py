@@ -21,9 +21,11 @@ from broker.remoting.connection import Connection, Limits
 from broker.remoting.server import RemotingServer, listening_socket
 from broker.remoting.tls import TlsSettings
 from broker.services.context import Services
-from broker.wire.codes import RequestCode
+from broker.services.replication.service import is_slave, replicates
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
 from broker.wire.framer import FramerFactory
-from broker.wire.handlers import Handler
+from broker.wire.handlers import Handler, Peer
 from pystore.errors import BadArgument
 from pystore.settings import Settings
 
@@ -62,6 +64,21 @@ def listen(settings: Settings, undo: AsyncExitStack) -> tuple[socket.socket, soc
 THREADS = 1
 
 
+def listen_for_slaves(
+    settings: Settings, main: socket.socket, undo: AsyncExitStack
+) -> socket.socket | None:
+    """The port that slaves follow this broker at; None: none may. Without haListenPort it is the
+    one after the main port, or, after any free port, any free one. Raises: OSError."""
+    if not replicates(settings):
+        return None
+    port = int(settings["haListenPort"])
+    if port == 0 and settings["listenPort"] != 0:
+        port = int(main.getsockname()[1]) + 1
+    made = listening_socket(settings["bindAddress"], port)
+    undo.callback(made.close)
+    return made
+
+
 class Listeners:
     """The servers of one broker. main: of clients, vip: of old ones. grpc: None: it is off."""
 
@@ -78,6 +95,8 @@ class Listeners:
             policies = NeedsOfPolicies(services.cluster, topic_at)
             guard = services.guard = access.guard(NeedsOfPlain(topic_at), policies, core.grant)
             handlers = guard.before(handlers)
+        if is_slave(o.settings):
+            handlers = handlers | _refusals_of_slave(o.settings)
         self._handlers = beside(handlers)
         proxies = _proxies(o.settings)
         self._limits = Limits(
@@ -93,9 +112,15 @@ class Listeners:
     ) -> None:
         """Raises: OSError, and BadArgument for settings of gRPC that cannot be used, or without the
         extra ``grpc``."""
-        self.main = await self._serve(
-            main, self._handlers, self._core.framer, undo, core=self._core
-        )
+        if is_slave(self._o.settings) and not self._o.settings["slaveReadEnable"]:
+            # The core would serve pulls: here they come to their handler, which refuses them.
+            self.main = await self._serve(
+                main, self._handlers, self._core.framer_without_pulls, undo
+            )
+        else:
+            self.main = await self._serve(
+                main, self._handlers, self._core.framer, undo, core=self._core
+            )
         if vip is not None:
             sending = {c: each for c, each in self._handlers.items() if c not in _NOT_ON_VIP}
             await self._serve(vip, sending, self._core.framer_without_pulls, undo)
@@ -163,6 +188,37 @@ class Listeners:
 def _threads_of(settings: Settings) -> int:
     name = "serverSelectorThreads"
     return THREADS if settings.source(name) == "default" else int(settings[name])
+
+
+#: What tools change on a master alone; a slave takes it over.
+_OF_MASTER = (
+    RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+    RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, RequestCode.DELETE_SUBSCRIPTIONGROUP,
+)  # fmt: skip
+
+
+def _refusals_of_slave(settings: Settings) -> dict[int, Handler]:
+    """What a slave does not do (docs/replication.md): changes as 4.9 refuses them, pulls as 5.3.3
+    without slaveReadEnable."""
+
+    def change(peer: Peer, command: Command) -> Command:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            "Can't modify topic or subscription group from slave broker, please execute it from"
+            " master broker.",
+        )
+
+    def pull(peer: Peer, command: Command) -> Command:
+        raise Refused(
+            ResponseCode.SYSTEM_BUSY,
+            "[REJECTREQUEST]system busy, start flow control for a while: slaveReadEnable is false",
+        )
+
+    found: dict[int, Handler] = dict.fromkeys(_OF_MASTER, change)
+    if not settings["slaveReadEnable"]:
+        found |= dict.fromkeys(_NOT_ON_VIP, pull)
+    return found
 
 
 def _proxies(settings: Settings) -> list[Pattern]:

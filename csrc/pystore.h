@@ -223,9 +223,10 @@ int ps_queue_range(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t *
 /* ---- putting ---- */
 #define PS_PUT_OK 0
 #define PS_FLUSH_DISK_TIMEOUT 1 /* stored, sync flush late */
+#define PS_FLUSH_SLAVE_TIMEOUT 2 /* stored, too few slaves have it in time */
 
 typedef struct ps_put_result {
-    int32_t status; /* PS_PUT_OK or PS_FLUSH_DISK_TIMEOUT when the call returned 0 */
+    int32_t status; /* PS_PUT_OK or PS_FLUSH_.._TIMEOUT when the call returned 0 */
     int32_t size;   /* totalSize of the record */
     int32_t queue_id;
     int32_t store_host_len;
@@ -382,6 +383,23 @@ int32_t ps_must_wait(const ps_store *store, int64_t physical);
 /* Waits until every byte below `physical` is on the disk: 0, PS_FLUSH_DISK_TIMEOUT after
  * timeout_ms, or an error. */
 int ps_wait_flushed(ps_store *store, int64_t physical, int32_t timeout_ms, ps_error *error);
+
+/* ---- following a master (csrc/store/follow.c) ---- */
+
+/* From now on the store takes no messages, but the bytes of a master's log from the returned place
+ * on, the end of its own. */
+int64_t ps_follow_begin(ps_store *store);
+/* Takes the next bytes of that log, which may end within a record. PS_E_ARGUMENT when `at` is not
+ * where the last ones ended, unless the log is empty; PS_E_DAMAGED when they are no records. */
+int ps_follow_append(ps_store *store, int64_t at, const void *data, int64_t len, ps_error *error);
+/* Forgets the half record at the end: what comes next begins with it. */
+void ps_follow_pause(ps_store *store);
+/* Where the last record begins that a queue shows; -1: there is none. */
+int64_t ps_last_record(ps_store *store);
+/* Takes messages again. */
+void ps_follow_end(ps_store *store);
+/* SYNC_MASTER: answers wait until slaves have their records, at most timeout_ms; or do not. */
+void ps_want_copies(ps_store *store, int32_t on, int32_t timeout_ms);
 int ps_store_flush(ps_store *store, ps_error *error); /* log, queues, index, checkpoint */
 
 /* ---- reading ---- */

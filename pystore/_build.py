@@ -37,6 +37,7 @@ HEADERS = (
     "remoting/dedup.h",
     "remoting/popped.h",
     "net/net.h",
+    "ha/ha.h",
     "audit/audit.h",
     "derive/derive.h",
 )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pystore._enums import PutStatus
 from pystore._put import Place
 
-STATUS = (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT)
+STATUS = (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUSH_SLAVE_TIMEOUT)
 
 
 class PutResult(Place):

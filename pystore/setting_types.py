@@ -90,6 +90,12 @@ class SettingValues(TypedDict, total=False):
     flushIntervalConsumeQueue: int | str
     forceRegister: bool | str
     forceVerifyPropCRC: bool | str
+    haHousekeepingInterval: int | str
+    haListenPort: int | str
+    haMasterAddress: str | os.PathLike[str] | None
+    haMaxGapNotInSync: int | str
+    haSendHeartbeatInterval: int | str
+    haTransferBatchSize: int | str
     idempotentProduceKey: str | os.PathLike[str] | None
     idempotentProduceTopics: str | os.PathLike[str] | None
     idempotentProduceWindow: int | str
@@ -148,6 +154,8 @@ class SettingValues(TypedDict, total=False):
     serverChannelMaxIdleTimeSeconds: int | str
     serverSelectorThreads: int | str
     shortPollingTimeMills: int | str
+    slaveReadEnable: bool | str
+    slaveTimeout: int | str
     startAcceptSendRequestTimeStamp: int | str
     storeFileMode: str | os.PathLike[str] | None
     storePathCommitLog: str | os.PathLike[str] | None
@@ -167,5 +175,6 @@ class SettingValues(TypedDict, total=False):
     transactionOpMsgMaxSize: int | str
     transactionTimeOut: int | str
     trustedProxies: str | os.PathLike[str] | None
+    trustedSlaves: str | os.PathLike[str] | None
     useServerSideResetOffset: bool | str
     useTLS: bool | str

@@ -70,7 +70,8 @@ class Setting:
     encode: value to field, for one number. at_start: only a start takes it over, since a
     connection, a record, a name server or the C core has been told already. is_secret: it holds a
     password and is never shown. only: the one value that is true of a store that is written to,
-    and of its broker; because: why any other is refused.
+    and of its broker; because: why any other is refused. by_broker: a broker takes others, too; a
+    store without one refuses them.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Setting:
     is_secret: bool = False
     only: Value = None
     because: str = ""
+    by_broker: bool = False
 
 
 # ---- meanings of the texts that have a grammar ----
@@ -377,21 +379,45 @@ _USED: dict[str, dict[str, Any]] = {
         "broker", "ms", "how long decisions are collected into one op message", low=0),
     # what this broker cannot do, and must not pretend to
     "brokerRole": _row(
-        "broker", "", "must be ASYNC_MASTER: replication is not supported",
+        "broker", "", "given, slaves may follow this broker, or it follows its master",
         choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"), at_start=True, only="ASYNC_MASTER",
-        because="there is no replication yet"),
+        because="replication is a broker's; this is a store without one", by_broker=True),
     "inSyncReplicas": _row(
-        "broker", "brokers", "must be 1: replication is not supported", only=1,
-        because="there is no replication yet"),
+        "broker", "brokers",
+        "SYNC_MASTER: so many must have a record before its answer, the master counted", low=1,
+        high=1 + 64, only=1, at_start=True, by_broker=True,
+        because="replication is a broker's; this is a store without one"),
+    "haListenPort": _row(
+        "broker", "port", "slaves connect to it; 0: listenPort + 1", default=0, low=0, high=65535,
+        at_start=True),
+    "haMasterAddress": _row(
+        "broker", "address", "host:port that a slave follows; default: as the name server says",
+        at_start=True),
+    "haSendHeartbeatInterval": _row(
+        "broker", "ms", "a master or a slave that is silent for so long sends a heartbeat", low=1,
+        at_start=True),
+    "haHousekeepingInterval": _row(
+        "broker", "ms", "a peer that is silent for so long is gone", low=1, at_start=True),
+    "haTransferBatchSize": _row(
+        "broker", "bytes", "of the log that a frame to a slave has at most", low=1, high=4 << 20,
+        at_start=True),
+    "haMaxGapNotInSync": _row(
+        "broker", "bytes", "a slave that is behind by less is shown as in sync", low=0,
+        at_start=True),
+    "slaveTimeout": _row(
+        "broker", "ms", "an answer waits for slaves for so long, then it has code 12", low=1,
+        at_start=True),
+    "slaveReadEnable": _row(
+        "broker", "", "whether a slave answers pulls; otherwise they get code 2", at_start=True),
     "minInSyncReplicas": _row(
-        "broker", "brokers", "must be 1, as inSyncReplicas", only=1,
-        because="there is no replication yet"),
+        "broker", "brokers", "must be 1: only slaves that act as master and controllers ask for it",
+        only=1, because="no slave acts as master yet"),
     "allAckInSyncStateSet": _row(
-        "broker", "", "must be false, as inSyncReplicas", only=False,
-        because="there is no replication yet"),
+        "broker", "", "must be false, as minInSyncReplicas", only=False,
+        because="there is no controller"),
     "enableAutoInSyncReplicas": _row(
-        "broker", "", "must be false, as inSyncReplicas", only=False,
-        because="there is no replication yet"),
+        "broker", "", "must be false, as minInSyncReplicas", only=False,
+        because="no slave acts as master yet"),
     "enableControllerMode": _row(
         "broker", "", "must be false: controller mode is not supported", at_start=True, only=False,
         because="there is no controller"),
@@ -525,6 +551,10 @@ _OURS: dict[str, dict[str, Any]] = {
         "broker", "addresses",
         "proxies whose PROXY header says where a client is, separated by ';'; *: all",
         type="String", default="127.0.0.1;::1", at_start=True),
+    "trustedSlaves": _row(
+        "broker", "addresses",
+        "slaves may follow from these, separated by ';'; default: *, with access control this host",
+        type="String", default="", at_start=True),
     "maxQueuesPerTopic": _row(
         "broker", "queues", "a topic with more queues is refused", type="int", default=4096, low=1,
         high=65535),
@@ -565,11 +595,12 @@ _OURS: dict[str, dict[str, Any]] = {
 _STARTUP = ("rmqAddressServerDomain", "rmqAddressServerSubGroup")
 
 
-def refuse_unserved(settings: Settings) -> None:
-    """Raises: BadArgument for a setting that asks for what nobody here does."""
+def refuse_unserved(settings: Settings, *, by_broker: bool = False) -> None:
+    """by_broker: a broker asks. Raises: BadArgument for a setting that asks for what nobody here
+    does."""
     for name in settings.explicit & NOT_SERVED:
         row, given = TABLE[name], settings[name]
-        if given != row.only:
+        if given != row.only and not (by_broker and row.by_broker):
             shown = str(given).lower() if isinstance(given, bool) else given
             raise BadArgument(
                 f"{name} = {shown} is not supported: {row.because}", settings.source(name)

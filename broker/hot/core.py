@@ -43,7 +43,13 @@ __all__ = [
 HOT_CODES = frozenset((10, 11, 310, 320, 361))
 #: Those whose bytes Python keeps: the core serves them, or carries out what Python decided.
 _KEPT_CODES = HOT_CODES | {324, 325}
-_FLUSH_DISK_TIMEOUT = 10
+#: By the outcome of a wait for the safe position.
+_CODES_OF_WAITS = {0: 0, lib.PS_FLUSH_DISK_TIMEOUT: 10, lib.PS_FLUSH_SLAVE_TIMEOUT: 12}
+_STATUS_OF_WAITS = {
+    0: PutStatus.PUT_OK,
+    lib.PS_FLUSH_DISK_TIMEOUT: PutStatus.FLUSH_DISK_TIMEOUT,
+    lib.PS_FLUSH_SLAVE_TIMEOUT: PutStatus.FLUSH_SLAVE_TIMEOUT,
+}
 _SERVICE_NOT_AVAILABLE = 14
 _ROWS = 4096
 _NEWS = 256
@@ -664,8 +670,9 @@ class Core:
         return self._store.must_wait(position)
 
     async def safe(self, position: int) -> PutStatus:
-        """Waits until the log is safe up to `position`, and returns PUT_OK, or FLUSH_DISK_TIMEOUT
-        after syncFlushTimeout. Raises: FlushFailed, StoreClosed, OutOfMemory."""
+        """Waits until the log is safe up to `position`: PUT_OK, FLUSH_DISK_TIMEOUT after
+        syncFlushTimeout, FLUSH_SLAVE_TIMEOUT after slaveTimeout. Raises: FlushFailed, StoreClosed,
+        OutOfMemory."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self.handle is None:
             raise _closed()
@@ -679,8 +686,7 @@ class Core:
             self._store.wait_flushed(position, 0)  # raises, and says which sync failed and how
         if outcome < 0:
             raise _closed()
-        late = outcome == lib.PS_FLUSH_DISK_TIMEOUT
-        return PutStatus.FLUSH_DISK_TIMEOUT if late else PutStatus.PUT_OK
+        return _STATUS_OF_WAITS[outcome]
 
     @property
     def waiting(self) -> int:
@@ -946,10 +952,8 @@ class HotFramer:
 
 
 def _tell(after: Callable[[PutOutcome], None], sent: PutOutcome, outcome: int) -> None:
-    """Reports an answer. The answer's code says how it went, unless the `outcome` of a wait was
-    decided before."""
-    late = outcome == lib.PS_FLUSH_DISK_TIMEOUT
-    code = _FLUSH_DISK_TIMEOUT if late else _SERVICE_NOT_AVAILABLE if outcome else 0
+    """outcome: of the wait; the answer's code says it, unless one was decided before."""
+    code = _CODES_OF_WAITS.get(outcome, _SERVICE_NOT_AVAILABLE)
     after(sent._replace(code=sent.code or code))
 
 

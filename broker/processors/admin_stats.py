@@ -13,6 +13,7 @@ from broker.processors.offsets import queue_id, store_time
 from broker.processors.popstats import pop_samples
 from broker.processors.turns import Turns, reply_with
 from broker.services.context import Services
+from broker.services.replication.status import ha_status
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import VERSION, Command, Refused
@@ -236,20 +237,9 @@ class StatisticsProcessor:
     # ---- the broker ----
 
     def replication(self, peer: Peer, command: Command) -> Command:
-        """Answers as a master that nobody copies from."""
-        body = {
-            "haClientRuntimeInfo": {
-                "lastReadTimestamp": 0,
-                "lastWriteTimestamp": 0,
-                "masterFlushOffset": 0,
-                "maxOffset": 0,
-                "transferredByteInSecond": 0,
-            },
-            "haConnectionInfo": [],
-            "inSyncSlaveNums": 0,
-            "master": True,
-            "masterCommitLogMaxOffset": self.s.store.info().log_max,
-        }
+        """Who has what of the log."""
+        gap = self.s.settings["haMaxGapNotInSync"]
+        body = ha_status(self.s.replication, self.s.store.info().log_max, gap)
         return command.reply(body=mqjson.dumps(body))
 
     def view(self, peer: Peer, command: Command) -> Command:

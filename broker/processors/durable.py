@@ -34,6 +34,10 @@ def after_disk(s: Services, end: int) -> Awaitable[None] | None:
             raise Refused(
                 ResponseCode.FLUSH_DISK_TIMEOUT, "the disk did not take the record in time"
             )
+        if status is PutStatus.FLUSH_SLAVE_TIMEOUT:
+            raise Refused(
+                ResponseCode.FLUSH_SLAVE_TIMEOUT, "too few slaves have the record in time"
+            )
 
     return wait()
 

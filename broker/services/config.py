@@ -26,8 +26,17 @@ def served(settings: Settings) -> Settings:
     """Returns the settings as they are true of this broker, where upstream's defaults are not.
 
     Raises: BadArgument for a setting that asks for what this broker cannot do."""
-    refuse_unserved(settings)
-    untrue = {name: TABLE[name].only for name in NOT_SERVED if settings[name] != TABLE[name].only}
+    refuse_unserved(settings, by_broker=True)
+    if settings["brokerRole"] == "SLAVE" and settings["brokerId"] == 0:
+        raise BadArgument(
+            "brokerRole = SLAVE needs a brokerId of its own, from 1 on: 0 is the master's",
+            settings.source("brokerRole"),
+        )
+    untrue = {
+        name: TABLE[name].only
+        for name in NOT_SERVED
+        if settings[name] != TABLE[name].only and not TABLE[name].by_broker
+    }
     return settings.replaced(**untrue) if untrue else settings
 
 

@@ -19,6 +19,7 @@ from broker.services.locks import Locks
 from broker.services.offsets import ConsumerOffsets
 from broker.services.pop import Pop
 from broker.services.registration import Registration
+from broker.services.replication.service import Replication
 from broker.services.schedule import Schedule
 from broker.services.statistics import Statistics
 from broker.services.topics import Topics
@@ -48,6 +49,7 @@ class Services:
     transactions: Transactions | None = None
     duties: Duties | None = None
     pop: Pop | None = None
+    replication: Replication | None = None
     once: Dedup | None = None
     access: Access | None = None
     guard: Guard | None = None

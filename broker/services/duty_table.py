@@ -7,6 +7,7 @@ from collections.abc import Callable
 from broker.services.context import Services
 from broker.services.duties import BrokerRole, Duty, PeriodicJob
 from broker.services.pop import Pop
+from broker.services.replication.service import Replication
 from broker.services.schedule import Schedule
 from broker.services.transaction import Transactions
 
@@ -23,6 +24,7 @@ def duties_of(s: Services) -> list[Duty]:
             PeriodicJob("registration", s.registration.tick, _every(1)),
             begin=s.registration.start, end=s.registration.stop,
         ),
+        *_replicating(s.replication),
         *_delivering(s, s.schedule),
         *_deciding(s, s.transactions),
         *_popping(s, s.pop),
@@ -45,6 +47,19 @@ def duties_of(s: Services) -> list[Duty]:
             "statistics", None,
             PeriodicJob("sample the statistics", s.statistics.sample, _every(10)),
             begin=s.statistics.sample,
+        ),
+    ]  # fmt: skip
+
+
+def _replicating(replication: Replication | None) -> list[Duty]:
+    if replication is None:
+        return []
+    return [
+        Duty(
+            "replication", None,
+            PeriodicJob("look at slaves, or for the master", replication.look, _every(1)),
+            PeriodicJob("take over what the master has", replication.synchronize, _every(3)),
+            begin=replication.start, end=replication.stop,
         ),
     ]  # fmt: skip
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -106,6 +106,16 @@ class Registration:
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
         self._last_beat = 0.0
+        #: Where slaves connect to; 0: nowhere.
+        self.ha_port = 0
+        #: Told the fields of each answer: where a slave's master is.
+        self.on_answer: Callable[[Mapping[str, str]], None] = lambda fields: None
+
+    def again(self) -> None:
+        """Registers at once, to learn what has changed at the name servers."""
+        for server in self._servers:
+            server.due = 0.0
+        self._wake()
 
     @property
     def servers(self) -> Sequence[str]:
@@ -266,7 +276,7 @@ class Registration:
             "compressed": "false",
             "enableActingMaster": str(settings["enableSlaveActingMaster"]).lower(),
             # A registration must have one that a slave can read. Nobody listens on port 0.
-            "haServerAddr": f"{ha_host}:0",
+            "haServerAddr": f"{ha_host}:{self.ha_port}",
         }
         return Command(RequestCode.REGISTER_BROKER, ext, body)
 
@@ -289,6 +299,7 @@ class Registration:
             return
         server.registered = True
         server.due, server.pause = time.monotonic() + pause, _RETRY_S
+        self.on_answer(answer.ext)
         if answer.body:
             self._take_order_topics(answer.body)
 

@@ -187,6 +187,10 @@ class Topics:
         self.changed([config])
         return config
 
+    def take(self, config: TopicConfig) -> None:
+        """As the master of a slave has it. Raises: Refused."""
+        self._put(config)
+
     def for_send(
         self, name: str, template: str, queues: int, *, sys_flag: int = 0
     ) -> TopicConfig | None:

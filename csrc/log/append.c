@@ -22,7 +22,7 @@ int ps_append_roll_locked(ps_log *l, ps_allocator *a, ps_error *e) {
     }
     atomic_store(&l->lg_disk_full, code == PS_E_DISK_FULL);
     if (code < 0) return code;
-    if (mf != NULL) {
+    if (mf != NULL && atomic_load(&mf->mf_wrote) < mf->mf_size) {
         int64_t wrote = atomic_load(&mf->mf_wrote);
         ps_blank_write(mf->mf_map + wrote, (int32_t)(mf->mf_size - wrote));
         atomic_store_explicit(&mf->mf_wrote, mf->mf_size, memory_order_release);

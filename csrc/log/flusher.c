@@ -50,7 +50,7 @@ int ps_flusher_sync(ps_flusher *f, int least_pages, ps_error *e) {
 }
 
 int ps_flusher_wait(ps_flusher *f, int64_t physical, int32_t timeout_ms, ps_error *e) {
-    bool syncs_itself = !f->fl_running && ps_safe_position(f->fl_safe) < physical;
+    bool syncs_itself = !f->fl_running && ps_safe_flushed(f->fl_safe) < physical;
     int code = syncs_itself ? ps_flusher_sync(f, 0, e) : 0;
     return code < 0 ? code : ps_safe_block(f->fl_safe, physical, f->fl_running ? timeout_ms : 0, e);
 }
@@ -58,7 +58,7 @@ int ps_flusher_wait(ps_flusher *f, int64_t physical, int32_t timeout_ms, ps_erro
 /* ---- the thread ---- */
 
 static bool is_wanted(const ps_safe *s) {
-    return atomic_load(&s->sf_wanted) > ps_safe_position(s) && atomic_load(&s->sf_errno) == 0;
+    return atomic_load(&s->sf_wanted) > ps_safe_flushed(s) && atomic_load(&s->sf_errno) == 0;
 }
 
 /* Those whom the last sync has released put again at once, but not all in the same microsecond: the

@@ -22,24 +22,36 @@ void ps_safe_init(ps_safe *s, ps_log *log) {
 int64_t ps_safe_visible(const ps_safe *s) {
     int64_t end = atomic_load_explicit(&s->sf_log->lg_end, memory_order_acquire);
     if (!s->sf_sync) return end;
-    int64_t safe = ps_safe_position(s);
+    int64_t safe = ps_safe_flushed(s);
     return safe < end ? safe : end;
 }
 
-/* 1: the wait goes on. */
-static int outcome_of_wait(const ps_safe *s, int64_t position, bool late) {
+#define GOES_ON 100 /* a wait that is not over */
+
+static int outcome_of_flush(const ps_safe *s, int64_t position, bool late) {
     int err = atomic_load(&s->sf_errno); /* before the position, which moves no more after it */
-    if (ps_safe_position(s) >= position) return 0;
+    if (ps_safe_flushed(s) >= position) return 0;
     if (err != 0) return PS_E_FLUSH_FAILED;
     if (atomic_load(&s->sf_closed)) return PS_E_CLOSED;
-    return late ? PS_FLUSH_DISK_TIMEOUT : 1;
+    return late ? PS_FLUSH_DISK_TIMEOUT : GOES_ON;
+}
+
+static int outcome_of_copies(const ps_safe *s, int64_t position, bool late) {
+    if (!ps_safe_lacks_copies(s, position)) return 0;
+    if (atomic_load(&s->sf_closed)) return PS_E_CLOSED;
+    return late ? PS_FLUSH_SLAVE_TIMEOUT : GOES_ON;
+}
+
+/* Of both: the slaves decide first, as upstream. */
+static int outcome_of_wait(const ps_safe *s, int64_t position, bool late) {
+    int copied = outcome_of_copies(s, position, late);
+    return copied != 0 || !s->sf_sync ? copied : outcome_of_flush(s, position, late);
 }
 
 /* ---- the list ---- */
 
 static void want_locked(ps_safe *s, int64_t position) {
     if (position > atomic_load(&s->sf_wanted)) atomic_store(&s->sf_wanted, position);
-    s->sf_waiting++;
     pthread_cond_signal(&s->sf_wake);
 }
 
@@ -88,7 +100,8 @@ static void end_over_locked(ps_safe *s) {
     const ps_waits *last = NULL;
     int how;
     for (ps_wait *w = s->sf_lowest;
-         w != NULL && (how = outcome_of_wait(s, w->wt_position, false)) != 1; w = s->sf_lowest) {
+         w != NULL && (how = outcome_of_wait(s, w->wt_position, false)) != GOES_ON;
+         w = s->sf_lowest) {
         if (last != NULL && last != w->wt_waits) tell_thread(last);
         last = w->wt_waits;
         end_locked(w, how);
@@ -118,7 +131,7 @@ void ps_safe_close(ps_safe *s) {
 static int explain_outcome(const ps_safe *s, int how, ps_error *e) {
     int err = atomic_load(&s->sf_errno);
     if (how == PS_E_FLUSH_FAILED)
-        return ps_fail(e, how, err, ps_safe_position(s), s->sf_root,
+        return ps_fail(e, how, err, ps_safe_flushed(s), s->sf_root,
                        "the message is in the log but could not be synced: %s", strerror(err));
     if (how == PS_E_CLOSED)
         return ps_fail(e, how, 0, -1, s->sf_root, "the store was closed while waiting");
@@ -128,16 +141,42 @@ static int explain_outcome(const ps_safe *s, int how, ps_error *e) {
 /* One sync serves everybody who waits: the flusher syncs up to the highest position that is wanted,
  * and all who came while the last sync ran are served by the next. */
 int ps_safe_block(ps_safe *s, int64_t position, int32_t timeout_ms, ps_error *e) {
-    if (ps_safe_position(s) >= position) return 0;
+    if (ps_safe_flushed(s) >= position) return 0;
     struct timespec until = ps_monotonic_in(timeout_ms * NS_PER_MS);
     int rc = 0, how;
     pthread_mutex_lock(&s->sf_lock);
     want_locked(s, position);
-    while ((how = outcome_of_wait(s, position, rc != 0)) == 1)
+    s->sf_waiting++;
+    while ((how = outcome_of_flush(s, position, rc != 0)) == GOES_ON)
         rc = pthread_cond_timedwait(&s->sf_done, &s->sf_lock, &until);
     s->sf_waiting--;
     pthread_mutex_unlock(&s->sf_lock);
     return explain_outcome(s, how, e);
+}
+
+int ps_safe_block_for_copies(ps_safe *s, int64_t position, ps_error *e) {
+    if (!ps_safe_lacks_copies(s, position)) return 0;
+    pthread_mutex_lock(&s->sf_lock);
+    struct timespec until = ps_monotonic_in(s->sf_timeout_ms * NS_PER_MS);
+    int rc = 0, how;
+    while ((how = outcome_of_copies(s, position, rc != 0)) == GOES_ON)
+        rc = pthread_cond_timedwait(&s->sf_done, &s->sf_lock, &until);
+    pthread_mutex_unlock(&s->sf_lock);
+    return explain_outcome(s, how, e);
+}
+
+void ps_safe_copied(ps_safe *s, int64_t position) {
+    if (position <= atomic_load(&s->sf_copied)) return;
+    atomic_store_explicit(&s->sf_copied, position, memory_order_release);
+    ps_safe_moved(s);
+}
+
+void ps_safe_want_copies(ps_safe *s, bool on, int32_t timeout_ms) {
+    pthread_mutex_lock(&s->sf_lock);
+    s->sf_timeout_ms = timeout_ms;
+    atomic_store(&s->sf_copies, on);
+    pthread_mutex_unlock(&s->sf_lock);
+    ps_safe_moved(s);
 }
 
 void ps_waits_init(ps_waits *a, ps_safe *s, int fd) {
@@ -162,10 +201,11 @@ void ps_waits_add(ps_waits *a, ps_wait *w, int64_t position) {
     ps_safe *s = a->wa_safe;
     w->wt_waits = a;
     w->wt_position = position;
-    w->wt_deadline_ms = ps_monotonic_ms() + s->sf_timeout_ms;
     a->wa_count++;
     pthread_mutex_lock(&s->sf_lock);
-    want_locked(s, position);
+    w->wt_deadline_ms = ps_monotonic_ms() + s->sf_timeout_ms;
+    if (s->sf_sync) want_locked(s, position);
+    s->sf_waiting++;
     link_locked(a, w);
     end_over_locked(s);
     pthread_mutex_unlock(&s->sf_lock);

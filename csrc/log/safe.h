@@ -1,7 +1,7 @@
 /* The safe position of the log: below it records survive what flushDiskType promises that they
- * survive, so that their requests may be answered. It is what this disk has; a copy on another
- * machine, once that is asked for, too, makes it the lower of the two. Whoever moves one of them
- * calls ps_safe_moved.
+ * survive, so that their requests may be answered: the lower of what this disk has, with
+ * SYNC_FLUSH, and of what enough slaves have, with SYNC_MASTER. Whoever moves one of them calls
+ * ps_safe_moved.
  *
  * Callers wait for it in two ways. A thread that may block does so in ps_safe_block. One that may
  * not, an event loop or a thread of a network, has a ps_waits: it adds what waits, and its eventfd
@@ -20,14 +20,16 @@ typedef struct ps_wait {
     struct ps_wait *wt_older, *wt_newer;  /* of the same thread, by deadline */
     ps_waits *wt_waits;
     int64_t wt_position, wt_deadline_ms;
-    int32_t wt_outcome; /* 0, PS_FLUSH_DISK_TIMEOUT or an error code */
+    int32_t wt_outcome; /* 0, PS_FLUSH_DISK_TIMEOUT, PS_FLUSH_SLAVE_TIMEOUT or an error code */
 } ps_wait;
 
 typedef struct ps_safe {
     ps_log *sf_log;
     const char *sf_root;          /* of the store, for errors */
     bool sf_sync;                 /* SYNC_FLUSH: answers wait, and so does what readers see */
-    int32_t sf_timeout_ms;        /* syncFlushTimeout */
+    _Atomic bool sf_copies;       /* SYNC_MASTER: answers wait for slaves */
+    int32_t sf_timeout_ms;        /* syncFlushTimeout, or slaveTimeout with sf_copies */
+    _Atomic int64_t sf_copied;    /* enough slaves have everything below; it never goes back */
     void (*sf_told)(void *arg);   /* with sf_sync, after each move: readers see more */
     void *sf_told_arg;
     _Atomic int32_t sf_errno;     /* sticky: the sync that failed; it moves no more */
@@ -50,12 +52,19 @@ struct ps_waits {
 };
 
 void ps_safe_init(ps_safe *s, ps_log *log);
-static inline int64_t ps_safe_position(const ps_safe *s) {
+/* What this disk has. */
+static inline int64_t ps_safe_flushed(const ps_safe *s) {
     return atomic_load_explicit(&s->sf_log->lg_flushed, memory_order_acquire);
+}
+/* Whether slaves are waited for and do not have all below `position`. */
+static inline bool ps_safe_lacks_copies(const ps_safe *s, int64_t position) {
+    return atomic_load_explicit(&s->sf_copies, memory_order_relaxed) &&
+           position > atomic_load_explicit(&s->sf_copied, memory_order_acquire);
 }
 /* Whether an answer must wait that rests on records up to `position`; 0: it rests on none. */
 static inline bool ps_safe_must_wait(const ps_safe *s, int64_t position) {
-    return s->sf_sync && position > 0 && position > ps_safe_position(s);
+    return position > 0 && ((s->sf_sync && position > ps_safe_flushed(s)) ||
+                            ps_safe_lacks_copies(s, position));
 }
 #define PS_SAFE_NEXT INT64_MAX /* the position of a record that is still to be put */
 /* The end of what readers see: with SYNC_FLUSH nothing that a power cut could take. */
@@ -64,8 +73,14 @@ int64_t ps_safe_visible(const ps_safe *s);
 void ps_safe_moved(ps_safe *s);
 /* Ends every wait: PS_E_CLOSED. */
 void ps_safe_close(ps_safe *s);
-/* Waits until it reaches `position`: 0, PS_FLUSH_DISK_TIMEOUT, or an error. */
+/* Enough slaves have everything below `position`. */
+void ps_safe_copied(ps_safe *s, int64_t position);
+/* From now on answers wait for slaves, or do not any more; timeout_ms: slaveTimeout. */
+void ps_safe_want_copies(ps_safe *s, bool on, int32_t timeout_ms);
+/* Waits until this disk has `position`: 0, PS_FLUSH_DISK_TIMEOUT, or an error. */
 int ps_safe_block(ps_safe *s, int64_t position, int32_t timeout_ms, ps_error *e);
+/* The same until slaves have it, if they are waited for: 0, PS_FLUSH_SLAVE_TIMEOUT, or an error. */
+int ps_safe_block_for_copies(ps_safe *s, int64_t position, ps_error *e);
 
 void ps_waits_init(ps_waits *a, ps_safe *s, int fd);
 /* The waits are forgotten; the caller frees those that `each` is called with, NULL: none. */

@@ -29,6 +29,7 @@
 /* Codes of its answers (upstream ResponseCode). */
 #define PS_CODE_SUCCESS 0
 #define PS_CODE_FLUSH_DISK_TIMEOUT 10
+#define PS_CODE_FLUSH_SLAVE_TIMEOUT 12
 #define PS_CODE_SERVICE_NOT_AVAILABLE 14
 #define PS_CODE_PULL_NOT_FOUND 19
 #define PS_CODE_PULL_RETRY_IMMEDIATELY 20

@@ -8,6 +8,7 @@
 
 /* What a pop or an acknowledgement is told that is not on the disk: the same as by the broker. */
 #define NOT_IN_TIME "the disk did not take the record in time"
+#define NO_SLAVE_IN_TIME "too few slaves have the record in time"
 
 /* ---- answers that wait for the safe position (log/safe.h) ---- */
 
@@ -162,6 +163,7 @@ static int encode_bare(ps_core *c, const ps_answer *a) {
     if (a->code == 0 && a->frame.data != NULL)
         return keep_bytes(&c->co_out, a->frame.data, a->frame.len) ? 0 : PS_E_NO_MEMORY;
     if (a->code == PS_CODE_FLUSH_DISK_TIMEOUT) reply.remark = ps_slice_of(NOT_IN_TIME);
+    if (a->code == PS_CODE_FLUSH_SLAVE_TIMEOUT) reply.remark = ps_slice_of(NO_SLAVE_IN_TIME);
     if (a->frame.data != NULL) { /* clients read these from every answer to a pop */
         static const char *const names[] = {"popTime", "invisibleTime", "reviveQid", "restNum"};
         for (; reply.field_count < (int32_t)(sizeof names / sizeof *names); reply.field_count++)
@@ -227,6 +229,7 @@ int ps_sent_frame(ps_conn *n, const ps_answer *a, int64_t from) {
 /* The code of answers that stood for success before the wait. */
 static int32_t code_of(int32_t outcome) {
     if (outcome == PS_FLUSH_DISK_TIMEOUT) return PS_CODE_FLUSH_DISK_TIMEOUT;
+    if (outcome == PS_FLUSH_SLAVE_TIMEOUT) return PS_CODE_FLUSH_SLAVE_TIMEOUT;
     return outcome == 0 ? PS_CODE_SUCCESS : PS_CODE_SERVICE_NOT_AVAILABLE;
 }
 

@@ -79,6 +79,7 @@ void ps_store_unref(ps_store *s) {
     ps_topics_free(&s->st_topics);
     ps_log_free(&s->st_log);
     ps_mappings_free(&s->st_mappings);
+    if (s->st_sender_fd >= 0) close(s->st_sender_fd);
     free(s->st_root);
     free(s);
 }

@@ -96,7 +96,7 @@ static ps_store *store_new(const ps_conf *conf, ps_io *io, bool readonly, ps_err
     s->st_conf.commitlog_dirs = NULL;
     ps_aside_init(&s->st_aside, s->st_io, s->st_root);
     s->st_readonly = readonly;
-    s->st_lock_fd = -1;
+    s->st_lock_fd = s->st_sender_fd = -1;
     s->st_places.pl_io = s->st_io;
     s->st_levels.count = conf->level_count;
     memcpy(s->st_levels.delay_ms, conf->level_delay_ms, sizeof s->st_levels.delay_ms);

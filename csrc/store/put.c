@@ -34,8 +34,9 @@ static inline placed write_locked(ps_store *s, ps_queue *q, const ps_draft *d, i
     return at;
 }
 
-static inline void wake_dispatcher(ps_store *s) {
+static inline void wake_those_who_read_on(ps_store *s) {
     if (__builtin_expect(atomic_load(&s->st_dispatcher.ds_napping), 0)) ps_dispatch_wake(s);
+    if (__builtin_expect(atomic_load(&s->st_dispatcher.ds_sender_naps), 0)) ps_sender_wake(s);
 }
 
 /* ---- refusals ---- */
@@ -43,6 +44,9 @@ static inline void wake_dispatcher(ps_store *s) {
 static int refuse_slow(ps_store *s, ps_error *e) {
     if (s->st_readonly)
         return ps_fail(e, PS_E_READ_ONLY, 0, -1, s->st_root, "the store is open for reading only");
+    if (atomic_load(&s->st_follow.fo_on))
+        return ps_fail(e, PS_E_NOT_WRITEABLE, 0, -1, s->st_root,
+                       "the store follows a master, and takes messages from that alone");
     int err = atomic_load(&s->st_safe.sf_errno);
     if (err != 0)
         return ps_fail(e, PS_E_FLUSH_FAILED, err, atomic_load(&s->st_log.lg_flushed), s->st_root,
@@ -62,7 +66,7 @@ static int refuse_slow(ps_store *s, ps_error *e) {
 
 static inline int refuse_put(ps_store *s, ps_error *e) {
     if (__builtin_expect(
-            !s->st_readonly &&
+            !s->st_readonly && !atomic_load_explicit(&s->st_follow.fo_on, memory_order_relaxed) &&
                 !atomic_load_explicit(&s->st_safe.sf_errno, memory_order_relaxed) &&
                 !atomic_load_explicit(&s->st_dispatcher.ds_broken, memory_order_relaxed) &&
                 !atomic_load_explicit(&s->st_retention.rt_disk_full, memory_order_relaxed) &&
@@ -116,9 +120,13 @@ static int measure_draft(ps_store *s, ps_draft *d, int64_t i, ps_error *e) {
 /* Waits, if it must, until what was put last is safe; *out is the caller's answer. */
 static int acknowledge_put(ps_store *s, int32_t wait, ps_put_result *out) {
     int64_t end = out->physical_offset + out->size;
-    int code = wait && ps_safe_must_wait(&s->st_safe, end)
+    int code = wait && s->st_safe.sf_sync && end > ps_safe_flushed(&s->st_safe)
                    ? ps_flusher_wait(&s->st_flusher, end, s->st_safe.sf_timeout_ms, &out->error)
                    : 0;
+    if (wait && code >= 0) {
+        int copied = ps_safe_block_for_copies(&s->st_safe, end, &out->error);
+        if (copied != 0) code = copied;
+    }
     out->status = code > 0 ? code : PS_PUT_OK;
     return code < 0 ? code : 0;
 }
@@ -143,7 +151,7 @@ static int put_draft(ps_store *s, ps_topic *topic, ps_draft *d, int32_t wait, ps
     placed at = write_locked(s, q, d, stamp);
     ps_append_publish_locked(&s->st_log, at.physical_offset + d->size, stamp, 1);
     pthread_mutex_unlock(&s->st_log.lg_append_lock);
-    wake_dispatcher(s);
+    wake_those_who_read_on(s);
     out->size = d->size;
     out->queue_id = q->cq_id;
     out->store_host_len = s->st_conf.store_host_len;
@@ -381,7 +389,7 @@ static int put_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t 
     pthread_mutex_unlock(&s->st_log.lg_append_lock);
     out->store_timestamp = stamp;
     *stored += i;
-    wake_dispatcher(s);
+    wake_those_who_read_on(s);
     return code;
 }
 

@@ -21,11 +21,12 @@
 
 /* Makes queue units and index entries from the log: dispatch.c. */
 typedef struct ps_dispatcher {
-    /* Every put reads these three, and they seldom change. What the dispatcher writes for each
+    /* Every put reads these four, and they seldom change. What the dispatcher writes for each
      * record lies on other cache lines, or the two threads would take them from each other. */
     _Atomic int32_t ds_stall_errno; /* what it waits out: ENOSPC, EMFILE, ..; or 0 */
     _Atomic bool ds_broken;         /* a queue or index could not be written, for good */
     _Atomic bool ds_napping;        /* it sleeps until it is woken */
+    _Atomic bool ds_sender_naps;    /* and so does who sends the log to slaves (ha/) */
     ps_error ds_why;                /* why it is broken; written once before the flag */
     pthread_mutex_t ds_lock;        /* one at a time: the thread, or a reader that catches up */
     _Atomic int64_t ds_end;         /* everything in the log below is in queues and index */
@@ -63,6 +64,12 @@ typedef struct ps_retention {
     _Atomic bool rt_resting;           /* nothing goes by itself */
 } ps_retention;
 
+/* A store that follows a master takes no messages but that one's log: follow.c. */
+typedef struct ps_follow {
+    _Atomic bool fo_on;
+    int64_t fo_end; /* of the bytes that came, perhaps within a record; append lock */
+} ps_follow;
+
 /* Topics that were deleted: tombstones.c. Dispatch lock. */
 typedef struct ps_tombstones {
     uint64_t tb_inode; /* of the file that was read last */
@@ -87,6 +94,8 @@ struct ps_store {
 
     ps_mappings st_mappings; /* of log, queues and index */
     ps_log st_log;
+    ps_follow st_follow;
+    int st_sender_fd; /* eventfd of who sends the log to slaves; -1: nobody does */
     ps_allocator st_allocator;
     ps_safe st_safe;
     ps_flusher st_flusher;
@@ -152,6 +161,9 @@ int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index,
 void ps_dispatch_wake(ps_store *s);
 void *ps_dispatch_main(void *store);
 void ps_dispatch_listen(ps_store *s, int fd); /* ps_arrivals_listen_locked */
+
+/* follow.c */
+void ps_sender_wake(ps_store *s);
 
 /* keeper.c */
 void ps_keeper_init(ps_keeper *k);

@@ -104,8 +104,9 @@ def test_a_taken_port_is_named(tmp_path, small):
 
 # ---- what it has not ----
 
+#: A broker can, and a store without one cannot.
+OF_BROKERS = [("brokerRole", "SYNC_MASTER"), ("brokerRole", "SLAVE"), ("inSyncReplicas", 2)]
 NOT_SERVED = [
-    ("brokerRole", "SYNC_MASTER"), ("brokerRole", "SLAVE"), ("inSyncReplicas", 2),
     ("minInSyncReplicas", "2"), ("allAckInSyncStateSet", True), ("enableAutoInSyncReplicas", True),
     ("enableControllerMode", True), ("duplicationEnable", True), ("enableConsumeQueueExt", True),
 ]  # fmt: skip
@@ -122,7 +123,7 @@ def test_what_it_cannot_do_is_refused_at_the_start(tmp_path, name, value):
         Broker(tmp_path / "s", **{name: value})
 
 
-@pytest.mark.parametrize(("name", "value"), NOT_SERVED)
+@pytest.mark.parametrize(("name", "value"), NOT_SERVED + OF_BROKERS)
 def test_a_store_without_a_broker_refuses_the_same(tmp_path, name, value):
     with pytest.raises(BadArgument, match=f"{name} = .* is not supported: "):
         pystore.open(tmp_path / "s", **{name: value})
@@ -163,10 +164,8 @@ def test_settings_say_whether_timers_are_served(tmp_path, small, served):
         assert f"timerWheelEnable={str(served).lower()}\n" in text
 
 
-def test_name_servers_are_told_of_no_replication_port(tmp_path, small):
-    with Broker(
-        tmp_path / "s", listenPort=0, with_namesrv=True, haListenPort=10912, **small
-    ) as broker:
+def test_name_servers_are_told_of_no_replication_port_unless_there_is_one(tmp_path, small):
+    with Broker(tmp_path / "s", listenPort=0, with_namesrv=True, **small) as broker:
         row = next(iter(broker.namesrv.routes._live.values()))
         assert row.ha_address == "127.0.0.1:0"
 

@@ -29,6 +29,7 @@ FLOOR = {
     "derive": 3,
     "http2": 3,
     "scan": 4,
+    "ha": 4,
     "remoting": 4,
     "net": 5,
 }

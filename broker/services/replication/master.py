@@ -1,0 +1,156 @@
+"""The master's end: slaves are accepted here and handed to a thread of the core
+(csrc/ha/master.c), which sends them the log."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
+from broker.services.config import Config
+from pystore import Store
+from pystore.native import ffi, lib, raise_error
+
+__all__ = ["SLAVES_MAX", "HaMaster", "SlaveSeen", "stream_conf"]
+
+log = SafeLogger(__name__)
+quiet = RateLimitedLogger(log)
+
+#: Connections at once: each costs the thread that serves all of them a look a turn.
+SLAVES_MAX = 64
+_WHY = {
+    lib.PS_HA_CLOSED: "it closed the connection",
+    lib.PS_HA_SILENT: "it was silent for haHousekeepingInterval",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveSeen:
+    """A slave that is connected. address: ``host:port`` of its connection. acked: end of its log,
+    -1: it has not said. sent: where the next bytes for it begin. bytes: sent to it so far."""
+
+    address: str
+    acked: int
+    sent: int
+    bytes: int
+
+
+def stream_conf(config: Config, copies: int = 0) -> object:
+    """A ``ps_ha_conf *``."""
+    return ffi.new(
+        "ps_ha_conf *",
+        {
+            "heartbeat_ms": config["haSendHeartbeatInterval"],
+            "idle_ms": config["haHousekeepingInterval"],
+            "batch_bytes": config["haTransferBatchSize"],
+            "copies": copies,
+        },
+    )
+
+
+class HaMaster:
+    """Listens for slaves. copies: slaves that must have a record before its answer; 0: none. Lives
+    on the event loop."""
+
+    def __init__(
+        self, store: Store, config: Config, sock: socket.socket, may: Callable[[str], bool]
+    ) -> None:
+        """may: whether a host may follow this broker."""
+        self._store, self._config, self._sock, self._may = store, config, sock, may
+        self._handle = ffi.NULL
+        self._ids = itertools.count(1)
+        self._addresses: dict[int, str] = {}
+        self.slaves: list[SlaveSeen] = []
+
+    @property
+    def copies(self) -> int:
+        """Slaves that answers wait for."""
+        config = self._config
+        return config["inSyncReplicas"] - 1 if config["brokerRole"] == "SYNC_MASTER" else 0
+
+    def start(self) -> None:
+        """Raises: StoreError."""
+        error = ffi.new("ps_error *")
+        store = self._store.c_handle()
+        self._handle = lib.ps_ha_master_start(store, stream_conf(self._config, self.copies), error)
+        if self._handle == ffi.NULL:
+            raise_error(error[0], error.code)
+        lib.ps_want_copies(store, self.copies > 0, self._config["slaveTimeout"])
+        self._sock.listen(SLAVES_MAX)
+        self._sock.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
+
+    def stop(self) -> None:
+        if self._handle == ffi.NULL:
+            return
+        asyncio.get_running_loop().remove_reader(self._sock.fileno())
+        lib.ps_want_copies(self._store.c_handle(), False, self._config["syncFlushTimeout"])
+        lib.ps_ha_master_stop(self._handle)
+        self._handle = ffi.NULL
+        self.slaves = []
+
+    def _accept(self) -> None:
+        try:
+            made, (host, port, *_) = self._sock.accept()
+        except OSError:  # it is gone again, or there is no descriptor left: level-triggered
+            return
+        address = f"{host}:{port}"
+        if len(self._addresses) >= SLAVES_MAX:
+            self.look()  # some may be gone
+        if not self._may(host):
+            quiet.warning(
+                "not allowed", "The slave at %s may not follow: see docs/replication.md", address
+            )
+            made.close()
+        elif len(self._addresses) >= SLAVES_MAX:
+            quiet.warning("too many", "More than %d slaves: %s is closed", SLAVES_MAX, address)
+            made.close()
+        else:
+            self._take(made, address)
+
+    def _take(self, made: socket.socket, address: str) -> None:
+        number, error = next(self._ids), ffi.new("ps_error *")
+        self._addresses[number] = address
+        if lib.ps_ha_master_take(self._handle, made.detach(), number, error) < 0:
+            text = ffi.string(error.text).decode(errors="replace")
+            quiet.warning("not taken", "The slave at %s is closed: %s", address, text)
+            return
+        quiet.info("connected", "The slave at %s is connected", address)
+
+    def look(self) -> None:
+        """A job of the duty, every second: how far each slave is, and which are gone."""
+        room = ffi.new("ps_ha_peer[]", SLAVES_MAX + 1)
+        count = lib.ps_ha_master_peers(self._handle, room, SLAVES_MAX + 1)
+        self.slaves = []
+        for peer in room[0:count]:
+            address = self._addresses.get(peer.id, "?")
+            if peer.over == lib.PS_HA_GOES_ON:
+                self.slaves.append(SlaveSeen(address, peer.acked, peer.sent, peer.bytes))
+                continue
+            self._addresses.pop(peer.id, None)
+            self._tell_end(address, peer.over, peer.detail)
+
+    def _tell_end(self, address: str, over: int, detail: int) -> None:
+        if over == lib.PS_HA_BEYOND:
+            quiet.warning(
+                "beyond",
+                "The slave at %s reports a log up to %d, which this broker does not have: its log"
+                " is another one, and it is sent nothing",
+                address, detail,
+            )  # fmt: skip
+        elif over == lib.PS_HA_BELOW:
+            quiet.warning(
+                "below",
+                "The slave at %s asks for %d of the log, which retention has deleted: it needs a"
+                " copy of this store",
+                address, detail,
+            )  # fmt: skip
+        elif over == lib.PS_HA_FAILED:
+            quiet.warning("failed", "The slave at %s is gone: %s", address, os.strerror(detail))
+        else:
+            quiet.info("gone", "The slave at %s is gone: %s", address, _WHY.get(over, "closed"))

@@ -1,0 +1,132 @@
+"""What a broker does for replication: a master lets slaves follow its log, a slave follows its
+master and takes over what tools make there (docs/replication.md). One duty of the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+
+from broker.access.addresses import Pattern, address_of, parse_pattern
+from broker.access.signature import Credentials, sign
+from broker.remoting.client import RemotingClient
+from broker.services.config import Config
+from broker.services.groups import Groups
+from broker.services.offsets import ConsumerOffsets
+from broker.services.registration import Registration
+from broker.services.replication.master import HaMaster
+from broker.services.replication.slave import HaSlave, MasterKnown
+from broker.services.replication.synchronize import Synchronizer
+from broker.services.topics import Topics
+from broker.wire.command import Command
+from pystore import Store
+from pystore.errors import BadArgument
+from pystore.settings import Settings
+
+__all__ = ["Replication", "is_slave", "replicates"]
+
+#: How long the master has for an answer.
+_ASK_S = 3.0
+
+
+def is_slave(settings: Settings | Config) -> bool:
+    return bool(settings["brokerRole"] == "SLAVE")
+
+
+def replicates(settings: Settings) -> bool:
+    """Whether slaves may follow this broker. Upstream's opens the port always: here a setting has
+    to say so, since whoever reaches it reads all there is."""
+    asked = {"brokerRole", "haListenPort"} & settings.explicit
+    return bool(asked) and not is_slave(settings)
+
+
+class Replication:
+    """master: the end that slaves follow; slave: the end that follows. One of them, or none."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        topics: Topics,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        registration: Registration,
+        client: RemotingClient,
+        credentials: Credentials | None,
+        sock: socket.socket | None,
+        guarded: bool,
+    ) -> None:
+        """sock: bound, for slaves; None: slaves have none. credentials: what a slave asks
+        its master is signed with them. guarded: access control is on. Raises: BadArgument."""
+        self._client, self._credentials, self._registration = client, credentials, registration
+        self._known = MasterKnown()
+        self._trusted = _trusted(config, guarded)
+        self.master = HaMaster(store, config, sock, self._may) if sock is not None else None
+        self.slave: HaSlave | None = None
+        self._synchronizing: asyncio.Task[None] | None = None
+        if is_slave(config):
+            self.slave = HaSlave(store, config, self._known, self._ask)
+            self._synchronizer = Synchronizer(self._ask, store, topics, groups, offsets)
+            registration.on_answer = self._learn
+
+    def _may(self, host: str) -> bool:
+        found = address_of(host)
+        return any(each.matches(found) for each in self._trusted)
+
+    # ---- the duty ----
+
+    def start(self) -> None:
+        """Raises: StoreError."""
+        if self.master is not None:
+            self.master.start()
+        if self.slave is not None:
+            self.slave.start()
+
+    async def stop(self) -> None:
+        if self.master is not None:
+            self.master.stop()
+        if self.slave is not None:
+            await self.slave.stop()
+        if self._synchronizing is not None:
+            await asyncio.wait({self._synchronizing}, timeout=_ASK_S)
+            self._synchronizing.cancel()
+
+    def look(self) -> None:
+        """A job, every second."""
+        if self.master is not None:
+            self.master.look()
+        if self.slave is not None and not self._known.ha:
+            self._registration.again()
+
+    def synchronize(self) -> None:
+        """A job of slaves, every few seconds; and at once, when the master becomes known."""
+        running = self._synchronizing is not None and not self._synchronizing.done()
+        if self.slave is not None and self._known.address and not running:
+            self._synchronizing = asyncio.get_running_loop().create_task(self._synchronizer.once())
+
+    # ---- the master of a slave ----
+
+    def _learn(self, answer: Mapping[str, str]) -> None:
+        """Where the name server says that the master is; one that is gone may come back there."""
+        address, ha = answer.get("masterAddr") or "", answer.get("haServerAddr") or ""
+        if not address:
+            return
+        new = address != self._known.address
+        self._known.address, self._known.ha = address, ha
+        if new:
+            self.synchronize()
+
+    async def _ask(self, command: Command) -> Command:
+        """Raises: OSError, TimeoutError, ValueError."""
+        if self._credentials is not None:
+            sign(command, self._credentials)
+        return await self._client.request(self._known.address, command, _ASK_S)
+
+
+def _trusted(config: Config, guarded: bool) -> list[Pattern]:
+    """Raises: BadArgument."""
+    given = config["trustedSlaves"] or ("127.0.0.1;::1" if guarded else "*")
+    try:
+        return [parse_pattern(text) for text in given.split(";")]
+    except ValueError as bad:
+        raise BadArgument(f"trustedSlaves: {bad}") from None

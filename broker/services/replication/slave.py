@@ -1,0 +1,208 @@
+"""The slave's end: finds the master, makes sure that its log is ours so far, and follows it in a
+thread of the core (csrc/ha/slave.c)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from dataclasses import dataclass
+
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
+from broker.remoting.client import parse_address
+from broker.services.config import Config
+from broker.services.replication.master import stream_conf
+from broker.services.replication.synchronize import Ask
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command
+from pystore import Store
+from pystore.errors import StoreError
+from pystore.javaproperties import parse_java_properties
+from pystore.native import ffi, lib, raise_error
+
+__all__ = ["Diverged", "HaSlave", "MasterKnown"]
+
+log = SafeLogger(__name__)
+quiet = RateLimitedLogger(log)
+
+#: After a connection that did not hold, and while no master is known.
+_RETRY_S = 1.0
+_CONNECT_S = 3.0
+#: Between two comparisons of the last record with the master's, while it is followed.
+_COMPARE_S = 60.0
+_WHY = {
+    lib.PS_HA_CLOSED: "it closed the connection",
+    lib.PS_HA_SILENT: "it was silent for haHousekeepingInterval",
+}
+
+
+@dataclass(slots=True)
+class MasterKnown:
+    """Where the master is. address: of its main port, as the name server says; ha: of its port for
+    slaves."""
+
+    address: str = ""
+    ha: str = ""
+
+
+async def _connected(address: str) -> int:
+    """The descriptor of a connection. Raises: OSError, TimeoutError, ValueError."""
+    loop = asyncio.get_running_loop()
+    host, port = parse_address(address)
+    async with asyncio.timeout(_CONNECT_S):
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, number, _, at = found[0]
+        made = socket.socket(family, kind, number)
+        made.setblocking(False)
+        try:
+            await loop.sock_connect(made, at)
+        except BaseException:
+            made.close()
+            raise
+    made.setblocking(True)
+    return made.detach()
+
+
+class Diverged(Exception):
+    """The master's log is not the one that this store began with."""
+
+
+class HaSlave:
+    """Follows a master as long as it runs. Lives on the event loop.
+
+    problem: why it does not follow just now, empty: it does. connected: to a port of this address.
+    """
+
+    def __init__(self, store: Store, config: Config, master: MasterKnown, ask: Ask) -> None:
+        self._store, self._config, self._master, self._ask = store, config, master, ask
+        self._task: asyncio.Task[None] | None = None
+        self._handle = ffi.NULL
+        self.problem = "no master is known yet"
+        self.connected = ""
+
+    def start(self) -> None:
+        lib.ps_follow_begin(self._store.c_handle())
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    def state(self) -> tuple[int, int, int]:
+        """End of the log here, bytes received, ms since the master was heard; of the connection
+        there is."""
+        end = self._store.info().log_max
+        if self._handle == ffi.NULL:
+            return end, 0, 0
+        shown = ffi.new("ps_ha_state *")
+        lib.ps_ha_slave_show(self._handle, shown)
+        return end, shown.bytes, shown.silent_ms
+
+    # ---- following ----
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._follow_once()
+            except Diverged as other:
+                self._tell("diverged", str(other))
+            except (OSError, TimeoutError, ValueError, StoreError) as failed:
+                self._tell("failed", f"{failed or type(failed).__name__}")
+            await asyncio.sleep(_RETRY_S)
+
+    def _tell(self, kind: str, problem: str) -> None:
+        self.problem = problem
+        quiet.warning(kind, "The master at %s is not followed: %s", self.connected or "?", problem)
+
+    async def _follow_once(self) -> None:
+        address = self._config["haMasterAddress"] or self._master.ha
+        self.connected = address
+        if not address:
+            raise OSError("no name server knows a master of this broker's name, and"
+                          " haMasterAddress is not set")  # fmt: skip
+        await self._compare()
+        await self._hand_over(await _connected(address))
+
+    async def _hand_over(self, fd: int) -> None:
+        """Until the connection is over."""
+        loop, told, error = asyncio.get_running_loop(), os.eventfd(0), ffi.new("ps_error *")
+        over = asyncio.Event()
+        loop.add_reader(told, over.set)
+        handle = lib.ps_ha_slave_start(
+            self._store.c_handle(), stream_conf(self._config), fd, told, error
+        )
+        try:
+            if handle == ffi.NULL:
+                raise_error(error[0], error.code)
+            self._handle, self.problem = handle, ""
+            quiet.info("follows", "Follows the master at %s", self.connected)
+            while not over.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(over.wait(), _COMPARE_S)
+                if not over.is_set():
+                    await self._compare_again()
+            self._raise_why(handle)
+        finally:
+            self._handle = ffi.NULL
+            loop.remove_reader(told)
+            if handle != ffi.NULL:
+                await asyncio.to_thread(lib.ps_ha_slave_stop, handle)
+            os.close(told)
+
+    @staticmethod
+    def _raise_why(handle: object) -> None:
+        shown = ffi.new("ps_ha_state *")
+        lib.ps_ha_slave_show(handle, shown)
+        if shown.over in _WHY:
+            raise OSError(_WHY[shown.over])
+        raise_error(shown.error, shown.error.code)
+
+    # ---- whose log it is ----
+
+    async def _compare(self) -> None:
+        """The last record here, and the size of segments, are the master's. Raises: Diverged, and
+        OSError, TimeoutError, when it cannot be asked."""
+        last = lib.ps_last_record(self._store.c_handle())
+        if not self._master.address:
+            if last < 0:
+                return
+            raise OSError("the name server does not say where the master is, which has to be asked"
+                          " for its last records before its log is taken")  # fmt: skip
+        await self._compare_sizes()
+        if last < 0:
+            return
+        mine = bytes(self._store.message(last).record)
+        answer = await self._ask(Command(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(last)}))
+        if answer.code == ResponseCode.SUCCESS and bytes(answer.body) == mine:
+            return
+        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR):
+            raise OSError(f"asked for the record at {last}, it says {answer.code} {answer.remark}")
+        raise Diverged(
+            f"its log has another record at {last} than this one, or none: the two logs have"
+            " different pasts. Keep this store aside and begin with an empty one, or with a copy"
+            " of the master's"
+        )
+
+    async def _compare_again(self) -> None:
+        """While it follows. Raises: Diverged."""
+        try:
+            await self._compare()
+        except (OSError, TimeoutError, ValueError, StoreError) as failed:
+            quiet.warning("not compared", "The master's last records are not compared: %s",
+                          failed or type(failed).__name__)  # fmt: skip
+
+    async def _compare_sizes(self) -> None:
+        answer = await self._ask(Command(RequestCode.GET_BROKER_CONFIG))
+        if answer.code != ResponseCode.SUCCESS:
+            raise OSError(f"asked for its settings, it says {answer.code} {answer.remark}")
+        given = parse_java_properties(bytes(answer.body).decode(errors="replace"))
+        _, theirs = given.get("mappedFileSizeCommitLog", (0, ""))
+        ours = self._store.info().commitlog_file_size
+        if theirs != str(ours):
+            raise Diverged(f"its segments have {theirs} bytes, and those of this store {ours}:"
+                           " set mappedFileSizeCommitLog alike")  # fmt: skip

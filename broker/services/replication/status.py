@@ -1,0 +1,43 @@
+"""Who has what of the log, for tools: GET_BROKER_HA_STATUS (907), upstream's HARuntimeInfo."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from broker.services.replication.service import Replication
+
+__all__ = ["ha_status"]
+
+
+def ha_status(replication: Replication | None, log_max: int, gap_max: int) -> dict[str, Any]:
+    """log_max: end of the log; gap_max: haMaxGapNotInSync."""
+    master = replication.master if replication is not None else None
+    slave = replication.slave if replication is not None else None
+    rows = [
+        {
+            "addr": each.address,
+            "diff": log_max - each.acked,
+            "inSync": log_max - each.acked < gap_max,
+            "slaveAckOffset": each.acked,
+            "transferFromWhere": each.sent,
+            "transferredByteInSecond": 0,
+        }
+        for each in (master.slaves if master is not None else ())
+    ]
+    end, _, silent_ms = slave.state() if slave is not None else (0, 0, 0)
+    heard = int(time.time() * 1000) - silent_ms if slave is not None and not slave.problem else 0
+    return {
+        "haClientRuntimeInfo": {
+            "lastReadTimestamp": heard,
+            "lastWriteTimestamp": heard,
+            "masterAddr": slave.connected if slave is not None else "",
+            "masterFlushOffset": 0,
+            "maxOffset": end,
+            "transferredByteInSecond": 0,
+        },
+        "haConnectionInfo": rows,
+        "inSyncSlaveNums": sum(bool(row["inSync"]) for row in rows),
+        "master": slave is None,
+        "masterCommitLogMaxOffset": log_max if slave is None else 0,
+    }

@@ -1,0 +1,122 @@
+"""What tools make on the master, and how far its consumers are, taken over by a slave: upstream's
+SlaveSynchronize, asked at once and then every few seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
+from broker.loop.turns import Pieces
+from broker.services.groups import Groups
+from broker.services.names import is_system_topic
+from broker.services.offsets import ConsumerOffsets
+from broker.services.topics import Topics
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from pystore import Store
+from pystore.errors import StoreError
+from pystore.names import RETRY_PREFIX
+
+__all__ = ["Ask", "Synchronizer"]
+
+quiet = RateLimitedLogger(SafeLogger(__name__))
+
+#: Asks the master. Raises: OSError, TimeoutError.
+Ask = Callable[[Command], Awaitable[Command]]
+
+
+class Synchronizer:
+    """Of one slave."""
+
+    def __init__(
+        self, ask: Ask, store: Store, topics: Topics, groups: Groups, offsets: ConsumerOffsets
+    ) -> None:
+        self._ask, self._store = ask, store
+        self._topics, self._groups, self._offsets = topics, groups, offsets
+
+    async def once(self) -> None:
+        """All of it; what fails is logged, and the rest goes on."""
+        for code, take in (
+            (RequestCode.GET_ALL_TOPIC_CONFIG, self._take_topics),
+            (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self._take_groups),
+            (RequestCode.GET_ALL_CONSUMER_OFFSET, self._take_offsets),
+            (RequestCode.GET_ALL_DELAY_OFFSET, self._take_delays),
+        ):
+            try:
+                answer = await self._ask(Command(code))
+                if answer.code != ResponseCode.SUCCESS:
+                    raise OSError(f"{answer.code} {answer.remark}")
+                await take(_object(bytes(answer.body)))
+            except (OSError, TimeoutError, ValueError, StoreError, Refused) as failed:
+                quiet.warning(
+                    code, "Request %d to the master: %s", code, failed or type(failed).__name__
+                )
+
+    async def _take_topics(self, body: Mapping[str, Any]) -> None:
+        """The master's topics take the place of ours."""
+        pieces, found = Pieces(), _member(body, "topicConfigTable")
+        for value in found.values():
+            await pieces.next()
+            wanted = self._topics.from_json(value)
+            have = self._topics.get(wanted.name)
+            if have is None or self._topics.to_json(have) != self._topics.to_json(wanted):
+                self._topics.take(wanted)
+        for row in self._topics.all():
+            # A retry topic may be newer here: its group's heartbeat came to this broker.
+            if (
+                row.name not in found
+                and not is_system_topic(row.name)
+                and not row.name.startswith(RETRY_PREFIX)
+            ):
+                await pieces.next()
+                self._topics.delete(row.name)
+
+    async def _take_groups(self, body: Mapping[str, Any]) -> None:
+        pieces = Pieces()
+        for value in _member(body, "subscriptionGroupTable").values():
+            await pieces.next()
+            wanted = self._groups.from_json(value)
+            have = self._groups.get(wanted.name)
+            if have is None or self._groups.to_json(have) != self._groups.to_json(wanted):
+                self._groups.update(wanted)
+
+    async def _take_offsets(self, body: Mapping[str, Any]) -> None:
+        """None beyond the messages that are here: a consumer would lose those that come next."""
+        pieces = Pieces()
+        for pair, queues in _member(body, "offsetTable").items():
+            await pieces.next()
+            topic, _, group = pair.partition("@")
+            for queue, offset in queues.items() if isinstance(queues, dict) else ():
+                number, at = int(queue), int(offset)
+                if not group or not 0 <= number < 65536 or at < 0:
+                    raise ValueError(f"an offset of {pair:.200} is {queue}: {offset}")
+                high = self._store.range(topic, number)[1]
+                self._offsets.commit(group, topic, number, min(at, high))
+
+    async def _take_delays(self, body: Mapping[str, Any]) -> None:
+        """How far each level has been delivered: what this broker would begin with as a master."""
+        with self._store.metadata.batch():
+            for level, offset in _member(body, "offsetTable").items():
+                if not 0 < int(level) <= 64 or int(offset) < 0:
+                    raise ValueError(f"the progress of level {level} is {offset}")
+                self._store.metadata.delay_offsets.commit(int(level), int(offset), reset=True)
+
+
+def _object(body: bytes) -> Mapping[str, Any]:
+    """Raises: ValueError."""
+    found = mqjson.loads(body)
+    if not isinstance(found, dict):
+        raise ValueError(f"the answer is no object: {json.dumps(found)[:100]}")
+    return found
+
+
+def _member(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Raises: ValueError."""
+    found = body.get(name, {})
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} of the answer is no object")
+    return found

@@ -1,0 +1,73 @@
+/* Replication of the log: upstream's stream, both ends. A slave reports the end of its log, in 8
+ * bytes; the master sends frames of a place in the log (8 bytes), a length (4) and so many bytes of
+ * the log; no bytes are a heartbeat. Integers are big-endian. docs/internals/ha.md; upstream
+ * DefaultHAConnection, DefaultHAClient.
+ *
+ * Each end has a thread of its own. It moves bytes between the log and sockets, and never takes
+ * Python's lock. docs/locking.md. */
+#ifndef PS_HA_H
+#define PS_HA_H
+
+#include "pystore.h"
+
+/* cdef begin */
+typedef struct ps_ha_master ps_ha_master;
+typedef struct ps_ha_slave ps_ha_slave;
+
+typedef struct ps_ha_conf {
+    int64_t heartbeat_ms; /* haSendHeartbeatInterval */
+    int64_t idle_ms;      /* haHousekeepingInterval: a peer that is silent for so long is gone */
+    int32_t batch_bytes;  /* haTransferBatchSize */
+    int32_t copies; /* of a master: slaves that must have a record before its answer; 0: none */
+} ps_ha_conf;
+
+/* Why a connection ended. */
+#define PS_HA_GOES_ON 0
+#define PS_HA_CLOSED 1 /* by the peer */
+#define PS_HA_SILENT 2 /* for idle_ms */
+#define PS_HA_FAILED 3 /* detail: errno of the socket */
+#define PS_HA_BELOW 4  /* detail: the slave asks for a place that the log does not have any more */
+#define PS_HA_BEYOND 5 /* detail: the slave reports more than the log has; its log is another */
+#define PS_HA_REFUSED 6 /* of a slave: what the master sent does not fit; the error says why */
+
+/* A slave, as its master sees it. Times are ms of the monotonic clock. */
+typedef struct ps_ha_peer {
+    int64_t id;             /* as it was taken */
+    int64_t acked;          /* end of its log, as it reported; -1: not yet */
+    int64_t sent;           /* where the next frame begins */
+    int64_t bytes;          /* sent to it, headers included */
+    int64_t silent_ms;      /* since it was heard */
+    int32_t over;           /* PS_HA_ */
+    int64_t detail;
+} ps_ha_peer;
+
+/* A slave, as it sees itself. */
+typedef struct ps_ha_state {
+    int64_t end;       /* of what it has */
+    int64_t bytes;     /* received, headers included */
+    int64_t silent_ms; /* since the master was heard */
+    int32_t over;      /* PS_HA_; the thread has ended */
+    ps_error error;    /* with PS_HA_REFUSED and PS_HA_FAILED */
+} ps_ha_state;
+
+/* The store must outlive it. NULL: PS_E_NO_MEMORY, PS_E_IO. */
+ps_ha_master *ps_ha_master_start(ps_store *store, const ps_ha_conf *conf, ps_error *error);
+/* A connected socket, which is its own from then on, also when it fails: PS_E_NO_MEMORY, PS_E_IO.
+ * It does not block. */
+int ps_ha_master_take(ps_ha_master *master, int fd, int64_t id, ps_error *error);
+/* Its slaves, at most `room`; those that are gone are shown once. */
+int32_t ps_ha_master_peers(ps_ha_master *master, ps_ha_peer *out, int32_t room);
+void ps_ha_master_stop(ps_ha_master *master);
+
+/* Follows the master at the other end of a connected socket, which is its own from then on. The
+ * store follows (ps_follow_begin). told_fd: an eventfd that is written to when it is over. */
+ps_ha_slave *ps_ha_slave_start(ps_store *store, const ps_ha_conf *conf, int fd, int told_fd,
+                               ps_error *error);
+void ps_ha_slave_show(ps_ha_slave *slave, ps_ha_state *out);
+void ps_ha_slave_stop(ps_ha_slave *slave);
+/* cdef end */
+
+#define PS_HA_REPORT 8
+#define PS_HA_HEADER 12
+
+#endif

@@ -1,0 +1,352 @@
+/* The master's end: one thread sends the log to all slaves, from the mapping to their sockets, and
+ * hears how far each has it. See ha.h. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "ha/ha.h"
+#include "store/store.h"
+
+#define TICK_MS 500    /* heartbeats and silence are looked at so often */
+#define FRAMES_MAX 64  /* of one slave, before the others have their turn */
+#define EVENTS 64
+#define READ_ROOM 4096
+
+typedef struct peer {
+    struct peer *pe_next;
+    ps_ha_master *pe_master;
+    ps_ha_peer pe_shown;
+    int pe_fd;
+    bool pe_blocked; /* its socket takes nothing more for now */
+    bool pe_told;    /* that it is over: the thread frees it */
+    int64_t pe_heard_ms, pe_wrote_ms;
+    uint8_t pe_report[PS_HA_REPORT]; /* the beginning of one */
+    int32_t pe_report_len;
+    uint8_t pe_header[PS_HA_HEADER]; /* of the frame under way */
+    int32_t pe_header_left;
+    const uint8_t *pe_body;
+    int64_t pe_body_left;
+    ps_mapfile *pe_file; /* that the body lies in; referenced */
+} peer;
+
+struct ps_ha_master {
+    ps_store *hm_store;
+    ps_ha_conf hm_conf;
+    pthread_t hm_thread;
+    int hm_epoll;
+    _Atomic bool hm_stopping;
+    pthread_mutex_t hm_lock; /* of the list */
+    peer *hm_peers;
+};
+
+static int64_t end_of_log(const ps_ha_master *m) {
+    return atomic_load(&m->hm_store->st_log.lg_end);
+}
+
+static void end_peer(peer *p, int32_t why, int64_t detail) {
+    if (p->pe_shown.over != PS_HA_GOES_ON) return;
+    p->pe_shown.over = why;
+    p->pe_shown.detail = detail;
+    close(p->pe_fd);
+    if (p->pe_file != NULL) ps_mapfile_unref(p->pe_file);
+    p->pe_file = NULL;
+}
+
+static void watch_peer(peer *p, int op) {
+    struct epoll_event ev = {.events = EPOLLIN | (p->pe_blocked ? EPOLLOUT : 0), .data.ptr = p};
+    if (epoll_ctl(p->pe_master->hm_epoll, op, p->pe_fd, &ev) < 0) end_peer(p, PS_HA_FAILED, errno);
+}
+
+/* ---- sending ---- */
+
+/* Begins the next frame: log, or a heartbeat when one is due. False: there is nothing to send. */
+static bool begin_frame(peer *p, int64_t now) {
+    ps_ha_master *m = p->pe_master;
+    int64_t at = p->pe_shown.sent, avail = 0;
+    if (p->pe_shown.acked < 0) return false;
+    if (at < atomic_load(&m->hm_store->st_log.lg_min)) {
+        end_peer(p, PS_HA_BELOW, at);
+        return false;
+    }
+    p->pe_body = ps_log_at(&m->hm_store->st_log, at, end_of_log(m), &avail, &p->pe_file);
+    if (p->pe_body == NULL && now - p->pe_wrote_ms < m->hm_conf.heartbeat_ms) return false;
+    p->pe_body_left = p->pe_body == NULL             ? 0
+                      : avail < m->hm_conf.batch_bytes ? avail
+                                                       : m->hm_conf.batch_bytes;
+    be64_put(p->pe_header, (uint64_t)at);
+    be32_put(p->pe_header + 8, (uint32_t)p->pe_body_left);
+    p->pe_header_left = PS_HA_HEADER;
+    p->pe_shown.sent += p->pe_body_left;
+    return true;
+}
+
+/* Moves the frame under way on. False: the socket takes no more, or the peer has ended. */
+static bool send_frame(peer *p, int64_t now) {
+    struct iovec parts[2] = {
+        {p->pe_header + PS_HA_HEADER - p->pe_header_left, (size_t)p->pe_header_left},
+        {(void *)(uintptr_t)p->pe_body, (size_t)p->pe_body_left}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = p->pe_body_left > 0 ? 2 : 1};
+    ssize_t n = sendmsg(p->pe_fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+        p->pe_blocked = true;
+        watch_peer(p, EPOLL_CTL_MOD);
+        return false;
+    }
+    if (n < 0) {
+        end_peer(p, PS_HA_FAILED, errno);
+        return false;
+    }
+    p->pe_wrote_ms = now;
+    p->pe_shown.bytes += n;
+    int32_t of_header = n < p->pe_header_left ? (int32_t)n : p->pe_header_left;
+    p->pe_header_left -= of_header;
+    p->pe_body += n - of_header;
+    p->pe_body_left -= n - of_header;
+    if (p->pe_header_left == 0 && p->pe_body_left == 0 && p->pe_file != NULL) {
+        ps_mapfile_unref(p->pe_file);
+        p->pe_file = NULL;
+    }
+    return true;
+}
+
+/* True: there is more that could be sent at once. */
+static bool send_some(peer *p) {
+    int64_t now = ps_monotonic_ms();
+    for (int i = 0; i < FRAMES_MAX; i++) {
+        if (p->pe_shown.over != PS_HA_GOES_ON || p->pe_blocked) return false;
+        if (p->pe_header_left == 0 && p->pe_body_left == 0 && !begin_frame(p, now)) return false;
+        if (!send_frame(p, now)) return false;
+    }
+    return true;
+}
+
+/* ---- hearing ---- */
+
+/* The end up to which enough slaves have the log moves. */
+static void count_copies(ps_ha_master *m) {
+    int32_t wanted = m->hm_conf.copies;
+    int64_t best = -1;
+    if (wanted < 1) return;
+    for (peer *p = m->hm_peers; p != NULL; p = p->pe_next) {
+        int32_t as_far = 0;
+        if (p->pe_shown.over != PS_HA_GOES_ON || p->pe_shown.acked <= best) continue;
+        for (peer *o = m->hm_peers; o != NULL; o = o->pe_next)
+            as_far += o->pe_shown.over == PS_HA_GOES_ON && o->pe_shown.acked >= p->pe_shown.acked;
+        if (as_far >= wanted) best = p->pe_shown.acked;
+    }
+    if (best > 0) ps_safe_copied(&m->hm_store->st_safe, best);
+}
+
+static void take_report(peer *p, int64_t end) {
+    ps_log *l = &p->pe_master->hm_store->st_log;
+    if (end < 0 || end > end_of_log(p->pe_master)) {
+        end_peer(p, PS_HA_BEYOND, end);
+        return;
+    }
+    if (p->pe_shown.acked < 0) {
+        int64_t min = atomic_load(&l->lg_min);
+        /* A slave that has nothing gets all; upstream's gets the last segment alone. */
+        p->pe_shown.sent = end == 0 ? min : end;
+        if (p->pe_shown.sent < min) {
+            end_peer(p, PS_HA_BELOW, end);
+            return;
+        }
+    }
+    p->pe_shown.acked = end;
+}
+
+static void hear_peer(peer *p) {
+    uint8_t data[PS_HA_REPORT + READ_ROOM];
+    memcpy(data, p->pe_report, (size_t)p->pe_report_len);
+    ssize_t n = recv(p->pe_fd, data + p->pe_report_len, READ_ROOM, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n <= 0) {
+        end_peer(p, n == 0 ? PS_HA_CLOSED : PS_HA_FAILED, errno);
+        return;
+    }
+    p->pe_heard_ms = ps_monotonic_ms();
+    int64_t len = p->pe_report_len + n, rest = len % PS_HA_REPORT;
+    if (len >= PS_HA_REPORT) {
+        take_report(p, (int64_t)be64_get(data + len - rest - PS_HA_REPORT));
+        count_copies(p->pe_master);
+    }
+    memcpy(p->pe_report, data + len - rest, (size_t)rest);
+    p->pe_report_len = (int32_t)rest;
+}
+
+/* ---- the thread ---- */
+
+static bool serve_peers(ps_ha_master *m) {
+    bool more = false;
+    int64_t now = ps_monotonic_ms();
+    for (peer *p = m->hm_peers; p != NULL; p = p->pe_next) {
+        if (p->pe_shown.over != PS_HA_GOES_ON) continue;
+        if (now - p->pe_heard_ms > m->hm_conf.idle_ms)
+            end_peer(p, PS_HA_SILENT, 0);
+        else if (send_some(p))
+            more = true;
+    }
+    return more;
+}
+
+/* Whether a slave could be sent what was put just now. */
+static bool is_behind(ps_ha_master *m) {
+    int64_t end = end_of_log(m);
+    for (peer *p = m->hm_peers; p != NULL; p = p->pe_next)
+        if (p->pe_shown.over == PS_HA_GOES_ON && !p->pe_blocked && p->pe_shown.acked >= 0 &&
+            p->pe_shown.sent < end)
+            return true;
+    return false;
+}
+
+static void take_events(ps_ha_master *m, const struct epoll_event *events, int count) {
+    uint64_t told;
+    for (int i = 0; i < count; i++) {
+        peer *p = events[i].data.ptr;
+        if (p == NULL) {
+            if (read(m->hm_store->st_sender_fd, &told, sizeof told) < 0) continue;
+            continue;
+        }
+        if (p->pe_shown.over != PS_HA_GOES_ON) continue;
+        if (events[i].events & EPOLLOUT) {
+            p->pe_blocked = false;
+            watch_peer(p, EPOLL_CTL_MOD);
+        }
+        if (p->pe_shown.over == PS_HA_GOES_ON && events[i].events & ~(uint32_t)EPOLLOUT)
+            hear_peer(p);
+    }
+}
+
+/* After its last event was looked at. */
+static void free_told(ps_ha_master *m) {
+    for (peer **at = &m->hm_peers; *at != NULL;) {
+        peer *p = *at;
+        if (!p->pe_told) {
+            at = &p->pe_next;
+            continue;
+        }
+        *at = p->pe_next;
+        free(p);
+    }
+}
+
+static void *run_master(void *arg) {
+    ps_ha_master *m = arg;
+    _Atomic bool *naps = &m->hm_store->st_dispatcher.ds_sender_naps;
+    struct epoll_event events[EVENTS];
+    while (!atomic_load(&m->hm_stopping)) {
+        pthread_mutex_lock(&m->hm_lock);
+        bool more = serve_peers(m);
+        /* Either whoever puts sees the flag, or this thread sees the new end. */
+        atomic_store(naps, true);
+        more = more || is_behind(m);
+        pthread_mutex_unlock(&m->hm_lock);
+        int count = epoll_wait(m->hm_epoll, events, EVENTS, more ? 0 : TICK_MS);
+        atomic_store(naps, false);
+        pthread_mutex_lock(&m->hm_lock);
+        take_events(m, events, count);
+        free_told(m);
+        pthread_mutex_unlock(&m->hm_lock);
+    }
+    return NULL;
+}
+
+/* ---- from outside ---- */
+
+/* Whatever wakes it: also the end, and a new slave. */
+static void wake_master(ps_ha_master *m) {
+    uint64_t one = 1;
+    if (write(m->hm_store->st_sender_fd, &one, sizeof one) < 0) return;
+}
+
+static int open_master(ps_ha_master *m, ps_error *e) {
+    ps_store *s = m->hm_store;
+    if (s->st_sender_fd < 0) s->st_sender_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    m->hm_epoll = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event ev = {.events = EPOLLIN};
+    if (s->st_sender_fd < 0 || m->hm_epoll < 0 ||
+        epoll_ctl(m->hm_epoll, EPOLL_CTL_ADD, s->st_sender_fd, &ev) < 0)
+        return ps_fail(e, PS_E_IO, errno, -1, NULL, "cannot wait for slaves");
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the threads of the program */
+    int err = pthread_create(&m->hm_thread, NULL, run_master, m);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (err != 0) return ps_fail(e, PS_E_IO, err, -1, NULL, "cannot start a thread for slaves");
+    pthread_setname_np(m->hm_thread, "rmq-ha-master");
+    return 0;
+}
+
+ps_ha_master *ps_ha_master_start(ps_store *store, const ps_ha_conf *conf, ps_error *e) {
+    ps_ha_master *m = calloc(1, sizeof *m);
+    if (m == NULL) {
+        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the sender to slaves");
+        return NULL;
+    }
+    m->hm_store = store;
+    m->hm_conf = *conf;
+    m->hm_epoll = -1;
+    pthread_mutex_init(&m->hm_lock, NULL);
+    if (open_master(m, e) == 0) return m;
+    if (m->hm_epoll >= 0) close(m->hm_epoll);
+    free(m);
+    return NULL;
+}
+
+int ps_ha_master_take(ps_ha_master *m, int fd, int64_t id, ps_error *e) {
+    int on = 1;
+    peer *p = calloc(1, sizeof *p);
+    if (p == NULL) {
+        close(fd);
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a slave");
+    }
+    *p = (peer){.pe_master = m, .pe_fd = fd, .pe_shown = {.id = id, .acked = -1}};
+    p->pe_heard_ms = p->pe_wrote_ms = ps_monotonic_ms();
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    pthread_mutex_lock(&m->hm_lock);
+    p->pe_next = m->hm_peers;
+    m->hm_peers = p;
+    watch_peer(p, EPOLL_CTL_ADD);
+    int err = p->pe_shown.over == PS_HA_FAILED ? (int)p->pe_shown.detail : 0;
+    pthread_mutex_unlock(&m->hm_lock);
+    wake_master(m);
+    return err == 0 ? 0 : ps_fail(e, PS_E_IO, err, -1, NULL, "cannot wait for a slave");
+}
+
+int32_t ps_ha_master_peers(ps_ha_master *m, ps_ha_peer *out, int32_t room) {
+    int32_t count = 0;
+    int64_t now = ps_monotonic_ms();
+    pthread_mutex_lock(&m->hm_lock);
+    for (peer *p = m->hm_peers; p != NULL && count < room; p = p->pe_next) {
+        if (p->pe_told) continue;
+        p->pe_shown.silent_ms = now - p->pe_heard_ms;
+        out[count++] = p->pe_shown;
+        p->pe_told = p->pe_shown.over != PS_HA_GOES_ON;
+    }
+    pthread_mutex_unlock(&m->hm_lock);
+    return count;
+}
+
+void ps_ha_master_stop(ps_ha_master *m) {
+    atomic_store(&m->hm_stopping, true);
+    wake_master(m);
+    pthread_join(m->hm_thread, NULL);
+    for (peer *p = m->hm_peers, *next; p != NULL; p = next) {
+        next = p->pe_next;
+        end_peer(p, PS_HA_CLOSED, 0);
+        free(p);
+    }
+    close(m->hm_epoll);
+    pthread_mutex_destroy(&m->hm_lock);
+    free(m);
+}

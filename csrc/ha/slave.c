@@ -1,0 +1,214 @@
+/* The slave's end: one thread takes what the master sends into the log, and reports how far it is.
+ * See ha.h. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "ha/ha.h"
+#include "store/store.h"
+
+#define READ_ROOM (256 << 10)
+#define FRAME_MAX (64 << 20) /* upstream's slave takes 4 MiB */
+#define SEND_S 5             /* a report that cannot be sent for so long ends the connection */
+
+struct ps_ha_slave {
+    ps_store *hs_store;
+    ps_ha_conf hs_conf;
+    pthread_t hs_thread;
+    int hs_fd, hs_told_fd, hs_wake_fd;
+    pthread_mutex_t hs_lock; /* of what is shown */
+    ps_ha_state hs_shown;
+    _Atomic int64_t hs_heard_ms;
+    int64_t hs_reported_ms, hs_reported; /* the thread's own */
+    uint8_t hs_header[PS_HA_HEADER];
+    int32_t hs_header_len;
+    int64_t hs_at, hs_left; /* of the frame under way: where its next byte belongs, and how many */
+    uint8_t hs_data[READ_ROOM];
+};
+
+static int64_t end_of_store(const ps_ha_slave *h) {
+    return atomic_load(&h->hs_store->st_log.lg_end);
+}
+
+/* ---- the log that comes ---- */
+
+static int read_header(ps_ha_slave *h, ps_error *e) {
+    h->hs_header_len = 0;
+    h->hs_at = (int64_t)be64_get(h->hs_header);
+    h->hs_left = (int32_t)be32_get(h->hs_header + 8);
+    if (h->hs_at < 0 || h->hs_left < 0 || h->hs_left > FRAME_MAX)
+        return ps_fail(e, PS_E_ARGUMENT, 0, h->hs_at, NULL,
+                       "the master sent a frame of %lld bytes for place %lld of the log",
+                       (long long)h->hs_left, (long long)h->hs_at);
+    /* A heartbeat says where the master stands, too. */
+    return h->hs_left > 0 || end_of_store(h) == 0
+               ? 0
+               : ps_follow_append(h->hs_store, h->hs_at, NULL, 0, e);
+}
+
+static int take_bytes(ps_ha_slave *h, const uint8_t *data, int64_t len, ps_error *e) {
+    int code = 0;
+    while (len > 0 && code == 0) {
+        int64_t n;
+        if (h->hs_left == 0) {
+            n = PS_HA_HEADER - h->hs_header_len;
+            if (n > len) n = len;
+            memcpy(h->hs_header + h->hs_header_len, data, (size_t)n);
+            h->hs_header_len += (int32_t)n;
+            if (h->hs_header_len == PS_HA_HEADER) code = read_header(h, e);
+        } else {
+            n = h->hs_left < len ? h->hs_left : len;
+            code = ps_follow_append(h->hs_store, h->hs_at, data, n, e);
+            h->hs_at += n;
+            h->hs_left -= n;
+        }
+        data += n;
+        len -= n;
+    }
+    return code;
+}
+
+/* ---- reports ---- */
+
+/* With SYNC_FLUSH a slave has what its disk has. */
+static int report_end(ps_ha_slave *h, ps_error *e) {
+    uint8_t data[PS_HA_REPORT];
+    int64_t end = end_of_store(h);
+    if (h->hs_store->st_safe.sf_sync && end > 0) {
+        int code = ps_wait_flushed(h->hs_store, end, h->hs_store->st_safe.sf_timeout_ms, e);
+        if (code < 0) return code;
+        end = code == 0 ? end : ps_safe_flushed(&h->hs_store->st_safe);
+    }
+    be64_put(data, (uint64_t)end);
+    if (send(h->hs_fd, data, sizeof data, MSG_NOSIGNAL) != sizeof data)
+        return ps_fail(e, PS_E_IO, errno, end, NULL, "cannot report to the master");
+    h->hs_reported = end;
+    h->hs_reported_ms = ps_monotonic_ms();
+    return 0;
+}
+
+/* ---- the thread ---- */
+
+/* PS_HA_GOES_ON, or why not. */
+static int hear_master(ps_ha_slave *h, ps_error *e) {
+    ssize_t n = recv(h->hs_fd, h->hs_data, READ_ROOM, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return PS_HA_GOES_ON;
+    if (n == 0) return PS_HA_CLOSED;
+    if (n < 0) {
+        ps_fail(e, PS_E_IO, errno, -1, NULL, "cannot read from the master");
+        return PS_HA_FAILED;
+    }
+    h->hs_heard_ms = ps_monotonic_ms();
+    int code = take_bytes(h, h->hs_data, n, e);
+    pthread_mutex_lock(&h->hs_lock);
+    h->hs_shown.bytes += n;
+    h->hs_shown.end = end_of_store(h);
+    pthread_mutex_unlock(&h->hs_lock);
+    if (code < 0) return PS_HA_REFUSED;
+    if (end_of_store(h) <= h->hs_reported) return PS_HA_GOES_ON;
+    return report_end(h, e) < 0 ? PS_HA_FAILED : PS_HA_GOES_ON;
+}
+
+static int follow_master(ps_ha_slave *h, ps_error *e) {
+    struct pollfd fds[2] = {{.fd = h->hs_fd, .events = POLLIN},
+                            {.fd = h->hs_wake_fd, .events = POLLIN}};
+    int over = report_end(h, e) < 0 ? PS_HA_FAILED : PS_HA_GOES_ON;
+    while (over == PS_HA_GOES_ON) {
+        int64_t now = ps_monotonic_ms(), left = h->hs_conf.heartbeat_ms - (now - h->hs_reported_ms);
+        if (now - h->hs_heard_ms > h->hs_conf.idle_ms) return PS_HA_SILENT;
+        if (left <= 0) {
+            if (report_end(h, e) < 0) return PS_HA_FAILED;
+            continue;
+        }
+        int64_t until_idle = h->hs_conf.idle_ms + 1 - (now - h->hs_heard_ms);
+        if (poll(fds, 2, (int)(left < until_idle ? left : until_idle)) < 0) continue;
+        if (fds[1].revents != 0) return PS_HA_CLOSED;
+        if (fds[0].revents != 0) over = hear_master(h, e);
+    }
+    return over;
+}
+
+static void *run_slave(void *arg) {
+    ps_ha_slave *h = arg;
+    ps_error e = {0};
+    uint64_t one = 1;
+    int over = follow_master(h, &e);
+    ps_follow_pause(h->hs_store);
+    pthread_mutex_lock(&h->hs_lock);
+    h->hs_shown.over = over;
+    h->hs_shown.error = e;
+    h->hs_shown.end = end_of_store(h);
+    pthread_mutex_unlock(&h->hs_lock);
+    if (write(h->hs_told_fd, &one, sizeof one) < 0) return NULL;
+    return NULL;
+}
+
+/* ---- from outside ---- */
+
+static int start_slave(ps_ha_slave *h, ps_error *e) {
+    struct timeval limit = {.tv_sec = SEND_S};
+    sigset_t all, before;
+    int on = 1;
+    setsockopt(h->hs_fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(h->hs_fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    h->hs_wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (h->hs_wake_fd < 0) return ps_fail(e, PS_E_IO, errno, -1, NULL, "cannot follow a master");
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the threads of the program */
+    int err = pthread_create(&h->hs_thread, NULL, run_slave, h);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (err != 0) return ps_fail(e, PS_E_IO, err, -1, NULL, "cannot start a thread for a master");
+    pthread_setname_np(h->hs_thread, "rmq-ha-slave");
+    return 0;
+}
+
+static void free_slave(ps_ha_slave *h) {
+    if (h->hs_wake_fd >= 0) close(h->hs_wake_fd);
+    close(h->hs_fd);
+    pthread_mutex_destroy(&h->hs_lock);
+    free(h);
+}
+
+ps_ha_slave *ps_ha_slave_start(ps_store *store, const ps_ha_conf *conf, int fd, int told_fd,
+                               ps_error *e) {
+    ps_ha_slave *h = calloc(1, sizeof *h);
+    if (h == NULL) {
+        close(fd);
+        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory to follow a master");
+        return NULL;
+    }
+    h->hs_store = store;
+    h->hs_conf = *conf;
+    h->hs_fd = fd;
+    h->hs_told_fd = told_fd;
+    h->hs_wake_fd = -1;
+    h->hs_heard_ms = ps_monotonic_ms();
+    h->hs_shown.end = end_of_store(h);
+    pthread_mutex_init(&h->hs_lock, NULL);
+    if (start_slave(h, e) == 0) return h;
+    free_slave(h);
+    return NULL;
+}
+
+void ps_ha_slave_show(ps_ha_slave *h, ps_ha_state *out) {
+    pthread_mutex_lock(&h->hs_lock);
+    *out = h->hs_shown;
+    pthread_mutex_unlock(&h->hs_lock);
+    out->silent_ms = ps_monotonic_ms() - h->hs_heard_ms;
+}
+
+void ps_ha_slave_stop(ps_ha_slave *h) {
+    uint64_t one = 1;
+    if (write(h->hs_wake_fd, &one, sizeof one) >= 0) pthread_join(h->hs_thread, NULL);
+    free_slave(h);
+}

@@ -1,0 +1,162 @@
+/* A store that follows a master: it takes the master's log as it is, byte for byte at the same
+ * places, whatever pieces it comes in. Queues and index are made of it as of any log. A record
+ * becomes visible once all of it is there. docs/internals/ha.md; upstream
+ * DefaultMessageStore.appendToCommitLog. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "store/store.h"
+
+void ps_sender_wake(ps_store *s) {
+    uint64_t one = 1;
+    if (!atomic_exchange(&s->st_dispatcher.ds_sender_naps, false)) return;
+    /* It fails only when the counter is full: then the sender has been told already. */
+    if (write(s->st_sender_fd, &one, sizeof one) < 0) return;
+}
+
+void ps_want_copies(ps_store *s, int32_t on, int32_t timeout_ms) {
+    ps_safe_want_copies(&s->st_safe, on != 0, timeout_ms);
+}
+
+int64_t ps_follow_begin(ps_store *s) {
+    atomic_store(&s->st_follow.fo_on, true);
+    pthread_mutex_lock(&s->st_log.lg_append_lock);
+    int64_t end = s->st_follow.fo_end = atomic_load(&s->st_log.lg_end);
+    pthread_mutex_unlock(&s->st_log.lg_append_lock);
+    return end;
+}
+
+void ps_follow_pause(ps_store *s) {
+    ps_log *l = &s->st_log;
+    pthread_mutex_lock(&l->lg_append_lock);
+    int64_t whole = atomic_load(&l->lg_end);
+    ps_mapfile *mf = l->lg_active;
+    if (mf != NULL && s->st_follow.fo_end > whole)
+        memset(mf->mf_map + (whole - mf->mf_base), 0, (size_t)(s->st_follow.fo_end - whole));
+    s->st_follow.fo_end = whole;
+    pthread_mutex_unlock(&l->lg_append_lock);
+}
+
+void ps_follow_end(ps_store *s) {
+    ps_queue **queues;
+    ps_follow_pause(s);
+    ps_dispatch_catch_up(s, NULL);
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
+    pthread_mutex_lock(&s->st_log.lg_append_lock);
+    for (int32_t i = 0; i < n; i++) queues[i]->cq_next = atomic_load(&queues[i]->cq_max);
+    pthread_mutex_unlock(&s->st_log.lg_append_lock);
+    free(queues);
+    atomic_store(&s->st_follow.fo_on, false);
+}
+
+int64_t ps_last_record(ps_store *s) {
+    ps_queue **queues, *last = NULL;
+    int64_t physical = -1;
+    if (ps_enter(s) < 0) return -1;
+    ps_dispatch_catch_up(s, NULL);
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
+    for (int32_t i = 0; i < n; i++)
+        if (atomic_load(&queues[i]->cq_max) > 0 &&
+            (last == NULL ||
+             atomic_load(&queues[i]->cq_max_physical) > atomic_load(&last->cq_max_physical)))
+            last = queues[i];
+    if (last != NULL && ps_queue_units(s, last->cq_topic, last->cq_id,
+                                       atomic_load(&last->cq_max) - 1, 1, &physical, NULL, NULL,
+                                       NULL) != 1)
+        physical = -1;
+    free(queues);
+    ps_leave(s);
+    return physical;
+}
+
+/* ---- what comes ---- */
+
+/* An empty log begins where the master's does. Both locks are held. */
+static int begin_at_locked(ps_store *s, int64_t at, ps_error *e) {
+    ps_log *l = &s->st_log;
+    if (at % l->lg_files.ss_file_size != 0)
+        return ps_fail(e, PS_E_ARGUMENT, 0, at, s->st_root,
+                       "the master's log begins within a segment of %lld bytes, as this store"
+                       " has them (mappedFileSizeCommitLog)",
+                       (long long)l->lg_files.ss_file_size);
+    s->st_follow.fo_end = at;
+    atomic_store(&l->lg_flushed, at);
+    atomic_store(&l->lg_min, at);
+    atomic_store(&l->lg_end, at);
+    atomic_store(&s->st_dispatcher.ds_end, at);
+    return 0;
+}
+
+/* The segment that takes the next byte. NULL: *e says why there is none. */
+static ps_mapfile *segment_locked(ps_store *s, ps_error *e) {
+    ps_log *l = &s->st_log;
+    ps_mapfile *mf = l->lg_active;
+    if (mf != NULL && s->st_follow.fo_end < mf->mf_base + mf->mf_size) return mf;
+    return ps_append_roll_locked(l, &s->st_allocator, e) < 0 ? NULL : l->lg_active;
+}
+
+/* Makes the records visible that are whole by now. */
+static int publish_locked(ps_store *s, ps_mapfile *mf, ps_error *e) {
+    ps_log *l = &s->st_log;
+    int64_t at = atomic_load(&l->lg_end), end = s->st_follow.fo_end, count = 0;
+    int64_t last = mf->mf_base + mf->mf_size;
+    ps_rec_outcome o = PS_REC_OK;
+    while (at < end) {
+        ps_record r;
+        o = ps_record_decode(mf->mf_map + (at - mf->mf_base), end - at, &r);
+        if (o == PS_REC_OK && r.physical_offset != at) o = PS_REC_PLACE;
+        if (o == PS_REC_BLANK && end == last) at = last;
+        if (o != PS_REC_OK) break;
+        l->lg_last_stamp = r.store_timestamp;
+        at += r.size;
+        count++;
+    }
+    atomic_store_explicit(&mf->mf_wrote, at - mf->mf_base, memory_order_release);
+    ps_append_publish_locked(l, at, l->lg_last_stamp, count);
+    if (o == PS_REC_OK || o == PS_REC_BLANK || (o == PS_REC_SHORT && end < last)) return 0;
+    return ps_fail(e, PS_E_DAMAGED, 0, at, mf->mf_path, "what the master sent is no record: %s",
+                   ps_rec_outcome_name(o));
+}
+
+static int append_locked(ps_store *s, int64_t at, const uint8_t *data, int64_t len, ps_error *e) {
+    ps_follow *f = &s->st_follow;
+    if (at != f->fo_end || !atomic_load(&f->fo_on))
+        return ps_fail(e, PS_E_ARGUMENT, 0, at, s->st_root,
+                       "the master goes on at %lld of the log, and this store at %lld",
+                       (long long)at, (long long)f->fo_end);
+    while (len > 0) {
+        ps_mapfile *mf = segment_locked(s, e);
+        if (mf == NULL) return e->code;
+        int64_t into = f->fo_end - mf->mf_base, n = mf->mf_size - into;
+        if (n > len) n = len;
+        int code = into + n > atomic_load(&mf->mf_reserved)
+                       ? ps_append_reserve_locked(&s->st_log, mf, into + n, e)
+                       : 0;
+        if (code < 0) return code;
+        memcpy(mf->mf_map + into, data, (size_t)n);
+        f->fo_end += n;
+        data += n;
+        len -= n;
+        if ((code = publish_locked(s, mf, e)) < 0) return code;
+    }
+    return 0;
+}
+
+int ps_follow_append(ps_store *s, int64_t at, const void *data, int64_t len, ps_error *e) {
+    int code = 0;
+    if (ps_enter(s) < 0)
+        return ps_fail(e, PS_E_CLOSED, 0, -1, s->st_root, "the store is closed");
+    pthread_mutex_lock(&s->st_dispatcher.ds_lock);
+    pthread_mutex_lock(&s->st_log.lg_append_lock);
+    if (at > 0 && s->st_log.lg_active == NULL && atomic_load(&s->st_log.lg_end) == 0)
+        code = begin_at_locked(s, at, e);
+    pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
+    if (code == 0) code = append_locked(s, at, data, len, e);
+    pthread_mutex_unlock(&s->st_log.lg_append_lock);
+    if (atomic_load(&s->st_dispatcher.ds_napping)) ps_dispatch_wake(s);
+    if (atomic_load(&s->st_dispatcher.ds_sender_naps)) ps_sender_wake(s);
+    ps_leave(s);
+    return code;
+}

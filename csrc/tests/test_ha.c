@@ -1,0 +1,214 @@
+/* Replication between two stores of one process, over a socket pair: logs that are equal byte for
+ * byte, queues alike, whatever pieces the bytes come in; waits for copies; peers that lie. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "check.h"
+#include "ha/ha.h"
+#include "store/store.h"
+
+enum { SEGMENT = 1 << 14, QUEUES = 3 };
+static char *base;
+
+static ps_store *open_one(const char *name, ps_error *e) {
+    char root[4096];
+    ps_conf conf;
+    ps_conf_init(&conf);
+    snprintf(root, sizeof root, "%s/%s", base, name);
+    conf.root = root;
+    conf.commitlog_file_size = SEGMENT;
+    ps_store *s = ps_store_open(&conf, NULL, NULL, NULL, e);
+    CHECK(s != NULL);
+    return s;
+}
+
+static void put_some(ps_store *s, int count) {
+    static uint8_t body[3000];
+    ps_error e = {0};
+    ps_topic *t = ps_topic_open(s, "T", 1, 1, &e);
+    for (int i = 0; i < count; i++) {
+        ps_put_result out = {0};
+        CHECK_EQ(0, ps_put(t, (int32_t)check_below(QUEUES), 0, body, check_below(sizeof body), NULL,
+                           0, 0, &out));
+    }
+}
+
+static int64_t end_of(ps_store *s) {
+    return atomic_load(&s->st_log.lg_end);
+}
+
+static void until_equal(ps_store *master, ps_store *slave) {
+    for (int i = 0; i < 20000 && end_of(slave) < end_of(master); i++) usleep(500);
+    CHECK_EQ(end_of(master), end_of(slave));
+    for (int64_t at = atomic_load(&slave->st_log.lg_min); at < end_of(master);) {
+        int64_t a, b;
+        ps_mapfile *f, *g;
+        const uint8_t *p = ps_log_at(&master->st_log, at, end_of(master), &a, &f);
+        const uint8_t *q = ps_log_at(&slave->st_log, at, end_of(slave), &b, &g);
+        CHECK(p != NULL && q != NULL && a == b && memcmp(p, q, (size_t)a) == 0);
+        at += a;
+        ps_mapfile_unref(f);
+        ps_mapfile_unref(g);
+    }
+    for (int32_t queue = 0; queue < QUEUES; queue++) {
+        int64_t low[2], high[2];
+        ps_store *both[2] = {master, slave};
+        for (int i = 0; i < 2; i++) {
+            ps_error e = {0};
+            ps_topic *t = ps_topic_open(both[i], "T", 1, 1, &e);
+            ps_queue_range(both[i], t, queue, &low[i], &high[i]);
+        }
+        CHECK_EQ(high[0], high[1]);
+    }
+    CHECK_EQ(ps_last_record(master), ps_last_record(slave));
+}
+
+static const ps_ha_conf conf = {
+    .heartbeat_ms = 20, .idle_ms = 60000, .batch_bytes = 1000, .copies = 1};
+
+static ps_ha_peer peer_of(ps_ha_master *m) {
+    ps_ha_peer p[8] = {{.id = -1}};
+    ps_ha_master_peers(m, p, 8);
+    return p[0];
+}
+
+/* Both ends, and the slave again after it was cut off. */
+static void test_both_ends(ps_store *master, const char *name) {
+    ps_error e = {0};
+    int told = eventfd(0, EFD_NONBLOCK);
+    ps_ha_master *m = ps_ha_master_start(master, &conf, &e);
+    ps_store *slave = open_one(name, &e);
+    CHECK_EQ(0, ps_follow_begin(slave));
+    ps_topic *t = ps_topic_open(slave, "T", 1, 1, &e);
+    ps_put_result out = {0};
+    CHECK_EQ(PS_E_NOT_WRITEABLE, ps_put(t, 0, 0, "x", 1, NULL, 0, 0, &out));
+    for (int round = 0; round < 6; round++) {
+        int fd[2];
+        CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
+        CHECK_EQ(0, ps_ha_master_take(m, fd[0], round, &e));
+        ps_ha_slave *h = ps_ha_slave_start(slave, &conf, fd[1], told, &e);
+        put_some(master, 40);
+        if (round % 2 == 0) usleep((useconds_t)check_below(3000));
+        else until_equal(master, slave);
+        ps_ha_slave_stop(h);
+    }
+    int fd[2];
+    CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
+    CHECK_EQ(0, ps_ha_master_take(m, fd[0], 99, &e));
+    ps_ha_slave *h = ps_ha_slave_start(slave, &conf, fd[1], told, &e);
+    until_equal(master, slave);
+    /* Answers wait for the slave, and no longer than they may. */
+    ps_want_copies(master, 1, 10000);
+    t = ps_topic_open(master, "T", 1, 1, &e);
+    CHECK_EQ(0, ps_put(t, 0, 0, "x", 1, NULL, 0, 1, &out));
+    CHECK_EQ(PS_PUT_OK, out.status);
+    until_equal(master, slave);
+    ps_ha_state shown;
+    ps_ha_slave_show(h, &shown);
+    CHECK_EQ(end_of(master), shown.end);
+    ps_ha_slave_stop(h);
+    for (int i = 0; i < 20000 && peer_of(m).id >= 0; i++) usleep(500);
+    ps_want_copies(master, 1, 20);
+    CHECK_EQ(0, ps_put(t, 0, 0, "x", 1, NULL, 0, 1, &out));
+    CHECK_EQ(PS_FLUSH_SLAVE_TIMEOUT, out.status);
+    CHECK_EQ(0, ps_put(t, 0, 0, "x", 1, NULL, 0, 0, &out));
+    ps_want_copies(master, 0, 20);
+    CHECK_EQ(0, ps_put(t, 0, 0, "x", 1, NULL, 0, 1, &out));
+    CHECK_EQ(PS_PUT_OK, out.status);
+    ps_ha_master_stop(m);
+    /* It takes messages again, at the next offset of each queue. */
+    ps_follow_end(slave);
+    int64_t low, high;
+    t = ps_topic_open(slave, "T", 1, 1, &e);
+    ps_queue_range(slave, t, 1, &low, &high);
+    CHECK_EQ(0, ps_put(t, 1, 0, "x", 1, NULL, 0, 0, &out));
+    CHECK_EQ(high, out.queue_offset);
+    ps_store_free(slave);
+    close(told);
+}
+
+/* A master that is one of ours by its bytes, and not by its offsets or records. */
+static void check_refused(int64_t at, const void *data, int64_t len) {
+    uint8_t header[PS_HA_HEADER];
+    ps_error e = {0};
+    int fd[2], told = eventfd(0, EFD_NONBLOCK);
+    ps_store *slave = open_one("liar", &e);
+    int64_t end = ps_follow_begin(slave);
+    CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
+    ps_ha_slave *h = ps_ha_slave_start(slave, &conf, fd[1], told, &e);
+    be64_put(header, (uint64_t)at);
+    be32_put(header + 8, (uint32_t)len);
+    CHECK_EQ((ssize_t)sizeof header, write(fd[0], header, sizeof header));
+    if (data != NULL) CHECK_EQ((ssize_t)len, write(fd[0], data, (size_t)len));
+    ps_ha_state shown = {0};
+    for (int i = 0; i < 20000 && shown.over == PS_HA_GOES_ON; i++) {
+        usleep(500);
+        ps_ha_slave_show(h, &shown);
+    }
+    CHECK_EQ(PS_HA_REFUSED, shown.over);
+    CHECK(shown.error.code < 0);
+    ps_ha_slave_stop(h);
+    CHECK_EQ(end, end_of(slave));
+    ps_store_free(slave);
+    close(fd[0]);
+    close(told);
+}
+
+static void test_masters_that_lie(void) {
+    static uint8_t noise[200];
+    ps_error e = {0};
+    for (size_t i = 0; i < sizeof noise; i++) noise[i] = (uint8_t)check_below(256);
+    check_refused(-5, NULL, 0);
+    check_refused(0, NULL, -1);
+    check_refused(0, NULL, INT32_MAX);
+    check_refused(SEGMENT + 3, noise, sizeof noise);
+    check_refused(0, noise, sizeof noise);
+    ps_store *s = open_one("liar", &e);
+    put_some(s, 3);
+    ps_store_free(s);
+    check_refused(0, NULL, 0);
+    check_refused(5000, noise, sizeof noise);
+}
+
+static void test_slaves_that_lie(ps_store *master) {
+    static const int32_t why[] = {PS_HA_BEYOND, PS_HA_BEYOND, PS_HA_CLOSED};
+    ps_error e = {0};
+    ps_ha_master *m = ps_ha_master_start(master, &conf, &e);
+    const int64_t reports[] = {-1, end_of(master) + 1, 0};
+    for (int i = 0; i < 3; i++) {
+        uint8_t data[PS_HA_REPORT];
+        int fd[2];
+        be64_put(data, (uint64_t)reports[i]);
+        CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
+        CHECK_EQ(0, ps_ha_master_take(m, fd[0], i, &e));
+        for (int k = 0; k < PS_HA_REPORT; k++) CHECK_EQ(1, write(fd[1], data + k, 1));
+        if (why[i] == PS_HA_CLOSED) close(fd[1]);
+        ps_ha_peer p = {0};
+        for (int k = 0; k < 20000 && p.over == PS_HA_GOES_ON; k++) {
+            usleep(500);
+            p = peer_of(m);
+        }
+        CHECK(p.over == why[i] || (why[i] == PS_HA_CLOSED && p.over == PS_HA_FAILED));
+        if (why[i] != PS_HA_CLOSED) close(fd[1]);
+    }
+    ps_ha_master_stop(m);
+}
+
+int main(void) {
+    ps_error e = {0};
+    check_begin();
+    base = check_folder();
+    ps_store *master = open_one("master", &e);
+    test_both_ends(master, "one");
+    test_both_ends(master, "another");
+    test_slaves_that_lie(master);
+    test_masters_that_lie();
+    ps_store_free(master);
+    check_remove(base);
+    free(base);
+    return check_end("test_ha");
+}

@@ -1,0 +1,340 @@
+"""A master and its slave, both ours: the same log, what answers wait for, what a slave does not do,
+logs with different pasts."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import lzma
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from access_cases import play
+from waiting import until
+
+import pystore
+from broker import Broker, Message, NameServer
+from broker.services.replication.master import SLAVES_MAX
+from pystore import TopicConfig
+from pystore.audit import verify
+from pystore.configfiles import SubscriptionGroup
+from pystore.errors import BadArgument
+from pystore.native import ffi, lib
+
+SMALL: dict[str, Any] = {
+    "mappedFileSizeCommitLog": 1 << 18, "mappedFileSizeConsumeQueue": 20_000, "maxHashSlotNum": 100,
+    "maxIndexNum": 400, "bindAddress": "127.0.0.1", "listenPort": 0, "brokerName": "b",
+}  # fmt: skip
+SEND = {
+    "a": "p", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000",
+    "h": "0", "i": "", "j": "0", "k": "false",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def names() -> Iterator[str]:
+    with NameServer.in_thread(listenPort=0, bindAddress="127.0.0.1") as server:
+        yield f"127.0.0.1:{server.port}"
+
+
+@contextlib.contextmanager
+def master_of(
+    folder: Path, names: str, role: str = "ASYNC_MASTER", **more: Any
+) -> Iterator[Broker]:
+    with Broker(folder, namesrvAddr=names, brokerRole=role, **SMALL, **more) as broker:
+        yield broker
+
+
+@contextlib.contextmanager
+def slave_of(folder: Path, names: str, **more: Any) -> Iterator[Broker]:
+    with Broker(
+        folder, namesrvAddr=names, brokerRole="SLAVE", brokerId=1, **SMALL, **more
+    ) as broker:
+        yield broker
+
+
+def send(broker: Broker, count: int, topic: str = "orders") -> None:
+    with broker.producer(send_timeout_s=10) as producer:
+        for number in range(count):
+            producer.send(Message(topic, b"%d" % number * 50, keys=f"k{number}"))
+
+
+def until_alike(master: Broker, slave: Broker) -> None:
+    """The logs are equal byte for byte, and so are the ends of the queues."""
+    end = master.store.info().log_max
+    until(lambda: slave.store.info().log_max == end, "the end of the master's log")
+    for file in sorted((Path(master.store.path) / "commitlog").iterdir()):
+        base = int(file.name)
+        if base >= end:  # made ahead
+            continue
+        copy = Path(slave.store.path) / "commitlog" / file.name
+        assert file.read_bytes()[: end - base] == copy.read_bytes()[: end - base]
+    for queue in range(4):
+        until(
+            lambda queue=queue: (
+                slave.store.range("orders", queue) == master.store.range("orders", queue)
+            ),
+            "the master's queue",
+        )
+
+
+def test_a_slave_has_the_log_and_what_tools_made(names: str, tmp_path: Path) -> None:
+    with master_of(tmp_path / "m", names) as master:
+        master.create_topic("orders", 4)
+        send(master, 2000)  # several segments
+        with slave_of(tmp_path / "s", names) as slave:
+            until_alike(master, slave)
+            send(master, 500)
+            until_alike(master, slave)
+            master.run(_make(master))
+            until(lambda: slave.services.topics.get("made") is not None, "the topic")
+            until(lambda: slave.services.groups.get("g") is not None, "the group")
+            until(lambda: slave.services.offsets.get("g", "orders", 0) == 7, "the offset")
+            until(lambda: slave.services.topics.get("gone") is None, "that it is gone")
+            (seen,) = master.services.replication.master.slaves
+            assert seen.acked == master.store.info().log_max
+    report = verify(tmp_path / "s")
+    assert report.findings == []
+
+
+async def _make(master: Broker) -> None:
+    services = master.services
+    services.topics.update(TopicConfig("made", 2, 2))
+    services.groups.update(SubscriptionGroup("g"))
+    services.offsets.commit("g", "orders", 0, 7)
+    services.topics.update(TopicConfig("gone", 1, 1))
+    services.topics.delete("gone")
+
+
+def test_a_slave_goes_on_after_it_was_away(names: str, tmp_path: Path) -> None:
+    with master_of(tmp_path / "m", names) as master:
+        master.create_topic("orders", 4)
+        for count in (300, 1200, 0):
+            send(master, count)
+            with slave_of(tmp_path / "s", names) as slave:
+                until_alike(master, slave)
+
+
+def test_a_slave_that_is_opened_as_a_master_goes_on_with_the_queues(
+    names: str, tmp_path: Path
+) -> None:
+    with master_of(tmp_path / "m", names) as master:
+        master.create_topic("orders", 4)
+        send(master, 40)
+        with slave_of(tmp_path / "s", names) as slave:
+            until_alike(master, slave)
+            until(lambda: slave.services.topics.get("orders") is not None, "the topic")
+    with Broker(tmp_path / "s", **SMALL) as alone:
+        ends = [alone.store.range("orders", queue)[1] for queue in range(4)]
+        assert sum(ends) == 40
+        send(alone, 8)
+        assert sum(alone.store.range("orders", queue)[1] for queue in range(4)) == 48
+        assert [m.queue_offset for m in alone.store.read("orders", 0, 0)] == list(
+            range(alone.store.range("orders", 0)[1])
+        )
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_an_answer_of_a_synchronous_master_waits_for_the_slave(
+    flush: str, names: str, tmp_path: Path
+) -> None:
+    with master_of(
+        tmp_path / "m", names, "SYNC_MASTER", inSyncReplicas=2, flushDiskType=flush,
+        slaveTimeout=60_000,
+    ) as master:  # fmt: skip
+        master.create_topic("orders", 4)
+        with slave_of(tmp_path / "s", names, flushDiskType=flush) as slave:
+            with master.producer(send_timeout_s=60) as producer:
+                for number in range(50):
+                    sent = producer.send(Message("orders", b"%d" % number))
+                    at = int(sent.offset_message_id[16:], 16)
+                    assert slave.store.info().log_max > at
+            until_alike(master, slave)
+
+
+def test_without_a_slave_the_answer_says_so(names: str, tmp_path: Path) -> None:
+    """12, and the message is stored; a message with WAIT=false waits for nobody."""
+    with master_of(
+        tmp_path / "m", names, "SYNC_MASTER", inSyncReplicas=2, slaveTimeout=50
+    ) as master:
+        master.create_topic("orders", 1)
+        asked = {"server": "4.9.7", "code": 310, "ext": SEND, "body": "x"}
+        assert play(master.port, asked)[0] == 12
+        assert play(master.port, asked | {"ext": SEND | {"i": "WAIT\1false"}})[0] == 0
+        assert master.store.range("orders", 0) == (0, 2)
+
+
+def test_a_slave_takes_no_messages_and_no_changes(names: str, tmp_path: Path) -> None:
+    pull = {
+        "consumerGroup": "g", "topic": "orders", "queueId": "0", "queueOffset": "0",
+        "maxMsgNums": "1", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
+        "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+    }  # fmt: skip
+    topic = {"topic": "made", "defaultTopic": "TBW102", "readQueueNums": "1",
+             "writeQueueNums": "1", "perm": "6"}  # fmt: skip
+    with master_of(tmp_path / "m", names) as master:
+        master.create_topic("orders", 4)
+        send(master, 10)
+        for readable in (False, True):
+            with slave_of(tmp_path / "s", names, slaveReadEnable=readable) as slave:
+                until_alike(master, slave)
+                until(lambda: slave.services.topics.get("orders") is not None, "the topic")
+                asked = {"server": "4.9.7", "code": 17, "ext": topic}
+                assert play(slave.port, asked)[0] == 1
+                asked = {"server": "4.9.7", "code": 11, "ext": pull}
+                assert play(slave.port, asked)[0] == (0 if readable else 2)
+                end = slave.store.info().log_max
+                sent = {"server": "4.9.7", "code": 310, "ext": SEND, "body": "x"}
+                assert play(slave.port, sent)[0] == 14
+                assert slave.store.info().log_max == end
+
+
+def test_a_slave_with_another_past_does_not_follow(names: str, tmp_path: Path) -> None:
+    with Broker(tmp_path / "s", **SMALL) as other:
+        other.create_topic("orders", 4)
+        send(other, 30)
+        end = other.store.info().log_max
+    with master_of(tmp_path / "m", names) as master:
+        master.create_topic("orders", 4)
+        send(master, 100)
+        with slave_of(tmp_path / "s", names) as slave:
+            until(lambda: "different pasts" in slave.services.replication.slave.problem, "it says")
+            assert slave.store.info().log_max == end
+            assert master.services.replication.master.slaves == []
+
+
+def test_segments_of_another_size_are_refused_by_name(names: str, tmp_path: Path) -> None:
+    with master_of(tmp_path / "m", names) as master:
+        master.create_topic("orders", 4)
+        send(master, 10)
+        more = SMALL | {"mappedFileSizeCommitLog": 1 << 16}
+        with Broker(
+            tmp_path / "s", namesrvAddr=names, brokerRole="SLAVE", brokerId=1, **more
+        ) as slave:
+            until(
+                lambda: "mappedFileSizeCommitLog" in slave.services.replication.slave.problem,
+                "it says",
+            )
+            assert slave.store.info().log_max == 0
+
+
+def test_the_status_says_who_has_what(names: str, tmp_path: Path) -> None:
+    with master_of(tmp_path / "m", names) as master:
+        master.create_topic("orders", 4)
+        send(master, 10)
+        with slave_of(tmp_path / "s", names) as slave:
+            until_alike(master, slave)
+            end = master.store.info().log_max
+            until(lambda: len(_status(master)["haConnectionInfo"]) == 1, "the slave")
+            until(lambda: _status(master)["haConnectionInfo"][0]["diff"] == 0, "its report")
+            assert _status(master)["master"] is True
+            assert _status(master)["inSyncSlaveNums"] == 1
+            found = _status(slave)
+            assert found["master"] is False
+            assert found["haClientRuntimeInfo"]["maxOffset"] == end
+        until(lambda: _status(master)["haConnectionInfo"] == [], "that it is gone")
+
+
+def _status(broker: Broker) -> dict[str, Any]:
+    return json.loads(play(broker.port, {"server": "4.9.7", "code": 907, "ext": {}})[2])
+
+
+# ---- who may follow ----
+
+
+def test_slaves_follow_when_a_setting_says_so(tmp_path: Path) -> None:
+    with Broker(tmp_path / "alone", **SMALL) as broker:
+        assert broker.services.replication is None
+        assert broker.services.registration.ha_port == 0
+    with Broker(tmp_path / "m", brokerRole="ASYNC_MASTER", **SMALL) as broker:
+        assert broker.services.registration.ha_port == broker.settings["haListenPort"] > 0
+
+
+@pytest.mark.parametrize("given", [{"trustedSlaves": "10.0.0.1"}, {"aclEnable": True}])
+def test_hosts_that_are_not_named_may_not_follow(given: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "plain_acl.yml").write_text(
+        "accounts:\n- {accessKey: operator, secretKey: operator-secret, admin: true}\n"
+    )
+    with Broker(tmp_path / "m", brokerRole="ASYNC_MASTER", **SMALL, **given) as broker:
+        replication = broker.services.replication
+        assert not replication._may("10.0.0.2")
+        assert replication._may("127.0.0.1") == ("aclEnable" in given)
+        with socket.create_connection(("127.0.0.1", broker.settings["haListenPort"])) as sock:
+            sock.sendall(struct.pack(">q", 0))
+            sock.settimeout(10)
+            if "aclEnable" not in given:
+                with contextlib.suppress(ConnectionError):
+                    assert sock.recv(1) == b""
+
+
+def test_what_strangers_send_is_bounded_and_sent_nothing(tmp_path: Path) -> None:
+    """Reports of more than there is, noise, half a report, connections without end."""
+    with Broker(tmp_path / "m", brokerRole="ASYNC_MASTER", **SMALL) as broker:
+        broker.create_topic("orders", 4)
+        send(broker, 10)
+        port = broker.settings["haListenPort"]
+        for data in (struct.pack(">q", 1 << 40), struct.pack(">q", -1), b"\xff" * 4096):
+            with socket.create_connection(("127.0.0.1", port)) as sock:
+                sock.settimeout(10)
+                sock.sendall(data)
+                with contextlib.suppress(ConnectionError):
+                    assert sock.recv(100) == b""
+        with contextlib.ExitStack() as stack:
+            held = [stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                    for _ in range(SLAVES_MAX + 20)]  # fmt: skip
+            held[0].sendall(b"\0\0\0")
+            until(lambda: len(broker.services.replication.master.slaves) == SLAVES_MAX, "so many")
+        until(lambda: broker.services.replication.master.slaves == [], "that they are gone")
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            sock.settimeout(10)
+            sock.sendall(struct.pack(">q", 0))
+            at, count = struct.unpack(">qi", sock.recv(12))
+            assert (at, count > 0) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"brokerRole": "SLAVE"}, {"brokerRole": "SLAVE", "brokerId": 0}]
+)
+def test_a_slave_needs_an_id_of_its_own(settings: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(BadArgument, match="brokerId"):
+        Broker(tmp_path / "s", **SMALL, **settings)
+
+
+# ---- the captured stream of a Java master ----
+
+GOLDEN = Path(__file__).resolve().parents[3] / "shared" / "golden" / "ha-5.3.3.jsonl.xz"
+
+
+@pytest.mark.skipif(not GOLDEN.exists(), reason="needs the captured stream")
+def test_the_captured_stream_of_a_java_master_is_taken(tmp_path: Path) -> None:
+    """In pieces of 1,009 bytes, as told with the capture; it begins with a late slave's last
+    segment."""
+    frames = [json.loads(line) for line in lzma.decompress(GOLDEN.read_bytes()).splitlines()]
+    stream = b"".join(
+        base64.b64decode(f["data"]) for f in frames if f.get("from") == "master" and "data" in f
+    )
+    store = pystore.open(tmp_path / "s", mappedFileSizeCommitLog=65_536)
+    error, at, log = ffi.new("ps_error *"), 0, b""
+    assert lib.ps_follow_begin(store.c_handle()) == 0
+    while at < len(stream):
+        offset, count = struct.unpack_from(">qi", stream, at)
+        body = stream[at + 12 : at + 12 + count]
+        at += 12 + count
+        log += body
+        for cut in range(0, count, 1009):
+            piece = body[cut : cut + 1009]
+            code = lib.ps_follow_append(store.c_handle(), offset + cut, piece, len(piece), error)
+            assert code == 0, ffi.string(error.text)
+    assert hashlib.sha256(log).hexdigest() == (
+        "1e9273529197b8e36acd947dd5ff379911622ff7f7f411649dcdb84db9cbc210"
+    )
+    lib.ps_follow_end(store.c_handle())
+    assert store.info().log_max == 356_230
+    assert [store.range("alpha", queue)[1] for queue in range(4)] == [206, 205, 204, 203]
+    store.close()
