@@ -82,7 +82,7 @@ def test_our_slave_follows_a_java_master(reference: Any, tmp_path: Path) -> None
                 with Broker(
                     tmp_path / "ours", namesrvAddr=names, brokerRole="SLAVE", brokerId=1, **OURS
                 ) as slave:
-                    until(lambda: not slave.services.replication.slave.problem, "it follows")  # noqa: B023
+                    until(lambda: not slave.services.replication.slave.problem, "it follows")
                     send(names, COUNT // 2)
                     until(lambda: slave.services.topics.get("orders") is not None, "the topic")
                     queues = sum(slave.store.range("orders", queue)[1] for queue in range(4))
