@@ -3,8 +3,8 @@ synchronous masters that wait for it."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +15,23 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "broker"))
 import launch
 from waiting import until
 
-from broker import Broker, Message, NameServer, Producer
+from broker import Broker, Message, Producer
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 
 SEGMENT = 1 << 20
 OURS: dict[str, Any] = {
-    "listenPort": 20911, "brokerName": "broker-a", "brokerClusterName": "DefaultCluster",
+    "listenPort": 0, "brokerName": "broker-a", "brokerClusterName": "DefaultCluster",
     "bindAddress": "127.0.0.1", "mappedFileSizeCommitLog": SEGMENT,
 }  # fmt: skip
+JAVA = {"mappedFileSizeCommitLog": SEGMENT, "slaveTimeout": 20_000}
 COUNT = 6000  # several segments
 
 
-def java(*words: object) -> str:
-    done = subprocess.run(
-        [str(launch.SCRIPT), *map(str, words)], capture_output=True, text=True, timeout=300,
-        check=True,
-    )  # fmt: skip
-    return done.stdout
+@pytest.fixture
+def names(tmp_path: Path) -> Iterator[str]:
+    with launch.name_server("ours", tmp_path / "names") as address:
+        yield address
 
 
 def same_logs(ours: Path, theirs: Path, end: int) -> None:
@@ -48,46 +47,36 @@ def send(names: str, count: int) -> None:
             producer.send(Message("orders", b"%d" % number * 40, keys=f"k{number}"))
 
 
-def test_a_java_slave_follows_our_master(reference: Any, tmp_path: Path) -> None:
-    with NameServer.in_thread(listenPort=0, bindAddress="127.0.0.1") as server:
-        names, folder = f"127.0.0.1:{server.port}", tmp_path / "java"
-        with Broker(
-            tmp_path / "ours", namesrvAddr=names, brokerRole="SYNC_MASTER", inSyncReplicas=2,
-            slaveTimeout=20_000, **OURS,
-        ) as master:  # fmt: skip
-            master.create_topic("orders", 4)
-            java("broker", folder, names, 21911, "brokerRole=SLAVE", "brokerId=1",
-                 f"mappedFileSizeCommitLog={SEGMENT}")  # fmt: skip
-            try:
-                replication = master.services.replication
-                assert replication is not None
-                until(lambda: replication.master.slaves != [], "the slave")  # some 15 s
-                send(names, COUNT)
-                end = master.store.info().log_max
-                until(lambda: [s.acked for s in replication.master.slaves] == [end], "its report")
-                same_logs(Path(master.store.path), folder / "store", end)
-            finally:
-                java("stop", folder)
+def test_a_java_slave_follows_our_master(reference: Any, names: str, tmp_path: Path) -> None:
+    role = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 20_000}
+    with Broker(tmp_path / "ours", namesrvAddr=names, **role, **OURS) as master:
+        master.create_topic("orders", 4)
+        given = {**JAVA, "brokerRole": "SLAVE", "brokerId": 1}
+        with launch.running("java", tmp_path / "java", given, namesrv=names) as slave:
+            replication = master.services.replication
+            assert replication is not None
+            until(lambda: replication.master.slaves != [], "the slave")  # some 15 s
+            send(names, COUNT)
+            end = master.store.info().log_max
+            until(lambda: [each.acked for each in replication.master.slaves] == [end], "its report")
+            same_logs(Path(master.store.path), slave.store, end)
 
 
-def test_our_slave_follows_a_java_master(reference: Any, tmp_path: Path) -> None:
-    with NameServer.in_thread(listenPort=0, bindAddress="127.0.0.1") as server:
-        names, folder = f"127.0.0.1:{server.port}", tmp_path / "java"
-        java("broker", folder, names, 21911, "brokerRole=SYNC_MASTER", "inSyncReplicas=2",
-             "slaveTimeout=20000", f"mappedFileSizeCommitLog={SEGMENT}")  # fmt: skip
-        try:
-            java("mqadmin", "updateTopic", "-n", names, "-c", "DefaultCluster", "-t", "orders",
-                 "-r", 4, "-w", 4)  # fmt: skip
-            for _ in range(2):  # and again, after it was away
-                with Broker(
-                    tmp_path / "ours", namesrvAddr=names, brokerRole="SLAVE", brokerId=1, **OURS
-                ) as slave:
-                    until(lambda: not slave.services.replication.slave.problem, "it follows")
-                    send(names, COUNT // 2)
-                    until(lambda: slave.services.topics.get("orders") is not None, "the topic")
-                    queues = sum(slave.store.range("orders", queue)[1] for queue in range(4))
-                    end = slave.store.info().log_max
-                same_logs(tmp_path / "ours", folder / "store", end)
-            assert queues >= COUNT
-        finally:
-            java("stop", folder)
+def test_our_slave_follows_a_java_master(reference: Any, names: str, tmp_path: Path) -> None:
+    given = {**JAVA, "brokerRole": "SYNC_MASTER", "inSyncReplicas": 2}
+    with launch.running("java", tmp_path / "java", given, namesrv=names) as master:
+        for round_ in (1, 2):  # and again, after it was away
+            with Broker(
+                tmp_path / "ours", namesrvAddr=names, brokerRole="SLAVE", brokerId=1, **OURS
+            ) as slave:
+                following = slave.services.replication.slave
+                until(lambda following=following: not following.problem, "that it follows")
+                send(names, COUNT // 2)
+                until(lambda slave=slave: slave.services.topics.get("orders") is not None, "topic")
+                queues = sum(
+                    slave.store.range("orders", queue)[1] - slave.store.range("orders", queue)[0]
+                    for queue in range(4)
+                )
+                end = slave.store.info().log_max
+                same_logs(tmp_path / "ours", master.store, end)
+            assert queues == round_ * COUNT // 2
