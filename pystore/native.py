@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from pystore import errors, store_error
+from pystore import errors, interpreter, store_error  # noqa: F401 - it refuses to be imported
 from pystore._core import ffi, lib
 
 __all__ = ["address_of", "ffi", "lib", "raise_error", "text_of", "utf8", "view_of"]

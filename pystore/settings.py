@@ -478,7 +478,7 @@ _USED: dict[str, dict[str, Any]] = {
         "network threads of connections in plain text; unless it is given: 1 up to 4 cores, and in"
         " a process that embeds the broker",
         low=1,
-        high=16,
+        high=15,  # as many callers of the core as there are, without the one of gRPC's port
         at_start=True,
     ),
     "channelExpiredTimeout": _row(

@@ -20,6 +20,7 @@ UNFINISHED_MAX = 256 << 20
 _FREE = 16
 _WHY = "unfinished requests and unread answers of all connections exceed maxUnfinishedBytes"
 
+#: A budget must not hold its loop, which would never be freed.
 _of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Budget] = WeakKeyDictionary()
 
 
@@ -52,10 +53,9 @@ class Threads(Protocol):
 class Budget:
     """The budget of one loop. Everything happens on its thread."""
 
-    __slots__ = ("__weakref__", "_held", "_limit", "_loop", "_own", "_threads")
+    __slots__ = ("__weakref__", "_held", "_limit", "_own", "_threads")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         #: By whoever holds it, those that have waited longest first.
         self._held: dict[Holder, int] = {}
         #: Bytes of all of them.
@@ -67,7 +67,7 @@ class Budget:
     def of(cls, loop: asyncio.AbstractEventLoop) -> Budget:
         found = _of_loops.get(loop)
         if found is None:
-            found = _of_loops[loop] = cls(loop)
+            found = _of_loops[loop] = cls()
         return found
 
     @property
@@ -134,6 +134,6 @@ class Budget:
             if victim is reading:
                 # It may be asked for room to read into. libuv reads after that, and calls what a
                 # connection that was closed meanwhile does not have any more.
-                self._loop.call_soon(victim.abort, _WHY)
+                asyncio.get_running_loop().call_soon(victim.abort, _WHY)
             else:
                 victim.abort(_WHY)

@@ -22,7 +22,7 @@ from broker.remoting.connection import Connection, Endpoint, Limits, Parts
 from broker.wire.codec import BadFrame
 from broker.wire.command import Command
 from broker.wire.framer import Link
-from pystore.errors import StoreError
+from pystore.errors import StoreError, UsedAfterFork
 from pystore.native import address_of, ffi, lib, raise_error
 
 __all__ = ["NetThreads"]
@@ -53,6 +53,7 @@ class NetThreads:
         self.core, self.shared, self._handed = core, shared, handed
         self.loop = asyncio.get_running_loop()
         self._stopped = False
+        self._pid = os.getpid()
         self.unfinished_max = Budget.of(self.loop).limit
         #: The first accepts.
         self._threads: list[NetThread] = []
@@ -71,8 +72,14 @@ class NetThreads:
 
     def look(self, everything: bool) -> None:
         """Answers the held pulls that have something to be answered with; with `everything` each of
-        them is answered now."""
+        them is answered now. Raises: UsedAfterFork."""
+        self._check_process()
         lib.ps_net_look(self._first, everything)
+
+    def _check_process(self) -> None:
+        """A child that was forked has none of the threads, and would wait for them for ever."""
+        if os.getpid() != self._pid:
+            raise UsedAfterFork(f"the network threads are those of the process {self._pid}")
 
     # ---- limits that are shared with connections of the loop ----
 
@@ -109,11 +116,13 @@ class NetThreads:
     # ---- the end ----
 
     def deafen(self) -> None:
-        """Accepts no further connections."""
+        """Accepts no further connections. Raises: UsedAfterFork."""
+        self._check_process()
         lib.ps_net_deafen(self._first)
 
     def stop(self) -> None:
-        """Ends the threads and what connections are left."""
+        """Ends the threads and what connections are left. Raises: UsedAfterFork."""
+        self._check_process()
         self._stopped = True
         self._end()
 

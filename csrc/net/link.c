@@ -422,6 +422,7 @@ void ps_link_readable(ps_link *link) {
     }
     if (!read_some(link, &count, &e)) return;
     link->lk_seen_ms = began / 1000000;
+    link->lk_net->nt_turns++;
     int code = ps_conn_received(link->lk_conn, count, &step, &e);
     link->lk_more = step.more;
     if (step.rare || link->lk_part > 0) take_rare(link, &step);

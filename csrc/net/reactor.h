@@ -86,6 +86,7 @@ struct ps_net {
     _Atomic int32_t nt_links_max; /* of the first alone, as the next */
     _Atomic int64_t nt_unfinished_max;
     int64_t nt_serial;
+    _Atomic int64_t nt_turns; /* reads of links, since the start */
     ps_link *nt_ready, **nt_ready_end;
     ps_link *nt_dirty;
     const struct ps_link_protocol *nt_protocol; /* NULL: of remoting */

@@ -155,6 +155,9 @@ typedef struct ps_call {
 struct ps_core {
     pthread_mutex_t co_lock; /* held by the caller of the call under way; recursive */
     int32_t co_depth;        /* calls within calls */
+    ps_core_lock_times co_lock_times;
+    int64_t co_entered_ns; /* when it was taken last; 0: nobody asks how long it is held */
+    bool co_times_lock;
     int32_t co_caller;       /* whose the fields of the call are */
     ps_call *co_calls[PS_CALLERS]; /* those of the other callers; NULL: there is no such caller */
     struct ps_grave *co_graves;

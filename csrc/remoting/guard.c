@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "remoting/popped.h"
 
 static _Thread_local int32_t caller_now = PS_CALLER_LOOP;
@@ -73,17 +74,38 @@ static void change_caller(ps_core *c, int32_t to) {
     c->co_caller = to;
 }
 
-ps_core *ps_core_enter(ps_core *c) {
+static void wait_for_lock(ps_core *c) {
+    int64_t began = ps_monotonic_ns();
     pthread_mutex_lock(&c->co_lock);
+    c->co_lock_times.waits++;
+    c->co_lock_times.waited_ns += ps_monotonic_ns() - began;
+}
+
+ps_core *ps_core_enter(ps_core *c) {
+    if (pthread_mutex_trylock(&c->co_lock) != 0) wait_for_lock(c);
     if (c->co_depth++ > 0) return c;
+    c->co_lock_times.takes++;
+    c->co_entered_ns = c->co_times_lock ? ps_monotonic_ns() : 0;
     if (c->co_caller != caller_now) change_caller(c, caller_now);
     if (caller_now == PS_CALLER_LOOP && c->co_graves != NULL) free_graves(c);
     return c;
 }
 
 void ps_core_leave(ps_core **held) {
-    (*held)->co_depth--;
-    pthread_mutex_unlock(&(*held)->co_lock);
+    ps_core *c = *held;
+    if (--c->co_depth == 0 && c->co_entered_ns != 0)
+        c->co_lock_times.held_ns += ps_monotonic_ns() - c->co_entered_ns;
+    pthread_mutex_unlock(&c->co_lock);
+}
+
+void ps_core_time_lock(ps_core *c) {
+    PS_CORE_HELD(c);
+    c->co_times_lock = true;
+}
+
+void ps_core_get_lock_times(ps_core *c, ps_core_lock_times *out) {
+    PS_CORE_HELD(c);
+    *out = c->co_lock_times;
 }
 
 void ps_core_bury(ps_core *c, void *gone) {

@@ -161,6 +161,14 @@ typedef struct ps_core_times {
 } ps_core_times;
 void ps_core_get_times(ps_core *core, ps_core_times *out);
 
+/* How often the lock of the core was taken, how often its taker had to wait, and for how long all
+ * of them; how long it was held, from ps_core_time_lock on. */
+typedef struct ps_core_lock_times {
+    int64_t takes, waits, waited_ns, held_ns;
+} ps_core_lock_times;
+void ps_core_time_lock(ps_core *core);
+void ps_core_get_lock_times(ps_core *core, ps_core_lock_times *out);
+
 /* ---- connections ---- */
 typedef struct ps_frame {
     const uint8_t *data;

@@ -400,6 +400,55 @@ static void test_the_threads_are_named_and_take_no_signals(void) {
     close_all();
 }
 
+/* ---- fairness ---- */
+
+enum { FLOODS = 64, FLOOD = 400 };
+
+static void *flood(void *arg) {
+    net_client *c = arg;
+    for (int32_t i = 0; i < FLOOD; i++) net_send(c, i, "body", 4);
+    return NULL;
+}
+
+/* Of the first thread, which has the first connection. */
+static int64_t turns_so_far(void) {
+    return atomic_load(&net->nt_turns);
+}
+
+/* A quiet connection is answered before any of those that flood has had more than a few turns,
+ * however much they have sent. */
+static void test_a_quiet_one_waits_a_few_turns_of_those_that_flood(void) {
+    ps_net_conf conf = net_conf();
+    net_client all[FLOODS];
+    pthread_t threads[FLOODS];
+    int64_t most = 0;
+    open_all(&conf);
+    net_client quiet = net_connect();
+    net_send(&quiet, 0, "body", 4);
+    expect(&quiet, 0);
+    for (int i = 0; i < FLOODS; i++) {
+        all[i] = net_connect();
+        pthread_create(&threads[i], NULL, flood, &all[i]);
+    }
+    NET_UNTIL(turns_so_far() > FLOODS / net_threads);
+    for (int i = 0; i < 20; i++) {
+        int64_t before = turns_so_far();
+        net_send(&quiet, i, "body", 4);
+        expect(&quiet, 0);
+        int64_t took = turns_so_far() - before;
+        if (took > most) most = took;
+    }
+    CHECKF(most <= 3 * FLOODS, "it waited %lld turns", (long long)most);
+    for (int i = 0; i < FLOODS; i++) {
+        pthread_join(threads[i], NULL);
+        for (int k = 0; k < FLOOD; k++)
+            if (!CHECK_EQ(k, expect(&all[i], 0))) break;
+        net_leave(&all[i]);
+    }
+    net_leave(&quiet);
+    close_all();
+}
+
 /* ---- several threads ---- */
 
 /* Where a send is served and where its pull waits need not be the same thread. */
@@ -453,6 +502,7 @@ static void run_all(void) {
     RUN(test_peers_may_leave_at_every_step);
     RUN(test_stops_leave_no_thread_and_no_descriptor);
     RUN(test_the_threads_are_named_and_take_no_signals);
+    RUN(test_a_quiet_one_waits_a_few_turns_of_those_that_flood);
     RUN(test_connections_are_dealt_out_and_pulls_woken_across);
 }
 

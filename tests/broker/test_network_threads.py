@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
+import logging
+import os
 import socket
 import struct
+import subprocess
+import sys
+import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from fakes import beat, send_command
 from holding import broker_process
 from popping import Popper, records
-from waiting import BOUND_S
+from waiting import BOUND_S, until
 
 from broker.broker import Broker
+from broker.loop import rate_limited_log
+from broker.processors.clients import ClientProcessor
 from broker.wire import codec
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command, texts
+from pystore.errors import UsedAfterFork
 
+ROOT = Path(__file__).resolve().parents[2]
 #: How many of each are asked while the interpreter is held.
 SENDS, POPS, ENDS, COMMITS = 10_000, 1_000, 1_000, 1_000
 #: Messages that are there before.
@@ -300,3 +312,146 @@ def test_a_heartbeat_comes_to_python_again_once_a_topic_is_gone(tmp_path, small)
         good([client.ask(heartbeat())])
         assert retry in broker.services.topics
         client.close()
+
+
+def test_cold_requests_wait_while_a_request_holds_the_loop(tmp_path, small, caplog, monkeypatch):
+    """Hot ones do not; the log names the one that holds it."""
+    monkeypatch.setattr(rate_limited_log, "PAUSE_S", 0.0)  # another test may have caused the line
+    began, let_go = threading.Event(), threading.Event()
+    plain = ClientProcessor.consumers
+
+    def slow(self, peer, command):
+        began.set()
+        let_go.wait(BOUND_S)
+        time.sleep(0.2)  # longer than the watchdog allows, however fast the rest was
+        return plain(self, peer, command)
+
+    monkeypatch.setattr(ClientProcessor, "consumers", slow)
+    with (
+        Broker(tmp_path / "s", listenPort=0, **small) as broker,
+        caplog.at_level(logging.WARNING, "broker.remoting"),
+    ):
+        broker.create_topic("T", queues=1)
+        client, holder, cold = (Client(broker.port) for _ in range(3))
+        warm(client)
+        holder.sock.sendall(codec.encode(members()))
+        assert began.wait(BOUND_S)
+        cold.sock.sendall(codec.encode(committed()))
+        good(client.ask_all([send(n) for n in range(1000)]))
+        assert len(pull_all(client, WARM + 1000)) == WARM + 1000
+        assert not cold.is_answered()
+        let_go.set()
+        good([holder.answer(), cold.answer()])
+        for each in (client, holder, cold):
+            each.close()
+    held = [r.getMessage() for r in caplog.records if "held the event loop" in r.getMessage()]
+    assert any("Request 38 from 127.0.0.1" in line for line in held)
+
+
+# ---- in somebody's process ----
+
+
+def test_a_forked_child_is_told_that_the_threads_are_not_its_own(tmp_path, small):
+    with Broker(tmp_path / "s", listenPort=0, **small) as broker:
+        net = broker._listeners.main._net
+        child = os.fork()
+        if child == 0:
+            named = 0
+            for use in (partial(net.look, True), net.deafen, net.stop):
+                try:
+                    use()
+                except UsedAfterFork:
+                    named += 1
+            os._exit(named)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        client = Client(broker.port)  # the parent's threads go on
+        good([client.ask(heartbeat())])
+        client.close()
+
+
+LEAVES = """
+import sys
+from broker.broker import Broker
+
+def work(broker):
+    broker.create_topic("T", queues=1)
+    print(broker.port, flush=True)
+    sys.stdin.readline()
+    sys.exit(7)
+
+broker = Broker(sys.argv[1], listenPort=0, serverSelectorThreads=3)
+if sys.argv[2] == "within":
+    with broker:
+        work(broker)
+else:
+    broker.__enter__()
+    work(broker)
+"""
+
+
+@pytest.mark.parametrize("how", ["left open", "within"])
+def test_a_process_may_exit_while_its_connections_are_busy(tmp_path, how):
+    words = [sys.executable, "-c", LEAVES, str(tmp_path / "s"), how]
+    with subprocess.Popen(
+        words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    ) as process:
+        clients = [Client(int(process.stdout.readline()))]
+        clients += [Client(clients[0].sock.getpeername()[1]) for _ in range(5)]
+        for each in clients:
+            each.sock.sendall(b"".join(codec.encode(send(n)) for n in range(500)))
+        process.stdin.write(b"go\n")
+        assert process.wait(BOUND_S) == 7
+        for each in clients:
+            each.close()
+
+
+def resident():
+    """Bytes of this process in memory, without what is free and was kept for later."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+@pytest.mark.long
+def test_two_hundred_starts_and_stops_leave_nothing(tmp_path, small):
+    small["serverSelectorThreads"] = 2
+
+    def once(number):
+        with Broker(tmp_path / "s", listenPort=0, drain_s=0.0, **small) as broker:
+            client = Client(broker.port)
+            good([client.ask(heartbeat())])
+        client.close()
+
+    threads = len(tasks())
+    for number in range(20):
+        once(number)
+    open_before, memory = descriptors(), resident()
+    for number in range(200):
+        once(number)
+    assert descriptors() == open_before
+    until(lambda: len(tasks()) <= threads)  # those of asyncio's pool end when they get their turn
+    assert resident() - memory < 20 << 20
+
+
+SUB = """
+import sys
+try:
+    import _interpreters as subs
+except ImportError:
+    import _xxsubinterpreters as subs
+subs.run_string(subs.create(), '''
+import os, sys
+sys.path.insert(0, ".")
+try:
+    import pystore
+except ImportError as refused:
+    os.write(1, str(refused).encode())
+''')
+"""
+
+
+def test_a_subinterpreter_is_refused_by_name():
+    done = subprocess.run(
+        [sys.executable, "-c", SUB], cwd=ROOT, capture_output=True, text=True, timeout=BOUND_S
+    )
+    assert "cannot be used in a subinterpreter" in done.stdout, done.stderr
