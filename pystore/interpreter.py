@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 __all__: list[str] = []
 
@@ -10,9 +11,9 @@ __all__: list[str] = []
 _MODULES = ("_interpreters", "_xxsubinterpreters")
 
 
-def _number(found: object) -> int:
+def _number(found: Any) -> int:
     """Of an interpreter, from 3.13 on first of a tuple."""
-    return int(found[0] if isinstance(found, tuple) else found)  # type: ignore[call-overload]
+    return int(found[0] if isinstance(found, tuple) else found)
 
 
 def _refuse_subinterpreters() -> None:
