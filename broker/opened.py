@@ -237,17 +237,21 @@ def _replicate(
     o: Options, services: Services, access: Access, slaves: socket.socket | None,
     undo: AsyncExitStack,
 ) -> Replication | None:  # fmt: skip
-    """Raises: BadArgument."""
+    """Raises: BadArgument, StoreError."""
     if slaves is None and not is_slave(o.settings):
         return None
     client = RemotingClient(tls=o.client_tls)
     undo.push_async_callback(client.close)
     if slaves is not None:
         services.registration.ha_port = slaves.getsockname()[1]
-    return Replication(
+    made = Replication(
         services.store, services.settings, services.topics, services.groups, services.offsets,
         services.registration, client, inner_credentials(o.settings), slaves, access.is_on,
     )  # fmt: skip
+    if made.master is not None:
+        made.master.start()
+        undo.callback(made.master.stop)
+    return made
 
 
 def _first_frame_max(settings: Settings) -> int:

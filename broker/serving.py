@@ -71,7 +71,8 @@ def listen_for_slaves(
     one after the main port, or, after any free port, any free one. Raises: OSError."""
     if not replicates(settings):
         return None
-    port = int(settings["haListenPort"])
+    given = settings.source("haListenPort") != "default"
+    port = int(settings["haListenPort"]) if given else 0
     if port == 0 and settings["listenPort"] != 0:
         port = int(main.getsockname()[1]) + 1
     made = listening_socket(settings["bindAddress"], port)

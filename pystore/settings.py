@@ -388,8 +388,9 @@ _USED: dict[str, dict[str, Any]] = {
         high=1 + 64, only=1, at_start=True, by_broker=True,
         because="replication is a broker's; this is a store without one"),
     "haListenPort": _row(
-        "broker", "port", "slaves connect to it; 0: listenPort + 1", default=0, low=0, high=65535,
-        at_start=True),
+        "broker", "port",
+        "given, slaves may connect to it; 0, or brokerRole given alone: listenPort + 1", low=0,
+        high=65535, at_start=True),
     "haMasterAddress": _row(
         "broker", "address", "host:port that a slave follows; default: as the name server says",
         at_start=True),

@@ -32,7 +32,7 @@ typedef struct ps_ha_conf {
 
 /* A slave, as its master sees it. Times are ms of the monotonic clock. */
 typedef struct ps_ha_peer {
-    int64_t id;             /* as it was taken */
+    int64_t id, host;       /* as it was taken */
     int64_t acked;          /* end of its log, as it reported; -1: not yet */
     int64_t sent;           /* where the next frame begins */
     int64_t bytes;          /* sent to it, headers included */
@@ -53,8 +53,9 @@ typedef struct ps_ha_state {
 /* The store must outlive it. NULL: PS_E_NO_MEMORY, PS_E_IO. */
 ps_ha_master *ps_ha_master_start(ps_store *store, const ps_ha_conf *conf, ps_error *error);
 /* A connected socket, which is its own from then on, also when it fails: PS_E_NO_MEMORY, PS_E_IO.
- * It does not block. */
-int ps_ha_master_take(ps_ha_master *master, int fd, int64_t id, ps_error *error);
+ * It does not block. host: a number of the slave's host; all connections of one count as one copy.
+ */
+int ps_ha_master_take(ps_ha_master *master, int fd, int64_t id, int64_t host, ps_error *error);
 /* Its slaves, at most `room`; those that are gone are shown once. */
 int32_t ps_ha_master_peers(ps_ha_master *master, ps_ha_peer *out, int32_t room);
 void ps_ha_master_stop(ps_ha_master *master);

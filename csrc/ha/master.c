@@ -79,6 +79,10 @@ static bool begin_frame(peer *p, int64_t now) {
         return false;
     }
     p->pe_body = ps_log_at(&m->hm_store->st_log, at, end_of_log(m), &avail, &p->pe_file);
+    if (p->pe_body == NULL && at < end_of_log(m)) { /* its segment cannot be mapped */
+        end_peer(p, PS_HA_FAILED, EIO);
+        return false;
+    }
     if (p->pe_body == NULL && now - p->pe_wrote_ms < m->hm_conf.heartbeat_ms) return false;
     p->pe_body_left = p->pe_body == NULL             ? 0
                       : avail < m->hm_conf.batch_bytes ? avail
@@ -132,28 +136,43 @@ static bool send_some(peer *p) {
 
 /* ---- hearing ---- */
 
+static bool has_up_to(const peer *p, int64_t end) {
+    return p->pe_shown.over == PS_HA_GOES_ON && p->pe_shown.acked >= end;
+}
+
+/* How many hosts have the log up to `end`: a slave that comes again may be there twice. */
+static int32_t hosts_with(const ps_ha_master *m, int64_t end) {
+    int32_t count = 0;
+    for (peer *p = m->hm_peers; p != NULL; p = p->pe_next) {
+        const peer *before = m->hm_peers;
+        if (!has_up_to(p, end)) continue;
+        while (before != p &&
+               !(before->pe_shown.host == p->pe_shown.host && has_up_to(before, end)))
+            before = before->pe_next;
+        count += before == p;
+    }
+    return count;
+}
+
 /* The end up to which enough slaves have the log moves. */
 static void count_copies(ps_ha_master *m) {
     int32_t wanted = m->hm_conf.copies;
     int64_t best = -1;
     if (wanted < 1) return;
-    for (peer *p = m->hm_peers; p != NULL; p = p->pe_next) {
-        int32_t as_far = 0;
-        if (p->pe_shown.over != PS_HA_GOES_ON || p->pe_shown.acked <= best) continue;
-        for (peer *o = m->hm_peers; o != NULL; o = o->pe_next)
-            as_far += o->pe_shown.over == PS_HA_GOES_ON && o->pe_shown.acked >= p->pe_shown.acked;
-        if (as_far >= wanted) best = p->pe_shown.acked;
-    }
+    for (peer *p = m->hm_peers; p != NULL; p = p->pe_next)
+        if (has_up_to(p, best + 1) && hosts_with(m, p->pe_shown.acked) >= wanted)
+            best = p->pe_shown.acked;
     if (best > 0) ps_safe_copied(&m->hm_store->st_safe, best);
 }
 
 static void take_report(peer *p, int64_t end) {
     ps_log *l = &p->pe_master->hm_store->st_log;
-    if (end < 0 || end > end_of_log(p->pe_master)) {
+    bool first = p->pe_shown.acked < 0;
+    if (end < 0 || end > (first ? end_of_log(p->pe_master) : p->pe_shown.sent)) {
         end_peer(p, PS_HA_BEYOND, end);
         return;
     }
-    if (p->pe_shown.acked < 0) {
+    if (first) {
         int64_t min = atomic_load(&l->lg_min);
         /* A slave that has nothing gets all; upstream's gets the last segment alone. */
         p->pe_shown.sent = end == 0 ? min : end;
@@ -174,9 +193,9 @@ static void hear_peer(peer *p) {
         end_peer(p, n == 0 ? PS_HA_CLOSED : PS_HA_FAILED, errno);
         return;
     }
-    p->pe_heard_ms = ps_monotonic_ms();
     int64_t len = p->pe_report_len + n, rest = len % PS_HA_REPORT;
-    if (len >= PS_HA_REPORT) {
+    if (len >= PS_HA_REPORT) { /* less is no sign of life */
+        p->pe_heard_ms = ps_monotonic_ms();
         take_report(p, (int64_t)be64_get(data + len - rest - PS_HA_REPORT));
         count_copies(p->pe_master);
     }
@@ -303,14 +322,14 @@ ps_ha_master *ps_ha_master_start(ps_store *store, const ps_ha_conf *conf, ps_err
     return NULL;
 }
 
-int ps_ha_master_take(ps_ha_master *m, int fd, int64_t id, ps_error *e) {
+int ps_ha_master_take(ps_ha_master *m, int fd, int64_t id, int64_t host, ps_error *e) {
     int on = 1;
     peer *p = calloc(1, sizeof *p);
     if (p == NULL) {
         close(fd);
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a slave");
     }
-    *p = (peer){.pe_master = m, .pe_fd = fd, .pe_shown = {.id = id, .acked = -1}};
+    *p = (peer){.pe_master = m, .pe_fd = fd, .pe_shown = {.id = id, .host = host, .acked = -1}};
     p->pe_heard_ms = p->pe_wrote_ms = ps_monotonic_ms();
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     pthread_mutex_lock(&m->hm_lock);

@@ -89,7 +89,7 @@ static void test_both_ends(ps_store *master, const char *name) {
     for (int round = 0; round < 6; round++) {
         int fd[2];
         CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
-        CHECK_EQ(0, ps_ha_master_take(m, fd[0], round, &e));
+        CHECK_EQ(0, ps_ha_master_take(m, fd[0], round, 1, &e));
         ps_ha_slave *h = ps_ha_slave_start(slave, &conf, fd[1], told, &e);
         put_some(master, 40);
         if (round % 2 == 0) usleep((useconds_t)check_below(3000));
@@ -98,7 +98,7 @@ static void test_both_ends(ps_store *master, const char *name) {
     }
     int fd[2];
     CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
-    CHECK_EQ(0, ps_ha_master_take(m, fd[0], 99, &e));
+    CHECK_EQ(0, ps_ha_master_take(m, fd[0], 99, 1, &e));
     ps_ha_slave *h = ps_ha_slave_start(slave, &conf, fd[1], told, &e);
     until_equal(master, slave);
     /* Answers wait for the slave, and no longer than they may. */
@@ -174,6 +174,31 @@ static void test_masters_that_lie(void) {
     check_refused(5000, noise, sizeof noise);
 }
 
+/* So many hosts, not so many connections; and no report of what was not sent counts. */
+static void test_copies_are_counted_by_hosts(ps_store *master) {
+    static const int64_t hosts[] = {1, 1, 2};
+    ps_ha_conf two = conf;
+    ps_error e = {0};
+    int fd[3][2];
+    int64_t end = end_of(master);
+    uint8_t data[PS_HA_REPORT];
+    two.copies = 2;
+    ps_ha_master *m = ps_ha_master_start(master, &two, &e);
+    ps_want_copies(master, 1, 100);
+    be64_put(data, (uint64_t)end);
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd[i]));
+        CHECK_EQ(0, ps_ha_master_take(m, fd[i][0], i, hosts[i], &e));
+        CHECK_EQ(PS_HA_REPORT, write(fd[i][1], data, sizeof data));
+        for (int k = 0; k < 20000 && peer_of(m).acked != end; k++) usleep(500);
+        CHECK(atomic_load(&master->st_safe.sf_copied) >= end || i < 2);
+        if (i == 1) CHECK(atomic_load(&master->st_safe.sf_copied) < end);
+    }
+    ps_want_copies(master, 0, 100);
+    ps_ha_master_stop(m);
+    for (int i = 0; i < 3; i++) close(fd[i][1]);
+}
+
 static void test_slaves_that_lie(ps_store *master) {
     static const int32_t why[] = {PS_HA_BEYOND, PS_HA_BEYOND, PS_HA_CLOSED};
     ps_error e = {0};
@@ -184,7 +209,7 @@ static void test_slaves_that_lie(ps_store *master) {
         int fd[2];
         be64_put(data, (uint64_t)reports[i]);
         CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
-        CHECK_EQ(0, ps_ha_master_take(m, fd[0], i, &e));
+        CHECK_EQ(0, ps_ha_master_take(m, fd[0], i, i, &e));
         for (int k = 0; k < PS_HA_REPORT; k++) CHECK_EQ(1, write(fd[1], data + k, 1));
         if (why[i] == PS_HA_CLOSED) close(fd[1]);
         ps_ha_peer p = {0};
@@ -205,6 +230,8 @@ int main(void) {
     ps_store *master = open_one("master", &e);
     test_both_ends(master, "one");
     test_both_ends(master, "another");
+    put_some(master, 3);
+    test_copies_are_counted_by_hosts(master);
     test_slaves_that_lie(master);
     test_masters_that_lie();
     ps_store_free(master);

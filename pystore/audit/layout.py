@@ -304,6 +304,8 @@ def _segments(layout: Layout, settings: Settings) -> None:
     files: list[File] = []
     folders = settings.commitlog_dirs(layout.root)
     for folder in folders:
+        if is_circle(folder):
+            Path(folder).stat()  # raises: where a folder of the log leads nobody knows
         found, others = _numbered(folder)
         files += found
         for path in others:

@@ -62,7 +62,8 @@ def test_what_only_a_start_takes_over_is_refused_while_running(name, value):
 #: What a test has to choose: places, ports and sizes of files.
 CHOSEN = {
     "bindAddress": "127.0.0.1", "brokerIP1": "127.0.0.1", "brokerIP2": "127.0.0.1",
-    "listenPort": "0", "mappedFileSizeCommitLog": str(1 << 20), "namesrvAddr": "127.0.0.1:1",
+    "listenPort": "0", "haListenPort": "0", "mappedFileSizeCommitLog": str(1 << 20),
+    "namesrvAddr": "127.0.0.1:1",
 }  # fmt: skip
 
 
@@ -93,7 +94,7 @@ def started(folder: Path, given: dict[str, str]) -> None:
     conf.write_text("".join(f"{name}={value}\n" for name, value in given.items()), "utf-8")
     with Broker(folder / "store", conf=conf, drain_s=0.0) as broker:
         for name, value in given.items():
-            if name not in ("listenPort", "namesrvAddr") and value:
+            if name not in ("listenPort", "haListenPort", "namesrvAddr") and value:
                 assert broker.settings[name] == load({name: value})[name], name
 
 

@@ -10,6 +10,7 @@ import json
 import lzma
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,25 @@ def test_without_a_slave_the_answer_says_so(names: str, tmp_path: Path) -> None:
         assert play(master.port, asked)[0] == 12
         assert play(master.port, asked | {"ext": SEND | {"i": "WAIT\1false"}})[0] == 0
         assert master.store.range("orders", 0) == (0, 2)
+
+
+def test_a_stop_tells_nobody_that_a_slave_has_the_message(names: str, tmp_path: Path) -> None:
+    answers: list[int] = []
+
+    def ask(port: int) -> None:
+        asked = {"server": "4.9.7", "code": 310, "ext": SEND, "body": "x"}
+        with contextlib.suppress(Exception):  # the connection ends without an answer
+            answers.append(play(port, asked)[0])
+
+    with master_of(
+        tmp_path / "m", names, "SYNC_MASTER", inSyncReplicas=2, slaveTimeout=60_000, drain_s=0.2
+    ) as master:
+        master.create_topic("orders", 1)
+        thread = threading.Thread(target=ask, args=(master.port,))
+        thread.start()
+        until(lambda: master.store.range("orders", 0) == (0, 1), "the message")
+    thread.join()
+    assert 0 not in answers
 
 
 def test_a_slave_takes_no_messages_and_no_changes(names: str, tmp_path: Path) -> None:

@@ -116,6 +116,8 @@ def test_every_limit_on_attackers_names_its_test() -> None:
     page = (ROOT / "docs" / "attackers.md").read_text("utf-8")
     code = "".join(file.read_text("utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
     known = set(re.findall(r"^(?:async )?def (test_\w+)\(", code, re.M))
+    core = "".join(file.read_text("utf-8") for file in (ROOT / "csrc" / "tests").glob("test_*.c"))
+    known |= set(re.findall(r"^static void (test_\w+)\(", core, re.M))
     wrong = sorted(set(re.findall(r"`(test_[^`]+)`", page)) - known)
     for row in re.findall(r"^\| (?!attempt|-).*\|$", page, re.M):
         stopped = "**works**" not in row

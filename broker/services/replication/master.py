@@ -65,6 +65,8 @@ class HaMaster:
         self._handle = ffi.NULL
         self._ids = itertools.count(1)
         self._addresses: dict[int, str] = {}
+        #: Numbers of hosts that slaves came from.
+        self._hosts: dict[str, int] = {}
         self.slaves: list[SlaveSeen] = []
 
     @property
@@ -86,10 +88,10 @@ class HaMaster:
         asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
 
     def stop(self) -> None:
+        """After the last client: nothing that waits for slaves is answered as if they had it."""
         if self._handle == ffi.NULL:
             return
         asyncio.get_running_loop().remove_reader(self._sock.fileno())
-        lib.ps_want_copies(self._store.c_handle(), False, self._config["syncFlushTimeout"])
         lib.ps_ha_master_stop(self._handle)
         self._handle = ffi.NULL
         self.slaves = []
@@ -111,12 +113,12 @@ class HaMaster:
             quiet.warning("too many", "More than %d slaves: %s is closed", SLAVES_MAX, address)
             made.close()
         else:
-            self._take(made, address)
+            self._take(made, address, self._hosts.setdefault(host, len(self._hosts)))
 
-    def _take(self, made: socket.socket, address: str) -> None:
+    def _take(self, made: socket.socket, address: str, host: int) -> None:
         number, error = next(self._ids), ffi.new("ps_error *")
         self._addresses[number] = address
-        if lib.ps_ha_master_take(self._handle, made.detach(), number, error) < 0:
+        if lib.ps_ha_master_take(self._handle, made.detach(), number, host, error) < 0:
             text = ffi.string(error.text).decode(errors="replace")
             quiet.warning("not taken", "The slave at %s is closed: %s", address, text)
             return

@@ -76,15 +76,12 @@ class Replication:
     # ---- the duty ----
 
     def start(self) -> None:
-        """Raises: StoreError."""
-        if self.master is not None:
-            self.master.start()
+        """Begins to follow the master. Who serves slaves does so from before the first client until
+        after the last one (broker/opened.py)."""
         if self.slave is not None:
             self.slave.start()
 
     async def stop(self) -> None:
-        if self.master is not None:
-            self.master.stop()
         if self.slave is not None:
             await self.slave.stop()
         if self._synchronizing is not None:

@@ -25,13 +25,14 @@ def ha_status(replication: Replication | None, log_max: int, gap_max: int) -> di
         }
         for each in (master.slaves if master is not None else ())
     ]
+    named = {"masterAddr": slave.connected} if slave is not None else {}
     end, _, silent_ms = slave.state() if slave is not None else (0, 0, 0)
     heard = int(time.time() * 1000) - silent_ms if slave is not None and not slave.problem else 0
     return {
         "haClientRuntimeInfo": {
             "lastReadTimestamp": heard,
             "lastWriteTimestamp": heard,
-            "masterAddr": slave.connected if slave is not None else "",
+            **named,
             "masterFlushOffset": 0,
             "maxOffset": end,
             "transferredByteInSecond": 0,
