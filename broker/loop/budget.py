@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 __all__ = ["UNFINISHED_MAX", "Budget", "Holder"]
 
@@ -53,9 +53,10 @@ class Threads(Protocol):
 class Budget:
     """The budget of one loop. Everything happens on its thread."""
 
-    __slots__ = ("__weakref__", "_held", "_limit", "_own", "_threads")
+    __slots__ = ("__weakref__", "_held", "_limit", "_loop", "_own", "_threads")
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = ref(loop)
         #: By whoever holds it, those that have waited longest first.
         self._held: dict[Holder, int] = {}
         #: Bytes of all of them.
@@ -67,7 +68,7 @@ class Budget:
     def of(cls, loop: asyncio.AbstractEventLoop) -> Budget:
         found = _of_loops.get(loop)
         if found is None:
-            found = _of_loops[loop] = cls()
+            found = _of_loops[loop] = cls(loop)
         return found
 
     @property
@@ -134,6 +135,8 @@ class Budget:
             if victim is reading:
                 # It may be asked for room to read into. libuv reads after that, and calls what a
                 # connection that was closed meanwhile does not have any more.
-                asyncio.get_running_loop().call_soon(victim.abort, _WHY)
+                loop = self._loop()
+                assert loop is not None, "a connection is read by a loop that is there"
+                loop.call_soon(victim.abort, _WHY)
             else:
                 victim.abort(_WHY)
