@@ -11,13 +11,16 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any, cast
 
 from broker.hot.core import Core, HotFramer, PullOutcome, command_of
 from broker.loop.budget import Budget
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
+from broker.loop.turns import PIECE_S
 from broker.remoting.connection import Connection, Endpoint, Limits, Parts
 from broker.wire.codec import BadFrame
 from broker.wire.command import Command
@@ -29,6 +32,8 @@ __all__ = ["NetThreads"]
 
 #: Events that are taken at once.
 _ROWS = 256
+#: Bytes of a frame that is served by itself.
+_LONG = 16 << 10
 #: Bytes of frames of one connection that wait for the loop; then it is not read from.
 _QUEUED_BYTES = 16 << 20
 
@@ -153,6 +158,10 @@ class NetThread:
         #: By address.
         self.links: dict[int, LinkConnection] = {}
         self._rows = ffi.new("ps_net_event[]", _ROWS)
+        #: Events that were taken, and not looked at; their bytes stay until the next are taken.
+        self._waiting: deque[Any] = deque()
+        #: There were as many as were asked for.
+        self._more = False
         error = ffi.new("ps_error *")
         conf = _conf(number, port.shared.limits, port.unfinished_max)
         listens, accepts = (sock.fileno(), ffi.NULL) if first is None else (-1, first.handle)
@@ -201,12 +210,18 @@ class NetThread:
             self._loop.call_soon(self._has_events)
 
     def _take_events(self) -> bool:
-        """Returns whether there may be more."""
+        """Returns whether there may be more. What long frames leave no time for stays for the next
+        time: each is copied twice."""
         rows = self._rows
-        count: int = lib.ps_net_events(self.handle, rows, _ROWS)
+        if not self._waiting:
+            count: int = lib.ps_net_events(self.handle, rows, _ROWS)
+            self._waiting = deque(rows[0:count])
+            self._more = count == _ROWS
+        until = monotonic() + PIECE_S
         frames: list[Command] = []
         last: LinkConnection | None = None
-        for row in rows[0:count]:
+        while self._waiting and (frames or monotonic() < until):
+            row = self._waiting.popleft()
             connection = self.links.get(address_of(row.link)) if row.link else None
             if frames and (row.kind != lib.PS_NET_FRAME or connection is not last):
                 self._serve(last, frames)
@@ -216,9 +231,12 @@ class NetThread:
                 self._read(connection, row, frames)
             else:
                 self._does[row.kind](connection, row)
+            if row.len > _LONG and frames:
+                self._serve(last, frames)
+                frames = []
         if frames:
             self._serve(last, frames)
-        return count == _ROWS
+        return bool(self._waiting) or self._more
 
     def _read(self, connection: LinkConnection | None, row: Any, frames: list[Command]) -> None:
         if connection is None:
