@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from broker.grpc.renewal import Renewals
 from broker.loop.budget import Budget
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
+from broker.loop.turns import PIECE_S
 from broker.remoting.links import LinkTransport
 from pystore.native import address_of, ffi, lib, raise_error
 
@@ -197,6 +199,10 @@ class GrpcThread:
         self._stopped = False
         self._on_the_loop = 0
         self._rows = ffi.new("ps_net_event[]", _ROWS)
+        #: Events that were taken, and not looked at; their bytes stay until the next are taken.
+        self._waiting: deque[Any] = deque()
+        #: There were as many as were asked for.
+        self._more = False
         error = ffi.new("ps_error *")
         conf = _conf(service, connections_max, idle_s, self._budget.limit)
         conf.send_method = methods.index("SendMessage")
@@ -270,11 +276,17 @@ class GrpcThread:
             self._loop.call_soon(self._has_events)
 
     def _take_events(self) -> bool:
-        """Whether there may be more."""
+        """Whether there may be more. What there is no time for stays for the next time: hundreds of
+        connections may end at once."""
         rows = self._rows
-        count: int = lib.ps_net_events(self._handle, rows, _ROWS)
+        if not self._waiting:
+            count: int = lib.ps_net_events(self._handle, rows, _ROWS)
+            self._waiting = deque(rows[0:count])
+            self._more = count == _ROWS
+        until = time.monotonic() + PIECE_S
         called: dict[LinkedCalls, None] = {}
-        for row in rows[0:count]:
+        while self._waiting and time.monotonic() < until:
+            row = self._waiting.popleft()
             link = self._links.get(address_of(row.link)) if row.link else None
             if row.kind != lib.PS_NET_CALL:
                 if row.kind in self._does:
@@ -284,7 +296,7 @@ class GrpcThread:
                 called[link] = None
         for each in called:
             each.handle_arrived()
-        return count == _ROWS
+        return bool(self._waiting) or self._more
 
     def _event_of(self, row: Any) -> tuple[Any, ...]:
         """As Session.events() has it."""
