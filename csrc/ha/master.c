@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/threads.h"
 #include "ha/ha.h"
 #include "store/store.h"
 
@@ -282,12 +282,6 @@ static void *run_master(void *arg) {
 
 /* ---- from outside ---- */
 
-/* Whatever wakes it: also the end, and a new slave. */
-static void wake_master(ps_ha_master *m) {
-    uint64_t one = 1;
-    if (write(m->hm_store->st_sender_fd, &one, sizeof one) < 0) return;
-}
-
 static int open_master(ps_ha_master *m, ps_error *e) {
     ps_store *s = m->hm_store;
     if (s->st_sender_fd < 0) s->st_sender_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -296,13 +290,8 @@ static int open_master(ps_ha_master *m, ps_error *e) {
     if (s->st_sender_fd < 0 || m->hm_epoll < 0 ||
         epoll_ctl(m->hm_epoll, EPOLL_CTL_ADD, s->st_sender_fd, &ev) < 0)
         return ps_fail(e, PS_E_IO, errno, -1, NULL, "cannot wait for slaves");
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the threads of the program */
-    int err = pthread_create(&m->hm_thread, NULL, run_master, m);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int err = ps_thread_start(&m->hm_thread, "rmq-ha-master", run_master, m);
     if (err != 0) return ps_fail(e, PS_E_IO, err, -1, NULL, "cannot start a thread for slaves");
-    pthread_setname_np(m->hm_thread, "rmq-ha-master");
     return 0;
 }
 
@@ -338,7 +327,7 @@ int ps_ha_master_take(ps_ha_master *m, int fd, int64_t id, int64_t host, ps_erro
     watch_peer(p, EPOLL_CTL_ADD);
     int err = p->pe_shown.over == PS_HA_FAILED ? (int)p->pe_shown.detail : 0;
     pthread_mutex_unlock(&m->hm_lock);
-    wake_master(m);
+    ps_eventfd_tell(m->hm_store->st_sender_fd);
     return err == 0 ? 0 : ps_fail(e, PS_E_IO, err, -1, NULL, "cannot wait for a slave");
 }
 
@@ -358,7 +347,7 @@ int32_t ps_ha_master_peers(ps_ha_master *m, ps_ha_peer *out, int32_t room) {
 
 void ps_ha_master_stop(ps_ha_master *m) {
     atomic_store(&m->hm_stopping, true);
-    wake_master(m);
+    ps_eventfd_tell(m->hm_store->st_sender_fd);
     pthread_join(m->hm_thread, NULL);
     for (peer *p = m->hm_peers, *next; p != NULL; p = next) {
         next = p->pe_next;

@@ -6,7 +6,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/threads.h"
 #include "ha/ha.h"
 #include "store/store.h"
 
@@ -141,7 +141,6 @@ static int follow_master(ps_ha_slave *h, ps_error *e) {
 static void *run_slave(void *arg) {
     ps_ha_slave *h = arg;
     ps_error e = {0};
-    uint64_t one = 1;
     int over = follow_master(h, &e);
     ps_follow_pause(h->hs_store);
     pthread_mutex_lock(&h->hs_lock);
@@ -149,7 +148,7 @@ static void *run_slave(void *arg) {
     h->hs_shown.error = e;
     h->hs_shown.end = end_of_store(h);
     pthread_mutex_unlock(&h->hs_lock);
-    if (write(h->hs_told_fd, &one, sizeof one) < 0) return NULL;
+    ps_eventfd_tell(h->hs_told_fd);
     return NULL;
 }
 
@@ -157,18 +156,13 @@ static void *run_slave(void *arg) {
 
 static int start_slave(ps_ha_slave *h, ps_error *e) {
     struct timeval limit = {.tv_sec = SEND_S};
-    sigset_t all, before;
     int on = 1;
     setsockopt(h->hs_fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(h->hs_fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     h->hs_wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (h->hs_wake_fd < 0) return ps_fail(e, PS_E_IO, errno, -1, NULL, "cannot follow a master");
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the threads of the program */
-    int err = pthread_create(&h->hs_thread, NULL, run_slave, h);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int err = ps_thread_start(&h->hs_thread, "rmq-ha-slave", run_slave, h);
     if (err != 0) return ps_fail(e, PS_E_IO, err, -1, NULL, "cannot start a thread for a master");
-    pthread_setname_np(h->hs_thread, "rmq-ha-slave");
     return 0;
 }
 
@@ -208,7 +202,7 @@ void ps_ha_slave_show(ps_ha_slave *h, ps_ha_state *out) {
 }
 
 void ps_ha_slave_stop(ps_ha_slave *h) {
-    uint64_t one = 1;
-    if (write(h->hs_wake_fd, &one, sizeof one) >= 0) pthread_join(h->hs_thread, NULL);
+    ps_eventfd_tell(h->hs_wake_fd);
+    pthread_join(h->hs_thread, NULL);
     free_slave(h);
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/threads.h"
 #include "log/safe.h"
 #include "pystore.h"
 
@@ -89,12 +90,6 @@ static void end_locked(ps_wait *w, int how) {
     a->wa_over_last = w;
 }
 
-/* It fails only when the counter is full: then the thread has been told already. */
-static void tell_thread(const ps_waits *a) {
-    uint64_t one = 1;
-    if (write(a->wa_fd, &one, sizeof one) < 0) return;
-}
-
 /* Ends those that are over, and tells each thread once for a run of its own. */
 static void end_over_locked(ps_safe *s) {
     const ps_waits *last = NULL;
@@ -102,11 +97,11 @@ static void end_over_locked(ps_safe *s) {
     for (ps_wait *w = s->sf_lowest;
          w != NULL && (how = outcome_of_wait(s, w->wt_position, false)) != GOES_ON;
          w = s->sf_lowest) {
-        if (last != NULL && last != w->wt_waits) tell_thread(last);
+        if (last != NULL && last != w->wt_waits) ps_eventfd_tell(last->wa_fd);
         last = w->wt_waits;
         end_locked(w, how);
     }
-    if (last != NULL) tell_thread(last);
+    if (last != NULL) ps_eventfd_tell(last->wa_fd);
 }
 
 void ps_safe_moved(ps_safe *s) {

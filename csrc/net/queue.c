@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/threads.h"
 #include "net/reactor.h"
 
 /* NULL: no memory. */
@@ -16,11 +17,6 @@ static void *add_item(ps_queue_of *q, size_t size) {
         q->room = room;
     }
     return (char *)q->items + (size_t)q->count++ * size;
-}
-
-static void wake_fd(int fd) {
-    uint64_t one = 1;
-    if (write(fd, &one, sizeof one) < 0) return; /* full: it is readable in any case */
 }
 
 /* ---- to Python ---- */
@@ -70,7 +66,7 @@ void ps_net_hand_over(ps_net *net, int fd) {
 void ps_net_told(ps_net *net) {
     if (net->nt_quiet) return;
     net->nt_quiet = true;
-    wake_fd(net->nt_told);
+    ps_eventfd_tell(net->nt_told);
 }
 
 void ps_net_free_events(ps_queue_of *q, int64_t from) {
@@ -128,7 +124,7 @@ bool ps_net_ask_for(ps_net *net, const ps_net_ask *ask) {
     if (to != NULL) *to = *ask;
     pthread_mutex_unlock(&net->nt_lock);
     if (to == NULL) free(ask->data); /* without memory for a few words nothing else goes on, too */
-    if (first) wake_fd(net->nt_wake);
+    if (first) ps_eventfd_tell(net->nt_wake);
     return to != NULL;
 }
 

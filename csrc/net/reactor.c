@@ -3,7 +3,6 @@
  * ones are served before it. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/threads.h"
 #include "net/reactor.h"
 #include "remoting/guard.h"
 
@@ -355,18 +355,11 @@ void ps_net_free(ps_net *net) {
     free(net);
 }
 
-/* Signals are for the threads of the program. */
 static int start_thread(ps_net *net) {
-    sigset_t all, before;
     char name[16];
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int code = pthread_create(&net->nt_thread, NULL, run_thread, net);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     snprintf(name, sizeof name, net->nt_conf.h2 != NULL ? "rmq-grpc-%d" : "rmq-net-%d",
              net->nt_conf.number);
-    if (code == 0) pthread_setname_np(net->nt_thread, name);
-    return code;
+    return ps_thread_start(&net->nt_thread, name, run_thread, net);
 }
 
 /* It has a place among the threads of its port; from now on it is given connections. */

@@ -11,8 +11,8 @@
  * writes to the listener's eventfd. Taking the list is one exchange, so no lock is needed: only the
  * dispatcher, under its lock, adds. */
 #define _GNU_SOURCE
-#include <unistd.h>
 
+#include "base/threads.h"
 #include "queues/arrivals.h"
 
 void ps_arrivals_listen_locked(ps_arrivals *a, int fd) {
@@ -44,10 +44,7 @@ void ps_arrivals_add(ps_arrivals *a, ps_queue *q) {
 
 void ps_arrivals_tell(ps_arrivals *a) {
     int fd = atomic_load(&a->ar_fd);
-    uint64_t one = 1;
-    if (fd < 0 || atomic_load(&a->ar_list) == NULL) return;
-    /* It fails only when the counter is full: then the listener has been told already. */
-    if (write(fd, &one, sizeof one) < 0) return;
+    if (fd >= 0 && atomic_load(&a->ar_list) != NULL) ps_eventfd_tell(fd);
 }
 
 ps_queue *ps_arrivals_take(ps_arrivals *a) {

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/threads.h"
 #include "format/property.h"
 #include "remoting/access.h"
 #include "remoting/halves.h"
@@ -405,7 +406,6 @@ int ps_conn_put(ps_conn *n, const ps_plain_put *put, int64_t *offset) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
     ps_step step;
-    uint64_t one = 1;
     if (c->co_access != NULL || goes_up(n, PS_REQUEST_SEND_MESSAGE_V2) ||
         put->body_len > c->co_frame_max ||
         ps_safe_must_wait(&c->co_store->st_safe, PS_SAFE_NEXT))
@@ -413,8 +413,7 @@ int ps_conn_put(ps_conn *n, const ps_plain_put *put, int64_t *offset) {
     begin_step(c);
     int stored = ps_core_put(n, put, offset);
     finish_step(n, &step);
-    /* Whoever serves held pulls is told. */
-    if (step.news && write(c->co_event_fd, &one, sizeof one) < 0) return stored;
+    if (step.news) ps_eventfd_tell(c->co_event_fd); /* whoever serves held pulls */
     return stored;
 }
 

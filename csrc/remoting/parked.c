@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/threads.h"
 #include "remoting/parked.h"
 
 /* ---- the heap of deadlines ---- */
@@ -181,6 +182,5 @@ void ps_parked_wake(ps_core *c, ps_pair *p, int32_t queue_id) {
         unlink_parked(c, h);
         make_ready(c, h);
     }
-    uint64_t one = 1;
-    if (c->co_ready != NULL && write(c->co_event_fd, &one, sizeof one) < 0) return;
+    if (c->co_ready != NULL) ps_eventfd_tell(c->co_event_fd);
 }

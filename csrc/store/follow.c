@@ -5,16 +5,8 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "store/store.h"
-
-void ps_sender_wake(ps_store *s) {
-    uint64_t one = 1;
-    if (!atomic_exchange(&s->st_dispatcher.ds_sender_naps, false)) return;
-    /* It fails only when the counter is full: then the sender has been told already. */
-    if (write(s->st_sender_fd, &one, sizeof one) < 0) return;
-}
+#include "store/appended.h"
 
 void ps_want_copies(ps_store *s, int32_t on, int32_t timeout_ms) {
     ps_safe_want_copies(&s->st_safe, on != 0, timeout_ms);
@@ -155,8 +147,7 @@ int ps_follow_append(ps_store *s, int64_t at, const void *data, int64_t len, ps_
     pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
     if (code == 0) code = append_locked(s, at, data, len, e);
     pthread_mutex_unlock(&s->st_log.lg_append_lock);
-    if (atomic_load(&s->st_dispatcher.ds_napping)) ps_dispatch_wake(s);
-    if (atomic_load(&s->st_dispatcher.ds_sender_naps)) ps_sender_wake(s);
+    ps_wake_those_who_read_on(s);
     ps_leave(s);
     return code;
 }

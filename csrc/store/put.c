@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "format/property.h"
+#include "store/appended.h"
 #include "store/placement.h"
 #include "store/store.h"
 
@@ -32,11 +33,6 @@ static inline placed write_locked(ps_store *s, ps_queue *q, const ps_draft *d, i
     if (counted) q->cq_next++;
     atomic_store_explicit(&mf->mf_wrote, wrote + d->size, memory_order_release);
     return at;
-}
-
-static inline void wake_those_who_read_on(ps_store *s) {
-    if (__builtin_expect(atomic_load(&s->st_dispatcher.ds_napping), 0)) ps_dispatch_wake(s);
-    if (__builtin_expect(atomic_load(&s->st_dispatcher.ds_sender_naps), 0)) ps_sender_wake(s);
 }
 
 /* ---- refusals ---- */
@@ -151,7 +147,7 @@ static int put_draft(ps_store *s, ps_topic *topic, ps_draft *d, int32_t wait, ps
     placed at = write_locked(s, q, d, stamp);
     ps_append_publish_locked(&s->st_log, at.physical_offset + d->size, stamp, 1);
     pthread_mutex_unlock(&s->st_log.lg_append_lock);
-    wake_those_who_read_on(s);
+    ps_wake_those_who_read_on(s);
     out->size = d->size;
     out->queue_id = q->cq_id;
     out->store_host_len = s->st_conf.store_host_len;
@@ -389,7 +385,7 @@ static int put_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t 
     pthread_mutex_unlock(&s->st_log.lg_append_lock);
     out->store_timestamp = stamp;
     *stored += i;
-    wake_those_who_read_on(s);
+    ps_wake_those_who_read_on(s);
     return code;
 }
 

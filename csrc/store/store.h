@@ -162,9 +162,6 @@ void ps_dispatch_wake(ps_store *s);
 void *ps_dispatch_main(void *store);
 void ps_dispatch_listen(ps_store *s, int fd); /* ps_arrivals_listen_locked */
 
-/* follow.c */
-void ps_sender_wake(ps_store *s);
-
 /* keeper.c */
 void ps_keeper_init(ps_keeper *k);
 void ps_keeper_stop(ps_keeper *k);
