@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from typing import Protocol
-from weakref import WeakKeyDictionary, ref
+
+from broker.loop.per_loop import PerLoop
 
 __all__ = ["UNFINISHED_MAX", "Budget", "Holder"]
 
@@ -19,9 +20,6 @@ UNFINISHED_MAX = 256 << 20
 #: at again for every byte that comes.
 _FREE = 16
 _WHY = "unfinished requests and unread answers of all connections exceed maxUnfinishedBytes"
-
-#: A budget must not hold its loop, which would never be freed.
-_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Budget] = WeakKeyDictionary()
 
 
 class Holder(Protocol):
@@ -50,26 +48,19 @@ class Threads(Protocol):
         """Limits the bytes that they may hold."""
 
 
-class Budget:
+class Budget(PerLoop):
     """The budget of one loop. Everything happens on its thread."""
 
-    __slots__ = ("__weakref__", "_held", "_limit", "_loop", "_own", "_threads")
+    __slots__ = ("_held", "_limit", "_own", "_threads")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = ref(loop)
+        super().__init__(loop)
         #: By whoever holds it, those that have waited longest first.
         self._held: dict[Holder, int] = {}
         #: Bytes of all of them.
         self._own = 0
         self._threads: list[Threads] = []
         self._limit = UNFINISHED_MAX
-
-    @classmethod
-    def of(cls, loop: asyncio.AbstractEventLoop) -> Budget:
-        found = _of_loops.get(loop)
-        if found is None:
-            found = _of_loops[loop] = cls(loop)
-        return found
 
     @property
     def limit(self) -> int:
@@ -135,8 +126,6 @@ class Budget:
             if victim is reading:
                 # It may be asked for room to read into. libuv reads after that, and calls what a
                 # connection that was closed meanwhile does not have any more.
-                loop = self._loop()
-                assert loop is not None, "a connection is read by a loop that is there"
-                loop.call_soon(victim.abort, _WHY)
+                self._loop.call_soon(victim.abort, _WHY)
             else:
                 victim.abort(_WHY)

@@ -20,7 +20,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import ContextVar
 from time import monotonic
 from typing import Any, ParamSpec, TypeVar, cast
-from weakref import WeakKeyDictionary
+
+from broker.loop.per_loop import PerLoop
 
 __all__ = ["CORE_NS", "Line", "Pieces", "Turns", "alone"]
 
@@ -39,12 +40,11 @@ _LET_GO = 16
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
 #: Of the connection whose request is served.
 _line: ContextVar[Line | None] = ContextVar("line", default=None)
 
 
-class Turns:
+class Turns(PerLoop):
     """The turns of one loop. Everything happens on its thread.
 
     The time is that between enter() and leave(), of what is read, and of steps. Nothing tells when
@@ -52,10 +52,8 @@ class Turns:
     pass comes as soon as it is used up."""
 
     __slots__ = (
-        "__weakref__",
         "_due",
         "_lines",
-        "_loop",
         "_new",
         "_passing",
         "_read",
@@ -65,7 +63,7 @@ class Turns:
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        super().__init__(loop)
         #: Seconds used since the last pass.
         self._read = self._stepped = 0.0
         #: When the work under way began; 0: there is none. And when it has to end.
@@ -75,13 +73,6 @@ class Turns:
         self._lines: deque[Line] = deque()
         #: The line that goes on just now.
         self._passing: Line | None = None
-
-    @classmethod
-    def of(cls, loop: asyncio.AbstractEventLoop) -> Turns:
-        found = _of_loops.get(loop)
-        if found is None:
-            found = _of_loops[loop] = cls(loop)
-        return found
 
     # ---- the time ----
 
