@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +21,7 @@ from broker.grpc.renewal import Renewals
 from broker.loop.budget import Budget
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
-from broker.loop.turns import PIECE_S
-from broker.remoting.links import LinkTransport
+from broker.remoting.links import Events, LinkTransport, text_of_event
 from pystore.native import address_of, ffi, lib, raise_error
 
 __all__ = ["GrpcThread", "HotCalls", "LinkedCalls"]
@@ -32,8 +30,6 @@ _quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
 
 #: Of the thread among those that call the core (csrc/remoting/guard.h): after those of remoting.
 _NUMBER = 16
-#: Events that are taken at once.
-_ROWS = 256
 #: Events of a connection that wait for the loop, and their bytes: then it is not read from.
 _QUEUED, _QUEUED_BYTES = 4096, 16 << 20
 #: Bytes that wait to be written: above the one nothing is read until they are below the other.
@@ -198,11 +194,6 @@ class GrpcThread:
         self._metadata: dict[bytes, dict[str, str]] = {}
         self._stopped = False
         self._on_the_loop = 0
-        self._rows = ffi.new("ps_net_event[]", _ROWS)
-        #: Events that were taken, and not looked at; their bytes stay until the next are taken.
-        self._waiting: deque[Any] = deque()
-        #: There were as many as were asked for.
-        self._more = False
         error = ffi.new("ps_error *")
         conf = _conf(service, connections_max, idle_s, self._budget.limit)
         conf.send_method = methods.index("SendMessage")
@@ -220,7 +211,7 @@ class GrpcThread:
         }
         hot.renewals.on_first(lambda: lib.ps_net_renewing(self._handle))
         self._budget.share(self)
-        self._loop.add_reader(lib.ps_net_event_fd(self._handle), self._has_events)
+        self._events = Events(self._handle, self._take)
 
     @property
     def connections(self) -> list[LinkedCalls]:
@@ -257,11 +248,10 @@ class GrpcThread:
 
     def stop(self) -> None:
         """Ends the thread and what connections are left."""
-        self._loop.remove_reader(lib.ps_net_event_fd(self._handle))
+        self._events.stop()
         lib.ps_net_stop(self._handle)
         self._stopped = True
-        while self._take_events():
-            pass
+        self._events.take_all()
         self._budget.part(self)
         for each in list(self._links.values()):
             self._end(each)
@@ -271,22 +261,9 @@ class GrpcThread:
 
     # ---- events ----
 
-    def _has_events(self) -> None:
-        if self._handle is not None and self._take_events():
-            self._loop.call_soon(self._has_events)
-
-    def _take_events(self) -> bool:
-        """Whether there may be more. What there is no time for stays for the next time: hundreds of
-        connections may end at once."""
-        rows = self._rows
-        if not self._waiting:
-            count: int = lib.ps_net_events(self._handle, rows, _ROWS)
-            self._waiting = deque(rows[0:count])
-            self._more = count == _ROWS
-        until = time.monotonic() + PIECE_S
+    def _take(self, rows: Iterator[Any]) -> None:
         called: dict[LinkedCalls, None] = {}
-        while self._waiting and time.monotonic() < until:
-            row = self._waiting.popleft()
+        for row in rows:
             link = self._links.get(address_of(row.link)) if row.link else None
             if row.kind != lib.PS_NET_CALL:
                 if row.kind in self._does:
@@ -296,7 +273,6 @@ class GrpcThread:
                 called[link] = None
         for each in called:
             each.handle_arrived()
-        return bool(self._waiting) or self._more
 
     def _event_of(self, row: Any) -> tuple[Any, ...]:
         """As Session.events() has it."""
@@ -322,7 +298,7 @@ class GrpcThread:
         return found
 
     def _opened(self, _: LinkedCalls | None, row: Any) -> None:
-        host, port, own, own_port = _text(row).split(" ")
+        host, port, own, own_port = text_of_event(row).split(" ")
         transport = LinkTransport(row.link, (host, int(port)), (own, int(own_port)))
         self._links[address_of(row.link)] = LinkedCalls(row.link, transport, self._serving)
 
@@ -330,7 +306,7 @@ class GrpcThread:
         if link is None:
             return
         del self._links[address_of(row.link)]
-        why = _text(row)
+        why = text_of_event(row)
         if why:
             _quiet.warning(
                 why, "Closed the gRPC connection of %s: %s", link.address[0], why
@@ -349,7 +325,7 @@ class GrpcThread:
             self._handed(sock)
 
     def _acked(self, _: LinkedCalls | None, row: Any) -> None:
-        group, *handles = _text(row).split("\n")
+        group, *handles = text_of_event(row).split("\n")
         for given in handles:
             self._hot.renewals.release(group, given)
 
@@ -370,7 +346,3 @@ def _conf(service: Service, connections_max: int, idle_s: float, unfinished_max:
     made.h2 = ffi.cast("struct ps_h2_functions *", net_functions())
     made.h2_conf = ffi.cast("struct ps_h2_conf *", service.address)
     return made
-
-
-def _text(row: Any) -> str:
-    return bytes(ffi.buffer(row.data, row.len)).decode() if row.len else ""

@@ -12,7 +12,7 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 from typing import Any, cast
 
@@ -28,12 +28,10 @@ from broker.wire.framer import Link
 from pystore.errors import StoreError, UsedAfterFork
 from pystore.native import address_of, ffi, lib, raise_error
 
-__all__ = ["NetThreads"]
+__all__ = ["Events", "LinkTransport", "NetThreads", "text_of_event"]
 
 #: Events that are taken at once.
 _ROWS = 256
-#: Bytes of a frame that is served by itself.
-_LONG = 16 << 10
 #: Bytes of frames of one connection that wait for the loop; then it is not read from.
 _QUEUED_BYTES = 16 << 20
 
@@ -157,11 +155,6 @@ class NetThread:
         self._loop = port.loop
         #: By address.
         self.links: dict[int, LinkConnection] = {}
-        self._rows = ffi.new("ps_net_event[]", _ROWS)
-        #: Events that were taken, and not looked at; their bytes stay until the next are taken.
-        self._waiting: deque[Any] = deque()
-        #: There were as many as were asked for.
-        self._more = False
         error = ffi.new("ps_error *")
         conf = _conf(number, port.shared.limits, port.unfinished_max)
         listens, accepts = (sock.fileno(), ffi.NULL) if first is None else (-1, first.handle)
@@ -181,19 +174,18 @@ class NetThread:
             lib.PS_NET_UNREAD: self._unread,
             lib.PS_NET_RESTING: self._resting,
         }
-        self._loop.add_reader(lib.ps_net_event_fd(self.handle), self._has_events)
+        self._events = Events(self.handle, self._take)
 
     # ---- the end ----
 
     def stop(self) -> None:
         """Ends the thread; of all threads of a port the first one ends before the others."""
-        self._loop.remove_reader(lib.ps_net_event_fd(self.handle))
+        self._events.stop()
         lib.ps_net_stop(self.handle)
 
     def take_all(self) -> None:
         """Takes the events that are left after stop()."""
-        while self._take_events():
-            pass
+        self._events.take_all()
 
     def free(self) -> None:
         """Frees it, after all threads of the port were stopped; the first one is freed last."""
@@ -205,23 +197,10 @@ class NetThread:
 
     # ---- events ----
 
-    def _has_events(self) -> None:
-        if self.handle is not None and self._take_events():
-            self._loop.call_soon(self._has_events)
-
-    def _take_events(self) -> bool:
-        """Returns whether there may be more. What long frames leave no time for stays for the next
-        time: each is copied twice."""
-        rows = self._rows
-        if not self._waiting:
-            count: int = lib.ps_net_events(self.handle, rows, _ROWS)
-            self._waiting = deque(rows[0:count])
-            self._more = count == _ROWS
-        until = monotonic() + PIECE_S
+    def _take(self, rows: Iterator[Any]) -> None:
         frames: list[Command] = []
         last: LinkConnection | None = None
-        while self._waiting and (frames or monotonic() < until):
-            row = self._waiting.popleft()
+        for row in rows:
             connection = self.links.get(address_of(row.link)) if row.link else None
             if frames and (row.kind != lib.PS_NET_FRAME or connection is not last):
                 self._serve(last, frames)
@@ -231,12 +210,8 @@ class NetThread:
                 self._read(connection, row, frames)
             else:
                 self._does[row.kind](connection, row)
-            if row.len > _LONG and frames:
-                self._serve(last, frames)
-                frames = []
         if frames:
             self._serve(last, frames)
-        return bool(self._waiting) or self._more
 
     def _read(self, connection: LinkConnection | None, row: Any, frames: list[Command]) -> None:
         if connection is None:
@@ -251,7 +226,7 @@ class NetThread:
             connection.took(frames)
 
     def _opened(self, _: LinkConnection | None, row: Any) -> None:
-        host, port, own, own_port = _text(row).split(" ")
+        host, port, own, own_port = text_of_event(row).split(" ")
         transport = LinkTransport(row.link, (host, int(port)), (own, int(own_port)))
         made = LinkConnection(self._shared, row.link, self._core)
         self.links[address_of(row.link)] = made
@@ -261,7 +236,7 @@ class NetThread:
         if connection is None:
             return
         del self.links[address_of(row.link)]
-        why, _, detail = _text(row).partition(": ")
+        why, _, detail = text_of_event(row).partition(": ")
         if why == "idle":
             connection.log_idle()
         elif why:
@@ -315,7 +290,53 @@ def _conf(number: int, limits: Limits, unfinished_max: int) -> Any:
     return made
 
 
-def _text(row: Any) -> str:
+class Events:
+    """The events of a network thread, taken on the running loop for as long as a piece of work may
+    take: long frames are copied, and hundreds of connections may end at once. The rest waits."""
+
+    def __init__(self, handle: Any, take: Callable[[Iterator[Any]], None]) -> None:
+        """`handle` is a ``ps_net *``. `take` looks at every ``ps_net_event`` that it is given."""
+        self._handle, self._take = handle, take
+        self._loop = asyncio.get_running_loop()
+        self._stopped = False
+        self._rows = ffi.new("ps_net_event[]", _ROWS)
+        #: Events that were not looked at yet; their bytes stay until the next are asked for.
+        self._waiting: deque[Any] = deque()
+        #: There were as many as were asked for.
+        self._more = False
+        self._loop.add_reader(lib.ps_net_event_fd(handle), self._ready)
+
+    def stop(self) -> None:
+        """Takes no more by itself."""
+        self._stopped = True
+        self._loop.remove_reader(lib.ps_net_event_fd(self._handle))
+
+    def take_all(self) -> None:
+        """Takes what is left once the thread has ended."""
+        while self._take_some():
+            pass
+
+    def _ready(self) -> None:
+        if not self._stopped and self._take_some():
+            self._loop.call_soon(self._ready)
+
+    def _take_some(self) -> bool:
+        """Returns whether there may be more."""
+        if not self._waiting:
+            count: int = lib.ps_net_events(self._handle, self._rows, _ROWS)
+            self._waiting.extend(self._rows[0:count])
+            self._more = count == _ROWS
+        self._take(self._piece())
+        return bool(self._waiting) or self._more
+
+    def _piece(self) -> Iterator[Any]:
+        until = monotonic() + PIECE_S
+        while self._waiting and monotonic() < until:
+            yield self._waiting.popleft()
+
+
+def text_of_event(row: Any) -> str:
+    """Returns the data of a ``ps_net_event`` as text."""
     return bytes(ffi.buffer(row.data, row.len)).decode() if row.len else ""
 
 
