@@ -53,12 +53,12 @@ __all__ = ["Connection", "Endpoint", "Intake", "Limits", "Parts"]
 
 #: What holds a connection up: bits of Connection._held. It does not read its answers; it has enough
 #: in progress; enough of its requests are queued; one of them waits until another is done (alone()
-#: in turns.py); more was read before what it waits with had its turn.
-WRITES, WORK, FULL, ALONE, TURN = 1, 2, 4, 8, 16
+#: in turns.py); more was read before what it waits with had its turn; it opens.
+WRITES, WORK, FULL, ALONE, TURN, OPENS = 1, 2, 4, 8, 16, 32
 #: Then its requests wait. Its answers do not: a request in progress may wait for them.
 BUSY = WRITES | WORK | ALONE
 #: Then nothing is read.
-PAUSED = WRITES | FULL | TURN
+PAUSED = WRITES | FULL | TURN | OPENS
 #: Bytes that a peer has not read, from which on they are counted.
 UNREAD_MIN = 4096
 #: Bytes of a body from which on it is counted; of those that wait or are in progress.
@@ -572,6 +572,16 @@ class Connection(asyncio.BufferedProtocol):
     def _hold(self, why: int) -> None:
         self._held |= why
         self._steer()
+
+    def read_on_after(self, work: asyncio.Future[None]) -> None:
+        """Reads nothing until `work` is done; then its intake is asked for what it held back."""
+        self._hold(OPENS)
+
+        def done(_: object) -> None:
+            if self.open:
+                self._release(OPENS)
+
+        work.add_done_callback(done)
 
     def _steer(self) -> None:
         """Reads, or stops reading."""

@@ -184,6 +184,9 @@ class Opening:
         self._room = bytearray()
         self._filled = 0
         self._proxy_done = False
+        #: Where in the room waits what a TLS handshake begins with.
+        self._waits_at = 0
+        self._waits = False
         # A proxy's header or a handshake that does not come to its end holds a connection for
         # nothing; one that says nothing at all is idle, which is another limit.
         self._seconds = seconds
@@ -196,6 +199,8 @@ class Opening:
 
     def received(self, count: int) -> None:
         if not count:
+            if self._waits:
+                self._enter(memoryview(self._room)[self._waits_at : self._filled])
             return
         self._filled += count
         connection = self._connection
@@ -218,6 +223,7 @@ class Opening:
             if at == self._filled:
                 self._filled = 0
                 return
+        self._waits_at = at
         self._enter(data[at:])
 
     def _enter(self, data: memoryview) -> None:
@@ -225,6 +231,11 @@ class Opening:
         try:
             context = None
             if begins_tls(data[0], self._tls, private=connection.in_process):
+                if not self._tls.is_ready and not self._waits:
+                    self._waits = True
+                    loop = asyncio.get_running_loop()
+                    connection.read_on_after(loop.run_in_executor(None, self._tls.prepare))
+                    return
                 context = context_of(self._tls)
         except RefusedOpening as refused:
             self._refuse(refused)

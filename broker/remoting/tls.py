@@ -12,6 +12,7 @@ import contextlib
 import os
 import ssl
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +64,7 @@ class TlsSettings:
     #: And whether they are for the host that was asked. Not upstream's, which never looks.
     verify_host: bool = True
     _context: ssl.SSLContext | None = field(default=None, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     NAMES = {  # noqa: RUF012 - the slots make it a constant of the class
         "tls.server.mode": "mode",
@@ -156,9 +158,22 @@ class TlsSettings:
     def server_context(self) -> ssl.SSLContext:
         """Returns the context of the server, which is made once. Raises: BadArgument when a file
         cannot be used."""
-        if self._context is None:
-            self._context = self._make()
-        return self._context
+        with self._lock:
+            if self._context is None:
+                self._context = self._make()
+            return self._context
+
+    @property
+    def is_ready(self) -> bool:
+        """Returns whether the context of the server was made: a certificate of our own takes some
+        40 ms, which no event loop has."""
+        return self._context is not None
+
+    def prepare(self) -> None:
+        """Makes the context of the server, on a thread; what is wrong with it, server_context()
+        says."""
+        with contextlib.suppress(BadArgument):
+            self.server_context()
 
     def _make(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

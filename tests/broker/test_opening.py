@@ -7,6 +7,7 @@ import ipaddress
 import ssl
 import struct
 import sys
+import threading
 
 import pytest
 from loops import Wire, run, serving, until
@@ -341,3 +342,20 @@ async def test_a_certificate_that_is_trusted_is_for_the_host_that_was_asked(tmp_
                     continue
                 with pytest.raises(ConnectionError, match=r"mismatch.*verifyHost=false"):
                     await client.request(at, Command(1))
+
+
+async def test_a_certificate_of_our_own_is_made_beside_the_loop(monkeypatch):
+    made_on = []
+    monkeypatch.setattr(
+        "broker.remoting.tls.self_signed",
+        lambda name: (made_on.append(threading.current_thread()), self_signed(name))[1],
+    )
+    async with serving({1: who}, tls=TlsSettings()) as server:
+        clients = [RemotingClient(tls=client_context()) for _ in range(20)]
+        at = f"127.0.0.1:{server.port}"
+        asked = [each.request(at, Command(1), timeout=BOUND_S) for each in clients]
+        assert {answer.code for answer in await asyncio.gather(*asked)} == {0}
+        for each in clients:
+            await each.close()
+    assert len(made_on) == 1
+    assert made_on[0] is not threading.current_thread()
