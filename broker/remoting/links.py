@@ -298,7 +298,7 @@ class Events:
         """`handle` is a ``ps_net *``. `take` looks at every ``ps_net_event`` that it is given."""
         self._handle, self._take = handle, take
         self._loop = asyncio.get_running_loop()
-        self._stopped = False
+        self._stopped = self._due = False
         self._rows = ffi.new("ps_net_event[]", _ROWS)
         #: Events that were not looked at yet; their bytes stay until the next are asked for.
         self._waiting: deque[Any] = deque()
@@ -317,8 +317,13 @@ class Events:
             pass
 
     def _ready(self) -> None:
-        if not self._stopped and self._take_some():
-            self._loop.call_soon(self._ready)
+        if not self._due:  # one piece in a turn of the loop, however often the thread tells of more
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._due = not self._stopped and self._take_some()
+        if self._due:
+            self._loop.call_soon(self._go_on)
 
     def _take_some(self) -> bool:
         """Returns whether there may be more."""

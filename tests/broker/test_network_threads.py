@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ctypes
 import gc
 import json
@@ -13,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from waiting import BOUND_S, until
 from broker.broker import Broker
 from broker.loop import rate_limited_log
 from broker.processors.clients import ClientProcessor
+from broker.remoting import links
 from broker.wire import codec
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command, texts
@@ -455,3 +459,24 @@ def test_a_subinterpreter_is_refused_by_name():
         [sys.executable, "-c", SUB], cwd=ROOT, capture_output=True, text=True, timeout=BOUND_S
     )
     assert "cannot be used in a subinterpreter" in done.stdout, done.stderr
+
+
+async def test_events_that_never_end_get_one_piece_of_each_turn_of_the_loop(monkeypatch):
+    with contextlib.closing(socket.socketpair()[0]) as told:  # its peer has gone: always readable
+        endless = types.SimpleNamespace(
+            ps_net_event_fd=lambda net: told.fileno(), ps_net_events=lambda net, rows, count: count
+        )
+        monkeypatch.setattr(links, "lib", endless)
+        pieces = 0
+
+        def take(rows):
+            nonlocal pieces
+            pieces += 1
+            next(rows)
+
+        events = links.Events(None, take)
+        for turn in range(50):
+            await asyncio.sleep(0)
+            assert pieces <= turn + 1
+        events.stop()
+    assert pieces > 10
