@@ -27,6 +27,8 @@ _quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
 _T = TypeVar("_T")
 #: Seconds for the first bytes of a connection, its TLS handshake included.
 _OPENING_S = 10.0
+#: Connections that are accepted before the loop does something else: each begins a task.
+_ACCEPTED = 16
 
 #: Makes the protocol of a client at this address; the future is set when it is closed.
 Speak = Callable[[Address, asyncio.Future[None]], Http2Connection]
@@ -103,13 +105,15 @@ class Front:
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            try:
-                sock, address = await loop.sock_accept(self._sock)
-            except OSError as failed:
-                _quiet.warning("accept", "Cannot accept a gRPC connection: %s", failed)
-                await asyncio.sleep(1.0)
-                continue
-            self._begin(sock, address)
+            for _ in range(_ACCEPTED):
+                try:
+                    sock, address = await loop.sock_accept(self._sock)
+                except OSError as failed:
+                    _quiet.warning("accept", "Cannot accept a gRPC connection: %s", failed)
+                    await asyncio.sleep(1.0)
+                    continue
+                self._begin(sock, address)
+            await asyncio.sleep(0)
 
     def _take_over(self, sock: socket.socket) -> None:
         """A connection that the network thread does not serve."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import hmac
 import json
@@ -18,6 +20,7 @@ from waiting import BOUND_S, until
 
 from broker import Broker
 from broker.access.policies import User
+from broker.grpc.front import Front
 from broker.grpc.local import LocalBroker
 from broker.grpc.schema import METHODS, SERVICE, pb
 from broker.grpc.settings import ProxySettings
@@ -335,3 +338,31 @@ def test_streams_that_never_end_cost_others_nothing(broker: Broker, caller: Call
         assert another.send(message("Normal")).status.code == CODE.OK
     for stream in streams:
         stream.close()
+
+
+def test_connections_that_wait_are_accepted_a_few_at_a_time() -> None:
+    assert asyncio.run(_most_begun_at_once(200)) <= 32
+
+
+async def _most_begun_at_once(count: int) -> int:
+    begun = 0
+
+    def speak(*_: object) -> Any:
+        nonlocal begun
+        begun += 1
+        raise ConnectionError("enough")
+
+    with socket.socket() as listening, contextlib.ExitStack() as stack:
+        listening.bind(("127.0.0.1", 0))
+        front = Front(listening, speak, TlsSettings(), 1000, lambda host: False, lambda at: None)
+        front.start()
+        for _ in range(count):  # the loop does not run meanwhile
+            sock = stack.enter_context(socket.create_connection(listening.getsockname(), BOUND_S))
+            sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        most = 0
+        while begun < count:
+            before = begun
+            await asyncio.sleep(0)
+            most = max(most, begun - before)
+        await front.stop()
+    return most
