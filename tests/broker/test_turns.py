@@ -452,6 +452,17 @@ def test_what_a_long_collection_finds_is_put_aside():
     assert gc.get_freeze_count() == 0
 
 
+def test_full_collections_come_often_until_the_broker_ends():
+    """Each then sees little: it holds the loop for as long as it looks at what came since."""
+    before = gc.get_threshold()
+    end = put_aside()
+    try:
+        assert gc.get_threshold() == (*before[:2], 2)
+    finally:
+        end()
+    assert gc.get_threshold() == before
+
+
 def test_figures_are_told_without_a_look_at_the_topics(tmp_path, monkeypatch):
     """Request 28, which tools ask for each list of brokers."""
 
