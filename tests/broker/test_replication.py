@@ -11,6 +11,7 @@ import lzma
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,7 @@ def test_segments_of_another_size_are_refused_by_name(names: str, tmp_path: Path
 
 
 def test_the_status_says_who_has_what(names: str, tmp_path: Path) -> None:
+    before = time.time() * 1000
     with master_of(tmp_path / "m", names) as master:
         master.create_topic("orders", 4)
         send(master, 10)
@@ -255,10 +257,22 @@ def test_the_status_says_who_has_what(names: str, tmp_path: Path) -> None:
             until(lambda: _status(master)["haConnectionInfo"][0]["diff"] == 0, "its report")
             assert _status(master)["master"] is True
             assert _status(master)["inSyncSlaveNums"] == 1
+            since = _status(master)["haConnectionInfo"][0]["inSyncSince"]
+            assert before <= since <= time.time() * 1000
             found = _status(slave)
             assert found["master"] is False
             assert found["haClientRuntimeInfo"]["maxOffset"] == end
+            assert found["haClientRuntimeInfo"]["problem"] == ""
+            for broker in (master, slave):
+                until(lambda b=broker: send(master, 5) or _rate(b) > 0, "that it counts")
         until(lambda: _status(master)["haConnectionInfo"] == [], "that it is gone")
+
+
+def _rate(broker: Broker) -> int:
+    """Bytes of replication in the last second."""
+    found = _status(broker)
+    rows = [found["haClientRuntimeInfo"], *found["haConnectionInfo"]]
+    return max(row["transferredByteInSecond"] for row in rows)
 
 
 def _status(broker: Broker) -> dict[str, Any]:

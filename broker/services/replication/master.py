@@ -7,8 +7,10 @@ import asyncio
 import itertools
 import os
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
@@ -32,12 +34,16 @@ _WHY = {
 @dataclass(frozen=True, slots=True)
 class SlaveSeen:
     """A slave that is connected. address: ``host:port`` of its connection. acked: end of its log,
-    -1: it has not said. sent: where the next bytes for it begin. bytes: sent to it so far."""
+    -1: it has not said. sent: where the next bytes for it begin. bytes: sent to it so far, and
+    rate: in the last second. since: when it came within haMaxGapNotInSync of the end, in ms since
+    1970; 0: it is not there."""
 
     address: str
     acked: int
     sent: int
     bytes: int
+    rate: int
+    since: int
 
 
 def stream_conf(config: Config, copies: int = 0) -> object:
@@ -68,6 +74,7 @@ class HaMaster:
         #: Numbers of hosts that slaves came from.
         self._hosts: dict[str, int] = {}
         self.slaves: list[SlaveSeen] = []
+        self._looked = time.monotonic()
 
     @property
     def copies(self) -> int:
@@ -128,14 +135,29 @@ class HaMaster:
         """A job of the duty, every second: how far each slave is, and which are gone."""
         room = ffi.new("ps_ha_peer[]", SLAVES_MAX + 1)
         count = lib.ps_ha_master_peers(self._handle, room, SLAVES_MAX + 1)
+        before = {each.address: each for each in self.slaves}
+        now = time.monotonic()
+        passed, self._looked = max(now - self._looked, 0.001), now
         self.slaves = []
         for peer in room[0:count]:
             address = self._addresses.get(peer.id, "?")
             if peer.over == lib.PS_HA_GOES_ON:
-                self.slaves.append(SlaveSeen(address, peer.acked, peer.sent, peer.bytes))
+                self.slaves.append(self._seen(address, peer, before.get(address), passed))
                 continue
             self._addresses.pop(peer.id, None)
             self._tell_end(address, peer.over, peer.detail)
+
+    def _seen(self, address: str, peer: Any, before: SlaveSeen | None, passed: float) -> SlaveSeen:
+        """passed: seconds since the last look."""
+        gap = self._store.info().log_max - peer.acked
+        near = peer.acked >= 0 and gap < self._config["haMaxGapNotInSync"]
+        since = before.since if before is not None else 0
+        if near and not since:
+            since = time.time_ns() // 1_000_000
+        sent = peer.bytes - (before.bytes if before is not None else 0)
+        return SlaveSeen(
+            address, peer.acked, peer.sent, peer.bytes, int(sent / passed), since if near else 0
+        )
 
     def _tell_end(self, address: str, over: int, detail: int) -> None:
         if over == lib.PS_HA_BEYOND:

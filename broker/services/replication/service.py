@@ -92,8 +92,10 @@ class Replication:
         """A job, every second."""
         if self.master is not None:
             self.master.look()
-        if self.slave is not None and not self._known.ha:
-            self._registration.again()
+        if self.slave is not None:
+            self.slave.look()
+            if not self._known.ha:
+                self._registration.again()
 
     def synchronize(self) -> None:
         """A job of slaves, every few seconds; and at once, when the master becomes known."""

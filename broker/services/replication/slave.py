@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from dataclasses import dataclass
 
 from broker.loop.rate_limited_log import RateLimitedLogger
@@ -73,6 +74,7 @@ class HaSlave:
     """Follows a master as long as it runs. Lives on the event loop.
 
     problem: why it does not follow just now, empty: it does. connected: to a port of this address.
+    rate: bytes received in the last second.
     """
 
     def __init__(self, store: Store, config: Config, master: MasterKnown, ask: Ask) -> None:
@@ -81,6 +83,8 @@ class HaSlave:
         self._handle = ffi.NULL
         self.problem = "no master is known yet"
         self.connected = ""
+        self.rate = 0
+        self._counted = (time.monotonic(), 0)
 
     def start(self) -> None:
         lib.ps_follow_begin(self._store.c_handle())
@@ -102,6 +106,14 @@ class HaSlave:
         shown = ffi.new("ps_ha_state *")
         lib.ps_ha_slave_show(self._handle, shown)
         return end, shown.bytes, shown.silent_ms
+
+    def look(self) -> None:
+        """A job of the duty, every second."""
+        now, count = time.monotonic(), self.state()[1]
+        then, before = self._counted
+        self._counted = now, count
+        # A new connection counts from 0.
+        self.rate = int(max(count - before, 0) / max(now - then, 0.001))
 
     # ---- following ----
 

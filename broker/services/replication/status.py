@@ -11,7 +11,8 @@ __all__ = ["ha_status"]
 
 
 def ha_status(replication: Replication | None, log_max: int, gap_max: int) -> dict[str, Any]:
-    """log_max: end of the log; gap_max: haMaxGapNotInSync."""
+    """log_max: end of the log; gap_max: haMaxGapNotInSync. inSyncSince (ms since 1970, 0: not
+    in sync) and problem (why the master is not followed) are ours; Java's tools skip them."""
     master = replication.master if replication is not None else None
     slave = replication.slave if replication is not None else None
     rows = [
@@ -19,13 +20,16 @@ def ha_status(replication: Replication | None, log_max: int, gap_max: int) -> di
             "addr": each.address,
             "diff": log_max - each.acked,
             "inSync": log_max - each.acked < gap_max,
+            "inSyncSince": each.since,
             "slaveAckOffset": each.acked,
             "transferFromWhere": each.sent,
-            "transferredByteInSecond": 0,
+            "transferredByteInSecond": each.rate,
         }
         for each in (master.slaves if master is not None else ())
     ]
-    named = {"masterAddr": slave.connected} if slave is not None else {}
+    named: dict[str, object] = {}
+    if slave is not None:
+        named = {"masterAddr": slave.connected, "problem": slave.problem}
     end, _, silent_ms = slave.state() if slave is not None else (0, 0, 0)
     heard = int(time.time() * 1000) - silent_ms if slave is not None and not slave.problem else 0
     return {
@@ -35,7 +39,7 @@ def ha_status(replication: Replication | None, log_max: int, gap_max: int) -> di
             **named,
             "masterFlushOffset": 0,
             "maxOffset": end,
-            "transferredByteInSecond": 0,
+            "transferredByteInSecond": slave.rate if slave is not None else 0,
         },
         "haConnectionInfo": rows,
         "inSyncSlaveNums": sum(bool(row["inSync"]) for row in rows),
