@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.cli import acl, broker, consume, namesrv, proxy, send, timers, tx
+from broker.cli import acl, broker, consume, ha, namesrv, proxy, send, timers, tx
 from pystore.cli.verbs import Verb
 
-__all__ = ["ACL", "BROKER", "CONSUME", "NAMESRV", "PROXY", "SEND", "TIMERS", "TX"]
+__all__ = ["ACL", "BROKER", "CONSUME", "HA", "NAMESRV", "PROXY", "SEND", "TIMERS", "TX"]
 
 ACL = (
     Verb("acl list", acl.list_, server=True, group="List, change and check access control."),
@@ -15,6 +15,7 @@ ACL = (
 )
 BROKER = Verb("broker", broker.run, server=True)
 CONSUME = Verb("consume", consume.run, server=True)
+HA = (Verb("ha status", ha.status, server=True, group="Look after masters and slaves."),)
 NAMESRV = Verb("namesrv", namesrv.run, server=True)
 PROXY = Verb("proxy", proxy.run, server=True)
 SEND = Verb("send", send.run, server=True)

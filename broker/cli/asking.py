@@ -1,7 +1,9 @@
-"""One request of an administrator to a running broker."""
+"""Requests of an administrator to running brokers and name servers."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,9 +12,11 @@ from pystore.cli.verbs import usage
 from pystore.errors import BadArgument
 
 if TYPE_CHECKING:
+    from broker.client.credentials import Credentials
+    from broker.remoting.client import RemotingClient
     from broker.wire.command import Command
 
-__all__ = ["RefusedByBroker", "ask"]
+__all__ = ["Inquirer", "RefusedByBroker", "ask", "check_address", "inquirer"]
 
 
 class RefusedByBroker(BadArgument):
@@ -22,6 +26,55 @@ class RefusedByBroker(BadArgument):
         super().__init__(f"the broker refused the request with code {answered}: {remark}")
         self.answered = answered
         self.next_step = next_step
+
+
+def check_address(address: str, option: str) -> str:
+    """Returns the address. option: what named it. Raises: BadArgument."""
+    from broker.remoting.client import parse_address
+
+    try:
+        parse_address(address)
+    except ValueError as wrong:
+        raise usage(f"{option}: {wrong}", f"for example: {option} 127.0.0.1:10911") from None
+    return address
+
+
+class Inquirer:
+    """Sends requests to any number of servers, signed if there are credentials."""
+
+    def __init__(self, client: RemotingClient, signer: Credentials | None) -> None:
+        self._client, self._signer = client, signer
+
+    async def ask(self, address: str, command: Command) -> Command:
+        """Returns the answer, whatever its code. Raises: OSError, TimeoutError."""
+        from broker.access.signature import sign
+
+        if self._signer is not None:
+            sign(command, self._signer)
+        return await self._client.request(address, command)
+
+    async def body(
+        self, address: str, code: int, ext: dict[str, str] | None = None, *, next_step: str = ""
+    ) -> bytes:
+        """Returns the body of an answer. next_step: advice for a refusal. Raises:
+        RefusedByBroker, OSError, TimeoutError."""
+        from broker.wire.command import Command
+
+        answer = await self.ask(address, Command(code, ext or {}))
+        if answer.code != 0:
+            raise RefusedByBroker(answer.code, answer.remark or "", next_step)
+        return bytes(answer.body)
+
+
+@asynccontextmanager
+async def inquirer(credentials: Path | None, trust: Path | None) -> AsyncIterator[Inquirer]:
+    """credentials: by default those of the environment, if any. trust: None speaks plain text.
+    Raises: BadArgument."""
+    from broker.remoting.client import RemotingClient
+
+    signer = credentials_of(credentials)
+    async with RemotingClient(tls=context_of(trust)) as client:
+        yield Inquirer(client, signer)
 
 
 def ask(
@@ -40,23 +93,13 @@ def ask(
     Raises: RefusedByBroker, BadArgument, OSError when the broker does not answer."""
     import asyncio
 
-    from broker.access.signature import sign
-    from broker.remoting.client import RemotingClient, parse_address
     from broker.wire.command import Command, texts
 
-    try:
-        parse_address(broker)
-    except ValueError as wrong:
-        raise usage(f"--broker: {wrong}", "for example: --broker 127.0.0.1:10911") from None
-    signer = credentials_of(credentials)
-    tls = context_of(trust)
+    check_address(broker, "--broker")
 
     async def asked() -> Command:
-        async with RemotingClient(tls=tls) as client:
-            command = Command(code, texts(ext), body)
-            if signer is not None:
-                sign(command, signer)
-            return await client.request(broker, command)
+        async with inquirer(credentials, trust) as by:
+            return await by.ask(broker, Command(code, texts(ext), body))
 
     answer = asyncio.run(asked())
     if answer.code != 0:

@@ -1,0 +1,130 @@
+"""`pystore ha` beside brokers of ours that replicate."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pairs import master_of, send, slave_of, until_alike
+from waiting import until
+
+from broker import NameServer
+from pystore.cli import main
+
+Answer = tuple[int, dict[str, Any], dict[str, Any]]
+
+
+@pytest.fixture
+def names() -> Iterator[str]:
+    with NameServer.in_thread(listenPort=0, bindAddress="127.0.0.1") as server:
+        yield f"127.0.0.1:{server.port}"
+
+
+@pytest.fixture
+def ha(capsysbinary: pytest.CaptureFixture[bytes]) -> Callable[..., Answer]:
+    """Exit code, what was found, the error."""
+
+    def one(*arguments: object) -> Answer:
+        code = main(["ha", *(str(each) for each in arguments), "--json"])
+        out, err = capsysbinary.readouterr()
+        return code, json.loads(out or b"{}"), json.loads(err or b"{}").get("error", {})
+
+    return one
+
+
+def test_a_master_says_how_far_its_slave_is(
+    ha: Callable[..., Answer], names: str, tmp_path: Path
+) -> None:
+    with master_of(tmp_path / "m", names, "SYNC_MASTER", inSyncReplicas=2) as master:
+        master.create_topic("orders", 4)
+        began = time.time() * 1000
+        with slave_of(tmp_path / "s", names) as slave:
+            send(master, 5)
+            until_alike(master, slave)
+            until(lambda: ha("status", master.address)[1]["slaves"], "the slave")
+            found = until(lambda: _in_sync(ha("status", master.address)), "that it is in sync")
+            (row,), (seen,) = found["slaves"], found["brokers"]
+            assert row["end"] == seen["log_end"] == master.store.info().log_max
+            assert (row["behind"], row["behind_s"]) == (0, 0.0)
+            assert began - 1000 < row["since"] <= time.time() * 1000
+            assert (seen["role"], seen["id"]) == ("SYNC_MASTER", 0)
+            assert seen["state"] == "waits for 1 of 1 slaves"
+
+
+def _in_sync(answer: Answer) -> dict[str, Any] | None:
+    rows = answer[1]["slaves"]
+    return answer[1] if rows and rows[0]["in_sync"] and not rows[0]["behind"] else None
+
+
+def test_of_a_name_server_all_are_asked_and_slaves_compared(
+    ha: Callable[..., Answer], names: str, tmp_path: Path
+) -> None:
+    with (
+        master_of(tmp_path / "m", names) as master,
+        slave_of(tmp_path / "s", names) as slave,
+    ):
+        master.create_topic("orders", 4)
+        send(master, 5)
+        until_alike(master, slave)
+        until(lambda: not slave.services.replication.slave.problem, "that it follows")
+        code, found, _ = ha("status", "-n", names, "--cluster", "DefaultCluster")
+        assert code == 0
+        assert [(b["role"], b["id"]) for b in found["brokers"]] == [
+            ("ASYNC_MASTER", 0), ("SLAVE", 1),
+        ]  # fmt: skip
+        follower = found["brokers"][1]
+        assert follower["behind"] == 0
+        port = master.settings["haListenPort"]
+        assert follower["state"] == f"follows 127.0.0.1:{port}"
+        assert abs(follower["heard"] - time.time() * 1000) < 300_000
+
+
+def test_a_slave_without_a_master_says_why_it_does_not_follow(
+    ha: Callable[..., Answer], names: str, tmp_path: Path
+) -> None:
+    with slave_of(tmp_path / "s", names) as slave:
+        code, found, _ = ha("status", slave.address)
+        assert code == 0
+        assert "master" in found["brokers"][0]["state"]
+        assert found["brokers"][0]["behind"] is None
+
+
+def test_a_slave_that_lags_shows_bytes_and_seconds(
+    ha: Callable[..., Answer], names: str, tmp_path: Path
+) -> None:
+    """One that has nothing yet, by a connection that reads nothing."""
+    with master_of(tmp_path / "m", names) as master:
+        master.create_topic("orders", 1)
+        send(master, 3)
+        _, lacked, _ = master.store.messages()
+        at, stored = lacked.physical_offset, lacked.store_timestamp
+        with socket.create_connection(("127.0.0.1", master.settings["haListenPort"])) as sock:
+            sock.sendall(struct.pack(">q", at))  # it says that it has the first record alone
+            found = until(
+                lambda: (
+                    (rows := ha("status", master.address)[1]["slaves"])
+                    and rows[0]["end"] == at
+                    and rows[0]
+                ),
+                "its report",
+            )
+        assert found["behind"] == master.store.info().log_max - at
+        assert 0 <= found["behind_s"] <= time.time() - stored / 1000 + 1
+
+
+def test_unknown_clusters_and_silent_brokers_have_names(
+    ha: Callable[..., Answer], names: str, tmp_path: Path
+) -> None:
+    with master_of(tmp_path / "m", names) as master:
+        assert ha("status", "-n", names, "--cluster", "nowhere")[0] == 1
+        assert ha("status", master.address, "-n", names)[0] == 2
+        assert ha("status")[0] == 2
+        assert ha("status", "nonsense")[0] == 2
+        gone = master.address
+    assert ha("status", gone)[0] == 6
