@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +14,60 @@ from waiting import until
 
 from broker import Broker, Message
 
-__all__ = ["SMALL", "master_of", "send", "slave_of", "until_alike"]
+__all__ = ["SMALL", "JavaLikePort", "master_of", "send", "slave_of", "until_alike"]
 
 SMALL: dict[str, Any] = {
     "mappedFileSizeCommitLog": 1 << 18, "mappedFileSizeConsumeQueue": 20_000, "maxHashSlotNum": 100,
     "maxIndexNum": 400, "bindAddress": "127.0.0.1", "listenPort": 0, "brokerName": "b",
 }  # fmt: skip
+
+
+class JavaLikePort:
+    """Serves the log of a store as Java's master does: whoever reports 0 gets the last segment
+    alone, and a place that is not there heartbeats for ever."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._folder = Path(broker.store.path) / "commitlog"
+        self._ends = broker.store.info
+        self._sock = socket.create_server(("127.0.0.1", 0))
+        self.address = "127.0.0.1:%d" % self._sock.getsockname()[1]
+        self.asked: list[int] = []
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> JavaLikePort:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                with self._sock.accept()[0] as slave, contextlib.suppress(OSError):
+                    self._send(slave)
+
+    def _send(self, slave: socket.socket) -> None:
+        slave.settimeout(0.01)
+        at = struct.unpack(">q", slave.recv(8))[0]
+        size = SMALL["mappedFileSizeCommitLog"]
+        self.asked.append(at)
+        if at == 0:
+            at = self._ends().log_max // size * size
+        while self._sock.fileno() >= 0:
+            info, data = self._ends(), b""
+            file = self._folder / f"{at // size * size:020d}"
+            if info.log_min <= at < info.log_max:
+                with file.open("rb") as log:
+                    log.seek(at % size)
+                    data = log.read(min(32_768, size - at % size, info.log_max - at))
+            slave.sendall(struct.pack(">qi", at, len(data)) + data)
+            at += len(data)
+            with contextlib.suppress(TimeoutError):
+                if not slave.recv(4096):
+                    return
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from access_cases import play
-from pairs import SMALL, master_of, send, slave_of, until_alike
+from pairs import SMALL, JavaLikePort, master_of, send, slave_of, until_alike
 from waiting import until
 
 import pystore
@@ -77,6 +77,36 @@ def test_a_slave_goes_on_after_it_was_away(names: str, tmp_path: Path) -> None:
             send(master, count)
             with slave_of(tmp_path / "s", names) as slave:
                 until_alike(master, slave)
+
+
+@pytest.mark.parametrize("deleted", [0, 2])
+def test_a_new_slave_gets_the_whole_log_of_a_java_master(
+    deleted: int, names: str, tmp_path: Path
+) -> None:
+    """Java's sends whoever reports 0 its last segment alone."""
+    with master_of(tmp_path / "m", names, deleteFileBatchMax=2) as master:
+        master.create_topic("orders", 4)
+        send(master, 4000)
+        assert not deleted or master.store.clean(immediate=True).log_files == deleted
+        with (
+            JavaLikePort(master) as port,
+            slave_of(tmp_path / "s", names, haMasterAddress=port.address) as slave,
+        ):
+            until_alike(master, slave)
+            assert slave.store.info().log_min == deleted * SMALL["mappedFileSizeCommitLog"]
+            assert 0 not in port.asked
+
+
+def test_a_slave_that_retention_has_overtaken_says_so(names: str, tmp_path: Path) -> None:
+    with master_of(tmp_path / "m", names) as master:
+        master.create_topic("orders", 4)
+        send(master, 10)
+        with slave_of(tmp_path / "s", names) as slave:
+            until_alike(master, slave)
+        send(master, 4000)
+        assert master.store.clean(immediate=True).log_files > 0
+        with slave_of(tmp_path / "s", names) as slave:
+            until(lambda: "retention" in slave.services.replication.slave.problem, "it says")
 
 
 def test_a_slave_that_is_opened_as_a_master_goes_on_with_the_queues(

@@ -16,6 +16,7 @@ from broker.remoting.client import parse_address
 from broker.services.config import Config
 from broker.services.replication.master import stream_conf
 from broker.services.replication.synchronize import Ask
+from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
 from pystore import Store
@@ -120,7 +121,7 @@ class HaSlave:
     async def _run(self) -> None:
         while True:
             try:
-                await self._follow_once()
+                await self.follow_once()
             except Diverged as other:
                 self._tell("diverged", str(other))
             except (OSError, TimeoutError, ValueError, StoreError) as failed:
@@ -131,7 +132,9 @@ class HaSlave:
         self.problem = problem
         quiet.warning(kind, "The master at %s is not followed: %s", self.connected or "?", problem)
 
-    async def _follow_once(self) -> None:
+    async def follow_once(self) -> None:
+        """Follows until the connection is over. Raises: OSError and TimeoutError, when it is;
+        Diverged; StoreError, when the log cannot be taken."""
         address = self._config["haMasterAddress"] or self._master.ha
         self.connected = address
         if not address:
@@ -186,10 +189,17 @@ class HaSlave:
             raise OSError("the name server does not say where the master is, which has to be asked"
                           " for its last records before its log is taken")  # fmt: skip
         await self._compare_sizes()
+        begin, end = await self.master_range()
         if last < 0:
+            await self._begin(begin, end)
             return
+        if last < begin:
+            raise Diverged(
+                f"retention has deleted its log up to {begin}, and the last record here is at"
+                f" {last}: begin with an empty store, or with a copy of the master's"
+            )
         mine = bytes(self._store.message(last).record)
-        answer = await self._ask(Command(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(last)}))
+        answer = await self._view(last)
         if answer.code == ResponseCode.SUCCESS and bytes(answer.body) == mine:
             return
         if answer.code not in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR):
@@ -199,6 +209,33 @@ class HaSlave:
             " different pasts. Keep this store aside and begin with an empty one, or with a copy"
             " of the master's"
         )
+
+    async def _begin(self, begin: int, end: int) -> None:
+        """An empty log begins where the master's does. A master of Java's sends whoever reports 0
+        its last segment alone, so what is reported must not be 0."""
+        store = self._store
+        if store.info().log_max > 0 or end == 0:
+            return
+        record = b""
+        if begin == 0:
+            answer = await self._view(0)
+            if answer.code != ResponseCode.SUCCESS:
+                raise OSError(f"asked for its first record, it says {answer.code} {answer.remark}")
+            record = bytes(answer.body)
+        error = ffi.new("ps_error *")
+        if lib.ps_follow_append(store.c_handle(), begin, record, len(record), error) < 0:
+            raise_error(error[0], error.code)
+
+    async def _view(self, at: int) -> Command:
+        return await self._ask(Command(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(at)}))
+
+    async def master_range(self) -> tuple[int, int]:
+        """Where the master's log begins and ends. Raises: OSError, TimeoutError, ValueError."""
+        answer = await self._ask(Command(RequestCode.GET_BROKER_RUNTIME_INFO))
+        if answer.code != ResponseCode.SUCCESS:
+            raise OSError(f"asked where its log begins, it says {answer.code} {answer.remark}")
+        table = mqjson.loads(bytes(answer.body)).get("table") or {}
+        return int(table.get("commitLogMinOffset", 0)), int(table.get("commitLogMaxOffset", 0))
 
     async def _compare_again(self) -> None:
         """While it follows. Raises: Diverged."""
