@@ -22,6 +22,7 @@ StoreError (Exception)
 ├── TimersOff
 ├── NotWriteable (OSError)
 ├── FlushFailed (OSError)
+├── InSyncReplicasNotEnough (OSError)
 ├── CreateMappedFileFailed (OSError)
 ├── StoreIOError (OSError)
 ├── OutOfMemory (MemoryError)
@@ -260,6 +261,17 @@ class FlushFailed(StoreError, OSError):
     _default_errno = _errno.EIO
 
 
+class InSyncReplicasNotEnough(StoreError, OSError):
+    """Fewer brokers are in sync than minInSyncReplicas asks for. Next: see `mqadmin haStatus`
+    for who is behind; nothing was stored.
+    """
+
+    code = -36
+    status = "IN_SYNC_REPLICAS_NOT_ENOUGH"
+    meaning = "fewer brokers are in sync than minInSyncReplicas asks for"
+    next_step = "see `mqadmin haStatus` for who is behind; nothing was stored"
+
+
 class CreateMappedFileFailed(StoreError, OSError):
     """The next segment of the commit log could not be created. Next: check free space,
     permissions and the limit on open files.
@@ -356,6 +368,7 @@ __all__ = [
     "FileSizeMismatch",
     "FlushFailed",
     "Forbidden",
+    "InSyncReplicasNotEnough",
     "Interrupted",
     "MessageIllegal",
     "MissingSegment",

@@ -403,7 +403,7 @@ _USED: dict[str, dict[str, Any]] = {
         "broker", "bytes", "of the log that a frame to a slave has at most", low=1, high=4 << 20,
         at_start=True),
     "haMaxGapNotInSync": _row(
-        "broker", "bytes", "a slave that is behind by less is shown as in sync", low=0,
+        "broker", "bytes", "a slave that is behind by less is in sync", low=0,
         at_start=True),
     "slaveTimeout": _row(
         "broker", "ms", "an answer waits for slaves for so long, then it has code 12", low=1,
@@ -411,14 +411,18 @@ _USED: dict[str, dict[str, Any]] = {
     "slaveReadEnable": _row(
         "broker", "", "whether a slave answers pulls; otherwise they get code 2", at_start=True),
     "minInSyncReplicas": _row(
-        "broker", "brokers", "must be 1: only slaves that act as master and controllers ask for it",
-        only=1, because="no slave acts as master yet"),
+        "broker", "brokers",
+        "SYNC_MASTER: with fewer in sync, the master counted, sends are refused", low=1,
+        high=1 + 64, only=1, at_start=True, by_broker=True,
+        because="replication is a broker's; this is a store without one"),
     "allAckInSyncStateSet": _row(
-        "broker", "", "must be false, as minInSyncReplicas", only=False,
+        "broker", "", "must be false: there is no controller", only=False,
         because="there is no controller"),
     "enableAutoInSyncReplicas": _row(
-        "broker", "", "must be false, as minInSyncReplicas", only=False,
-        because="no slave acts as master yet"),
+        "broker", "",
+        "SYNC_MASTER: answers wait for those in sync alone, between minInSyncReplicas and"
+        " inSyncReplicas", only=False, at_start=True, by_broker=True,
+        because="replication is a broker's; this is a store without one"),
     "enableControllerMode": _row(
         "broker", "", "must be false: controller mode is not supported", at_start=True, only=False,
         because="there is no controller"),

@@ -14,6 +14,7 @@ from pystore.errors import (
     CreateMappedFileFailed,
     DiskFull,
     FlushFailed,
+    InSyncReplicasNotEnough,
     MessageIllegal,
     NotWriteable,
     StoreError,
@@ -75,6 +76,8 @@ def put_refusal(error: StoreError, s: Services) -> Refused:
             "service not available now. It may be caused by one of the following reasons: the"
             f" broker's disk is full, the store has been shut down: {error.text}",
         )
+    if isinstance(error, InSyncReplicasNotEnough):
+        return Refused(ResponseCode.SYSTEM_ERROR, error.text)
     if isinstance(error, CreateMappedFileFailed):
         return Refused(
             ResponseCode.SYSTEM_ERROR,

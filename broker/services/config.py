@@ -32,12 +32,33 @@ def served(settings: Settings) -> Settings:
             "brokerRole = SLAVE needs a brokerId of its own, from 1 on: 0 is the master's",
             settings.source("brokerRole"),
         )
+    _check_replicas(settings)
     untrue = {
         name: TABLE[name].only
         for name in NOT_SERVED
         if settings[name] != TABLE[name].only and not TABLE[name].by_broker
     }
     return settings.replaced(**untrue) if untrue else settings
+
+
+#: Settings of a master whose answers wait for slaves.
+_OF_SYNC_MASTER = ("inSyncReplicas", "minInSyncReplicas", "enableAutoInSyncReplicas")
+
+
+def _check_replicas(settings: Settings) -> None:
+    """Raises: BadArgument for a setting that would have no effect, or that nothing can fulfil."""
+    for name in _OF_SYNC_MASTER:
+        if settings["brokerRole"] != "SYNC_MASTER" and settings[name] != TABLE[name].only:
+            raise BadArgument(
+                f"{name} = {settings[name]} has no effect without brokerRole = SYNC_MASTER",
+                settings.source(name),
+            )
+    least, most = settings["minInSyncReplicas"], settings["inSyncReplicas"]
+    if least > most:
+        raise BadArgument(
+            f"minInSyncReplicas = {least} is more than inSyncReplicas = {most}",
+            settings.source("minInSyncReplicas"),
+        )
 
 
 class Config:

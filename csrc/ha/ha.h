@@ -18,7 +18,11 @@ typedef struct ps_ha_conf {
     int64_t heartbeat_ms; /* haSendHeartbeatInterval */
     int64_t idle_ms;      /* haHousekeepingInterval: a peer that is silent for so long is gone */
     int32_t batch_bytes;  /* haTransferBatchSize */
-    int32_t copies; /* of a master: slaves that must have a record before its answer; 0: none */
+    /* Of a master: slaves that must have a record before its answer; 0: none. copies_min: with
+     * fewer of them near, what waits for them is refused. adapts: `copies` becomes as many as are
+     * near, but not fewer than copies_min. near_bytes: who is behind by less is near. */
+    int32_t copies, copies_min, adapts;
+    int64_t near_bytes;
 } ps_ha_conf;
 
 /* Why a connection ended. */

@@ -45,8 +45,9 @@ struct ps_ha_master {
     pthread_t hm_thread;
     int hm_epoll;
     _Atomic bool hm_stopping;
-    pthread_mutex_t hm_lock; /* of the list */
+    pthread_mutex_t hm_lock; /* of all that follows */
     peer *hm_peers;
+    int32_t hm_copies; /* that answers wait for */
 };
 
 static int64_t end_of_log(const ps_ha_master *m) {
@@ -137,7 +138,7 @@ static bool send_some(peer *p) {
 /* ---- hearing ---- */
 
 static bool has_up_to(const peer *p, int64_t end) {
-    return p->pe_shown.over == PS_HA_GOES_ON && p->pe_shown.acked >= end;
+    return p->pe_shown.over == PS_HA_GOES_ON && p->pe_shown.acked >= 0 && p->pe_shown.acked >= end;
 }
 
 /* How many hosts have the log up to `end`: a slave that comes again may be there twice. */
@@ -156,13 +157,29 @@ static int32_t hosts_with(const ps_ha_master *m, int64_t end) {
 
 /* The end up to which enough slaves have the log moves. */
 static void count_copies(ps_ha_master *m) {
-    int32_t wanted = m->hm_conf.copies;
+    int32_t wanted = m->hm_copies;
     int64_t best = -1;
     if (wanted < 1) return;
     for (peer *p = m->hm_peers; p != NULL; p = p->pe_next)
         if (has_up_to(p, best + 1) && hosts_with(m, p->pe_shown.acked) >= wanted)
             best = p->pe_shown.acked;
     if (best > 0) ps_safe_copied(&m->hm_store->st_safe, best);
+}
+
+/* How many slaves an answer waits for, and whether there are enough: upstream's
+ * CommitLog.calcNeedAckNums, with minInSyncReplicas as its controller mode has it. */
+static void look_who_is_near(ps_ha_master *m) {
+    const ps_ha_conf *conf = &m->hm_conf;
+    ps_safe *safe = &m->hm_store->st_safe;
+    if (conf->copies_min < 1 && !conf->adapts) return;
+    int32_t near = hosts_with(m, end_of_log(m) - conf->near_bytes + 1);
+    int32_t wanted = !conf->adapts || near > conf->copies ? conf->copies : near;
+    if (wanted < conf->copies_min) wanted = conf->copies_min;
+    atomic_store(&safe->sf_short, near < conf->copies_min);
+    if (wanted == m->hm_copies) return;
+    m->hm_copies = wanted;
+    count_copies(m);
+    ps_safe_want_copies(safe, wanted > 0, safe->sf_timeout_ms);
 }
 
 static void take_report(peer *p, int64_t end) {
@@ -266,6 +283,7 @@ static void *run_master(void *arg) {
     while (!atomic_load(&m->hm_stopping)) {
         pthread_mutex_lock(&m->hm_lock);
         bool more = serve_peers(m);
+        look_who_is_near(m);
         /* Either whoever puts sees the flag, or this thread sees the new end. */
         atomic_store(naps, true);
         more = more || is_behind(m);
@@ -303,8 +321,10 @@ ps_ha_master *ps_ha_master_start(ps_store *store, const ps_ha_conf *conf, ps_err
     }
     m->hm_store = store;
     m->hm_conf = *conf;
+    m->hm_copies = conf->copies;
     m->hm_epoll = -1;
     pthread_mutex_init(&m->hm_lock, NULL);
+    look_who_is_near(m);
     if (open_master(m, e) == 0) return m;
     if (m->hm_epoll >= 0) close(m->hm_epoll);
     free(m);

@@ -27,6 +27,12 @@ int64_t ps_safe_visible(const ps_safe *s) {
     return safe < end ? safe : end;
 }
 
+int ps_safe_refuse(const ps_safe *s, ps_error *e) {
+    if (!atomic_load_explicit(&s->sf_short, memory_order_relaxed)) return 0;
+    return ps_fail(e, PS_E_IN_SYNC_REPLICAS_NOT_ENOUGH, 0, -1, s->sf_root,
+                   "in-sync replicas not enough: fewer than minInSyncReplicas");
+}
+
 #define GOES_ON 100 /* a wait that is not over */
 
 static int outcome_of_flush(const ps_safe *s, int64_t position, bool late) {

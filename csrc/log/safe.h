@@ -30,6 +30,7 @@ typedef struct ps_safe {
     _Atomic bool sf_copies;       /* SYNC_MASTER: answers wait for slaves */
     int32_t sf_timeout_ms;        /* syncFlushTimeout, or slaveTimeout with sf_copies */
     _Atomic int64_t sf_copied;    /* enough slaves have everything below; it never goes back */
+    _Atomic bool sf_short;        /* fewer than minInSyncReplicas are near: what waits is refused */
     void (*sf_told)(void *arg);   /* with sf_sync, after each move: readers see more */
     void *sf_told_arg;
     _Atomic int32_t sf_errno;     /* sticky: the sync that failed; it moves no more */
@@ -66,6 +67,8 @@ static inline bool ps_safe_must_wait(const ps_safe *s, int64_t position) {
     return position > 0 && ((s->sf_sync && position > ps_safe_flushed(s)) ||
                             ps_safe_lacks_copies(s, position));
 }
+/* Whether what waits for slaves must not be put: PS_E_IN_SYNC_REPLICAS_NOT_ENOUGH. */
+int ps_safe_refuse(const ps_safe *s, ps_error *e);
 #define PS_SAFE_NEXT INT64_MAX /* the position of a record that is still to be put */
 /* The end of what readers see: with SYNC_FLUSH nothing that a power cut could take. */
 int64_t ps_safe_visible(const ps_safe *s);

@@ -313,6 +313,7 @@ static int put_batch(putting *p, ps_error *e) {
 static int carry_out(putting *p, ps_error *e) {
     int code = resolve_decision(p, e);
     if (code < 0) return code;
+    if (p->wait && (code = ps_safe_refuse(&p->c->co_store->st_safe, e)) < 0) return code;
     if (p->s->batch) return put_batch(p, e);
     return is_repeat(p) ? 0 : put_one(p, e);
 }

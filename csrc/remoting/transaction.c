@@ -331,7 +331,8 @@ static int decide_half(ps_core *c, uint32_t place, const ps_record *r, int32_t d
                        ps_put_result *put) {
     ps_tx *x = c->co_tx;
     ps_half *h = ps_halves_at(x, place);
-    int code = reserve_op(c, &put->error);
+    int code = decision == PS_TX_COMMIT ? ps_safe_refuse(&c->co_store->st_safe, &put->error) : 0;
+    if (code == 0) code = reserve_op(c, &put->error);
     if (code == 0 && decision == PS_TX_COMMIT) code = put_final(c, h, r, put);
     if (code == 0 && decision == PS_TX_DISCARD) code = put_discarded(c, h, r, put);
     if (code < 0) return code;

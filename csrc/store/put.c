@@ -37,7 +37,7 @@ static inline placed write_locked(ps_store *s, ps_queue *q, const ps_draft *d, i
 
 /* ---- refusals ---- */
 
-static int refuse_slow(ps_store *s, ps_error *e) {
+static int refuse_slow(ps_store *s, int32_t wait, ps_error *e) {
     if (s->st_readonly)
         return ps_fail(e, PS_E_READ_ONLY, 0, -1, s->st_root, "the store is open for reading only");
     if (atomic_load(&s->st_follow.fo_on))
@@ -51,7 +51,9 @@ static int refuse_slow(ps_store *s, ps_error *e) {
         return ps_fail(e, PS_E_NOT_WRITEABLE, s->st_dispatcher.ds_why.sys_errno,
                        s->st_dispatcher.ds_why.offset, s->st_dispatcher.ds_why.where, "%s",
                        s->st_dispatcher.ds_why.text);
+    if (wait && ps_safe_refuse(&s->st_safe, e) < 0) return e->code;
     err = atomic_load(&s->st_dispatcher.ds_stall_errno);
+    if (err == 0 && !atomic_load(&s->st_retention.rt_disk_full)) return 0;
     if (err != 0 && ps_errno_code(err) != PS_E_DISK_FULL)
         return ps_fail(e, PS_E_NOT_WRITEABLE, err, -1, s->st_root,
                        "cannot extend a queue or the index: %s; will retry", strerror(err));
@@ -60,16 +62,18 @@ static int refuse_slow(ps_store *s, ps_error *e) {
                             : "disk use exceeds diskSpaceWarningLevelRatio");
 }
 
-static inline int refuse_put(ps_store *s, ps_error *e) {
+/* wait 0: whoever puts it does not care whether slaves have it. */
+static inline int refuse_put(ps_store *s, int32_t wait, ps_error *e) {
     if (__builtin_expect(
             !s->st_readonly && !atomic_load_explicit(&s->st_follow.fo_on, memory_order_relaxed) &&
                 !atomic_load_explicit(&s->st_safe.sf_errno, memory_order_relaxed) &&
+                !atomic_load_explicit(&s->st_safe.sf_short, memory_order_relaxed) &&
                 !atomic_load_explicit(&s->st_dispatcher.ds_broken, memory_order_relaxed) &&
                 !atomic_load_explicit(&s->st_retention.rt_disk_full, memory_order_relaxed) &&
                 !atomic_load_explicit(&s->st_dispatcher.ds_stall_errno, memory_order_relaxed),
             1))
         return 0;
-    return refuse_slow(s, e);
+    return refuse_slow(s, wait, e);
 }
 
 static int refuse_closed(ps_error *e) {
@@ -163,7 +167,7 @@ int ps_put(ps_topic *topic, int32_t queue_id, int32_t flag, const void *body, in
     ps_store *s = topic->tp_store;
     ps_draft d;
     if (ps_enter(s) < 0) return refuse_closed(&out->error);
-    int code = refuse_put(s, &out->error);
+    int code = refuse_put(s, wait, &out->error);
     if (code == 0) {
         draft_init(s, topic, &d);
         d.body = body;
@@ -248,7 +252,7 @@ static int put_message(ps_store *s, ps_topic *topic, const ps_message *m, ps_put
 
 int ps_put_message(ps_store *s, ps_topic *topic, const ps_message *m, ps_put_result *out) {
     if (ps_enter(s) < 0) return refuse_closed(&out->error);
-    int code = refuse_put(s, &out->error);
+    int code = refuse_put(s, m->wait, &out->error);
     if (code == 0) code = put_message(s, topic, m, out);
     ps_leave(s);
     return code;
@@ -423,7 +427,7 @@ int ps_put_many_messages(ps_store *s, ps_topic *topic, const ps_put_many *m, int
                          ps_put_result *out) {
     *stored = 0;
     if (ps_enter(s) < 0) return refuse_closed(&out->error);
-    int code = refuse_put(s, &out->error);
+    int code = refuse_put(s, m->wait, &out->error);
     if (code == 0) code = many_arguments(m, &out->error);
     if (code == 0) code = put_many(s, topic, m, stored, out);
     ps_leave(s);

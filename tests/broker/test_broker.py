@@ -181,7 +181,9 @@ def test_settings_that_are_none_are_refused(tmp_path):
         Broker(tmp_path / "store", brokerNam="x")
 
 
-@pytest.mark.parametrize("setting", [{"enableControllerMode": True}, {"minInSyncReplicas": 2}])
+@pytest.mark.parametrize(
+    "setting", [{"enableControllerMode": True}, {"allAckInSyncStateSet": True}]
+)
 def test_what_would_be_silently_missing_is_refused(tmp_path, setting):
     with pytest.raises(BadArgument, match="is not supported"):
         Broker(tmp_path / "store", **setting)

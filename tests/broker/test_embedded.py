@@ -105,10 +105,13 @@ def test_a_taken_port_is_named(tmp_path, small):
 # ---- what it has not ----
 
 #: A broker can, and a store without one cannot.
-OF_BROKERS = [("brokerRole", "SYNC_MASTER"), ("brokerRole", "SLAVE"), ("inSyncReplicas", 2)]
+OF_BROKERS = [
+    ("brokerRole", "SYNC_MASTER"), ("brokerRole", "SLAVE"), ("inSyncReplicas", 2),
+    ("minInSyncReplicas", 2), ("enableAutoInSyncReplicas", True),
+]  # fmt: skip
 NOT_SERVED = [
-    ("minInSyncReplicas", "2"), ("allAckInSyncStateSet", True), ("enableAutoInSyncReplicas", True),
-    ("enableControllerMode", True), ("duplicationEnable", True), ("enableConsumeQueueExt", True),
+    ("allAckInSyncStateSet", True), ("enableControllerMode", True), ("duplicationEnable", True),
+    ("enableConsumeQueueExt", True),
 ]  # fmt: skip
 
 

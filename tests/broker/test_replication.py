@@ -27,8 +27,9 @@ from broker.services.replication.master import SLAVES_MAX
 from pystore import TopicConfig
 from pystore.audit import verify
 from pystore.configfiles import SubscriptionGroup
-from pystore.errors import BadArgument
+from pystore.errors import BadArgument, InSyncReplicasNotEnough
 from pystore.native import ffi, lib
+from pystore.pending import Decision
 
 SEND = {
     "a": "p", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000",
@@ -156,6 +157,65 @@ def test_without_a_slave_the_answer_says_so(names: str, tmp_path: Path) -> None:
         assert play(master.port, asked)[0] == 12
         assert play(master.port, asked | {"ext": SEND | {"i": "WAIT\1false"}})[0] == 0
         assert master.store.range("orders", 0) == (0, 2)
+
+
+def test_with_too_few_in_sync_nothing_is_stored(names: str, tmp_path: Path) -> None:
+    """1, as 5.3.3 with slaves that act as masters, ✓live; a message with WAIT=false is stored."""
+    with master_of(
+        tmp_path / "m", names, "SYNC_MASTER", inSyncReplicas=2, minInSyncReplicas=2
+    ) as master:
+        master.create_topic("orders", 1)
+        asked = {"server": "4.9.7", "code": 310, "ext": SEND, "body": "x"}
+        code, remark, _ = play(master.port, asked)
+        assert (code, "in-sync replicas not enough" in remark) == (1, True)
+        assert master.store.range("orders", 0) == (0, 0)
+        half = asked | {"ext": SEND | {"i": "WAIT\1false\2TRAN_MSG\1true\2PGROUP\1p", "f": "4"}}
+        assert play(master.port, half)[0] == 0
+        with pytest.raises(InSyncReplicasNotEnough):
+            master.run(_decide(master, Decision.COMMIT))
+        with slave_of(tmp_path / "s", names):
+            until(lambda: play(master.port, asked)[0] == 0, "the slave")
+            master.run(_decide(master, Decision.COMMIT))
+            until_end = master.store.range("orders", 0)[1]
+        until(lambda: play(master.port, asked)[0] == 1, "that the slave is gone")
+        assert master.store.range("orders", 0) == (0, until_end)
+
+
+async def _decide(broker: Broker, decision: Decision) -> object:
+    assert broker.services.transactions is not None
+    return broker.services.transactions.halves.decide(0, decision)
+
+
+def test_who_is_gone_is_not_waited_for_if_the_settings_say_so(names: str, tmp_path: Path) -> None:
+    with master_of(
+        tmp_path / "m", names, "SYNC_MASTER", inSyncReplicas=2, enableAutoInSyncReplicas=True,
+        slaveTimeout=600_000,
+    ) as master, master.producer(send_timeout_s=300) as producer:  # fmt: skip
+        master.create_topic("orders", 4)
+        producer.send(Message("orders", b"alone"))
+        with slave_of(tmp_path / "s", names) as slave:
+            until_alike(master, slave)
+            for number in range(20):
+                sent = producer.send(Message("orders", b"%d" % number))
+                at = int(sent.offset_message_id[16:], 16)
+                assert slave.store.info().log_max > at
+        producer.send(Message("orders", b"alone again"))
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"inSyncReplicas": 2}, "inSyncReplicas = 2 has no effect"),
+        ({"minInSyncReplicas": 2}, "minInSyncReplicas = 2 has no effect"),
+        ({"enableAutoInSyncReplicas": True}, "enableAutoInSyncReplicas = True has no effect"),
+        ({"brokerRole": "SYNC_MASTER", "minInSyncReplicas": 2}, "is more than inSyncReplicas = 1"),
+    ],
+)
+def test_settings_of_replicas_that_do_nothing_are_refused(
+    given: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadArgument, match=why):
+        Broker(tmp_path / "m", **given)
 
 
 def test_a_stop_tells_nobody_that_a_slave_has_the_message(names: str, tmp_path: Path) -> None:

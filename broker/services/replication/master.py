@@ -46,7 +46,7 @@ class SlaveSeen:
     since: int
 
 
-def stream_conf(config: Config, copies: int = 0) -> object:
+def stream_conf(config: Config) -> Any:
     """A ``ps_ha_conf *``."""
     return ffi.new(
         "ps_ha_conf *",
@@ -54,14 +54,13 @@ def stream_conf(config: Config, copies: int = 0) -> object:
             "heartbeat_ms": config["haSendHeartbeatInterval"],
             "idle_ms": config["haHousekeepingInterval"],
             "batch_bytes": config["haTransferBatchSize"],
-            "copies": copies,
+            "near_bytes": config["haMaxGapNotInSync"],
         },
     )
 
 
 class HaMaster:
-    """Listens for slaves. copies: slaves that must have a record before its answer; 0: none. Lives
-    on the event loop."""
+    """Listens for slaves. Lives on the event loop."""
 
     def __init__(
         self, store: Store, config: Config, sock: socket.socket, may: Callable[[str], bool]
@@ -75,21 +74,21 @@ class HaMaster:
         self._hosts: dict[str, int] = {}
         self.slaves: list[SlaveSeen] = []
         self._looked = time.monotonic()
-
-    @property
-    def copies(self) -> int:
-        """Slaves that answers wait for."""
-        config = self._config
-        return config["inSyncReplicas"] - 1 if config["brokerRole"] == "SYNC_MASTER" else 0
+        self._short = False
 
     def start(self) -> None:
         """Raises: StoreError."""
         error = ffi.new("ps_error *")
         store = self._store.c_handle()
-        self._handle = lib.ps_ha_master_start(store, stream_conf(self._config, self.copies), error)
+        conf = stream_conf(self._config)
+        if self._config["brokerRole"] == "SYNC_MASTER":
+            conf.copies = self._config["inSyncReplicas"] - 1
+            conf.copies_min = self._config["minInSyncReplicas"] - 1
+            conf.adapts = self._config["enableAutoInSyncReplicas"]
+        lib.ps_want_copies(store, conf.copies > 0, self._config["slaveTimeout"])
+        self._handle = lib.ps_ha_master_start(store, conf, error)
         if self._handle == ffi.NULL:
             raise_error(error[0], error.code)
-        lib.ps_want_copies(store, self.copies > 0, self._config["slaveTimeout"])
         self._sock.listen(SLAVES_MAX)
         self._sock.setblocking(False)
         asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
@@ -146,6 +145,19 @@ class HaMaster:
                 continue
             self._addresses.pop(peer.id, None)
             self._tell_end(address, peer.over, peer.detail)
+        self._tell_short()
+
+    def _tell_short(self) -> None:
+        """When it begins and when it ends that sends are refused."""
+        short = bool(lib.ps_lacks_replicas(self._store.c_handle()))
+        if short != self._short:
+            self._short = short
+            count = self._config["minInSyncReplicas"]
+            if short:
+                log.warning("Fewer than %d brokers are in sync (minInSyncReplicas): sends are"
+                            " refused, but those with WAIT=false", count)  # fmt: skip
+            else:
+                log.info("At least %d brokers are in sync again", count)
 
     def _seen(self, address: str, peer: Any, before: SlaveSeen | None, passed: float) -> SlaveSeen:
         """passed: seconds since the last look."""
