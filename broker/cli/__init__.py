@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.cli import acl, broker, consume, ha, namesrv, proxy, send, timers, tx
+from broker.cli import acl, broker, clone, consume, ha, namesrv, proxy, send, timers, tx
 from pystore.cli.verbs import Verb
 
-__all__ = ["ACL", "BROKER", "CONSUME", "HA", "NAMESRV", "PROXY", "SEND", "TIMERS", "TX"]
+__all__ = ["ACL", "BROKER", "CLONE", "CONSUME", "HA", "NAMESRV", "PROXY", "SEND", "TIMERS", "TX"]
 
 ACL = (
     Verb("acl list", acl.list_, server=True, group="List, change and check access control."),
@@ -14,6 +14,7 @@ ACL = (
     Verb("acl check", acl.check, server=True),
 )
 BROKER = Verb("broker", broker.run, server=True)
+CLONE = Verb("clone", clone.run, server=True, writes=True)
 CONSUME = Verb("consume", consume.run, server=True)
 HA = (Verb("ha status", ha.status, server=True, group="Look after masters and slaves."),)
 NAMESRV = Verb("namesrv", namesrv.run, server=True)

@@ -30,7 +30,7 @@ class JavaLikePort:
         self._folder = Path(broker.store.path) / "commitlog"
         self._ends = broker.store.info
         self._sock = socket.create_server(("127.0.0.1", 0))
-        self.address = "127.0.0.1:%d" % self._sock.getsockname()[1]
+        self.address = f"127.0.0.1:{self._sock.getsockname()[1]}"
         self.asked: list[int] = []
         self._thread = threading.Thread(target=self._serve)
 

@@ -63,7 +63,7 @@ class Replication:
         self._trusted = _trusted(config, guarded)
         self.master = HaMaster(store, config, sock, self._may) if sock is not None else None
         self.slave: HaSlave | None = None
-        self._synchronizing: asyncio.Task[None] | None = None
+        self._synchronizing: asyncio.Task[list[str]] | None = None
         if is_slave(config):
             self.slave = HaSlave(store, config, self._known, self._ask)
             self._synchronizer = Synchronizer(self._ask, store, topics, groups, offsets)
@@ -111,9 +111,18 @@ class Replication:
         if not address:
             return
         new = address != self._known.address
-        self._known.address, self._known.ha = address, ha
+        self.use_master(address, ha)
         if new:
             self.synchronize()
+
+    def use_master(self, address: str, ha: str) -> None:
+        """Follows this one from the next connection on. address: of its main port; ha: of its port
+        for slaves."""
+        self._known.address, self._known.ha = address, ha
+
+    async def take_all(self) -> list[str]:
+        """Takes over what tools make at the master, once. Returns what failed."""
+        return await self._synchronizer.once()
 
     async def _ask(self, command: Command) -> Command:
         """Raises: OSError, TimeoutError, ValueError."""

@@ -175,6 +175,8 @@ class HaSlave:
         lib.ps_ha_slave_show(handle, shown)
         if shown.over in _WHY:
             raise OSError(_WHY[shown.over])
+        if shown.over == lib.PS_HA_FAILED:
+            raise ConnectionError(ffi.string(shown.error.text).decode(errors="replace"))
         raise_error(shown.error, shown.error.code)
 
     # ---- whose log it is ----

@@ -38,8 +38,9 @@ class Synchronizer:
         self._ask, self._store = ask, store
         self._topics, self._groups, self._offsets = topics, groups, offsets
 
-    async def once(self) -> None:
-        """All of it; what fails is logged, and the rest goes on."""
+    async def once(self) -> list[str]:
+        """All of it; what fails is logged and returned, and the rest goes on."""
+        problems = []
         for code, take in (
             (RequestCode.GET_ALL_TOPIC_CONFIG, self._take_topics),
             (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self._take_groups),
@@ -52,9 +53,9 @@ class Synchronizer:
                     raise OSError(f"{answer.code} {answer.remark}")
                 await take(_object(bytes(answer.body)))
             except (OSError, TimeoutError, ValueError, StoreError, Refused) as failed:
-                quiet.warning(
-                    code, "Request %d to the master: %s", code, failed or type(failed).__name__
-                )
+                problems.append(f"request {code}: {failed or type(failed).__name__}")
+                quiet.warning(code, "To the master, %s", problems[-1])
+        return problems
 
     async def _take_topics(self, body: Mapping[str, Any]) -> None:
         """The master's topics take the place of ours."""

@@ -1,0 +1,231 @@
+"""A whole copy of a running broker's store: a slave without ports follows the master until it has
+all, takes over what tools have made there, and ends (docs/replication.md#a-copy-of-a-store)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.access.signature import Credentials, sign
+from broker.opened import Options, open_services
+from broker.remoting.client import RemotingClient, parse_address
+from broker.services.config import served
+from broker.services.context import Services
+from broker.services.replication.slave import Diverged, HaSlave
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command
+from pystore.errors import BadArgument, DiskFull, NotAStore, StoreError
+from pystore.javaproperties import parse_java_properties
+from pystore.native import lib
+from pystore.settings import TABLE, load
+
+__all__ = ["Clone", "CloneReport", "ForeignLog", "MasterFacts", "NotServed"]
+
+#: Settings of the master that a copy of its files depends on.
+_ALIKE = (
+    "brokerClusterName", "brokerName", "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue",
+    "maxHashSlotNum", "maxIndexNum", "messageDelayLevel", "timerPrecisionMs",
+)  # fmt: skip
+#: A connection that ends before it brought anything is tried again so often.
+_TRIES = 3
+_RETRY_S = 0.5
+_LOOK_S = 0.2
+#: Queues and index beside the log, and what is put meanwhile: a twentieth of it.
+_BESIDE = 20
+
+
+class ForeignLog(BadArgument):
+    """The folder holds a log that is not the master's, or has another layout."""
+
+
+class NotServed(ConnectionError):
+    """The master's port for slaves cannot be reached, or ends the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class MasterFacts:
+    """address, ha: ``host:port`` of its main port and of that for slaves. begin, end: of its log.
+    settings: those that a copy must have, too."""
+
+    address: str
+    ha: str
+    begin: int
+    end: int
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CloneReport:
+    """What a finished copy has. problems: what the master did not answer."""
+
+    begin: int
+    end: int
+    topics: int
+    groups: int
+    problems: tuple[str, ...]
+
+
+class Clone:
+    """One run. given: settings over the master's. ha: of the port for slaves, when it is not the
+    one that the master names on its host."""
+
+    def __init__(
+        self, master: str, folder: Path, given: Mapping[str, object], *, ha: str = "",
+        credentials: Credentials | None = None, tls: ssl.SSLContext | None = None,
+    ) -> None:  # fmt: skip
+        self._master, self._folder, self._given, self._ha = master, folder, dict(given), ha
+        self._credentials, self._tls = credentials, tls
+
+    async def facts(self) -> MasterFacts:
+        """Raises: BadArgument when it is a slave or refuses, OSError, TimeoutError, ValueError."""
+        async with RemotingClient(tls=self._tls) as client:
+            text = await self._ask(client, RequestCode.GET_BROKER_CONFIG)
+            runtime = await self._ask(client, RequestCode.GET_BROKER_RUNTIME_INFO)
+        given = parse_java_properties(text.decode(errors="replace"))
+        found = {name: value for name, (_, value) in given.items()}
+        if found.get("brokerRole") == "SLAVE":
+            raise BadArgument(f"{self._master} is a slave; copy its master")
+        table = mqjson.loads(runtime)["table"]
+        host, port = parse_address(self._master)
+        ha_port = int(found.get("haListenPort") or 0) or port + 1
+        return MasterFacts(
+            self._master,
+            self._ha or (f"[{host}]:{ha_port}" if ":" in host else f"{host}:{ha_port}"),
+            int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]),
+            {name: found[name] for name in _ALIKE if name in found and name in TABLE},
+        )  # fmt: skip
+
+    async def _ask(self, client: RemotingClient, code: int) -> bytes:
+        command = Command(code)
+        if self._credentials is not None:
+            sign(command, self._credentials)
+        answer = await client.request(self._master, command)
+        if answer.code != ResponseCode.SUCCESS:
+            error = BadArgument(f"{self._master} refused request {code}: {answer.remark}")
+            error.next_step = "it takes the rights of an administrator: --credentials"
+            raise error
+        return bytes(answer.body)
+
+    # ---- the folder ----
+
+    def check_folder(self, facts: MasterFacts) -> int:
+        """Returns how many bytes are still to come. Raises: NotAStore for a folder that holds
+        something else, DiskFull."""
+        folder, have = self._folder, 0
+        if folder.exists() and not folder.is_dir():
+            raise NotAStore("not a directory", str(folder))
+        log = folder / "commitlog"
+        if log.is_dir():
+            have = sum(each.stat().st_blocks * 512 for each in log.iterdir())
+        elif folder.is_dir() and any(folder.iterdir()):
+            error = NotAStore("this directory is not empty and holds no store", str(folder))
+            error.next_step = "name a new directory, or one that an earlier clone began"
+            raise error
+        left = max(0, facts.end - facts.begin - have)
+        exists = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+        free, need = shutil.disk_usage(exists).free, left + left // _BESIDE
+        if need > free:
+            raise DiskFull(
+                f"the copy takes another {need} bytes, and the disk has {free} left", str(folder)
+            )
+        return left
+
+    def _options(self, facts: MasterFacts) -> Options:
+        own: dict[str, object] = {
+            "brokerRole": "SLAVE", "brokerId": "1", "listenPort": "0", "namesrvAddr": None,
+            "bindAddress": "127.0.0.1", "haMasterAddress": None, "aclEnable": "false",
+            "authenticationEnabled": "false", "authorizationEnabled": "false",
+        }  # fmt: skip
+        if self._credentials is not None:
+            own["innerClientAuthenticationCredentials"] = mqjson.dumps(
+                {"accessKey": self._credentials.access_key,
+                 "secretKey": self._credentials.secret_key}
+            ).decode()  # fmt: skip
+        given = {**facts.settings, **self._given, **own}
+        given["mappedFileSizeCommitLog"] = facts.settings["mappedFileSizeCommitLog"]
+        return Options(
+            path=self._folder, conf=None, given=given, settings=served(load(None, given)), tls=None,
+            client_tls=self._tls, now_ms=None, drain_s=0.0, grpc_port=None, proxy_conf=None,
+        )  # fmt: skip
+
+    # ---- copying ----
+
+    async def run(self, facts: MasterFacts, progress: Callable[[int, int], None]) -> CloneReport:
+        """Copies until the end that the master has by then. progress: told how many bytes of how
+        many are there. Raises: ForeignLog, NotServed, OSError, StoreError."""
+        async with contextlib.AsyncExitStack() as undo:
+            services = await open_services(self._options(facts), "127.0.0.1:0", None, undo)
+            replication = services.replication
+            assert replication is not None and replication.slave is not None
+            replication.use_master(facts.address, facts.ha)
+            try:
+                async with self._following(replication.slave, facts) as follower:
+                    begin, end = await self._copy(services, follower, progress)
+                    # Offsets are not taken beyond the queues' ends.
+                    await asyncio.to_thread(lib.ps_last_record, services.store.c_handle())
+                    problems = await replication.take_all()
+            except Diverged as other:
+                error = ForeignLog(f"{self._master}: {other}", str(self._folder))
+                error.next_step = "name a new directory, or keep this store aside"
+                raise error from None
+            return CloneReport(
+                begin, end, len(services.topics.all()), len(services.groups.all()),
+                tuple(problems),
+            )  # fmt: skip
+
+    @contextlib.asynccontextmanager
+    async def _following(
+        self, slave: HaSlave, facts: MasterFacts
+    ) -> AsyncIterator[asyncio.Task[None]]:
+        task = asyncio.get_running_loop().create_task(self._follow(slave, facts))
+        try:
+            yield task
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+
+    async def _follow(self, slave: HaSlave, facts: MasterFacts) -> None:
+        """Again after a connection that broke, as long as each brings something."""
+        fruitless = 0
+        while True:
+            before = slave.state()[0]
+            try:
+                await slave.follow_once()
+            except TimeoutError as failed:
+                why: Exception = failed
+            except OSError as failed:
+                if isinstance(failed, StoreError):
+                    raise
+                why = failed
+            fruitless = 0 if slave.state()[0] > before else fruitless + 1
+            if fruitless == _TRIES:
+                raise NotServed(
+                    f"{facts.ha} sends nothing: {why or type(why).__name__}. It is the port for"
+                    " slaves (haListenPort); is this host among its trustedSlaves?"
+                ) from None
+            await asyncio.sleep(_RETRY_S)
+
+    async def _copy(
+        self, services: Services, follower: asyncio.Task[None], progress: Callable[[int, int], None]
+    ) -> tuple[int, int]:
+        """Returns where the log begins and ends. Raises: what ended the follower."""
+        replication, store = services.replication, services.store
+        assert replication is not None and replication.slave is not None
+        looks = 2
+        while looks > 1:  # the master's end was reached at once: what it puts comes as it puts it
+            _, end = await replication.slave.master_range()
+            looks = 0
+            while (info := store.info()).log_max < end:
+                progress(max(0, info.log_max - info.log_min), end - info.log_min)
+                await asyncio.wait({follower}, timeout=_LOOK_S)
+                if follower.done():
+                    follower.result()
+                looks += 1
+        return info.log_min, info.log_max
