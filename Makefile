@@ -46,7 +46,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan tsan-net test-py test-busy test-cluster test-order test-dev judge \
-        attack crash crash-pop crash-timers damage-meta museum museum-java campaign chaos fuzz bench bench-c \
+        attack crash crash-pop crash-timers crash-ha damage-meta museum museum-java campaign chaos fuzz bench bench-c \
         bench-peers bench-broker bench-clients pictures lint format typecheck errors codes logs docs docs-check \
         wheel test-wheel clean prepare proto $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
@@ -145,6 +145,9 @@ crash-pop: build ## consumers that pop, and a broker that is killed 100 times
 
 crash-timers: build ## timers that are put, delivered and recalled by a process that is killed 200 times
 	@PS_TIMER_KILLS=$${PS_TIMER_KILLS:-200} $(PY) -m pytest tests/crash/test_timers_kill.py -q -s $(HOURS)
+
+crash-ha: build ## a master and its slave, killed 200 times under load; PS_PAIR=java,ours for other makes
+	@PS_PAIR_KILLS=$${PS_PAIR_KILLS:-200} $(PY) -m pytest tests/crash/test_pair_kill.py -q -s $(HOURS)
 
 FUZZ_SECONDS ?= 36000
 PS_FUZZ_RUNS ?= 10000000
