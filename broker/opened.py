@@ -26,7 +26,7 @@ from broker.remoting.client import RemotingClient
 from broker.remoting.tls import TlsSettings
 from broker.services.access import Access, inner_credentials
 from broker.services.clients import Clients
-from broker.services.config import Config
+from broker.services.config import Config, store_alone
 from broker.services.context import Services
 from broker.services.duties import BrokerRole, Duties
 from broker.services.duty_table import duties_of
@@ -42,7 +42,7 @@ from broker.services.topics import Topics
 from broker.services.transaction import Transactions
 from pystore import Store
 from pystore.native import lib
-from pystore.settings import RETENTION, TABLE, Settings
+from pystore.settings import RETENTION, Settings
 from pystore.timers import Timers, TimersProgress, save_timers
 
 __all__ = ["Options", "open_services"]
@@ -125,9 +125,7 @@ async def open_services(
 
 
 def _open_store(o: Options) -> Store:
-    """Replication is the broker's: the store by itself would refuse to be asked for it."""
-    alone = {row.name: row.only for row in TABLE.values() if row.by_broker}
-    return pystore.open(o.path, o.conf, **o.given | alone)  # type: ignore[arg-type]
+    return pystore.open(o.path, o.conf, **o.given | store_alone())  # type: ignore[arg-type]
 
 
 def _make_core(settings: Settings, store: Store) -> Core:

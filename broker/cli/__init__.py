@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.cli import acl, broker, clone, consume, ha, namesrv, proxy, send, timers, tx
+from broker.cli import acl, broker, clone, consume, ha, namesrv, promote, proxy, send, timers, tx
 from pystore.cli.verbs import Verb
 
 __all__ = ["ACL", "BROKER", "CLONE", "CONSUME", "HA", "NAMESRV", "PROXY", "SEND", "TIMERS", "TX"]
@@ -16,7 +16,10 @@ ACL = (
 BROKER = Verb("broker", broker.run, server=True)
 CLONE = Verb("clone", clone.run, server=True, writes=True)
 CONSUME = Verb("consume", consume.run, server=True)
-HA = (Verb("ha status", ha.status, server=True, group="Look after masters and slaves."),)
+HA = (
+    Verb("ha status", ha.status, server=True, group="Look after masters and slaves."),
+    Verb("ha promote", promote.run, server=True, writes=True),
+)
 NAMESRV = Verb("namesrv", namesrv.run, server=True)
 PROXY = Verb("proxy", proxy.run, server=True)
 SEND = Verb("send", send.run, server=True)

@@ -19,7 +19,7 @@ from pystore.settings import (
     refuse_unserved,
 )
 
-__all__ = ["Config", "served"]
+__all__ = ["Config", "served", "store_alone"]
 
 
 def served(settings: Settings) -> Settings:
@@ -59,6 +59,12 @@ def _check_replicas(settings: Settings) -> None:
             f"minInSyncReplicas = {least} is more than inSyncReplicas = {most}",
             settings.source("minInSyncReplicas"),
         )
+
+
+def store_alone() -> dict[str, Any]:
+    """Returns settings of a broker as its store by itself takes them: replication is the
+    broker's, and a store that is asked for it refuses."""
+    return {row.name: row.only for row in TABLE.values() if row.by_broker}
 
 
 class Config:

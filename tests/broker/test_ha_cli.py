@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pairs import master_of, send, slave_of, until_alike
+from pairs import SMALL, master_of, send, slave_of, until_alike
 from waiting import until
 
-from broker import NameServer
+from broker import Broker, NameServer
 from pystore.cli import main
 
 Answer = tuple[int, dict[str, Any], dict[str, Any]]
@@ -128,3 +128,110 @@ def test_unknown_clusters_and_silent_brokers_have_names(
         assert ha("status", "nonsense")[0] == 2
         gone = master.address
     assert ha("status", gone)[0] == 6
+
+
+# ---- ha promote ----
+
+
+def conf_of(folder: Path, **more: object) -> Path:
+    given = SMALL | {"brokerRole": "SLAVE", "brokerId": 1, "storePathRootDir": folder, **more}
+    file = folder.with_suffix(".conf")
+    file.write_text("# of a slave\n" + "".join(f"{name}={given[name]}\n" for name in given))
+    return file
+
+
+@pytest.fixture
+def pair(names: str, tmp_path: Path) -> tuple[Path, Path, Path]:
+    """Stores of a master and of its slave, both stopped, and the slave's file; the master has five
+    messages that the slave has not."""
+    with master_of(tmp_path / "m", names) as master:
+        master.create_topic("orders", 4)
+        send(master, 20)
+        with slave_of(tmp_path / "s", names) as slave:
+            until_alike(master, slave)
+            until(lambda: slave.services.topics.get("orders") is not None, "the topic")
+        send(master, 5)
+    return tmp_path / "m", tmp_path / "s", conf_of(tmp_path / "s")
+
+
+def test_a_slave_that_lacks_messages_is_promoted_only_when_the_loss_is_accepted(
+    ha: Callable[..., Answer], pair: tuple[Path, Path, Path]
+) -> None:
+    master, slave, conf = pair
+    before = conf.read_text()
+    code, found, error = ha("promote", slave, "-c", conf, "--compare", master)
+    assert (code, error["kind"]) == (2, "LossRefused")
+    assert "5 messages" in error["text"]
+    assert found["compared"][0]["messages"] == 5
+    assert conf.read_text() == before
+    arguments = ("promote", slave, "-c", conf, "--compare", master, "--accept-loss")
+    assert ha(*arguments, "--dry-run")[0] == 0
+    assert conf.read_text() == before
+    assert ha(*arguments)[0] == 0
+    text = conf.read_text()
+    assert "brokerRole=ASYNC_MASTER" in text
+    assert "brokerId=0" in text
+    assert text.startswith("# of a slave")
+    with Broker(conf=conf) as promoted:
+        send(promoted, 4)
+        assert sum(promoted.store.range("orders", queue)[1] for queue in range(4)) == 24
+
+
+def test_a_slave_that_has_all_is_promoted(
+    ha: Callable[..., Answer], names: str, tmp_path: Path
+) -> None:
+    with master_of(tmp_path / "m", names) as master:
+        master.create_topic("orders", 4)
+        send(master, 20)
+        with (
+            slave_of(tmp_path / "s", names) as slave,
+            slave_of(tmp_path / "other", names) as other,
+        ):
+            until_alike(master, slave)
+            until_alike(master, other)
+    conf = conf_of(tmp_path / "s")
+    stores = ("--compare", tmp_path / "m", "--compare", tmp_path / "other")
+    code, found, _ = ha("promote", tmp_path / "s", "-c", conf, *stores, "--role", "SYNC_MASTER")
+    assert code == 0
+    assert [(row["more"], row["same_past"]) for row in found["compared"]] == [(0, True)] * 2
+    assert "brokerRole=SYNC_MASTER" in conf.read_text()
+
+
+def test_running_brokers_are_compared_and_a_running_master_forbids_it(
+    ha: Callable[..., Answer], names: str, tmp_path: Path
+) -> None:
+    with master_of(tmp_path / "m", names) as master:
+        master.create_topic("orders", 4)
+        send(master, 20)
+        with slave_of(tmp_path / "s", names) as slave:
+            until_alike(master, slave)
+        conf = conf_of(tmp_path / "s")
+        send(master, 5)
+        with slave_of(tmp_path / "other", names) as other:
+            until_alike(master, other)
+            arguments = ("promote", tmp_path / "s", "-c", conf, "--compare")
+            code, found, error = ha(*arguments, other.address)
+            assert (code, error["kind"]) == (2, "LossRefused")
+            (row,) = found["compared"]
+            assert (row["same_past"], row["more"] > 0) == (True, True)
+            code, _, error = ha(*arguments, master.address, "--accept-loss")
+            assert (code, error["kind"]) == (2, "LossRefused")
+            assert "answers" in error["text"]
+
+
+def test_what_cannot_be_known_or_is_no_slave_is_refused(
+    ha: Callable[..., Answer], pair: tuple[Path, Path, Path], tmp_path: Path, names: str
+) -> None:
+    _, slave, conf = pair
+    assert ha("promote", slave, "-c", conf)[2]["kind"] == "LossRefused"
+    assert ha("promote", slave)[0] == 2
+    assert ha("promote", tmp_path / "nowhere", "-c", conf, "--accept-loss")[0] == 3
+    with Broker(tmp_path / "foreign", **SMALL) as foreign:
+        foreign.create_topic("orders", 4)
+        send(foreign, 3)
+    code, found, _ = ha("promote", slave, "-c", conf, "--compare", tmp_path / "foreign")
+    assert (code, found["compared"][0]["same_past"]) == (2, False)
+    with slave_of(slave, names):
+        assert ha("promote", slave, "-c", conf, "--accept-loss")[0] == 4
+    master = conf_of(tmp_path / "x", brokerRole="ASYNC_MASTER", brokerId=0)
+    assert ha("promote", slave, "-c", master, "--accept-loss")[0] == 2
