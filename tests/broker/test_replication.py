@@ -13,6 +13,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from waiting import until
 import pystore
 from broker import Broker, Message, NameServer
 from broker.services.replication.master import SLAVES_MAX
+from broker.services.replication.status import ha_status
 from pystore import TopicConfig
 from pystore.audit import verify
 from pystore.configfiles import SubscriptionGroup
@@ -319,6 +321,25 @@ def _rate(broker: Broker) -> int:
     found = _status(broker)
     rows = [found["haClientRuntimeInfo"], *found["haConnectionInfo"]]
     return max(row["transferredByteInSecond"] for row in rows)
+
+
+def test_the_status_is_of_now(names: str, tmp_path: Path) -> None:
+    """Not of the last look at the slaves."""
+    with master_of(tmp_path / "m", names) as master:
+        master.create_topic("orders", 4)
+        with slave_of(tmp_path / "s", names) as slave:
+            send(master, 10)
+            until_alike(master, slave)
+            ha, end = master.services.replication.master, master.store.info().log_max
+            until(lambda: _status(master)["haConnectionInfo"], "the slave")
+            until(lambda: _status(master)["haConnectionInfo"][0]["diff"] == 0, "its report")
+
+            async def of_old() -> dict[str, Any]:
+                ha.slaves = [replace(each, acked=0) for each in ha.slaves]
+                return ha_status(master.services.replication, end, 1 << 28)
+
+            (row,) = master.run(of_old())["haConnectionInfo"]
+            assert (row["slaveAckOffset"], row["diff"]) == (end, 0)
 
 
 def _status(broker: Broker) -> dict[str, Any]:

@@ -25,6 +25,8 @@ quiet = RateLimitedLogger(log)
 
 #: Connections at once: each costs the thread that serves all of them a look a turn.
 SLAVES_MAX = 64
+#: What a slave was sent is counted over so many seconds at least.
+_COUNTED_S = 0.9
 _WHY = {
     lib.PS_HA_CLOSED: "it closed the connection",
     lib.PS_HA_SILENT: "it was silent for haHousekeepingInterval",
@@ -131,12 +133,15 @@ class HaMaster:
         quiet.info("connected", "The slave at %s is connected", address)
 
     def look(self) -> None:
-        """A job of the duty, every second: how far each slave is, and which are gone."""
+        """A job of the duty, every second, and before a status is shown: how far each slave is,
+        and which are gone."""
         room = ffi.new("ps_ha_peer[]", SLAVES_MAX + 1)
         count = lib.ps_ha_master_peers(self._handle, room, SLAVES_MAX + 1)
         before = {each.address: each for each in self.slaves}
         now = time.monotonic()
-        passed, self._looked = max(now - self._looked, 0.001), now
+        passed = now - self._looked
+        if passed >= _COUNTED_S:
+            self._looked = now
         self.slaves = []
         for peer in room[0:count]:
             address = self._addresses.get(peer.id, "?")
@@ -166,10 +171,10 @@ class HaMaster:
         since = before.since if before is not None else 0
         if near and not since:
             since = time.time_ns() // 1_000_000
-        sent = peer.bytes - (before.bytes if before is not None else 0)
-        return SlaveSeen(
-            address, peer.acked, peer.sent, peer.bytes, int(sent / passed), since if near else 0
-        )
+        count, rate = (before.bytes, before.rate) if before is not None else (0, 0)
+        if passed >= _COUNTED_S:
+            count, rate = peer.bytes, int((peer.bytes - count) / passed)
+        return SlaveSeen(address, peer.acked, peer.sent, count, rate, since if near else 0)
 
     def _tell_end(self, address: str, over: int, detail: int) -> None:
         if over == lib.PS_HA_BEYOND:

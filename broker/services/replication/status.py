@@ -15,6 +15,8 @@ def ha_status(replication: Replication | None, log_max: int, gap_max: int) -> di
     in sync) and problem (why the master is not followed) are ours; Java's tools skip them."""
     master = replication.master if replication is not None else None
     slave = replication.slave if replication is not None else None
+    if master is not None:
+        master.look()
     rows = [
         {
             "addr": each.address,
