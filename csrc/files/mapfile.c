@@ -135,17 +135,35 @@ int ps_mapfile_reserve(ps_mapfile *mf, int64_t upto, int64_t window, ps_error *e
     return 0;
 }
 
-static int zero_part(ps_mapfile *mf, int fd, int64_t from, int64_t to, ps_error *e) {
-    static const uint8_t zeros[65536];
-    while (from < to) {
-        int64_t n = to - from < (int64_t)sizeof zeros ? to - from : (int64_t)sizeof zeros;
-        ssize_t done = mf->mf_io->pwrite(mf->mf_io, fd, zeros, (size_t)n, from);
+static int write_part(ps_mapfile *mf, int fd, int64_t at, const uint8_t *data, int64_t len,
+                      const char *what, ps_error *e) {
+    while (len > 0) {
+        ssize_t done = mf->mf_io->pwrite(mf->mf_io, fd, data, (size_t)len, at);
         if (done <= 0)
             return ps_fail(e, ps_errno_code(done < 0 ? errno : EIO), done < 0 ? errno : EIO,
-                           mf->mf_base + from, mf->mf_path, "cannot zero a part of the file");
-        from += done;
+                           mf->mf_base + at, mf->mf_path, what);
+        at += done;
+        data += done;
+        len -= done;
     }
     return 0;
+}
+
+int ps_mapfile_put(ps_mapfile *mf, int64_t at, const void *data, int64_t len, ps_error *e) {
+    if (mf->mf_fd >= 0)
+        return write_part(mf, mf->mf_fd, at, data, len, "cannot write to the file", e);
+    memcpy(mf->mf_map + at, data, (size_t)len);
+    return 0;
+}
+
+static int zero_part(ps_mapfile *mf, int fd, int64_t from, int64_t to, ps_error *e) {
+    static const uint8_t zeros[65536];
+    int code = 0;
+    for (int64_t n; from < to && code == 0; from += n) {
+        n = to - from < (int64_t)sizeof zeros ? to - from : (int64_t)sizeof zeros;
+        code = write_part(mf, fd, from, zeros, n, "cannot zero a part of the file", e);
+    }
+    return code;
 }
 
 int ps_mapfile_zero(ps_mapfile *mf, int64_t at, int64_t len, bool sync, ps_error *e) {

@@ -48,6 +48,10 @@ void ps_mapfile_spare(ps_mapfile *mf, bool sparing, int64_t from);
 /* Reserves real blocks up to `upto` bytes, at least `window` more than before, so that no store
  * into the map meets a full disk. PS_E_DISK_FULL, PS_E_IO. */
 int ps_mapfile_reserve(ps_mapfile *mf, int64_t upto, int64_t window, ps_error *e);
+/* Writes through the file, whose blocks are reserved. A store into the mapping would have the
+ * system bring in and zero many pages ahead, which takes longer than all else that a slave does.
+ * PS_E_DISK_FULL, PS_E_IO. */
+int ps_mapfile_put(ps_mapfile *mf, int64_t at, const void *data, int64_t len, ps_error *e);
 /* Zeroes [at, at + len) through the file, so that a full disk is an error and not a signal. Holes
  * are left alone. sync: it is on the disk afterwards. PS_E_DISK_FULL, PS_E_FLUSH_FAILED,
  * PS_E_IO. */

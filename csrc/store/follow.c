@@ -130,8 +130,8 @@ static int append_locked(ps_store *s, int64_t at, const uint8_t *data, int64_t l
         int code = into + n > atomic_load(&mf->mf_reserved)
                        ? ps_append_reserve_locked(&s->st_log, mf, into + n, e)
                        : 0;
+        if (code == 0) code = ps_mapfile_put(mf, into, data, n, e);
         if (code < 0) return code;
-        memcpy(mf->mf_map + into, data, (size_t)n);
         f->fo_end += n;
         data += n;
         len -= n;
@@ -144,11 +144,13 @@ int ps_follow_append(ps_store *s, int64_t at, const void *data, int64_t len, ps_
     int code = 0;
     if (ps_enter(s) < 0)
         return ps_fail(e, PS_E_CLOSED, 0, -1, s->st_root, "the store is closed");
-    pthread_mutex_lock(&s->st_dispatcher.ds_lock);
+    /* The dispatcher works with its lock held: only a log that begins waits for that. */
+    bool begins = at > 0 && atomic_load(&s->st_log.lg_end) == 0;
+    if (begins) pthread_mutex_lock(&s->st_dispatcher.ds_lock);
     pthread_mutex_lock(&s->st_log.lg_append_lock);
-    if (at > 0 && s->st_log.lg_active == NULL && atomic_load(&s->st_log.lg_end) == 0)
+    if (begins && s->st_log.lg_active == NULL && atomic_load(&s->st_log.lg_end) == 0)
         code = begin_at_locked(s, at, e);
-    pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
+    if (begins) pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
     if (code == 0) code = append_locked(s, at, data, len, e);
     pthread_mutex_unlock(&s->st_log.lg_append_lock);
     ps_wake_those_who_read_on(s);

@@ -35,6 +35,7 @@ LONG = {
     "grpc_work": "--peers ours --rounds 1 --count 300",
     "jobs": "--rounds 1 --scale 0.002 --only archive,audits",
     "pops": "--rounds 1 --count 400",
+    "replication": "--only async,one,catch-up,start --rounds 1 --seconds 0.3 --gb 0.01",
     "signed": "--rounds 1 --seconds 0.3 --count 1000",
     "timer_peers": "--peers ours --rounds 1 --rate 200 --seconds 1 --together 500",
     "timers": "--rate 200 --seconds 1 --together 500",
@@ -42,7 +43,7 @@ LONG = {
 #: Files of `make bench` that start Spark.
 SLOW = ("test_spark",)
 #: A JVM is started for these.
-WITH_JAVA = {"broker", "client", "grpc_work", "jobs", "timer_peers"}
+WITH_JAVA = {"broker", "client", "grpc_work", "jobs", "replication", "timer_peers"}
 ENVIRONMENT = {"PS_BENCH_SCALE": "0.002", "PS_BENCH_OPEN_GB": "0.01"}
 
 

@@ -40,7 +40,7 @@ PAIR = tuple(os.environ.get("PS_PAIR", "ours,ours").split(","))
 #: Kills of one pair, before its folders are compared and a new one begins.
 ROUNDS_A_PAIR = 10
 SENDERS, QUEUES, TOPIC, SEGMENT = 4, 4, "orders", 1 << 20
-RUNTIME_INFO, SEND, MAKE_TOPIC = 28, 310, 17
+RUNTIME_INFO, HA_STATUS, SEND, MAKE_TOPIC = 28, 907, 310, 17
 
 
 @dataclass
@@ -180,6 +180,18 @@ class Pair:
             time.sleep(chance.uniform(0, 0.05))
         return who
 
+    def told(self) -> str:
+        """What both say of themselves, for the report of a failure."""
+        said = []
+        for name in ("master", "slave"):
+            peer = getattr(self, name)
+            said.append(f"---- the {name}, of 12 {self.load.unsure}")
+            for code in (RUNTIME_INFO, HA_STATUS):
+                with contextlib.suppress(OSError, struct.error):
+                    said.append(str(launch.ask(peer.broker, code)[2]))
+            said.append(peer.broker_server.said())
+        return "\n".join(said)
+
     def restart(self, who: str) -> None:
         for name in who.split():
             getattr(self, name).restart()
@@ -218,7 +230,10 @@ def rounds_of(pair: Pair, count: int, chance: random.Random, tell: Callable[...,
         for name in ("master", "slave"):
             assert missing(getattr(pair, name).store, sent) == [], f"not at the {name}: {who}"
         pair.restart(who)
-        pair.load.until_acknowledged()
+        try:
+            pair.load.until_acknowledged()
+        except AssertionError as late:
+            raise AssertionError(f"{late}, after {who} died\n{pair.told()}") from None
         tell(who, len(sent))
 
 
