@@ -3,11 +3,8 @@ logs with different pasts."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
 import json
-import lzma
 import socket
 import struct
 import threading
@@ -22,7 +19,6 @@ from access_cases import play
 from pairs import SMALL, JavaLikePort, master_of, send, slave_of, until_alike
 from waiting import until
 
-import pystore
 from broker import Broker, Message, NameServer
 from broker.services.replication.master import SLAVES_MAX
 from broker.services.replication.status import ha_status
@@ -30,7 +26,6 @@ from pystore import TopicConfig
 from pystore.audit import verify
 from pystore.configfiles import SubscriptionGroup
 from pystore.errors import BadArgument, InSyncReplicasNotEnough
-from pystore.native import ffi, lib
 from pystore.pending import Decision
 
 SEND = {
@@ -405,37 +400,3 @@ def test_what_strangers_send_is_bounded_and_sent_nothing(tmp_path: Path) -> None
 def test_a_slave_needs_an_id_of_its_own(settings: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(BadArgument, match="brokerId"):
         Broker(tmp_path / "s", **SMALL, **settings)
-
-
-# ---- the captured stream of a Java master ----
-
-GOLDEN = Path(__file__).resolve().parents[3] / "shared" / "golden" / "ha-5.3.3.jsonl.xz"
-
-
-@pytest.mark.skipif(not GOLDEN.exists(), reason="needs the captured stream")
-def test_the_captured_stream_of_a_java_master_is_taken(tmp_path: Path) -> None:
-    """In pieces of 1,009 bytes, as told with the capture; it begins with a late slave's last
-    segment."""
-    frames = [json.loads(line) for line in lzma.decompress(GOLDEN.read_bytes()).splitlines()]
-    stream = b"".join(
-        base64.b64decode(f["data"]) for f in frames if f.get("from") == "master" and "data" in f
-    )
-    store = pystore.open(tmp_path / "s", mappedFileSizeCommitLog=65_536)
-    error, at, log = ffi.new("ps_error *"), 0, b""
-    assert lib.ps_follow_begin(store.c_handle()) == 0
-    while at < len(stream):
-        offset, count = struct.unpack_from(">qi", stream, at)
-        body = stream[at + 12 : at + 12 + count]
-        at += 12 + count
-        log += body
-        for cut in range(0, count, 1009):
-            piece = body[cut : cut + 1009]
-            code = lib.ps_follow_append(store.c_handle(), offset + cut, piece, len(piece), error)
-            assert code == 0, ffi.string(error.text)
-    assert hashlib.sha256(log).hexdigest() == (
-        "1e9273529197b8e36acd947dd5ff379911622ff7f7f411649dcdb84db9cbc210"
-    )
-    lib.ps_follow_end(store.c_handle())
-    assert store.info().log_max == 356_230
-    assert [store.range("alpha", queue)[1] for queue in range(4)] == [206, 205, 204, 203]
-    store.close()

@@ -208,7 +208,8 @@ def running_pair(folder: Path, names: str, chance: random.Random) -> Iterator[Pa
         launch.running(PAIR[1], folder / "s", of_slave, namesrv=names) as slave,
     ):
         made = {"topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES),
-                "writeQueueNums": str(QUEUES), "perm": "6"}  # fmt: skip
+                "writeQueueNums": str(QUEUES), "perm": "6", "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": "0", "order": "false"}  # fmt: skip
         assert launch.ask(master.broker, MAKE_TOPIC, made)[0] == 0
         pair = Pair(master, slave, Load(master.broker))
         pair.load.start()
