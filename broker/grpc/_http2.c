@@ -400,6 +400,16 @@ static PyObject *deliveries_new(PyTypeObject *type, PyObject *args, PyObject *ke
     return (PyObject *)d;
 }
 
+static PyObject *deliveries_address(PyObject *self, void *nothing) {
+    (void)nothing;
+    return PyLong_FromVoidPtr(&((deliveries *)self)->hidden);
+}
+
+static PyGetSetDef deliveries_getset[] = {
+    {"address", deliveries_address, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static void deliveries_dealloc(PyObject *self) {
     Py_CLEAR(((deliveries *)self)->names);
     free_object(self);
@@ -569,6 +579,7 @@ static PyMethodDef deliveries_methods[] = {
 
 static PyType_Slot deliveries_slots[] = {
     {Py_tp_new, deliveries_new},
+    {Py_tp_getset, deliveries_getset},
     {Py_tp_dealloc, deliveries_dealloc},
     {Py_tp_methods, deliveries_methods},
     {0, NULL},

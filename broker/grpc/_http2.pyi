@@ -101,6 +101,10 @@ class Deliveries:
     user's."""
 
     def __new__(cls, hidden: tuple[bytes, ...]) -> Deliveries: ...
+
+    #: Of its names, for network threads.
+    address: int
+
     def message(
         self, record: bytes | memoryview, topic: str, receipt: str, attempt: int, encoding: int,
         body: bytes | None, /,

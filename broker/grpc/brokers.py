@@ -235,6 +235,9 @@ class AtOnce(Protocol):
     def end_at_once(self, call: Call, ending: EndTransaction) -> bool:
         """Whether a transaction was ended; if not, nothing has happened, use request()."""
 
+    def expect(self, due_ms: int) -> None:
+        """What a network thread has popped ends then, before all others."""
+
     def pop_rules(self, call: Call, code: int, topic: str, group: str) -> PopRules:
         """The rules of POP for a client that may ask this (POP_MESSAGE, ACK_MESSAGE) of the topic
         as the group. Raises: Problem."""

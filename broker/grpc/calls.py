@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from broker.grpc.status import Code, Problem
+from broker.services.pop.batches import PopOutcome
 from broker.wire.handlers import address_text
 
 __all__ = [
@@ -55,13 +56,15 @@ _ID_MAX = 1024
 @dataclass(frozen=True, slots=True)
 class Call:
     """One call of a client. metadata: by lower-case name. address: of the client. deadline:
-    monotonic seconds, None: it has none."""
+    monotonic seconds, None: it has none. found: what a network thread has popped for it,
+    which is left to be handed out."""
 
     method: str
     metadata: Mapping[str, str]
     address: tuple[str, int]
     deadline: float | None = None
     began: float = field(default_factory=time.monotonic)
+    found: PopOutcome | None = None
 
     @property
     def client_id(self) -> str:

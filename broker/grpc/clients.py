@@ -122,6 +122,8 @@ class GrpcClients:
         self._arriving: dict[str, asyncio.Future[None]] = {}
         #: Told the id of each that takes its leave.
         self.dropped: Callable[[str], None] = lambda client_id: None
+        #: Told when a client has other settings than before, or none any more.
+        self.changed: Callable[[], None] = lambda: None
 
     def arrives(self, client_id: str) -> None:
         """Its stream is open: settings will come."""
@@ -147,10 +149,12 @@ class GrpcClients:
 
     def put(self, client: Client) -> None:
         self._clients[client.client_id] = client
+        self.changed()
         self.arrived(client.client_id)
 
     def drop(self, client_id: str) -> None:
         if self._clients.pop(client_id, None) is not None:
+            self.changed()
             self.dropped(client_id)
 
     def of(self, peer: Peer) -> Client | None:

@@ -129,7 +129,9 @@ def _wake(future: asyncio.Future[None] | None) -> None:
 
 #: The replies to a call at once, by method, client, metadata, deadline and request; a wait for
 #: them; a ticket; or None.
-Try = Callable[[int, Address, dict[str, str], float | None, bytes], Now | Later | Ticket | None]
+Try = Callable[
+    [int, Address, dict[str, str], float | None, bytes, Any], Now | Later | Ticket | None
+]
 #: What a ticket of this method is good for.
 Redeem = Callable[[int, Ticket], Now | Later | None]
 #: Serves a call: its stream, which method, its request (empty: they come one by one), and the wait
@@ -273,8 +275,8 @@ class CallsOfConnection:
     def _happened(self, event: tuple[Any, ...]) -> None:
         kind, number, data, *rest = event
         if kind == _CALL:
-            method, metadata, timeout_s = rest
-            self._begin(number, data or b"", method, metadata, timeout_s)
+            method, metadata, timeout_s, *found = rest
+            self._begin(number, data or b"", method, metadata, timeout_s, *found)
             return
         if kind == _ASK:
             method, metadata, timeout_s = rest
@@ -310,12 +312,13 @@ class CallsOfConnection:
             self.send(number, refusal, True)
 
     def _begin(
-        self, number: int, data: bytes, method: int, metadata: dict[str, str], timeout_s: float
-    ) -> None:
+        self, number: int, data: bytes, method: int, metadata: dict[str, str], timeout_s: float,
+        found: Any = None,
+    ) -> None:  # fmt: skip
         self._began += 1
         self._metadata = metadata
         deadline = time.monotonic() + timeout_s if 0 <= timeout_s < _DEADLINE_MAX_S else None
-        reply = self._serving.at_once(method, self.address, metadata, deadline, data)
+        reply = self._serving.at_once(method, self.address, metadata, deadline, data, found)
         if reply is not None:
             self._served_at_once(method, metadata)
         if isinstance(reply, bytes):

@@ -16,12 +16,17 @@ from typing import Any
 
 from broker.grpc._http2 import Sends, Service, net_functions
 from broker.grpc.calls import AUTHORIZATION, CLIENT_ID
+from broker.grpc.clients import GrpcClients
 from broker.grpc.http2 import MUCH, Address, CallsOfConnection, Serving
+from broker.grpc.messages import DELIVERIES
+from broker.grpc.receipts import Receipt
 from broker.grpc.renewal import Renewals
+from broker.grpc.settings import ProxySettings
 from broker.loop.budget import Budget
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.remoting.links import Events, LinkTransport, text_of_event
+from broker.services.pop.batches import PopOutcome
 from pystore.native import address_of, ffi, lib, raise_error
 
 __all__ = ["GrpcThread", "HotCalls", "LinkedCalls"]
@@ -88,10 +93,11 @@ class LinkedSession:
         if self._link is not None:
             lib.ps_link_go_away(self._link)
 
-    def trust(self, client_id: str) -> None:
-        """This client may send: the thread serves its plain calls."""
+    def trust(self, client_id: str, attempts: int) -> None:
+        """This client may send, and receive if a message has so many attempts, not 0: the thread
+        serves its plain calls."""
         if self._link is not None:
-            lib.ps_link_client(self._link, client_id.encode())
+            lib.ps_link_client(self._link, client_id.encode(), attempts)
 
     def know(self) -> None:
         """Access control lets its client in."""
@@ -107,11 +113,17 @@ class LinkedSession:
 class LinkedCalls(CallsOfConnection):
     """The calls of a connection of the thread."""
 
-    def __init__(self, link: Any, transport: LinkTransport, serving: Serving) -> None:
+    def __init__(
+        self, link: Any, transport: LinkTransport, serving: Serving,
+        trusted: Callable[[str], tuple[str, int, int]],
+    ) -> None:  # fmt: skip
+        """trusted: of a client's id, that, how often a message is handed out to it, and which
+        settings say so."""
         self._session = LinkedSession(link)
         super().__init__(self._session, transport.get_extra_info("peername"), serving)
         self._transport = self._link_transport = transport
-        self._trusted: str | None = None
+        self._trust = trusted
+        self._trusted = ("", 0, 0)
 
     def arrive(self, event: tuple[Any, ...]) -> None:
         self._session.arrive(event)
@@ -135,10 +147,10 @@ class LinkedCalls(CallsOfConnection):
                 self._turns.leave()
 
     def _served_at_once(self, method: int, metadata: dict[str, str]) -> None:
-        client_id = metadata.get(CLIENT_ID, "")
-        if client_id != self._trusted:
-            self._trusted = client_id
-            self._session.trust(client_id)
+        trusted = self._trust(metadata.get(CLIENT_ID, ""))
+        if trusted != self._trusted:
+            self._trusted = trusted
+            self._session.trust(*trusted[:2])
 
     def _turn(self) -> None:
         self._handle()
@@ -155,11 +167,15 @@ class LinkedCalls(CallsOfConnection):
 @dataclass(frozen=True, slots=True)
 class HotCalls:
     """What the thread serves itself. core: ps_core. sends: what plain messages are. renewals: of
-    messages whose acknowledgements it serves."""
+    messages whose acknowledgements it serves. clients: those that it may serve, as settings say.
+    expect: told when what the thread has popped ends, in ms, if that is before all others."""
 
     core: Any
     sends: Sends
     renewals: Renewals
+    clients: GrpcClients
+    settings: ProxySettings
+    expect: Callable[[int], None]
 
 
 class GrpcThread:
@@ -199,6 +215,8 @@ class GrpcThread:
         conf.send_method = methods.index("SendMessage")
         conf.ack_method = methods.index("AckMessage")
         conf.sends = ffi.cast("struct ps_h2_limits *", hot.sends.address)
+        conf.receive_method = methods.index("ReceiveMessage")
+        _limit_receives(conf, hot.settings)
         self._handle: Any = lib.ps_net_start(hot.core, conf, sock.fileno(), ffi.NULL, error)
         if self._handle == ffi.NULL:
             raise_error(error[0])
@@ -208,7 +226,12 @@ class GrpcThread:
             lib.PS_NET_HANDED: self._took_over,
             lib.PS_NET_RESTING: self._resting,
             lib.PS_NET_ACKED: self._acked,
+            lib.PS_NET_HELD: self._held,
+            lib.PS_NET_POP_DUE: self._pop_due,
         }
+        #: How often the settings of clients have changed.
+        self._settings = 0
+        hot.clients.changed = self._settled
         hot.renewals.on_first(lambda: lib.ps_net_renewing(self._handle))
         self._budget.share(self)
         self._events = Events(self._handle, self._take)
@@ -268,8 +291,10 @@ class GrpcThread:
             if row.kind != lib.PS_NET_CALL:
                 if row.kind in self._does:
                     self._does[row.kind](link, row)
-            elif link is not None:
-                link.arrive(self._event_of(row))
+                continue
+            event = self._event_of(row)
+            if link is not None:
+                link.arrive(event)
                 called[link] = None
         for each in called:
             each.handle_arrived()
@@ -283,7 +308,12 @@ class GrpcThread:
         block, data = data[: call.headers_len], data[call.headers_len :]
         timeout_ns: int = call.timeout_ns
         timeout_s = timeout_ns / 1e9 if timeout_ns >= 0 else -1.0
-        return call.kind, call.stream, data, call.method, self._metadata_of(block), timeout_s
+        made = call.kind, call.stream, data, call.method, self._metadata_of(block), timeout_s
+        if call.found == ffi.NULL:
+            return made
+        raw = ffi.new("ps_pop_found *")
+        lib.ps_pop_found_take(call.found, raw)
+        return *made, PopOutcome.without_order(raw)
 
     def _metadata_of(self, block: bytes) -> dict[str, str]:
         """The same dict for the same bytes: nobody changes it. Later ones of a name count."""
@@ -300,7 +330,9 @@ class GrpcThread:
     def _opened(self, _: LinkedCalls | None, row: Any) -> None:
         host, port, own, own_port = text_of_event(row).split(" ")
         transport = LinkTransport(row.link, (host, int(port)), (own, int(own_port)))
-        self._links[address_of(row.link)] = LinkedCalls(row.link, transport, self._serving)
+        self._links[address_of(row.link)] = LinkedCalls(
+            row.link, transport, self._serving, self._trusted
+        )
 
     def _closed(self, link: LinkedCalls | None, row: Any) -> None:
         if link is None:
@@ -329,8 +361,40 @@ class GrpcThread:
         for given in handles:
             self._hot.renewals.release(group, given)
 
+    def _pop_due(self, _: LinkedCalls | None, row: Any) -> None:
+        self._hot.expect(row.value)
+
+    def _held(self, _: LinkedCalls | None, row: Any) -> None:
+        client, group, topic, *messages = text_of_event(row).split("\n")
+        if self._hot.clients.get(client) is None:  # it has just left
+            return
+        for each in messages:
+            attempts, handle = each.split(" ", 1)
+            receipt = Receipt.parse(handle)
+            self._hot.renewals.hold(client, group, topic, receipt, int(attempts))
+
+    # ---- clients ----
+
+    def _settled(self) -> None:
+        self._settings += 1
+        if self._handle is not None:
+            lib.ps_net_settled(self._handle)
+
+    def _trusted(self, client_id: str) -> tuple[str, int, int]:
+        client, attempts = self._hot.clients.get(client_id), 0
+        if client is not None and not client.is_producer and not client.settings.subscription.fifo:
+            attempts = client.settings.backoff_policy.max_attempts
+        return client_id, attempts, self._settings
+
     def _resting(self, _: LinkedCalls | None, row: Any) -> None:
         _quiet.warning("accept", "Cannot accept a gRPC connection: %s", os.strerror(row.number))
+
+
+def _limit_receives(conf: Any, own: ProxySettings) -> None:
+    conf.invisible_min_ms, conf.invisible_max_ms = own.invisible_min_ms, own.invisible_max_ms
+    conf.invisible_ms, conf.renews = own.invisible_default_ms, own.renew
+    conf.poll_min_ms = own.poll_min_ms
+    conf.hidden = ffi.cast("struct ps_h2_names *", DELIVERIES.address)
 
 
 def _conf(service: Service, connections_max: int, idle_s: float, unfinished_max: int) -> Any:

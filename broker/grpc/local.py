@@ -275,6 +275,10 @@ class LocalBroker:
             self._let_in(call, link, Command(RequestCode.END_TRANSACTION, named))
         return near.end_transaction(ending)
 
+    def expect(self, due_ms: int) -> None:
+        if self.services.pop is not None:
+            self.services.pop.revive.expect(due_ms)
+
     def pop_rules(self, call: Call, code: int, topic: str, group: str) -> PopRules:
         link = self.link(call)
         for each in (RequestCode.PULL_MESSAGE, code):

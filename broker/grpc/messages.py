@@ -154,7 +154,8 @@ def plain_sends(limits: ProxySettings) -> Sends:
 
 
 #: Composes them (csrc/messaging/delivery.h).
-_compose = Deliveries(tuple(name.encode() for name in sorted(_HIDDEN))).message
+DELIVERIES = Deliveries(tuple(name.encode() for name in sorted(_HIDDEN)))
+_compose = DELIVERIES.message
 
 
 def delivery_at_once(record: memoryview, topic: str, receipt: str, attempt: int) -> bytes | None:

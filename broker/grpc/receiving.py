@@ -181,6 +181,8 @@ class Receiving:
         try:
             request = METHODS["ReceiveMessage"].parse(data)
             asked = self._asked(call, request, client, broker.name)
+            if call.found is not None:
+                return self._handed_out(call, asked, _popped(asked, call.found))
             replies, arrival, rules = self._popping(broker, call, asked)
         except (DecodeError, Refused):
             return None

@@ -136,13 +136,14 @@ class GrpcServer:
         metadata: dict[str, str],
         deadline: float | None,
         data: bytes,
+        found: Any,
     ) -> Now | Later | Ticket | None:
         handler = self._at_once.get(number)
         if handler is None:
             return None
         method = self._methods[number][0]
         try:
-            return handler(Call(method.name, metadata, address, deadline), data)
+            return handler(Call(method.name, metadata, address, deadline, found=found), data)
         except Problem:
             return None  # nothing has happened yet: the usual way says so
         except Exception as error:  # noqa: BLE001 - answered

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from broker.grpc.acking import Acking
-from broker.grpc.brokers import Brokers
+from broker.grpc.brokers import AtOnce, Brokers
 from broker.grpc.calls import Handlers
 from broker.grpc.clients import ClientMethods, GrpcClients, retry_ms
 from broker.grpc.deliveries import change
@@ -75,9 +75,13 @@ class GrpcService(Generic[_Made]):
         )
 
     def _hot(self, core: Any) -> HotCalls | None:
-        if core is None:
+        broker: Brokers = self.broker
+        if core is None or not isinstance(broker, AtOnce):
             return None
-        return HotCalls(core, self._sending.plain, self.renewals)
+        return HotCalls(
+            core, self._sending.plain, self.renewals, self.clients, self._settings,
+            broker.expect,
+        )  # fmt: skip
 
     def _methods(self, settings: ProxySettings) -> Handlers:
         """One class for each group of methods; whoever adds a group names it here."""

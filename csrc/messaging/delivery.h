@@ -5,6 +5,8 @@
 
 #include "messaging/names.h"
 
+#define PS_H2_IDENTITY 1 /* of the schema's Encoding */
+
 typedef struct ps_h2_delivery { /* what the record does not say; UTF-8, borrowed */
     const char *topic; /* that it is shown with */
     int64_t topic_len;

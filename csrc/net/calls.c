@@ -25,9 +25,7 @@ static bool open_calls(ps_link *link) {
 /* ---- to Python ---- */
 
 static void hand_up(ps_link *link, const ps_h2_event *event) {
-    int64_t head = event->headers != NULL ? event->header_block_len : 0;
-    ps_link_queue(link, head + event->len);
-    if (!ps_net_tell_call(link, event)) ps_link_end(link, "no memory for its requests");
+    ps_link_hand_up(link, event, NULL);
 }
 
 static void hand_up_events(ps_link *link) {
@@ -116,6 +114,8 @@ static void do_ask(const ps_net_ask *ask) {
     if (ask->kind == PS_ASK_CLIENT) {
         free(link->lk_client);
         link->lk_client = (char *)ask->data;
+        link->lk_attempts = ask->on;
+        link->lk_settings = ask->len;
         return;
     }
     if (link->lk_fd >= 0 && link->lk_h2 != NULL) {

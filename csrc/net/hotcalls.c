@@ -1,12 +1,15 @@
 /* Calls of gRPC that the network thread serves itself. What is rare or wrong in one makes it
  * Python's, whose rules say what to do (broker/grpc/); and so are the first calls of a client,
  * which register it. docs/internals/grpc.md#network-thread */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "format/record.h"
 #include "messaging/ack.h"
+#include "messaging/delivery.h"
 #include "messaging/message.h"
+#include "messaging/receive.h"
 #include "net/reactor.h"
 
 /* Of the client that Python has let in last. Of two headers the later one counts. */
@@ -94,9 +97,144 @@ static bool serve_ack(ps_link *link, const ps_h2_event *call) {
     return true;
 }
 
+/* ---- ReceiveMessage ---- */
+
+#define HANDLE_ROOM 256 /* beside the broker's name */
+
+/* What is handed out, before it is sent: replies one after the other, and where each ends. */
+typedef struct handing {
+    const ps_h2_receive *r;
+    const ps_pop_found *found;
+    const char *broker;
+    ps_buffer replies, ends, held; /* held: for Python, which renews them */
+} handing;
+
+static int32_t name_delivery(const handing *h, const ps_pop_batch *b, const ps_view *v, char *to,
+                             int64_t room) {
+    const ps_pop_found *found = h->found;
+    return snprintf(to, (size_t)room, "%lld %lld %lld %d %d %s %d %lld %lld", (long long)b->start,
+                    (long long)found->pop_ms, (long long)found->invisible_ms, found->revive_queue,
+                    b->kind, h->broker, b->queue_id, (long long)v->queue_offset,
+                    (long long)v->physical_offset);
+}
+
+static bool add_bytes(ps_buffer *b, const void *data, int64_t len) {
+    uint8_t *to = ps_buffer_room(b, len);
+    if (to == NULL) return false;
+    memcpy(to, data, (size_t)len);
+    b->len += len;
+    return true;
+}
+
+static bool note_held(handing *h, const ps_view *v, const char *handle, int32_t len) {
+    char head[32];
+    int size = snprintf(head, sizeof head, "\n%d ", v->reconsume_times);
+    return add_bytes(&h->held, head, size) && add_bytes(&h->held, handle, len);
+}
+
+/* False: Python shows it: what it was handed out too often for, or must be inflated. */
+static bool show_message(handing *h, ps_link *link, const ps_pop_batch *b,
+                         const ps_batch_info *info, const ps_view *v) {
+    char handle[HANDLE_ROOM + PS_TOPIC_MAX];
+    int32_t len = name_delivery(h, b, v, handle, sizeof handle);
+    const uint8_t *record = info->segments[v->segment].map + v->start;
+    const ps_h2_delivery d = {.topic = h->r->topic.data,
+                              .topic_len = h->r->topic.len,
+                              .receipt = handle,
+                              .receipt_len = len,
+                              .attempt = v->reconsume_times + 1,
+                              .encoding = PS_H2_IDENTITY};
+    if (v->reconsume_times >= link->lk_attempts || len >= (int32_t)sizeof handle) return false;
+    int64_t room = ps_h2_delivery_room(v->size, &d), from = h->replies.len;
+    uint8_t *to = ps_buffer_room(&h->replies, room);
+    int64_t size = to == NULL ? 0
+                              : ps_h2_delivery_write(record, v->size,
+                                                     link->lk_net->nt_conf.hidden, &d, to, room);
+    if (size == 0) return false;
+    memmove(to, to + room - size, (size_t)size);
+    h->replies.len = from + size;
+    return add_bytes(&h->ends, &h->replies.len, sizeof h->replies.len) &&
+           (!h->r->renews || note_held(h, v, handle, len));
+}
+
+static bool show_all(handing *h, ps_link *link) {
+    for (int32_t i = 0; i < h->found->count; i++) {
+        ps_batch_info info;
+        ps_batch_get(h->found->all[i].batch, &info);
+        if (info.compressed > 0) return false;
+        for (int32_t k = 0; k < info.count; k++)
+            if (!show_message(h, link, &h->found->all[i], &info, &info.views[k])) return false;
+    }
+    return true;
+}
+
+static void send_all(const handing *h, ps_link *link, int32_t stream) {
+    const ps_h2_functions *h2 = link->lk_net->nt_conf.h2;
+    const int64_t *ends = (const int64_t *)h->ends.data;
+    uint8_t small[PS_H2_RECEIVED_MAX + PS_PROTO_OK_MAX];
+    int64_t from = 0;
+    h2->send(link->lk_h2, stream, small, ps_proto_put_ok(small, 1) - small, false);
+    for (size_t i = 0; i < (size_t)h->ends.len / sizeof *ends; from = ends[i++])
+        h2->send(link->lk_h2, stream, h->replies.data + from, ends[i] - from, false);
+    h2->send(link->lk_h2, stream, small, ps_h2_receive_end(ps_now_ms(), small), true);
+    if (h->held.len == 0) return;
+    link->lk_net->nt_renews = true;
+    ps_net_tell(link->lk_net, &(ps_net_event){.kind = PS_NET_HELD, .data = h->held.data,
+                                              .len = h->held.len});
+}
+
+/* What was found is sent, or is Python's to show. */
+static void hand_out(ps_link *link, const ps_h2_event *call, ps_h2_receive *r,
+                     ps_pop_found *found) {
+    handing h = {.r = r, .found = found, .broker = link->lk_net->nt_core->co_broker};
+    const ps_h2_text names[] = {
+        {link->lk_client, (int32_t)strlen(link->lk_client)}, r->group, r->topic};
+    bool fine = true;
+    for (int i = 0; r->renews && i < 3; i++)
+        fine = fine && (i == 0 || add_bytes(&h.held, "\n", 1)) &&
+               add_bytes(&h.held, names[i].data, names[i].len);
+    if (fine && show_all(&h, link)) {
+        send_all(&h, link, call->stream);
+        ps_pop_found_free(found);
+        free(found);
+    } else {
+        ps_link_hand_up(link, call, found);
+    }
+    ps_buffer_free(&h.replies);
+    ps_buffer_free(&h.ends);
+    ps_buffer_free(&h.held);
+}
+
+static bool serve_receive(ps_link *link, const ps_h2_event *call) {
+    ps_net *net = link->lk_net;
+    const ps_net_conf *conf = &net->nt_conf;
+    ps_h2_receive r;
+    int64_t due_ms;
+    if (link->lk_attempts < 1 || link->lk_settings != net->nt_settings ||
+        !ps_h2_receive_read(call->data, call->len, &r) ||
+        (call->timeout_ns >= 0 && call->timeout_ns / 1000000 < conf->poll_min_ms))
+        return false;
+    r.renews = r.renews && conf->renews;
+    if (r.renews) r.invisible_ms = conf->invisible_ms;
+    else if (r.invisible_ms < conf->invisible_min_ms || r.invisible_ms > conf->invisible_max_ms)
+        return false;
+    int32_t most = r.batch < PS_POPPED_MAX ? r.batch : PS_POPPED_MAX;
+    const ps_plain_pop ask = {r.topic.data, r.group.data, r.filter.data, r.topic.len, r.group.len,
+                              r.filter.len, r.sql, most, r.invisible_ms};
+    ps_pop_found *found = malloc(sizeof *found);
+    if (found == NULL || !ps_conn_pop(link->lk_conn, &ask, found, &due_ms)) {
+        free(found);
+        return false;
+    }
+    if (due_ms > 0) ps_net_tell(net, &(ps_net_event){.kind = PS_NET_POP_DUE, .value = due_ms});
+    hand_out(link, call, &r, found);
+    return true;
+}
+
 bool ps_calls_serve(ps_link *link, const ps_h2_event *call) {
     const ps_net_conf *conf = &link->lk_net->nt_conf;
     if (conf->sends == NULL || !is_clients(link, call)) return false;
     if (call->method == conf->send_method) return serve_send(link, call);
+    if (call->method == conf->receive_method) return serve_receive(link, call);
     return call->method == conf->ack_method && serve_ack(link, call);
 }

@@ -356,6 +356,15 @@ void ps_link_queue(ps_link *link, int64_t len) {
         link->lk_held |= PS_HELD_QUEUED;
 }
 
+void ps_link_hand_up(ps_link *link, const ps_h2_event *event, ps_pop_found *found) {
+    int64_t head = event->headers != NULL ? event->header_block_len : 0;
+    ps_link_queue(link, head + event->len);
+    if (ps_net_tell_call(link, event, found)) return;
+    if (found != NULL) ps_pop_found_free(found);
+    free(found);
+    ps_link_end(link, "no memory for its requests");
+}
+
 static void hand_up(ps_link *link, const ps_step *step) {
     for (int32_t i = 0; i < step->frame_count; i++) {
         const ps_frame *f = &step->frames[i];

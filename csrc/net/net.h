@@ -19,6 +19,8 @@ typedef struct ps_link ps_link; /* one connection */
 struct ps_h2_functions;         /* http2/http2.h */
 struct ps_h2_conf;
 struct ps_h2_limits; /* messaging/message.h */
+struct ps_h2_names;  /* messaging/names.h */
+struct ps_pop_found; /* remoting/popped.h */
 
 typedef struct ps_net_conf {
     int32_t number;      /* of the thread, from 1 on: the caller that it is to the core */
@@ -38,8 +40,13 @@ typedef struct ps_net_conf {
     const struct ps_h2_conf *h2_conf;
     /* Calls that the thread serves itself: places of methods in h2_conf, -1: Python serves it. And
      * what plain messages are, which outlives it. */
-    int32_t send_method, ack_method;
+    int32_t send_method, ack_method, receive_method;
     const struct ps_h2_limits *sends;
+    /* What is received: how long a message may be asked to be invisible for, and how long one is
+     * whose time Python renews; how long a client must be ready to wait. ms. */
+    int64_t invisible_min_ms, invisible_max_ms, invisible_ms, poll_min_ms;
+    int32_t renews; /* clients may ask for that */
+    const struct ps_h2_names *hidden; /* properties that are not shown; it outlives the thread */
 } ps_net_conf;
 
 #define PS_NET_OPENED 1   /* a link is there. data: addresses and ports of the peer and of us */
@@ -56,10 +63,16 @@ typedef struct ps_net_conf {
 #define PS_NET_RESTING 11 /* number: errno. Connections are not accepted for half a second */
 #define PS_NET_ACKED 13   /* data: a group and handles, a line each, that were acknowledged here */
 #define PS_NET_CALL 12    /* call: an event of HTTP/2. data: headers, then the request */
+#define PS_NET_HELD 14    /* data: client, group and topic, then deliveries before and a handle for
+                             each message that it was handed out and that Python is to renew; a line
+                             each */
 
 typedef struct ps_net_call { /* see ps_h2_event */
     int32_t kind, stream, method;
     int64_t timeout_ns, headers_len;
+    /* Of ReceiveMessage, what was popped for it, which is Python's to hand out (and to free, which
+     * ps_net_events does not do); NULL: nothing was. */
+    struct ps_pop_found *found;
 } ps_net_call;
 
 typedef struct ps_net_event {
@@ -116,8 +129,11 @@ void ps_link_admit(ps_link *link, int32_t stream);
 void ps_link_taken(ps_link *link, int32_t stream, int64_t len);
 void ps_link_go_away(ps_link *link);
 /* This client may send over it (in UTF-8), until another one may: its calls are served without
- * Python. */
-void ps_link_client(ps_link *link, const char *client);
+ * Python. attempts: of a message, for a consumer that may receive by itself, too, until
+ * ps_net_settled; 0: it may not. */
+void ps_link_client(ps_link *link, const char *client, int32_t attempts);
+/* Clients may have other settings than before. */
+void ps_net_settled(ps_net *net);
 /* After PS_NET_CLOSED: Python does not know it any more. */
 void ps_link_forget(ps_link *link);
 /* cdef end */

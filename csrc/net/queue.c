@@ -45,13 +45,13 @@ bool ps_net_tell(ps_net *net, const ps_net_event *event) {
     return add_event(net, event, data);
 }
 
-bool ps_net_tell_call(ps_link *link, const ps_h2_event *event) {
+bool ps_net_tell_call(ps_link *link, const ps_h2_event *event, ps_pop_found *found) {
     int64_t head = event->headers != NULL ? event->header_block_len : 0;
     ps_net_event made = {.kind = PS_NET_CALL,
                          .link = link,
                          .len = head + event->len,
                          .call = {event->kind, event->stream, event->method, event->timeout_ns,
-                                  head}};
+                                  head, found}};
     uint8_t *data = malloc((size_t)made.len + 1);
     if (data == NULL) return false;
     if (head > 0) memcpy(data, event->header_block, (size_t)head);
@@ -74,6 +74,8 @@ void ps_net_free_events(ps_queue_of *q, int64_t from) {
     for (int64_t i = from; i < q->count; i++) {
         free((void *)all[i].data);
         if (all[i].kind == PS_NET_HANDED) close(all[i].number);
+        if (all[i].call.found != NULL) ps_pop_found_free(all[i].call.found);
+        free(all[i].call.found);
     }
 }
 
@@ -189,11 +191,16 @@ void ps_net_renewing(ps_net *net) {
     net->nt_renews = true;
 }
 
-void ps_link_client(ps_link *link, const char *client) {
+void ps_net_settled(ps_net *net) {
+    atomic_fetch_add(&net->nt_settings, 1);
+}
+
+void ps_link_client(ps_link *link, const char *client, int32_t attempts) {
     uint8_t *copy = (uint8_t *)strdup(client);
     if (copy == NULL) return;
     ps_net_ask_for(link->lk_net,
-                   &(ps_net_ask){.kind = PS_ASK_CLIENT, .link = link, .data = copy});
+                   &(ps_net_ask){.kind = PS_ASK_CLIENT, .link = link, .on = attempts,
+                                 .len = link->lk_net->nt_settings, .data = copy});
 }
 
 int64_t ps_link_unsent(ps_link *link) {

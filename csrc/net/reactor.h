@@ -9,6 +9,7 @@
 #include "http2/http2.h"
 #include "net/net.h"
 #include "remoting/core.h"
+#include "remoting/popped.h"
 
 /* Why nothing is read from a link: bits of lk_held. */
 #define PS_HELD_UNREAD 1 /* its peer does not read */
@@ -40,6 +41,8 @@ struct ps_link {
     int64_t lk_closing_ms; /* when it ends whatever is unsent; 0: it is not closing */
     int64_t lk_called_ms;  /* HTTP/2: when a call of it began last, or was in progress */
     char *lk_client; /* HTTP/2: the client that may send; NULL: none */
+    int32_t lk_attempts; /* of a message that it receives; 0: it receives nothing by itself */
+    int64_t lk_settings; /* nt_settings when it was so */
     char lk_host[64]; /* address of its peer */
     bool lk_dirty;         /* HTTP/2: in the list of those that Python has replied to */
     ps_link *lk_next_dirty;
@@ -90,6 +93,7 @@ struct ps_net {
     ps_link *nt_ready, **nt_ready_end;
     ps_link *nt_dirty;
     const struct ps_link_protocol *nt_protocol; /* NULL: of remoting */
+    _Atomic int64_t nt_settings; /* how often those of clients have changed */
     atomic_bool nt_renews; /* Python wants to hear of acknowledged handles */
     uint32_t nt_turn; /* of the queues that messages go to */
     bool nt_look, nt_look_all;
@@ -107,7 +111,8 @@ struct ps_net {
 
 /* queue.c */
 bool ps_net_tell(ps_net *net, const ps_net_event *event); /* copies data; false: no memory */
-bool ps_net_tell_call(ps_link *link, const ps_h2_event *event); /* the same */
+/* The same. found: see ps_net_call. */
+bool ps_net_tell_call(ps_link *link, const ps_h2_event *event, struct ps_pop_found *found);
 void ps_net_hand_over(ps_net *net, int fd); /* the socket is Python's from now on */
 void ps_net_told(ps_net *net); /* Python is woken, if there is something for it */
 bool ps_net_ask_for(ps_net *net, const ps_net_ask *ask); /* false: no memory, its data is freed */
@@ -128,6 +133,8 @@ void ps_link_release(ps_link *link, int32_t why);
 void ps_link_keep_budget(ps_net *net); /* ends those that hold most, if all hold too much */
 void ps_link_weigh(ps_link *link);     /* what it holds has changed */
 void ps_link_queue(ps_link *link, int64_t len); /* so many bytes more of it wait for Python */
+/* A call goes to Python. found: see ps_net_call. */
+void ps_link_hand_up(ps_link *link, const ps_h2_event *event, struct ps_pop_found *found);
 void ps_link_begin_close(ps_link *link); /* what is unsent is written first */
 
 /* Of links that speak another protocol than that of remoting. */

@@ -89,37 +89,61 @@ static int answer_pop(ps_conn *n, const ps_command *command, const ps_pop_found 
     return ps_sent_frame(n, &a, from);
 }
 
-int ps_core_pop(ps_conn *n, const ps_command *command) {
-    ps_core *c = n->cn_core;
+/* Takes what is there. False: there is nothing, or the tables do not say that it may. *due_ms: when
+ * what was taken ends, if that is before all others; else 0. */
+static bool find_popped(ps_core *c, const request *r, ps_pop_found *found, int64_t *due_ms) {
     const ps_pops *x = c->co_pops;
+    if (x == NULL || x->po_revive == NULL || !x->po_rules.on || !is_allowed(&x->po_rules, r))
+        return false;
+    const ps_pair *pair =
+        ps_core_find_pair(c, r->group.data, r->group.len, r->topic.data, r->topic.len);
+    const ps_topic_entry *t = ps_core_find_topic(c, r->topic.data, r->topic.len);
+    ps_pop_ask ask = {.topic = (const char *)r->topic.data,
+                      .group = (const char *)r->group.data,
+                      .topic_len = r->topic.len,
+                      .group_len = r->group.len,
+                      .most = (int32_t)r->most,
+                      .from_min = r->mode == 0,
+                      .invisible_ms = r->invisible_ms};
+    if (pair == NULL || pair->pr_flags == 0 || t == NULL ||
+        !(t->te_perm & PS_PERM_READ) || r->queue_id < -1 || r->queue_id >= t->te_read_queues ||
+        !read_filter(pair, r, &ask))
+        return false;
+    ask.queue_id = (int32_t)r->queue_id;
+    int64_t due = ps_core_popped_due(c), ends;
+    if (ps_core_pop_walk(c, &ask, found, NULL) < 0 || found->count == 0) return false;
+    ends = found->pop_ms + found->invisible_ms;
+    *due_ms = due < 0 || ends < due ? ends : 0;
+    return true;
+}
+
+int ps_core_pop(ps_conn *n, const ps_command *command) {
     request r;
     ps_pop_found found;
-    if (x == NULL || x->po_revive == NULL || !x->po_rules.on ||
-        (command->flag & PS_FLAG_ONEWAY) || !read_request(command, &r) ||
-        !is_allowed(&x->po_rules, &r))
+    int64_t due_ms;
+    if ((command->flag & PS_FLAG_ONEWAY) || !read_request(command, &r) ||
+        !find_popped(n->cn_core, &r, &found, &due_ms))
         return 0;
-    const ps_pair *pair =
-        ps_core_find_pair(c, r.group.data, r.group.len, r.topic.data, r.topic.len);
-    const ps_topic_entry *t = ps_core_find_topic(c, r.topic.data, r.topic.len);
-    ps_pop_ask ask = {.topic = (const char *)r.topic.data,
-                      .group = (const char *)r.group.data,
-                      .topic_len = r.topic.len,
-                      .group_len = r.group.len,
-                      .most = (int32_t)r.most,
-                      .from_min = r.mode == 0,
-                      .invisible_ms = r.invisible_ms};
-    if (pair == NULL || pair->pr_flags == 0 || t == NULL ||
-        !(t->te_perm & PS_PERM_READ) || r.queue_id < -1 || r.queue_id >= t->te_read_queues ||
-        !read_filter(pair, &r, &ask))
-        return 0;
-    ask.queue_id = (int32_t)r.queue_id;
-    int64_t due = ps_core_popped_due(c), ends;
-    if (ps_core_pop_walk(c, &ask, &found, NULL) < 0 || found.count == 0) return 0;
     int code = answer_pop(n, command, &found, r.topic);
     ps_pop_found_free(&found);
-    ends = found.pop_ms + found.invisible_ms;
-    if (due < 0 || ends < due) c->co_pop_due = ends;
+    if (due_ms > 0) n->cn_core->co_pop_due = due_ms;
     return code < 0 ? code : 1;
+}
+
+int ps_conn_pop(ps_conn *n, const ps_plain_pop *p, ps_pop_found *found, int64_t *due_ms) {
+    PS_CORE_HELD(n->cn_core);
+    ps_core *c = n->cn_core;
+    const request r = {.group = {(const uint8_t *)p->group, p->group_len},
+                       .topic = {(const uint8_t *)p->topic, p->topic_len},
+                       .kind = ps_slice_of(p->sql ? "SQL92" : "TAG"),
+                       .filter = {(const uint8_t *)p->filter, p->filter_len},
+                       .queue_id = -1,
+                       .most = p->most,
+                       .invisible_ms = p->invisible_ms,
+                       .mode = 1};
+    return c->co_access == NULL && !((c->co_up | n->cn_up) & PS_UP_POPS) &&
+           !ps_safe_must_wait(&c->co_store->st_safe, PS_SAFE_NEXT) &&
+           find_popped(c, &r, found, due_ms);
 }
 
 int ps_core_pop_rules(ps_core *c, const ps_pop_rules *rules, ps_error *e) {

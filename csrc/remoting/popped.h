@@ -96,6 +96,8 @@ typedef struct ps_pop_shown {
 /* Takes what is there: each batch has its check point in the log. An error: nothing was taken;
  * PS_E_EXPRESSION_ILLEGAL, PS_E_NO_MEMORY, or what putting a check point fails with. */
 int ps_core_pop_walk(ps_core *core, const ps_pop_ask *ask, ps_pop_found *out, ps_error *error);
+/* Moves what a network thread has found (ps_net_call) to the caller's memory. */
+void ps_pop_found_take(ps_pop_found *from, ps_pop_found *to);
 /* As remoting clients read it. topic: which was asked for. PS_E_NO_MEMORY. */
 int ps_core_pop_show(ps_core *core, const ps_pop_found *found, const char *topic, int32_t len,
                      ps_pop_shown *out, ps_error *error);

@@ -3,6 +3,7 @@
  * PopMessageProcessor.popMsgFromQueue. */
 #include <errno.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "format/handle.h"
@@ -305,6 +306,13 @@ int ps_core_pop_walk(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out, ps_er
     if (!failed || out->count > 0) return 0;
     if (e != NULL) *e = mine;
     return mine.code;
+}
+
+void ps_pop_found_take(ps_pop_found *from, ps_pop_found *to) {
+    *to = *from;
+    to->seen = NULL;
+    to->seen_count = 0;
+    free(from);
 }
 
 void ps_pop_found_free(ps_pop_found *found) {

@@ -237,6 +237,18 @@ int32_t ps_core_kinds(ps_core *core, const char *topic, int32_t topic_len, int32
 struct ps_handle; /* format/handle.h */
 int ps_conn_ack(ps_conn *conn, const char *group, int32_t group_len, const char *topic,
                 int32_t topic_len, const struct ps_handle *handles, int32_t count);
+/* Pops for a gRPC client from any queue of a topic, as a request of the remoting protocol that says
+ * the same. 1: *found is the caller's, who frees it; its messages need not wait. *due_ms: when they
+ * end, if that is before all others, which the service of POP wants to know; else 0. 0: nothing has
+ * happened, the broker serves it. */
+struct ps_pop_found; /* remoting/popped.h */
+typedef struct ps_plain_pop {
+    const char *topic, *group, *filter; /* filter: tags or SQL92; NULL: every message */
+    int32_t topic_len, group_len, filter_len, sql, most;
+    int64_t invisible_ms;
+} ps_plain_pop;
+int ps_conn_pop(ps_conn *conn, const ps_plain_pop *pop, struct ps_pop_found *found,
+                int64_t *due_ms);
 /* One whole frame that was handed on before: 1 served, 0 not. */
 int ps_conn_serve(ps_conn *conn, const uint8_t *frame, int64_t len, ps_step *out);
 

@@ -10,6 +10,7 @@
 #include "messaging/ack.h"
 #include "messaging/delivery.h"
 #include "messaging/message.h"
+#include "messaging/receive.h"
 #include "http2_client.h"
 
 enum { INPUT_MAX = 1 << 16 };
@@ -144,6 +145,33 @@ static bool read_ack_exact(const uint8_t *data, int64_t len) {
     return plain;
 }
 
+/* A ReceiveMessage: group g, a queue of topic T with its broker, tags, 32 messages, invisible for
+ * 30 seconds, renewed, a time to wait, an attempt. */
+static const uint8_t RECEIVE[] =
+    "\x0a\x03\x12\x01g\x12\x0c\x0a\x03\x12\x01T\x18\x03\x22\x03\x0a\x01" "b"
+    "\x1a\x07\x08\x01\x12\x03" "a|b\x20\x20\x2a\x02\x08\x1e\x30\x01\x3a\x04\x08\x01\x10\x05"
+    "\x42\x01x";
+
+static bool read_receive_exact(const uint8_t *data, int64_t len, ps_h2_receive *out) {
+    uint8_t *copy = malloc((size_t)len + 1), end[PS_H2_RECEIVED_MAX];
+    memmove(copy + 1, data, (size_t)len);
+    bool plain = ps_h2_receive_read(copy + 1, len, out);
+    CHECK(ps_h2_receive_end(check_below(INT64_C(1) << 45), end) <= PS_H2_RECEIVED_MAX);
+    free(copy);
+    return plain;
+}
+
+static void damage_receive(void) {
+    ps_h2_receive r;
+    uint8_t data[sizeof RECEIVE];
+    int64_t len = (int64_t)sizeof RECEIVE - 1;
+    memcpy(data, RECEIVE, sizeof data);
+    for (int64_t count = 1 + check_below(4); count > 0; count--)
+        data[check_below(len)] = (uint8_t)check_random();
+    bool plain = read_receive_exact(data, check_below(4) == 0 ? check_below(len + 1) : len, &r);
+    CHECK(!plain || (r.batch > 0 && r.invisible_ms >= 0 && r.group.len > 0 && r.topic.len > 0));
+}
+
 static bool write_delivery(const uint8_t *record, int64_t len) {
     static ps_h2_names hidden;
     ps_h2_delivery d = {"T", 1, "1 2 3", 5, NULL, 0, 1 + (int32_t)check_below(1 << 20), 1};
@@ -197,6 +225,9 @@ static void good_ones_are_plain(void) {
         count += write_delivery(bytes, record_write(bytes, false, NOW_MS));
     CHECK(count == 200);
     CHECK(read_ack_exact(ACK, sizeof ACK - 1));
+    ps_h2_receive r;
+    CHECK(read_receive_exact(RECEIVE, sizeof RECEIVE - 1, &r));
+    CHECK(r.batch == 32 && r.invisible_ms == 30000 && r.renews && !r.sql && r.filter.len == 3);
 }
 
 /* Of messages; and of a request, whose least nanoseconds take the place of the time it has. */
@@ -244,6 +275,7 @@ int main(void) {
         feed_in_pieces();
         for (int i = 0; i < 20; i++) damage_request();
         for (int i = 0; i < 20; i++) damage_others();
+        for (int i = 0; i < 20; i++) damage_receive();
     }
     printf("%" PRId64 " inputs, and %" PRId64 " cut conversations\n", run, whole_len + 1);
     return check_end("http2");

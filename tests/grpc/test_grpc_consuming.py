@@ -14,6 +14,7 @@ from consuming import codes, handle_of, run, serving
 from waiting import until_async
 
 from broker import Message
+from broker.grpc.receiving import Receiving
 from broker.grpc.schema import pb
 from pystore import compression
 from pystore.configfiles import SubscriptionGroup, TopicConfig
@@ -97,6 +98,44 @@ def test_dead_letters_are_the_message_itself_and_nobody_elses(store_path):
             assert dead.properties["UNIQ_KEY"] == found.system_properties.message_id
             raw.shift(60_000)
             assert bodies(await raw.take()) == [b"other"]
+
+    run(work())
+
+
+def test_python_hands_out_what_the_network_thread_has_popped_and_may_not_show(
+    store_path, monkeypatch
+):
+    """A compressed body, and a message that came too often, which is a dead letter now."""
+    popped = []
+
+    def popping(self, *given):
+        popped.append(given)
+        return usual(self, *given)
+
+    usual = Receiving._popping
+    monkeypatch.setattr(Receiving, "_popping", popping)
+
+    async def work():
+        async with serving(store_path) as raw:
+            raw.make(group="g", tries=0)
+            await raw.settle()
+            raw.put("first", "bad")
+            assert bodies(await raw.take(batch=1)) == [b"first"]
+            assert len(popped) == 1
+            assert bodies(await raw.take(batch=1)) == [b"bad"]
+            raw.broker.store.put("T", zlib.compress(b"x" * 999), queue=0, sys_flag=1 | 3 << 8)
+            raw.put("plain")
+            assert bodies(await raw.take()) == [b"x" * 999, b"plain"]
+            raw.shift(15_100)
+
+            async def are_dead():
+                raw.put("more")
+                await raw.receive()
+                return raw.broker.store.range("%DLQ%g", 0)[1] == 4
+
+            while not await are_dead():
+                pass
+            assert len(popped) == 1, "Python popped"
 
     run(work())
 

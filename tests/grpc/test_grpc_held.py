@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def test_messages_are_stored_while_the_interpreter_is_held(tmp_path: Path, group
             assert route.result()
 
 
-def receive(caller: Caller) -> list[Any]:
+def receive(caller: Caller, **more: Any) -> list[Any]:
     """Requests that acknowledge what is received, each a message."""
     replies = caller.stream(
         "ReceiveMessage",
@@ -66,7 +67,7 @@ def receive(caller: Caller) -> list[Any]:
         message_queue=pb.MessageQueue(topic=pb.Resource(name="T"), id=-1),
         filter_expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*"),
         batch_size=32,
-        auto_renew=True,
+        **(more or {"auto_renew": True}),
     )
     return [
         pb.AckMessageRequest(
@@ -101,3 +102,28 @@ def test_messages_are_acknowledged_while_the_interpreter_is_held(tmp_path: Path)
         broker.let_go()
         again = all_of(caller, "AckMessage", acks[:10])
         assert {reply.status.code for reply in again} == {CODE.OK}
+
+
+SIMPLE = {"invisible_duration": timedelta(seconds=60)}
+
+
+@pytest.mark.parametrize("more", [{}, SIMPLE], ids=["renewed", "simple"])
+def test_messages_are_received_while_the_interpreter_is_held(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    """Each once, and acknowledged."""
+    with (
+        broker_process(tmp_path / "s", grpc_port=0) as broker,
+        Caller(f"127.0.0.1:{broker.grpc_port}") as caller,
+    ):
+        caller.telemetry().subscribe("g", "T")
+        all_of(caller, "SendMessage", [sending(b"%d" % n) for n in range(ACKS)])
+        acks = receive(caller, **more)
+        broker.hold()
+        while len(acks) < ACKS:
+            acks += receive(caller, **more)
+        handles = {each.entries[0].receipt_handle for each in acks}
+        assert len(handles) == ACKS
+        replies = all_of(caller, "AckMessage", acks)
+        assert {reply.status.code for reply in replies} == {CODE.OK}
+        broker.let_go()

@@ -79,6 +79,26 @@ class PopOutcome:
     full: bool = False
     raw: Any = None
 
+    @classmethod
+    def of(cls, raw: Any, blocked_until: int = 0) -> PopOutcome:
+        """The outcome that a ``ps_pop_found *`` tells of, without its batches."""
+        return cls(
+            raw.pop_ms, raw.invisible_ms, raw.revive_queue, count=raw.messages, rest=raw.rest,
+            size=raw.bytes, end=raw.end, blocked_until=blocked_until, more=bool(raw.more),
+            full=bool(raw.full), raw=raw,
+        )  # fmt: skip
+
+    @classmethod
+    def without_order(cls, raw: Any) -> PopOutcome:
+        """The same, with its batches, for a group that is not ordered."""
+        out = cls.of(raw)
+        for each in raw.all[0 : raw.count]:
+            found = Batch(each.batch)
+            out.batches.append(
+                PopBatch(str(each.kind), each.queue_id, each.start, found, found.offsets(), None)
+            )
+        return out
+
     def seen(self) -> dict[int, int]:
         """Returns the end of each queue of the topic that was looked at; it holds until the next
         try."""
@@ -126,15 +146,13 @@ class Batches:
             invisible_ms=request.invisible_ms, from_min=request.from_min,
             filter_by=request.sql or request.tags, sql=request.sql is not None, blocked=blocked,
         )  # fmt: skip
-        out = PopOutcome(
-            raw.pop_ms, raw.invisible_ms, raw.revive_queue, count=raw.messages, rest=raw.rest,
-            size=raw.bytes, end=raw.end, blocked_until=until, more=bool(raw.more),
-            full=bool(raw.full), raw=raw,
-        )  # fmt: skip
+        if not request.order:
+            return PopOutcome.without_order(raw)
+        out = PopOutcome.of(raw, until)
         for each in raw.all[0 : raw.count]:
             found = Batch(each.batch)
             offsets = found.offsets()
-            times = self._note(request, each, offsets, out.pop_ms) if request.order else None
+            times = self._note(request, each, offsets, out.pop_ms)
             out.batches.append(
                 PopBatch(str(each.kind), each.queue_id, each.start, found, offsets, times)
             )
