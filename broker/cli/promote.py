@@ -78,8 +78,9 @@ def run(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Store of the stopped slave.")],
     compare: _Compare = None,
     role: Annotated[
-        MasterRole, typer.Option(help="Its brokerRole from now on.")
-    ] = MasterRole.ASYNC_MASTER,
+        MasterRole | None,
+        typer.Option(help="Its brokerRole. Default: SYNC_MASTER if inSyncReplicas is above 1."),
+    ] = None,
     accept_loss: Annotated[
         bool, typer.Option("--accept-loss", help="Promote it although messages may be lost.")
     ] = False,
@@ -110,7 +111,7 @@ def run(
     """
     import asyncio
 
-    from broker.services.config import store_alone
+    from broker.services.config import served, store_alone
     from pystore.settings import edit_conf
 
     settings = s.settings()
@@ -129,7 +130,11 @@ def run(
     asked = [check_address(at, "--compare") for at in compare or () if not Path(at).is_dir()]
     if asked:
         rivals += asyncio.run(_asked(own, asked, credentials, trust))
+    if role is None:
+        waits = settings["inSyncReplicas"] > 1
+        role = MasterRole.SYNC_MASTER if waits else MasterRole.ASYNC_MASTER
     changes = {"brokerRole": role.value, "brokerId": "0"}
+    served(settings.replaced(**changes))
     _show(s, slave, own, rivals, changes)
     _refuse(rivals, accept_loss)
     if dry_run:

@@ -46,9 +46,10 @@ _OF_SYNC_MASTER = ("inSyncReplicas", "minInSyncReplicas", "enableAutoInSyncRepli
 
 
 def _check_replicas(settings: Settings) -> None:
-    """Raises: BadArgument for a setting that would have no effect, or that nothing can fulfil."""
+    """A slave may have the settings of the master that it may become. Raises: BadArgument for a
+    setting that would have no effect, or that nothing can fulfil."""
     for name in _OF_SYNC_MASTER:
-        if settings["brokerRole"] != "SYNC_MASTER" and settings[name] != TABLE[name].only:
+        if settings["brokerRole"] == "ASYNC_MASTER" and settings[name] != TABLE[name].only:
             raise BadArgument(
                 f"{name} = {settings[name]} has no effect without brokerRole = SYNC_MASTER",
                 settings.source(name),

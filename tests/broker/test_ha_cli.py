@@ -189,9 +189,12 @@ def test_a_slave_that_has_all_is_promoted(
         ):
             until_alike(master, slave)
             until_alike(master, other)
-    conf = conf_of(tmp_path / "s")
+    conf = conf_of(tmp_path / "s", inSyncReplicas=2)
     stores = ("--compare", tmp_path / "m", "--compare", tmp_path / "other")
-    code, found, _ = ha("promote", tmp_path / "s", "-c", conf, *stores, "--role", "SYNC_MASTER")
+    # A file that the broker would refuse is not written.
+    assert ha("promote", tmp_path / "s", "-c", conf, *stores, "--role", "ASYNC_MASTER")[0] == 2
+    assert "brokerRole=SLAVE" in conf.read_text()
+    code, found, _ = ha("promote", tmp_path / "s", "-c", conf, *stores)
     assert code == 0
     assert [(row["more"], row["same_past"]) for row in found["compared"]] == [(0, True)] * 2
     assert "brokerRole=SYNC_MASTER" in conf.read_text()

@@ -215,6 +215,12 @@ def test_settings_of_replicas_that_do_nothing_are_refused(
         Broker(tmp_path / "m", **given)
 
 
+def test_a_slave_may_have_the_settings_of_the_master_that_it_may_become(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"inSyncReplicas": 3, "minInSyncReplicas": 2}
+    with Broker(tmp_path / "s", brokerRole="SLAVE", brokerId=1, **more, **SMALL) as slave:
+        assert slave.settings["inSyncReplicas"] == 3
+
+
 def test_a_stop_tells_nobody_that_a_slave_has_the_message(names: str, tmp_path: Path) -> None:
     answers: list[int] = []
 
