@@ -54,6 +54,9 @@ __all__ = ["Broker"]
 
 log = SafeLogger(__name__)
 
+#: Before another try to open the store again.
+_REOPEN_S = 1.0
+
 _T = TypeVar("_T")
 _Client = TypeVar("_Client", "Producer", "Consumer")
 
@@ -129,6 +132,8 @@ class Broker(Stopping):
         self.loop: asyncio.AbstractEventLoop | None = None
         self._services: Services | None = None
         self._listeners: Listeners | None = None
+        self._reopening: asyncio.Task[None] | None = None
+        self._stops = False
         #: Clients for threads that run on our loop.
         self._beside_us: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
 
@@ -222,6 +227,8 @@ class Broker(Stopping):
         services = self._services = await open_services(options, self.address, slaves, undo)
         core, pop, duties = self._core, services.pop, services.duties
         assert pop is not None and duties is not None
+        if services.replication is not None and services.replication.slave is not None:
+            services.replication.slave.cut_back = self._cut_back
         for send_hook in self._send_hooks:
             self._hook_sends(send_hook)
         for consume_hook in self._consume_hooks:
@@ -253,6 +260,7 @@ class Broker(Stopping):
             bindAddress=self.settings["bindAddress"],
         )
         await made.start()
+        self._namesrv_port = made.port
         self._undo.push_async_callback(made.stop, 0.5)
         self.namesrv = made
         host = self.settings["brokerIP1"]
@@ -265,11 +273,41 @@ class Broker(Stopping):
     async def stop(self) -> None:
         """Leaves the routes, answers the requests in progress, writes everything out. A second call
         does nothing. Raises: what closing the store raises."""
+        self._stops = True
+        try:
+            if self._reopening is not None:
+                await asyncio.wait({self._reopening})
+            await self._close()
+        finally:
+            self._stops, self._reopening, self.loop = False, None, None
+
+    async def _close(self) -> None:
         undo, self._undo = self._undo, contextlib.AsyncExitStack()
         try:
             await undo.aclose()
         finally:
-            self._services = self._listeners = self.loop = None
+            self._services = self._listeners = None
+
+    def _cut_back(self, at: int) -> None:
+        """Closes the store, ends its log at byte `at`, and serves again, at the same ports."""
+        if self._reopening is None or self._reopening.done():
+            self._reopening = asyncio.get_running_loop().create_task(self._reopen(at))
+
+    async def _reopen(self, at: int) -> None:
+        from pystore.repair.tail import cut_back
+
+        settings = self.services.store.settings
+        while not self._stops:
+            try:
+                await self._close()
+                kept = await asyncio.to_thread(cut_back, self.path, settings, at)
+                log.warning("The log ends at %d now; what followed is in %s", at, kept)
+                await self._start()
+                return
+            except Exception:
+                log.exception("The store is not opened again")
+                await asyncio.sleep(_REOPEN_S)
+        await self._close()
 
     # ---- hooks ----
 

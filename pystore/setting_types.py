@@ -96,6 +96,7 @@ class SettingValues(TypedDict, total=False):
     haMaxGapNotInSync: int | str
     haSendHeartbeatInterval: int | str
     haTransferBatchSize: int | str
+    haTruncateDiverged: bool | str
     idempotentProduceKey: str | os.PathLike[str] | None
     idempotentProduceTopics: str | os.PathLike[str] | None
     idempotentProduceWindow: int | str

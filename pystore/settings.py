@@ -560,6 +560,10 @@ _OURS: dict[str, dict[str, Any]] = {
         "broker", "addresses",
         "slaves may follow from these, separated by ';'; default: *, with access control this host",
         type="String", default="", at_start=True),
+    "haTruncateDiverged": _row(
+        "broker", "",
+        "a slave cuts its log back to where it is the master's, and keeps the rest in aside/",
+        type="boolean", default=False, at_start=True),
     "maxQueuesPerTopic": _row(
         "broker", "queues", "a topic with more queues is refused", type="int", default=4096, low=1,
         high=65535),

@@ -33,6 +33,11 @@ def served(settings: Settings) -> Settings:
             settings.source("brokerRole"),
         )
     _check_replicas(settings)
+    if settings["haTruncateDiverged"] and settings["brokerRole"] != "SLAVE":
+        raise BadArgument(
+            "haTruncateDiverged has no effect without brokerRole = SLAVE",
+            settings.source("haTruncateDiverged"),
+        )
     untrue = {
         name: TABLE[name].only
         for name in NOT_SERVED

@@ -8,12 +8,14 @@ import contextlib
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.remoting.client import parse_address
 from broker.services.config import Config
+from broker.services.replication.divergence import find_common_end
 from broker.services.replication.master import stream_conf
 from broker.services.replication.synchronize import Ask
 from broker.wire import mqjson
@@ -80,6 +82,8 @@ class HaSlave:
 
     def __init__(self, store: Store, config: Config, master: MasterKnown, ask: Ask) -> None:
         self._store, self._config, self._master, self._ask = store, config, master, ask
+        #: Told where the log is to end, with haTruncateDiverged; the store is then opened again.
+        self.cut_back: Callable[[int], None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._handle = ffi.NULL
         self.problem = "no master is known yet"
@@ -88,7 +92,7 @@ class HaSlave:
         self._counted = (time.monotonic(), 0)
 
     def start(self) -> None:
-        lib.ps_follow_begin(self._store.c_handle())
+        """The store follows already (ps_follow_begin, broker/opened.py)."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
@@ -124,9 +128,37 @@ class HaSlave:
                 await self.follow_once()
             except Diverged as other:
                 self._tell("diverged", str(other))
+                await self._leave_the_past()
             except (OSError, TimeoutError, ValueError, StoreError) as failed:
                 self._tell("failed", f"{failed or type(failed).__name__}")
             await asyncio.sleep(_RETRY_S)
+
+    async def _leave_the_past(self) -> None:
+        """With haTruncateDiverged: the log is cut back to the place where it is the master's."""
+        if not self._config["haTruncateDiverged"] or self.cut_back is None:
+            return
+        try:
+            begin, _ = await self.master_range()
+            at = await find_common_end(self._store, begin, self._is_the_masters)
+        except (OSError, TimeoutError, ValueError, StoreError) as failed:
+            self._tell("no fork", f"where the two logs part is unknown: {failed}")
+            return
+        if at < 0:
+            self._tell("no past", "no record of this log is the master's, so there is no place to"
+                                  " cut it back to: begin with an empty store")  # fmt: skip
+        elif at < (end := self._store.info().log_max):
+            log.warning("The log is cut back from %d to %d, where it is the master's: what follows"
+                        " is kept in aside/ (haTruncateDiverged)", end, at)  # fmt: skip
+            self.cut_back(at)
+            await asyncio.Event().wait()  # until this store is closed
+
+    async def _is_the_masters(self, at: int) -> bool:
+        """Raises: OSError, TimeoutError, StoreError."""
+        answer = await self._view(at)
+        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR):
+            raise OSError(f"asked for the record at {at}, it says {answer.code} {answer.remark}")
+        mine = self._store.message(at).record
+        return answer.code == ResponseCode.SUCCESS and bytes(answer.body) == bytes(mine)
 
     def _tell(self, kind: str, problem: str) -> None:
         self.problem = problem
@@ -200,16 +232,12 @@ class HaSlave:
                 f"retention has deleted its log up to {begin}, and the last record here is at"
                 f" {last}: begin with an empty store, or with a copy of the master's"
             )
-        mine = bytes(self._store.message(last).record)
-        answer = await self._view(last)
-        if answer.code == ResponseCode.SUCCESS and bytes(answer.body) == mine:
+        if await self._is_the_masters(last):
             return
-        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR):
-            raise OSError(f"asked for the record at {last}, it says {answer.code} {answer.remark}")
         raise Diverged(
             f"its log has another record at {last} than this one, or none: the two logs have"
             " different pasts. Keep this store aside and begin with an empty one, or with a copy"
-            " of the master's"
+            " of the master's, or set haTruncateDiverged"
         )
 
     async def _begin(self, begin: int, end: int) -> None:

@@ -1,0 +1,86 @@
+"""Ends the log of a closed store at a place that its owner names: what a slave has and its master
+does not is cut off (docs/replication.md)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pystore._aside import Piece, copy_aside, free_folder
+from pystore.audit.layout import File, look_at_log
+from pystore.errors import StoreError
+from pystore.files import new_file, os_error, sync_folder
+from pystore.repair.journal import hold_lock
+from pystore.settings import Settings
+
+__all__ = ["cut_back"]
+
+#: Bytes that are copied or zeroed at once.
+_PIECE = 64 << 20
+
+
+def cut_back(root: Path, settings: Settings, at: int) -> Path | None:
+    """Ends the log of a closed store at byte `at`. What followed is copied into ``aside/TIME/``
+    first, and that folder returned; None: nothing followed. The next opening recovers the store:
+    queues and index end with the log.
+
+    Nothing is taken away that was not copied, on a full disk neither; when it is interrupted, the
+    next call copies and cuts what is left. Raises: StoreError."""
+    mode = settings.file_mode
+    with hold_lock(root, mode):
+        layout = look_at_log(root, settings)
+        after = [file for file in layout.segments if file.number + file.size > at]
+        pieces = [piece for file in after for piece in _pieces(layout.name(file.path), file, at)]
+        if not pieces:
+            return None
+        try:
+            folder = free_folder(root)
+            copy_aside(root, pieces, "the master's log does not have it", mode,
+                       root / "aside.part", folder)  # fmt: skip
+            with new_file(root / "abort", mode) as abort:
+                abort.write(str(os.getpid()).encode())
+                abort.flush()
+                os.fsync(abort.fileno())
+            sync_folder(root)
+            for file in reversed(after):
+                _end_file(file, at)
+        except StoreError:
+            raise
+        except OSError as failed:
+            raise os_error(failed, root, "cannot cut the log back") from failed
+        return folder
+
+
+def _pieces(name: str, file: File, at: int) -> list[Piece]:
+    """Parts of a segment that follow `at`, without the holes after its last byte."""
+    begin = max(0, at - file.number)
+    with file.path.open("rb") as opened:
+        end = _last_data(opened.fileno(), begin, file.size)
+    return [(name, start, min(_PIECE, end - start)) for start in range(begin, end, _PIECE)]
+
+
+def _last_data(fd: int, begin: int, size: int) -> int:
+    """End of the last piece from `begin` on that is not zero all over, or `begin`."""
+    last = begin
+    while begin < size:
+        count = min(_PIECE, size - begin)
+        if os.pread(fd, count, begin).strip(b"\0"):
+            last = begin + count
+        begin += count
+    return last
+
+
+def _end_file(file: File, at: int) -> None:
+    """Deletes a segment after `at`, or zeroes what follows it there. Raises: OSError."""
+    if file.number >= at:
+        file.path.unlink()
+        sync_folder(file.path.parent)
+        return
+    begin = at - file.number
+    with file.path.open("r+b") as opened:
+        end = _last_data(opened.fileno(), begin, file.size)
+        while end > begin:  # from the end on, so that what is left is a log at any time
+            count = min(_PIECE, end - begin)
+            end -= count
+            os.pwrite(opened.fileno(), bytes(count), end)
+            os.fsync(opened.fileno())
