@@ -45,6 +45,8 @@ _AT_ONCE = 500
 
 #: KVTable: the ordered topics of the cluster.
 _KV_TABLE = Shape(table=OBJECT)
+#: ClusterInfo: the brokers of each name.
+_CLUSTER = Shape(brokerAddrTable=OBJECT)
 #: TopicRouteData, as far as queues are divided and brokers named by it.
 _ROUTE = Shape(
     queueDatas=listed(
@@ -116,6 +118,21 @@ class Registration:
         for server in self._servers:
             server.due = 0.0
         self._wake()
+
+    async def members(self) -> dict[int, str]:
+        """The brokers of this one's name by their ids, as a name server knows them. Raises:
+        OSError, TimeoutError, ValueError."""
+        known = [each.peer for each in self._servers if each.registered and each.peer is not None]
+        if not known:
+            raise OSError("no name server knows this broker")
+        command = self._signed(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        answer = await known[0].request(command, _UNREGISTER_S)
+        if answer.code != ResponseCode.SUCCESS:
+            raise OSError(f"a name server says {answer.code} {answer.remark}")
+        table = _CLUSTER.loads(answer.body)["brokerAddrTable"] or {}
+        row = table.get(self._settings["brokerName"])
+        found = row.get("brokerAddrs") if isinstance(row, dict) else None
+        return {int(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
 
     @property
     def servers(self) -> Sequence[str]:

@@ -33,14 +33,18 @@ typedef struct ps_ha_conf {
 #define PS_HA_BELOW 4  /* detail: the slave asks for a place that the log does not have any more */
 #define PS_HA_BEYOND 5 /* detail: the slave reports more than the log has; its log is another */
 #define PS_HA_REFUSED 6 /* of a slave: what the master sent does not fit; the error says why */
+#define PS_HA_BACK 7   /* detail: the slave reports less than before: its log was cut */
+#define PS_HA_OTHER 8  /* detail: its log up to there is another one, as was found when compared */
 
 /* A slave, as its master sees it. Times are ms of the monotonic clock. */
 typedef struct ps_ha_peer {
     int64_t id, host;       /* as it was taken */
+    int64_t began;          /* its first report: what it had before anything was sent; -1: none */
     int64_t acked;          /* end of its log, as it reported; -1: not yet */
     int64_t sent;           /* where the next frame begins */
     int64_t bytes;          /* sent to it, headers included */
     int64_t silent_ms;      /* since it was heard */
+    int32_t compared;       /* what it had at the beginning is known to be this log */
     int32_t over;           /* PS_HA_ */
     int64_t detail;
 } ps_ha_peer;
@@ -60,6 +64,9 @@ ps_ha_master *ps_ha_master_start(ps_store *store, const ps_ha_conf *conf, ps_err
  * It does not block. host: a number of the slave's host; all connections of one count as one copy.
  */
 int ps_ha_master_take(ps_ha_master *master, int fd, int64_t id, int64_t host, ps_error *error);
+/* Whether what a slave had at its first report is this log. Before that is known, it counts as a
+ * copy of nothing that was put before it came. */
+void ps_ha_master_compared(ps_ha_master *master, int64_t id, int32_t same);
 /* Its slaves, at most `room`; those that are gone are shown once. */
 int32_t ps_ha_master_peers(ps_ha_master *master, ps_ha_peer *out, int32_t room);
 void ps_ha_master_stop(ps_ha_master *master);

@@ -29,7 +29,7 @@ typedef struct peer {
     int pe_fd;
     bool pe_blocked; /* its socket takes nothing more for now */
     bool pe_told;    /* that it is over: the thread frees it */
-    int64_t pe_heard_ms, pe_wrote_ms;
+    int64_t pe_heard_ms, pe_wrote_ms, pe_began_ms;
     uint8_t pe_report[PS_HA_REPORT]; /* the beginning of one */
     int32_t pe_report_len;
     uint8_t pe_header[PS_HA_HEADER]; /* of the frame under way */
@@ -141,14 +141,24 @@ static bool has_up_to(const peer *p, int64_t end) {
     return p->pe_shown.over == PS_HA_GOES_ON && p->pe_shown.acked >= 0 && p->pe_shown.acked >= end;
 }
 
+/* The same, and it is proved: what it had when it came was compared, or all that waits was put
+ * since then, so that it was sent to it by this connection. */
+static bool is_copy_up_to(const peer *p, int64_t end) {
+    const ps_ha_peer *shown = &p->pe_shown;
+    int64_t waits_ms = p->pe_master->hm_store->st_safe.sf_timeout_ms;
+    return has_up_to(p, end) &&
+           (shown->compared || (shown->acked > shown->began &&
+                                ps_monotonic_ms() - p->pe_began_ms > waits_ms));
+}
+
 /* How many hosts have the log up to `end`: a slave that comes again may be there twice. */
-static int32_t hosts_with(const ps_ha_master *m, int64_t end) {
+static int32_t hosts_with(const ps_ha_master *m, int64_t end,
+                          bool (*has)(const peer *p, int64_t end)) {
     int32_t count = 0;
     for (peer *p = m->hm_peers; p != NULL; p = p->pe_next) {
         const peer *before = m->hm_peers;
-        if (!has_up_to(p, end)) continue;
-        while (before != p &&
-               !(before->pe_shown.host == p->pe_shown.host && has_up_to(before, end)))
+        if (!has(p, end)) continue;
+        while (before != p && !(before->pe_shown.host == p->pe_shown.host && has(before, end)))
             before = before->pe_next;
         count += before == p;
     }
@@ -161,7 +171,8 @@ static void count_copies(ps_ha_master *m) {
     int64_t best = -1;
     if (wanted < 1) return;
     for (peer *p = m->hm_peers; p != NULL; p = p->pe_next)
-        if (has_up_to(p, best + 1) && hosts_with(m, p->pe_shown.acked) >= wanted)
+        if (is_copy_up_to(p, best + 1) &&
+            hosts_with(m, p->pe_shown.acked, is_copy_up_to) >= wanted)
             best = p->pe_shown.acked;
     if (best > 0) ps_safe_copied(&m->hm_store->st_safe, best);
 }
@@ -172,7 +183,7 @@ static void look_who_is_near(ps_ha_master *m) {
     const ps_ha_conf *conf = &m->hm_conf;
     ps_safe *safe = &m->hm_store->st_safe;
     if (conf->copies_min < 1 && !conf->adapts) return;
-    int32_t near = hosts_with(m, end_of_log(m) - conf->near_bytes + 1);
+    int32_t near = hosts_with(m, end_of_log(m) - conf->near_bytes + 1, has_up_to);
     int32_t wanted = !conf->adapts || near > conf->copies ? conf->copies : near;
     if (wanted < conf->copies_min) wanted = conf->copies_min;
     atomic_store(&safe->sf_short, near < conf->copies_min);
@@ -182,23 +193,36 @@ static void look_who_is_near(ps_ha_master *m) {
     ps_safe_want_copies(safe, wanted > 0, safe->sf_timeout_ms);
 }
 
-static void take_report(peer *p, int64_t end) {
-    ps_log *l = &p->pe_master->hm_store->st_log;
-    bool first = p->pe_shown.acked < 0;
-    if (end < 0 || end > (first ? end_of_log(p->pe_master) : p->pe_shown.sent)) {
+/* The end of what the socket has taken. */
+static int64_t end_of_sent(const peer *p) {
+    return p->pe_shown.sent - p->pe_body_left;
+}
+
+static void take_first_report(peer *p, int64_t end) {
+    int64_t min = atomic_load(&p->pe_master->hm_store->st_log.lg_min);
+    if (end < 0 || end > end_of_log(p->pe_master)) {
         end_peer(p, PS_HA_BEYOND, end);
-        return;
-    }
-    if (first) {
-        int64_t min = atomic_load(&l->lg_min);
+    } else if (end > 0 && end < min) {
+        end_peer(p, PS_HA_BELOW, end);
+    } else {
         /* A slave that has nothing gets all; upstream's gets the last segment alone. */
         p->pe_shown.sent = end == 0 ? min : end;
-        if (p->pe_shown.sent < min) {
-            end_peer(p, PS_HA_BELOW, end);
-            return;
-        }
+        p->pe_shown.began = p->pe_shown.acked = end;
+        p->pe_shown.compared = end == 0;
+        p->pe_began_ms = ps_monotonic_ms();
     }
-    p->pe_shown.acked = end;
+}
+
+static void take_report(peer *p, int64_t end) {
+    if (p->pe_shown.acked < 0) {
+        take_first_report(p, end);
+    } else if (end < p->pe_shown.acked) {
+        end_peer(p, PS_HA_BACK, end);
+    } else if (end > end_of_sent(p)) {
+        end_peer(p, PS_HA_BEYOND, end);
+    } else {
+        p->pe_shown.acked = end;
+    }
 }
 
 static void hear_peer(peer *p) {
@@ -338,7 +362,8 @@ int ps_ha_master_take(ps_ha_master *m, int fd, int64_t id, int64_t host, ps_erro
         close(fd);
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a slave");
     }
-    *p = (peer){.pe_master = m, .pe_fd = fd, .pe_shown = {.id = id, .host = host, .acked = -1}};
+    *p = (peer){.pe_master = m, .pe_fd = fd};
+    p->pe_shown = (ps_ha_peer){.id = id, .host = host, .began = -1, .acked = -1};
     p->pe_heard_ms = p->pe_wrote_ms = ps_monotonic_ms();
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     pthread_mutex_lock(&m->hm_lock);
@@ -349,6 +374,17 @@ int ps_ha_master_take(ps_ha_master *m, int fd, int64_t id, int64_t host, ps_erro
     pthread_mutex_unlock(&m->hm_lock);
     ps_eventfd_tell(m->hm_store->st_sender_fd);
     return err == 0 ? 0 : ps_fail(e, PS_E_IO, err, -1, NULL, "cannot wait for a slave");
+}
+
+void ps_ha_master_compared(ps_ha_master *m, int64_t id, int32_t same) {
+    pthread_mutex_lock(&m->hm_lock);
+    for (peer *p = m->hm_peers; p != NULL; p = p->pe_next) {
+        if (p->pe_shown.id != id || p->pe_shown.acked < 0) continue;
+        p->pe_shown.compared = same;
+        if (!same) end_peer(p, PS_HA_OTHER, p->pe_shown.began);
+    }
+    count_copies(m);
+    pthread_mutex_unlock(&m->hm_lock);
 }
 
 int32_t ps_ha_master_peers(ps_ha_master *m, ps_ha_peer *out, int32_t room) {

@@ -101,6 +101,8 @@ static void test_both_ends(ps_store *master, const char *name) {
     CHECK_EQ(0, ps_ha_master_take(m, fd[0], 99, 1, &e));
     ps_ha_slave *h = ps_ha_slave_start(slave, &conf, fd[1], told, &e);
     until_equal(master, slave);
+    for (int i = 0; i < 20000 && (peer_of(m).id != 99 || peer_of(m).acked < 0); i++) usleep(500);
+    ps_ha_master_compared(m, 99, 1);
     /* Answers wait for the slave, and no longer than they may. */
     ps_want_copies(master, 1, 10000);
     t = ps_topic_open(master, "T", 1, 1, &e);
@@ -191,12 +193,68 @@ static void test_copies_are_counted_by_hosts(ps_store *master) {
         CHECK_EQ(0, ps_ha_master_take(m, fd[i][0], i, hosts[i], &e));
         CHECK_EQ(PS_HA_REPORT, write(fd[i][1], data, sizeof data));
         for (int k = 0; k < 20000 && peer_of(m).acked != end; k++) usleep(500);
+        CHECK(atomic_load(&master->st_safe.sf_copied) < end); /* whose log it has is not known */
+        ps_ha_master_compared(m, i, 1);
         CHECK(atomic_load(&master->st_safe.sf_copied) >= end || i < 2);
         if (i == 1) CHECK(atomic_load(&master->st_safe.sf_copied) < end);
     }
     ps_want_copies(master, 0, 100);
     ps_ha_master_stop(m);
     for (int i = 0; i < 3; i++) close(fd[i][1]);
+}
+
+static ps_ha_peer until_over(ps_ha_master *m) {
+    ps_ha_peer p = {0};
+    for (int k = 0; k < 20000 && p.over == PS_HA_GOES_ON; k++) {
+        usleep(500);
+        p = peer_of(m);
+    }
+    return p;
+}
+
+static void report(int fd, int64_t end) {
+    uint8_t data[PS_HA_REPORT];
+    be64_put(data, (uint64_t)end);
+    CHECK_EQ(PS_HA_REPORT, write(fd, data, sizeof data));
+}
+
+/* A log that is not compared is a copy of nothing that was put before it came, and of what it was
+ * sent once nothing waits any more that was put before. */
+static void test_what_was_not_sent_is_no_copy(ps_store *master) {
+    ps_error e = {0};
+    int fd[2];
+    ps_ha_master *m = ps_ha_master_start(master, &conf, &e);
+    int64_t before = end_of(master), copied = atomic_load(&master->st_safe.sf_copied);
+    ps_want_copies(master, 1, 100);
+    put_some(master, 1);
+    int64_t came = end_of(master);
+    CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
+    CHECK_EQ(0, ps_ha_master_take(m, fd[0], 1, 1, &e));
+    report(fd[1], came);
+    for (int k = 0; k < 20000 && peer_of(m).acked != came; k++) usleep(500);
+    put_some(master, 1);
+    for (int k = 0; k < 20000 && peer_of(m).sent != end_of(master); k++) usleep(500);
+    report(fd[1], end_of(master));
+    for (int k = 0; k < 20000 && peer_of(m).acked != end_of(master); k++) usleep(500);
+    CHECK(peer_of(m).acked == end_of(master) && before < came);
+    usleep(120000);
+    CHECK_EQ(copied, atomic_load(&master->st_safe.sf_copied));
+    report(fd[1], end_of(master));
+    for (int k = 0; k < 20000 && atomic_load(&master->st_safe.sf_copied) <= copied; k++)
+        usleep(500);
+    CHECK_EQ(end_of(master), atomic_load(&master->st_safe.sf_copied));
+    report(fd[1], came);
+    CHECK_EQ(PS_HA_BACK, until_over(m).over);
+    close(fd[1]);
+    CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
+    CHECK_EQ(0, ps_ha_master_take(m, fd[0], 2, 1, &e));
+    report(fd[1], came);
+    for (int k = 0; k < 20000 && peer_of(m).acked != came; k++) usleep(500);
+    ps_ha_master_compared(m, 2, 0);
+    CHECK_EQ(PS_HA_OTHER, until_over(m).over);
+    close(fd[1]);
+    ps_want_copies(master, 0, 100);
+    ps_ha_master_stop(m);
 }
 
 static void test_slaves_that_lie(ps_store *master) {
@@ -212,11 +270,7 @@ static void test_slaves_that_lie(ps_store *master) {
         CHECK_EQ(0, ps_ha_master_take(m, fd[0], i, i, &e));
         for (int k = 0; k < PS_HA_REPORT; k++) CHECK_EQ(1, write(fd[1], data + k, 1));
         if (why[i] == PS_HA_CLOSED) close(fd[1]);
-        ps_ha_peer p = {0};
-        for (int k = 0; k < 20000 && p.over == PS_HA_GOES_ON; k++) {
-            usleep(500);
-            p = peer_of(m);
-        }
+        ps_ha_peer p = until_over(m);
         CHECK(p.over == why[i] || (why[i] == PS_HA_CLOSED && p.over == PS_HA_FAILED));
         if (why[i] != PS_HA_CLOSED) close(fd[1]);
     }
@@ -232,6 +286,7 @@ int main(void) {
     test_both_ends(master, "another");
     put_some(master, 3);
     test_copies_are_counted_by_hosts(master);
+    test_what_was_not_sent_is_no_copy(master);
     test_slaves_that_lie(master);
     test_masters_that_lie();
     ps_store_free(master);

@@ -347,6 +347,50 @@ def _status(broker: Broker) -> dict[str, Any]:
     return json.loads(play(broker.port, {"server": "4.9.7", "code": 907, "ext": {}})[2])
 
 
+# ---- what counts as a copy ----
+
+
+def test_a_slave_that_comes_again_is_compared_and_counts(names: str, tmp_path: Path) -> None:
+    """Uncompared, it would count after slaveTimeout, when nothing waits from before it came."""
+    with master_of(
+        tmp_path / "m", names, "SYNC_MASTER", inSyncReplicas=2, slaveTimeout=250_000
+    ) as master:
+        master.create_topic("orders", 4)
+        with slave_of(tmp_path / "s", names) as slave:
+            send(master, 1500)  # several segments
+            until_alike(master, slave)
+        with slave_of(tmp_path / "s", names), master.producer(send_timeout_s=240) as producer:
+            producer.send(Message("orders", b"once more"))
+
+
+@pytest.mark.parametrize("count", [30, 1500])
+def test_a_shorter_log_with_another_past_is_no_copy_and_is_sent_nothing(
+    count: int, names: str, tmp_path: Path
+) -> None:
+    """As a slave of Java's would follow, whose broker answers at the name server's address."""
+    with Broker(tmp_path / "s", **SMALL) as other:
+        other.create_topic("orders", 4)
+        send(other, count)
+        end = other.store.info().log_max
+    with (
+        master_of(
+            tmp_path / "m", names, "SYNC_MASTER", inSyncReplicas=2, slaveTimeout=50
+        ) as master,
+        slave_of(tmp_path / "s", names),
+    ):
+        master.create_topic("orders", 4)
+        unwaited = {"server": "4.9.7", "code": 310, "ext": SEND | {"i": "WAIT\1false"}}
+        while master.store.info().log_max <= end:
+            play(master.port, unwaited | {"body": "longer" * 100})
+        with socket.create_connection(("127.0.0.1", master.settings["haListenPort"])) as sock:
+            sock.settimeout(200)
+            sock.sendall(struct.pack(">q", end))
+            while sock.recv(65536):  # what is sent before it is compared
+                pass
+        asked = {"server": "4.9.7", "code": 310, "ext": SEND, "body": "x"}
+        assert play(master.port, asked)[0] == 12
+
+
 # ---- who may follow ----
 
 

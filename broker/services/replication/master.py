@@ -15,6 +15,7 @@ from typing import Any
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
+from broker.services.replication.copies import Comparer
 from pystore import Store
 from pystore.native import ffi, lib, raise_error
 
@@ -27,6 +28,10 @@ quiet = RateLimitedLogger(log)
 SLAVES_MAX = 64
 #: What a slave was sent is counted over so many seconds at least.
 _COUNTED_S = 0.9
+#: When a slave has most likely said how much it has.
+_FIRST_LOOK_S = 0.05
+#: Until a slave that could not be compared is tried again.
+_COMPARE_AGAIN_S = 5.0
 _WHY = {
     lib.PS_HA_CLOSED: "it closed the connection",
     lib.PS_HA_SILENT: "it was silent for haHousekeepingInterval",
@@ -65,10 +70,18 @@ class HaMaster:
     """Listens for slaves. Lives on the event loop."""
 
     def __init__(
-        self, store: Store, config: Config, sock: socket.socket, may: Callable[[str], bool]
+        self,
+        store: Store,
+        config: Config,
+        sock: socket.socket,
+        may: Callable[[str], bool],
+        comparer: Comparer,
     ) -> None:
-        """may: whether a host may follow this broker."""
+        """may: whether a host may follow this broker. comparer: of the logs of those who do."""
         self._store, self._config, self._sock, self._may = store, config, sock, may
+        self._comparer = comparer
+        #: Of slaves whose logs are being compared, by their numbers.
+        self._comparing: dict[int, asyncio.Task[None]] = {}
         self._handle = ffi.NULL
         self._ids = itertools.count(1)
         self._addresses: dict[int, str] = {}
@@ -100,6 +113,8 @@ class HaMaster:
         if self._handle == ffi.NULL:
             return
         asyncio.get_running_loop().remove_reader(self._sock.fileno())
+        for task in self._comparing.values():
+            task.cancel()
         lib.ps_ha_master_stop(self._handle)
         self._handle = ffi.NULL
         self.slaves = []
@@ -131,10 +146,13 @@ class HaMaster:
             quiet.warning("not taken", "The slave at %s is closed: %s", address, text)
             return
         quiet.info("connected", "The slave at %s is connected", address)
+        asyncio.get_running_loop().call_later(_FIRST_LOOK_S, self.look)
 
     def look(self) -> None:
         """A job of the duty, every second, and before a status is shown: how far each slave is,
         and which are gone."""
+        if self._handle == ffi.NULL:
+            return
         room = ffi.new("ps_ha_peer[]", SLAVES_MAX + 1)
         count = lib.ps_ha_master_peers(self._handle, room, SLAVES_MAX + 1)
         before = {each.address: each for each in self.slaves}
@@ -146,11 +164,24 @@ class HaMaster:
         for peer in room[0:count]:
             address = self._addresses.get(peer.id, "?")
             if peer.over == lib.PS_HA_GOES_ON:
+                if peer.began > 0 and not peer.compared and peer.id not in self._comparing:
+                    self._compare(peer.id, address.rpartition(":")[0], peer.began)
                 self.slaves.append(self._seen(address, peer, before.get(address), passed))
                 continue
             self._addresses.pop(peer.id, None)
             self._tell_end(address, peer.over, peer.detail)
         self._tell_short()
+
+    def _compare(self, number: int, host: str, end: int) -> None:
+        async def compare() -> None:
+            same = await self._comparer.compare(host, end)
+            if same is not None and self._handle != ffi.NULL:
+                lib.ps_ha_master_compared(self._handle, number, same)
+            if same is None:
+                await asyncio.sleep(_COMPARE_AGAIN_S)
+            self._comparing.pop(number, None)
+
+        self._comparing[number] = asyncio.get_running_loop().create_task(compare())
 
     def _tell_short(self) -> None:
         """When it begins and when it ends that sends are refused."""
@@ -191,6 +222,16 @@ class HaMaster:
                 " copy of this store",
                 address, detail,
             )  # fmt: skip
+        elif over == lib.PS_HA_OTHER:
+            quiet.warning(
+                "other",
+                "The slave at %s has another log than this broker up to %d, and is sent nothing:"
+                " keep its store aside and begin with an empty one, or set haTruncateDiverged",
+                address, detail,
+            )  # fmt: skip
+        elif over == lib.PS_HA_BACK:
+            quiet.warning("back", "The slave at %s reports %d of the log, less than before: it is"
+                                  " closed", address, detail)  # fmt: skip
         elif over == lib.PS_HA_FAILED:
             quiet.warning("failed", "The slave at %s is gone: %s", address, os.strerror(detail))
         else:

@@ -14,6 +14,7 @@ from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.offsets import ConsumerOffsets
 from broker.services.registration import Registration
+from broker.services.replication.copies import Comparer
 from broker.services.replication.master import HaMaster
 from broker.services.replication.slave import HaSlave, MasterKnown
 from broker.services.replication.synchronize import Synchronizer
@@ -61,7 +62,10 @@ class Replication:
         self._client, self._credentials, self._registration = client, credentials, registration
         self._known = MasterKnown()
         self._trusted = _trusted(config, guarded)
-        self.master = HaMaster(store, config, sock, self._may) if sock is not None else None
+        self.master: HaMaster | None = None
+        if sock is not None:
+            comparer = Comparer(store, registration.members, self._request)
+            self.master = HaMaster(store, config, sock, self._may, comparer)
         self.slave: HaSlave | None = None
         self._synchronizing: asyncio.Task[list[str]] | None = None
         if is_slave(config):
@@ -126,9 +130,13 @@ class Replication:
 
     async def _ask(self, command: Command) -> Command:
         """Raises: OSError, TimeoutError, ValueError."""
+        return await self._request(self._known.address, command)
+
+    async def _request(self, address: str, command: Command) -> Command:
+        """Raises: OSError, TimeoutError, ValueError."""
         if self._credentials is not None:
             sign(command, self._credentials)
-        return await self._client.request(self._known.address, command, _ASK_S)
+        return await self._client.request(address, command, _ASK_S)
 
 
 def _trusted(config: Config, guarded: bool) -> list[Pattern]:
