@@ -138,6 +138,8 @@ def _make_core(settings: Settings, store: Store) -> Core:
         long_polling=settings["longPollingEnable"],
         short_polling_ms=settings["shortPollingTimeMills"],
         parked_max=settings["maxHeldPulls"],
+        slave_reads=settings["slaveReadEnable"],
+        slave=is_slave(settings),
     )
     loop = asyncio.get_running_loop()
     Budget.of(loop).limit = settings["maxUnfinishedBytes"]

@@ -409,7 +409,9 @@ _USED: dict[str, dict[str, Any]] = {
         "broker", "ms", "an answer waits for slaves for so long, then it has code 12", low=1,
         at_start=True),
     "slaveReadEnable": _row(
-        "broker", "", "whether a slave answers pulls; otherwise they get code 2", at_start=True),
+        "broker", "",
+        "a slave answers pulls, else they get code 2; a master sends readers that are far behind to"
+        " a slave", at_start=True),
     "minInSyncReplicas": _row(
         "broker", "brokers",
         "SYNC_MASTER: with fewer in sync, the master counted, sends are refused", low=1,

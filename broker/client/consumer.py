@@ -400,11 +400,12 @@ class AsyncConsumer(Closing):
 
     # ---- where a queue begins, and how far we are ----
 
-    def broker_of(self, queue: MessageQueue) -> str:
-        """Returns the address of the queue's master. Raises: Unreachable, Misuse."""
+    def broker_of(self, queue: MessageQueue, broker_id: int = 0) -> str:
+        """Returns the address of the queue's broker with this id, else of its master, else of any.
+        Raises: Unreachable, Misuse."""
         check_queue(queue)
         route = self.network.known_route(queue.topic)
-        address = route.address(queue.broker) if route is not None else None
+        address = route.address(queue.broker, broker_id) if route is not None else None
         if address is None:
             raise Unreachable(f"no address of the broker {queue.broker} is known")
         return address

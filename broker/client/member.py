@@ -151,8 +151,9 @@ class Member(Protocol):
     def shown(self, topic: str) -> str:
         """Returns a topic without the namespace."""
 
-    def broker_of(self, queue: MessageQueue) -> str:
-        """Returns the address of the queue's master. Raises: Unreachable."""
+    def broker_of(self, queue: MessageQueue, broker_id: int = 0) -> str:
+        """Returns the address of the queue's broker with this id, else of its master, else of any.
+        Raises: Unreachable."""
 
     # ---- queues ----
 

@@ -57,6 +57,8 @@ class Puller:
         self._fields: dict[str, str] = {}
         self._tags: frozenset[bytes] | None = None
         self._address = ""
+        #: Which of the brokers of the queue's name the last answer says to ask: 0 is the master.
+        self._broker_id = 0
         self._asked: Command | None = None
         self._connection: Connection | None = None
         self._opaque = self._reads = 0
@@ -113,7 +115,7 @@ class Puller:
     def _ask(self) -> None:
         member, queue = self._member, self._progress.queue
         self._subscribe()
-        self._address = address = member.broker_of(queue)
+        self._address = address = member.broker_of(queue, self._broker_id)
         fields = self._fields.copy()
         fields["queueOffset"] = str(self._progress.next_offset)
         command = Command(RequestCode.PULL_MESSAGE, fields, serialize=BINARY)
@@ -180,6 +182,7 @@ class Puller:
             return
         try:
             self._member.network.after(self._address, asked, answer)
+            self._broker_id = _broker_in(answer)
             self._take(answer)
         except Exception as failed:  # noqa: BLE001 - the connection serves other queues, too
             self._fail(failed)
@@ -294,6 +297,7 @@ class Puller:
         """Logs once a minute what goes on failing: the first time it may be a broker that
         restarts."""
         kind, queue = (self._address, type(failed)), self._progress.queue
+        self._broker_id = 0  # a slave may be gone, or serve no pulls
         if isinstance(failed, BadAnswer):
             _quiet.warning(kind, "%s stands still; will ask again: %s", queue, failed)
         elif self._pause_s > BACKOFF_S[0]:
@@ -304,3 +308,10 @@ class Puller:
         self._pause_s = min(2 * self._pause_s, BACKOFF_S[1])
         with contextlib.suppress(ClientError):
             await self._member.network.route(self._progress.queue.topic, fresh=True)
+
+
+def _broker_in(answer: Command) -> int:
+    """The id of the broker that it says to ask next: a slave, when the master would have to read
+    from its disk."""
+    text = answer.ext.get("suggestWhichBrokerId", "0")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0

@@ -30,9 +30,10 @@ class Route:
         return self.brokers.get(broker, {}).get(0)
 
     def address(self, broker: str, broker_id: int = 0) -> str | None:
-        """Returns the address of the broker with that id, else of any one of that name."""
+        """Returns the address of the broker with that id, else of the master of that name, else of
+        any."""
         known = self.brokers.get(broker, {})
-        return known.get(broker_id) or next(iter(known.values()), None)
+        return known.get(broker_id) or known.get(0) or next(iter(known.values()), None)
 
     def addresses(self, *, masters_only: bool) -> set[str]:
         return {

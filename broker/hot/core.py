@@ -167,6 +167,8 @@ class Core:
         long_polling: bool = True,
         short_polling_ms: int = 1000,
         parked_max: int = 100_000,
+        slave_reads: bool = False,
+        slave: bool = False,
         seed: int = 0,
     ) -> None:
         """`parked_max` limits the pulls that are held at once; more are answered at once. `seed` is
@@ -176,7 +178,7 @@ class Core:
         made = _new_core(
             store, self._error, cluster=cluster, region=region, broker=broker, trace_on=trace_on,
             frame_max=frame_max, long_polling=long_polling, short_polling_ms=short_polling_ms,
-            parked_max=parked_max, seed=seed,
+            parked_max=parked_max, slave_reads=slave_reads, slave=slave, seed=seed,
         )  # fmt: skip
         self.handle: Any = made
         lib.ps_core_turn(made, CORE_NS)

@@ -51,6 +51,8 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
     c->co_long_polling = conf->long_polling != 0;
     c->co_short_polling_ms = conf->short_polling_ms;
     c->co_parked_max = conf->parked_max;
+    c->co_slave_reads = conf->slave_reads != 0;
+    c->co_slave = conf->slave != 0;
     c->co_random = (conf->seed ? conf->seed : (uint64_t)ps_now_ms()) * 0x9E3779B97F4A7C15u | 1;
     c->co_ready_end = &c->co_ready;
     c->co_event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

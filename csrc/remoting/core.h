@@ -177,6 +177,7 @@ struct ps_core {
     int64_t co_first_refused; /* frames that were larger */
     bool co_long_polling;
     int32_t co_short_polling_ms, co_parked_max;
+    bool co_slave_reads, co_slave;
     int32_t co_up;       /* PS_UP_: what is handed on */
     int co_event_fd;
     uint64_t co_random;

@@ -95,7 +95,8 @@ static int answer_pull(ps_core *c, const pull *p, int32_t code, const char *rema
     reply.code = code;
     reply.opaque = p->opaque;
     reply.remark = ps_slice_of(remark);
-    reply.fields[0] = (ps_field){ps_slice_of("suggestWhichBrokerId"), ps_slice_of("0")};
+    const char *broker = c->co_slave_reads && b->suggest_slave ? "1" : "0";
+    reply.fields[0] = (ps_field){ps_slice_of("suggestWhichBrokerId"), ps_slice_of(broker)};
     reply.fields[1] = (ps_field){ps_slice_of("groupSysFlag"), ps_slice_of("0")};
     reply.fields[2] =
         (ps_field){ps_slice_of("nextBeginOffset"), ps_slice_of_number(next, number[0])};
@@ -188,6 +189,16 @@ static ps_batch *read_at(ps_core *c, const pull *p, int64_t offset) {
     return ps_read(c->co_store, p->topic, p->queue_id, offset, &o, NULL);
 }
 
+/* Answers with what was found. A slave does not know how far the queue goes: who asks for a place
+ * that is not here shall ask the master, and not give up its own (upstream: PullMessageProcessor,
+ * offsetCheckInSlave). */
+static int answer_found(ps_core *c, const pull *p, int64_t offset, const ps_batch_info *b) {
+    int32_t code = code_of(b->status, offset);
+    if (c->co_slave && code == PS_CODE_PULL_OFFSET_MOVED)
+        return answer_pull(c, p, PS_CODE_PULL_RETRY_IMMEDIATELY, name_of(b->status), b, offset);
+    return answer_pull(c, p, code, name_of(b->status), b, b->next_offset);
+}
+
 /* Answers with a reset that the group does not know of yet. 1: answered; 0: there is none. */
 static int answer_reset(ps_core *c, const pull *p) {
     ps_mark *m = ps_pair_mark(p->pair, p->queue_id, false);
@@ -235,13 +246,12 @@ static int serve_pull(ps_conn *n, const pull *p, const request *r) {
     ps_batch *batch = read_at(c, p, p->offset);
     if (batch == NULL) return 0;
     ps_batch_get(batch, &b);
-    int32_t code = code_of(b.status, p->offset);
     bool held = is_empty(b.status, p->offset) && (r->flags & SYS_SUSPEND) && r->suspend_ms > 0 &&
                 park_pull(n, p, r->suspend_ms);
     if (held)
         ps_pair_pulled(p->pair, p->queue_id, p->offset);
     else
-        rc = answer_pull(c, p, code, name_of(b.status), &b, b.next_offset);
+        rc = answer_found(c, p, p->offset, &b);
     ps_batch_free(batch);
     return rc < 0 ? rc : 1;
 }
@@ -285,8 +295,7 @@ static int answer_last(ps_core *c, ps_parked *h, const ps_batch_info *b) {
     if (h->pk_offset > h->pk_first)
         return answer_pull(c, &p, PS_CODE_PULL_RETRY_IMMEDIATELY,
                            name_of(PS_GET_NO_MATCHED_MESSAGE), b, h->pk_offset);
-    return answer_pull(c, &p, code_of(b->status, h->pk_first), name_of(b->status), b,
-                       b->next_offset);
+    return answer_found(c, &p, h->pk_first, b);
 }
 
 /* 1: answered (co_out), 0: it waits on, or an error code, after which its connection is done. */
@@ -305,8 +314,7 @@ static int resume_pull(ps_core *c, ps_parked *h) {
         if (empty && answered)
             rc = answer_last(c, h, &b);
         else if (answered)
-            rc = answer_pull(c, &p, code_of(b.status, h->pk_offset), name_of(b.status), &b,
-                             b.next_offset);
+            rc = answer_found(c, &p, h->pk_offset, &b);
         ps_batch_free(batch);
         if (answered) return rc < 0 ? rc : 1;
         if (empty) return 0;

@@ -23,6 +23,8 @@ typedef struct ps_core_conf {
     int32_t short_polling_ms; /* shortPollingTimeMills: how long without it */
     int32_t parked_max;       /* pulls held at once; more are answered at once */
     const char *broker;       /* name of the broker, for handles; NULL: empty */
+    int32_t slave_reads;      /* slaveReadEnable: who is far behind is sent to a slave */
+    int32_t slave;            /* it follows a master, which may have more */
     uint64_t seed;            /* of the queues that the core chooses; 0: the clock */
 } ps_core_conf;
 
