@@ -47,11 +47,20 @@ struct ps_ha_master {
     _Atomic bool hm_stopping;
     pthread_mutex_t hm_lock; /* of all that follows */
     peer *hm_peers;
+    int64_t hm_sendable; /* end_to_send */
     int32_t hm_copies; /* that answers wait for */
 };
 
 static int64_t end_of_log(const ps_ha_master *m) {
     return atomic_load(&m->hm_store->st_log.lg_end);
+}
+
+/* A log that ends with a segment ends with a blank, where a restart puts the next record if it
+ * fits: slaves get the blank with what follows it. */
+static int64_t end_to_send(ps_ha_master *m) {
+    int64_t end = end_of_log(m);
+    if (end % m->hm_store->st_log.lg_files.ss_file_size != 0) m->hm_sendable = end;
+    return m->hm_sendable;
 }
 
 static void end_peer(peer *p, int32_t why, int64_t detail) {
@@ -79,8 +88,9 @@ static bool begin_frame(peer *p, int64_t now) {
         end_peer(p, PS_HA_BELOW, at);
         return false;
     }
-    p->pe_body = ps_log_at(&m->hm_store->st_log, at, end_of_log(m), &avail, &p->pe_file);
-    if (p->pe_body == NULL && at < end_of_log(m)) { /* its segment cannot be mapped */
+    int64_t end = end_to_send(m);
+    p->pe_body = ps_log_at(&m->hm_store->st_log, at, end, &avail, &p->pe_file);
+    if (p->pe_body == NULL && at < end) { /* its segment cannot be mapped */
         end_peer(p, PS_HA_FAILED, EIO);
         return false;
     }
@@ -261,7 +271,7 @@ static bool serve_peers(ps_ha_master *m) {
 
 /* Whether a slave could be sent what was put just now. */
 static bool is_behind(ps_ha_master *m) {
-    int64_t end = end_of_log(m);
+    int64_t end = end_to_send(m);
     for (peer *p = m->hm_peers; p != NULL; p = p->pe_next)
         if (p->pe_shown.over == PS_HA_GOES_ON && !p->pe_blocked && p->pe_shown.acked >= 0 &&
             p->pe_shown.sent < end)

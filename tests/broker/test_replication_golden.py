@@ -3,6 +3,7 @@ takes it and ends where Java's did; our master offers the same frames for the sa
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import hashlib
@@ -11,6 +12,7 @@ import lzma
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +21,13 @@ import pytest
 from waiting import BOUND_S, until
 
 import pystore
+from broker.services.config import Config
+from broker.services.replication.slave import Diverged, HaSlave, MasterKnown
+from broker.wire.codes import RequestCode
+from broker.wire.command import Command
 from pystore import Store
 from pystore.native import ffi, lib
+from pystore.settings import load
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "ha-5.3.3.jsonl.xz"
 SEGMENT = 65_536
@@ -28,6 +35,8 @@ BEGIN, END = 196_608, 356_230
 SHA = "1e9273529197b8e36acd947dd5ff379911622ff7f7f411649dcdb84db9cbc210"
 #: The ends of the queues of the topic.
 QUEUES = [206, 205, 204, 203]
+#: Begins here, up to the first segment's end.
+BLANK = 261_668
 #: Where the master's log ended when the slave connected, by connection.
 CONNECTIONS = {0: 210_888, 1: 354_940, 4: 354_940}
 #: Longer than a test: heartbeats have their time in the capture, and none here.
@@ -149,6 +158,56 @@ def test_our_master_offers_the_frames_of_a_java_master(connection: int, tmp_path
         lib.ps_ha_master_stop(master)
 
 
+def test_the_blank_at_a_segments_end_is_sent_with_what_follows_it(tmp_path: Path) -> None:
+    """A master that is killed after the blank and before the next record begins again where the
+    blank is, and may put a record there: its slave must not have the blank."""
+    border, whole, error = BEGIN + SEGMENT, log(), ffi.new("ps_error *")
+    mine, its = socket.socketpair()
+    with following(tmp_path / "m") as store, mine:
+        master = lib.ps_ha_master_start(store.c_handle(), conf(), error)
+        append(store, BEGIN, whole[: SEGMENT // 2])
+        assert lib.ps_ha_master_take(master, its.detach(), 1, 1, error) == 0
+        mine.settimeout(BOUND_S)
+        mine.sendall(struct.pack(">q", BEGIN))
+        until(lambda: sent(master) > BEGIN, "the first record")
+        append(store, BEGIN + SEGMENT // 2, whole[SEGMENT // 2 : BLANK - BEGIN])
+        until(lambda: sent(master) == BLANK, "the last record")
+        append(store, BLANK, whole[BLANK - BEGIN : SEGMENT])
+        assert store.info().log_max == border
+        for _ in range(50):
+            time.sleep(0.001)
+            assert sent(master) == BLANK
+        append(store, border, whole[SEGMENT : SEGMENT + 1024])
+        until(lambda: sent(master) > border, "what follows")
+        lib.ps_ha_master_stop(master)
+
+
+def test_a_slave_with_a_blank_where_the_master_has_a_record_does_not_follow(
+    tmp_path: Path,
+) -> None:
+    """As a master of Java's has it that was killed between the two."""
+    whole, asked = log(), []
+
+    async def ask(command: Command) -> Command:
+        at = int(command.ext.get("offset", -1))
+        asked.append(at)
+        if command.code == RequestCode.GET_BROKER_CONFIG:
+            return command.reply(body=f"mappedFileSizeCommitLog={SEGMENT}\n".encode())
+        if command.code == RequestCode.GET_BROKER_RUNTIME_INFO:
+            ends = {"commitLogMinOffset": str(BEGIN), "commitLogMaxOffset": str(END)}
+            return command.reply(body=json.dumps({"table": ends}).encode())
+        at = BEGIN if at == BLANK else at  # any record will do
+        size = int.from_bytes(whole[at - BEGIN : at - BEGIN + 4], "big")
+        return command.reply(body=whole[at - BEGIN : at - BEGIN + size])
+
+    with following(tmp_path / "s") as store:
+        append(store, BEGIN, whole[:SEGMENT])
+        slave = HaSlave(store, Config(load()), MasterKnown("127.0.0.1:1", "127.0.0.1:2"), ask)
+        with pytest.raises(Diverged, match=f"another record at {BLANK}"):
+            asyncio.run(slave.follow_once())
+        assert asked[-1] == BLANK
+
+
 def receive(sock: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
@@ -161,3 +220,8 @@ def receive(sock: socket.socket, count: int) -> bytes:
 def acked(master: Any) -> int:
     room = ffi.new("ps_ha_peer[]", 2)
     return room[0].acked if lib.ps_ha_master_peers(master, room, 2) == 1 else -1
+
+
+def sent(master: Any) -> int:
+    room = ffi.new("ps_ha_peer[]", 2)
+    return room[0].sent if lib.ps_ha_master_peers(master, room, 2) == 1 else -1

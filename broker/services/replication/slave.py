@@ -25,6 +25,7 @@ from pystore import Store
 from pystore.errors import StoreError
 from pystore.javaproperties import parse_java_properties
 from pystore.native import ffi, lib, raise_error
+from pystore.records import check_record
 
 __all__ = ["Diverged", "HaSlave", "MasterKnown"]
 
@@ -232,13 +233,26 @@ class HaSlave:
                 f"retention has deleted its log up to {begin}, and the last record here is at"
                 f" {last}: begin with an empty store, or with a copy of the master's"
             )
-        if await self._is_the_masters(last):
+        if not await self._is_the_masters(last):
+            at = last
+        elif await self._has_record_in_blank(last):
+            at = last + len(self._store.message(last).record)
+        else:
             return
         raise Diverged(
-            f"its log has another record at {last} than this one, or none: the two logs have"
+            f"its log has another record at {at} than this one, or none: the two logs have"
             " different pasts. Keep this store aside and begin with an empty one, or with a copy"
             " of the master's, or set haTruncateDiverged"
         )
+
+    async def _has_record_in_blank(self, last: int) -> bool:
+        """A master of Java's that was killed after the blank of a segment begins again where the
+        blank is, and may put a record there, which a slave that has the blank would never get."""
+        end = last + len(self._store.message(last).record)
+        if self._store.info().log_max == end:
+            return False
+        answer = await self._view(end)
+        return answer.code == ResponseCode.SUCCESS and check_record(bytes(answer.body)) is not None
 
     async def _begin(self, begin: int, end: int) -> None:
         """An empty log begins where the master's does. A master of Java's sends whoever reports 0
