@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -111,22 +112,21 @@ def until(holds: Callable[[], object], what: str, pause_s: float = 0.01) -> None
 @contextmanager
 def pair_of(make: str, role: str, **settings: object) -> Iterator[tuple[Member, Member]]:
     """A master that runs and the slave for it, which does not yet."""
-    with peer_of(make) as names:
-        shared = {"inSyncReplicas": 2 if role == "SYNC_MASTER" else 1, **settings}
-        master = Member(
-            make, names.folder / "m", names.namesrv_port, brokerRole=role, brokerId=0, **shared
-        )
-        slave = Member(
-            make, names.folder / "s", names.namesrv_port, brokerRole="SLAVE", brokerId=1, **shared
-        )
-        try:
-            master.begin()
-            master.until_up()
-            master.make_topic()
-            yield master, slave
-        finally:
-            for each in (slave, master):
-                each.stop_broker()
+    folder = harness.SCRATCH / f"replication-{make}-{role}-{os.getpid()}"
+    names = Peer(make, folder)
+    shared = {"inSyncReplicas": 2 if role == "SYNC_MASTER" else 1, **settings}
+    master = Member(make, folder / "m", names.namesrv_port, brokerRole=role, brokerId=0, **shared)
+    slave = Member(make, folder / "s", names.namesrv_port, brokerRole="SLAVE", brokerId=1, **shared)
+    try:
+        names.start_names()
+        master.begin()
+        master.until_up()
+        master.make_topic()
+        yield master, slave
+    finally:
+        for each in (slave, master, names):
+            each.stop()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 # ---- senders ----
