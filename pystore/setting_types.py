@@ -90,6 +90,7 @@ class SettingValues(TypedDict, total=False):
     flushIntervalConsumeQueue: int | str
     forceRegister: bool | str
     forceVerifyPropCRC: bool | str
+    haFlowControlEnable: bool | str
     haHousekeepingInterval: int | str
     haListenPort: int | str
     haMasterAddress: str | os.PathLike[str] | None
@@ -114,6 +115,7 @@ class SettingValues(TypedDict, total=False):
     mappedFilesMax: int | str
     maxConnections: int | str
     maxFirstFrameBytes: int | str
+    maxHaTransferByteInSecond: int | str
     maxHashSlotNum: int | str
     maxHeldPulls: int | str
     maxIndexNum: int | str

@@ -405,6 +405,12 @@ _USED: dict[str, dict[str, Any]] = {
     "haMaxGapNotInSync": _row(
         "broker", "bytes", "a slave that is behind by less is in sync", low=0,
         at_start=True),
+    "haFlowControlEnable": _row(
+        "broker", "", "what a slave is sent is bounded by maxHaTransferByteInSecond",
+        at_start=True),
+    "maxHaTransferByteInSecond": _row(
+        "broker", "bytes", "of the log that a slave is sent in a second, with haFlowControlEnable",
+        low=1000, at_start=True),
     "slaveTimeout": _row(
         "broker", "ms", "an answer waits for slaves for so long, then it has code 12", low=1,
         at_start=True),

@@ -33,11 +33,6 @@ def served(settings: Settings) -> Settings:
             settings.source("brokerRole"),
         )
     _check_replicas(settings)
-    if settings["haTruncateDiverged"] and settings["brokerRole"] != "SLAVE":
-        raise BadArgument(
-            "haTruncateDiverged has no effect without brokerRole = SLAVE",
-            settings.source("haTruncateDiverged"),
-        )
     untrue = {
         name: TABLE[name].only
         for name in NOT_SERVED
@@ -57,6 +52,12 @@ def _check_replicas(settings: Settings) -> None:
         if settings["brokerRole"] == "ASYNC_MASTER" and settings[name] != TABLE[name].only:
             raise BadArgument(
                 f"{name} = {settings[name]} has no effect without brokerRole = SYNC_MASTER",
+                settings.source(name),
+            )
+    for name in ("haFlowControlEnable", "haTruncateDiverged"):
+        if settings[name] and not {"brokerRole", "haListenPort"} & settings.explicit:
+            raise BadArgument(
+                f"{name} has no effect without brokerRole: nobody replicates",
                 settings.source(name),
             )
     least, most = settings["minInSyncReplicas"], settings["inSyncReplicas"]

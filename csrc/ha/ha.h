@@ -18,6 +18,7 @@ typedef struct ps_ha_conf {
     int64_t heartbeat_ms; /* haSendHeartbeatInterval */
     int64_t idle_ms;      /* haHousekeepingInterval: a peer that is silent for so long is gone */
     int32_t batch_bytes;  /* haTransferBatchSize */
+    int64_t bytes_s;      /* maxHaTransferByteInSecond, to each slave; 0: as fast as may be */
     /* Of a master: slaves that must have a record before its answer; 0: none. copies_min: with
      * fewer of them near, what waits for them is refused. adapts: `copies` becomes as many as are
      * near, but not fewer than copies_min. near_bytes: who is behind by less is near. */
@@ -60,6 +61,8 @@ typedef struct ps_ha_state {
 
 /* The store must outlive it. NULL: PS_E_NO_MEMORY, PS_E_IO. */
 ps_ha_master *ps_ha_master_start(ps_store *store, const ps_ha_conf *conf, ps_error *error);
+/* Of those who say nothing, so many stay: the oldest gives way to who comes. */
+#define PS_HA_STRANGERS_MAX 16
 /* A connected socket, which is its own from then on, also when it fails: PS_E_NO_MEMORY, PS_E_IO.
  * It does not block. host: a number of the slave's host; all connections of one count as one copy.
  */

@@ -21,6 +21,8 @@
 #define FRAMES_MAX 64  /* of one slave, before the others have their turn */
 #define EVENTS 64
 #define READ_ROOM 4096
+#define STRANGER_MS 10000 /* Java's slave has reported by then, however it came to connect */
+#define WINDOW_MS 100 /* what a slave is sent is bounded in each of these */
 
 typedef struct peer {
     struct peer *pe_next;
@@ -30,6 +32,7 @@ typedef struct peer {
     bool pe_blocked; /* its socket takes nothing more for now */
     bool pe_told;    /* that it is over: the thread frees it */
     int64_t pe_heard_ms, pe_wrote_ms, pe_began_ms;
+    int64_t pe_window_ms, pe_window_left; /* with bytes_s: when it began, and what may be sent */
     uint8_t pe_report[PS_HA_REPORT]; /* the beginning of one */
     int32_t pe_report_len;
     uint8_t pe_header[PS_HA_HEADER]; /* of the frame under way */
@@ -79,6 +82,17 @@ static void watch_peer(peer *p, int op) {
 
 /* ---- sending ---- */
 
+/* Bytes of the log that may be sent now. */
+static int64_t bytes_allowed(peer *p, int64_t now) {
+    int64_t most = p->pe_master->hm_conf.bytes_s;
+    if (most == 0) return INT64_MAX;
+    if (now - p->pe_window_ms >= WINDOW_MS) {
+        p->pe_window_ms = now;
+        p->pe_window_left = most * WINDOW_MS / 1000 + 1;
+    }
+    return p->pe_window_left;
+}
+
 /* Begins the next frame: log, or a heartbeat when one is due. False: there is nothing to send. */
 static bool begin_frame(peer *p, int64_t now) {
     ps_ha_master *m = p->pe_master;
@@ -95,9 +109,15 @@ static bool begin_frame(peer *p, int64_t now) {
         return false;
     }
     if (p->pe_body == NULL && now - p->pe_wrote_ms < m->hm_conf.heartbeat_ms) return false;
-    p->pe_body_left = p->pe_body == NULL             ? 0
-                      : avail < m->hm_conf.batch_bytes ? avail
-                                                       : m->hm_conf.batch_bytes;
+    int64_t most = bytes_allowed(p, now);
+    if (p->pe_body != NULL && most == 0) {
+        ps_mapfile_unref(p->pe_file);
+        p->pe_file = NULL;
+        return false;
+    }
+    if (most > m->hm_conf.batch_bytes) most = m->hm_conf.batch_bytes;
+    p->pe_body_left = p->pe_body == NULL ? 0 : avail < most ? avail : most;
+    p->pe_window_left -= p->pe_body_left;
     be64_put(p->pe_header, (uint64_t)at);
     be32_put(p->pe_header + 8, (uint32_t)p->pe_body_left);
     p->pe_header_left = PS_HA_HEADER;
@@ -155,7 +175,8 @@ static bool has_up_to(const peer *p, int64_t end) {
  * since then, so that it was sent to it by this connection. */
 static bool is_copy_up_to(const peer *p, int64_t end) {
     const ps_ha_peer *shown = &p->pe_shown;
-    int64_t waits_ms = p->pe_master->hm_store->st_safe.sf_timeout_ms;
+    /* A thread that blocks waits for its disk first, and then for slaves. */
+    int64_t waits_ms = 2 * (int64_t)p->pe_master->hm_store->st_safe.sf_timeout_ms;
     return has_up_to(p, end) &&
            (shown->compared || (shown->acked > shown->began &&
                                 ps_monotonic_ms() - p->pe_began_ms > waits_ms));
@@ -261,7 +282,9 @@ static bool serve_peers(ps_ha_master *m) {
     int64_t now = ps_monotonic_ms();
     for (peer *p = m->hm_peers; p != NULL; p = p->pe_next) {
         if (p->pe_shown.over != PS_HA_GOES_ON) continue;
-        if (now - p->pe_heard_ms > m->hm_conf.idle_ms)
+        int64_t most = m->hm_conf.idle_ms;
+        if (p->pe_shown.acked < 0 && most > STRANGER_MS) most = STRANGER_MS;
+        if (now - p->pe_heard_ms > most)
             end_peer(p, PS_HA_SILENT, 0);
         else if (send_some(p))
             more = true;
@@ -269,14 +292,29 @@ static bool serve_peers(ps_ha_master *m) {
     return more;
 }
 
-/* Whether a slave could be sent what was put just now. */
-static bool is_behind(ps_ha_master *m) {
-    int64_t end = end_to_send(m);
+/* ms until a slave can be sent what was put just now; TICK_MS at most. */
+static int until_behind(ps_ha_master *m) {
+    int64_t end = end_to_send(m), now = ps_monotonic_ms(), first = TICK_MS;
+    for (peer *p = m->hm_peers; p != NULL; p = p->pe_next) {
+        if (p->pe_shown.over != PS_HA_GOES_ON || p->pe_blocked || p->pe_shown.acked < 0 ||
+            p->pe_shown.sent >= end)
+            continue;
+        int64_t wait = bytes_allowed(p, now) > 0 ? 0 : p->pe_window_ms + WINDOW_MS - now;
+        if (wait < first) first = wait;
+    }
+    return (int)first;
+}
+
+/* Who says nothing does not keep others out. The lock is held. */
+static void end_oldest_stranger(ps_ha_master *m) {
+    peer *oldest = NULL;
+    int32_t count = 0;
     for (peer *p = m->hm_peers; p != NULL; p = p->pe_next)
-        if (p->pe_shown.over == PS_HA_GOES_ON && !p->pe_blocked && p->pe_shown.acked >= 0 &&
-            p->pe_shown.sent < end)
-            return true;
-    return false;
+        if (p->pe_shown.over == PS_HA_GOES_ON && p->pe_shown.acked < 0) {
+            count++;
+            oldest = p; /* the list begins with who came last */
+        }
+    if (count > PS_HA_STRANGERS_MAX) end_peer(oldest, PS_HA_SILENT, 0);
 }
 
 static void take_events(ps_ha_master *m, const struct epoll_event *events, int count) {
@@ -320,9 +358,9 @@ static void *run_master(void *arg) {
         look_who_is_near(m);
         /* Either whoever puts sees the flag, or this thread sees the new end. */
         atomic_store(naps, true);
-        more = more || is_behind(m);
+        int wait_ms = more ? 0 : until_behind(m);
         pthread_mutex_unlock(&m->hm_lock);
-        int count = epoll_wait(m->hm_epoll, events, EVENTS, more ? 0 : TICK_MS);
+        int count = epoll_wait(m->hm_epoll, events, EVENTS, wait_ms);
         atomic_store(naps, false);
         pthread_mutex_lock(&m->hm_lock);
         take_events(m, events, count);
@@ -381,6 +419,7 @@ int ps_ha_master_take(ps_ha_master *m, int fd, int64_t id, int64_t host, ps_erro
     m->hm_peers = p;
     watch_peer(p, EPOLL_CTL_ADD);
     int err = p->pe_shown.over == PS_HA_FAILED ? (int)p->pe_shown.detail : 0;
+    end_oldest_stranger(m);
     pthread_mutex_unlock(&m->hm_lock);
     ps_eventfd_tell(m->hm_store->st_sender_fd);
     return err == 0 ? 0 : ps_fail(e, PS_E_IO, err, -1, NULL, "cannot wait for a slave");

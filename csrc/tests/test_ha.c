@@ -237,7 +237,7 @@ static void test_what_was_not_sent_is_no_copy(ps_store *master) {
     report(fd[1], end_of(master));
     for (int k = 0; k < 20000 && peer_of(m).acked != end_of(master); k++) usleep(500);
     CHECK(peer_of(m).acked == end_of(master) && before < came);
-    usleep(120000);
+    usleep(220000);
     CHECK_EQ(copied, atomic_load(&master->st_safe.sf_copied));
     report(fd[1], end_of(master));
     for (int k = 0; k < 20000 && atomic_load(&master->st_safe.sf_copied) <= copied; k++)
@@ -254,6 +254,26 @@ static void test_what_was_not_sent_is_no_copy(ps_store *master) {
     CHECK_EQ(PS_HA_OTHER, until_over(m).over);
     close(fd[1]);
     ps_want_copies(master, 0, 100);
+    ps_ha_master_stop(m);
+}
+
+/* No faster than it may be: 2,000 bytes in each 100 ms. */
+static void test_what_a_slave_is_sent_is_bounded(ps_store *master) {
+    ps_error e = {0};
+    int fd[2];
+    ps_ha_conf slow = conf;
+    slow.copies = 0;
+    slow.bytes_s = 20000;
+    put_some(master, 30);
+    ps_ha_master *m = ps_ha_master_start(master, &slow, &e);
+    CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
+    int64_t began = ps_monotonic_ms();
+    CHECK_EQ(0, ps_ha_master_take(m, fd[0], 1, 1, &e));
+    report(fd[1], end_of(master) - 10000);
+    for (int k = 0; k < 20000 && peer_of(m).sent != end_of(master); k++) usleep(500);
+    CHECK_EQ(end_of(master), peer_of(m).sent);
+    CHECK(ps_monotonic_ms() - began >= 300);
+    close(fd[1]);
     ps_ha_master_stop(m);
 }
 
@@ -287,6 +307,7 @@ int main(void) {
     put_some(master, 3);
     test_copies_are_counted_by_hosts(master);
     test_what_was_not_sent_is_no_copy(master);
+    test_what_a_slave_is_sent_is_bounded(master);
     test_slaves_that_lie(master);
     test_masters_that_lie();
     ps_store_free(master);

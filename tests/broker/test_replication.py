@@ -20,12 +20,12 @@ from pairs import SMALL, JavaLikePort, master_of, send, slave_of, until_alike
 from waiting import until
 
 from broker import Broker, Message, NameServer
-from broker.services.replication.master import SLAVES_MAX
 from broker.services.replication.status import ha_status
 from pystore import TopicConfig
 from pystore.audit import verify
 from pystore.configfiles import SubscriptionGroup
 from pystore.errors import BadArgument, InSyncReplicasNotEnough
+from pystore.native import lib
 from pystore.pending import Decision
 
 SEND = {
@@ -192,6 +192,7 @@ def test_who_is_gone_is_not_waited_for_if_the_settings_say_so(names: str, tmp_pa
         producer.send(Message("orders", b"alone"))
         with slave_of(tmp_path / "s", names) as slave:
             until_alike(master, slave)
+            until(lambda: _status(master)["inSyncSlaveNums"] == 1, "that it is in sync")
             for number in range(20):
                 sent = producer.send(Message("orders", b"%d" % number))
                 at = int(sent.offset_message_id[16:], 16)
@@ -433,9 +434,16 @@ def test_what_strangers_send_is_bounded_and_sent_nothing(tmp_path: Path) -> None
                     assert sock.recv(100) == b""
         with contextlib.ExitStack() as stack:
             held = [stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-                    for _ in range(SLAVES_MAX + 20)]  # fmt: skip
+                    for _ in range(1000)]  # fmt: skip
             held[0].sendall(b"\0\0\0")
-            until(lambda: len(broker.services.replication.master.slaves) == SLAVES_MAX, "so many")
+            until(
+                lambda: len(broker.services.replication.master.slaves) == lib.PS_HA_STRANGERS_MAX,
+                "so many",
+            )
+            with socket.create_connection(("127.0.0.1", port)) as sock:
+                sock.settimeout(60)
+                sock.sendall(struct.pack(">q", 0))
+                assert struct.unpack(">qi", sock.recv(12))[0] == 0
         until(lambda: broker.services.replication.master.slaves == [], "that they are gone")
         with socket.create_connection(("127.0.0.1", port)) as sock:
             sock.settimeout(10)

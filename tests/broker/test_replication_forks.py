@@ -101,9 +101,12 @@ def test_a_log_that_has_nothing_of_the_masters_is_left_alone(names: str, tmp_pat
     assert not (tmp_path / "s" / "aside").exists()
 
 
-def test_only_a_slave_may_be_told_to_cut_its_log(tmp_path: Path) -> None:
-    with pytest.raises(BadArgument, match="haTruncateDiverged has no effect"):
-        Broker(tmp_path, haTruncateDiverged=True)
+@pytest.mark.parametrize("name", ["haTruncateDiverged", "haFlowControlEnable"])
+def test_a_broker_that_nobody_follows_refuses_what_would_have_no_effect(
+    name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadArgument, match=f"{name} has no effect"):
+        Broker(tmp_path, **{name: True})
 
 
 # ---- the cut itself ----

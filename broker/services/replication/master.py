@@ -61,6 +61,7 @@ def stream_conf(config: Config) -> Any:
             "heartbeat_ms": config["haSendHeartbeatInterval"],
             "idle_ms": config["haHousekeepingInterval"],
             "batch_bytes": config["haTransferBatchSize"],
+            "bytes_s": config["maxHaTransferByteInSecond"] if config["haFlowControlEnable"] else 0,
             "near_bytes": config["haMaxGapNotInSync"],
         },
     )
