@@ -3,6 +3,8 @@ SlaveSynchronize, asked at once and then every few seconds."""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -25,6 +27,9 @@ __all__ = ["Ask", "Synchronizer"]
 
 quiet = RateLimitedLogger(SafeLogger(__name__))
 
+#: Bytes of an answer that are read on the loop.
+_AT_ONCE = 16 << 10
+
 #: Asks the master. Raises: OSError, TimeoutError.
 Ask = Callable[[Command], Awaitable[Command]]
 
@@ -37,6 +42,8 @@ class Synchronizer:
     ) -> None:
         self._ask, self._store = ask, store
         self._topics, self._groups, self._offsets = topics, groups, offsets
+        #: Digests of what was taken over last, by request.
+        self._taken: dict[int, bytes] = {}
 
     async def once(self) -> list[str]:
         """All of it; what fails is logged and returned, and the rest goes on."""
@@ -51,7 +58,14 @@ class Synchronizer:
                 answer = await self._ask(Command(code))
                 if answer.code != ResponseCode.SUCCESS:
                     raise OSError(f"{answer.code} {answer.remark}")
-                await take(_object(bytes(answer.body)))
+                body = bytes(answer.body)
+                same = hashlib.blake2b(body, digest_size=16).digest()
+                if self._taken.get(code) == same:
+                    continue
+                await take(await _parsed(body))
+                # Offsets are taken as far as the messages are here: there may be more by now.
+                if code != RequestCode.GET_ALL_CONSUMER_OFFSET:
+                    self._taken[code] = same
             except (OSError, TimeoutError, ValueError, StoreError, Refused) as failed:
                 problems.append(f"request {code}: {failed or type(failed).__name__}")
                 quiet.warning(code, "To the master, %s", problems[-1])
@@ -105,6 +119,11 @@ class Synchronizer:
                 if not 0 < int(level) <= 64 or int(offset) < 0:
                     raise ValueError(f"the progress of level {level} is {offset}")
                 self._store.metadata.delay_offsets.commit(int(level), int(offset), reset=True)
+
+
+async def _parsed(body: bytes) -> Mapping[str, Any]:
+    """The table of an answer; a long one is read beside the loop. Raises: ValueError."""
+    return _object(body) if len(body) < _AT_ONCE else await asyncio.to_thread(_object, body)
 
 
 def _object(body: bytes) -> Mapping[str, Any]:
