@@ -17,7 +17,9 @@ from broker.lazy import lazily
 if TYPE_CHECKING:
     from broker.broker import Broker
     from broker.client import (
+        Admin,
         AlreadyClosed,
+        AsyncAdmin,
         AsyncConsumer,
         AsyncProducer,
         AsyncTransactionProducer,
@@ -55,8 +57,9 @@ if TYPE_CHECKING:
     from broker.namesrv import NameServer
 
 __all__ = [
-    "AlreadyClosed", "AsyncConsumer", "AsyncProducer", "AsyncTransactionProducer", "BadAnswer",
-    "Broker", "BrokerRefused", "ClientError", "Consumer", "Credentials", "Forked",
+    "Admin", "AlreadyClosed", "AsyncAdmin", "AsyncConsumer", "AsyncProducer",
+    "AsyncTransactionProducer", "BadAnswer", "Broker", "BrokerRefused", "ClientError", "Consumer",
+    "Credentials", "Forked",
     "HandlerStuck", "HookFailed", "InvalidMessage", "LocalState", "Message", "MessageQueue",
     "Misuse", "NameServer", "NoRoute", "NotStarted", "OffsetFileFailed", "Producer",
     "ReceivedMessage", "RequestTimeout", "RetryLater", "SendFailed", "SendResult", "SendStatus",

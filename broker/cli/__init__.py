@@ -2,16 +2,61 @@
 
 from __future__ import annotations
 
-from broker.cli import acl, broker, clone, consume, ha, namesrv, promote, proxy, send, timers, tx
+from broker.cli import (
+    acl,
+    admin,
+    admin_messages,
+    admin_offsets,
+    broker,
+    clone,
+    consume,
+    ha,
+    namesrv,
+    promote,
+    proxy,
+    send,
+    timers,
+    top,
+    tx,
+)
 from pystore.cli.verbs import Verb
 
-__all__ = ["ACL", "BROKER", "CLONE", "CONSUME", "HA", "NAMESRV", "PROXY", "SEND", "TIMERS", "TX"]
+__all__ = [
+    "ACL", "ADMIN", "BROKER", "CLONE", "CONSUME", "HA", "NAMESRV", "PROXY", "SEND", "TIMERS", "TOP",
+    "TX",
+]  # fmt: skip
 
 ACL = (
     Verb("acl list", acl.list_, server=True, group="List, change and check access control."),
     Verb("acl add", acl.add, server=True, writes=True),
     Verb("acl remove", acl.remove, server=True, writes=True),
     Verb("acl check", acl.check, server=True),
+)
+_LOOK = "Look into running brokers, ours or Apache's, and change what they hold."
+ADMIN = (
+    Verb("admin cluster", admin.cluster, server=True, group=_LOOK),
+    Verb("admin broker", admin.broker, server=True),
+    Verb("admin config get", admin.config_get, server=True, group=f"{_LOOK} | Settings."),
+    Verb("admin config set", admin.config_set, server=True, writes=True),
+    Verb("admin topic list", admin.topic_list, server=True, group=f"{_LOOK} | Topics."),
+    Verb("admin topic show", admin.topic_show, server=True),
+    Verb("admin topic create", admin.topic_create, server=True, writes=True),
+    Verb("admin topic delete", admin.topic_delete, server=True, writes=True),
+    Verb("admin group list", admin.group_list, server=True, group=f"{_LOOK} | Consumer groups."),
+    Verb("admin group show", admin.group_show, server=True),
+    Verb("admin group create", admin.group_create, server=True, writes=True),
+    Verb("admin group delete", admin.group_delete, server=True, writes=True),
+    Verb("admin client list", admin_offsets.client_list, server=True, group=f"{_LOOK} | Clients."),
+    Verb("admin offset lag", admin_offsets.lag, server=True, group=f"{_LOOK} | Offsets of groups."),
+    Verb("admin offset reset", admin_offsets.reset, server=True, writes=True),
+    Verb("admin offset skip", admin_offsets.skip, server=True, writes=True),
+    Verb(
+        "admin message get", admin_messages.message_get, server=True, group=f"{_LOOK} | Messages."
+    ),
+    Verb("admin message find", admin_messages.message_find, server=True),
+    Verb("admin dlq list", admin_messages.dlq_list, server=True, group=f"{_LOOK} | Dead letters."),
+    Verb("admin dlq get", admin_messages.dlq_get, server=True),
+    Verb("admin dlq redrive", admin_messages.dlq_redrive, server=True, writes=True),
 )
 BROKER = Verb("broker", broker.run, server=True)
 CLONE = Verb("clone", clone.run, server=True, writes=True)
@@ -30,6 +75,7 @@ TIMERS = (
     Verb("timers cancel", timers.cancel, writes=True),
     Verb("timers reschedule", timers.reschedule, writes=True),
 )
+TOP = Verb("top", top.run, server=True)
 TX = (
     Verb("tx ls", tx.ls, group="List, show and decide open transactions."),
     Verb("tx show", tx.show),

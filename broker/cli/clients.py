@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-from pystore.cli.verbs import Session, parse_time, usage
+from pystore.cli.verbs import Session, When, parse_time, shown, usage
 from pystore.errors import NotFound
 
-__all__ = ["UNITS_S", "client_errors", "delay_of", "no_settings"]
+if TYPE_CHECKING:
+    from broker.client.message import ReceivedMessage
+
+__all__ = [
+    "UNITS_S", "client_errors", "delay_of", "message_facts", "message_line", "no_settings",
+    "print_message",
+]  # fmt: skip
 
 #: Of a time ahead: 90s, 15m, 2h, 3d.
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -53,3 +61,40 @@ def client_errors(verb: str) -> Iterator[None]:
         raise NotFound(str(missing)) from None
     except ClientError as failed:
         raise ConnectionError(str(failed)) from failed
+
+
+def message_facts(message: ReceivedMessage) -> dict[str, object]:
+    """A message as JSON shows it: the user's properties, and the body as text or Base64."""
+    from broker.client.sending import PROTOCOL_PROPERTIES
+
+    given = message.properties.items()
+    record: dict[str, object] = {
+        "topic": message.topic,
+        "tags": message.tags,
+        "keys": message.keys,
+        "properties": {name: value for name, value in given if name not in PROTOCOL_PROPERTIES},
+        "broker": message.queue.broker,
+        "queue": message.queue.queue,
+        "queue_offset": message.queue_offset,
+        "msg_id": message.message_id,
+        "born_ts": When(message.born_timestamp),
+        "attempt": message.attempt,
+    }
+    try:
+        record["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        record["body_base64"] = base64.b64encode(message.body).decode()
+    return record
+
+
+def message_line(message: ReceivedMessage) -> str:
+    """A message as a line of text, without control characters."""
+    body = message.body[:200].decode("utf-8", "backslashreplace")
+    return shown(
+        f"{message.topic}/{message.queue.queue}@{message.queue_offset}"
+        f"  {message.tags or '-'}  {' '.join(message.keys) or '-'}  {body}"
+    )
+
+
+def print_message(s: Session, message: ReceivedMessage) -> None:
+    s.out.record(message_facts(message), lambda: message_line(message))

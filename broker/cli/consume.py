@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli.clients import client_errors, no_settings
+from broker.cli.clients import client_errors, no_settings, print_message
 from broker.cli.signing import CredentialsFile, TrustFile, credentials_of, tls_of
-from pystore.cli.verbs import Session, When, usage
+from pystore.cli.verbs import Session, usage
 from pystore.names import TOOLS_GROUP
 
 if TYPE_CHECKING:
     from broker.client.consumer import AsyncConsumer
-    from broker.client.message import ReceivedMessage
 
 __all__ = ["run"]
 
@@ -93,7 +91,7 @@ async def _consume(
             left = 1024 if count is None else count - printed
             found = await consumer.poll(1.0, left)
             for message in found:
-                _print(s, message)
+                print_message(s, message)
             consumer.ack(*found)
             s.out.flush()
             printed += len(found)
@@ -110,36 +108,4 @@ def _reached(consumer: AsyncConsumer, ends: dict[Any, int]) -> bool:
         consumer.position(queue) >= end
         for queue, end in ends.items()
         if queue in consumer.assignment
-    )
-
-
-def _print(s: Session, message: ReceivedMessage) -> None:
-    from broker.client.sending import PROTOCOL_PROPERTIES
-
-    body = message.body
-    given = message.properties.items()
-    own = {name: value for name, value in given if name not in PROTOCOL_PROPERTIES}
-    record: dict[str, object] = {
-        "topic": message.topic,
-        "tags": message.tags,
-        "keys": message.keys,
-        "properties": own,
-        "broker": message.queue.broker,
-        "queue": message.queue.queue,
-        "queue_offset": message.queue_offset,
-        "msg_id": message.message_id,
-        "born_ts": When(message.born_timestamp),
-        "attempt": message.attempt,
-    }
-    try:
-        record["body"] = body.decode()
-    except UnicodeDecodeError:
-        record["body_base64"] = base64.b64encode(body).decode()
-    shown = body[:200].decode("utf-8", "backslashreplace")
-    s.out.record(
-        record,
-        lambda: (
-            f"{message.topic}/{message.queue.queue}@{message.queue_offset}"
-            f"  {message.tags or '-'}  {' '.join(message.keys) or '-'}  {shown}"
-        ),
     )

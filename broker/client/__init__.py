@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from broker.lazy import lazily
 
 if TYPE_CHECKING:
+    from broker.client.admin import Admin, AsyncAdmin
     from broker.client.allocation import by_config, machine_room, machine_room_nearby
     from broker.client.blocking import Consumer, Producer, TransactionProducer
     from broker.client.consumer import AsyncConsumer
@@ -49,9 +50,10 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "AlreadyClosed", "AsyncConsumer", "AsyncProducer", "AsyncTransactionProducer", "BadAnswer",
-    "BrokerRefused", "ClientError", "Consumer", "Credentials", "Forked", "HandlerStuck",
-    "HookFailed", "InvalidMessage", "LocalState", "Message", "MessageQueue", "Misuse", "NoRoute",
+    "Admin", "AlreadyClosed", "AsyncAdmin", "AsyncConsumer", "AsyncProducer",
+    "AsyncTransactionProducer", "BadAnswer", "BrokerRefused", "ClientError", "Consumer",
+    "Credentials", "Forked", "HandlerStuck", "HookFailed", "InvalidMessage", "LocalState",
+    "Message", "MessageQueue", "Misuse", "NoRoute",
     "NotStarted", "OffsetFileFailed", "Producer", "ReceivedMessage", "Reply",
     "RequestHook", "RequestTimeout", "RetryLater",
     "SendFailed", "SendResult", "SendStatus", "Sql", "Transaction", "TransactionListener",
@@ -61,6 +63,7 @@ __all__ = [
 
 #: The modules of this package that define them.
 _NAMES = {
+    "admin": "Admin AsyncAdmin",
     "allocation": "by_config machine_room machine_room_nearby",
     "blocking": "Consumer Producer TransactionProducer",
     "consumer": "AsyncConsumer",

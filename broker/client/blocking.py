@@ -57,7 +57,7 @@ from broker.loop.safe_log import SafeLogger
 from broker.loop.thread import LoopThread
 from pystore.closing import ClosedByWith
 
-__all__ = ["Consumer", "Producer", "TransactionProducer"]
+__all__ = ["Consumer", "Producer", "Runner", "StartedByWith", "TransactionProducer", "twin_of"]
 
 log = SafeLogger("broker.client")
 
@@ -177,12 +177,12 @@ class Runner:
 
 
 @overload
-def _twin_of(
+def twin_of(
     method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]],
 ) -> Callable[Concatenate[Any, _P], _T]: ...
 @overload
-def _twin_of(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]: ...
-def _twin_of(method: Callable[..., Any]) -> Callable[..., Any]:
+def twin_of(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]: ...
+def twin_of(method: Callable[..., Any]) -> Callable[..., Any]:
     """The method of the same name, signature and documentation that runs `method` of the asyncio
     twin on the shared loop and waits for its result."""
     name = method.__name__
@@ -226,7 +226,7 @@ class HandOver:
         self._twin.give_back(found)
 
 
-class _Lifetime(ClosedByWith):
+class StartedByWith(ClosedByWith):
     """``with`` starts and closes it."""
 
     def start(self) -> Self:
@@ -236,7 +236,7 @@ class _Lifetime(ClosedByWith):
         return self.start()
 
 
-class Producer(_Lifetime):
+class Producer(StartedByWith):
     """Sends messages, for programs without an event loop. ``AsyncProducer`` is its twin.
 
     Any thread may use it. group, namesrv, options: as of AsyncProducer.
@@ -290,14 +290,14 @@ class Producer(_Lifetime):
         else:
             self.runner.stop()
 
-    send = _twin_of(AsyncProducer.send)
-    send_batch = _twin_of(AsyncProducer.send_batch)
-    send_oneway = _twin_of(AsyncProducer.send_oneway)
-    flush = _twin_of(AsyncProducer.flush)
-    recall = _twin_of(AsyncProducer.recall)
-    request = _twin_of(AsyncProducer.request)
-    reply = _twin_of(AsyncProducer.reply)
-    queues = _twin_of(AsyncProducer.queues)
+    send = twin_of(AsyncProducer.send)
+    send_batch = twin_of(AsyncProducer.send_batch)
+    send_oneway = twin_of(AsyncProducer.send_oneway)
+    flush = twin_of(AsyncProducer.flush)
+    recall = twin_of(AsyncProducer.recall)
+    request = twin_of(AsyncProducer.request)
+    reply = twin_of(AsyncProducer.reply)
+    queues = twin_of(AsyncProducer.queues)
 
     def submit(
         self, message: Message, *, key: str | None = None, queue: MessageQueue | None = None
@@ -323,7 +323,7 @@ class Producer(_Lifetime):
         return made
 
 
-class Consumer(_Lifetime):
+class Consumer(StartedByWith):
     """Receives messages, for programs without an event loop. ``AsyncConsumer`` is its twin.
 
     handler: called in one of ``concurrency`` threads. group, topics, namesrv, options: as of
@@ -520,23 +520,23 @@ class Consumer(_Lifetime):
         check_messages("ack()", messages)
         thread.call(self._twin.ack, *messages)
 
-    nack = _twin_of(AsyncConsumer.nack)
-    extend = _twin_of(AsyncConsumer.extend)
-    run = _twin_of(AsyncConsumer.run)
+    nack = twin_of(AsyncConsumer.nack)
+    extend = twin_of(AsyncConsumer.extend)
+    run = twin_of(AsyncConsumer.run)
 
     # ---- queues and offsets ----
 
-    subscribe = _twin_of(AsyncConsumer.subscribe)
-    unsubscribe = _twin_of(AsyncConsumer.unsubscribe)
-    assign = _twin_of(AsyncConsumer.assign)
-    queues = _twin_of(AsyncConsumer.queues)
-    committed = _twin_of(AsyncConsumer.committed)
-    beginning = _twin_of(AsyncConsumer.beginning)
-    end = _twin_of(AsyncConsumer.end)
-    offset_at = _twin_of(AsyncConsumer.offset_at)
-    position = _twin_of(AsyncConsumer.position)
-    pause = _twin_of(AsyncConsumer.pause)
-    resume = _twin_of(AsyncConsumer.resume)
+    subscribe = twin_of(AsyncConsumer.subscribe)
+    unsubscribe = twin_of(AsyncConsumer.unsubscribe)
+    assign = twin_of(AsyncConsumer.assign)
+    queues = twin_of(AsyncConsumer.queues)
+    committed = twin_of(AsyncConsumer.committed)
+    beginning = twin_of(AsyncConsumer.beginning)
+    end = twin_of(AsyncConsumer.end)
+    offset_at = twin_of(AsyncConsumer.offset_at)
+    position = twin_of(AsyncConsumer.position)
+    pause = twin_of(AsyncConsumer.pause)
+    resume = twin_of(AsyncConsumer.resume)
 
     def commit(self) -> None:
         """As AsyncConsumer.commit()."""

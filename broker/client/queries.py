@@ -10,7 +10,7 @@ from broker.client.progress import QueueProgress
 from broker.client.records import received
 from broker.wire.codes import RequestCode, ResponseCode
 
-__all__ = ["messages_by_key"]
+__all__ = ["messages_by_key", "messages_of_broker"]
 
 _LAST_MS = (1 << 63) - 1
 _FINE = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
@@ -28,12 +28,22 @@ async def messages_by_key(
         route = await network.route(topic, fresh=True)
     except NoRoute:
         return []
-    fields = {
-        "topic": topic, "key": key, "maxNum": most, "beginTimestamp": 0, "endTimestamp": _LAST_MS,
-    }  # fmt: skip
-    progress = QueueProgress(MessageQueue(topic, "", 0), 0)
     found: list[ReceivedMessage] = []
     for address in route.addresses(masters_only=True):
-        answer = await network.request(address, RequestCode.QUERY_MESSAGE, fields, fine=_FINE)
-        found += received(bytes(answer.body or b""), progress)
+        found += await messages_of_broker(network, address, topic, key, most)
     return sorted(found, key=lambda message: message.store_timestamp)
+
+
+async def messages_of_broker(
+    network: Network, address: str, topic: str, key: str, most: int, begin_ms: int = 0,
+    end_ms: int = _LAST_MS,
+) -> list[ReceivedMessage]:  # fmt: skip
+    """Returns at most so many messages that one broker finds. Raises: BrokerRefused, Unreachable,
+    RequestTimeout, BadRecord."""
+    fields = {
+        "topic": topic, "key": key, "maxNum": most, "beginTimestamp": begin_ms,
+        "endTimestamp": end_ms,
+    }  # fmt: skip
+    answer = await network.request(address, RequestCode.QUERY_MESSAGE, fields, fine=_FINE)
+    progress = QueueProgress(MessageQueue(topic, "", 0), 0)
+    return received(bytes(answer.body or b""), progress)

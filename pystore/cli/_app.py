@@ -237,13 +237,17 @@ def _make_app(verbs: Iterable[Verb]) -> typer.Typer:
     made.callback()(_program)
     groups: dict[str, typer.Typer] = {"": made}
     for verb in verbs:
-        group, _, name = verb.name.rpartition(" ")
-        if group not in groups:
-            groups[group] = typer.Typer(
-                help=verb.group, no_args_is_help=True, rich_markup_mode=None
-            )
-            made.add_typer(groups[group], name=group)
-        groups[group].command(name, epilog=_EPILOG)(_command(verb))
+        *words, name = verb.name.split()
+        for depth in range(1, len(words) + 1):
+            group = " ".join(words[:depth])
+            if group not in groups:
+                # The help of an outer group comes first: "outer | inner".
+                said = verb.group.split(" | ")[depth - 1 :] or [""]
+                groups[group] = typer.Typer(
+                    help=said[0], no_args_is_help=True, rich_markup_mode=None
+                )
+                groups[" ".join(words[: depth - 1])].add_typer(groups[group], name=words[depth - 1])
+        groups[" ".join(words)].command(name, epilog=_EPILOG)(_command(verb))
     for name, error in broken.items():
         anything = {"allow_extra_args": True, "ignore_unknown_options": True}
         made.command(name, hidden=True, context_settings=anything)(_failing(error))

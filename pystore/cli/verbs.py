@@ -45,12 +45,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """name: as typed; two words are a verb of a group. run: its function; the first argument is the
-    Session, the others become options, the docstring becomes the help; it returns the exit code,
-    None for 0. It is imported for every run of the program, so what is heavy is imported inside it.
-    writes: whether it changes the store. store_needed: whether STORE must be given. server: it runs
-    until a signal stops it, has no STORE, and its settings are its own. group: what the group of a
-    two-word name is for; the first verb of the group says it."""
+    """name: as typed; two words are a verb of a group, three one of a group within a group. run:
+    its function; the first argument is the Session, the others become options, the docstring
+    becomes the help; it returns the exit code, None for 0. It is imported for every run of the
+    program, so what is heavy is imported inside it. writes: whether it changes the store.
+    store_needed: whether STORE must be given. server: it runs until a signal stops it, or asks a
+    server; it has no STORE, and its settings are its own. group: what the group of a two-word name
+    is for, of three words as ``outer | inner``; the first verb of the group says it."""
 
     name: str
     run: Callable[..., int | None]

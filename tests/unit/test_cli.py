@@ -136,13 +136,18 @@ def test_page_lists_the_options_of_each_verb(verb: str) -> None:
     """docs/cli.md names every option that the verb has, and none that it has not."""
     common = documented(section("Options of every verb")) - {"--help"}
     assert common == {"--conf", "--set", "--json"}
+    if verb.split()[0] in ("admin", "top"):
+        common |= documented(section("Whom to ask"))
+        assert common <= options_of(verb)
     assert options_of(verb) - common - {"--help"} == documented(section(verb))
 
 
 def test_page_lists_the_verbs_and_exit_codes() -> None:
     """Sections of docs/cli.md are the verbs; its table of exit codes is the program's."""
     headings = re.findall(r"^## (.*)$", PAGE.read_text(encoding="utf-8"), re.M)
-    assert headings == ["Options of every verb", "Exit codes", *(v.name for v in VERBS)]
+    assert headings == [
+        "Options of every verb", "Exit codes", "Whom to ask", *(v.name for v in VERBS),
+    ]  # fmt: skip
     rows = re.findall(r"^\| (\d+) \| (.*) \|$", section("Exit codes"), re.M)
     assert {int(code): why for code, why in rows} == EXIT_CODES
 
@@ -698,6 +703,12 @@ MORE = {
     "spark archive": ["/nonexistent/archive"], "spark restore": ["/nonexistent/archive"],
     "spark reconcile": ["/nonexistent/other"],
     "acl check": ["u", "Pub", "Topic:t", "--from", "127.0.0.1"],
+    "admin config set": ["a=b"], "admin topic show": ["t"], "admin topic create": ["t"],
+    "admin topic delete": ["t"], "admin group show": ["g"], "admin group create": ["g"],
+    "admin group delete": ["g"], "admin client list": ["g"], "admin offset lag": ["g"],
+    "admin offset reset": ["g", "t", "--to", "first"], "admin offset skip": ["g", "t"],
+    "admin message get": ["0"], "admin message find": ["t"], "admin dlq list": ["g"],
+    "admin dlq get": ["g", "0"], "admin dlq redrive": ["g"],
 }  # fmt: skip
 #: A bench makes its own store, and refuses one that is there.
 WITH_STORE = [v for v in VERBS if not v.server and v.name != "bench"]
