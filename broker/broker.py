@@ -240,8 +240,23 @@ class Broker(Stopping):
         undo.callback(pop.stop)
         undo.callback(core.notify_all)
         undo.push_async_callback(duties.stop)
+        await self._take_back()
         await duties.start()
         log.info("Broker %s is ready at %s", services.broker_name, self.address)
+
+    async def _take_back(self) -> None:
+        """A master takes over what a slave did in its place, before it delivers anything."""
+        from broker.services.acting.taking_back import TakingBack
+
+        services, settings = self.services, self.settings
+        replication = services.replication
+        if (
+            replication is not None
+            and replication.master is not None
+            and settings["enableSlaveActingMaster"]
+            and not settings["skipPreOnline"]
+        ):
+            await TakingBack(services, replication.request).run()
 
     @property
     def _core(self) -> Core:

@@ -25,6 +25,7 @@ from broker.loop.watchdog import Watchdog
 from broker.remoting.client import RemotingClient
 from broker.remoting.tls import TlsSettings
 from broker.services.access import Access, inner_credentials
+from broker.services.acting.service import Acting
 from broker.services.clients import Clients
 from broker.services.config import Config, store_alone
 from broker.services.context import Services
@@ -117,9 +118,10 @@ async def open_services(
     services.replication = _replicate(o, services, access, slaves, undo)
     services.transactions = transactions = await _open_transactions(o, services, core, undo)
     services.once = await _remember(o.settings, core)
+    services.acting = acting = _act(services)
     undo.callback(schedule.hand_over)
     role = BrokerRole.SLAVE if is_slave(o.settings) else BrokerRole.MASTER
-    services.duties = duties = Duties(duties_of(services), role)
+    services.duties = duties = Duties(duties_of(services, acting), role)
     duties.on_role.append(transactions.change_role)
     return services
 
@@ -252,6 +254,15 @@ def _replicate(
         made.master.start()
         undo.callback(made.master.stop)
     return made
+
+
+def _act(services: Services) -> Acting | None:
+    """Raises: OSError."""
+    replication = services.replication
+    slave = replication.slave if replication is not None else None
+    if replication is None or slave is None or not services.settings["enableSlaveActingMaster"]:
+        return None
+    return Acting(services, slave, replication.request)
 
 
 def _first_frame_max(settings: Settings) -> int:

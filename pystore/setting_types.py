@@ -41,6 +41,7 @@ class SettingValues(TypedDict, total=False):
     brokerIP2: str | os.PathLike[str] | None
     brokerId: int | str
     brokerName: str | os.PathLike[str] | None
+    brokerNotActiveTimeoutMillis: int | str
     brokerPermission: int | str
     brokerRole: str | os.PathLike[str] | None
     brokerTopicEnable: bool | str
@@ -74,6 +75,7 @@ class SettingValues(TypedDict, total=False):
     enablePopBufferMerge: bool | str
     enablePopMessageThreshold: bool | str
     enablePropertyFilter: bool | str
+    enableRemoteEscape: bool | str
     enableRetryTopicV2: bool | str
     enableSkipLongAwaitingAck: bool | str
     enableSlaveActingMaster: bool | str
@@ -157,6 +159,7 @@ class SettingValues(TypedDict, total=False):
     serverChannelMaxIdleTimeSeconds: int | str
     serverSelectorThreads: int | str
     shortPollingTimeMills: int | str
+    skipPreOnline: bool | str
     slaveReadEnable: bool | str
     slaveTimeout: int | str
     startAcceptSendRequestTimeStamp: int | str

@@ -526,7 +526,19 @@ _USED: dict[str, dict[str, Any]] = {
     "registerNameServerPeriod": _row(
         "broker", "ms", "interval between registrations", clamp=(10_000, 60_000)),
     "registerBrokerTimeoutMills": _row("broker", "ms", "timeout of a registration", low=1),
-    "enableSlaveActingMaster": _row("broker", "", "send heartbeats to name servers"),
+    "enableSlaveActingMaster": _row(
+        "broker", "", "a slave does a master's duties while there is none; all brokers of a name"
+        " need it", at_start=True),
+    "enableRemoteEscape": _row(
+        "broker", "",
+        "what is due at a slave that acts as master goes to other brokers, else it waits",
+        at_start=True),
+    "skipPreOnline": _row(
+        "broker", "", "a master starts without what its slaves did in its place", at_start=True),
+    "brokerNotActiveTimeoutMillis": _row(
+        "broker", "ms",
+        "with enableSlaveActingMaster: without a heartbeat for so long, a name server forgets the"
+        " broker", low=1000, at_start=True),
     "brokerHeartbeatInterval": _row("broker", "ms", "interval between those heartbeats", low=1),
 }
 # fmt: on

@@ -173,7 +173,7 @@ class Timers:
             self.close()
             raise
 
-    def _recover(self, on_progress: Callable[[TimersProgress], None] | None) -> None:
+    def _recover(self, on_progress: Callable[[TimersProgress], None] | None) -> int:
         raw = ffi.new("ps_timers_progress *")
         while more := lib.ps_timers_recover(self._handle, raw, self._error):
             if more < 0:
@@ -181,6 +181,13 @@ class Timers:
             if on_progress is not None:
                 on_progress(TimersProgress(raw.read, raw.records, raw.searched, raw.log_end))
         self.recovered = int(raw.read)
+        return int(raw.searched)
+
+    def read_on(self) -> int:
+        """Reads what others have put since, deliveries of timers among it: of a store that follows
+        another one. Returns up to where the log was read. Raises: StoreError."""
+        lib.ps_timers_read_on(self._handle)
+        return self._recover(None)
 
     def close(self) -> None:
         """A second call does nothing."""

@@ -19,6 +19,7 @@ from broker.processors.popack import PopAckProcessor
 from broker.processors.pull import PullProcessor
 from broker.processors.recall import RecallProcessor
 from broker.processors.relay import RelayProcessor
+from broker.processors.replication import ReplicationProcessor
 from broker.processors.reply import ReplyProcessor
 from broker.processors.retry import RetryProcessor
 from broker.processors.send import SendProcessor
@@ -55,6 +56,7 @@ def all_handlers(s: Services) -> dict[int, Handler]:
         ConfigProcessor(s),
         OffsetAdminProcessor(s),
         AccessProcessor(s),
+        ReplicationProcessor(s),
     ):
         made.update(processor.handlers())
     return made

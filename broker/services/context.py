@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from broker.access.guard import Guard
 from broker.hot.dedup import Dedup
@@ -26,7 +27,17 @@ from broker.services.topics import Topics
 from broker.services.transaction import Transactions
 from pystore import Store
 
-__all__ = ["Services"]
+__all__ = ["ActsAsMaster", "Services"]
+
+
+class ActsAsMaster(Protocol):
+    """A slave that may act as master (acting/service.py), as requests find it."""
+
+    def hint(self) -> None: ...
+
+    async def give_way(self) -> list[list[Any]]: ...
+
+    def forget(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -50,6 +61,7 @@ class Services:
     duties: Duties | None = None
     pop: Pop | None = None
     replication: Replication | None = None
+    acting: ActsAsMaster | None = None
     once: Dedup | None = None
     access: Access | None = None
     guard: Guard | None = None

@@ -30,6 +30,8 @@ class BrokerRole(enum.Enum):
 
     MASTER = "master"
     SLAVE = "slave"
+    #: A slave that does a master's duties while there is none.
+    ACTING = "acting master"
 
 
 def _nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from broker.services.acting.service import Acting
 from broker.services.context import Services
 from broker.services.duties import BrokerRole, Duty, PeriodicJob
 from broker.services.pop import Pop
@@ -14,8 +15,9 @@ from broker.services.transaction import Transactions
 __all__ = ["duties_of"]
 
 
-def duties_of(s: Services) -> list[Duty]:
+def duties_of(s: Services, acting: Acting | None = None) -> list[Duty]:
     """Returns the duties in the order of their starts; clients find the broker by the first one.
+    acting: of a slave that may act as master.
     The schedule, the transactions and POP must be there."""
     assert s.schedule is not None and s.transactions is not None and s.pop is not None
     return [
@@ -25,6 +27,7 @@ def duties_of(s: Services) -> list[Duty]:
             begin=s.registration.start, end=s.registration.stop,
         ),
         *_replicating(s.replication),
+        *_acting(acting, s.schedule),
         *_delivering(s, s.schedule),
         *_deciding(s, s.transactions),
         *_popping(s, s.pop),
@@ -61,6 +64,22 @@ def _replicating(replication: Replication | None) -> list[Duty]:
             PeriodicJob("take over what the master has", replication.synchronize, _every(3)),
             begin=replication.start, end=replication.stop,
         ),
+    ]  # fmt: skip
+
+
+def _acting(acting: Acting | None, schedule: Schedule) -> list[Duty]:
+    if acting is None:
+        return []
+    return [
+        Duty(
+            "master's absence", None,
+            PeriodicJob("look whether the master is gone", acting.look, _every(1)),
+        ),
+        Duty(
+            "master's timers", BrokerRole.SLAVE,
+            PeriodicJob("read the master's timers", schedule.follow_timers, _every(5)),
+        ),
+        Duty("escape", BrokerRole.ACTING, begin=acting.start, end=acting.stop),
     ]  # fmt: skip
 
 

@@ -47,6 +47,8 @@ _AT_ONCE = 500
 _KV_TABLE = Shape(table=OBJECT)
 #: ClusterInfo: the brokers of each name.
 _CLUSTER = Shape(brokerAddrTable=OBJECT)
+#: The brokers of one name.
+_MEMBERS = Shape(brokerMemberGroup=OBJECT)
 #: TopicRouteData, as far as queues are divided and brokers named by it.
 _ROUTE = Shape(
     queueDatas=listed(
@@ -81,6 +83,12 @@ async def _beside(topics: int, work: Callable[[], _T]) -> _T:
 
 def _known(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(";") if part.strip()]
+
+
+def _addresses(row: object) -> dict[int, str]:
+    """Raises: ValueError."""
+    found = row.get("brokerAddrs") if isinstance(row, dict) else None
+    return {int(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
 
 
 class Registration:
@@ -120,19 +128,38 @@ class Registration:
         self._wake()
 
     async def members(self) -> dict[int, str]:
-        """The brokers of this one's name by their ids, as a name server knows them. Raises:
-        OSError, TimeoutError, ValueError."""
-        known = [each.peer for each in self._servers if each.registered and each.peer is not None]
-        if not known:
-            raise OSError("no name server knows this broker")
-        command = self._signed(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
-        answer = await known[0].request(command, _UNREGISTER_S)
+        """The brokers of this one's name by their ids, as the name servers that answer know them:
+        who is known to one of them is there. Raises: OSError, when none answers."""
+        problem = "no name server is set"
+        found: dict[int, str] = {}
+        answered = False
+        for server in self._servers:
+            try:
+                if server.peer is None or server.peer.closed:
+                    server.registered = False
+                    server.peer = await self._dial(server.address)
+                found |= await self._members_at(server.peer)
+                answered = True
+            except (OSError, TimeoutError, ValueError) as failed:
+                problem = str(failed or type(failed).__name__)
+        if not answered:
+            raise OSError(problem)
+        return found
+
+    async def _members_at(self, server: Peer) -> dict[int, str]:
+        name, cluster = self._settings["brokerName"], self._settings["brokerClusterName"]
+        ext = {"brokerName": name, "clusterName": cluster}
+        command = self._signed(Command(RequestCode.GET_BROKER_MEMBER_GROUP, ext))
+        answer = await server.request(command, _UNREGISTER_S)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # 4.9
+            command = self._signed(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+            answer = await server.request(command, _UNREGISTER_S)
+            if answer.code == ResponseCode.SUCCESS:
+                row = (_CLUSTER.loads(answer.body)["brokerAddrTable"] or {}).get(name)
+                return _addresses(row)
         if answer.code != ResponseCode.SUCCESS:
             raise OSError(f"a name server says {answer.code} {answer.remark}")
-        table = _CLUSTER.loads(answer.body)["brokerAddrTable"] or {}
-        row = table.get(self._settings["brokerName"])
-        found = row.get("brokerAddrs") if isinstance(row, dict) else None
-        return {int(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+        return _addresses(_MEMBERS.loads(answer.body)["brokerMemberGroup"])
 
     @property
     def servers(self) -> Sequence[str]:
@@ -295,6 +322,8 @@ class Registration:
             # A registration must have one that a slave can read. Nobody listens on port 0.
             "haServerAddr": f"{ha_host}:{self.ha_port}",
         }
+        if settings["enableSlaveActingMaster"]:
+            ext["heartbeatTimeoutMillis"] = str(settings["brokerNotActiveTimeoutMillis"])
         return Command(RequestCode.REGISTER_BROKER, ext, body)
 
     async def _register_full(self, servers: Sequence[_Server]) -> None:

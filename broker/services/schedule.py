@@ -43,6 +43,9 @@ _PROGRESS_S = 10.0
 #: sends. The first after a pause is read at once.
 _GATHER_S = 0.004
 
+#: Bytes of the log that a slave reads before it saves how far it is: what a start reads again.
+_SAVED_EACH = 256 << 20
+
 _log = SafeLogger("broker.schedule")
 
 
@@ -185,6 +188,8 @@ class Schedule:
         #: Since the start.
         self.delivered = 0
         self.skipped = 0
+        #: Of the log, at a slave: up to here what was read of timers is saved.
+        self._followed = 0
 
     # ---- starting and stopping ----
 
@@ -309,6 +314,17 @@ class Schedule:
         before_ms = time.time_ns() // 1_000_000 - half_ms
         if self.timers.on and self.timers.timers.roll(before_ms):
             asyncio.get_running_loop().call_soon(self.roll_timers)
+
+    async def follow_timers(self) -> None:
+        """Reads, at a slave, which timers its master has put, and which it has delivered since.
+        Raises: StoreError."""
+        if self.timers is None:
+            return
+        timers = self.timers.timers
+        if await asyncio.to_thread(timers.read_on) - self._followed >= _SAVED_EACH:
+            state, end = timers.capture()
+            await asyncio.to_thread(self._save_timers, state, end)
+            self._followed = end
 
     def timers_changed(self) -> bool:
         """Returns whether there is something to save."""

@@ -50,6 +50,7 @@ struct ps_timers {
     bool tm_counting;      /* false: the saved tallies know what is read now */
     int64_t tm_start;      /* offset from which the queue is read at the start */
     int64_t tm_settled_at; /* physical: up to here the log was searched for deliveries */
+    int64_t tm_settle_end; /* up to here it is: all timers before this are in the queue */
 };
 
 struct ps_timers_state {
@@ -333,17 +334,19 @@ static int settle_file(ps_timers *t, ps_mapfile *mf, int64_t *at, int64_t end, i
         if (code < 0) return code;
         *at += r.size;
     }
-    *at = file_end; /* after a blank record, or damage, which recovery has reported */
+    /* After a blank record, or damage, which recovery has reported. */
+    if (*at < stop || stop == file_end) *at = file_end;
     return 0;
 }
 
 /* One segment: 1 when there are more, 0, or an error. */
 static int settle_log(ps_timers *t, ps_error *e) {
     ps_store *s = t->tm_store;
-    int64_t end = atomic_load(&s->st_log.lg_end), min = atomic_load(&s->st_log.lg_min);
+    int64_t end = t->tm_settle_end, min = atomic_load(&s->st_log.lg_min);
     int64_t settled = 0, *at = &t->tm_settled_at;
     if (*at < min) *at = min;
-    if (*at >= end || t->tm_pending.pd_live == 0) return 0;
+    if (t->tm_pending.pd_live == 0 && *at < end) *at = end;
+    if (*at >= end) return 0;
     ps_mapfile *mf = ps_segments_find(&s->st_log.lg_files, *at, e);
     if (mf == NULL) return 0;
     t->tm_counting = true;
@@ -369,6 +372,7 @@ static int load_timers(ps_timers *t, ps_error *e) {
         ps_pending_restart(p, 0);
     }
     t->tm_settled_at = p->pd_log_end;
+    t->tm_settle_end = end;
     t->tm_start = p->pd_next;
     return 0;
 }
@@ -389,6 +393,18 @@ int ps_timers_recover(ps_timers *t, ps_timers_progress *out, ps_error *e) {
     pthread_mutex_unlock(&t->tm_lock);
     ps_leave(t->tm_store);
     return code;
+}
+
+void ps_timers_read_on(ps_timers *t) {
+    if (ps_enter(t->tm_store) < 0) return;
+    int64_t end = atomic_load_explicit(&t->tm_store->st_log.lg_end, memory_order_acquire);
+    ps_dispatch_catch_up(t->tm_store, NULL);
+    pthread_mutex_lock(&t->tm_lock);
+    t->tm_settle_end = end;
+    t->tm_start = t->tm_pending.pd_next;
+    t->tm_opened = false;
+    pthread_mutex_unlock(&t->tm_lock);
+    ps_leave(t->tm_store);
 }
 
 ps_timers *ps_timers_open(ps_store *s, ps_error *e) {
@@ -675,7 +691,10 @@ ps_timers_state *ps_timers_capture(ps_timers *t, int64_t *log_end, ps_error *e) 
     pthread_mutex_lock(&t->tm_lock);
     int64_t notes_len;
     uint8_t *notes = ps_tallies_save(&t->tm_tallies, t->tm_pending.pd_live, &notes_len);
-    *log_end = atomic_load_explicit(&t->tm_store->st_log.lg_end, memory_order_acquire);
+    /* What delivers by itself knows of all deliveries. */
+    *log_end = atomic_load(&t->tm_store->st_follow.fo_on)
+                   ? t->tm_settled_at
+                   : atomic_load_explicit(&t->tm_store->st_log.lg_end, memory_order_acquire);
     code = notes != NULL
                ? ps_pending_capture(&t->tm_pending, *log_end, notes, notes_len, &made->state, e)
                : ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the notes on timers");

@@ -22,7 +22,7 @@ from pystore.errors import MessageIllegal, StoreError
 from pystore.names import RETRY_PREFIX, REVIVE_GROUP
 from pystore.timers import ASKING
 
-__all__ = ["Revive"]
+__all__ = ["DROPPED", "FIRST_POP", "Revive", "first_pop"]
 
 log = SafeLogger("broker.pop")
 
@@ -36,8 +36,8 @@ _RETRY_MS = 1000
 _PROGRESS = 2048
 #: Properties of a delivery, which a copy must not have: it would wait once more, or name a handle
 #: that is over.
-_DROPPED = ("POP_CK", *ASKING)
-_FIRST_POP = "1ST_POP_TIME"
+DROPPED = ("POP_CK", *ASKING)
+FIRST_POP = "1ST_POP_TIME"
 
 
 class Revive:
@@ -155,10 +155,14 @@ class Revive:
         self._failing = failed is not None
         return revived > 0
 
+    def may_come_back(self, ck: CheckPoint) -> bool:
+        """Returns whether topic and group are still there."""
+        return ck.topic in self._topics and self._groups.get(ck.group) is not None
+
     def _copy(self, ck: CheckPoint, offset: int) -> bool:
         """Copies a message, and returns whether there was something to copy. Raises: StoreError
         when the copy cannot be written."""
-        if ck.topic not in self._topics or self._groups.get(ck.group) is None:
+        if not self.may_come_back(ck):
             return False
         found = self._store.read(ck.topic, ck.queue, offset, max_messages=1)
         if not found or found[0].queue_offset != offset:
@@ -166,7 +170,7 @@ class Revive:
         message = found[0]
         decision = PutDecision(
             topic=self._target(ck), queue=0, level=0, role=Role.PLAIN, wait=False, key="",
-            drop=_DROPPED, add={_FIRST_POP: _first_pop(ck, message)},
+            drop=DROPPED, add={FIRST_POP: first_pop(ck, message)},
         )  # fmt: skip
         try:
             self._core.put_again(message.physical_offset, decision, more_tries=1)
@@ -213,7 +217,7 @@ class Revive:
             batch = self._store.read(name, 0, begin, max_messages=at - begin)
             for message in batch:
                 if message.queue_offset < at and message.physical_offset >= since:
-                    found[_identity(message, 0, message.properties.get(_FIRST_POP))] += 1
+                    found[_identity(message, 0, message.properties.get(FIRST_POP))] += 1
             if not batch or batch[0].physical_offset < since:
                 break
             at = begin
@@ -225,7 +229,7 @@ class Revive:
         if not found or found[0].queue_offset != offset:
             return False
         message = found[0]
-        like = _identity(message, 1, _first_pop(ck, message))
+        like = _identity(message, 1, first_pop(ck, message))
         if not copies[like]:
             return False
         copies[like] -= 1
@@ -235,14 +239,18 @@ class Revive:
 
     def _target(self, ck: CheckPoint) -> str:
         """Returns the retry topic, made when it is missing."""
-        if ck.topic.startswith(RETRY_PREFIX):
-            return ck.topic
-        kind = RETRY_V2 if self._config["enableRetryTopicV2"] else RETRY_V1
-        name = retry_topic(ck.group, ck.topic, kind)
-        if name not in self._topics:
+        name = self.target_name(ck)
+        if name != ck.topic and name not in self._topics:
             self._topics.built_in(name)
             self._offsets.commit(ck.group, name, 0, 0)
         return name
+
+    def target_name(self, ck: CheckPoint) -> str:
+        """Returns the topic that its messages come back through."""
+        if ck.topic.startswith(RETRY_PREFIX):
+            return ck.topic
+        kind = RETRY_V2 if self._config["enableRetryTopicV2"] else RETRY_V1
+        return retry_topic(ck.group, ck.topic, kind)
 
     # ---- progress ----
 
@@ -275,9 +283,9 @@ class Revive:
         return min(high, begin + _PROGRESS)
 
 
-def _first_pop(ck: CheckPoint, message: Message) -> str:
+def first_pop(ck: CheckPoint, message: Message) -> str:
     """Returns when the message was popped for the first time."""
-    said = message.properties.get(_FIRST_POP)
+    said = message.properties.get(FIRST_POP)
     return str(ck.pop_ms) if said is None or message.reconsume_times == 0 else said
 
 

@@ -155,6 +155,15 @@ class Pop:
                 "%d check points are open, found in %d records", len(found.open), found.records
             )
 
+    def find_open(self, timers: Timers) -> list[CheckPoint]:
+        """Returns what is open in the log of a slave, which knows it by nothing else; in any
+        thread. Raises: StoreError."""
+        found = self.log.find(timers, self.revive.done, self._store.info().log_max)
+        for ck, offsets in self.revive.copied(found.open, found.places):
+            for offset in offsets:
+                ck.acked |= 1 << ck.offsets.index(offset)
+        return [ck for ck in found.open if ck.open]
+
     def _take_kept(self, end: int) -> list[CheckPoint] | None:
         try:
             return kept.take(self._kept, end)

@@ -64,8 +64,8 @@ class Replication:
         self._trusted = _trusted(config, guarded)
         self.master: HaMaster | None = None
         if sock is not None:
-            comparer = Comparer(store, registration.members, self._request)
-            self.master = HaMaster(store, config, sock, self._may, comparer)
+            comparer = Comparer(store, registration.members, self.request)
+            self.master = HaMaster(store, config, sock, self.trusts, comparer)
         self.slave: HaSlave | None = None
         self._synchronizing: asyncio.Task[list[str]] | None = None
         if is_slave(config):
@@ -73,7 +73,8 @@ class Replication:
             self._synchronizer = Synchronizer(self._ask, store, topics, groups, offsets)
             registration.on_answer = self._learn
 
-    def _may(self, host: str) -> bool:
+    def trusts(self, host: str) -> bool:
+        """Whether a broker at this host may follow this one, or say that it is its master."""
         found = address_of(host)
         return any(each.matches(found) for each in self._trusted)
 
@@ -130,9 +131,9 @@ class Replication:
 
     async def _ask(self, command: Command) -> Command:
         """Raises: OSError, TimeoutError, ValueError."""
-        return await self._request(self._known.address, command)
+        return await self.request(self._known.address, command)
 
-    async def _request(self, address: str, command: Command) -> Command:
+    async def request(self, address: str, command: Command) -> Command:
         """Raises: OSError, TimeoutError, ValueError."""
         if self._credentials is not None:
             sign(command, self._credentials)

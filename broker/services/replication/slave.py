@@ -121,6 +121,11 @@ class HaSlave:
         # A new connection counts from 0.
         self.rate = int(max(count - before, 0) / max(now - then, 0.001))
 
+    @property
+    def follows(self) -> bool:
+        """Whether the master is connected."""
+        return bool(self._handle != ffi.NULL)
+
     # ---- following ----
 
     async def _run(self) -> None:

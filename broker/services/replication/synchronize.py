@@ -71,6 +71,19 @@ class Synchronizer:
                 quiet.warning(code, "To the master, %s", problems[-1])
         return problems
 
+    async def take_back(self) -> None:
+        """Of a slave that acted as this master: what its consumers have committed, and how far its
+        delays are, where that is further than here. Raises: OSError, TimeoutError, ValueError,
+        StoreError."""
+        for code, take in (
+            (RequestCode.GET_ALL_CONSUMER_OFFSET, self._take_offsets),
+            (RequestCode.GET_ALL_DELAY_OFFSET, self._take_delays),
+        ):
+            answer = await self._ask(Command(code))
+            if answer.code != ResponseCode.SUCCESS:
+                raise OSError(f"{answer.code} {answer.remark}")
+            await take(await _parsed(bytes(answer.body)), only_forward=True)
+
     async def _take_topics(self, body: Mapping[str, Any]) -> None:
         """The master's topics take the place of ours."""
         pieces, found = Pieces(), _member(body, "topicConfigTable")
@@ -99,7 +112,7 @@ class Synchronizer:
             if have is None or self._groups.to_json(have) != self._groups.to_json(wanted):
                 self._groups.update(wanted)
 
-    async def _take_offsets(self, body: Mapping[str, Any]) -> None:
+    async def _take_offsets(self, body: Mapping[str, Any], *, only_forward: bool = False) -> None:
         """None beyond the messages that are here: a consumer would lose those that come next."""
         pieces = Pieces()
         for pair, queues in _member(body, "offsetTable").items():
@@ -109,15 +122,19 @@ class Synchronizer:
                 number, at = int(queue), int(offset)
                 if not group or not 0 <= number < 65536 or at < 0:
                     raise ValueError(f"an offset of {pair:.200} is {queue}: {offset}")
-                high = self._store.range(topic, number)[1]
-                self._offsets.commit(group, topic, number, min(at, high))
+                at = min(at, self._store.range(topic, number)[1])
+                if not only_forward or at > (self._offsets.get(group, topic, number) or 0):
+                    self._offsets.commit(group, topic, number, at)
 
-    async def _take_delays(self, body: Mapping[str, Any]) -> None:
+    async def _take_delays(self, body: Mapping[str, Any], *, only_forward: bool = False) -> None:
         """How far each level has been delivered: what this broker would begin with as a master."""
         with self._store.metadata.batch():
             for level, offset in _member(body, "offsetTable").items():
                 if not 0 < int(level) <= 64 or int(offset) < 0:
                     raise ValueError(f"the progress of level {level} is {offset}")
+                kept = self._store.metadata.delay_offsets.get(int(level)) or 0
+                if only_forward and int(offset) <= kept:
+                    continue
                 self._store.metadata.delay_offsets.commit(int(level), int(offset), reset=True)
 
 

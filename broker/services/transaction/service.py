@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from broker.hot.core import Core
@@ -372,6 +372,14 @@ class Transactions:
     def full(self) -> bool:
         """Returns whether there is no room for more half messages."""
         return self.halves.state().open >= OPEN_MAX
+
+    def close_halves(self, offsets: Collection[int]) -> None:
+        """Another broker has these halves, and asks their producers. Raises: what putting
+        raises."""
+        for half in list(self.halves.all()):
+            if half.offset in offsets or half.root in offsets:
+                self.halves.settled(half.offset, Decision.FINISHED, op=True)
+        self.halves.write_ops()
 
     # ---- by hand ----
 

@@ -1,0 +1,66 @@
+"""Who is the master: NOTIFY_MIN_BROKER_ID_CHANGE (905) of name servers, and
+EXCHANGE_BROKER_HA_INFO (906) between a master and its slaves
+(docs/internals/ha.md#acting-as-master; upstream AdminBrokerProcessor)."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from broker.access.guard import host_of
+from broker.services.acting.taking_back import ha_info
+from broker.services.context import Services
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer
+
+__all__ = ["ReplicationProcessor"]
+
+
+class ReplicationProcessor:
+    def __init__(self, s: Services) -> None:
+        self.s = s
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.min_id_changed,
+            RequestCode.EXCHANGE_BROKER_HA_INFO: self.exchange,
+        }
+
+    def min_id_changed(self, peer: Peer, command: Command) -> Command:
+        """What it says is not believed: the name server is asked."""
+        if self.s.acting is not None:
+            self.s.acting.hint()
+        return command.reply()
+
+    def exchange(self, peer: Peer, command: Command) -> Command | Coroutine[Any, Any, Command]:
+        """A slave that comes asks where the master's log is; a master that returns says where its
+        own is, and the slave stops acting before it answers."""
+        if self.s.acting is not None and command.ext.get("masterHaAddress"):
+            self._check_may(peer)
+            return self._give_way(command)
+        replication = self.s.replication
+        is_master = replication is not None and replication.master is not None
+        return command.reply(ext=ha_info(self.s) if is_master else {})
+
+    def _check_may(self, peer: Peer) -> None:
+        """Whoever says that it is the master ends the acting of a slave, which follows it then.
+        With access control it has shown that it may. Raises: Refused."""
+        access, replication = self.s.access, self.s.replication
+        assert access is not None and replication is not None
+        if not access.is_on and not replication.trusts(host_of(peer)):
+            raise Refused(ResponseCode.NO_PERMISSION, "trustedSlaves does not name your address")
+
+    async def _give_way(self, command: Command) -> Command:
+        acting, replication, said = self.s.acting, self.s.replication, command.ext
+        assert acting is not None and replication is not None
+        if said.get("escaped") == "taken":
+            acting.forget()
+            return command.reply()
+        rows = await acting.give_way()
+        if said.get("masterAddress"):
+            replication.use_master(said["masterAddress"], said["masterHaAddress"])
+        # A master of Java's does not read it.
+        body = mqjson.dumps({"escaped": rows}) if said.get("pystore") else b""
+        return command.reply(body=body)

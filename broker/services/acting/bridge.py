@@ -1,0 +1,131 @@
+"""Messages put at other brokers of the cluster, as upstream's EscapeBridge does it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command
+from pystore.names import TEMPLATE_TOPIC
+from pystore.properties import encode_properties
+
+__all__ = ["Bridge", "Copy", "NotStored"]
+
+#: A route is asked for again after so many seconds, and after a failure.
+_ROUTE_S = 30.0
+#: Of the system flag, what belongs to the log that a message was in: addresses of 16 bytes.
+_OF_A_LOG = 0x10 | 0x20
+#: What a broker answers that has the message: it did not wait for its disk or its slaves.
+_HAS_IT = (
+    ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT,
+)  # fmt: skip
+#: Clocks of two brokers differ by less.
+_CLOCKS_MS = 600_000
+
+#: Asks the broker at this address. Raises: OSError, TimeoutError.
+AskAt = Callable[[str, Command], Awaitable[Command]]
+#: A topic's route; None: no name server answers. As Registration.route.
+FindRoute = Callable[[str], Awaitable[Mapping[str, Any] | None]]
+
+
+class NotStored(OSError):
+    """No other broker has the message: it was refused, or there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A message for another broker. like: a topic whose brokers take it when nobody serves its own,
+    which is then made there; empty: none. stored_in: the topic that it is stored in."""
+
+    topic: str
+    properties: Mapping[str, str]
+    body: bytes
+    sys_flag: int
+    flag: int
+    born_ms: int
+    tries: int
+    stored_in: str
+    like: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.properties.get("UNIQ_KEY", "")
+
+
+class Bridge:
+    """Lives on the event loop."""
+
+    def __init__(self, name: str, number: int, route: FindRoute, ask: AskAt) -> None:
+        """name, number: of this broker."""
+        self._name, self._number, self._route, self._ask = name, number, route, ask
+        self._known: dict[str, tuple[float, list[tuple[str, int]]]] = {}
+        self._turn = 0
+
+    async def places(self, copy: Copy) -> list[tuple[str, int]]:
+        """Address and queue of each queue at other brokers that takes it. Raises: NotStored."""
+        for topic in filter(None, (copy.topic, copy.like)):
+            since, found = self._known.get(topic, (0.0, []))
+            if not found or time.monotonic() - since > _ROUTE_S:
+                found = list(self._others(await self._route(topic) or {}))
+                self._known[topic] = time.monotonic(), found
+            if found:
+                return found if topic == copy.topic else [(at, 0) for at, _ in found]
+        raise NotStored(f"no other broker takes messages of {copy.topic}")
+
+    def _others(self, route: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+        brokers = {row["brokerName"]: row["brokerAddrs"] for row in route.get("brokerDatas") or ()}
+        for row in route.get("queueDatas") or ():
+            addresses = brokers.get(row["brokerName"]) or {}
+            address = addresses.get("0") or addresses.get(0)
+            if row["brokerName"] != self._name and row["perm"] & 2 and address:
+                yield from ((str(address), queue) for queue in range(row["writeQueueNums"]))
+
+    async def next_place(self, copy: Copy) -> tuple[str, int]:
+        """Of the places, in turn. Raises: NotStored."""
+        places = await self.places(copy)
+        self._turn += 1
+        return places[self._turn % len(places)]
+
+    async def put(self, copy: Copy, address: str, queue: int) -> None:
+        """Raises: NotStored; OSError, TimeoutError, when the broker may have it nevertheless."""
+        group = copy.properties.get("PGROUP")
+        ext = {
+            "a": group or f"InnerProducerGroup_{self._name}_{self._number}", "b": copy.topic,
+            "c": TEMPLATE_TOPIC, "d": "8", "e": str(queue), "f": str(copy.sys_flag & ~_OF_A_LOG),
+            "g": str(copy.born_ms), "h": str(copy.flag),
+            "i": encode_properties({**copy.properties, "WAIT": "false"}).decode(),
+            "j": str(copy.tries), "k": "false", "m": "false",
+        }  # fmt: skip
+        command = Command(RequestCode.SEND_MESSAGE_V2, ext, copy.body)
+        try:
+            answer = await self._ask(address, command)
+        except ConnectionRefusedError as nobody:
+            self._known.clear()
+            raise NotStored(f"nobody listens at {address}") from nobody
+        except (OSError, TimeoutError):
+            self._known.clear()
+            raise
+        if answer.code not in _HAS_IT:
+            self._known.clear()
+            raise NotStored(f"{address} says {answer.code} {answer.remark}")
+
+    async def has(self, copy: Copy, address: str, since_ms: int) -> bool:
+        """Whether a broker has a message that was put there at since_ms or later. Raises: OSError,
+        TimeoutError."""
+        if not copy.key:
+            return False
+        await asyncio.sleep(1.0)  # it is found once the other broker's index has it
+        ext = {
+            "topic": copy.stored_in, "key": copy.key, "maxNum": "8",
+            "beginTimestamp": str(since_ms - _CLOCKS_MS), "endTimestamp": str((1 << 63) - 1),
+            "_UNIQUE_KEY_QUERY": "true",
+        }  # fmt: skip
+        answer = await self._ask(address, Command(RequestCode.QUERY_MESSAGE, ext))
+        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
+            raise OSError(f"{address} says {answer.code} {answer.remark}")
+        return answer.code == ResponseCode.SUCCESS

@@ -1,0 +1,319 @@
+"""What is due in the log of a slave, and as what it goes to another broker: delay levels, timers,
+open transactions, check points of POP (docs/internals/ha.md#acting-as-master)."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from broker.hot.popped import CheckPoint
+from broker.services.acting.bridge import Copy
+from broker.services.acting.escape import Escape
+from broker.services.acting.escaped import Origin
+from broker.services.context import Services
+from broker.services.pop.revive import DROPPED, FIRST_POP, first_pop
+from pystore import Message
+from pystore.errors import StoreError
+from pystore.names import (
+    HALF_TOPIC,
+    REVIVE_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    TRANSACTION_GROUP,
+)
+from pystore.pending import PendingHalf
+from pystore.pending_log import find_pending
+
+__all__ = ["CheckPointsDue", "HalvesDue", "LevelsDue", "Source", "TimersDue"]
+
+#: Messages that are on their way to other brokers at once.
+_AT_ONCE = 32
+#: The transaction's type in a system flag, and that of a half.
+_TRANSACTION, _HALF = 0xC, 0x4
+
+
+class Source(ABC):
+    """Something that is due now and then. It lives on the event loop."""
+
+    name = ""
+
+    def __init__(self, s: Services, escape: Escape) -> None:
+        self._s, self._escape = s, escape
+
+    @abstractmethod
+    async def begin(self) -> None:
+        """Finds what the master has not done. Raises: StoreError."""
+
+    @abstractmethod
+    async def round(self, now_ms: int) -> int:
+        """Sends some of what is due, and returns how many those were. Raises: StoreError; OSError,
+        TimeoutError, when some have not gone."""
+
+    def _message(self, topic: str, queue: int, offset: int) -> Message | None:
+        found = self._s.store.read(topic, queue, offset, max_messages=1)
+        return found[0] if found and found[0].queue_offset == offset else None
+
+
+def _copy(
+    message: Message, topic: str, properties: Mapping[str, str], drop: Iterable[str],
+    *, sys_flag: int | None = None, stored_in: str = "", like: str = "", more_tries: int = 0,
+) -> Copy:  # fmt: skip
+    dropped = frozenset(drop)
+    return Copy(
+        topic, {name: text for name, text in properties.items() if name not in dropped},
+        bytes(message.raw_body), message.sys_flag if sys_flag is None else sys_flag, message.flag,
+        message.born_timestamp, message.reconsume_times + more_tries, stored_in or topic, like,
+    )  # fmt: skip
+
+
+# ---- delay levels ----
+
+
+class LevelsDue(Source):
+    """The delay levels, each in its order: a message that does not go holds up its level alone."""
+
+    name = "Delay levels"
+
+    async def begin(self) -> None:
+        kept = self._s.store.metadata.delay_offsets
+        levels = range(1, len(self._s.store.settings.delay_levels_ms) + 1)
+        self._at = {level: kept.get(level) or 0 for level in levels}
+        self._delivered = await asyncio.to_thread(self._find_delivered)
+
+    def _find_delivered(self) -> dict[int, set[int]]:
+        """What the master delivered after it last told how far it was: the copies are in the
+        log."""
+        return {level: self._delivered_of(level, at) for level, at in self._at.items()}
+
+    def _delivered_of(self, level: int, at: int) -> set[int]:
+        store, queue = self._s.store, level - 1
+        waiting: dict[tuple[str, int], list[Message]] = {}
+        end = store.range(SCHEDULE_TOPIC, queue)[1]
+        while at < end:
+            batch = store.read(SCHEDULE_TOPIC, queue, at, max_messages=1024)
+            for message in batch:
+                topic, number = _place_of(message.properties)
+                waiting.setdefault((topic, number), []).append(message)
+            if batch.next_offset <= at:
+                break
+            at = batch.next_offset
+        found = set()
+        for place, messages in waiting.items():
+            copies = self._identities(place, messages[0].store_timestamp)
+            for message in messages:
+                like = _identity(message)
+                if copies[like] > 0:
+                    copies[like] -= 1
+                    found.add(message.queue_offset)
+        return found
+
+    def _identities(self, place: tuple[str, int], since_ms: int) -> Counter[object]:
+        store, (topic, queue) = self._s.store, place
+        found: Counter[object] = Counter()
+        low, end = store.range(topic, queue)
+        at = max(low, store.offset_at(topic, queue, since_ms)) if end > low else end
+        while at < end:
+            batch = store.read(topic, queue, at, max_messages=1024)
+            found.update(_identity(message) for message in batch)
+            if batch.next_offset <= at:
+                break
+            at = batch.next_offset
+        return found
+
+    async def round(self, now_ms: int) -> int:
+        before = dict(self._at)
+        done = await asyncio.gather(
+            *(self._level(level, now_ms) for level in self._at), return_exceptions=True
+        )
+        moved = [(level, at) for level, at in self._at.items() if at != before[level]]
+        if moved:
+            await asyncio.to_thread(self._keep, moved)
+        for failed in done:
+            if failed is not None:
+                raise failed
+        return len(moved)
+
+    def _keep(self, rows: Iterable[tuple[int, int]]) -> None:
+        self._escape.escaped.sync()
+        metadata = self._s.store.metadata
+        with metadata.batch():
+            for level, at in rows:
+                metadata.delay_offsets.commit(level, at, reset=True)
+
+    async def _level(self, level: int, now_ms: int) -> None:
+        store, queue = self._s.store, level - 1
+        low, end = store.range(SCHEDULE_TOPIC, queue)
+        at = self._at[level] = max(self._at[level], low)
+        if at >= end:
+            return
+        delay_ms = store.settings.delay_levels_ms[level - 1]
+        for _, _, due_ms in store.units(SCHEDULE_TOPIC, queue, at, _AT_ONCE):
+            if now_ms < due_ms <= now_ms + delay_ms:  # a time beyond is of another clock: due now
+                return
+            message = self._message(SCHEDULE_TOPIC, queue, at)
+            topic = message.properties.get("REAL_TOPIC", "") if message is not None else ""
+            if message is not None and topic and at not in self._delivered[level]:
+                copy = _copy(message, topic, message.properties, ("DELAY",))
+                await self._escape.send(Origin(SCHEDULE_TOPIC, "", queue, at), copy)
+            at = self._at[level] = at + 1
+
+
+def _place_of(properties: Mapping[str, str]) -> tuple[str, int]:
+    number = properties.get("REAL_QID", "")
+    return properties.get("REAL_TOPIC", ""), int(number) if number.isdigit() else -1
+
+
+def _identity(message: Message) -> object:
+    """What a message and its copy have in common."""
+    return (
+        message.uniq_key, message.born_timestamp, message.reconsume_times, message.body_crc,
+    )  # fmt: skip
+
+
+# ---- timers ----
+
+
+class TimersDue(Source):
+    """The timers, in order of time. Those that the master delivered are known by the log."""
+
+    name = "Timers"
+
+    async def begin(self) -> None:
+        self._after_ms = 0
+        self._most = _AT_ONCE
+        schedule = self._s.schedule
+        if schedule is not None:
+            await schedule.follow_timers()
+
+    async def round(self, now_ms: int) -> int:
+        schedule = self._s.schedule
+        if schedule is None or schedule.timers is None:
+            return 0
+        rows = list(schedule.timers.timers.waiting(self._after_ms, now_ms, most=self._most))
+        copies = []
+        for row in rows:
+            origin = Origin(TIMER_TOPIC, "", 0, row.offset)
+            copy = self._copy(row.offset, now_ms) if origin not in self._escape.escaped else None
+            if copy is not None:
+                copies.append((origin, copy))
+        await self._escape.send_all(copies)
+        if len(rows) < self._most:
+            self._most = _AT_ONCE
+        elif rows[-1].due_ms - 1 > self._after_ms:
+            self._after_ms = rows[-1].due_ms - 1  # more may be due in its millisecond
+        else:
+            self._most *= 2
+        return len(copies)
+
+    def _copy(self, offset: int, now_ms: int) -> Copy | None:
+        message = self._message(TIMER_TOPIC, 0, offset)
+        if message is None:
+            return None
+        said = message.properties
+        topic = said.get("REAL_TOPIC", "")
+        if not topic or topic.startswith(REVIVE_PREFIX):  # check points are looked at by themselves
+            return None
+        waited = {
+            "TIMER_ENQUEUE_MS": str(message.store_timestamp), "TIMER_DEQUEUE_MS": str(now_ms),
+        }  # fmt: skip
+        return _copy(message, topic, said | waited, ("REAL_TOPIC", "REAL_QID"))
+
+
+# ---- transactions ----
+
+
+class HalvesDue(Source):
+    """Halves that nobody has decided: another broker asks their producers."""
+
+    name = "Transactions"
+
+    async def begin(self) -> None:
+        found = await asyncio.to_thread(find_pending, self._s.store, anew=True)
+        self._rest = [found.rows[offset] for offset in sorted(found.rows)]
+        self._end = found.half_next
+
+    async def round(self, now_ms: int) -> int:
+        late = [half for half in self._rest if self._is_late(half, now_ms)][:_AT_ONCE]
+        copies = []
+        for half in late:
+            copy = self._copy(half)
+            if copy is not None:
+                copies.append((Origin(HALF_TOPIC, "", 0, half.offset), copy))
+        await self._escape.send_all(copies)
+        gone = {half.offset for half in late}
+        self._rest = [half for half in self._rest if half.offset not in gone]
+        if late:  # what Java's master goes on from
+            first = self._rest[0].root if self._rest else self._end
+            self._s.core.commit_offset(TRANSACTION_GROUP, HALF_TOPIC, 0, first)
+        return len(copies)
+
+    def _is_late(self, half: PendingHalf, now_ms: int) -> bool:
+        wait_ms = half.immunity_s * 1000 if half.immunity_s > 0 else 0
+        timeout_ms = int(self._s.settings["transactionTimeOut"])
+        return now_ms - half.store_ms >= max(wait_ms, timeout_ms)
+
+    def _copy(self, half: PendingHalf) -> Copy | None:
+        message = self._message(HALF_TOPIC, 0, half.offset)
+        if message is None:
+            return None
+        drop = (
+            "REAL_TOPIC", "REAL_QID", "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES",
+        )  # fmt: skip
+        said = message.properties | {"TRAN_MSG": "true"}
+        flag = message.sys_flag & ~_TRANSACTION | _HALF
+        return _copy(message, half.topic, said, drop, sys_flag=flag, stored_in=HALF_TOPIC)
+
+
+# ---- POP ----
+
+
+class CheckPointsDue(Source):
+    """Messages that were popped and not acknowledged: they come back through the retry topic of
+    another broker."""
+
+    name = "Messages that were popped"
+
+    async def begin(self) -> None:
+        pop, schedule = self._s.pop, self._s.schedule
+        self._rest: list[CheckPoint] = []
+        if pop is None or schedule is None or schedule.timers is None:
+            return
+        found = await asyncio.to_thread(pop.find_open, schedule.timers.timers)
+        self._rest = sorted(found, key=lambda ck: ck.due_ms)
+
+    async def round(self, now_ms: int) -> int:
+        count, sent = 0, 0
+        for ck in self._rest:
+            if ck.due_ms > now_ms or sent >= _AT_ONCE:
+                break
+            copies = [
+                (Origin(ck.topic, ck.group, ck.queue, offset), copy)
+                for offset in ck.open_offsets()
+                if (copy := self._copy(ck, offset)) is not None
+            ]
+            await self._escape.send_all(copies)
+            count, sent = count + 1, sent + len(copies)
+        del self._rest[:count]
+        return sent
+
+    def _copy(self, ck: CheckPoint, offset: int) -> Copy | None:
+        pop = self._s.pop
+        assert pop is not None
+        if not pop.revive.may_come_back(ck):
+            return None
+        try:
+            message = self._message(ck.topic, ck.queue, offset)
+        except StoreError:
+            return None
+        if message is None:
+            return None
+        said = message.properties | {FIRST_POP: first_pop(ck, message)}
+        target = pop.revive.target_name(ck)
+        return _copy(message, target, said, DROPPED, like=ck.topic, more_tries=1)
+
+
+def sources_of(s: Services, escape: Escape) -> Iterator[Source]:
+    for kind in (LevelsDue, TimersDue, HalvesDue, CheckPointsDue):
+        yield kind(s, escape)

@@ -1,0 +1,165 @@
+"""When a slave acts as master, and what it does then (docs/replication.md; upstream
+BrokerController.onMinBrokerChange). Acting means that its duties are on that send what is due to
+other brokers, and nothing else: its log stays the master's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Any
+
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
+from broker.services.acting.bridge import AskAt, Bridge
+from broker.services.acting.due import Source, sources_of
+from broker.services.acting.escape import Escape
+from broker.services.acting.escaped import EscapeLedger
+from broker.services.context import Services
+from broker.services.duties import BrokerRole
+from broker.services.replication.slave import HaSlave
+from pystore.errors import StoreError
+
+__all__ = ["Acting"]
+
+log = SafeLogger("broker.acting")
+quiet = RateLimitedLogger(log)
+
+#: Looks, a second apart, that must find the master gone.
+_LOOKS = 2
+#: How long a master has to register, once it has asked for what was done in its place.
+_YIELD_S = 20.0
+#: From one look at what is due to the next, and after a failure.
+_PAUSE_S, _RETRY_S = 0.1, 1.0
+#: How long what is on its way to another broker has at the end.
+_DRAIN_S = 2.0
+
+
+class Acting:
+    """Of one slave. It lives on the event loop."""
+
+    def __init__(self, s: Services, slave: HaSlave, ask: AskAt) -> None:
+        """Raises: OSError."""
+        self._s, self._slave = s, slave
+        self.escaped = EscapeLedger(
+            s.store.path / "config" / "escaped.jsonl", s.store.settings.file_mode
+        )
+        self.escaped.load(lambda topic, queue: s.store.range(topic, queue)[1])
+        bridge = Bridge(s.broker_name, int(s.settings["brokerId"]), s.registration.route, ask)
+        self.escape = Escape(bridge, self.escaped)
+        self._gone = 0
+        self._yields_until = 0.0
+        self._looking: asyncio.Task[None] | None = None
+        self._changing: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ends = asyncio.Event()
+
+    @property
+    def is_on(self) -> bool:
+        return self._s.duties is not None and self._s.duties.role is BrokerRole.ACTING
+
+    # ---- when ----
+
+    def hint(self) -> None:
+        """A name server, or whoever says so, has news: it is asked, and nobody believed."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self.look())
+
+    async def look(self) -> None:
+        """A job, every second: whether the master is gone, and no broker of a smaller id is
+        there."""
+        try:
+            members = await self._s.registration.members()
+        except (OSError, TimeoutError, ValueError) as failed:
+            quiet.warning("no members", "Who is there of this broker's name is unknown: %s",
+                          failed or type(failed).__name__)  # fmt: skip
+            members = None
+        if members is not None and 0 in members:
+            self._yields_until = 0.0
+        if self._slave.follows or (members is not None and not self._is_first(members)):
+            self._gone = 0
+        elif members is not None:
+            self._gone += 1
+        acts = self._gone >= _LOOKS and time.monotonic() >= self._yields_until
+        self._become(BrokerRole.ACTING if acts else BrokerRole.SLAVE)
+
+    def _is_first(self, members: dict[int, str]) -> bool:
+        own = int(self._s.settings["brokerId"])
+        return own in members and own == min(members)
+
+    def _become(self, role: BrokerRole) -> None:
+        duties = self._s.duties
+        running = self._changing is not None and not self._changing.done()
+        if duties is None or duties.role is role or running:
+            return
+        if role is BrokerRole.ACTING:
+            log.warning("The master is gone: this slave does what is due in its place")
+        else:
+            log.info("This slave no longer acts as master")
+        self._changing = asyncio.get_running_loop().create_task(duties.change_role(role))
+
+    async def give_way(self) -> list[list[Any]]:
+        """The master returns: nothing is sent any more when this returns what has been sent, as
+        rows of Origin."""
+        self._gone, self._yields_until = 0, time.monotonic() + _YIELD_S
+        if self._changing is not None:
+            await asyncio.wait({self._changing})
+        self._become(BrokerRole.SLAVE)
+        if self._changing is not None:
+            await self._changing
+        return [list(origin) for origin in self.escaped]
+
+    def forget(self) -> None:
+        """The master has taken over what was sent. Raises: OSError."""
+        if not self.is_on:
+            self.escaped.forget()
+
+    # ---- the duty ----
+
+    def start(self) -> None:
+        if not self._s.settings["enableRemoteEscape"]:
+            return
+        self._ends = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._work(source)) for source in sources_of(self._s, self.escape)
+        ]
+
+    async def stop(self) -> None:
+        self._ends.set()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=_DRAIN_S)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+        self._tasks = []
+        self.escaped.close()
+
+    async def _work(self, source: Source) -> None:
+        begun = failing = False
+        while not self._ends.is_set():
+            pause_s = _PAUSE_S
+            try:
+                if not begun:
+                    await source.begin()
+                    begun = True
+                if await source.round(self._now_ms()):
+                    pause_s = 0.0
+                if failing:
+                    log.info("%s: what is due goes to other brokers again", source.name)
+                failing = False
+            except (OSError, TimeoutError, StoreError) as failed:
+                if not failing:
+                    log.warning("%s: what is due does not go to another broker now: %s",
+                                source.name, failed or type(failed).__name__)  # fmt: skip
+                failing, pause_s = True, _RETRY_S
+            except Exception:
+                log.exception("%s: cannot send what is due", source.name)
+                pause_s = _RETRY_S
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ends.wait(), pause_s)
+
+    def _now_ms(self) -> int:
+        schedule = self._s.schedule
+        return schedule.now_ms() if schedule is not None else time.time_ns() // 1_000_000

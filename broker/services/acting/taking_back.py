@@ -1,0 +1,184 @@
+"""A master that returns takes over what a slave did in its place, before it delivers anything
+(docs/internals/ha.md#acting-as-master; upstream BrokerPreOnlineService). What has gone to other
+brokers is closed in the log, as a recall, a decision or an acknowledgement closes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from broker.hot.popped import CheckPoint
+from broker.loop.safe_log import SafeLogger
+from broker.services.acting.bridge import AskAt
+from broker.services.acting.escaped import Origin
+from broker.services.context import Services
+from broker.services.replication.synchronize import Synchronizer
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command
+from pystore.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from pystore.timers import Timers
+
+__all__ = ["TakingBack", "ha_info"]
+
+log = SafeLogger("broker.acting")
+
+#: How long slaves are asked; a broker that is gone is out of the routes by then.
+_PATIENCE_S = 30.0
+#: How long an unknown group of brokers is asked for.
+_NAMES_S = 5.0
+_PAUSE_S = 1.0
+
+
+def ha_info(s: Services) -> dict[str, str]:
+    """What EXCHANGE_BROKER_HA_INFO (906) says of this broker."""
+    host = s.settings["brokerIP2"] or s.settings["brokerIP1"]
+    return {
+        "masterHaAddress": f"[{host}]:{s.registration.ha_port}" if ":" in host
+        else f"{host}:{s.registration.ha_port}",
+        "masterFlushOffset": str(s.store.info().log_flushed),
+        "masterAddress": s.address,
+    }  # fmt: skip
+
+
+class TakingBack:
+    """Of one master, at its start."""
+
+    def __init__(self, s: Services, ask: AskAt) -> None:
+        self._s, self._ask = s, ask
+
+    async def run(self) -> None:
+        """Returns when each slave that the name server knows has been asked, or has not answered
+        for long. Raises: StoreError."""
+        loop = asyncio.get_running_loop()
+        end, asked = loop.time() + _PATIENCE_S, set[str]()
+        while True:
+            members = await self._members(end - _PATIENCE_S + _NAMES_S)
+            left = {at for n, at in members.items() if n and at != self._s.address} - asked
+            for address in left:
+                try:
+                    await self._take(address)
+                    asked.add(address)
+                except (OSError, TimeoutError, ValueError) as failed:
+                    log.warning("The slave at %s does not say what it did: %s", address,
+                                failed or type(failed).__name__)  # fmt: skip
+            if left <= asked:
+                return
+            if loop.time() >= end:
+                log.error("Serving without what %s did while the master was away: messages may"
+                          " come twice", ", ".join(sorted(left - asked)))  # fmt: skip
+                return
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _members(self, end: float) -> Mapping[int, str]:
+        while True:
+            try:
+                return await self._s.registration.members()
+            except (OSError, TimeoutError, ValueError) as failed:
+                if asyncio.get_running_loop().time() >= end:
+                    log.warning("No name server says whether a slave acts as master: %s", failed)
+                    return {}
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _take(self, address: str) -> None:
+        """Raises: OSError, TimeoutError, ValueError, StoreError."""
+        s = self._s
+        answer = await self._exchange(address, {})
+        gone = None
+        if answer.body:
+            gone = [Origin(*row) for row in mqjson.loads(bytes(answer.body))["escaped"]]
+
+        async def ask(command: Command) -> Command:
+            return await self._ask(address, command)
+
+        await Synchronizer(ask, s.store, s.topics, s.groups, s.offsets).take_back()
+        if gone is None:  # a broker of Java's
+            return
+        self._close(gone)
+        await asyncio.to_thread(s.store.flush)
+        await s.offsets.persist()
+        await self._exchange(address, {"escaped": "taken"})
+        if gone:
+            log.info("The slave at %s has sent %d messages in this broker's place", address,
+                     len(gone))  # fmt: skip
+
+    async def _exchange(self, address: str, more: Mapping[str, str]) -> Command:
+        ext = {**ha_info(self._s), "pystore": "1", **more}
+        answer = await self._ask(address, Command(RequestCode.EXCHANGE_BROKER_HA_INFO, ext))
+        if answer.code != ResponseCode.SUCCESS:
+            raise OSError(f"it says {answer.code} {answer.remark}")
+        return answer
+
+    # ---- closing ----
+
+    def _close(self, gone: Iterable[Origin]) -> None:
+        """Raises: StoreError."""
+        by_place: dict[tuple[str, str, int], set[int]] = {}
+        for topic, group, queue, offset in gone:
+            by_place.setdefault((topic, group, queue), set()).add(offset)
+        for (topic, group, queue), offsets in by_place.items():
+            if group:
+                self._close_popped(topic, group, queue, offsets)
+            elif topic == SCHEDULE_TOPIC:
+                self._close_level(queue + 1, offsets)
+            elif topic == TIMER_TOPIC:
+                self._close_timers(offsets)
+            elif topic == HALF_TOPIC:
+                self._close_halves(offsets)
+
+    def _close_level(self, level: int, offsets: set[int]) -> None:
+        kept = self._s.store.metadata.delay_offsets
+        at = max(kept.get(level) or 0, min(offsets))
+        while at in offsets:
+            at += 1
+        kept.commit(level, max(at, kept.get(level) or 0), reset=True)
+
+    def _close_timers(self, offsets: Iterable[int]) -> None:
+        schedule, store = self._s.schedule, self._s.store
+        if schedule is None or schedule.timers is None:
+            return
+        timers = schedule.timers.timers
+        for offset in sorted(offsets):
+            found = store.read(TIMER_TOPIC, 0, offset, max_messages=1)
+            if found and found[0].queue_offset == offset:
+                self._recall(timers, found[0].properties)
+        _read_queue(timers)
+
+    def _recall(self, timers: Timers, said: Mapping[str, str]) -> None:
+        topic, key = said.get("REAL_TOPIC", ""), said.get("UNIQ_KEY", "")
+        out_ms = said.get("TIMER_OUT_MS", "")
+        timer = timers.find(topic, key, int(out_ms)) if key and out_ms.isdigit() else None
+        if timer is None:
+            return
+        mark = {
+            "TIMER_DEL_UNIQKEY": f"{topic}+{key}", "UNIQ_KEY": key, "REAL_TOPIC": topic,
+            "REAL_QID": said.get("REAL_QID", "0"), "TIMER_OUT_MS": out_ms,
+            "TIMER_DELIVER_MS": str(timer.due_ms),
+        }  # fmt: skip
+        self._s.store.put_message(
+            TIMER_TOPIC, b"0", properties=mark, queue=0, wait=False, block=False, as_stored=True
+        )
+
+    def _close_halves(self, offsets: set[int]) -> None:
+        transactions = self._s.transactions
+        assert transactions is not None
+        transactions.close_halves(offsets)
+
+    def _close_popped(self, topic: str, group: str, queue: int, offsets: set[int]) -> None:
+        pop = self._s.pop
+        assert pop is not None
+        for ck in [each for each in pop.points if _is_of(each, topic, group, queue)]:
+            done = [each for each in ck.open_offsets() if each in offsets]
+            if done:
+                pop.points.put_ack(ck, done)
+                pop.points.acknowledge(ck, done)
+
+
+def _is_of(ck: CheckPoint, topic: str, group: str, queue: int) -> bool:
+    return (ck.topic, ck.group, ck.queue) == (topic, group, queue)
+
+
+def _read_queue(timers: Timers) -> None:
+    """Before anything is delivered."""
+    while timers.run(most=1, now_ms=1).more:
+        pass  # nothing is due in 1970

@@ -1,0 +1,264 @@
+"""A slave that acts as master while there is none: what is due goes to another broker, once, and
+the master that returns takes it over."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pairs import SMALL, master_of, slave_of, until_alike
+from waiting import until
+
+from broker import Broker, Message, NameServer
+from broker.remoting.client import RemotingClient
+from broker.services.acting.escaped import EscapeLedger, Origin
+from broker.services.duties import BrokerRole
+from broker.wire.codes import RequestCode as Code
+from broker.wire.command import Command
+from pystore.properties import encode_properties
+
+ACTS: dict[str, Any] = {
+    "enableSlaveActingMaster": True, "enableRemoteEscape": True, "slaveReadEnable": True,
+    "brokerNotActiveTimeoutMillis": 3_600_000,
+}  # fmt: skip
+HOURS_MS = 3 * 3_600_000
+LAST_LEVEL = 18
+
+
+@pytest.fixture
+def names() -> Iterator[str]:
+    with NameServer.in_thread(
+        listenPort=0, bindAddress="127.0.0.1", supportActingMaster=True,
+        notifyMinBrokerIdChanged=True,
+    ) as server:  # fmt: skip
+        yield f"127.0.0.1:{server.port}"
+
+
+@contextlib.contextmanager
+def other_of(folder: Path, names: str) -> Iterator[Broker]:
+    """Another master of the cluster; nobody sends to it before it has topics."""
+    small = SMALL | {"brokerName": "c"}
+    with Broker(folder, namesrvAddr=names, **small) as broker:
+        yield broker
+
+
+def ask(broker: Broker, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
+    async def request() -> Command:
+        client = RemotingClient()
+        try:
+            return await client.request(broker.address, Command(code, ext, body), 60.0)
+        finally:
+            await client.close()
+
+    return broker.run(request())
+
+
+def half(broker: Broker, key: str) -> None:
+    properties = {"TRAN_MSG": "true", "PGROUP": "makers", "UNIQ_KEY": key}
+    ext = {
+        "a": "makers", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "4", "g": "1",
+        "h": "0", "i": encode_properties(properties).decode(), "j": "0", "k": "false", "m": "false",
+    }  # fmt: skip
+    assert ask(broker, Code.SEND_MESSAGE_V2, ext, key.encode()).code == 0
+
+
+def later(broker: Broker) -> None:
+    """All that waits is due."""
+
+    async def shift() -> None:
+        broker.services.schedule.shift_clock(HOURS_MS)
+        broker.services.pop.look()
+
+    broker.run(shift())
+
+
+def bodies(broker: Broker, topic: str = "orders") -> Counter[bytes]:
+    found: Counter[bytes] = Counter()
+    for place in broker.store.queues(topic):
+        batch = broker.store.read(topic, place.queue, 0, max_messages=1000, max_bytes=1 << 24)
+        found.update(bytes(message.body) for message in batch)
+    return found
+
+
+def acts(broker: Broker) -> bool:
+    return broker.services.duties.role is BrokerRole.ACTING
+
+
+def put_delayed(broker: Broker, count: int, what: bytes, **how: Any) -> Counter[bytes]:
+    with broker.producer(send_timeout_s=10) as producer:
+        for number in range(count):
+            producer.send(Message("orders", b"%s%d" % (what, number), **how))
+    return Counter(b"%s%d" % (what, number) for number in range(count))
+
+
+def timers_at(broker: Broker) -> int:
+    return int(broker.services.schedule.now_ms() + HOURS_MS // 2)
+
+
+def test_what_is_due_of_delays_and_timers_goes_to_another_broker_once(
+    names: str, tmp_path: Path
+) -> None:
+    with other_of(tmp_path / "c", names) as other, slave_of(tmp_path / "s", names, **ACTS) as slave:
+        with master_of(tmp_path / "m", names, **ACTS) as master:
+            master.create_topic("orders", 4)
+            wanted = put_delayed(master, 10, b"delayed", delay_level=LAST_LEVEL)
+            wanted += put_delayed(master, 10, b"timed", deliver_at_ms=timers_at(master))
+            until_alike(master, slave)
+            assert not acts(slave)
+        until(lambda: acts(slave), "the slave acts")
+        other.create_topic("orders", 2)
+        later(slave)
+        until(lambda: bodies(other) >= wanted, "what was due at the other broker")
+        with master_of(tmp_path / "m", names, **ACTS) as master:
+            assert not acts(slave)
+            later(master)
+            all_of_it = wanted + put_delayed(master, 8, b"after", delay_level=1)
+            until(lambda: bodies(master) + bodies(other) >= all_of_it, "delays of after the return")
+            assert bodies(master) + bodies(other) == all_of_it
+            assert bodies(other) >= wanted
+            assert not (Path(slave.path) / "config" / "escaped.jsonl").exists()
+
+
+def test_what_did_not_go_is_delivered_by_the_master_that_returns(
+    names: str, tmp_path: Path
+) -> None:
+    """No other broker has the topic."""
+    with slave_of(tmp_path / "s", names, **ACTS) as slave:
+        with master_of(tmp_path / "m", names, **ACTS) as master:
+            master.create_topic("orders", 4)
+            wanted = put_delayed(master, 5, b"delayed", delay_level=LAST_LEVEL)
+            wanted += put_delayed(master, 5, b"timed", deliver_at_ms=timers_at(master))
+            until_alike(master, slave)
+        until(lambda: acts(slave), "the slave acts")
+        later(slave)
+        with master_of(tmp_path / "m", names, **ACTS) as master:
+            later(master)
+            until(lambda: bodies(master) >= wanted, "what was due")
+            assert bodies(master) == wanted
+
+
+def test_a_transaction_that_nobody_decided_is_asked_about_elsewhere_and_no_more_here(
+    names: str, tmp_path: Path
+) -> None:
+    with other_of(tmp_path / "c", names) as other, slave_of(tmp_path / "s", names, **ACTS) as slave:
+        with master_of(tmp_path / "m", names, **ACTS) as master:
+            master.create_topic("orders", 4)
+            for number in range(4):
+                half(master, f"h{number}")
+            until_alike(master, slave)
+        until(lambda: acts(slave), "the slave acts")
+        other.create_topic("orders", 2)
+        later(slave)
+        open_there = other.services.transactions.halves
+        until(lambda: open_there.state().open == 4, "the halves at the other broker")
+        with master_of(tmp_path / "m", names, **ACTS) as master:
+            assert master.services.transactions.halves.state().open == 0
+            assert open_there.state().halves == 4
+        until(lambda: acts(slave), "the slave acts again")
+        assert open_there.state().halves == 4
+
+
+def test_what_was_popped_and_not_acknowledged_comes_back_at_another_broker(
+    names: str, tmp_path: Path
+) -> None:
+    with other_of(tmp_path / "c", names) as other, slave_of(tmp_path / "s", names, **ACTS) as slave:
+        with master_of(tmp_path / "m", names, **ACTS) as master:
+            master.create_topic("orders", 1)
+            put_delayed(master, 3, b"popped")
+            pop = {
+                "consumerGroup": "g", "topic": "orders", "queueId": "-1", "maxMsgNums": "32",
+                "invisibleTime": "600000", "pollTime": "0", "bornTime": str(timers_at(master)),
+                "initMode": "0", "expType": "TAG", "exp": "*", "order": "false",
+            }  # fmt: skip
+            answer = ask(master, Code.POP_MESSAGE, pop)
+            assert answer.code == 0, answer.remark
+            assert len(master.services.pop.points) > 0
+            until_alike(master, slave)
+            until(lambda: slave.services.groups.get("g") is not None, "the group at the slave")
+        until(lambda: acts(slave), "the slave acts")
+        other.create_topic("orders", 2)
+        later(slave)
+        retry = "%RETRY%g_orders"
+        wanted = Counter({b"popped%d" % number: 1 for number in range(3)})
+        until(lambda: bodies(other, retry) >= wanted, "the copies at the other broker")
+        assert bodies(other, retry) == wanted
+        with master_of(tmp_path / "m", names, **ACTS) as master:
+            assert len(master.services.pop.points) == 0
+
+
+def test_what_consumers_commit_at_the_slave_is_the_masters_when_it_returns(
+    names: str, tmp_path: Path
+) -> None:
+    with slave_of(tmp_path / "s", names, **ACTS) as slave:
+        with master_of(tmp_path / "m", names, **ACTS) as master:
+            master.create_topic("orders", 1)
+            put_delayed(master, 9, b"m")
+
+            async def make_group() -> None:
+                master.services.groups.find("g")
+
+            master.run(make_group())
+            until_alike(master, slave)
+            until(lambda: slave.services.groups.get("g") is not None, "the group at the slave")
+            until(lambda: slave.services.topics.get("orders") is not None, "the topic")
+        until(lambda: acts(slave), "the slave acts")
+        commit = {
+            "consumerGroup": "g", "topic": "orders", "queueId": "0", "commitOffset": "7",
+        }  # fmt: skip
+        answer = ask(slave, Code.UPDATE_CONSUMER_OFFSET, commit)
+        assert answer.code == 0, answer.remark
+        with master_of(tmp_path / "m", names, **ACTS) as master:
+            assert master.services.offsets.get("g", "orders", 0) == 7
+
+
+def test_a_slave_does_not_act_because_somebody_says_that_the_master_is_gone(
+    names: str, tmp_path: Path
+) -> None:
+    with master_of(tmp_path / "m", names, **ACTS), slave_of(tmp_path / "s", names, **ACTS) as slave:
+        until(lambda: slave.services.replication.slave.follows, "that it follows")
+        gone = {"minBrokerId": "1", "minBrokerAddr": slave.address, "offlineBrokerAddr": "x:1"}
+        for _ in range(5):
+            ask(slave, Code.NOTIFY_MIN_BROKER_ID_CHANGE, gone)
+            assert not acts(slave)
+
+
+def test_a_stranger_does_not_make_a_slave_give_way(names: str, tmp_path: Path) -> None:
+    with slave_of(tmp_path / "s", names, trustedSlaves="10.1.2.3", **ACTS) as slave:
+        with master_of(tmp_path / "m", names, skipPreOnline=True, **ACTS):
+            until(lambda: slave.services.registration.servers, "the slave")
+        until(lambda: acts(slave), "the slave acts")
+        back = {"masterHaAddress": "127.0.0.1:1", "masterAddress": "127.0.0.1:2"}
+        assert ask(slave, Code.EXCHANGE_BROKER_HA_INFO, back).code == 16
+        assert acts(slave)
+
+
+# ---- what has gone ----
+
+
+def test_what_has_gone_is_known_after_a_kill_and_what_was_being_sent_is_in_doubt(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "escaped.jsonl"
+    one = EscapeLedger(path, 0o640)
+    for offset in (3, 1, 2, 9):
+        one.sending(Origin("T", "", 0, offset), "b:1")
+        one.gone(Origin("T", "", 0, offset))
+    one.sending(Origin("T", "", 0, 4), "b:1")
+    one.sending(Origin("T", "", 0, 5), "b:1")
+    one.close()
+    path.write_bytes(path.read_bytes()[:-4])  # killed within the last line
+    found = EscapeLedger(path, 0o640)
+    found.load(lambda topic, queue: 9)
+    assert [origin.offset for origin in found] == [1, 2, 3]  # 9 was cut off since
+    assert found.doubtful == {Origin("T", "", 0, 4): "b:1"}
+    found.gone(Origin("T", "", 0, 4))
+    found.close()
+    again = EscapeLedger(path, 0o640)
+    again.load(lambda topic, queue: 9)
+    assert [origin.offset for origin in again] == [1, 2, 3, 4]
+    assert json.loads(path.read_bytes().splitlines()[-1]) == ["T", "", 0, 4]
