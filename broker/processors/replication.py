@@ -56,7 +56,7 @@ class ReplicationProcessor:
         acting, replication, said = self.s.acting, self.s.replication, command.ext
         assert acting is not None and replication is not None
         if said.get("escaped") == "taken":
-            acting.forget()
+            acting.taken(command.number("logEnd"))
             return command.reply()
         rows = await acting.give_way()
         if said.get("masterAddress"):

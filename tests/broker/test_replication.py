@@ -410,8 +410,8 @@ def test_hosts_that_are_not_named_may_not_follow(given: dict[str, Any], tmp_path
     )
     with Broker(tmp_path / "m", brokerRole="ASYNC_MASTER", **SMALL, **given) as broker:
         replication = broker.services.replication
-        assert not replication._may("10.0.0.2")
-        assert replication._may("127.0.0.1") == ("aclEnable" in given)
+        assert not replication.trusts("10.0.0.2")
+        assert replication.trusts("127.0.0.1") == ("aclEnable" in given)
         with socket.create_connection(("127.0.0.1", broker.settings["haListenPort"])) as sock:
             sock.sendall(struct.pack(">q", 0))
             sock.settimeout(10)

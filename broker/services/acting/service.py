@@ -49,6 +49,7 @@ class Acting:
         self.escape = Escape(bridge, self.escaped)
         self._gone = 0
         self._yields_until = 0.0
+        self._closed_at = -1
         self._looking: asyncio.Task[None] | None = None
         self._changing: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -74,6 +75,7 @@ class Acting:
             quiet.warning("no members", "Who is there of this broker's name is unknown: %s",
                           failed or type(failed).__name__)  # fmt: skip
             members = None
+        self._forget()
         if members is not None and 0 in members:
             self._yields_until = 0.0
         if self._slave.follows or (members is not None and not self._is_first(members)):
@@ -109,14 +111,23 @@ class Acting:
             await self._changing
         return [list(origin) for origin in self.escaped]
 
-    def forget(self) -> None:
-        """The master has taken over what was sent. Raises: OSError."""
-        if not self.is_on:
-            self.escaped.forget()
+    def taken(self, end: int) -> None:
+        """The master has closed what was sent, in its log up to `end`: what has gone is forgotten
+        once that is here."""
+        self._closed_at = end
+
+    def _forget(self) -> None:
+        if 0 <= self._closed_at <= self._s.store.info().log_max and not self.is_on:
+            self._closed_at = -1
+            try:
+                self.escaped.forget()
+            except OSError as failed:
+                log.warning("Cannot delete the list of what has gone: %s", failed)
 
     # ---- the duty ----
 
     def start(self) -> None:
+        self._closed_at = -1  # it gets longer, and some of it may not be closed here
         if not self._s.settings["enableRemoteEscape"]:
             return
         self._ends = asyncio.Event()

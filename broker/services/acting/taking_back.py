@@ -97,7 +97,8 @@ class TakingBack:
         self._close(gone)
         await asyncio.to_thread(s.store.flush)
         await s.offsets.persist()
-        await self._exchange(address, {"escaped": "taken"})
+        end = str(s.store.info().log_max)
+        await self._exchange(address, {"escaped": "taken", "logEnd": end})
         if gone:
             log.info("The slave at %s has sent %d messages in this broker's place", address,
                      len(gone))  # fmt: skip
