@@ -5,9 +5,11 @@
  *
  * Sends of 128 bytes over loopback, IN_FLIGHT (64) on each of CONNECTIONS connections, by two
  * threads of load. One JSON line for each number of threads and round, in turns. cpu_us: processor
- * time of the network threads a message. waited: the part of their time, on or off a processor,
- * that they waited for the lock. held: processor time a message under the lock, of a round of its
- * own, since it costs two looks at the clock each time. */
+ * time of the network threads a message. takes, waits: of the core's lock, a message. waited,
+ * appending: the part of their time, on or off a processor, that they waited for that lock, and
+ * for the lock of the log's end. held_us, shared_us, append_us: time a message alone in the core,
+ * sharing it, and with the lock of the log's end, of a round of its own, since each costs two looks
+ * at the clock; the last has the price of one taken off. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -25,6 +27,7 @@
 
 #include "base/bytes.h"
 #include "net/net.h"
+#include "store/store.h"
 
 enum { CONNECTIONS = 16, LOADERS = 2, IN_FLIGHT_MAX = 64, ROOM = 64 << 10 };
 
@@ -213,19 +216,31 @@ static void close_broker(const char *folder) {
     nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
+/* What one look at the clock costs. */
+static double look_us(void) {
+    int64_t began = ps_monotonic_ns(), last = began;
+    for (int i = 0; i < 10000; i++) last = ps_monotonic_ns();
+    return (double)(last - began) * 1e-3 / 10000;
+}
+
 static void run_once(const char *folder, int threads, int round, double seconds, bool timed) {
     pthread_t loaders[LOADERS];
     ps_core_lock_times before, after;
     open_broker(folder, threads);
+    ps_log *log = &store->st_log;
     if (timed) ps_core_time_lock(core);
+    log->lg_append_timed = timed;
     atomic_store(&over, false);
     for (int i = 0; i < LOADERS; i++) pthread_create(&loaders[i], NULL, load, NULL);
     usleep((useconds_t)(seconds * 250000)); /* warm */
     ps_core_get_lock_times(core, &before);
+    int64_t appending = log->lg_append_waited_ns, append = log->lg_append_held_ns;
     double began = now(), cpu = processor_s("rmq-net-");
     long long count = atomic_load(&answered);
     usleep((useconds_t)(seconds * 1e6));
     ps_core_get_lock_times(core, &after);
+    appending = log->lg_append_waited_ns - appending;
+    append = log->lg_append_held_ns - append;
     count = atomic_load(&answered) - count;
     cpu = processor_s("rmq-net-") - cpu;
     double took = now() - began, n = (double)(count > 0 ? count : 1);
@@ -233,12 +248,15 @@ static void run_once(const char *folder, int threads, int round, double seconds,
     for (int i = 0; i < LOADERS; i++) pthread_join(loaders[i], NULL);
     printf("{\"bench\":\"reactors\",\"threads\":%d,\"in_flight\":%d,\"round\":%d,\"timed\":%d,"
            "\"per_s\":%.0f,\"cpu_us\":%.3f,\"takes\":%.4f,\"waits\":%.4f,\"waited\":%.4f,"
-           "\"held_us\":%.3f}\n",
+           "\"appending\":%.4f,\"held_us\":%.3f,\"shared_us\":%.3f,\"append_us\":%.3f}\n",
            threads, in_flight, round, timed, n / took, cpu * 1e6 / n,
            (double)(after.takes - before.takes) / n,
-           (double)(after.waits - before.waits) / (double)(after.takes - before.takes),
+           (double)(after.waits - before.waits) / n,
            (double)(after.waited_ns - before.waited_ns) * 1e-9 / (took * threads),
-           (double)(after.held_ns - before.held_ns) * 1e-3 / n);
+           (double)appending * 1e-9 / (took * threads),
+           (double)(after.held_ns - before.held_ns) * 1e-3 / n,
+           (double)(after.shared_ns - before.shared_ns) * 1e-3 / n,
+           timed ? (double)append * 1e-3 / n - look_us() : 0.0);
     fflush(stdout);
     close_broker(folder);
 }

@@ -3,6 +3,7 @@
 #ifndef PS_APPEND_H
 #define PS_APPEND_H
 
+#include "base/clock.h"
 #include "format/record.h"
 #include "log/allocator.h"
 
@@ -11,6 +12,20 @@ int ps_append_roll_locked(ps_log *l, ps_allocator *a, ps_error *e);
 
 /* Reserves blocks of the active file up to `upto` bytes. */
 int ps_append_reserve_locked(ps_log *l, ps_mapfile *mf, int64_t upto, ps_error *e);
+
+/* Takes the append lock for a put, and lets go of it. */
+static inline void ps_append_lock(ps_log *l) {
+    if (pthread_mutex_trylock(&l->lg_append_lock) != 0) {
+        int64_t began = ps_monotonic_ns();
+        pthread_mutex_lock(&l->lg_append_lock);
+        l->lg_append_waited_ns += ps_monotonic_ns() - began;
+    }
+    l->lg_append_since = l->lg_append_timed ? ps_monotonic_ns() : 0;
+}
+static inline void ps_append_unlock(ps_log *l) {
+    if (l->lg_append_since != 0) l->lg_append_held_ns += ps_monotonic_ns() - l->lg_append_since;
+    pthread_mutex_unlock(&l->lg_append_lock);
+}
 
 /* Makes sure that the active file takes `size` bytes and the blank after them. */
 static inline int ps_append_room_locked(ps_log *l, ps_allocator *a, int64_t size, ps_error *e) {

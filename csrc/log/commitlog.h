@@ -28,6 +28,9 @@ typedef struct ps_log {
     int32_t lg_reserve_window; /* bytes reserved at once */
     ps_segments lg_files;      /* its file size is the log's */
     pthread_mutex_t lg_append_lock;
+    bool lg_append_timed;               /* a bench wants to know how long puts hold it */
+    int64_t lg_append_since;            /* append lock: when it was taken, if it is timed; else 0 */
+    int64_t lg_append_waited_ns, lg_append_held_ns; /* append lock: of all puts */
     ps_mapfile *lg_active;              /* last file; append lock */
     int64_t lg_last_stamp;              /* append lock: store times never go back */
     _Atomic int64_t lg_end;             /* end of the last whole record */

@@ -75,16 +75,17 @@ bool ps_slice_true(ps_slice s) {
 }
 
 int ps_core_frame(ps_core *c, const ps_command *command, int64_t body_len) {
+    ps_buffer *out = &ps_mine(c)->co_out;
     int64_t room = 1024, size;
     for (;;) {
-        uint8_t *to = ps_buffer_room(&c->co_out, room + body_len);
+        uint8_t *to = ps_buffer_room(out, room + body_len);
         if (to == NULL) return PS_E_NO_MEMORY;
-        size = ps_command_encode(command, body_len, to, c->co_out.room - c->co_out.len, NULL);
+        size = ps_command_encode(command, body_len, to, out->room - out->len, NULL);
         if (size < 0) return (int)size;
-        if (size <= c->co_out.room - c->co_out.len) break;
+        if (size <= out->room - out->len) break;
         room = size;
     }
-    c->co_out.len += size;
+    out->len += size;
     return 0;
 }
 
@@ -96,9 +97,9 @@ int ps_core_answer(ps_core *c, ps_command *answer, int64_t body_len) {
 }
 
 int ps_core_append_records(ps_core *c, const ps_batch_info *b) {
-    uint8_t *to = ps_buffer_room(&c->co_out, b->bytes);
+    uint8_t *to = ps_buffer_room(&ps_mine(c)->co_out, b->bytes);
     if (to == NULL) return PS_E_NO_MEMORY;
     ps_batch_records(b, to);
-    c->co_out.len += b->bytes;
+    ps_mine(c)->co_out.len += b->bytes;
     return 0;
 }

@@ -53,11 +53,11 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
     c->co_parked_max = conf->parked_max;
     c->co_slave_reads = conf->slave_reads != 0;
     c->co_slave = conf->slave != 0;
-    c->co_random = (conf->seed ? conf->seed : (uint64_t)ps_now_ms()) * 0x9E3779B97F4A7C15u | 1;
+    uint64_t random = (conf->seed ? conf->seed : (uint64_t)ps_now_ms()) * 0x9E3779B97F4A7C15u | 1;
     c->co_ready_end = &c->co_ready;
     c->co_event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     ps_waits_init(&c->co_waits, &store->st_safe, c->co_event_fd);
-    bool made = ps_guard_make(c);
+    bool made = ps_guard_make(c, random);
     c->co_broker = strdup(conf->broker != NULL ? conf->broker : "");
     made = made && encode_extra(c, conf) && c->co_broker != NULL;
     if (c->co_event_fd < 0)
@@ -155,13 +155,12 @@ static void drop_consumed(ps_conn *n) {
 }
 
 int64_t ps_core_room(ps_core *c, uint8_t **at) {
-    PS_CORE_HELD(c);
-    *at = c->co_in.data;
+    *at = ps_mine(c)->co_in.data;
     return PS_READ_ROOM;
 }
 
 int64_t ps_conn_room(ps_conn *n, uint8_t **at, ps_error *e) {
-    PS_CORE_HELD(n->cn_core);
+    PS_CORE_SHARED(n->cn_core);
     drop_consumed(n);
     if (n->cn_in.len == 0) return ps_core_room(n->cn_core, at);
     /* Doubled as bytes come, so that a false length reserves nothing. */
@@ -176,12 +175,13 @@ int64_t ps_conn_room(ps_conn *n, uint8_t **at, ps_error *e) {
 }
 
 static void begin_step(ps_core *c) {
-    c->co_open_frame = NULL;
-    if (c->co_out.room > KEEP_ROOM) ps_buffer_free(&c->co_out);
-    c->co_out.len = 0;
-    c->co_frame_count = 0;
-    c->co_put = c->co_parked_one = c->co_more = false;
-    c->co_pop_due = 0;
+    ps_call *call = ps_mine(c);
+    call->co_open_frame = NULL;
+    if (call->co_out.room > KEEP_ROOM) ps_buffer_free(&call->co_out);
+    call->co_out.len = 0;
+    call->co_frame_count = 0;
+    call->co_put = call->co_parked_one = call->co_more = false;
+    call->co_pop_due = 0;
     ps_times_begin(c);
 }
 
@@ -189,7 +189,8 @@ static void begin_step(ps_core *c) {
  * While its eventfd is away nothing is lost: the list is looked at after it is back. */
 static bool look_for_news(ps_core *c) {
     if (c->co_heap_count == 0) return false;
-    if (c->co_put) {
+    ps_be_alone(c);
+    if (ps_mine(c)->co_put) {
         ps_arrivals_to(&c->co_store->st_arrivals, -1);
         ps_dispatch_catch_up(c->co_store, NULL);
         ps_arrivals_to(&c->co_store->st_arrivals, c->co_event_fd);
@@ -199,16 +200,17 @@ static bool look_for_news(ps_core *c) {
 
 static void finish_step(ps_conn *n, ps_step *out) {
     ps_core *c = n->cn_core;
+    const ps_call *call = ps_mine(c);
     ps_tx_finish_call(c);
-    *out = (ps_step){.frame_count = c->co_frame_count,
-                     .frames = c->co_frames,
-                     .out = c->co_out.data,
-                     .out_len = c->co_out.len,
+    *out = (ps_step){.frame_count = call->co_frame_count,
+                     .frames = call->co_frames,
+                     .out = call->co_out.data,
+                     .out_len = call->co_out.len,
                      .conn_id = n->cn_id,
                      .news = look_for_news(c),
-                     .look_in_ms = c->co_parked_one ? ps_parked_deadline_in(c) : -1,
-                     .pop_due_ms = c->co_pop_due,
-                     .more = c->co_more,
+                     .look_in_ms = call->co_parked_one ? ps_parked_deadline_in(c) : -1,
+                     .pop_due_ms = call->co_pop_due,
+                     .more = call->co_more,
                      .part = n->cn_in.data != NULL};
     ps_deferred_begin(c, out);
     ps_times_end(c);
@@ -217,14 +219,15 @@ static void finish_step(ps_conn *n, ps_step *out) {
 }
 
 static int hand_on(ps_core *c, const uint8_t *data, int64_t len) {
-    if (c->co_frame_count == c->co_frame_room) {
-        int32_t room = c->co_frame_room ? c->co_frame_room * 2 : 64;
-        ps_frame *frames = realloc(c->co_frames, (size_t)room * sizeof *frames);
+    ps_call *call = ps_mine(c);
+    if (call->co_frame_count == call->co_frame_room) {
+        int32_t room = call->co_frame_room ? call->co_frame_room * 2 : 64;
+        ps_frame *frames = realloc(call->co_frames, (size_t)room * sizeof *frames);
         if (frames == NULL) return PS_E_NO_MEMORY;
-        c->co_frames = frames;
-        c->co_frame_room = room;
+        call->co_frames = frames;
+        call->co_frame_room = room;
     }
-    c->co_frames[c->co_frame_count++] = (ps_frame){data, len};
+    call->co_frames[call->co_frame_count++] = (ps_frame){data, len};
     return 0;
 }
 
@@ -302,6 +305,7 @@ static int check_first(ps_conn *n, const uint8_t *data, int64_t len, ps_error *e
     if (n->cn_known || c->co_first_max == 0 || len < 4) return 0;
     int64_t total = (int64_t)(int32_t)be32_get(data) + 4;
     if (total <= c->co_first_max) return 0;
+    ps_be_alone(c);
     c->co_first_refused++;
     return ps_fail(e, PS_E_FRAME, 0, -1, NULL,
                    "a frame of %lld bytes before any signed request was let in: %lld are allowed",
@@ -309,8 +313,16 @@ static int check_first(ps_conn *n, const uint8_t *data, int64_t len, ps_error *e
 }
 
 static bool is_over(const ps_core *c) {
-    return c->co_turn_ns > 0 && (c->co_frame_count >= FRAMES_ENOUGH ||
-                                 ps_monotonic_ns() - c->co_began_ns >= c->co_turn_ns);
+    const ps_call *call = ps_mine(c);
+    return c->co_turn_ns > 0 && (call->co_frame_count >= FRAMES_ENOUGH ||
+                                 ps_monotonic_ns() - call->co_began_ns >= c->co_turn_ns);
+}
+
+/* Whether it may be served while others share the core. */
+static bool is_shared(const ps_conn *n, int32_t code) {
+    return (n->cn_core->co_access == NULL || n->cn_let_in) &&
+           (code == PS_REQUEST_SEND_MESSAGE || code == PS_REQUEST_SEND_MESSAGE_V2 ||
+            code == PS_REQUEST_SEND_BATCH_MESSAGE);
 }
 
 void ps_core_turn(ps_core *c, int64_t ns) {
@@ -322,19 +334,21 @@ void ps_core_turn(ps_core *c, int64_t ns) {
  * far it got. */
 static int cut_frames(ps_conn *n, const uint8_t *data, int64_t len, int64_t *used, ps_error *e) {
     ps_core *c = n->cn_core;
+    ps_call *call = ps_mine(c);
     ps_command request;
     int code = 0;
     uint32_t count = 0;
     *used = 0;
     while (*used < len && code == 0) {
-        if (c->co_out.len >= OUT_ENOUGH || (++count % LOOK == 0 && is_over(c))) {
-            c->co_more = true;
+        if (call->co_out.len >= OUT_ENOUGH || (++count % LOOK == 0 && is_over(c))) {
+            call->co_more = true;
             break;
         }
         if ((code = check_first(n, data + *used, len - *used, e)) < 0) return code;
-        int64_t took = ps_command_decode(data + *used, len - *used, c->co_frame_max, c->co_scratch,
-                                         &request, &n->cn_wanted, e);
+        int64_t took = ps_command_decode(data + *used, len - *used, c->co_frame_max,
+                                         call->co_scratch, &request, &n->cn_wanted, e);
         if (took <= 0) return (int)took;
+        if (!is_shared(n, request.code)) ps_be_alone(c);
         code = is_pythons(n, &request) ? 0 : serve_frame(n, &request);
         if (code == 0) code = hand_on(c, data + *used, took);
         if (code > 0) code = 0;
@@ -354,13 +368,14 @@ static int keep_rest(ps_conn *n, const uint8_t *left, int64_t len, ps_error *e) 
 }
 
 int64_t ps_conn_unfinished(const ps_conn *n) {
-    PS_CORE_HELD(n->cn_core);
+    PS_CORE_SHARED(n->cn_core);
     return n->cn_in.room;
 }
 
 int ps_conn_received(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
-    PS_CORE_HELD(n->cn_core);
+    PS_CORE_SHARED(n->cn_core);
     ps_core *c = n->cn_core;
+    const uint8_t *read = ps_mine(c)->co_in.data;
     bool own = n->cn_in.len > 0;
     int64_t used;
     int code;
@@ -370,23 +385,23 @@ int ps_conn_received(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
         code = cut_frames(n, n->cn_in.data + n->cn_from, n->cn_in.len - n->cn_from, &used, e);
         n->cn_from += used;
     } else {
-        code = cut_frames(n, c->co_in.data, len, &used, e);
-        if (code == 0 && used < len) code = keep_rest(n, c->co_in.data + used, len - used, e);
+        code = cut_frames(n, read, len, &used, e);
+        if (code == 0 && used < len) code = keep_rest(n, read + used, len - used, e);
     }
     finish_step(n, out);
     return code;
 }
 
 int ps_conn_keep(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
-    PS_CORE_HELD(n->cn_core);
+    PS_CORE_SHARED(n->cn_core);
     ps_core *c = n->cn_core;
     int code = 0;
     begin_step(c);
     if (n->cn_in.len > 0)
         n->cn_in.len += len;
     else if (len > 0)
-        code = keep_rest(n, c->co_in.data, len, e);
-    c->co_more = true;
+        code = keep_rest(n, ps_mine(c)->co_in.data, len, e);
+    ps_mine(c)->co_more = true;
     finish_step(n, out);
     return code;
 }
@@ -397,8 +412,8 @@ int ps_conn_serve(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *out) {
     ps_command request;
     int64_t wanted;
     begin_step(c);
-    int64_t took =
-        ps_command_decode(frame, len, c->co_frame_max, c->co_scratch, &request, &wanted, NULL);
+    int64_t took = ps_command_decode(frame, len, c->co_frame_max, ps_mine(c)->co_scratch, &request,
+                                     &wanted, NULL);
     int served = took > 0 ? serve_frame(n, &request) : 0;
     finish_step(n, out);
     return served > 0;
@@ -433,11 +448,11 @@ int ps_conn_decide(ps_conn *n, const uint8_t *frame, int64_t len, const ps_decis
                    ps_sent *sent, ps_step *out, ps_error *e) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
-    const uint8_t *open = c->co_open_frame;
+    const uint8_t *open = ps_mine(c)->co_open_frame;
     begin_step(c);
-    c->co_open_frame = open; /* nothing came between reading it and deciding it */
+    ps_mine(c)->co_open_frame = open; /* nothing came between reading it and deciding it */
     int code = ps_core_decide(n, frame, len, decision, sent, e);
-    c->co_open_frame = NULL;
+    ps_mine(c)->co_open_frame = NULL;
     finish_step(n, out);
     return code;
 }

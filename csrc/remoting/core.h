@@ -121,52 +121,54 @@ struct ps_conn {
     ps_beat cn_beat;
 };
 
+/* Puts that a call has counted and not added yet: messages of one topic, or of none. */
+typedef struct ps_tally {
+    ps_topic_entry *entry; /* NULL: none that is published */
+    int64_t messages, bytes;
+} ps_tally;
+
 /* What one caller (guard.h) works with, and what its last call has left for it. */
-#define PS_CALL_FIELDS                                                                            \
-    ps_buffer co_in;     /* read buffer of connections that have nothing left over */             \
-    ps_buffer co_out;                                                                             \
-    ps_buffer co_props;  /* properties as stored; then the offset message ids of the answer */    \
-    ps_buffer co_places; /* physical offsets of a batch */                                        \
-    ps_buffer co_handle; /* of the timer that was put last */                                     \
-    ps_buffer co_pop_text, co_pop_body, co_pop_seen; /* what a pop has found, as answered */      \
-    ps_command *co_open; /* the send that ps_conn_read_send has read; NULL: none was yet */       \
-    const uint8_t *co_open_frame; /* which, until the next call; NULL: none */                    \
-    ps_send co_open_send;                                                                         \
-    uint8_t *co_scratch; /* PS_HEADER_MAX, for texts that had escapes */                          \
-    ps_frame *co_frames;                                                                          \
-    int32_t co_frame_count, co_frame_room;                                                        \
-    ps_deferred *co_deferred; /* answers of it that wait */                                       \
-    ps_pulled co_pulled; /* the last pull that was answered */                                    \
-    bool co_put;         /* this call has put something */                                        \
-    bool co_parked_one;  /* this call has held a pull */                                          \
-    bool co_more; /* whole frames are left: the answers are many, or the time is over */          \
-    int64_t co_pop_due; /* when what it has popped ends, if that is before all others; else 0 */  \
-    int64_t co_began_ns; /* when it began, and what had been done then */                         \
-    int64_t co_puts_before, co_pulls_before;                                                      \
-    int64_t co_puts_waiting; /* put by it, and not safe yet */
+typedef struct ps_call {
+    ps_buffer co_in;     /* read buffer of connections that have nothing left over */
+    ps_buffer co_out;
+    ps_buffer co_props;  /* properties as stored; then the offset message ids of the answer */
+    ps_buffer co_places; /* physical offsets of a batch */
+    ps_buffer co_handle; /* of the timer that was put last */
+    ps_buffer co_pop_text, co_pop_body, co_pop_seen; /* what a pop has found, as answered */
+    ps_command *co_open; /* the send that ps_conn_read_send has read; NULL: none was yet */
+    const uint8_t *co_open_frame; /* which, until the next call; NULL: none */
+    ps_send co_open_send;
+    uint8_t *co_scratch; /* PS_HEADER_MAX, for texts that had escapes */
+    ps_frame *co_frames;
+    int32_t co_frame_count, co_frame_room;
+    ps_deferred *co_deferred; /* answers of it that wait */
+    ps_pulled co_pulled; /* the last pull that was answered */
+    bool co_put;         /* this call has put something */
+    bool co_parked_one;  /* this call has held a pull */
+    bool co_more; /* whole frames are left: the answers are many, or the time is over */
+    int64_t co_pop_due; /* when what it has popped ends, if that is before all others; else 0 */
+    int64_t co_began_ns;        /* when it began */
+    int64_t co_puts, co_looked; /* messages that it has put, and pulls that it has answered */
+    int64_t co_puts_waiting;    /* put by it, and not safe yet */
+    ps_tally co_tally;
+    uint64_t co_random;
+    pthread_mutex_t co_share; /* held by its network thread, or by whoever is alone in the core */
+    int32_t co_hold;          /* PS_HOLD_, of its network thread */
+    int64_t co_shared_ns;     /* when the share was taken; 0: nobody asks how long it is held */
+} ps_call;
 
 #define PS_READ_ROOM (256 << 10)
 #define PS_CALLERS 17 /* the event loop, and so many network threads less one */
 
-typedef struct ps_call {
-    PS_CALL_FIELDS
-} ps_call;
-
 struct ps_core {
-    pthread_mutex_t co_lock; /* held by the caller of the call under way; recursive */
+    pthread_mutex_t co_lock; /* held by who is alone in the core; recursive */
     int32_t co_depth;        /* calls within calls */
     ps_core_lock_times co_lock_times;
     int64_t co_entered_ns; /* when it was taken last; 0: nobody asks how long it is held */
     bool co_times_lock;
-    int32_t co_caller;       /* whose the fields of the call are */
-    ps_call *co_calls[PS_CALLERS]; /* those of the other callers; NULL: there is no such caller */
+    ps_call *co_calls[PS_CALLERS]; /* NULL: there is no such caller */
+    int32_t co_callers;            /* one more than the last of them */
     struct ps_grave *co_graves;
-    union {
-        ps_call co_call;
-        struct {
-            PS_CALL_FIELDS
-        };
-    };
     ps_store *co_store;
     char *co_extra; /* MSG_REGION, TRACE_ON and CLUSTER, encoded: a property list */
     int32_t co_extra_len;
@@ -180,7 +182,6 @@ struct ps_core {
     bool co_slave_reads, co_slave;
     int32_t co_up;       /* PS_UP_: what is handed on */
     int co_event_fd;
-    uint64_t co_random;
 
     ps_chains co_topics, co_pairs; /* of ps_topic_entry, of ps_pair */
     uint32_t co_beats; /* counts what heartbeats rest on and is gone: topics, grants */
@@ -213,12 +214,20 @@ struct ps_core {
     ps_core_times co_times;
 };
 
+/* Which of the callers the calling thread is: guard.h. */
+extern _Thread_local int32_t ps_caller_now;
+/* What it works with. */
+static inline ps_call *ps_mine(const ps_core *c) {
+    return c->co_calls[ps_caller_now];
+}
+
 /* Which queue a message goes to, where a walk begins. */
 static inline uint64_t ps_core_random(ps_core *c) {
-    c->co_random ^= c->co_random << 13;
-    c->co_random ^= c->co_random >> 7;
-    c->co_random ^= c->co_random << 17;
-    return c->co_random;
+    uint64_t *random = &ps_mine(c)->co_random;
+    *random ^= *random << 13;
+    *random ^= *random >> 7;
+    *random ^= *random << 17;
+    return *random;
 }
 
 /* topictable.c, groups.c, pullfilter.c */
@@ -277,6 +286,10 @@ int ps_core_append_records(ps_core *c, const ps_batch_info *b);
 /* times.c */
 void ps_times_begin(ps_core *c);
 void ps_times_end(ps_core *c);
+/* This call has put messages into a topic that is published, or NULL. A caller who shares the core
+ * adds them with ps_count_add, before he lets go of it: the entry may be gone then. */
+void ps_count_put(ps_core *c, ps_topic_entry *entry, int64_t messages, int64_t bytes);
+void ps_count_add(ps_core *c);
 void ps_times_put(ps_core *c, int64_t began_ns, int64_t count);
 
 /* sent.c: answers of sends */
@@ -306,7 +319,6 @@ void ps_deferred_begin(ps_core *c, ps_step *out);
 /* The answers of the next wait that is over. False: none is. */
 bool ps_deferred_next(ps_core *c, ps_step *out);
 void ps_deferred_drop_all(ps_core *c);
-void ps_deferred_free(ps_deferred *deferred); /* NULL is harmless */
 
 /* sendrequest.c */
 void ps_send_read(const ps_command *command, ps_send *out);

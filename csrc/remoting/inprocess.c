@@ -20,7 +20,7 @@ int ps_conn_send(ps_conn *n, const uint8_t *base, int64_t base_len, int32_t opaq
     int code = ps_conn_received(n, size, out, e);
     if (code < 0) return code;
     if (out->out_len > 0)
-        ps_client_answers(out->out, out->out_len, out->out_len, c->co_scratch, answer, 1, &used,
-                          &wanted, e);
+        ps_client_answers(out->out, out->out_len, out->out_len, ps_mine(c)->co_scratch, answer, 1,
+                          &used, &wanted, e);
     return 1;
 }

@@ -58,7 +58,7 @@ static int answer_pop(ps_conn *n, const ps_command *command, const ps_pop_found 
     char numbers[4][24];
     ps_command reply;
     ps_pop_shown shown;
-    int64_t from = c->co_out.len, size;
+    int64_t from = ps_mine(c)->co_out.len, size;
     if (ps_pop_lists(c, found, &shown) < 0) return PS_E_NO_MEMORY;
     size = ps_pop_records_len(c, found, topic.len);
     const ps_field fields[] = {
@@ -75,13 +75,13 @@ static int answer_pop(ps_conn *n, const ps_command *command, const ps_pop_found 
     reply.field_count = (int32_t)(sizeof fields / sizeof *fields);
     memcpy(reply.fields, fields, sizeof fields);
     int code = size < 0 ? PS_E_NO_MEMORY : ps_core_answer(c, &reply, size);
-    uint8_t *to = code == 0 ? ps_buffer_room(&c->co_out, size) : NULL;
+    uint8_t *to = code == 0 ? ps_buffer_room(&ps_mine(c)->co_out, size) : NULL;
     if (to == NULL) { /* half an answer would make the rest of the connection unreadable */
-        c->co_out.len = from;
+        ps_mine(c)->co_out.len = from;
         return PS_E_NO_MEMORY;
     }
     ps_pop_records(c, found, (const char *)topic.data, topic.len, to);
-    c->co_out.len += size;
+    ps_mine(c)->co_out.len += size;
     const ps_answer a = {.serialize = command->serialize,
                          .opaque = command->opaque,
                          .end = found->end,
@@ -126,7 +126,7 @@ int ps_core_pop(ps_conn *n, const ps_command *command) {
         return 0;
     int code = answer_pop(n, command, &found, r.topic);
     ps_pop_found_free(&found);
-    if (due_ms > 0) n->cn_core->co_pop_due = due_ms;
+    if (due_ms > 0) ps_mine(n->cn_core)->co_pop_due = due_ms;
     return code < 0 ? code : 1;
 }
 

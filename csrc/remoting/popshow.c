@@ -37,7 +37,7 @@ static int64_t handle_room(const ps_core *c) {
 }
 
 int ps_pop_lists(ps_core *c, const ps_pop_found *found, ps_pop_shown *out) {
-    ps_buffer *b = &c->co_pop_text;
+    ps_buffer *b = &ps_mine(c)->co_pop_text;
     b->len = 0;
     /* A handle, too, so that the lists stay where they are. */
     uint8_t *from = ps_buffer_room(
@@ -150,7 +150,7 @@ static int64_t put_record(const shown_as *s, const ps_pop_batch *b, const ps_bat
 static int64_t put_records(ps_core *c, const ps_pop_found *found, const char *topic,
                            int32_t topic_len, uint8_t *to) {
     shown_as s = {c, found, topic, topic_len,
-                  ps_buffer_room(&c->co_pop_text, handle_room(c))};
+                  ps_buffer_room(&ps_mine(c)->co_pop_text, handle_room(c))};
     int64_t all = 0;
     if (s.handle == NULL) return -1;
     for (int32_t i = 0; i < found->count; i++) {
@@ -180,7 +180,7 @@ void ps_pop_records(ps_core *c, const ps_pop_found *found, const char *topic, in
 int ps_core_pop_show(ps_core *c, const ps_pop_found *found, const char *topic, int32_t len,
                      ps_pop_shown *out, ps_error *e) {
     PS_CORE_HELD(c);
-    ps_buffer *b = &c->co_pop_body;
+    ps_buffer *b = &ps_mine(c)->co_pop_body;
     int code = ps_pop_lists(c, found, out);
     int64_t size = code == 0 ? ps_pop_records_len(c, found, len) : -1;
     b->len = 0;

@@ -201,7 +201,7 @@ static bool walk_queues(walk *w, const place *p, int32_t first, int32_t from, in
         return false;
     }
     if (p->kind == 0) {
-        ps_buffer *b = &w->c->co_pop_seen;
+        ps_buffer *b = &ps_mine(w->c)->co_pop_seen;
         b->len = 0;
         seen = (int64_t *)ps_buffer_room(b, (int64_t)sizeof *seen * count);
         if (seen == NULL) {

@@ -106,15 +106,15 @@ static int answer_pull(ps_core *c, const pull *p, int32_t code, const char *rema
         (ps_field){ps_slice_of("minOffset"), ps_slice_of_number(b->min_offset, number[2])};
     reply.fields[5] = (ps_field){ps_slice_of("topicSysFlag"), ps_slice_of("0")};
     reply.field_count = 6;
-    int64_t from = c->co_out.len, bytes = code == PS_CODE_SUCCESS ? b->bytes : 0;
+    int64_t from = ps_mine(c)->co_out.len, bytes = code == PS_CODE_SUCCESS ? b->bytes : 0;
     int rc = ps_core_answer(c, &reply, bytes);
     if (rc == 0 && bytes > 0) rc = ps_core_append_records(c, b);
     if (rc < 0) { /* half an answer would make the rest of the connection unreadable */
-        c->co_out.len = from;
+        ps_mine(c)->co_out.len = from;
         return rc;
     }
     ps_pair_pulled(p->pair, p->queue_id, next);
-    c->co_pulled = (ps_pulled){p->opaque, code, bytes > 0 ? b->count : 0, bytes};
+    ps_mine(c)->co_pulled = (ps_pulled){p->opaque, code, bytes > 0 ? b->count : 0, bytes};
     if (bytes == 0) c->co_totals.misses++;
     if (bytes > 0) {
         p->pair->pr_got.messages += b->count;
@@ -231,7 +231,7 @@ static bool park_pull(ps_conn *n, const pull *p, int64_t suspend_ms) {
                             .pk_offset = p->offset,
                             .pk_deadline = ps_monotonic_ms() + 1 + wait_ms}; /* one has begun */
     if (!ps_parked_add(&like)) return false;
-    c->co_parked_one = true;
+    ps_mine(c)->co_parked_one = true;
     return true;
 }
 
@@ -273,6 +273,7 @@ int ps_core_pull(ps_conn *n, const ps_command *command) {
         (r.flags & SYS_CLASS_FILTER) || !choose_filter(p.pair, &r, &p.filter))
         return 0;
     c->co_totals.pulls++;
+    ps_mine(c)->co_looked++;
     return serve_pull(n, &p, &r);
 }
 
@@ -327,7 +328,7 @@ static int resume_pull(ps_core *c, ps_parked *h) {
 int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
     PS_CORE_HELD(c);
     bool looked = false;
-    c->co_out.len = 0;
+    ps_mine(c)->co_out.len = 0;
     if (all) ps_parked_end(c, true);
     *next_ms = 0;
     for (int rounds = 0;; rounds++) {
@@ -348,7 +349,8 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
             continue;
         }
         ps_parked_free(h);
-        *out = (ps_step){.out = c->co_out.data, .out_len = c->co_out.len, .conn_id = conn_id};
+        *out = (ps_step){
+            .out = ps_mine(c)->co_out.data, .out_len = ps_mine(c)->co_out.len, .conn_id = conn_id};
         return 1;
     }
     *next_ms = ps_core_deadline_in(c);
@@ -357,6 +359,6 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
 
 void ps_core_take_pulled(ps_core *c, ps_pulled *out) {
     PS_CORE_HELD(c);
-    *out = c->co_pulled;
-    c->co_pulled.code = -1;
+    *out = ps_mine(c)->co_pulled;
+    ps_mine(c)->co_pulled.code = -1;
 }

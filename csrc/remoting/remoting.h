@@ -2,9 +2,9 @@
  * plain sends and pulls against the store and against tables that the broker publishes; every other
  * frame is handed on. docs/internals/wire.md#sending, docs/internals/wire.md#pull.
  *
- * One caller at a time is in it: the event loop, or a network thread (net/). Each function holds a
- * lock, and what it leaves for its caller is good until the same caller calls again: guard.h. The
- * store's dispatcher and its flusher write to the eventfd. */
+ * Callers are the event loop and network threads (net/). One is in it at a time, or several network
+ * threads that put plain messages; what a call leaves for its caller is good until the same caller
+ * calls again: guard.h. The store's dispatcher and its flusher write to the eventfd. */
 #ifndef PS_REMOTING_H
 #define PS_REMOTING_H
 
@@ -163,10 +163,10 @@ typedef struct ps_core_times {
 } ps_core_times;
 void ps_core_get_times(ps_core *core, ps_core_times *out);
 
-/* How often the lock of the core was taken, how often its taker had to wait, and for how long all
- * of them; how long it was held, from ps_core_time_lock on. */
+/* How often somebody was alone in the core, how often somebody had to wait for it, and for how long
+ * all of them; how long it was held, alone and shared, from ps_core_time_lock on. */
 typedef struct ps_core_lock_times {
-    int64_t takes, waits, waited_ns, held_ns;
+    int64_t takes, waits, waited_ns, held_ns, shared_ns;
 } ps_core_lock_times;
 void ps_core_time_lock(ps_core *core);
 void ps_core_get_lock_times(ps_core *core, ps_core_lock_times *out);

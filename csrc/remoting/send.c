@@ -150,7 +150,7 @@ static int is_repeated_batch(putting *p, int64_t *places, int64_t count) {
 
 /* The properties as stored, into co_props. */
 static int compose_properties(putting *p, ps_error *e) {
-    ps_buffer *b = &p->c->co_props;
+    ps_buffer *b = &ps_mine(p->c)->co_props;
     ps_placement placed = {.properties = text_of(p->s->properties),
                            .drop = {(const uint8_t *)p->d->drop, p->d->drop_len},
                            .add = {(const uint8_t *)p->d->add, p->d->add_len},
@@ -176,8 +176,8 @@ static void draft_message(const putting *p, ps_message *m) {
     const ps_send *s = p->s;
     *m = (ps_message){.body = p->body.data,
                       .body_len = p->body.len,
-                      .properties = p->c->co_props.data,
-                      .properties_len = p->c->co_props.len,
+                      .properties = ps_mine(p->c)->co_props.data,
+                      .properties_len = ps_mine(p->c)->co_props.len,
                       .queue_id = p->queue_id,
                       .flag = s->flag,
                       .sys_flag = s->sys_flag,
@@ -188,17 +188,6 @@ static void draft_message(const putting *p, ps_message *m) {
 }
 
 /* ---- putting ---- */
-
-static void count_put(putting *p, ps_topic_entry *stored_in) {
-    ps_core *c = p->c;
-    c->co_put = true;
-    if (stored_in != NULL) {
-        stored_in->te_put.messages += p->count;
-        stored_in->te_put.bytes += p->bytes;
-    }
-    c->co_totals.puts += p->count;
-    c->co_totals.put_bytes += p->bytes;
-}
 
 /* Where the message waits, or goes at once: it is counted there, as upstream does. */
 static ps_topic *place_message(putting *p, ps_message *m, ps_topic_entry **entry) {
@@ -255,7 +244,7 @@ static int put_one(putting *p, ps_error *e) {
     if (p->key.len > 0)
         ps_core_dedup_add(c, (const char *)p->name.data, p->name.len, (const char *)p->key.data,
                           p->key.len, p->physical);
-    count_put(p, counted);
+    ps_count_put(c, counted, p->count, p->bytes);
     return 0;
 }
 
@@ -279,9 +268,9 @@ static int put_batch(putting *p, ps_error *e) {
     if (count > BATCH_MAX)
         return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
                        "a batch of %lld messages, %d are allowed", (long long)count, BATCH_MAX);
-    c->co_places.len = 0;
+    ps_mine(c)->co_places.len = 0;
     int64_t *places =
-        (int64_t *)ps_buffer_room(&c->co_places, (count + 1) * (int64_t)sizeof *places);
+        (int64_t *)ps_buffer_room(&ps_mine(c)->co_places, (count + 1) * (int64_t)sizeof *places);
     if (places == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the places of a batch");
     int code = p->once && count > 0 ? is_repeated_batch(p, places, count) : 0;
@@ -305,7 +294,7 @@ static int put_batch(putting *p, ps_error *e) {
     if (p->once)
         ps_core_dedup_add_batch(c, (const char *)p->name.data, p->name.len, p->body.data,
                                 p->body.len, places, stored);
-    count_put(p, p->entry);
+    ps_count_put(c, p->entry, p->count, p->bytes);
     return 0;
 }
 
@@ -376,6 +365,13 @@ static bool is_decided(const putting *p) {
                                         : (s->sys_flag & PS_SYS_TX_MASK) == 0;
 }
 
+/* Whether it changes tables: those of halves, or of what is not to be repeated. */
+static bool wants_alone(const putting *p) {
+    const ps_send *s = p->s;
+    return ps_send_is_half(s->asks, s->reconsume_times, s->level) ||
+           (p->entry->te_flags & PS_SEND_ONCE);
+}
+
 int ps_core_send(ps_conn *n, const ps_command *command) {
     ps_send s;
     ps_error e;
@@ -383,10 +379,16 @@ int ps_core_send(ps_conn *n, const ps_command *command) {
     putting p = putting_of_frame(n, &s, &AS_ASKED, command);
     p.entry = ps_core_find_topic(p.c, s.topic.data, s.topic.len);
     if (!is_decided(&p)) return 0;
-    uint64_t random = p.c->co_random;
+    if (!ps_is_alone(p.c) && wants_alone(&p)) {
+        ps_be_alone(p.c);
+        p.entry = ps_core_find_topic(p.c, s.topic.data, s.topic.len);
+        if (!is_decided(&p)) return 0;
+    }
+    uint64_t random = ps_mine(p.c)->co_random;
     if (carry_out(&p, &e) == 0) return finish_put(n, &p, command);
-    p.c->co_totals.put_failures++;
-    p.c->co_random = random; /* the broker tries once more, the same queue, and says why not */
+    __atomic_fetch_add(&p.c->co_totals.put_failures, 1, __ATOMIC_RELAXED);
+    /* The broker tries once more, the same queue, and says why not. */
+    ps_mine(p.c)->co_random = random;
     return 0;
 }
 
@@ -417,25 +419,26 @@ int ps_core_put(ps_conn *n, const ps_plain_put *put, int64_t *offset) {
 
 static int open_send(ps_conn *n, const uint8_t *frame, int64_t len, ps_error *e) {
     ps_core *c = n->cn_core;
+    ps_call *call = ps_mine(c);
     int64_t wanted;
-    c->co_open_frame = NULL;
-    if (c->co_open == NULL && (c->co_open = malloc(sizeof *c->co_open)) == NULL)
+    call->co_open_frame = NULL;
+    if (call->co_open == NULL && (call->co_open = malloc(sizeof *call->co_open)) == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a send");
-    int64_t took = ps_command_decode(frame, len, c->co_frame_max, c->co_scratch, c->co_open,
-                                     &wanted, e);
+    int64_t took =
+        ps_command_decode(frame, len, c->co_frame_max, call->co_scratch, call->co_open, &wanted, e);
     if (took < 0) return (int)took;
     if (took != len)
         return ps_fail(e, PS_E_FRAME, 0, -1, NULL, "%lld bytes are not one whole frame",
                        (long long)len);
-    ps_send_read(c->co_open, &c->co_open_send);
-    c->co_open_frame = frame;
+    ps_send_read(call->co_open, &call->co_open_send);
+    call->co_open_frame = frame;
     return 0;
 }
 
 int ps_conn_read_send(ps_conn *n, const uint8_t *frame, int64_t len, ps_send *out, ps_error *e) {
     PS_CORE_HELD(n->cn_core);
     int code = open_send(n, frame, len, e);
-    if (code == 0) *out = n->cn_core->co_open_send;
+    if (code == 0) *out = ps_mine(n->cn_core)->co_open_send;
     return code;
 }
 
@@ -468,14 +471,15 @@ static int describe_sent(const putting *p, ps_sent *sent, ps_error *e) {
 int ps_core_decide(ps_conn *n, const uint8_t *frame, int64_t len, const ps_decision *d,
                    ps_sent *sent, ps_error *e) {
     ps_core *c = n->cn_core;
-    int code = c->co_open_frame == frame ? 0 : open_send(n, frame, len, e);
+    ps_call *call = ps_mine(c);
+    int code = call->co_open_frame == frame ? 0 : open_send(n, frame, len, e);
     if (code < 0) return code;
-    const ps_command *command = c->co_open;
-    putting p = putting_of_frame(n, &c->co_open_send, d, command);
+    const ps_command *command = call->co_open;
+    putting p = putting_of_frame(n, &call->co_open_send, d, command);
     if (!d->put) return refuse_send(n, command, d, sent);
-    if (c->co_open_send.bad != 0)
+    if (call->co_open_send.bad != 0)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "field %c of the send cannot be read",
-                       (char)c->co_open_send.bad);
+                       (char)call->co_open_send.bad);
     code = carry_out(&p, e);
     if (code < 0) {
         /* A send that the tables decide has failed before, and was counted then. */
@@ -518,7 +522,7 @@ int ps_core_put_again(ps_core *c, int64_t physical, int32_t more_tries, const ps
     end = atomic_load_explicit(&c->co_store->st_log.lg_end, memory_order_acquire);
     const uint8_t *at = ps_log_at(&c->co_store->st_log, physical, end, &avail, &mf);
     int code = 0;
-    c->co_open_frame = NULL;
+    ps_mine(c)->co_open_frame = NULL;
     if (at == NULL || ps_record_decode(at, avail, &r) != PS_REC_OK ||
         r.physical_offset != physical) {
         code = ps_fail(e, PS_E_NOT_FOUND, 0, physical, NULL,

@@ -26,7 +26,7 @@ struct ps_deferred {
     ps_buffer df_items, df_offsets, df_texts;
 };
 
-void ps_deferred_free(ps_deferred *h) {
+static void free_deferred(ps_deferred *h) {
     if (h == NULL) return;
     ps_buffer_free(&h->df_items);
     ps_buffer_free(&h->df_offsets);
@@ -35,11 +35,13 @@ void ps_deferred_free(ps_deferred *h) {
 }
 
 static void drop_deferred(ps_wait *w) {
-    ps_deferred_free((ps_deferred *)w);
+    free_deferred((ps_deferred *)w);
 }
 
 void ps_deferred_drop_all(ps_core *c) {
     ps_waits_drop(&c->co_waits, drop_deferred);
+    for (int32_t i = 0; i < c->co_callers; i++)
+        if (c->co_calls[i] != NULL) free_deferred(c->co_calls[i]->co_deferred);
 }
 
 static ps_deferred *deferred_new(ps_core *c, int64_t conn_id) {
@@ -47,8 +49,8 @@ static ps_deferred *deferred_new(ps_core *c, int64_t conn_id) {
     if (h == NULL) return NULL;
     h->df_id = ++c->co_wait_last;
     h->df_conn_id = conn_id;
-    h->df_began_ns = c->co_began_ns;
-    h->df_caller = c->co_caller;
+    h->df_began_ns = ps_mine(c)->co_began_ns;
+    h->df_caller = ps_caller_now;
     return h;
 }
 
@@ -59,8 +61,9 @@ static void begin_wait(ps_core *c, ps_deferred *h, ps_step *out) {
 }
 
 void ps_deferred_begin(ps_core *c, ps_step *out) {
-    if (c->co_deferred != NULL) begin_wait(c, c->co_deferred, out);
-    c->co_deferred = NULL;
+    ps_call *call = ps_mine(c);
+    if (call->co_deferred != NULL) begin_wait(c, call->co_deferred, out);
+    call->co_deferred = NULL;
 }
 
 int ps_core_wait(ps_core *c, int64_t position, ps_step *out) {
@@ -88,8 +91,9 @@ static bool keep_bytes(ps_buffer *b, const void *data, int64_t len) {
 }
 
 static bool defer_answer(ps_core *c, int64_t conn_id, const ps_answer *a) {
-    if (c->co_deferred == NULL) c->co_deferred = deferred_new(c, conn_id);
-    ps_deferred *h = c->co_deferred;
+    ps_call *call = ps_mine(c);
+    if (call->co_deferred == NULL) call->co_deferred = deferred_new(c, conn_id);
+    ps_deferred *h = call->co_deferred;
     if (h == NULL) return false;
     deferred_item item = {*a, h->df_offsets.len / (int64_t)sizeof(int64_t), h->df_texts.len};
     if (!keep_bytes(&h->df_offsets, a->physical, a->count * (int64_t)sizeof(int64_t)) ||
@@ -106,15 +110,15 @@ static bool defer_answer(ps_core *c, int64_t conn_id, const ps_answer *a) {
 /* ---- the answer ---- */
 
 bool ps_sent_ids(ps_core *c, const ps_answer *a, ps_slice *out) {
+    ps_buffer *b = &ps_mine(c)->co_props;
     const ps_conf *conf = &c->co_store->st_conf;
     char id[57];
-    c->co_props.len = 0;
+    b->len = 0;
     for (int32_t i = 0; i < a->count; i++) {
         int len = ps_offset_msg_id(conf->store_host, conf->store_host_len, a->physical[i], id);
-        if ((i > 0 && !keep_bytes(&c->co_props, ",", 1)) || !keep_bytes(&c->co_props, id, len))
-            return false;
+        if ((i > 0 && !keep_bytes(b, ",", 1)) || !keep_bytes(b, id, len)) return false;
     }
-    *out = (ps_slice){c->co_props.data, (int32_t)c->co_props.len};
+    *out = (ps_slice){b->data, (int32_t)b->len};
     return true;
 }
 
@@ -135,7 +139,7 @@ static void encode_base64(const uint8_t *from, int64_t len, uint8_t *to) {
 bool ps_sent_handle(ps_core *c, ps_slice topic, int64_t out_ms, ps_slice uniq, ps_slice *out) {
     char number[24];
     ps_slice time = ps_slice_of_number(out_ms + 1, number), broker = ps_slice_of(c->co_broker);
-    ps_buffer *b = &c->co_handle;
+    ps_buffer *b = &ps_mine(c)->co_handle;
     *out = (ps_slice){NULL, 0};
     if (uniq.len == 0 || PS_BEGINS(topic.data, topic.len, PS_RETRY_PREFIX)) return true;
     b->len = 0;
@@ -161,7 +165,7 @@ static void add_common(ps_core *c, ps_command *reply) {
 static int encode_bare(ps_core *c, const ps_answer *a) {
     ps_command reply = {.serialize = a->serialize, .code = a->code, .opaque = a->opaque};
     if (a->code == 0 && a->frame.data != NULL)
-        return keep_bytes(&c->co_out, a->frame.data, a->frame.len) ? 0 : PS_E_NO_MEMORY;
+        return keep_bytes(&ps_mine(c)->co_out, a->frame.data, a->frame.len) ? 0 : PS_E_NO_MEMORY;
     if (a->code == PS_CODE_FLUSH_DISK_TIMEOUT) reply.remark = ps_slice_of(NOT_IN_TIME);
     if (a->code == PS_CODE_FLUSH_SLAVE_TIMEOUT) reply.remark = ps_slice_of(NO_SLAVE_IN_TIME);
     if (a->frame.data != NULL) { /* clients read these from every answer to a pop */
@@ -209,20 +213,22 @@ int ps_sent_refuse(ps_core *c, const ps_answer *a) {
 int ps_sent_answer(ps_conn *n, const ps_answer *a, bool wait, bool put) {
     ps_core *c = n->cn_core;
     if (!wait || !ps_safe_must_wait(&c->co_store->st_safe, a->end)) return encode_answer(c, a);
+    ps_be_alone(c);
     if (!defer_answer(c, n->cn_id, a)) return PS_E_NO_MEMORY;
     if (put) { /* a repeat was put before */
-        c->co_deferred->df_count += a->count;
-        c->co_puts_waiting += a->count;
+        ps_mine(c)->co_deferred->df_count += a->count;
+        ps_mine(c)->co_puts_waiting += a->count;
     }
     return 0;
 }
 
 int ps_sent_frame(ps_conn *n, const ps_answer *a, int64_t from) {
     ps_core *c = n->cn_core;
+    ps_buffer *out = &ps_mine(c)->co_out;
     ps_answer waits = *a;
     if (!ps_safe_must_wait(&c->co_store->st_safe, a->end)) return 0;
-    waits.frame = (ps_slice){c->co_out.data + from, (int32_t)(c->co_out.len - from)};
-    c->co_out.len = from;
+    waits.frame = (ps_slice){out->data + from, (int32_t)(out->len - from)};
+    out->len = from;
     return defer_answer(c, n->cn_id, &waits) ? 0 : PS_E_NO_MEMORY;
 }
 
@@ -238,7 +244,7 @@ bool ps_deferred_next(ps_core *c, ps_step *out) {
     if (h == NULL) return false;
     const deferred_item *items = (const deferred_item *)h->df_items.data;
     int32_t code = code_of(h->df_wait.wt_outcome);
-    c->co_out.len = 0;
+    ps_mine(c)->co_out.len = 0;
     for (size_t i = 0; i < (size_t)h->df_items.len / sizeof *items; i++) {
         ps_answer a = items[i].answer;
         const uint8_t *texts = h->df_texts.data + items[i].texts_at;
@@ -250,13 +256,13 @@ bool ps_deferred_next(ps_core *c, ps_step *out) {
         if (a.code == 0) a.code = code;
         encode_answer(c, &a);
     }
-    *out = (ps_step){.out = c->co_out.data,
-                     .out_len = c->co_out.len,
+    *out = (ps_step){.out = ps_mine(c)->co_out.data,
+                     .out_len = ps_mine(c)->co_out.len,
                      .conn_id = h->df_conn_id,
                      .wait = h->df_id,
                      .by_loop = h->df_caller == PS_CALLER_LOOP,
                      .outcome = h->df_wait.wt_outcome};
     if (h->df_count > 0) ps_times_put(c, h->df_began_ns, h->df_count);
-    ps_deferred_free(h);
+    free_deferred(h);
     return true;
 }

@@ -144,13 +144,13 @@ bool ps_tx_with_checks(ps_core *c, const ps_record *r, int32_t checks) {
     uint8_t *end = ps_property_put_number(added, "TRANSACTION_CHECK_TIMES", checks);
     ps_placement p = {.properties = {r->properties, r->properties_len},
                       .add = {added, end - added}};
-    c->co_props.len = 0;
-    uint8_t *to = ps_buffer_room(&c->co_props, ps_place_room(&p));
+    ps_mine(c)->co_props.len = 0;
+    uint8_t *to = ps_buffer_room(&ps_mine(c)->co_props, ps_place_room(&p));
     if (to == NULL) return false;
-    c->co_props.len = ps_place_properties(&p, to);
-    if (c->co_props.len > PS_PROPERTIES_MAX) { /* too full for it: as they are */
+    ps_mine(c)->co_props.len = ps_place_properties(&p, to);
+    if (ps_mine(c)->co_props.len > PS_PROPERTIES_MAX) { /* too full for it: as they are */
         memcpy(to, r->properties, (size_t)r->properties_len);
-        c->co_props.len = r->properties_len;
+        ps_mine(c)->co_props.len = r->properties_len;
     }
     return true;
 }
@@ -193,15 +193,8 @@ static int put_final(ps_core *c, const ps_half *h, const ps_record *r, ps_put_re
     int code = final_place(c, r, &topic, &m, &put->error);
     if (code == 0) code = ps_put_message(c->co_store, topic, &m, put);
     if (code < 0) return code;
-    c->co_put = true;
-    c->co_totals.puts++;
-    c->co_totals.put_bytes += put->size;
-    ps_topic_entry *t =
-        ps_core_find_topic(c, (const uint8_t *)h->hf_topic->tn_text, h->hf_topic->tn_len);
-    if (t != NULL) {
-        t->te_put.messages++;
-        t->te_put.bytes += put->size;
-    }
+    const uint8_t *name = (const uint8_t *)h->hf_topic->tn_text;
+    ps_count_put(c, ps_core_find_topic(c, name, h->hf_topic->tn_len), 1, put->size);
     return 0;
 }
 
@@ -212,8 +205,8 @@ static int put_discarded(ps_core *c, const ps_half *h, const ps_record *r, ps_pu
     if (!ps_tx_with_checks(c, r, h->hf_checks))
         return ps_fail(&put->error, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
                        "no memory for a copy of the half message");
-    m.properties = c->co_props.data;
-    m.properties_len = c->co_props.len;
+    m.properties = ps_mine(c)->co_props.data;
+    m.properties_len = ps_mine(c)->co_props.len;
     return ps_put_message(c->co_store, c->co_tx->tx_discard, &m, put);
 }
 

@@ -141,16 +141,16 @@ static int put_draft(ps_store *s, ps_topic *topic, ps_draft *d, int32_t wait, ps
     if (code == 0) code = measure_draft(s, d, -1, &out->error);
     if (code == 0) code = queue_of(topic, d->queue_id, &q, &out->error);
     if (code < 0) return code;
-    pthread_mutex_lock(&s->st_log.lg_append_lock);
+    ps_append_lock(&s->st_log);
     code = ps_append_room_locked(&s->st_log, &s->st_allocator, d->size, &out->error);
     if (code < 0) {
-        pthread_mutex_unlock(&s->st_log.lg_append_lock);
+        ps_append_unlock(&s->st_log);
         return code;
     }
     int64_t stamp = ps_append_stamp_locked(&s->st_log, now);
     placed at = write_locked(s, q, d, stamp);
     ps_append_publish_locked(&s->st_log, at.physical_offset + d->size, stamp, 1);
-    pthread_mutex_unlock(&s->st_log.lg_append_lock);
+    ps_append_unlock(&s->st_log);
     ps_wake_those_who_read_on(s);
     out->size = d->size;
     out->queue_id = q->cq_id;
@@ -370,7 +370,7 @@ static int put_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t 
         code = ps_fail(&out->error, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
                        "a batch of %lld bytes does not fit into a segment", (long long)total);
     if (code < 0) return code;
-    pthread_mutex_lock(&s->st_log.lg_append_lock);
+    ps_append_lock(&s->st_log);
     stamp = ps_append_stamp_locked(&s->st_log, now);
     if (m->together) code = ps_append_room_locked(&s->st_log, &s->st_allocator, total, &out->error);
     for (i = 0; i < n && code == 0; i++) {
@@ -386,7 +386,7 @@ static int put_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t 
         if (m->queue_offsets != NULL) m->queue_offsets[from + i] = at.queue_offset;
     }
     if (i > 0) ps_append_publish_locked(&s->st_log, out->physical_offset + out->size, stamp, i);
-    pthread_mutex_unlock(&s->st_log.lg_append_lock);
+    ps_append_unlock(&s->st_log);
     out->store_timestamp = stamp;
     *stored += i;
     ps_wake_those_who_read_on(s);
