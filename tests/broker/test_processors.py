@@ -564,6 +564,12 @@ def test_of_the_newer_kind_too_with_its_answer(desk):
         desk.ask(34, beat(fingerprint=98))
 
 
+def test_the_first_heartbeat_of_a_producer_is_kept(desk):
+    producer = {**beat(), "consumerDataSet": [], "producerDataSet": [{"groupName": "makers"}]}
+    desk.ask(34, producer)
+    assert desk.peer.kept is not None
+
+
 def test_a_heartbeat_of_an_unknown_group_is_not_kept(desk):
     desk.s.settings.update({"autoCreateSubscriptionGroup": "false"})
     for _ in range(3):
