@@ -10,6 +10,7 @@ from broker.cli import (
     broker,
     clone,
     consume,
+    doctor,
     ha,
     namesrv,
     promote,
@@ -22,8 +23,8 @@ from broker.cli import (
 from pystore.cli.verbs import Verb
 
 __all__ = [
-    "ACL", "ADMIN", "BROKER", "CLONE", "CONSUME", "HA", "NAMESRV", "PROXY", "SEND", "TIMERS", "TOP",
-    "TX",
+    "ACL", "ADMIN", "BROKER", "CLONE", "CONSUME", "DOCTOR", "HA", "NAMESRV", "PROXY", "SEND",
+    "TIMERS", "TOP", "TX",
 ]  # fmt: skip
 
 ACL = (
@@ -61,6 +62,7 @@ ADMIN = (
 BROKER = Verb("broker", broker.run, server=True)
 CLONE = Verb("clone", clone.run, server=True, writes=True)
 CONSUME = Verb("consume", consume.run, server=True)
+DOCTOR = Verb("doctor", doctor.run, server=True)
 HA = (
     Verb("ha status", ha.status, server=True, group="Look after masters and slaves."),
     Verb("ha promote", promote.run, server=True, writes=True),

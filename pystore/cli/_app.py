@@ -28,7 +28,7 @@ EXIT_CODES: dict[int, str] = {
     USAGE: "bad usage or input; nothing was stored",
     NO_STORE: "the path does not exist, is not a store, or is from a newer version",
     LOCKED: "another process has the store open for writing",
-    DAMAGED: "damaged data found; what could be read was shown",
+    DAMAGED: "damaged data, or something wrong, was found; what could be read was shown",
     TROUBLE: "disk, operating system or permission error",
     INTERRUPTED: "interrupted (Ctrl-C)",
 }

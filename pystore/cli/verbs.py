@@ -15,7 +15,8 @@ word, its value one :class:`Verb` or a sequence of them, all beginning with that
 ``usage`` makes the error for an invalid argument; ``parse_time`` reads a time, ``iso``
 writes one, ``When`` is one in ms that is shown as a date, ``Size`` a number of bytes; ``shown`` is
 a value as text, safe for a terminal; ``message_record`` and ``message_lines`` show a message as
-JSON and as text; ``show_balance`` shows what went in beside what came out.
+JSON and as text; ``show_balance`` shows what went in beside what came out;
+``holder_of`` says which process writes to a store.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 
 from pystore.cli._balance import show_balance
 from pystore.cli._records import message_lines, message_record
-from pystore.cli._session import Session
+from pystore.cli._session import Session, holder_of
 from pystore.cli._values import Size, When, iso, parse_time, shown, usage
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "Size",
     "Verb",
     "When",
+    "holder_of",
     "iso",
     "message_lines",
     "message_record",

@@ -1,0 +1,113 @@
+"""What listens at an address, found out with one connection or two."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import os
+import socket
+import ssl
+
+from broker.remoting.client import RemotingClient, parse_address
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command
+
+__all__ = ["ServerKind", "can_connect", "kind_of"]
+
+_CONNECT_S = 3.0
+#: HTTP/2: the beginning of a connection, and the frame of settings that follows both ways.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_SETTINGS = 4
+
+
+class ServerKind(enum.Enum):
+    """What an address turned out to be."""
+
+    BROKER = "broker"
+    NAME_SERVER = "name server"
+    PROXY = "proxy"
+    TLS = "a server that speaks TLS only"
+    UNKNOWN = "not RocketMQ"
+    SILENT = "nobody"
+    NO_SUCH_HOST = "no such host"
+
+
+async def can_connect(address: str) -> str:
+    """Returns why a connection fails; empty: it does not."""
+    host, port = parse_address(address)
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            _, writer = await asyncio.open_connection(host, port)
+    except TimeoutError:
+        return f"no answer within {_CONNECT_S:g} s"
+    except socket.gaierror as unknown:
+        return unknown.strerror or "the name is unknown"
+    except OSError as failed:
+        return os.strerror(failed.errno) if failed.errno else str(failed)
+    await _end(writer)
+    return ""
+
+
+async def _end(writer: asyncio.StreamWriter) -> None:
+    """At once: whoever says goodbye in TLS may wait half a minute for the answer."""
+    writer.transport.abort()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+async def kind_of(address: str, client: RemotingClient) -> tuple[ServerKind, str]:
+    """Returns what listens there, and why it is not a server of RocketMQ. client: speaks TLS or
+    not, as the user wants. Raises: ValueError for a malformed address."""
+    host, _ = parse_address(address)
+    try:
+        await asyncio.get_running_loop().getaddrinfo(host, None)
+    except socket.gaierror as unknown:
+        return ServerKind.NO_SUCH_HOST, unknown.strerror or str(unknown)
+    refused = await can_connect(address)
+    if refused:
+        return ServerKind.SILENT, refused
+    try:
+        answer = await client.request(address, Command(RequestCode.GET_BROKER_RUNTIME_INFO))
+    except (OSError, TimeoutError) as failed:
+        return await _other_kind(address), str(failed)
+    if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        return ServerKind.BROKER, ""
+    return ServerKind.NAME_SERVER, ""
+
+
+async def _other_kind(address: str) -> ServerKind:
+    if await _speaks_http2(address):
+        return ServerKind.PROXY
+    if await _speaks_tls(address):
+        return ServerKind.TLS
+    return ServerKind.UNKNOWN
+
+
+async def _speaks_http2(address: str) -> bool:
+    """Whether a gRPC service answers in plain text."""
+    host, port = parse_address(address)
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(_PREFACE)
+                head = await reader.readexactly(9)
+            finally:
+                await _end(writer)
+    except (OSError, TimeoutError, EOFError):
+        return False
+    return head[3] == _SETTINGS
+
+
+async def _speaks_tls(address: str) -> bool:
+    host, port = parse_address(address)
+    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            _, writer = await asyncio.open_connection(host, port, ssl=anybody)
+    except (OSError, TimeoutError):
+        return False
+    await _end(writer)
+    return True

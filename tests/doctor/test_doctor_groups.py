@@ -1,0 +1,79 @@
+"""The doctor of consumer groups and transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from examining import examined, found, running
+from waiting import until
+
+from broker import Broker, LocalState, Message, TransactionProducer
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running(tmp_path_factory.mktemp("groups") / "s") as made:
+        yield made
+
+
+def test_members_of_a_group_subscribe_differently(broker: Broker) -> None:
+    broker.create_topic("quarrels")
+    with (
+        broker.consumer("quarrel", {"quarrels": "a"}),
+        broker.consumer("quarrel", {"quarrels": "b"}),
+    ):
+        diagnosis = found(broker.address, "subscriptions-disagree")
+        assert "quarrels a" in diagnosis.text and "quarrels b" in diagnosis.text
+        assert "quarrel" in diagnosis.mend
+    with broker.consumer("peace", {"quarrels": "a"}), broker.consumer("peace", {"quarrels": "a"}):
+        until(lambda: "subscriptions-disagree" not in examined(broker.address), "peace")
+
+
+def test_a_consumer_stands_still(broker: Broker) -> None:
+    """It is connected, has begun, and does nothing more."""
+    with broker.producer() as producer:
+        producer.send(Message("slow", b"1"))
+        with broker.consumer("sleepers", "slow", start="first") as consumer:
+            consumer.ack(*until(lambda: consumer.poll(1.0), "the first message"))
+            consumer.commit()
+            for number in range(8):
+                producer.send(Message("slow", b"%d" % number))
+            found(broker.address, "consumer-stands-still", late_s=0)
+            assert "consumer-stands-still" not in examined(broker.address, late_s=3600)
+
+
+def test_nobody_consumes_for_a_group(tmp_path: Path) -> None:
+    with running(tmp_path / "s") as broker, broker.producer() as producer:
+        for number in range(8):
+            producer.send(Message("left", b"%d" % number))
+        with broker.consumer("gone", "left", start="first") as consumer:
+            consumer.ack(*until(lambda: consumer.poll(1.0), "the first messages"))
+            consumer.commit()
+        for number in range(8):
+            producer.send(Message("left", b"%d" % number))
+        assert "gone" in found(broker.address, "nobody-consumes", late_s=0).mend
+
+
+def test_dead_letters_are_a_note(broker: Broker) -> None:
+    with broker.producer() as producer:
+        producer.send(Message("bad", b"1"))
+    with broker.consumer("buriers", "bad", start="first") as consumer:
+        for message in until(lambda: consumer.poll(1.0), "the message"):
+            consumer.nack(message, -1)
+    diagnosis = found(broker.address, "dead-letters")
+    assert diagnosis.severity.name == "INFO" and "buriers" in diagnosis.text
+
+
+def test_nobody_answers_for_transactions(tmp_path: Path) -> None:
+    with running(tmp_path / "s") as broker:
+        with TransactionProducer(
+            "vanished", broker.namesrv_address, check=lambda message: LocalState.UNKNOWN
+        ) as producer:
+            with producer.transaction(Message("orders", b"1")) as transaction:
+                transaction.state = LocalState.UNKNOWN
+            assert "transactions-unanswered" not in examined(broker.address, late_s=0)
+        diagnosis = found(broker.address, "transactions-unanswered", late_s=0)
+        assert "vanished" in diagnosis.text
+        assert "transactions-unanswered" not in examined(broker.address, late_s=3600)
