@@ -175,8 +175,9 @@ static bool has_up_to(const peer *p, int64_t end) {
  * since then, so that it was sent to it by this connection. */
 static bool is_copy_up_to(const peer *p, int64_t end) {
     const ps_ha_peer *shown = &p->pe_shown;
-    /* A thread that blocks waits for its disk first, and then for slaves. */
-    int64_t waits_ms = 2 * (int64_t)p->pe_master->hm_store->st_safe.sf_timeout_ms;
+    const ps_safe *safe = &p->pe_master->hm_store->st_safe;
+    int32_t disk_ms = safe->sf_sync ? safe->sf_timeout_ms : 0;
+    int64_t waits_ms = disk_ms > safe->sf_copies_timeout_ms ? disk_ms : safe->sf_copies_timeout_ms;
     return has_up_to(p, end) &&
            (shown->compared || (shown->acked > shown->began &&
                                 ps_monotonic_ms() - p->pe_began_ms > waits_ms));
@@ -221,7 +222,7 @@ static void look_who_is_near(ps_ha_master *m) {
     if (wanted == m->hm_copies) return;
     m->hm_copies = wanted;
     count_copies(m);
-    ps_safe_want_copies(safe, wanted > 0, safe->sf_timeout_ms);
+    ps_safe_want_copies(safe, wanted > 0, safe->sf_copies_timeout_ms);
 }
 
 /* The end of what the socket has taken. */

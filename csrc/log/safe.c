@@ -49,10 +49,20 @@ static int outcome_of_copies(const ps_safe *s, int64_t position, bool late) {
     return late ? PS_FLUSH_SLAVE_TIMEOUT : GOES_ON;
 }
 
-/* Of both: the slaves decide first, as upstream. */
-static int outcome_of_wait(const ps_safe *s, int64_t position, bool late) {
-    int copied = outcome_of_copies(s, position, late);
-    return copied != 0 || !s->sf_sync ? copied : outcome_of_flush(s, position, late);
+/* Of both: the slaves decide first, as upstream. waited_ms: since the put. */
+static int outcome_of_wait(const ps_safe *s, int64_t position, int64_t waited_ms) {
+    int copied = outcome_of_copies(s, position, waited_ms >= s->sf_copies_timeout_ms);
+    return copied != 0 || !s->sf_sync
+               ? copied
+               : outcome_of_flush(s, position, waited_ms >= s->sf_timeout_ms);
+}
+
+/* The first bound of a wait, and the second: the last one ends it. They may have changed since. */
+static int64_t bound_of(const ps_safe *s, int32_t bound) {
+    bool copies = atomic_load_explicit(&s->sf_copies, memory_order_relaxed);
+    int32_t one = s->sf_sync || !copies ? s->sf_timeout_ms : s->sf_copies_timeout_ms;
+    int32_t other = copies ? s->sf_copies_timeout_ms : one;
+    return (one < other) == (bound == 0) ? one : other;
 }
 
 /* ---- the list ---- */
@@ -60,6 +70,20 @@ static int outcome_of_wait(const ps_safe *s, int64_t position, bool late) {
 static void want_locked(ps_safe *s, int64_t position) {
     if (position > atomic_load(&s->sf_wanted)) atomic_store(&s->sf_wanted, position);
     pthread_cond_signal(&s->sf_wake);
+}
+
+static void link_by_time_locked(ps_waits *a, ps_wait *w, int32_t bound) {
+    w->wt_bound = bound;
+    w->wt_older = a->wa_newest[bound];
+    w->wt_newer = NULL;
+    *(w->wt_older != NULL ? &w->wt_older->wt_newer : &a->wa_oldest[bound]) = w;
+    a->wa_newest[bound] = w;
+}
+
+static void unlink_by_time_locked(ps_wait *w) {
+    ps_waits *a = w->wt_waits;
+    *(w->wt_older != NULL ? &w->wt_older->wt_newer : &a->wa_oldest[w->wt_bound]) = w->wt_newer;
+    *(w->wt_newer != NULL ? &w->wt_newer->wt_older : &a->wa_newest[w->wt_bound]) = w->wt_older;
 }
 
 static void link_locked(ps_waits *a, ps_wait *w) {
@@ -70,20 +94,14 @@ static void link_locked(ps_waits *a, ps_wait *w) {
     w->wt_higher = lower != NULL ? lower->wt_higher : s->sf_lowest;
     *(w->wt_lower != NULL ? &w->wt_lower->wt_higher : &s->sf_lowest) = w;
     *(w->wt_higher != NULL ? &w->wt_higher->wt_lower : &s->sf_highest) = w;
-    /* All have as long to wait, so the order of adding is the order of deadlines. */
-    w->wt_older = a->wa_newest;
-    w->wt_newer = NULL;
-    *(w->wt_older != NULL ? &w->wt_older->wt_newer : &a->wa_oldest) = w;
-    a->wa_newest = w;
+    link_by_time_locked(a, w, 0);
 }
 
 static void unlink_locked(ps_wait *w) {
-    ps_waits *a = w->wt_waits;
-    ps_safe *s = a->wa_safe;
+    ps_safe *s = w->wt_waits->wa_safe;
     *(w->wt_lower != NULL ? &w->wt_lower->wt_higher : &s->sf_lowest) = w->wt_higher;
     *(w->wt_higher != NULL ? &w->wt_higher->wt_lower : &s->sf_highest) = w->wt_lower;
-    *(w->wt_older != NULL ? &w->wt_older->wt_newer : &a->wa_oldest) = w->wt_newer;
-    *(w->wt_newer != NULL ? &w->wt_newer->wt_older : &a->wa_newest) = w->wt_older;
+    unlink_by_time_locked(w);
     s->sf_waiting--;
 }
 
@@ -100,9 +118,9 @@ static void end_locked(ps_wait *w, int how) {
 static void end_over_locked(ps_safe *s) {
     const ps_waits *last = NULL;
     int how;
-    for (ps_wait *w = s->sf_lowest;
-         w != NULL && (how = outcome_of_wait(s, w->wt_position, false)) != GOES_ON;
-         w = s->sf_lowest) {
+    for (ps_wait *w = s->sf_lowest; w != NULL; w = s->sf_lowest) {
+        how = outcome_of_wait(s, w->wt_position, w->wt_bound == 0 ? -1 : bound_of(s, 0));
+        if (how == GOES_ON) break;
         if (last != NULL && last != w->wt_waits) ps_eventfd_tell(last->wa_fd);
         last = w->wt_waits;
         end_locked(w, how);
@@ -155,11 +173,13 @@ int ps_safe_block(ps_safe *s, int64_t position, int32_t timeout_ms, ps_error *e)
     return explain_outcome(s, how, e);
 }
 
-int ps_safe_block_for_copies(ps_safe *s, int64_t position, ps_error *e) {
+int ps_safe_block_for_copies(ps_safe *s, int64_t position, int64_t since_ms, ps_error *e) {
     if (!ps_safe_lacks_copies(s, position)) return 0;
-    pthread_mutex_lock(&s->sf_lock);
-    struct timespec until = ps_monotonic_in(s->sf_timeout_ms * NS_PER_MS);
+    int64_t waited_ms = ps_monotonic_ms() - since_ms;
     int rc = 0, how;
+    pthread_mutex_lock(&s->sf_lock);
+    int64_t left_ms = s->sf_copies_timeout_ms - waited_ms;
+    struct timespec until = ps_monotonic_in((left_ms > 0 ? left_ms : 0) * NS_PER_MS);
     while ((how = outcome_of_copies(s, position, rc != 0)) == GOES_ON)
         rc = pthread_cond_timedwait(&s->sf_done, &s->sf_lock, &until);
     pthread_mutex_unlock(&s->sf_lock);
@@ -174,7 +194,7 @@ void ps_safe_copied(ps_safe *s, int64_t position) {
 
 void ps_safe_want_copies(ps_safe *s, bool on, int32_t timeout_ms) {
     pthread_mutex_lock(&s->sf_lock);
-    s->sf_timeout_ms = timeout_ms;
+    s->sf_copies_timeout_ms = timeout_ms;
     atomic_store(&s->sf_copies, on);
     pthread_mutex_unlock(&s->sf_lock);
     ps_safe_moved(s);
@@ -187,7 +207,8 @@ void ps_waits_init(ps_waits *a, ps_safe *s, int fd) {
 void ps_waits_drop(ps_waits *a, void (*each)(ps_wait *w)) {
     if (a->wa_count == 0) return;
     pthread_mutex_lock(&a->wa_safe->sf_lock);
-    while (a->wa_oldest != NULL) end_locked(a->wa_oldest, PS_E_CLOSED);
+    for (int bound = 0; bound < 2; bound++)
+        while (a->wa_oldest[bound] != NULL) end_locked(a->wa_oldest[bound], PS_E_CLOSED);
     ps_wait *over = a->wa_over;
     a->wa_over = NULL;
     pthread_mutex_unlock(&a->wa_safe->sf_lock);
@@ -204,7 +225,7 @@ void ps_waits_add(ps_waits *a, ps_wait *w, int64_t position) {
     w->wt_position = position;
     a->wa_count++;
     pthread_mutex_lock(&s->sf_lock);
-    w->wt_deadline_ms = ps_monotonic_ms() + s->sf_timeout_ms;
+    w->wt_since_ms = ps_monotonic_ms();
     if (s->sf_sync) want_locked(s, position);
     s->sf_waiting++;
     link_locked(a, w);
@@ -212,12 +233,30 @@ void ps_waits_add(ps_waits *a, ps_wait *w, int64_t position) {
     pthread_mutex_unlock(&s->sf_lock);
 }
 
+/* What has waited for the first bound goes on to the second, unless that was the one that it waited
+ * for. */
+static void end_late_locked(ps_waits *a, int64_t now) {
+    for (int32_t bound = 0; bound < 2; bound++) {
+        int64_t least = bound_of(a->wa_safe, bound);
+        ps_wait *w;
+        while ((w = a->wa_oldest[bound]) != NULL && w->wt_since_ms + least <= now) {
+            int64_t waited = bound == 0 ? now - w->wt_since_ms : INT64_MAX;
+            int how = outcome_of_wait(a->wa_safe, w->wt_position, waited);
+            if (how != GOES_ON) {
+                end_locked(w, how);
+            } else {
+                unlink_by_time_locked(w);
+                link_by_time_locked(a, w, 1);
+            }
+        }
+    }
+}
+
 ps_wait *ps_waits_next(ps_waits *a) {
     if (a->wa_count == 0) return NULL;
     int64_t now = ps_monotonic_ms();
     pthread_mutex_lock(&a->wa_safe->sf_lock);
-    while (a->wa_oldest != NULL && a->wa_oldest->wt_deadline_ms <= now)
-        end_locked(a->wa_oldest, outcome_of_wait(a->wa_safe, a->wa_oldest->wt_position, true));
+    end_late_locked(a, now);
     ps_wait *w = a->wa_over;
     if (w != NULL) a->wa_over = w->wt_newer;
     pthread_mutex_unlock(&a->wa_safe->sf_lock);
@@ -228,7 +267,12 @@ ps_wait *ps_waits_next(ps_waits *a) {
 int64_t ps_waits_deadline_in(ps_waits *a) {
     if (a->wa_count == 0) return -1;
     pthread_mutex_lock(&a->wa_safe->sf_lock);
-    int64_t first = a->wa_oldest != NULL ? a->wa_oldest->wt_deadline_ms : -1;
+    int64_t first = -1;
+    for (int32_t bound = 0; bound < 2; bound++) {
+        const ps_wait *w = a->wa_oldest[bound];
+        int64_t at = w != NULL ? w->wt_since_ms + bound_of(a->wa_safe, bound) : -1;
+        if (w != NULL && (first < 0 || at < first)) first = at;
+    }
     pthread_mutex_unlock(&a->wa_safe->sf_lock);
     int64_t left = first < 0 ? -1 : first - ps_monotonic_ms();
     return first >= 0 && left < 0 ? 0 : left;

@@ -19,7 +19,8 @@ typedef struct ps_wait {
     struct ps_wait *wt_lower, *wt_higher; /* in the list of all, by position */
     struct ps_wait *wt_older, *wt_newer;  /* of the same thread, by deadline */
     ps_waits *wt_waits;
-    int64_t wt_position, wt_deadline_ms;
+    int64_t wt_position, wt_since_ms;
+    int32_t wt_bound; /* which deadline is next: of the list that it stands in */
     int32_t wt_outcome; /* 0, PS_FLUSH_DISK_TIMEOUT, PS_FLUSH_SLAVE_TIMEOUT or an error code */
 } ps_wait;
 
@@ -28,7 +29,8 @@ typedef struct ps_safe {
     const char *sf_root;          /* of the store, for errors */
     bool sf_sync;                 /* SYNC_FLUSH: answers wait, and so does what readers see */
     _Atomic bool sf_copies;       /* SYNC_MASTER: answers wait for slaves */
-    int32_t sf_timeout_ms;        /* syncFlushTimeout, or slaveTimeout with sf_copies */
+    int32_t sf_timeout_ms;        /* syncFlushTimeout */
+    int32_t sf_copies_timeout_ms; /* slaveTimeout; both count from the put */
     _Atomic int64_t sf_copied;    /* enough slaves have everything below; it never goes back */
     _Atomic bool sf_short;        /* fewer than minInSyncReplicas are near: what waits is refused */
     void (*sf_told)(void *arg);   /* with sf_sync, after each move: readers see more */
@@ -43,12 +45,13 @@ typedef struct ps_safe {
     ps_wait *sf_lowest, *sf_highest;
 } ps_safe;
 
-/* The waits of one thread. */
+/* The waits of one thread. All have as long to wait, so the order of adding is that of deadlines:
+ * of the first, and of the second in a list of its own, for those that go on after it. */
 struct ps_waits {
     ps_safe *wa_safe;
     int wa_fd;        /* eventfd that is written to when some are over */
     int32_t wa_count; /* added and not handed out; the thread's own */
-    ps_wait *wa_oldest, *wa_newest; /* by deadline, of those that go on; sf_lock */
+    ps_wait *wa_oldest[2], *wa_newest[2]; /* of those that go on; sf_lock */
     ps_wait *wa_over, *wa_over_last; /* linked by wt_newer; sf_lock */
 };
 
@@ -82,8 +85,9 @@ void ps_safe_copied(ps_safe *s, int64_t position);
 void ps_safe_want_copies(ps_safe *s, bool on, int32_t timeout_ms);
 /* Waits until this disk has `position`: 0, PS_FLUSH_DISK_TIMEOUT, or an error. */
 int ps_safe_block(ps_safe *s, int64_t position, int32_t timeout_ms, ps_error *e);
-/* The same until slaves have it, if they are waited for: 0, PS_FLUSH_SLAVE_TIMEOUT, or an error. */
-int ps_safe_block_for_copies(ps_safe *s, int64_t position, ps_error *e);
+/* The same until slaves have it, if they are waited for, or until slaveTimeout has passed since
+ * `since_ms`, monotonic: 0, PS_FLUSH_SLAVE_TIMEOUT, or an error. */
+int ps_safe_block_for_copies(ps_safe *s, int64_t position, int64_t since_ms, ps_error *e);
 
 void ps_waits_init(ps_waits *a, ps_safe *s, int fd);
 /* The waits are forgotten; the caller frees those that `each` is called with, NULL: none. */

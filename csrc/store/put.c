@@ -119,12 +119,12 @@ static int measure_draft(ps_store *s, ps_draft *d, int64_t i, ps_error *e) {
 
 /* Waits, if it must, until what was put last is safe; *out is the caller's answer. */
 static int acknowledge_put(ps_store *s, int32_t wait, ps_put_result *out) {
-    int64_t end = out->physical_offset + out->size;
+    int64_t end = out->physical_offset + out->size, since_ms = wait ? ps_monotonic_ms() : 0;
     int code = wait && s->st_safe.sf_sync && end > ps_safe_flushed(&s->st_safe)
                    ? ps_flusher_wait(&s->st_flusher, end, s->st_safe.sf_timeout_ms, &out->error)
                    : 0;
     if (wait && code >= 0) {
-        int copied = ps_safe_block_for_copies(&s->st_safe, end, &out->error);
+        int copied = ps_safe_block_for_copies(&s->st_safe, end, since_ms, &out->error);
         if (copied != 0) code = copied;
     }
     out->status = code > 0 ? code : PS_PUT_OK;

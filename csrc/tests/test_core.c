@@ -637,6 +637,29 @@ static void test_answers_say_what_became_of_the_wait(void) {
     kit_close();
 }
 
+/* The disk and the slaves have a bound each. */
+static void test_answers_wait_for_disk_and_slaves_side_by_side(void) {
+    open_held(20);
+    ps_want_copies(kit_store, 1, 600000);
+    ps_conn *n = kit_conn(8);
+    send_four(n);
+    const ps_waits *waits = &kit_core->co_waits;
+    while (waits->wa_oldest[0] != NULL) { /* until the disk is late; the slaves have their time */
+        poll(NULL, 0, 1);
+        kit_pump(false);
+    }
+    CHECK(waits->wa_oldest[1] != NULL);
+    ps_safe_copied(&kit_store->st_safe, atomic_load(&kit_store->st_log.lg_end));
+    check_four(10, PS_FLUSH_DISK_TIMEOUT, 0);
+    kit_store->st_safe.sf_timeout_ms = 600000;
+    ps_want_copies(kit_store, 1, 20);
+    send_four(n);
+    check_four(12, PS_FLUSH_SLAVE_TIMEOUT, 1);
+    kit_hold_disk(false);
+    ps_conn_free(n);
+    kit_close();
+}
+
 /* The broker's own waits stand in the same list, by position whatever the order of asking. */
 static void test_waits_end_in_the_order_of_positions(void) {
     ps_step step;
@@ -703,6 +726,7 @@ int main(void) {
     kit_close();
     test_answers_wait_until_the_log_is_safe();
     test_answers_say_what_became_of_the_wait();
+    test_answers_wait_for_disk_and_slaves_side_by_side();
     test_waits_end_in_the_order_of_positions();
     test_a_closed_store_ends_the_waits();
     check_remove(base);
