@@ -168,7 +168,7 @@ class Line:
         self._room = room if room is not None else _no_room
         self._hold = hold if hold is not None else _no_hold
         self._asked = self._queued = False
-        self._steps: deque[asyncio.Future[bool]] = deque()
+        self._steps: list[asyncio.Future[bool]] = []  # a deque takes ten times the memory
         self._lock: asyncio.Lock | None = None
         #: Requests of alone(), in progress and waiting.
         self._alone_count = 0
@@ -194,7 +194,7 @@ class Line:
         self._queued = False
         count = 0
         while self._steps and before + count < _LET_GO:
-            step = self._steps.popleft()
+            step = self._steps.pop(0)
             if not step.done():
                 step.set_result(before + count == 0)  # one may go on whatever time there is
                 count += 1
@@ -221,14 +221,14 @@ class Line:
         turns, steps = self.turns, self._steps
         if not steps and turns._stepped < STEPS_S:
             return
-        add = steps.append
+        first = False
         while True:
             step: asyncio.Future[bool] = turns._loop.create_future()
-            add(step)
+            steps.insert(0 if first else len(steps), step)
             self._put()
             if (yield from step.__await__()) or turns._stepped < STEPS_S:
                 return
-            add = steps.appendleft
+            first = True
 
     async def _alone(self, work: Callable[[], Awaitable[_T]]) -> _T:
         if self._lock is None:

@@ -422,6 +422,7 @@ class LinkConnection(Connection):
     """A connection of the network thread, as processors see it."""
 
     counts_unsent = False
+    __slots__ = ()
 
     def __init__(self, shared: Endpoint, link: Any, core: Core) -> None:
         super().__init__(shared, framer=lambda made: LinkFramer(core, made, link))
