@@ -34,6 +34,7 @@ from broker.services.hooks import ConsumeMessageHook, SendMessageHook
 from broker.serving import Listeners, listen, listen_for_slaves
 from pystore import Store
 from pystore.configfiles import TopicConfig
+from pystore.errors import StoreError
 from pystore.setting_types import SettingValues
 from pystore.settings import Settings, load
 
@@ -282,6 +283,21 @@ class Broker(Stopping):
         own = f"[{host}]:{made.port}" if ":" in host else f"{host}:{made.port}"
         others = [a for a in (self.settings["namesrvAddr"] or "").split(";") if a and a != own]
         self._options.set("namesrvAddr", ";".join([own, *others]))
+
+    def reload(self) -> None:
+        """Reads broker.conf again, on the broker's loop. What has changed there holds from now on;
+        what only a start takes over is logged, and so is a file that cannot be used."""
+        if self._options.conf is None:
+            log.info("There is no settings file to read again")
+            return
+        try:
+            now, later = self.services.settings.reload(self._options.given)
+        except StoreError as bad:
+            log.error("Kept the settings of before, since the file cannot be used: %s", bad)
+            return
+        log.info("Read %s again; changed: %s", self._options.conf, ", ".join(sorted(now)) or "-")
+        if later:
+            log.warning("Only a start takes over: %s", ", ".join(sorted(later)))
 
     # ---- stopping ----
 

@@ -57,6 +57,13 @@ _ProxyConf = Annotated[
     Path | None,
     typer.Option("--proxy-conf", metavar="FILE", help="Settings of gRPC (rmq-proxy.json)."),
 ]
+_CheckConf = Annotated[
+    bool,
+    typer.Option(
+        "--check-conf",
+        help="Check the settings, print those that hold, and end; exit code 2: something is wrong.",
+    ),
+]
 _Secure = Annotated[
     bool,
     typer.Option(
@@ -78,6 +85,7 @@ def run(
     proxy_conf: _ProxyConf = None,
     log_level: LogLevelOption = LogLevel.WARNING,
     secure: _Secure = False,
+    check_conf: _CheckConf = False,
 ) -> int | None:
     """Run a RocketMQ broker until SIGTERM or Ctrl-C; print one line when it is ready.
 
@@ -89,6 +97,10 @@ def run(
     an administrator (admin.yml, for --credentials) in a folder beside the store, STORE.secure, all
     made at the first start; only signed requests over TLS are then served.
 
+    --check-conf reads the settings as a start would, and starts nothing. It refuses what is
+    unknown, what has no effect here and what does not go together, each with its line. SIGHUP has a
+    running broker read its --conf again; what only a start takes over is logged.
+
     \b
     Examples:
       pystore broker --with-namesrv
@@ -96,6 +108,7 @@ def run(
       pystore broker --with-namesrv --secure
       pystore broker -c broker.conf -n 192.168.1.10:9876
       pystore broker --store ./store --port 0 --with-namesrv --namesrv-port 0 --json
+      pystore broker -c broker.conf --check-conf
       pystore broker -n localhost:9876 --set brokerIP1=192.168.1.20 --set flushDiskType=SYNC_FLUSH
     """
     from broker.broker import Broker
@@ -111,6 +124,8 @@ def run(
     if grpc and grpc_port is None and proxy_conf is None:
         grpc_port = _GRPC_PORT
     chosen = TlsSettings.from_file(tls) if tls is not None else None
+    if check_conf:
+        return _check_conf(s, given, proxy_conf)
     if secure:
         from broker.cli.secure import secured
 
@@ -133,7 +148,32 @@ def run(
         **given,
     )
 
-    return serve(broker, lambda: _print_ready(s, broker), log_level)
+    return serve(broker, lambda: _print_ready(s, broker), log_level, broker.reload)
+
+
+def _check_conf(s: Session, given: dict[str, Any], proxy_conf: Path | None) -> int:
+    """Shows the settings that are given and what is wrong with them. Raises: BadArgument for those
+    of gRPC."""
+    from broker.cli.doctor import show_findings
+    from broker.doctor.settings import check_settings, loaded
+    from pystore.settings import SECRETS, Settings
+
+    if proxy_conf is not None:
+        from broker.grpc.settings import ProxySettings
+
+        ProxySettings.read(proxy_conf)
+    settings = loaded(s.conf, given)
+    if isinstance(settings, Settings):
+        s.out.table(
+            "settings",
+            ("name", "value", "from"),
+            [
+                (name, "***" if name in SECRETS else settings[name], settings.source(name))
+                for name in sorted(settings.explicit)
+            ],
+        )
+    found = list(check_settings(settings, str(s.conf or "--set")))
+    return 2 if show_findings(s, found) else 0
 
 
 def _threads_on(cores: int) -> int:

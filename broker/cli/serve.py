@@ -14,6 +14,7 @@ from typing import Protocol
 import uvloop
 
 from broker.cli.collecting import put_aside
+from broker.cli.notifying import notify, reloading
 
 __all__ = ["serve"]
 
@@ -24,10 +25,16 @@ class Server(Protocol):
     async def stop(self) -> None: ...
 
 
-def serve(server: Server, ready: Callable[[], None], log_level: str) -> int:
+def serve(
+    server: Server,
+    ready: Callable[[], None],
+    log_level: str,
+    reload: Callable[[], None] | None = None,
+) -> int:
     """Starts a server, calls ready(), and stops it at SIGTERM or SIGINT; a second signal ends it at
-    once. log_level: of the lines on standard error, a name of ``logging``. Returns the exit code.
-    Raises: what start() raises."""
+    once. SIGHUP calls reload(); without one it does nothing. systemd is told when it is ready, when
+    it reads its settings again, and that it stops. log_level: of the lines on standard error, a
+    name of ``logging``. Returns the exit code. Raises: what start() raises."""
     logging.basicConfig(
         stream=sys.stderr,
         level=log_level,
@@ -35,7 +42,7 @@ def serve(server: Server, ready: Callable[[], None], log_level: str) -> int:
     )
     _allow_many_files()
     try:
-        uvloop.run(_serve(server, ready))
+        uvloop.run(_serve(server, ready, reload))
     except asyncio.CancelledError:
         return 130
     return 0
@@ -50,7 +57,9 @@ def _allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _serve(server: Server, ready: Callable[[], None]) -> None:
+async def _serve(
+    server: Server, ready: Callable[[], None], reload: Callable[[], None] | None
+) -> None:
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
     task = asyncio.current_task()
@@ -61,12 +70,21 @@ async def _serve(server: Server, ready: Callable[[], None]) -> None:
             task.cancel()
         asked.set()
 
+    def hang_up() -> None:
+        if reload is not None:
+            reloading()
+            reload()
+            notify("READY=1")
+
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
     await server.start()
     put_aside()
     try:
         ready()
+        notify("READY=1")
         await asked.wait()
     finally:
+        notify("STOPPING=1")
         await server.stop()

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from broker.doctor.examine import examine_folder, examine_network
-from broker.doctor.findings import CHECKS, Diagnosis, HealthCheck
+from broker.doctor.findings import CHECKS, Diagnosis, DoctorCheck
 
-__all__ = ["CHECKS", "Diagnosis", "HealthCheck", "examine_folder", "examine_network"]
+__all__ = ["CHECKS", "Diagnosis", "DoctorCheck", "examine_folder", "examine_network"]

@@ -16,6 +16,7 @@ from pystore.settings import (
     TABLE,
     Settings,
     edit_conf,
+    load,
     refuse_unserved,
 )
 
@@ -102,7 +103,7 @@ class Config:
                 await asyncio.to_thread(edit_conf, self.file, changes)
             self.update(changes)
 
-    def update(self, changes: Mapping[str, str]) -> None:
+    def update(self, changes: Mapping[str, object]) -> None:
         """Updates all of these settings or none, until the broker stops.
 
         Raises: BadArgument for an unknown name or invalid value, and for settings that only a start
@@ -115,7 +116,22 @@ class Config:
         for listener in self.changed:
             listener(names)
 
-    def _checked(self, changes: Mapping[str, str]) -> tuple[Settings, frozenset[str]]:
+    def reload(self, given: Mapping[str, object]) -> tuple[frozenset[str], frozenset[str]]:
+        """Reads the file again, and takes over what has changed there. `given` holds over the file.
+        Returns the names that hold now, and those that only a start takes over. Raises: BadArgument
+        for a file that cannot be used: everything stays as it was."""
+        made = served(load(self.file, dict(given)))
+        changed = {
+            name
+            for name, row in TABLE.items()
+            if row.used_by != "none" and made[name] != self.current[name]
+        }
+        later = {name for name in changed if TABLE[name].at_start or made[name] is None}
+        taken = {name: made[name] for name in changed - later}
+        self.update(taken)
+        return frozenset(taken), frozenset(later)
+
+    def _checked(self, changes: Mapping[str, object]) -> tuple[Settings, frozenset[str]]:
         made = served(self.current.replaced(**changes))
         names = frozenset(name for name in changes if made[name] != self.current[name])
         for name in sorted(names):
