@@ -47,7 +47,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan tsan-net test-py test-busy test-cluster test-order test-dev judge \
         attack crash crash-pop crash-timers crash-ha damage-meta museum museum-java campaign chaos fuzz bench bench-c \
-        bench-peers bench-broker bench-clients pictures lint format typecheck errors codes logs docs docs-check \
+        bench-peers bench-broker bench-clients pictures lint format typecheck errors codes logs metrics docs docs-check \
         wheel test-wheel clean prepare proto $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
 
@@ -216,6 +216,9 @@ codes: build ## regenerate docs/codes.md from the handler tables
 
 logs: build ## regenerate docs/logs.md from the calls of loggers
 	@$(PY) tools/gen_logs.py
+
+metrics: .venv/.stamp ## docs/metrics.md from broker/metrics/table.py
+	@$(PY) tools/gen_metrics.py
 
 pictures: build ## the pictures of docs/spark-jobs.md: every job on a store of `pystore bench`
 	@$(PY) tools/pictures.py

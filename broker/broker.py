@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from broker.client.options import ClientOptions
     from broker.client.producer import AsyncProducer, ProducerOptions
     from broker.client.routes import Route
+    from broker.figures.broker import BrokerFigures
     from broker.grpc.local import LocalBroker
     from broker.grpc.service import GrpcService
     from broker.namesrv.server import NameServer
@@ -186,6 +187,17 @@ class Broker(Stopping):
     def grpc_address(self) -> str:
         """``host:port`` for RocketMQ 5's gRPC clients; empty: the service is off."""
         return self._at(self.grpc_port) if self.grpc_port else ""
+
+    @property
+    def metrics(self) -> BrokerFigures | None:
+        """What is counted, while metricsExporterType is not DISABLE."""
+        return self._listeners.metrics if self._listeners is not None else None
+
+    @property
+    def metrics_port(self) -> int:
+        """The port of the metrics, /health and /ready; 0: there is none."""
+        endpoint = self._listeners.endpoint if self._listeners is not None else None
+        return endpoint.port if endpoint is not None else 0
 
     def _at(self, port: int) -> str:
         host = self.settings["brokerIP1"]

@@ -10,9 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.access.addresses import Pattern, address_of, parse_pattern
+from broker.figures.serving import ServingFigures
 from broker.grpc import what_is_missing
 from broker.hot.core import Core
+from broker.loop.budget import Budget
 from broker.loop.safe_log import SafeLogger
+from broker.metrics.endpoint import MetricsEndpoint
+from broker.metrics.rpc import RpcTimes
 from broker.opened import Options
 from broker.processors import all_handlers
 from broker.processors.bodies import beside
@@ -31,6 +35,7 @@ from pystore.settings import Settings
 
 if TYPE_CHECKING:
     # A server process starts without what it may never use.
+    from broker.figures.broker import BrokerFigures
     from broker.grpc.local import LocalBroker
     from broker.grpc.service import GrpcService
 
@@ -105,6 +110,12 @@ class Listeners:
             connections_max=o.settings["maxConnections"],
             proxies=lambda host: any(p.matches(address_of(host)) for p in proxies),
         )
+        self.figures = ServingFigures(
+            RpcTimes(), Budget.of(asyncio.get_running_loop()), o.settings["maxConnections"],
+            grpc=lambda: self.grpc,
+        )  # fmt: skip
+        self.metrics: BrokerFigures | None = None
+        self.endpoint: MetricsEndpoint | None = None
         self.main: RemotingServer | None = None
         self.grpc: GrpcService[LocalBroker] | None = None
 
@@ -124,8 +135,48 @@ class Listeners:
             )
         if vip is not None:
             sending = {c: each for c, each in self._handlers.items() if c not in _NOT_ON_VIP}
-            await self._serve(vip, sending, self._core.framer_without_pulls, undo)
+            self.figures.servers["vip"] = await self._serve(
+                vip, sending, self._core.framer_without_pulls, undo
+            )
+        self.figures.servers["remoting"] = self.main
         await self._serve_grpc(undo)
+        await self._serve_metrics(undo)
+
+    async def _serve_metrics(self, undo: AsyncExitStack) -> None:
+        """Raises: OSError for a port that is taken, BadArgument."""
+        settings = self._o.settings
+        if settings["metricsExporterType"] == "DISABLE":
+            return
+        from broker.figures.broker import BrokerFigures
+
+        try:
+            figures = BrokerFigures(self._services, self._core, self.figures)
+        except ValueError as bad:
+            raise BadArgument(f"metricsLabel: {bad}", settings.source("metricsLabel")) from None
+        figures.start()
+        undo.push_async_callback(figures.stop)
+        self.metrics = figures
+        if settings["metricsExporterType"] != "PROM":
+            self._export_metrics(figures, undo)
+            return
+        host = settings["metricsPromExporterHost"] or settings["brokerIP1"]
+        sock = listening_socket(host, int(settings["metricsPromExporterPort"]))
+        undo.callback(sock.close)
+        health = figures.health
+        made = MetricsEndpoint(sock, figures.page, health.health, health.ready)
+        undo.push_async_callback(made.stop)
+        await made.start()
+        self.endpoint = made
+
+    def _export_metrics(self, figures: BrokerFigures, undo: AsyncExitStack) -> None:
+        """Raises: BadArgument without the extra ``otlp``."""
+        from broker.figures.exporting import PeriodicExport, exporter_of
+
+        found = exporter_of(self._o.settings)
+        if found is not None:
+            made = PeriodicExport(figures.page, *found)
+            made.start()
+            undo.push_async_callback(made.stop)
 
     async def _serve(
         self,
@@ -151,6 +202,7 @@ class Listeners:
             on_close=closed,
             core=core,
             threads=_threads_of(self._o.settings),
+            times=self.figures.times,
         )
         await server.start()
         undo.push_async_callback(server.stop, self._o.drain_s)

@@ -179,6 +179,7 @@ typedef struct ps_info {
     int32_t writable, disk_full, sync_flush;
     int32_t flush_errno;         /* sticky: errno of the sync that failed, or 0 */
     int64_t fsyncs;              /* syncs of the commit log since open */
+    int64_t sync_ns, sync_max_ns; /* how long they took, and the longest */
     int64_t puts;                /* messages put since open */
     int64_t damaged_reads;       /* damaged messages that reads passed over since open */
     int64_t store_timestamp_min; /* of the first record, -1 when empty */

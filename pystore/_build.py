@@ -29,6 +29,7 @@ HEADERS = (
     "remoting/signature.h",
     "remoting/client.h",
     "remoting/remoting.h",
+    "remoting/metrics.h",
     "remoting/inprocess.h",
     "remoting/beats.h",
     "remoting/access.h",

@@ -198,6 +198,15 @@ class Base(ClosedByWith):
 
     # ---- facts ----
 
+    @property
+    def disk_full(self) -> bool:
+        """Whether puts are refused, or the dispatcher waits, for lack of disk space. It waits for
+        nothing. Raises: StoreClosed."""
+        full = lib.ps_store_disk_full(self.c_handle())
+        if full < 0:
+            raise self._why_closed()
+        return bool(full)
+
     def info(self) -> Info:
         """Returns sizes, ends and counters."""
         raw = ffi.new("ps_info *")

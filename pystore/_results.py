@@ -113,6 +113,8 @@ class Info:
     sync_flush: bool
     flush_errno: int
     fsyncs: int
+    sync_ns: int
+    sync_max_ns: int
     puts: int
     damaged_reads: int
     store_timestamp_min: int

@@ -95,12 +95,10 @@ class Store(Base):
         Called by itself every five seconds and when a message is refused. It never waits, since
         that may be on an event loop.
         """
-        full = lib.ps_store_disk_full(self.c_handle())
-        if full < 0:
-            raise self._why_closed()
-        if bool(full) == self._disk_full:
+        full = self.disk_full
+        if full == self._disk_full:
             return
-        self._disk_full = bool(full)
+        self._disk_full = full
         if full:
             _log.warning("%s: the disk is full; messages are refused until it has room", self.path)
         else:

@@ -261,6 +261,16 @@ class Metadata(MetaStore, ClosedByWith):
         if fd >= 0:
             os.close(fd)
 
+    def size(self) -> tuple[int, int, int]:
+        """Returns the bytes of the pages in use, the most they may become, and how many readers
+        there are."""
+        env = self._env
+        if env is None:
+            return 0, 0, 0
+        about = env.info()
+        used = (about["last_pgno"] + 1) * env.stat()["psize"]
+        return used, about["map_size"], about["num_readers"]
+
     # ---- life ----
 
     def close(self) -> None:

@@ -51,7 +51,7 @@ FILLER_TOPIC = _known("PS_FILLER_TOPIC")
 FILLER_TOPIC_SHORT = _known("PS_FILLER_TOPIC_SHORT")
 #: What a group gets once more, and what it has given up. The group's name follows.
 RETRY_PREFIX = _known("PS_RETRY_PREFIX")
-DLQ_PREFIX = "%DLQ%"
+DLQ_PREFIX = _known("PS_DLQ_PREFIX")
 #: Check points of POP. The cluster's name follows.
 REVIVE_PREFIX = _known("PS_REVIVE_PREFIX")
 #: The topic whose inherit bit lets clients make topics by sending to them.
@@ -64,7 +64,7 @@ SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 BENCHMARK_TOPIC = "BenchmarkTest"
 #: Every topic of the system that upstream has added since 5.0.
-SYSTEM_PREFIX = "rmq_sys_"
+SYSTEM_PREFIX = _known("PS_SYSTEM_PREFIX")
 #: Members of a group of brokers. The broker's name follows.
 SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 

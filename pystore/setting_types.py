@@ -133,6 +133,17 @@ class SettingValues(TypedDict, total=False):
     maxUnfinishedBytes: int | str
     messageDelayLevel: str | os.PathLike[str] | None
     messageIndexEnable: bool | str
+    metricGrpcExporterIntervalInMills: int | str
+    metricGrpcExporterTimeOutInMills: int | str
+    metricLoggingExporterIntervalInMills: int | str
+    metricsExporterType: str | os.PathLike[str] | None
+    metricsGrpcExporterHeader: str | os.PathLike[str] | None
+    metricsGrpcExporterTarget: str | os.PathLike[str] | None
+    metricsInDelta: bool | str
+    metricsLabel: str | os.PathLike[str] | None
+    metricsOtelCardinalityLimit: int | str
+    metricsPromExporterHost: str | os.PathLike[str] | None
+    metricsPromExporterPort: int | str
     migrateAuthFromV1Enabled: bool | str
     minInSyncReplicas: int | str
     msgTraceTopicName: str | os.PathLike[str] | None

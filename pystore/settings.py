@@ -473,6 +473,36 @@ _USED: dict[str, dict[str, Any]] = {
     "rocketmqHome": _row(
         "broker", "path", "its conf/ holds the access list; default: $ROCKETMQ_HOME", at_start=True
     ),
+    # metrics
+    "metricsExporterType": _row(
+        "broker", "",
+        "PROM: by HTTP, with /health and /ready; OTLP_GRPC: to a collector; LOG: to the log",
+        choices=("DISABLE", "PROM", "OTLP_GRPC", "LOG"), at_start=True),
+    "metricsPromExporterPort": _row(
+        "broker", "port", "port of the metrics; 0: any free port", low=0, high=65535,
+        at_start=True),
+    "metricsPromExporterHost": _row(
+        "broker", "address", "address that it listens on; empty: brokerIP1", at_start=True),
+    "metricsLabel": _row(
+        "broker", "", "labels of every sample: name:value, with , between", at_start=True),
+    "metricsOtelCardinalityLimit": _row(
+        "broker", "", "series of a metric; those beyond are one, otel_metric_overflow", low=1,
+        at_start=True),
+    "metricsGrpcExporterTarget": _row(
+        "broker", "address", "OTLP_GRPC: the collector, http://HOST:PORT; empty: nothing is sent",
+        at_start=True),
+    "metricsGrpcExporterHeader": _row(
+        "broker", "", "OTLP_GRPC: headers of each export: name:value, with , between",
+        at_start=True),
+    "metricGrpcExporterTimeOutInMills": _row(
+        "broker", "ms", "OTLP_GRPC: how long an export may take", low=1, at_start=True),
+    "metricGrpcExporterIntervalInMills": _row(
+        "broker", "ms", "OTLP_GRPC: between two exports", low=100, at_start=True),
+    "metricLoggingExporterIntervalInMills": _row(
+        "broker", "ms", "LOG: between two exports", low=100, at_start=True),
+    "metricsInDelta": _row(
+        "broker", "", "must be false: counters are sums since the start", only=False,
+        because="Prometheus and collectors make deltas of sums; the reverse loses restarts"),
     # the broker
     "namesrvAddr": _row("broker", "addresses", "name servers to register with, separated by ';'"),
     "bindAddress": _row(

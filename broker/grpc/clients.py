@@ -144,6 +144,9 @@ class GrpcClients:
             await asyncio.wait([future], timeout=_SETTLED_S)
         return self.get(client_id)
 
+    def __len__(self) -> int:
+        return len(self._clients)
+
     def get(self, client_id: str) -> Client | None:
         return self._clients.get(client_id)
 

@@ -119,6 +119,10 @@ class GrpcServer:
             connections_max=self._max, idle_s=self._idle_s, handed=handed, gone=self._gone,
         )  # fmt: skip
 
+    @property
+    def connection_count(self) -> int:
+        return len(self._front.connections)
+
     def _look(self) -> None:
         """Closes connections that are idle; a network thread closes its own."""
         now = time.monotonic()

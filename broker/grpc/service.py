@@ -108,6 +108,20 @@ class GrpcService(Generic[_Made]):
         await self._server.start()
         self._spawn(self._renew())
 
+    @property
+    def client_count(self) -> int:
+        """Returns how many clients have sent their settings."""
+        return len(self.clients)
+
+    @property
+    def renewal_count(self) -> int:
+        """Returns of how many messages the invisible time is lengthened."""
+        return len(self.renewals)
+
+    @property
+    def connection_count(self) -> int:
+        return self._server.connection_count
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)

@@ -106,14 +106,27 @@ class Totals(NamedTuple):
     found: int
 
 
+class RpcRow(NamedTuple):
+    """Requests with the same outcome. `held` means that they waited for messages; `buckets` are as
+    those of rocketmq_rpc_latency_milliseconds, each by itself."""
+
+    request: int
+    response: int
+    held: bool
+    oneway: bool
+    sum_ms: float
+    buckets: tuple[int, ...]
+
+
 class Times(NamedTuple):
     """Times of puts and reads. `puts` counts messages by how many ms their put took, from 0 to
     1000, then by whole seconds up to 10 and more; the longest put and the longest read are in
-    ms."""
+    ms; `put_ns` is how long all puts took."""
 
     puts: Sequence[int]
     put_max_ms: int
     get_max_ms: int
+    put_ns: int
 
 
 def _name(name: str) -> tuple[bytes, int]:
@@ -478,7 +491,54 @@ class Core:
     def times(self) -> Times:
         raw = ffi.new("ps_core_times *")
         lib.ps_core_get_times(self.handle, raw)
-        return Times(ffi.unpack(raw.puts, lib.PS_TIMES), raw.put_max_ms, raw.get_max_ms)
+        return Times(ffi.unpack(raw.puts, lib.PS_TIMES), raw.put_max_ms, raw.get_max_ms, raw.put_ns)
+
+    # ---- metrics ----
+
+    def rpc_rows(self) -> list[RpcRow]:
+        """Returns how long the requests took that were served here, by thread."""
+        room = lib.ps_core_rpc_rows(self.handle, ffi.NULL, 0)
+        rows = ffi.new("ps_rpc_row[]", room)
+        count = min(room, lib.ps_core_rpc_rows(self.handle, rows, room))
+        return [
+            RpcRow(
+                row.request, row.response, bool(row.how & lib.PS_RPC_HELD),
+                bool(row.how & lib.PS_RPC_ONEWAY), row.sum_us / 1000, tuple(row.buckets),
+            )
+            for row in rows[0:count]
+        ]  # fmt: skip
+
+    def flows(self, labels: str, systems: str, most: int) -> tuple[bytes, int]:
+        """Returns the metrics of messages by topic and group as text, and how many series did not
+        fit into `most` of a family. It may be called on any thread, and takes the lock for a
+        copy alone. `labels` stand in every sample; `systems` are names of system topics, each
+        ended by a line feed. Raises: OutOfMemory, StoreClosed."""
+        handle = self.handle
+        if handle is None:
+            raise _closed()
+        raw = lib.ps_core_flows(handle, most)
+        if raw == ffi.NULL:
+            raise OutOfMemory("no memory for the metrics of topics")
+        try:
+            out = ffi.new("char **")
+            size = lib.ps_flows_text(raw, labels.encode(), systems.encode(), out)
+            if size < 0:
+                raise OutOfMemory("no memory for the metrics of topics")
+            return bytes(ffi.buffer(out[0], size)), int(lib.ps_flows_left_out(raw))
+        finally:
+            lib.ps_flows_free(raw)
+
+    def lock_times(self) -> tuple[int, int, float]:
+        """Returns how often the lock was taken, how often somebody waited for it, and for how many
+        seconds."""
+        raw = ffi.new("ps_core_lock_times *")
+        lib.ps_core_get_lock_times(self.handle, raw)
+        return raw.takes, raw.waits, raw.waited_ns / 1e9
+
+    @property
+    def threads(self) -> Looks | None:
+        """Returns the network threads that serve it, if there are any."""
+        return self._threads
 
     # ---- held pulls ----
 

@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from broker.loop.turns import alone
+from broker.metrics.page import named
 from broker.processors.offsets import queue_id, store_time
 from broker.processors.popstats import pop_samples
 from broker.processors.turns import Turns, reply_with
@@ -273,19 +274,19 @@ class StatisticsProcessor:
 
     @alone
     async def _pop_metrics(self, command: Command) -> Command:
-        table = await pop_samples(self.s)
+        table = named(await pop_samples(self.s))
         return await reply_with(command, lambda: {"table": table})
 
     def _metrics(self, of: str) -> dict[str, Any]:
         """Returns the metrics that are asked for. Raises: Refused where there are none."""
         if of == "transactions":
-            return dict(self.s.transactions.metrics.samples()) if self.s.transactions else {}
+            return named(self.s.transactions.metrics.samples()) if self.s.transactions else {}
         if of != "timers":
             raise Refused(ResponseCode.SYSTEM_ERROR, f"there are no metrics of <{of:.60}>")
         schedule = self.s.schedule
         if schedule is None or schedule.timers is None:
             return {}
-        return dict(schedule.timers.metrics.samples(schedule.now_ms()))
+        return named(schedule.timers.metrics.samples(schedule.now_ms()))
 
     def _timers(self) -> dict[str, Any]:
         """Returns the entries of the timers; timerReadBehind is in seconds, as upstream's is."""

@@ -30,6 +30,7 @@ from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Line, Turns
 from broker.loop.watchdog import Watchdog
+from broker.metrics.rpc import RpcTimes
 from broker.wire import codec
 from broker.wire.codec import BadFrame
 from broker.wire.codes import ResponseCode
@@ -103,10 +104,13 @@ class Endpoint:
         on_close: Callable[[Connection], None] | None = None,
         watchdog: Watchdog | None = None,
         *,
+        times: RpcTimes | None = None,
         ours: bool = False,
     ) -> None:
         self.handlers = handlers
         self.watchdog = watchdog
+        #: How long requests take; None: nobody asks.
+        self.times = times
         self.limits = limits
         self.framer = framer if framer is not None else plain_framers(limits.frame_max)
         self.on_connect = on_connect
@@ -527,6 +531,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _answer(self, request: Command, answer: Command) -> None:
         if request.flag & ONEWAY:
+            if self._shared.times is not None:
+                self._shared.times.answered(request.code, answer.code, request.came, oneway=True)
             return
         try:
             self.send(answer)
@@ -679,6 +685,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not command.flag & RESPONSE and not command.opaque:
             command.opaque = self._outstanding.next_opaque()
+        if command.asked >= 0 and self._shared.times is not None:
+            self._shared.times.answered(command.asked, command.code, command.came)
         self.push(codec.encode(command))
 
     def push(self, frames: bytes) -> None:

@@ -101,6 +101,11 @@ class NetThreads:
         return int(lib.ps_net_links(self._first)) + self._on_the_loop
 
     @property
+    def reads(self) -> int:
+        """Returns how often the threads have read from a connection."""
+        return sum(int(lib.ps_net_turns(each.handle)) for each in self._threads)
+
+    @property
     def _on_the_loop(self) -> int:
         return len(self.shared.connections) - sum(len(each.links) for each in self._threads)
 

@@ -13,6 +13,7 @@ from broker.loop.lifetime import Stopping
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.loop.watchdog import Watchdog
+from broker.metrics.rpc import RpcTimes
 from broker.remoting.connection import Connection, Endpoint, Limits
 from broker.remoting.links import NetThreads
 from broker.remoting.opening import Opening
@@ -41,7 +42,7 @@ class RemotingServer(Stopping):
     None gives every request to the handlers. `on_connect` and `on_close` are called on the loop
     with each connection (a Peer); on_connect comes once its first bytes are understood. `watchdog`
     calls the handlers. `core` serves connections in plain text, on so many network
-    `threads` (links.py)."""
+    `threads` (links.py). `times` measures what the handlers answer."""
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class RemotingServer(Stopping):
         watchdog: Watchdog | None = None,
         core: Core | None = None,
         threads: int = 1,
+        times: RpcTimes | None = None,
     ) -> None:
         self.host = host
         self._port = port
@@ -66,7 +68,9 @@ class RemotingServer(Stopping):
         self.limits = limits if limits is not None else Limits()
         self._tls = tls if tls is not None else TlsSettings()
         self._backlog = backlog
-        self._shared = Endpoint(handlers, self.limits, framer, on_connect, on_close, watchdog)
+        self._shared = Endpoint(
+            handlers, self.limits, framer, on_connect, on_close, watchdog, times=times
+        )
         self._over: Endpoint | None = None
         self._server: asyncio.Server | None = None
         self._core = core
@@ -83,6 +87,21 @@ class RemotingServer(Stopping):
     @property
     def connections(self) -> frozenset[Connection]:
         return frozenset(self._shared.connections)
+
+    @property
+    def connection_count(self) -> int:
+        """Returns how many connections are open, those that have not said anything among them."""
+        return len(self._shared.connections) if self._net is None else self._net.count
+
+    @property
+    def thread_count(self) -> int:
+        """Returns how many network threads serve it."""
+        return self._threads if self._net is not None else 0
+
+    @property
+    def thread_reads(self) -> int:
+        """Returns how often these have read from a connection."""
+        return self._net.reads if self._net is not None else 0
 
     async def start(self) -> None:
         """Listens. Raises: OSError when it cannot listen on the address."""
@@ -121,12 +140,13 @@ class RemotingServer(Stopping):
 
     def accept(self) -> asyncio.BaseProtocol:
         """Returns the protocol of a connection that somebody makes."""
-        count = len(self._shared.connections) if self._net is None else self._net.count
-        if count < self.limits.connections_max:
+        if self.connection_count < self.limits.connections_max:
             shared = self._shared
         else:
             _quiet.warning(
-                "too many connections", "%d connections are open; new ones are refused", count
+                "too many connections",
+                "%d connections are open; new ones are refused",
+                self.connection_count,
             )
             shared = self._refusing()
             if len(shared.connections) >= REFUSED_MAX:

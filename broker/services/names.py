@@ -27,6 +27,7 @@ from pystore.names import (
 __all__ = [
     "NOT_FOR_CLIENTS",
     "RESERVED_GROUPS",
+    "SYSTEM_TOPICS",
     "check_group",
     "check_offsets_may_change",
     "check_topic",
@@ -49,7 +50,8 @@ NOT_FOR_CLIENTS = frozenset(
         OFFSET_MOVED_TOPIC,
     }
 )
-_SYSTEM = NOT_FOR_CLIENTS | {TEMPLATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
+#: Those beside names that begin with rmq_sys_.
+SYSTEM_TOPICS = NOT_FOR_CLIENTS | {TEMPLATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
 
 #: Groups that are always there.
 RESERVED_GROUPS = (
@@ -73,7 +75,7 @@ def is_legal(name: str) -> bool:
 
 
 def is_system_topic(name: str) -> bool:
-    return name in _SYSTEM or name.startswith(SYSTEM_PREFIX)
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
 
 
 def check_topic(name: str) -> None:

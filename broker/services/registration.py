@@ -165,6 +165,10 @@ class Registration:
     def servers(self) -> Sequence[str]:
         return [each.address for each in self._servers]
 
+    def states(self) -> list[tuple[str, bool]]:
+        """Returns each name server, and whether it has registered us."""
+        return [(each.address, each.registered) for each in self._servers]
+
     def use(self, addresses: Iterable[str]) -> None:
         """Uses these name servers from now on, and leaves those that are not named any more."""
         wanted = list(dict.fromkeys(addresses))

@@ -109,6 +109,10 @@ class Statistics:
         self._own[place] += value
         self._own_sums[name] += value
 
+    def own(self) -> dict[Counter, int]:
+        """Returns the counters of what passes through Python."""
+        return {counter: self._own[place] for counter, place in self._places.items()}
+
     @property
     def failed_puts(self) -> int:
         return self._core.totals().put_failures
@@ -123,7 +127,7 @@ class Statistics:
     def current(self) -> dict[Counter, int]:
         """Returns every counter now, those of the core and ours together. Tests and tools look at
         it where few topics are there."""
-        values = {counter: self._own[place] for counter, place in self._places.items()}
+        values = self.own()
         for topic, group, messages, size in self._core.statistics():
             name, key = ("TOPIC_PUT", topic) if group is None else ("GROUP_GET", f"{topic}@{group}")
             for kind, value in (("NUMS", messages), ("SIZE", size)):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from pystore.timers import DELAY_BOUNDS_S, Timers
+from broker.metrics.page import MetricSample, buckets
+from pystore.timers import Timers
 
 __all__ = ["SNAPSHOT_BOUNDS_S", "TimerMetrics"]
 
@@ -56,35 +57,34 @@ class TimerMetrics:
         late_ms = max(0, now_ms - self.next_ms) if due and self.next_ms >= 0 else 0
         return max(0, self._end() - self.offset), due, late_ms
 
-    def samples(self, now_ms: int) -> dict[str, float]:
-        """Returns names and labels as an exporter prints them, with the values. Gauges are of now,
-        counters since the start; a bucket of the histogram has all up to its seconds."""
+    def samples(self, now_ms: int) -> Iterator[MetricSample]:
+        """Returns the metrics. Gauges are of now, counters since the start; a bucket of the
+        histogram has all up to its seconds."""
         unread, due, late_ms = self.behind(now_ms)
         enqueued, dequeued = self.rates()
-        found: dict[str, float] = {
-            "rocketmq_timer_enqueue_lag": unread,
-            "rocketmq_timer_dequeue_lag": due,
-            "rocketmq_timer_dequeue_latency_milliseconds": late_ms,
-            "rocketmq_timer_lateness_max_milliseconds": self.late_max_ms,
-            "rocketmq_timer_pending": self.timers.count(),
-            "rocketmq_timer_enqueue_tps": round(enqueued, 2),
-            "rocketmq_timer_dequeue_tps": round(dequeued, 2),
-            "rocketmq_timer_recalled_total": self.recalled,
-            "rocketmq_timer_skipped_total": self.skipped,
-            "rocketmq_timer_errors_total": self.errors,
-        }
+        for name, value in (
+            ("enqueue_lag", unread),
+            ("enqueue_latency_milliseconds", 0),
+            ("dequeue_lag", due),
+            ("dequeue_latency_milliseconds", late_ms),
+            ("lateness_max_milliseconds", self.late_max_ms),
+            ("pending", self.timers.count()),
+            ("enqueue_tps", round(enqueued, 2)),
+            ("dequeue_tps", round(dequeued, 2)),
+            ("recalled_total", self.recalled),
+            ("skipped_total", self.skipped),
+            ("errors_total", self.errors),
+        ):
+            yield MetricSample(f"rocketmq_timer_{name}", {}, value)
         for low, high in pairwise((0, *SNAPSHOT_BOUNDS_S)):
-            name = f'rocketmq_timer_message_snapshot{{timer_bound_s="{high}"}}'
-            found[name] = self.timers.count(now_ms + low * 1000, now_ms + high * 1000)
+            count = self.timers.count(now_ms + low * 1000, now_ms + high * 1000)
+            yield MetricSample(
+                "rocketmq_timer_message_snapshot", {"timer_bound_s": str(high)}, count
+            )
         for tally in sorted(self.timers.tallies()):
-            label = f'topic="{tally.topic}"'
-            found[f"rocketmq_timing_messages{{{label}}}"] = tally.waiting
-            found[f"rocketmq_timer_enqueue_total{{{label}}}"] = tally.read
-            found[f"rocketmq_timer_dequeue_total{{{label}}}"] = tally.delivered
-            name, sum_of = "rocketmq_delay_message_latency_seconds", 0
-            for bound, number in zip((*DELAY_BOUNDS_S, "+Inf"), tally.delays, strict=True):
-                sum_of += number
-                found[f'{name}_bucket{{{label},le="{bound}"}}'] = sum_of
-            found[f"{name}_sum{{{label}}}"] = tally.delay_ms / 1000
-            found[f"{name}_count{{{label}}}"] = sum_of
-        return found
+            label = {"topic": tally.topic}
+            yield MetricSample("rocketmq_timing_messages", label, tally.waiting)
+            yield MetricSample("rocketmq_timer_enqueue_total", label, tally.read)
+            yield MetricSample("rocketmq_timer_dequeue_total", label, tally.delivered)
+            name = "rocketmq_delay_message_latency_seconds"
+            yield from buckets(name, label, tally.delays, tally.delay_ms / 1000)

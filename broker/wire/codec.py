@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import threading
 from itertools import chain
+from time import monotonic
 from typing import Any
 
 from broker.wire.command import Command
@@ -94,7 +95,9 @@ def decode(frame: bytes | bytearray | memoryview) -> Command:
     ext = dict(zip(parts, parts, strict=False))
     start = 8 + header_len
     body = _NOTHING if start == size else bytes(frame[start:])
-    return Command(code, ext, body, remark, opaque, flag, language, version, serialize)
+    return Command(
+        code, ext, body, remark, opaque, flag, language, version, serialize, came=monotonic()
+    )
 
 
 def _cut(packed: Any, view: memoryview, count: int) -> list[str]:

@@ -57,6 +57,11 @@ class Command:
     raw: bytes | None = None
     #: The body's value, for a long one that was read beside the event loop.
     value: Any = None
+    #: When it was decoded, in monotonic seconds, and of an answer, when its request was; 0: it was
+    #: made here.
+    came: float = field(default=0.0, compare=False, repr=False)
+    #: Of an answer: the code of its request; -1: it is not one.
+    asked: int = field(default=-1, compare=False, repr=False)
 
     @property
     def is_response(self) -> bool:
@@ -86,6 +91,8 @@ class Command:
             opaque=self.opaque,
             flag=RESPONSE,
             serialize=self.serialize,
+            came=self.came,
+            asked=self.code,
         )
 
     # ---- fields of a request, checked ----

@@ -8,6 +8,8 @@
  *   PS_OP_TOPIC            which halves are decided
  *   PS_DISCARD_TOPIC       halves whose producer never decided
  *   PS_RETRY_PREFIX        what a group gets once more
+ *   PS_DLQ_PREFIX          what a group has given up
+ *   PS_SYSTEM_PREFIX       topics of the broker's own, beside those above
  *   PS_REVIVE_PREFIX       check points of POP; the cluster's name follows
  *   PS_SYSTEM_GROUP_PREFIX groups of the broker's own
  *   PS_FILLER_TOPIC        of records that close over damage: no queue leads to them
@@ -25,6 +27,8 @@
 #define PS_OP_TOPIC "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 #define PS_DISCARD_TOPIC "TRANS_CHECK_MAX_TIME_TOPIC"
 #define PS_RETRY_PREFIX "%RETRY%"
+#define PS_DLQ_PREFIX "%DLQ%"
+#define PS_SYSTEM_PREFIX "rmq_sys_"
 #define PS_REVIVE_PREFIX "rmq_sys_REVIVE_LOG_"
 #define PS_SYSTEM_GROUP_PREFIX "CID_RMQ_SYS_"
 #define PS_FILLER_TOPIC "RMQ_SYS_DAMAGED"
@@ -38,6 +42,8 @@ static char *const PS_HALF_TOPIC;
 static char *const PS_OP_TOPIC;
 static char *const PS_DISCARD_TOPIC;
 static char *const PS_RETRY_PREFIX;
+static char *const PS_DLQ_PREFIX;
+static char *const PS_SYSTEM_PREFIX;
 static char *const PS_REVIVE_PREFIX;
 static char *const PS_SYSTEM_GROUP_PREFIX;
 static char *const PS_FILLER_TOPIC;

@@ -14,17 +14,25 @@ void ps_flusher_init(ps_flusher *f, ps_safe *safe) {
 
 /* ---- syncing ---- */
 
+/* fl_lock held. */
+static void count_sync(ps_flusher *f, int64_t ns) {
+    atomic_fetch_add_explicit(&f->fl_fsyncs, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&f->fl_fsync_ns, ns, memory_order_relaxed);
+    if (ns > atomic_load_explicit(&f->fl_fsync_max_ns, memory_order_relaxed))
+        atomic_store_explicit(&f->fl_fsync_max_ns, ns, memory_order_relaxed);
+}
+
 /* Syncs one file, counted, and moves the flushed position when that worked. */
 static int sync_file(ps_flusher *f, ps_mapfile *mf, int least_pages, ps_error *e) {
     _Atomic int64_t *done = &f->fl_log->lg_flushed;
-    int64_t before = atomic_load(&mf->mf_flushed);
+    int64_t before = atomic_load(&mf->mf_flushed), began = ps_monotonic_ns();
     int code = ps_mapfile_flush(mf, least_pages, e);
     if (code < 0) {
         atomic_store(&f->fl_safe->sf_errno, atomic_load(&mf->mf_errno));
         return code;
     }
     int64_t flushed = atomic_load(&mf->mf_flushed);
-    if (flushed != before) atomic_fetch_add_explicit(&f->fl_fsyncs, 1, memory_order_relaxed);
+    if (flushed != before) count_sync(f, ps_monotonic_ns() - began);
     if (mf->mf_base + flushed > atomic_load(done)) atomic_store(done, mf->mf_base + flushed);
     return flushed != before;
 }

@@ -14,6 +14,7 @@ typedef struct ps_flusher {
     bool fl_running;                 /* its thread is there */
     pthread_mutex_t fl_lock;         /* one sync at a time */
     _Atomic int64_t fl_fsyncs;       /* syncs since the store was opened */
+    _Atomic int64_t fl_fsync_ns, fl_fsync_max_ns; /* how long they took, and the longest */
     _Atomic int64_t fl_physic_stamp; /* ms: everything stored until then is on the disk */
     int32_t fl_served;               /* how many waited when the last sync began; the thread's */
     int64_t fl_sync_ns;              /* how long the last sync took; the thread's */

@@ -106,6 +106,7 @@ void ps_net_look(ps_net *net, int32_t all);
 /* Bytes that all links of the port hold: parts of frames, frames that wait for Python, answers that
  * are not read. And how many links there are. */
 int64_t ps_net_unfinished(ps_net *net);
+int64_t ps_net_turns(ps_net *net); /* reads of its links, since the start */
 int32_t ps_net_links(ps_net *net);
 /* What the limits leave to the links, since Python's own connections take the rest. Of the first
  * thread of a port, for all. */

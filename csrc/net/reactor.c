@@ -425,6 +425,10 @@ int ps_net_event_fd(ps_net *net) {
     return net->nt_told;
 }
 
+int64_t ps_net_turns(ps_net *net) {
+    return net->nt_turns;
+}
+
 int64_t ps_net_unfinished(ps_net *net) {
     return net->nt_first->nt_all_unfinished;
 }

@@ -5,6 +5,7 @@
 
 #include "base/chains.h"
 #include "queues/consumequeue.h"
+#include "queues/inflow.h"
 
 /* A topic's table of queues: blocks that double, so that a topic of few costs little and none ever
  * moves. The first block holds queues 0 to 7, the next 8 to 15, then 16 to 31, ... */
@@ -18,6 +19,7 @@ struct ps_topic {
     int32_t tp_len;
     bool tp_schedule; /* SCHEDULE_TOPIC_XXXX: units carry the deliver time */
     _Atomic int64_t tp_delivered, tp_delivered_bytes; /* messages whose delay was over */
+    _Atomic int64_t tp_level_bytes, tp_level_sizes[PS_SIZES]; /* of those from delay levels */
     int64_t tp_gone_below; /* records before it are of a life that was deleted; dispatch lock */
     _Atomic(ps_queue *) *_Atomic tp_blocks[PS_QUEUE_BLOCKS];
     char tp_name[]; /* ends with 0x00 */

@@ -90,6 +90,7 @@ int ps_core_frame(ps_core *c, const ps_command *command, int64_t body_len) {
 }
 
 int ps_core_answer(ps_core *c, ps_command *answer, int64_t body_len) {
+    ps_mine(c)->co_answered = answer->code;
     answer->flag = PS_FLAG_RESPONSE;
     answer->language = 0; /* JAVA: some tools know no other */
     answer->version = PS_PROTOCOL_VERSION;

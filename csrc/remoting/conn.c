@@ -78,7 +78,10 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
 }
 
 static void free_tables(ps_core *c) {
-    for (ps_topic_entry *t = NULL; (t = ps_chains_each(&c->co_topics, t)) != NULL;) free(t->te_tx);
+    for (ps_topic_entry *t = NULL; (t = ps_chains_each(&c->co_topics, t)) != NULL;) {
+        free(t->te_tx);
+        ps_inflows_free(t);
+    }
     ps_chains_free(&c->co_topics, true);
     for (ps_pair *p = c->co_all_pairs, *next; p != NULL; p = next) {
         next = p->pr_all;
@@ -232,7 +235,6 @@ static int hand_on(ps_core *c, const uint8_t *data, int64_t len) {
 }
 
 static int serve_frame(ps_conn *n, const ps_command *request) {
-    if (request->flag & PS_FLAG_RESPONSE) return 0;
     switch (request->code) {
     case PS_REQUEST_SEND_MESSAGE:
     case PS_REQUEST_SEND_MESSAGE_V2:
@@ -254,6 +256,19 @@ static int serve_frame(ps_conn *n, const ps_command *request) {
     default:
         return 0;
     }
+}
+
+static int serve_counted(ps_conn *n, const ps_command *request) {
+    ps_core *c = n->cn_core;
+    if (request->flag & PS_FLAG_RESPONSE) return 0;
+    ps_call *call = ps_mine(c);
+    call->co_request = request->code;
+    call->co_answered = PS_CODE_SUCCESS;
+    int served = serve_frame(n, request);
+    if (served > 0 && call->co_answered != PS_RPC_NONE)
+        ps_rpc_answered(c, request->code, call->co_answered,
+                        request->flag & PS_FLAG_ONEWAY ? PS_RPC_ONEWAY : 0);
+    return served;
 }
 
 void ps_core_hand_on(ps_core *c, int32_t what) {
@@ -349,7 +364,7 @@ static int cut_frames(ps_conn *n, const uint8_t *data, int64_t len, int64_t *use
                                          call->co_scratch, &request, &n->cn_wanted, e);
         if (took <= 0) return (int)took;
         if (!is_shared(n, request.code)) ps_be_alone(c);
-        code = is_pythons(n, &request) ? 0 : serve_frame(n, &request);
+        code = is_pythons(n, &request) ? 0 : serve_counted(n, &request);
         if (code == 0) code = hand_on(c, data + *used, took);
         if (code > 0) code = 0;
         *used += took;
@@ -414,7 +429,7 @@ int ps_conn_serve(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *out) {
     begin_step(c);
     int64_t took = ps_command_decode(frame, len, c->co_frame_max, ps_mine(c)->co_scratch, &request,
                                      &wanted, NULL);
-    int served = took > 0 ? serve_frame(n, &request) : 0;
+    int served = took > 0 ? serve_counted(n, &request) : 0;
     finish_step(n, out);
     return served > 0;
 }
@@ -452,6 +467,10 @@ int ps_conn_decide(ps_conn *n, const uint8_t *frame, int64_t len, const ps_decis
     begin_step(c);
     ps_mine(c)->co_open_frame = open; /* nothing came between reading it and deciding it */
     int code = ps_core_decide(n, frame, len, decision, sent, e);
+    const ps_call *call = ps_mine(c);
+    if (code == 0 && call->co_answered != PS_RPC_NONE)
+        ps_rpc_answered(c, call->co_request, call->co_answered,
+                        call->co_open->flag & PS_FLAG_ONEWAY ? PS_RPC_ONEWAY : 0);
     ps_mine(c)->co_open_frame = NULL;
     finish_step(n, out);
     return code;

@@ -9,6 +9,7 @@
 #include "store/store.h"
 #include "remoting/beats.h"
 #include "remoting/decision.h"
+#include "remoting/metrics.h"
 #include "store/placement.h"
 
 /* Codes of requests that the core knows (upstream RequestCode). */
@@ -54,6 +55,7 @@ typedef struct ps_topic_entry {
     int32_t te_kinds; /* of gRPC's messages that it takes: ps_core_takes */
     ps_topic *te_topic;
     ps_count te_put;
+    ps_inflow *te_in[PS_KINDS]; /* of sends; NULL: none yet */
     struct ps_tx_tally *te_tx; /* NULL: no transaction of it was decided */
     char te_name[];            /* ends with 0x00 */
 } ps_topic_entry;
@@ -93,6 +95,8 @@ typedef struct ps_pair {
     int64_t pr_popped; /* check points of it that are open */
     bool pr_changed;
     ps_count pr_got;
+    ps_outflow pr_out[PS_WAYS];
+    int64_t pr_points; /* check points that were opened, by it and by its retry topics */
     char pr_names[]; /* group, then topic */
 } ps_pair;
 
@@ -125,6 +129,8 @@ struct ps_conn {
 typedef struct ps_tally {
     ps_topic_entry *entry; /* NULL: none that is published */
     int64_t messages, bytes;
+    int32_t kind; /* PS_KIND_ of these; PS_KIND_NONE: in is empty */
+    ps_inflow in;
 } ps_tally;
 
 /* What one caller (guard.h) works with, and what its last call has left for it. */
@@ -151,6 +157,11 @@ typedef struct ps_call {
     int64_t co_puts, co_looked; /* messages that it has put, and pulls that it has answered */
     int64_t co_puts_waiting;    /* put by it, and not safe yet */
     ps_tally co_tally;
+    int32_t co_request;  /* the one that is served */
+    int32_t co_answered; /* the code it was answered with, or PS_RPC_NONE */
+    ps_rpc_row co_rpcs[PS_RPC_ROWS]; /* of requests that it has answered */
+    int32_t co_rpc_count, co_rpc_last;
+    bool co_rpc_untimed; /* some row has requests of the call under way */
     uint64_t co_random;
     pthread_mutex_t co_share; /* held by its network thread, or by whoever is alone in the core */
     int32_t co_hold;          /* PS_HOLD_, of its network thread */
@@ -288,7 +299,7 @@ void ps_times_begin(ps_core *c);
 void ps_times_end(ps_core *c);
 /* This call has put messages into a topic that is published, or NULL. A caller who shares the core
  * adds them with ps_count_add, before he lets go of it: the entry may be gone then. */
-void ps_count_put(ps_core *c, ps_topic_entry *entry, int64_t messages, int64_t bytes);
+void ps_count_put(ps_core *c, ps_topic_entry *entry, int32_t kind, int64_t messages, int64_t bytes);
 void ps_count_add(ps_core *c);
 void ps_times_put(ps_core *c, int64_t began_ns, int64_t count);
 

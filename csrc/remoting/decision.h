@@ -11,6 +11,8 @@
 #define PS_ASKS_TRANSACTION 1 /* TRAN_MSG is true */
 #define PS_ASKS_TIME 2        /* some TIMER_ property */
 #define PS_ASKS_QUEUES 4      /* INNER_MULTI_DISPATCH */
+#define PS_ASKS_ORDER 8       /* __SHARDINGKEY */
+#define PS_ASKS_DELAY 16      /* DELAY, or __STARTDELIVERTIME */
 
 /* A send's header, and what its properties ask for. Texts are borrowed from the frame; those that
  * are absent or empty have data NULL. */

@@ -14,6 +14,8 @@ struct ps_parked {
     ps_queue *pk_queue;
     ps_filter *pk_filter;
     int32_t pk_opaque, pk_serialize, pk_max;
+    int32_t pk_request; /* its code */
+    int64_t pk_began_ns;
     int64_t pk_first;       /* the offset that was asked for */
     int64_t pk_offset;      /* what lies before it did not match */
     int64_t pk_deadline;    /* ms, monotonic */

@@ -277,6 +277,17 @@ static bool walk_all(walk *w, const place *p) {
     return retry_first || w->found->messages >= ask->most || walk_retry(w, luck);
 }
 
+static void count_ways(ps_pair *pair, const ps_pop_found *found) {
+    for (int32_t i = 0; i < found->count; i++) {
+        ps_batch_info b;
+        ps_batch_get(found->all[i].batch, &b);
+        ps_outflow *way = &pair->pr_out[found->all[i].kind != 0 ? PS_WAY_RETRIED : PS_WAY_POPPED];
+        way->messages += b.count;
+        way->bytes += b.bytes;
+    }
+    pair->pr_points += found->count;
+}
+
 int ps_core_pop_walk(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out, ps_error *e) {
     PS_CORE_HELD(c);
     ps_pops *x = c->co_pops;
@@ -297,6 +308,7 @@ int ps_core_pop_walk(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out, ps_er
     if (!find_place(&w, ask->topic, ask->topic_len, 0, &p)) return 0;
     bool failed = !choose_filter(&w, p.pair) || !walk_all(&w, &p) || (w.stopped && !out->full);
     if (out->messages > 0) {
+        count_ways(p.pair, out);
         p.pair->pr_got.messages += out->messages;
         p.pair->pr_got.bytes += out->bytes;
         c->co_totals.gets += out->messages;

@@ -119,6 +119,8 @@ static int answer_pull(ps_core *c, const pull *p, int32_t code, const char *rema
     if (bytes > 0) {
         p->pair->pr_got.messages += b->count;
         p->pair->pr_got.bytes += bytes;
+        p->pair->pr_out[PS_WAY_PULLED].messages += b->count;
+        p->pair->pr_out[PS_WAY_PULLED].bytes += bytes;
         c->co_totals.gets += b->count;
         c->co_totals.found++;
         c->co_totals.get_bytes += bytes;
@@ -227,11 +229,14 @@ static bool park_pull(ps_conn *n, const pull *p, int64_t suspend_ms) {
                             .pk_opaque = p->opaque,
                             .pk_serialize = p->serialize,
                             .pk_max = p->max,
+                            .pk_request = ps_mine(c)->co_request,
+                            .pk_began_ns = ps_mine(c)->co_began_ns,
                             .pk_first = p->offset,
                             .pk_offset = p->offset,
                             .pk_deadline = ps_monotonic_ms() + 1 + wait_ms}; /* one has begun */
     if (!ps_parked_add(&like)) return false;
     ps_mine(c)->co_parked_one = true;
+    ps_mine(c)->co_answered = PS_RPC_NONE;
     return true;
 }
 
@@ -348,6 +353,8 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
             ps_parked_again(h);
             continue;
         }
+        if (rc > 0)
+            ps_rpc_waited(c, h->pk_request, ps_mine(c)->co_pulled.code, PS_RPC_HELD, h->pk_began_ns);
         ps_parked_free(h);
         *out = (ps_step){
             .out = ps_mine(c)->co_out.data, .out_len = ps_mine(c)->co_out.len, .conn_id = conn_id};

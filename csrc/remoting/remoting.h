@@ -160,6 +160,7 @@ typedef struct ps_core_times {
      * and more */
     int64_t puts[1011];
     int64_t put_max_ms, get_max_ms;
+    int64_t put_ns; /* of all of them */
 } ps_core_times;
 void ps_core_get_times(ps_core *core, ps_core_times *out);
 

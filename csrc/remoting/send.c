@@ -33,6 +33,7 @@ typedef struct putting {
     int32_t queue_id;      /* in that topic */
     int32_t level;
     bool half, wait, once, timed;
+    bool again; /* it was stored before, and is counted no more */
     int64_t out_ms; /* TIMER_OUT_MS, when it is timed */
     ps_slice key, uniq;
     /* done */
@@ -189,6 +190,16 @@ static void draft_message(const putting *p, ps_message *m) {
 
 /* ---- putting ---- */
 
+/* As upstream calls it; the order is upstream's, too (BrokerMetricsManager.getMessageType). What
+ * was stored before is counted no more. */
+static int32_t kind_of(const putting *p) {
+    int32_t asks = p->s->asks;
+    if (p->again) return PS_KIND_NONE;
+    if (asks & PS_ASKS_TRANSACTION) return PS_KIND_TRANSACTION;
+    if (asks & PS_ASKS_ORDER) return PS_KIND_FIFO;
+    return asks & (PS_ASKS_DELAY | PS_ASKS_TIME) ? PS_KIND_DELAY : PS_KIND_NORMAL;
+}
+
 /* Where the message waits, or goes at once: it is counted there, as upstream does. */
 static ps_topic *place_message(putting *p, ps_message *m, ps_topic_entry **entry) {
     ps_core *c = p->c;
@@ -244,7 +255,7 @@ static int put_one(putting *p, ps_error *e) {
     if (p->key.len > 0)
         ps_core_dedup_add(c, (const char *)p->name.data, p->name.len, (const char *)p->key.data,
                           p->key.len, p->physical);
-    ps_count_put(c, counted, p->count, p->bytes);
+    ps_count_put(c, counted, kind_of(p), p->count, p->bytes);
     return 0;
 }
 
@@ -294,7 +305,7 @@ static int put_batch(putting *p, ps_error *e) {
     if (p->once)
         ps_core_dedup_add_batch(c, (const char *)p->name.data, p->name.len, p->body.data,
                                 p->body.len, places, stored);
-    ps_count_put(c, p->entry, p->count, p->bytes);
+    ps_count_put(c, p->entry, kind_of(p), p->count, p->bytes);
     return 0;
 }
 
@@ -475,6 +486,8 @@ int ps_core_decide(ps_conn *n, const uint8_t *frame, int64_t len, const ps_decis
     int code = call->co_open_frame == frame ? 0 : open_send(n, frame, len, e);
     if (code < 0) return code;
     const ps_command *command = call->co_open;
+    call->co_request = command->code;
+    call->co_answered = PS_CODE_SUCCESS;
     putting p = putting_of_frame(n, &call->co_open_send, d, command);
     if (!d->put) return refuse_send(n, command, d, sent);
     if (call->co_open_send.bad != 0)
@@ -532,6 +545,7 @@ int ps_core_put_again(ps_core *c, int64_t physical, int32_t more_tries, const ps
         putting p = {.c = c,
                      .s = &s,
                      .d = d,
+                     .again = true,
                      .body = {r.body, r.body_len},
                      .host = r.born_host,
                      .host_len = r.born_host_len};

@@ -113,7 +113,13 @@ void ps_send_read_properties(ps_slice properties, ps_send *out) {
             if (NAME_IS(&p, "WAIT")) out->wait = ps_slice_true(value);
             break;
         case 'D':
-            if (NAME_IS(&p, "DELAY")) out->level = ps_delay_asked(p.value, p.value_len);
+            if (!NAME_IS(&p, "DELAY")) break;
+            out->level = ps_delay_asked(p.value, p.value_len);
+            out->asks |= PS_ASKS_DELAY;
+            break;
+        case '_':
+            if (NAME_IS(&p, "__SHARDINGKEY")) out->asks |= PS_ASKS_ORDER;
+            if (NAME_IS(&p, "__STARTDELIVERTIME")) out->asks |= PS_ASKS_DELAY;
             break;
         case 'T':
         case 'C':

@@ -16,6 +16,7 @@ typedef struct deferred_item {
     ps_answer answer; /* its pointers are set when it is given */
     int64_t at;       /* of the physical offsets, in numbers */
     int64_t texts_at; /* of UNIQ_KEY, remark, handle and frame, in bytes */
+    int32_t request;  /* code of what is answered */
 } deferred_item;
 
 /* Answers of one step; without any, a wait of the broker's own. */
@@ -95,7 +96,8 @@ static bool defer_answer(ps_core *c, int64_t conn_id, const ps_answer *a) {
     if (call->co_deferred == NULL) call->co_deferred = deferred_new(c, conn_id);
     ps_deferred *h = call->co_deferred;
     if (h == NULL) return false;
-    deferred_item item = {*a, h->df_offsets.len / (int64_t)sizeof(int64_t), h->df_texts.len};
+    deferred_item item = {*a, h->df_offsets.len / (int64_t)sizeof(int64_t), h->df_texts.len,
+                          ps_mine(c)->co_request};
     if (!keep_bytes(&h->df_offsets, a->physical, a->count * (int64_t)sizeof(int64_t)) ||
         !keep_bytes(&h->df_texts, a->uniq.data, a->uniq.len) ||
         !keep_bytes(&h->df_texts, a->remark.data, a->remark.len) ||
@@ -104,6 +106,7 @@ static bool defer_answer(ps_core *c, int64_t conn_id, const ps_answer *a) {
         !keep_bytes(&h->df_items, &item, sizeof item))
         return false;
     if (a->end > h->df_end) h->df_end = a->end;
+    ps_mine(c)->co_answered = PS_RPC_NONE;
     return true;
 }
 
@@ -255,6 +258,7 @@ bool ps_deferred_next(ps_core *c, ps_step *out) {
         if (a.frame.data != NULL) a.frame.data = texts + a.uniq.len + a.remark.len + a.handle.len;
         if (a.code == 0) a.code = code;
         encode_answer(c, &a);
+        ps_rpc_waited(c, items[i].request, a.code, 0, h->df_began_ns);
     }
     *out = (ps_step){.out = ps_mine(c)->co_out.data,
                      .out_len = ps_mine(c)->co_out.len,

@@ -21,10 +21,15 @@ static void raise_to(int64_t *most, int64_t value) {
                                                        __ATOMIC_RELAXED));
 }
 
-void ps_times_put(ps_core *c, int64_t began_ns, int64_t count) {
-    int64_t ms = (ps_monotonic_ns() - began_ns) / 1000000;
+static void add_puts(ps_core *c, int64_t took_ns, int64_t count) {
+    int64_t ms = took_ns / 1000000;
     __atomic_fetch_add(&c->co_times.puts[place_of(ms)], count, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&c->co_times.put_ns, took_ns * count, __ATOMIC_RELAXED);
     raise_to(&c->co_times.put_max_ms, ms);
+}
+
+void ps_times_put(ps_core *c, int64_t began_ns, int64_t count) {
+    add_puts(c, ps_monotonic_ns() - began_ns, count);
 }
 
 void ps_times_begin(ps_core *c) {
@@ -37,9 +42,11 @@ void ps_times_end(ps_core *c) {
     ps_call *call = ps_mine(c);
     int64_t puts = call->co_puts - call->co_puts_waiting;
     call->co_puts_waiting = 0;
-    if (puts > 0) ps_times_put(c, call->co_began_ns, puts);
-    if (call->co_looked == 0) return;
-    raise_to(&c->co_times.get_max_ms, (ps_monotonic_ns() - call->co_began_ns) / 1000000);
+    if (puts <= 0 && call->co_looked == 0 && !call->co_rpc_untimed) return;
+    int64_t now = ps_monotonic_ns(), took = now - call->co_began_ns;
+    if (puts > 0) add_puts(c, took, puts);
+    if (call->co_looked != 0) raise_to(&c->co_times.get_max_ms, took / 1000000);
+    if (call->co_rpc_untimed) ps_rpc_time(call, now);
 }
 
 void ps_core_get_times(ps_core *c, ps_core_times *out) {
@@ -49,13 +56,18 @@ void ps_core_get_times(ps_core *c, ps_core_times *out) {
 
 /* ---- how many ---- */
 
-void ps_count_put(ps_core *c, ps_topic_entry *entry, int64_t messages, int64_t bytes) {
+void ps_count_put(ps_core *c, ps_topic_entry *entry, int32_t kind, int64_t messages,
+                  int64_t bytes) {
     ps_call *call = ps_mine(c);
     ps_tally *tally = &call->co_tally;
     call->co_put = true;
     call->co_puts += messages;
-    if (tally->entry != entry) ps_count_add(c);
-    *tally = (ps_tally){entry, tally->messages + messages, tally->bytes + bytes};
+    if (tally->entry != entry || tally->kind != kind) ps_count_add(c);
+    tally->entry = entry;
+    tally->kind = kind;
+    tally->messages += messages;
+    tally->bytes += bytes;
+    if (kind != PS_KIND_NONE) ps_inflow_add(&tally->in, messages, bytes);
     if (ps_is_alone(c)) ps_count_add(c);
 }
 
@@ -65,6 +77,7 @@ void ps_count_add(ps_core *c) {
     if (tally->entry != NULL) {
         __atomic_fetch_add(&tally->entry->te_put.messages, tally->messages, __ATOMIC_RELAXED);
         __atomic_fetch_add(&tally->entry->te_put.bytes, tally->bytes, __ATOMIC_RELAXED);
+        if (tally->kind != PS_KIND_NONE) ps_count_inflow(tally->entry, tally->kind, &tally->in);
     }
     __atomic_fetch_add(&c->co_totals.puts, tally->messages, __ATOMIC_RELAXED);
     __atomic_fetch_add(&c->co_totals.put_bytes, tally->bytes, __ATOMIC_RELAXED);

@@ -89,6 +89,7 @@ void ps_core_forget_topic(ps_core *c, const char *name, int32_t len) {
     ps_count_end(c, &t->te_put, &c->co_gone_puts);
     ps_chains_remove(&c->co_topics, t);
     free(t->te_tx);
+    ps_inflows_free(t);
     ps_core_bury(c, t);
     c->co_beats++;
 }

@@ -43,7 +43,7 @@ static int deliver_unit(ps_store *s, ps_queue *q, const ps_unit *u, int64_t now,
                (topic = ps_deliver_topic(s, name)) != NULL) {
         /* Its properties stay as they were stored, as upstream leaves them. */
         ps_text properties = {r->properties, r->properties_len};
-        code = ps_deliver(s, r, properties, topic, queue_id, &out->end, e);
+        code = ps_deliver(s, r, properties, topic, queue_id, true, &out->end, e);
         out->delivered += code == 0;
         code = code < 0 ? code : 1;
     } else {

@@ -16,7 +16,7 @@ ps_topic *ps_deliver_topic(ps_store *s, ps_text name) {
 }
 
 int ps_deliver(ps_store *s, const ps_record *r, ps_text properties, ps_topic *topic,
-               int32_t queue_id, int64_t *end, ps_error *e) {
+               int32_t queue_id, bool by_level, int64_t *end, ps_error *e) {
     ps_put_result put;
     ps_message m = {.body = r->body,
                     .body_len = r->body_len,
@@ -38,6 +38,11 @@ int ps_deliver(ps_store *s, const ps_record *r, ps_text properties, ps_topic *to
     }
     atomic_fetch_add_explicit(&topic->tp_delivered, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&topic->tp_delivered_bytes, put.size, memory_order_relaxed);
+    if (by_level) {
+        int place = ps_inflow_place(put.size);
+        atomic_fetch_add_explicit(&topic->tp_level_bytes, put.size, memory_order_relaxed);
+        atomic_fetch_add_explicit(&topic->tp_level_sizes[place], 1, memory_order_relaxed);
+    }
     *end = put.physical_offset + put.size;
     return 0;
 }

@@ -7,9 +7,10 @@
 
 /* Where a message that waited goes, by its REAL_TOPIC; NULL: nowhere. */
 ps_topic *ps_deliver_topic(ps_store *s, ps_text name);
-/* Puts it there with these properties. 0 and *end, its end in the log; or an error. */
+/* Puts it there with these properties. by_level: it comes from a delay level, and is counted so.
+ * 0 and *end, its end in the log; or an error. */
 int ps_deliver(ps_store *s, const ps_record *r, ps_text properties, ps_topic *topic,
-               int32_t queue_id, int64_t *end, ps_error *e);
+               int32_t queue_id, bool by_level, int64_t *end, ps_error *e);
 /* Whether the disk is so far behind that deliveries wait for it. */
 bool ps_deliver_waits(ps_store *s);
 /* The record that a queue's unit leads to, when it is whole and of that place; NULL: there is none.

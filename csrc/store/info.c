@@ -51,6 +51,8 @@ int ps_store_info(ps_store *s, ps_info *out) {
                      .sync_flush = s->st_conf.sync_flush,
                      .flush_errno = atomic_load(&s->st_safe.sf_errno),
                      .fsyncs = atomic_load(&s->st_flusher.fl_fsyncs),
+                     .sync_ns = atomic_load(&s->st_flusher.fl_fsync_ns),
+                     .sync_max_ns = atomic_load(&s->st_flusher.fl_fsync_max_ns),
                      .puts = atomic_load(&s->st_log.lg_puts),
                      .damaged_reads = atomic_load(&s->st_damaged_reads),
                      .store_timestamp_min = first_timestamp(s),

@@ -490,7 +490,7 @@ static int deliver_one(ps_timers *t, const ps_pending_entry *x, int64_t now, ps_
     } else if (!compose_properties(t, r, put_waited(t, r, now, added), &properties)) {
         code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a timer");
     } else {
-        code = ps_deliver(t->tm_store, r, properties, topic, queue_id, &out->end, e);
+        code = ps_deliver(t->tm_store, r, properties, topic, queue_id, false, &out->end, e);
         out->delivered += code == 0;
         if (code == 0) count_gone(t, &record.words, true);
         if (code == 0 && now - due > out->late_ms) out->late_ms = now - due;
@@ -566,7 +566,7 @@ static int roll_one(ps_timers *t, const timer_record *x, ps_error *e) {
     uint8_t *to = ps_property_put_number(added, "TIMER_ROLL_TIMES", times + 1);
     if (!compose_properties(t, r, (ps_text){added, to - added}, &properties))
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a timer");
-    return ps_deliver(t->tm_store, r, properties, t->tm_topic, 0, &end, e);
+    return ps_deliver(t->tm_store, r, properties, t->tm_topic, 0, false, &end, e);
 }
 
 static bool still_waits(ps_timers *t, const ps_pending_entry *x) {

@@ -209,7 +209,7 @@ class FakeCore:
         return Totals(0, 0, 0, 0, 0, 0, *self.pulls)
 
     def times(self):
-        return Times(list(self.put_times), self.put_max_ms, 0)
+        return Times(list(self.put_times), self.put_max_ms, 0, 0)
 
     def notify_all(self):
         pass

@@ -320,7 +320,9 @@ def test_metrics_under_upstreams_names(store_path):
         assert said["rocketmq_timer_recalled_total"] == 1
         assert said['rocketmq_timer_message_snapshot{timer_bound_s="60"}'] == 2
         name = "rocketmq_delay_message_latency_seconds_bucket"
-        buckets = [said[f'{name}{{topic="T",le="{le}"}}'] for le in (60, 3600, 43200, "+Inf")]
+        buckets = [
+            said[f'{name}{{topic="T",le="{le}"}}'] for le in ("60.0", "3600.0", "43200.0", "+Inf")
+        ]
         assert buckets == [3, 3, 4, 5]
         assert said["rocketmq_timer_dequeue_lag"] == said["rocketmq_timer_enqueue_lag"] == 0
         table = json.loads((await t.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"]

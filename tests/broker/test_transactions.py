@@ -770,9 +770,9 @@ async def test_decisions_are_counted_by_topic_and_commits_by_their_age(t):
     assert found['rocketmq_commit_messages_total{topic="orders"}'] == len(ages_s)
     assert found['rocketmq_rollback_messages_total{topic="orders"}'] == 0
     assert found['rocketmq_rollback_messages_total{topic="bills"}'] == 1
-    name = "rocketmq_finish_message_latency"
-    buckets = [found[f'{name}_bucket{{topic="orders",le="{le}"}}']
-               for le in (5, 60, 600, 3600, 43200, 86400, "+Inf")]  # fmt: skip
+    name = "rocketmq_finish_message_latency_milliseconds"
+    bounds = ("5.0", "60.0", "600.0", "3600.0", "43200.0", "86400.0", "+Inf")
+    buckets = [found[f'{name}_bucket{{topic="orders",le="{le}"}}'] for le in bounds]
     assert buckets == [3, 5, 6, 6, 6, 6, 7]
     # They are told apart from upstream's, beside which a busy machine leaves traces of its own.
     more = await runtime_entries(p) - entries

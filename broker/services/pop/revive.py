@@ -72,6 +72,8 @@ class Revive:
         self.dropped = 0
         #: Of those that came back: how many, by topic and group.
         self.copies: Counter[tuple[str, str]] = Counter()
+        #: Check points whose time was over, by topic and group.
+        self.ended: Counter[tuple[str, str]] = Counter()
 
     def start(self) -> None:
         self._running = True
@@ -143,8 +145,10 @@ class Revive:
             failed = error
         self._points.acknowledge(ck, done)
         self.revived += revived
+        name = is_retry_of(ck.topic, ck.group) or ck.topic
+        self.ended[name, ck.group] += 1
         if revived:
-            self.copies[is_retry_of(ck.topic, ck.group) or ck.topic, ck.group] += revived
+            self.copies[name, ck.group] += revived
         self.dropped += len(done) - revived
         if ck.open:
             self._points.postpone(ck, self._now_ms() + _RETRY_MS)

@@ -88,6 +88,8 @@ class HaSlave:
         self._task: asyncio.Task[None] | None = None
         self._handle = ffi.NULL
         self.problem = "no master is known yet"
+        #: Our log and that of the master part.
+        self.diverged = False
         self.connected = ""
         self.rate = 0
         self._counted = (time.monotonic(), 0)
@@ -167,7 +169,7 @@ class HaSlave:
         return answer.code == ResponseCode.SUCCESS and bytes(answer.body) == bytes(mine)
 
     def _tell(self, kind: str, problem: str) -> None:
-        self.problem = problem
+        self.problem, self.diverged = problem, kind == "diverged"
         quiet.warning(kind, "The master at %s is not followed: %s", self.connected or "?", problem)
 
     async def follow_once(self) -> None:
@@ -192,7 +194,7 @@ class HaSlave:
         try:
             if handle == ffi.NULL:
                 raise_error(error[0], error.code)
-            self._handle, self.problem = handle, ""
+            self._handle, self.problem, self.diverged = handle, "", False
             quiet.info("follows", "Follows the master at %s", self.connected)
             while not over.is_set():
                 with contextlib.suppress(TimeoutError):

@@ -6,9 +6,11 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from broker.hot.halves import LATENCY_BOUNDS_S, Halves
+from broker.hot.halves import Halves
+from broker.metrics.page import MetricSample, buckets
 from pystore import files
 
 __all__ = ["Metrics"]
@@ -35,26 +37,18 @@ class Metrics:
         """Returns the number of open transactions by topic."""
         return {each.name: each.open for each in self._halves.counts(topics=True)}
 
-    def samples(self) -> dict[str, int]:
-        """Returns upstream's metrics as an exporter would print them: name and labels, and the
-        value.
-
-        The gauge is of now, the others count since the start; a bucket of the histogram has all
-        commits up to its seconds."""
-        found = {
-            f'rocketmq_half_messages{{topic="{topic}"}}': n for topic, n in self.counts().items()
-        }
-        for tally in sorted(self._halves.tallies()):
-            label = f'topic="{tally.topic}"'
-            found[f"rocketmq_commit_messages_total{{{label}}}"] = tally.commits
-            found[f"rocketmq_rollback_messages_total{{{label}}}"] = tally.rollbacks
-            commits, name = 0, "rocketmq_finish_message_latency"
-            for bound, number in zip((*LATENCY_BOUNDS_S, "+Inf"), tally.latencies, strict=True):
-                commits += number
-                found[f'{name}_bucket{{{label},le="{bound}"}}'] = commits
-            found[f"{name}_sum{{{label}}}"] = tally.latency_s
-            found[f"{name}_count{{{label}}}"] = commits
-        return found
+    def samples(self) -> Iterator[MetricSample]:
+        """Returns upstream's metrics: the gauge is of now, the others count since the start."""
+        tallies = sorted(self._halves.tallies())
+        counts = dict.fromkeys((tally.topic for tally in tallies), 0) | self.counts()
+        for topic, count in counts.items():
+            yield MetricSample("rocketmq_half_messages", {"topic": topic}, count)
+        for tally in tallies:
+            label = {"topic": tally.topic}
+            yield MetricSample("rocketmq_commit_messages_total", label, tally.commits)
+            yield MetricSample("rocketmq_rollback_messages_total", label, tally.rollbacks)
+            name = "rocketmq_finish_message_latency_milliseconds"
+            yield from buckets(name, label, tally.latencies, tally.latency_s)
 
     def maybe_write(self) -> None:
         """Writes the file when it would say something else, at most every few seconds."""

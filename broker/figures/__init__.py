@@ -1,0 +1,1 @@
+"""Reads the figures of a running broker, name server or proxy for its metrics."""

@@ -1,0 +1,325 @@
+"""The metrics of a broker: one page, made in pieces between which others have their turn, and in a
+thread where it is long. docs/metrics.md is the table that it is filled from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from broker.figures.health import Health
+from broker.figures.lag import Lag
+from broker.figures.loop import LoopDelay
+from broker.figures.serving import ServingFigures, add_serving
+from broker.figures.store import DISK, add_disks, add_store
+from broker.hot.core import Core
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
+from broker.loop.turns import Pieces
+from broker.metrics.page import Page, buckets
+from broker.metrics.rpc import RpcTimes, name_of_request, name_of_response
+from broker.processors.popstats import pops
+from broker.services.clients import ConsumerGroup
+from broker.services.context import Services
+from broker.services.duties import BrokerRole
+from broker.services.names import SYSTEM_TOPICS, is_system_topic
+from pystore.names import SYSTEM_GROUP_PREFIX
+
+__all__ = ["BrokerFigures"]
+
+_quiet = RateLimitedLogger(SafeLogger("broker.metrics"))
+
+#: Upstream's thread pools; here all of it runs on one loop, and no pool has a queue.
+_POOLS = (
+    "send", "async_put", "pull", "ack", "query_message", "client_manager", "heartbeat", "lite_pull",
+    "transaction", "consumer_manager", "admin", "reply",
+)  # fmt: skip
+#: MQVersion.V4_0_0_SNAPSHOT and HIGHER_VERSION.
+_V4_0_0, _HIGHER = 212, 612
+_SYSTEMS = "".join(f"{name}\n" for name in sorted(SYSTEM_TOPICS))
+
+
+class BrokerFigures:
+    """All metrics of one broker. Once started, page() is the text of a scrape."""
+
+    def __init__(self, services: Services, core: Core, serving: ServingFigures) -> None:
+        self._s, self._core, self._serving = services, core, serving
+        settings = services.settings
+        self._most = int(settings["metricsOtelCardinalityLimit"])
+        self.common: Mapping[str, str] = {
+            "otel_scope_name": "broker-meter",
+            "cluster": services.cluster,
+            "node_id": services.broker_name,
+            "node_type": "broker",
+            **labels_of(settings["metricsLabel"]),
+        }
+        self.health = Health(services, serving.draining)
+        self.lag = Lag(services, self._most)
+        self._delay = LoopDelay()
+        self._took_s = 0.0
+        self._version = _version()
+
+    def start(self) -> None:
+        self.lag.start()
+        self._delay.start()
+
+    async def stop(self) -> None:
+        self._delay.stop()
+        await self.lag.stop()
+
+    async def page(self) -> bytes:
+        """Returns all metrics as text. Raises: StoreError when the store is closed."""
+        began = time.monotonic()
+        page, turns = Page(self.common, self._most), Pieces()
+        flows = asyncio.create_task(
+            asyncio.to_thread(self._core.flows, page.common, _SYSTEMS, self._most)
+        )
+        try:
+            for part in self._parts():
+                part(page)
+                await turns.next()
+            await self._add_connections(page, turns)
+            await asyncio.to_thread(add_disks, page, self._s)
+        finally:
+            text, left_out = await flows
+        page.add("pystore_scrape_seconds", self._took_s)
+        page.add("pystore_scrape_lag_age_seconds", self.lag.age_s)
+        page.add("pystore_scrape_series_left_out", left_out + page.left_out)
+        if left_out + page.left_out:
+            _quiet.warning(
+                "cardinality",
+                "%d series of metrics are beyond metricsOtelCardinalityLimit=%d and left out",
+                left_out + page.left_out,
+                self._most,
+            )
+        made = await asyncio.to_thread(lambda: text + page.text())
+        self._took_s = time.monotonic() - began
+        return made
+
+    def _parts(self) -> tuple[Callable[[Page], None], ...]:
+        return (
+            self._add_broker,
+            lambda page: add_store(page, self._s),
+            self._add_timers,
+            self._add_transactions,
+            self._add_retries,
+            self._add_replication,
+            self._add_requests,
+            self._add_core,
+            self._add_access,
+            lambda page: add_serving(page, self._serving),
+            lambda page: page.extend(self.lag.samples),
+        )
+
+    # ---- pieces ----
+
+    def _add_broker(self, page: Page) -> None:
+        s = self._s
+        for pool in _POOLS:
+            page.add("rocketmq_processor_watermark", 0, processor=pool)
+        page.add("rocketmq_broker_permission", s.settings["brokerPermission"])
+        page.add("rocketmq_topic_number", len(s.topics.all()))
+        page.add("rocketmq_consumer_group_number", len(s.groups.all()))
+        page.add("pystore_build_info", 1, version=self._version, speaks="V5_3_3")
+        page.add("pystore_uptime_seconds", max(0.0, time.time() - s.started_ms / 1000))
+        role = s.duties.role if s.duties is not None else BrokerRole.MASTER
+        page.add("pystore_role", 1, role="slave" if role is BrokerRole.SLAVE else "master")
+        page.add("pystore_healthy", int(all(c.ok for c in self.health.health())))
+        page.add("pystore_ready", int(all(c.ok for c in self.health.ready())))
+        page.add("pystore_loop_delay_seconds", round(self._delay.take(), 6))
+        for address, registered in s.registration.states():
+            page.add("pystore_registered", int(registered), server=address)
+
+    def _add_timers(self, page: Page) -> None:
+        schedule = self._s.schedule
+        if schedule is not None and schedule.timers is not None:
+            page.extend(schedule.timers.metrics.samples(schedule.now_ms()), **DISK)
+
+    def _add_transactions(self, page: Page) -> None:
+        transactions = self._s.transactions
+        if transactions is not None:
+            page.extend(transactions.metrics.samples())
+            page.add("pystore_transactions_open", sum(transactions.metrics.counts().values()))
+
+    def _add_retries(self, page: Page) -> None:
+        for (name, key), count in self._s.statistics.own().items():
+            topic, _, group = key.partition("@")
+            if name == "DLQ_PUT_NUMS":
+                page.add(
+                    "rocketmq_send_to_dlq_messages_total",
+                    count,
+                    consumer_group=group,
+                    is_system=_is_system(topic, group),
+                    topic=topic,
+                )
+            elif name == "SNDBCK_PUT_NUMS":
+                page.add("pystore_sent_back_total", count, consumer_group=group, topic=topic)
+        once = self._s.once
+        if once is not None:
+            state = once.state()
+            page.add("pystore_idempotent_remembered", state.remembered)
+            page.add("pystore_idempotent_repeats_total", state.repeats)
+
+    def _add_replication(self, page: Page) -> None:
+        replication, end = self._s.replication, self._s.store.info().log_max
+        if replication is None:
+            return
+        gap = self._s.settings["haMaxGapNotInSync"]
+        if replication.master is not None:
+            slaves = replication.master.slaves
+            page.add("pystore_ha_slaves", len(slaves), state="connected")
+            in_sync = sum(end - each.acked < gap for each in slaves)
+            page.add("pystore_ha_slaves", in_sync, state="in_sync")
+            for each in slaves:
+                page.add("pystore_ha_slave_lag_bytes", max(0, end - each.acked), slave=each.address)
+                page.add("pystore_ha_slave_bytes_per_second", each.rate, slave=each.address)
+        slave = replication.slave
+        if slave is not None:
+            page.add("pystore_ha_connected", int(not slave.problem))
+            page.add("pystore_ha_master_silent_seconds", slave.state()[2] / 1000)
+            page.add("pystore_ha_diverged", int(slave.diverged))
+
+    def _add_requests(self, page: Page) -> None:
+        name = "rocketmq_rpc_latency_milliseconds"
+        merged: dict[tuple[str, ...], tuple[list[int], float]] = {}
+
+        def add(key: tuple[str, ...], counts: list[int], sum_ms: float) -> None:
+            before, so_far = merged.get(key, ([0] * len(counts), 0.0))
+            both = [a + b for a, b in zip(before, counts, strict=True)]
+            merged[key] = both, so_far + sum_ms
+
+        for row in self._core.rpc_rows():
+            result = "oneway" if row.oneway else "success"
+            key = (_held(row.held), name_of_request(row.request), name_of_response(row.response))
+            add((*key, result), list(row.buckets), row.sum_ms)
+        for asked, counts, sum_ms in self._serving.times.rows():
+            key = (
+                _held(asked.held),
+                name_of_request(asked.request),
+                name_of_response(asked.response),
+            )
+            add((*key, asked.result), counts, sum_ms)
+        for (held, request, response, result), (counts, sum_ms) in merged.items():
+            labels = {
+                "is_long_polling": held,
+                "protocol_type": "remoting",
+                "request_code": request,
+                "response_code": response,
+                "result": result,
+            }
+            page.extend(buckets(name, labels, counts, round(sum_ms, 3)))
+        add_creates(page, self._serving.times)
+
+    def _add_core(self, page: Page) -> None:
+        totals = self._core.totals()
+        takes, waits, waited_s = self._core.lock_times()
+        page.add("pystore_core_lock_takes_total", takes)
+        page.add("pystore_core_lock_waits_total", waits)
+        page.add("pystore_core_lock_wait_seconds_total", waited_s)
+        page.add("pystore_held_pulls", totals.held)
+        page.add("pystore_pulls_total", totals.found, outcome="found")
+        page.add("pystore_pulls_total", totals.misses, outcome="empty")
+        page.add("pystore_waiting_answers", self._core.waiting)
+        dog = self._s.watchdog
+        if dog is not None:
+            for code, count in dog.counts.items():
+                page.add("pystore_loop_held_total", count, request_code=name_of_request(code))
+            page.add("pystore_loop_held_max_seconds", dog.longest_ms / 1000)
+
+    def _add_access(self, page: Page) -> None:
+        s = self._s
+        if s.guard is not None:
+            page.add("pystore_access_refused_total", s.guard.refused)
+            refused = self._core.first_frames_refused
+            page.add("pystore_access_first_frames_refused_total", refused)
+        if s.access is not None and s.access.plain is not None:
+            page.add("pystore_access_problem", int(bool(s.access.plain.problem)))
+
+    # ---- connections ----
+
+    async def _add_connections(self, page: Page, turns: Pieces) -> None:
+        makers: dict[tuple[str, str], set[object]] = {}
+        for channels in list(self._s.clients.producers.values()):
+            for peer, channel in list(channels.items()):
+                key = channel.language_name.lower(), _version_name(channel.version)
+                makers.setdefault(key, set()).add(peer)
+            await turns.next()
+        for (language, spoken), peers in makers.items():
+            page.add(
+                "rocketmq_producer_connections", len(peers), language=language,
+                protocol_type="remoting", version=spoken,
+            )  # fmt: skip
+        for name, group in list(self._s.clients.consumers.items()):
+            self._add_group(page, name, group)
+            await turns.next()
+
+    def _add_group(self, page: Page, name: str, group: ConsumerGroup) -> None:
+        counts: dict[tuple[str, str], int] = {}
+        for channel in list(group.channels.values()):
+            key = channel.language_name.lower(), _version_name(channel.version)
+            counts[key] = counts.get(key, 0) + 1
+        for (language, spoken), count in counts.items():
+            page.add(
+                "rocketmq_consumer_connections", count, consume_mode=self._mode(name, group),
+                consumer_group=name, is_system=_is_system("", name), language=language,
+                protocol_type="remoting", version=spoken,
+            )  # fmt: skip
+
+    def _mode(self, name: str, group: ConsumerGroup) -> str:
+        if "ACTIVELY" in group.consume_type:
+            return "pull"
+        if any(pops(self._s, name, topic) for topic in group.subscriptions):
+            return "pop"
+        return "pop" if "POP" in group.consume_type else "push"
+
+
+def add_creates(page: Page, times: RpcTimes) -> None:
+    """Adds how long it took to create topics and groups."""
+    for (family, good), row in times.creates.items():
+        labels = {"invocation_status": "success" if good else "failure"}
+        if "topic" in family:
+            labels["is_system"] = "false"
+        page.extend(buckets(family, labels, [int(n) for n in row[:-1]], round(row[-1], 3)))
+
+
+def labels_of(text: str | None) -> dict[str, str]:
+    """Returns the labels of metricsLabel, ``name:value,name:value``. Raises: ValueError."""
+    found = {}
+    for pair in filter(None, (part.strip() for part in (text or "").split(","))):
+        name, colon, value = pair.partition(":")
+        if not colon or not name.isidentifier() or not name.isascii():
+            raise ValueError(
+                f"'{pair}' is not a label: use name:value, with letters and _ in names"
+            )
+        found[name] = value
+    return found
+
+
+def _is_system(topic: str, group: str) -> str:
+    system = is_system_topic(topic) or group.upper().startswith(SYSTEM_GROUP_PREFIX)
+    return str(system).lower()
+
+
+def _held(held: bool) -> str:
+    return "true" if held else "false"
+
+
+def _version() -> str:
+    try:
+        return version("rocketmq-pystore")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _version_name(number: int) -> str:
+    """Returns the name of an MQVersion as upstream's metrics have it: v5_3_3, v5_3_3_snapshot. From
+    4.0.0 on each patch has two numbers, each minor version has ten patches."""
+    if number >= _HIGHER:
+        return "higher_version"
+    if number < _V4_0_0:
+        return "v3"
+    place = number - _V4_0_0
+    name = f"v{4 + place // 200}_{place // 20 % 10}_{place % 20 // 2}"
+    return name if number % 2 else f"{name}_snapshot"

@@ -1,0 +1,104 @@
+"""How far consumers are behind: one pass over all groups that are connected, now and then, in
+pieces; a scrape takes what the last pass has found. Upstream: ConsumerLagCalculator, which walks
+all groups five times at each scrape.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+from broker.loop.turns import Pieces
+from broker.metrics.page import MetricSample
+from broker.processors.offsets import store_time
+from broker.processors.popstats import lag_samples, pop_samples, pops
+from broker.services.context import Services
+from broker.services.names import is_system_topic
+from pystore.names import RETRY_PREFIX, SYSTEM_GROUP_PREFIX
+
+__all__ = ["Lag"]
+
+#: Seconds between two passes; a pass may take this part of the time.
+EVERY_S, PART = 5.0, 0.05
+
+
+class Lag:
+    """The figures of all groups, renewed while it runs."""
+
+    def __init__(self, services: Services, most: int) -> None:
+        """`most` is how many pairs of group and topic are looked at."""
+        self._s = services
+        self._most = most
+        self._task: asyncio.Task[None] | None = None
+        self.samples: list[MetricSample] = []
+        self._taken = 0.0
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self._taken if self._taken else 0.0
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        while True:
+            began = time.monotonic()
+            await self.take()
+            took = time.monotonic() - began
+            await asyncio.sleep(max(EVERY_S, took / PART))
+
+    async def take(self) -> None:
+        """Takes a pass over all groups."""
+        found: list[MetricSample] = []
+        turns = Pieces()
+        pairs = [
+            (name, topic)
+            for name, group in self._s.clients.consumers.items()
+            for topic in group.subscriptions
+            if not topic.startswith(RETRY_PREFIX)
+        ]
+        for name, topic in pairs[: self._most]:
+            await turns.next()
+            if not pops(self._s, name, topic):
+                found += await self._of_pair(name, topic, turns)
+        found += await pop_samples(self._s)
+        self.samples, self._taken = found, time.monotonic()
+
+    async def _of_pair(self, group: str, topic: str, turns: Pieces) -> Iterator[MetricSample]:
+        """Returns the samples of a group that pulls a topic. A queue of which it has not committed
+        anything counts as caught up, as upstream has it."""
+        s, config = self._s, self._s.topics.get(topic)
+        ready = flying = 0
+        late = queueing = now = time.time_ns() // 1_000_000
+        for queue in range(config.write_queue_nums if config is not None else 0):
+            await turns.next()
+            low, high = s.store.range(topic, queue)
+            committed = s.offsets.get(group, topic, queue)
+            if committed is None:
+                continue
+            at = min(max(committed, low), high)
+            pulled = min(max(s.offsets.pulled(group, topic, queue) or 0, at), high)
+            flying += pulled - at
+            ready += high - pulled
+            late = min(late, _since(s, topic, queue, at, high, now))
+            queueing = min(queueing, _since(s, topic, queue, pulled, high, now))
+        system = is_system_topic(topic) or group.upper().startswith(SYSTEM_GROUP_PREFIX)
+        label = {
+            "consumer_group": group,
+            "is_retry": "false",
+            "is_system": str(system).lower(),
+            "topic": topic,
+        }
+        return lag_samples(label, ready + flying, flying, ready, now - late, now - queueing)
+
+
+def _since(s: Services, topic: str, queue: int, at: int, high: int, now: int) -> int:
+    """Returns when the message at `at` was stored; now, if there is none."""
+    found = store_time(s, topic, queue, at) if at < high else -1
+    return found if found >= 0 else now

@@ -1,0 +1,1 @@
+"""Metrics: their table, how they are written, and the port they are read at."""
