@@ -6,7 +6,6 @@ under upstream's instrument names, which lack the units.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
 from collections import defaultdict
@@ -14,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.loop.rate_limited_log import RateLimitedLogger
-from broker.loop.safe_log import SafeLogger
+from broker.loop.safe_log import SafeLogger, WholeText
 from broker.metrics.table import BY_NAME, Metric, MetricKind
 from pystore.errors import BadArgument
 
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PeriodicExport", "exporter_of", "metrics_data"]
 
-#: JSON escapes what a peer may have chosen, and a line of it must not be cut.
-log = logging.getLogger("broker.metrics.export")
-_quiet = RateLimitedLogger(SafeLogger("broker.metrics.export"))
+log = SafeLogger("broker.metrics.export")
+_quiet = RateLimitedLogger(log)
 
 _LINE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -80,7 +78,9 @@ def exporter_of(settings: Mapping[str, Any]) -> tuple[Export, float] | None:
         except ImportError:
             raise BadArgument(_NEEDS.format(kind)) from None
         every_ms = settings["metricLoggingExporterIntervalInMills"]
-        return (lambda data: log.info("Metrics: %s", data.to_json(indent=None))), every_ms / 1000
+        return (
+            lambda data: log.info("Metrics: %s", WholeText(data.to_json(indent=None)))
+        ), every_ms / 1000
     target = str(settings["metricsGrpcExporterTarget"] or "")
     if kind != "OTLP_GRPC" or not target:
         return None

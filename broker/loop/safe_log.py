@@ -11,18 +11,28 @@ import sys
 import traceback
 from typing import Any
 
-__all__ = ["SafeLogger", "shown"]
+__all__ = ["SafeLogger", "WholeText", "shown"]
 
 #: Characters of one value, lines of one traceback.
 _TEXT_MAX = 500
 _LINES_MAX = 200
 
 
+class WholeText:
+    """A text that is not cut: one that is long by itself, not by a peer's choice."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
 def shown(value: object) -> str:
-    """Returns a text for one line of a log: shortened, with every character that is not printable
-    escaped."""
-    text = str(value)
-    if len(text) > _TEXT_MAX:
+    """Returns a text for one line of a log: shortened, unless it is a WholeText, with every
+    character that is not printable escaped."""
+    if isinstance(value, WholeText):
+        text = value.text
+    elif len(text := str(value)) > _TEXT_MAX:
         text = f"{text[:_TEXT_MAX]}.. ({len(text)} characters)"
     if text.isprintable():
         return text
