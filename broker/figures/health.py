@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
-from broker.metrics.endpoint import HealthCheck
+from broker.metrics.endpoint import ProbeCheck
 from broker.services.context import Services
 from broker.services.duties import BrokerRole
 from pystore.errors import StoreError
@@ -21,55 +21,55 @@ class Health:
         self._s = services
         self._draining = draining
 
-    def health(self) -> Sequence[HealthCheck]:
+    def health(self) -> Sequence[ProbeCheck]:
         return [self._store()]
 
-    def ready(self) -> Sequence[HealthCheck]:
+    def ready(self) -> Sequence[ProbeCheck]:
         checks = [self._store(), self._disk(), self._stopping(), self._names()]
         if self._s.replication is not None and self._s.replication.slave is not None:
             checks.append(self._master())
         return checks
 
-    def _store(self) -> HealthCheck:
+    def _store(self) -> ProbeCheck:
         try:
             failed = self._s.store.info().flush_errno
         except StoreError as closed:
-            return HealthCheck("store", False, str(closed))
+            return ProbeCheck("store", False, str(closed))
         if failed:
             why = f"{errno.errorcode.get(failed, failed)}, {os.strerror(failed)}"
-            return HealthCheck(
+            return ProbeCheck(
                 "store", False, f"a sync of the log failed ({why}): nothing is written"
             )
-        return HealthCheck("store", True, "open")
+        return ProbeCheck("store", True, "open")
 
-    def _disk(self) -> HealthCheck:
+    def _disk(self) -> ProbeCheck:
         if self._s.store.disk_full:
-            return HealthCheck(
+            return ProbeCheck(
                 "disk", False, "too full: puts are refused until retention frees space"
             )
-        return HealthCheck("disk", True, "has space")
+        return ProbeCheck("disk", True, "has space")
 
-    def _stopping(self) -> HealthCheck:
+    def _stopping(self) -> ProbeCheck:
         if self._draining():
-            return HealthCheck("serving", False, "the broker is stopping")
-        return HealthCheck("serving", True, f"at {self._s.address}")
+            return ProbeCheck("serving", False, "the broker is stopping")
+        return ProbeCheck("serving", True, f"at {self._s.address}")
 
-    def _names(self) -> HealthCheck:
+    def _names(self) -> ProbeCheck:
         servers = self._s.registration.states()
         known = [address for address, registered in servers if registered]
         if servers and not known:
             lost = ", ".join(address for address, _ in servers)
-            return HealthCheck("name servers", False, f"none has registered us: {lost}")
-        return HealthCheck(
+            return ProbeCheck("name servers", False, f"none has registered us: {lost}")
+        return ProbeCheck(
             "name servers", True, f"{len(known)} of {len(servers)} have registered us"
         )
 
-    def _master(self) -> HealthCheck:
+    def _master(self) -> ProbeCheck:
         replication, duties = self._s.replication, self._s.duties
         assert replication is not None and replication.slave is not None
         if duties is not None and duties.role is BrokerRole.MASTER:
-            return HealthCheck("master", True, "this broker acts for it")
+            return ProbeCheck("master", True, "this broker acts for it")
         problem = replication.slave.problem
-        return HealthCheck(
+        return ProbeCheck(
             "master", not problem, problem or f"follows {replication.slave.connected}"
         )

@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 
-__all__ = ["HealthCheck", "MetricsEndpoint", "verdict"]
+__all__ = ["ProbeCheck", "MetricsEndpoint", "verdict"]
 
 log = SafeLogger("broker.metrics")
 _quiet = RateLimitedLogger(log)
@@ -39,7 +39,7 @@ _REASONS = {
 }  # fmt: skip
 
 
-class HealthCheck(NamedTuple):
+class ProbeCheck(NamedTuple):
     """One thing that was looked at. reason: what is wrong, or how it is; for people."""
 
     name: str
@@ -47,7 +47,7 @@ class HealthCheck(NamedTuple):
     reason: str
 
 
-def verdict(checks: Sequence[HealthCheck]) -> tuple[int, bytes]:
+def verdict(checks: Sequence[ProbeCheck]) -> tuple[int, bytes]:
     """Returns the status and the body of /health or /ready."""
     good = all(check.ok for check in checks)
     body = {
@@ -64,8 +64,8 @@ class MetricsEndpoint:
         self,
         sock: socket.socket,
         page: Callable[[], Awaitable[bytes]],
-        health: Callable[[], Sequence[HealthCheck]],
-        ready: Callable[[], Sequence[HealthCheck]],
+        health: Callable[[], Sequence[ProbeCheck]],
+        ready: Callable[[], Sequence[ProbeCheck]],
     ) -> None:
         self.port: int = sock.getsockname()[1]
         self._sock = sock

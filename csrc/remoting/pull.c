@@ -354,7 +354,8 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
             continue;
         }
         if (rc > 0)
-            ps_rpc_waited(c, h->pk_request, ps_mine(c)->co_pulled.code, PS_RPC_HELD, h->pk_began_ns);
+            ps_rpc_waited(c, h->pk_request, ps_mine(c)->co_pulled.code, PS_RPC_HELD,
+                          h->pk_began_ns);
         ps_parked_free(h);
         *out = (ps_step){
             .out = ps_mine(c)->co_out.data, .out_len = ps_mine(c)->co_out.len, .conn_id = conn_id};
