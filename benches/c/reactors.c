@@ -3,13 +3,18 @@
  *
  *   reactors FOLDER [SECONDS [ROUNDS [IN_FLIGHT [THREADS...]]]]
  *
- * Sends of 128 bytes over loopback, IN_FLIGHT (64) on each of CONNECTIONS connections, by two
- * threads of load. One JSON line for each number of threads and round, in turns. cpu_us: processor
- * time of the network threads a message. takes, waits: of the core's lock, a message. waited,
- * appending: the part of their time, on or off a processor, that they waited for that lock, and
- * for the lock of the log's end. held_us, shared_us, append_us: time a message alone in the core,
- * sharing it, and with the lock of the log's end, of a round of its own, since each costs two looks
- * at the clock; the last has the price of one taken off. */
+ * Sends of 128 bytes over loopback, IN_FLIGHT (64) on each of 16 connections, or PS_CONNECTIONS, by
+ * two threads of load; and a quiet connection, which sends one about every millisecond. One JSON
+ * line for each number of threads and round, in turns.
+ *
+ *   cpu_us                          processor time of the network threads a message
+ *   takes, waits                    of the core's lock, a message
+ *   waited, appending               the part of their time, on or off a processor, that they waited
+ *                                   for that lock, and for the lock of the log's end
+ *   held_us, shared_us, append_us   time a message alone in the core, sharing it, and with the lock
+ *                                   of the log's end, of a round of its own, since each costs two
+ *                                   looks at the clock; the last has the price of one taken off
+ *   quiet_p50_ms, quiet_p99_ms      how long the quiet connection waits for its answers */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -29,12 +34,12 @@
 #include "net/net.h"
 #include "store/store.h"
 
-enum { CONNECTIONS = 16, LOADERS = 2, IN_FLIGHT_MAX = 64, ROOM = 64 << 10 };
+enum { CONNECTIONS_MAX = 256, LOADERS = 2, IN_FLIGHT_MAX = 64, ROOM = 64 << 10, WAITS = 1 << 16 };
 
 static ps_store *store;
 static ps_core *core;
 static ps_net *nets[PS_THREADS_MAX];
-static int net_count, port, in_flight = IN_FLIGHT_MAX;
+static int net_count, port, connections = 16, in_flight = IN_FLIGHT_MAX;
 static atomic_bool over;
 static atomic_llong answered;
 static uint8_t frame[4096];
@@ -146,18 +151,18 @@ static client connect_one(void) {
 }
 
 static void *load(void *arg) {
-    client clients[CONNECTIONS / LOADERS];
-    struct pollfd fds[CONNECTIONS / LOADERS];
+    client clients[CONNECTIONS_MAX / LOADERS];
+    struct pollfd fds[CONNECTIONS_MAX / LOADERS];
     static _Thread_local uint8_t data[ROOM];
     pthread_setname_np(pthread_self(), "load");
-    for (int i = 0; i < CONNECTIONS / LOADERS; i++) {
+    for (int i = 0; i < connections / LOADERS; i++) {
         clients[i] = connect_one();
         fds[i] = (struct pollfd){clients[i].fd, POLLIN, 0};
         say(&clients[i], in_flight);
     }
     while (!atomic_load(&over)) {
-        if (poll(fds, CONNECTIONS / LOADERS, 100) <= 0) continue;
-        for (int i = 0; i < CONNECTIONS / LOADERS; i++) {
+        if (poll(fds, connections / LOADERS, 100) <= 0) continue;
+        for (int i = 0; i < connections / LOADERS; i++) {
             if (fds[i].revents == 0) continue;
             ssize_t got = recv(clients[i].fd, data, sizeof data, 0);
             if (got <= 0) give_up("a connection has ended", NULL);
@@ -166,8 +171,45 @@ static void *load(void *arg) {
             say(&clients[i], count);
         }
     }
-    for (int i = 0; i < CONNECTIONS / LOADERS; i++) close(clients[i].fd);
+    for (int i = 0; i < connections / LOADERS; i++) close(clients[i].fd);
     return arg;
+}
+
+static int64_t waits[WAITS]; /* of the quiet connection, in ns */
+static atomic_int wait_count;
+
+static void *be_quiet(void *arg) {
+    client c = connect_one();
+    uint8_t data[1024];
+    pthread_setname_np(pthread_self(), "quiet");
+    while (!atomic_load(&over)) {
+        int64_t began = ps_monotonic_ns();
+        say(&c, 1);
+        for (int count = 0; count == 0;) {
+            ssize_t got = recv(c.fd, data, sizeof data, 0);
+            if (got <= 0) give_up("the quiet connection has ended", NULL);
+            count = count_answers(&c, data, (int)got);
+        }
+        int at = atomic_load(&wait_count);
+        if (at < WAITS) waits[at] = ps_monotonic_ns() - began;
+        if (at < WAITS) atomic_store(&wait_count, at + 1);
+        usleep(1000);
+    }
+    close(c.fd);
+    return arg;
+}
+
+static int compare_waits(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* So many percent of the waits took no longer, in ms. */
+static double wait_ms(int percent) {
+    int count = atomic_load(&wait_count);
+    if (count == 0) return 0;
+    qsort(waits, (size_t)count, sizeof waits[0], compare_waits);
+    return (double)waits[(int64_t)(count - 1) * percent / 100] * 1e-6;
 }
 
 /* ---- the broker ---- */
@@ -224,7 +266,7 @@ static double look_us(void) {
 }
 
 static void run_once(const char *folder, int threads, int round, double seconds, bool timed) {
-    pthread_t loaders[LOADERS];
+    pthread_t loaders[LOADERS], quiet;
     ps_core_lock_times before, after;
     open_broker(folder, threads);
     ps_log *log = &store->st_log;
@@ -232,7 +274,9 @@ static void run_once(const char *folder, int threads, int round, double seconds,
     log->lg_append_timed = timed;
     atomic_store(&over, false);
     for (int i = 0; i < LOADERS; i++) pthread_create(&loaders[i], NULL, load, NULL);
+    pthread_create(&quiet, NULL, be_quiet, NULL);
     usleep((useconds_t)(seconds * 250000)); /* warm */
+    atomic_store(&wait_count, 0);
     ps_core_get_lock_times(core, &before);
     int64_t appending = log->lg_append_waited_ns, append = log->lg_append_held_ns;
     double began = now(), cpu = processor_s("rmq-net-");
@@ -246,9 +290,11 @@ static void run_once(const char *folder, int threads, int round, double seconds,
     double took = now() - began, n = (double)(count > 0 ? count : 1);
     atomic_store(&over, true);
     for (int i = 0; i < LOADERS; i++) pthread_join(loaders[i], NULL);
+    pthread_join(quiet, NULL);
     printf("{\"bench\":\"reactors\",\"threads\":%d,\"in_flight\":%d,\"round\":%d,\"timed\":%d,"
            "\"per_s\":%.0f,\"cpu_us\":%.3f,\"takes\":%.4f,\"waits\":%.4f,\"waited\":%.4f,"
-           "\"appending\":%.4f,\"held_us\":%.3f,\"shared_us\":%.3f,\"append_us\":%.3f}\n",
+           "\"appending\":%.4f,\"held_us\":%.3f,\"shared_us\":%.3f,\"append_us\":%.3f,"
+           "\"quiet_p50_ms\":%.3f,\"quiet_p99_ms\":%.3f}\n",
            threads, in_flight, round, timed, n / took, cpu * 1e6 / n,
            (double)(after.takes - before.takes) / n,
            (double)(after.waits - before.waits) / n,
@@ -256,7 +302,7 @@ static void run_once(const char *folder, int threads, int round, double seconds,
            (double)appending * 1e-9 / (took * threads),
            (double)(after.held_ns - before.held_ns) * 1e-3 / n,
            (double)(after.shared_ns - before.shared_ns) * 1e-3 / n,
-           timed ? (double)append * 1e-3 / n - look_us() : 0.0);
+           timed ? (double)append * 1e-3 / n - look_us() : 0.0, wait_ms(50), wait_ms(99));
     fflush(stdout);
     close_broker(folder);
 }
@@ -271,6 +317,10 @@ int main(int argc, char **argv) {
     double seconds = argc > 2 ? strtod(argv[2], NULL) : 3.0;
     int rounds = argc > 3 ? atoi(argv[3]) : 5;
     if (argc > 4) in_flight = atoi(argv[4]);
+    const char *wide = getenv("PS_CONNECTIONS");
+    if (wide != NULL) connections = atoi(wide);
+    if (connections < LOADERS || connections > CONNECTIONS_MAX)
+        give_up("PS_CONNECTIONS is 2 to 256", NULL);
     if (in_flight < 1 || in_flight > IN_FLIGHT_MAX) give_up("IN_FLIGHT is 1 to 64", NULL);
     if (argc > 5) kinds = 0;
     for (int i = 5; i < argc && kinds < 8; i++) numbers[kinds++] = atoi(argv[i]);

@@ -18,7 +18,10 @@
 
 #define UNREAD_MIN 4096 /* bytes that a peer has not read, from which on they are counted */
 #define FREE 16         /* once the budget is exceeded, so much of it becomes free */
-#define HEAVY_NS 200000 /* a turn that took so long is followed by those of others */
+/* A turn that took so long, or brought so much, is followed by those of others: who sends one
+ * message at a time does not wait for all who send as fast as they can. */
+#define HEAVY_NS 200000
+#define HEAVY_BYTES (8 << 10)
 #define SLOTS_FIRST 64
 #define KEEP_OUT (1 << 20) /* a larger buffer goes back to the system once it is empty */
 
@@ -439,7 +442,8 @@ void ps_link_readable(ps_link *link) {
     if (code < 0) end_malformed(link, &e);
     if (link->lk_fd < 0) return;
     weigh_link(link);
-    link->lk_heavy = step.more || ps_monotonic_ns() - began > HEAVY_NS;
+    link->lk_heavy =
+        step.more || count >= HEAVY_BYTES || ps_monotonic_ns() - began > HEAVY_NS;
     if (link->lk_more && link->lk_held == 0) ps_link_enqueue(link);
     ps_link_watch(link);
     ps_link_keep_budget(link->lk_net);

@@ -19,7 +19,7 @@
 #include "remoting/guard.h"
 
 #define BATCH 128          /* events of one wait */
-#define TURN_NS 2000000    /* for those in line, before newcomers are looked for */
+#define TURN_NS 500000     /* for those in line, before newcomers are looked for */
 #define LOOK_NS 2000000    /* the same for held pulls */
 #define SWEEP_MS 500       /* between two looks for idle links */
 #define ACCEPT_MAX 64      /* at once */
