@@ -249,6 +249,7 @@ def _replicate(
     made = Replication(
         services.store, services.settings, services.topics, services.groups, services.offsets,
         services.registration, client, inner_credentials(o.settings), slaves, access.is_on,
+        services.pop.modes if services.pop is not None else None, access.policies,
     )  # fmt: skip
     if made.master is not None:
         made.master.start()

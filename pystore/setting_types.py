@@ -184,6 +184,7 @@ class SettingValues(TypedDict, total=False):
     timerMaxDelaySec: int | str
     timerPrecisionMs: int | str
     timerWheelEnable: bool | str
+    totalReplicas: int | str
     traceOn: bool | str
     traceTopicEnable: bool | str
     transactionCheckInterval: int | str

@@ -563,6 +563,10 @@ _USED: dict[str, dict[str, Any]] = {
         "broker", "",
         "what is due at a slave that acts as master goes to other brokers, else it waits",
         at_start=True),
+    "totalReplicas": _row(
+        "broker", "brokers",
+        "a master waits at its start for so many of its name, itself among them", low=1,
+        at_start=True),
     "skipPreOnline": _row(
         "broker", "", "a master starts without what its slaves did in its place", at_start=True),
     "brokerNotActiveTimeoutMillis": _row(

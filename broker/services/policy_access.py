@@ -307,6 +307,24 @@ class PolicyAccess:
                 made.append(acl.as_json(name))
         return made
 
+    async def take_over(self, users: Mapping[str, User], acls: Mapping[str, Acl]) -> None:
+        """Those of a master take the place of all that are here, at a slave. None are taken from a
+        master without users: nobody could change it back. Raises: StoreError."""
+        if not users:
+            return
+        async with self._lock:
+            rules = self.rules
+            gone: dict[str, None] = {n: None for n in rules.users if n not in users}
+            new = {n: user for n, user in users.items() if rules.users.get(n) != user}
+            changed = {n: acl for n, acl in acls.items() if rules.acls.get(n) != acl}
+            lost: dict[str, None] = {n: None for n in rules.acls if n not in acls}
+            if not (gone or new or changed or lost):
+                return
+            of_users = {name: user.as_json(secret=True) for name, user in new.items()}
+            of_acls = {name: acl.as_json(name) for name, acl in changed.items()}
+            await asyncio.to_thread(self._write, {**gone, **of_users}, {**lost, **of_acls})
+            self._take({**gone, **new}, {**lost, **changed})
+
     # ---- from the plain list of 4.x ----
 
     def migrate(self, plain: PlainRules) -> list[str]:

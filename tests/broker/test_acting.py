@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +17,11 @@ from waiting import until
 
 from broker import Broker, Message, NameServer
 from broker.remoting.client import RemotingClient
-from broker.services.acting.escaped import EscapeLedger, Origin
+from broker.services.acting.escaped import Doubt, EscapeLedger, Origin
 from broker.services.duties import BrokerRole
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command
+from pystore.names import HALF_TOPIC
 from pystore.properties import encode_properties
 
 ACTS: dict[str, Any] = {
@@ -239,6 +241,56 @@ def test_a_stranger_does_not_make_a_slave_give_way(names: str, tmp_path: Path) -
         assert acts(slave)
 
 
+def test_a_master_waits_for_a_slave_that_is_not_registered_yet(names: str, tmp_path: Path) -> None:
+    """The slave was stopped with what it knows."""
+    with other_of(tmp_path / "c", names) as other:
+        with slave_of(tmp_path / "s", names, **ACTS) as slave:
+            with master_of(tmp_path / "m", names, **ACTS) as master:
+                master.create_topic("orders", 4)
+                half(master, "h")
+                until_alike(master, slave)
+            until(lambda: acts(slave), "the slave acts")
+            other.create_topic("orders", 2)
+            later(slave)
+            halves = other.services.transactions.halves
+            until(lambda: halves.state().open == 1, "the half at the other broker")
+        started: list[int] = []
+
+        def start_master() -> None:
+            with master_of(tmp_path / "m", names, totalReplicas=2, **ACTS) as master:
+                started.append(master.services.transactions.halves.state().open)
+
+        thread = threading.Thread(target=start_master)
+        thread.start()
+        with slave_of(tmp_path / "s", names, **ACTS):
+            thread.join()
+        assert started == [0]
+
+
+def test_what_is_in_doubt_is_settled_before_the_master_is_told(names: str, tmp_path: Path) -> None:
+    """Killed after the other broker had it, and before the answer came."""
+    with other_of(tmp_path / "c", names) as other, slave_of(tmp_path / "s", names, **ACTS) as slave:
+        with master_of(tmp_path / "m", names, **ACTS) as master:
+            master.create_topic("orders", 4)
+            for number in range(2):
+                half(master, f"h{number}")
+            until_alike(master, slave)
+        until(lambda: acts(slave), "the slave acts")
+        other.create_topic("orders", 2)
+        half(other, "h0")
+        acting = slave.services.acting
+
+        async def doubt() -> None:
+            for number in range(2):
+                said = Doubt(other.address, HALF_TOPIC, f"h{number}", 10**6)
+                acting.escaped.sending(Origin(HALF_TOPIC, "", 0, number), said)
+
+        slave.run(doubt())
+        with master_of(tmp_path / "m", names, **ACTS) as master:
+            still = [each.offset for each in master.services.transactions.halves.all()]
+            assert still == [1]
+
+
 # ---- what has gone ----
 
 
@@ -246,18 +298,18 @@ def test_what_has_gone_is_known_after_a_kill_and_what_was_being_sent_is_in_doubt
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "escaped.jsonl"
-    one = EscapeLedger(path, 0o640)
+    one, doubt = EscapeLedger(path, 0o640), Doubt("b:1", "T", "key", 5)
     for offset in (3, 1, 2, 9):
-        one.sending(Origin("T", "", 0, offset), "b:1")
+        one.sending(Origin("T", "", 0, offset), doubt)
         one.gone(Origin("T", "", 0, offset))
-    one.sending(Origin("T", "", 0, 4), "b:1")
-    one.sending(Origin("T", "", 0, 5), "b:1")
+    one.sending(Origin("T", "", 0, 4), doubt)
+    one.sending(Origin("T", "", 0, 5), doubt)
     one.close()
     path.write_bytes(path.read_bytes()[:-4])  # killed within the last line
     found = EscapeLedger(path, 0o640)
     found.load(lambda topic, queue: 9)
     assert [origin.offset for origin in found] == [1, 2, 3]  # 9 was cut off since
-    assert found.doubtful == {Origin("T", "", 0, 4): "b:1"}
+    assert found.doubtful == {Origin("T", "", 0, 4): doubt}
     found.gone(Origin("T", "", 0, 4))
     found.close()
     again = EscapeLedger(path, 0o640)

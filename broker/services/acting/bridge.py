@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from broker.services.acting.escaped import Doubt
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
 from pystore.names import TEMPLATE_TOPIC
@@ -24,6 +25,8 @@ _HAS_IT = (
     ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE,
     ResponseCode.FLUSH_SLAVE_TIMEOUT,
 )  # fmt: skip
+#: Until the other broker's index has what was put there.
+_INDEXED_S = 1.0
 #: Clocks of two brokers differ by less.
 _CLOCKS_MS = 600_000
 
@@ -114,18 +117,17 @@ class Bridge:
             self._known.clear()
             raise NotStored(f"{address} says {answer.code} {answer.remark}")
 
-    async def has(self, copy: Copy, address: str, since_ms: int) -> bool:
-        """Whether a broker has a message that was put there at since_ms or later. Raises: OSError,
-        TimeoutError."""
-        if not copy.key:
+    async def has(self, doubt: Doubt) -> bool:
+        """Whether the broker has the message. Raises: OSError, TimeoutError."""
+        if not doubt.key:
             return False
-        await asyncio.sleep(1.0)  # it is found once the other broker's index has it
+        await asyncio.sleep(_INDEXED_S)
         ext = {
-            "topic": copy.stored_in, "key": copy.key, "maxNum": "8",
-            "beginTimestamp": str(since_ms - _CLOCKS_MS), "endTimestamp": str((1 << 63) - 1),
+            "topic": doubt.topic, "key": doubt.key, "maxNum": "8",
+            "beginTimestamp": str(doubt.born_ms - _CLOCKS_MS), "endTimestamp": str((1 << 63) - 1),
             "_UNIQUE_KEY_QUERY": "true",
         }  # fmt: skip
-        answer = await self._ask(address, Command(RequestCode.QUERY_MESSAGE, ext))
+        answer = await self._ask(doubt.address, Command(RequestCode.QUERY_MESSAGE, ext))
         if answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
-            raise OSError(f"{address} says {answer.code} {answer.remark}")
+            raise OSError(f"{doubt.address} says {answer.code} {answer.remark}")
         return answer.code == ResponseCode.SUCCESS

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterable
 
 from broker.services.acting.bridge import Bridge, Copy, NotStored
-from broker.services.acting.escaped import EscapeLedger, Origin
+from broker.services.acting.escaped import Doubt, EscapeLedger, Origin
 
 __all__ = ["Escape"]
 
@@ -34,11 +34,12 @@ class Escape:
         escaped, bridge = self.escaped, self._bridge
         if origin in escaped:
             return
-        if origin in escaped.doubtful and await self._is_there(origin, copy):
+        doubt = escaped.doubtful.get(origin)
+        if doubt is not None and await self._is_there(doubt, copy):
             escaped.gone(origin)
             return
         address, queue = await bridge.next_place(copy)
-        escaped.sending(origin, address)
+        escaped.sending(origin, Doubt(address, copy.stored_in, copy.key, copy.born_ms))
         try:
             await bridge.put(copy, address, queue)
         except NotStored:
@@ -47,13 +48,21 @@ class Escape:
         escaped.gone(origin)
         self.sent += 1
 
-    async def _is_there(self, origin: Origin, copy: Copy) -> bool:
+    async def settle(self) -> None:
+        """Asks for all that is in doubt; what nobody can say stays so."""
+        doubtful = dict(self.escaped.doubtful)
+        work = (self._bridge.has(doubt) for doubt in doubtful.values())
+        found = await asyncio.gather(*work, return_exceptions=True)
+        for origin, answer in zip(doubtful, found, strict=True):
+            if answer is True:
+                self.escaped.gone(origin)
+
+    async def _is_there(self, doubt: Doubt, copy: Copy) -> bool:
         """Whether the broker has it that did not answer. As long as it cannot be asked, and is in
         the route, nobody else gets the message. Raises: OSError, TimeoutError."""
-        address = self.escaped.doubtful[origin]
         try:
-            return await self._bridge.has(copy, address, copy.born_ms)
+            return await self._bridge.has(doubt)
         except (OSError, TimeoutError):
-            if any(address == at for at, _ in await self._bridge.places(copy)):
+            if any(doubt.address == at for at, _ in await self._bridge.places(copy)):
                 raise
             return False

@@ -1,9 +1,9 @@
 """What of a slave's log was put at other brokers while it acted as master: a file of its own,
 ``config/escaped.jsonl``, since nothing may be put into the log of a slave.
 
-A line is ``[topic, group, queue, offset]`` of a message that has gone, or, with a broker's address
-after that, of one that is being sent there. The group is that of a check point of POP, else empty.
-The last line may be torn: its message is sent again unless the other broker has it."""
+A line is ``[topic, group, queue, offset]`` of a message that has gone, or, with ``address, topic,
+key, born`` after that, of one that is being sent to that broker, which stores it in that topic. The
+group is that of a check point of POP, else empty. The last line may be torn: nothing was sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from broker.loop.safe_log import SafeLogger
 
-__all__ = ["EscapeLedger", "Origin"]
+__all__ = ["Doubt", "EscapeLedger", "Origin"]
 
 log = SafeLogger("broker.acting")
 
@@ -29,6 +29,15 @@ class Origin(NamedTuple):
     group: str
     queue: int
     offset: int
+
+
+class Doubt(NamedTuple):
+    """A message that a broker may have or not, and what it is asked by."""
+
+    address: str
+    topic: str
+    key: str
+    born_ms: int
 
 
 class _Ranges:
@@ -63,12 +72,12 @@ class _Ranges:
 
 class EscapeLedger:
     """Lives on the event loop, but for sync(). `doubtful` are those that were being sent when the
-    broker was killed, or when the answer was lost, each with the address that it was sent to."""
+    broker was killed, or when the answer was lost."""
 
     def __init__(self, path: Path, mode: int) -> None:
         self._path, self._mode = path, mode
         self._gone: dict[tuple[str, str, int], _Ranges] = {}
-        self.doubtful: dict[Origin, str] = {}
+        self.doubtful: dict[Origin, Doubt] = {}
         self._file: int | None = None
 
     def load(self, end_of: Callable[[str, int], int]) -> None:
@@ -80,15 +89,16 @@ class EscapeLedger:
             return
         for line in filter(None, lines):
             try:
-                topic, group, queue, offset, *address = json.loads(line)
+                topic, group, queue, offset, *doubt = json.loads(line)
                 origin = Origin(str(topic), str(group), int(queue), int(offset))
             except (ValueError, TypeError) as bad:
                 log.warning("Skipped a line of %s: %s", self._path, bad)
                 continue
             if not 0 <= origin.offset < end_of(origin.topic, origin.queue):
                 continue
-            if address:
-                self.doubtful[origin] = str(address[0])
+            if len(doubt) == len(Doubt._fields):
+                address, stored_in, key, born_ms = doubt
+                self.doubtful[origin] = Doubt(str(address), str(stored_in), str(key), int(born_ms))
             else:
                 self._add(origin)
 
@@ -108,10 +118,10 @@ class EscapeLedger:
     def __bool__(self) -> bool:
         return bool(self._gone or self.doubtful)
 
-    def sending(self, origin: Origin, address: str) -> None:
+    def sending(self, origin: Origin, doubt: Doubt) -> None:
         """To be called before it is sent. Raises: OSError."""
-        self._write([*origin, address])
-        self.doubtful[origin] = address
+        self._write([*origin, *doubt])
+        self.doubtful[origin] = doubt
 
     def not_sent(self, origin: Origin) -> None:
         """The other broker has refused it."""

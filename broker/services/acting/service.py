@@ -109,6 +109,7 @@ class Acting:
         self._become(BrokerRole.SLAVE)
         if self._changing is not None:
             await self._changing
+        await self.escape.settle()
         return [list(origin) for origin in self.escaped]
 
     def taken(self, end: int) -> None:

@@ -49,9 +49,15 @@ class TakingBack:
 
     async def run(self) -> None:
         """Returns when each slave that the name server knows has been asked, or has not answered
-        for long. Raises: StoreError."""
+        for long, and as many as totalReplicas says are there, or brokerNotActiveTimeoutMillis have
+        passed. Raises: StoreError."""
         loop = asyncio.get_running_loop()
         end, asked = loop.time() + _PATIENCE_S, set[str]()
+        # One that was killed, too, is not registered yet.
+        expected = int(self._s.settings["totalReplicas"]) - 1
+        soon = loop.time() + int(self._s.settings["brokerNotActiveTimeoutMillis"]) / 1000
+        if expected > 0:
+            log.info("Waiting for %d slaves, to know what they did", expected)
         while True:
             members = await self._members(end - _PATIENCE_S + _NAMES_S)
             left = {at for n, at in members.items() if n and at != self._s.address} - asked
@@ -62,9 +68,9 @@ class TakingBack:
                 except (OSError, TimeoutError, ValueError) as failed:
                     log.warning("The slave at %s does not say what it did: %s", address,
                                 failed or type(failed).__name__)  # fmt: skip
-            if left <= asked:
+            if left <= asked and (len(asked) >= expected or loop.time() >= soon):
                 return
-            if loop.time() >= end:
+            if left - asked and loop.time() >= end:
                 log.error("Serving without what %s did while the master was away: messages may"
                           " come twice", ", ".join(sorted(left - asked)))  # fmt: skip
                 return

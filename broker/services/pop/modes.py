@@ -4,6 +4,7 @@ upstream MessageRequestModeManager)."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,20 @@ class RequestModes:
         except (OSError, ValueError) as bad:
             log.warning("Request modes are not read: %s: %s", self._path, bad)
             return
+        self._take(table)
+
+    async def take_over(self, body: Mapping[str, Any]) -> None:
+        """Those of a master take the place of all that are here, at a slave: the body of
+        GET_ALL_MESSAGE_REQUEST_MODE. Raises: ValueError, StoreError."""
+        before = self.as_json()
+        table = _FILE(body)["messageRequestModeMap"] or {}
+        self._table = {}
+        self._take(table)
+        if self.as_json() != before:
+            async with self._writing:
+                await asyncio.to_thread(self._write, mqjson.dumps(self.as_json()))
+
+    def _take(self, table: Mapping[str, Any]) -> None:
         for topic, groups in table.items():
             for group, value in groups.items() if isinstance(groups, dict) else ():
                 try:

@@ -13,6 +13,8 @@ from broker.remoting.client import RemotingClient
 from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.offsets import ConsumerOffsets
+from broker.services.policy_access import PolicyAccess
+from broker.services.pop.modes import RequestModes
 from broker.services.registration import Registration
 from broker.services.replication.copies import Comparer
 from broker.services.replication.master import HaMaster
@@ -56,9 +58,12 @@ class Replication:
         credentials: Credentials | None,
         sock: socket.socket | None,
         guarded: bool,
+        modes: RequestModes | None = None,
+        policies: PolicyAccess | None = None,
     ) -> None:
         """sock: bound, for slaves; None: slaves have none. credentials: what a slave asks
-        its master is signed with them. guarded: access control is on. Raises: BadArgument."""
+        its master is signed with them. guarded: access control is on. modes, policies: of a
+        slave, for what its master has. Raises: BadArgument."""
         self._client, self._credentials, self._registration = client, credentials, registration
         self._known = MasterKnown()
         self._trusted = _trusted(config, guarded)
@@ -71,6 +76,7 @@ class Replication:
         if is_slave(config):
             self.slave = HaSlave(store, config, self._known, self._ask)
             self._synchronizer = Synchronizer(self._ask, store, topics, groups, offsets)
+            self._synchronizer.modes, self._synchronizer.policies = modes, policies
             registration.on_answer = self._learn
 
     def trusts(self, host: str) -> bool:

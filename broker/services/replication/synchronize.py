@@ -9,12 +9,15 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from broker.access.policies import User, parse_acl, parse_user
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Pieces
 from broker.services.groups import Groups
 from broker.services.names import is_system_topic
 from broker.services.offsets import ConsumerOffsets
+from broker.services.policy_access import PolicyAccess
+from broker.services.pop.modes import RequestModes
 from broker.services.topics import Topics
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
@@ -30,6 +33,9 @@ quiet = RateLimitedLogger(SafeLogger(__name__))
 #: Bytes of an answer that are read on the loop.
 _AT_ONCE = 16 << 10
 
+#: Rounds after which passwords are compared, too.
+_USERS_AGAIN = 20
+
 #: Asks the master. Raises: OSError, TimeoutError.
 Ask = Callable[[Command], Awaitable[Command]]
 
@@ -42,6 +48,11 @@ class Synchronizer:
     ) -> None:
         self._ask, self._store = ask, store
         self._topics, self._groups, self._offsets = topics, groups, offsets
+        #: Where modes and users go; None: those are not taken over.
+        self.modes: RequestModes | None = None
+        self.policies: PolicyAccess | None = None
+        #: Rounds until users are looked at again whose names and kinds have not changed.
+        self._users_in = 0
         #: Digests of what was taken over last, by request.
         self._taken: dict[int, bytes] = {}
 
@@ -53,6 +64,7 @@ class Synchronizer:
             (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self._take_groups),
             (RequestCode.GET_ALL_CONSUMER_OFFSET, self._take_offsets),
             (RequestCode.GET_ALL_DELAY_OFFSET, self._take_delays),
+            (RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, self._take_modes),
         ):
             try:
                 answer = await self._ask(Command(code))
@@ -69,7 +81,51 @@ class Synchronizer:
             except (OSError, TimeoutError, ValueError, StoreError, Refused) as failed:
                 problems.append(f"request {code}: {failed or type(failed).__name__}")
                 quiet.warning(code, "To the master, %s", problems[-1])
+        try:
+            await self._look_at_users()
+        except (OSError, TimeoutError, ValueError, StoreError) as failed:
+            problems.append(f"users: {failed or type(failed).__name__}")
+            quiet.warning("users", "Users are not taken over from the master: %s", failed)
         return problems
+
+    # ---- users ----
+
+    async def _look_at_users(self) -> None:
+        """Passwords do not show in the list of users, so each is asked for now and then. Raises:
+        OSError, TimeoutError, ValueError, StoreError."""
+        if self.policies is None:
+            return
+        listed = await self._ask(Command(RequestCode.AUTH_LIST_USERS))
+        if listed.code != ResponseCode.SUCCESS:
+            raise OSError(f"{listed.code} {listed.remark}")
+        rules = await self._ask(Command(RequestCode.AUTH_LIST_ACL))
+        if rules.code != ResponseCode.SUCCESS:
+            raise OSError(f"{rules.code} {rules.remark}")
+        same = hashlib.blake2b(bytes(listed.body) + bytes(rules.body), digest_size=16).digest()
+        self._users_in -= 1
+        if self._taken.get(RequestCode.AUTH_LIST_USERS) == same and self._users_in > 0:
+            return
+        users = {}
+        for row in _rows(bytes(listed.body)):
+            user = await self._user(str(row.get("username")))
+            users[user.name] = user
+        acls = {
+            _subject(row): parse_acl({"policies": row.get("policies")})
+            for row in _rows(bytes(rules.body))
+        }
+        await self.policies.take_over(users, {n: acl for n, acl in acls.items() if n in users})
+        self._taken[RequestCode.AUTH_LIST_USERS], self._users_in = same, _USERS_AGAIN
+
+    async def _user(self, name: str) -> User:
+        """Raises: OSError, TimeoutError, ValueError."""
+        answer = await self._ask(Command(RequestCode.AUTH_GET_USER, {"username": name}))
+        row = mqjson.loads(bytes(answer.body) or b"{}")
+        if answer.code != ResponseCode.SUCCESS or not isinstance(row, dict):
+            raise OSError(f"{answer.code} {answer.remark}")
+        if not row.get("password"):
+            raise OSError("it tells no passwords: innerClientAuthenticationCredentials must be of a"
+                          " Super user there")  # fmt: skip
+        return parse_user(row, name)
 
     async def take_back(self) -> None:
         """Of a slave that acted as this master: what its consumers have committed, and how far its
@@ -126,6 +182,10 @@ class Synchronizer:
                 if not only_forward or at > (self._offsets.get(group, topic, number) or 0):
                     self._offsets.commit(group, topic, number, at)
 
+    async def _take_modes(self, body: Mapping[str, Any]) -> None:
+        if self.modes is not None:
+            await self.modes.take_over(body)
+
     async def _take_delays(self, body: Mapping[str, Any], *, only_forward: bool = False) -> None:
         """How far each level has been delivered: what this broker would begin with as a master."""
         with self._store.metadata.batch():
@@ -141,6 +201,19 @@ class Synchronizer:
 async def _parsed(body: bytes) -> Mapping[str, Any]:
     """The table of an answer; a long one is read beside the loop. Raises: ValueError."""
     return _object(body) if len(body) < _AT_ONCE else await asyncio.to_thread(_object, body)
+
+
+def _rows(body: bytes) -> list[Mapping[str, Any]]:
+    """Raises: ValueError."""
+    found = mqjson.loads(body or b"[]")
+    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+        raise ValueError("the answer is no list of objects")
+    return found
+
+
+def _subject(row: Mapping[str, Any]) -> str:
+    """The user that an ACL is of."""
+    return str(row.get("subject") or "").partition(":")[2]
 
 
 def _object(body: bytes) -> Mapping[str, Any]:

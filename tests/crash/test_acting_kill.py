@@ -1,0 +1,184 @@
+"""``kill -9`` of a master with delays, timers and open transactions, and then of the slave that
+acts in its place: each message comes once, at the pair or at the other broker of the cluster.
+
+``PS_ACTING_KILLS`` rounds (1; `make crash-acting`: 40), ``PS_SEED`` repeats a run. A message that
+the master delivered when no slave had that end of its log may come twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "interop"))
+
+import launch
+from waiting import until
+
+from broker import NameServer
+from broker.wire import mqjson
+from pystore import Reader
+from pystore.pending_log import find_pending
+from pystore.properties import encode_properties
+
+ROUNDS = int(os.environ.get("PS_ACTING_KILLS", "1"))
+TOPIC, QUEUES, COUNT = "orders", 4, 60
+RUNTIME_INFO, SEND, MAKE_TOPIC, MAX_OFFSET, HA_STATUS = 28, 310, 17, 30, 907
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+SMALL = {"mappedFileSizeCommitLog": 1 << 20, "transactionTimeOut": 500, "transactionCheckMax": 1000}
+ACTS = {
+    "enableSlaveActingMaster": "true", "enableRemoteEscape": "true", "brokerName": "broker-a",
+    "brokerNotActiveTimeoutMillis": 600_000, "totalReplicas": 2,
+}  # fmt: skip
+
+
+@dataclass
+class Cluster:
+    master: launch.Peer
+    slave: launch.Peer
+    other: launch.Peer
+
+
+def make_topic(broker: launch.Peer) -> None:
+    made = {
+        "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES),
+        "writeQueueNums": str(QUEUES), "perm": "6", "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0", "order": "false",
+    }  # fmt: skip
+    assert launch.ask(broker.broker, MAKE_TOPIC, made)[0] == 0
+
+
+def put(broker: launch.Peer, body: str, **properties: str) -> None:
+    said = encode_properties({"UNIQ_KEY": body, **properties}).decode()
+    flag = "4" if "TRAN_MSG" in properties else "0"
+    values = ("p", TOPIC, "TBW102", 4, 0, flag, time.time_ns() // 10**6, 0, said, 0, "false")
+    fields = dict(zip("abcdefghijk", map(str, values), strict=True))
+    assert launch.ask(broker.broker, SEND, fields, body.encode())[0] == 0
+
+
+def send(broker: launch.Peer, chance: random.Random) -> tuple[set[str], set[str]]:
+    """Returns what is to be delivered, and what stays open."""
+    delivered, stays = set(), set()
+    for number in range(COUNT):
+        now = time.time_ns() // 10**6
+        for level in ("1", "2"):
+            put(broker, f"level{level}-{number}", DELAY=level)
+        put(broker, f"timed-{number}", TIMER_DELIVER_MS=str(now + chance.randrange(500, 3000)))
+        put(broker, f"half-{number}", TRAN_MSG="true", PGROUP="p")
+        delivered |= {f"level1-{number}", f"level2-{number}", f"timed-{number}"}
+        stays.add(f"half-{number}")
+    return delivered, stays
+
+
+def end_of(broker: launch.Peer) -> int:
+    code, _, body = launch.ask(broker.broker, RUNTIME_INFO)
+    assert code == 0
+    return int(mqjson.loads(body)["table"]["commitLogMaxOffset"])
+
+
+def count_at(broker: launch.Peer) -> int:
+    found = 0
+    for queue in range(QUEUES):
+        code, said, _ = launch.ask(
+            broker.broker, MAX_OFFSET, {"topic": TOPIC, "queueId": str(queue)}
+        )
+        found += int(said["offset"]) if code == 0 else 0
+    return found
+
+
+def delivered_in(store: Path, start: int = 0) -> Counter[str]:
+    with Reader(store) as reader:
+        return Counter(
+            bytes(message.body).decode()
+            for message in reader.messages()
+            if message.topic == TOPIC and message.physical_offset >= start
+        )
+
+
+def open_in(store: Path) -> Counter[str]:
+    with Reader(store) as reader:
+        rows = find_pending(reader, anew=True).rows
+        found = (reader.read(HALF_TOPIC, 0, at, max_messages=1)[0] for at in rows)
+        return Counter(bytes(message.body).decode() for message in found)
+
+
+@contextlib.contextmanager
+def cluster(folder: Path) -> Iterator[Cluster]:
+    of_master = {**SMALL, **ACTS, "brokerRole": "SYNC_MASTER", "inSyncReplicas": 2}
+    of_slave = {**SMALL, **ACTS, "brokerRole": "SLAVE", "brokerId": 1}
+    with (
+        NameServer.in_thread(
+            listenPort=0, bindAddress="127.0.0.1", supportActingMaster=True,
+            notifyMinBrokerIdChanged=True, kvConfigPath="",
+        ) as server,
+        launch.running("ours", folder / "c", {**SMALL, "brokerName": "broker-c"},
+                       namesrv=f"127.0.0.1:{server.port}") as other,
+        launch.running("ours", folder / "s", of_slave, namesrv=other.namesrv) as slave,
+        launch.running("ours", folder / "m", of_master, namesrv=other.namesrv) as master,
+    ):  # fmt: skip
+        for broker in (other, master):
+            make_topic(broker)
+        yield Cluster(master, slave, other)
+
+
+def follows(broker: launch.Peer) -> bool:
+    said = mqjson.loads(launch.ask(broker.broker, HA_STATUS)[2])
+    return any(row["inSync"] for row in said["haConnectionInfo"])
+
+
+def one_round(pair: Cluster, chance: random.Random) -> None:
+    launch.wait("a slave in sync", lambda: follows(pair.master))
+    delivered, stays = send(pair.master, chance)
+    until(lambda: end_of(pair.slave) >= end_of(pair.master), "the slave has what was sent")
+    time.sleep(chance.uniform(0, 2))
+    pair.master.kill()
+    unknown = delivered_in(pair.master.store, end_of(pair.slave))
+    for _ in range(chance.randrange(3)):
+        time.sleep(chance.uniform(0.5, 4))
+        pair.slave.kill()
+        pair.slave.restart()
+    time.sleep(chance.uniform(0, 4))
+    pair.master.restart()
+    launch.wait(
+        "what is due", lambda: count_at(pair.master) + count_at(pair.other) >= len(delivered)
+    )
+    launch.wait("a slave in sync", lambda: follows(pair.master))
+    time.sleep(2)
+    for broker in (pair.slave, pair.master, pair.other):
+        broker.broker_server.stop()
+    try:
+        check(pair, delivered, stays, unknown)
+    except AssertionError as wrong:
+        said = [each.broker_server.said() for each in (pair.master, pair.slave)]
+        raise AssertionError("\n---- ".join((str(wrong), *said))) from None
+
+
+def check(pair: Cluster, delivered: set[str], stays: set[str], unknown: Counter[str]) -> None:
+    """unknown: what the master had delivered, when it was killed, that the slave did not have."""
+    here, there = delivered_in(pair.master.store), delivered_in(pair.other.store)
+    assert set(here + there) == delivered
+    twice = {body for body, count in (here + there).items() if count > 1}
+    assert twice <= {body for body in unknown if here[body] == there[body] == 1}
+    still = open_in(pair.master.store) + open_in(pair.other.store)
+    assert still == Counter(stays)
+    print(f"{sum(here.values())} here, {sum(there.values())} there, {len(twice)} twice;"
+          f" {sum(open_in(pair.other.store).values())} halves there")  # fmt: skip
+
+
+@pytest.mark.slow
+def test_each_comes_once_whoever_is_killed(tmp_path: Path) -> None:
+    seed = int(os.environ.get("PS_SEED", random.SystemRandom().randrange(1 << 32)))
+    print(f"PS_SEED={seed}")
+    chance = random.Random(seed)
+    for number in range(ROUNDS):
+        with cluster(tmp_path / f"round{number}") as pair:
+            one_round(pair, chance)
