@@ -404,6 +404,8 @@ int64_t ps_last_record(ps_store *store);
 void ps_follow_end(ps_store *store);
 /* SYNC_MASTER: answers wait until slaves have their records, at most timeout_ms; or do not. */
 void ps_want_copies(ps_store *store, int32_t on, int32_t timeout_ms);
+/* From now on readers, the store's own among them, see no record before enough slaves have it. */
+void ps_hide_unconfirmed(ps_store *store);
 /* Whether too few slaves are near (minInSyncReplicas), so that what waits for them is refused. */
 int32_t ps_lacks_replicas(ps_store *store);
 int ps_store_flush(ps_store *store, ps_error *error); /* log, queues, index, checkpoint */

@@ -53,6 +53,7 @@ class SettingValues(TypedDict, total=False):
     clearRetryTopicWhenDeleteTopic: bool | str
     clusterTopicEnable: bool | str
     configBlackList: str | os.PathLike[str] | None
+    consumeAfterReplication: bool | str
     consumerOffsetUpdateVersionStep: int | str
     defaultMessageRequestMode: str | os.PathLike[str] | None
     defaultPopShareQueueNum: int | str

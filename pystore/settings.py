@@ -614,6 +614,10 @@ _OURS: dict[str, dict[str, Any]] = {
         "broker", "addresses",
         "slaves may follow from these, separated by ';'; default: *, with access control this host",
         type="String", default="", at_start=True),
+    "consumeAfterReplication": _row(
+        "broker", "",
+        "SYNC_MASTER: readers see a message once inSyncReplicas brokers have it", type="boolean",
+        default=False, at_start=True),
     "haTruncateDiverged": _row(
         "broker", "",
         "a slave cuts its log back to where it is the master's, and keeps the rest in aside/",

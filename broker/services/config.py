@@ -55,6 +55,11 @@ def _check_replicas(settings: Settings) -> None:
                 f"{name} = {settings[name]} has no effect without brokerRole = SYNC_MASTER",
                 settings.source(name),
             )
+    if settings["consumeAfterReplication"] and settings["brokerRole"] == "ASYNC_MASTER":
+        raise BadArgument(
+            "consumeAfterReplication has no effect without brokerRole = SYNC_MASTER",
+            settings.source("consumeAfterReplication"),
+        )
     for name in ("haFlowControlEnable", "haTruncateDiverged"):
         if settings[name] and not {"brokerRole", "haListenPort"} & settings.explicit:
             raise BadArgument(

@@ -22,6 +22,8 @@ void ps_safe_init(ps_safe *s, ps_log *log) {
 
 int64_t ps_safe_visible(const ps_safe *s) {
     int64_t end = atomic_load_explicit(&s->sf_log->lg_end, memory_order_acquire);
+    if (atomic_load_explicit(&s->sf_hides, memory_order_relaxed) && ps_safe_lacks_copies(s, end))
+        end = atomic_load_explicit(&s->sf_copied, memory_order_acquire);
     if (!s->sf_sync) return end;
     int64_t safe = ps_safe_flushed(s);
     return safe < end ? safe : end;
@@ -133,7 +135,7 @@ void ps_safe_moved(ps_safe *s) {
     end_over_locked(s);
     pthread_cond_broadcast(&s->sf_done);
     pthread_mutex_unlock(&s->sf_lock);
-    if (s->sf_sync) s->sf_told(s->sf_told_arg);
+    if (s->sf_sync || atomic_load(&s->sf_hides)) s->sf_told(s->sf_told_arg);
 }
 
 void ps_safe_close(ps_safe *s) {

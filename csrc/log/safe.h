@@ -32,8 +32,9 @@ typedef struct ps_safe {
     int32_t sf_timeout_ms;        /* syncFlushTimeout */
     int32_t sf_copies_timeout_ms; /* slaveTimeout; both count from the put */
     _Atomic int64_t sf_copied;    /* enough slaves have everything below; it never goes back */
+    _Atomic bool sf_hides;        /* with sf_copies: readers do not see what slaves lack */
     _Atomic bool sf_short;        /* fewer than minInSyncReplicas are near: what waits is refused */
-    void (*sf_told)(void *arg);   /* with sf_sync, after each move: readers see more */
+    void (*sf_told)(void *arg);   /* with sf_sync or sf_hides, after each move: readers see more */
     void *sf_told_arg;
     _Atomic int32_t sf_errno;     /* sticky: the sync that failed; it moves no more */
     pthread_mutex_t sf_lock;      /* of all that follows */
@@ -73,7 +74,8 @@ static inline bool ps_safe_must_wait(const ps_safe *s, int64_t position) {
 /* Whether what waits for slaves must not be put: PS_E_IN_SYNC_REPLICAS_NOT_ENOUGH. */
 int ps_safe_refuse(const ps_safe *s, ps_error *e);
 #define PS_SAFE_NEXT INT64_MAX /* the position of a record that is still to be put */
-/* The end of what readers see: with SYNC_FLUSH nothing that a power cut could take. */
+/* The end of what readers see: with SYNC_FLUSH nothing that a power cut could take, with sf_hides
+ * nothing that only this broker has. */
 int64_t ps_safe_visible(const ps_safe *s);
 /* It may have moved, or will not move any more. Ends the waits that are over. */
 void ps_safe_moved(ps_safe *s);

@@ -12,6 +12,10 @@ void ps_want_copies(ps_store *s, int32_t on, int32_t timeout_ms) {
     ps_safe_want_copies(&s->st_safe, on != 0, timeout_ms);
 }
 
+void ps_hide_unconfirmed(ps_store *s) {
+    atomic_store(&s->st_safe.sf_hides, true);
+}
+
 int32_t ps_lacks_replicas(ps_store *s) {
     return ps_safe_refuse(&s->st_safe, NULL) < 0;
 }

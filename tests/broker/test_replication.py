@@ -403,6 +403,22 @@ def test_slaves_follow_when_a_setting_says_so(tmp_path: Path) -> None:
         assert broker.services.registration.ha_port == broker.settings["haListenPort"] > 0
 
 
+def test_a_reader_sees_a_message_once_a_slave_has_it(names: str, tmp_path: Path) -> None:
+    """consumeAfterReplication: also what was answered with 12, and what asks for no wait."""
+    given = {"inSyncReplicas": 2, "slaveTimeout": 20, "consumeAfterReplication": True}
+    with master_of(tmp_path / "m", names, "SYNC_MASTER", **given) as master:
+        master.create_topic("orders", 1)
+        with master.producer(send_timeout_s=60) as producer:
+            assert producer.send(Message("orders", b"1")).status.name == "FLUSH_SLAVE_TIMEOUT"
+            assert (
+                producer.send(Message("orders", b"2", wait_stored=False)).status.name == "SEND_OK"
+            )
+        assert len(master.store.read("orders", 0, 0)) == 0
+        with slave_of(tmp_path / "s", names) as slave:
+            until(lambda: master.store.range("orders", 0) == (0, 2), "both messages")
+            assert len(slave.store.read("orders", 0, 0)) == 2
+
+
 @pytest.mark.parametrize("given", [{"trustedSlaves": "10.0.0.1"}, {"aclEnable": True}])
 def test_hosts_that_are_not_named_may_not_follow(given: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "plain_acl.yml").write_text(

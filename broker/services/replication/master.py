@@ -101,6 +101,8 @@ class HaMaster:
             conf.copies = self._config["inSyncReplicas"] - 1
             conf.copies_min = self._config["minInSyncReplicas"] - 1
             conf.adapts = self._config["enableAutoInSyncReplicas"]
+        if conf.copies > 0 and self._config["consumeAfterReplication"]:
+            lib.ps_hide_unconfirmed(store)
         lib.ps_want_copies(store, conf.copies > 0, self._config["slaveTimeout"])
         self._handle = lib.ps_ha_master_start(store, conf, error)
         if self._handle == ffi.NULL:
