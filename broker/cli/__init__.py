@@ -19,12 +19,13 @@ from broker.cli import (
     timers,
     top,
     tx,
+    web,
 )
 from pystore.cli.verbs import Verb
 
 __all__ = [
     "ACL", "ADMIN", "BROKER", "CLONE", "CONSUME", "DOCTOR", "HA", "NAMESRV", "PROXY", "SEND",
-    "TIMERS", "TOP", "TX",
+    "TIMERS", "TOP", "TX", "WEB",
 ]  # fmt: skip
 
 ACL = (
@@ -86,3 +87,4 @@ TX = (
     Verb("tx resume", tx.resume, writes=True),
     Verb("tx stats", tx.stats),
 )
+WEB = Verb("web", web.run)

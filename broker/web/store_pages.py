@@ -1,0 +1,223 @@
+"""What the pages show of a store. Everything here runs on one thread, one call after the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from broker.web.explaining import body_of, explain
+from pystore import Reader
+from pystore.cli.verbs import Size, holder_of, iso, parse_time, shown
+from pystore.errors import BadArgument, NotFound, StoreError
+from pystore.records import check_record
+
+__all__ = ["MessagePage", "StorePages"]
+
+#: Rows of one page; bytes of a body that are shown.
+ROWS, BODY_MAX = 100, 64 << 10
+_HEX_WIDTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """A message in full. body: as text or hex. json: indented, when it is JSON."""
+
+    facts: Mapping[str, str]
+    properties: Mapping[str, str]
+    body: str
+    body_kind: str
+    body_len: int
+    cut: bool
+    problem: str
+    json: str
+    fields: Iterable[Any]
+    at: int
+
+
+class StorePages:
+    """Reads a store, ours or Java's, whoever has it open; it takes no lock and writes nothing."""
+
+    def __init__(self, path: Path, conf: Path | None, given: Mapping[str, Any]) -> None:
+        self.path = path
+        self._conf = conf
+        self._given = dict(given)
+        self._reader: Reader | None = None
+
+    def _open(self) -> Reader:
+        """Raises: StoreError."""
+        if self._reader is None:
+            self._reader = Reader(self.path, self._conf, **self._given)
+        else:
+            self._reader.refresh()
+        return self._reader
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    # ---- pages ----
+
+    def overview(self, wanted: str, start: int) -> dict[str, Any]:
+        """The store and its topics whose name holds `wanted`, from number `start` on."""
+        reader = self._open()
+        info, holder = reader.info(), holder_of(self.path)
+        state = (
+            "in use" if holder.locked else "not closed cleanly" if info.abort_present else "closed"
+        )
+        counts: dict[str, list[int]] = {}
+        for queue in reader.queues():
+            row = counts.setdefault(queue.topic, [0, 0])
+            row[0] += 1
+            row[1] += len(queue)
+        names = sorted(name for name in counts if wanted.lower() in name.lower())
+        return {
+            "facts": {
+                "state": f"{state}, by process {holder.pid}" if holder.pid else state,
+                "log": f"{info.log_min} to {info.log_max}",
+                "bytes": shown(Size(info.log_max - info.log_min)),
+                "segments": f"{info.log_files:,}",
+                "topics, queues": f"{info.topics:,}, {info.queues:,}",
+                "first stored": _moment(info.store_timestamp_min),
+                "last stored": _moment(info.store_timestamp_max),
+            },
+            "topics": [(name, *counts[name]) for name in names[start : start + ROWS]],
+            "wanted": wanted, "start": start, "count": len(names), "rows": ROWS,
+        }  # fmt: skip
+
+    def topic(self, name: str, queue: int | None, offset: int | None) -> dict[str, Any]:
+        """Queues, groups and messages of a topic; without a queue the last messages of the first
+        that has any. Raises: NotFound."""
+        reader = self._open()
+        queues = reader.queues(name)
+        if not queues:
+            raise NotFound(f"there is no topic {name}")
+        if queue is None:
+            queue = next((q.queue for q in queues if len(q)), queues[0].queue)
+        chosen = next((q for q in queues if q.queue == queue), None)
+        if chosen is None:
+            raise NotFound(f"{name} has no queue {queue}")
+        low, high = chosen.min_offset, chosen.max_offset
+        at = max(low, high - ROWS) if offset is None else max(low, min(offset, high))
+        return {
+            "name": name, "queues": queues, "groups": self._groups(reader, name, queues),
+            "queue": queue, "low": low, "high": high, "at": at, "rows": ROWS,
+            "messages": self._lines(reader, name, queue, at, high),
+        }  # fmt: skip
+
+    @staticmethod
+    def _lines(reader: Reader, name: str, queue: int, at: int, high: int) -> list[dict[str, Any]]:
+        if at >= high:
+            return []
+        batch = reader.read(name, queue, at, max_messages=ROWS)
+        return [
+            {
+                "offset": message.queue_offset, "at": message.physical_offset,
+                "stored": _moment(message.store_timestamp), "tags": message.tags or "",
+                "keys": " ".join(message.keys), "size": message.size,
+                "body": bytes(message.raw_body[:80]).decode("utf-8", "replace"),
+            }
+            for message in batch
+        ]  # fmt: skip
+
+    @staticmethod
+    def _groups(reader: Reader, name: str, queues: Iterable[Any]) -> list[tuple[str, int, int]]:
+        """Groups with their committed messages and their lag. None when nobody can read them."""
+        ends = {q.queue: q.max_offset for q in queues}
+        found: dict[str, list[int]] = {}
+        try:
+            rows = reader.metadata.offsets.all(topic=name)
+        except StoreError:
+            return []
+        for row in rows:
+            sums = found.setdefault(row.group, [0, 0])
+            sums[0] += row.offset
+            sums[1] += max(0, ends.get(row.queue, 0) - row.offset)
+        return [(group, *found[group]) for group in sorted(found)]  # type: ignore[misc]
+
+    def find(
+        self, topic: str, key: str, id_: str, time: str
+    ) -> int | tuple[str, int, int] | list[int]:
+        """Where to look: the place of one message, or a queue and an offset, or places of several.
+        Raises: NotFound, BadArgument."""
+        reader = self._open()
+        if id_:
+            return reader.message_by_id(id_).physical_offset
+        if key:
+            found = [m.physical_offset for m in reader.query(topic, key, max_messages=ROWS)]
+            if not found:
+                raise NotFound(f"no message of {topic} has the key {key}")
+            return found[0] if len(found) == 1 else found
+        if time:
+            moment = parse_time(time, "time")
+            queue = next((q.queue for q in reader.queues(topic) if len(q)), 0)
+            return topic, queue, reader.offset_at(topic, queue, moment)
+        raise BadArgument("name an id, a topic and a key, or a topic and a time")
+
+    def record(self, at: int) -> bytes:
+        """The record at a place of the log. Raises: NotFound, StoreError."""
+        return bytes(self._open().message(at).record)
+
+    def message(self, at: int) -> MessagePage:
+        """Raises: NotFound, StoreError."""
+        message = self._open().message(at)
+        data = bytes(message.record)
+        head = check_record(data)
+        if head is None:
+            raise NotFound(f"no record begins at {at}")
+        body, problem = body_of(data, head)
+        part = body[:BODY_MAX]
+        kind, text = _as_text(part)
+        facts = {
+            "topic": message.topic, "queue": str(message.queue),
+            "queue offset": str(message.queue_offset), "log offset": str(at),
+            "message id": message.message_id, "offset id": message.offset_message_id,
+            "tags": message.tags or "-", "keys": " ".join(message.keys) or "-",
+            "born": f"{_moment(message.born_timestamp)} at {message.born_host}",
+            "stored": f"{_moment(message.store_timestamp)} at {message.store_host}",
+            "sent back": f"{message.reconsume_times} times",
+        }  # fmt: skip
+        return MessagePage(
+            facts, dict(message.properties), text, kind, len(body), len(body) > BODY_MAX, problem,
+            _as_json(body) if kind == "text" and len(body) <= BODY_MAX else "",
+            explain(data, head), at,
+        )  # fmt: skip
+
+    def body(self, at: int) -> bytes:
+        """Raises: NotFound, StoreError."""
+        data = self.record(at)
+        head = check_record(data)
+        return body_of(data, head)[0] if head is not None else b""
+
+
+def _moment(ms: int) -> str:
+    return iso(ms) if ms >= 0 else "-"
+
+
+def _as_text(body: bytes) -> tuple[str, str]:
+    """The kind, and the text; bytes that are not UTF-8 as a dump."""
+    try:
+        return "text", body.decode()
+    except UnicodeDecodeError as bad:
+        if bad.start >= len(body) - 3 and len(body) == BODY_MAX:  # cut within a letter
+            return "text", body[: bad.start].decode()
+    lines = []
+    for at in range(0, min(len(body), 4096), _HEX_WIDTH):
+        row = body[at : at + _HEX_WIDTH]
+        letters = "".join(chr(b) if 32 <= b < 127 else "." for b in row)
+        lines.append(f"{at:08x}  {row.hex(' '):<47}  {letters}")
+    return "hex", "\n".join(lines)
+
+
+def _as_json(body: bytes) -> str:
+    """Indented; empty when it is not JSON, or hostile JSON."""
+    try:
+        value = json.loads(body)
+        if not isinstance(value, dict | list):
+            return ""
+        return json.dumps(value, indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return ""

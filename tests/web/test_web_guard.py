@@ -1,0 +1,132 @@
+"""Who may ask `pystore web`, the headers of every answer, and hostile content."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pages import Visitor, visiting
+
+import pystore
+from broker.web.server import COOKIE, HEADERS
+
+HOSTILE = (
+    "<script>document.title = 'owned'</script>",
+    "<img src=x onerror=\"document.title='owned'\">",
+    '"><svg onload=alert(1)>',
+    "{{ 7 * 7 }}{% raw %}",
+    "</pre></td></table><h1>gone",
+    "\u202eevil\u202c",
+    "\x1b[2J\x00\x07\x9b",
+    "javascript:alert(1)",
+    "a" * 70_000,
+    "&lt;b&gt;",
+    "\ufeff\u2028\u2029",
+)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Bodies, keys, tags and properties that would like to be more than text."""
+    path = tmp_path_factory.mktemp("web") / "store"
+    with pystore.open(
+        path, mappedFileSizeCommitLog=4 << 20, mappedFileSizeConsumeQueue=6000,
+        maxMessageSize=1 << 18,
+    ) as made:  # fmt: skip
+        for text in HOSTILE:
+            short = re.sub(r"[\x00-\x1f]", "?", text)[:200]
+            made.put(
+                "evil", text.encode("utf-8", "surrogatepass"), queue=0, keys=short, tags=short,
+                properties={"name": short, short.replace(" ", "_")[:100]: "value"},
+            )  # fmt: skip
+    return path
+
+
+@pytest.fixture
+def visitor(store: Path) -> Iterator[Visitor]:
+    with visiting(store) as made:
+        yield made
+
+
+PATHS = (
+    "/", "/topic?name=evil", "/topic?name=%3Cb%3E", "/find", "/find?topic=evil&key=none",
+    "/message?at=0", "/message?at=1", "/message?at=-1", "/body?at=0", "/record?at=0", "/verify",
+    "/style.css", "/nothing", "/../../etc/passwd", "/?q=%3Cscript%3E", "/?start=x",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_answer_has_strict_headers(visitor: Visitor, path: str) -> None:
+    for token in (visitor.server.token, None):
+        visitor.token = token
+        answer = visitor.get(path)
+        assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
+    policy = HEADERS["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy and "script-src" not in policy
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_stranger_sees_nothing(visitor: Visitor, path: str) -> None:
+    for token in (None, "", "wrong", visitor.server.token[:-1]):
+        visitor.token = token
+        answer = visitor.get(path)
+        assert answer.status == 403
+        assert b"evil" not in answer.body.replace(b"name=evil", b"")
+
+
+def test_the_printed_address_lets_a_browser_in(visitor: Visitor) -> None:
+    secret, visitor.token = visitor.token, None
+    answer = visitor.get("/", token=secret)
+    assert (answer.status, answer.headers["Location"]) == (303, "/")
+    cookie = answer.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+    assert visitor.get("/", headers={"Cookie": f"{COOKIE}={secret}"}).status == 200
+    assert visitor.get("/", headers={"Cookie": f"{COOKIE}=x"}).status == 403
+    assert visitor.get("/", token="wrong").status == 403
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
+def test_another_name_of_this_host_is_refused(visitor: Visitor, host: str) -> None:
+    """A page elsewhere may have its own name lead here."""
+    assert visitor.get("/", headers={"Host": host}).status in (400, 403)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "LOCALHOST:80"])
+def test_names_of_the_loopback_are_ours(visitor: Visitor, host: str) -> None:
+    assert visitor.get("/", headers={"Host": host}).status == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_nothing_but_reading_is_served(visitor: Visitor, method: str) -> None:
+    assert visitor.get("/verify?run=1", method=method).status == 405
+
+
+def test_hostile_content_is_text(visitor: Visitor, store: Path) -> None:
+    """No page has an element, an attribute or a control character that a message brought."""
+    with pystore.Reader(store) as reader:
+        places = [message.physical_offset for message in reader.read("evil", 0, 0)]
+    paths = ["/topic?name=evil", "/find?topic=evil&key=none", *(f"/message?at={p}" for p in places)]
+    assert len(places) == len(HOSTILE)
+    allowed = {
+        "html", "head", "meta", "title", "link", "body", "a", "header", "nav", "p", "bdi", "main",
+        "h1", "h2", "dl", "div", "dt", "dd", "pre", "details", "summary", "table", "thead",
+        "tbody", "tr", "th", "td", "form", "label", "input", "button", "footer",
+    }  # fmt: skip
+    for path in paths:
+        page = visitor.get(path).body.decode()
+        tags = re.findall(r"<(/?[a-zA-Z!][^\s>]*)[^>]*>", page)
+        assert {tag.strip("/").lower() for tag in tags} <= allowed | {"!doctype"}, path
+        assert not re.search(r"<[^>]*\son\w+=", page), path
+        assert not re.search(r"<[^>]*\s(style|src)=", page), path
+        assert not re.search(r"href=\"(?![/#])", page), path
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", page), path
+        assert "49" not in re.findall(r"<pre[^>]*>(.*?)</pre>", page, re.S), "a template ran"
+
+
+def test_what_is_asked_for_is_text_as_well(visitor: Visitor) -> None:
+    page = visitor.get("/", q='"><script>alert(1)</script>').body.decode()
+    assert "<script" not in page
+    assert "<script" not in visitor.get("/topic", name="<script>").body.decode()

@@ -1,0 +1,225 @@
+"""What the pages of `pystore web` show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pages import Visitor, visiting
+from waiting import until
+
+import pystore
+from broker.web.explaining import body_of, explain
+from pystore.records import check_record
+
+SMALL: dict[str, Any] = {
+    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000, "maxHashSlotNum": 512,
+    "maxIndexNum": 1024, "maxMessageSize": 1 << 18,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("web") / "store"
+    with pystore.open(path, **SMALL) as made:
+        for number in range(250):
+            made.put("orders", b'{"apples": %d}' % number, queue=number % 2, keys=f"k{number}",
+                     tags="paid", properties={"colour": "red"})  # fmt: skip
+        made.put("letters", bytes(range(256)), queue=0)
+        made.put("letters", b"x" * 200_000, queue=0)
+        made.metadata.offsets.commit("billing", "orders", 0, 5)
+    return path
+
+
+@pytest.fixture
+def visitor(store: Path) -> Iterator[Visitor]:
+    with visiting(store) as made:
+        yield made
+
+
+def test_the_store_and_its_topics(visitor: Visitor) -> None:
+    page = visitor.get("/")
+    assert page.status == 200
+    assert ["orders", "2", "250"] in page.rows() and ["letters", "1", "2"] in page.rows()
+    assert "closed" in page.text
+    assert [row for row in visitor.get("/", q="LETT").rows() if row] == [["letters", "1", "2"]]
+    assert "No topic." in visitor.get("/", q="none").text
+
+
+def test_many_topics_are_shown_a_page_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with pystore.open(path, **SMALL) as made:
+        for number in range(230):
+            made.put(f"t{number:03}", b"x", queue=0)
+    with visiting(path) as visitor:
+        first, last = visitor.get("/"), visitor.get("/", start=200)
+        assert [row[0] for row in first.rows() if row] == [f"t{n:03}" for n in range(100)]
+        assert [row[0] for row in last.rows() if row] == [f"t{n:03}" for n in range(200, 230)]
+        assert b'rel="next"' in first.body and b'rel="next"' not in last.body
+
+
+def test_a_topic_its_groups_and_its_messages(visitor: Visitor) -> None:
+    page = visitor.get("/topic", name="orders")
+    assert ["0", "0", "125", "125"] in page.rows()
+    assert ["billing", "5", "120"] in page.rows()
+    rows = [row for row in page.rows() if len(row) == 6]
+    assert [row[0] for row in rows] == [str(n) for n in range(25, 125)], "the last of them"
+    earlier = visitor.get("/topic", name="orders", queue=1, offset=3)
+    first = next(row for row in earlier.rows() if len(row) == 6)
+    assert (first[0], first[2], first[3], first[5]) == ("3", "paid", "k7", '{"apples": 7}')
+    assert visitor.get("/topic", name="absent").status == 404
+    assert visitor.get("/topic", name="orders", queue=9).status == 404
+    assert visitor.get("/topic", name="orders", queue="x").status == 400
+
+
+def place_of(store: Path, topic: str, number: int) -> int:
+    with pystore.Reader(store) as reader:
+        return reader.read(topic, 0, number)[0].physical_offset
+
+
+def test_a_message_with_its_record_field_by_field(visitor: Visitor, store: Path) -> None:
+    at = place_of(store, "orders", 2)
+    page = visitor.get("/message", at=at)
+    assert '{"apples": 4}' in page.text and '"apples": 4\n}' in page.text
+    assert ["colour", "red"] in page.rows()
+    fields = {row[3]: row for row in page.rows() if len(row) == 7}
+    assert fields["queueOffset"][:3] == [str(at + 20), "20", "8"]
+    assert fields["queueOffset"][4:] == [
+        "2", "place in the queue, in messages", "00 00 00 00 00 00 00 02",
+    ]  # fmt: skip
+    assert fields["bodyCRC"][5].endswith("fits the body")
+    assert visitor.get("/body", at=at).body == b'{"apples": 4}'
+    record = visitor.get("/record", at=at)
+    assert check_record(record.body) is not None
+    assert record.headers["Content-Disposition"].startswith("attachment")
+    assert visitor.get("/message", at=at + 1).status == 404
+    assert visitor.get("/message").status == 400
+
+
+def test_bytes_are_shown_as_a_dump_and_long_bodies_in_part(visitor: Visitor, store: Path) -> None:
+    dump = visitor.get("/message", at=place_of(store, "letters", 0))
+    assert "shown as hex" in dump.text and "00000010  10 11 12" in dump.text
+    long = visitor.get("/message", at=place_of(store, "letters", 1))
+    assert "200,000 bytes" in long.text and "the first part of it" in long.text
+    assert len(long.body) < 100_000
+
+
+@pytest.mark.parametrize("name", ["normal-exit", "killed", "killed-pop"])
+def test_the_fields_of_every_record_of_java_fill_it(
+    golden: Callable[[str], Path], name: str
+) -> None:
+    """One after the other, from the first byte to the last."""
+    count = 0
+    with pystore.Reader(golden(name)) as reader:
+        for message in reader.messages():
+            data = bytes(message.record)
+            head = check_record(data)
+            assert head is not None
+            at = 0
+            for field in explain(data, head):
+                assert field.at == at
+                assert data[at : at + field.width].hex(" ").startswith(field.raw.split(" ...")[0])
+                at += field.width
+            assert at == len(data)
+            assert body_of(data, head) == (bytes(message.body), "")
+            count += 1
+    assert count > 10
+
+
+def test_messages_are_found_by_id_key_and_time(visitor: Visitor, store: Path) -> None:
+    with pystore.Reader(store) as reader:
+        message = reader.read("orders", 1, 3)[0]
+        id_, at, stored = (
+            message.offset_message_id, message.physical_offset, message.store_timestamp,
+        )  # fmt: skip
+    for query in ({"topic": "orders", "key": "k7"}, {"id": id_}):
+        answer = visitor.get("/find", **query)
+        assert (answer.status, answer.headers["Location"]) == (303, f"/message?at={at}")
+    found = visitor.follow("/find", topic="orders", time=stored)
+    assert "Messages of queue 0" in found.text
+    assert visitor.get("/find", topic="orders", key="none").status == 404
+    assert visitor.get("/find", id="zz").status in (400, 404)
+    assert visitor.get("/find", topic="orders", time="soon").status == 400
+    assert visitor.get("/find").status == 200
+
+
+# ---- damaged, crashed, in use ----
+
+
+def findings(visitor: Visitor) -> Any:
+    assert "Check now" in visitor.get("/verify").text
+    assert visitor.get("/verify", run=1).status == 303
+
+    def finished() -> Any:
+        page = visitor.get("/verify")
+        if "Refresh" in page.headers:
+            assert "being checked" in page.text
+            return None
+        return page
+
+    return until(finished, "the end of the check")
+
+
+def test_a_sound_store_has_no_findings(visitor: Visitor) -> None:
+    page = findings(visitor)
+    assert "Sound: nothing is damaged or hidden. 252 records" in " ".join(page.text.split())
+
+
+def test_a_damaged_log_is_drawn(store: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "damaged"
+    shutil.copytree(store, copy)
+    at = place_of(copy, "orders", 60)
+    segment = sorted((copy / "commitlog").iterdir())[0]
+    with segment.open("r+b") as log:
+        log.seek(at + 100)
+        log.write(b"\xff" * 40)
+    with visiting(copy) as visitor:
+        page = findings(visitor)
+    assert "errors." in page.text and "pystore repair" in page.text
+    assert page.body.count(b'<rect class="error"') >= 1
+    assert any(row and row[0] == "error" for row in page.rows())
+
+
+def test_a_crashed_store_of_java_is_shown(golden: Callable[[str], Path]) -> None:
+    with visiting(golden("killed")) as visitor:
+        page = visitor.get("/")
+        assert "not closed cleanly" in page.text
+        assert any(row and row[0] == "golden2_burst" for row in page.rows())
+
+
+def test_a_store_in_use_shows_what_comes(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with pystore.open(path, **SMALL) as made:
+        made.put("orders", b"1", queue=0)
+        with visiting(path) as visitor:
+            assert "in use" in visitor.get("/").text
+            made.put("orders", b"2", queue=0)
+            until(lambda: ["orders", "1", "2"] in visitor.get("/").rows(), "the second message")
+
+
+def test_nothing_is_changed(store: Path) -> None:
+    def state() -> list[tuple[str, int, int]]:
+        return [
+            (str(each), each.stat().st_mtime_ns, each.stat().st_size)
+            for each in sorted(store.rglob("*"))
+        ]
+
+    before = state()
+    with visiting(store) as visitor:
+        visitor.get("/")
+        visitor.get("/topic", name="orders")
+        findings(visitor)
+    assert state() == before
+
+
+def test_a_folder_without_a_store_ends_the_start(tmp_path: Path, capsys: Any) -> None:
+    from pystore.cli import main
+
+    assert main(["web", str(tmp_path / "none")]) == 3
+    assert main(["web", str(tmp_path / "none"), "--json"]) == 3
+    assert json.loads(capsys.readouterr().err.splitlines()[-1])["error"]["exit"] == 3
