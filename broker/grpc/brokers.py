@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from broker.access.needs import AccessAction
 from broker.grpc.calls import Call
@@ -237,6 +237,9 @@ class AtOnce(Protocol):
 
     def expect(self, due_ms: int) -> None:
         """What a network thread has popped ends then, before all others."""
+
+    def popped(self, event: Any) -> None:
+        """What a call of a network thread has waited for that is gone: a ps_net_event."""
 
     def pop_rules(self, call: Call, code: int, topic: str, group: str) -> PopRules:
         """The rules of POP for a client that may ask this (POP_MESSAGE, ACK_MESSAGE) of the topic

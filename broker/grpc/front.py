@@ -73,6 +73,12 @@ class Front:
         """Those of them that the loop reads."""
         return list(self._on_the_loop)
 
+    @property
+    def calls(self) -> int:
+        """Calls in progress."""
+        waiting = self._thread.waiting if self._thread is not None else 0
+        return waiting + sum(each.calls for each in self.connections)
+
     def start(self) -> None:
         """Raises: OutOfMemory, StoreIOError."""
         self._sock.setblocking(False)

@@ -18,8 +18,9 @@ from broker.grpc._http2 import Sends, Service, net_functions
 from broker.grpc.calls import AUTHORIZATION, CLIENT_ID
 from broker.grpc.clients import GrpcClients
 from broker.grpc.http2 import MUCH, Address, CallsOfConnection, Serving
-from broker.grpc.messages import DELIVERIES
+from broker.grpc.messages import DELIVERIES, millis
 from broker.grpc.receipts import Receipt
+from broker.grpc.receiving import FULL, NOTHING
 from broker.grpc.renewal import Renewals
 from broker.grpc.settings import ProxySettings
 from broker.loop.budget import Budget
@@ -43,6 +44,9 @@ _HIGH, _LOW = 256 << 10, 64 << 10
 _PART = 64 << 10
 #: Milliseconds for the first frames of HTTP/2, and for a client to read what is left for it.
 OPENING_MS, _LINGER_MS = 10_000, 10_000
+#: The longest time for a request that counts.
+_REQUEST_MS = 1 << 30
+_NOTHING, _FULL = ffi.new("uint8_t[]", NOTHING), ffi.new("uint8_t[]", FULL)
 #: Metadata that connections have in common is made of its bytes once.
 _KNOWN_MAX = 4096
 
@@ -93,11 +97,11 @@ class LinkedSession:
         if self._link is not None:
             lib.ps_link_go_away(self._link)
 
-    def trust(self, client_id: str, attempts: int) -> None:
+    def trust(self, client_id: str, attempts: int, request_ms: int) -> None:
         """This client may send, and receive if a message has so many attempts, not 0: the thread
-        serves its plain calls."""
+        serves its plain calls. request_ms: its time for a request."""
         if self._link is not None:
-            lib.ps_link_client(self._link, client_id.encode(), attempts)
+            lib.ps_link_client(self._link, client_id.encode(), attempts, request_ms)
 
     def know(self) -> None:
         """Access control lets its client in."""
@@ -115,15 +119,15 @@ class LinkedCalls(CallsOfConnection):
 
     def __init__(
         self, link: Any, transport: LinkTransport, serving: Serving,
-        trusted: Callable[[str], tuple[str, int, int]],
+        trusted: Callable[[str], tuple[str, int, int, int]],
     ) -> None:  # fmt: skip
-        """trusted: of a client's id, that, how often a message is handed out to it, and which
-        settings say so."""
+        """trusted: of a client's id, that, how often a message is handed out to it, its time for a
+        request (ms), and which settings say so."""
         self._session = LinkedSession(link)
         super().__init__(self._session, transport.get_extra_info("peername"), serving)
         self._transport = self._link_transport = transport
         self._trust = trusted
-        self._trusted = ("", 0, 0)
+        self._trusted = ("", 0, 0, 0)
 
     def arrive(self, event: tuple[Any, ...]) -> None:
         self._session.arrive(event)
@@ -150,7 +154,7 @@ class LinkedCalls(CallsOfConnection):
         trusted = self._trust(metadata.get(CLIENT_ID, ""))
         if trusted != self._trusted:
             self._trusted = trusted
-            self._session.trust(*trusted[:2])
+            self._session.trust(*trusted[:3])
 
     def _turn(self) -> None:
         self._handle()
@@ -168,7 +172,8 @@ class LinkedCalls(CallsOfConnection):
 class HotCalls:
     """What the thread serves itself. core: ps_core. sends: what plain messages are. renewals: of
     messages whose acknowledgements it serves. clients: those that it may serve, as settings say.
-    expect: told when what the thread has popped ends, in ms, if that is before all others."""
+    expect: told when what the thread has popped ends, in ms, if that is before all others. popped:
+    told of an event with what a call that is gone has waited for."""
 
     core: Any
     sends: Sends
@@ -176,6 +181,7 @@ class HotCalls:
     clients: GrpcClients
     settings: ProxySettings
     expect: Callable[[int], None]
+    popped: Callable[[Any], None]
 
 
 class GrpcThread:
@@ -228,6 +234,7 @@ class GrpcThread:
             lib.PS_NET_ACKED: self._acked,
             lib.PS_NET_HELD: self._held,
             lib.PS_NET_POP_DUE: self._pop_due,
+            lib.PS_NET_POPPED: self._popped,
         }
         #: How often the settings of clients have changed.
         self._settings = 0
@@ -244,6 +251,11 @@ class GrpcThread:
     def count(self) -> int:
         """Connections, with those that have not said anything."""
         return int(lib.ps_net_links(self._handle)) if self._handle is not None else 0
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for messages in the thread, which no connection here counts."""
+        return int(lib.ps_net_waiting(self._handle)) if self._handle is not None else 0
 
     # ---- limits that are shared with connections of the loop ----
 
@@ -364,6 +376,9 @@ class GrpcThread:
     def _pop_due(self, _: LinkedCalls | None, row: Any) -> None:
         self._hot.expect(row.value)
 
+    def _popped(self, _: LinkedCalls | None, row: Any) -> None:
+        self._hot.popped(row)
+
     def _held(self, _: LinkedCalls | None, row: Any) -> None:
         client, group, topic, *messages = text_of_event(row).split("\n")
         if self._hot.clients.get(client) is None:  # it has just left
@@ -380,11 +395,12 @@ class GrpcThread:
         if self._handle is not None:
             lib.ps_net_settled(self._handle)
 
-    def _trusted(self, client_id: str) -> tuple[str, int, int]:
-        client, attempts = self._hot.clients.get(client_id), 0
+    def _trusted(self, client_id: str) -> tuple[str, int, int, int]:
+        client, attempts, request_ms = self._hot.clients.get(client_id), 0, 0
         if client is not None and not client.is_producer and not client.settings.subscription.fifo:
             attempts = client.settings.backoff_policy.max_attempts
-        return client_id, attempts, self._settings
+            request_ms = min(max(millis(client.settings.request_timeout), 0), _REQUEST_MS)
+        return client_id, attempts, request_ms, self._settings
 
     def _resting(self, _: LinkedCalls | None, row: Any) -> None:
         _quiet.warning("accept", "Cannot accept a gRPC connection: %s", os.strerror(row.number))
@@ -393,7 +409,9 @@ class GrpcThread:
 def _limit_receives(conf: Any, own: ProxySettings) -> None:
     conf.invisible_min_ms, conf.invisible_max_ms = own.invisible_min_ms, own.invisible_max_ms
     conf.invisible_ms, conf.renews = own.invisible_default_ms, own.renew
-    conf.poll_min_ms = own.poll_min_ms
+    conf.poll_min_ms, conf.poll_max_ms = own.poll_min_ms, own.poll_max_ms
+    conf.nothing, conf.nothing_len = _NOTHING, len(NOTHING)
+    conf.full, conf.full_len = _FULL, len(FULL)
     conf.hidden = ffi.cast("struct ps_h2_names *", DELIVERIES.address)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
 
 from broker.access.guard import Guard
 from broker.access.needs import AccessAction
@@ -41,6 +42,7 @@ from broker.grpc.status import Code, Problem
 from broker.loop.safe_log import SafeLogger
 from broker.processors.poprules import PopRules
 from broker.remoting.connection import Connection, Endpoint, Limits
+from broker.remoting.links import popped_of_event
 from broker.remoting.memory import join
 from broker.services.clients import UNDIVIDED
 from broker.services.context import Services
@@ -278,6 +280,9 @@ class LocalBroker:
     def expect(self, due_ms: int) -> None:
         if self.services.pop is not None:
             self.services.pop.revive.expect(due_ms)
+
+    def popped(self, event: Any) -> None:
+        self.services.core.tell_popped(*popped_of_event(event))
 
     def pop_rules(self, call: Call, code: int, topic: str, group: str) -> PopRules:
         link = self.link(call)

@@ -38,7 +38,7 @@ from broker.wire.command import Command, Refused, texts
 from broker.wire.receipts import NORMAL, RETRY_V1, RETRY_V2, Deliveries, retry_topic
 from pystore.errors import StoreError
 
-__all__ = ["Receiving", "poll_ms"]
+__all__ = ["FULL", "NOTHING", "Receiving", "poll_ms"]
 
 quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
 
@@ -182,7 +182,7 @@ class Receiving:
             request = METHODS["ReceiveMessage"].parse(data)
             asked = self._asked(call, request, client, broker.name)
             if call.found is not None:
-                return self._handed_out(call, asked, _popped(asked, call.found))
+                return self._found_before(broker, call, asked, call.found)
             replies, arrival, rules = self._popping(broker, call, asked)
         except (DecodeError, Refused):
             return None
@@ -190,6 +190,17 @@ class Receiving:
         if arrival.done() and isinstance(popped := arrival.result(), PopOutcome):
             ready = self._ready(call, asked, rules, popped)
         return replies if ready is None else ready
+
+    def _found_before(
+        self, broker: AtOnce, call: Call, asked: _ReceiveRequest, found: PopOutcome
+    ) -> AsyncGenerator[bytes, None]:
+        """The replies with what a network thread has popped."""
+        rules = broker.pop_rules(call, RequestCode.POP_MESSAGE, asked.topic, asked.group)
+        arrival: asyncio.Future[PopOutcome | StoreError] = (
+            asyncio.get_running_loop().create_future()
+        )
+        arrival.set_result(found)
+        return self._arriving(call, asked, rules, arrival)
 
     def _popping(
         self, broker: AtOnce, call: Call, asked: _ReceiveRequest
@@ -202,7 +213,9 @@ class Receiving:
             asyncio.get_running_loop().create_future()
         )
         replies = self._arriving(call, asked, rules, arrival)
-        listens = weakref.ref(replies)  # a call that ended before it began frees them
+        pop, number = rules.pop(), 0
+        # A call that ended, even before it began, frees them.
+        listens = weakref.ref(replies, lambda _: pop.leave(number))
 
         def is_awaited() -> bool:
             return listens() is not None and not arrival.cancelled()
@@ -213,7 +226,7 @@ class Receiving:
             else:
                 self._return(asked, found)
 
-        rules.pop().receive(
+        number = pop.receive(
             wanted, told, born_ms=self._broker.now_ms(), poll_ms=asked.poll_ms, alive=is_awaited
         )
         return replies, arrival, rules
@@ -422,6 +435,11 @@ def _nothing(*, full: bool) -> Problem:
     return Problem(Code.MESSAGE_NOT_FOUND, "no new message")
 
 
+#: Replies of requests that have waited in vain, and that may not wait.
+NOTHING, FULL = (
+    pb.ReceiveMessageResponse(status=_nothing(full=full).status()).SerializeToString()
+    for full in (False, True)
+)
 _OK: bytes = pb.ReceiveMessageResponse(status=ok()).SerializeToString()
 
 

@@ -100,7 +100,7 @@ class GrpcServer:
         for connection in self._front.connections:
             connection.leave()
         until = time.monotonic() + drain_s
-        while any(c.calls for c in self._front.connections) and time.monotonic() < until:
+        while self._front.calls and time.monotonic() < until:
             await asyncio.sleep(_POLL_S)
         for connection in self._front.connections:
             connection.give_up()

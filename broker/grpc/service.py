@@ -80,7 +80,7 @@ class GrpcService(Generic[_Made]):
             return None
         return HotCalls(
             core, self._sending.plain, self.renewals, self.clients, self._settings,
-            broker.expect,
+            broker.expect, broker.popped,
         )  # fmt: skip
 
     def _methods(self, settings: ProxySettings) -> Handlers:

@@ -42,7 +42,8 @@ __all__ = [
 #: Requests that the core may serve by itself.
 HOT_CODES = frozenset((10, 11, 310, 320, 361))
 #: Those whose bytes Python keeps: the core serves them, or carries out what Python decided.
-_KEPT_CODES = HOT_CODES | {324, 325}
+_KEPT_CODES = HOT_CODES | {324, 325, 200050}
+_POP_MESSAGE = 200050
 #: By the outcome of a wait for the safe position.
 _CODES_OF_WAITS = {0: 0, lib.PS_FLUSH_DISK_TIMEOUT: 10, lib.PS_FLUSH_SLAVE_TIMEOUT: 12}
 _STATUS_OF_WAITS = {
@@ -217,6 +218,9 @@ class Core:
         self.on_pop_due: Callable[[int], None] | None = None
         #: Told of each watched queue that got messages, by topic and number.
         self.on_news: Callable[[str, int], None] | None = None
+        #: Told what a pop has waited for: as tell_popped() has it.
+        self.on_popped: Callable[[int, str, str, Any], None] | None = None
+        self._own: Any = None
         self._news = ffi.new("ps_news[]", _NEWS)
         self._on_pull: Callable[[Peer, PullOutcome], None] | None = None
         self._pulled = ffi.new("ps_pulled *")
@@ -258,7 +262,20 @@ class Core:
             self._told.popitem()[1](StoreClosed.code)
         for framer in list(self._connections.values()):
             framer.close()
+        if self._own is not None:
+            lib.ps_conn_free(self._own)
         lib.ps_core_free(handle)
+
+    @property
+    def own(self) -> Any:
+        """Returns a ``ps_conn *`` for requests of Python itself. Raises: OutOfMemory."""
+        if self._own is None:
+            self._last_id += 1
+            made = lib.ps_conn_new(self.handle, self._last_id, bytes(8), 8, self._error)
+            if made == ffi.NULL:
+                raise_error(self._error[0])
+            self._own = made
+        return self._own
 
     def framer(self, connection: Link) -> HotFramer:
         """Returns what a connection of this broker reads through: see broker/wire/framer.py."""
@@ -562,7 +579,11 @@ class Core:
         while lib.ps_core_next(self.handle, everything, step, after):
             # Whoever is told may use the step again.
             conn_id, wait, outcome = step.conn_id, step.wait, step.outcome
-            if step.out_len:
+            if step.pop_due_ms and self.on_pop_due is not None:
+                self.on_pop_due(step.pop_due_ms)
+            if step.found:
+                self._give(step)
+            elif step.out_len:
                 self.push(conn_id, _taken(step))
                 if self._on_pull is not None and (pulled := self._take_pulled()) is not None:
                     self.tell_pulled(None, conn_id, pulled)
@@ -587,6 +608,23 @@ class Core:
             for topic, queue in found:
                 if self.on_news is not None:
                     self.on_news(topic, queue)
+
+    def _give(self, step: Any) -> None:
+        """Gives what a pop has waited for to the thread of its call, or to Python."""
+        gone = bool(step.conn_id >> 62)
+        if not gone or not lib.ps_net_give(self.handle, step):
+            names = bytes(_buffer(step.out, step.out_len))
+            self.tell_popped(0 if gone else step.number, names, step.found)
+
+    def tell_popped(self, number: int, names: bytes, found: Any) -> None:
+        """Tells what a pop of Python's has waited for, by its number; 0 stands for a call of a
+        network thread that is gone. `names` are the group and the topic, a line each. `found` is a
+        ``ps_pop_found *`` that is no longer valid afterwards."""
+        raw = ffi.new("ps_pop_found *")
+        lib.ps_pop_found_take(found, raw)
+        group, topic = names.decode().split("\n")
+        if self.on_popped is not None:
+            self.on_popped(number, group, topic, raw)
 
     def push(self, conn_id: int, answers: bytes) -> None:
         """Writes answers to a connection, if it is still there."""
@@ -938,7 +976,12 @@ class HotFramer:
         core = self._core
         if core._on_pull is not None:
             core._take_pulled()  # of what was answered before
-        served = lib.ps_conn_serve(self._conn, raw, len(raw), self._step)
+        if command.code == _POP_MESSAGE:
+            served = lib.ps_conn_serve_pop(self._conn, raw, len(raw), self._step, self._error)
+            if served < 0:
+                raise_error(self._error[0], served)
+        else:
+            served = lib.ps_conn_serve(self._conn, raw, len(raw), self._step)
         if core._on_pull is not None:
             core.last_pull = core._take_pulled()
         self._take(self._step)

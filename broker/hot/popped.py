@@ -10,7 +10,8 @@ from broker.hot.core import Core
 from pystore.native import ffi, lib, raise_error
 
 __all__ = [
-    "BATCH_MAX", "LEAD_MS", "NAME_MAX", "CheckPoint", "CheckPoints", "CorePopRules", "Key",
+    "ANYWHERE", "BATCH_MAX", "LEAD_MS", "NAME_MAX", "CheckPoint", "CheckPoints", "CorePopRules",
+    "Key",
 ]  # fmt: skip
 
 #: Messages of one batch, as upstream limits them.
@@ -19,6 +20,8 @@ BATCH_MAX: int = lib.PS_POPPED_MAX
 LEAD_MS: int = lib.PS_POP_LEAD_MS
 #: Bytes of a topic's or a group's name.
 NAME_MAX = 255
+#: All places of a topic at which requests wait.
+ANYWHERE = -2
 
 _ROWS = 1024
 
@@ -51,6 +54,9 @@ class CorePopRules(NamedTuple):
     young_bytes: int | None
     filter_work: int
     filter_ms: int
+    at_place_max: int
+    waiting_max: int
+    places_max: int
 
 
 @dataclass(slots=True, order=True)
@@ -122,22 +128,53 @@ class CheckPoints:
         tags or by SQL92. `blocked` are the queues of an ordered group that are passed over,
         ascending; None means that the group is not ordered. Raises: ExpressionIllegal, and what
         putting a check point raises."""
-        names = topic.encode(), group.encode(), (filter_by or "").encode()
-        raw = [ffi.from_buffer(name) for name in names]
+        ask, keep = _ask(topic, group, queue, filter_by)
         over = ffi.new("int32_t[]", list(blocked or ()))
-        ask = ffi.new(
-            "ps_pop_ask *",
-            {
-                "topic": raw[0], "topic_len": len(names[0]), "group": raw[1],
-                "group_len": len(names[1]), "filter": raw[2] if filter_by else ffi.NULL,
-                "filter_len": len(names[2]), "sql": sql, "queue_id": queue, "most": most,
-                "from_min": from_min, "ordered": blocked is not None, "blocked": over,
-                "blocked_count": len(over), "invisible_ms": invisible_ms,
-            },
-        )  # fmt: skip
+        ask.most, ask.invisible_ms, ask.from_min, ask.sql = most, invisible_ms, from_min, sql
+        ask.ordered, ask.blocked, ask.blocked_count = blocked is not None, over, len(over)
         found = ffi.new("ps_pop_found *")
         self._check(lib.ps_core_pop_walk(self._core.handle, ask, found, self._error))
+        del keep
         return found
+
+    def pop(
+        self, topic: str, group: str, queue: int, *, most: int, invisible_ms: int, from_min: bool,
+        filter_by: str | None, sql: bool, wait_ms: int, number: int,
+    ) -> tuple[Any, int] | None:  # fmt: skip
+        """Returns the ``ps_pop_found`` of one walk, and when what it took ends if that is before
+        all others (ms), else 0. None means that nothing was found, and that it waits for up to
+        `wait_ms`: then Core.on_popped is called with this `number`. Below 0 it does not wait.
+        Raises: as walk()."""
+        ask, keep = _ask(topic, group, queue, filter_by)
+        ask.most, ask.invisible_ms, ask.from_min, ask.sql = most, invisible_ms, from_min, sql
+        found, due_ms = ffi.new("ps_pop_found *"), ffi.new("int64_t *")
+        core = self._core
+        done = self._check(
+            lib.ps_conn_pop_wait(core.own, ask, wait_ms, number, found, due_ms, self._error)
+        )
+        del keep
+        return (found, due_ms[0]) if done else None
+
+    def leave(self, number: int) -> None:
+        """Ends a wait, if there is one with this number."""
+        if self._core.handle is not None:
+            lib.ps_conn_pop_leave(self._core.own, number)
+
+    def wake(self, topic: str, group: str) -> None:
+        """Lets those try who wait for messages of the topic in this group: some came back."""
+        names = group.encode(), topic.encode()
+        lib.ps_core_pop_wake(self._core.handle, names[0], len(names[0]), names[1], len(names[1]))
+
+    def waiting(self, topic: str = "", group: str | None = None, queue: int = ANYWHERE) -> int:
+        """Returns how many requests wait at this place; `queue` -1 stands for any queue of the
+        topic, ANYWHERE for all its places. Without a group it counts all."""
+        name, of = topic.encode(), (group or "").encode()
+        given = ffi.from_buffer(of) if group is not None else ffi.NULL
+        return int(
+            lib.ps_core_pop_waiting(
+                self._core.handle, given, len(of), name, len(name), queue
+            )
+        )  # fmt: skip
 
     def show(self, found: Any, topic: str) -> tuple[str, str, bytes]:
         """Returns startOffsetInfo, msgOffsetInfo and the records of what a walk has found for this
@@ -287,6 +324,21 @@ class CheckPoints:
                 self._core.handle, names[0], len(names[0]), names[1], len(names[1]), queue
             )
         )
+
+
+def _ask(topic: str, group: str, queue: int, filter_by: str | None) -> tuple[Any, object]:
+    """Returns a ``ps_pop_ask *`` with these, and what must live as long as it is used."""
+    names = topic.encode(), group.encode(), (filter_by or "").encode()
+    raw = [ffi.from_buffer(name) for name in names]
+    ask = ffi.new(
+        "ps_pop_ask *",
+        {
+            "topic": raw[0], "topic_len": len(names[0]), "group": raw[1],
+            "group_len": len(names[1]), "filter": raw[2] if filter_by else ffi.NULL,
+            "filter_len": len(names[2]), "queue_id": queue,
+        },
+    )  # fmt: skip
+    return ask, raw
 
 
 def _point(raw: Any) -> CheckPoint:

@@ -12,7 +12,6 @@ from broker.processors.poprules import BATCH_MAX, PopRules
 from broker.processors.refusals import always, put_refusal
 from broker.services.context import Services
 from broker.services.pop.batches import PopOutcome, PopRequest
-from broker.services.pop.polling import WaitingPlace
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer, host_text
@@ -88,6 +87,14 @@ class PopProcessor:
         born_ms, poll_ms = self._born(command), command.number("pollTime", 0)
         self._check_age(born_ms, poll_ms)
         request = self._request(peer, command)
+        if not request.order:
+            try:
+                served = peer.serve_raw(command)
+            except StoreError as failed:
+                raise put_refusal(failed, self.s) from failed
+            if not served:
+                raise Refused(ResponseCode.SYSTEM_ERROR, "the pop request has an invalid field")
+            return None
 
         def told(found: PopOutcome | StoreError) -> None:
             try:
@@ -173,7 +180,7 @@ class PopProcessor:
         """How many requests wait at exactly this place."""
         self._rules.check_readable("polling info")
         topic, queue, group = self._place(peer, command, "polling info")
-        count = self._rules.pop().polling.count(WaitingPlace(topic, group, queue))
+        count = self._rules.pop().waiting(topic, group, queue)
         return command.reply(0, _NO_REMARK, {"pollingNum": count})
 
     def rollback(self, peer: Peer, command: Command) -> Command:

@@ -62,7 +62,7 @@ def pops(s: Services, group: str, topic: str) -> bool:
     mode = pop.modes.get(topic, group)
     return (
         (mode is not None and mode.mode == POP)
-        or any(place.group == group for place in pop.polling.places(topic))
+        or pop.waiting(topic, group) > 0
         or pop.in_flight(topic, group, -1) > 0
         or any(retry_topic(group, topic, kind) in s.topics for kind in pop.batches.looked_at)
     )

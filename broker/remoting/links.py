@@ -28,7 +28,7 @@ from broker.wire.framer import Link
 from pystore.errors import StoreError, UsedAfterFork
 from pystore.native import address_of, ffi, lib, raise_error
 
-__all__ = ["Events", "LinkTransport", "NetThreads", "text_of_event"]
+__all__ = ["Events", "LinkTransport", "NetThreads", "popped_of_event", "text_of_event"]
 
 #: Events that are taken at once.
 _ROWS = 256
@@ -174,6 +174,7 @@ class NetThread:
             lib.PS_NET_ANSWERS: self._answers,
             lib.PS_NET_WAITED: self._waited,
             lib.PS_NET_POP_DUE: self._pop_due,
+            lib.PS_NET_POPPED: self._popped,
             lib.PS_NET_NEWS: self._news,
             lib.PS_NET_PULLED: self._pulled,
             lib.PS_NET_UNREAD: self._unread,
@@ -261,6 +262,9 @@ class NetThread:
         if self._core.on_pop_due is not None:
             self._core.on_pop_due(row.value)
 
+    def _popped(self, _: LinkConnection | None, row: Any) -> None:
+        self._core.tell_popped(*popped_of_event(row))
+
     def _news(self, _: LinkConnection | None, row: Any) -> None:
         self._core.tell_news()
 
@@ -279,6 +283,12 @@ class NetThread:
 
     def _resting(self, _: LinkConnection | None, row: Any) -> None:
         _quiet.warning("accept", "Cannot accept connections: %s", os.strerror(row.number))
+
+
+def popped_of_event(row: Any) -> tuple[int, bytes, Any]:
+    """Returns what Core.tell_popped() takes."""
+    names = bytes(ffi.buffer(row.data, row.len))
+    return 0 if row.number else row.value, names, row.call.found
 
 
 def _conf(number: int, limits: Limits, unfinished_max: int) -> Any:

@@ -7,7 +7,7 @@ everything else, and whatever has no row in them, goes to the processors.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from broker.hot.core import OffsetRow, PullOutcome, Sample, Times, Totals
 from broker.wire.decision import PutDecision, PutOutcome
@@ -88,6 +88,9 @@ class HotPath(Protocol):
     def watch_queue(self, topic: str, queue: int, offset: int) -> bool:
         """Returns whether the queue reaches beyond `offset`; if not, on_news is called once it
         does."""
+
+    def tell_popped(self, number: int, names: bytes, found: Any) -> None:
+        """Tells what a pop has waited for; see Core."""
 
     def statistics(self) -> Iterable[tuple[str, str | None, int, int]]:
         """Returns topic, group, messages and bytes since the start; with group None they are puts

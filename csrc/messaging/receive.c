@@ -58,7 +58,6 @@ static bool read_duration(const ps_proto_field *in, int64_t *ms) {
 }
 
 static bool read_field(const ps_proto_field *f, ps_h2_receive *out) {
-    int64_t ignored;
     ps_h2_text attempt;
     if (f->is_number != (f->number == 4 || f->number == 6)) return false;
     switch (f->number) {
@@ -77,7 +76,7 @@ static bool read_field(const ps_proto_field *f, ps_h2_receive *out) {
         out->renews = f->value != 0;
         return true;
     case 7:
-        return read_duration(f, &ignored);
+        return read_duration(f, &out->poll_ms);
     default: /* of ordered groups alone */
         return f->number == 8 && ps_proto_text(f, &attempt);
     }
@@ -86,7 +85,7 @@ static bool read_field(const ps_proto_field *f, ps_h2_receive *out) {
 bool ps_h2_receive_read(const uint8_t *data, int64_t len, ps_h2_receive *out) {
     ps_proto_reader r = ps_proto_reader_of(data, len);
     ps_proto_field f;
-    *out = (ps_h2_receive){0};
+    *out = (ps_h2_receive){.poll_ms = -1};
     while (r.at < r.end)
         if (!ps_proto_next(&r, &f) || !ps_proto_first(&r, &f) || !read_field(&f, out)) return false;
     return out->group.len > 0 && out->topic.len > 0 && out->batch > 0;

@@ -12,6 +12,7 @@ typedef struct ps_h2_receive { /* texts are borrowed */
     int32_t batch;     /* messages, at least 1 */
     bool sql, renews;
     int64_t invisible_ms; /* 0: it does not say */
+    int64_t poll_ms;      /* -1: it does not say */
 } ps_h2_receive;
 
 /* False: it is not plain. */

@@ -35,6 +35,7 @@ static void hand_up_events(ps_link *link) {
             link->lk_called_ms = ps_monotonic_ms();
             if (ps_calls_serve(link, &event)) continue;
         }
+        if (event.kind == PS_H2_RESET && ps_calls_reset(link, event.stream)) continue;
         hand_up(link, &event);
     }
 }
@@ -116,6 +117,7 @@ static void do_ask(const ps_net_ask *ask) {
         link->lk_client = (char *)ask->data;
         link->lk_attempts = ask->on;
         link->lk_settings = ask->len;
+        link->lk_request_ms = ask->tell;
         return;
     }
     if (link->lk_fd >= 0 && link->lk_h2 != NULL) {
@@ -133,6 +135,12 @@ static void do_ask(const ps_net_ask *ask) {
         mark_dirty(link);
     }
     free(ask->data);
+}
+
+static bool take_popped(ps_link *link, int32_t stream, ps_pop_found *found) {
+    if (link->lk_h2 == NULL || !ps_calls_popped(link, stream, found)) return false;
+    mark_dirty(link);
+    return true;
 }
 
 /* ---- time ---- */
@@ -163,4 +171,6 @@ const ps_link_protocol ps_calls = {
     .ask = do_ask,
     .asked = write_dirty,
     .sweep = sweep_calls,
+    .popped = take_popped,
+    .ended = ps_calls_drop,
 };

@@ -100,6 +100,8 @@ static bool serve_ack(ps_link *link, const ps_h2_event *call) {
 /* ---- ReceiveMessage ---- */
 
 #define HANDLE_ROOM 256 /* beside the broker's name */
+#define MARGIN_MS 50    /* an answer leaves so long before its client gives up */
+#define NS_A_MS 1000000
 
 /* What is handed out, before it is sent: replies one after the other, and where each ends. */
 typedef struct handing {
@@ -183,6 +185,49 @@ static void send_all(const handing *h, ps_link *link, int32_t stream) {
                                               .len = h->held.len});
 }
 
+/* ---- those that wait ---- */
+
+typedef struct ps_waiting_call {
+    struct ps_waiting_call *next;
+    int64_t began_ns;
+    ps_h2_event call; /* its headers as a block alone */
+    uint8_t bytes[];
+} ps_waiting_call;
+
+static bool keep_call(ps_link *link, const ps_h2_event *call) {
+    int64_t head = call->header_block_len;
+    ps_waiting_call *w = malloc(sizeof *w + (size_t)(head + call->len));
+    if (w == NULL) return false;
+    *w = (ps_waiting_call){link->lk_waiting, ps_monotonic_ns(), *call};
+    if (head > 0) w->call.header_block = memcpy(w->bytes, call->header_block, (size_t)head);
+    if (call->len > 0) w->call.data = memcpy(w->bytes + head, call->data, (size_t)call->len);
+    w->call.headers = NULL;
+    w->call.header_count = 0;
+    link->lk_waiting = w;
+    link->lk_net->nt_waiting++;
+    return true;
+}
+
+static ps_waiting_call *take_call(ps_link *link, int32_t stream) {
+    ps_waiting_call **at = &link->lk_waiting, *w;
+    while (*at != NULL && (*at)->call.stream != stream) at = &(*at)->next;
+    if ((w = *at) == NULL) return NULL;
+    *at = w->next;
+    link->lk_net->nt_waiting--;
+    return w;
+}
+
+bool ps_calls_reset(ps_link *link, int32_t stream) {
+    ps_waiting_call *w = take_call(link, stream);
+    if (w != NULL) ps_conn_pop_leave(link->lk_conn, stream);
+    free(w);
+    return w != NULL;
+}
+
+void ps_calls_drop(ps_link *link) {
+    while (link->lk_waiting != NULL) free(take_call(link, link->lk_waiting->call.stream));
+}
+
 /* What was found is sent, or is Python's to show. */
 static void hand_out(ps_link *link, const ps_h2_event *call, ps_h2_receive *r,
                      ps_pop_found *found) {
@@ -205,29 +250,78 @@ static void hand_out(ps_link *link, const ps_h2_event *call, ps_h2_receive *r,
     ps_buffer_free(&h.held);
 }
 
+/* Whether it is plain, and what it asks for. */
+static bool read_receive(const ps_link *link, const ps_h2_event *call, ps_h2_receive *r) {
+    const ps_net_conf *conf = &link->lk_net->nt_conf;
+    if (!ps_h2_receive_read(call->data, call->len, r)) return false;
+    r->renews = r->renews && conf->renews;
+    if (r->renews) r->invisible_ms = conf->invisible_ms;
+    return r->renews || (r->invisible_ms >= conf->invisible_min_ms &&
+                         r->invisible_ms <= conf->invisible_max_ms);
+}
+
+/* How long it may wait, as broker/grpc/receiving.py (poll_ms) has it. */
+static int64_t wait_of(const ps_link *link, const ps_h2_event *call, const ps_h2_receive *r) {
+    const ps_net_conf *conf = &link->lk_net->nt_conf;
+    int64_t left = call->timeout_ns >= 0 ? call->timeout_ns / NS_A_MS : -1, wait = r->poll_ms;
+    if (wait < 0) wait = left < 0 ? conf->poll_max_ms : left - link->lk_request_ms / 2;
+    if (wait < conf->poll_min_ms) wait = conf->poll_min_ms;
+    if (wait > conf->poll_max_ms) wait = conf->poll_max_ms;
+    return (left < 0 || wait <= left ? wait : left) - MARGIN_MS;
+}
+
 static bool serve_receive(ps_link *link, const ps_h2_event *call) {
     ps_net *net = link->lk_net;
     const ps_net_conf *conf = &net->nt_conf;
     ps_h2_receive r;
     int64_t due_ms;
     if (link->lk_attempts < 1 || link->lk_settings != net->nt_settings ||
-        !ps_h2_receive_read(call->data, call->len, &r) ||
-        (call->timeout_ns >= 0 && call->timeout_ns / 1000000 < conf->poll_min_ms))
-        return false;
-    r.renews = r.renews && conf->renews;
-    if (r.renews) r.invisible_ms = conf->invisible_ms;
-    else if (r.invisible_ms < conf->invisible_min_ms || r.invisible_ms > conf->invisible_max_ms)
+        (call->timeout_ns >= 0 && call->timeout_ns / NS_A_MS < conf->poll_min_ms) ||
+        !read_receive(link, call, &r))
         return false;
     int32_t most = r.batch < PS_POPPED_MAX ? r.batch : PS_POPPED_MAX;
     const ps_plain_pop ask = {r.topic.data, r.group.data, r.filter.data, r.topic.len, r.group.len,
                               r.filter.len, r.sql, most, r.invisible_ms};
     ps_pop_found *found = malloc(sizeof *found);
-    if (found == NULL || !ps_conn_pop(link->lk_conn, &ask, found, &due_ms)) {
-        free(found);
+    int what = found == NULL ? PS_POP_UP
+                             : ps_conn_pop(link->lk_conn, &ask, wait_of(link, call, &r),
+                                           call->stream, found, &due_ms);
+    if (what != PS_POP_FOUND) free(found);
+    if (what == PS_POP_WAITS && !keep_call(link, call)) {
+        ps_conn_pop_leave(link->lk_conn, call->stream);
         return false;
     }
+    if (what != PS_POP_FOUND) return what == PS_POP_WAITS;
     if (due_ms > 0) ps_net_tell(net, &(ps_net_event){.kind = PS_NET_POP_DUE, .value = due_ms});
     hand_out(link, call, &r, found);
+    return true;
+}
+
+static void send_nothing(ps_link *link, int32_t stream, bool full) {
+    const ps_net_conf *conf = &link->lk_net->nt_conf;
+    uint8_t end[PS_H2_RECEIVED_MAX];
+    conf->h2->send(link->lk_h2, stream, full ? conf->full : conf->nothing,
+                   full ? conf->full_len : conf->nothing_len, false);
+    conf->h2->send(link->lk_h2, stream, end, ps_h2_receive_end(ps_now_ms(), end), true);
+}
+
+bool ps_calls_popped(ps_link *link, int32_t stream, ps_pop_found *found) {
+    ps_waiting_call *w = take_call(link, stream);
+    ps_h2_receive r;
+    if (w == NULL) return false;
+    ps_store *store = link->lk_net->nt_core->co_store;
+    if (w->call.timeout_ns >= 0) w->call.timeout_ns -= ps_monotonic_ns() - w->began_ns;
+    if (w->call.timeout_ns < -1) w->call.timeout_ns = 0;
+    if (found->count == 0) {
+        send_nothing(link, stream, found->full);
+        free(found);
+    } else if (ps_safe_must_wait(&store->st_safe, found->end) ||
+               !read_receive(link, &w->call, &r)) {
+        ps_link_hand_up(link, &w->call, found);
+    } else {
+        hand_out(link, &w->call, &r, found);
+    }
+    free(w);
     return true;
 }
 

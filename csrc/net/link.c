@@ -106,6 +106,8 @@ void ps_link_enqueue(ps_link *link) {
 void ps_link_end(ps_link *link, const char *why) {
     if (link->lk_fd < 0) return;
     leave_ready(link);
+    if (link->lk_conn != NULL) ps_conn_end_waits(link->lk_conn);
+    if (link->lk_h2 != NULL) link->lk_net->nt_protocol->ended(link);
     /* Python may have a copy of the descriptor. */
     epoll_ctl(link->lk_net->nt_epoll, EPOLL_CTL_DEL, link->lk_fd, NULL);
     close(link->lk_fd);
@@ -360,7 +362,7 @@ void ps_link_queue(ps_link *link, int64_t len) {
 }
 
 void ps_link_hand_up(ps_link *link, const ps_h2_event *event, ps_pop_found *found) {
-    int64_t head = event->headers != NULL ? event->header_block_len : 0;
+    int64_t head = event->header_block != NULL ? event->header_block_len : 0;
     ps_link_queue(link, head + event->len);
     if (ps_net_tell_call(link, event, found)) return;
     if (found != NULL) ps_pop_found_free(found);

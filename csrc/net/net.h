@@ -44,8 +44,11 @@ typedef struct ps_net_conf {
     const struct ps_h2_limits *sends;
     /* What is received: how long a message may be asked to be invisible for, and how long one is
      * whose time Python renews; how long a client must be ready to wait. ms. */
-    int64_t invisible_min_ms, invisible_max_ms, invisible_ms, poll_min_ms;
+    int64_t invisible_min_ms, invisible_max_ms, invisible_ms, poll_min_ms, poll_max_ms;
     int32_t renews; /* clients may ask for that */
+    /* Replies that outlive it: nothing was found, or nobody more may wait. */
+    const uint8_t *nothing, *full;
+    int32_t nothing_len, full_len;
     const struct ps_h2_names *hidden; /* properties that are not shown; it outlives the thread */
 } ps_net_conf;
 
@@ -63,6 +66,9 @@ typedef struct ps_net_conf {
 #define PS_NET_RESTING 11 /* number: errno. Connections are not accepted for half a second */
 #define PS_NET_ACKED 13   /* data: a group and handles, a line each, that were acknowledged here */
 #define PS_NET_CALL 12    /* call: an event of HTTP/2. data: headers, then the request */
+#define PS_NET_POPPED 15  /* call.found: what a request of Python's has waited for, number `value`
+                             of ps_conn_pop_wait; number 1: a call that is gone has, and it is to
+                             be given back. data: group, line feed, topic */
 #define PS_NET_HELD 14    /* data: client, group and topic, then deliveries before and a handle for
                              each message that it was handed out and that Python is to renew; a line
                              each */
@@ -101,6 +107,8 @@ void ps_net_free(ps_net *net);
 int ps_net_event_fd(ps_net *net);
 /* Takes up to `room` events, in order; what they point at is good until the next call. */
 int64_t ps_net_events(ps_net *net, ps_net_event *out, int64_t room);
+/* What ps_core_next has for a link goes to its thread. 0: there is none, or no memory. */
+int ps_net_give(ps_core *core, const ps_step *step);
 /* The core has something to do for pulls that are held; all 1: every one is answered. */
 void ps_net_look(ps_net *net, int32_t all);
 /* Bytes that all links of the port hold: parts of frames, frames that wait for Python, answers that
@@ -108,6 +116,8 @@ void ps_net_look(ps_net *net, int32_t all);
 int64_t ps_net_unfinished(ps_net *net);
 int64_t ps_net_turns(ps_net *net); /* reads of its links, since the start */
 int32_t ps_net_links(ps_net *net);
+/* Calls that wait for messages here; Python does not know them. */
+int64_t ps_net_waiting(ps_net *net);
 /* What the limits leave to the links, since Python's own connections take the rest. Of the first
  * thread of a port, for all. */
 void ps_net_limit(ps_net *net, int32_t links_max, int64_t unfinished_max);
@@ -131,8 +141,8 @@ void ps_link_taken(ps_link *link, int32_t stream, int64_t len);
 void ps_link_go_away(ps_link *link);
 /* This client may send over it (in UTF-8), until another one may: its calls are served without
  * Python. attempts: of a message, for a consumer that may receive by itself, too, until
- * ps_net_settled; 0: it may not. */
-void ps_link_client(ps_link *link, const char *client, int32_t attempts);
+ * ps_net_settled; 0: it may not. request_ms: its time for a request. */
+void ps_link_client(ps_link *link, const char *client, int32_t attempts, int32_t request_ms);
 /* Clients may have other settings than before. */
 void ps_net_settled(ps_net *net);
 /* After PS_NET_CLOSED: Python does not know it any more. */

@@ -46,7 +46,7 @@ bool ps_net_tell(ps_net *net, const ps_net_event *event) {
 }
 
 bool ps_net_tell_call(ps_link *link, const ps_h2_event *event, ps_pop_found *found) {
-    int64_t head = event->headers != NULL ? event->header_block_len : 0;
+    int64_t head = event->header_block != NULL ? event->header_block_len : 0;
     ps_net_event made = {.kind = PS_NET_CALL,
                          .link = link,
                          .len = head + event->len,
@@ -195,12 +195,17 @@ void ps_net_settled(ps_net *net) {
     atomic_fetch_add(&net->nt_settings, 1);
 }
 
-void ps_link_client(ps_link *link, const char *client, int32_t attempts) {
+void ps_link_client(ps_link *link, const char *client, int32_t attempts, int32_t request_ms) {
     uint8_t *copy = (uint8_t *)strdup(client);
     if (copy == NULL) return;
     ps_net_ask_for(link->lk_net,
                    &(ps_net_ask){.kind = PS_ASK_CLIENT, .link = link, .on = attempts,
-                                 .len = link->lk_net->nt_settings, .data = copy});
+                                 .tell = request_ms, .len = link->lk_net->nt_settings,
+                                 .data = copy});
+}
+
+int64_t ps_net_waiting(ps_net *net) {
+    return net->nt_waiting;
 }
 
 int64_t ps_link_unsent(ps_link *link) {

@@ -103,35 +103,55 @@ static ps_link *link_of(ps_net *net, int64_t id) {
     return link != NULL && link->lk_id == id ? link : NULL;
 }
 
-/* The other thread of the port whose link this is, if it still is one; NULL: none. */
-static ps_net *owner_of(ps_net *net, int64_t id) {
-    ps_net *first = net->nt_first;
-    int64_t number = id >> 56 & 63;
-    for (int32_t i = 0; id >> 62 == 1 && i < first->nt_all_count; i++)
-        if (first->nt_all[i] != net && first->nt_all[i]->nt_conf.number == number)
-            return first->nt_all[i];
-    return NULL;
+int ps_net_give(ps_core *c, const ps_step *step) {
+    PS_CORE_HELD(c); /* as long as it is held, no thread ends */
+    int64_t number = step->conn_id >> 56 & 63;
+    ps_net *owner =
+        step->conn_id >> 62 == 1 && number < PS_CALLERS ? c->co_threads[number] : NULL;
+    uint8_t *copy = owner != NULL ? malloc((size_t)step->out_len + 1) : NULL;
+    if (copy == NULL) return 0;
+    if (step->out_len > 0) memcpy(copy, step->out, (size_t)step->out_len);
+    return ps_net_ask_for(owner, &(ps_net_ask){
+                                     .kind = step->found != NULL ? PS_ASK_POPPED : PS_ASK_ANSWER,
+                                     .conn_id = step->conn_id,
+                                     .stream = (int32_t)step->number,
+                                     .found = step->found,
+                                     .data = copy,
+                                     .len = step->out_len});
 }
 
-static void give_answer(ps_net *owner, const ps_step *step) {
-    uint8_t *copy = malloc((size_t)step->out_len);
-    if (copy == NULL) return;
-    memcpy(copy, step->out, (size_t)step->out_len);
-    ps_net_ask_for(owner, &(ps_net_ask){.kind = PS_ASK_ANSWER, .conn_id = step->conn_id,
-                                        .data = copy, .len = step->out_len});
+/* Python has waited for it, or a call that is gone. */
+static void tell_popped(ps_net *net, ps_pop_found *found, int64_t conn_id, int64_t number,
+                        const uint8_t *names, int64_t len) {
+    const ps_net_event event = {.kind = PS_NET_POPPED, .number = conn_id >> 62 == 1,
+                                .value = number, .data = names, .len = len,
+                                .call = {.found = found}};
+    if (ps_net_tell(net, &event)) return;
+    ps_pop_found_free(found);
+    free(found);
+}
+
+/* A frame for a link, or what a pop has waited for. */
+static void answer_step(ps_net *net, ps_link *link, const ps_step *step) {
+    if (step->pop_due_ms > 0)
+        ps_net_tell(net, &(ps_net_event){.kind = PS_NET_POP_DUE, .value = step->pop_due_ms});
+    if (step->found == NULL && link != NULL) {
+        ps_link_send(link, step->out, step->out_len);
+    } else if ((step->found == NULL && step->out_len == 0) ||
+               ps_net_give(net->nt_core, step)) {
+        return;
+    } else if (step->found != NULL) {
+        tell_popped(net, step->found, step->conn_id, step->number, step->out, step->out_len);
+    } else {
+        ps_net_tell(net, &(ps_net_event){.kind = PS_NET_ANSWERS, .value = step->conn_id,
+                                         .data = step->out, .len = step->out_len});
+    }
 }
 
 static void answer_one(ps_net *net, const ps_step *step) {
     ps_link *link = link_of(net, step->conn_id);
-    ps_net *owner = link == NULL && step->out_len > 0 ? owner_of(net, step->conn_id) : NULL;
     ps_pulled pulled;
-    if (link != NULL)
-        ps_link_send(link, step->out, step->out_len);
-    else if (owner != NULL)
-        give_answer(owner, step);
-    else if (step->out_len > 0)
-        ps_net_tell(net, &(ps_net_event){.kind = PS_NET_ANSWERS, .value = step->conn_id,
-                                         .data = step->out, .len = step->out_len});
+    answer_step(net, link, step);
     if (step->wait != 0 && step->by_loop)
         ps_net_tell(net, &(ps_net_event){.kind = PS_NET_WAITED, .value = step->wait,
                                          .number = step->outcome});
@@ -173,6 +193,15 @@ static void take_answer(ps_net *net, const ps_net_ask *ask) {
     ps_link *link = link_of(net, ask->conn_id);
     if (link != NULL) ps_link_send(link, ask->data, ask->len);
     if (link != NULL && link->lk_fd >= 0) ps_link_watch(link);
+    free(ask->data);
+}
+
+/* What a call has waited for. */
+static void take_popped(ps_net *net, const ps_net_ask *ask) {
+    ps_link *link = link_of(net, ask->conn_id);
+    if (link == NULL || link->lk_fd < 0 ||
+        !net->nt_protocol->popped(link, ask->stream, ask->found))
+        tell_popped(net, ask->found, ask->conn_id, ask->stream, ask->data, ask->len);
     free(ask->data);
 }
 
@@ -218,6 +247,9 @@ static void do_ask(ps_net *net, const ps_net_ask *ask) {
         break;
     case PS_ASK_ANSWER:
         take_answer(net, ask);
+        break;
+    case PS_ASK_POPPED:
+        take_popped(net, ask);
         break;
     case PS_ASK_WEIGH: /* each turn does */
         break;
@@ -332,6 +364,8 @@ void ps_net_free(ps_net *net) {
     ps_net_ask *asks = net->nt_asks.items;
     for (int64_t i = 0; i < net->nt_asks.count; i++) {
         free(asks[i].data);
+        if (asks[i].found != NULL) ps_pop_found_free(asks[i].found);
+        free(asks[i].found);
         if (asks[i].kind == PS_ASK_JOIN) close(asks[i].on);
     }
     for (int32_t i = 0; i < net->nt_slots; i++) {
@@ -360,6 +394,12 @@ static int start_thread(ps_net *net) {
     snprintf(name, sizeof name, net->nt_conf.h2 != NULL ? "rmq-grpc-%d" : "rmq-net-%d",
              net->nt_conf.number);
     return ps_thread_start(&net->nt_thread, name, run_thread, net);
+}
+
+/* From now on it is given what its links have waited for; NULL: no more. */
+static void register_thread(ps_net *net, ps_net *as) {
+    PS_CORE_HELD(net->nt_core);
+    net->nt_core->co_threads[net->nt_conf.number] = as;
 }
 
 /* It has a place among the threads of its port; from now on it is given connections. */
@@ -406,7 +446,8 @@ ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_n
     pthread_mutex_init(&net->nt_lock, NULL);
     if (first == NULL) join_port(net);
     int code = open_descriptors(net, listen_fd) ? 0 : errno;
-    if (code == 0) code = start_thread(net);
+    if (code == 0) register_thread(net, net);
+    if (code == 0 && (code = start_thread(net)) != 0) register_thread(net, NULL);
     if (code == 0 && first != NULL) join_port(net);
     if (code == 0) return net;
     ps_fail(e, ps_errno_code(code), code, -1, NULL, "no network thread: %s", strerror(code));
@@ -416,6 +457,7 @@ ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_n
 
 void ps_net_stop(ps_net *net) {
     if (net == NULL) return;
+    register_thread(net, NULL);
     net->nt_stopping = true;
     ps_net_ask_for(net, &(ps_net_ask){.kind = PS_ASK_DEAF});
     pthread_join(net->nt_thread, NULL);

@@ -43,6 +43,8 @@ struct ps_link {
     char *lk_client; /* HTTP/2: the client that may send; NULL: none */
     int32_t lk_attempts; /* of a message that it receives; 0: it receives nothing by itself */
     int64_t lk_settings; /* nt_settings when it was so */
+    int64_t lk_request_ms; /* the client's time for a request */
+    struct ps_waiting_call *lk_waiting; /* calls that wait for messages: hotcalls.c */
     char lk_host[64]; /* address of its peer */
     bool lk_dirty;         /* HTTP/2: in the list of those that Python has replied to */
     ps_link *lk_next_dirty;
@@ -55,7 +57,7 @@ typedef struct ps_net_ask {
     enum { PS_ASK_WRITE, PS_ASK_READING, PS_ASK_CLOSE, PS_ASK_FORGET, PS_ASK_LOOK, PS_ASK_DEAF,
            PS_ASK_TAKEN,
            /* From other threads of the port: a connection, an answer, a look at the budget. */
-           PS_ASK_JOIN, PS_ASK_ANSWER, PS_ASK_WEIGH,
+           PS_ASK_JOIN, PS_ASK_ANSWER, PS_ASK_POPPED, PS_ASK_WEIGH,
            /* Of HTTP/2. */
            PS_ASK_REPLY, PS_ASK_FINISH, PS_ASK_ADMIT, PS_ASK_SERVED, PS_ASK_GO_AWAY,
            PS_ASK_CLIENT } kind;
@@ -65,6 +67,7 @@ typedef struct ps_net_ask {
     ps_link *link;
     uint8_t *data;
     int64_t len;
+    struct ps_pop_found *found; /* of PS_ASK_POPPED */
 } ps_net_ask;
 
 typedef struct ps_queue_of { /* a growing array */
@@ -89,6 +92,7 @@ struct ps_net {
     _Atomic int32_t nt_links_max; /* of the first alone, as the next */
     _Atomic int64_t nt_unfinished_max;
     int64_t nt_serial;
+    _Atomic int64_t nt_waiting; /* calls that wait for messages: hotcalls.c */
     _Atomic int64_t nt_turns; /* reads of links, since the start */
     ps_link *nt_ready, **nt_ready_end;
     ps_link *nt_dirty;
@@ -145,10 +149,16 @@ typedef struct ps_link_protocol {
     void (*ask)(const ps_net_ask *ask);
     void (*asked)(ps_net *net); /* after all that Python asked for together */
     void (*sweep)(ps_link *link, int64_t now);
+    void (*ended)(ps_link *link);
+    /* found: what a call has waited for, which is its own then. False: there is no such call. */
+    bool (*popped)(ps_link *link, int32_t stream, struct ps_pop_found *found);
 } ps_link_protocol;
 
 extern const ps_link_protocol ps_calls; /* calls.c */
 /* hotcalls.c: whether it was served, without Python. */
 bool ps_calls_serve(ps_link *link, const ps_h2_event *call);
+bool ps_calls_popped(ps_link *link, int32_t stream, struct ps_pop_found *found);
+bool ps_calls_reset(ps_link *link, int32_t stream); /* false: it waits for nothing here */
+void ps_calls_drop(ps_link *link);                  /* all that wait */
 
 #endif

@@ -20,6 +20,7 @@ struct ps_topic {
     bool tp_schedule; /* SCHEDULE_TOPIC_XXXX: units carry the deliver time */
     _Atomic int64_t tp_delivered, tp_delivered_bytes; /* messages whose delay was over */
     _Atomic int64_t tp_level_bytes, tp_level_sizes[PS_SIZES]; /* of those from delay levels */
+    struct ps_pop_place *tp_pops; /* the listener's own: where pops wait for messages of it */
     int64_t tp_gone_below; /* records before it are of a life that was deleted; dispatch lock */
     _Atomic(ps_queue *) *_Atomic tp_blocks[PS_QUEUE_BLOCKS];
     char tp_name[]; /* ends with 0x00 */

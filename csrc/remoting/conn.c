@@ -147,6 +147,11 @@ void ps_conn_free(ps_conn *n) {
     free(n);
 }
 
+void ps_conn_end_waits(ps_conn *n) {
+    PS_CORE_HELD(n->cn_core);
+    ps_parked_drop_all(n);
+}
+
 /* Bytes that were consumed are let go only now: frames handed on pointed into them. */
 static void drop_consumed(ps_conn *n) {
     int64_t left = n->cn_in.len - n->cn_from;
@@ -258,13 +263,14 @@ static int serve_frame(ps_conn *n, const ps_command *request) {
     }
 }
 
-static int serve_counted(ps_conn *n, const ps_command *request) {
+/* checked: a pop that the broker has found right; *e says why it failed. */
+static int serve_counted(ps_conn *n, const ps_command *request, bool checked, ps_error *e) {
     ps_core *c = n->cn_core;
     if (request->flag & PS_FLAG_RESPONSE) return 0;
     ps_call *call = ps_mine(c);
     call->co_request = request->code;
     call->co_answered = PS_CODE_SUCCESS;
-    int served = serve_frame(n, request);
+    int served = checked ? ps_core_pop_checked(n, request, e) : serve_frame(n, request);
     if (served > 0 && call->co_answered != PS_RPC_NONE)
         ps_rpc_answered(c, request->code, call->co_answered,
                         request->flag & PS_FLAG_ONEWAY ? PS_RPC_ONEWAY : 0);
@@ -364,7 +370,7 @@ static int cut_frames(ps_conn *n, const uint8_t *data, int64_t len, int64_t *use
                                          call->co_scratch, &request, &n->cn_wanted, e);
         if (took <= 0) return (int)took;
         if (!is_shared(n, request.code)) ps_be_alone(c);
-        code = is_pythons(n, &request) ? 0 : serve_counted(n, &request);
+        code = is_pythons(n, &request) ? 0 : serve_counted(n, &request, false, NULL);
         if (code == 0) code = hand_on(c, data + *used, took);
         if (code > 0) code = 0;
         *used += took;
@@ -429,9 +435,22 @@ int ps_conn_serve(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *out) {
     begin_step(c);
     int64_t took = ps_command_decode(frame, len, c->co_frame_max, ps_mine(c)->co_scratch, &request,
                                      &wanted, NULL);
-    int served = took > 0 ? serve_counted(n, &request) : 0;
+    int served = took > 0 ? serve_counted(n, &request, false, NULL) : 0;
     finish_step(n, out);
     return served > 0;
+}
+
+int ps_conn_serve_pop(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *out, ps_error *e) {
+    PS_CORE_HELD(n->cn_core);
+    ps_core *c = n->cn_core;
+    ps_command request;
+    int64_t wanted;
+    begin_step(c);
+    int64_t took = ps_command_decode(frame, len, c->co_frame_max, ps_mine(c)->co_scratch, &request,
+                                     &wanted, e);
+    int code = took > 0 ? serve_counted(n, &request, true, e) : (int)took;
+    finish_step(n, out);
+    return code;
 }
 
 int ps_conn_put(ps_conn *n, const ps_plain_put *put, int64_t *offset) {

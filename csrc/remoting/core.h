@@ -35,6 +35,8 @@
 #define PS_CODE_PULL_NOT_FOUND 19
 #define PS_CODE_PULL_RETRY_IMMEDIATELY 20
 #define PS_CODE_PULL_OFFSET_MOVED 21
+#define PS_CODE_POLLING_FULL 209
+#define PS_CODE_POLLING_TIMEOUT 210
 
 #define PS_PROTOCOL_VERSION 479 /* MQVersion.V5_3_3 */
 
@@ -80,6 +82,8 @@ typedef struct ps_mark { /* a group's place in a queue */
     int64_t mk_in_flight; /* popped, neither acknowledged nor back */
 } ps_mark;
 
+typedef struct ps_pop_place ps_pop_place; /* popwait.c */
+
 /* A group and a topic: subscription, consumer offsets, statistics. */
 typedef struct ps_pair {
     ps_chain pr_chain;
@@ -91,7 +95,8 @@ typedef struct ps_pair {
     ps_filter *pr_own;    /* of the last request that brought its own */
     ps_mark *pr_marks;    /* by queue */
     int32_t pr_mark_count, pr_mark_room;
-    int32_t pr_parked; /* pulls that are parked for it */
+    int32_t pr_parked; /* pulls and pops that are parked for it */
+    ps_pop_place *pr_places; /* at which pops wait: popwait.c */
     int64_t pr_popped; /* check points of it that are open */
     bool pr_changed;
     ps_count pr_got;
@@ -101,7 +106,7 @@ typedef struct ps_pair {
 } ps_pair;
 
 typedef struct ps_deferred ps_deferred; /* sent.c */
-typedef struct ps_parked ps_parked; /* a pull that waits for messages: parked.h */
+typedef struct ps_parked ps_parked; /* a pull or a pop that waits for messages: parked.h */
 typedef struct ps_tx ps_tx;     /* halves.h */
 typedef struct ps_dedup ps_dedup; /* dedup.c */
 
@@ -179,6 +184,7 @@ struct ps_core {
     bool co_times_lock;
     ps_call *co_calls[PS_CALLERS]; /* NULL: there is no such caller */
     int32_t co_callers;            /* one more than the last of them */
+    void *co_threads[PS_CALLERS];  /* network threads by their number: net/ */
     struct ps_grave *co_graves;
     ps_store *co_store;
     char *co_extra; /* MSG_REGION, TRACE_ON and CLUSTER, encoded: a property list */
@@ -214,7 +220,7 @@ struct ps_core {
     struct ps_pops *co_pops; /* NULL: nothing was popped */
     struct ps_access *co_access; /* NULL: no access control */
 
-    ps_parked **co_heap; /* parked pulls by deadline */
+    ps_parked **co_heap; /* what is parked, by deadline */
     int32_t co_heap_count, co_heap_room;
     ps_parked *co_ready, **co_ready_end;
     ps_core_totals co_totals;
@@ -354,8 +360,9 @@ int ps_core_put(ps_conn *conn, const ps_plain_put *put, int64_t *offset);
 void ps_parked_drop_all(ps_conn *conn);
 /* ms until the first parked pull or wait expires; -1: there is none. */
 int64_t ps_core_deadline_in(ps_core *c);
-/* The same of pulls alone. */
+/* The same of what is parked alone. */
 int64_t ps_parked_deadline_in(const ps_core *c);
+int32_t ps_parked_pulls(const ps_core *c); /* how many pulls are */
 void ps_parked_wake(ps_core *c, ps_pair *p, int32_t queue_id);
 
 #endif

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/threads.h"
-#include "remoting/parked.h"
+#include "remoting/popplace.h"
 
 /* ---- the heap of deadlines ---- */
 
@@ -54,13 +54,6 @@ static void heap_remove(ps_core *c, ps_parked *h) {
 
 /* ---- the lists ---- */
 
-static void unlink_parked(ps_core *c, ps_parked *h) {
-    if (c->co_ready_end == &h->pk_next) c->co_ready_end = h->pk_link;
-    *h->pk_link = h->pk_next;
-    if (h->pk_next != NULL) h->pk_next->pk_link = h->pk_link;
-    h->pk_next = NULL;
-}
-
 static void push_parked(ps_parked **list, ps_parked *h) {
     h->pk_next = *list;
     h->pk_link = list;
@@ -68,28 +61,20 @@ static void push_parked(ps_parked **list, ps_parked *h) {
     *list = h;
 }
 
-/* To the end of the ready ones: first come, first served. */
-static void make_ready(ps_core *c, ps_parked *h) {
-    h->pk_ready = true;
-    h->pk_next = NULL;
-    h->pk_link = c->co_ready_end;
-    *c->co_ready_end = h;
-    c->co_ready_end = &h->pk_next;
-}
-
 /* Waits in its queue from now on, unless messages came meanwhile or its deadline has passed: then
  * it only yields to others. */
 static void park_again(ps_core *c, ps_parked *h) {
     h->pk_ready = false;
     if (ps_arrivals_watch(h->pk_queue, h->pk_offset) || h->pk_last)
-        make_ready(c, h);
+        ps_parked_ready(c, h);
     else
         push_parked(&h->pk_queue->cq_parked, h);
 }
 
 void ps_parked_free(ps_parked *h) {
     ps_core *c = h->pk_conn->cn_core;
-    unlink_parked(c, h);
+    if (h->pk_pops) ps_pop_leave(c, (ps_pop_waiter *)h);
+    if (h->pk_link != NULL) ps_parked_unlink(c, h);
     heap_remove(c, h);
     *h->pk_conn_link = h->pk_conn_next;
     if (h->pk_conn_next != NULL) h->pk_conn_next->pk_conn_link = h->pk_conn_link;
@@ -102,28 +87,37 @@ void ps_parked_drop_all(ps_conn *n) {
     while (n->cn_parked != NULL) ps_parked_free(n->cn_parked);
 }
 
-bool ps_parked_add(const ps_parked *like) {
-    ps_core *c = like->pk_conn->cn_core;
-    ps_parked *h = c->co_heap_count < c->co_parked_max ? malloc(sizeof *h) : NULL;
-    if (h == NULL) return false;
-    *h = *like;
-    if (!heap_add(c, h)) {
-        free(h);
-        return false;
-    }
+bool ps_parked_keep(ps_core *c, ps_parked *h) {
+    if (!heap_add(c, h)) return false;
     h->pk_pair->pr_parked++;
-    ps_filter_ref(h->pk_filter);
     h->pk_conn_next = h->pk_conn->cn_parked;
     h->pk_conn_link = &h->pk_conn->cn_parked;
     if (h->pk_conn_next != NULL) h->pk_conn_next->pk_conn_link = &h->pk_conn_next;
     h->pk_conn->cn_parked = h;
+    return true;
+}
+
+bool ps_parked_add(const ps_parked *like) {
+    ps_core *c = like->pk_conn->cn_core;
+    ps_parked *h = ps_parked_pulls(c) < c->co_parked_max ? malloc(sizeof *h) : NULL;
+    if (h == NULL) return false;
+    *h = *like;
+    if (!ps_parked_keep(c, h)) {
+        free(h);
+        return false;
+    }
+    ps_filter_ref(h->pk_filter);
     park_again(c, h);
     return true;
 }
 
+int32_t ps_parked_pulls(const ps_core *c) {
+    return c->co_heap_count - (c->co_pops != NULL ? (int32_t)c->co_pops->po_waiting : 0);
+}
+
 void ps_parked_again(ps_parked *h) {
     ps_core *c = h->pk_conn->cn_core;
-    unlink_parked(c, h);
+    ps_parked_unlink(c, h);
     park_again(c, h);
 }
 
@@ -134,9 +128,10 @@ static void take_arrivals(ps_core *c) {
         next = q->cq_arrived_next;
         ps_arrivals_done(q);
         ps_levels_arrived(c, q);
+        if (q->cq_topic->tp_pops != NULL) ps_pop_arrived(c, q);
         for (ps_parked *h = q->cq_parked; h != NULL; h = q->cq_parked) {
-            unlink_parked(c, h);
-            make_ready(c, h);
+            ps_parked_unlink(c, h);
+            ps_parked_ready(c, h);
         }
     }
 }
@@ -151,8 +146,11 @@ void ps_parked_end(ps_core *c, bool all) {
         h->pk_deadline = INT64_MAX;
         heap_sift(c, h, 0);
         if (h->pk_ready) continue;
-        unlink_parked(c, h);
-        make_ready(c, h);
+        if (h->pk_pops)
+            ps_pop_unlist((ps_pop_waiter *)h);
+        else
+            ps_parked_unlink(c, h);
+        ps_parked_ready(c, h);
     }
 }
 
@@ -178,9 +176,11 @@ void ps_parked_look(ps_core *c) {
 void ps_parked_wake(ps_core *c, ps_pair *p, int32_t queue_id) {
     for (int32_t i = 0; i < c->co_heap_count; i++) {
         ps_parked *h = c->co_heap[i];
-        if (h->pk_pair != p || h->pk_queue->cq_id != queue_id || h->pk_ready) continue;
-        unlink_parked(c, h);
-        make_ready(c, h);
+        if (h->pk_pops || h->pk_pair != p || h->pk_queue->cq_id != queue_id || h->pk_ready)
+            continue;
+        ps_parked_unlink(c, h);
+        ps_parked_ready(c, h);
     }
+    ps_pop_wake(c, p, queue_id);
     if (c->co_ready != NULL) ps_eventfd_tell(c->co_event_fd);
 }

@@ -1,5 +1,6 @@
-/* Pulls that wait for messages ("parked"): in their queue until it gets units, in a list of ready
- * ones after that, and in a heap of deadlines all the time. Private to csrc/remoting/. */
+/* Pulls and pops that wait for messages ("parked"): pulls in their queue until it gets units, pops
+ * at their place (popplace.h), in a list of ready ones after that, and in a heap of deadlines all
+ * the time. Private to csrc/remoting/. */
 #ifndef PS_PARKED_H
 #define PS_PARKED_H
 
@@ -21,6 +22,7 @@ struct ps_parked {
     int64_t pk_deadline;    /* ms, monotonic */
     int32_t pk_heap;        /* place in the heap of deadlines */
     bool pk_ready, pk_last; /* last: it is answered whatever there is */
+    bool pk_pops;           /* a ps_pop_waiter: the queue, the filter and the offsets are not set */
 };
 
 /* Parks a copy of `like`, whose links are not set: in its queue, or ready when that has units by
@@ -29,9 +31,29 @@ bool ps_parked_add(const ps_parked *like);
 /* A ready one that found nothing to answer with waits on. */
 void ps_parked_again(ps_parked *p);
 void ps_parked_free(ps_parked *p);
+/* A pop is kept until it is freed: in the heap, and by its connection. False: no memory. */
+bool ps_parked_keep(ps_core *c, ps_parked *p);
 /* Makes ready whatever has news or is overdue. */
 void ps_parked_look(ps_core *c);
 /* Makes ready what is overdue; all: every one. */
 void ps_parked_end(ps_core *c, bool all);
+
+/* Out of the list that it is in. */
+static inline void ps_parked_unlink(ps_core *c, ps_parked *h) {
+    if (c->co_ready_end == &h->pk_next) c->co_ready_end = h->pk_link;
+    *h->pk_link = h->pk_next;
+    if (h->pk_next != NULL) h->pk_next->pk_link = h->pk_link;
+    h->pk_next = NULL;
+    h->pk_link = NULL;
+}
+
+/* To the end of the ready ones: first come, first served. */
+static inline void ps_parked_ready(ps_core *c, ps_parked *h) {
+    h->pk_ready = true;
+    h->pk_next = NULL;
+    h->pk_link = c->co_ready_end;
+    *c->co_ready_end = h;
+    c->co_ready_end = &h->pk_next;
+}
 
 #endif

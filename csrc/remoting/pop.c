@@ -1,17 +1,18 @@
-/* POP_MESSAGE that finds messages, when the tables say that it may: its group is subscribed, and
- * not ordered. It is checked here, walked by popwalk.c and shown by popshow.c; what finds nothing,
- * is ordered or wrong is handed on, and the broker asks the same two.
- * docs/internals/pop.md#the-pop; upstream PopMessageProcessor. */
+/* POP_MESSAGE of groups that are not ordered: walked by popwalk.c, shown by popshow.c; what finds
+ * nothing waits in popwait.c. A request that the tables do not know is handed on, and comes back
+ * once the broker has found it right. docs/internals/pop.md#the-pop; upstream
+ * PopMessageProcessor. */
 #include <errno.h>
 #include <stddef.h>
 #include <string.h>
 
-#include "remoting/pops.h"
+#include "remoting/popwait.h"
 #include "remoting/guard.h"
 
 #define LATE_MS 500           /* a request that is so late is not served: its client has given up */
 #define POLL_MAX_MS (1 << 30) /* sums of times must not overflow */
 #define TIME_MAX_MS (INT64_C(1) << 53)
+#define MARGIN_MS 50 /* an answer leaves so long before its client gives up */
 
 typedef struct request {
     ps_slice group, topic, kind, filter, order;
@@ -32,107 +33,105 @@ static bool read_request(const ps_command *command, request *r) {
            (r->order.len == 0 || ps_slice_is(r->order, "false"));
 }
 
-static bool is_allowed(const ps_pop_rules *rules, const request *r) {
+/* late: whether the client may have given up by now. */
+static bool is_allowed(const ps_pop_rules *rules, const request *r, bool *late) {
     int64_t now = ps_now_ms(), born = r->born_ms != 0 ? r->born_ms : now;
     const int64_t retry_len = (int64_t)sizeof PS_RETRY_PREFIX - 1;
-    return r->most >= 1 && r->most <= PS_POPPED_MAX && r->invisible_ms >= 1 &&
-           r->invisible_ms < rules->invisible_max_ms && born >= 0 && born < TIME_MAX_MS &&
-           r->poll_ms >= 0 && r->poll_ms < POLL_MAX_MS && now - born - r->poll_ms <= LATE_MS &&
-           retry_len + r->group.len + 1 + r->topic.len <= rules->name_max &&
-           !PS_BEGINS(r->topic.data, r->topic.len, PS_RETRY_PREFIX);
+    bool numbers = r->most >= 1 && r->most <= PS_POPPED_MAX && r->invisible_ms >= 1 &&
+                   r->invisible_ms < rules->invisible_max_ms && born >= 0 && born < TIME_MAX_MS &&
+                   r->poll_ms >= 0 && r->poll_ms < POLL_MAX_MS;
+    *late = numbers && now - born - r->poll_ms > LATE_MS;
+    return numbers && (retry_len + r->group.len + 1 + r->topic.len <= rules->name_max ||
+                       PS_BEGINS(r->topic.data, r->topic.len, PS_RETRY_PREFIX));
 }
 
-/* An SQL92 filter that was checked before is known by its text; tags need no check. */
-static bool read_filter(const ps_pair *pair, const request *r, ps_pop_ask *ask) {
+/* Tags need no check. */
+static bool read_filter(const request *r, ps_pop_ask *ask) {
+    ps_slice text = r->filter;
     ask->sql = ps_slice_is(r->kind, "SQL92");
     if (!ask->sql && r->kind.len > 0 && !ps_slice_is(r->kind, "TAG")) return false;
-    if (!ask->sql && (r->filter.len == 0 || ps_slice_is(r->filter, "*"))) return true;
+    while (!ask->sql && text.len > 0 && *text.data == ' ') text.data++, text.len--;
+    while (!ask->sql && text.len > 0 && text.data[text.len - 1] == ' ') text.len--;
+    if (!ask->sql && (text.len == 0 || ps_slice_is(text, "*"))) return true;
     ask->filter = (const char *)r->filter.data;
     ask->filter_len = r->filter.len;
-    return !ask->sql || ps_filter_is(pair->pr_own, r->filter.data, r->filter.len, true);
-}
-
-static int answer_pop(ps_conn *n, const ps_command *command, const ps_pop_found *found,
-                      ps_slice topic) {
-    ps_core *c = n->cn_core;
-    char numbers[4][24];
-    ps_command reply;
-    ps_pop_shown shown;
-    int64_t from = ps_mine(c)->co_out.len, size;
-    if (ps_pop_lists(c, found, &shown) < 0) return PS_E_NO_MEMORY;
-    size = ps_pop_records_len(c, found, topic.len);
-    const ps_field fields[] = {
-        {ps_slice_of("popTime"), ps_slice_of_number(found->pop_ms, numbers[0])},
-        {ps_slice_of("invisibleTime"), ps_slice_of_number(found->invisible_ms, numbers[1])},
-        {ps_slice_of("reviveQid"), ps_slice_of_number(found->revive_queue, numbers[2])},
-        {ps_slice_of("restNum"), ps_slice_of_number(found->rest, numbers[3])},
-        {ps_slice_of("startOffsetInfo"), {(const uint8_t *)shown.starts, shown.starts_len}},
-        {ps_slice_of("msgOffsetInfo"), {(const uint8_t *)shown.offsets, shown.offsets_len}}};
-    reply.serialize = command->serialize;
-    reply.code = PS_CODE_SUCCESS;
-    reply.opaque = command->opaque;
-    reply.remark = ps_slice_of("FOUND");
-    reply.field_count = (int32_t)(sizeof fields / sizeof *fields);
-    memcpy(reply.fields, fields, sizeof fields);
-    int code = size < 0 ? PS_E_NO_MEMORY : ps_core_answer(c, &reply, size);
-    uint8_t *to = code == 0 ? ps_buffer_room(&ps_mine(c)->co_out, size) : NULL;
-    if (to == NULL) { /* half an answer would make the rest of the connection unreadable */
-        ps_mine(c)->co_out.len = from;
-        return PS_E_NO_MEMORY;
-    }
-    ps_pop_records(c, found, (const char *)topic.data, topic.len, to);
-    ps_mine(c)->co_out.len += size;
-    const ps_answer a = {.serialize = command->serialize,
-                         .opaque = command->opaque,
-                         .end = found->end,
-                         .bare = true};
-    return ps_sent_frame(n, &a, from);
-}
-
-/* Takes what is there. False: there is nothing, or the tables do not say that it may. *due_ms: when
- * what was taken ends, if that is before all others; else 0. */
-static bool find_popped(ps_core *c, const request *r, ps_pop_found *found, int64_t *due_ms) {
-    const ps_pops *x = c->co_pops;
-    if (x == NULL || x->po_revive == NULL || !x->po_rules.on || !is_allowed(&x->po_rules, r))
-        return false;
-    const ps_pair *pair =
-        ps_core_find_pair(c, r->group.data, r->group.len, r->topic.data, r->topic.len);
-    const ps_topic_entry *t = ps_core_find_topic(c, r->topic.data, r->topic.len);
-    ps_pop_ask ask = {.topic = (const char *)r->topic.data,
-                      .group = (const char *)r->group.data,
-                      .topic_len = r->topic.len,
-                      .group_len = r->group.len,
-                      .most = (int32_t)r->most,
-                      .from_min = r->mode == 0,
-                      .invisible_ms = r->invisible_ms};
-    if (pair == NULL || pair->pr_flags == 0 || t == NULL ||
-        !(t->te_perm & PS_PERM_READ) || r->queue_id < -1 || r->queue_id >= t->te_read_queues ||
-        !read_filter(pair, r, &ask))
-        return false;
-    ask.queue_id = (int32_t)r->queue_id;
-    int64_t due = ps_core_popped_due(c), ends;
-    if (ps_core_pop_walk(c, &ask, found, NULL) < 0 || found->count == 0) return false;
-    ends = found->pop_ms + found->invisible_ms;
-    *due_ms = due < 0 || ends < due ? ends : 0;
     return true;
 }
 
-int ps_core_pop(ps_conn *n, const ps_command *command) {
+/* What a request asks for. False: the broker looks at it; checked: it has, and found it right. Of
+ * others the group is subscribed, and an SQL92 filter is known, since it was checked before. */
+static bool read_ask(ps_core *c, const request *r, bool checked, ps_pop_ask *ask) {
+    const ps_pops *x = c->co_pops;
+    bool late;
+    *ask = (ps_pop_ask){.topic = (const char *)r->topic.data,
+                        .group = (const char *)r->group.data,
+                        .topic_len = r->topic.len,
+                        .group_len = r->group.len,
+                        .queue_id = (int32_t)r->queue_id,
+                        .most = (int32_t)r->most,
+                        .from_min = r->mode == 0,
+                        .invisible_ms = r->invisible_ms};
+    if (x == NULL || x->po_revive == NULL || !x->po_rules.on ||
+        !is_allowed(&x->po_rules, r, &late) || !read_filter(r, ask))
+        return false;
+    const ps_topic_entry *t = ps_core_find_topic(c, r->topic.data, r->topic.len);
+    if (t == NULL || !(t->te_perm & PS_PERM_READ) || r->queue_id < -1 ||
+        r->queue_id >= t->te_read_queues)
+        return false;
+    if (checked) return true;
+    const ps_pair *pair =
+        ps_core_find_pair(c, r->group.data, r->group.len, r->topic.data, r->topic.len);
+    return !late && pair != NULL && pair->pr_flags != 0 &&
+           !PS_BEGINS(r->topic.data, r->topic.len, PS_RETRY_PREFIX) &&
+           (!ask->sql || ps_filter_is(pair->pr_own, r->filter.data, r->filter.len, true));
+}
+
+/* ---- serving ---- */
+
+/* So long a request may wait, whose answer leaves a little before its client gives up; its clock
+ * may be wrong by any amount. Below 0: it may not. */
+static int64_t time_left(const ps_pop_rules *rules, const request *r) {
+    int64_t now = ps_now_ms(), born = r->born_ms != 0 && r->born_ms < now ? r->born_ms : now;
+    return r->poll_ms > 0 && rules->waiting_max >= 0 ? born + r->poll_ms - MARGIN_MS - now : -1;
+}
+
+static int serve_pop(ps_conn *n, const ps_command *command, bool checked, ps_error *e) {
+    ps_core *c = n->cn_core;
     request r;
+    ps_pop_ask ask;
     ps_pop_found found;
     int64_t due_ms;
     if ((command->flag & PS_FLAG_ONEWAY) || !read_request(command, &r) ||
-        !find_popped(n->cn_core, &r, &found, &due_ms))
+        !read_ask(c, &r, checked, &ask))
         return 0;
-    int code = answer_pop(n, command, &found, r.topic);
+    const ps_pop_asker who = {.conn = n, .opaque = command->opaque,
+                              .serialize = command->serialize};
+    int code = ps_pop_take(c, &ask, &found, &due_ms, e);
+    if (code < 0) return checked ? code : 0;
+    int64_t left = time_left(&c->co_pops->po_rules, &r);
+    if (found.count == 0 && !found.full && left >= 0) {
+        if (ps_pop_wait(&who, &ask, left, &found)) return 1;
+        found.full = 1;
+    }
+    code = ps_pop_answer(&who, &found, r.topic);
     ps_pop_found_free(&found);
-    if (due_ms > 0) ps_mine(n->cn_core)->co_pop_due = due_ms;
+    if (due_ms > 0) ps_mine(c)->co_pop_due = due_ms;
     return code < 0 ? code : 1;
 }
 
-int ps_conn_pop(ps_conn *n, const ps_plain_pop *p, ps_pop_found *found, int64_t *due_ms) {
+int ps_core_pop(ps_conn *n, const ps_command *command) {
+    return serve_pop(n, command, false, NULL);
+}
+
+int ps_core_pop_checked(ps_conn *n, const ps_command *command, ps_error *e) {
+    return serve_pop(n, command, true, e);
+}
+
+int ps_conn_pop(ps_conn *n, const ps_plain_pop *p, int64_t wait_ms, int64_t number,
+                ps_pop_found *found, int64_t *due_ms) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
+    ps_pop_ask ask;
     const request r = {.group = {(const uint8_t *)p->group, p->group_len},
                        .topic = {(const uint8_t *)p->topic, p->topic_len},
                        .kind = ps_slice_of(p->sql ? "SQL92" : "TAG"),
@@ -141,9 +140,13 @@ int ps_conn_pop(ps_conn *n, const ps_plain_pop *p, ps_pop_found *found, int64_t 
                        .most = p->most,
                        .invisible_ms = p->invisible_ms,
                        .mode = 1};
-    return c->co_access == NULL && !((c->co_up | n->cn_up) & PS_UP_POPS) &&
-           !ps_safe_must_wait(&c->co_store->st_safe, PS_SAFE_NEXT) &&
-           find_popped(c, &r, found, due_ms);
+    if (c->co_access != NULL || ((c->co_up | n->cn_up) & PS_UP_POPS) ||
+        ps_safe_must_wait(&c->co_store->st_safe, PS_SAFE_NEXT) || !read_ask(c, &r, false, &ask) ||
+        c->co_pops->po_rules.waiting_max < 0)
+        return PS_POP_UP;
+    int code = ps_conn_pop_wait(n, &ask, wait_ms, number, found, due_ms, NULL);
+    if (code == 0) return PS_POP_WAITS;
+    return code == 1 && found->count > 0 ? PS_POP_FOUND : PS_POP_UP;
 }
 
 int ps_core_pop_rules(ps_core *c, const ps_pop_rules *rules, ps_error *e) {

@@ -48,6 +48,8 @@ typedef struct ps_pop_rules {
                                  * young; -1: none is */
     int64_t filter_work;        /* what SQL92 may cost in one read (ps_sql92_work) */
     int64_t filter_ms;          /* so long filters pass over messages in one walk */
+    /* Requests that may wait: at one place, in all, and at how many places. */
+    int64_t at_place_max, waiting_max, places_max;
 } ps_pop_rules;
 
 /* What a consumer asks for, checked. */
@@ -96,6 +98,25 @@ typedef struct ps_pop_shown {
 /* Takes what is there: each batch has its check point in the log. An error: nothing was taken;
  * PS_E_EXPRESSION_ILLEGAL, PS_E_NO_MEMORY, or what putting a check point fails with. */
 int ps_core_pop_walk(ps_core *core, const ps_pop_ask *ask, ps_pop_found *out, ps_error *error);
+/* The same, or waits until there is something: up to wait_ms, below 0: not at all. 1: *out is what
+ * was found, full: it may not wait; *due_ms: when that ends, if it is before all others, else 0.
+ * 0: it waits, and ps_core_next gives what was found for this number of the connection, above 0,
+ * which no other one has. An error: as of ps_core_pop_walk. */
+int ps_conn_pop_wait(ps_conn *conn, const ps_pop_ask *ask, int64_t wait_ms, int64_t number,
+                     ps_pop_found *out, int64_t *due_ms, ps_error *error);
+/* It waits no more. */
+void ps_conn_pop_leave(ps_conn *conn, int64_t number);
+/* Something came back for them: those try who wait for messages of the topic in this group. */
+void ps_core_pop_wake(ps_core *core, const char *group, int32_t group_len, const char *topic,
+                      int32_t topic_len);
+/* How many requests wait at this place, queue -1: for any of the topic; -2: at all of the topic's.
+ * group NULL: in all. */
+int64_t ps_core_pop_waiting(ps_core *core, const char *group, int32_t group_len, const char *topic,
+                            int32_t topic_len, int32_t queue_id);
+/* A request that was handed on, and found right: it is served, whether or not the tables say that
+ * it may be. 1 served; 0: it is not one; or an error, after which nothing was taken. */
+int ps_conn_serve_pop(ps_conn *conn, const uint8_t *frame, int64_t len, ps_step *out,
+                      ps_error *error);
 /* Moves what a network thread has found (ps_net_call) to the caller's memory. */
 void ps_pop_found_take(ps_pop_found *from, ps_pop_found *to);
 /* As remoting clients read it. topic: which was asked for. PS_E_NO_MEMORY. */
@@ -157,6 +178,8 @@ void ps_pop_found_free(ps_pop_found *found);
 
 /* POP_MESSAGE, ACK_MESSAGE: 1 served, 0 for the broker to serve. */
 int ps_core_pop(ps_conn *conn, const ps_command *request);
+/* The same of one that the broker has found right; an error: see ps_conn_serve_pop. */
+int ps_core_pop_checked(ps_conn *conn, const ps_command *request, ps_error *e);
 int ps_core_ack(ps_conn *conn, const ps_command *request);
 
 #endif

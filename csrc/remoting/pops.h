@@ -31,6 +31,7 @@ typedef struct ps_pops {
     int32_t po_heap_count;
     int64_t po_turn;
     int64_t po_pops; /* requests that were looked at */
+    int64_t po_waiting, po_places; /* of popwait.c */
     ps_pop_rules po_rules;
 } ps_pops;
 
@@ -41,6 +42,21 @@ void ps_popped_row_of(const ps_popped *p, ps_popped_row *out);
 uint32_t ps_popped_bits(const ps_popped *p, const int64_t *offsets, int32_t count);
 /* Those are acknowledged from now on; p is gone with its last one. */
 void ps_popped_close(ps_core *c, ps_popped *p, uint32_t bits);
+
+/* Who waits: a request of the remoting protocol, which is answered with a frame, or somebody to
+ * whom a step gives what was found (ps_step.found). */
+typedef struct ps_pop_asker {
+    ps_conn *conn;
+    int64_t number;   /* the call of the connection; 0: a frame */
+    int32_t opaque, serialize;
+} ps_pop_asker;
+
+/* popwalk.c: takes what is there. *due_ms: when what was taken ends, if that is before all others;
+ * else 0. */
+int ps_pop_take(ps_core *c, const ps_pop_ask *ask, ps_pop_found *found, int64_t *due_ms,
+                ps_error *e);
+/* popshow.c: answers with what was found, into co_out; nothing: that. */
+int ps_pop_answer(const ps_pop_asker *who, const ps_pop_found *found, ps_slice topic);
 
 static inline int32_t ps_popped_open(const ps_popped *p) {
     return p->pp_count - __builtin_popcount(p->pp_acked);

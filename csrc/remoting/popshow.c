@@ -192,3 +192,42 @@ int ps_core_pop_show(ps_core *c, const ps_pop_found *found, const char *topic, i
     out->body_len = size;
     return 0;
 }
+
+/* ---- answers ---- */
+
+int ps_pop_answer(const ps_pop_asker *who, const ps_pop_found *found, ps_slice topic) {
+    ps_core *c = who->conn->cn_core;
+    char numbers[4][24];
+    ps_command reply;
+    ps_pop_shown shown;
+    int64_t from = ps_mine(c)->co_out.len, size;
+    bool some = found->count > 0;
+    if (ps_pop_lists(c, found, &shown) < 0) return PS_E_NO_MEMORY;
+    size = some ? ps_pop_records_len(c, found, topic.len) : 0;
+    const ps_field fields[] = {
+        {ps_slice_of("popTime"), ps_slice_of_number(found->pop_ms, numbers[0])},
+        {ps_slice_of("invisibleTime"), ps_slice_of_number(found->invisible_ms, numbers[1])},
+        {ps_slice_of("reviveQid"), ps_slice_of_number(found->revive_queue, numbers[2])},
+        {ps_slice_of("restNum"), ps_slice_of_number(found->rest, numbers[3])},
+        {ps_slice_of("startOffsetInfo"), {(const uint8_t *)shown.starts, shown.starts_len}},
+        {ps_slice_of("msgOffsetInfo"), {(const uint8_t *)shown.offsets, shown.offsets_len}}};
+    reply.serialize = who->serialize;
+    reply.code = some           ? PS_CODE_SUCCESS
+                 : found->full ? PS_CODE_POLLING_FULL
+                                : PS_CODE_POLLING_TIMEOUT;
+    reply.opaque = who->opaque;
+    reply.remark = ps_slice_of(some ? "FOUND" : "NO_MESSAGE_IN_QUEUE");
+    reply.field_count = (int32_t)(sizeof fields / sizeof *fields);
+    memcpy(reply.fields, fields, sizeof fields);
+    int code = size < 0 ? PS_E_NO_MEMORY : ps_core_answer(c, &reply, size);
+    uint8_t *to = code == 0 ? ps_buffer_room(&ps_mine(c)->co_out, size) : NULL;
+    if (to == NULL) { /* half an answer would make the rest of the connection unreadable */
+        ps_mine(c)->co_out.len = from;
+        return PS_E_NO_MEMORY;
+    }
+    if (some) ps_pop_records(c, found, (const char *)topic.data, topic.len, to);
+    ps_mine(c)->co_out.len += size;
+    const ps_answer a = {
+        .serialize = who->serialize, .opaque = who->opaque, .end = found->end, .bare = true};
+    return ps_sent_frame(who->conn, &a, from);
+}

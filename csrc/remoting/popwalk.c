@@ -320,6 +320,15 @@ int ps_core_pop_walk(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out, ps_er
     return mine.code;
 }
 
+int ps_pop_take(ps_core *c, const ps_pop_ask *ask, ps_pop_found *found, int64_t *due_ms,
+                ps_error *e) {
+    int64_t due = ps_core_popped_due(c);
+    int code = ps_core_pop_walk(c, ask, found, e);
+    int64_t ends = code == 0 && found->count > 0 ? found->pop_ms + found->invisible_ms : 0;
+    *due_ms = ends > 0 && (due < 0 || ends < due) ? ends : 0;
+    return code;
+}
+
 void ps_pop_found_take(ps_pop_found *from, ps_pop_found *to) {
     *to = *from;
     to->seen = NULL;

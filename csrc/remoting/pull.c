@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "remoting/core.h"
-#include "remoting/parked.h"
+#include "remoting/popwait.h"
 #include "remoting/guard.h"
 
 #define SYS_COMMIT 1
@@ -347,6 +347,10 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
         if (c->co_ready == NULL) break;
         if (rounds >= ROUNDS_MAX) return 0;
         ps_parked *h = c->co_ready;
+        if (h->pk_pops) {
+            if (ps_pop_resume(c, h, out) == 0) continue;
+            return 1;
+        }
         int64_t conn_id = h->pk_conn->cn_id;
         int rc = resume_pull(c, h);
         if (rc == 0) {

@@ -11,6 +11,7 @@
 #include "remoting/command.h"
 
 /* cdef begin */
+struct ps_pop_found; /* remoting/popped.h */
 typedef struct ps_core ps_core; /* the tables, and the pulls that are held */
 typedef struct ps_conn ps_conn; /* one connection */
 
@@ -192,6 +193,11 @@ typedef struct ps_step {
     int32_t news;       /* 1: ps_core_next has something to do */
     int64_t look_in_ms; /* a pull or an answer was held: in how many ms to call ps_core_next at the
                            latest, to end the first of all that are; -1: none by this call */
+    /* From ps_core_next: what a pop has waited for, the caller's to free, with nothing in it when
+     * its time was over; NULL: none is done. number: of ps_conn_pop_wait; `out` is its group, a
+     * line feed and its topic then. */
+    struct ps_pop_found *found;
+    int64_t number;
     int64_t pop_due_ms; /* what was popped is back at this time, before all others; 0: it is not */
     int32_t more;       /* 1: whole frames are left: there is much to write, or the time is over;
                            call ps_conn_received with 0 after it */
@@ -204,6 +210,7 @@ ps_conn *ps_conn_new(ps_core *core, int64_t id, const uint8_t *host, int32_t hos
                      ps_error *error);
 int64_t ps_conn_id(const ps_conn *conn);
 void ps_conn_free(ps_conn *conn); /* drops the pulls held for it */
+void ps_conn_end_waits(ps_conn *conn); /* drops them before: nobody reads their answers */
 /* The room that connections share which keep no part of a frame. */
 int64_t ps_core_room(ps_core *core, uint8_t **at);
 /* Room to read into: returns its size, > 0, or an error code. Good for one ps_conn_received. */
@@ -241,17 +248,20 @@ struct ps_handle; /* format/handle.h */
 int ps_conn_ack(ps_conn *conn, const char *group, int32_t group_len, const char *topic,
                 int32_t topic_len, const struct ps_handle *handles, int32_t count);
 /* Pops for a gRPC client from any queue of a topic, as a request of the remoting protocol that says
- * the same. 1: *found is the caller's, who frees it; its messages need not wait. *due_ms: when they
- * end, if that is before all others, which the service of POP wants to know; else 0. 0: nothing has
- * happened, the broker serves it. */
-struct ps_pop_found; /* remoting/popped.h */
+ * the same, which may wait so long (ps_conn_pop_wait). PS_POP_FOUND: *found is the caller's, who
+ * frees it; its messages need not wait. *due_ms: when they end, if that is before all others, which
+ * the service of POP wants to know; else 0. PS_POP_UP: nothing has happened, the broker serves
+ * it. */
+#define PS_POP_UP 0
+#define PS_POP_FOUND 1
+#define PS_POP_WAITS 2
 typedef struct ps_plain_pop {
     const char *topic, *group, *filter; /* filter: tags or SQL92; NULL: every message */
     int32_t topic_len, group_len, filter_len, sql, most;
     int64_t invisible_ms;
 } ps_plain_pop;
-int ps_conn_pop(ps_conn *conn, const ps_plain_pop *pop, struct ps_pop_found *found,
-                int64_t *due_ms);
+int ps_conn_pop(ps_conn *conn, const ps_plain_pop *pop, int64_t wait_ms, int64_t number,
+                struct ps_pop_found *found, int64_t *due_ms);
 /* One whole frame that was handed on before: 1 served, 0 not. */
 int ps_conn_serve(ps_conn *conn, const uint8_t *frame, int64_t len, ps_step *out);
 

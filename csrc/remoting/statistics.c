@@ -90,5 +90,5 @@ void ps_core_counter(ps_core *c, const char *group, int32_t group_len, const cha
 void ps_core_get_totals(ps_core *c, ps_core_totals *out) {
     PS_CORE_HELD(c);
     *out = c->co_totals;
-    out->held = c->co_heap_count;
+    out->held = ps_parked_pulls(c);
 }

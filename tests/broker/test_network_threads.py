@@ -117,13 +117,13 @@ def pull(offset, committed, hold_ms=0):
     return Command(Code.PULL_MESSAGE, texts(ext))
 
 
-def pop():
+def pop(**more):
     ext = {
         "consumerGroup": "poppers", "topic": "T", "queueId": 0, "maxMsgNums": 32,
         "invisibleTime": 3_600_000, "pollTime": 0, "bornTime": time.time_ns() // 1_000_000 + 60_000,
         "initMode": 0, "exp": "*", "expType": "TAG", "order": "false",
     }  # fmt: skip
-    return Command(Code.POP_MESSAGE, texts(ext))
+    return Command(Code.POP_MESSAGE, texts(ext | more))
 
 
 def acknowledge(handle):
@@ -243,24 +243,30 @@ def test_heartbeats_pass_while_the_interpreter_is_held(tmp_path):
 
 @THREADS
 def test_who_waits_is_answered_while_the_interpreter_is_held(tmp_path, threads):
-    """Held pulls by a message or when their time is over; sends, pops and acknowledgements when the
-    log is on the disk. Each has a connection of its own, and with several threads its own."""
+    """Held pulls and pops by a message or when their time is over; sends, pops and acknowledgements
+    when the log is on the disk. Each has a connection of its own, and with several threads its
+    own."""
     with broker_process(
         tmp_path / "s", flushDiskType="SYNC_FLUSH", serverSelectorThreads=threads
     ) as broker:
-        client, reader, late = (Client(broker.port) for _ in range(3))
+        client, reader, popper, late = (Client(broker.port) for _ in range(4))
         warm(client)
         broker.hold()
+        (answer,) = late.ask_all([pop(bornTime=0, pollTime=100)])
+        assert answer.code == 210
+        popper.sock.sendall(codec.encode(pop(bornTime=0, pollTime=3_600_000, maxMsgNums=1)))
         reader.sock.sendall(codec.encode(pull(WARM, WARM, hold_ms=3_600_000)))
         (answer,) = late.ask_all([pull(WARM, WARM, hold_ms=50)])
         assert answer.code == 19
         good(client.ask_all([send(n) for n in range(100)], at_once=10))
         (answer,) = good([reader.answer()])
         assert records(answer.body)[0][1] == b"message 0"
+        (answer,) = good([popper.answer()])
+        assert records(answer.body)[0][1] == b"message 0"
         handles = pop_all(client, 50)
         good(client.ask_all([acknowledge(h) for h in handles]))
         broker.let_go()
-        for each in (client, reader, late):
+        for each in (client, reader, popper, late):
             each.close()
 
 

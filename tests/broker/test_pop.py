@@ -300,7 +300,7 @@ async def test_ordered_groups_get_one_batch_at_a_time(store_path):
         assert changed.ext["popTime"] == again.ext["popTime"]
         assert 3_000 <= int(changed.ext["invisibleTime"]) < 8_000
         waiting = asyncio.ensure_future(p.pop(**one, attemptId="3", poll=30_000))
-        await until_async(lambda: len(p.pop_service.polling) == 1)
+        await until_async(lambda: p.pop_service.waiting() == 1)
         p.shift(3_100)
         p.pop_service.polling.wake(WaitingPlace("T", "g", 0))
         third = await waiting
@@ -308,7 +308,7 @@ async def test_ordered_groups_get_one_batch_at_a_time(store_path):
         assert third.ext["msgOffsetInfo"] == "0 0 2,3,4"
         assert third.ext["orderCountInfo"] == "0 qo0%2 1;0 0 0"
         waiting = asyncio.ensure_future(p.pop(**one, poll=30_000))
-        await until_async(lambda: len(p.pop_service.polling) == 1)
+        await until_async(lambda: p.pop_service.waiting() == 1)
         for handle, _, _ in p.handles_of(third):
             await p.ack(handle)
         assert (await waiting).ext["msgOffsetInfo"] == "0 0 5"
@@ -386,7 +386,7 @@ async def test_whoever_waits_is_woken_by_a_message_it_wants(store_path):
     async with popping(store_path) as p:
         p.make_topic(queues=3)
         blue = asyncio.ensure_future(p.pop(poll=60_000, exp="blue"))
-        await until_async(lambda: len(p.pop_service.polling) == 1)
+        await until_async(lambda: p.pop_service.waiting() == 1)
         red = asyncio.ensure_future(p.pop(poll=60_000, exp="red || green", queue=1, group="h"))
         notice = asyncio.ensure_future(
             p.ask(
@@ -399,7 +399,7 @@ async def test_whoever_waits_is_woken_by_a_message_it_wants(store_path):
                 order="false",
             )
         )
-        await until_async(lambda: len(p.pop_service.polling) == 2)
+        await until_async(lambda: p.pop_service.waiting() == 2)
         await until_async(lambda: len(p.pop_service.notices) == 1)
         for queue, group, count in ((-1, "g", 1), (1, "g", 0), (1, "h", 1), (-1, "h", 0)):
             info = await p.ask(Code.POLLING_INFO, queueId=queue, topic="T", consumerGroup=group)
@@ -417,16 +417,18 @@ async def test_waiting_is_bounded_and_ends_in_time(store_path):
     async with popping(store_path, **bounds) as p:
         p.make_topic(queues=2)
         held = [asyncio.ensure_future(p.pop(poll=60_000, queue=0)) for _ in range(2)]
-        await until_async(lambda: len(p.pop_service.polling) == 2)
+        await until_async(lambda: p.pop_service.waiting() == 2)
         full = await p.pop(poll=60_000, queue=0)
         assert (full.code, full.ext["restNum"]) == (209, "0")
         held.append(asyncio.ensure_future(p.pop(poll=60_000, queue=1)))
-        await until_async(lambda: len(p.pop_service.polling) == 3)
+        await until_async(lambda: p.pop_service.waiting() == 3)
         assert (await p.pop(poll=60_000, queue=-1)).code == 209
-        p.shift(60_000)
+        assert (await p.pop(poll=100, queue=-1, group="late")).code == 209
+        p.broker.services.core.notify_all()
         for each in held:
             assert (await each).code == 210
-        assert len(p.pop_service.polling) == 0
+        assert p.pop_service.waiting() == 0
+        assert (await p.pop(poll=100)).code == 210
         gone = await p.pop(poll=1000, bornTime=1)
         assert gone.code == 210 and "timeout too much" in gone.remark
         numbers = ("popTime", "invisibleTime", "reviveQid", "restNum")
@@ -686,14 +688,14 @@ async def test_thousands_may_wait_and_one_message_wakes_one_of_each_group(store_
             for group in range(4)
             for n in range(250)
         }
-        await until_async(lambda: len(p.pop_service.polling) == 1000)
+        await until_async(lambda: p.pop_service.waiting() == 1000)
         p.put("x")
         done = lambda: [key for key, each in held.items() if each.done()]  # noqa: E731
         await until_async(lambda: len(done()) == 4)
         assert {group for group, _ in done()} == set(range(4))
-        p.shift(90_000)
+        p.broker.services.core.notify_all()
         await asyncio.gather(*held.values())
-        assert len(p.pop_service.polling) == 0
+        assert p.pop_service.waiting() == 0
 
 
 def test_what_pops_and_acknowledgements_need(store_path):

@@ -48,17 +48,17 @@ async def test_an_acknowledgement_that_cannot_be_meant_is_refused_by_name(store_
         assert p.pop_service.in_flight("T", "g", 0) == 0
 
 
-def count_walks(p):
-    """Requests that Python looks for messages for, from now on."""
-    batches, walks = p.pop_service.batches, []
-    walk = batches.pop
+def count_checks(p):
+    """Groups of the requests that Python looks at, from now on."""
+    groups, checks = p.broker.services.groups, []
+    found = groups.found
 
-    def counted(request):
-        walks.append(request)
-        return walk(request)
+    def counted(group):
+        checks.append(group)
+        return found(group)
 
-    batches.pop = counted
-    return walks
+    groups.found = counted
+    return checks
 
 
 def subscribe(p, group="g"):
@@ -73,12 +73,12 @@ async def popped_by_core(store_path):
         p.make_topic()
         await p.pop()
         subscribe(p)
-        yield p, count_walks(p)
+        yield p, count_checks(p)
 
 
 async def test_the_core_pops_what_came_back_under_the_name_of_its_topic(store_path):
     """With its handle, by which it is acknowledged, and the rest of the topic beside it."""
-    async with popped_by_core(store_path) as (p, walks):
+    async with popped_by_core(store_path) as (p, checks):
         p.put("a", "b", "c")
         assert [body for *_, body in await p.handles(most=1)] == [b"a"]
         p.shift(61_000)
@@ -96,25 +96,25 @@ async def test_the_core_pops_what_came_back_under_the_name_of_its_topic(store_pa
         again = ("2", "1")[p.broker.services.pop.batches.looked_at == ["1"]]
         assert sorted(came) == [(b"a", again, "T", 1), (b"b", "0", "T", 0), (b"c", "0", "T", 0)]
         assert len(p.pop_service.points) == 0
-        assert not [each for each in walks if each.most != 1]
+        assert not checks
 
 
 async def test_the_core_pops_what_a_filter_takes(store_path):
     """Tags at once; SQL92 once the broker has checked the expression."""
-    async with popped_by_core(store_path) as (p, walks):
+    async with popped_by_core(store_path) as (p, checks):
         for n in range(6):
             said = {"TAGS": "ab"[n % 2], "n": str(n)}
             p.broker.store.put("T", f"{n}", properties=said, queue=0)
         got = await p.pop(most=2, exp="a || c")
-        assert [each[1] for each in records(got.body)] == [b"0", b"2"] and not walks
+        assert [each[1] for each in records(got.body)] == [b"0", b"2"] and not checks
         for n, expected in (4, b"4"), (5, b"5"):
             sql = {"expType": "SQL92", "exp": f"n >= 4 AND n <= {n}"}
             got = await p.pop(most=1, **sql)
             assert [each[1] for each in records(got.body)] == [expected]
-            assert len(walks) == n - 3
+            assert len(checks) == n - 3
         p.broker.store.put("T", "7", properties={"n": "5"}, queue=0)
         got = await p.pop(**sql)
-        assert [each[1] for each in records(got.body)] == [b"7"] and len(walks) == 2
+        assert [each[1] for each in records(got.body)] == [b"7"] and len(checks) == 2
 
 
 async def test_the_core_pops_on_a_first_visit(store_path):
@@ -123,12 +123,12 @@ async def test_the_core_pops_on_a_first_visit(store_path):
     async with popping(store_path, **settings) as p:
         p.make_topic()
         p.put(*"abc")
-        walks = count_walks(p)
+        checks = count_checks(p)
         for group, mode, expected in ("g", 0, [b"a", b"b", b"c"]), ("h", 1, [b"c"]):
             subscribe(p, group)
             got = await p.pop(group=group, initMode=mode)
             assert [each[1] for each in records(got.body)] == expected
-        assert not walks
+        assert not checks
 
 
 async def test_a_pop_of_a_syncing_broker_is_answered_after_its_check_point_is_on_the_disk(
@@ -138,17 +138,17 @@ async def test_a_pop_of_a_syncing_broker_is_answered_after_its_check_point_is_on
         p.make_topic()
         subscribe(p)
         await asyncio.to_thread(p.put, "a")
-        walks = count_walks(p)
+        checks = count_checks(p)
         got = await p.pop()
-        assert [each[1] for each in records(got.body)] == [b"a"] and not walks
+        assert [each[1] for each in records(got.body)] == [b"a"] and not checks
         assert p.broker.store.info().log_flushed >= p.pop_service.log.end > 0
 
 
 async def test_what_the_core_popped_comes_back_by_itself(store_path):
-    async with popped_by_core(store_path) as (p, walks):
+    async with popped_by_core(store_path) as (p, checks):
         p.put("a")
         assert [body for *_, body in await p.handles(invisible=1)] == [b"a"]
-        assert not walks
+        assert not checks
         answer = await p.pop(poll=60_000)
         assert [record[1] for record in records(answer.body)] == [b"a"]
 

@@ -250,7 +250,7 @@ def test_what_comes_for_a_client_that_gave_up_is_visible_a_second_later(cluster:
     with proxy(cluster.namesrv) as made, Caller(made.grpc_address) as caller:
         caller.telemetry().subscribe("g", "Normal")
         held = receiving(caller, "g", "Normal", "broker-a", poll_s=20)
-        until(lambda: len(pop.polling) == 1, "the request at the broker")
+        until(lambda: pop.waiting() == 1, "the request at the broker")
         held.cancel()
         route_of(caller, "Normal")  # the proxy has read that it is cancelled
         on_loop(broker, lambda: broker.store.put("Normal", b"a", properties={"UNIQ_KEY": "a"}))

@@ -14,6 +14,7 @@ from consuming import codes, handle_of, run, serving
 from waiting import until_async
 
 from broker import Message
+from broker.grpc.receipts import Receipt
 from broker.grpc.receiving import Receiving
 from broker.grpc.schema import pb
 from pystore import compression
@@ -250,7 +251,7 @@ def test_what_the_broker_refuses_has_the_status_that_it_means(store_path):
             assert codes((await raw.receive())[0]) == "CONSUMER_GROUP_NOT_FOUND"
             services.groups.update(SubscriptionGroup("g"))
             held = raw.call("ReceiveMessage", raw.request(poll=20))
-            await until_async(lambda: len(services.pop.polling) == 1)
+            await until_async(lambda: services.pop.waiting() == 1)
             full, _ = await raw.receive(poll=20)
             assert (codes(full), full.message) == ("TOO_MANY_REQUESTS", "polling full")
             held.cancel()
@@ -344,17 +345,11 @@ def test_assignments_are_any_queue_or_each_queue_of_an_ordered_group(store_path)
 
 async def given_up(raw):
     """A call that waited for messages, and whose client gave it up."""
-    polling = raw.broker.services.pop.polling
-    front = raw.broker.grpc._server._front
-
-    def served():
-        return sum(each.calls for each in front.connections)
-
+    pop = raw.broker.services.pop
     held = raw.call("ReceiveMessage", raw.request(poll=20))
-    await until_async(lambda: len(polling) == 1)
-    before = served()
+    await until_async(lambda: pop.waiting() == 1)
     held.cancel()
-    await until_async(lambda: served() < before)
+    await until_async(lambda: pop.waiting() == 0)
 
 
 def test_who_gave_up_its_call_gets_nothing(store_path):
@@ -399,27 +394,23 @@ def test_two_hundred_clients_that_wait_are_not_asked_for_again_and_again(store_p
     """One try each, until there is something."""
 
     async def work():
-        async with serving(store_path) as raw:
-            pop = raw.broker.services.pop
-            polling, find, tries = pop.polling, pop.batches.pop, 0
-
-            def counting(request):
-                nonlocal tries
-                tries += 1
-                return find(request)
-
-            pop.batches.pop = counting
+        async with serving(store_path, reviveQueueNum=900) as raw:
+            raw.put("first")
+            before = Receipt.parse(handle_of((await raw.take())[0])).handle
             held = [
                 asyncio.ensure_future(raw.receive(poll=20, batch=1, timeout=60.0))
                 for _ in range(200)
             ]
-            await until_async(lambda: len(polling) == 200)
+            await until_async(lambda: raw.broker.services.pop.waiting() == 200)
             await asyncio.sleep(1)
-            assert tries == 200
             raw.put(*map(str, range(200)))
             answers = await asyncio.gather(*held)
             assert {codes(status) for status, _ in answers} == {"OK"}
-            assert len({m.body for _, messages in answers for m in messages}) == 200
+            found = [m for _, messages in answers for m in messages]
+            assert len({m.body for m in found}) == 200
+            # Each try takes the next of the revive queues.
+            first = min(Receipt.parse(handle_of(m)).handle.revive_queue for m in found)
+            assert first == before.revive_queue + 200 + 1
 
     run(work())
 

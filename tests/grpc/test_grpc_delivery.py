@@ -276,7 +276,7 @@ def test_what_is_handed_out_and_acknowledged_waits_for_the_disk(store_path: Path
             raw.put("a")
             handles = [handle_of(each) for each in await raw.take()]
             waiting = asyncio.ensure_future(raw.take(poll=20))
-            await until_async(lambda: len(raw.broker.services.pop.polling) == 1)
+            await until_async(lambda: raw.broker.services.pop.waiting() == 1)
             raw.put("b")
             handles += [handle_of(each) for each in await waiting]
             flushed = raw.broker.store.info().log_flushed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -126,4 +127,47 @@ def test_messages_are_received_while_the_interpreter_is_held(
         assert len(handles) == ACKS
         replies = all_of(caller, "AckMessage", acks)
         assert {reply.status.code for reply in replies} == {CODE.OK}
+        broker.let_go()
+
+
+def asking(*, poll_s: float, tag: str = "*") -> dict[str, Any]:
+    return {
+        "group": pb.Resource(name="g"),
+        "message_queue": pb.MessageQueue(topic=pb.Resource(name="T"), id=-1),
+        "filter_expression": pb.FilterExpression(type=pb.FilterType.TAG, expression=tag),
+        "batch_size": 32,
+        "long_polling_timeout": timedelta(seconds=poll_s),
+        **SIMPLE,
+    }
+
+
+def bodies_of(call: Any) -> list[bytes]:
+    return [each.message.body for each in call if each.HasField("message")]
+
+
+def test_calls_that_wait_are_answered_while_the_interpreter_is_held(tmp_path: Path) -> None:
+    """By a message, whoever wants it, or when their time is over. Who gave up takes nothing."""
+    settings = {"grpcClientConsumerMinLongPollingTimeoutMillis": 100}
+    settings["grpcClientConsumerMaxLongPollingTimeoutMillis"] = 3_600_000
+    conf = tmp_path / "proxy.json"
+    conf.write_text(json.dumps(settings))
+    with (
+        broker_process(tmp_path / "s", grpc_port=0, proxy_conf=str(conf)) as broker,
+        Caller(f"127.0.0.1:{broker.grpc_port}") as caller,
+    ):
+        caller.telemetry().subscribe("g", "T")
+        all_of(caller, "SendMessage", [sending(b"first")])
+        assert len(receive(caller, **SIMPLE)) == 1
+        broker.hold()
+        caller.begin("ReceiveMessage", **asking(poll_s=250)).cancel()
+        waits = [
+            caller.begin("ReceiveMessage", **asking(poll_s=250, tag=tag)) for tag in ("*", "red")
+        ]
+        status, end = caller.stream("ReceiveMessage", **asking(poll_s=0.1))
+        assert status.status.code == CODE.MESSAGE_NOT_FOUND
+        assert end.HasField("delivery_timestamp")
+        all_of(caller, "SendMessage", [sending(b"second")])
+        assert bodies_of(waits[0]) == [b"second"]
+        all_of(caller, "SendMessage", [sending(b"third", tag="red")])
+        assert bodies_of(waits[1]) == [b"third"]
         broker.let_go()

@@ -1,5 +1,5 @@
-"""One try to pop, as Python sees it: the core walks the queues (csrc/remoting/popwalk.c), the order
-of ordered groups is decided here (docs/internals/pop.md#the-pop)."""
+"""What a try to pop has found, as Python sees it; and one try of an ordered group: the core walks
+the queues (csrc/remoting/popwalk.c), the order is decided here (docs/internals/pop.md#the-pop)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker.hot.popped import CheckPoints
 from broker.services.config import Config
 from broker.services.pop.order import OrderTable
 from broker.services.topics import Topics
-from broker.wire.receipts import ORDER_QUEUE, RETRY_V1, RETRY_V2, Handle
+from broker.wire.receipts import RETRY_V1, RETRY_V2, Handle
 from pystore import Batch, Message
 from pystore.native import ffi
 
@@ -127,8 +127,7 @@ def longest_retry_topic(config: Config) -> int:
 
 
 class Batches:
-    """Has the core find batches, which keeps a check point of each; the order of ordered groups is
-    kept here."""
+    """Has the core find batches of ordered groups, whose order is kept here."""
 
     def __init__(
         self, points: CheckPoints, config: Config, topics: Topics, order: OrderTable,
@@ -139,15 +138,13 @@ class Batches:
         self._now_ms = now_ms
 
     def pop(self, request: PopRequest) -> PopOutcome:
-        """Pops. Raises: StoreError when no check point can be kept; nothing is handed out then."""
-        blocked, until = self._blocked(request) if request.order else (None, 0)
+        """Pops for an ordered group. Raises: StoreError when nothing can be read."""
+        blocked, until = self._blocked(request)
         raw = self._points.walk(
             request.topic, request.group, request.queue, most=request.most,
             invisible_ms=request.invisible_ms, from_min=request.from_min,
             filter_by=request.sql or request.tags, sql=request.sql is not None, blocked=blocked,
         )  # fmt: skip
-        if not request.order:
-            return PopOutcome.without_order(raw)
         out = PopOutcome.of(raw, until)
         for each in raw.all[0 : raw.count]:
             found = Batch(each.batch)
@@ -159,14 +156,13 @@ class Batches:
         return out
 
     def shown(self, popped: PopOutcome, topic: str) -> tuple[dict[str, object], bytes]:
-        """Returns the members of an answer that say which messages its records are, and the
-        records, for a request of this topic. Raises: OutOfMemory."""
+        """Returns the members of an answer that say which messages of an ordered group its records
+        are, and the records, for a request of this topic. Raises: OutOfMemory."""
         starts, offsets, body = self._points.show(popped.raw, topic)
-        said: dict[str, object] = {"startOffsetInfo": starts, "msgOffsetInfo": offsets}
-        if popped.revive_queue == ORDER_QUEUE:
-            counts = [each for taken in popped.batches for each in _shown_counts(taken)]
-            said["orderCountInfo"] = ";".join(counts)
-        return said, body
+        counts = ";".join(each for taken in popped.batches for each in _shown_counts(taken))
+        return {
+            "startOffsetInfo": starts, "msgOffsetInfo": offsets, "orderCountInfo": counts,
+        }, body  # fmt: skip
 
     # ---- places ----
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.hot.core import Core
-from broker.hot.popped import CheckPoint, CheckPoints, CorePopRules
+from broker.hot.popped import ANYWHERE, CheckPoint, CheckPoints, CorePopRules
 from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.groups import Groups
@@ -28,7 +28,7 @@ from broker.services.pop.records import ReviveLog, revive_topic
 from broker.services.pop.revive import Revive
 from broker.services.schedule import Schedule
 from broker.services.topics import READ, Topics
-from broker.wire.receipts import RETRY_V1, RETRY_V2, is_retry_of, retry_topic
+from broker.wire.receipts import NORMAL, RETRY_V1, RETRY_V2, is_retry_of, retry_topic
 from pystore import Store
 from pystore.errors import StoreError, StrayFile
 from pystore.names import RETRY_PREFIX
@@ -44,6 +44,9 @@ _BEHIND_MS = 500
 
 #: How long filters may pass over messages in one try; the rest is for the next one.
 _FILTERING_MS = 10
+
+#: Messages that their consumer did not get are visible again so soon.
+_BACK_MS = 1000
 
 #: Records that are put before others have their turn.
 _A_TURN = 64
@@ -93,6 +96,10 @@ class Pop:
         self.notices = Polling(self.now_ms, self._limits)
         self._stopping = False
         core.on_news, core.on_pop_due = self._got_messages, self.revive.expect
+        core.on_popped = self._popped
+        #: By the number of a wait in the core: who is told what it has found.
+        self._told: dict[int, Told] = {}
+        self._last_wait = 0
         offsets.on_reset = self._was_reset
         offsets.is_marked = True
 
@@ -208,12 +215,17 @@ class Pop:
                 young_bytes=hot_bytes(ratio) if config["initPopOffsetByCheckMsgInMem"] else None,
                 filter_work=WORK_MAX,
                 filter_ms=_FILTERING_MS,
+                at_place_max=config["popPollingSize"],
+                waiting_max=-1 if self._stopping else config["maxPopPollingSize"],
+                places_max=config["popPollingMapSize"],
             )
         )
 
     def stop(self) -> None:
         """Answers what waits; nothing waits any more."""
         self._stopping = True
+        self._publish()
+        self._core.notify_all()
         self.polling.wake_all()
         self.notices.wake_all()
         self._core.on_news = self._core.on_pop_due = None
@@ -261,15 +273,68 @@ class Pop:
         born_ms: int,
         poll_ms: int,
         alive: Callable[[], bool],
-    ) -> None:
+    ) -> int:
         """Reports once what was found: now, or when there is something, at the latest poll_ms after
-        born_ms. `alive` returns whether anybody still listens."""
+        born_ms. `alive` returns whether anybody still listens. Returns the number of a wait for
+        leave(), or 0."""
+        if request.order:
+            self._receive_in_order(request, told, born_ms, poll_ms, alive)
+            return 0
+        waits = poll_ms > 0 and not self._stopping
+        left_ms = self.polling.deadline(born_ms, poll_ms) - self.now_ms() if waits else -1
+        self._last_wait += 1
+        number = self._last_wait
+        try:
+            found = self.points.pop(
+                request.topic, request.group, request.queue, most=request.most,
+                invisible_ms=request.invisible_ms, from_min=request.from_min,
+                filter_by=request.sql or request.tags, sql=request.sql is not None,
+                wait_ms=left_ms, number=number,
+            )  # fmt: skip
+        except StoreError as failed:
+            told(failed)
+            return 0
+        if found is None:
+            self._told[number] = told
+            return number
+        raw, due_ms = found
+        if due_ms:
+            self.revive.expect(due_ms)
+        told(PopOutcome.without_order(raw))
+        return 0
+
+    def leave(self, number: int) -> None:
+        """Ends a wait whose outcome nobody listens for."""
+        if self._told.pop(number, None) is not None:
+            self.points.leave(number)
+
+    def _popped(self, number: int, group: str, topic: str, raw: Any) -> None:
+        told = self._told.pop(number, None)
+        popped = PopOutcome.without_order(raw)
+        if told is not None:
+            told(popped)
+        else:
+            self.give_back(group, topic, popped)
+
+    def give_back(self, group: str, topic: str, popped: PopOutcome) -> None:
+        """Makes messages visible again soon: their consumer did not get them."""
+        for _, handle, _ in popped.deliveries(""):
+            name = topic if handle.retry == NORMAL else retry_topic(group, topic, handle.retry)
+            try:
+                self.acks.change(name, group, handle, handle.offset, _BACK_MS)
+            except StoreError as failed:
+                log.info("A message of %s stays invisible: %s", name, failed)
+
+    def _receive_in_order(
+        self, request: PopRequest, told: Told, born_ms: int, poll_ms: int,
+        alive: Callable[[], bool],
+    ) -> None:  # fmt: skip
         one = _Receiving(self, request, told)
         if one.resume(poll_ms <= 0 or self._stopping):
             return
         waiter = PopWaiter(
             one.place, self.polling.deadline(born_ms, poll_ms), one.resume, alive,
-            (request.tags, request.sql, request.order, request.attempt),
+            (request.tags, request.sql, request.attempt),
         )  # fmt: skip
         parked = self.polling.park(waiter)
         if parked == PARKED:
@@ -306,6 +371,7 @@ class Pop:
         """Wakes those who wait for messages that can be popped again: of the topic itself, or of
         its retry topic."""
         of = is_retry_of(topic, group) or topic
+        self.points.wake(of, group)
         for polling in (self.notices, self.polling):
             for place in polling.places(of):
                 if place.group == group:
@@ -322,6 +388,18 @@ class Pop:
         self._unblocked(topic, group, queue)
 
     # ---- asking ----
+
+    def waiting(self, topic: str = "", group: str | None = None, queue: int = ANYWHERE) -> int:
+        """Returns how many requests wait for messages at this place: `queue` -1 stands for any
+        queue, ANYWHERE for all of the topic. Without a group it counts all."""
+        count = self.points.waiting(topic, group, queue)
+        if group is None:
+            return count + len(self.polling)
+        if queue == ANYWHERE:
+            places = [each for each in self.polling.places(topic) if each.group == group]
+        else:
+            places = [WaitingPlace(topic, group, queue)]
+        return count + sum(map(self.polling.count, places))
 
     def in_flight(self, topic: str, group: str, queue: int) -> int:
         """Returns how many messages the group has popped that are neither acknowledged nor back."""
@@ -412,8 +490,8 @@ class Pop:
 
 
 class _Receiving:
-    """One request for messages, from its first try to its answer. `full` means that it may not
-    wait; `seen` are the ends of the queues at its last try."""
+    """One request of an ordered group, from its first try to its answer. `full` means that it
+    may not wait; `seen` are the ends of the queues at its last try."""
 
     __slots__ = ("full", "place", "pop", "request", "seen", "told")
 
@@ -431,14 +509,11 @@ class _Receiving:
         except StoreError as failed:
             self.told(failed)
             return True
-        if not popped.batches and not last and not popped.full:
+        if not popped.batches and not last:
             self.seen = popped.seen()
             self._again_later(popped)
             return False
-        popped.full = not popped.batches and (self.full or popped.full)
-        due_ms = pop.points.due_ms
-        if due_ms >= 0:
-            pop.revive.expect(due_ms)
+        popped.full = not popped.batches and self.full
         self.told(popped)
         if popped.batches and popped.rest > 0:
             pop.soon(self.place)
