@@ -220,8 +220,9 @@ codes: build ## regenerate docs/codes.md from the handler tables
 logs: build ## regenerate docs/logs.md from the calls of loggers
 	@$(PY) tools/gen_logs.py
 
-metrics: .venv/.stamp ## docs/metrics.md from broker/metrics/table.py
+metrics: .venv/.stamp ## docs/metrics.md from broker/metrics/table.py, and the Grafana board
 	@$(PY) tools/gen_metrics.py
+	@$(PY) tools/gen_board.py
 
 pictures: build ## the pictures of docs/spark-jobs.md: every job on a store of `pystore bench`
 	@$(PY) tools/pictures.py

@@ -20,6 +20,7 @@ from broker.access.guard import host_of
 from broker.hot.core import Core
 from broker.hot.dedup import Dedup
 from broker.loop.budget import Budget
+from broker.loop.log_lines import apply_levels
 from broker.loop.safe_log import SafeLogger
 from broker.loop.watchdog import Watchdog
 from broker.remoting.client import RemotingClient
@@ -180,10 +181,13 @@ def _make_services(
     groups.changed = clients.republish
     topics.changed = registration.changed
     config.changed.append(lambda names: _follow_settings(made, names))
+    apply_levels(config["logLevels"])
     return made
 
 
 def _follow_settings(services: Services, names: frozenset[str]) -> None:
+    if "logLevels" in names:
+        apply_levels(services.settings["logLevels"])
     if "brokerPermission" in names:
         services.topics.rights_changed()
     if names & RETENTION:

@@ -110,6 +110,7 @@ class SettingValues(TypedDict, total=False):
     innerClientAuthenticationCredentials: str | os.PathLike[str] | None
     listenPort: int | str
     litePullMessageEnable: bool | str
+    logLevels: str | os.PathLike[str] | None
     longPollingEnable: bool | str
     loopHeldWarnMillis: int | str
     mappedFileSizeCommitLog: int | str

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import logging
 import math
 import operator
 import os
@@ -40,6 +41,7 @@ __all__ = [
     "fill",
     "host_bytes",
     "load",
+    "log_levels",
     "parse_java_properties",
     "refuse_unserved",
 ]
@@ -115,6 +117,21 @@ def _delay_levels_ms(text: str) -> list[int]:
     if len(levels) > _LEVELS_MAX:
         raise ValueError(f"{len(levels)} levels given, at most {_LEVELS_MAX} allowed")
     return levels
+
+
+def log_levels(text: str) -> dict[str, int]:
+    """Returns the levels of ``broker=INFO,broker.remoting=ERROR``, by logger. Raises: ValueError,
+    for a logger that is not one of ours as well."""
+    found = {}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        name, _, level = (each.strip() for each in part.partition("="))
+        number = logging.getLevelNamesMapping().get(level.upper(), 0)
+        if not number:
+            raise ValueError(f"'{part}' is not a level: write LOGGER=LEVEL, as in broker=INFO")
+        if name.split(".")[0] not in ("broker", "pystore"):
+            raise ValueError(f"'{name}' is not a logger: they begin with broker or pystore")
+        found[name] = number
+    return found
 
 
 def _hours_mask(text: str) -> int:
@@ -599,6 +616,9 @@ _OURS: dict[str, dict[str, Any]] = {
     "maxHeldPulls": _row(
         "broker", "pulls", "pulls that wait at once; more are answered without waiting", type="int",
         default=100_000, low=0, at_start=True),
+    "logLevels": _row(
+        "broker", "", "levels by logger, over --log-level: broker.remoting=ERROR,pystore=INFO",
+        type="String", default="", check=log_levels),
     "loopHeldWarnMillis": _row(
         "broker", "ms", "a request that holds the event loop longer is logged and counted",
         type="int", default=50, low=1, at_start=True),

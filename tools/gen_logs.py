@@ -34,8 +34,28 @@ error.
 2026-11-22 10:15:00,123 WARNING broker.services.registration Name server ...
 ```
 
-Standard output has one line, when the server is ready. Leave rotation to whatever collects standard
-error, such as systemd or a container runtime.
+Standard output has one line, when the server is ready. `--log-file FILE` writes to a file instead,
+which is renamed at 100 MiB, with five older ones kept (`logging.handlers.RotatingFileHandler`). In
+a container or under systemd leave it out, and rotation to whatever collects standard error.
+
+`--log-format json` writes an object a line, for programs:
+
+```text
+{"time": "2026-11-22T10:15:00.123+00:00", "level": "WARNING", "logger": "broker.remoting",
+ "message": "...", "connection": "10.0.0.7:51234", "opaque": 17, "code": 310}
+```
+
+`error` has a traceback. A line that is written while a request is served says which: `connection`,
+`opaque` and `code` of the request, by which the client's own log can be found; lines for people end
+with `[10.0.0.7:51234 #17 code 310]`.
+
+The setting `logLevels` gives parts of a broker levels of their own, also while it runs:
+
+<!-- not run: needs a broker -->
+```console
+$ pystore broker --with-namesrv --set logLevels=broker.remoting=ERROR,broker.access=INFO
+$ mqadmin updateBrokerConfig -b 127.0.0.1:10911 -k logLevels -v broker.services=DEBUG
+```
 
 An embedded broker, a client or a store adds no handler. Configure logging as usual:
 

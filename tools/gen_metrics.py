@@ -55,6 +55,19 @@ scrape_configs:
 `metricsGrpcExporterTarget`, and `LOG` writes them to the log as OTLP's JSON at level INFO, both by
 the extra `otlp`: `pip install 'rocketmq-pystore[otlp]'`.
 
+## Board and alerts
+
+The wheel has a Grafana board (import it, and choose your Prometheus) and alerting rules: brokers
+that are down or not ready, disks that are full or will be, syncs that failed, consumers that are
+behind, dead letters, slaves that are behind or have parted from their master.
+
+```python
+from importlib.resources import files
+
+board = files("broker.metrics") / "board.json"
+alerts = files("broker.metrics") / "alerts.yml"
+```
+
 ## What a scrape costs
 
 Messages are counted where they are stored and read, in the C core. A scrape copies these counters

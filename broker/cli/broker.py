@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli.loglevel import LogLevel, LogLevelOption
+from broker.cli.loglevel import (
+    LogFileOption,
+    LogFormat,
+    LogFormatOption,
+    LogLevel,
+    LogLevelOption,
+    LogOptions,
+)
 from pystore.cli.verbs import Session, usage
 
 if TYPE_CHECKING:
@@ -84,6 +91,8 @@ def run(
     grpc_port: _GrpcPort = None,
     proxy_conf: _ProxyConf = None,
     log_level: LogLevelOption = LogLevel.WARNING,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_file: LogFileOption = None,
     secure: _Secure = False,
     check_conf: _CheckConf = False,
 ) -> int | None:
@@ -148,7 +157,12 @@ def run(
         **given,
     )
 
-    return serve(broker, lambda: _print_ready(s, broker), log_level, broker.reload)
+    return serve(
+        broker,
+        lambda: _print_ready(s, broker),
+        LogOptions(log_level, log_format, log_file),
+        broker.reload,
+    )
 
 
 def _check_conf(s: Session, given: dict[str, Any], proxy_conf: Path | None) -> int:

@@ -8,7 +8,14 @@ from typing import Annotated
 
 import typer
 
-from broker.cli.loglevel import LogLevel, LogLevelOption
+from broker.cli.loglevel import (
+    LogFileOption,
+    LogFormat,
+    LogFormatOption,
+    LogLevel,
+    LogLevelOption,
+    LogOptions,
+)
 from pystore.cli.verbs import Session
 
 __all__ = ["run"]
@@ -21,6 +28,8 @@ def run(
         typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free port."),
     ] = None,
     log_level: LogLevelOption = LogLevel.WARNING,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_file: LogFileOption = None,
 ) -> int | None:
     """Run a RocketMQ name server until SIGTERM or Ctrl-C; print one line when it is ready.
 
@@ -60,4 +69,4 @@ def run(
         s.out.record(facts, lambda: f"The Name Server boot success. address={facts['address']}")
         s.out.flush()
 
-    return serve(names, ready, log_level)
+    return serve(names, ready, LogOptions(log_level, log_format, log_file))

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from broker.cli.loglevel import LogLevel, LogLevelOption
+from broker.cli.loglevel import (
+    LogFileOption,
+    LogFormat,
+    LogFormatOption,
+    LogLevel,
+    LogLevelOption,
+    LogOptions,
+)
 from broker.cli.signing import CredentialsFile, TrustFile, credentials_of, tls_of
 from pystore.cli.verbs import Session, usage
 
@@ -60,6 +67,8 @@ def run(
     credentials: CredentialsFile = None,
     trust: TrustFile = None,
     log_level: LogLevelOption = LogLevel.WARNING,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_file: LogFileOption = None,
 ) -> int | None:
     """Run a proxy for RocketMQ 5's gRPC clients before the brokers of a cluster, ours or Apache's,
     until SIGTERM or Ctrl-C; print one line when it is ready. Clients of the remoting protocol are
@@ -110,7 +119,9 @@ def run(
         raise usage(str(wrong), "for example: -n 127.0.0.1:9876") from None
 
     try:
-        return serve(proxy, lambda: _print_ready(s, proxy), log_level)
+        return serve(
+            proxy, lambda: _print_ready(s, proxy), LogOptions(log_level, log_format, log_file)
+        )
     except ClientError as failed:
         raise BadArgument(f"the proxy cannot start: {failed}") from None
 

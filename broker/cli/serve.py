@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import resource
 import signal
-import sys
 from collections.abc import Callable
 from typing import Protocol
 
 import uvloop
 
 from broker.cli.collecting import put_aside
+from broker.cli.loglevel import LogOptions
 from broker.cli.notifying import notify, reloading
 
 __all__ = ["serve"]
@@ -28,18 +27,14 @@ class Server(Protocol):
 def serve(
     server: Server,
     ready: Callable[[], None],
-    log_level: str,
+    log: LogOptions,
     reload: Callable[[], None] | None = None,
 ) -> int:
     """Starts a server, calls ready(), and stops it at SIGTERM or SIGINT; a second signal ends it at
     once. SIGHUP calls reload(); without one it does nothing. systemd is told when it is ready, when
-    it reads its settings again, and that it stops. log_level: of the lines on standard error, a
-    name of ``logging``. Returns the exit code. Raises: what start() raises."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=log_level,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )
+    it reads its settings again, and that it stops. Returns the exit code. Raises: what
+    start() raises."""
+    log.begin()
     _allow_many_files()
     try:
         uvloop.run(_serve(server, ready, reload))

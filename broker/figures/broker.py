@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from broker.figures.health import Health
@@ -25,6 +25,7 @@ from broker.services.clients import ConsumerGroup
 from broker.services.context import Services
 from broker.services.duties import BrokerRole
 from broker.services.names import SYSTEM_TOPICS, is_system_topic
+from broker.wire.command import Body
 from pystore.names import SYSTEM_GROUP_PREFIX
 
 __all__ = ["BrokerFigures"]
@@ -69,8 +70,8 @@ class BrokerFigures:
         self._delay.stop()
         await self.lag.stop()
 
-    async def page(self) -> bytes:
-        """Returns all metrics as text. Raises: StoreError when the store is closed."""
+    async def page(self) -> Sequence[Body]:
+        """Returns all metrics as text, in parts. Raises: StoreError when the store is closed."""
         began = time.monotonic()
         page, turns = Page(self.common, self._most), Pieces()
         flows = asyncio.create_task(
@@ -94,9 +95,8 @@ class BrokerFigures:
                 left_out + page.left_out,
                 self._most,
             )
-        made = await asyncio.to_thread(lambda: text + page.text())
         self._took_s = time.monotonic() - began
-        return made
+        return text, page.text()
 
     def _parts(self) -> tuple[Callable[[Page], None], ...]:
         return (

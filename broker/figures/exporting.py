@@ -9,13 +9,15 @@ import asyncio
 import re
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger, WholeText
 from broker.metrics.table import BY_NAME, Metric, MetricKind
+from broker.wire.command import Body
 from pystore.errors import BadArgument
+from pystore.settings import Settings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
@@ -40,7 +42,7 @@ class PeriodicExport:
     """Exports a page every so many seconds, from start() to stop()."""
 
     def __init__(
-        self, page: Callable[[], Awaitable[bytes]], export: Export, every_s: float
+        self, page: Callable[[], Awaitable[Sequence[Body]]], export: Export, every_s: float
     ) -> None:
         """`export` is called in a thread."""
         self._page, self._export, self._every_s = page, export, every_s
@@ -64,11 +66,11 @@ class PeriodicExport:
             except Exception as failed:  # noqa: BLE001 - the next export may work
                 _quiet.error(type(failed), failed, "Metrics are not exported")
 
-    def _export_page(self, page: bytes) -> None:
-        self._export(metrics_data(page.decode(), self._began_ns, time.time_ns()))
+    def _export_page(self, page: Sequence[Body]) -> None:
+        self._export(metrics_data(b"".join(page).decode(), self._began_ns, time.time_ns()))
 
 
-def exporter_of(settings: Mapping[str, Any]) -> tuple[Export, float] | None:
+def exporter_of(settings: Settings) -> tuple[Export, float] | None:
     """Returns what exports and every how many seconds, as the settings ask; None: nothing does.
     Raises: BadArgument without the extra ``otlp``."""
     kind = settings["metricsExporterType"]

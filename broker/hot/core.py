@@ -525,25 +525,24 @@ class Core:
             for row in rows[0:count]
         ]  # fmt: skip
 
-    def flows(self, labels: str, systems: str, most: int) -> tuple[bytes, int]:
+    def flows(self, labels: str, systems: str, most: int) -> tuple[memoryview, int]:
         """Returns the metrics of messages by topic and group as text, and how many series did not
-        fit into `most` of a family. It may be called on any thread, and takes the lock for a
-        copy alone. `labels` stand in every sample; `systems` are names of system topics, each
-        ended by a line feed. Raises: OutOfMemory, StoreClosed."""
+        fit into `most` of a family. It may be called on any thread: it takes the lock for a copy
+        alone, and nothing of it needs the interpreter. `labels` stand in every sample; `systems`
+        are names of system topics, each ended by a line feed. Raises: OutOfMemory, StoreClosed."""
         handle = self.handle
         if handle is None:
             raise _closed()
         raw = lib.ps_core_flows(handle, most)
         if raw == ffi.NULL:
             raise OutOfMemory("no memory for the metrics of topics")
-        try:
-            out = ffi.new("char **")
-            size = lib.ps_flows_text(raw, labels.encode(), systems.encode(), out)
-            if size < 0:
-                raise OutOfMemory("no memory for the metrics of topics")
-            return bytes(ffi.buffer(out[0], size)), int(lib.ps_flows_left_out(raw))
-        finally:
-            lib.ps_flows_free(raw)
+        owned, out = ffi.gc(raw, lib.ps_flows_free), ffi.new("char **")
+        size = lib.ps_flows_text(owned, labels.encode(), systems.encode(), out)
+        if size < 0:
+            raise OutOfMemory("no memory for the metrics of topics")
+        # Tens of megabytes with many topics: they are not copied, and go with the last view.
+        text = ffi.gc(out[0], lambda _: owned) if size else ffi.new("char[1]")
+        return memoryview(ffi.buffer(text, size)), int(lib.ps_flows_left_out(owned))
 
     def lock_times(self) -> tuple[int, int, float]:
         """Returns how often the lock was taken, how often somebody waited for it, and for how many

@@ -16,8 +16,9 @@ from typing import NamedTuple, cast
 
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
+from broker.wire.command import Body
 
-__all__ = ["ProbeCheck", "MetricsEndpoint", "verdict"]
+__all__ = ["MetricsEndpoint", "ProbeCheck", "verdict"]
 
 log = SafeLogger("broker.metrics")
 _quiet = RateLimitedLogger(log)
@@ -63,7 +64,7 @@ class MetricsEndpoint:
     def __init__(
         self,
         sock: socket.socket,
-        page: Callable[[], Awaitable[bytes]],
+        page: Callable[[], Awaitable[Sequence[Body]]],
         health: Callable[[], Sequence[ProbeCheck]],
         ready: Callable[[], Sequence[ProbeCheck]],
     ) -> None:
@@ -72,7 +73,7 @@ class MetricsEndpoint:
         self._page = page
         self._checks = {"/health": health, "/ready": ready}
         self._server: asyncio.Server | None = None
-        self._pages: asyncio.Task[bytes] | None = None
+        self._pages: asyncio.Task[Sequence[Body]] | None = None
         self.connections: set[_Connection] = set()
 
     async def start(self) -> None:
@@ -94,25 +95,28 @@ class MetricsEndpoint:
             await asyncio.wait({self._pages})
         await asyncio.sleep(0)
 
-    async def respond(self, method: str, path: str) -> tuple[int, str, bytes]:
-        """Returns status, type and body."""
+    async def respond(self, method: str, path: str) -> tuple[int, str, Sequence[Body]]:
+        """Returns status, type and the parts of the body."""
         if method not in ("GET", "HEAD"):
-            return 405, _JSON, b'{"error": "GET and HEAD are served"}\n'
+            return 405, _JSON, [b'{"error": "GET and HEAD are served"}\n']
         checks = self._checks.get(path)
         try:
             if checks is not None:
                 status, body = verdict(checks())
-                return status, _JSON, body
+                return status, _JSON, [body]
             return 200, _TEXT, await self._shared_page()
         except Exception as failed:  # noqa: BLE001 - one scrape must not end the server
             _quiet.error(type(failed), failed, "A scrape failed")
-            return 500, _JSON, b'{"error": "the scrape failed; see the log"}\n'
+            return 500, _JSON, [b'{"error": "the scrape failed; see the log"}\n']
 
-    async def _shared_page(self) -> bytes:
+    async def _shared_page(self) -> Sequence[Body]:
         """Whoever asks while a page is made gets the same one."""
         if self._pages is None or self._pages.done():
-            self._pages = asyncio.ensure_future(self._page())
+            self._pages = asyncio.get_running_loop().create_task(self._made())
         return await asyncio.shield(self._pages)
+
+    async def _made(self) -> Sequence[Body]:
+        return await self._page()
 
 
 class _Connection(asyncio.Protocol):
@@ -188,7 +192,7 @@ class _Connection(asyncio.Protocol):
 
     async def _serve(self, method: str, target: str, keep: bool) -> None:
         path = target.partition("?")[0]
-        status, kind, body = await self._endpoint.respond(method, path)
+        status, kind, parts = await self._endpoint.respond(method, path)
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -196,10 +200,10 @@ class _Connection(asyncio.Protocol):
             await self._written.wait()
         head = (
             f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n"
-            f"Content-Length: {len(body)}\r\nX-Content-Type-Options: nosniff\r\n"
+            f"Content-Length: {sum(map(len, parts))}\r\nX-Content-Type-Options: nosniff\r\n"
             f"Connection: {'keep-alive' if keep else 'close'}\r\n\r\n"
         ).encode()
-        transport.writelines([head] if method == "HEAD" else [head, body])
+        transport.writelines([head] if method == "HEAD" else [head, *parts])
         while self._written is not None:
             await self._written.wait()
         self._work = None

@@ -26,6 +26,7 @@ from typing import Any, Protocol, cast
 
 from broker.loop.budget import Budget
 from broker.loop.idle import IdleWheel
+from broker.loop.log_lines import served_request
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Line, Turns
@@ -46,7 +47,7 @@ from broker.wire.framer import (
     SendWaiter,
     plain_framers,
 )
-from broker.wire.handlers import Handlers
+from broker.wire.handlers import Handler, Handlers
 from broker.wire.outstanding import EitherWaiter, Outstanding, Waiter
 
 __all__ = ["Connection", "Endpoint", "Intake", "Limits", "Parts"]
@@ -513,6 +514,13 @@ class Connection(asyncio.BufferedProtocol):
         if handler is None:
             self._answer(command, unsupported(command))
             return
+        served = served_request.set((self.address, command.opaque, command.code))
+        try:
+            self._call(handler, command)
+        finally:
+            served_request.reset(served)
+
+    def _call(self, handler: Handler, command: Command) -> None:
         watchdog = self._shared.watchdog
         try:
             if watchdog is None:

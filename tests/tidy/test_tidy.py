@@ -257,9 +257,10 @@ def test_no_tabs_or_trailing_spaces_in_code():
         "gen_codes.py",
         "gen_logs.py",
         "gen_metrics.py",
+        "gen_board.py",
         "gen_settings_doc.py",
         "gen_setting_types.py",
-    ],  # fmt: skip
+    ],
 )
 def test_generated_files_follow_from_their_source(tool):
     result = subprocess.run(
