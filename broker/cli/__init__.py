@@ -56,6 +56,7 @@ ADMIN = (
         "admin message get", admin_messages.message_get, server=True, group=f"{_LOOK} | Messages."
     ),
     Verb("admin message find", admin_messages.message_find, server=True),
+    Verb("admin message trace", admin_messages.message_trace, server=True),
     Verb("admin dlq list", admin_messages.dlq_list, server=True, group=f"{_LOOK} | Dead letters."),
     Verb("admin dlq get", admin_messages.dlq_get, server=True),
     Verb("admin dlq redrive", admin_messages.dlq_redrive, server=True, writes=True),

@@ -11,6 +11,7 @@ from broker.cli.administering import DryRun, Group, Topic, administered, ms_of
 from broker.cli.clients import message_facts, message_line
 from pystore.cli.verbs import Session, When, shown, usage
 from pystore.errors import NotFound
+from pystore.names import TRACE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from broker.client.admin import Admin
     from broker.client.message import ReceivedMessage
 
-__all__ = ["dlq_get", "dlq_list", "dlq_redrive", "message_find", "message_get"]
+__all__ = ["dlq_get", "dlq_list", "dlq_redrive", "message_find", "message_get", "message_trace"]
 
 _From = Annotated[
     str | None,
@@ -136,6 +137,38 @@ def _filter(
         )
 
     return wanted
+
+
+def _message_trace(
+    s: Session,
+    admin: Admin,
+    id_: Annotated[str, typer.Argument(metavar="ID", help="The client's id of a message.")],
+    trace_topic: Annotated[
+        str, typer.Option("--trace-topic", metavar="TOPIC", help="Where clients write it.")
+    ] = TRACE_TOPIC,
+) -> int | None:
+    """Show the way of a message, as its producer and consumers trace it.
+
+    Clients write it when they are told to: trace=True in Python, enableMsgTrace in Java. Exit code
+    1: nobody has.
+
+    \b
+    Examples:
+      pystore admin message trace 7F0000010000C8AF7B1C5A3D0A5C0000 -n 127.0.0.1:9876
+    """
+    steps = admin.trace(id_, trace_topic=trace_topic)
+    s.out.table(
+        "trace",
+        ("when", "step", "group", "host", "cost ms", "ok", "attempt"),
+        [
+            (
+                When(step.when_ms), step.kind, step.group, step.host or None, step.cost_ms, step.ok,
+                step.attempt,
+            )
+            for step in steps
+        ],
+    )  # fmt: skip
+    return 0 if steps else 1
 
 
 # ---- dead letters ----
@@ -267,6 +300,7 @@ def _dlq_redrive(
 
 message_get = administered(_message_get)
 message_find = administered(_message_find)
+message_trace = administered(_message_trace)
 dlq_list = administered(_dlq_list)
 dlq_get = administered(_dlq_get)
 dlq_redrive = administered(_dlq_redrive)

@@ -159,9 +159,10 @@ def _disk(where: str, facts: BrokerFacts, settings: Mapping[str, str]) -> list[D
         return []
     rate = (facts.log_max - facts.log_min) / seconds
     capacity = facts.entries.get("commitLogDirCapacity", "")
-    total = _bytes_of(capacity.partition("Total : ")[2])
-    room = limit * total - facts.disk_used * total
-    if rate > 0 and total and room / rate / 3600 < _SOON_H:
+    free = _bytes_of(capacity.partition("Free : ")[2])
+    whole = free / (1 - facts.disk_used) if facts.disk_used < 1 else 0.0
+    room = (limit - facts.disk_used) * whole
+    if rate > 0 and whole and room / rate / 3600 < _SOON_H:
         text = f"{limit:.0%} of the disk are used in {room / rate / 3600:.0f} h"
         return [diagnosed("disk-full-soon", where, f"{text}, at {rate / 1e6:.1f} MB/s")]
     return []

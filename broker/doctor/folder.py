@@ -144,9 +144,9 @@ def _filesystem(path: Path) -> str:
 
 
 def _room(path: Path, settings: Settings | None) -> Iterator[Diagnosis]:
-    used = shutil.disk_usage(path)
+    used, whole = _disk_use(path)
     limit = settings.clamped("diskSpaceWarningLevelRatio") / 100 if settings is not None else 0.9
-    ratio = used.used / used.total if used.total else 0.0
+    ratio = used / whole
     if ratio >= limit:
         text = f"{ratio:.0%} of the disk are used, puts are refused from {limit:.0%} on"
         yield diagnosed("disk-full", str(path), text)
@@ -154,10 +154,17 @@ def _room(path: Path, settings: Settings | None) -> Iterator[Diagnosis]:
     rate = _bytes_a_second(path)
     if rate <= 0:
         return
-    hours = (limit * used.total - used.used) / rate / 3600
+    hours = (limit * whole - used) / rate / 3600
     if hours < _SOON_H:
         text = f"{limit:.0%} of the disk are used in {hours:.0f} h, at {rate / 1e6:.1f} MB/s"
         yield diagnosed("disk-full-soon", str(path), text)
+
+
+def _disk_use(path: Path) -> tuple[int, int]:
+    """Bytes that are used, and the bytes of it all, as the core counts them: what is kept for the
+    system is neither."""
+    found = shutil.disk_usage(path)
+    return found.used, max(1, found.used + found.free)
 
 
 def _bytes_a_second(path: Path) -> float:

@@ -394,7 +394,9 @@ class StatisticsProcessor:
         worst = 0.0
         for folder in store.settings.commitlog_dirs(store.path):
             used = shutil.disk_usage(folder)
-            ratio = round(used.used / used.total, 2) if used.total else 0.0
+            # As the core decides by (retention.c): what is kept for the system is neither.
+            whole = used.used + used.free
+            ratio = round(used.used / whole, 2) if whole else 0.0
             worst = max(worst, ratio)
             table[f"commitLogDiskRatio_{folder}"] = ratio
             table["commitLogDirCapacity"] = (

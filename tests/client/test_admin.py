@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from conftest import Server
@@ -16,15 +17,18 @@ from waiting import BOUND_S, until
 from broker import (
     Admin,
     AsyncAdmin,
+    Broker,
     BrokerRefused,
     Consumer,
+    Credentials,
     InvalidMessage,
     Message,
     Misuse,
     NoRoute,
     Producer,
 )
-from broker.client.admin import REDRIVEN_FROM
+from broker.client.admin import REDRIVEN_FROM, AccessRight, AccessUser
+from broker.client.admin.traces import steps_in
 from broker.client.errors import Unreachable
 
 Name = Callable[[str], str]
@@ -213,6 +217,39 @@ def test_messages_are_found_by_id_key_and_time(admin: Admin, server: Server, nam
     assert admin.message("no-such-id", topic) is None
     with pytest.raises(Misuse, match="topic"):
         admin.message("no-such-id")
+
+
+def test_a_traced_message_shows_its_way(admin: Admin, server: Server, name: Name) -> None:
+    topic, group = name("topic"), name("group")
+    with Producer("tracers", server.namesrv, trace=True) as producer:
+        id_ = producer.send(Message(topic, b"12 apples")).message_id
+        producer.send(Message(topic, b"others"))
+    handled: list[str] = []
+    with Consumer(
+        group, topic, namesrv=server.namesrv, start="first", trace=True,
+        handler=lambda message: handled.append(message.message_id),
+    ):  # fmt: skip
+        until(lambda: id_ in handled, "the message")
+    steps = until(lambda: _whole_way(admin, id_), "all steps")
+    assert [(each.kind, each.ok) for each in steps] == [
+        ("sent", True), ("begun", True), ("done", True),
+    ]  # fmt: skip
+    assert [each.group for each in steps] == ["tracers", group, group]
+    assert admin.trace("no-such-id") == []
+
+
+def _whole_way(admin: Admin, id_: str):
+    steps = admin.trace(id_)
+    return steps if len(steps) == 3 else None
+
+
+@pytest.mark.parametrize(
+    "record", [b"Pub", b"Pub\x01x\x01", b"SubAfter\x01\x02\x02", b"\xff\x00", b"SubBefore\x01" * 3]
+)
+def test_malformed_records_of_a_trace_are_passed_over(record: bytes) -> None:
+    good = "\x01".join(["SubBefore", "7", "r", "g", "q", "id", "2", "keys"]).encode()
+    (step,) = steps_in(record + b"\x02" + good + b"\x02", "id")
+    assert (step.kind, step.when_ms, step.group, step.attempt) == ("begun", 7, "g", 2)
 
 
 # ---- brokers ----
@@ -436,16 +473,47 @@ def test_a_hundred_thousand_dead_letters(admin: Admin, server: Server, name: Nam
     check_killed_in_the_middle(admin, server, name, 100_000)
 
 
-def test_access_refused_is_named(tmp_path, name: Name) -> None:
-    from broker import Broker, Credentials
-
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Broker]:
     with Broker(
         tmp_path / "store", listenPort=0, authenticationEnabled=True, authorizationEnabled=True,
-        initAuthenticationUser='{"username":"root","password":"rootrootroot"}',
-        drain_s=0.1,
+        initAuthenticationUser='{"username":"root","password":"rootrootroot"}', drain_s=0.1,
     ) as made:  # fmt: skip
-        with Admin(broker=made.address) as stranger, pytest.raises(BrokerRefused) as refused:
-            stranger.topics()
-        assert refused.value.denied
-        with Admin(broker=made.address, credentials=Credentials("root", "rootrootroot")) as root:
-            assert root.topics()
+        yield made
+
+
+def test_access_refused_is_named(guarded: Broker) -> None:
+    with Admin(broker=guarded.address) as stranger, pytest.raises(BrokerRefused) as refused:
+        stranger.topics()
+    assert refused.value.denied
+    with Admin(broker=guarded.address, credentials=Credentials("root", "rootrootroot")) as root:
+        assert root.topics()
+
+
+def test_users_and_rights_are_kept_by_the_broker(guarded: Broker) -> None:
+    with Admin(broker=guarded.address, credentials=Credentials("root", "rootrootroot")) as root:
+        root.create_user("shop", "shop-secret")
+        assert root.users() == [AccessUser("root", True, True), AccessUser("shop", False, True)]
+        right = AccessRight("shop", "Topic:orders", ("Pub", "Get"), sources=("127.0.0.1",))
+        root.grant(right)
+        root.grant(AccessRight("shop", "Topic:payments", ("All",), allow=False))
+        found = root.rights("shop")
+        assert [(each.resource, each.allow) for each in found] == [
+            ("Topic:orders", True), ("Topic:payments", False),
+        ]  # fmt: skip
+        assert set(found[0].actions) == {"Pub", "Get"} and found[0].sources == ("127.0.0.1",)
+        us = Credentials("shop", "shop-secret")
+        with Admin(broker=guarded.address, credentials=us) as shop, pytest.raises(BrokerRefused):
+            shop.users()
+        root.change_password("shop", "another-secret")
+        root.revoke("shop", "Topic:payments")
+        assert [each.resource for each in root.rights()] == ["Topic:orders"]
+        root.delete_user("shop")
+        assert [each.name for each in root.users()] == ["root"]
+        with pytest.raises(Misuse, match="no action"):
+            root.grant(AccessRight("shop", "Topic:orders", ()))
+
+
+def test_a_broker_without_users_says_so(admin: Admin) -> None:
+    with pytest.raises(BrokerRefused):
+        admin.users()

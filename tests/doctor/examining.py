@@ -17,7 +17,8 @@ __all__ = ["SMALL", "examined", "found", "names", "running"]
 
 SMALL: dict[str, Any] = {
     "mappedFileSizeCommitLog": 4 << 20, "mappedFileSizeConsumeQueue": 6000, "maxHashSlotNum": 512,
-    "maxIndexNum": 1024, "listenPort": 0, "bindAddress": "127.0.0.1", "drain_s": 0.1,
+    "maxIndexNum": 1024, "diskSpaceWarningLevelRatio": 98, "listenPort": 0,
+    "bindAddress": "127.0.0.1", "drain_s": 0.1,
 }  # fmt: skip
 
 

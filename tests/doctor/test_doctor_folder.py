@@ -148,7 +148,8 @@ def test_its_disk_is_full_soon(tmp_path: Path, monkeypatch: Any) -> None:
         made.put("orders", b"1" * 100_000)
     usage = shutil.disk_usage(path)
     monkeypatch.setattr(folder, "_bytes_a_second", lambda at: usage.total / 3600)
-    assert "h, at" in found(path, "disk-full-soon").text
+    given = {"diskSpaceWarningLevelRatio": 98, "diskMaxUsedSpaceRatio": 75}
+    assert "h, at" in found(path, "disk-full-soon", **given).text
 
 
 def test_the_rate_is_that_of_the_log(tmp_path: Path) -> None:
@@ -160,6 +161,14 @@ def test_the_rate_is_that_of_the_log(tmp_path: Path) -> None:
     reader.return_value.__enter__.return_value.info.return_value = Info
     with mock.patch.object(folder, "Reader", reader):
         assert folder._bytes_a_second(tmp_path) == 2000.0
+
+
+def test_the_disk_counts_as_the_store_counts_it(store: Path, monkeypatch: Any) -> None:
+    """A third of its blocks is kept for the system: 50 of 60 are used, not 50 of 90."""
+    usage = SimpleNamespace(total=90, used=50, free=10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    given = {"diskSpaceWarningLevelRatio": 80, "diskMaxUsedSpaceRatio": 75}
+    assert "83%" in found(store, "disk-full", **given).text
 
 
 def test_inodes_are_short(store: Path, monkeypatch: Any) -> None:

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import launch
@@ -16,7 +17,7 @@ from examining import examined, found, names, running
 from pairs import master_of, slave_of
 from waiting import until
 
-from broker import Broker, Credentials, Message
+from broker import Admin, Broker, Credentials, Message
 from broker.client.ids import local_address
 from broker.remoting.tls import TlsSettings
 
@@ -203,6 +204,16 @@ def test_its_disk_is_full(tmp_path: Path) -> None:
         pytest.skip("this disk is nearly empty")
     with running(tmp_path / "s", diskSpaceWarningLevelRatio=35, diskMaxUsedSpaceRatio=10) as broker:
         found(broker.address, "disk-full")
+
+
+def test_its_disk_counts_as_its_store_counts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A third of the blocks is kept for the system: 50 of 60 are used, not 50 of 90."""
+    usage = SimpleNamespace(total=90, used=50, free=10)
+    with running(tmp_path / "s") as broker, Admin(broker=broker.address) as admin:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+        assert admin.broker().disk_used == 0.83
 
 
 def test_its_disk_is_full_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

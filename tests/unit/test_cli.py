@@ -707,7 +707,8 @@ MORE = {
     "admin topic delete": ["t"], "admin group show": ["g"], "admin group create": ["g"],
     "admin group delete": ["g"], "admin client list": ["g"], "admin offset lag": ["g"],
     "admin offset reset": ["g", "t", "--to", "first"], "admin offset skip": ["g", "t"],
-    "admin message get": ["0"], "admin message find": ["t"], "admin dlq list": ["g"],
+    "admin message get": ["0"], "admin message trace": ["0"], "admin message find": ["t"],
+    "admin dlq list": ["g"],
     "admin dlq get": ["g", "0"], "admin dlq redrive": ["g"],
 }  # fmt: skip
 #: A bench makes its own store, and refuses one that is there.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.client.admin.access import AccessRight, AccessUser
 from broker.client.admin.admin import Admin, AsyncAdmin
 from broker.client.admin.deadletters import REDRIVEN_FROM, RedriveReport
 from broker.client.admin.facts import (
@@ -14,8 +15,10 @@ from broker.client.admin.facts import (
     QueueLag,
     TopicFacts,
 )
+from broker.client.admin.traces import TraceStep
 
 __all__ = [
-    "REDRIVEN_FROM", "Admin", "AsyncAdmin", "BrokerFacts", "BrokerPlace", "ConnectedClient",
-    "GroupMembers", "OffsetMove", "QueueEnds", "QueueLag", "RedriveReport", "TopicFacts",
+    "REDRIVEN_FROM", "AccessRight", "AccessUser", "Admin", "AsyncAdmin", "BrokerFacts",
+    "BrokerPlace", "ConnectedClient", "GroupMembers", "OffsetMove", "QueueEnds", "QueueLag",
+    "RedriveReport", "TopicFacts", "TraceStep",
 ]  # fmt: skip

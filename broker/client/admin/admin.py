@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
 
+from broker.client.admin.access import AccessAdmin
 from broker.client.admin.deadletters import DeadLetterAdmin
 from broker.client.admin.offsets import BrokerAdmin
 from broker.client.admin.topics import GroupAdmin, TopicAdmin
@@ -17,7 +18,7 @@ _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
 
-class AsyncAdmin(TopicAdmin, GroupAdmin, BrokerAdmin, DeadLetterAdmin):
+class AsyncAdmin(TopicAdmin, GroupAdmin, BrokerAdmin, DeadLetterAdmin, AccessAdmin):
     """Looks into brokers and changes what they hold, for programs with an event loop: ours and
     Apache's. ``Admin`` is its twin without.
 
@@ -122,6 +123,14 @@ class Admin(StartedByWith):
     seek = twin_of(AsyncAdmin.seek)
     message = twin_of(AsyncAdmin.message)
     messages_by_key = twin_of(AsyncAdmin.messages_by_key)
+    trace = twin_of(AsyncAdmin.trace)
+    users = twin_of(AsyncAdmin.users)
+    create_user = twin_of(AsyncAdmin.create_user)
+    change_password = twin_of(AsyncAdmin.change_password)
+    delete_user = twin_of(AsyncAdmin.delete_user)
+    rights = twin_of(AsyncAdmin.rights)
+    grant = twin_of(AsyncAdmin.grant)
+    revoke = twin_of(AsyncAdmin.revoke)
     messages = _iterator_of(AsyncAdmin.messages)
     dead_letters = _iterator_of(AsyncAdmin.dead_letters)
     redrive = twin_of(AsyncAdmin.redrive)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 
 from broker.client.admin.offsets import OffsetAdmin
+from broker.client.admin.traces import STEPS, TraceStep, steps_in
 from broker.client.checks import check_count, check_offset
 from broker.client.errors import BadAnswer, BrokerRefused, Misuse, reading
 from broker.client.ids import OffsetId, offset_id_of
@@ -15,13 +16,15 @@ from broker.client.pulling import SUBSCRIPTION
 from broker.client.queries import messages_of_broker
 from broker.client.records import received
 from broker.wire.codes import RequestCode, ResponseCode
-from pystore.names import TOOLS_GROUP
+from pystore.names import TOOLS_GROUP, TRACE_TOPIC
 
 __all__ = ["MessageAdmin"]
 
 _LAST_MS = (1 << 63) - 1
 #: Of a client's id, which looks like an offset id, the port is mostly beyond this.
 _PORT_MAX = 65535
+#: Messages with records of a trace that are looked at: of one message there are a few.
+_TRACES = 64
 #: Messages that one pull asks for; Java's brokers give 32 of them at most.
 _PULL = 64
 
@@ -75,6 +78,15 @@ class MessageAdmin(OffsetAdmin):
                 self.network, address, topic, key, most, begin_ms, end_ms
             )
         return sorted(found, key=lambda message: message.store_timestamp)
+
+    async def trace(self, message_id: str, *, trace_topic: str = TRACE_TOPIC) -> list[TraceStep]:
+        """Returns the way of a message, as far as its producer and consumers trace it: the earliest
+        step first. Raises: NoRoute when nobody has traced anything, ClientError."""
+        self.network.check()
+        found: set[TraceStep] = set()
+        for each in await self.messages_by_key(trace_topic, message_id, most=_TRACES):
+            found.update(steps_in(each.body, message_id))
+        return sorted(found, key=lambda step: (step.when_ms, STEPS.index(step.kind)))
 
     async def messages(
         self, topic: str, *, begin_ms: int = 0, end_ms: int = _LAST_MS,
