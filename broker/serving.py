@@ -162,8 +162,7 @@ class Listeners:
         host = settings["metricsPromExporterHost"] or settings["brokerIP1"]
         sock = listening_socket(host, int(settings["metricsPromExporterPort"]))
         undo.callback(sock.close)
-        health = figures.health
-        made = MetricsEndpoint(sock, figures.page, health.health, health.ready)
+        made = MetricsEndpoint(sock, figures)
         undo.push_async_callback(made.stop)
         await made.start()
         self.endpoint = made

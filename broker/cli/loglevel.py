@@ -61,8 +61,10 @@ LogFileOption = Annotated[
 class LogOptions:
     """What was asked for. file: None: standard error."""
 
-    def __init__(self, level: LogLevel, form: LogFormat, file: Path | None) -> None:
-        self.level, self.form, self.file = level, form, file
+    def __init__(
+        self, level: str, form: LogFormat = LogFormat.TEXT, file: Path | None = None
+    ) -> None:
+        self.level, self.form, self.file = LogLevel(level.upper()), form, file
 
     def begin(self) -> None:
         """Sets up ``logging``, unless somebody has done so. Raises: OSError for the file."""

@@ -27,14 +27,14 @@ class Server(Protocol):
 def serve(
     server: Server,
     ready: Callable[[], None],
-    log: LogOptions,
+    log: LogOptions | str,
     reload: Callable[[], None] | None = None,
 ) -> int:
     """Starts a server, calls ready(), and stops it at SIGTERM or SIGINT; a second signal ends it at
     once. SIGHUP calls reload(); without one it does nothing. systemd is told when it is ready, when
-    it reads its settings again, and that it stops. Returns the exit code. Raises: what
-    start() raises."""
-    log.begin()
+    it reads its settings again, and that it stops. log: a level alone, or also
+    how and where lines are written. Returns the exit code. Raises: what start() raises."""
+    (LogOptions(log) if isinstance(log, str) else log).begin()
     _allow_many_files()
     try:
         uvloop.run(_serve(server, ready, reload))

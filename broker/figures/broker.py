@@ -11,13 +11,14 @@ from importlib.metadata import PackageNotFoundError, version
 
 from broker.figures.health import Health
 from broker.figures.lag import Lag
-from broker.figures.loop import LoopDelay
 from broker.figures.serving import ServingFigures, add_serving
 from broker.figures.store import DISK, add_disks, add_store
 from broker.hot.core import Core
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Pieces
+from broker.metrics.endpoint import ProbeCheck
+from broker.metrics.loop_delay import LoopDelay
 from broker.metrics.page import Page, buckets
 from broker.metrics.rpc import RpcTimes, name_of_request, name_of_response
 from broker.processors.popstats import pops
@@ -56,11 +57,17 @@ class BrokerFigures:
             "node_type": "broker",
             **labels_of(settings["metricsLabel"]),
         }
-        self.health = Health(services, serving.draining)
+        self.probes = Health(services, serving.draining)
         self.lag = Lag(services, self._most)
         self._delay = LoopDelay()
         self._took_s = 0.0
         self._version = _version()
+
+    def health(self) -> Sequence[ProbeCheck]:
+        return self.probes.health()
+
+    def ready(self) -> Sequence[ProbeCheck]:
+        return self.probes.ready()
 
     def start(self) -> None:
         self.lag.start()
@@ -126,8 +133,8 @@ class BrokerFigures:
         page.add("pystore_uptime_seconds", max(0.0, time.time() - s.started_ms / 1000))
         role = s.duties.role if s.duties is not None else BrokerRole.MASTER
         page.add("pystore_role", 1, role="slave" if role is BrokerRole.SLAVE else "master")
-        page.add("pystore_healthy", int(all(c.ok for c in self.health.health())))
-        page.add("pystore_ready", int(all(c.ok for c in self.health.ready())))
+        page.add("pystore_healthy", int(all(c.ok for c in self.health())))
+        page.add("pystore_ready", int(all(c.ok for c in self.ready())))
         page.add("pystore_loop_delay_seconds", round(self._delay.take(), 6))
         for address, registered in s.registration.states():
             page.add("pystore_registered", int(registered), server=address)

@@ -18,11 +18,13 @@ from pathlib import Path
 from broker.access.signature import Credentials
 from broker.client.options import ClientSettings, name_servers
 from broker.grpc.cluster import ClusterBrokers
+from broker.grpc.figures import ProxyFigures
 from broker.grpc.relay import Relay
 from broker.grpc.service import GrpcService
 from broker.grpc.settings import CLUSTER, ProxySettings
 from broker.loop.lifetime import Stopping
 from broker.loop.safe_log import SafeLogger
+from broker.metrics.endpoint import MetricsEndpoint
 from broker.remoting.connection import Limits
 from broker.remoting.server import listening_socket
 from broker.remoting.tls import TlsSettings
@@ -69,6 +71,8 @@ class Proxy(Stopping):
         self._undo = contextlib.AsyncExitStack()
         self.service: GrpcService[ClusterBrokers] | None = None
         self.relay: Relay | None = None
+        #: Of the metrics, /health and /ready; 0: there is none.
+        self.metrics_port = 0
 
     @property
     def port(self) -> int:
@@ -112,7 +116,25 @@ class Proxy(Stopping):
         self._undo.push_async_callback(relay.stop, self._drain_s)
         await relay.start()
         self.service, self.relay = service, relay
+        await self._serve_metrics(service, relay)
         log.info("Proxy is ready at %s and %s", self.address, self.remoting_address)
+
+    async def _serve_metrics(self, service: GrpcService[ClusterBrokers], relay: Relay) -> None:
+        """Raises: BadArgument, OSError for a port that is taken."""
+        conf = self.settings
+        if conf.metrics == "DISABLE":
+            return
+        if conf.metrics != "PROM":
+            raise BadArgument(f"metricsExporterType = {conf.metrics}: a proxy knows PROM, DISABLE")
+        sock = listening_socket(conf.metrics_host or conf.host or self._bind, conf.metrics_port)
+        self._undo.callback(sock.close)
+        figures = ProxyFigures(service, relay, conf.cluster)
+        figures.start()
+        self._undo.callback(figures.stop)
+        made = MetricsEndpoint(sock, figures)
+        self._undo.push_async_callback(made.stop)
+        await made.start()
+        self.metrics_port = made.port
 
     async def stop(self) -> None:
         """Answers calls in progress, then ends. Harmless when repeated."""

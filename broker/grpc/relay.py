@@ -204,6 +204,10 @@ class Relay:
             handlers, sock=sock, tls=tls, limits=limits, on_close=self._closed
         )
 
+    @property
+    def connection_count(self) -> int:
+        return self._server.connection_count
+
     async def start(self) -> None:
         await self._server.start()
 

@@ -20,7 +20,7 @@ _DAY_MS = 24 * 3600 * 1000
 _FILE_MAX = 1 << 20
 _OF_CLUSTER = (
     "host", "namesrv", "cluster", "remoting_port", "remoting_host", "authenticate", "authorize",
-    "credentials",
+    "credentials", "metrics", "metrics_port", "metrics_host",
 )  # fmt: skip
 #: What may be said, as it is so here: upstream's classes, and that the proxy signs.
 _SO_ANYWAY: dict[str, object] = {"enableAclRpcHookForClusterMode": True} | {
@@ -76,6 +76,11 @@ class ProxySettings:
     #: balancer shows another one than ours.
     port_of_request: bool = _of("useEndpointPortFromRequest", False)
     # cluster mode
+    #: PROM: metrics, /health and /ready by HTTP; DISABLE: none.
+    metrics: str = _of("metricsExporterType", "DISABLE")
+    metrics_port: int = _of("metricsPromExporterPort", 5557)
+    #: Empty: localServeAddr, else every address.
+    metrics_host: str = _of("metricsPromExporterHost", "")
     #: Where clients of the proxy reach it, for those that do not say whom they asked.
     host: str = _of("localServeAddr", "")
     #: Name servers, with ; between them.

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, cast
 
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
@@ -58,20 +58,28 @@ def verdict(checks: Sequence[ProbeCheck]) -> tuple[int, bytes]:
     return (200 if good else 503), json.dumps(body, indent=1).encode() + b"\n"
 
 
+class ProbedFigures(Protocol):
+    """What has metrics, and says how it is."""
+
+    async def page(self) -> Sequence[Body]: ...
+
+    def health(self) -> Sequence[ProbeCheck]: ...
+
+    def ready(self) -> Sequence[ProbeCheck]: ...
+
+
 class MetricsEndpoint:
-    """One port. `page` makes all metrics as text; `health` and `ready` say what they looked at."""
+    """One port."""
 
     def __init__(
         self,
         sock: socket.socket,
-        page: Callable[[], Awaitable[Sequence[Body]]],
-        health: Callable[[], Sequence[ProbeCheck]],
-        ready: Callable[[], Sequence[ProbeCheck]],
+        figures: ProbedFigures,
     ) -> None:
         self.port: int = sock.getsockname()[1]
         self._sock = sock
-        self._page = page
-        self._checks = {"/health": health, "/ready": ready}
+        self._page = figures.page
+        self._checks = {"/health": figures.health, "/ready": figures.ready}
         self._server: asyncio.Server | None = None
         self._pages: asyncio.Task[Sequence[Body]] | None = None
         self.connections: set[_Connection] = set()

@@ -244,7 +244,7 @@ _OURS = (
      "LMDB: slots of readers in use", "pystore/metadata"),
     # loop, threads, connections
     ("loop_delay_seconds", G, "s", (),
-     "how late the event loop was at worst, since the scrape before", "figures/loop"),
+     "how late the event loop was at worst, since the scrape before", "metrics/loop_delay"),
     ("loop_held_total", C, "", ("request_code",),
      "requests that held the event loop longer than loopHeldWarnMillis", "loop/watchdog"),
     ("loop_held_max_seconds", G, "s", (),
@@ -330,7 +330,7 @@ _NAMESRV = (
     ("loop_held_total", C, "", ("request_code",),
      "requests that held the event loop longer than 50 ms", "loop/watchdog"),
     ("loop_delay_seconds", G, "s", (),
-     "how late the event loop was at worst, since the scrape before", "figures/loop"),
+     "how late the event loop was at worst, since the scrape before", "metrics/loop_delay"),
 )  # fmt: skip
 
 _PROXY = (
@@ -341,7 +341,7 @@ _PROXY = (
     ("connections", G, "", ("listener",),
      "open connections: grpc, remoting", "grpc/server"),
     ("loop_delay_seconds", G, "s", (),
-     "how late the event loop was at worst, since the scrape before", "figures/loop"),
+     "how late the event loop was at worst, since the scrape before", "metrics/loop_delay"),
 )  # fmt: skip
 
 _CLIENT = (

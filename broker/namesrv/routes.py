@@ -9,7 +9,7 @@ Upstream's RouteInfoManager has the same five tables. What is different:
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -183,6 +183,13 @@ class Routes:
         self._filters: dict[tuple[str, str], list[str]] = {}
         self._mapping: dict[str, dict[str, Any]] = {}
         self._encoded: dict[tuple[str, bool], bytes] = {}
+
+    def counts(self) -> tuple[dict[str, int], int]:
+        """Returns how many brokers are registered, by cluster, and how many topics have a route."""
+        brokers: Counter[str] = Counter()
+        for cluster, _ in self._live:
+            brokers[cluster] += 1
+        return dict(brokers), len(self._topics)
 
     # ---- brokers come ----
 

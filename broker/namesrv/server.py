@@ -15,16 +15,20 @@ from broker.loop.safe_log import SafeLogger
 from broker.loop.thread import LoopThread
 from broker.loop.turns import Pieces
 from broker.loop.watchdog import Watchdog
+from broker.metrics.endpoint import MetricsEndpoint
+from broker.metrics.rpc import RpcTimes
+from broker.namesrv.figures import NamesrvFigures
 from broker.namesrv.kv import KvConfig
 from broker.namesrv.processor import Processor
 from broker.namesrv.routes import MinIdChange, Routes
 from broker.namesrv.settings import NamesrvSettings
 from broker.remoting.client import RemotingClient
 from broker.remoting.connection import Connection, Limits
-from broker.remoting.server import RemotingServer
+from broker.remoting.server import RemotingServer, listening_socket
 from broker.remoting.tls import TlsSettings
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
+from pystore.errors import BadArgument
 
 __all__ = ["NameServer"]
 
@@ -66,6 +70,9 @@ class NameServer(Stopping):
         self._tls = tls if tls is not None else self.settings.tls()
         self.watchdog = Watchdog(LOOP_HELD_MS)
         self._server: RemotingServer | None = None
+        self._times = RpcTimes()
+        self._figures: NamesrvFigures | None = None
+        self._metrics: MetricsEndpoint | None = None
         self._client: RemotingClient | None = None
         self._scan: asyncio.TimerHandle | None = None
         self._telling: set[asyncio.Task[None]] = set()
@@ -97,6 +104,7 @@ class NameServer(Stopping):
             backlog=number("serverSocketBacklog"),
             on_close=self._closed,
             watchdog=self.watchdog,
+            times=self._times,
         )
         try:
             await self._server.start()
@@ -105,6 +113,31 @@ class NameServer(Stopping):
             raise
         self._client = RemotingClient(tls=self._tls.client_context())
         self._arm()
+        await self._serve_metrics(self._server)
+
+    async def _serve_metrics(self, server: RemotingServer) -> None:
+        """Raises: BadArgument, OSError for a port that is taken."""
+        kind = self.settings.text("metricsExporterType")
+        if kind == "DISABLE":
+            return
+        if kind != "PROM":
+            await self.stop(0)
+            raise BadArgument(f"metricsExporterType = {kind}: a name server knows PROM and DISABLE")
+        host = self.settings.text("metricsPromExporterHost") or self.settings.text("bindAddress")
+        try:
+            sock = listening_socket(host, self.settings.number("metricsPromExporterPort"))
+        except OSError:
+            await self.stop(0)
+            raise
+        self._figures = NamesrvFigures(self.routes, server, self.watchdog, self._times)
+        self._figures.start()
+        self._metrics = MetricsEndpoint(sock, self._figures)
+        await self._metrics.start()
+
+    @property
+    def metrics_port(self) -> int:
+        """The port of the metrics, /health and /ready; 0: there is none."""
+        return self._metrics.port if self._metrics is not None else 0
 
     async def stop(self, drain_s: float | None = None) -> None:
         """Answers requests in progress for drain_s at most (shutdownWaitTimeSeconds), then
@@ -112,6 +145,10 @@ class NameServer(Stopping):
         server, self._server = self._server, None
         if server is None:
             return
+        if self._metrics is not None and self._figures is not None:
+            self._figures.stop()
+            await self._metrics.stop()
+            self._metrics = None
         if self._scan is not None:
             self._scan.cancel()
         if drain_s is None:

@@ -46,6 +46,9 @@ USED: dict[str, tuple[Value, str]] = {
         "refuse route requests for waitSecondsForService after the start",
     ),
     "waitSecondsForService": (45, "how long needWaitForService refuses"),
+    "metricsExporterType": ("DISABLE", "PROM: metrics, /health and /ready by HTTP"),
+    "metricsPromExporterPort": (5557, "port of the metrics; 0: any free port"),
+    "metricsPromExporterHost": ("", "address that it listens on; empty: bindAddress"),
     "deleteTopicWithBrokerRegistration": (False, "remove topics missing from a registration"),
 }
 

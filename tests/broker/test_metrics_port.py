@@ -85,7 +85,7 @@ class FailedStore:
 
 def test_a_store_whose_sync_failed_is_not_healthy(tmp_path, monkeypatch):
     async def work(broker):
-        monkeypatch.setattr(broker.metrics.health, "_s", SimpleNamespace(store=FailedStore()))
+        monkeypatch.setattr(broker.metrics.probes, "_s", SimpleNamespace(store=FailedStore()))
         status, _, text = await asked(broker, "/health")
         assert status == 503 and "EIO" in text and "nothing is written" in text
 
