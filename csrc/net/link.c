@@ -22,6 +22,7 @@
  * message at a time does not wait for all who send as fast as they can. */
 #define HEAVY_NS 200000
 #define HEAVY_BYTES (8 << 10)
+#define GATHER 256 /* parts of one write */
 #define SLOTS_FIRST 64
 #define KEEP_OUT (1 << 20) /* a larger buffer goes back to the system once it is empty */
 
@@ -192,6 +193,73 @@ void ps_link_send(ps_link *link, const uint8_t *data, int64_t len) {
         atomic_fetch_add(&link->lk_unsent, len - done);
     }
     look_at_unsent(link);
+}
+
+/* The next bytes of [from, to) of a step's answers as they are to be written: pieces where they
+ * belong. Returns how many entries of `iov` it has filled. */
+static int gather(const ps_step *step, int64_t *piece, int64_t *at, struct iovec *iov) {
+    int count = 0;
+    while (count + 2 <= GATHER && (*piece < step->piece_count || *at < step->out_len)) {
+        const ps_piece *p = *piece < step->piece_count ? &step->pieces[*piece] : NULL;
+        int64_t upto = p != NULL ? p->at : step->out_len;
+        if (upto > *at)
+            iov[count++] = (struct iovec){(void *)(step->out + *at), (size_t)(upto - *at)};
+        *at = upto;
+        if (p != NULL) iov[count++] = (struct iovec){(void *)p->data, (size_t)p->len};
+        *piece += p != NULL;
+    }
+    return count;
+}
+
+static int64_t size_of(const struct iovec *iov, int count) {
+    int64_t size = 0;
+    for (int i = 0; i < count; i++) size += (int64_t)iov[i].iov_len;
+    return size;
+}
+
+/* What is left of them behind the first `done` bytes, for later. */
+static bool keep_unsent(ps_link *link, const struct iovec *iov, int count, int64_t done) {
+    int64_t left = size_of(iov, count) - done;
+    uint8_t *to = left > 0 ? ps_buffer_room(&link->lk_out, left) : NULL;
+    if (left > 0 && to == NULL) return false;
+    for (int i = 0; i < count; i++) {
+        int64_t len = (int64_t)iov[i].iov_len, skip = done < len ? done : len;
+        if (len > skip) memcpy(to, (uint8_t *)iov[i].iov_base + skip, (size_t)(len - skip));
+        to += len - skip;
+        done -= skip;
+    }
+    link->lk_out.len += left;
+    atomic_fetch_add(&link->lk_unsent, left);
+    return true;
+}
+
+/* Bytes that the socket took; -1: the connection has ended. */
+static int64_t write_gathered(ps_link *link, struct iovec *iov, int count) {
+    struct msghdr message = {.msg_iov = iov, .msg_iovlen = (size_t)count};
+    ssize_t done;
+    do done = sendmsg(link->lk_fd, &message, MSG_NOSIGNAL);
+    while (done < 0 && errno == EINTR);
+    if (done >= 0) return done;
+    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EFAULT ? 0 : -1;
+}
+
+/* Answers with pieces. Under one a file may have been cut off: the system refuses to read there, and
+ * the copy that is made instead has its file marked (sigbus.h), so that the core knows. */
+static void send_pieces(ps_link *link, const ps_step *step) {
+    struct iovec iov[GATHER];
+    int64_t piece = 0, at = 0;
+    link->lk_seen_ms = ps_monotonic_ms();
+    for (int count; link->lk_fd >= 0 && (count = gather(step, &piece, &at, iov)) > 0;) {
+        bool first = link->lk_out.len == link->lk_out_from;
+        int64_t done = first ? write_gathered(link, iov, count) : 0;
+        if (done < 0)
+            ps_link_end(link, NULL);
+        else if (!keep_unsent(link, iov, count, done))
+            ps_link_end(link, "no memory for its answers");
+    }
+    if (!ps_core_written(link->lk_net->nt_core) && link->lk_fd >= 0)
+        ps_link_end(link, "a file of the log was cut off while it was sent");
+    if (link->lk_fd >= 0) look_at_unsent(link);
 }
 
 void ps_link_flush(ps_link *link) {
@@ -440,7 +508,10 @@ void ps_link_readable(ps_link *link) {
     int code = ps_conn_received(link->lk_conn, count, &step, &e);
     link->lk_more = step.more;
     if (step.rare || link->lk_part > 0) take_rare(link, &step);
-    if (step.out_len > 0) ps_link_send(link, step.out, step.out_len);
+    if (step.piece_count > 0)
+        send_pieces(link, &step);
+    else if (step.out_len > 0)
+        ps_link_send(link, step.out, step.out_len);
     if (code < 0) end_malformed(link, &e);
     if (link->lk_fd < 0) return;
     weigh_link(link);

@@ -187,6 +187,7 @@ static void begin_step(ps_core *c) {
     call->co_open_frame = NULL;
     if (call->co_out.room > KEEP_ROOM) ps_buffer_free(&call->co_out);
     call->co_out.len = 0;
+    if (call->co_lent.len > 0) ps_core_written(c);
     call->co_frame_count = 0;
     call->co_put = call->co_parked_one = call->co_more = false;
     call->co_pop_due = 0;
@@ -214,6 +215,8 @@ static void finish_step(ps_conn *n, ps_step *out) {
                      .frames = call->co_frames,
                      .out = call->co_out.data,
                      .out_len = call->co_out.len,
+                     .pieces = (const ps_piece *)call->co_pieces.data,
+                     .piece_count = call->co_pieces.len / (int64_t)sizeof(ps_piece),
                      .conn_id = n->cn_id,
                      .news = look_for_news(c),
                      .look_in_ms = call->co_parked_one ? ps_parked_deadline_in(c) : -1,
@@ -361,7 +364,7 @@ static int cut_frames(ps_conn *n, const uint8_t *data, int64_t len, int64_t *use
     uint32_t count = 0;
     *used = 0;
     while (*used < len && code == 0) {
-        if (call->co_out.len >= OUT_ENOUGH || (++count % LOOK == 0 && is_over(c))) {
+        if (call->co_out.len + call->co_lent_bytes >= OUT_ENOUGH || (++count % LOOK == 0 && is_over(c))) {
             call->co_more = true;
             break;
         }
@@ -396,11 +399,13 @@ int64_t ps_conn_unfinished(const ps_conn *n) {
 int ps_conn_received(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
     PS_CORE_SHARED(n->cn_core);
     ps_core *c = n->cn_core;
-    const uint8_t *read = ps_mine(c)->co_in.data;
+    ps_call *call = ps_mine(c);
+    const uint8_t *read = call->co_in.data;
     bool own = n->cn_in.len > 0;
     int64_t used;
     int code;
     begin_step(c);
+    call->co_lends = ps_caller_now != PS_CALLER_LOOP;
     if (own) {
         n->cn_in.len += len;
         code = cut_frames(n, n->cn_in.data + n->cn_from, n->cn_in.len - n->cn_from, &used, e);
@@ -409,6 +414,7 @@ int ps_conn_received(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
         code = cut_frames(n, read, len, &used, e);
         if (code == 0 && used < len) code = keep_rest(n, read + used, len - used, e);
     }
+    call->co_lends = false;
     finish_step(n, out);
     return code;
 }

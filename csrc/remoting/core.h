@@ -144,6 +144,9 @@ typedef struct ps_call {
     ps_buffer co_out;
     ps_buffer co_props;  /* properties as stored; then the offset message ids of the answer */
     ps_buffer co_places; /* physical offsets of a batch */
+    ps_buffer co_pieces, co_lent; /* ps_piece of co_out's answers, and whose they are: ps_batch * */
+    int64_t co_lent_bytes;        /* of all pieces */
+    bool co_lends;                /* this call's answers may show records where they lie */
     ps_buffer co_handle; /* of the timer that was put last */
     ps_buffer co_pop_text, co_pop_body, co_pop_seen; /* what a pop has found, as answered */
     ps_command *co_open; /* the send that ps_conn_read_send has read; NULL: none was yet */
@@ -297,6 +300,11 @@ bool ps_command_read(const ps_command *command, const ps_member *members, int32_
 int ps_core_frame(ps_core *c, const ps_command *command, int64_t body_len);
 /* The same for an answer, whose flag, language and version are set here. */
 int ps_core_answer(ps_core *c, ps_command *answer, int64_t body_len);
+/* lent.c: whether an answer shows these records where they lie; then it does so, at the end of
+ * co_out, and the batch is kept until the answer is written. */
+bool ps_lends(const ps_core *c, const ps_batch_info *b);
+int ps_lend(ps_core *c, const ps_batch_info *b);
+void ps_lent_until_written(ps_core *c, ps_batch *batch);
 /* The records of a batch after it. */
 int ps_core_append_records(ps_core *c, const ps_batch_info *b);
 

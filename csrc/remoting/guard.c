@@ -23,7 +23,8 @@ void ps_core_call_as(int32_t caller) {
 
 static void free_call(ps_call *call) {
     if (call == NULL) return;
-    ps_buffer *all[] = {&call->co_in,       &call->co_out,      &call->co_props,
+    ps_buffer *all[] = {&call->co_pieces,   &call->co_lent,
+                        &call->co_in,       &call->co_out,      &call->co_props,
                         &call->co_places,   &call->co_handle,   &call->co_pop_text,
                         &call->co_pop_body, &call->co_pop_seen};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) ps_buffer_free(all[i]);

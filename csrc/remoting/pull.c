@@ -108,7 +108,7 @@ static int answer_pull(ps_core *c, const pull *p, int32_t code, const char *rema
     reply.field_count = 6;
     int64_t from = ps_mine(c)->co_out.len, bytes = code == PS_CODE_SUCCESS ? b->bytes : 0;
     int rc = ps_core_answer(c, &reply, bytes);
-    if (rc == 0 && bytes > 0) rc = ps_core_append_records(c, b);
+    if (rc == 0 && bytes > 0) rc = ps_lends(c, b) ? ps_lend(c, b) : ps_core_append_records(c, b);
     if (rc < 0) { /* half an answer would make the rest of the connection unreadable */
         ps_mine(c)->co_out.len = from;
         return rc;
@@ -251,13 +251,17 @@ static int serve_pull(ps_conn *n, const pull *p, const request *r) {
     ps_batch *batch = read_at(c, p, p->offset);
     if (batch == NULL) return 0;
     ps_batch_get(batch, &b);
+    int64_t pieces = ps_mine(c)->co_pieces.len;
     bool held = is_empty(b.status, p->offset) && (r->flags & SYS_SUSPEND) && r->suspend_ms > 0 &&
                 park_pull(n, p, r->suspend_ms);
     if (held)
         ps_pair_pulled(p->pair, p->queue_id, p->offset);
     else
         rc = answer_found(c, p, p->offset, &b);
-    ps_batch_free(batch);
+    if (ps_mine(c)->co_pieces.len > pieces)
+        ps_lent_until_written(c, batch);
+    else
+        ps_batch_free(batch);
     return rc < 0 ? rc : 1;
 }
 

@@ -179,12 +179,21 @@ typedef struct ps_frame {
     int64_t len;
 } ps_frame;
 
+/* Bytes that belong into the answers at a place, and lie elsewhere. */
+typedef struct ps_piece {
+    int64_t at; /* before this byte of `out`, after the pieces before */
+    const uint8_t *data;
+    int64_t len;
+} ps_piece;
+
 /* What one call has brought about. Pointers are good until the next call with the same core. */
 typedef struct ps_step {
     int32_t frame_count; /* frames for the broker to serve */
     const ps_frame *frames;
     const uint8_t *out; /* answers, to be written now */
     int64_t out_len;
+    const ps_piece *pieces; /* of them, until ps_core_written: network threads alone get any */
+    int64_t piece_count;
     int64_t wait;       /* some answers wait until the log is safe, under this number; 0: none do.
                            From ps_core_next: the wait that is over */
     int32_t by_loop;    /* from ps_core_next: the wait began in a call of the event loop */
@@ -275,5 +284,9 @@ int ps_core_next(ps_core *core, int32_t all, ps_step *out, int64_t *next_ms);
 int ps_core_wait(ps_core *core, int64_t position, ps_step *out);
 int32_t ps_core_waiting(const ps_core *core); /* waits that ps_core_next has not told */
 /* cdef end */
+
+/* The pieces of the caller's last step are written, or copied. False: a file was cut off under one,
+ * and what was copied of it is not what was stored. */
+bool ps_core_written(ps_core *core);
 
 #endif

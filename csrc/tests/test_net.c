@@ -169,6 +169,46 @@ static void test_a_slow_reader_gets_every_answer(void) {
     close_all();
 }
 
+/* Bodies of the messages of a pull from `offset` on, compared with what was sent: each is filled with
+ * its queue offset. Returns how many there were. */
+static int compare_bodies(net_client *c, int64_t offset, int64_t size) {
+    ps_command answer;
+    ps_record r;
+    int count = 0;
+    net_pull(c, 1, offset, 0);
+    if (!CHECK(net_take_answer(c, &answer)) || !CHECK_EQ(0, answer.code)) return 0;
+    for (int64_t at = 0; at < answer.body.len; at += r.size, count++) {
+        if (!CHECK_EQ(PS_REC_OK, ps_record_decode(answer.body.data + at, answer.body.len - at, &r)))
+            return 0;
+        CHECK_EQ(offset + count, r.queue_offset);
+        CHECK_EQ(size, r.body_len);
+        for (int64_t i = 0; i < size; i++)
+            if (r.body[i] != (uint8_t)(offset + count)) CHECK_EQ(-1, i);
+    }
+    return count;
+}
+
+static void test_large_records_are_written_from_where_they_lie(void) {
+    ps_net_conf conf = net_conf();
+    static uint8_t body[60000];
+    enum { MESSAGES = 40 };
+    open_all(&conf);
+    net_client c = net_connect();
+    for (int i = 0; i < MESSAGES; i++) {
+        memset(body, i, sizeof body);
+        net_send(&c, i, body, sizeof body);
+        expect(&c, 0);
+    }
+    for (int64_t at = 0, took; at < MESSAGES; at += took)
+        if (!CHECK((took = compare_bodies(&c, at, sizeof body)) > 0)) break;
+    net_leave(&c);
+    NET_UNTIL(net_closed == 1);
+    int64_t lent = 0;
+    for (int i = 1; i <= net_threads; i++) lent += kit_core->co_calls[i]->co_pieces.room;
+    CHECK(lent > 0);
+    close_all();
+}
+
 static void test_one_that_never_reads_is_closed(void) {
     ps_net_conf conf = net_conf();
     conf.write_high = 8 << 20;
@@ -492,6 +532,7 @@ static void run_all(void) {
     RUN(test_other_protocols_are_handed_over_with_all_they_said);
     RUN(test_a_held_pull_is_woken_by_a_send_and_ended_by_its_time);
     RUN(test_a_slow_reader_gets_every_answer);
+    RUN(test_large_records_are_written_from_where_they_lie);
     RUN(test_one_that_never_reads_is_closed);
     RUN(test_frames_that_wait_for_python_are_bounded);
     RUN(test_the_largest_unfinished_frame_gives_way);

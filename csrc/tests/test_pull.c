@@ -2,6 +2,7 @@
  * woken and ended, against a model too. docs/internals/wire.md#pull. */
 #define _GNU_SOURCE
 #include "core_kit.h"
+#include "remoting/guard.h"
 
 static void open_core(void) {
     ps_conf conf = kit_conf();
@@ -727,6 +728,43 @@ static void campaign(int steps) {
     for (int i = 0; i < CONNS; i++) ps_conn_free(m.conns[i]);
 }
 
+/* As a network thread does it: the answer shows large records where they lie. */
+static void test_a_file_cut_off_under_what_is_lent_is_noticed(void) {
+    static uint8_t body[60000], frame[1 << 16];
+    char path[4300];
+    ps_error e = {0};
+    ps_step step;
+    kit_frame f;
+    uint8_t *room;
+    open_core();
+    kit_subscribe("G", "T", "", 0, 0);
+    ps_conn *n = kit_conn(1);
+    for (int i = 0; i < 2; i++) {
+        kit_send(&f, 0, 0, "T", 0, UNIQ);
+        kit_ask(n, &f, body, sizeof body);
+    }
+    ps_dispatch_catch_up(kit_store, NULL);
+    CHECK_EQ(0, ps_store_flush(kit_store, &e)); /* nothing of it is written again */
+    CHECK_EQ(0, ps_core_add_caller(kit_core, 1, &e));
+    ps_core_call_as(1);
+    kit_pull(&f, 1, "G", "T", 0, 0, 0, 0);
+    int64_t len = kit_encode(&f, NULL, 0, frame, sizeof frame);
+    CHECK(ps_conn_room(n, &room, &e) >= len);
+    memcpy(room, frame, (size_t)len);
+    CHECK_EQ(0, ps_conn_received(n, len, &step, &e));
+    CHECK_EQ(2, step.piece_count);
+    CHECK(ps_core_written(kit_core));
+    memcpy(room, frame, (size_t)len);
+    CHECK_EQ(0, ps_conn_received(n, len, &step, &e));
+    snprintf(path, sizeof path, "%s/commitlog/00000000000000000000", kit_root);
+    CHECK_EQ(0, truncate(path, 4096));
+    memcpy(body, step.pieces[1].data, sizeof body); /* whoever copies it */
+    CHECK(!ps_core_written(kit_core));
+    ps_conn_free(n);
+    ps_core_call_as(PS_CALLER_LOOP);
+    kit_close();
+}
+
 int main(void) {
     check_begin();
     char *base = check_folder();
@@ -750,6 +788,7 @@ int main(void) {
     campaign(8000);
     kit_put(NULL, 0, NULL);
     kit_close();
+    test_a_file_cut_off_under_what_is_lent_is_noticed();
     check_remove(base);
     free(base);
     free(kit_handed);
