@@ -197,7 +197,7 @@ void ps_link_send(ps_link *link, const uint8_t *data, int64_t len) {
 
 /* The next bytes of [from, to) of a step's answers as they are to be written: pieces where they
  * belong. Returns how many entries of `iov` it has filled. */
-static int gather(const ps_step *step, int64_t *piece, int64_t *at, struct iovec *iov) {
+static int gather_pieces(const ps_step *step, int64_t *piece, int64_t *at, struct iovec *iov) {
     int count = 0;
     while (count + 2 <= GATHER && (*piece < step->piece_count || *at < step->out_len)) {
         const ps_piece *p = *piece < step->piece_count ? &step->pieces[*piece] : NULL;
@@ -211,7 +211,7 @@ static int gather(const ps_step *step, int64_t *piece, int64_t *at, struct iovec
     return count;
 }
 
-static int64_t size_of(const struct iovec *iov, int count) {
+static int64_t gathered_size(const struct iovec *iov, int count) {
     int64_t size = 0;
     for (int i = 0; i < count; i++) size += (int64_t)iov[i].iov_len;
     return size;
@@ -219,7 +219,7 @@ static int64_t size_of(const struct iovec *iov, int count) {
 
 /* What is left of them behind the first `done` bytes, for later. */
 static bool keep_unsent(ps_link *link, const struct iovec *iov, int count, int64_t done) {
-    int64_t left = size_of(iov, count) - done;
+    int64_t left = gathered_size(iov, count) - done;
     uint8_t *to = left > 0 ? ps_buffer_room(&link->lk_out, left) : NULL;
     if (left > 0 && to == NULL) return false;
     for (int i = 0; i < count; i++) {
@@ -243,13 +243,13 @@ static int64_t write_gathered(ps_link *link, struct iovec *iov, int count) {
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EFAULT ? 0 : -1;
 }
 
-/* Answers with pieces. Under one a file may have been cut off: the system refuses to read there, and
- * the copy that is made instead has its file marked (sigbus.h), so that the core knows. */
+/* Answers with pieces. Under one a file may have been cut off: the system refuses to read there,
+ * and the copy that is made instead has its file marked (sigbus.h), so that the core knows. */
 static void send_pieces(ps_link *link, const ps_step *step) {
     struct iovec iov[GATHER];
     int64_t piece = 0, at = 0;
     link->lk_seen_ms = ps_monotonic_ms();
-    for (int count; link->lk_fd >= 0 && (count = gather(step, &piece, &at, iov)) > 0;) {
+    for (int count; link->lk_fd >= 0 && (count = gather_pieces(step, &piece, &at, iov)) > 0;) {
         bool first = link->lk_out.len == link->lk_out_from;
         int64_t done = first ? write_gathered(link, iov, count) : 0;
         if (done < 0)

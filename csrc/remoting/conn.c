@@ -364,7 +364,8 @@ static int cut_frames(ps_conn *n, const uint8_t *data, int64_t len, int64_t *use
     uint32_t count = 0;
     *used = 0;
     while (*used < len && code == 0) {
-        if (call->co_out.len + call->co_lent_bytes >= OUT_ENOUGH || (++count % LOOK == 0 && is_over(c))) {
+        if (call->co_out.len + call->co_lent_bytes >= OUT_ENOUGH ||
+            (++count % LOOK == 0 && is_over(c))) {
             call->co_more = true;
             break;
         }

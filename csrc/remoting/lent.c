@@ -1,6 +1,6 @@
-/* Records of an answer that are not copied into it: it shows them where they lie, in the mapping of
- * the log, to a network thread that writes it at once. What its socket does not take is copied then.
- * Small records are copied as ever: to gather them costs the system more than the copy. */
+/* Records of an answer that are not copied into it: it shows them where they lie, in the mapping
+ * of the log, to a network thread that writes it at once. What its socket does not take is copied
+ * then. Small records are copied as ever: to gather them costs the system more than the copy. */
 #define _GNU_SOURCE
 #include "remoting/core.h"
 

@@ -169,8 +169,8 @@ static void test_a_slow_reader_gets_every_answer(void) {
     close_all();
 }
 
-/* Bodies of the messages of a pull from `offset` on, compared with what was sent: each is filled with
- * its queue offset. Returns how many there were. */
+/* Bodies of the messages of a pull from `offset` on, compared with what was sent: each is filled
+ * with its queue offset. Returns how many there were. */
 static int compare_bodies(net_client *c, int64_t offset, int64_t size) {
     ps_command answer;
     ps_record r;
