@@ -356,6 +356,17 @@ class Metadata(MetaStore, ClosedByWith):
         with self._write() as txn:
             self._bump(name, txn)
 
+    def raise_version(self, name: str, version: DataVersion) -> None:
+        """Sets the dataVersion of a table, unless it has a later one: a slave's is its master's.
+        Raises: ReadOnly, StoreClosed, DiskFull."""
+        parts = self._state.parts[name]
+        if parts.version >= version:
+            return
+        with self._write() as txn:
+            parts.version = version
+            self._dirty.add(name)
+            self._put_version(name, txn)
+
     # ---- rules of groups ----
 
     def forbidden(self) -> dict[str, dict[str, int]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 from typing import Any
 
 from broker.loop.rate_limited_log import RateLimitedLogger
@@ -31,6 +32,8 @@ _LOOKS = 2
 _YIELD_S = 20.0
 #: From one look at what is due to the next, and after a failure.
 _PAUSE_S, _RETRY_S = 0.1, 1.0
+#: More versions than a master makes between two looks of its slave.
+_VERSIONS_AHEAD = 1 << 16
 #: How long what is on its way to another broker has at the end.
 _DRAIN_S = 2.0
 
@@ -50,6 +53,7 @@ class Acting:
         self._gone = 0
         self._yields_until = 0.0
         self._closed_at = -1
+        self._acted = bool(self.escaped)
         self._looking: asyncio.Task[None] | None = None
         self._changing: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -110,7 +114,19 @@ class Acting:
         if self._changing is not None:
             await self._changing
         await self.escape.settle()
+        if self._acted:
+            await asyncio.to_thread(self._lead)
+            self._acted = False
         return [list(origin) for origin in self.escaped]
+
+    def _lead(self) -> None:
+        """A master of Java's takes over what has a later version than its own, which this slave
+        knows as it was some seconds before the end. Raises: StoreError."""
+        metadata = self._s.store.metadata
+        for name in ("offsets", "delays"):
+            version = metadata.version(name)
+            later = replace(version.bumped(), counter=version.counter + _VERSIONS_AHEAD)
+            metadata.raise_version(name, later)
 
     def taken(self, end: int) -> None:
         """The master has closed what was sent, in its log up to `end`: what has gone is forgotten
@@ -128,6 +144,7 @@ class Acting:
     # ---- the duty ----
 
     def start(self) -> None:
+        self._acted = True
         self._closed_at = -1  # it gets longer, and some of it may not be closed here
         if not self._s.settings["enableRemoteEscape"]:
             return

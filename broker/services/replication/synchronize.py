@@ -23,12 +23,18 @@ from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from pystore import Store
+from pystore.configfiles import version_from_json
 from pystore.errors import StoreError
 from pystore.names import RETRY_PREFIX
 
 __all__ = ["Ask", "Synchronizer"]
 
 quiet = RateLimitedLogger(SafeLogger(__name__))
+
+#: Tables whose dataVersion decides which of master and slave knows more (TakingBack of Java's).
+_VERSIONS = {
+    RequestCode.GET_ALL_CONSUMER_OFFSET: "offsets", RequestCode.GET_ALL_DELAY_OFFSET: "delays",
+}  # fmt: skip
 
 #: Bytes of an answer that are read on the loop.
 _AT_ONCE = 16 << 10
@@ -74,7 +80,11 @@ class Synchronizer:
                 same = hashlib.blake2b(body, digest_size=16).digest()
                 if self._taken.get(code) == same:
                     continue
-                await take(await _parsed(body))
+                parsed = await _parsed(body)
+                await take(parsed)
+                if code in _VERSIONS and "dataVersion" in parsed:
+                    version = version_from_json(parsed["dataVersion"])
+                    self._store.metadata.raise_version(_VERSIONS[code], version)
                 # Offsets are taken as far as the messages are here: there may be more by now.
                 if code != RequestCode.GET_ALL_CONSUMER_OFFSET:
                     self._taken[code] = same
