@@ -9,7 +9,7 @@
 /* ---- messages ---- */
 
 void ps_inflow_add(ps_inflow *in, int64_t messages, int64_t bytes) {
-    int64_t mean = messages > 0 ? (bytes + messages - 1) / messages : 0;
+    int64_t mean = messages > 0 ? bytes / messages : 0;
     in->messages += messages;
     in->bytes += bytes;
     in->size_sum += mean;
