@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from broker.cli.loglevel import LogLevel, LogLevelOption
+from broker.cli.loglevel import LogFormat, LogLevel, LogLevelOption, LogOptions
 from pystore.cli.verbs import Session
 from pystore.errors import BadArgument
 
@@ -51,4 +51,4 @@ def run(
         s.out.record(facts, lambda: f"Open {server.address}")
         s.out.flush()
 
-    return serve(server, ready, log_level)
+    return serve(server, ready, LogOptions(log_level, LogFormat.TEXT, None))

@@ -104,6 +104,7 @@ class FolderServer:
         app.router.add_get("/message", self._message)
         app.router.add_get("/body", self._body)
         app.router.add_get("/record", self._record)
+        app.router.add_get("/waiting", self._waiting)
         app.router.add_get("/verify", self._verify)
         app.router.add_get("/style.css", self._style)
         app.router.add_get("/favicon.ico", self._no_icon)
@@ -219,6 +220,9 @@ class FolderServer:
             return _see(f"/topic?{where}")
         pages = [await self._read(self._pages.message, at) for at in found]
         return self._page("find.html", found=pages)
+
+    async def _waiting(self, request: web.Request) -> web.StreamResponse:
+        return self._page("waiting.html", **await self._read(self._pages.waiting))
 
     def _place(self, request: web.Request) -> int:
         """Raises: BadArgument."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from broker.web.explaining import body_of, explain
 from pystore import Reader
 from pystore.cli.verbs import Size, holder_of, iso, parse_time, shown
 from pystore.errors import BadArgument, NotFound, StoreError
+from pystore.pending_log import find_pending
 from pystore.records import check_record
+from pystore.timers import Timers
 
 __all__ = ["MessagePage", "StorePages"]
 
@@ -138,6 +141,36 @@ class StorePages:
             sums[1] += max(0, ends.get(row.queue, 0) - row.offset)
         return [(group, *found[group]) for group in sorted(found)]  # type: ignore[misc]
 
+    def waiting(self) -> dict[str, Any]:
+        """Open transactions, the oldest first, and timers, the next due first: the first of each.
+        A store whose broker was killed long before its end takes its time. Raises: StoreError."""
+        reader = self._open()
+        halves = sorted(find_pending(reader).rows.values(), key=lambda half: half.store_ms)
+        timers = Timers(reader)
+        try:
+            due = list(islice(timers.each(), ROWS))
+            count = timers.count()
+        finally:
+            timers.close()
+        return {
+            "halves": [
+                (
+                    _moment(half.store_ms), half.topic, half.group, half.checks,
+                    _properties(reader, half.physical).get("KEYS", ""), half.physical,
+                )
+                for half in halves[:ROWS]
+            ],
+            "timers": [
+                (
+                    _moment(timer.due_ms), said.get("REAL_TOPIC", ""), said.get("KEYS", ""),
+                    timer.physical,
+                )
+                for timer in due
+                for said in (_properties(reader, timer.physical),)
+            ],
+            "half_count": len(halves), "timer_count": count, "rows": ROWS,
+        }  # fmt: skip
+
     def find(
         self, topic: str, key: str, id_: str, time: str
     ) -> int | tuple[str, int, int] | list[int]:
@@ -191,6 +224,14 @@ class StorePages:
         data = self.record(at)
         head = check_record(data)
         return body_of(data, head)[0] if head is not None else b""
+
+
+def _properties(reader: Reader, at: int) -> Mapping[str, str]:
+    """Of the message at a place; none when it is gone."""
+    try:
+        return reader.message(at).properties if at >= 0 else {}
+    except StoreError:
+        return {}
 
 
 def _moment(ms: int) -> str:

@@ -141,7 +141,7 @@ def test_nothing_is_wider_than_a_phone(browser: Browser, address: str) -> None:
     base = browser.run("return location.origin")
     browser.size(500, 900)  # the narrowest that this browser has
     try:
-        for path in ("/", "/topic?name=orders", "/message?at=0", "/find", "/verify"):
+        for path in ("/", "/topic?name=orders", "/message?at=0", "/find", "/verify", "/waiting"):
             browser.open(base + path)
             too_wide = browser.run(
                 "return document.documentElement.scrollWidth - document.documentElement.clientWidth"

@@ -53,6 +53,7 @@ def visitor(store: Path) -> Iterator[Visitor]:
 PATHS = (
     "/", "/topic?name=evil", "/topic?name=%3Cb%3E", "/find", "/find?topic=evil&key=none",
     "/message?at=0", "/message?at=1", "/message?at=-1", "/body?at=0", "/record?at=0", "/verify",
+    "/waiting",
     "/style.css", "/nothing", "/../../etc/passwd", "/?q=%3Cscript%3E", "/?start=x",
 )  # fmt: skip
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pages import Visitor, visiting
-from waiting import until
+from waiting import BOUND_S, until
 
 import pystore
+from broker import Broker, LocalState, Message, TransactionProducer
 from broker.web.explaining import body_of, explain
+from pystore.cli.verbs import iso
 from pystore.records import check_record
 
 SMALL: dict[str, Any] = {
@@ -146,6 +152,35 @@ def test_messages_are_found_by_id_key_and_time(visitor: Visitor, store: Path) ->
     assert visitor.get("/find").status == 200
 
 
+def test_open_transactions_and_timers_wait(tmp_path: Path) -> None:
+    path, due = tmp_path / "s", 4_000_000_000_000
+    with Broker(path, listenPort=0, with_namesrv=True, drain_s=0.1, **SMALL) as broker:
+        with (
+            TransactionProducer(
+                "tellers", broker.namesrv_address, check=lambda message: LocalState.UNKNOWN
+            ) as producer,
+            producer.transaction(Message("orders", b"1", keys="half")) as transaction,
+        ):
+            transaction.leave_open()
+        with broker.producer() as plain:
+            due = int(time.time() * 1000) + 3_600_000
+            plain.send(Message("orders", b"2", keys="timer", deliver_at_ms=due))
+    with visiting(path) as visitor:
+        rows = visitor.get("/waiting").rows()
+    (half,) = [row for row in rows if len(row) == 6]
+    assert half[1:5] == ["orders", "tellers", "0", "half"]
+    (timer,) = [row for row in rows if len(row) == 4]
+    assert timer[:3] == [iso(due), "orders", "timer"]
+
+
+def test_a_store_of_java_has_its_timers(golden: Callable[[str], Path]) -> None:
+    """66 of a broker that was killed, less those that were recalled: the file beside it says."""
+    with visiting(golden("timer")) as visitor:
+        page = visitor.get("/waiting")
+    assert page.status == 200
+    assert len([row for row in page.rows() if len(row) == 4]) > 30
+
+
 # ---- damaged, crashed, in use ----
 
 
@@ -215,6 +250,19 @@ def test_nothing_is_changed(store: Path) -> None:
         visitor.get("/topic", name="orders")
         findings(visitor)
     assert state() == before
+
+
+def test_the_command_serves_until_it_is_stopped(store: Path) -> None:
+    program = Path(sys.executable).parent / "pystore"
+    words = [program, "web", store, "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = json.loads(process.stdout.readline())["address"]
+        keeps = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with keeps.open(address, timeout=BOUND_S) as page:
+            assert b"orders" in page.read()
+        process.terminate()
+        assert process.wait(BOUND_S) == 0
 
 
 def test_a_folder_without_a_store_ends_the_start(tmp_path: Path, capsys: Any) -> None:
