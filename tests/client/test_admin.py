@@ -9,9 +9,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from conftest import Server
 from waiting import BOUND_S, until
 
 from broker import (
@@ -30,6 +30,9 @@ from broker import (
 from broker.client.admin import REDRIVEN_FROM, AccessRight, AccessUser
 from broker.client.admin.traces import steps_in
 from broker.client.errors import Unreachable
+
+if TYPE_CHECKING:  # at run time, conftest is that of another folder
+    from conftest import Server
 
 Name = Callable[[str], str]
 
