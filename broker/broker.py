@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from broker.grpc.local import LocalBroker
     from broker.grpc.service import GrpcService
     from broker.namesrv.server import NameServer
+    from broker.services.controlled.member import GroupMember
+    from broker.services.replication.reign import Reign
 
 __all__ = ["Broker"]
 
@@ -135,7 +137,11 @@ class Broker(Stopping):
         self._services: Services | None = None
         self._listeners: Listeners | None = None
         self._reopening: asyncio.Task[None] | None = None
+        #: Under a controller.
+        self._member: GroupMember | None = None
         self._stops = False
+        #: Held by who closes the store and opens it again.
+        self._changing = asyncio.Lock()
         #: Clients for threads that run on our loop.
         self._beside_us: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
 
@@ -216,6 +222,8 @@ class Broker(Stopping):
         self._check_stopped()
         try:
             await self._start()
+            if self._member is not None:
+                self._member.start()
         except BaseException:
             await self.stop()
             raise
@@ -232,9 +240,12 @@ class Broker(Stopping):
         options, undo = self._options, self._undo
         if self._with_namesrv:
             await self._start_namesrv()
+        anywhere = options.settings["listenPort"] == 0
         main, vip = listen(options.settings, undo)
-        slaves = listen_for_slaves(options.settings, main, undo)
         options.set("listenPort", main.getsockname()[1])
+        if options.settings["enableControllerMode"] and self._member is None:
+            await self._join_engine()
+        slaves = listen_for_slaves(options.settings, main, undo, anywhere=anywhere)
         if slaves is not None:
             options.set("haListenPort", slaves.getsockname()[1])
         services = self._services = await open_services(options, self.address, slaves, undo)
@@ -242,6 +253,7 @@ class Broker(Stopping):
         assert pop is not None and duties is not None
         if services.replication is not None and services.replication.slave is not None:
             services.replication.slave.cut_back = self._cut_back
+        services.member = self._member
         for send_hook in self._send_hooks:
             self._hook_sends(send_hook)
         for consume_hook in self._consume_hooks:
@@ -270,6 +282,29 @@ class Broker(Stopping):
             and not settings["skipPreOnline"]
         ):
             await TakingBack(services, replication.request).run()
+
+    async def _join_engine(self) -> None:
+        """Under a controller a broker begins as a slave of nobody, with a number of its own.
+        Raises: OSError, TimeoutError, ValueError, EngineRefused."""
+        from broker.joining import join_engine
+
+        self._member = await join_engine(
+            self._options, self.address, self._become, lambda: self._services
+        )
+
+    async def _become(self, reign: Reign) -> None:
+        """Starts again in another role, at the same ports, over the same store."""
+        async with self._changing:
+            self._options.take_role(reign)
+            while not self._stops:
+                try:
+                    await self._close()
+                    await self._start()
+                    return
+                except Exception:
+                    log.exception("The broker is not started in its new role")
+                    await asyncio.sleep(_REOPEN_S)
+            await self._close()
 
     @property
     def _core(self) -> Core:
@@ -318,11 +353,13 @@ class Broker(Stopping):
         does nothing. Raises: what closing the store raises."""
         self._stops = True
         try:
+            if self._member is not None:
+                await self._member.stop()
             if self._reopening is not None:
                 await asyncio.wait({self._reopening})
             await self._close()
         finally:
-            self._stops, self._reopening, self.loop = False, None, None
+            self._stops, self._reopening, self.loop, self._member = False, None, None, None
 
     async def _close(self) -> None:
         undo, self._undo = self._undo, contextlib.AsyncExitStack()
@@ -334,12 +371,17 @@ class Broker(Stopping):
     def _cut_back(self, at: int) -> None:
         """Closes the store, ends its log at byte `at`, and serves again, at the same ports."""
         if self._reopening is None or self._reopening.done():
-            self._reopening = asyncio.get_running_loop().create_task(self._reopen(at))
+            work = self._reopen(at, self.services)
+            self._reopening = asyncio.get_running_loop().create_task(work)
 
-    async def _reopen(self, at: int) -> None:
+    async def _reopen(self, at: int, asked: Services) -> None:
+        async with self._changing:
+            if self._services is asked:  # else it has another role by now
+                await self._end_log(at, asked.store.settings)
+
+    async def _end_log(self, at: int, settings: Settings) -> None:
         from pystore.repair.tail import cut_back
 
-        settings = self.services.store.settings
         while not self._stops:
             try:
                 await self._close()

@@ -37,6 +37,7 @@ from broker.services.locks import Locks
 from broker.services.offsets import ConsumerOffsets
 from broker.services.pop import Pop
 from broker.services.registration import Registration
+from broker.services.replication.reign import Reign
 from broker.services.replication.service import Replication, is_slave
 from broker.services.schedule import Schedule
 from broker.services.statistics import Statistics
@@ -72,11 +73,19 @@ class Options:
     drain_s: float
     grpc_port: int | None
     proxy_conf: Path | None
+    #: Under a controller: what this broker is just now.
+    reign: Reign | None = None
 
     def set(self, name: str, value: object) -> None:
         """A setting that is known only now."""
         self.given[name] = value
         self.settings = self.settings.replaced(**{name: value})
+
+    def take_role(self, reign: Reign) -> None:
+        """Under a controller, whose numbers slaves have at name servers; the master has 0."""
+        self.reign = reign
+        self.set("brokerRole", "SYNC_MASTER" if reign.is_master else "SLAVE")
+        self.set("brokerId", 0 if reign.is_master else reign.number)
 
     @property
     def enforces_tls(self) -> bool:
@@ -254,6 +263,7 @@ def _replicate(
         services.store, services.settings, services.topics, services.groups, services.offsets,
         services.registration, client, inner_credentials(o.settings), slaves, access.is_on,
         services.pop.modes if services.pop is not None else None, access.policies,
+        o.reign,
     )  # fmt: skip
     if made.master is not None:
         made.master.start()

@@ -70,15 +70,15 @@ THREADS = 1
 
 
 def listen_for_slaves(
-    settings: Settings, main: socket.socket, undo: AsyncExitStack
+    settings: Settings, main: socket.socket, undo: AsyncExitStack, *, anywhere: bool
 ) -> socket.socket | None:
     """The port that slaves follow this broker at; None: none may. Without haListenPort it is the
-    one after the main port, or, after any free port, any free one. Raises: OSError."""
+    one after the main port, or any free one: `anywhere`, as the main port. Raises: OSError."""
     if not replicates(settings):
         return None
     given = settings.source("haListenPort") != "default"
     port = int(settings["haListenPort"]) if given else 0
-    if port == 0 and settings["listenPort"] != 0:
+    if port == 0 and not anywhere:
         port = int(main.getsockname()[1]) + 1
     made = listening_socket(settings["bindAddress"], port)
     undo.callback(made.close)

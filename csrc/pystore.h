@@ -406,6 +406,8 @@ void ps_follow_end(ps_store *store);
 void ps_want_copies(ps_store *store, int32_t on, int32_t timeout_ms);
 /* From now on readers, the store's own among them, see no record before enough slaves have it. */
 void ps_hide_unconfirmed(ps_store *store);
+/* The end of what they see. */
+int64_t ps_confirmed(ps_store *store);
 /* Whether too few slaves are near (minInSyncReplicas), so that what waits for them is refused. */
 int32_t ps_lacks_replicas(ps_store *store);
 int ps_store_flush(ps_store *store, ps_error *error); /* log, queues, index, checkpoint */

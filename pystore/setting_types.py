@@ -55,6 +55,8 @@ class SettingValues(TypedDict, total=False):
     configBlackList: str | os.PathLike[str] | None
     consumeAfterReplication: bool | str
     consumerOffsetUpdateVersionStep: int | str
+    controllerAddr: str | os.PathLike[str] | None
+    controllerHeartBeatTimeoutMills: int | str
     defaultMessageRequestMode: str | os.PathLike[str] | None
     defaultPopShareQueueNum: int | str
     defaultQueryMaxNum: int | str
@@ -98,6 +100,7 @@ class SettingValues(TypedDict, total=False):
     haListenPort: int | str
     haMasterAddress: str | os.PathLike[str] | None
     haMaxGapNotInSync: int | str
+    haMaxTimeSlaveNotCatchup: int | str
     haSendHeartbeatInterval: int | str
     haTransferBatchSize: int | str
     haTruncateDiverged: bool | str

@@ -441,16 +441,26 @@ _USED: dict[str, dict[str, Any]] = {
         high=1 + 64, only=1, at_start=True, by_broker=True,
         because="replication is a broker's; this is a store without one"),
     "allAckInSyncStateSet": _row(
-        "broker", "", "must be false: there is no controller", only=False,
-        because="there is no controller"),
+        "broker", "", "true with enableControllerMode: answers wait for all of the in-sync set",
+        only=False, at_start=True, by_broker=True,
+        because="replication is a broker's; this is a store without one"),
     "enableAutoInSyncReplicas": _row(
         "broker", "",
         "SYNC_MASTER: answers wait for those in sync alone, between minInSyncReplicas and"
         " inSyncReplicas", only=False, at_start=True, by_broker=True,
         because="replication is a broker's; this is a store without one"),
     "enableControllerMode": _row(
-        "broker", "", "must be false: controller mode is not supported", at_start=True, only=False,
-        because="there is no controller"),
+        "broker", "", "a controller says which broker of a name is the master", at_start=True,
+        only=False, by_broker=True,
+        because="a controller is a broker's; this is a store without one"),
+    "controllerAddr": _row(
+        "broker", "addresses", "of the controller's members: host:port;host:port", at_start=True),
+    "controllerHeartBeatTimeoutMills": _row(
+        "broker", "ms", "a broker that the controller does not hear for so long is dead",
+        low=1000, at_start=True),
+    "haMaxTimeSlaveNotCatchup": _row(
+        "broker", "ms", "under a controller: a slave that has not caught up for so long is not in"
+        " sync any more", low=100, at_start=True),
     "duplicationEnable": _row(
         "store", "", "must be false: replication is not supported", only=False,
         because="there is no replication yet"),
@@ -528,7 +538,8 @@ _USED: dict[str, dict[str, Any]] = {
         at_start=True),
     "brokerIP2": _row("broker", "address", "host of the HA address announced to name servers"),
     "brokerId": _row(
-        "broker", "", "broker id announced to name servers; 0: master", low=0, at_start=True),
+        "broker", "", "broker id announced to name servers; 0: master; -1: as the controller says",
+        low=-1, at_start=True),
     "serverChannelMaxIdleTimeSeconds": _row(
         "broker", "s", "idle connections are closed after this time; 0: never", low=0, at_start=True
     ),

@@ -1,5 +1,6 @@
 """Who is the master: NOTIFY_MIN_BROKER_ID_CHANGE (905) of name servers, and
-EXCHANGE_BROKER_HA_INFO (906) between a master and its slaves
+EXCHANGE_BROKER_HA_INFO (906) between a master and its slaves; NOTIFY_BROKER_ROLE_CHANGED (1008) of
+controllers, GET_BROKER_EPOCH_CACHE (1007) of tools
 (docs/internals/ha.md#acting-as-master; upstream AdminBrokerProcessor)."""
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from broker.wire.handlers import Handler, Peer
 __all__ = ["ReplicationProcessor"]
 
 
+#: Java's Long.MAX_VALUE.
+_NO_END = (1 << 63) - 1
+
+
 class ReplicationProcessor:
     def __init__(self, s: Services) -> None:
         self.s = s
@@ -26,7 +31,32 @@ class ReplicationProcessor:
         return {
             RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.min_id_changed,
             RequestCode.EXCHANGE_BROKER_HA_INFO: self.exchange,
+            RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self.role_changed,
+            RequestCode.GET_BROKER_EPOCH_CACHE: self.epochs,
         }
+
+    def role_changed(self, peer: Peer, command: Command) -> Command:
+        """What it says is not believed: the controller is asked."""
+        if self.s.member is not None:
+            self.s.member.hint()
+        return command.reply()
+
+    def epochs(self, peer: Peer, command: Command) -> Command:
+        """Upstream's EpochEntryCache: the last epoch has no end yet."""
+        s = self.s
+        if s.member is None or s.replication is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
+        found = s.replication.epochs
+        ends = [each.start for each in found[1:]] + [_NO_END]
+        body = {
+            "brokerId": int(s.settings["brokerId"]), "brokerName": s.broker_name,
+            "clusterName": s.cluster, "maxOffset": s.store.info().log_max,
+            "epochList": [
+                {"endOffset": end, "epoch": each.epoch, "startOffset": each.start}
+                for each, end in zip(found, ends, strict=True)
+            ],
+        }  # fmt: skip
+        return command.reply(body=mqjson.dumps(body))
 
     def min_id_changed(self, peer: Peer, command: Command) -> Command:
         """What it says is not believed: the name server is asked."""

@@ -28,12 +28,63 @@ def served(settings: Settings) -> Settings:
 
     Raises: BadArgument for a setting that asks for what this broker cannot do."""
     refuse_unserved(settings, by_broker=True)
+    if settings["enableControllerMode"]:
+        _check_controlled(settings)
+        return _without_unserved(settings)
+    for name in _OF_CONTROLLER:
+        _refuse_unless_default(settings, name, "without enableControllerMode")
+    if settings["brokerId"] < 0:
+        raise BadArgument(
+            "brokerId = -1 has no meaning without enableControllerMode", settings.source("brokerId")
+        )
     if settings["brokerRole"] == "SLAVE" and settings["brokerId"] == 0:
         raise BadArgument(
             "brokerRole = SLAVE needs a brokerId of its own, from 1 on: 0 is the master's",
             settings.source("brokerRole"),
         )
     _check_replicas(settings)
+    return _without_unserved(settings)
+
+
+#: Settings of a broker whose role a controller decides; and those that it decides instead.
+_OF_CONTROLLER = (
+    "controllerAddr", "controllerHeartBeatTimeoutMills", "haMaxTimeSlaveNotCatchup",
+    "allAckInSyncStateSet",
+)  # fmt: skip
+_NOT_OF_CONTROLLER = (
+    "inSyncReplicas", "enableAutoInSyncReplicas", "haMasterAddress", "enableSlaveActingMaster",
+    "haTruncateDiverged", "haMaxGapNotInSync", "consumeAfterReplication",
+)  # fmt: skip
+
+
+def _check_controlled(settings: Settings) -> None:
+    """Raises: BadArgument for a setting that would have no effect under a controller."""
+    if not settings["controllerAddr"]:
+        raise BadArgument("enableControllerMode needs controllerAddr",
+                          settings.source("enableControllerMode"))  # fmt: skip
+    for name, allowed in (
+        ("brokerRole", "SLAVE"),
+        ("brokerId", -1),
+        ("allAckInSyncStateSet", True),
+    ):
+        if name in settings.explicit and settings[name] != allowed:
+            raise BadArgument(
+                f"{name} = {settings[name]} has no effect with enableControllerMode: leave it out,"
+                f" or set it to {str(allowed).lower() if allowed is True else allowed}",
+                settings.source(name),
+            )
+    for name in _NOT_OF_CONTROLLER:
+        _refuse_unless_default(settings, name, "with enableControllerMode")
+
+
+def _refuse_unless_default(settings: Settings, name: str, when: str) -> None:
+    """Raises: BadArgument."""
+    if settings[name] != TABLE[name].default:
+        raise BadArgument(f"{name} = {settings[name]} has no effect {when}", settings.source(name))
+
+
+def _without_unserved(settings: Settings) -> Settings:
+    """Those that a file may have and no broker serves have their only value."""
     untrue = {
         name: TABLE[name].only
         for name in NOT_SERVED

@@ -27,7 +27,7 @@ from broker.services.topics import Topics
 from broker.services.transaction import Transactions
 from pystore import Store
 
-__all__ = ["ActsAsMaster", "Services"]
+__all__ = ["ActsAsMaster", "IsMember", "Services"]
 
 
 class ActsAsMaster(Protocol):
@@ -38,6 +38,12 @@ class ActsAsMaster(Protocol):
     async def give_way(self) -> list[list[Any]]: ...
 
     def taken(self, end: int) -> None: ...
+
+
+class IsMember(Protocol):
+    """A broker under a controller (controlled/member.py), as requests find it."""
+
+    def hint(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -62,6 +68,7 @@ class Services:
     pop: Pop | None = None
     replication: Replication | None = None
     acting: ActsAsMaster | None = None
+    member: IsMember | None = None
     once: Dedup | None = None
     access: Access | None = None
     guard: Guard | None = None
@@ -69,6 +76,11 @@ class Services:
     send_hooks: Hooks[SendContext] = field(default_factory=Hooks)
     consume_hooks: Hooks[ConsumeContext] = field(default_factory=Hooks)
     started_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+
+    @property
+    def ha_address(self) -> str:
+        """``host:port`` for slaves; empty: none may follow."""
+        return self.registration.ha_address if self.registration.ha_port else ""
 
     @property
     def broker_name(self) -> str:

@@ -121,6 +121,12 @@ class Registration:
         #: Told the fields of each answer: where a slave's master is.
         self.on_answer: Callable[[Mapping[str, str]], None] = lambda fields: None
 
+    @property
+    def ha_address(self) -> str:
+        """``host:port`` that slaves connect to."""
+        host = self._settings["brokerIP2"] or self._settings["brokerIP1"]
+        return f"[{host.strip('[]')}]:{self.ha_port}" if ":" in host else f"{host}:{self.ha_port}"
+
     def again(self) -> None:
         """Registers at once, to learn what has changed at the name servers."""
         for server in self._servers:
@@ -316,15 +322,12 @@ class Registration:
         }
         whole = {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}
         body = await _beside(len(configs), lambda: mqjson.dumps(whole))
-        ha_host = settings["brokerIP2"] or settings["brokerIP1"]
-        if ":" in ha_host:
-            ha_host = f"[{ha_host.strip('[]')}]"
         ext = self._identity() | {
             "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
             "compressed": "false",
             "enableActingMaster": str(settings["enableSlaveActingMaster"]).lower(),
             # A registration must have one that a slave can read. Nobody listens on port 0.
-            "haServerAddr": f"{ha_host}:{self.ha_port}",
+            "haServerAddr": self.ha_address,
         }
         if settings["enableSlaveActingMaster"]:
             ext["heartbeatTimeoutMillis"] = str(settings["brokerNotActiveTimeoutMillis"])

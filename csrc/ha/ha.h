@@ -3,6 +3,16 @@
  * the log; no bytes are a heartbeat. Integers are big-endian. docs/internals/ha.md; upstream
  * DefaultHAConnection, DefaultHAClient.
  *
+ * Under a controller (epochs_len > 0) both have more in front of them, upstream's
+ * AutoSwitchHAConnection: what is said before the first report is Python's.
+ *
+ *   report      0  4  state, 2: transfer          header  0  4  state, 2
+ *               4  8  end of the slave's log              4  4  bytes of the log that follow
+ *                                                         8  8  their place
+ *                                                        16  4  epoch that they are of
+ *                                                        20  8  where it begins
+ *                                                        28  8  confirm offset: what readers see
+ *
  * Each end has a thread of its own. It moves bytes between the log and sockets, and never takes
  * Python's lock. docs/locking.md. */
 #ifndef PS_HA_H
@@ -14,6 +24,12 @@
 typedef struct ps_ha_master ps_ha_master;
 typedef struct ps_ha_slave ps_ha_slave;
 
+/* A reign of one master: what its log has from `start` on, until the next one's. */
+typedef struct ps_ha_epoch {
+    int64_t start;
+    int32_t epoch;
+} ps_ha_epoch;
+
 typedef struct ps_ha_conf {
     int64_t heartbeat_ms; /* haSendHeartbeatInterval */
     int64_t idle_ms;      /* haHousekeepingInterval: a peer that is silent for so long is gone */
@@ -24,7 +40,13 @@ typedef struct ps_ha_conf {
      * near, but not fewer than copies_min. near_bytes: who is behind by less is near. */
     int32_t copies, copies_min, adapts;
     int64_t near_bytes;
+    /* Under a controller: all epochs of this log, in their order; copied. 0: there is none. */
+    const ps_ha_epoch *epochs;
+    int32_t epochs_len;
 } ps_ha_conf;
+
+#define PS_HA_EPOCHS_MAX 4096
+#define PS_HA_MEMBERS_MAX 64
 
 /* Why a connection ended. */
 #define PS_HA_GOES_ON 0
@@ -35,6 +57,7 @@ typedef struct ps_ha_conf {
 #define PS_HA_BEYOND 5 /* detail: the slave reports more than the log has; its log is another */
 #define PS_HA_REFUSED 6 /* of a slave: what the master sent does not fit; the error says why */
 #define PS_HA_BACK 7   /* detail: the slave reports less than before: its log was cut */
+#define PS_HA_EPOCH 9  /* of a slave: an epoch that was not among those told when it connected */
 #define PS_HA_OTHER 8  /* detail: its log up to there is another one, as was found when compared */
 
 /* A slave, as its master sees it. Times are ms of the monotonic clock. */
@@ -70,6 +93,12 @@ int ps_ha_master_take(ps_ha_master *master, int fd, int64_t id, int64_t host, ps
 /* Whether what a slave had at its first report is this log. Before that is known, it counts as a
  * copy of nothing that was put before it came. */
 void ps_ha_master_compared(ps_ha_master *master, int64_t id, int32_t same);
+/* Under a controller: answers wait for all of these hosts from now on, and readers see what all of
+ * them have; 0: for none. need: below it what waits is refused; itself counted. Returns the end of
+ * what those who read may have seen so far: a new member must have reported it before it may
+ * become the master. Never calls back. */
+int64_t ps_ha_master_require(ps_ha_master *master, const int64_t *hosts, int32_t count,
+                             int32_t refuses);
 /* Its slaves, at most `room`; those that are gone are shown once. */
 int32_t ps_ha_master_peers(ps_ha_master *master, ps_ha_peer *out, int32_t room);
 void ps_ha_master_stop(ps_ha_master *master);
@@ -84,5 +113,15 @@ void ps_ha_slave_stop(ps_ha_slave *slave);
 
 #define PS_HA_REPORT 8
 #define PS_HA_HEADER 12
+#define PS_HA_EPOCH_REPORT 12
+#define PS_HA_EPOCH_HEADER 36
+#define PS_HA_TRANSFER 2
+
+/* Of the epoch that byte `at` of the log is of: its place in the list; 0 before the first. */
+static inline int32_t ps_ha_epoch_at(const ps_ha_epoch *epochs, int32_t len, int64_t at) {
+    int32_t i = len - 1;
+    while (i > 0 && epochs[i].start > at) i--;
+    return i;
+}
 
 #endif

@@ -33,10 +33,11 @@ typedef struct peer {
     bool pe_told;    /* that it is over: the thread frees it */
     int64_t pe_heard_ms, pe_wrote_ms, pe_began_ms;
     int64_t pe_window_ms, pe_window_left; /* with bytes_s: when it began, and what may be sent */
-    uint8_t pe_report[PS_HA_REPORT]; /* the beginning of one */
+    uint8_t pe_report[PS_HA_EPOCH_REPORT]; /* the beginning of one */
     int32_t pe_report_len;
-    uint8_t pe_header[PS_HA_HEADER]; /* of the frame under way */
-    int32_t pe_header_left;
+    uint8_t pe_header[PS_HA_EPOCH_HEADER]; /* of the frame under way */
+    int32_t pe_header_len, pe_header_left;
+    int64_t pe_confirmed; /* what it was told last that readers see */
     const uint8_t *pe_body;
     int64_t pe_body_left;
     ps_mapfile *pe_file; /* that the body lies in; referenced */
@@ -52,6 +53,9 @@ struct ps_ha_master {
     peer *hm_peers;
     int64_t hm_sendable; /* end_to_send */
     int32_t hm_copies; /* that answers wait for */
+    ps_ha_epoch *hm_epochs; /* NULL: there is no controller */
+    int64_t hm_required[PS_HA_MEMBERS_MAX]; /* hosts that answers wait for, each of them */
+    int32_t hm_required_len;
 };
 
 static int64_t end_of_log(const ps_ha_master *m) {
@@ -93,6 +97,41 @@ static int64_t bytes_allowed(peer *p, int64_t now) {
     return p->pe_window_left;
 }
 
+/* Bytes of the log before the next epoch begins. */
+static int64_t left_of_epoch(const ps_ha_master *m, int64_t at) {
+    if (m->hm_epochs == NULL) return INT64_MAX;
+    int32_t i = ps_ha_epoch_at(m->hm_epochs, m->hm_conf.epochs_len, at);
+    bool last = i + 1 == m->hm_conf.epochs_len;
+    return last ? INT64_MAX : m->hm_epochs[i + 1].start - at;
+}
+
+static void write_header(peer *p, int64_t at) {
+    ps_ha_master *m = p->pe_master;
+    p->pe_header_len = PS_HA_HEADER;
+    if (m->hm_epochs == NULL) {
+        be64_put(p->pe_header, (uint64_t)at);
+        be32_put(p->pe_header + 8, (uint32_t)p->pe_body_left);
+    } else {
+        const ps_ha_epoch *of =
+            &m->hm_epochs[ps_ha_epoch_at(m->hm_epochs, m->hm_conf.epochs_len, at)];
+        p->pe_header_len = PS_HA_EPOCH_HEADER;
+        be32_put(p->pe_header, PS_HA_TRANSFER);
+        be32_put(p->pe_header + 4, (uint32_t)p->pe_body_left);
+        be64_put(p->pe_header + 8, (uint64_t)at);
+        be32_put(p->pe_header + 16, (uint32_t)of->epoch);
+        be64_put(p->pe_header + 20, (uint64_t)of->start);
+        p->pe_confirmed = ps_safe_visible(&m->hm_store->st_safe);
+        be64_put(p->pe_header + 28, (uint64_t)p->pe_confirmed);
+    }
+    p->pe_header_left = p->pe_header_len;
+}
+
+/* Its readers could see more than it was told. */
+static bool has_news(const peer *p) {
+    const ps_ha_master *m = p->pe_master;
+    return m->hm_epochs != NULL && ps_safe_visible(&m->hm_store->st_safe) > p->pe_confirmed;
+}
+
 /* Begins the next frame: log, or a heartbeat when one is due. False: there is nothing to send. */
 static bool begin_frame(peer *p, int64_t now) {
     ps_ha_master *m = p->pe_master;
@@ -108,7 +147,8 @@ static bool begin_frame(peer *p, int64_t now) {
         end_peer(p, PS_HA_FAILED, EIO);
         return false;
     }
-    if (p->pe_body == NULL && now - p->pe_wrote_ms < m->hm_conf.heartbeat_ms) return false;
+    if (p->pe_body == NULL && now - p->pe_wrote_ms < m->hm_conf.heartbeat_ms && !has_news(p))
+        return false;
     int64_t most = bytes_allowed(p, now);
     if (p->pe_body != NULL && most == 0) {
         ps_mapfile_unref(p->pe_file);
@@ -116,11 +156,10 @@ static bool begin_frame(peer *p, int64_t now) {
         return false;
     }
     if (most > m->hm_conf.batch_bytes) most = m->hm_conf.batch_bytes;
+    if (most > left_of_epoch(m, at)) most = left_of_epoch(m, at);
     p->pe_body_left = p->pe_body == NULL ? 0 : avail < most ? avail : most;
     p->pe_window_left -= p->pe_body_left;
-    be64_put(p->pe_header, (uint64_t)at);
-    be32_put(p->pe_header + 8, (uint32_t)p->pe_body_left);
-    p->pe_header_left = PS_HA_HEADER;
+    write_header(p, at);
     p->pe_shown.sent += p->pe_body_left;
     return true;
 }
@@ -128,7 +167,7 @@ static bool begin_frame(peer *p, int64_t now) {
 /* Moves the frame under way on. False: the socket takes no more, or the peer has ended. */
 static bool send_frame(peer *p, int64_t now) {
     struct iovec parts[2] = {
-        {p->pe_header + PS_HA_HEADER - p->pe_header_left, (size_t)p->pe_header_left},
+        {p->pe_header + p->pe_header_len - p->pe_header_left, (size_t)p->pe_header_left},
         {(void *)(uintptr_t)p->pe_body, (size_t)p->pe_body_left}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = p->pe_body_left > 0 ? 2 : 1};
     ssize_t n = sendmsg(p->pe_fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -197,10 +236,28 @@ static int32_t hosts_with(const ps_ha_master *m, int64_t end,
     return count;
 }
 
+/* Up to where all have the log that must; -1: one of them is not there. */
+static int64_t end_of_required(const ps_ha_master *m) {
+    int64_t end = INT64_MAX;
+    for (int32_t i = 0; i < m->hm_required_len; i++) {
+        const peer *p = m->hm_peers;
+        while (p != NULL && !(p->pe_shown.host == m->hm_required[i] && has_up_to(p, 0)))
+            p = p->pe_next;
+        if (p == NULL) return -1;
+        if (p->pe_shown.acked < end) end = p->pe_shown.acked;
+    }
+    return m->hm_required_len > 0 ? end : -1;
+}
+
 /* The end up to which enough slaves have the log moves. */
 static void count_copies(ps_ha_master *m) {
     int32_t wanted = m->hm_copies;
     int64_t best = -1;
+    if (m->hm_epochs != NULL) {
+        best = end_of_required(m);
+        if (best > 0) ps_safe_copied(&m->hm_store->st_safe, best);
+        return;
+    }
     if (wanted < 1) return;
     for (peer *p = m->hm_peers; p != NULL; p = p->pe_next)
         if (is_copy_up_to(p, best + 1) &&
@@ -214,7 +271,7 @@ static void count_copies(ps_ha_master *m) {
 static void look_who_is_near(ps_ha_master *m) {
     const ps_ha_conf *conf = &m->hm_conf;
     ps_safe *safe = &m->hm_store->st_safe;
-    if (conf->copies_min < 1 && !conf->adapts) return;
+    if (m->hm_epochs != NULL || (conf->copies_min < 1 && !conf->adapts)) return;
     int32_t near = hosts_with(m, end_of_log(m) - conf->near_bytes + 1, has_up_to);
     int32_t wanted = !conf->adapts || near > conf->copies ? conf->copies : near;
     if (wanted < conf->copies_min) wanted = conf->copies_min;
@@ -240,7 +297,8 @@ static void take_first_report(peer *p, int64_t end) {
         /* A slave that has nothing gets all; upstream's gets the last segment alone. */
         p->pe_shown.sent = end == 0 ? min : end;
         p->pe_shown.began = p->pe_shown.acked = end;
-        p->pe_shown.compared = end == 0;
+        /* Those of a controller have compared their epochs before. */
+        p->pe_shown.compared = end == 0 || p->pe_master->hm_epochs != NULL;
         p->pe_began_ms = ps_monotonic_ms();
     }
 }
@@ -257,8 +315,16 @@ static void take_report(peer *p, int64_t end) {
     }
 }
 
+/* The last report of those there are. False: it is none. */
+static bool read_report(const peer *p, const uint8_t *at, int64_t *end) {
+    bool epochs = p->pe_master->hm_epochs != NULL;
+    *end = (int64_t)be64_get(epochs ? at + 4 : at);
+    return !epochs || be32_get(at) == PS_HA_TRANSFER;
+}
+
 static void hear_peer(peer *p) {
-    uint8_t data[PS_HA_REPORT + READ_ROOM];
+    int64_t whole = p->pe_master->hm_epochs != NULL ? PS_HA_EPOCH_REPORT : PS_HA_REPORT, end;
+    uint8_t data[PS_HA_EPOCH_REPORT + READ_ROOM];
     memcpy(data, p->pe_report, (size_t)p->pe_report_len);
     ssize_t n = recv(p->pe_fd, data + p->pe_report_len, READ_ROOM, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -266,10 +332,13 @@ static void hear_peer(peer *p) {
         end_peer(p, n == 0 ? PS_HA_CLOSED : PS_HA_FAILED, errno);
         return;
     }
-    int64_t len = p->pe_report_len + n, rest = len % PS_HA_REPORT;
-    if (len >= PS_HA_REPORT) { /* less is no sign of life */
+    int64_t len = p->pe_report_len + n, rest = len % whole;
+    if (len >= whole) { /* less is no sign of life */
         p->pe_heard_ms = ps_monotonic_ms();
-        take_report(p, (int64_t)be64_get(data + len - rest - PS_HA_REPORT));
+        if (read_report(p, data + len - rest - whole, &end))
+            take_report(p, end);
+        else
+            end_peer(p, PS_HA_FAILED, EPROTO);
         count_copies(p->pe_master);
     }
     memcpy(p->pe_report, data + len - rest, (size_t)rest);
@@ -375,6 +444,13 @@ static void *run_master(void *arg) {
 
 static int open_master(ps_ha_master *m, ps_error *e) {
     ps_store *s = m->hm_store;
+    const ps_ha_conf *conf = &m->hm_conf;
+    if (conf->epochs_len > 0) {
+        m->hm_epochs = calloc((size_t)conf->epochs_len, sizeof *m->hm_epochs);
+        if (m->hm_epochs == NULL)
+            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for epochs");
+        memcpy(m->hm_epochs, conf->epochs, (size_t)conf->epochs_len * sizeof *m->hm_epochs);
+    }
     if (s->st_sender_fd < 0) s->st_sender_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     m->hm_epoll = epoll_create1(EPOLL_CLOEXEC);
     struct epoll_event ev = {.events = EPOLLIN};
@@ -400,6 +476,7 @@ ps_ha_master *ps_ha_master_start(ps_store *store, const ps_ha_conf *conf, ps_err
     look_who_is_near(m);
     if (open_master(m, e) == 0) return m;
     if (m->hm_epoll >= 0) close(m->hm_epoll);
+    free(m->hm_epochs);
     free(m);
     return NULL;
 }
@@ -437,6 +514,25 @@ void ps_ha_master_compared(ps_ha_master *m, int64_t id, int32_t same) {
     pthread_mutex_unlock(&m->hm_lock);
 }
 
+int64_t ps_ha_master_require(ps_ha_master *m, const int64_t *hosts, int32_t count,
+                             int32_t refuses) {
+    ps_safe *safe = &m->hm_store->st_safe;
+    pthread_mutex_lock(&m->hm_lock);
+    bool alone = m->hm_required_len == 0;
+    m->hm_required_len = count;
+    memcpy(m->hm_required, hosts, (size_t)count * sizeof *hosts);
+    atomic_store(&safe->sf_short, refuses != 0);
+    if (count == 0) ps_safe_want_copies(safe, false, safe->sf_copies_timeout_ms);
+    /* Whoever puts from here on waits; what was answered before ends below this. */
+    if (count > 0 && alone) ps_safe_want_copies(safe, true, safe->sf_copies_timeout_ms);
+    int64_t end = end_of_log(m), sent = end_to_send(m);
+    if (alone) ps_safe_copied(safe, end);
+    count_copies(m);
+    pthread_mutex_unlock(&m->hm_lock);
+    /* The blank at a segment's end is held back, and holds nothing. */
+    return end < sent ? end : sent;
+}
+
 int32_t ps_ha_master_peers(ps_ha_master *m, ps_ha_peer *out, int32_t room) {
     int32_t count = 0;
     int64_t now = ps_monotonic_ms();
@@ -462,5 +558,6 @@ void ps_ha_master_stop(ps_ha_master *m) {
     }
     close(m->hm_epoll);
     pthread_mutex_destroy(&m->hm_lock);
+    free(m->hm_epochs);
     free(m);
 }

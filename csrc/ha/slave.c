@@ -30,8 +30,9 @@ struct ps_ha_slave {
     ps_ha_state hs_shown;
     _Atomic int64_t hs_heard_ms;
     int64_t hs_reported_ms, hs_reported; /* the thread's own */
-    uint8_t hs_header[PS_HA_HEADER];
+    uint8_t hs_header[PS_HA_EPOCH_HEADER];
     int32_t hs_header_len;
+    ps_ha_epoch *hs_epochs; /* NULL: there is no controller */
     int64_t hs_at, hs_left; /* of the frame under way: where its next byte belongs, and how many */
     uint8_t hs_data[READ_ROOM];
 };
@@ -42,10 +43,35 @@ static int64_t end_of_store(const ps_ha_slave *h) {
 
 /* ---- the log that comes ---- */
 
+/* An epoch must be known on this disk before anything of it is taken. */
+#define NEW_EPOCH 1
+
+/* 0, NEW_EPOCH, or an error. */
+static int read_epoch(ps_ha_slave *h, ps_error *e) {
+    const uint8_t *at = h->hs_header;
+    int32_t state = (int32_t)be32_get(at), len = h->hs_conf.epochs_len;
+    if (state != PS_HA_TRANSFER)
+        return ps_fail(e, PS_E_ARGUMENT, 0, state, NULL,
+                       "the master sent a frame of state %d instead of log", (int)state);
+    h->hs_left = (int32_t)be32_get(at + 4);
+    h->hs_at = (int64_t)be64_get(at + 8);
+    const ps_ha_epoch *of = &h->hs_epochs[ps_ha_epoch_at(h->hs_epochs, len, h->hs_at)];
+    if (h->hs_left > 0 && (of->epoch != (int32_t)be32_get(at + 16) ||
+                           of->start != (int64_t)be64_get(at + 20)))
+        return NEW_EPOCH;
+    ps_safe_copied(&h->hs_store->st_safe, (int64_t)be64_get(at + 28));
+    return 0;
+}
+
 static int read_header(ps_ha_slave *h, ps_error *e) {
     h->hs_header_len = 0;
-    h->hs_at = (int64_t)be64_get(h->hs_header);
-    h->hs_left = (int32_t)be32_get(h->hs_header + 8);
+    if (h->hs_epochs != NULL) {
+        int code = read_epoch(h, e);
+        if (code != 0) return code;
+    } else {
+        h->hs_at = (int64_t)be64_get(h->hs_header);
+        h->hs_left = (int32_t)be32_get(h->hs_header + 8);
+    }
     if (h->hs_at < 0 || h->hs_left < 0 || h->hs_left > FRAME_MAX)
         return ps_fail(e, PS_E_ARGUMENT, 0, h->hs_at, NULL,
                        "the master sent a frame of %lld bytes for place %lld of the log",
@@ -61,11 +87,12 @@ static int take_bytes(ps_ha_slave *h, const uint8_t *data, int64_t len, ps_error
     while (len > 0 && code == 0) {
         int64_t n;
         if (h->hs_left == 0) {
-            n = PS_HA_HEADER - h->hs_header_len;
+            int32_t whole = h->hs_epochs != NULL ? PS_HA_EPOCH_HEADER : PS_HA_HEADER;
+            n = whole - h->hs_header_len;
             if (n > len) n = len;
             memcpy(h->hs_header + h->hs_header_len, data, (size_t)n);
             h->hs_header_len += (int32_t)n;
-            if (h->hs_header_len == PS_HA_HEADER) code = read_header(h, e);
+            if (h->hs_header_len == whole) code = read_header(h, e);
         } else {
             n = h->hs_left < len ? h->hs_left : len;
             code = ps_follow_append(h->hs_store, h->hs_at, data, n, e);
@@ -82,15 +109,17 @@ static int take_bytes(ps_ha_slave *h, const uint8_t *data, int64_t len, ps_error
 
 /* With SYNC_FLUSH a slave has what its disk has. */
 static int report_end(ps_ha_slave *h, ps_error *e) {
-    uint8_t data[PS_HA_REPORT];
+    uint8_t data[PS_HA_EPOCH_REPORT];
+    size_t len = h->hs_epochs != NULL ? PS_HA_EPOCH_REPORT : PS_HA_REPORT;
     int64_t end = end_of_store(h);
     if (h->hs_store->st_safe.sf_sync && end > 0) {
         int code = ps_wait_flushed(h->hs_store, end, h->hs_store->st_safe.sf_timeout_ms, e);
         if (code < 0) return code;
         end = code == 0 ? end : ps_safe_flushed(&h->hs_store->st_safe);
     }
-    be64_put(data, (uint64_t)end);
-    if (send(h->hs_fd, data, sizeof data, MSG_NOSIGNAL) != sizeof data)
+    be32_put(data, PS_HA_TRANSFER);
+    be64_put(data + len - PS_HA_REPORT, (uint64_t)end);
+    if (send(h->hs_fd, data, len, MSG_NOSIGNAL) != (ssize_t)len)
         return ps_fail(e, PS_E_IO, errno, end, NULL, "cannot report to the master");
     h->hs_reported = end;
     h->hs_reported_ms = ps_monotonic_ms();
@@ -114,6 +143,7 @@ static int hear_master(ps_ha_slave *h, ps_error *e) {
     h->hs_shown.bytes += n;
     h->hs_shown.end = end_of_store(h);
     pthread_mutex_unlock(&h->hs_lock);
+    if (code == NEW_EPOCH) return PS_HA_EPOCH;
     if (code < 0) return PS_HA_REFUSED;
     if (end_of_store(h) <= h->hs_reported) return PS_HA_GOES_ON;
     return report_end(h, e) < 0 ? PS_HA_FAILED : PS_HA_GOES_ON;
@@ -155,6 +185,13 @@ static void *run_slave(void *arg) {
 /* ---- from outside ---- */
 
 static int start_slave(ps_ha_slave *h, ps_error *e) {
+    const ps_ha_conf *conf = &h->hs_conf;
+    if (conf->epochs_len > 0) {
+        h->hs_epochs = calloc((size_t)conf->epochs_len, sizeof *h->hs_epochs);
+        if (h->hs_epochs == NULL)
+            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for epochs");
+        memcpy(h->hs_epochs, conf->epochs, (size_t)conf->epochs_len * sizeof *h->hs_epochs);
+    }
     struct timeval limit = {.tv_sec = SEND_S};
     int on = 1;
     setsockopt(h->hs_fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -169,6 +206,7 @@ static int start_slave(ps_ha_slave *h, ps_error *e) {
 static void free_slave(ps_ha_slave *h) {
     if (h->hs_wake_fd >= 0) close(h->hs_wake_fd);
     close(h->hs_fd);
+    free(h->hs_epochs);
     pthread_mutex_destroy(&h->hs_lock);
     free(h);
 }

@@ -16,6 +16,10 @@ void ps_hide_unconfirmed(ps_store *s) {
     atomic_store(&s->st_safe.sf_hides, true);
 }
 
+int64_t ps_confirmed(ps_store *s) {
+    return ps_safe_visible(&s->st_safe);
+}
+
 int32_t ps_lacks_replicas(ps_store *s) {
     return ps_safe_refuse(&s->st_safe, NULL) < 0;
 }

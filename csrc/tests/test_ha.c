@@ -297,6 +297,77 @@ static void test_slaves_that_lie(ps_store *master) {
     ps_ha_master_stop(m);
 }
 
+static ps_ha_slave *follow_by(ps_ha_master *m, ps_store *slave, const ps_ha_conf *c, int64_t host,
+                              int told) {
+    ps_error e = {0};
+    int fd[2];
+    CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
+    CHECK_EQ(0, ps_ha_master_take(m, fd[0], host * 10, host, &e));
+    return ps_ha_slave_start(slave, c, fd[1], told, &e);
+}
+
+static void until_copied(ps_store *s, int64_t end) {
+    for (int k = 0; k < 20000 && ps_confirmed(s) < end; k++) usleep(500);
+    CHECK_EQ(end, ps_confirmed(s));
+}
+
+/* Under a controller: a slave takes nothing of an epoch that it was not told of; an answer waits
+ * for each broker that is required, and readers of both ends see what all of those have. */
+static void test_epochs(ps_store *master) {
+    ps_error e = {0};
+    int told = eventfd(0, EFD_NONBLOCK);
+    int64_t fork = end_of(master);
+    const ps_ha_epoch epochs[] = {{.epoch = 1, .start = 0}, {.epoch = 4, .start = fork}};
+    ps_ha_conf of_all = conf, of_first = conf;
+    of_all.epochs = of_first.epochs = epochs;
+    of_all.epochs_len = 2;
+    of_first.epochs_len = 1;
+    put_some(master, 60);
+    ps_ha_master *m = ps_ha_master_start(master, &of_all, &e);
+    ps_hide_unconfirmed(master);
+    CHECK_EQ(end_of(master), ps_confirmed(master));
+    ps_store *slave = open_one("epochs", &e);
+    ps_follow_begin(slave);
+    ps_want_copies(slave, 1, 100);
+    ps_hide_unconfirmed(slave);
+
+    ps_ha_slave *h = follow_by(m, slave, &of_first, 7, told);
+    ps_ha_state shown = {0};
+    for (int k = 0; k < 20000 && shown.over == PS_HA_GOES_ON; k++) {
+        usleep(500);
+        ps_ha_slave_show(h, &shown);
+    }
+    CHECK_EQ(PS_HA_EPOCH, shown.over);
+    CHECK_EQ(fork, end_of(slave));
+    ps_ha_slave_stop(h);
+
+    h = follow_by(m, slave, &of_all, 7, told);
+    until_copied(slave, end_of(master));
+    until_equal(master, slave);
+    const int64_t both[] = {7, 9};
+    CHECK_EQ(end_of(master), ps_ha_master_require(m, both, 2, 0));
+    int64_t before = end_of(master);
+    ps_want_copies(master, 1, 100);
+    put_some(master, 5);
+    usleep(50000);
+    CHECK_EQ(before, ps_confirmed(master)); /* broker 9 is not there */
+    CHECK_EQ(before, ps_confirmed(slave));
+    ps_ha_master_require(m, both, 1, 0);
+    until_copied(master, end_of(master));
+    until_copied(slave, end_of(master));
+    ps_ha_master_require(m, both, 1, 1);
+    ps_put_result out = {0};
+    ps_topic *t = ps_topic_open(master, "T", 1, 1, &e);
+    CHECK_EQ(PS_E_IN_SYNC_REPLICAS_NOT_ENOUGH, ps_put(t, 0, 0, "x", 1, NULL, 0, 1, &out));
+    ps_ha_master_require(m, both, 0, 0);
+    CHECK_EQ(0, ps_put(t, 0, 0, "x", 1, NULL, 0, 1, &out));
+    until_copied(master, end_of(master));
+    ps_ha_slave_stop(h);
+    ps_ha_master_stop(m);
+    ps_store_free(slave);
+    close(told);
+}
+
 int main(void) {
     ps_error e = {0};
     check_begin();
@@ -310,6 +381,7 @@ int main(void) {
     test_what_a_slave_is_sent_is_bounded(master);
     test_slaves_that_lie(master);
     test_masters_that_lie();
+    test_epochs(master);
     ps_store_free(master);
     check_remove(base);
     free(base);

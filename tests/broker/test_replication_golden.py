@@ -22,6 +22,7 @@ from waiting import BOUND_S, until
 
 import pystore
 from broker.services.config import Config
+from broker.services.replication.epochs import EpochFile
 from broker.services.replication.slave import Diverged, HaSlave, MasterKnown
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
@@ -202,7 +203,9 @@ def test_a_slave_with_a_blank_where_the_master_has_a_record_does_not_follow(
 
     with following(tmp_path / "s") as store:
         append(store, BEGIN, whole[:SEGMENT])
-        slave = HaSlave(store, Config(load()), MasterKnown("127.0.0.1:1", "127.0.0.1:2"), ask)
+        epochs = EpochFile(store.path / "epochFileCheckpoint", 0o644, [])
+        known = MasterKnown("127.0.0.1:1", "127.0.0.1:2")
+        slave = HaSlave(store, Config(load()), known, ask, None, epochs)
         with pytest.raises(Diverged, match=f"another record at {BLANK}"):
             asyncio.run(slave.follow_once())
         assert asked[-1] == BLANK

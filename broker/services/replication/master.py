@@ -8,7 +8,7 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,9 @@ from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.replication.copies import Comparer
+from broker.services.replication.epochs import EpochFile
+from broker.services.replication.greeting import greet_slave
+from broker.services.replication.reign import Reign
 from pystore import Store
 from pystore.native import ffi, lib, raise_error
 
@@ -32,6 +35,10 @@ _COUNTED_S = 0.9
 _FIRST_LOOK_S = 0.05
 #: Until a slave that could not be compared is tried again.
 _COMPARE_AGAIN_S = 5.0
+#: Slaves under a controller that are being greeted at once.
+_GREETED_MAX = 16
+#: No broker has this number: who waits for it waits for good.
+_NOBODY = -1
 _WHY = {
     lib.PS_HA_CLOSED: "it closed the connection",
     lib.PS_HA_SILENT: "it was silent for haHousekeepingInterval",
@@ -43,7 +50,7 @@ class SlaveSeen:
     """A slave that is connected. address: ``host:port`` of its connection. acked: end of its log,
     -1: it has not said. sent: where the next bytes for it begin. bytes: sent to it so far, and
     rate: in the last second. since: when it came within haMaxGapNotInSync of the end, in ms since
-    1970; 0: it is not there."""
+    1970; 0: it is not there. number: of the broker, under a controller, else of its host."""
 
     address: str
     acked: int
@@ -51,6 +58,7 @@ class SlaveSeen:
     bytes: int
     rate: int
     since: int
+    number: int
 
 
 def stream_conf(config: Config) -> Any:
@@ -67,6 +75,15 @@ def stream_conf(config: Config) -> Any:
     )
 
 
+def with_epochs(conf: Any, epochs: EpochFile) -> Any:
+    """Gives a ``ps_ha_conf *`` the epochs of a log, or of an empty one that nobody was ever the
+    master of. Returns what must live as long as they are read."""
+    rows = [{"epoch": each.epoch, "start": each.start} for each in epochs.epochs]
+    kept = ffi.new("ps_ha_epoch[]", rows or [{"epoch": -1, "start": 0}])
+    conf.epochs, conf.epochs_len = kept, len(kept)
+    return kept
+
+
 class HaMaster:
     """Listens for slaves. Lives on the event loop."""
 
@@ -77,8 +94,13 @@ class HaMaster:
         sock: socket.socket,
         may: Callable[[str], bool],
         comparer: Comparer,
+        reign: Reign | None,
+        epochs: EpochFile,
     ) -> None:
-        """may: whether a host may follow this broker. comparer: of the logs of those who do."""
+        """may: whether a host may follow this broker. comparer: of the logs of those who do.
+        reign: under a controller, with the epochs of this log."""
+        self._reign, self._epochs = reign, epochs
+        self._greeting: set[asyncio.Task[None]] = set()
         self._store, self._config, self._sock, self._may = store, config, sock, may
         self._comparer = comparer
         #: Of slaves whose logs are being compared, by their numbers.
@@ -97,7 +119,10 @@ class HaMaster:
         error = ffi.new("ps_error *")
         store = self._store.c_handle()
         conf = stream_conf(self._config)
-        if self._config["brokerRole"] == "SYNC_MASTER":
+        if self._reign is not None:
+            kept = with_epochs(conf, self._epochs)
+            lib.ps_hide_unconfirmed(store)
+        elif self._config["brokerRole"] == "SYNC_MASTER":
             conf.copies = self._config["inSyncReplicas"] - 1
             conf.copies_min = self._config["minInSyncReplicas"] - 1
             conf.adapts = self._config["enableAutoInSyncReplicas"]
@@ -107,6 +132,9 @@ class HaMaster:
         self._handle = lib.ps_ha_master_start(store, conf, error)
         if self._handle == ffi.NULL:
             raise_error(error[0], error.code)
+        if self._reign is not None and self._reign.record is not None:
+            del kept  # the core has a copy
+            self.require(self._reign.record.in_sync - {self._reign.number})
         self._sock.listen(SLAVES_MAX)
         self._sock.setblocking(False)
         asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
@@ -116,7 +144,7 @@ class HaMaster:
         if self._handle == ffi.NULL:
             return
         asyncio.get_running_loop().remove_reader(self._sock.fileno())
-        for task in self._comparing.values():
+        for task in (*self._comparing.values(), *self._greeting):
             task.cancel()
         lib.ps_ha_master_stop(self._handle)
         self._handle = ffi.NULL
@@ -138,8 +166,55 @@ class HaMaster:
         elif len(self._addresses) >= SLAVES_MAX:
             quiet.warning("too many", "More than %d slaves: %s is closed", SLAVES_MAX, address)
             made.close()
+        elif self._reign is not None:
+            self._greet(made, address)
         else:
             self._take(made, address, self._hosts.setdefault(host, len(self._hosts)))
+
+    # ---- under a controller ----
+
+    def _greet(self, made: socket.socket, address: str) -> None:
+        if len(self._greeting) >= _GREETED_MAX:
+            made.close()
+            return
+
+        async def greet() -> None:
+            made.setblocking(False)
+            try:
+                slave = await greet_slave(made, self._epochs.epochs, self.end())
+            except (OSError, TimeoutError, ValueError) as failed:
+                quiet.warning("not greeted", "The slave at %s is closed: %s", address,
+                              failed or type(failed).__name__)  # fmt: skip
+                made.close()
+                return
+            except asyncio.CancelledError:
+                made.close()
+                raise
+            self._take(made, address, _NOBODY - 1 if slave.learner else slave.number)
+
+        task = asyncio.get_running_loop().create_task(greet())
+        self._greeting.add(task)
+        task.add_done_callback(self._greeting.discard)
+
+    def require(
+        self, members: Iterable[int], *, refuses: bool = False, fenced: bool = False
+    ) -> int:
+        """Answers wait for all of these brokers from now on, and readers see what all have;
+        refuses: what would wait is refused; fenced: nothing is acknowledged. Returns the end of
+        what may have been acknowledged without a broker that is among them only now."""
+        wanted = [*sorted(members), *([_NOBODY] if fenced else [])]
+        return int(lib.ps_ha_master_require(self._handle, wanted, len(wanted), refuses))
+
+    def ends(self) -> dict[int, int]:
+        """What each broker that follows has reported, by its number."""
+        self.look()
+        return {each.number: each.acked for each in self.slaves if each.acked >= 0}
+
+    def end(self) -> int:
+        """Of the log."""
+        return int(self._store.info().log_max)
+
+    # ---- a slave's connection ----
 
     def _take(self, made: socket.socket, address: str, host: int) -> None:
         number, error = next(self._ids), ffi.new("ps_error *")
@@ -208,7 +283,9 @@ class HaMaster:
         count, rate = (before.bytes, before.rate) if before is not None else (0, 0)
         if passed >= _COUNTED_S:
             count, rate = peer.bytes, int((peer.bytes - count) / passed)
-        return SlaveSeen(address, peer.acked, peer.sent, count, rate, since if near else 0)
+        return SlaveSeen(
+            address, peer.acked, peer.sent, count, rate, since if near else 0, int(peer.host)
+        )
 
     def _tell_end(self, address: str, over: int, detail: int) -> None:
         if over == lib.PS_HA_BEYOND:

@@ -17,13 +17,17 @@ from broker.services.policy_access import PolicyAccess
 from broker.services.pop.modes import RequestModes
 from broker.services.registration import Registration
 from broker.services.replication.copies import Comparer
+from broker.services.replication.epochs import Epoch, EpochFile
 from broker.services.replication.master import HaMaster
+from broker.services.replication.reign import Reign
 from broker.services.replication.slave import HaSlave, MasterKnown
 from broker.services.replication.synchronize import Synchronizer
 from broker.services.topics import Topics
 from broker.wire.command import Command
 from pystore import Store
 from pystore.errors import BadArgument
+from pystore.files import os_error
+from pystore.native import lib
 from pystore.settings import Settings
 
 __all__ = ["Replication", "is_slave", "replicates"]
@@ -60,21 +64,27 @@ class Replication:
         guarded: bool,
         modes: RequestModes | None = None,
         policies: PolicyAccess | None = None,
+        reign: Reign | None = None,
     ) -> None:
         """sock: bound, for slaves; None: slaves have none. credentials: what a slave asks
         its master is signed with them. guarded: access control is on. modes, policies: of a
-        slave, for what its master has. Raises: BadArgument."""
+        slave, for what its master has. reign: of a broker under a controller. Raises: BadArgument,
+        StoreError."""
+        self._store, self._reign = store, reign
+        self._epochs = _epochs_of(store, reign)
         self._client, self._credentials, self._registration = client, credentials, registration
         self._known = MasterKnown()
+        if reign is not None and reign.record is not None:
+            self.use_master(reign.record.address, reign.record.ha_address)
         self._trusted = _trusted(config, guarded)
         self.master: HaMaster | None = None
         if sock is not None:
             comparer = Comparer(store, registration.members, self.request)
-            self.master = HaMaster(store, config, sock, self.trusts, comparer)
+            self.master = HaMaster(store, config, sock, self.trusts, comparer, reign, self._epochs)
         self.slave: HaSlave | None = None
         self._synchronizing: asyncio.Task[list[str]] | None = None
         if is_slave(config):
-            self.slave = HaSlave(store, config, self._known, self._ask)
+            self.slave = HaSlave(store, config, self._known, self._ask, reign, self._epochs)
             self._synchronizer = Synchronizer(self._ask, store, topics, groups, offsets)
             self._synchronizer.modes, self._synchronizer.policies = modes, policies
             registration.on_answer = self._learn
@@ -121,7 +131,9 @@ class Replication:
         address, ha = answer.get("masterAddr") or "", answer.get("haServerAddr") or ""
         if not address:
             return
-        new = address != self._known.address
+        if self._reign is not None and address != self._known.address:
+            return  # a name server may know the master of before
+        new = address != self._known.address or not self._known.ha
         self.use_master(address, ha)
         if new:
             self.synchronize()
@@ -130,6 +142,27 @@ class Replication:
         """Follows this one from the next connection on. address: of its main port; ha: of its port
         for slaves."""
         self._known.address, self._known.ha = address, ha
+
+    def follow(self, address: str, ha: str) -> None:
+        """Under a controller: the master is this one now; without `ha`, a name server says where
+        it takes slaves. Nothing of the one before is taken any more."""
+        if self.slave is not None:
+            self.use_master(address, ha)
+            self.slave.again()
+            self.synchronize()
+            self._registration.again()
+
+    def last_epoch(self) -> int:
+        """The last one that this log has something of; -1: none."""
+        return self._epochs.epochs[-1].epoch if self._epochs.epochs else -1
+
+    def confirmed(self) -> int:
+        """The end of what readers see."""
+        return int(lib.ps_confirmed(self._store.c_handle()))
+
+    @property
+    def epochs(self) -> list[Epoch]:
+        return list(self._epochs.epochs)
 
     async def take_all(self) -> list[str]:
         """Takes over what tools make at the master, once. Returns what failed."""
@@ -144,6 +177,23 @@ class Replication:
         if self._credentials is not None:
             sign(command, self._credentials)
         return await self._client.request(address, command, _ASK_S)
+
+
+def _epochs_of(store: Store, reign: Reign | None) -> EpochFile:
+    """Those of the log; a master begins its own. Raises: StoreError."""
+    path, mode = store.path / "epochFileCheckpoint", store.settings.file_mode
+    if reign is None:
+        return EpochFile(path, mode, [])
+    try:
+        end = store.info().log_max
+        found = EpochFile.load(path, mode, end)
+        if reign.is_master:
+            found.begin(reign.epoch, end)
+    except OSError as failed:
+        raise os_error(failed, path, "cannot read or write the epochs") from failed
+    except ValueError as damaged:
+        raise BadArgument(f"{path}: {damaged}") from None
+    return found
 
 
 def _trusted(config: Config, guarded: bool) -> list[Pattern]:

@@ -16,7 +16,10 @@ from broker.loop.safe_log import SafeLogger
 from broker.remoting.client import parse_address
 from broker.services.config import Config
 from broker.services.replication.divergence import find_common_end
-from broker.services.replication.master import stream_conf
+from broker.services.replication.epochs import Epoch, EpochFile, common_end, merge
+from broker.services.replication.greeting import greet_master
+from broker.services.replication.master import stream_conf, with_epochs
+from broker.services.replication.reign import Reign
 from broker.services.replication.synchronize import Ask
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
@@ -39,6 +42,7 @@ _CONNECT_S = 3.0
 _COMPARE_S = 60.0
 _WHY = {
     lib.PS_HA_CLOSED: "it closed the connection",
+    lib.PS_HA_EPOCH: "a new epoch has begun",
     lib.PS_HA_SILENT: "it was silent for haHousekeepingInterval",
 }
 
@@ -81,7 +85,12 @@ class HaSlave:
     rate: bytes received in the last second.
     """
 
-    def __init__(self, store: Store, config: Config, master: MasterKnown, ask: Ask) -> None:
+    def __init__(
+        self, store: Store, config: Config, master: MasterKnown, ask: Ask, reign: Reign | None,
+        epochs: EpochFile,
+    ) -> None:  # fmt: skip
+        """reign: under a controller, with the epochs of this log."""
+        self._reign, self._epochs = reign, epochs
         self._store, self._config, self._master, self._ask = store, config, master, ask
         #: Told where the log is to end, with haTruncateDiverged; the store is then opened again.
         self.cut_back: Callable[[int], None] | None = None
@@ -96,7 +105,22 @@ class HaSlave:
 
     def start(self) -> None:
         """The store follows already (ps_follow_begin, broker/opened.py)."""
+        if self._reign is not None:  # readers see what the master says that is confirmed
+            lib.ps_want_copies(self._store.c_handle(), True, self._config["slaveTimeout"])
+            lib.ps_hide_unconfirmed(self._store.c_handle())
         self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def again(self) -> None:
+        """Ends the connection; the master may be another one now."""
+        if self._task is not None:
+            before = self._task
+            before.cancel()
+
+            async def restart() -> None:
+                await asyncio.wait({before})
+                await self._run()
+
+            self._task = asyncio.get_running_loop().create_task(restart())
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -143,7 +167,11 @@ class HaSlave:
 
     async def _leave_the_past(self) -> None:
         """With haTruncateDiverged: the log is cut back to the place where it is the master's."""
-        if not self._config["haTruncateDiverged"] or self.cut_back is None:
+        if (
+            self._reign is not None
+            or not self._config["haTruncateDiverged"]
+            or self.cut_back is None
+        ):
             return
         try:
             begin, _ = await self.master_range()
@@ -175,6 +203,9 @@ class HaSlave:
     async def follow_once(self) -> None:
         """Follows until the connection is over. Raises: OSError and TimeoutError, when it is;
         Diverged; StoreError, when the log cannot be taken."""
+        if self._reign is not None:
+            await self._follow_by_epochs(self._reign.number)
+            return
         address = self._config["haMasterAddress"] or self._master.ha
         self.connected = address
         if not address:
@@ -183,14 +214,53 @@ class HaSlave:
         await self._compare()
         await self._hand_over(await _connected(address))
 
+    async def _follow_by_epochs(self, number: int) -> None:
+        """Under a controller: where two logs part is known from their epochs. Raises: as
+        follow_once."""
+        self.connected = address = self._master.ha
+        if not address:
+            raise OSError("where the master takes slaves is not known yet")
+        fd = await _connected(address)
+        sock = socket.socket(fileno=fd)
+        try:
+            sock.setblocking(False)
+            theirs = await greet_master(sock, number)
+            await self._agree(theirs.epochs, theirs.end)
+        except BaseException:
+            sock.close()
+            raise
+        sock.setblocking(True)
+        await self._hand_over(sock.detach())
+
+    async def _agree(self, theirs: list[Epoch], their_end: int) -> None:
+        """This log ends where it is the master's, and goes on with its epochs. Raises: Diverged,
+        OSError, ValueError."""
+        end = self._store.info().log_max
+        at = common_end(self._epochs.epochs, end, theirs, their_end) if end > 0 else 0
+        if at < 0:
+            raise Diverged(
+                "the two logs have no epoch in common, so nothing says that they are the same:"
+                " begin with an empty store"
+            )
+        if at < end:
+            if self.cut_back is None:
+                raise OSError("the log cannot be cut back while the broker starts")
+            log.warning("The log is cut back from %d to %d, where it is the master's: what follows"
+                        " is kept in aside/", end, at)  # fmt: skip
+            self.cut_back(at)
+            await asyncio.Event().wait()  # until this store is closed
+        merged = merge(self._epochs.epochs, theirs, at)
+        await asyncio.to_thread(self._epochs.replace, merged)
+
     async def _hand_over(self, fd: int) -> None:
         """Until the connection is over."""
+        conf = stream_conf(self._config)
+        kept = with_epochs(conf, self._epochs) if self._reign is not None else None
         loop, told, error = asyncio.get_running_loop(), os.eventfd(0), ffi.new("ps_error *")
         over = asyncio.Event()
         loop.add_reader(told, over.set)
-        handle = lib.ps_ha_slave_start(
-            self._store.c_handle(), stream_conf(self._config), fd, told, error
-        )
+        handle = lib.ps_ha_slave_start(self._store.c_handle(), conf, fd, told, error)
+        del kept  # the core has a copy
         try:
             if handle == ffi.NULL:
                 raise_error(error[0], error.code)
@@ -199,7 +269,7 @@ class HaSlave:
             while not over.is_set():
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(over.wait(), _COMPARE_S)
-                if not over.is_set():
+                if not over.is_set() and self._reign is None:
                     await self._compare_again()
             self._raise_why(handle)
         finally:

@@ -1,0 +1,77 @@
+"""A broker joins the engine that its settings name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from broker.access.signature import sign
+from broker.loop.safe_log import SafeLogger
+from broker.opened import Options
+from broker.remoting.client import RemotingClient
+from broker.services.access import inner_credentials
+from broker.services.context import Services
+from broker.services.controlled.apache import ApacheController
+from broker.services.controlled.engine import Engine
+from broker.services.controlled.member import GroupMember
+from broker.services.replication.reign import Reign
+from broker.wire.command import Command
+
+__all__ = ["join_engine"]
+
+log = SafeLogger("broker.controlled")
+
+#: A broker that has no number yet waits for its engine, which may be starting, too.
+_WAIT_S, _RETRY_S = 30.0, 1.0
+
+
+async def join_engine(
+    o: Options,
+    address: str,
+    become: Callable[[Reign], Awaitable[None]],
+    services: Callable[[], Services | None],
+) -> GroupMember:
+    """address: ``host:port`` that clients reach the broker at. Raises: OSError, TimeoutError,
+    ValueError, EngineRefused."""
+    engine = _engine_of(o)
+    number = await _number(engine, address)
+    reign = Reign(number)
+    o.take_role(reign)
+    log.info("This broker has the number %d", number)
+    timeout_ms = o.settings["controllerHeartBeatTimeoutMills"]
+    return GroupMember(engine, reign, become, o.take_role, services, timeout_ms)
+
+
+async def _number(engine: Engine, address: str) -> int:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _WAIT_S
+    while True:
+        try:
+            return await engine.number(address)
+        except (OSError, TimeoutError) as failed:
+            if loop.time() >= until:
+                raise
+            log.warning("No number for this broker yet: %s", failed or type(failed).__name__)
+            await asyncio.sleep(_RETRY_S)
+
+
+def _engine_of(o: Options) -> Engine:
+    settings = o.settings
+    credentials = inner_credentials(settings)
+
+    def signed(command: Command) -> None:
+        if credentials is not None:
+            sign(command, credentials)
+
+    # The number comes before the store, which takes no folder that holds other files alone.
+    (o.path / "commitlog").mkdir(parents=True, exist_ok=True)
+    return ApacheController(
+        RemotingClient(tls=o.client_tls),
+        settings["controllerAddr"],
+        settings["brokerClusterName"],
+        settings["brokerName"],
+        o.path / "brokerIdentity",
+        settings.file_mode,
+        lambda: int(settings["controllerHeartBeatTimeoutMills"]),
+        signed,
+    )

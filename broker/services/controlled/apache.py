@@ -1,0 +1,196 @@
+"""Apache's controller as the engine: the requests of its brokers
+(docs/internals/ha.md#under-a-controller; upstream ReplicasManager, ControllerRequestProcessor)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from broker.remoting.client import RemotingClient
+from broker.services.controlled.engine import EngineRefused, Heartbeat
+from broker.services.controlled.identity import Identity
+from broker.services.replication.reign import Record
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command
+
+__all__ = ["ApacheController"]
+
+#: How long a member of the controller has to answer.
+_ASK_S = 3.0
+#: What the name of the leader is worth.
+_LEADER_S = 10.0
+
+
+class ApacheController:
+    """Of one broker. addresses: of the members, ``host:port;host:port``; any of them says which
+    one leads."""
+
+    def __init__(
+        self,
+        client: RemotingClient,
+        addresses: str,
+        cluster: str,
+        name: str,
+        identity: Path,
+        mode: int,
+        timeout_ms: Callable[[], int],
+        sign: Callable[[Command], None],
+    ) -> None:
+        """identity: ``brokerIdentity``, and mode of the file. timeout_ms: a broker that is not
+        heard for so long is dead for the controller. sign: called with each request."""
+        self._client, self._sign = client, sign
+        self._addresses = [each.strip() for each in addresses.split(";") if each.strip()]
+        self._cluster, self._name = cluster, name
+        self._identity = Identity(identity, mode)
+        self._timeout_ms = timeout_ms
+        self._leader, self._leader_until = "", 0.0
+        self._address = ""
+        self._beats: set[asyncio.Task[None]] = set()
+
+    # ---- the engine ----
+
+    async def number(self, address: str) -> int:
+        """A number is asked for with a code that says who asks, so that an answer that was lost
+        does not cost one. Raises: OSError, TimeoutError, ValueError, EngineRefused."""
+        self._address = address
+        kept = self._identity.read(self._cluster, self._name)
+        if kept is not None:
+            return kept
+        asked = self._identity.asked(self._cluster, self._name)
+        if asked is None:
+            answer = await self._ask(Command(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, self._of()))
+            asked = int(answer.ext["nextBrokerId"]), f"{address};{time.time_ns() // 1_000_000}"
+            self._identity.keep_asked(self._cluster, self._name, *asked)
+        number, code = asked
+        fields = self._of() | {"appliedBrokerId": str(number), "registerCheckCode": code}
+        try:
+            await self._ask(Command(RequestCode.CONTROLLER_APPLY_BROKER_ID, fields))
+        except EngineRefused:  # somebody else has it by now
+            self._identity.forget_asked()
+            raise
+        self._identity.keep(self._cluster, self._name, number)
+        return number
+
+    async def register(self, number: int, address: str, ha_address: str) -> None:
+        fields = self._of() | {
+            "brokerId": str(number), "brokerAddress": address, "invokeTime": _now(),
+        }  # fmt: skip
+        await self._ask(Command(RequestCode.CONTROLLER_REGISTER_BROKER, fields))
+
+    async def look(self) -> Record:
+        command = Command(RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": self._name})
+        return _record(await self._ask(command))
+
+    async def elect(self, number: int) -> Record:
+        fields = self._of() | {
+            "brokerId": str(number), "designateElect": "false", "invokeTime": _now(),
+        }  # fmt: skip
+        await self._ask(
+            Command(RequestCode.CONTROLLER_ELECT_MASTER, fields),
+            ResponseCode.CONTROLLER_MASTER_STILL_EXIST,
+        )
+        return await self.look()
+
+    async def change_set(self, record: Record, in_sync: frozenset[int]) -> Record:
+        fields = {
+            "brokerName": self._name, "masterBrokerId": str(record.master),
+            "masterEpoch": str(record.epoch), "invokeTime": _now(),
+        }  # fmt: skip
+        body = {"syncStateSet": sorted(in_sync), "syncStateSetEpoch": record.set_number}
+        command = Command(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, fields, mqjson.dumps(body))
+        await self._ask(command)
+        return await self.look()
+
+    def beat(self, number: int, state: Heartbeat) -> None:
+        """To each member of the controller: any may lead next, and must know who is alive."""
+        fields = self._of() | {
+            "brokerAddr": self._address, "brokerId": str(number), "epoch": str(state.epoch),
+            "maxOffset": str(state.end), "confirmOffset": str(state.confirmed),
+            "heartbeatTimeoutMills": str(self._timeout_ms()), "electionPriority": "2147483647",
+        }  # fmt: skip
+        for address in self._addresses:
+            task = asyncio.get_running_loop().create_task(self._beat_at(address, fields))
+            self._beats.add(task)
+            task.add_done_callback(self._beats.discard)
+
+    async def _beat_at(self, address: str, fields: Mapping[str, str]) -> None:
+        try:
+            command = Command(RequestCode.BROKER_HEARTBEAT, dict(fields))
+            self._sign(command)
+            await self._client.oneway(address, command)
+        except (OSError, TimeoutError, ValueError):  # the round that looks tells of it
+            return
+
+    async def leave(self) -> None:
+        """The controller notices by itself that the heartbeats end."""
+        for task in list(self._beats):
+            task.cancel()
+        await self._client.close()
+
+    # ---- requests ----
+
+    def _of(self) -> dict[str, str]:
+        return {"clusterName": self._cluster, "brokerName": self._name}
+
+    async def _ask(self, command: Command, *also: int) -> Command:
+        """Asks the leader. also: codes that are no refusals. Raises: OSError, TimeoutError,
+        ValueError, EngineRefused."""
+        address = await self._find_leader()
+        try:
+            answer = await self._request(address, command)
+        except (OSError, TimeoutError):
+            self._leader = ""
+            raise
+        if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
+            self._leader = ""
+            raise OSError(f"the controller at {address} does not lead any more")
+        if answer.code != ResponseCode.SUCCESS and answer.code not in also:
+            raise EngineRefused(f"the controller says {answer.code} {answer.remark}".strip())
+        return answer
+
+    async def _find_leader(self) -> str:
+        if self._leader and time.monotonic() < self._leader_until:
+            return self._leader
+        problem: object = "controllerAddr is empty"
+        for address in self._addresses:
+            try:
+                command = Command(RequestCode.CONTROLLER_GET_METADATA_INFO)
+                answer = await self._request(address, command)
+            except (OSError, TimeoutError) as failed:
+                problem = failed or type(failed).__name__
+                continue
+            leader = answer.ext.get("controllerLeaderAddress")
+            if answer.code == ResponseCode.SUCCESS and leader:
+                self._leader, self._leader_until = leader, time.monotonic() + _LEADER_S
+                return leader
+            problem = f"{address} knows no leader ({answer.code} {answer.remark or ''})".strip()
+        raise OSError(f"no controller leads: {problem}")
+
+    async def _request(self, address: str, command: Command) -> Command:
+        self._sign(command)
+        return await self._client.request(address, command, _ASK_S)
+
+
+def _now() -> str:
+    return str(time.time_ns() // 1_000_000)
+
+
+def _record(answer: Command) -> Record:
+    """Raises: ValueError."""
+    ext = answer.ext
+    body: Any = mqjson.loads(bytes(answer.body)) if answer.body else {}
+    if not isinstance(body, dict):
+        raise ValueError("the controller's set is no object")
+    master = int(ext.get("masterBrokerId") or -1)
+    return Record(
+        master=master if master >= 0 and ext.get("masterAddress") else None,
+        address=ext.get("masterAddress") or "",
+        ha_address="",
+        epoch=int(ext.get("masterEpoch") or 0),
+        in_sync=frozenset(int(each) for each in body.get("syncStateSet") or ()),
+        set_number=int(body.get("syncStateSetEpoch") or 0),
+    )

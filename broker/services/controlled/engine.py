@@ -1,0 +1,65 @@
+"""Who decides which broker of a name is the master: an engine that keeps one record a name, and
+changes it by consensus. Apache's controller is one (apache.py); the address says which
+(controllerAddr).
+
+What an engine guarantees, and all that its members rely on:
+
+1. Changes of the record of a name happen one after the other, and none is undone by a crash.
+2. An epoch has one master. Each election has a higher epoch than all before.
+3. A new master is elected from the in-sync set alone, while the old one is dead or has left; the
+   set is then the new master alone, or has what it had.
+4. The set changes only at the request of the master of the current epoch, who knows the current
+   number of the set. A request that was refused has no effect; one without an answer may have.
+5. A number belongs to one broker for ever.
+6. What `look` returns was the record at some time after it was asked.
+
+What members rely on nothing for: clocks that agree, heartbeats that arrive, notices that do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from broker.services.replication.reign import Record
+
+__all__ = ["Engine", "EngineRefused", "Heartbeat"]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """How far a member is, by which an engine may choose among those of the set. Bytes of the
+    log."""
+
+    epoch: int
+    end: int
+    confirmed: int
+
+
+class EngineRefused(Exception):
+    """The engine answered, and said no: nothing has changed."""
+
+
+class Engine(Protocol):
+    """Of one broker. Every method raises OSError, TimeoutError or ValueError when there is no
+    answer that can be used, and EngineRefused."""
+
+    async def number(self, address: str) -> int:
+        """The number of this broker, which is reached at `address`: the one that it has kept, else
+        a new one, for ever."""
+
+    async def register(self, number: int, address: str, ha_address: str) -> None:
+        """Says where this broker is."""
+
+    async def look(self) -> Record: ...
+
+    async def elect(self, number: int) -> Record:
+        """Asks for an election: this broker would be the master."""
+
+    async def change_set(self, record: Record, in_sync: frozenset[int]) -> Record:
+        """By the master: another set, if the record has not changed."""
+
+    def beat(self, number: int, state: Heartbeat) -> None:
+        """This broker is alive. Does not wait, and does not raise."""
+
+    async def leave(self) -> None: ...

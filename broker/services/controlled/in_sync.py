@@ -1,0 +1,87 @@
+"""Which brokers a master waits for, and which it wants its engine to have in the in-sync set. No
+clock, no I/O: the simulation runs it, too (tests/broker/test_failover_model.py).
+
+A message is acknowledged when every broker has it that could be elected: those of the engine's set,
+those that the engine was asked to add, whatever it said, and those that it may have been asked to.
+So who is added acknowledges before the engine is asked (apache/rocketmq#5663 acknowledged by
+the old set meanwhile), and who is removed counts until the engine has answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["InSync"]
+
+
+@dataclass
+class InSync:
+    """Of one master in one epoch. me: its number. held: what the engine has, as far as is known."""
+
+    me: int
+    held: frozenset[int]
+    #: Asked of the engine, without an answer yet.
+    asked: frozenset[int] | None = None
+    #: Who is to be added: how much of the log each must have before the engine is asked.
+    joining: dict[int, int] = field(default_factory=dict)
+    #: When each member had all of the log last.
+    _caught_up_s: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def required(self) -> frozenset[int]:
+        """Those who must have a message before it is acknowledged, beside the master."""
+        return (self.held | (self.asked or frozenset()) | self.joining.keys()) - {self.me}
+
+    def invite(self, ends: Mapping[int, int], end: int, near: int) -> list[int]:
+        """Who may be added: ends: what each connected slave has; end: of the log; near: who lacks
+        less will soon have all. The caller requires them all, then calls `invited`."""
+        return sorted(
+            number
+            for number, has in ends.items()
+            if number not in self.held and number not in self.joining and end - has <= near
+        )
+
+    def invited(self, number: int, end: int) -> None:
+        """It is required from byte `end` of the log on."""
+        self.joining[number] = end
+
+    def next_request(self, ends: Mapping[int, int], end: int, now_s: float, late_s: float) -> bool:
+        """Whether there is something to ask of the engine now: then `asked` is what. late_s: who
+        has not caught up for so long is out. A guest that is gone, or late, is not asked for."""
+        for number in self.held | self.joining.keys():
+            has = ends.get(number, -1)
+            if number == self.me or has >= end or number not in self._caught_up_s:
+                self._caught_up_s[number] = now_s
+        late = {n for n in self.held | self.joining.keys() if self._is_late(n, now_s, late_s)}
+        gone = {n for n in self.joining if n not in ends}
+        if self.asked is None:
+            for number in gone | (late & self.joining.keys()):
+                self._forget(number)
+        if self.asked is not None:
+            return True  # it may have been asked already, and be asked again
+        ready = {n for n, from_ in self.joining.items() if ends[n] >= from_}
+        wanted = (self.held - late - self._absent(ends, now_s, late_s)) | ready | {self.me}
+        if wanted == self.held:
+            return False
+        self.asked = wanted
+        return True
+
+    def _is_late(self, number: int, now_s: float, late_s: float) -> bool:
+        return number != self.me and now_s - self._caught_up_s[number] > late_s
+
+    def _absent(self, ends: Mapping[int, int], now_s: float, late_s: float) -> set[int]:
+        """Who is not connected keeps answers waiting: it is out much earlier."""
+        return {
+            n for n in self.held
+            if n != self.me and n not in ends and now_s - self._caught_up_s[n] > late_s / 10
+        }  # fmt: skip
+
+    def answered(self, held: frozenset[int]) -> None:
+        """The engine has this set; what was asked before has happened, or never will."""
+        self.held, self.asked = held, None
+        for number in held & self.joining.keys():
+            del self.joining[number]
+
+    def _forget(self, number: int) -> None:
+        del self.joining[number]
+        self._caught_up_s.pop(number, None)

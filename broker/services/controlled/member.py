@@ -1,0 +1,185 @@
+"""A broker under an engine: it says that it is alive, learns who is the master, and becomes what
+it is to be. A new role is a new start of everything over the store, at the same ports: nothing that
+one epoch had in memory is there in the next."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
+from broker.services.context import Services
+from broker.services.controlled.engine import Engine, EngineRefused, Heartbeat
+from broker.services.controlled.set_keeper import SetKeeper
+from broker.services.replication.reign import Record, Reign
+
+__all__ = ["GroupMember"]
+
+log = SafeLogger("broker.controlled")
+quiet = RateLimitedLogger(log)
+
+_PAUSE_S = 1.0
+#: Of the time after which an engine holds a broker for dead: the rest is for clocks that run
+#: apart, and for the engine's own look at them.
+_LEASE = 0.6
+
+
+class GroupMember:
+    """Of one broker, from its start to its end. It lives on the event loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        reign: Reign,
+        become: Callable[[Reign], Awaitable[None]],
+        keep: Callable[[Reign], None],
+        services: Callable[[], Services | None],
+        timeout_ms: int,
+    ) -> None:
+        """become: starts the broker again in another role. keep: what it is from its next start on.
+        services: of the broker as it is now;
+        None: it is being started. timeout_ms: after it the engine holds a broker for dead."""
+        self._engine, self.reign, self._become, self._services = engine, reign, become, services
+        self._keep_reign = keep
+        self._lease_s = timeout_ms / 1000 * _LEASE
+        self._heard_s = time.monotonic()
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._becoming: asyncio.Future[None] | None = None
+        self._registered = False
+        #: The epoch when this life of the broker began: it is nobody's any more.
+        self._former: int | None = None
+        self.keeper: SetKeeper | None = None
+        self.problem = "nothing is known yet"
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+        if self._becoming is not None:
+            await asyncio.wait({self._becoming})
+        await self._engine.leave()
+
+    def hint(self) -> None:
+        """Somebody says that there is news: the engine is asked now, and nobody believed."""
+        self._news.set()
+
+    # ---- the loop ----
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._turn()
+            except EngineRefused as refused:
+                self._registered = False
+                self._tell("refused", refused)
+            except (OSError, TimeoutError, ValueError) as failed:
+                self._tell("not reached", failed or type(failed).__name__)
+            except Exception:
+                log.exception("A round of the engine failed")
+            self._look_at_lease()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), _PAUSE_S)
+            self._news.clear()
+
+    def _tell(self, kind: str, problem: object) -> None:
+        self.problem = str(problem)
+        quiet.warning(kind, "The engine that decides on masters: %s", problem)
+
+    async def _turn(self) -> None:
+        s = self._services()
+        if s is None or s.replication is None:
+            return
+        asked_s = time.monotonic()
+        record = await asyncio.wait_for(self._ask(s), self._lease_s / 2)
+        self._heard_s, self.problem = asked_s, ""
+        if self._is_of_former_life(record):
+            self._tell("former life", f"epoch {record.epoch} is of a former life of this broker:"
+                       " it waits until the engine has noticed the end")  # fmt: skip
+            return
+        self._engine.beat(self.reign.number, self._state(s))
+        await self._take(record)
+        if self.keeper is not None:
+            self.keeper.fence(False)
+            await asyncio.wait_for(self.keeper.round(), self._lease_s / 2)
+
+    async def _ask(self, s: Services) -> Record:
+        if not self._registered:
+            await self._engine.register(self.reign.number, s.address, s.ha_address)
+            self._registered = True
+        record = await self._engine.look()
+        if self._former is None:
+            self._former = record.epoch
+        if record.master is None:
+            self._engine.beat(self.reign.number, self._state(s))
+            record = await self._engine.elect(self.reign.number)
+        return record
+
+    def _is_of_former_life(self, record: Record) -> bool:
+        """A master that has started again may have lost the end of its log, and slaves may have
+        it: in one epoch there would be two messages at one place (as in apache/rocketmq#7689). So
+        it is silent until the engine elects somebody, and has a new epoch if it is this broker."""
+        former = self._former if self._former is not None else -1
+        return record.master == self.reign.number and record.epoch <= former
+
+    async def _take(self, record: Record) -> None:
+        """Becomes what the record says."""
+        wanted = Reign(self.reign.number, record)
+        if record.epoch < self.reign.epoch:
+            return  # of before
+        if self.reign.record is None or not wanted.is_same_as(self.reign):
+            await self._change(wanted)
+        elif self.keeper is not None:
+            self.keeper.saw(record)
+        elif wanted.record != self.reign.record:
+            self._follow(wanted)
+        if self.keeper is None and wanted.is_master:
+            self._keep(record)
+
+    async def _change(self, wanted: Reign) -> None:
+        assert wanted.record is not None
+        role = "the master" if wanted.is_master else f"a slave of {wanted.record.address or 'none'}"
+        log.info("This broker (%d) is %s in epoch %d", wanted.number, role, wanted.epoch)
+        if wanted.is_master or self.reign.is_master:
+            self.keeper = None
+            # Half a start is none: who stops the broker waits for its end.
+            self._becoming = asyncio.ensure_future(self._become(wanted))
+            await asyncio.shield(self._becoming)
+            self.reign = wanted
+        else:
+            self._follow(wanted)
+
+    def _follow(self, wanted: Reign) -> None:
+        """The same slave, of another master or of the same one."""
+        s, before = self._services(), self.reign.record
+        self.reign = wanted
+        self._keep_reign(wanted)
+        record = wanted.record
+        if s is None or s.replication is None or record is None:
+            return
+        if before is None or (before.address, before.epoch) != (record.address, record.epoch):
+            s.replication.follow(record.address, record.ha_address)
+
+    def _keep(self, record: Record) -> None:
+        s = self._services()
+        if s is not None and s.replication is not None and s.replication.master is not None:
+            self.keeper = SetKeeper(
+                self._engine, s.replication.master, record, self.reign.number, s.settings
+            )
+
+    def _look_at_lease(self) -> None:
+        if self.keeper is not None and time.monotonic() - self._heard_s > self._lease_s:
+            self.keeper.fence(True)
+
+    def _state(self, s: Services) -> Heartbeat:
+        assert s.replication is not None
+        return Heartbeat(s.replication.last_epoch(), s.store.info().log_max,
+                         s.replication.confirmed())  # fmt: skip

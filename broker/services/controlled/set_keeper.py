@@ -1,0 +1,86 @@
+"""The in-sync set, kept by the master of an epoch: who is waited for, and what the engine is
+asked."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
+from broker.services.config import Config
+from broker.services.controlled.engine import Engine, EngineRefused
+from broker.services.controlled.in_sync import InSync
+from broker.services.replication.master import HaMaster
+from broker.services.replication.reign import Record
+
+__all__ = ["SetKeeper"]
+
+log = SafeLogger("broker.controlled")
+quiet = RateLimitedLogger(log)
+
+#: A slave that lacks less is waited for from then on, and soon has all.
+_NEAR_BYTES = 1 << 20
+
+
+class SetKeeper:
+    """Of one master in one epoch. `fenced`: the engine was not reached for the lease: nothing is
+    acknowledged until it is."""
+
+    def __init__(
+        self, engine: Engine, master: HaMaster, record: Record, me: int, config: Config
+    ) -> None:
+        self._engine, self._master, self._config = engine, master, config
+        self.record = record
+        self.rules = InSync(me, record.in_sync)
+        self.fenced = False
+        self._required: tuple[frozenset[int], bool, bool] | None = None
+
+    def require(self) -> int:
+        """Answers wait for whom they must. Returns from where on in the log."""
+        held = self.rules.held
+        refuses = self.fenced or len(held) < self._config["minInSyncReplicas"]
+        return self._master.require(self.rules.required, refuses=refuses, fenced=self.fenced)
+
+    def fence(self, on: bool) -> None:
+        if on != self.fenced:
+            self.fenced = on
+            if on:
+                log.warning("The engine is not reached: this master acknowledges nothing until it"
+                            " is (epoch %d)", self.record.epoch)  # fmt: skip
+            else:
+                log.info("The engine is reached again: sends are acknowledged")
+            self.require()
+
+    def saw(self, record: Record) -> None:
+        """What the engine has; of this epoch."""
+        if record.set_number >= self.record.set_number and record != self.record:
+            self.record = record
+            if self.rules.asked is None:
+                self.rules.answered(record.in_sync)
+                self.require()
+
+    async def round(self) -> None:
+        """Asks the engine for the set that is right now. Raises: OSError, TimeoutError,
+        ValueError."""
+        rules, ends, end = self.rules, self._master.ends(), self._master.end()
+        for number in rules.invite(ends, end, _NEAR_BYTES):
+            rules.invited(number, 0)
+            rules.invited(number, self.require())
+        late_s = self._config["haMaxTimeSlaveNotCatchup"] / 1000
+        if not rules.next_request(ends, end, time.monotonic(), late_s):
+            self.require()
+            return
+        self.require()
+        asked = rules.asked
+        assert asked is not None
+        try:
+            self.record = await self._engine.change_set(self.record, asked)
+            log.info("In sync are %s now (epoch %d)", sorted(self.record.in_sync),
+                     self.record.epoch)  # fmt: skip
+        except EngineRefused as refused:
+            quiet.warning("refused", "The in-sync set stays %s: %s", sorted(rules.held), refused)
+            self.record = await self._engine.look()
+        rules.answered(self.record.in_sync)
+        self.require()
+        await asyncio.sleep(0)

@@ -1,0 +1,77 @@
+"""What a slave and its master tell each other before the log is sent, under a controller: whose
+epochs began where (docs/internals/ha.md#under-a-controller). Upstream: AutoSwitchHAConnection."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from broker.services.replication.epochs import Epoch
+
+__all__ = ["MasterGreeting", "SlaveGreeting", "greet_master", "greet_slave"]
+
+#: Upstream's states of a connection.
+_HANDSHAKE = 1
+#: state, syncFromLastFile, asyncLearner, id
+_SLAVE = struct.Struct(">ihhq")
+#: state, bytes of the list, end of the log, last epoch
+_MASTER = struct.Struct(">iiqi")
+_EPOCH = struct.Struct(">iq")
+#: Upstream's handshake is over after so long.
+_S = 5.0
+_EPOCHS_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveGreeting:
+    """number: the slave's, as its controller gave it. learner: it is never to be waited for."""
+
+    number: int
+    learner: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MasterGreeting:
+    """end: of the master's log."""
+
+    end: int
+    epochs: list[Epoch]
+
+
+async def greet_slave(sock: socket.socket, epochs: Sequence[Epoch], end: int) -> SlaveGreeting:
+    """The master's part. Raises: OSError, TimeoutError, ValueError for something else than a
+    slave's greeting."""
+    async with asyncio.timeout(_S):
+        state, _, learner, number = _SLAVE.unpack(await _read(sock, _SLAVE.size))
+        if state != _HANDSHAKE or number < 0:
+            raise ValueError(f"state {state} of slave {number} is no greeting")
+        rows = b"".join(_EPOCH.pack(*each) for each in epochs)
+        last = epochs[-1].epoch if epochs else -1
+        data = _MASTER.pack(_HANDSHAKE, len(rows), end, last) + rows
+        await asyncio.get_running_loop().sock_sendall(sock, data)
+    return SlaveGreeting(number, learner != 0)
+
+
+async def greet_master(sock: socket.socket, number: int) -> MasterGreeting:
+    """The slave's part. Raises: OSError, TimeoutError, ValueError."""
+    async with asyncio.timeout(_S):
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(sock, _SLAVE.pack(_HANDSHAKE, 0, 0, number))
+        state, size, end, _ = _MASTER.unpack(await _read(sock, _MASTER.size))
+        if state != _HANDSHAKE or size % _EPOCH.size or not 0 <= size <= _EPOCHS_MAX * _EPOCH.size:
+            raise ValueError(f"state {state} with {size} bytes of epochs is no master's greeting")
+        epochs = [Epoch(*row) for row in _EPOCH.iter_unpack(await _read(sock, size))]
+    return MasterGreeting(end, epochs)
+
+
+async def _read(sock: socket.socket, size: int) -> bytes:
+    loop, data = asyncio.get_running_loop(), b""
+    while len(data) < size:
+        piece = await loop.sock_recv(sock, size - len(data))
+        if not piece:
+            raise OSError("the connection was closed in the middle of a greeting")
+        data += piece
+    return data
