@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker.cli.administering import administered
-from broker.cli.rates import SORTS, Look, TopRow, rows_between
+from broker.client.rates import SORTS, Look, TopRow, rows_between
 from pystore.cli.verbs import Session, shown, usage
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from broker.cli.loglevel import LogFormat, LogLevel, LogLevelOption, LogOptions
+from broker.cli.loglevel import LogLevel, LogLevelOption, LogOptions
+from broker.cli.signing import CredentialsFile, credentials_of
 from pystore.cli.verbs import Session
 from pystore.errors import BadArgument
 
@@ -22,13 +23,15 @@ def run(
     bind: Annotated[
         str, typer.Option("--bind", metavar="ADDRESS", help="Address to listen on.")
     ] = "127.0.0.1",
+    credentials: CredentialsFile = None,
     log_level: LogLevelOption = LogLevel.WARNING,
 ) -> int | None:
     """Look at a store in a browser: topics, messages, records field by field, findings of verify.
 
     The store may be stopped, crashed or in use, of this project or of Java. Nothing is changed and
     no lock is taken. Open the address that is printed: it holds a secret, without which nothing is
-    shown. It ends with Ctrl-C. Needs rocketmq-pystore[web].
+    shown; with credentials visitors sign in with that user and secret instead. It ends with
+    Ctrl-C. Needs rocketmq-pystore[web].
 
     \b
     Examples:
@@ -44,11 +47,11 @@ def run(
         error.next_step = "pip install 'rocketmq-pystore[web]'"
         raise error from missing
     s.settings()  # what is wrong with them is said before a port is opened
-    server = FolderServer(s.path, s.conf, dict(s.sets), bind, port)
+    server = FolderServer(s.path, s.conf, dict(s.sets), bind, port, credentials_of(credentials))
 
     def ready() -> None:
         facts = {"ready": "web", "address": server.address, "port": server.port, "pid": os.getpid()}
         s.out.record(facts, lambda: f"Open {server.address}")
         s.out.flush()
 
-    return serve(server, ready, LogOptions(log_level, LogFormat.TEXT, None))
+    return serve(server, ready, LogOptions(log_level))

@@ -1,206 +1,96 @@
-"""The port of `pystore web`: routes, who may ask, and the headers of every answer.
-
-Whoever is on this machine can connect to its loopback, also those who may not read the files. So
-every request needs a secret of this run, which the first address has; a cookie keeps it. The host
-that is asked for must be one of ours, so that a page elsewhere cannot lead a browser here under a
-name of its own (DNS rebinding). Nothing is changed by any request, and there is no script.
-"""
+"""`pystore web FOLDER`: the routes of a store's pages. Nothing is changed by any request."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-import ipaddress
-import secrets
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from aiohttp import web
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from broker.loop.safe_log import SafeLogger
+from broker.web.drawing import log_map
+from broker.web.guard import COOKIE, HEADERS, Handler, PageServer, redirection
+from broker.web.rawlog import RawLog
+from broker.web.records import hex_lines
+from broker.web.rows import paged
+from broker.web.store_lists import StoreLists
 from broker.web.store_pages import StorePages
 from pystore.audit import KINDS, Audit, verify
-from pystore.cli.verbs import iso
-from pystore.errors import BadArgument, NotFound, RecordDamaged, StoreError
+from pystore.errors import BadArgument, NotAStore, StoreError
+from pystore.settings import load
+
+if TYPE_CHECKING:
+    from broker.client.credentials import Credentials
 
 __all__ = ["COOKIE", "HEADERS", "FolderServer"]
 
-_T = TypeVar("_T")
-
-log = SafeLogger("broker.web")
-COOKIE = "pystore-web"
-#: Of every answer. No script, no frame, nothing from elsewhere, nothing kept.
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self';"
-        " base-uri 'none'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    "Cache-Control": "no-store",
-    "Server": "pystore",
-}
-_STATIC = Path(__file__).with_name("static")
-_STATUS = ((NotFound, 404), (RecordDamaged, 404), (BadArgument, 400))
-_NUMBER_MAX = (1 << 63) - 1
 #: Of the map of a log, in its own units.
 _MAP_WIDTH = 1000
+#: Bytes of the log on one page.
+_LOG_BYTES = 1024
 
 
-def visible(text: object) -> str:
-    r"""Text with control characters, and those that turn the direction of writing, as ``\xNN``;
-    lines and tabs pass."""
-    return "".join(
-        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape", "replace").decode()
-        for c in str(text)
-    )
-
-
-class FolderServer:
+class FolderServer(PageServer):
     """Serves one store. port: 0 takes a free one, which `port` names once it is started."""
 
+    menu = (
+        ("/", "Store"), ("/groups", "Groups"), ("/find", "Find"), ("/dead", "Dead letters"),
+        ("/waiting", "Waiting"), ("/verify", "Verify"), ("/map", "Map"),
+    )  # fmt: skip
+
     def __init__(
-        self, path: Path, conf: Path | None, given: dict[str, Any], host: str, port: int
-    ) -> None:
-        self.path, self.host, self.port = path, host, port
-        self.token = secrets.token_urlsafe(24)
+        self, path: Path, conf: Path | None, given: dict[str, Any], host: str, port: int,
+        credentials: Credentials | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(str(path), host, port, credentials)
+        self.path = path
         self._given, self._conf = given, conf
         self._pages = StorePages(path, conf, given)
-        #: Reads are one after the other: a reader is one thread's.
-        self._reading = ThreadPoolExecutor(1, "pystore-web")
-        self._templates = Environment(
-            loader=PackageLoader("broker.web"), autoescape=True, undefined=StrictUndefined,
-            trim_blocks=True, lstrip_blocks=True,
-        )  # fmt: skip
-        self._templates.filters |= {"visible": visible, "iso": iso}
+        self._lists = StoreLists(self._pages)
+        self._log = RawLog(load(conf, given).commitlog_dirs(path))
         self._audit: Audit | None = None
         self._checking: asyncio.Task[Audit] | None = None
         self._progress = (0, 0)
-        self._runner: web.AppRunner | None = None
 
-    @property
-    def address(self) -> str:
-        """The first address, with the secret."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/?token={self.token}"
+    def routes(self) -> Mapping[str, Handler]:
+        return {
+            "/": self._overview, "/topic": self._topic, "/find": self._find,
+            "/message": self._message, "/body": self._body, "/record": self._record,
+            "/verify": self._verify, "/map": self._map, "/log": self._bytes_of_log,
+            "/groups": self._groups, "/group": self._group, "/dead": self._dead,
+            "/waiting": self._waiting,
+        }  # fmt: skip
 
     # ---- life ----
 
     async def start(self) -> None:
-        """Raises: OSError, StoreError for a folder that cannot be read at all."""
-        await self._read(self._pages.overview, "", 0)
-        app = web.Application(middlewares=[self._guard])
-        app.router.add_get("/", self._overview)
-        app.router.add_get("/topic", self._topic)
-        app.router.add_get("/find", self._find)
-        app.router.add_get("/message", self._message)
-        app.router.add_get("/body", self._body)
-        app.router.add_get("/record", self._record)
-        app.router.add_get("/waiting", self._waiting)
-        app.router.add_get("/verify", self._verify)
-        app.router.add_get("/style.css", self._style)
-        app.router.add_get("/favicon.ico", self._no_icon)
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, self.host, self.port)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        """Raises: OSError, NotAStore. A store that is there and cannot be opened is shown as far as
+        its files can be read."""
+        try:
+            await self._read(self._pages.overview, "", 0)
+        except NotAStore:
+            raise
+        except StoreError:
+            await self._read(self._log.segments)
+        await super().start()
 
     async def stop(self) -> None:
         if self._checking is not None:
             self._checking.cancel()
         if self._runner is not None:
-            await self._runner.cleanup()
-        await self._read(self._pages.close)
-        self._reading.shutdown(wait=False, cancel_futures=True)
-
-    async def _read(self, work: Callable[..., _T], *arguments: Any) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._reading, work, *arguments)
-
-    # ---- who may ask ----
-
-    @web.middleware
-    async def _guard(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        answer: web.StreamResponse
-        if request.method not in ("GET", "HEAD"):
-            answer = self._refusal(405, "only GET and HEAD are served")
-        elif not self._is_ours(request.host):
-            answer = self._refusal(403, "this server has another name")
-        elif self._is_known(request.query.get("token", "")):
-            answer = _see("/")
-            answer.set_cookie(COOKIE, self.token, httponly=True, samesite="Strict", path="/")
-        elif not self._is_let_in(request):
-            answer = self._refusal(403, "use the address that `pystore web` has printed")
-        else:
-            answer = await self._answered(request, handler)
-        for name, value in HEADERS.items():
-            answer.headers[name] = value
-        return answer
-
-    async def _answered(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        try:
-            return await handler(request)
-        except web.HTTPException as found:
-            return self._refusal(found.status, found.reason)
-        except StoreError as failed:
-            status = next((code for kind, code in _STATUS if isinstance(failed, kind)), 500)
-            return self._refusal(status, f"{failed.text}. {failed.next_step}")
-        except Exception:
-            log.exception("The page %s failed", request.path)
-            return self._refusal(500, "this page failed; the log of `pystore web` says why")
-
-    def _is_ours(self, host: str) -> bool:
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        name = name.strip("[]").lower()
-        if name in ("localhost", self.host.lower()):
-            return True
-        try:
-            return ipaddress.ip_address(name).is_loopback
-        except ValueError:
-            return False
-
-    def _is_known(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode(), self.token.encode())
-
-    def _is_let_in(self, request: web.Request) -> bool:
-        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        return self._is_known(request.cookies.get(COOKIE, "")) or self._is_known(bearer)
-
-    # ---- answers ----
-
-    def _page(self, template: str, /, status: int = 200, **shown: Any) -> web.Response:
-        text = self._templates.get_template(template).render(path=str(self.path), **shown)
-        return web.Response(text=text, status=status, content_type="text/html")
-
-    def _refusal(self, status: int, text: str) -> web.Response:
-        return self._page("problem.html", status, code=status, text=text)
-
-    @staticmethod
-    def _number(request: web.Request, name: str, default: int | None = None) -> int | None:
-        """Raises: BadArgument."""
-        text = request.query.get(name, "").strip()
-        if not text:
-            return default
-        if not (text.isascii() and text.isdigit()) or int(text) > _NUMBER_MAX:
-            raise BadArgument(f"{name} is not a number")
-        return int(text)
+            await self._read(self._pages.close)
+        await super().stop()
 
     async def _overview(self, request: web.Request) -> web.StreamResponse:
         start = self._number(request, "start", 0)
         wanted = request.query.get("q", "")
-        return self._page("store.html", **await self._read(self._pages.overview, wanted, start))
+        try:
+            shown = await self._read(self._pages.overview, wanted, start)
+        except StoreError as failed:
+            return self._page("closed.html", text=failed.text, next_step=failed.next_step)
+        return self._page("store.html", **shown)
 
     async def _topic(self, request: web.Request) -> web.StreamResponse:
         name = request.query.get("name", "")
@@ -213,11 +103,11 @@ class FolderServer:
             return self._page("find.html", found=None)
         found = await self._read(self._pages.find, *asked)
         if isinstance(found, int):
-            return _see(f"/message?at={found}")
+            return redirection(f"/message?at={found}")
         if isinstance(found, tuple):
             name, queue, offset = found
             where = urlencode({"name": name, "queue": queue, "offset": offset})
-            return _see(f"/topic?{where}")
+            return redirection(f"/topic?{where}")
         pages = [await self._read(self._pages.message, at) for at in found]
         return self._page("find.html", found=pages)
 
@@ -243,13 +133,45 @@ class FolderServer:
         at = self._place(request)
         return _download(await self._read(self._pages.record, at), f"record-{at}")
 
-    async def _style(self, request: web.Request) -> web.StreamResponse:
-        text = await asyncio.to_thread((_STATIC / "style.css").read_text, "utf-8")
-        return web.Response(text=text, content_type="text/css")
+    # ---- lists ----
 
-    async def _no_icon(self, request: web.Request) -> web.StreamResponse:
-        """Browsers ask for one whatever a page says."""
-        return web.Response(status=204)
+    async def _listed(self, request: web.Request, template: str, work: Any) -> web.StreamResponse:
+        """A page of a list. work: is called with the query and the number of the page."""
+        query, page = dict(request.query), self._number(request, "page", 1)
+        return self._page(template, query=query, **await self._read(work, query, page))
+
+    async def _groups(self, request: web.Request) -> web.StreamResponse:
+        return await self._listed(request, "groups.html", self._lists.groups)
+
+    async def _group(self, request: web.Request) -> web.StreamResponse:
+        return await self._listed(request, "group.html", self._lists.group)
+
+    async def _dead(self, request: web.Request) -> web.StreamResponse:
+        return await self._listed(request, "dead.html", self._lists.dead)
+
+    # ---- bytes of the log ----
+
+    async def _bytes_of_log(self, request: web.Request) -> web.StreamResponse:
+        """Bytes of the log, whatever they are; `seek` goes to the next whole record."""
+        at = self._number(request, "at", 0) or 0
+        if "seek" in request.query:
+            after = await self._read(self._log.next_record, at)
+            if after is None:
+                raise BadArgument(f"no whole record was found in the 64 MiB after {at}")
+            return redirection(f"/log?at={after}")
+        data = await self._read(self._log.bytes_at, at, _LOG_BYTES)
+        return self._page(
+            "log.html", at=at, lines=hex_lines(data, at), there=bool(data), step=_LOG_BYTES,
+            zeros=not any(data), blank=await self._read(self._log.blank_at, at),
+            whole=await self._read(self._log.record_at, at) is not None,
+        )  # fmt: skip
+
+    async def _map(self, request: web.Request) -> web.StreamResponse:
+        audit = self._audit
+        segments = await self._read(self._log.segments)
+        bars = log_map(audit, segments) if audit is not None else []
+        found = paged(bars, self._number(request, "page", 1) or 1)
+        return self._page("map.html", audit=audit, found=found, query=dict(request.query))
 
     # ---- findings ----
 
@@ -258,7 +180,7 @@ class FolderServer:
         running = self._checking is not None and not self._checking.done()
         if "run" in request.query and not running:
             self._checking = asyncio.create_task(asyncio.to_thread(self._check))
-            return _see("/verify")
+            return redirection("/verify")
         if running:
             done, total = self._progress
             answer = self._page("verify.html", audit=None, done=done, total=total, running=True)
@@ -277,11 +199,6 @@ class FolderServer:
             self._progress = (done, total)
 
         return verify(self.path, self._conf, progress=tell, **self._given)
-
-
-def _see(where: str) -> web.Response:
-    """Sends the browser to another page of ours."""
-    return web.Response(status=303, headers={"Location": where})
 
 
 def _download(data: bytes, name: str) -> web.Response:

@@ -49,7 +49,7 @@ class StorePages:
         self._given = dict(given)
         self._reader: Reader | None = None
 
-    def _open(self) -> Reader:
+    def open(self) -> Reader:
         """Raises: StoreError."""
         if self._reader is None:
             self._reader = Reader(self.path, self._conf, **self._given)
@@ -66,7 +66,7 @@ class StorePages:
 
     def overview(self, wanted: str, start: int) -> dict[str, Any]:
         """The store and its topics whose name holds `wanted`, from number `start` on."""
-        reader = self._open()
+        reader = self.open()
         info, holder = reader.info(), holder_of(self.path)
         state = (
             "in use" if holder.locked else "not closed cleanly" if info.abort_present else "closed"
@@ -94,7 +94,7 @@ class StorePages:
     def topic(self, name: str, queue: int | None, offset: int | None) -> dict[str, Any]:
         """Queues, groups and messages of a topic; without a queue the last messages of the first
         that has any. Raises: NotFound."""
-        reader = self._open()
+        reader = self.open()
         queues = reader.queues(name)
         if not queues:
             raise NotFound(f"there is no topic {name}")
@@ -144,7 +144,7 @@ class StorePages:
     def waiting(self) -> dict[str, Any]:
         """Open transactions, the oldest first, and timers, the next due first: the first of each.
         A store whose broker was killed long before its end takes its time. Raises: StoreError."""
-        reader = self._open()
+        reader = self.open()
         halves = sorted(find_pending(reader).rows.values(), key=lambda half: half.store_ms)
         timers = Timers(reader)
         try:
@@ -176,7 +176,7 @@ class StorePages:
     ) -> int | tuple[str, int, int] | list[int]:
         """Where to look: the place of one message, or a queue and an offset, or places of several.
         Raises: NotFound, BadArgument."""
-        reader = self._open()
+        reader = self.open()
         if id_:
             return reader.message_by_id(id_).physical_offset
         if key:
@@ -192,11 +192,11 @@ class StorePages:
 
     def record(self, at: int) -> bytes:
         """The record at a place of the log. Raises: NotFound, StoreError."""
-        return bytes(self._open().message(at).record)
+        return bytes(self.open().message(at).record)
 
     def message(self, at: int) -> MessagePage:
         """Raises: NotFound, StoreError."""
-        message = self._open().message(at)
+        message = self.open().message(at)
         data = bytes(message.record)
         head = check_record(data)
         if head is None:

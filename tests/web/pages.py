@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
@@ -13,10 +13,12 @@ from urllib.parse import urlencode
 
 from waiting import BOUND_S
 
+from broker.client.credentials import Credentials
 from broker.loop.thread import LoopThread
+from broker.web.guard import PageServer
 from broker.web.server import FolderServer
 
-__all__ = ["Answer", "Visitor", "visiting"]
+__all__ = ["Answer", "Visitor", "visiting", "visiting_server"]
 
 
 @dataclass
@@ -42,7 +44,7 @@ class Answer:
 class Visitor:
     """Asks a server. token: of the server; None asks as a stranger."""
 
-    def __init__(self, server: FolderServer) -> None:
+    def __init__(self, server: PageServer) -> None:
         self.server = server
         self.token: str | None = server.token
 
@@ -53,9 +55,18 @@ class Visitor:
             given.setdefault("Authorization", f"Bearer {self.token}")
         if query:
             path += "?" + urlencode(query)
+        return self._send(method, path, given, None)
+
+    def post(self, path: str, headers: dict[str, str] | None = None, **form: object) -> Answer:
+        given = {"Content-Type": "application/x-www-form-urlencoded"} | (headers or {})
+        if self.token is not None:
+            given["Authorization"] = f"Bearer {self.token}"
+        return self._send("POST", path, given, urlencode(form))
+
+    def _send(self, method: str, path: str, headers: dict[str, str], body: str | None) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=BOUND_S)
         try:
-            connection.request(method, path, headers=given)
+            connection.request(method, path, body, headers)
             answer = connection.getresponse()
             return Answer(answer.status, dict(answer.getheaders()), answer.read())
         finally:
@@ -70,9 +81,16 @@ class Visitor:
 
 
 @contextlib.contextmanager
-def visiting(folder: Path, **given: object) -> Iterator[Visitor]:
+def visiting(folder: Path, known: Credentials | None = None, **given: object) -> Iterator[Visitor]:
+    """A visitor of a folder's pages. known: with them visitors sign in."""
+    with visiting_server(lambda: FolderServer(folder, None, given, "127.0.0.1", 0, known)) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def visiting_server(make: Callable[[], PageServer]) -> Iterator[Visitor]:
     thread = LoopThread("web")
-    server = FolderServer(folder, None, given, "127.0.0.1", 0)
+    server = make()
     try:
         thread.run(server.start())
         try:

@@ -1,0 +1,114 @@
+"""Rows of the lists that a page shows, of a folder and of a running cluster alike; and pages of
+them. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from broker.services.names import is_system_topic
+from pystore.names import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX
+
+__all__ = [
+    "KINDS_OF_TOPICS",
+    "GroupRow",
+    "LagRow",
+    "QueueRow",
+    "RowPage",
+    "TopicRow",
+    "kind_of",
+    "paged",
+]
+
+_Row = TypeVar("_Row")
+#: Rows of one page of a list.
+ROWS = 50
+
+
+#: What users look for comes first.
+KINDS_OF_TOPICS = ("messages", "retries", "dead letters", "system")
+
+
+def kind_of(topic: str) -> str:
+    """What a topic is for: messages, retries, dead letters, or the system."""
+    if topic.startswith(DLQ_PREFIX):
+        return "dead letters"
+    if topic.startswith(RETRY_PREFIX):
+        return "retries"
+    return "system" if is_system_topic(topic) or topic.endswith(REPLY_SUFFIX) else "messages"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """messages: None where nobody has counted them."""
+
+    name: str
+    kind: str
+    queues: int
+    messages: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """broker: empty in a folder. Offsets from first on, before end."""
+
+    broker: str
+    queue: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class LagRow:
+    """How far a group is with one queue."""
+
+    topic: str
+    broker: str
+    queue: int
+    committed: int
+    end: int
+
+    @property
+    def behind(self) -> int:
+        return max(0, self.end - self.committed)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """dead: its dead letters; None where nobody has counted them."""
+
+    name: str
+    topics: int
+    behind: int
+    dead: int | None
+
+    @classmethod
+    def of(cls, name: str, lags: Iterable[LagRow], dead: int | None) -> GroupRow:
+        """Sums over the queues of a group."""
+        rows = list(lags)
+        return cls(name, len({r.topic for r in rows}), sum(r.behind for r in rows), dead)
+
+
+@dataclass(frozen=True, slots=True)
+class RowPage(Generic[_Row]):
+    """A page of a list. page: from 1 on. count: of all rows that the filter let pass."""
+
+    rows: Sequence[_Row]
+    page: int
+    pages: int
+    count: int
+
+
+def paged(
+    rows: Sequence[_Row], page: int, *, wanted: str = "",
+    text: Callable[[_Row], str] = lambda row: str(row),
+    order: Callable[[_Row], Any] | None = None,
+) -> RowPage[_Row]:  # fmt: skip
+    """wanted: a part of `text`, in capitals or not. order: largest first."""
+    chosen = [row for row in rows if wanted.lower() in text(row).lower()] if wanted else rows
+    if order is not None:
+        chosen = sorted(chosen, key=order, reverse=True)
+    pages = max(1, -(-len(chosen) // ROWS))
+    page = min(max(page, 1), pages)
+    return RowPage(chosen[(page - 1) * ROWS : page * ROWS], page, pages, len(chosen))

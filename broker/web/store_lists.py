@@ -1,0 +1,82 @@
+"""Lists of a folder: groups and dead letters. On the thread of the store's pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from broker.web.rows import GroupRow, LagRow, paged
+from broker.web.store_pages import StorePages
+from pystore.errors import NotFound, StoreError
+from pystore.names import DLQ_PREFIX
+
+__all__ = ["StoreLists"]
+
+_Query = dict[str, str]
+
+
+@dataclass(slots=True)
+class _Groups:
+    rows: list[GroupRow]
+    lags: dict[str, list[LagRow]]
+    configs: dict[str, Any]
+    trouble: str = ""
+
+
+class StoreLists:
+    """pages: has the reader."""
+
+    def __init__(self, pages: StorePages) -> None:
+        self._pages = pages
+
+    def _all_groups(self) -> _Groups:
+        """Raises: StoreError for a store that cannot be opened; metadata that cannot be read is a
+        trouble that the page tells."""
+        reader = self._pages.open()
+        ends = {(q.topic, q.queue): q.max_offset for q in reader.queues()}
+        dead: dict[str, int] = {}
+        for queue in reader.queues():
+            if queue.topic.startswith(DLQ_PREFIX):
+                name = queue.topic[len(DLQ_PREFIX) :]
+                dead[name] = dead.get(name, 0) + len(queue)
+        made = _Groups([], {}, {})
+        try:
+            reader.metadata.refresh()
+            made.configs = {each.name: each for each in reader.metadata.groups.list()}
+            for o in reader.metadata.offsets.all():
+                row = LagRow(o.topic, "", o.queue, o.offset, ends.get((o.topic, o.queue), 0))
+                made.lags.setdefault(o.group, []).append(row)
+        except StoreError as failed:
+            made.trouble = failed.text
+        names = sorted({*made.configs, *made.lags, *dead})
+        made.rows = [
+            GroupRow.of(name, made.lags.get(name, ()), dead.get(name, 0)) for name in names
+        ]
+        return made
+
+    def groups(self, query: _Query, page: int) -> dict[str, Any]:
+        """Those furthest behind first, or by name. Raises: StoreError."""
+        found = self._all_groups()
+        order = None if query.get("by") == "name" else lambda group: group.behind
+        rows = paged(
+            found.rows, page, wanted=query.get("q", ""), text=lambda g: g.name, order=order
+        )
+        return {"found": rows, "trouble": found.trouble}
+
+    def group(self, query: _Query, page: int) -> dict[str, Any]:
+        """One, queue by queue. Raises: NotFound, StoreError."""
+        found, name = self._all_groups(), query.get("name", "")
+        row = next((each for each in found.rows if each.name == name), None)
+        if row is None:
+            raise NotFound(f"there is no group {name}")
+        lags = paged(found.lags.get(name, []), page, order=lambda lag: lag.behind)
+        return {
+            "name": name, "row": row, "config": found.configs.get(name), "found": lags,
+            "members": None,
+        }  # fmt: skip
+
+    def dead(self, query: _Query, page: int) -> dict[str, Any]:
+        """Groups with dead letters. Raises: StoreError."""
+        rows = [each for each in self._all_groups().rows if each.dead]
+        found = paged(rows, page, order=lambda group: group.dead or 0)
+        return {"found": found, "prefix": DLQ_PREFIX, "write": False}
