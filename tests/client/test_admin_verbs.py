@@ -17,9 +17,9 @@ import pytest
 from waiting import BOUND_S, until
 
 from broker import Broker, Consumer, Message, Producer
-from broker.client.rates import Look, TopRow, rows_between
 from broker.client.admin import QueueLag
 from broker.client.message import MessageQueue
+from broker.client.rates import Look, TopRow, rows_between
 from pystore.cli import main
 
 
