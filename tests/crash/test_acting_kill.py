@@ -148,14 +148,14 @@ def one_round(pair: Cluster, chance: random.Random) -> None:
         pair.slave.restart()
     time.sleep(chance.uniform(0, 4))
     pair.master.restart()
-    launch.wait(
-        "what is due", lambda: count_at(pair.master) + count_at(pair.other) >= len(delivered)
-    )
-    launch.wait("a slave in sync", lambda: follows(pair.master))
-    time.sleep(2)
-    for broker in (pair.slave, pair.master, pair.other):
-        broker.broker_server.stop()
     try:
+        launch.wait(
+            "what is due", lambda: count_at(pair.master) + count_at(pair.other) >= len(delivered)
+        )
+        launch.wait("a slave in sync", lambda: follows(pair.master))
+        time.sleep(2)
+        for broker in (pair.slave, pair.master, pair.other):
+            broker.broker_server.stop()
         check(pair, delivered, stays, unknown)
     except AssertionError as wrong:
         said = [each.broker_server.said() for each in (pair.master, pair.slave)]
