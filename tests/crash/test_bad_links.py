@@ -57,7 +57,7 @@ def test_a_pair_over_a_link_that_is_slow_loses_packets_and_is_cut(tmp_path: Path
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
-    if not _may("mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(folder)):
+    if not _may("mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(folder)):
         pytest.skip("no file system of its own here")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
@@ -70,7 +70,7 @@ def test_a_slave_with_a_full_disk_goes_on_when_it_has_room(
     with NameServer.in_thread(listenPort=0, bindAddress="127.0.0.1", kvConfigPath="") as server:
         names = f"127.0.0.1:{server.port}"
         ballast = small_disk / "ballast"
-        ballast.write_bytes(bytes(6 << 20))
+        ballast.write_bytes(bytes(34 << 20))
         with (
             Broker(tmp_path / "m", namesrvAddr=names, brokerRole="ASYNC_MASTER", **small) as master,
             Broker(small_disk / "s", namesrvAddr=names, brokerRole="SLAVE", brokerId=1, **small)
