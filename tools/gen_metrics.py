@@ -108,7 +108,8 @@ _PARTS = (
     ("proxy", None, "Proxy",
      "`metricsExporterType` and `metricsPromExporterPort` in rmq-proxy.json, as upstream's."),
     ("client", None, "Python client",
-     "In the program's own registry, by `ClientMetrics` of `broker.client`."),
+     "`metrics=registry` of a producer or a consumer, a registry of prometheus_client: the extra"
+     " `prometheus` ([client.md](client.md#hooks-traces-and-spans))."),
 )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ from broker.client.checks import (
     check_queues,
     check_seconds,
 )
+from broker.client.client_metrics import ClientMetrics
 from broker.client.errors import (
     ClientError,
     Misuse,
@@ -151,6 +152,8 @@ class AsyncConsumer(Closing):
         if client.spans and self._handler is not None:
             spans = Spans(client, self.group, self.network.client_id)
             self._handler = spans.around(self._handler)
+        if client.metrics is not None and self._handler is not None:
+            self._handler = ClientMetrics(client.metrics, self.group).around(self._handler)
         self._handling: Handling | None = None
         if self._handler is not None:
             kind = OrderlyHandling if self.settings.orderly else ConcurrentHandling

@@ -6,7 +6,7 @@ import os
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from broker.client.credentials import Credentials, credentials_of_environment
 from broker.client.errors import Misuse
@@ -17,7 +17,14 @@ from broker.remoting.tls import client_context
 from broker.wire.command import Command
 from pystore.names import TRACE_TOPIC
 
-__all__ = ["ClientOptions", "ClientSettings", "RequestHook", "client_context", "name_servers"]
+__all__ = [
+    "ClientOptions",
+    "ClientSettings",
+    "MetricsRegistry",
+    "RequestHook",
+    "client_context",
+    "name_servers",
+]
 
 #: A topic to its route; None when nobody serves it.
 FindRoute = Callable[[str], Awaitable[Route | None]]
@@ -27,6 +34,12 @@ GROUP_MAX = 255
 INT_MAX = (1 << 31) - 1
 #: The producer group that every client of upstream's has beside its own.
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
+
+
+class MetricsRegistry(Protocol):
+    """A ``CollectorRegistry`` of prometheus_client."""
+
+    def register(self, collector: Any) -> None: ...
 
 
 class RequestHook(Protocol):
@@ -70,6 +83,7 @@ class ClientOptions(TypedDict, total=False):
     trace: bool
     trace_topic: str
     spans: bool
+    metrics: MetricsRegistry | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +96,8 @@ class ClientSettings:
     often brokers hear of us, and name servers are asked. find_route: knows routes in the place of
     name servers. connector: makes connections without a socket, as Broker.producer() has it. trace:
     what is sent, and what handlers get, is written to trace_topic, where upstream's tools look for
-    it. spans: of OpenTelemetry, for the same (telemetry.py)."""
+    it. spans: of OpenTelemetry, for the same (telemetry.py). metrics: a registry of
+    prometheus_client, in which sends and handlers are counted (client_metrics.py)."""
 
     instance_name: str | None = None
     unit_name: str | None = None
@@ -98,6 +113,7 @@ class ClientSettings:
     trace: bool = False
     trace_topic: str = TRACE_TOPIC
     spans: bool = False
+    metrics: MetricsRegistry | None = None
 
     def __post_init__(self) -> None:
         check_settings(self, more_than_0=("request_timeout_s", "heartbeat_s", "route_poll_s"))

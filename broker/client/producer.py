@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self, TypeVar, Unpack
 
 from broker.client.checks import check_messages, check_seconds
+from broker.client.client_metrics import ClientMetrics
 from broker.client.errors import (
     Attempt,
     BadAnswer,
@@ -172,6 +173,8 @@ class AsyncProducer(Closing):
         self._tracer = Tracer(self.network, self.group, "PRODUCE") if client.trace else None
         if client.spans:
             Spans(client, self.group, self.network.client_id).instrument(self)
+        if client.metrics is not None:
+            ClientMetrics(client.metrics, self.group).instrument(self)
         self._choosers: dict[str, QueueChooser] = {}
         self._at_once = 0
         #: The quick way of single messages and of batches, by topic.

@@ -346,15 +346,13 @@ _PROXY = (
 
 _CLIENT = (
     ("sends_total", C, "", ("group", "topic", "status"),
-     "messages sent, by status: ok, failed", "client/sending"),
+     "messages sent, by status: ok, failed", "client/client_metrics"),
     ("send_seconds", H, "s", ("group", "topic"),
-     "how long a send took, retries included", "client/sending", _SECONDS),
-    ("received_total", C, "", ("group", "topic"),
-     "messages handed to the program", "client/handling"),
+     "how long a send took, retries included", "client/client_metrics", _SECONDS),
     ("handled_total", C, "", ("group", "topic", "result"),
-     "messages that a handler was done with: ok, retry", "client/handling"),
+     "messages that a handler was done with: ok, retry", "client/client_metrics"),
     ("handle_seconds", H, "s", ("group", "topic"),
-     "how long a handler took", "client/handling", _SECONDS),
+     "how long a handler took", "client/client_metrics", _SECONDS),
 )  # fmt: skip
 
 
