@@ -91,6 +91,8 @@ def _checks(s: Settings) -> str | None:
     return None
 
 
+#: A controller gives brokers their roles and ids.
+_OF_ROLES = ("sync-alone", "slave-lost", "master-with-id")
 _RULES: tuple[Rule, ...] = (
     ("ratios-crossed", _ratios),
     ("message-over-segment", _message),
@@ -123,6 +125,8 @@ def check_settings(found: Settings | BadArgument, where: str) -> Iterator[Diagno
         if row.used_by == "none" and name not in NOT_SERVED:
             yield diagnosed("no-effect", found.source(name), f"{name} has no effect here")
     for check, rule in _RULES:
+        if check in _OF_ROLES and found["enableControllerMode"]:
+            continue
         text = rule(found)
         if text is not None:
             yield diagnosed(check, where, text, host="ADDRESS")

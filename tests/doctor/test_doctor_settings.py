@@ -42,6 +42,11 @@ def test_what_does_not_go_together_is_named(check: str, given: dict[str, Any]) -
     assert check in seen(**given)
 
 
+def test_roles_are_the_controllers_where_there_is_one() -> None:
+    given: dict[str, Any] = {"brokerRole": "SLAVE", "enableControllerMode": True}
+    assert not seen(**given, controllerAddr="127.0.0.1:9878")
+
+
 def test_the_place_in_the_file_is_named(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerName=a\n\nsendMessageThreadPoolNums=16\n")
