@@ -118,6 +118,7 @@ static void do_ask(const ps_net_ask *ask) {
         link->lk_attempts = ask->on;
         link->lk_settings = ask->len;
         link->lk_request_ms = ask->tell;
+        link->lk_clients++;
         return;
     }
     if (link->lk_fd >= 0 && link->lk_h2 != NULL) {

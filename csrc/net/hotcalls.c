@@ -102,6 +102,7 @@ static bool serve_ack(ps_link *link, const ps_h2_event *call) {
 #define HANDLE_ROOM 256 /* beside the broker's name */
 #define MARGIN_MS 50    /* an answer leaves so long before its client gives up */
 #define NS_A_MS 1000000
+#define REQUEST_MAX 1024 /* bytes: a request that waits is kept */
 
 /* What is handed out, before it is sent: replies one after the other, and where each ends. */
 typedef struct handing {
@@ -190,6 +191,7 @@ static void send_all(const handing *h, ps_link *link, int32_t stream) {
 typedef struct ps_waiting_call {
     struct ps_waiting_call *next;
     int64_t began_ns;
+    int64_t clients;  /* lk_clients when it began */
     ps_h2_event call; /* its headers as a block alone */
     uint8_t bytes[];
 } ps_waiting_call;
@@ -198,7 +200,7 @@ static bool keep_call(ps_link *link, const ps_h2_event *call) {
     int64_t head = call->header_block_len;
     ps_waiting_call *w = malloc(sizeof *w + (size_t)(head + call->len));
     if (w == NULL) return false;
-    *w = (ps_waiting_call){link->lk_waiting, ps_monotonic_ns(), *call};
+    *w = (ps_waiting_call){link->lk_waiting, ps_monotonic_ns(), link->lk_clients, *call};
     if (head > 0) w->call.header_block = memcpy(w->bytes, call->header_block, (size_t)head);
     if (call->len > 0) w->call.data = memcpy(w->bytes + head, call->data, (size_t)call->len);
     w->call.headers = NULL;
@@ -275,7 +277,8 @@ static bool serve_receive(ps_link *link, const ps_h2_event *call) {
     const ps_net_conf *conf = &net->nt_conf;
     ps_h2_receive r;
     int64_t due_ms;
-    if (link->lk_attempts < 1 || link->lk_settings != net->nt_settings ||
+    if (call->len > REQUEST_MAX || link->lk_attempts < 1 ||
+        link->lk_settings != net->nt_settings ||
         (call->timeout_ns >= 0 && call->timeout_ns / NS_A_MS < conf->poll_min_ms) ||
         !read_receive(link, call, &r))
         return false;
@@ -315,8 +318,9 @@ bool ps_calls_popped(ps_link *link, int32_t stream, ps_pop_found *found) {
     if (found->count == 0) {
         send_nothing(link, stream, found->full);
         free(found);
-    } else if (ps_safe_must_wait(&store->st_safe, found->end) ||
-               !read_receive(link, &w->call, &r)) {
+    } else if (ps_safe_must_wait(&store->st_safe, found->end) || w->clients != link->lk_clients ||
+               link->lk_settings != link->lk_net->nt_settings ||
+               !read_receive(link, &w->call, &r)) { /* or it may be another client by now */
         ps_link_hand_up(link, &w->call, found);
     } else {
         hand_out(link, &w->call, &r, found);

@@ -44,6 +44,7 @@ struct ps_link {
     int32_t lk_attempts; /* of a message that it receives; 0: it receives nothing by itself */
     int64_t lk_settings; /* nt_settings when it was so */
     int64_t lk_request_ms; /* the client's time for a request */
+    int64_t lk_clients;    /* how often Python has named one */
     struct ps_waiting_call *lk_waiting; /* calls that wait for messages: hotcalls.c */
     char lk_host[64]; /* address of its peer */
     bool lk_dirty;         /* HTTP/2: in the list of those that Python has replied to */

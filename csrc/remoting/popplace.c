@@ -96,6 +96,7 @@ void ps_pop_leave(ps_core *c, ps_pop_waiter *w) {
     ps_pop_place *l = w->pw_place;
     ps_pop_unlist(w);
     c->co_pops->po_waiting--;
+    c->co_pops->po_waiting_bytes -= ps_pop_room(&w->pw_ask);
     if (--l->pl_count == 0) {
         ps_pop_place_drop(c, l);
     } else if (l->pl_trying == w) { /* its connection is gone: another one tries */

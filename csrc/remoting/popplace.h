@@ -36,6 +36,10 @@ ps_pop_place *ps_pop_place_find(const ps_pair *pair, int32_t queue_id);
 ps_pop_place *ps_pop_place_add(ps_core *c, ps_pair *pair, ps_topic *t, int32_t queue_id);
 void ps_pop_place_drop(ps_core *c, ps_pop_place *l); /* nobody waits there */
 
+/* Bytes of one who waits. */
+static inline int64_t ps_pop_room(const ps_pop_ask *ask) {
+    return (int64_t)sizeof(ps_pop_waiter) + ask->topic_len + ask->group_len + ask->filter_len;
+}
 void ps_pop_list(ps_pop_waiter *w);
 void ps_pop_unlist(ps_pop_waiter *w);
 /* It leaves its place, where another one may try. */

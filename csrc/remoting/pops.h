@@ -31,7 +31,7 @@ typedef struct ps_pops {
     int32_t po_heap_count;
     int64_t po_turn;
     int64_t po_pops; /* requests that were looked at */
-    int64_t po_waiting, po_places; /* of popwait.c */
+    int64_t po_waiting, po_waiting_bytes, po_places; /* of popwait.c */
     ps_pop_rules po_rules;
 } ps_pops;
 

@@ -7,6 +7,8 @@
 #include "remoting/guard.h"
 #include "remoting/popwait.h"
 
+#define BYTES_MAX (64 << 20) /* of all that wait, beside what they wait for */
+
 void ps_core_pop_wake(ps_core *c, const char *group, int32_t group_len, const char *topic,
                       int32_t topic_len) {
     PS_CORE_HELD(c);
@@ -48,8 +50,7 @@ static void watch_queues(ps_pop_place *l, const ps_pop_found *found) {
 
 static ps_pop_waiter *make_waiter(const ps_pop_asker *who, const ps_pop_ask *ask, ps_pair *pair,
                                   int64_t wait_ms) {
-    int32_t room = ask->topic_len + ask->group_len + ask->filter_len;
-    ps_pop_waiter *w = malloc(sizeof *w + (size_t)room);
+    ps_pop_waiter *w = malloc((size_t)ps_pop_room(ask));
     if (w == NULL) return NULL;
     *w = (ps_pop_waiter){.pw_parked = {.pk_conn = who->conn,
                                        .pk_pair = pair,
@@ -77,7 +78,9 @@ bool ps_pop_wait(const ps_pop_asker *who, const ps_pop_ask *ask, int64_t wait_ms
         ps_core_find_topic(c, (const uint8_t *)ask->topic, ask->topic_len);
     ps_pair *pair =
         ps_core_pair_of(c, ask->group, ask->group_len, ask->topic, ask->topic_len);
-    if (t == NULL || pair == NULL || x->po_waiting >= x->po_rules.waiting_max) return false;
+    if (t == NULL || pair == NULL || x->po_waiting >= x->po_rules.waiting_max ||
+        x->po_waiting_bytes + ps_pop_room(ask) > BYTES_MAX)
+        return false;
     ps_pop_place *l = ps_pop_place_find(pair, ask->queue_id);
     if (l != NULL ? l->pl_count >= x->po_rules.at_place_max
                   : x->po_places >= x->po_rules.places_max)
@@ -92,6 +95,7 @@ bool ps_pop_wait(const ps_pop_asker *who, const ps_pop_ask *ask, int64_t wait_ms
     w->pw_place = l;
     l->pl_count++;
     x->po_waiting++;
+    x->po_waiting_bytes += ps_pop_room(ask);
     ps_pop_list(w);
     w->pw_tried = l->pl_round;
     watch_queues(l, found);

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from popping import popping, records, run
-from waiting import until_async
+from waiting import BOUND_S, until_async
 
 import pystore
 from broker.processors.assignment import shared
@@ -855,3 +855,14 @@ async def test_what_comes_back_again_and_again_keeps_where_it_was_born(store_pat
         (retry,) = [name for name in p.broker.store.topics() if name.startswith("%RETRY%g")]
         copies = p.broker.store.read(retry, 0, 0)
         assert {each.born_host for each in copies} == {born}
+
+
+async def test_whoever_waits_gets_what_comes_back_once_it_is_on_the_disk(store_path):
+    async with popping(store_path, flushDiskType="SYNC_FLUSH") as p:
+        p.make_topic()
+        await asyncio.to_thread(p.put, "a")
+        assert len(await p.handles()) == 1
+        waiting = asyncio.ensure_future(p.pop(poll=600_000, timeout=BOUND_S))
+        await until_async(lambda: p.pop_service.waiting() == 1)
+        p.shift(61_000)
+        assert [record[1] for record in records((await waiting).body)] == [b"a"]

@@ -189,3 +189,20 @@ async def test_records_are_what_apaches_broker_writes(store_path):
             (p.pop_service.log.topic, str(turn))
         }
         assert len(p.pop_service.points) == 0
+
+
+async def test_what_a_call_has_waited_for_that_is_gone_is_visible_a_second_later(store_path):
+    """Its network thread hands it to Python."""
+    async with popping(store_path) as p:
+        p.make_topic()
+        await p.pop()  # the group is made
+        p.put("a", "b")
+        found = p.pop_service.points.walk(
+            "T", "g", -1, most=2, invisible_ms=60_000, from_min=True, filter_by=None, sql=False,
+            blocked=None,
+        )  # fmt: skip
+        p.broker.services.core.on_popped(0, "g", "T", found)
+        assert [each.invisible_ms for each in p.pop_service.points] == [1000, 1000]
+        p.shift(1_100)
+        got = await p.pop(poll=60_000)
+        assert sorted(record[1] for record in records(got.body)) == [b"a", b"b"]

@@ -363,6 +363,29 @@ def test_who_gave_up_its_call_gets_nothing(store_path):
     run(work())
 
 
+def test_clients_of_one_connection_hold_what_each_of_them_has_waited_for(store_path):
+    """Another one asks while the first waits."""
+
+    async def work():
+        async with serving(store_path, proxy=RENEWS) as raw:
+            pop = raw.broker.services.pop
+            await raw.receive()  # the thread knows its client from now on
+            waiting = asyncio.ensure_future(raw.take(renew=True, invisible=None, poll=20))
+            await until_async(lambda: pop.waiting() == 1)
+            first, raw.metadata = raw.metadata, [("x-mq-client-id", "second")]
+            await raw.settle()
+            assert codes((await raw.receive())[0]) == "MESSAGE_NOT_FOUND"
+            raw.metadata = first
+            raw.put("a")
+            assert bodies(await waiting) == [b"a"]
+            assert [each.invisible_ms for each in pop.points] == [60_000]
+            left = pb.NotifyClientTerminationRequest(group=raw.group)
+            assert codes((await raw.call("NotifyClientTermination", left)).status) == "OK"
+            await until_async(lambda: [each.invisible_ms for each in pop.points] == [1000])
+
+    run(work())
+
+
 def test_auto_renewed_messages_stay_with_their_client_until_it_leaves(store_path):
     async def work():
         async with serving(store_path, proxy=RENEWS) as raw:

@@ -8,6 +8,7 @@ ordered groups are brought to the disk every few seconds.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,7 @@ class Pop:
         #: By the number of a wait in the core: who is told what it has found.
         self._told: dict[int, Told] = {}
         self._last_wait = 0
+        self._tasks: set[asyncio.Task[None]] = set()
         offsets.on_reset = self._was_reset
         offsets.is_marked = True
 
@@ -369,7 +371,22 @@ class Pop:
 
     def _came_back(self, topic: str, group: str) -> None:
         """Wakes those who wait for messages that can be popped again: of the topic itself, or of
-        its retry topic."""
+        its retry topic; readers see them once they are safe."""
+        end = self._store.info().log_max
+        if self._core.must_wait(end):
+            task = asyncio.get_running_loop().create_task(self._wake_later(topic, group, end))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._wake_group(topic, group)
+
+    async def _wake_later(self, topic: str, group: str, end: int) -> None:
+        with contextlib.suppress(StoreError):
+            await self._core.safe(end)
+        if not self._stopping:
+            self._wake_group(topic, group)
+
+    def _wake_group(self, topic: str, group: str) -> None:
         of = is_retry_of(topic, group) or topic
         self.points.wake(of, group)
         for polling in (self.notices, self.polling):
