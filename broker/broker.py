@@ -126,6 +126,7 @@ class Broker(Stopping):
         if "bindAddress" not in known.explicit:
             self._options.set("bindAddress", _bind_address(known["brokerIP1"]))
         self._with_namesrv = with_namesrv
+        self._anywhere = known["listenPort"] == 0
         self._namesrv_port = namesrv_port
         self._send_hooks: list[SendMessageHook] = []
         self._consume_hooks: list[ConsumeMessageHook] = []
@@ -240,12 +241,11 @@ class Broker(Stopping):
         options, undo = self._options, self._undo
         if self._with_namesrv:
             await self._start_namesrv()
-        anywhere = options.settings["listenPort"] == 0
         main, vip = listen(options.settings, undo)
         options.set("listenPort", main.getsockname()[1])
         if options.settings["enableControllerMode"] and self._member is None:
             await self._join_engine()
-        slaves = listen_for_slaves(options.settings, main, undo, anywhere=anywhere)
+        slaves = listen_for_slaves(options.settings, main, undo, anywhere=self._anywhere)
         if slaves is not None:
             options.set("haListenPort", slaves.getsockname()[1])
         services = self._services = await open_services(options, self.address, slaves, undo)

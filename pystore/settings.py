@@ -454,7 +454,9 @@ _USED: dict[str, dict[str, Any]] = {
         only=False, by_broker=True,
         because="a controller is a broker's; this is a store without one"),
     "controllerAddr": _row(
-        "broker", "addresses", "of the controller's members: host:port;host:port", at_start=True),
+        "broker", "addresses",
+        "of the controller's members: host:port;host:port, or etcd://host:port,host:port",
+        at_start=True),
     "controllerHeartBeatTimeoutMills": _row(
         "broker", "ms", "a broker that the controller does not hear for so long is dead",
         low=1000, at_start=True),

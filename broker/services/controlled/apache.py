@@ -86,13 +86,16 @@ class ApacheController:
         return _record(await self._ask(command))
 
     async def elect(self, number: int) -> Record:
+        return await self._elect(number, "false", ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
+
+    async def move(self, number: int) -> Record:
+        return await self._elect(number, "true")
+
+    async def _elect(self, number: int, designated: str, *also: int) -> Record:
         fields = self._of() | {
-            "brokerId": str(number), "designateElect": "false", "invokeTime": _now(),
+            "brokerId": str(number), "designateElect": designated, "invokeTime": _now(),
         }  # fmt: skip
-        await self._ask(
-            Command(RequestCode.CONTROLLER_ELECT_MASTER, fields),
-            ResponseCode.CONTROLLER_MASTER_STILL_EXIST,
-        )
+        await self._ask(Command(RequestCode.CONTROLLER_ELECT_MASTER, fields), *also)
         return await self.look()
 
     async def change_set(self, record: Record, in_sync: frozenset[int]) -> Record:

@@ -1,6 +1,6 @@
 """Who decides which broker of a name is the master: an engine that keeps one record a name, and
-changes it by consensus. Apache's controller is one (apache.py); the address says which
-(controllerAddr).
+changes it by consensus. Apache's controller is one (apache.py), etcd another (etcd.py); the address
+says which (controllerAddr).
 
 What an engine guarantees, and all that its members rely on:
 
@@ -55,6 +55,9 @@ class Engine(Protocol):
 
     async def elect(self, number: int) -> Record:
         """Asks for an election: this broker would be the master."""
+
+    async def move(self, number: int) -> Record:
+        """By an operator: another broker of the set is the master from now on."""
 
     async def change_set(self, record: Record, in_sync: frozenset[int]) -> Record:
         """By the master: another set, if the record has not changed."""

@@ -102,6 +102,8 @@ class GroupMember:
         record = await asyncio.wait_for(self._ask(s), self._lease_s / 2)
         self._heard_s, self.problem = asked_s, ""
         if self._is_of_former_life(record):
+            record = await self._engine.elect(self.reign.number)
+        if self._is_of_former_life(record):
             self._tell("former life", f"epoch {record.epoch} is of a former life of this broker:"
                        " it waits until the engine has noticed the end")  # fmt: skip
             return
@@ -154,6 +156,7 @@ class GroupMember:
             self._becoming = asyncio.ensure_future(self._become(wanted))
             await asyncio.shield(self._becoming)
             self.reign = wanted
+            self._registered = False  # a master has a port for slaves
         else:
             self._follow(wanted)
 
@@ -165,7 +168,7 @@ class GroupMember:
         record = wanted.record
         if s is None or s.replication is None or record is None:
             return
-        if before is None or (before.address, before.epoch) != (record.address, record.epoch):
+        if before is None or _where(before) != _where(record):
             s.replication.follow(record.address, record.ha_address)
 
     def _keep(self, record: Record) -> None:
@@ -183,3 +186,8 @@ class GroupMember:
         assert s.replication is not None
         return Heartbeat(s.replication.last_epoch(), s.store.info().log_max,
                          s.replication.confirmed())  # fmt: skip
+
+
+def _where(record: Record) -> tuple[str, str, int]:
+    """What a slave connects for."""
+    return record.address, record.ha_address, record.epoch

@@ -1,0 +1,265 @@
+"""etcd as the engine: one key a broker name, changed by compare-and-swap, and a key with a lease
+for each broker that is alive. Spoken is the JSON of etcd's own HTTP gateway, from 3.4 on
+(docs/internals/ha.md#etcd)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
+from broker.remoting.client import parse_address
+from broker.services.controlled.engine import EngineRefused, Heartbeat
+from broker.services.controlled.identity import Identity
+from broker.services.replication.reign import Record
+
+__all__ = ["SCHEME", "EtcdEngine", "Gateway"]
+
+quiet = RateLimitedLogger(SafeLogger("broker.controlled"))
+
+SCHEME = "etcd://"
+_ASK_S = 2.0
+#: Bytes of an answer.
+_ANSWER_MAX = 4 << 20
+#: Somebody else changes the same key.
+_TRIES = 8
+
+
+class Gateway:
+    """The members of one etcd cluster: the first that answers."""
+
+    def __init__(self, addresses: str) -> None:
+        """addresses: ``etcd://host:port,host:port``. Raises: ValueError."""
+        parts = addresses.removeprefix(SCHEME).replace(";", ",").split(",")
+        self._members = [parse_address(part.strip()) for part in parts if part.strip()]
+
+    async def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Raises: OSError, TimeoutError, ValueError."""
+        problem: Exception = OSError("no member of etcd is named")
+        for host, port in list(self._members):
+            try:
+                async with asyncio.timeout(_ASK_S):
+                    return await self._ask_one(host, port, path, body)
+            except (OSError, TimeoutError) as failed:
+                problem = failed
+                self._members.append(self._members.pop(0))  # others come first from now on
+        raise OSError(f"etcd does not answer: {problem or type(problem).__name__}") from problem
+
+    async def _ask_one(
+        self, host: str, port: int, path: str, body: dict[str, Any]
+    ) -> dict[str, Any]:
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            data = json.dumps(body).encode()
+            head = (
+                f"POST /v3/{path} HTTP/1.0\r\nHost: {host}\r\nContent-Length: {len(data)}\r\n\r\n"
+            )
+            writer.write(head.encode() + data)
+            answer = await reader.read(_ANSWER_MAX)
+            while piece := await reader.read(_ANSWER_MAX):
+                answer += piece
+        finally:
+            writer.close()
+        head_of, _, text = answer.partition(b"\r\n\r\n")
+        status = head_of.split(b" ", 2)[1:2]
+        if status != [b"200"]:
+            raise OSError(f"{host}:{port} says {answer[:200].decode(errors='replace')}")
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise ValueError(f"{host}:{port} answers no object")
+        return found
+
+
+@dataclass
+class _Group:
+    """The value of a name's key. revision: of the key, 0: it is not there. brokers: what is known
+    of each number; alive: numbers whose lease goes on."""
+
+    revision: int = 0
+    master: int | None = None
+    epoch: int = 0
+    in_sync: list[int] = field(default_factory=list)
+    set_number: int = 0
+    brokers: dict[str, dict[str, str]] = field(default_factory=dict)
+    alive: frozenset[int] = frozenset()
+
+    def record(self) -> Record:
+        master = self.master if self.master in self.alive else None
+        known = self.brokers.get(str(master), {})
+        return Record(
+            master, known.get("address", ""), known.get("ha", ""), self.epoch,
+            frozenset(self.in_sync), self.set_number,
+        )  # fmt: skip
+
+    def text(self) -> str:
+        names = ("master", "epoch", "in_sync", "set_number", "brokers")
+        return json.dumps({name: getattr(self, name) for name in names}, sort_keys=True)
+
+
+class EtcdEngine:
+    """Of one broker. Keys: ``/rocketmq/CLUSTER/NAME``, and with ``/alive/NUMBER`` after it."""
+
+    def __init__(
+        self, gateway: Gateway, cluster: str, name: str, identity: Path, mode: int, timeout_ms: int
+    ) -> None:
+        """identity: ``brokerIdentity``, and mode of the file. timeout_ms: a broker that does not
+        keep its lease for so long is dead."""
+        self._gateway, self._cluster, self._name = gateway, cluster, name
+        self._key = f"/rocketmq/{cluster}/{name}"
+        self._identity = Identity(identity, mode)
+        self._ttl_s = max(1, timeout_ms // 1000)
+        self._lease = ""
+        self._beating: asyncio.Task[None] | None = None
+
+    # ---- the engine ----
+
+    async def number(self, address: str) -> int:
+        kept = self._identity.read(self._cluster, self._name)
+        if kept is not None:
+            return kept
+        asked = self._identity.asked(self._cluster, self._name)
+        code = asked[1] if asked is not None else uuid.uuid4().hex
+        self._identity.keep_asked(self._cluster, self._name, 0, code)
+
+        def take(group: _Group) -> None:
+            if not any(each.get("code") == code for each in group.brokers.values()):
+                number = max(map(int, group.brokers), default=0) + 1
+                group.brokers[str(number)] = {"code": code}
+
+        group = await self._change(take)
+        number = next(int(n) for n, each in group.brokers.items() if each.get("code") == code)
+        self._identity.keep(self._cluster, self._name, number)
+        return number
+
+    async def register(self, number: int, address: str, ha_address: str) -> None:
+        def note(group: _Group) -> None:
+            known = group.brokers.setdefault(str(number), {})
+            known |= {"address": address, "ha": ha_address}
+
+        await self._change(note)
+
+    async def look(self) -> Record:
+        return (await self._read()).record()
+
+    async def elect(self, number: int) -> Record:
+        """Whoever asks first of those in sync: all of them have what was acknowledged."""
+        await self._keep_alive(number)
+        group = await self._read()
+        free = group.master is None or group.master == number or group.master not in group.alive
+        if not free or (group.epoch > 0 and number not in group.in_sync):
+            return group.record()
+        guards = [] if group.master in (None, number) else [self._is_dead(group.master)]
+        self._crown(group, number)
+        await self._write(group, guards)  # or somebody was faster
+        return (await self._read()).record()
+
+    async def move(self, number: int) -> Record:
+        group = await self._read()
+        if number not in group.in_sync or number not in group.alive:
+            raise EngineRefused(f"broker {number} is not in sync, or not alive")
+        if group.master != number:
+            self._crown(group, number)
+            if not await self._write(group, []):
+                raise EngineRefused("the record has changed meanwhile")
+        return (await self._read()).record()
+
+    async def change_set(self, record: Record, in_sync: frozenset[int]) -> Record:
+        group = await self._read()
+        now = (group.master, group.epoch, group.set_number)
+        if now != (record.master, record.epoch, record.set_number):
+            raise EngineRefused(f"epoch {group.epoch} has the set {group.set_number} by now")
+        group.in_sync, group.set_number = sorted(in_sync), group.set_number + 1
+        if not await self._write(group, []):
+            raise EngineRefused("the record has changed meanwhile")
+        return (await self._read()).record()
+
+    def beat(self, number: int, state: Heartbeat) -> None:
+        if self._beating is None or self._beating.done():
+            self._beating = asyncio.get_running_loop().create_task(self._beat(number))
+
+    async def leave(self) -> None:
+        """Others need not wait for the lease."""
+        if self._beating is not None:
+            self._beating.cancel()
+        if self._lease:
+            with contextlib.suppress(OSError, TimeoutError, ValueError):
+                await self._gateway.ask("lease/revoke", {"ID": self._lease})
+
+    # ---- being alive ----
+
+    async def _beat(self, number: int) -> None:
+        try:
+            await self._keep_alive(number)
+        except (OSError, TimeoutError, ValueError) as failed:
+            quiet.warning("no lease", "The lease at etcd is not kept: %s", failed)
+
+    async def _keep_alive(self, number: int) -> None:
+        if self._lease:
+            answer = await self._gateway.ask("lease/keepalive", {"ID": self._lease})
+            if int((answer.get("result") or {}).get("TTL") or 0) > 0:
+                return
+        granted = await self._gateway.ask("lease/grant", {"TTL": str(self._ttl_s)})
+        self._lease = str(granted["ID"])
+        put = {"key": _b64(f"{self._key}/alive/{number}"), "value": "", "lease": self._lease}
+        await self._gateway.ask("kv/put", put)
+
+    def _is_dead(self, number: int | None) -> dict[str, Any]:
+        key = _b64(f"{self._key}/alive/{number}")
+        return {"key": key, "target": "CREATE", "result": "EQUAL", "createRevision": "0"}
+
+    # ---- the key ----
+
+    @staticmethod
+    def _crown(group: _Group, number: int) -> None:
+        group.master, group.epoch = number, group.epoch + 1
+        group.in_sync, group.set_number = [number], group.set_number + 1
+
+    async def _change(self, change: Callable[[_Group], None]) -> _Group:
+        for _ in range(_TRIES):
+            group = await self._read()
+            before = group.text()
+            change(group)
+            if group.text() == before or await self._write(group, []):
+                return group
+        raise OSError("the key of this broker's name changes all the time")
+
+    async def _read(self) -> _Group:
+        """Key and leases, of one revision."""
+        alive = f"{self._key}/alive/"
+        ranges = [
+            {"requestRange": {"key": _b64(self._key)}},
+            {"requestRange": {"key": _b64(alive), "rangeEnd": _b64(alive[:-1] + "0")}},
+        ]
+        answer = await self._gateway.ask("kv/txn", {"success": ranges})
+        keys, leases = (each["response_range"].get("kvs") or [] for each in answer["responses"])
+        numbers = frozenset(int(_text(each["key"]).rpartition("/")[2]) for each in leases)
+        if not keys:
+            return _Group(alive=numbers)
+        found = json.loads(_text(keys[0]["value"]))
+        return _Group(revision=int(keys[0]["mod_revision"]), alive=numbers, **found)
+
+    async def _write(self, group: _Group, guards: list[dict[str, Any]]) -> bool:
+        """False: the key is not what it was read as, or a guard does not hold."""
+        same = {
+            "key": _b64(self._key), "target": "MOD", "result": "EQUAL",
+            "modRevision": str(group.revision),
+        }  # fmt: skip
+        put = {"requestPut": {"key": _b64(self._key), "value": _b64(group.text())}}
+        answer = await self._gateway.ask("kv/txn", {"compare": [same, *guards], "success": [put]})
+        return bool(answer.get("succeeded"))
+
+
+def _b64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _text(data: str) -> str:
+    return base64.b64decode(data).decode()

@@ -1,0 +1,163 @@
+"""What an engine guarantees (controlled/engine.py), of etcd: a real one of one member."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from etcd_server import PROGRAM, Etcd, etcd
+from waiting import until_async
+
+from broker.services.controlled.engine import EngineRefused, Heartbeat
+from broker.services.controlled.etcd import EtcdEngine, Gateway
+
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="etcd is not installed (etcd-server)")
+
+STATE = Heartbeat(0, 0, 0)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    with etcd(tmp_path_factory.mktemp("etcd")) as made:
+        yield made
+
+
+class Group:
+    """Brokers of one name."""
+
+    def __init__(self, server: Etcd, folder: Path, name: str) -> None:
+        self._server, self._folder, self._name = server, folder, name
+
+    def engine(self, member: str, timeout_ms: int = 60_000) -> EtcdEngine:
+        path = self._folder / f"{member}-brokerIdentity"
+        gateway = Gateway(self._server.address)
+        return EtcdEngine(gateway, "c", self._name, path, 0o644, timeout_ms)
+
+    async def joined(self, member: str, timeout_ms: int = 60_000) -> tuple[EtcdEngine, int]:
+        made = self.engine(member, timeout_ms)
+        number = await made.number(f"{member}:1")
+        await made.register(number, f"{member}:1", f"{member}:2")
+        made.beat(number, STATE)
+        return made, number
+
+
+@pytest.fixture
+def group(server: Etcd, tmp_path: Path, request: pytest.FixtureRequest) -> Group:
+    return Group(server, tmp_path, request.node.name)
+
+
+def run(scene: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(scene)
+
+
+def test_a_number_belongs_to_one_broker_for_ever(group: Group) -> None:
+    async def scene() -> None:
+        numbers = await asyncio.gather(*(group.joined(f"m{n}") for n in range(4)))
+        assert sorted(number for _, number in numbers) == [1, 2, 3, 4]
+        assert await group.engine("m2").number("m2:1") == numbers[2][1]
+
+    run(scene())
+
+
+def test_of_those_who_ask_at_once_one_is_elected(group: Group) -> None:
+    async def scene() -> None:
+        members = [await group.joined(f"m{n}") for n in range(3)]
+        found = await asyncio.gather(*(engine.elect(number) for engine, number in members))
+        assert {(each.master, each.epoch) for each in found} == {(found[0].master, 1)}
+        assert found[0].in_sync == {found[0].master}
+        assert found[0].ha_address.endswith(":2")
+
+    run(scene())
+
+
+def test_who_is_not_in_sync_is_not_elected_and_who_is_has_a_new_epoch(group: Group) -> None:
+    async def scene() -> None:
+        one, first = await group.joined("m1")
+        other, second = await group.joined("m2")
+        third, last = await group.joined("m3")
+        record = await one.elect(first)
+        assert (await one.change_set(record, frozenset({first, second}))).set_number == 2
+        await one.leave()
+        assert (await other.look()).master is None
+        assert (await third.elect(last)).master is None
+        record = await other.elect(second)
+        assert (record.master, record.epoch, record.in_sync) == (second, 2, {second})
+
+    run(scene())
+
+
+def test_a_master_that_lives_is_not_replaced(group: Group) -> None:
+    async def scene() -> None:
+        one, first = await group.joined("m1")
+        other, second = await group.joined("m2")
+        record = await one.change_set(await one.elect(first), frozenset({first, second}))
+        assert await other.elect(second) == record
+
+    run(scene())
+
+
+def test_a_master_whose_lease_is_over_is_replaced(group: Group) -> None:
+    async def scene() -> None:
+        one, first = await group.joined("m1", timeout_ms=1000)
+        other, second = await group.joined("m2")
+        await one.change_set(await one.elect(first), frozenset({first, second}))
+
+        async def replaced() -> bool:
+            return (await other.elect(second)).master == second
+
+        for _ in range(200):
+            if await replaced():
+                break
+            await asyncio.sleep(0.1)
+        assert (await one.look()).master == second
+
+    run(scene())
+
+
+def test_the_set_changes_for_who_knows_its_number_in_the_current_epoch(group: Group) -> None:
+    async def scene() -> None:
+        one, first = await group.joined("m1")
+        _, second = await group.joined("m2")
+        record = await one.elect(first)
+        await one.change_set(record, frozenset({first, second}))
+        with pytest.raises(EngineRefused):
+            await one.change_set(record, frozenset({first}))
+        assert (await one.look()).in_sync == {first, second}
+
+    run(scene())
+
+
+def test_a_master_that_starts_again_gets_a_new_epoch_at_once(group: Group) -> None:
+    async def scene() -> None:
+        one, first = await group.joined("m1")
+        await one.elect(first)
+        again = group.engine("m1")
+        assert (await again.elect(first)).epoch == 2
+
+    run(scene())
+
+
+def test_an_operator_moves_the_master_within_the_set(group: Group) -> None:
+    async def scene() -> None:
+        one, first = await group.joined("m1")
+        other, second = await group.joined("m2")
+        await until_async(lambda: other._lease, "its lease")
+        with pytest.raises(EngineRefused, match="not in sync"):
+            await one.move(second)
+        await one.change_set(await one.elect(first), frozenset({first, second}))
+        assert (await one.move(second)).master == second
+
+    run(scene())
+
+
+def test_an_engine_that_is_gone_raises() -> None:
+    with pytest.raises(OSError, match="etcd does not answer"):
+        run(_look_at_nobody())
+
+
+async def _look_at_nobody() -> None:
+    engine = EtcdEngine(Gateway("etcd://127.0.0.1:1"), "c", "b", Path("none"), 0o644, 1000)
+    await engine.look()

@@ -1,0 +1,130 @@
+"""Brokers of ours under etcd: who is the master changes by itself. No Java, no controller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from etcd_server import PROGRAM, Etcd, etcd
+from pairs import SMALL, until_alike
+from waiting import until
+
+from broker import Broker, Message, NameServer, Producer
+from broker.client.errors import ClientError
+from pystore.errors import BadArgument
+
+needs_etcd = pytest.mark.skipif(PROGRAM is None, reason="etcd is not installed (etcd-server)")
+
+
+@pytest.fixture(scope="module")
+def names() -> Iterator[str]:
+    with NameServer.in_thread(listenPort=0, bindAddress="127.0.0.1") as server:
+        yield f"127.0.0.1:{server.port}"
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Etcd]:
+    with etcd(tmp_path / "etcd") as made:
+        yield made
+
+
+def member(folder: Path, names: str, engine: Etcd, **more: Any) -> Broker:
+    return Broker(
+        folder, namesrvAddr=names, enableControllerMode=True, controllerAddr=engine.address,
+        **SMALL | more,
+    )  # fmt: skip
+
+
+def is_master(broker: Broker) -> bool:
+    services = broker._services
+    return (
+        services is not None
+        and services.replication is not None
+        and services.replication.master is not None
+    )
+
+
+def in_sync(broker: Broker) -> int:
+    keeper = broker._member.keeper if broker._member is not None else None
+    return len(keeper.record.in_sync) if keeper is not None else 0
+
+
+def send(names: str, count: int) -> dict[tuple[int, int], bytes]:
+    """Where each is."""
+    found = {}
+    with Producer("p", names, send_timeout_s=5) as producer:
+        while len(found) < count:
+            body = b"m%d" % len(found)
+            try:
+                sent = producer.send(Message("orders", body))
+            except (ClientError, OSError, TimeoutError):
+                continue
+            found[sent.queue.queue, sent.queue_offset] = body
+    return found
+
+
+@needs_etcd
+def test_another_broker_of_the_set_takes_over_and_the_old_one_follows_it(
+    names: str, engine: Etcd, tmp_path: Path
+) -> None:
+    with ExitStack() as stack, member(tmp_path / "b", names, engine) as other:
+        until(lambda: is_master(other), "the first master")
+        one = stack.enter_context(member(tmp_path / "a", names, engine))
+        until(lambda: in_sync(other) == 2, "both in sync")
+        other.run(other._member._engine.move(1 if other._member.reign.number == 2 else 2))
+        until(lambda: is_master(one) and not is_master(other), "the move")
+        until(lambda: in_sync(one) == 2, "both in sync")
+        found = send(names, 300)
+        until_alike(one, other)
+        stack.close()  # the lease is given back
+        until(lambda: is_master(other), "the next master")
+        assert [each.epoch for each in other.services.replication.epochs] == [1, 2, 3]
+        for (queue, offset), body in found.items():
+            batch = other.store.read("orders", queue, offset, max_messages=1)
+            assert bytes(batch[0].body) == body
+
+
+@needs_etcd
+def test_without_etcd_nothing_is_acknowledged_until_it_is_back(
+    names: str, engine: Etcd, tmp_path: Path
+) -> None:
+    with member(
+        tmp_path / "a", names, engine, controllerHeartBeatTimeoutMills=2000, brokerName="alone"
+    ) as one:
+        until(lambda: is_master(one) and in_sync(one) == 1, "the master")
+        engine.kill()
+        until(lambda: one._member.keeper is not None and one._member.keeper.fenced, "the fence")
+        with (
+            one.producer(send_timeout_s=1, retries=0) as producer,
+            pytest.raises((ClientError, OSError, TimeoutError)),
+        ):
+            producer.send(Message("orders", b"x"))
+        engine.start()
+        until(lambda: is_master(one) and in_sync(one) == 1
+              and not one._member.keeper.fenced, "that it goes on")  # fmt: skip
+        with one.producer(send_timeout_s=10) as producer:
+            assert producer.send(Message("orders", b"x")).status.name == "SEND_OK"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"controllerAddr": ""}, {"brokerId": 3}, {"brokerRole": "SYNC_MASTER"},
+        {"allAckInSyncStateSet": False}, {"inSyncReplicas": 2}, {"haMasterAddress": "h:1"},
+    ],
+)  # fmt: skip
+def test_what_would_have_no_effect_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    given = {"enableControllerMode": True, "controllerAddr": "127.0.0.1:1"} | wrong
+    with pytest.raises(BadArgument, match=r"enableControllerMode|controllerAddr"):
+        Broker(tmp_path / "s", **given)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"controllerAddr": "h:1"}, {"allAckInSyncStateSet": True}, {"brokerId": -1}]
+)
+def test_a_controllers_settings_need_one(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadArgument, match="without enableControllerMode"):
+        Broker(tmp_path / "s", **wrong)
