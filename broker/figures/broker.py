@@ -58,7 +58,7 @@ class BrokerFigures:
             **labels_of(settings["metricsLabel"]),
         }
         self.probes = Health(services, serving.draining)
-        self.lag = Lag(services, self._most)
+        self.lag = Lag(services, self.common, self._most)
         self._delay = LoopDelay()
         self._took_s = 0.0
         self._version = _version()
@@ -94,16 +94,17 @@ class BrokerFigures:
             text, left_out = await flows
         page.add("pystore_scrape_seconds", self._took_s)
         page.add("pystore_scrape_lag_age_seconds", self.lag.age_s)
-        page.add("pystore_scrape_series_left_out", left_out + page.left_out)
-        if left_out + page.left_out:
+        left_out += page.left_out + self.lag.left_out
+        page.add("pystore_scrape_series_left_out", left_out)
+        if left_out:
             _quiet.warning(
                 "cardinality",
                 "%d series of metrics are beyond metricsOtelCardinalityLimit=%d and left out",
-                left_out + page.left_out,
+                left_out,
                 self._most,
             )
         self._took_s = time.monotonic() - began
-        return text, page.text()
+        return text, self.lag.text, page.text()
 
     def _parts(self) -> tuple[Callable[[Page], None], ...]:
         return (
@@ -117,7 +118,6 @@ class BrokerFigures:
             self._add_core,
             self._add_access,
             lambda page: add_serving(page, self._serving),
-            lambda page: page.extend(self.lag.samples),
         )
 
     # ---- pieces ----

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from broker.loop.turns import Pieces
-from broker.metrics.page import MetricSample
+from broker.metrics.page import MetricSample, Page
 from broker.processors.offsets import store_time
 from broker.processors.popstats import lag_samples, pop_samples, pops
 from broker.services.context import Services
@@ -26,12 +26,14 @@ EVERY_S, PART = 5.0, 0.05
 class Lag:
     """The figures of all groups, renewed while it runs."""
 
-    def __init__(self, services: Services, most: int) -> None:
-        """`most` is how many pairs of group and topic are looked at."""
+    def __init__(self, services: Services, common: Mapping[str, str], most: int) -> None:
+        """`common` are labels of every sample; `most` is how many series a metric has."""
         self._s = services
-        self._most = most
+        self._common, self._most = common, most
         self._task: asyncio.Task[None] | None = None
-        self.samples: list[MetricSample] = []
+        #: What the last pass has found, as a scrape has it.
+        self.text = b""
+        self.left_out = 0
         self._taken = 0.0
 
     @property
@@ -55,20 +57,22 @@ class Lag:
 
     async def take(self) -> None:
         """Takes a pass over all groups."""
-        found: list[MetricSample] = []
-        turns = Pieces()
+        page, turns = Page(self._common, self._most), Pieces()
         pairs = [
             (name, topic)
             for name, group in self._s.clients.consumers.items()
             for topic in group.subscriptions
             if not topic.startswith(RETRY_PREFIX)
         ]
-        for name, topic in pairs[: self._most]:
+        for name, topic in pairs:
             await turns.next()
             if not pops(self._s, name, topic):
-                found += await self._of_pair(name, topic, turns)
-        found += await pop_samples(self._s)
-        self.samples, self._taken = found, time.monotonic()
+                page.extend(await self._of_pair(name, topic, turns))
+        for sample in await pop_samples(self._s):
+            page.extend((sample,))
+            await turns.next()
+        self.text = await asyncio.to_thread(page.text)
+        self.left_out, self._taken = page.left_out, time.monotonic()
 
     async def _of_pair(self, group: str, topic: str, turns: Pieces) -> Iterator[MetricSample]:
         """Returns the samples of a group that pulls a topic. A queue of which it has not committed
