@@ -26,6 +26,7 @@ OURS: dict[str, Any] = {
 }  # fmt: skip
 JAVA = {"mappedFileSizeCommitLog": SEGMENT, "slaveTimeout": 20_000}
 COUNT = 6000  # several segments
+VERSIONS = ("5.3.3", "4.9.7")
 
 
 @pytest.fixture
@@ -47,12 +48,15 @@ def send(names: str, count: int) -> None:
             producer.send(Message("orders", b"%d" % number * 40, keys=f"k{number}"))
 
 
-def test_a_java_slave_follows_our_master(reference: Any, names: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_java_slave_follows_our_master(
+    reference: Any, version: str, names: str, tmp_path: Path
+) -> None:
     role = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 20_000}
     with Broker(tmp_path / "ours", namesrvAddr=names, **role, **OURS) as master:
         master.create_topic("orders", 4)
         given = {**JAVA, "brokerRole": "SLAVE", "brokerId": 1}
-        with launch.running("java", tmp_path / "java", given, namesrv=names) as slave:
+        with launch.running("java", tmp_path / "java", given, version, names) as slave:
             replication = master.services.replication
             assert replication is not None
             until(lambda: replication.master.slaves != [], "the slave")  # some 15 s
@@ -62,9 +66,12 @@ def test_a_java_slave_follows_our_master(reference: Any, names: str, tmp_path: P
             same_logs(Path(master.store.path), slave.store, end)
 
 
-def test_our_slave_follows_a_java_master(reference: Any, names: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_our_slave_follows_a_java_master(
+    reference: Any, version: str, names: str, tmp_path: Path
+) -> None:
     given = {**JAVA, "brokerRole": "SYNC_MASTER", "inSyncReplicas": 2}
-    with launch.running("java", tmp_path / "java", given, namesrv=names) as master:
+    with launch.running("java", tmp_path / "java", given, version, names) as master:
         for round_ in (1, 2):  # and again, after it was away
             with Broker(
                 tmp_path / "ours", namesrvAddr=names, brokerRole="SLAVE", brokerId=1, **OURS
