@@ -26,7 +26,7 @@ OURS: dict[str, Any] = {
 }  # fmt: skip
 JAVA = {"mappedFileSizeCommitLog": SEGMENT, "slaveTimeout": 20_000}
 COUNT = 6000  # several segments
-VERSIONS = ("5.3.3", "4.9.7")
+VERSIONS = ("5.3.3", "4.9.7", "5.5.0")
 
 
 @pytest.fixture
