@@ -73,9 +73,14 @@ alerts = files("broker.metrics") / "alerts.yml"
 Messages are counted where they are stored and read, in the C core. A scrape copies these counters
 and writes the text beside the event loop, in C. Consumer lag is walked every five seconds, in
 pieces and for one twentieth of the time at most, and a scrape takes what the last walk has found
-(`pystore_scrape_lag_age_seconds`). A metric has `metricsOtelCardinalityLimit` series at most; those
-beyond are one with the label `otel_metric_overflow`, `pystore_scrape_series_left_out` counts them,
-and the log says so.
+(`pystore_scrape_lag_age_seconds`).
+
+With 10,000 topics that all have messages and 5,000 connections a scrape is 22.6 MB and takes 61 ms
+of processor time, of which the event loop sees 3 ms at most in one piece (two cores of a busy
+machine; `tests/broker/test_metrics_scale.py` measures it).
+
+A metric has `metricsOtelCardinalityLimit` series at most; those beyond are one with the label
+`otel_metric_overflow`, `pystore_scrape_series_left_out` counts them, and the log says so.
 
 ## What differs from upstream
 
