@@ -147,10 +147,11 @@ crash-timers: build ## timers that are put, delivered and recalled by a process 
 	@PS_TIMER_KILLS=$${PS_TIMER_KILLS:-200} $(PY) -m pytest tests/crash/test_timers_kill.py -q -s $(HOURS)
 
 crash-ha: build ## a master and its slave, killed 200 times under load; PS_PAIR=java,ours for other makes
-	@PS_PAIR_KILLS=$${PS_PAIR_KILLS:-200} $(PY) -m pytest tests/crash/test_pair_kill.py -q -s $(HOURS)
+	@PS_PAIR_KILLS=$${PS_PAIR_KILLS:-200} $(PY) -m pytest tests/crash/test_pair_kill.py \
+	  tests/crash/test_bad_links.py -m "slow or long" -q -s $(HOURS)
 
 crash-acting: build ## a master, and the slave that acts for it, killed 40 times with delays and transactions
-	@PS_ACTING_KILLS=$${PS_ACTING_KILLS:-40} $(PY) -m pytest tests/crash/test_acting_kill.py -q -s $(HOURS)
+	@PS_ACTING_KILLS=$${PS_ACTING_KILLS:-40} $(PY) -m pytest tests/crash/test_acting_kill.py -m long -q -s $(HOURS)
 
 FUZZ_SECONDS ?= 36000
 PS_FUZZ_RUNS ?= 10000000

@@ -174,7 +174,7 @@ def check(pair: Cluster, delivered: set[str], stays: set[str], unknown: Counter[
           f" {sum(open_in(pair.other.store).values())} halves there")  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_comes_once_whoever_is_killed(tmp_path: Path) -> None:
     seed = int(os.environ.get("PS_SEED", random.SystemRandom().randrange(1 << 32)))
     print(f"PS_SEED={seed}")

@@ -30,7 +30,7 @@ from broker import Broker, NameServer
 CHILD = Path(__file__).with_name("links_child.py")
 CUTS = int(os.environ.get("PS_CUTS", "6"))
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def _may(*words: str) -> bool:
