@@ -8,12 +8,10 @@ from collections.abc import Awaitable, Callable
 from broker.access.signature import sign
 from broker.loop.safe_log import SafeLogger
 from broker.opened import Options
-from broker.remoting.client import RemotingClient
 from broker.services.access import inner_credentials
 from broker.services.context import Services
-from broker.services.controlled.apache import ApacheController
 from broker.services.controlled.engine import Engine
-from broker.services.controlled.etcd import SCHEME, EtcdEngine, Gateway
+from broker.services.controlled.engines import engine_of
 from broker.services.controlled.member import GroupMember
 from broker.services.replication.reign import Reign
 from broker.wire.command import Command
@@ -66,19 +64,13 @@ def _engine_of(o: Options) -> Engine:
 
     # The number comes before the store, which takes no folder that holds other files alone.
     (o.path / "commitlog").mkdir(parents=True, exist_ok=True)
-    cluster, name = settings["brokerClusterName"], settings["brokerName"]
-    identity, mode = o.path / "brokerIdentity", settings.file_mode
-    if settings["controllerAddr"].startswith(SCHEME):
-        gateway = Gateway(settings["controllerAddr"])
-        timeout_ms = settings["controllerHeartBeatTimeoutMills"]
-        return EtcdEngine(gateway, cluster, name, identity, mode, timeout_ms)
-    return ApacheController(
-        RemotingClient(tls=o.client_tls),
+    return engine_of(
         settings["controllerAddr"],
-        cluster,
-        name,
-        identity,
-        mode,
-        lambda: int(settings["controllerHeartBeatTimeoutMills"]),
+        settings["brokerClusterName"],
+        settings["brokerName"],
+        o.path / "brokerIdentity",
+        settings.file_mode,
+        settings["controllerHeartBeatTimeoutMills"],
         signed,
+        o.client_tls,
     )

@@ -10,6 +10,7 @@ from broker.cli import (
     broker,
     clone,
     consume,
+    controlled,
     doctor,
     ha,
     namesrv,
@@ -68,6 +69,8 @@ DOCTOR = Verb("doctor", doctor.run, server=True)
 HA = (
     Verb("ha status", ha.status, server=True, group="Look after masters and slaves."),
     Verb("ha promote", promote.run, server=True, writes=True),
+    Verb("ha group", controlled.group, server=True),
+    Verb("ha move", controlled.move, server=True, writes=True),
 )
 NAMESRV = Verb("namesrv", namesrv.run, server=True)
 PROXY = Verb("proxy", proxy.run, server=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,7 @@ from waiting import until
 
 from broker import Broker, Message, NameServer, Producer
 from broker.client.errors import ClientError
+from pystore.cli import main
 from pystore.errors import BadArgument
 
 needs_etcd = pytest.mark.skipif(PROGRAM is None, reason="etcd is not installed (etcd-server)")
@@ -68,19 +70,27 @@ def send(names: str, count: int) -> dict[tuple[int, int], bytes]:
 
 @needs_etcd
 def test_another_broker_of_the_set_takes_over_and_the_old_one_follows_it(
-    names: str, engine: Etcd, tmp_path: Path
+    names: str, engine: Etcd, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with ExitStack() as stack, member(tmp_path / "b", names, engine) as other:
         until(lambda: is_master(other), "the first master")
         one = stack.enter_context(member(tmp_path / "a", names, engine))
         until(lambda: in_sync(other) == 2, "both in sync")
-        other.run(other._member._engine.move(1 if other._member.reign.number == 2 else 2))
+        where = (engine.address, "b")
+        assert main(["ha", "move", *where, "7"]) == 2
+        assert main(["ha", "move", *where, "2", "--dry-run"]) == 0
+        assert is_master(other)
+        assert main(["ha", "move", *where, "2"]) == 0
         until(lambda: is_master(one) and not is_master(other), "the move")
         until(lambda: in_sync(one) == 2, "both in sync")
         found = send(names, 300)
         until_alike(one, other)
         stack.close()  # the lease is given back
         until(lambda: is_master(other), "the next master")
+        capsys.readouterr()
+        assert main(["ha", "group", *where, "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)["group"]
+        assert (row["master"], row["epoch"], row["in_sync"]) == (1, 3, "1")
         assert [each.epoch for each in other.services.replication.epochs] == [1, 2, 3]
         for (queue, offset), body in found.items():
             batch = other.store.read("orders", queue, offset, max_messages=1)

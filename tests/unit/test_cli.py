@@ -695,7 +695,7 @@ MORE = {
     "query": ["t", "k0"], "tail": ["t"], "put": ["t", "x"], "get": ["--at", "0"],
     "export": ["--messages", "-"], "import": ["--messages", os.devnull],
     "send": ["t", "x"], "consume": ["t"], "clone": ["127.0.0.1:1", "/nonexistent/copy"],
-    "ha promote": ["/nonexistent/slave"],
+    "ha promote": ["/nonexistent/slave"], "ha group": ["h:1", "b"], "ha move": ["h:1", "b", "1"],
     "salvage": ["/nonexistent/out"], "carve": ["/nonexistent/out"], "diff": ["/nonexistent/other"],
     "timers get": ["0"], "timers cancel": ["0"], "timers reschedule": ["0", "+1d"],
     "tx show": ["0"], "tx commit": ["0"], "tx rollback": ["0"], "tx resume": ["0" * 32],

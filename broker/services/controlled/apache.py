@@ -37,7 +37,7 @@ class ApacheController:
         name: str,
         identity: Path,
         mode: int,
-        timeout_ms: Callable[[], int],
+        timeout_ms: int,
         sign: Callable[[Command], None],
     ) -> None:
         """identity: ``brokerIdentity``, and mode of the file. timeout_ms: a broker that is not
@@ -113,7 +113,7 @@ class ApacheController:
         fields = self._of() | {
             "brokerAddr": self._address, "brokerId": str(number), "epoch": str(state.epoch),
             "maxOffset": str(state.end), "confirmOffset": str(state.confirmed),
-            "heartbeatTimeoutMills": str(self._timeout_ms()), "electionPriority": "2147483647",
+            "heartbeatTimeoutMills": str(self._timeout_ms), "electionPriority": "2147483647",
         }  # fmt: skip
         for address in self._addresses:
             task = asyncio.get_running_loop().create_task(self._beat_at(address, fields))

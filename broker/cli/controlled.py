@@ -1,0 +1,124 @@
+"""``pystore ha group`` and ``pystore ha move``: a group of brokers whose master an engine names."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from broker.cli.clients import no_settings
+from broker.cli.signing import CredentialsFile, credentials_of
+from pystore.cli.verbs import Session, usage
+from pystore.errors import BadArgument
+
+if TYPE_CHECKING:
+    from broker.services.controlled.engine import Engine
+    from broker.services.replication.reign import Record
+
+__all__ = ["group", "move"]
+
+_T = TypeVar("_T")
+
+_Controller = Annotated[
+    str, typer.Argument(metavar="CONTROLLER", show_default=False, help="As `controllerAddr`.")
+]
+_Name = Annotated[
+    str, typer.Argument(metavar="NAME", show_default=False, help="The group's `brokerName`.")
+]
+_Cluster = Annotated[str, typer.Option(help="The brokers' `brokerClusterName`.")]
+
+
+def group(
+    s: Session,
+    controller: _Controller,
+    name: _Name,
+    cluster: _Cluster = "DefaultCluster",
+    credentials: CredentialsFile = None,
+) -> int | None:
+    """Show what a controller or etcd has of a group: its master, epoch and in-sync set.
+
+    \b
+    Examples:
+      pystore ha group 127.0.0.1:9878 broker-a
+      pystore ha group etcd://127.0.0.1:2379 broker-a --json
+    """
+    no_settings(s)
+    _show(s, _ask(controller, cluster, name, credentials, lambda engine: engine.look()))
+    return 0
+
+
+def move(
+    s: Session,
+    controller: _Controller,
+    name: _Name,
+    number: Annotated[
+        int, typer.Argument(metavar="NUMBER", show_default=False, help="Of the next master.")
+    ],
+    cluster: _Cluster = "DefaultCluster",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check who is in sync; change nothing.")
+    ] = False,
+    credentials: CredentialsFile = None,
+) -> int | None:
+    """Hand mastership of a group to another of its brokers, for maintenance of the old one.
+
+    NUMBER is of a broker that is in sync: it has all that was acknowledged. The old master follows
+    it. Refused for any other broker.
+
+    \b
+    Examples:
+      pystore ha move 127.0.0.1:9878 broker-a 2 --dry-run
+      pystore ha move etcd://127.0.0.1:2379 broker-a 2
+    """
+    no_settings(s)
+    before = _ask(controller, cluster, name, credentials, lambda engine: engine.look())
+    if number not in before.in_sync:
+        raise usage(
+            f"broker {number} is not in sync: {sorted(before.in_sync) or 'nobody'} is",
+            "see `pystore ha group`",
+        )
+    if not dry_run:
+        before = _ask(controller, cluster, name, credentials, lambda engine: engine.move(number))
+    _show(s, before)
+    return 0
+
+
+def _show(s: Session, record: Record) -> None:
+    s.out.table(
+        "group",
+        ("master", "address", "epoch", "in sync"),
+        [(record.master, record.address, record.epoch, " ".join(map(str, sorted(record.in_sync))))],
+    )
+
+
+def _ask(
+    controller: str, cluster: str, name: str, credentials: Path | None,
+    work: Callable[[Engine], Awaitable[_T]],
+) -> _T:  # fmt: skip
+    """Raises: BadArgument, OSError, TimeoutError, ValueError."""
+    import asyncio
+
+    from broker.access.signature import sign
+    from broker.services.controlled.engine import EngineRefused
+    from broker.services.controlled.engines import engine_of
+    from broker.wire.command import Command
+
+    signer = credentials_of(credentials)
+
+    def signed(command: Command) -> None:
+        if signer is not None:
+            sign(command, signer)
+
+    async def ask() -> _T:
+        engine = engine_of(controller, cluster, name, Path("none"), 0o600, 1000, signed, None)
+        try:
+            return await work(engine)
+        finally:
+            await engine.leave()
+
+    try:
+        return asyncio.run(ask())
+    except EngineRefused as refused:
+        raise BadArgument(str(refused)) from None

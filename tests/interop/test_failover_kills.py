@@ -1,0 +1,74 @@
+"""Three brokers of ours under etcd, one of them killed at a time, at random: sends go on, and every
+acknowledged one stays where it was said to be."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "broker"))
+
+import launch
+from controllers import Controller, Sender, member_of
+from etcd_server import PROGRAM, etcd
+
+from broker.services.controlled.etcd import EtcdEngine, Gateway
+from broker.services.replication.reign import Record
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(PROGRAM is None, reason="etcd is not installed (etcd-server)"),
+]
+
+NAME = "broker-a"
+ROUNDS = int(os.environ.get("PS_ROUNDS", "6"))
+
+
+def record_of(address: str) -> Record:
+    gateway = Gateway(address)
+    engine = EtcdEngine(gateway, "DefaultCluster", NAME, Path("none"), 0o644, 1000)
+    return asyncio.run(engine.look())
+
+
+def test_members_are_killed_at_random_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    seed = int(os.environ.get("PS_SEED", random.SystemRandom().randrange(1 << 32)))
+    print("PS_SEED", seed)
+    chance = random.Random(seed)
+    peers: list[launch.Peer] = []
+    with etcd(tmp_path / "etcd") as engine, launch.name_server("ours", tmp_path / "n") as names:
+        under = Controller(names, engine.address, launch.Server([], tmp_path))
+        try:
+            for number in range(3):
+                folder = tmp_path / f"m{number}"
+                made = member_of("ours", under, folder, NAME, controllerHeartBeatTimeoutMills=3000)
+                peers.append(made)
+                made.broker_server.start()
+            launch.wait("three in sync", lambda: len(record_of(engine.address).in_sync) == 3)
+            pauses = []
+            with Sender(names) as sender:
+                for round_ in range(ROUNDS):
+                    sender.wait(100)
+                    time.sleep(chance.uniform(0.0, 1.0))
+                    master = record_of(engine.address).address
+                    # Two of three rounds the master.
+                    peer = chance.choice([p for p in peers if p.broker == master] * 4 + peers)
+                    began = time.monotonic()
+                    peer.broker_server.kill()
+                    sender.wait(1)
+                    pauses.append((round_, peer.broker == master, time.monotonic() - began))
+                    sender.wait(100)
+                    peer.broker_server.start()
+                    launch.wait(
+                        "three in sync", lambda: len(record_of(engine.address).in_sync) == 3
+                    )
+            print("seconds from a kill to the next acknowledged send:", pauses)
+        finally:
+            codes = [peer.broker_server.stop() for peer in peers]
+    assert codes == [0, 0, 0]
+    sender.check(*(peer.store for peer in peers))
