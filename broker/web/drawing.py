@@ -70,7 +70,7 @@ def log_map(audit: Audit, segments: Sequence[RawSegment]) -> list[MapBar]:
     for segment in segments:
         if bars and segment.start > bars[-1].start + bars[-1].size:
             before = bars[-1].start + bars[-1].size
-            gap = MapBar("missing", before, segment.start - before)
+            gap = MapBar("missing", before, segment.start - before, bad=1)
             gap.pieces.append(MapPiece("missing", 0, WIDTH, before, segment.start, "no file"))
             bars.append(gap)
         bars.append(_bar_of(segment, audit, spans))

@@ -16,6 +16,7 @@ import ipaddress
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
@@ -32,7 +33,7 @@ from pystore.errors import BadArgument, NotFound, RecordDamaged, StoreError
 if TYPE_CHECKING:
     from broker.client.credentials import Credentials
 
-__all__ = ["COOKIE", "HEADERS", "Handler", "PageServer", "redirection"]
+__all__ = ["COOKIE", "HEADERS", "Handler", "PageServer", "download", "redirection"]
 
 _T = TypeVar("_T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -60,6 +61,8 @@ _NUMBER_MAX = (1 << 63) - 1
 #: Of a form; and between two wrong secrets, of all visitors together.
 _FORM_MAX, _PAUSE_S = 64 << 10, 0.5
 _NAME_SHOWN = 300
+#: The page that is asked for: what the navigation marks.
+_here: ContextVar[str] = ContextVar("_here", default="")
 
 
 def visible(text: object) -> str:
@@ -108,7 +111,7 @@ class PageServer:
         }  # fmt: skip
         self._templates.globals |= {
             "to": address_of_page, "width": int(WIDTH), "menu": self.menu,
-            "form_token": self.form_token,
+            "form_token": self.form_token, "write": False,
         }  # fmt: skip
         self._runner: web.AppRunner | None = None
 
@@ -157,6 +160,7 @@ class PageServer:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         answer: web.StreamResponse
+        _here.set(request.path)
         posts = {*self.actions(), *(("/sign-in",) if self._credentials is not None else ())}
         if request.method not in ("GET", "HEAD") and not (
             request.method == "POST" and request.path in posts
@@ -191,12 +195,12 @@ class PageServer:
         except Exception as failed:
             known = self._explained(failed)
             if known is not None:
-                return self._refusal(502, known)
+                return self._refusal(*known)
             log.exception("The page %s failed", request.path)
             return self._refusal(500, "this page failed; the log of `pystore web` says why")
 
-    def _explained(self, failed: Exception) -> str | None:
-        """The text of an error that subclasses know; None: it is a defect."""
+    def _explained(self, failed: Exception) -> tuple[int, str] | None:
+        """Status and text of an error that subclasses know; None: it is a defect."""
         return None
 
     def _is_ours(self, host: str) -> bool:
@@ -252,7 +256,9 @@ class PageServer:
     # ---- answers ----
 
     def _page(self, template: str, /, status: int = 200, **shown: Any) -> web.Response:
-        text = self._templates.get_template(template).render(path=self.target, **shown)
+        text = self._templates.get_template(template).render(
+            path=self.target, here_page=_here.get(), **shown
+        )
         return web.Response(text=text, status=status, content_type="text/html")
 
     def _refusal(self, status: int, text: str) -> web.Response:
@@ -285,3 +291,11 @@ class PageServer:
 def redirection(where: str) -> web.Response:
     """Sends the browser to another page of ours."""
     return web.Response(status=303, headers={"Location": where})
+
+
+def download(data: bytes, name: str) -> web.Response:
+    """Bytes that no browser opens."""
+    return web.Response(
+        body=data, content_type="application/octet-stream",
+        headers={"Content-Disposition": f'attachment; filename="{name}.bin"'},
+    )  # fmt: skip

@@ -69,6 +69,12 @@ class RecordView:
         return f"{host.hex()}{head.physical_offset:016x}".upper()
 
     @property
+    def topic(self) -> str:
+        head = self.head
+        raw = self.record[head.topic_at : head.topic_at + head.topic_len]
+        return str(raw, "utf-8", "replace")
+
+    @property
     def tags(self) -> str:
         return self.properties.get("TAGS", "")
 

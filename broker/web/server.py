@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from aiohttp import web
 
 from broker.web.drawing import log_map
-from broker.web.guard import COOKIE, HEADERS, Handler, PageServer, redirection
+from broker.web.guard import COOKIE, HEADERS, Handler, PageServer, download, redirection
 from broker.web.rawlog import RawLog
 from broker.web.records import hex_lines
 from broker.web.rows import paged
@@ -19,6 +19,7 @@ from broker.web.store_lists import StoreLists
 from broker.web.store_pages import StorePages
 from pystore.audit import KINDS, Audit, verify
 from pystore.errors import BadArgument, NotAStore, StoreError
+from pystore.records import CHECK_BODY, check_record
 from pystore.settings import load
 
 if TYPE_CHECKING:
@@ -123,15 +124,15 @@ class FolderServer(PageServer):
 
     async def _message(self, request: web.Request) -> web.StreamResponse:
         page = await self._read(self._pages.message, self._place(request))
-        return self._page("message.html", message=page)
+        return self._page("message.html", message=page, here={"at": page.at}, broker="")
 
     async def _body(self, request: web.Request) -> web.StreamResponse:
         at = self._place(request)
-        return _download(await self._read(self._pages.body, at), f"body-{at}")
+        return download(await self._read(self._pages.body, at), f"body-{at}")
 
     async def _record(self, request: web.Request) -> web.StreamResponse:
         at = self._place(request)
-        return _download(await self._read(self._pages.record, at), f"record-{at}")
+        return download(await self._read(self._pages.record, at), f"record-{at}")
 
     # ---- lists ----
 
@@ -160,10 +161,12 @@ class FolderServer(PageServer):
                 raise BadArgument(f"no whole record was found in the 64 MiB after {at}")
             return redirection(f"/log?at={after}")
         data = await self._read(self._log.bytes_at, at, _LOG_BYTES)
+        record = await self._read(self._log.record_at, at)
         return self._page(
             "log.html", at=at, lines=hex_lines(data, at), there=bool(data), step=_LOG_BYTES,
             zeros=not any(data), blank=await self._read(self._log.blank_at, at),
-            whole=await self._read(self._log.record_at, at) is not None,
+            whole=record is not None,
+            fits=record is not None and check_record(record, checks=CHECK_BODY) is not None,
         )  # fmt: skip
 
     async def _map(self, request: web.Request) -> web.StreamResponse:
@@ -199,14 +202,6 @@ class FolderServer(PageServer):
             self._progress = (done, total)
 
         return verify(self.path, self._conf, progress=tell, **self._given)
-
-
-def _download(data: bytes, name: str) -> web.Response:
-    """Bytes that no browser opens."""
-    return web.Response(
-        body=data, content_type="application/octet-stream",
-        headers={"Content-Disposition": f'attachment; filename="{name}.bin"'},
-    )  # fmt: skip
 
 
 def _map_of(audit: Audit) -> list[tuple[float, float, str, str]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.web.explaining import body_of, explain
+from broker.web.records import RecordView
 from pystore import Reader
 from pystore.cli.verbs import Size, holder_of, iso, parse_time, shown
 from pystore.errors import BadArgument, NotFound, StoreError
@@ -17,7 +18,7 @@ from pystore.pending_log import find_pending
 from pystore.records import check_record
 from pystore.timers import Timers
 
-__all__ = ["MessagePage", "StorePages"]
+__all__ = ["MessagePage", "StorePages", "message_page"]
 
 #: Rows of one page; bytes of a body that are shown.
 ROWS, BODY_MAX = 100, 64 << 10
@@ -38,6 +39,7 @@ class MessagePage:
     json: str
     fields: Iterable[Any]
     at: int
+    whole_body: bytes
 
 
 class StorePages:
@@ -196,34 +198,36 @@ class StorePages:
 
     def message(self, at: int) -> MessagePage:
         """Raises: NotFound, StoreError."""
-        message = self.open().message(at)
-        data = bytes(message.record)
-        head = check_record(data)
-        if head is None:
-            raise NotFound(f"no record begins at {at}")
-        body, problem = body_of(data, head)
-        part = body[:BODY_MAX]
-        kind, text = _as_text(part)
-        facts = {
-            "topic": message.topic, "queue": str(message.queue),
-            "queue offset": str(message.queue_offset), "log offset": str(at),
-            "message id": message.message_id, "offset id": message.offset_message_id,
-            "tags": message.tags or "-", "keys": " ".join(message.keys) or "-",
-            "born": f"{_moment(message.born_timestamp)} at {message.born_host}",
-            "stored": f"{_moment(message.store_timestamp)} at {message.store_host}",
-            "sent back": f"{message.reconsume_times} times",
-        }  # fmt: skip
-        return MessagePage(
-            facts, dict(message.properties), text, kind, len(body), len(body) > BODY_MAX, problem,
-            _as_json(body) if kind == "text" and len(body) <= BODY_MAX else "",
-            explain(data, head), at,
-        )  # fmt: skip
+        return message_page(self.record(at), at)
 
     def body(self, at: int) -> bytes:
         """Raises: NotFound, StoreError."""
         data = self.record(at)
         head = check_record(data)
         return body_of(data, head)[0] if head is not None else b""
+
+
+def message_page(data: bytes, at: int) -> MessagePage:
+    """data: a record. at: its place in the log. Raises: NotFound when it is not one."""
+    head = check_record(data)
+    if head is None:
+        raise NotFound(f"no record begins at {at}")
+    body, problem = body_of(data, head)
+    kind, text = _as_text(body[:BODY_MAX])
+    view, fields = RecordView(data), explain(data, head)
+    hosts = {field.name: field.value for field in fields}
+    facts = {
+        "topic": view.topic, "queue": str(head.queue), "queue offset": str(head.queue_offset),
+        "log offset": str(at), "message id": view.properties.get("UNIQ_KEY") or view.offset_id,
+        "offset id": view.offset_id, "tags": view.tags or "-", "keys": view.keys or "-",
+        "born": f"{_moment(head.born_ms)} at {hosts['bornHost']}",
+        "stored": f"{_moment(head.store_ms)} at {hosts['storeHost']}",
+        "sent back": f"{head.reconsume_times} times",
+    }  # fmt: skip
+    return MessagePage(
+        facts, dict(view.properties), text, kind, len(body), len(body) > BODY_MAX, problem,
+        _as_json(body) if kind == "text" and len(body) <= BODY_MAX else "", fields, at, body,
+    )  # fmt: skip
 
 
 def _properties(reader: Reader, at: int) -> Mapping[str, str]:

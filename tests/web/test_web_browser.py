@@ -2,88 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import shutil
-import subprocess
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from chrome import Browser
 from pages import visiting
-from ports import free_port
-from waiting import BOUND_S, until
+from waiting import until
 
 import pystore
 
-_ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 _TAB, _ENTER = "\ue004", "\ue007"
-
-
-class Browser:
-    """Speaks WebDriver, as far as these tests need it."""
-
-    def __init__(self, port: int) -> None:
-        self._at = f"http://127.0.0.1:{port}"
-        until(self._is_there, "the driver")
-        words = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                 "--window-size=1200,900"]  # fmt: skip
-        wanted = {"goog:chromeOptions": {"args": words}, "goog:loggingPrefs": {"browser": "ALL"}}
-        made = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
-        self._session = f"/session/{made['sessionId']}"
-
-    def _is_there(self) -> bool:
-        try:
-            return bool(self._ask("GET", "/status")["ready"])
-        except OSError:
-            return False
-
-    def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        data = json.dumps(body).encode() if body is not None else None
-        request = urllib.request.Request(self._at + path, data, method=method)
-        with urllib.request.urlopen(request, timeout=BOUND_S) as answer:
-            return json.load(answer)["value"]
-
-    def open(self, url: str) -> None:
-        self._ask("POST", f"{self._session}/url", {"url": url})
-
-    def run(self, script: str) -> Any:
-        return self._ask("POST", f"{self._session}/execute/sync", {"script": script, "args": []})
-
-    def keys(self, text: str) -> None:
-        """Keys as they come from a keyboard, to whatever has the focus."""
-        active = self._ask("GET", f"{self._session}/element/active")[_ELEMENT]
-        self._ask("POST", f"{self._session}/element/{active}/value", {"text": text})
-
-    def log(self) -> list[str]:
-        """What the console said."""
-        kinds = self._ask("POST", f"{self._session}/se/log", {"type": "browser"})
-        return [each["message"] for each in kinds]
-
-    def size(self, width: int, height: int) -> None:
-        rect = {"width": width, "height": height}
-        self._ask("POST", f"{self._session}/window/rect", rect)
-
-    def picture(self) -> bytes:
-        return base64.b64decode(self._ask("GET", f"{self._session}/screenshot"))
-
-    def close(self) -> None:
-        self._ask("DELETE", self._session)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if shutil.which("chromedriver") is None:
-        pytest.skip("there is no chromedriver")
-    port = free_port()
-    words = ["chromedriver", f"--port={port}", "--silent"]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
-        made = Browser(port)
-        yield made
-        made.close()
-        driver.terminate()
 
 
 @pytest.fixture(scope="module")

@@ -93,6 +93,8 @@ def test_the_next_whole_record_after_damage_is_found(checked: Visitor, broken: P
     assert "Nothing but zeros" in checked.get("/log", at=hole.start).text
     found = checked.get("/log", at=hole.start, seek=1)
     assert found.headers["Location"] == f"/log?at={hole.end}"
+    torn = next(f for f in audit.findings if f.kind == "damaged-record")
+    assert "does not fit its checksum" in checked.get("/log", at=torn.start).text
     assert "A whole record begins here" in checked.get("/log", at=hole.end).text
     assert "No whole record" in checked.get("/log", at=(hole.end or 0) + 1).text
     assert "No file" in checked.get("/log", at=1 << 40).text

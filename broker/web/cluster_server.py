@@ -1,0 +1,280 @@
+"""`pystore web HOST:PORT`: pages of a running cluster. Only redriving changes anything, and only
+where the start allowed it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from broker.client.admin import AsyncAdmin
+from broker.client.errors import BadAnswer, BrokerRefused, ClientError, Misuse, NoRoute
+from broker.client.rates import rows_between
+from broker.web.cluster_facts import ClusterFacts, Placed, lag_row
+from broker.web.drawing import plot_of
+from broker.web.guard import Handler, PageServer, download
+from broker.web.rows import paged
+from broker.web.store_pages import message_page
+from pystore.cli.verbs import parse_time
+from pystore.errors import BadArgument
+from pystore.names import DLQ_PREFIX
+
+if TYPE_CHECKING:
+    import ssl
+
+    from broker.client.credentials import Credentials
+    from broker.web.records import RecordView
+
+__all__ = ["ClusterServer"]
+
+#: Messages of one page; dead letters that one form sends at most.
+_MESSAGES, _REDRIVE_MAX = 20, 10_000
+_PLOT_REFRESH_S = "2"
+
+
+class ClusterServer(PageServer):
+    """target: HOST:PORT of a name server, or of one broker. write: dead letters may be redriven."""
+
+    menu = (
+        ("/", "Cluster"), ("/topics", "Topics"), ("/groups", "Groups"), ("/find", "Find"),
+        ("/dead", "Dead letters"), ("/rates", "Rates"),
+    )  # fmt: skip
+
+    def __init__(
+        self, target: str, host: str, port: int, credentials: Credentials | None = None, *,
+        tls: ssl.SSLContext | bool = False, write: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(target, host, port, credentials)
+        self._options: dict[str, Any] = {"credentials": credentials, "tls": tls}
+        self._write = write
+        self._facts: ClusterFacts | None = None
+        self._redriving = asyncio.Lock()
+        self._templates.globals |= {"write": write}
+
+    def routes(self) -> Mapping[str, Handler]:
+        return {
+            "/": self._cluster, "/topics": self._topics, "/topic": self._topic,
+            "/groups": self._groups, "/group": self._group, "/find": self._find,
+            "/message": self._message, "/body": self._body, "/record": self._record,
+            "/dead": self._dead, "/rates": self._rates, "/redrive": self._redrive_form,
+        }  # fmt: skip
+
+    def actions(self) -> Mapping[str, Handler]:
+        return {"/redrive": self._redrive} if self._write else {}
+
+    @property
+    def facts(self) -> ClusterFacts:
+        assert self._facts is not None
+        return self._facts
+
+    async def start(self) -> None:
+        """Raises: OSError, ClientError when nobody of a cluster answers there."""
+        self._facts = ClusterFacts(await self._admin())
+        await super().start()
+
+    async def _admin(self) -> AsyncAdmin:
+        """Of a name server, or, where it does not know what one is asked, of a broker."""
+        try:
+            return await self._answering(AsyncAdmin(self.target, **self._options))
+        except (BrokerRefused, BadAnswer):
+            return await self._answering(AsyncAdmin(broker=self.target, **self._options))
+
+    @staticmethod
+    async def _answering(admin: AsyncAdmin) -> AsyncAdmin:
+        """Starts it and asks once. Raises: ClientError, after it was closed."""
+        await admin.start()
+        try:
+            await admin.cluster()
+        except BaseException:
+            await admin.close()
+            raise
+        return admin
+
+    async def stop(self) -> None:
+        await super().stop()
+        if self._facts is not None:
+            await self._facts.close()
+
+    def _explained(self, failed: Exception) -> tuple[int, str] | None:
+        if isinstance(failed, NoRoute):
+            return 404, str(failed)
+        if isinstance(failed, Misuse):
+            return 400, str(failed)
+        return (502, str(failed)) if isinstance(failed, ClientError) else None
+
+    # ---- lists ----
+
+    async def _cluster(self, request: web.Request) -> web.StreamResponse:
+        look = await self.facts.look()
+        known = {each.address: each for each in look.brokers}
+        places = await self.facts.places.get()
+        rows = [(place, known.get(place.address)) for place in places]
+        return self._page("cluster.html", rows=rows, problems=look.problems)
+
+    async def _topics(self, request: web.Request) -> web.StreamResponse:
+        query = dict(request.query)
+        rows = await self.facts.topics.get()
+        if query.get("kind"):
+            rows = [row for row in rows if row.kind == query["kind"]]
+        found = paged(
+            rows, self._number(request, "page", 1) or 1, wanted=query.get("q", ""),
+            text=lambda topic: topic.name,
+        )  # fmt: skip
+        return self._page("topics.html", found=found, query=query)
+
+    async def _topic(self, request: web.Request) -> web.StreamResponse:
+        """Queues, groups, and the messages of one queue."""
+        name = request.query.get("name", "")
+        facts = await self.facts.admin.topic(name)
+        chosen = self._chosen(request, facts.queues)
+        rows: list[RecordView] = []
+        at = 0
+        if chosen is not None:
+            low, high = chosen.min_offset, chosen.max_offset
+            at = self._number(request, "offset", max(low, high - _MESSAGES)) or 0
+            at = max(low, min(at, high))
+            queue = chosen.queue
+            rows = await self.facts.read(name, queue.broker, queue.queue, at, _MESSAGES)
+        groups = [
+            (group, sum(lag.behind for lag in await self.facts.admin.lag(group, name)))
+            for group in (await self.facts.admin.groups_of(name))[:_MESSAGES]
+        ]
+        return self._page(
+            "cluster_topic.html", name=name, facts=facts, chosen=chosen, rows=rows, at=at,
+            step=_MESSAGES, groups=groups, found=paged(facts.queues, self._page_of(request)),
+            query=dict(request.query),
+        )  # fmt: skip
+
+    def _page_of(self, request: web.Request) -> int:
+        return self._number(request, "page", 1) or 1
+
+    def _chosen(self, request: web.Request, queues: Any) -> Any:
+        """The queue that was asked for, else the first with messages."""
+        broker, queue = request.query.get("broker", ""), self._number(request, "queue")
+        for each in queues:
+            if queue is None and each.max_offset > each.min_offset:
+                return each
+            if queue == each.queue.queue and broker in ("", each.queue.broker):
+                return each
+        return None
+
+    async def _groups(self, request: web.Request) -> web.StreamResponse:
+        query = dict(request.query)
+        found = paged(
+            await self.facts.groups.get(), self._page_of(request), wanted=query.get("q", ""),
+            text=lambda group: group.name,
+            order=None if query.get("by") == "name" else lambda group: group.behind,
+        )  # fmt: skip
+        return self._page("groups.html", found=found, query=query, trouble="")
+
+    async def _group(self, request: web.Request) -> web.StreamResponse:
+        name = request.query.get("name", "")
+        row = next((g for g in await self.facts.groups.get() if g.name == name), None)
+        if row is None:
+            raise NoRoute(f"there is no group {name}", name)
+        lags = [lag_row(lag) for lag in await self.facts.admin.lag(name)]
+        config = next((g for g in await self.facts.admin.groups() if g.name == name), None)
+        return self._page(
+            "group.html", name=name, row=row, config=config, query=dict(request.query),
+            members=await self.facts.admin.members(name) or False,
+            found=paged(lags, self._page_of(request), order=lambda lag: lag.behind),
+        )  # fmt: skip
+
+    # ---- messages ----
+
+    async def _find(self, request: web.Request) -> web.StreamResponse:
+        query = {name: value.strip() for name, value in request.query.items()}
+        topic, key, id_, when = (query.get(name, "") for name in ("topic", "key", "id", "time"))
+        rows: list[Placed] | None = None
+        places: list[Any] = []
+        if id_:
+            rows = await self.facts.by_id(id_)
+        elif key and topic:
+            rows = await self.facts.by_key(topic, key)
+        elif when and topic:
+            places = await self.facts.by_time(topic, parse_time(when, "time"))
+        return self._page("cluster_find.html", query=query, rows=rows, places=places)
+
+    async def _one(self, request: web.Request) -> tuple[dict[str, object], RecordView]:
+        """A message by its place. Raises: BadArgument, NoRoute, ClientError."""
+        topic, broker = request.query.get("topic", ""), request.query.get("broker", "")
+        queue, offset = self._number(request, "queue"), self._number(request, "offset")
+        if queue is None or offset is None:
+            raise BadArgument("no queue, or no offset, is named")
+        found = await self.facts.read(topic, broker, queue, offset, 1)
+        if not found:
+            raise NoRoute(f"{topic} has no message {offset} in queue {queue} of {broker}", topic)
+        here = {"topic": topic, "broker": broker, "queue": queue, "offset": offset}
+        return here, found[0]
+
+    async def _message(self, request: web.Request) -> web.StreamResponse:
+        here, view = await self._one(request)
+        page = message_page(bytes(view.record), view.head.physical_offset)
+        return self._page("message.html", message=page, here=here, broker=here["broker"])
+
+    async def _body(self, request: web.Request) -> web.StreamResponse:
+        here, view = await self._one(request)
+        page = message_page(bytes(view.record), view.head.physical_offset)
+        return download(page.whole_body, f"body-{here['offset']}")
+
+    async def _record(self, request: web.Request) -> web.StreamResponse:
+        here, view = await self._one(request)
+        return download(bytes(view.record), f"record-{here['offset']}")
+
+    # ---- dead letters ----
+
+    async def _dead(self, request: web.Request) -> web.StreamResponse:
+        """Groups that have a topic of dead letters, and how many lie there."""
+        names = [
+            topic.name for topic in await self.facts.topics.get() if topic.kind == "dead letters"
+        ]
+        found = paged(names, self._page_of(request))
+        rows = [
+            (name[len(DLQ_PREFIX) :], (await self.facts.admin.topic(name)).messages)
+            for name in found.rows
+        ]
+        return self._page(
+            "cluster_dead.html", found=found, rows=rows, prefix=DLQ_PREFIX,
+            query=dict(request.query),
+        )  # fmt: skip
+
+    async def _redrive_form(self, request: web.Request) -> web.StreamResponse:
+        if not self._write:
+            raise Misuse("start `pystore web` with --write to redrive")
+        group = request.query.get("group", "")
+        return self._page("redrive.html", group=group, report=None, to="retry", key="", dry=False)
+
+    async def _redrive(self, request: web.Request) -> web.StreamResponse:
+        """Sends dead letters again, or says what would be sent; one form after the other."""
+        form = await request.post()
+        group, to, key = (str(form.get(name, "")).strip() for name in ("group", "to", "key"))
+        dry = form.get("do") != "send"
+        if to not in ("retry", "topic"):
+            raise Misuse("dead letters go to the group (retry), or to their topic (topic)")
+        wanted = (lambda letter: key in letter.keys) if key else None
+        async with self._redriving:
+            report = await self.facts.admin.redrive(
+                group, to=to, wanted=wanted, most=_REDRIVE_MAX, dry_run=dry
+            )
+        return self._page("redrive.html", group=group, report=report, to=to, key=key, dry=dry)
+
+    # ---- rates ----
+
+    async def _rates(self, request: web.Request) -> web.StreamResponse:
+        self.facts.watch()
+        looks = list(self.facts.looks)
+        times = [look.when for look in looks]
+        plot = plot_of(times, {
+            "came": [sum(b.put_rate for b in look.brokers) for look in looks],
+            "went": [sum(b.get_rate for b in look.brokers) for look in looks],
+        })  # fmt: skip
+        rows = rows_between(looks[-2] if len(looks) > 1 else None, looks[-1]) if looks else []
+        answer = self._page(
+            "rates.html", plot=plot, found=paged(rows, self._page_of(request)),
+            problems=looks[-1].problems if looks else [], query=dict(request.query),
+        )  # fmt: skip
+        if "still" not in request.query:
+            answer.headers["Refresh"] = _PLOT_REFRESH_S
+        return answer

@@ -1,0 +1,259 @@
+"""The pages of a running broker: what they show agrees with it, and what they may change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pages import Visitor, visiting_server
+from waiting import until
+
+from broker import Admin, Broker, Consumer, Message, Producer
+from broker.client.credentials import Credentials
+from broker.client.errors import BrokerRefused
+from broker.web import cluster_facts
+from broker.web.cluster_server import ClusterServer
+from broker.web.drawing import plot_of
+from pystore.cli import main
+
+EVIL = "<script>document.title='owned'</script>\u202e\x1b"
+SMALL: dict[str, Any] = {
+    "mappedFileSizeCommitLog": 16 << 20, "mappedFileSizeConsumeQueue": 6000, "drain_s": 0.1,
+    "brokerName": "broker-a",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Forty messages of a topic; a group has taken them, and given up six."""
+    folder = tmp_path_factory.mktemp("web") / "store"
+    with Broker(folder, listenPort=0, with_namesrv=True, **SMALL) as made:
+        names = made.namesrv_address
+        with Admin(names) as admin:
+            admin.create_topic("orders", queues=2)
+            admin.create_group("billing")
+        with Producer("shop", names) as producer:
+            for number in range(40):
+                producer.send(Message("orders", b"%d apples" % number, keys=f"order-{number}"))
+            producer.send(Message("evil", EVIL.encode(), keys="evil", tags="x"))
+        with Consumer("billing", "orders", namesrv=names, start="first") as consumer:
+            dead = seen = 0
+            while seen < 40:
+                for message in consumer.poll(30):
+                    seen += 1
+                    if dead < 6:
+                        dead += 1
+                        consumer.nack(message, -1)
+                    else:
+                        consumer.ack(message)
+            consumer.commit()
+        until(lambda: made.store.range("%DLQ%billing", 0)[1] == 6)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def reading(broker: Broker) -> Iterator[Visitor]:
+    with visiting_server(lambda: ClusterServer(broker.namesrv_address, "127.0.0.1", 0)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def writing(broker: Broker) -> Iterator[Visitor]:
+    make = lambda: ClusterServer(broker.namesrv_address, "127.0.0.1", 0, write=True)  # noqa: E731
+    with visiting_server(make) as made:
+        yield made
+
+
+def test_the_cluster_and_its_brokers(reading: Visitor, broker: Broker) -> None:
+    row = next(row for row in reading.get("/").rows() if row)
+    assert row[0] == "broker-a" and row[2] == "master"
+    assert row[3].endswith(f":{broker.port}")
+
+
+def test_topics_and_their_queues(reading: Visitor, broker: Broker) -> None:
+    assert ["orders", "messages", "2", "-"] in reading.get("/topics", q="ORD").rows()
+    rows = reading.get("/topic", name="orders").rows()
+    for queue in (0, 1):
+        low, high = broker.store.range("orders", queue)
+        assert ["broker-a", str(queue), str(low), str(high), str(high - low)] in rows
+    assert reading.get("/topic", name="absent").status == 404
+
+
+def test_groups_with_what_waits_for_them(reading: Visitor, broker: Broker) -> None:
+    with Producer("shop", broker.namesrv_address) as producer:
+        producer.send(Message("lagging", b"1"))
+        producer.send(Message("lagging", b"2"))
+    with Admin(broker.namesrv_address) as admin:
+        admin.create_group("slow")
+        admin.reset_offsets("slow", "lagging", "first")
+
+    def behind() -> bool:
+        return ["slow", "1", "2", "-"] in reading.get("/groups", q="slow").rows()
+
+    until(behind)
+    rows = reading.get("/group", name="slow").rows()
+    assert sum(int(row[4]) for row in rows if len(row) == 6) == 2
+    assert "Nobody consumes for it now" in reading.get("/group", name="slow").text
+
+
+def test_messages_by_offset_key_id_and_time(reading: Visitor, broker: Broker) -> None:
+    message = broker.store.query("orders", "order-7")[0]
+    place = {
+        "topic": "orders", "broker": "broker-a", "queue": message.queue,
+        "offset": message.queue_offset,
+    }  # fmt: skip
+    link = "/message?" + "&amp;".join(f"{name}={value}" for name, value in place.items())
+    listed = reading.get("/topic", **({"name": "orders"} | place | {"topic": ""}))
+    for page in (
+        listed, reading.get("/find", topic="orders", key="order-7"),
+        reading.get("/find", topic="orders", key=message.message_id),
+        reading.get("/find", id=message.offset_message_id),
+    ):  # fmt: skip
+        assert link in page.body.decode()
+    by_time = reading.get("/find", topic="orders", time=message.store_timestamp).body.decode()
+    assert f"broker=broker-a&amp;queue={message.queue}" in by_time
+    page = reading.get("/message", **place)
+    assert "7 apples" in page.text
+    fields = {row[3]: row for row in page.rows() if len(row) == 7}
+    assert fields["physicalOffset"][4] == str(message.physical_offset)
+    assert reading.get("/body", **place).body == b"7 apples"
+    assert reading.get("/record", **place).body == bytes(message.record)
+
+
+def test_nobody_is_asked_whom_a_visitor_names(reading: Visitor) -> None:
+    """An id names an address; only those of the cluster are asked."""
+    answer = reading.get("/find", id="7F000001" + "00000001" + "0" * 16)
+    assert answer.status == 400 and "not of this cluster" in answer.text
+    place = {"topic": "orders", "broker": "127.0.0.1:1", "queue": 0, "offset": 0}
+    assert reading.get("/message", **place).status == 400
+
+
+def test_hostile_messages_stay_text(reading: Visitor, broker: Broker) -> None:
+    queue = next(q.queue for q in broker.store.queues("evil") if len(q))
+    place = {"broker": "broker-a", "queue": queue, "offset": 0}
+    for page in (
+        reading.get("/topic", name="evil", **place), reading.get("/find", topic="evil", key="evil"),
+        reading.get("/message", topic="evil", **place), reading.get("/topic", name=EVIL),
+        reading.get("/group", name=EVIL), reading.get("/find", topic=EVIL, key=EVIL),
+        reading.get("/message", topic=EVIL, **place), reading.get("/topics", q=EVIL),
+    ):  # fmt: skip
+        text = page.body.decode()
+        assert "<script" not in text
+        assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e]", text)
+
+
+# ---- dead letters ----
+
+
+def test_without_write_nothing_is_sent(reading: Visitor, broker: Broker) -> None:
+    page = reading.get("/dead")
+    assert ["billing", "6", "see them"] in page.rows()
+    assert reading.get("/redrive", group="billing").status == 400
+    form = {"token": reading.server.form_token, "group": "billing", "to": "retry", "do": "send"}
+    assert reading.post("/redrive", **form).status == 405
+    assert broker.store.range("%RETRY%billing", 0)[1] == 0
+
+
+@pytest.mark.parametrize("headers", [{"Origin": "http://evil.example"},
+                                     {"Sec-Fetch-Site": "same-site"}, {}])  # fmt: skip
+def test_no_redrive_without_the_token(
+    writing: Visitor, broker: Broker, headers: dict[str, str]
+) -> None:
+    form = {"group": "billing", "to": "retry", "do": "send", "token": "x" if not headers else
+            writing.server.form_token}  # fmt: skip
+    assert writing.post("/redrive", headers, **form).status == 403
+    assert broker.store.range("%RETRY%billing", 0)[1] == 0
+
+
+def test_dead_letters_are_redriven_once(writing: Visitor, broker: Broker) -> None:
+    form = {"token": writing.server.form_token, "group": "billing", "to": "retry"}
+    assert "form" in writing.get("/redrive", group="billing").body.decode()
+    assert "6 would be sent" in writing.post("/redrive", do="look", **form).text
+    assert broker.store.range("%RETRY%billing", 0)[1] == 0
+    key = broker.store.read("%DLQ%billing", 0, 0)[0].keys[0]
+    assert "1 sent, 0 were sent before" in writing.post("/redrive", do="send", key=key, **form).text
+    until(lambda: len(broker.store.query("%RETRY%billing", key)) == 1)
+    assert "5 sent, 1 were sent before" in writing.post("/redrive", do="send", **form).text
+    assert broker.store.range("%RETRY%billing", 0)[1] == 6
+    assert writing.post("/redrive", do="send", **(form | {"to": "other"})).status == 400
+
+
+# ---- rates ----
+
+
+def test_rates_are_watched_while_somebody_looks(
+    reading: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_facts, "_STEP_S", 0.01)
+    first = reading.get("/rates")
+    assert first.headers["Refresh"] == "2"
+
+    def drawn() -> bool:
+        page = reading.get("/rates", still=1)
+        assert "Refresh" not in page.headers
+        return page.body.count(b"<polyline") == 2 and b"," in page.body.split(b'points="')[1][:40]
+
+    until(drawn)
+
+
+def test_a_plot_ends_at_a_round_number() -> None:
+    plot = plot_of([0.0, 1.0, 2.0], {"came": [0.0, 3.0, 7.0], "went": [0.0, 0.0, 0.0]})
+    assert (plot.top, plot.seconds) == (10, 2.0)
+    assert plot.lines[0].points == "0.0,170.0 500.0,122.0 1000.0,58.0"
+    assert plot.lines[0].last == 7.0
+    assert plot_of([], {"came": []}).lines[0].points == ""
+
+
+# ---- whom it asks ----
+
+
+def test_a_broker_without_name_server_is_shown(broker: Broker) -> None:
+    with visiting_server(lambda: ClusterServer(f"127.0.0.1:{broker.port}", "127.0.0.1", 0)) as one:
+        assert "broker-a" in one.get("/").text
+        assert ["orders", "messages", "2", "-"] in one.get("/topics").rows()
+        assert "apples" in one.get("/topic", name="orders").text
+
+
+def test_a_broker_with_access_control_is_asked_with_the_same_credentials(tmp_path: Path) -> None:
+    """Visitors sign in with the user and the secret that the requests are signed with."""
+    users = {
+        "authenticationEnabled": True, "authorizationEnabled": True,
+        "initAuthenticationUser": '{"username":"root","password":"rootrootroot"}',
+    }  # fmt: skip
+    known = Credentials("root", "rootrootroot")
+    with Broker(tmp_path / "store", listenPort=0, **users, **SMALL) as made:
+        address = f"127.0.0.1:{made.port}"
+        with visiting_server(lambda: ClusterServer(address, "127.0.0.1", 0, known)) as one:
+            one.token = None
+            assert one.get("/topics").status == 403
+            answer = one.post("/sign-in", user="root", secret="rootrootroot")
+            cookie = {"Cookie": answer.headers["Set-Cookie"].partition(";")[0]}
+            assert "TBW102" in one.get("/topics", headers=cookie).text
+        with pytest.raises(BrokerRefused):
+            visiting_server(lambda: ClusterServer(address, "127.0.0.1", 0)).__enter__()
+
+
+def test_lists_are_kept_for_some_seconds(reading: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted: the second page asks nobody."""
+    reading.get("/topics")
+    asked: list[int] = []
+    admin = reading.server.facts.admin  # type: ignore[attr-defined]
+    monkeypatch.setattr(cluster_facts, "_FRESH_S", 1e9)
+    monkeypatch.setattr(admin.network, "request", lambda *_, **__: asked.append(1))
+    assert reading.get("/topics", page=2).status == 200
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(["127.0.0.1:1"], 6), (["127.0.0.1:1", "--set", "brokerName=x"], 2)]
+)
+def test_nobody_there_ends_the_start(words: list[str], code: int) -> None:
+    assert main(["web", *words]) == code
+
+
+def test_a_folder_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    assert main(["web", str(tmp_path), "--write"]) == 2
