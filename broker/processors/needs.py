@@ -274,6 +274,9 @@ _PLAIN: dict[int, Rule] = {
             Code.AUTH_UPDATE_USER, Code.AUTH_DELETE_USER, Code.AUTH_GET_USER, Code.AUTH_LIST_USERS,
             Code.AUTH_CREATE_ACL, Code.AUTH_UPDATE_ACL, Code.AUTH_DELETE_ACL, Code.AUTH_GET_ACL,
             Code.AUTH_LIST_ACL, Code.POLLING_INFO, Code.POP_ROLLBACK,
+            # What these two say is not believed: the broker looks itself.
+            Code.NOTIFY_MIN_BROKER_ID_CHANGE, Code.NOTIFY_BROKER_ROLE_CHANGED,
+            Code.GET_BROKER_EPOCH_CACHE,
         ),
         _nothing,
     ),
@@ -400,7 +403,7 @@ _CLUSTER: Mapping[AccessAction, tuple[int, ...]] = {
         Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Code.GET_PRODUCER_CONNECTION_LIST,
         Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, Code.VIEW_BROKER_STATS_DATA,
         Code.GET_BROKER_CONSUME_STATS, Code.GET_ALL_PRODUCER_INFO,
-        Code.GET_ALL_MESSAGE_REQUEST_MODE, Code.GET_BROKER_HA_STATUS,
+        Code.GET_ALL_MESSAGE_REQUEST_MODE, Code.GET_BROKER_HA_STATUS, Code.GET_BROKER_EPOCH_CACHE,
         Code.AUTH_GET_USER, Code.AUTH_LIST_USERS, Code.AUTH_GET_ACL, Code.AUTH_LIST_ACL,
     ),
     UPDATE: (
@@ -411,6 +414,8 @@ _CLUSTER: Mapping[AccessAction, tuple[int, ...]] = {
         Code.UPDATE_ACL_CONFIG, Code.DELETE_ACL_CONFIG, Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
         Code.GET_ACL_CONFIG, Code.GET_BROKER_CLUSTER_ACL_INFO,
         Code.GET_TIMER_CHECK_POINT, Code.GET_TIMER_METRICS, Code.POP_ROLLBACK,
+        Code.NOTIFY_MIN_BROKER_ID_CHANGE, Code.EXCHANGE_BROKER_HA_INFO,
+        Code.NOTIFY_BROKER_ROLE_CHANGED,
     ),
 }  # fmt: skip
 
