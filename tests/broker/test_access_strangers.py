@@ -247,14 +247,15 @@ def test_kinds_without_end_are_one_kind(caplog):
 
 
 def test_no_room_logs_what_a_peer_sent_by_another_way():
-    """Whoever makes a logger elsewhere escapes nothing. The shell's own room shows people lines."""
+    """Whoever makes a logger elsewhere escapes nothing. The shell's own room shows people lines,
+    and log_lines.py gives loggers their levels."""
     root = Path(broker_package.__file__).parent
     found = [
         str(path.relative_to(root))
         for path in root.rglob("*.py")
         if "getLogger(" in path.read_text() and path.parts[-2] != "cli"
     ]
-    assert found == ["loop/safe_log.py"]
+    assert sorted(found) == ["loop/log_lines.py", "loop/safe_log.py"]
 
 
 # ---- client ids ----

@@ -182,10 +182,15 @@ def test_settings_that_are_none_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "setting", [{"enableControllerMode": True}, {"allAckInSyncStateSet": True}]
+    ("setting", "why"),
+    [
+        ({"enableDLegerCommitLog": True}, "is not supported"),
+        ({"enableControllerMode": True}, "needs controllerAddr"),
+        ({"allAckInSyncStateSet": True}, "has no effect"),
+    ],
 )
-def test_what_would_be_silently_missing_is_refused(tmp_path, setting):
-    with pytest.raises(BadArgument, match="is not supported"):
+def test_what_would_be_silently_missing_is_refused(tmp_path, setting, why):
+    with pytest.raises(BadArgument, match=why):
         Broker(tmp_path / "store", **setting)
 
 
