@@ -464,8 +464,8 @@ _USED: dict[str, dict[str, Any]] = {
         "broker", "ms", "under a controller: a slave that has not caught up for so long is not in"
         " sync any more", low=100, at_start=True),
     "duplicationEnable": _row(
-        "store", "", "must be false; consumeAfterReplication has readers wait for slaves", only=False,
-        because="consumeAfterReplication has readers wait for slaves"),
+        "store", "", "must be false; consumeAfterReplication has readers wait for slaves",
+        only=False, because="consumeAfterReplication has readers wait for slaves"),
     "enableConsumeQueueExt": _row(
         "store", "", "must be false; such units of Java's are read", only=False,
         because="units hold their tags code; units of Java's are read"),
