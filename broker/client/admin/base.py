@@ -177,6 +177,21 @@ class AdminBase(Closing):
             found = [each for each in found if each in ours]
         return found
 
+    async def _topic_json(self, address: str, topic: str) -> Any:
+        """A topic as its broker has it, in JSON; None: it has none of this name. One request of one
+        topic, since a broker may have tens of thousands; 4.9 knows only that of all. Raises:
+        ClientError."""
+        answer = await self.network.request(
+            address, RequestCode.GET_TOPIC_CONFIG, {"topic": topic},
+            fine=(0, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+        )  # fmt: skip
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        if answer.code:
+            body = await self._json(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+            return (body.get("topicConfigTable") or {}).get(topic)
+        return self._read(answer, RequestCode.GET_TOPIC_CONFIG, address)
+
     async def _of_all(
         self, addresses: Sequence[str], code: int, fields: Mapping[str, object]
     ) -> list[tuple[str, dict[Any, Any]]]:

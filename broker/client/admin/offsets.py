@@ -119,11 +119,10 @@ class OffsetAdmin(AdminBase):
                 raise NoRoute(f"no broker serves the topic {topic}; see topics()", topic)
         else:
             place = (await self.cluster())[0]
-            body = await self._json(self._broker, RequestCode.GET_ALL_TOPIC_CONFIG)
-            value = (body.get("topicConfigTable") or {}).get(topic)
+            value = await self._topic_json(self._broker, topic)
             if value is None:
                 raise NoRoute(f"the broker {self._broker} has no topic {topic}", topic)
-            with reading("GET_ALL_TOPIC_CONFIG", self._broker):
+            with reading("GET_TOPIC_CONFIG", self._broker):
                 config = topic_from_json(topic, value)
             route = route_of_queues(
                 topic, place.name, self._broker, place.cluster, config.perm,

@@ -83,15 +83,15 @@ class TopicAdmin(AdminBase):
         configs: dict[str, TopicConfig] = {}
         queues: list[QueueEnds] = []
         addresses = await self._serving(name)
-        for address, table in (await self._topic_tables(addresses)).items():
-            if name not in table:
+        for address in addresses:
+            value = await self._topic_json(address, name)
+            if value is None:
                 continue
             body = await self._json(address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": name})
             with reading("GET_TOPIC_STATS_INFO", address):
                 ends = queue_ends(body)
-                configs[ends[0].queue.broker if ends else address] = topic_from_json(
-                    name, table[name]
-                )
+                broker = ends[0].queue.broker if ends else address
+                configs[broker] = topic_from_json(name, value)
                 queues += ends
         if not configs:
             raise NoRoute(f"no broker has the topic {name}; see topics()", name)
