@@ -108,11 +108,9 @@ def test_a_taken_port_is_named(tmp_path, small):
 OF_BROKERS = [
     ("brokerRole", "SYNC_MASTER"), ("brokerRole", "SLAVE"), ("inSyncReplicas", 2),
     ("minInSyncReplicas", 2), ("enableAutoInSyncReplicas", True),
+    ("allAckInSyncStateSet", True), ("enableControllerMode", True),
 ]  # fmt: skip
-NOT_SERVED = [
-    ("allAckInSyncStateSet", True), ("enableControllerMode", True), ("duplicationEnable", True),
-    ("enableConsumeQueueExt", True),
-]  # fmt: skip
+NOT_SERVED = [("duplicationEnable", True), ("enableConsumeQueueExt", True)]
 
 
 @pytest.mark.parametrize(("name", "value"), NOT_SERVED)

@@ -15,7 +15,7 @@ PAGE = FOLDER.parent / "spark-jobs.md"
 def test_the_page_shows_what_make_pictures_makes():
     shown = re.findall(r"!\[[^\]]+\]\(pictures/([\w-]+)\.svg\)", PAGE.read_text(encoding="utf-8"))
     assert sorted(shown) == sorted(PICTURES)
-    assert sorted(p.name for p in FOLDER.iterdir()) == sorted(f"{n}.svg" for n in PICTURES)
+    assert sorted(p.name for p in FOLDER.glob("*.svg")) == sorted(f"{n}.svg" for n in PICTURES)
 
 
 @pytest.mark.parametrize("name", PICTURES)
