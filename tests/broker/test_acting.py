@@ -127,6 +127,7 @@ def test_what_is_due_of_delays_and_timers_goes_to_another_broker_once(
             until(lambda: not gone.exists(), "that the slave forgets what is closed")
 
 
+@pytest.mark.long
 def test_what_did_not_go_is_delivered_by_the_master_that_returns(
     names: str, tmp_path: Path
 ) -> None:
@@ -167,6 +168,7 @@ def test_a_transaction_that_nobody_decided_is_asked_about_elsewhere_and_no_more_
         assert open_there.state().halves == 4
 
 
+@pytest.mark.long
 def test_what_was_popped_and_not_acknowledged_comes_back_at_another_broker(
     names: str, tmp_path: Path
 ) -> None:
@@ -195,6 +197,7 @@ def test_what_was_popped_and_not_acknowledged_comes_back_at_another_broker(
             assert len(master.services.pop.points) == 0
 
 
+@pytest.mark.long
 def test_what_consumers_commit_at_the_slave_is_the_masters_when_it_returns(
     names: str, tmp_path: Path
 ) -> None:
@@ -241,6 +244,7 @@ def test_a_stranger_does_not_make_a_slave_give_way(names: str, tmp_path: Path) -
         assert acts(slave)
 
 
+@pytest.mark.long
 def test_a_master_waits_for_a_slave_that_is_not_registered_yet(names: str, tmp_path: Path) -> None:
     """The slave was stopped with what it knows."""
     with other_of(tmp_path / "c", names) as other:

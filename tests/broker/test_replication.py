@@ -436,6 +436,7 @@ def test_hosts_that_are_not_named_may_not_follow(given: dict[str, Any], tmp_path
                     assert sock.recv(1) == b""
 
 
+@pytest.mark.long
 def test_what_strangers_send_is_bounded_and_sent_nothing(tmp_path: Path) -> None:
     """Reports of more than there is, noise, half a report, connections without end."""
     with Broker(tmp_path / "m", brokerRole="ASYNC_MASTER", **SMALL) as broker:
