@@ -14,12 +14,10 @@ from typing import Any
 from broker.client.errors import Misuse
 from broker.client.message import Message, ReceivedMessage
 from broker.client.options import MetricsRegistry
+from broker.client.send_wrapping import Method
 from broker.metrics.table import BY_NAME
 
 __all__ = ["ClientMetrics"]
-
-#: Methods of a producer that send one message and wait for the outcome.
-_AWAITED = ("send", "send_oneway", "request", "begin")
 
 
 class _Families:
@@ -64,22 +62,14 @@ class ClientMetrics:
 
     # ---- producers ----
 
-    def instrument(self, producer: Any) -> None:
-        """Counts and times every send of this producer; others are not slower by it."""
-        for name in _AWAITED:
-            if hasattr(producer, name):
-                setattr(producer, name, self._awaited(getattr(producer, name)))
-        producer.submit = self._submitted(producer.submit)
-        producer.send_batch = self._batched(producer.send_batch)
-
-    def _awaited(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def awaited(self, method: Method) -> Method:
         async def counted(message: Any, *args: Any, **options: Any) -> Any:
             with self._sending(getattr(message, "topic", "")):
                 return await method(message, *args, **options)
 
         return counted
 
-    def _batched(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def batched(self, method: Method) -> Method:
         async def counted(messages: Sequence[Message], **options: Any) -> Any:
             topic = getattr(messages[0], "topic", "") if messages else ""
             with self._sending(topic, len(messages)):
@@ -87,7 +77,7 @@ class ClientMetrics:
 
         return counted
 
-    def _submitted(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def submitted(self, method: Method) -> Method:
         async def counted(message: Any, **options: Any) -> Any:
             began, topic = perf_counter(), getattr(message, "topic", "")
             try:

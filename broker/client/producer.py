@@ -39,6 +39,7 @@ from broker.client.options import (
 )
 from broker.client.requests import Reply, Waiting, reply_properties, request_properties
 from broker.client.routes import Route
+from broker.client.send_wrapping import wrap_sends
 from broker.client.sending import (
     RETRY_TOPIC_MAX,
     STORED,
@@ -172,9 +173,9 @@ class AsyncProducer(Closing):
         )  # fmt: skip
         self._tracer = Tracer(self.network, self.group, "PRODUCE") if client.trace else None
         if client.spans:
-            Spans(client, self.group, self.network.client_id).instrument(self)
+            wrap_sends(self, Spans(client, self.group, self.network.client_id))
         if client.metrics is not None:
-            ClientMetrics(client.metrics, self.group).instrument(self)
+            wrap_sends(self, ClientMetrics(client.metrics, self.group))
         self._choosers: dict[str, QueueChooser] = {}
         self._at_once = 0
         #: The quick way of single messages and of batches, by topic.

@@ -15,13 +15,12 @@ from typing import Any
 from broker.client.errors import Misuse
 from broker.client.message import Message, ReceivedMessage, SendResult
 from broker.client.options import ClientSettings
+from broker.client.send_wrapping import Method
 
 __all__ = ["Spans"]
 
 _PREFIX = "messaging."
 _ROCKETMQ = "messaging.rocketmq."
-#: Methods of a producer that send one message and wait for the outcome.
-_AWAITED = ("send", "send_oneway", "request", "begin")
 
 
 class Spans:
@@ -47,15 +46,7 @@ class Spans:
 
     # ---- producers ----
 
-    def instrument(self, producer: Any) -> None:
-        """Makes a span of every send of this producer; others are not slower by it."""
-        for name in _AWAITED:
-            if hasattr(producer, name):
-                setattr(producer, name, self._awaited(getattr(producer, name)))
-        producer.submit = self._submitted(producer.submit)
-        producer.send_batch = self._batched(producer.send_batch)
-
-    def _awaited(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def awaited(self, method: Method) -> Method:
         async def traced(message: Any, *args: Any, **options: Any) -> Any:
             if not isinstance(message, Message):
                 return await method(message, *args, **options)
@@ -66,7 +57,7 @@ class Spans:
 
         return traced
 
-    def _submitted(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def submitted(self, method: Method) -> Method:
         async def traced(message: Any, **options: Any) -> Any:
             if not isinstance(message, Message):
                 return await method(message, **options)
@@ -85,7 +76,7 @@ class Spans:
 
         return traced
 
-    def _batched(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def batched(self, method: Method) -> Method:
         async def traced(messages: Sequence[Message], **options: Any) -> Any:
             if not all(isinstance(message, Message) for message in messages):
                 return await method(messages, **options)

@@ -116,13 +116,11 @@ def _runtime():
     return Command(Code.GET_BROKER_RUNTIME_INFO)
 
 
-async def _consume(popper):
-    """A member of group `g` that has pulled all, committed two, and given one up for dead."""
-    import json
-
-    beat = {
-        "clientID": "c1",
-        "producerDataSet": [{"groupName": "makers"}],
+def heartbeat(client, maker, subscriptions):
+    """The body of a client that produces as `maker` and consumes: the topics of each group."""
+    return {
+        "clientID": client,
+        "producerDataSet": [{"groupName": maker}],
         "consumerDataSet": [
             {
                 "groupName": group, "consumeType": "CONSUME_PASSIVELY",
@@ -133,11 +131,19 @@ async def _consume(popper):
                         "topic": topic, "subString": "*", "tagsSet": [], "codeSet": [],
                         "classFilterMode": False, "subVersion": 1, "expressionType": "TAG",
                     }
+                    for topic in topics
                 ],
             }
-            for group, topic in (("g", "plain"), ("poppers", "popped"))
+            for group, topics in subscriptions.items()
         ],
     }  # fmt: skip
+
+
+async def _consume(popper):
+    """A member of group `g` that has pulled all, committed two, and given one up for dead."""
+    import json
+
+    beat = heartbeat("c1", "makers", {"g": ["plain"], "poppers": ["popped"]})
     assert (await popper.ask(Code.HEART_BEAT, json.dumps(beat).encode())).code == 0
     pulled = await popper.ask(
         Code.PULL_MESSAGE, consumerGroup="g", topic="plain", queueId=0, queueOffset=0,

@@ -10,7 +10,7 @@ import time
 import pytest
 from loops import run
 from popping import popping
-from scrapes import fetch, samples
+from scrapes import fetch, heartbeat, samples
 
 from broker.loop.thread import LoopThread
 from broker.wire import codec
@@ -23,24 +23,7 @@ TOPICS, CONNECTIONS, GROUPS = 10_000, 5_000, 500
 def _beat(number):
     group = f"g{number % GROUPS}"
     topics = [f"T{(number % GROUPS) * 20 + n}" for n in range(2)]
-    return {
-        "clientID": f"c{number}",
-        "producerDataSet": [{"groupName": f"p{number % GROUPS}"}],
-        "consumerDataSet": [
-            {
-                "groupName": group, "consumeType": "CONSUME_PASSIVELY",
-                "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-                "unitMode": False,
-                "subscriptionDataSet": [
-                    {
-                        "topic": topic, "subString": "*", "tagsSet": [], "codeSet": [],
-                        "classFilterMode": False, "subVersion": 1, "expressionType": "TAG",
-                    }
-                    for topic in topics
-                ],
-            }
-        ],
-    }  # fmt: skip
+    return heartbeat(f"c{number}", f"p{number % GROUPS}", {group: topics})
 
 
 class Steps:
