@@ -46,7 +46,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan tsan-net test-py test-busy test-cluster test-order test-dev judge \
-        attack crash crash-pop crash-timers crash-ha crash-acting damage-meta museum museum-java campaign chaos fuzz bench \
+        attack crash crash-pop crash-timers crash-ha chaos-ha crash-acting damage-meta museum museum-java campaign chaos fuzz bench \
         bench-c bench-peers bench-broker bench-clients pictures lint format typecheck errors codes logs metrics docs docs-check \
         wheel test-wheel clean prepare proto $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
@@ -149,6 +149,10 @@ crash-timers: build ## timers that are put, delivered and recalled by a process 
 crash-ha: build ## a master and its slave, killed 200 times under load; PS_PAIR=java,ours for other makes
 	@PS_PAIR_KILLS=$${PS_PAIR_KILLS:-200} $(PY) -m pytest tests/crash/test_pair_kill.py \
 	  tests/crash/test_bad_links.py -m "slow or long" -q -s $(HOURS)
+
+chaos-ha: build ## ten minutes of clients and faults under etcd and Apache's controller; Porcupine checks
+	@$(PY) tests/histories/run.py $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(ENGINE),--engine $(ENGINE)) $(ARGS)
 
 crash-acting: build ## a master, and the slave that acts for it, killed 40 times with delays and transactions
 	@PS_ACTING_KILLS=$${PS_ACTING_KILLS:-40} $(PY) -m pytest tests/crash/test_acting_kill.py -m long -q -s $(HOURS)

@@ -103,6 +103,9 @@ async def open_services(
     undo.push_async_callback(asyncio.to_thread, store.close)
     if is_slave(o.settings):
         lib.ps_follow_begin(store.c_handle())  # nothing here may put a record of its own
+        if o.reign is not None:  # nor show what no master has confirmed since
+            lib.ps_want_copies(store.c_handle(), True, o.settings["slaveTimeout"])
+            lib.ps_hide_unconfirmed(store.c_handle())
     core = _make_core(o.settings, store)
     undo.callback(core.close)
     services = _make_services(o, store, core, address, undo)

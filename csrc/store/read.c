@@ -152,6 +152,8 @@ typedef struct limits {
     int64_t bytes, units;
     bool transfer;
     int64_t memory_from; /* records at or after this count as being in memory */
+    int64_t hidden_from; /* records from here to the log's end are not read: see sf_hides */
+    int64_t log_end;
 } limits;
 
 static limits limits_of(ps_store *s, const ps_read_options *o) {
@@ -161,7 +163,11 @@ static limits limits_of(ps_store *s, const ps_read_options *o) {
     if (l.bytes < LEAST_BYTES) l.bytes = LEAST_BYTES;
     l.units = l.messages > LEAST_UNITS ? l.messages : LEAST_UNITS;
     int64_t ram = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-    l.memory_from = atomic_load(&s->st_log.lg_end) - ram / 100 * s->st_conf.memory_ratio;
+    l.log_end = atomic_load(&s->st_log.lg_end);
+    l.memory_from = l.log_end - ram / 100 * s->st_conf.memory_ratio;
+    /* The dispatcher stops there, too, but what the log had when it was opened is in the queues. */
+    bool hides = atomic_load_explicit(&s->st_safe.sf_hides, memory_order_relaxed);
+    l.hidden_from = hides ? ps_safe_visible(&s->st_safe) : l.log_end;
     return l;
 }
 
@@ -301,6 +307,10 @@ static bool take_unit(walk *w, int64_t offset, const ps_unit *u) {
     ps_batch_info *b = &w->b->info;
     ps_record r;
     if (is_full(w->s, &w->l, b, u)) return false;
+    if (__builtin_expect(u->physical >= w->l.hidden_from && u->physical < w->l.log_end, 0)) {
+        if (b->count == 0) b->status = PS_GET_OFFSET_OVERFLOW_ONE;
+        return false;
+    }
     b->next_offset = offset + 1;
     int64_t code = u->tags_code;
     if (!tag_wanted(w->o, code)) return true;

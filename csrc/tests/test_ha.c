@@ -368,6 +368,46 @@ static void test_epochs(ps_store *master) {
     close(told);
 }
 
+/* Messages that readers get of each queue, up to the first that they do not. */
+static int64_t seen(ps_store *s) {
+    int64_t count = 0;
+    ps_topic *t = ps_topic_open(s, "T", 1, 0, NULL);
+    for (int32_t queue = 0; t != NULL && queue < QUEUES; queue++) {
+        ps_batch_info b = {.next_offset = 0};
+        for (int64_t before = -1; b.next_offset > before;) {
+            before = b.next_offset;
+            ps_batch *batch = ps_read(s, t, queue, before, NULL, NULL);
+            ps_batch_get(batch, &b);
+            count += b.count;
+            ps_batch_free(batch);
+        }
+        CHECK(b.status == PS_GET_OFFSET_OVERFLOW_ONE || b.status == PS_GET_NO_MATCHED_LOGIC_QUEUE);
+    }
+    return count;
+}
+
+/* A broker that starts again does not know what of its log was confirmed: recovery puts all of it
+ * into the queues, and readers see it as a master confirms it. */
+static void test_what_a_start_has_found_is_hidden_until_it_is_confirmed(void) {
+    ps_error e = {0};
+    ps_store *s = open_one("again", &e);
+    put_some(s, 20);
+    int64_t half = end_of(s);
+    put_some(s, 20);
+    ps_store_free(s);
+    s = open_one("again", &e);
+    ps_follow_begin(s);
+    CHECK_EQ(40, seen(s));
+    ps_want_copies(s, 1, 100);
+    ps_hide_unconfirmed(s);
+    CHECK_EQ(0, seen(s));
+    ps_safe_copied(&s->st_safe, half);
+    CHECK_EQ(20, seen(s));
+    ps_safe_copied(&s->st_safe, end_of(s));
+    CHECK_EQ(40, seen(s));
+    ps_store_free(s);
+}
+
 int main(void) {
     ps_error e = {0};
     check_begin();
@@ -377,6 +417,7 @@ int main(void) {
     test_both_ends(master, "another");
     put_some(master, 3);
     test_copies_are_counted_by_hosts(master);
+    test_what_a_start_has_found_is_hidden_until_it_is_confirmed();
     test_what_was_not_sent_is_no_copy(master);
     test_what_a_slave_is_sent_is_bounded(master);
     test_slaves_that_lie(master);

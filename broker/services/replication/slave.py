@@ -104,10 +104,8 @@ class HaSlave:
         self._counted = (time.monotonic(), 0)
 
     def start(self) -> None:
-        """The store follows already (ps_follow_begin, broker/opened.py)."""
-        if self._reign is not None:  # readers see what the master says that is confirmed
-            lib.ps_want_copies(self._store.c_handle(), True, self._config["slaveTimeout"])
-            lib.ps_hide_unconfirmed(self._store.c_handle())
+        """The store follows already, and under a controller hides what is not confirmed
+        (broker/opened.py)."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def again(self) -> None:

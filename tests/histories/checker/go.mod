@@ -1,0 +1,5 @@
+module pystore.test/histories
+
+go 1.22
+
+require github.com/anishathalye/porcupine v1.3.1

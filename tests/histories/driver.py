@@ -1,0 +1,124 @@
+"""One run: clients against three brokers under an engine, faults, and the history in a file. Run
+by run.py in a network of its own: ``FOLDER ENGINE SECONDS SEED CLIENTS PLAN``, PLAN `random` or
+`kill`. Prints what happened as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "interop"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import launch
+from clients import Client, History, Look, read_whole
+from faults import Faults
+from waiting import BOUND_S, until_async
+from world import CLUSTER, LIFE_MS, NAME, World
+
+from broker.services.controlled.engine import Engine
+from broker.services.controlled.engines import engine_of
+
+TOPIC, QUEUES, PAUSE_S = "orders", 8, 0.03
+
+
+def engine_at(world: World) -> Engine:
+    """For the harness: it looks, and moves."""
+    return engine_of(world.engine_address, CLUSTER, NAME, world.folder / "none", 0o644, LIFE_MS,
+                     lambda _: None, None)  # fmt: skip
+
+
+async def until_in_sync(look: Look, what: str) -> None:
+    end = time.monotonic() + BOUND_S
+    while time.monotonic() < end:
+        record = await look.now()
+        if record is not None and record.master is not None and len(record.in_sync) == 3:
+            return
+        await asyncio.sleep(0.2)
+    raise AssertionError(f"three in sync, {what}: {look.record}")
+
+
+async def kill_once(faults: Faults, look: Look, seconds: float) -> None:
+    """The master, in the middle."""
+    await asyncio.sleep(seconds / 3)
+    await look.now()
+    faults.counts["kill"] += 1
+    await faults.kill(0.5)
+    await asyncio.sleep(seconds * 2 / 3)
+
+
+async def work(world: World, plan: str, seconds: float, seed: int, count: int) -> dict[str, object]:
+    look = Look(engine_at(world))
+    await until_in_sync(look, "at the beginning")
+    brokers = [each.address for each in world.brokers]
+    history = History(world.folder / "history.jsonl")
+    clients = [Client(n, seed, history, look, brokers, TOPIC, QUEUES) for n in range(count)]
+    master = look.record.address if look.record else ""
+    assert await clients[0].make_topic(master), "no topic"
+    for address in brokers:
+        await until_async(lambda address=address: knows_topic(address), f"the topic at {address}")
+    faults, ending = Faults(world, look, seed), [False]
+    running = [asyncio.ensure_future(each.run(lambda: ending[0], PAUSE_S)) for each in clients]
+    if plan == "kill":
+        await kill_once(faults, look, seconds)
+    else:
+        end = time.monotonic() + seconds
+        await faults.run(lambda: time.monotonic() > end)
+    faults.mend()
+    await until_in_sync(look, f"at the end; {faults.told[-3:]}")
+    ending[0] = True
+    await asyncio.gather(*running)
+    await read_all(clients[0], history, look, brokers)
+    history.close()
+    for each in clients:
+        await each.close()
+    return {"history": history.counts, "faults": dict(faults.counts), "told": faults.told,
+            "epochs": look.record.epoch if look.record else 0}  # fmt: skip
+
+
+def knows_topic(address: str) -> bool:
+    ext = {"topic": TOPIC, "queueId": str(QUEUES - 1)}
+    return launch.ask(address, 30, ext)[0] == 0
+
+
+async def read_all(client: Client, history: History, look: Look, brokers: list[str]) -> None:
+    """Every queue, from each broker, once all of them have all."""
+    record = await look.now()
+    assert record is not None
+    for queue in range(QUEUES):
+        end = await client.end_of(record.address, queue)
+        assert end is not None, "the master tells no end"
+        for address in brokers:
+            limit = time.monotonic() + 60
+            while (await client.end_of(address, queue) or 0) < end and time.monotonic() < limit:
+                await asyncio.sleep(0.1)
+            await read_whole(client, history, address, queue, end)
+
+
+def sound(store: Path) -> str:
+    """What `pystore verify` finds; empty: nothing."""
+    words = [str(launch.PYSTORE), "verify", str(store)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else (done.stdout + done.stderr)[-2000:]
+
+
+def main() -> None:
+    folder, engine, seconds, seed, count, plan = sys.argv[1:7]
+    with World(Path(folder), engine) as world:
+        try:
+            out = asyncio.run(work(world, plan, float(seconds), int(seed), int(count)))
+            out["exit"] = world.stop()
+            out["verify"] = [sound(each.disk / "store") for each in world.brokers]
+        except BaseException:
+            for each in world.brokers:
+                print(each.host.address, each.server.said(), file=sys.stderr)
+            raise
+    print(json.dumps(out))
+
+
+if __name__ == "__main__":
+    main()

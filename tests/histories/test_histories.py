@@ -1,0 +1,41 @@
+"""Histories of clients of three brokers, through faults: Porcupine finds an order of all operations
+that one log a queue could have given. ``PS_SEED`` repeats a run; `make chaos-ha` runs for ten
+minutes."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import run
+
+
+def history_of(folder: Path, engine: str, seconds: float, plan: str) -> None:
+    checker = run.program()
+    if checker is None:
+        pytest.skip("Go, or Porcupine as its module, is missing")
+    if why := run.may_run(engine):
+        pytest.skip(why)
+    seed = int(os.environ.get("PS_SEED", random.SystemRandom().randrange(1 << 32)))
+    print("PS_SEED", seed)
+    out, wrong = run.one(folder, checker, engine, seconds, seed, 4, plan)
+    assert not wrong, "\n".join([*wrong, *out.get("told", [])])
+    assert out["history"]["acknowledged"] > 0
+    assert sum(out["faults"].values()) > 0
+
+
+@pytest.mark.slow
+def test_a_master_under_etcd_is_killed(tmp_path: Path) -> None:
+    history_of(tmp_path, "etcd", 3.0, "kill")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["etcd", pytest.param("apache", marks=pytest.mark.java)])
+def test_faults_of_all_kinds(tmp_path: Path, engine: str) -> None:
+    history_of(tmp_path, engine, 60.0, "random")
