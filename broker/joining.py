@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from ssl import SSLContext
 
 from broker.access.signature import sign
 from broker.loop.safe_log import SafeLogger
@@ -12,6 +13,7 @@ from broker.services.access import inner_credentials
 from broker.services.context import Services
 from broker.services.controlled.engine import Engine
 from broker.services.controlled.engines import engine_of
+from broker.services.controlled.etcd import SCHEME_TLS
 from broker.services.controlled.member import GroupMember
 from broker.services.replication.reign import Reign
 from broker.wire.command import Command
@@ -72,5 +74,13 @@ def _engine_of(o: Options) -> Engine:
         settings.file_mode,
         settings["controllerHeartBeatTimeoutMills"],
         signed,
-        o.client_tls,
+        _tls_of(o),
     )
+
+
+def _tls_of(o: Options) -> SSLContext | None:
+    """For an engine: etcd's address says whether it speaks TLS; who is trusted say the settings of
+    TLS, if there are any (tls.client.*)."""
+    if o.settings["controllerAddr"].startswith(SCHEME_TLS):
+        return o.tls.client_context(True) if o.tls is not None else None
+    return o.client_tls

@@ -44,6 +44,7 @@ __all__ = [
     "log_levels",
     "parse_java_properties",
     "refuse_unserved",
+    "without_password",
 ]
 
 Value = int | float | bool | str | None
@@ -455,7 +456,8 @@ _USED: dict[str, dict[str, Any]] = {
         because="a controller is a broker's; this is a store without one"),
     "controllerAddr": _row(
         "broker", "addresses",
-        "of the controller's members: host:port;host:port, or etcd://host:port,host:port",
+        "of the controller's members: host:port;host:port, or etcd://host:port,host:port, or"
+        " etcds:// for TLS, with user:password@ before the hosts",
         at_start=True),
     "controllerHeartBeatTimeoutMills": _row(
         "broker", "ms", "a broker that the controller does not hear for so long is dead",
@@ -733,6 +735,13 @@ TABLE: dict[str, Setting] = _make_table()
 
 #: Columns of the table as sets of names. RETENTION is what an open store takes over (Store.retain).
 SECRETS = frozenset(row.name for row in TABLE.values() if row.is_secret)
+
+
+def without_password(value: Value) -> Value:
+    """A value as it may be shown: an address that has a password in it loses it."""
+    return re.sub(r"(://[^/:,]*):.*@", r"\1:***@", value) if isinstance(value, str) else value
+
+
 NOT_SERVED = frozenset(row.name for row in TABLE.values() if row.because)
 RETENTION = frozenset(
     row.name for row in TABLE.values() if row.used_by == "store" and not row.at_start
@@ -880,7 +889,7 @@ class Settings:
 
     def __repr__(self) -> str:
         given = ", ".join(
-            f"{name}={'***' if name in SECRETS else repr(self._values[name])}"
+            f"{name}={'***' if name in SECRETS else repr(without_password(self._values[name]))}"
             for name in sorted(self._values)
         )
         return f"Settings({given})"

@@ -170,7 +170,7 @@ def _check_conf(s: Session, given: dict[str, Any], proxy_conf: Path | None) -> i
     of gRPC."""
     from broker.cli.doctor import show_findings
     from broker.doctor.settings import check_settings, loaded
-    from pystore.settings import SECRETS, Settings
+    from pystore.settings import SECRETS, Settings, without_password
 
     if proxy_conf is not None:
         from broker.grpc.settings import ProxySettings
@@ -182,7 +182,11 @@ def _check_conf(s: Session, given: dict[str, Any], proxy_conf: Path | None) -> i
             "settings",
             ("name", "value", "from"),
             [
-                (name, "***" if name in SECRETS else settings[name], settings.source(name))
+                (
+                    name,
+                    "***" if name in SECRETS else without_password(settings[name]),
+                    settings.source(name),
+                )
                 for name in sorted(settings.explicit)
             ],
         )

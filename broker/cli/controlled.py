@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from broker.cli.clients import no_settings
-from broker.cli.signing import CredentialsFile, credentials_of
+from broker.cli.signing import CredentialsFile, TrustFile, credentials_of
 from pystore.cli.verbs import Session, usage
 from pystore.errors import BadArgument
 
@@ -36,6 +36,7 @@ def group(
     name: _Name,
     cluster: _Cluster = "DefaultCluster",
     credentials: CredentialsFile = None,
+    trust: TrustFile = None,
 ) -> int | None:
     """Show what a controller or etcd has of a group: its master, epoch and in-sync set.
 
@@ -45,7 +46,7 @@ def group(
       pystore ha group etcd://127.0.0.1:2379 broker-a --json
     """
     no_settings(s)
-    _show(s, _ask(controller, cluster, name, credentials, lambda engine: engine.look()))
+    _show(s, _ask(controller, cluster, name, (credentials, trust), lambda engine: engine.look()))
     return 0
 
 
@@ -61,6 +62,7 @@ def move(
         bool, typer.Option("--dry-run", help="Check who is in sync; change nothing.")
     ] = False,
     credentials: CredentialsFile = None,
+    trust: TrustFile = None,
 ) -> int | None:
     """Hand mastership of a group to another of its brokers, for maintenance of the old one.
 
@@ -73,14 +75,17 @@ def move(
       pystore ha move etcd://127.0.0.1:2379 broker-a 2
     """
     no_settings(s)
-    before = _ask(controller, cluster, name, credentials, lambda engine: engine.look())
+    files = credentials, trust
+    before = _ask(controller, cluster, name, files, lambda engine: engine.look())
     if number not in before.in_sync:
         raise usage(
             f"broker {number} is not in sync: {sorted(before.in_sync) or 'nobody'} is",
             "see `pystore ha group`",
         )
     if not dry_run:
-        before = _ask(controller, cluster, name, credentials, lambda engine: engine.move(number))
+        before = _ask(
+            controller, cluster, name, (credentials, trust), lambda engine: engine.move(number)
+        )
     _show(s, before)
     return 0
 
@@ -94,25 +99,28 @@ def _show(s: Session, record: Record) -> None:
 
 
 def _ask(
-    controller: str, cluster: str, name: str, credentials: Path | None,
+    controller: str, cluster: str, name: str, files: tuple[Path | None, Path | None],
     work: Callable[[Engine], Awaitable[_T]],
 ) -> _T:  # fmt: skip
-    """Raises: BadArgument, OSError, TimeoutError, ValueError."""
+    """files: credentials, and whom TLS trusts. Raises: BadArgument, OSError, TimeoutError,
+    ValueError."""
     import asyncio
 
     from broker.access.signature import sign
+    from broker.cli.signing import context_of
     from broker.services.controlled.engine import EngineRefused
     from broker.services.controlled.engines import engine_of
     from broker.wire.command import Command
 
-    signer = credentials_of(credentials)
+    signer = credentials_of(files[0])
+    tls = context_of(files[1])
 
     def signed(command: Command) -> None:
         if signer is not None:
             sign(command, signer)
 
     async def ask() -> _T:
-        engine = engine_of(controller, cluster, name, Path("none"), 0o600, 1000, signed, None)
+        engine = engine_of(controller, cluster, name, Path("none"), 0o600, 1000, signed, tls)
         try:
             return await work(engine)
         finally:

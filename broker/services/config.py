@@ -18,6 +18,7 @@ from pystore.settings import (
     edit_conf,
     load,
     refuse_unserved,
+    without_password,
 )
 
 __all__ = ["Config", "served", "store_alone"]
@@ -201,6 +202,7 @@ class Config:
         lines = []
         for name, value in sorted(self.current.as_dict().items()):
             if value is not None and name not in SECRETS:
+                value = without_password(value)
                 shown = str(value).lower() if isinstance(value, bool) else str(value)
                 lines.append(f"{name}={shown}\n")
         return "".join(lines)

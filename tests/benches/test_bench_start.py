@@ -31,6 +31,7 @@ LONG = {
     "broker": "--peers ours --only start,send,pop --warm 1 --measure 1",
     "client": "--rounds 1 --seconds 0.3",
     "clients": "--rounds 1 --seconds 0.3 --only rocketmq",
+    "failover": "--groups etcd --rounds 1 --seconds 0.3",
     "grpc_idle": "--clients 5 --seconds 1 --peers ours",
     "grpc_work": "--peers ours --rounds 1 --count 300",
     "jobs": "--rounds 1 --scale 0.002 --only archive,audits",
@@ -43,7 +44,7 @@ LONG = {
 #: Files of `make bench` that start Spark.
 SLOW = ("test_spark",)
 #: A JVM is started for these.
-WITH_JAVA = {"broker", "client", "grpc_work", "jobs", "replication", "timer_peers"}
+WITH_JAVA = {"broker", "client", "failover", "grpc_work", "jobs", "replication", "timer_peers"}
 ENVIRONMENT = {"PS_BENCH_SCALE": "0.002", "PS_BENCH_OPEN_GB": "0.01"}
 
 

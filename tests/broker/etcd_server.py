@@ -1,4 +1,4 @@
-"""A real etcd of one member, as a process of its own."""
+"""A real etcd of one member or three, as processes of their own."""
 
 from __future__ import annotations
 
@@ -12,22 +12,34 @@ from pathlib import Path
 from ports import free_port
 from waiting import until
 
-__all__ = ["Etcd", "etcd"]
+__all__ = ["PROGRAM", "Etcd", "etcd", "etcd_of_three"]
 
 PROGRAM = shutil.which("etcd")
 
 
 class Etcd:
-    def __init__(self, folder: Path) -> None:
-        self.client, peer = (f"127.0.0.1:{free_port()}" for _ in range(2))
-        self.address = f"etcd://{self.client}"
+    """One member. members: names and addresses for peers of all; None: it is alone. certificate:
+    files of certificate and key, for TLS."""
+
+    def __init__(
+        self, folder: Path, name: str = "default", members: dict[str, str] | None = None,
+        certificate: tuple[Path, Path] | None = None,
+    ) -> None:  # fmt: skip
+        self.client, alone = (f"127.0.0.1:{free_port()}" for _ in range(2))
+        members = members or {name: alone}
+        scheme, url = ("https", "etcds") if certificate else ("http", "etcd")
+        self.address = f"{url}://{self.client}"
+        peer = f"http://{members[name]}"
         self._words = [
-            PROGRAM or "etcd", "--data-dir", str(folder), "--unsafe-no-fsync",
-            "--listen-client-urls", f"http://{self.client}",
-            "--advertise-client-urls", f"http://{self.client}",
-            "--listen-peer-urls", f"http://{peer}", "--initial-advertise-peer-urls",
-            f"http://{peer}", "--initial-cluster", f"default=http://{peer}",
+            PROGRAM or "etcd", "--name", name, "--data-dir", str(folder / name),
+            "--unsafe-no-fsync", "--bcrypt-cost", "4",
+            "--listen-client-urls", f"{scheme}://{self.client}",
+            "--advertise-client-urls", f"{scheme}://{self.client}",
+            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+            "--initial-cluster", ",".join(f"{n}=http://{at}" for n, at in members.items()),
         ]  # fmt: skip
+        for option, file in zip(("--cert-file", "--key-file"), certificate or (), strict=False):
+            self._words += [option, str(file)]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -52,11 +64,26 @@ class Etcd:
 
 
 @contextmanager
-def etcd(folder: Path) -> Iterator[Etcd]:
-    made = Etcd(folder)
+def etcd(folder: Path, certificate: tuple[Path, Path] | None = None) -> Iterator[Etcd]:
+    made = Etcd(folder, certificate=certificate)
     made.start()
     try:
         yield made
     finally:
         if made.process is not None:
             made.kill()
+
+
+@contextmanager
+def etcd_of_three(folder: Path) -> Iterator[list[Etcd]]:
+    """The members of one cluster."""
+    members = {f"n{number}": f"127.0.0.1:{free_port()}" for number in range(3)}
+    made = [Etcd(folder, name, members) for name in members]
+    try:
+        for each in made:
+            each.start()
+        yield made
+    finally:
+        for each in made:
+            if each.process is not None:
+                each.kill()

@@ -109,34 +109,37 @@ class Client:
     # ---- operations ----
 
     async def _send(self) -> None:
-        queue = self._chance.randrange(self._queues)
+        # Old masters must not take anything either.
+        astray = self._chance.random() < 0.1
+        address = self._chance.choice(self._brokers) if astray else self._at
+        if await self.send(address, self._chance.randrange(self._queues)):
+            self._at = address
+        elif not astray:
+            record = self._look.record
+            known = record.address if record is not None else ""
+            others = [known] if known in self._brokers else self._brokers
+            self._at = self._chance.choice([*others, *self._brokers])
+
+    async def send(self, address: str, queue: int) -> bool:
+        """Whether it was acknowledged."""
         self._next += 1
         name, rest = f"c{self.number}-{self._next}", self._of(queue)
-        body = name.encode()
         ext = {
             "producerGroup": "makers", "topic": self._topic, "defaultTopic": "TBW102",
             "defaultTopicQueueNums": "4", "queueId": str(queue), "sysFlag": "0", "flag": "0",
             "bornTimestamp": "1700000000000", "properties": f"UNIQ_KEY\x01{name}\x02",
             "reconsumeTimes": "0", "unitMode": "false", "batch": "false",
         }  # fmt: skip
-        # Old masters must not take anything either.
-        astray = self._chance.random() < 0.1
-        address = self._chance.choice(self._brokers) if astray else self._at
         call = now_ns()
-        answer = await self._ask(address, Command(RequestCode.SEND_MESSAGE, ext, body))
-        if answer is not None and answer.code == 0:
-            offset = int(answer.ext["queueOffset"])
-            self._at = address
-            self._ends[queue] = max(self._ends[queue], offset + 1)
-            self._history.note("send", call, id=name, offset=offset, **rest)
-            return
-        # Whatever was said: it may be there.
-        self._history.note("send", call, id=name, answered=False, **rest)
-        if not astray:
-            record = self._look.record
-            known = record.address if record is not None else ""
-            others = [known] if known in self._brokers else self._brokers
-            self._at = self._chance.choice([*others, *self._brokers])
+        answer = await self._ask(address, Command(RequestCode.SEND_MESSAGE, ext, name.encode()))
+        if answer is None or answer.code != 0:
+            # Whatever was said: it may be there.
+            self._history.note("send", call, id=name, answered=False, **rest)
+            return False
+        offset = int(answer.ext["queueOffset"])
+        self._ends[queue] = max(self._ends[queue], offset + 1)
+        self._history.note("send", call, id=name, offset=offset, **rest)
+        return True
 
     async def _read(self) -> None:
         queue = self._chance.randrange(self._queues)

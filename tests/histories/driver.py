@@ -1,6 +1,6 @@
 """One run: clients against three brokers under an engine, faults, and the history in a file. Run
-by run.py in a network of its own: ``FOLDER ENGINE SECONDS SEED CLIENTS PLAN``, PLAN `random` or
-`kill`. Prints what happened as JSON."""
+by run.py in a network of its own: ``FOLDER ENGINE SECONDS SEED CLIENTS PLAN MAKE``, PLAN
+`random`, `kill`, `engine` or an issue's number. Prints what happened as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import launch
 from clients import Client, History, Look, read_whole
+from engine_loss import lose_engine
 from faults import Faults
+from upstream_issues import SCENES
 from waiting import BOUND_S, until_async
 from world import CLUSTER, LIFE_MS, NAME, World
 
@@ -32,9 +34,12 @@ def engine_at(world: World) -> Engine:
                      lambda _: None, None)  # fmt: skip
 
 
-async def until_in_sync(look: Look, what: str) -> None:
+async def until_in_sync(look: Look, what: str, starting: World | None = None) -> None:
+    """starting: its brokers may have given up waiting for an engine that starts, too."""
     end = time.monotonic() + BOUND_S
     while time.monotonic() < end:
+        for each in starting.brokers if starting else ():
+            each.start()
         record = await look.now()
         if record is not None and record.master is not None and len(record.in_sync) == 3:
             return
@@ -53,7 +58,7 @@ async def kill_once(faults: Faults, look: Look, seconds: float) -> None:
 
 async def work(world: World, plan: str, seconds: float, seed: int, count: int) -> dict[str, object]:
     look = Look(engine_at(world))
-    await until_in_sync(look, "at the beginning")
+    await until_in_sync(look, "at the beginning", world)
     brokers = [each.address for each in world.brokers]
     history = History(world.folder / "history.jsonl")
     clients = [Client(n, seed, history, look, brokers, TOPIC, QUEUES) for n in range(count)]
@@ -62,9 +67,14 @@ async def work(world: World, plan: str, seconds: float, seed: int, count: int) -
     for address in brokers:
         await until_async(lambda address=address: knows_topic(address), f"the topic at {address}")
     faults, ending = Faults(world, look, seed), [False]
-    running = [asyncio.ensure_future(each.run(lambda: ending[0], PAUSE_S)) for each in clients]
-    if plan == "kill":
+    busy = clients if plan not in SCENES else []
+    running = [asyncio.ensure_future(each.run(lambda: ending[0], PAUSE_S)) for each in busy]
+    if plan in SCENES:
+        await SCENES[plan](world, look, clients[0])
+    elif plan == "kill":
         await kill_once(faults, look, seconds)
+    elif plan == "engine":
+        await lose_engine(world, faults, look, history, clients[0])
     else:
         end = time.monotonic() + seconds
         await faults.run(lambda: time.monotonic() > end)
@@ -107,8 +117,8 @@ def sound(store: Path) -> str:
 
 
 def main() -> None:
-    folder, engine, seconds, seed, count, plan = sys.argv[1:7]
-    with World(Path(folder), engine) as world:
+    folder, engine, seconds, seed, count, plan, make = sys.argv[1:8]
+    with World(Path(folder), engine, make) as world:
         try:
             out = asyncio.run(work(world, plan, float(seconds), int(seed), int(count)))
             out["exit"] = world.stop()

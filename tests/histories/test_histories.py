@@ -39,3 +39,11 @@ def test_a_master_under_etcd_is_killed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", ["etcd", pytest.param("apache", marks=pytest.mark.java)])
 def test_faults_of_all_kinds(tmp_path: Path, engine: str) -> None:
     history_of(tmp_path, engine, 60.0, "random")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["etcd", pytest.param("apache", marks=pytest.mark.java)])
+def test_without_a_majority_of_the_engine_what_is_safe_is_served_and_it_heals(
+    tmp_path: Path, engine: str
+) -> None:
+    history_of(tmp_path, engine, 0.0, "engine")

@@ -151,10 +151,13 @@ class EngineMember(Process):
 
 @dataclass
 class World:
-    """kind: ``etcd`` or ``apache``."""
+    """kind: ``etcd`` or ``apache``, of the engine. make: ``ours`` or ``java``, of the brokers.
+    more: settings of theirs."""
 
     folder: Path
     kind: str
+    make: str = "ours"
+    more: dict[str, Any] = field(default_factory=dict)
     clients: Host = field(default_factory=lambda: Host(1))
     brokers: list[Broker] = field(default_factory=list)
     engine: list[EngineMember] = field(default_factory=list)
@@ -278,8 +281,10 @@ class World:
             "maxHashSlotNum": 1000, "maxIndexNum": 4000, "fileReservedTime": 100_000,
             "cleanFileForciblyEnable": "false", "haSendHeartbeatInterval": 500,
             "haHousekeepingInterval": 3000, "haMaxTimeSlaveNotCatchup": 5000,
-            "slaveReadEnable": "true",
+            "slaveReadEnable": "true", **self.more,
         }  # fmt: skip
+        if self.make == "java":
+            return Broker(host, _java_server(host, folder, conf), folder=folder)
         file = folder / "broker.conf"
         file.write_text("".join(f"{name}={value}\n" for name, value in conf.items()), "utf-8")
         env = {"HOME": str(folder)}
@@ -295,6 +300,19 @@ class World:
         broker = Broker(host, launch.Server(words, folder), folder=folder)
         broker.set_clock(0)
         return broker
+
+
+def _java_server(host: Host, folder: Path, conf: dict[str, Any]) -> launch.Server:
+    store = conf["storePathRootDir"]
+    given = {
+        **launch.JAVA_SETTINGS, **conf, "brokerId": -1, "brokerRole": "SLAVE",
+        "brokerIP2": host.address, "storePathCommitLog": f"{store}/commitlog",
+        "storePathEpochFile": f"{store}/epochFileCheckpoint", "allAckInSyncStateSet": "true",
+        "storePathBrokerIdentity": f"{store}/brokerIdentity",
+    }  # fmt: skip
+    env = {"RMQ_BROKER_PORT": str(BROKER_PORT), "HEAP": "384m", "DIRECT": "256m"}
+    words = host.inside(launch.SCRIPT, "broker", folder, *(f"{k}={v}" for k, v in given.items()))
+    return launch.Server(words, folder, env)
 
 
 def now_ns() -> int:

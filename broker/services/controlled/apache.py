@@ -145,7 +145,7 @@ class ApacheController:
         address = await self._find_leader()
         try:
             answer = await self._request(address, command)
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError, asyncio.CancelledError):  # who asked waits no longer
             self._leader = ""
             raise
         if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
@@ -159,19 +159,31 @@ class ApacheController:
         if self._leader and time.monotonic() < self._leader_until:
             return self._leader
         problem: object = "controllerAddr is empty"
-        for address in self._addresses:
-            try:
-                command = Command(RequestCode.CONTROLLER_GET_METADATA_INFO)
-                answer = await self._request(address, command)
-            except (OSError, TimeoutError) as failed:
-                problem = failed or type(failed).__name__
-                continue
-            leader = answer.ext.get("controllerLeaderAddress")
-            if answer.code == ResponseCode.SUCCESS and leader:
+        # All at once: one that is silent must not keep the others from being asked.
+        asked = [asyncio.ensure_future(self._ask_for_leader(each)) for each in self._addresses]
+        try:
+            for answered in asyncio.as_completed(asked):
+                try:
+                    leader = await answered
+                except (OSError, TimeoutError) as failed:
+                    problem = failed or type(failed).__name__
+                    continue
                 self._leader, self._leader_until = leader, time.monotonic() + _LEADER_S
                 return leader
-            problem = f"{address} knows no leader ({answer.code} {answer.remark or ''})".strip()
+        finally:
+            for each in asked:
+                each.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
         raise OSError(f"no controller leads: {problem}")
+
+    async def _ask_for_leader(self, address: str) -> str:
+        """Raises: OSError, TimeoutError."""
+        answer = await self._request(address, Command(RequestCode.CONTROLLER_GET_METADATA_INFO))
+        leader = answer.ext.get("controllerLeaderAddress")
+        if answer.code != ResponseCode.SUCCESS or not leader:
+            said = f"{answer.code} {answer.remark or ''}".strip()
+            raise OSError(f"{address} knows no leader ({said})")
+        return leader
 
     async def _request(self, address: str, command: Command) -> Command:
         self._sign(command)

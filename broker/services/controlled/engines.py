@@ -9,10 +9,13 @@ from ssl import SSLContext
 from broker.remoting.client import RemotingClient
 from broker.services.controlled.apache import ApacheController
 from broker.services.controlled.engine import Engine
-from broker.services.controlled.etcd import SCHEME, EtcdEngine, Gateway
+from broker.services.controlled.etcd import SCHEME, SCHEME_TLS, EtcdEngine, Gateway
 from broker.wire.command import Command
 
 __all__ = ["engine_of"]
+
+#: Of the time after which a broker is dead: a silent member of etcd must not cost all of it.
+_PATIENCE, _PATIENCE_S, _PATIENCE_MAX_S = 0.1, 0.25, 2.0
 
 
 def engine_of(
@@ -26,8 +29,11 @@ def engine_of(
     tls: SSLContext | None,
 ) -> Engine:
     """address: as controllerAddr. identity: ``brokerIdentity`` of the broker, and mode of that
-    file. timeout_ms: a broker that is silent for so long is dead. Raises: ValueError."""
-    if address.startswith(SCHEME):
-        return EtcdEngine(Gateway(address), cluster, name, identity, mode, timeout_ms)
+    file. timeout_ms: a broker that is silent for so long is dead. tls: None: plain text, but for
+    ``etcds://``. Raises: ValueError."""
+    if address.startswith((SCHEME, SCHEME_TLS)):
+        patience_s = min(max(timeout_ms / 1000 * _PATIENCE, _PATIENCE_S), _PATIENCE_MAX_S)
+        gateway = Gateway(address, tls, patience_s)
+        return EtcdEngine(gateway, cluster, name, identity, mode, timeout_ms)
     client = RemotingClient(tls=tls)
     return ApacheController(client, address, cluster, name, identity, mode, timeout_ms, sign)

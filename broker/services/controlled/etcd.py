@@ -12,7 +12,9 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from ssl import SSLContext, create_default_context
 from typing import Any
+from urllib.parse import unquote
 
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
@@ -21,11 +23,12 @@ from broker.services.controlled.engine import EngineRefused, Heartbeat
 from broker.services.controlled.identity import Identity
 from broker.services.replication.reign import Record
 
-__all__ = ["SCHEME", "EtcdEngine", "Gateway"]
+__all__ = ["SCHEME", "SCHEME_TLS", "EtcdEngine", "Gateway"]
 
 quiet = RateLimitedLogger(SafeLogger("broker.controlled"))
 
-SCHEME = "etcd://"
+#: In plain text, and by TLS.
+SCHEME, SCHEME_TLS = "etcd://", "etcds://"
 _ASK_S = 2.0
 #: Bytes of an answer.
 _ANSWER_MAX = 4 << 20
@@ -33,34 +36,78 @@ _ANSWER_MAX = 4 << 20
 _TRIES = 8
 
 
+class _TokenRefused(OSError):
+    pass
+
+
 class Gateway:
     """The members of one etcd cluster: the first that answers."""
 
-    def __init__(self, addresses: str) -> None:
-        """addresses: ``etcd://host:port,host:port``. Raises: ValueError."""
-        parts = addresses.removeprefix(SCHEME).replace(";", ",").split(",")
+    def __init__(
+        self, addresses: str, tls: SSLContext | None = None, patience_s: float = _ASK_S
+    ) -> None:
+        """addresses: ``etcd://host:port,host:port``, or ``etcds://`` for TLS, by `tls`, else by
+        what the system trusts; before the hosts ``user:password@``, percent-encoded. patience_s:
+        after it the next member is asked; the last one has longer. Raises: ValueError."""
+        scheme, _, rest = addresses.partition("://")
+        known, _, hosts = rest.rpartition("@")
+        parts = hosts.replace(";", ",").split(",")
         self._members = [parse_address(part.strip()) for part in parts if part.strip()]
+        self._user, _, self._password = map(unquote, known.partition(":"))
+        self._token = ""
+        self._tls = None
+        if f"{scheme}://" == SCHEME_TLS:
+            self._tls = tls if tls is not None else create_default_context()
+        self._patience_s = patience_s
 
     async def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Raises: OSError, TimeoutError, ValueError."""
         problem: Exception = OSError("no member of etcd is named")
-        for host, port in list(self._members):
+        for left in reversed(range(len(self._members))):
+            host, port = self._members[0]
             try:
-                async with asyncio.timeout(_ASK_S):
-                    return await self._ask_one(host, port, path, body)
+                async with asyncio.timeout(self._patience_s if left else _ASK_S):
+                    return await self._ask_signed(host, port, path, body)
             except (OSError, TimeoutError) as failed:
                 problem = failed
-                self._members.append(self._members.pop(0))  # others come first from now on
+                self._ask_others_first()
+            except asyncio.CancelledError:  # whoever asked has waited long enough for this one
+                self._ask_others_first()
+                raise
         raise OSError(f"etcd does not answer: {problem or type(problem).__name__}") from problem
+
+    def _ask_others_first(self) -> None:
+        self._members.append(self._members.pop(0))
+
+    async def _ask_signed(
+        self, host: str, port: int, path: str, body: dict[str, Any]
+    ) -> dict[str, Any]:
+        """A token lasts some minutes, or until etcd starts again."""
+        if not self._user:
+            return await self._ask_one(host, port, path, body)
+        for is_fresh in (not self._token, True):
+            if is_fresh:
+                named = {"name": self._user, "password": self._password}
+                self._token = ""
+                answer = await self._ask_one(host, port, "auth/authenticate", named)
+                self._token = str(answer["token"])
+            try:
+                return await self._ask_one(host, port, path, body)
+            except _TokenRefused:
+                if is_fresh:
+                    raise
+        raise AssertionError("a fresh token was refused without an error")
 
     async def _ask_one(
         self, host: str, port: int, path: str, body: dict[str, Any]
     ) -> dict[str, Any]:
-        reader, writer = await asyncio.open_connection(host, port)
+        reader, writer = await asyncio.open_connection(host, port, ssl=self._tls)
         try:
             data = json.dumps(body).encode()
+            signed = f"Authorization: {self._token}\r\n" if self._token else ""
             head = (
-                f"POST /v3/{path} HTTP/1.0\r\nHost: {host}\r\nContent-Length: {len(data)}\r\n\r\n"
+                f"POST /v3/{path} HTTP/1.0\r\nHost: {host}\r\n{signed}"
+                f"Content-Length: {len(data)}\r\n\r\n"
             )
             writer.write(head.encode() + data)
             answer = await reader.read(_ANSWER_MAX)
@@ -71,7 +118,8 @@ class Gateway:
         head_of, _, text = answer.partition(b"\r\n\r\n")
         status = head_of.split(b" ", 2)[1:2]
         if status != [b"200"]:
-            raise OSError(f"{host}:{port} says {answer[:200].decode(errors='replace')}")
+            kind = _TokenRefused if status == [b"401"] else OSError
+            raise kind(f"{host}:{port} says {text[:200].decode(errors='replace')}")
         found = json.loads(text)
         if not isinstance(found, dict):
             raise ValueError(f"{host}:{port} answers no object")

@@ -1,0 +1,336 @@
+"""Pairs whose master changes by itself, in turns within one run:
+
+    python -m benches.failover [--only sync,kill,move] [--groups controller,etcd,5.3.3]
+                               [--rounds 20] [--seconds 5]
+
+`controller`: ours under Apache's controller; `etcd`: ours under etcd; `5.3.3`: Apache's pair under
+its controller, with allAckInSyncStateSet, which is what ours always does. For all of them a broker
+that is silent for 3 s is dead (controllerHeartBeatTimeoutMills).
+
+`kill`: from kill -9 of the master to the next acknowledged send of the official Java client, which
+asks for routes every second. `move`: the longest time without an acknowledged send of that client
+around a planned move. `sync`: 64 sends in flight, both brokers in sync.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+import uvloop
+
+from benches import harness
+from benches.brokers import REFERENCE, Peer, ask, connect, frame, free_port
+from benches.harness import Row
+from benches.replication import JAVA_WARM_S, WARM_S, Member, Turn, _send, until
+from broker.services.controlled.engine import EngineRefused
+from broker.services.controlled.etcd import EtcdEngine, Gateway
+from broker.services.replication.reign import Record
+from broker.wire import mqjson
+
+NAME, CLUSTER, TOPIC, APACHE = "broker-a", "DefaultCluster", "bench", "5.3.3"
+ELECT, LOOK, LEADER = 1002, 1006, 1005
+LIFE_MS, POLL_MS = 3000, 1000
+#: An answer may have been on its way when the master was killed.
+ON_ITS_WAY_S = 0.02
+
+
+class Engine(Protocol):
+    """Who is the master, and how many are in sync."""
+
+    address: str
+
+    def state(self) -> tuple[str, int]: ...
+
+    def move(self, number: int) -> bool: ...
+
+
+class Controller(Engine):
+    """Apache's, in a name server of Apache's."""
+
+    def __init__(self, port: int) -> None:
+        self.port, self.address = port, f"127.0.0.1:{port}"
+
+    def leads(self) -> bool:
+        with connect(self.port) as wire:
+            return ask(wire, frame(LEADER, {}))[0] == 0
+
+    def _row(self) -> dict[str, Any]:
+        with connect(self.port) as wire:
+            code, body = ask(wire, frame(LOOK, {}, json.dumps([NAME]).encode()))
+        table = mqjson.loads(body)["replicasInfoTable"] if code == 0 else {}
+        return dict(table.get(NAME) or {})
+
+    def state(self) -> tuple[str, int]:
+        row = self._row()
+        alive = [x["brokerAddress"] for x in row.get("inSyncReplicas") or () if x["alive"]]
+        master = row.get("masterAddress") or ""
+        return (master if master in alive else ""), len(alive)
+
+    def move(self, number: int) -> bool:
+        fields = {
+            "clusterName": CLUSTER, "brokerName": NAME, "brokerId": number,
+            "designateElect": "true", "invokeTime": int(time.time() * 1000),
+        }  # fmt: skip
+        with connect(self.port) as wire:
+            return ask(wire, frame(ELECT, fields))[0] == 0
+
+
+class Etcd(Engine):
+    def __init__(self, port: int) -> None:
+        self.address = f"etcd://127.0.0.1:{port}"
+        gateway = Gateway(self.address)
+        self._engine = EtcdEngine(gateway, CLUSTER, NAME, Path("none"), 0o644, LIFE_MS)
+
+    def state(self) -> tuple[str, int]:
+        record: Record = asyncio.run(self._engine.look())
+        return record.address, len(record.in_sync)
+
+    def move(self, number: int) -> bool:
+        with suppress(EngineRefused):
+            asyncio.run(self._engine.move(number))
+            return True
+        return False
+
+
+class Group:
+    """Two brokers that are in sync, their engine and their name server."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind, self.folder = kind, folder
+        self.make = APACHE if kind == APACHE else "ours"
+        # A name server of Apache's has the controller; under etcd it is ours.
+        self.names = Peer("ours" if kind == "etcd" else APACHE, folder)
+        self.engine: Engine
+        self.members: list[Member] = []
+        self._etcd: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        port = free_port()
+        if self.kind == "etcd":
+            self._start_etcd(port)
+            self.names.start_names()
+        else:
+            self._start_controller(port)
+        for number in (1, 2):
+            self.members.append(self._member(number))
+            self.members[-1].begin()
+            self.until_in_sync(number)
+        self.master.make_topic()
+        time.sleep(4)  # a slave asks for topics every three seconds
+
+    def _start_etcd(self, port: int) -> None:
+        peer, address = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{port}"
+        words = [
+            shutil.which("etcd") or "etcd", "--data-dir", str(self.folder / "etcd"),
+            "--listen-client-urls", address, "--advertise-client-urls", address,
+            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+            "--initial-cluster", f"default={peer}", "--log-level", "error",
+        ]  # fmt: skip
+        self._etcd = self.names.run("etcd", words)
+        self.engine = Etcd(port)
+        until(lambda: connect(port), "etcd")
+
+    def _start_controller(self, port: int) -> None:
+        given = [
+            "enableControllerInNamesrv=true", "controllerType=DLedger", "controllerDLegerGroup=g",
+            f"controllerDLegerPeers=n0-127.0.0.1:{port}", "controllerDLegerSelfId=n0",
+            f"controllerStorePath={self.folder}/controller", "notifyBrokerRoleChanged=true",
+            "enableElectUncleanMaster=false",
+        ]  # fmt: skip
+        words = [str(REFERENCE), "namesrv", str(self.folder), *given]
+        self.names.names = self.names.run("names", words)
+        self.engine = made = Controller(port)
+        until(made.leads, "the controller's leader")
+
+    def _member(self, number: int) -> Member:
+        folder = self.folder / f"m{number}"
+        given: dict[str, object] = {
+            "brokerId": -1, "brokerRole": "SLAVE", "enableControllerMode": "true",
+            "controllerAddr": self.engine.address, "allAckInSyncStateSet": "true",
+            "controllerHeartBeatTimeoutMills": LIFE_MS, "haListenPort": free_port(),
+        }  # fmt: skip
+        if self.make == APACHE:
+            given |= {
+                "storePathEpochFile": f"{folder}/store/epochFileCheckpoint", "inSyncReplicas": 2,
+                "storePathBrokerIdentity": f"{folder}/store/brokerIdentity",
+                "waitTimeMillsInSendQueue": 10_000,
+            }  # fmt: skip
+        return Member(self.make, folder, self.names.namesrv_port, **given)
+
+    def until_in_sync(self, count: int = 2) -> None:
+        def holds() -> bool:
+            address, found = self.engine.state()
+            return bool(address) and found == count
+
+        until(holds, f"{count} in sync ({self.kind})", 0.05)
+
+    @property
+    def master(self) -> Member:
+        address = self.engine.state()[0]
+        return next(each for each in self.members if address.endswith(f":{each.port}"))
+
+    def has_other_master(self, old: Member) -> bool:
+        address = self.engine.state()[0]
+        return bool(address) and not address.endswith(f":{old.port}")
+
+    def stop(self) -> None:
+        for each in (*self.members, self.names):
+            each.stop()
+        if self._etcd is not None:
+            self._etcd.kill()
+            self._etcd.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextmanager
+def group_of(kind: str) -> Iterator[Group]:
+    made = Group(kind, harness.SCRATCH / f"failover-{kind}-{os.getpid()}")
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+class Acks:
+    """The Java client, and when its sends were acknowledged: seconds since 1970."""
+
+    def __init__(self, names: str) -> None:
+        words = [str(REFERENCE), "acks", names, TOPIC, str(POLL_MS)]
+        env = os.environ | {"RMQ_VERSION": APACHE, "JAVA_OPTS": "-Xmx128m"}
+        null = subprocess.DEVNULL
+        self._process = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=null)
+        self.times: list[float] = []
+        self._thread = threading.Thread(target=self._read)
+
+    def __enter__(self) -> Acks:
+        self._thread.start()
+        self.until_more(50)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._thread.join()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.times.append(int(line) / 1e6)
+
+    def until_more(self, count: int) -> None:
+        wanted = len(self.times) + count
+        until(lambda: len(self.times) >= wanted, f"{count} acknowledged sends")
+
+    def first_after(self, at: float) -> float:
+        def found() -> list[float]:
+            return [each for each in self.times[-200:] if each > at]
+
+        until(found, "the next acknowledged send", 0.005)
+        return found()[0]
+
+
+# ---- works ----
+
+
+def killed(groups: list[Group], rounds: int) -> list[Row]:
+    took: dict[str, list[float]] = {each.kind: [] for each in groups}
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Acks(each.names.namesrv)) for each in groups]
+        for _ in range(rounds):
+            for group, acks in zip(groups, clients, strict=True):
+                master = group.master
+                assert master.broker is not None
+                at = time.time()
+                master.broker.kill()
+                master.broker.wait()
+                took[group.kind].append(acks.first_after(at + ON_ITS_WAY_S) - at)
+                master.begin()
+                group.until_in_sync()
+                acks.until_more(50)
+    return [
+        Row("kill -9 of the master", f"to the next acknowledged send, {rounds} kills", kind, "s",
+            found, smaller=True, extra={"max": max(found)})
+        for kind, found in took.items()
+    ]  # fmt: skip
+
+
+def moved(groups: list[Group], rounds: int) -> list[Row]:
+    took: dict[str, list[float]] = {each.kind: [] for each in groups}
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Acks(each.names.namesrv)) for each in groups]
+        for _ in range(rounds):
+            for group, acks in zip(groups, clients, strict=True):
+                old = group.master
+                heir = next(n for n, each in enumerate(group.members, 1) if each is not old)
+                at, before = time.time(), len(acks.times)
+                # One whose heartbeat is late is refused.
+                until(partial(group.engine.move, heir), "a move", 0.2)
+                until(partial(group.has_other_master, old), "the move")
+                group.until_in_sync()
+                acks.first_after(time.time())
+                acks.until_more(50)
+                around = [each for each in acks.times[max(0, before - 5) :] if each > at - 1]
+                took[group.kind].append(max(b - a for a, b in pairwise(around)))
+    return [
+        Row("planned move", f"the longest time without an acknowledged send, {rounds} moves", kind,
+            "s", found, None if kind == APACHE else 1.0, smaller=True,
+            extra={"max": max(found)})
+        for kind, found in took.items()
+    ]  # fmt: skip
+
+
+def synchronous(groups: list[Group], rounds: int, seconds: float) -> list[Row]:
+    rates: dict[str, list[float]] = {each.kind: [] for each in groups}
+    for group in groups:
+        if group.make == APACHE:
+            uvloop.run(_send(group.names.namesrv, 0.0, JAVA_WARM_S))
+    for _ in range(rounds):
+        for group in groups:
+            master = group.master
+            both = [master, *(each for each in group.members if each is not master)]
+            rates[group.kind].append(Turn(both, seconds, WARM_S).rate)
+    return [
+        Row("sync, 64 senders", "both in sync", kind, "messages/s", found)
+        for kind, found in rates.items()
+    ]
+
+
+def main() -> None:
+    parser = harness.parser_of("failover")
+    parser.add_argument("--only", default="sync,kill,move")
+    parser.add_argument("--groups", default=f"controller,etcd,{APACHE}")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    given: argparse.Namespace = parser.parse_args()
+    facts = harness.machine()
+    rows: list[Row] = []
+    with ExitStack() as stack:
+        groups = [stack.enter_context(group_of(kind)) for kind in given.groups.split(",")]
+        works: dict[str, Callable[[], list[Row]]] = {
+            "kill": lambda: killed(groups, given.rounds),
+            "move": lambda: moved(groups, given.rounds),
+            "sync": lambda: synchronous(groups, min(given.rounds, 5), given.seconds),
+        }
+        for name in given.only.split(","):
+            rows += works[name]()
+            harness.show(rows, facts, "failover, so far")
+    facts["load after"] = f"{os.getloadavg()[0]:.2f}"
+    harness.report(rows, facts, "failover", "failover", given.keep)
+
+
+if __name__ == "__main__":
+    main()
