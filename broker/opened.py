@@ -112,6 +112,8 @@ async def open_services(
     services.groups.start()
     services.topics.start()
     services.offsets.start()
+    if is_slave(o.settings):
+        services.offsets.known_to = store.metadata.offsets_mark()
     undo.callback(services.offsets.persist_now)
     undo.callback(services.topics.write_now)
     undo.callback(services.groups.write_now)
@@ -262,11 +264,12 @@ def _replicate(
     undo.push_async_callback(client.close)
     if slaves is not None:
         services.registration.ha_port = slaves.getsockname()[1]
+    pop = services.pop
     made = Replication(
         services.store, services.settings, services.topics, services.groups, services.offsets,
         services.registration, client, inner_credentials(o.settings), slaves, access.is_on,
-        services.pop.modes if services.pop is not None else None, access.policies,
-        o.reign,
+        pop.modes if pop is not None else None, access.policies,
+        pop.order if pop is not None else None, o.reign,
     )  # fmt: skip
     if made.master is not None:
         made.master.start()

@@ -215,6 +215,11 @@ class CheckPoints:
 
     # ---- records ----
 
+    def aside(self, fd: int) -> None:
+        """Has records written to this file from now on, a line each, and not to the log; below 0 to
+        the log again."""
+        lib.ps_core_pop_journal(self._core.handle, fd)
+
     @property
     def end(self) -> int:
         """Returns the end, in the log, of the last record that was put; 0 means that there was

@@ -165,8 +165,12 @@ class OffsetAdminProcessor:
 
     def consumer_offsets(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         version = version_to_json(self.s.store.metadata.version("offsets"))
-        rows = self.s.offsets.all()
-        return reply_with(command, lambda: {"dataVersion": version, "offsetTable": _table(rows)})
+        rows, pop, more = self.s.offsets.all(), self.s.pop, {}
+        if command.ext.get("pystore") and pop is not None:  # a slave of ours
+            more["order"] = pop.order.text().decode()
+        return reply_with(
+            command, lambda: {"dataVersion": version, "offsetTable": _table(rows), **more}
+        )
 
     def delay_offsets(self, peer: Peer, command: Command) -> Command:
         metadata = self.s.store.metadata

@@ -44,7 +44,15 @@ class PopRules:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, "POP needs timers, and timerWheelEnable is false"
             )
+        if self.s.settings["brokerRole"] == "SLAVE" and not self._acts():
+            raise Refused(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "this broker is a slave: what is popped is written by its master",
+            )
         return pop
+
+    def _acts(self) -> bool:
+        return self.s.acting is not None and self.s.acting.pops.is_on
 
     def check_readable(self, what: str) -> None:
         if not self.s.settings["brokerPermission"] & READ:

@@ -88,9 +88,13 @@ class ReplicationProcessor:
         if said.get("escaped") == "taken":
             acting.taken(command.number("logEnd"))
             return command.reply()
+        start = command.number("popsFrom", 0)
+        if start > 0:
+            return command.reply(body=mqjson.dumps(await acting.popped(start)))
         rows = await acting.give_way()
         if said.get("masterAddress"):
             replication.use_master(said["masterAddress"], said["masterHaAddress"])
-        # A master of Java's does not read it.
-        body = mqjson.dumps({"escaped": rows}) if said.get("pystore") else b""
-        return command.reply(body=body)
+        if not said.get("pystore"):
+            acting.owe_java()
+            return command.reply()
+        return command.reply(body=mqjson.dumps({"escaped": rows, **await acting.popped(0)}))

@@ -27,15 +27,30 @@ from broker.services.topics import Topics
 from broker.services.transaction import Transactions
 from pystore import Store
 
-__all__ = ["ActsAsMaster", "IsMember", "Services"]
+__all__ = ["ActsAsMaster", "IsMember", "KeepsPops", "Services"]
+
+
+class KeepsPops(Protocol):
+    """What is popped at such a slave (acting/pops.py)."""
+
+    @property
+    def is_on(self) -> bool: ...
 
 
 class ActsAsMaster(Protocol):
     """A slave that may act as master (acting/service.py), as requests find it."""
 
+    #: What is popped while there is no master.
+    @property
+    def pops(self) -> KeepsPops: ...
+
     def hint(self) -> None: ...
 
     async def give_way(self) -> list[list[Any]]: ...
+
+    async def popped(self, start: int) -> dict[str, Any]: ...
+
+    def owe_java(self) -> None: ...
 
     def taken(self, end: int) -> None: ...
 

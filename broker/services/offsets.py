@@ -54,6 +54,11 @@ class ConsumerOffsets:
         #: Whether records of the log move offsets too (those of POP): the end of the log up to
         #: which they have is kept beside them then.
         self.is_marked = False
+        #: Of a slave: the end of the log up to which its master's offsets are known; None: they are
+        #: its own.
+        self.known_to: int | None = None
+        #: What they rest on beside the log is brought to the disk by this, in any thread.
+        self.before_write: Callable[[], None] | None = None
         self._writing = asyncio.Lock()
 
     def start(self) -> None:
@@ -117,7 +122,7 @@ class ConsumerOffsets:
         """Takes what has changed, and returns the end of the log before and after it. Others put
         records and move offsets meanwhile: all records up to the first end are in the offsets, and
         what the offsets rest on lies before the second."""
-        mark = self._log_end()
+        mark = self._log_end() if self.known_to is None else self.known_to
         for group, topic, queue, offset in self._core.take_changed_offsets():
             self._unsaved[group, topic, queue] = offset
         return mark, self._log_end()
@@ -151,6 +156,9 @@ class ConsumerOffsets:
         """Writes offsets; `mark` and `end` are what _take returned. What the offsets rest on is on
         the disk before they are: so a message that was sent back, popped or revived is not passed
         over after a power failure because its copy is gone and the offset is not."""
+        sync = self.before_write
+        if sync is not None:
+            sync()
         if self._store.info().log_flushed < end:
             self._store.flush()
         with self._metadata.batch():

@@ -71,7 +71,7 @@ static bool read_ask(ps_core *c, const request *r, bool checked, ps_pop_ask *ask
                         .most = (int32_t)r->most,
                         .from_min = r->mode == 0,
                         .invisible_ms = r->invisible_ms};
-    if (x == NULL || x->po_revive == NULL || !x->po_rules.on ||
+    if (!ps_pops_can_put(c) || !x->po_rules.on ||
         !is_allowed(&x->po_rules, r, &late) || !read_filter(r, ask))
         return false;
     const ps_topic_entry *t = ps_core_find_topic(c, r->topic.data, r->topic.len);

@@ -25,7 +25,7 @@ static bool read_request(const ps_command *command, request *r) {
 
 /* Whether records of acknowledgements can be put. Timers may be off. */
 static bool can_put(const ps_core *c) {
-    return c->co_pops != NULL && c->co_pops->po_revive != NULL && c->co_store->st_timer_rules.on;
+    return ps_pops_can_put(c) && c->co_store->st_timer_rules.on;
 }
 
 /* Whether the topic holds that message, or held it. */

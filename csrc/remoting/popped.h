@@ -12,6 +12,7 @@
 
 /* cdef begin */
 #define PS_POPPED_MAX 32    /* messages of one batch, as upstream limits them */
+#define PS_POP_ASIDE 1      /* the end of a record that is not in the log */
 #define PS_POP_LEAD_MS 1000 /* a check point's record is due so long before its messages are back */
 
 typedef struct ps_popped_key { /* of which delivery; names have 1 to 255 bytes */
@@ -127,6 +128,11 @@ int ps_core_pop_show(ps_core *core, const ps_pop_found *found, const char *topic
 int ps_core_pop_rules(ps_core *core, const ps_pop_rules *rules, ps_error *error);
 /* Where the records go. PS_E_TOPIC_ILLEGAL, PS_E_NO_MEMORY. */
 int ps_core_pop_set(ps_core *core, const char *revive_topic, int32_t len, ps_error *error);
+/* From now on records go to this file, a line each, and not to the log, which belongs to another
+ * broker: of a slave that acts as master. Below 0: to the log again. A line has tag, revive queue,
+ * when the record would be delivered there (ms), and body. The end of such a record is
+ * PS_POP_ASIDE, which is safe. */
+void ps_core_pop_journal(ps_core *core, int fd);
 /* The end, in the log, of the last record that was put; 0: none was. */
 int64_t ps_core_pop_end(const ps_core *core);
 

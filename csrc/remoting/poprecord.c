@@ -3,6 +3,7 @@
  * upstream PopMessageProcessor.buildCkMsg, AckMessageProcessor.appendAck. */
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "format/property.h"
 #include "remoting/json.h"
@@ -18,6 +19,14 @@ int ps_core_pop_set(ps_core *c, const char *revive_topic, int32_t len, ps_error 
     if (x == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for POP");
     x->po_revive = ps_topic_open(c->co_store, revive_topic, len, 1, e);
     return x->po_revive != NULL ? 0 : e->code;
+}
+
+void ps_core_pop_journal(ps_core *c, int fd) {
+    PS_CORE_HELD(c);
+    ps_pops *x = c->co_pops;
+    if (x == NULL) return;
+    x->po_aside = fd >= 0;
+    x->po_journal_fd = fd;
 }
 
 int64_t ps_core_pop_end(const ps_core *c) {
@@ -85,9 +94,34 @@ static void put_properties(const ps_core *c, record *x, const ps_popped_row *r, 
     x->end = ps_property_put(ps_property_end(to), "TAGS", x->tag, (int64_t)strlen(x->tag));
 }
 
-static int put_record(ps_core *c, const record *x, int32_t revive_queue, ps_error *e) {
+/* The line takes the place of the properties, for which there is room. A torn line is one that was
+ * never answered: it ends where the next one begins. */
+static int put_aside(const ps_pops *pops, record *x, int32_t revive_queue, int64_t *end,
+                     ps_error *e) {
+    char head[3 * NUMBER_MAX];
+    uint8_t *to = put_text((uint8_t *)head, x->tag);
+    to = put_number(put_text(to, " "), revive_queue);
+    to = put_text(put_number(put_text(to, " "), x->deliver_ms), " ");
+    int64_t head_len = to - (uint8_t *)head, body_len = x->properties - x->body;
+    memmove(x->body + head_len, x->body, (size_t)body_len);
+    memcpy(x->body, head, (size_t)head_len);
+    x->body[head_len + body_len] = '\n';
+    int64_t len = head_len + body_len + 1;
+    int64_t wrote = write(pops->po_journal_fd, x->body, (size_t)len);
+    if (wrote != len) {
+        int err = wrote < 0 ? errno : ENOSPC;
+        if (wrote > 0 && write(pops->po_journal_fd, "\n", 1) < 0) err = errno;
+        return ps_fail(e, ps_errno_code(err), err, -1, NULL,
+                       "cannot write what was popped while the master is away");
+    }
+    *end = PS_POP_ASIDE;
+    return 0;
+}
+
+static int put_record(ps_core *c, record *x, int32_t revive_queue, int64_t *end, ps_error *e) {
     ps_pops *pops = c->co_pops;
     ps_put_result put;
+    if (pops->po_aside) return put_aside(pops, x, revive_queue, end, e);
     const ps_message m = {.body = x->body,
                           .body_len = x->properties - x->body,
                           .properties = x->properties,
@@ -100,7 +134,7 @@ static int put_record(ps_core *c, const record *x, int32_t revive_queue, ps_erro
         if (e != NULL) *e = put.error;
         return code;
     }
-    pops->po_end = put.physical_offset + put.size;
+    *end = pops->po_end = put.physical_offset + put.size;
     return 0;
 }
 
@@ -123,7 +157,7 @@ static int code_of(const ps_error *e) {
 
 /* ---- the two ---- */
 
-static int put_check_point(ps_core *c, const ps_popped_row *r, ps_error *e) {
+static int put_check_point(ps_core *c, const ps_popped_row *r, int64_t *end, ps_error *e) {
     int64_t back_ms = r->key.pop_ms + r->invisible_ms;
     record x = {.body = begin_body(c, r, e), .deliver_ms = back_ms - PS_POP_LEAD_MS, .tag = "ck"};
     if (x.body == NULL) return code_of(e);
@@ -138,18 +172,15 @@ static int put_check_point(ps_core *c, const ps_popped_row *r, ps_error *e) {
     *to++ = '}';
     x.properties = to;
     put_properties(c, &x, r, r->key.start);
-    return put_record(c, &x, r->revive_queue, e);
+    return put_record(c, &x, r->revive_queue, end, e);
 }
 
 int ps_core_popped_open(ps_core *c, const ps_popped_row *r, int64_t *end, ps_error *e) {
     PS_CORE_HELD(c);
     int code = ps_core_popped_add(c, r, e);
     if (code != 0) return code;
-    code = put_check_point(c, r, e);
-    if (code < 0)
-        ps_core_popped_end(c, &r->key, r->offsets, r->count);
-    else
-        *end = c->co_pops->po_end;
+    code = put_check_point(c, r, end, e);
+    if (code < 0) ps_core_popped_end(c, &r->key, r->offsets, r->count);
     return code;
 }
 
@@ -177,9 +208,7 @@ int ps_core_popped_put_ack(ps_core *c, const ps_popped_row *r, const int64_t *of
     *to++ = '}';
     x.properties = to;
     put_properties(c, &x, r, at);
-    int code = put_record(c, &x, r->revive_queue, e);
-    if (code == 0) *end = c->co_pops->po_end;
-    return code;
+    return put_record(c, &x, r->revive_queue, end, e);
 }
 
 int ps_core_popped_ack(ps_core *c, const ps_popped_key *key, const int64_t *offsets, int32_t count,

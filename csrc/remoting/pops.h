@@ -26,6 +26,8 @@ typedef struct due_heap { /* of one revive queue */
 typedef struct ps_pops {
     ps_topic *po_revive;    /* NULL: nothing can be put */
     _Atomic int64_t po_end; /* of the last record put; the writer of offsets reads it, too */
+    bool po_aside;          /* records go to the journal and not to the log */
+    int po_journal_fd;
     ps_chains po_table;
     due_heap *po_heaps;
     int32_t po_heap_count;
@@ -58,9 +60,15 @@ int ps_pop_take(ps_core *c, const ps_pop_ask *ask, ps_pop_found *found, int64_t 
 /* popshow.c: answers with what was found, into co_out; nothing: that. */
 int ps_pop_answer(const ps_pop_asker *who, const ps_pop_found *found, ps_slice topic);
 
+/* Whether records can be put: in the log, or at a slave that acts as master beside it. */
+static inline bool ps_pops_can_put(const ps_core *c) {
+    const ps_pops *x = c->co_pops;
+    return x != NULL && x->po_revive != NULL &&
+           (x->po_aside || !atomic_load(&c->co_store->st_follow.fo_on));
+}
+
 static inline int32_t ps_popped_open(const ps_popped *p) {
     return p->pp_count - __builtin_popcount(p->pp_acked);
 }
-
 
 #endif

@@ -1,7 +1,9 @@
 /* Open check points against a plain list: opened, acknowledged by frames and by calls, postponed,
  * due; and what damaged acknowledgements do, which is nothing. Then pops by frames. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <time.h>
+#include <unistd.h>
 #include "core_kit.h"
 #include "remoting/popped.h"
 
@@ -281,6 +283,41 @@ static void test_first_pop_of_a_wide_topic(void) {
     ps_pop_found_free(&found);
 }
 
+/* Of a slave that acts as master: the log gets nothing, and the file a line each. */
+static void test_aside(void) {
+    ps_error e = {0};
+    char path[600], text[2000] = {0};
+    int64_t end, before = ps_core_pop_end(kit_core);
+    ps_popped_row r = {.key = key_of("g", 1, 7, 5000),
+                       .revive_queue = 3,
+                       .count = 2,
+                       .invisible_ms = 60000,
+                       .due_ms = 65000,
+                       .offsets = {7, 9}};
+    snprintf(path, sizeof path, "%s.aside", kit_root);
+    int fd = open(path, O_RDWR | O_CREAT | O_APPEND, 0600);
+    ps_core_pop_journal(kit_core, fd);
+    CHECK_EQ(0, ps_core_popped_open(kit_core, &r, &end, &e));
+    CHECK_EQ(PS_POP_ASIDE, end);
+    CHECK_EQ(1, ps_core_popped_ack(kit_core, &r.key, &r.offsets[1], 1, &end, &e));
+    CHECK_EQ(PS_POP_ASIDE, end);
+    CHECK_EQ(before, ps_core_pop_end(kit_core));
+    CHECK(pread(fd, text, sizeof text - 1, 0) > 0);
+    CHECK(strncmp(text, "ck 3 64000 {\"bm\":0,", 19) == 0);
+    const char *ack = strchr(text, '\n') + 1;
+    CHECK(strncmp(ack, "ack 3 65000 {\"ao\":9,", 21) == 0);
+    CHECK(ack[strlen(ack) - 2] == '}' && ack[strlen(ack) - 1] == '\n');
+    close(fd);
+    fd = open(path, O_RDONLY); /* as a disk that is full: nothing counts */
+    ps_core_pop_journal(kit_core, fd);
+    CHECK(ps_core_popped_ack(kit_core, &r.key, &r.offsets[0], 1, &end, &e) < 0);
+    ps_core_pop_journal(kit_core, -1);
+    CHECK_EQ(1, ps_core_popped_ack(kit_core, &r.key, &r.offsets[0], 1, &end, &e));
+    CHECK(end == ps_core_pop_end(kit_core) && end > before);
+    close(fd);
+    unlink(path);
+}
+
 int main(void) {
     ps_error e = {0};
     ps_popped_row none = {.key = key_of("g", 0, 5, 6), .count = 2, .offsets = {5, 5}};
@@ -296,6 +333,7 @@ int main(void) {
     ps_conn *n = kit_conn(1);
     test_model(n);
     test_damaged_handles(n);
+    test_aside();
     test_pops(n);
     test_marks();
     test_first_pop_of_a_wide_topic();

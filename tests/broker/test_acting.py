@@ -23,6 +23,7 @@ from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command
 from pystore.names import HALF_TOPIC
 from pystore.properties import encode_properties
+from pystore.records import read_records
 
 ACTS: dict[str, Any] = {
     "enableSlaveActingMaster": True, "enableRemoteEscape": True, "slaveReadEnable": True,
@@ -195,6 +196,71 @@ def test_what_was_popped_and_not_acknowledged_comes_back_at_another_broker(
         assert bodies(other, retry) == wanted
         with master_of(tmp_path / "m", names, **ACTS) as master:
             assert len(master.services.pop.points) == 0
+
+
+def pop_of(broker: Broker, most: int, invisible_ms: int = 600_000) -> list[tuple[bytes, str]]:
+    """Returns the messages, each with its handle."""
+    ext = {
+        "consumerGroup": "g", "topic": "orders", "queueId": "-1", "maxMsgNums": str(most),
+        "invisibleTime": str(invisible_ms), "pollTime": "0", "initMode": "0", "expType": "TAG",
+        "bornTime": str(timers_at(broker)), "exp": "*", "order": "false",
+    }  # fmt: skip
+    answer = ask(broker, Code.POP_MESSAGE, ext)
+    assert answer.code in (0, 210), (answer.code, answer.remark)
+    if answer.code == 210:
+        return []
+    body = bytes(answer.body)
+    records = read_records(body)
+    start = answer.ext["startOffsetInfo"].split(" ")[-1]
+    said = (start, answer.ext["popTime"], answer.ext["invisibleTime"], answer.ext["reviveQid"])
+    return [
+        (
+            body[row.body_start : row.body_end],
+            " ".join([*said, "0", "b", "0", str(row.queue_offset)]),
+        )
+        for row in records
+    ]
+
+
+def settle_pop(broker: Broker, code: int, handle: str, **more: str) -> Command:
+    ext = {
+        "consumerGroup": "g", "topic": "orders", "queueId": "0", "extraInfo": handle,
+        "offset": handle.rpartition(" ")[2], **more,
+    }  # fmt: skip
+    return ask(broker, code, ext)
+
+
+def test_what_is_popped_and_acknowledged_at_the_slave_is_the_masters_when_it_returns(
+    names: str, tmp_path: Path
+) -> None:
+    """Handles hold at whoever is there, and nothing is handed out twice."""
+    with slave_of(tmp_path / "s", names, **ACTS) as slave:
+        with master_of(tmp_path / "m", names, **ACTS) as master:
+            master.create_topic("orders", 1)
+            put_delayed(master, 8, b"m")
+            at_master = pop_of(master, 2)
+            until_alike(master, slave)
+            until(lambda: slave.services.groups.get("g") is not None, "the group at the slave")
+            until(lambda: slave.services.topics.get("orders") is not None, "the topic")
+            assert settle_pop(slave, Code.ACK_MESSAGE, at_master[0][1]).code == 14
+        until(lambda: slave.services.acting.pops.is_on, "the slave serves pops")
+        assert settle_pop(slave, Code.ACK_MESSAGE, at_master[1][1]).code == 0
+        at_slave = pop_of(slave, 4)
+        assert settle_pop(slave, Code.ACK_MESSAGE, at_slave[0][1]).code == 0
+        later = {"invisibleTime": "900000"}
+        changed = settle_pop(slave, Code.CHANGE_MESSAGE_INVISIBLETIME, at_slave[1][1], **later)
+        assert changed.code == 0, changed.remark
+        with master_of(tmp_path / "m", names, **ACTS) as master:
+            assert settle_pop(slave, Code.ACK_MESSAGE, at_slave[2][1]).code == 14
+            points = master.services.pop.points
+            assert sorted(o for ck in points for o in ck.open_offsets()) == [0, 3, 4, 5]
+            bodies = [body for body, _ in at_master + at_slave + pop_of(master, 32)]
+            assert sorted(bodies) == [b"m%d" % n for n in range(8)]
+            for _, handle in (at_master[0], *at_slave[2:]):
+                assert settle_pop(master, Code.ACK_MESSAGE, handle).code == 0
+            assert sorted(o for ck in points for o in ck.open_offsets()) == [3, 6, 7]
+            journal = slave.services.acting.pops
+            until(lambda: not journal, "that the slave forgets what the master has")
 
 
 @pytest.mark.long

@@ -74,6 +74,7 @@ def _made(master: _Master) -> tuple[Synchronizer, _Rows, _Offsets, Any]:
         def __exit__(self, *_: object) -> None: ...
 
     store: Any = SimpleNamespace(high=3, metadata=SimpleNamespace(batch=Batch))
+    store.info = lambda: SimpleNamespace(log_max=9)
     store.range = lambda topic, queue: (0, store.high)
     topics: Any = _Rows()
     groups: Any = _Rows()

@@ -6,15 +6,16 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.services.acting.escaped import Doubt
+from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
 from pystore.names import TEMPLATE_TOPIC
 from pystore.properties import encode_properties
 
-__all__ = ["Bridge", "Copy", "NotStored"]
+__all__ = ["Bridge", "Copy", "NotStored", "PopRecord", "records_command", "took_it"]
 
 #: A route is asked for again after so many seconds, and after a failure.
 _ROUTE_S = 30.0
@@ -60,6 +61,52 @@ class Copy:
         return self.properties.get("UNIQ_KEY", "")
 
 
+def _send_command(
+    group: str, topic: str, queue: int, said: Mapping[str, str], body: bytes, *, sys_flag: int = 0,
+    flag: int = 0, born_ms: int, tries: int = 0,
+) -> Command:  # fmt: skip
+    ext = {
+        "a": group, "b": topic, "c": TEMPLATE_TOPIC, "d": "8", "e": str(queue),
+        "f": str(sys_flag & ~_OF_A_LOG), "g": str(born_ms), "h": str(flag),
+        "i": encode_properties({**said, "WAIT": "false"}).decode(),
+        "j": str(tries), "k": "false", "m": "false",
+    }  # fmt: skip
+    return Command(RequestCode.SEND_MESSAGE_V2, ext, body)
+
+
+class PopRecord(NamedTuple):
+    """A record of the revive topic that is not in the log. `tag` says what it is, `due_ms` when it
+    is delivered there."""
+
+    tag: str
+    queue: int
+    due_ms: int
+    body: bytes
+
+    def line(self) -> bytes:
+        return b"%s %d %d %s" % (self.tag.encode(), self.queue, self.due_ms, self.body)
+
+
+def records_command(topic: str, broker: str, record: PopRecord) -> Command:
+    """Puts a record of POP into a queue of the revive topic of another broker, as upstream's
+    PopMessageProcessor and AckMessageProcessor do through its bridge."""
+    said = mqjson.loads(record.body)
+    at, kind = (said["so"], "ck") if record.tag == "ck" else (said["ao"], "ack")
+    place = (said["t"], said["q"], at, said["c"], said["pt"], broker, kind)
+    properties = {
+        "UNIQ_KEY": "@".join(map(str, place)), "TAGS": record.tag,
+        "TIMER_DELIVER_MS": str(record.due_ms),
+    }  # fmt: skip
+    now_ms = time.time_ns() // 1_000_000
+    return _send_command(f"InnerProducerGroup_{broker}_0", topic, record.queue, properties,
+                         record.body, born_ms=now_ms)  # fmt: skip
+
+
+def took_it(answer: Command) -> bool:
+    """Whether the broker has the message."""
+    return answer.code in _HAS_IT
+
+
 class Bridge:
     """Lives on the event loop."""
 
@@ -96,15 +143,11 @@ class Bridge:
 
     async def put(self, copy: Copy, address: str, queue: int) -> None:
         """Raises: NotStored; OSError, TimeoutError, when the broker may have it nevertheless."""
-        group = copy.properties.get("PGROUP")
-        ext = {
-            "a": group or f"InnerProducerGroup_{self._name}_{self._number}", "b": copy.topic,
-            "c": TEMPLATE_TOPIC, "d": "8", "e": str(queue), "f": str(copy.sys_flag & ~_OF_A_LOG),
-            "g": str(copy.born_ms), "h": str(copy.flag),
-            "i": encode_properties({**copy.properties, "WAIT": "false"}).decode(),
-            "j": str(copy.tries), "k": "false", "m": "false",
-        }  # fmt: skip
-        command = Command(RequestCode.SEND_MESSAGE_V2, ext, copy.body)
+        group = copy.properties.get("PGROUP") or f"InnerProducerGroup_{self._name}_{self._number}"
+        command = _send_command(
+            group, copy.topic, queue, copy.properties, copy.body, sys_flag=copy.sys_flag,
+            flag=copy.flag, born_ms=copy.born_ms, tries=copy.tries,
+        )  # fmt: skip
         try:
             answer = await self._ask(address, command)
         except ConnectionRefusedError as nobody:
@@ -113,7 +156,7 @@ class Bridge:
         except (OSError, TimeoutError):
             self._known.clear()
             raise
-        if answer.code not in _HAS_IT:
+        if not took_it(answer):
             self._known.clear()
             raise NotStored(f"{address} says {answer.code} {answer.remark}")
 

@@ -12,7 +12,9 @@ from broker.hot.popped import CheckPoint
 from broker.services.acting.bridge import Copy
 from broker.services.acting.escape import Escape
 from broker.services.acting.escaped import Origin
+from broker.services.acting.pops import PopsAside
 from broker.services.context import Services
+from broker.services.pop import Pop
 from broker.services.pop.revive import DROPPED, FIRST_POP, first_pop
 from pystore import Message
 from pystore.errors import StoreError
@@ -30,6 +32,8 @@ __all__ = ["CheckPointsDue", "HalvesDue", "LevelsDue", "Source", "TimersDue"]
 
 #: Messages that are on their way to other brokers at once.
 _AT_ONCE = 32
+#: A message that was popped and that nobody takes is tried again after so long.
+_AGAIN_MS = 1000
 #: The transaction's type in a system flag, and that of a half.
 _TRANSACTION, _HALF = 0xC, 0x4
 
@@ -275,28 +279,44 @@ class CheckPointsDue(Source):
 
     name = "Messages that were popped"
 
+    def __init__(self, s: Services, escape: Escape, pops: PopsAside) -> None:
+        super().__init__(s, escape)
+        self._pops = pops
+
     async def begin(self) -> None:
-        pop, schedule = self._s.pop, self._s.schedule
-        self._rest: list[CheckPoint] = []
-        if pop is None or schedule is None or schedule.timers is None:
-            return
-        found = await asyncio.to_thread(pop.find_open, schedule.timers.timers)
-        self._rest = sorted(found, key=lambda ck: ck.due_ms)
+        await self._pops.begin()
 
     async def round(self, now_ms: int) -> int:
-        count, sent = 0, 0
-        for ck in self._rest:
-            if ck.due_ms > now_ms or sent >= _AT_ONCE:
+        await self._pops.tidy()
+        pop, sent, failed = self._s.pop, 0, None
+        if pop is None or not self._s.settings["enableRemoteEscape"]:
+            return 0
+        for _ in range(_AT_ONCE):
+            ck = pop.points.next_due()
+            if ck is None or ck.due_ms > now_ms:
                 break
-            copies = [
-                (Origin(ck.topic, ck.group, ck.queue, offset), copy)
-                for offset in ck.open_offsets()
-                if (copy := self._copy(ck, offset)) is not None
-            ]
-            await self._escape.send_all(copies)
-            count, sent = count + 1, sent + len(copies)
-        del self._rest[:count]
+            try:
+                sent += await self._bring_back(pop, ck)
+            except (OSError, TimeoutError) as error:
+                failed = error
+                pop.points.postpone(ck, now_ms + _AGAIN_MS)  # others need not wait for it
+        if failed is not None:
+            raise failed
         return sent
+
+    async def _bring_back(self, pop: Pop, ck: CheckPoint) -> int:
+        """Raises: OSError, TimeoutError, when some have not gone; StoreError."""
+        offsets = ck.open_offsets()
+        copies = [
+            (Origin(ck.topic, ck.group, ck.queue, offset), copy)
+            for offset in offsets
+            if (copy := self._copy(ck, offset)) is not None
+        ]
+        await self._escape.send_all(copies)
+        done = pop.points.acknowledge(ck, offsets)  # others were acknowledged meanwhile
+        if done:
+            pop.points.put_ack(ck, done)
+        return len(copies)
 
     def _copy(self, ck: CheckPoint, offset: int) -> Copy | None:
         pop = self._s.pop
@@ -314,6 +334,9 @@ class CheckPointsDue(Source):
         return _copy(message, target, said, DROPPED, like=ck.topic, more_tries=1)
 
 
-def sources_of(s: Services, escape: Escape) -> Iterator[Source]:
-    for kind in (LevelsDue, TimersDue, HalvesDue, CheckPointsDue):
-        yield kind(s, escape)
+def sources_of(s: Services, escape: Escape, pops: PopsAside) -> Iterator[Source]:
+    """Returns what is due, without enableRemoteEscape only what can be kept here."""
+    if s.settings["enableRemoteEscape"]:
+        for kind in (LevelsDue, TimersDue, HalvesDue):
+            yield kind(s, escape)
+    yield CheckPointsDue(s, escape, pops)

@@ -16,6 +16,7 @@ from broker.services.acting.bridge import AskAt, Bridge
 from broker.services.acting.due import Source, sources_of
 from broker.services.acting.escape import Escape
 from broker.services.acting.escaped import EscapeLedger
+from broker.services.acting.pops import PopsAside
 from broker.services.context import Services
 from broker.services.duties import BrokerRole
 from broker.services.replication.slave import HaSlave
@@ -48,12 +49,21 @@ class Acting:
             s.store.path / "config" / "escaped.jsonl", s.store.settings.file_mode
         )
         self.escaped.load(lambda topic, queue: s.store.range(topic, queue)[1])
+        self.pops = PopsAside(s, self.escaped)
+        self._ask = ask
+        self._paying: asyncio.Task[None] | None = None
         bridge = Bridge(s.broker_name, int(s.settings["brokerId"]), s.registration.route, ask)
         self.escape = Escape(bridge, self.escaped)
         self._gone = 0
         self._yields_until = 0.0
         self._closed_at = -1
-        self._acted = bool(self.escaped)
+        self._acted = bool(self.escaped) or bool(self.pops)
+        #: The master that returned knows what was done here, so that its own offsets are the right
+        #: ones, or this is that long ago.
+        self._is_told, self._told_until = not self._acted, 0.0
+        self._owes = bool(self.pops)
+        assert s.replication is not None
+        s.replication.is_held = self._holds
         self._looking: asyncio.Task[None] | None = None
         self._changing: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -82,12 +92,19 @@ class Acting:
         self._forget()
         if members is not None and 0 in members:
             self._yields_until = 0.0
+            self._is_told = self._is_told or not self.is_on
+            self._pay()
         if self._slave.follows or (members is not None and not self._is_first(members)):
             self._gone = 0
         elif members is not None:
             self._gone += 1
         acts = self._gone >= _LOOKS and time.monotonic() >= self._yields_until
         self._become(BrokerRole.ACTING if acts else BrokerRole.SLAVE)
+
+    def _holds(self) -> bool:
+        """Whether what the master has is not taken over: it is the one that has to ask."""
+        late = self._slave.follows and time.monotonic() > self._told_until
+        return self.is_on or not (self._is_told or late)
 
     def _is_first(self, members: dict[int, str]) -> bool:
         own = int(self._s.settings["brokerId"])
@@ -107,7 +124,8 @@ class Acting:
     async def give_way(self) -> list[list[Any]]:
         """The master returns: nothing is sent any more when this returns what has been sent, as
         rows of Origin."""
-        self._gone, self._yields_until = 0, time.monotonic() + _YIELD_S
+        self._gone = 0
+        self._yields_until = self._told_until = time.monotonic() + _YIELD_S
         if self._changing is not None:
             await asyncio.wait({self._changing})
         self._become(BrokerRole.SLAVE)
@@ -128,30 +146,60 @@ class Acting:
             later = replace(version.bumped(), counter=version.counter + _VERSIONS_AHEAD)
             metadata.raise_version(name, later)
 
+    async def popped(self, start: int) -> dict[str, Any]:
+        """Returns what was popped and acknowledged here, from this row on, after give_way().
+        Raises: OSError."""
+        rows, more = await self.pops.rows(start)
+        pop = self._s.pop
+        order = pop.order.text().decode() if pop is not None and start == 0 else ""
+        return {"pops": rows, "popsMore": more, "order": order}
+
+    def owe_java(self) -> None:
+        """The master that returns is one of Java's: it gets what was popped here once it serves.
+        Raises: OSError."""
+        self.pops.owe_java()
+        self._owes = bool(self.pops)
+
+    def _pay(self) -> None:
+        running = self._paying is not None and not self._paying.done()
+        if self._owes and self._slave.follows and not self.is_on and not running:
+            self._paying = asyncio.get_running_loop().create_task(self._pay_java())
+
+    async def _pay_java(self) -> None:
+        replication = self._s.replication
+        assert replication is not None
+        try:
+            await self.pops.pay(self._ask, replication.master_address)
+            self._owes = False
+        except (OSError, TimeoutError, ValueError) as failed:
+            quiet.warning("owed", "The master does not take what was popped here: %s",
+                          failed or type(failed).__name__)  # fmt: skip
+
     def taken(self, end: int) -> None:
         """The master has closed what was sent, in its log up to `end`: what has gone is forgotten
-        once that is here."""
-        self._closed_at = end
+        once that is here. Raises: OSError."""
+        self._closed_at, self._is_told, self._owes = end, True, False
+        self.pops.taken(end)
 
     def _forget(self) -> None:
         if 0 <= self._closed_at <= self._s.store.info().log_max and not self.is_on:
             self._closed_at = -1
             try:
                 self.escaped.forget()
+                self.pops.forget()
             except OSError as failed:
                 log.warning("Cannot delete the list of what has gone: %s", failed)
 
     # ---- the duty ----
 
     def start(self) -> None:
-        self._acted = True
+        self._acted, self._is_told = True, False
         self._closed_at = -1  # it gets longer, and some of it may not be closed here
-        if not self._s.settings["enableRemoteEscape"]:
-            return
         self._ends = asyncio.Event()
         loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._work(source)) for source in sources_of(self._s, self.escape)
+            loop.create_task(self._work(source))
+            for source in sources_of(self._s, self.escape, self.pops)
         ]
 
     async def stop(self) -> None:
@@ -164,6 +212,7 @@ class Acting:
                 await asyncio.wait(late)
         self._tasks = []
         self.escaped.close()
+        self.pops.end()
 
     async def _work(self, source: Source) -> None:
         begun = failing = False

@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from broker.hot.popped import CheckPoint
+from broker.hot.popped import CheckPoint, Key
 from broker.loop.safe_log import SafeLogger
 from broker.services.acting.bridge import AskAt
 from broker.services.acting.escaped import Origin
 from broker.services.context import Services
+from broker.services.pop import Pop
+from broker.services.pop.kept import taken_from
 from broker.services.replication.synchronize import Synchronizer
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
@@ -90,9 +93,10 @@ class TakingBack:
         """Raises: OSError, TimeoutError, ValueError, StoreError."""
         s = self._s
         answer = await self._exchange(address, {})
-        gone = None
+        gone, said = None, {}
         if answer.body:
-            gone = [Origin(*row) for row in mqjson.loads(bytes(answer.body))["escaped"]]
+            said = mqjson.loads(bytes(answer.body))
+            gone = [Origin(*row) for row in said["escaped"]]
 
         async def ask(command: Command) -> Command:
             return await self._ask(address, command)
@@ -101,6 +105,7 @@ class TakingBack:
         if gone is None:  # a broker of Java's
             return
         self._close(gone)
+        await self._take_pops(address, said)
         await asyncio.to_thread(s.store.flush)
         await s.offsets.persist()
         end = str(s.store.info().log_max)
@@ -108,6 +113,43 @@ class TakingBack:
         if gone:
             log.info("The slave at %s has sent %d messages in this broker's place", address,
                      len(gone))  # fmt: skip
+
+    async def _take_pops(self, address: str, said: Mapping[str, Any]) -> None:
+        """What was popped at the slave is open here from now on, under the same handles, and what
+        was acknowledged there is done. Raises: OSError, TimeoutError, ValueError, StoreError."""
+        pop, count = self._s.pop, 0
+        assert pop is not None
+        if said.get("order"):
+            pop.order.take_back(str(said["order"]).encode())
+        while True:
+            rows = said.get("pops") or []
+            for row in rows:
+                self._take_pop(pop, *row)
+            count += len(rows)
+            if not rows or not said.get("popsMore"):
+                break
+            answer = await self._exchange(address, {"popsFrom": str(count)})
+            said = mqjson.loads(bytes(answer.body))
+        if count:
+            log.info("The slave at %s has told of %d check points", address, count)
+
+    def _take_pop(self, pop: Pop, kind: str, *what: Any) -> None:
+        """Raises: ValueError, StoreError."""
+        if kind != "open":
+            *key, offsets = what
+            ck, done = pop.points.get(Key(*key)), offsets
+        else:
+            taken = taken_from(what[0])
+            if taken.offsets[-1] >= self._s.store.range(taken.topic, taken.queue)[1]:
+                return  # the log lost its end
+            self._s.groups.find(taken.group)
+            pop.log.open(taken)
+            ck, open_ones = pop.points.get(taken.key), taken.open_offsets()
+            done = [each for each in taken.offsets if each not in open_ones]
+        left = [each for each in ck.open_offsets() if each in done] if ck is not None else []
+        if ck is not None and left:
+            pop.points.put_ack(ck, left)
+            pop.points.acknowledge(ck, left)
 
     async def _exchange(self, address: str, more: Mapping[str, str]) -> Command:
         ext = {**ha_info(self._s), "pystore": "1", **more}

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from broker.hot.popped import BATCH_MAX, CheckPoint
 from broker.loop.safe_log import SafeLogger
@@ -13,7 +14,7 @@ from broker.wire import mqjson
 from broker.wire.jsonbody import LONG, OBJECT, TEXT, JsonMember, Shape, listed, required
 from pystore import files
 
-__all__ = ["keep", "take"]
+__all__ = ["keep", "row_of", "take", "taken_from"]
 
 log = SafeLogger("broker.pop")
 
@@ -26,13 +27,7 @@ _OPEN = Shape(
 
 def keep(path: Path, points: Iterable[CheckPoint], end: int, mode: int) -> None:
     """end: of the log. Raises: OSError."""
-    rows = [
-        {
-            "t": ck.topic, "c": ck.group, "q": ck.queue, "so": ck.start, "pt": ck.pop_ms,
-            "it": ck.invisible_ms, "rq": ck.revive_queue, "a": ck.acked, "o": list(ck.offsets),
-        }
-        for ck in points
-    ]  # fmt: skip
+    rows = [row_of(ck) for ck in points]
     files.make_folders(path.parent, mode)
     files.write_whole(path, mqjson.dumps({"log": end, "open": rows}), durable=False, mode=mode)
 
@@ -46,14 +41,23 @@ def take(path: Path, end: int) -> list[CheckPoint] | None:
         return None
     try:
         said = _FILE.loads(data)
-        return [_point(_OPEN(each)) for each in said["open"]] if said["log"] == end else None
+        return [taken_from(each) for each in said["open"]] if said["log"] == end else None
     except (ValueError, TypeError) as bad:
         log.warning("%s cannot be read, so the log is asked: %s", path, bad)
         return None
 
 
-def _point(said: dict[str, int]) -> CheckPoint:
+def row_of(ck: CheckPoint) -> dict[str, Any]:
+    return {
+        "t": ck.topic, "c": ck.group, "q": ck.queue, "so": ck.start, "pt": ck.pop_ms,
+        "it": ck.invisible_ms, "rq": ck.revive_queue, "a": ck.acked, "o": list(ck.offsets),
+    }  # fmt: skip
+
+
+def taken_from(row: object) -> CheckPoint:
+    """Raises: ValueError."""
+    said = _OPEN(row)
     return CheckPoint(
-        str(said["t"]), str(said["c"]), said["q"], said["so"], said["pt"], said["it"], said["rq"],
-        tuple(said["o"]), said["a"],  # type: ignore[arg-type]
+        said["t"], said["c"], said["q"], said["so"], said["pt"], said["it"], said["rq"],
+        tuple(said["o"]), said["a"],
     )  # fmt: skip

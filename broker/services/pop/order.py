@@ -8,7 +8,7 @@ since it was saved is in a journal of ours.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,26 @@ def _numbers(table: dict[Any, Any] | None) -> dict[int, int]:
 Queue = tuple[str, str, int]  # topic, group, queue
 
 
+def _taken(place: Queue, value: Any) -> OrderedBatch | None:
+    try:
+        return _batch_of(value)
+    except (ValueError, TypeError, IndexError) as bad:
+        log.warning("A batch of %s@%s is popped again: %s", place[0], place[1], bad)
+        return None
+
+
+def _batches(raw: bytes) -> Iterator[tuple[Queue, OrderedBatch]]:
+    """Yields those of a file, or of what another broker has told. Raises: ValueError."""
+    table = (_FILE.loads(raw)["table"] or {}) if raw else {}
+    for name, queues in table.items():
+        topic, _, group = str(name).partition("@")
+        for queue, value in queues.items() if isinstance(queues, dict) else ():
+            place = topic, group, int(queue) if str(queue).isdigit() else -1
+            batch = _taken(place, value) if place[2] >= 0 else None
+            if batch is not None:
+                yield place, batch
+
+
 class OrderTable:
     """The batches that are out, by topic, group and queue. Changes count and are noted at once;
     they are in their file about a second later, after the offsets."""
@@ -153,15 +173,42 @@ class OrderTable:
         wanted = topic, group, queue
         for place in list(self._table):
             if all(want in (None, have) for want, have in zip(wanted, place, strict=True)):
-                del self._table[place]
-                self._note(place)
+                self._forget(place)
+
+    def take_over(self, text: bytes) -> None:
+        """Has, at a slave, what the master has, as text() wrote it."""
+        found = dict(_batches(text))
+        for place in list(self._table):
+            if place not in found:
+                self._forget(place)
+        for place, batch in found.items():
+            if self._table.get(place) != batch:
+                self._keep(place, batch)
+
+    def take_back(self, text: bytes) -> None:
+        """Has, at a master, what a slave did in its place, as text() wrote it there: batches that
+        it popped, and what was acknowledged of those of this broker."""
+        for place, batch in _batches(text):
+            mine = self._table.get(place)
+            if mine is not None and mine.pop_ms == batch.pop_ms and mine.offsets == batch.offsets:
+                batch.acked |= mine.acked
+                self._keep(place, batch)
+            elif mine is None or batch.used_ms > mine.used_ms:
+                self._keep(place, batch)
+
+    def _keep(self, place: Queue, batch: OrderedBatch) -> None:
+        self._table[place] = batch
+        self.note(place, batch.next_offset())
+
+    def _forget(self, place: Queue) -> None:
+        del self._table[place]
+        self._note(place)
 
     def expire(self, now_ms: int) -> None:
         """Forgets those that nobody has popped for a day."""
         for place, batch in list(self._table.items()):
             if now_ms - batch.used_ms > _KEPT_MS:
-                del self._table[place]
-                self._note(place)
+                self._forget(place)
 
     # ---- the file ----
 
@@ -189,22 +236,15 @@ class OrderTable:
         return found
 
     def _take(self, place: Queue, value: Any) -> None:
-        try:
-            self._table[place] = _batch_of(value)
-        except (ValueError, TypeError, IndexError) as bad:
-            log.warning("A batch of %s@%s is popped again: %s", place[0], place[1], bad)
+        batch = _taken(place, value)
+        if batch is not None:
+            self._table[place] = batch
 
     def _read(self, raw: bytes) -> None:
         try:
-            table = _FILE.loads(raw)["table"] or {}
+            self._table |= _batches(raw)
         except ValueError as bad:
             log.warning("Batches of ordered groups are popped again: %s: %s", self._path, bad)
-            return
-        for name, queues in table.items():
-            topic, _, group = str(name).partition("@")
-            for queue, value in queues.items() if isinstance(queues, dict) else ():
-                if str(queue).isdigit():
-                    self._take((topic, group, int(queue)), value)
 
     def text(self) -> bytes:
         table: dict[str, dict[int, Any]] = {}

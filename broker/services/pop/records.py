@@ -15,7 +15,7 @@ from pystore.errors import StoreError
 from pystore.names import REVIVE_PREFIX
 from pystore.timers import Timers
 
-__all__ = ["CheckPointScan", "ReviveLog", "revive_topic"]
+__all__ = ["AckRecord", "CheckPointScan", "ReviveLog", "read_record", "revive_topic"]
 
 log = SafeLogger("broker.pop")
 
@@ -31,7 +31,7 @@ _QUEUE_MAX = 65535
 _LONG_MAX = (1 << 63) - 1
 
 
-class _AckRecord(NamedTuple):
+class AckRecord(NamedTuple):
     """What an acknowledgement's record says; `key` is that of its check point."""
 
     key: Key
@@ -79,7 +79,7 @@ def _parse_ck(body: bytes, revive_queue: int) -> CheckPoint:
     return found
 
 
-def _parse_ack(body: bytes) -> _AckRecord:
+def _parse_ack(body: bytes) -> AckRecord:
     """Reads an acknowledgement. Raises: ValueError for a malformed body."""
     raw = _ACK.loads(body)
     said = {
@@ -90,7 +90,14 @@ def _parse_ack(body: bytes) -> _AckRecord:
         raise ValueError("the acknowledgement does not name its check point")
     offsets = tuple(said["aol"]) or ((said["ao"],) if said["ao"] is not None else ())
     key = Key(said["t"], said["c"], said["q"], said["so"], said["pt"])
-    return _AckRecord(key, offsets)
+    return AckRecord(key, offsets)
+
+
+def read_record(tag: str, body: bytes, revive_queue: int) -> CheckPoint | AckRecord:
+    """Reads a record by its tag. Raises: ValueError for a malformed one."""
+    if tag not in ("ck", "ack", "bAck"):
+        raise ValueError(f"there is no record {tag:.20}")
+    return _parse_ck(body, revive_queue) if tag == "ck" else _parse_ack(body)
 
 
 @dataclass(slots=True)
@@ -139,7 +146,7 @@ class ReviveLog:
         Nothing may be delivered meanwhile. Raises: StoreError."""
         found = CheckPointScan()
         points: dict[object, CheckPoint] = {}
-        acks: list[_AckRecord] = []
+        acks: list[AckRecord] = []
         for message, said in self._pending(timers, done):
             found.records += 1
             self._take(message, said, found, points, acks, since)
@@ -154,13 +161,18 @@ class ReviveLog:
 
     def _take(
         self, message: Message, said: Mapping[str, str], found: CheckPointScan,
-        points: dict[object, CheckPoint], acks: list[_AckRecord], since: int,
+        points: dict[object, CheckPoint], acks: list[AckRecord], since: int,
     ) -> None:  # fmt: skip
         """Takes a record; `said` are its properties."""
         try:
-            if said.get("TAGS") == "ck":
-                revive_queue = int(said.get("REAL_QID", message.queue))
-                ck = _parse_ck(bytes(message.body), revive_queue)
+            tag = said.get("TAGS", "")
+            if tag not in ("ck", "ack", "bAck"):
+                return
+            revive_queue = int(said.get("REAL_QID", message.queue))
+            ck = read_record(tag, bytes(message.body), revive_queue)
+            if isinstance(ck, AckRecord):
+                acks.append(ck)
+            else:
                 points[ck.key] = ck
                 place = message.physical_offset
                 found.places[ck.key] = min(place, found.places.get(ck.key, place))
@@ -168,8 +180,6 @@ class ReviveLog:
                     queue = ck.group, ck.topic, ck.queue
                     after = ck.offsets[-1] + 1
                     found.popped[queue] = max(after, found.popped.get(queue, 0))
-            elif said.get("TAGS") in ("ack", "bAck"):
-                acks.append(_parse_ack(bytes(message.body)))
         except (ValueError, StoreError) as bad:
             if not found.unreadable:
                 log.warning("Skipped a record of %s: %s", self.topic, bad)

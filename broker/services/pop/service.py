@@ -25,7 +25,7 @@ from broker.services.pop.batches import Batches, PopOutcome, PopRequest, longest
 from broker.services.pop.modes import RequestModes
 from broker.services.pop.order import OrderTable
 from broker.services.pop.polling import FULL, PARKED, Polling, PopWaiter, WaitingPlace
-from broker.services.pop.records import ReviveLog, revive_topic
+from broker.services.pop.records import CheckPointScan, ReviveLog, revive_topic
 from broker.services.pop.revive import Revive
 from broker.services.schedule import Schedule
 from broker.services.topics import READ, Topics
@@ -133,7 +133,7 @@ class Pop:
             batch = self.order.get((topic, group, queue))
             if batch is not None and batch.offsets[-1] >= self._store.range(topic, queue)[1]:
                 self.order.forget(topic, group, queue)  # the power took its messages with it
-        self._go_on_at({(group, topic, q): at for (topic, group, q), at in noted.items()})
+        self.go_on_at({(group, topic, q): at for (topic, group, q), at in noted.items()})
         if timers is None:
             return
         await self._find(timers)
@@ -155,7 +155,7 @@ class Pop:
             self.points.add(ck)
             if (ck.group, ck.topic, ck.queue) in found.popped:
                 self._groups.find(ck.group)  # the crash may have undone that it was made
-        self._go_on_at(found.popped)
+        self.go_on_at(found.popped)
         for ck, offsets in await asyncio.to_thread(self.revive.copied, found.open, found.places):
             self.points.put_ack(ck, offsets)
             self.points.acknowledge(ck, offsets)
@@ -164,14 +164,16 @@ class Pop:
                 "%d check points are open, found in %d records", len(found.open), found.records
             )
 
-    def find_open(self, timers: Timers) -> list[CheckPoint]:
+    def find_open(self, timers: Timers, since: int) -> CheckPointScan:
         """Returns what is open in the log of a slave, which knows it by nothing else; in any
-        thread. Raises: StoreError."""
-        found = self.log.find(timers, self.revive.done, self._store.info().log_max)
+        thread. `since` is the log offset up to which consumer offsets are known. Raises:
+        StoreError."""
+        found = self.log.find(timers, self.revive.done, since)
         for ck, offsets in self.revive.copied(found.open, found.places):
             for offset in offsets:
                 ck.acked |= 1 << ck.offsets.index(offset)
-        return [ck for ck in found.open if ck.open]
+        found.open = [ck for ck in found.open if ck.open]
+        return found
 
     def _take_kept(self, end: int) -> list[CheckPoint] | None:
         try:
@@ -180,7 +182,7 @@ class Pop:
             log.warning("%s is not read, so the log is asked: %s", self._kept, bad)
             return None
 
-    def _go_on_at(self, offsets: Mapping[tuple[str, str, int], int]) -> None:
+    def go_on_at(self, offsets: Mapping[tuple[str, str, int], int]) -> None:
         """Continues at offsets that moved just before a crash, by (group, topic, queue); nobody
         gets what was handed out already. One beyond the queue is of a topic that was deleted since,
         or of messages that a power failure took with it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from broker.access.addresses import Pattern, address_of, parse_pattern
 from broker.access.signature import Credentials, sign
@@ -15,6 +15,7 @@ from broker.services.groups import Groups
 from broker.services.offsets import ConsumerOffsets
 from broker.services.policy_access import PolicyAccess
 from broker.services.pop.modes import RequestModes
+from broker.services.pop.order import OrderTable
 from broker.services.registration import Registration
 from broker.services.replication.copies import Comparer
 from broker.services.replication.epochs import Epoch, EpochFile
@@ -64,12 +65,13 @@ class Replication:
         guarded: bool,
         modes: RequestModes | None = None,
         policies: PolicyAccess | None = None,
+        order: OrderTable | None = None,
         reign: Reign | None = None,
     ) -> None:
         """sock: bound, for slaves; None: slaves have none. credentials: what a slave asks
-        its master is signed with them. guarded: access control is on. modes, policies: of a
-        slave, for what its master has. reign: of a broker under a controller. Raises: BadArgument,
-        StoreError."""
+        its master is signed with them. guarded: access control is on. modes, policies, order: of
+        a slave, for what its master has. reign: of a broker under a controller. Raises:
+        BadArgument, StoreError."""
         self._store, self._reign = store, reign
         self._epochs = _epochs_of(store, reign)
         self._client, self._credentials, self._registration = client, credentials, registration
@@ -83,10 +85,13 @@ class Replication:
             self.master = HaMaster(store, config, sock, self.trusts, comparer, reign, self._epochs)
         self.slave: HaSlave | None = None
         self._synchronizing: asyncio.Task[list[str]] | None = None
+        #: Whether a slave does not take over what the master has just now.
+        self.is_held: Callable[[], bool] = lambda: False
         if is_slave(config):
             self.slave = HaSlave(store, config, self._known, self._ask, reign, self._epochs)
             self._synchronizer = Synchronizer(self._ask, store, topics, groups, offsets)
             self._synchronizer.modes, self._synchronizer.policies = modes, policies
+            self._synchronizer.order = order
             registration.on_answer = self._learn
 
     def trusts(self, host: str) -> bool:
@@ -121,7 +126,9 @@ class Replication:
     def synchronize(self) -> None:
         """A job of slaves, every few seconds; and at once, when the master becomes known."""
         running = self._synchronizing is not None and not self._synchronizing.done()
-        if self.slave is not None and self._known.address and not running:
+        if self.slave is None or self.is_held():
+            return
+        if self._known.address and not running:
             self._synchronizing = asyncio.get_running_loop().create_task(self._synchronizer.once())
 
     # ---- the master of a slave ----
@@ -137,6 +144,11 @@ class Replication:
         self.use_master(address, ha)
         if new:
             self.synchronize()
+
+    @property
+    def master_address(self) -> str:
+        """The main port of the master that a slave follows; empty: it knows none."""
+        return self._known.address
 
     def use_master(self, address: str, ha: str) -> None:
         """Follows this one from the next connection on. address: of its main port; ha: of its port

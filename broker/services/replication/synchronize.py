@@ -18,6 +18,7 @@ from broker.services.names import is_system_topic
 from broker.services.offsets import ConsumerOffsets
 from broker.services.policy_access import PolicyAccess
 from broker.services.pop.modes import RequestModes
+from broker.services.pop.order import OrderTable
 from broker.services.topics import Topics
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
@@ -35,6 +36,9 @@ quiet = RateLimitedLogger(SafeLogger(__name__))
 _VERSIONS = {
     RequestCode.GET_ALL_CONSUMER_OFFSET: "offsets", RequestCode.GET_ALL_DELAY_OFFSET: "delays",
 }  # fmt: skip
+
+#: What a master of ours tells beside what Java's tells.
+_MORE = {RequestCode.GET_ALL_CONSUMER_OFFSET: {"pystore": "1"}}
 
 #: Bytes of an answer that are read on the loop.
 _AT_ONCE = 16 << 10
@@ -54,9 +58,10 @@ class Synchronizer:
     ) -> None:
         self._ask, self._store = ask, store
         self._topics, self._groups, self._offsets = topics, groups, offsets
-        #: Where modes and users go; None: those are not taken over.
+        #: Where modes, users and batches of ordered groups go; None: those are not taken over.
         self.modes: RequestModes | None = None
         self.policies: PolicyAccess | None = None
+        self.order: OrderTable | None = None
         #: Rounds until users are looked at again whose names and kinds have not changed.
         self._users_in = 0
         #: Digests of what was taken over last, by request.
@@ -73,7 +78,8 @@ class Synchronizer:
             (RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, self._take_modes),
         ):
             try:
-                answer = await self._ask(Command(code))
+                end = self._store.info().log_max  # records of the log move offsets, too
+                answer = await self._ask(Command(code, _MORE.get(code, {})))
                 if answer.code != ResponseCode.SUCCESS:
                     raise OSError(f"{answer.code} {answer.remark}")
                 body = bytes(answer.body)
@@ -88,6 +94,8 @@ class Synchronizer:
                 # Offsets are taken as far as the messages are here: there may be more by now.
                 if code != RequestCode.GET_ALL_CONSUMER_OFFSET:
                     self._taken[code] = same
+                else:
+                    self._offsets.known_to = end
             except (OSError, TimeoutError, ValueError, StoreError, Refused) as failed:
                 problems.append(f"request {code}: {failed or type(failed).__name__}")
                 quiet.warning(code, "To the master, %s", problems[-1])
@@ -181,6 +189,8 @@ class Synchronizer:
     async def _take_offsets(self, body: Mapping[str, Any], *, only_forward: bool = False) -> None:
         """None beyond the messages that are here: a consumer would lose those that come next."""
         pieces = Pieces()
+        if self.order is not None:  # a master of Java's does not tell
+            self.order.take_over(str(body.get("order") or "").encode())
         for pair, queues in _member(body, "offsetTable").items():
             await pieces.next()
             topic, _, group = pair.partition("@")
