@@ -198,12 +198,12 @@ def test_what_was_popped_and_not_acknowledged_comes_back_at_another_broker(
             assert len(master.services.pop.points) == 0
 
 
-def pop_of(broker: Broker, most: int, invisible_ms: int = 600_000) -> list[tuple[bytes, str]]:
+def pop_of(broker: Broker, most: int, *, order: bool = False) -> list[tuple[bytes, str]]:
     """Returns the messages, each with its handle."""
     ext = {
         "consumerGroup": "g", "topic": "orders", "queueId": "-1", "maxMsgNums": str(most),
-        "invisibleTime": str(invisible_ms), "pollTime": "0", "initMode": "0", "expType": "TAG",
-        "bornTime": str(timers_at(broker)), "exp": "*", "order": "false",
+        "invisibleTime": "600000", "pollTime": "0", "initMode": "0", "expType": "TAG",
+        "bornTime": str(timers_at(broker)), "exp": "*", "order": str(order).lower(),
     }  # fmt: skip
     answer = ask(broker, Code.POP_MESSAGE, ext)
     assert answer.code in (0, 210), (answer.code, answer.remark)
@@ -261,6 +261,68 @@ def test_what_is_popped_and_acknowledged_at_the_slave_is_the_masters_when_it_ret
             assert sorted(o for ck in points for o in ck.open_offsets()) == [3, 6, 7]
             journal = slave.services.acting.pops
             until(lambda: not journal, "that the slave forgets what the master has")
+
+
+@pytest.mark.long
+def test_what_was_popped_at_the_slave_outlives_it_and_comes_back_at_another_broker(
+    names: str, tmp_path: Path
+) -> None:
+    """The slave is started again while it acts; the file is long, so that it is made short."""
+    with other_of(tmp_path / "c", names) as other:
+        with slave_of(tmp_path / "s", names, **ACTS) as slave:
+            with master_of(tmp_path / "m", names, **ACTS) as master:
+                master.create_topic("orders", 1)
+                wanted = put_delayed(master, 9, b"m")
+                until_alike(master, slave)
+                until(lambda: slave.services.topics.get("orders") is not None, "the topic")
+                pop_of(master, 1)
+                until(lambda: slave.services.groups.get("g") is not None, "the group at the slave")
+                until_alike(master, slave)
+            until(lambda: slave.services.acting.pops.is_on, "the slave serves pops")
+            slave.services.acting.pops._long = 1
+            got = pop_of(slave, 2) + pop_of(slave, 2)
+            for _, handle in got[:2]:
+                assert settle_pop(slave, Code.ACK_MESSAGE, handle).code == 0
+            before = Path(slave.path, "config", "poppedAside.1.journal")
+            until(lambda: before.read_bytes().startswith(b"whole"), "the next file")
+        with slave_of(tmp_path / "s", names, **ACTS) as slave:
+            until(lambda: slave.services.acting.pops.is_on, "the slave serves pops")
+            assert settle_pop(slave, Code.ACK_MESSAGE, got[2][1]).code == 0
+            got += pop_of(slave, 3)
+            assert [body for body, _ in got] == [b"m%d" % number for number in range(1, 8)]
+            other.create_topic("orders", 2)
+            later(slave)
+            retry = "%RETRY%g_orders"
+            back = Counter({b"m%d" % number: 1 for number in (0, 4, 5, 6, 7)})
+            until(lambda: bodies(other, retry) >= back, "the copies at the other broker")
+            with master_of(tmp_path / "m", names, **ACTS) as master:
+                assert len(master.services.pop.points) == 0
+                assert [body for body, _ in pop_of(master, 32)] == [b"m8"]
+            assert bodies(other, retry) == back
+            assert len(wanted) == 9
+
+
+@pytest.mark.long
+def test_batches_of_ordered_groups_are_handed_over_both_ways(names: str, tmp_path: Path) -> None:
+    with slave_of(tmp_path / "s", names, **ACTS) as slave:
+        with master_of(tmp_path / "m", names, **ACTS) as master:
+            master.create_topic("orders", 1)
+            put_delayed(master, 6, b"m")
+            first = pop_of(master, 2, order=True)
+            place = ("orders", "g", 0)
+            until(lambda: slave.services.pop.order.get(place) is not None, "the batch at the slave")
+            until_alike(master, slave)
+        until(lambda: slave.services.acting.pops.is_on, "the slave serves pops")
+        assert pop_of(slave, 2, order=True) == []
+        for _, handle in first:
+            assert settle_pop(slave, Code.ACK_MESSAGE, handle).code == 0
+        second = pop_of(slave, 2, order=True)
+        assert settle_pop(slave, Code.ACK_MESSAGE, second[0][1]).code == 0
+        with master_of(tmp_path / "m", names, **ACTS) as master:
+            assert pop_of(master, 2, order=True) == []
+            assert settle_pop(master, Code.ACK_MESSAGE, second[1][1]).code == 0
+            third = pop_of(master, 2, order=True)
+            assert [body for body, _ in third] == [b"m4", b"m5"]
 
 
 @pytest.mark.long
