@@ -54,7 +54,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} \
 	  /^##@ / {printf "\n%s\n", substr($$0, 5)} \
-	  /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	  /^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 ##@ Begin
 
@@ -261,6 +261,8 @@ test-wheel: wheel ## the wheel alone, in environments without the tree; then wit
 	done
 	@build/smoke/bin/python -m pip install -q --disable-pip-version-check mypy
 	@cd build/smoke && bin/mypy --strict --config-file= typed_sample.py
+
+include tools/aarch64.inc
 
 clean: ## remove what builds left; .venv stays
 	@rm -rf build dist *.egg-info pystore/*.so pystore/_core*.c

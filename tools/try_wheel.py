@@ -1,13 +1,15 @@
 """Tries an installed wheel, and nothing but it: what a user gets who never saw the source tree.
 
-try_wheel.py [spark]: puts and reads by the store, the command line and a broker in this process;
-with `spark` it also writes a store with Spark and reads it again. Run it with the Python of an
-environment that holds the wheel alone, outside the tree (`make test-wheel`).
+try_wheel.py [spark | grpc]: puts and reads by the store, the command line and a broker in this
+process; with `spark` it also writes a store with Spark and reads it again, with `grpc` it opens the
+gRPC port. Run it with the Python of an environment that holds the wheel alone, outside the tree
+(`make test-wheel`, `make test-wheel-aarch64`).
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -48,6 +50,14 @@ def try_broker(path: Path) -> None:
         assert made.store.range("orders", 0) == (0, 3)
 
 
+def try_grpc(path: Path) -> None:
+    with broker.Broker(path, listenPort=0, grpc_port=0) as made:
+        host, port = made.grpc_address.split(":")
+        with socket.create_connection((host, int(port)), 30) as client:
+            client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5))
+            assert client.recv(9)[3] == 4, "the first frame of an HTTP/2 server has its settings"
+
+
 def try_spark(path: Path) -> None:
     from pyspark.sql import SparkSession
 
@@ -70,6 +80,8 @@ def main() -> None:
         try_store(Path(folder) / "store")
         try_program(Path(folder) / "store")
         try_broker(Path(folder) / "store")
+        if sys.argv[1:] == ["grpc"]:
+            try_grpc(Path(folder) / "store")
         if sys.argv[1:] == ["spark"]:
             try_spark(Path(folder) / "sink")
     print(f"the wheel of {pystore.__version__} works, {' '.join(sys.argv[1:]) or 'without extras'}")

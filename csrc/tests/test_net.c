@@ -410,7 +410,8 @@ static void test_stops_leave_no_thread_and_no_descriptor(void) {
     int fds = count_entries("/proc/self/fd"), threads = count_entries("/proc/self/task");
     for (int i = 0; i < 200; i++) start_and_stop(i % 2 == 0);
     NET_UNTIL(count_entries("/proc/self/fd") == fds);
-    NET_UNTIL(count_entries("/proc/self/task") == threads);
+    /* The first count may still have had one that was joined and not yet gone. */
+    NET_UNTIL(count_entries("/proc/self/task") <= threads);
     kit_close();
 }
 

@@ -22,6 +22,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 SPARK_PAGES = sorted((ROOT / "docs").glob("spark*.md"))
 #: What a page may import that an installation may lack.
 EXTRAS = ("pyarrow", "polars", "duckdb")
+MAKEFILES = ("Makefile", "benches/Makefile.inc", "tools/aarch64.inc")
 #: A page is a dozen jobs one after the other.
 PAGE_S = 4 * BOUND_S
 
@@ -100,12 +101,12 @@ def test_every_block_runs_or_is_marked() -> None:
 
 
 def test_every_make_target_that_a_page_names_exists() -> None:
-    rules = "".join((ROOT / name).read_text() for name in ("Makefile", "benches/Makefile.inc"))
-    targets = set(re.findall(r"^([a-z-]+):", rules, re.M))
+    rules = "".join((ROOT / name).read_text() for name in MAKEFILES)
+    targets = set(re.findall(r"^([a-z0-9-]+):", rules, re.M))
     wrong = [
         f"{page.relative_to(ROOT)} make {name}"
         for page in [*PAGES, *ROOT.glob("*/README.md"), *ROOT.glob("csrc/*/README.md")]
-        for name in re.findall(r"`make ([a-z-]+)`", page.read_text("utf-8"))
+        for name in re.findall(r"`make ([a-z0-9-]+)`", page.read_text("utf-8"))
         if name not in targets
     ]
     assert not wrong, "\n".join(wrong)
