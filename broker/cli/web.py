@@ -32,7 +32,7 @@ def run(
         str, typer.Option("--bind", metavar="ADDRESS", help="Address to listen on.")
     ] = "127.0.0.1",
     write: Annotated[
-        bool, typer.Option("--write", help="Of a cluster: let dead letters be redriven.")
+        bool, typer.Option("--write", help="Of a cluster: let visitors change what a form does.")
     ] = False,
     credentials: CredentialsFile = None,
     trust: TrustFile = None,
@@ -41,8 +41,8 @@ def run(
     """Look at a store or a cluster in a browser: topics, groups, messages field by field, damage.
 
     STORE may be stopped, crashed or in use, of this project or of Java; nothing is changed and no
-    lock is taken. HOST:PORT in its place, of a name server or a broker, shows what runs: rates and
-    dead letters, too, which --write lets visitors redrive. Open the address that is printed: it
+    lock is taken. HOST:PORT in its place, of a name server or a broker, shows what runs; --write lets
+    visitors redrive dead letters, move offsets and change settings. Open the address that is printed: it
     holds a secret, without which nothing is shown; with credentials visitors sign in with that
     user and secret instead. It ends with Ctrl-C. Needs rocketmq-pystore[web].
 

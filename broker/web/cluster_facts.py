@@ -41,6 +41,7 @@ class CachedAnswer(Generic[_T]):
         self._value: _T | None = None
         self._when = float("-inf")
         self._asking: asyncio.Task[_T] | None = None
+        self._forgotten = 0
 
     async def get(self) -> _T:
         """Raises: ClientError."""
@@ -54,9 +55,18 @@ class CachedAnswer(Generic[_T]):
         return await asyncio.shield(self._asking)
 
     async def _renew(self) -> _T:
+        before = self._forgotten
         value = await self._ask()
-        self._value, self._when = value, time.monotonic()
-        return value
+        if before == self._forgotten:
+            self._value, self._when = value, time.monotonic()
+            return value
+        return await self._renew()
+
+    def forget(self) -> None:
+        """The next one who asks waits for what is there then, also where a question is under
+        way."""
+        self._when = float("-inf")
+        self._forgotten += 1
 
     async def close(self) -> None:
         """Ends a question that is under way."""
@@ -74,6 +84,7 @@ class ClusterFacts:
         self.places = CachedAnswer(admin.cluster)
         self.topics = CachedAnswer(self._topics)
         self.lags = CachedAnswer(admin.all_lags)
+        self.configs = CachedAnswer(admin.groups)
         self.groups = CachedAnswer(self._groups)
         self.looks: deque[Look] = deque(maxlen=_LOOKS)
         self._watching: asyncio.Task[None] | None = None
@@ -84,9 +95,14 @@ class ClusterFacts:
             self._watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watching
-        for kept in (self.places, self.topics, self.groups, self.lags):
+        for kept in (self.places, self.topics, self.groups, self.lags, self.configs):
             await kept.close()
         await self.admin.close()
+
+    def forget_lags(self) -> None:
+        """They have changed."""
+        self.lags.forget()
+        self.groups.forget()
 
     async def _topics(self) -> list[TopicRow]:
         found = [
@@ -99,7 +115,7 @@ class ClusterFacts:
         lags: dict[str, list[LagRow]] = {}
         for each in await self.lags.get():
             lags.setdefault(each.group, []).append(lag_row(each))
-        names = {each.name for each in await self.admin.groups()} | lags.keys()
+        names = {each.name for each in await self.configs.get()} | lags.keys()
         return [GroupRow.of(name, lags.get(name, ()), None) for name in sorted(names)]
 
     async def masters(self) -> dict[str, str]:

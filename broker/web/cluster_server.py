@@ -1,5 +1,5 @@
-"""`pystore web HOST:PORT`: pages of a running cluster. Only redriving changes anything, and only
-where the start allowed it."""
+"""`pystore web HOST:PORT`: pages of a running cluster. What changes anything is in
+cluster_actions.py, and only where the start allowed it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from aiohttp import web
 from broker.client.admin import AsyncAdmin
 from broker.client.errors import BadAnswer, BrokerRefused, ClientError, Misuse, NoRoute
 from broker.client.rates import rows_between
+from broker.web.cluster_actions import ClusterActions, is_secret
 from broker.web.cluster_facts import ClusterFacts, Placed, lag_row
 from broker.web.drawing import plot_of
-from broker.web.guard import Handler, PageServer, download
+from broker.web.guard import Handler, download
 from broker.web.rows import paged
 from broker.web.store_pages import message_page
 from pystore.cli.verbs import parse_time
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterServer"]
 
-#: Messages of one page; dead letters that one form sends at most.
-_MESSAGES, _REDRIVE_MAX = 20, 10_000
+#: Messages of one page.
+_MESSAGES = 20
 _PLOT_REFRESH_S = "2"
 
 
-class ClusterServer(PageServer):
-    """target: HOST:PORT of a name server, or of one broker. write: dead letters may be redriven."""
+class ClusterServer(ClusterActions):
+    """target: HOST:PORT of a name server, or of one broker. write: visitors may change what
+    cluster_actions.py offers."""
 
     menu = (
         ("/", "Cluster"), ("/topics", "Topics"), ("/groups", "Groups"), ("/find", "Find"),
@@ -46,28 +48,16 @@ class ClusterServer(PageServer):
         self, target: str, host: str, port: int, credentials: Credentials | None = None, *,
         tls: ssl.SSLContext | bool = False, write: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(target, host, port, credentials)
+        super().__init__(target, host, port, credentials, write=write)
         self._options: dict[str, Any] = {"credentials": credentials, "tls": tls}
-        self._write = write
-        self._facts: ClusterFacts | None = None
-        self._redriving = asyncio.Lock()
-        self._templates.globals |= {"write": write}
 
     def routes(self) -> Mapping[str, Handler]:
         return {
             "/": self._cluster, "/topics": self._topics, "/topic": self._topic,
             "/groups": self._groups, "/group": self._group, "/find": self._find,
             "/message": self._message, "/body": self._body, "/record": self._record,
-            "/dead": self._dead, "/rates": self._rates, "/redrive": self._redrive_form,
+            "/dead": self._dead, "/rates": self._rates, "/broker": self._broker, **self.forms(),
         }  # fmt: skip
-
-    def actions(self) -> Mapping[str, Handler]:
-        return {"/redrive": self._redrive} if self._write else {}
-
-    @property
-    def facts(self) -> ClusterFacts:
-        assert self._facts is not None
-        return self._facts
 
     async def start(self) -> None:
         """Raises: OSError, ClientError when nobody of a cluster answers there."""
@@ -106,6 +96,17 @@ class ClusterServer(PageServer):
 
     # ---- lists ----
 
+    async def _broker(self, request: web.Request) -> web.StreamResponse:
+        """The settings of one broker."""
+        place = await self._place(request.query.get("address", ""))
+        query = dict(request.query)
+        rows = sorted((await self.facts.admin.configuration(place.address)).items())
+        found = paged(
+            rows, self._page_of(request), wanted=query.get("q", ""), text=lambda row: row[0]
+        )
+        shown = [(name, "hidden" if is_secret(name) else value) for name, value in found.rows]
+        return self._page("broker.html", place=place, found=found, rows=shown, query=query)
+
     async def _cluster(self, request: web.Request) -> web.StreamResponse:
         look = await self.facts.look()
         known = {each.address: each for each in look.brokers}
@@ -137,9 +138,11 @@ class ClusterServer(PageServer):
             at = max(low, min(at, high))
             queue = chosen.queue
             rows = await self.facts.read(name, queue.broker, queue.queue, at, _MESSAGES)
+        names = (await self.facts.admin.groups_of(name))[:_MESSAGES]
+        lags = await asyncio.gather(*(self.facts.admin.lag(group, name) for group in names))
         groups = [
-            (group, sum(lag.behind for lag in await self.facts.admin.lag(group, name)))
-            for group in (await self.facts.admin.groups_of(name))[:_MESSAGES]
+            (group, sum(lag.behind for lag in of_group))
+            for group, of_group in zip(names, lags, strict=True)
         ]
         return self._page(
             "cluster_topic.html", name=name, facts=facts, chosen=chosen, rows=rows, at=at,
@@ -175,7 +178,7 @@ class ClusterServer(PageServer):
         if row is None:
             raise NoRoute(f"there is no group {name}", name)
         lags = [lag_row(lag) for lag in await self.facts.admin.lag(name)]
-        config = next((g for g in await self.facts.admin.groups() if g.name == name), None)
+        config = next((g for g in await self.facts.configs.get() if g.name == name), None)
         return self._page(
             "group.html", name=name, row=row, config=config, query=dict(request.query),
             members=await self.facts.admin.members(name) or False,
@@ -231,34 +234,12 @@ class ClusterServer(PageServer):
             topic.name for topic in await self.facts.topics.get() if topic.kind == "dead letters"
         ]
         found = paged(names, self._page_of(request))
-        rows = [
-            (name[len(DLQ_PREFIX) :], (await self.facts.admin.topic(name)).messages)
-            for name in found.rows
-        ]
+        topics = await asyncio.gather(*(self.facts.admin.topic(name) for name in found.rows))
+        rows = [(topic.name[len(DLQ_PREFIX) :], topic.messages) for topic in topics]
         return self._page(
             "cluster_dead.html", found=found, rows=rows, prefix=DLQ_PREFIX,
             query=dict(request.query),
         )  # fmt: skip
-
-    async def _redrive_form(self, request: web.Request) -> web.StreamResponse:
-        if not self._write:
-            raise Misuse("start `pystore web` with --write to redrive")
-        group = request.query.get("group", "")
-        return self._page("redrive.html", group=group, report=None, to="retry", key="", dry=False)
-
-    async def _redrive(self, request: web.Request) -> web.StreamResponse:
-        """Sends dead letters again, or says what would be sent; one form after the other."""
-        form = await request.post()
-        group, to, key = (str(form.get(name, "")).strip() for name in ("group", "to", "key"))
-        dry = form.get("do") != "send"
-        if to not in ("retry", "topic"):
-            raise Misuse("dead letters go to the group (retry), or to their topic (topic)")
-        wanted = (lambda letter: key in letter.keys) if key else None
-        async with self._redriving:
-            report = await self.facts.admin.redrive(
-                group, to=to, wanted=wanted, most=_REDRIVE_MAX, dry_run=dry
-            )
-        return self._page("redrive.html", group=group, report=report, to=to, key=key, dry=dry)
 
     # ---- rates ----
 

@@ -15,8 +15,10 @@ from broker import Admin, Broker, Consumer, Message, Producer
 from broker.client.credentials import Credentials
 from broker.client.errors import BrokerRefused
 from broker.web import cluster_facts
+from broker.web.cluster_actions import is_secret
 from broker.web.cluster_server import ClusterServer
 from broker.web.drawing import plot_of
+from broker.wire.codes import RequestCode
 from pystore.cli import main
 
 EVIL = "<script>document.title='owned'</script>\u202e\x1b"
@@ -181,6 +183,91 @@ def test_dead_letters_are_redriven_once(writing: Visitor, broker: Broker) -> Non
     assert writing.post("/redrive", do="send", **(form | {"to": "other"})).status == 400
 
 
+# ---- offsets and settings ----
+
+
+@pytest.mark.parametrize("path", ["/reset", "/setting"])
+def test_without_write_nothing_is_changed(reading: Visitor, broker: Broker, path: str) -> None:
+    form = {"token": reading.server.form_token, "group": "billing", "topic": "orders",
+            "to": "first", "do": "move", "address": f"127.0.0.1:{broker.port}",
+            "name": "fileReservedTime", "value": "7"}  # fmt: skip
+    assert reading.get(path, **form).status == 400
+    assert reading.post(path, **form).status == 405
+
+
+@pytest.mark.parametrize("path", ["/reset", "/setting"])
+def test_no_change_without_the_token(writing: Visitor, broker: Broker, path: str) -> None:
+    form = {"group": "moving", "topic": "orders", "to": "first", "do": "move",
+            "address": f"127.0.0.1:{broker.port}", "name": "fileReservedTime",
+            "value": "7"}  # fmt: skip
+    assert writing.post(path, token="x", **form).status == 403
+    away = {"Origin": "http://evil.example"}
+    assert writing.post(path, away, token=writing.server.form_token, **form).status == 403
+    with Admin(broker=f"127.0.0.1:{broker.port}") as admin:
+        assert admin.configuration()["fileReservedTime"] != "7"
+
+
+def test_a_group_is_moved_after_a_look(writing: Visitor, broker: Broker) -> None:
+    with Admin(broker.namesrv_address) as admin:
+        admin.create_group("moving")
+        admin.reset_offsets("moving", "orders", "last")
+        ends = {lag.queue.queue: lag.end for lag in admin.lag("moving", "orders")}
+        form = {"token": writing.server.form_token, "group": "moving", "topic": "orders",
+                "to": "first"}  # fmt: skip
+        looked = writing.post("/reset", do="look", **form)
+        assert "would be moved" in looked.text
+        assert ["broker-a", "1", str(ends[1]), "0"] in looked.rows()
+        assert all(lag.behind == 0 for lag in admin.lag("moving", "orders"))
+        assert "1 queues were moved" in writing.post("/reset", do="move", queue=1, **form).text
+        assert {lag.queue.queue: lag.committed for lag in admin.lag("moving", "orders")} == {
+            0: ends[0], 1: 0,
+        }  # fmt: skip
+    rows = writing.get("/groups", q="moving").rows()
+    assert ["moving", "1", str(ends[1]), "-"] in rows, "the list is of before the change"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"group": "absent"}, {"to": "elsewhere"}, {"to": "time"}, {"queue": "-1"},
+              {"to": "time", "time": "soon"}, {"topic": "absent"}, {"group": EVIL}],
+    ids=str,
+)  # fmt: skip
+def test_a_form_that_makes_no_sense_moves_nothing(
+    writing: Visitor, broker: Broker, wrong: dict[str, str]
+) -> None:
+    form = {"token": writing.server.form_token, "group": "billing", "topic": "orders",
+            "to": "first", "do": "move"} | wrong  # fmt: skip
+    with Admin(broker.namesrv_address) as admin:
+        before = admin.lag("billing")
+        answer = writing.post("/reset", **form)
+        assert answer.status in (400, 404) and "<script" not in answer.body.decode()
+        assert admin.lag("billing") == before
+
+
+def test_a_setting_is_changed_and_read_again(writing: Visitor, broker: Broker) -> None:
+    place = {"address": f"127.0.0.1:{broker.port}", "name": "fileReservedTime"}
+    form = {"token": writing.server.form_token, **place}
+    assert ["fileReservedTime", "72", "change"] in writing.get(
+        "/broker", q="reserv", **place
+    ).rows()
+    assert "It is 72" in " ".join(writing.get("/setting", **place).text.split())
+    assert "has taken 71" in " ".join(writing.post("/setting", value="71", **form).text.split())
+    with Admin(broker=place["address"]) as admin:
+        assert admin.configuration()["fileReservedTime"] == "71"
+    assert writing.post("/setting", value="soon", **form).status == 502
+    assert writing.post("/setting", value="x", **(form | {"name": EVIL})).status == 400
+    other = form | {"address": "127.0.0.1:1"}
+    assert writing.post("/setting", value="71", **other).status == 400
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [("initAuthenticationUser", True), ("innerClientAuthenticationCredentials", True),
+     ("tlsKeyPassword", True), ("aclAccessKey", True), ("brokerName", False)],
+)  # fmt: skip
+def test_values_that_are_secrets_are_on_no_page(name: str, hidden: bool) -> None:
+    assert is_secret(name) == hidden
+
+
 # ---- rates ----
 
 
@@ -245,6 +332,29 @@ def test_lists_are_kept_for_some_seconds(reading: Visitor, monkeypatch: pytest.M
     monkeypatch.setattr(admin.network, "request", lambda *_, **__: asked.append(1))
     assert reading.get("/topics", page=2).status == 200
     assert not asked
+
+
+def test_a_page_asks_for_its_own_topic_or_group(
+    reading: Visitor, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted: no list of all topics or groups, which may be tens of thousands."""
+    assert reading.get("/group", name="billing").status == 200
+    asked: list[int] = []
+    network = reading.server.facts.admin.network  # type: ignore[attr-defined]
+    request = network.request
+
+    def counting(address: str, code: int, *given: Any, **named: Any) -> Any:
+        asked.append(code)
+        return request(address, code, *given, **named)
+
+    monkeypatch.setattr(cluster_facts, "_FRESH_S", 1e9)
+    monkeypatch.setattr(network, "request", counting)
+    assert reading.get("/topic", name="evil").status == 200
+    of_all = {RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG}
+    assert not of_all & set(asked) and len(asked) <= 6, asked
+    asked.clear()
+    assert reading.get("/group", name="billing").status == 200
+    assert not of_all & set(asked) and len(asked) <= 2, asked
 
 
 @pytest.mark.parametrize(

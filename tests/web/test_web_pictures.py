@@ -16,7 +16,7 @@ from pages import visiting, visiting_server
 from waiting import until
 
 import pystore
-from broker import Broker, Consumer, Message, Producer
+from broker import Admin, Broker, Consumer, Message, Producer
 from broker.web import cluster_facts
 from broker.web.cluster_server import ClusterServer
 
@@ -131,6 +131,47 @@ def test_dead_letters_are_redriven_by_a_person(
         browser.run("document.querySelector('button[value=send]').click()")
         until(lambda: "3 sent" in browser.run("return document.body.innerText"))
         assert running.store.range("%RETRY%billing", 0)[1] == 3
+
+
+def test_offsets_and_settings_are_changed_by_a_person(
+    browser: Browser, pictures: Path, running: Broker
+) -> None:
+    """From the group to the form that moves it, and from the broker to a setting; each says what
+    it has done."""
+    make = lambda: ClusterServer(running.namesrv_address, "127.0.0.1", 0, write=True)  # noqa: E731
+
+    def follow(text: str, path: str) -> None:
+        browser.run(f"[...document.links].find(a => a.textContent == '{text}').click()")
+        until(lambda: browser.run("return location.pathname") == path)
+
+    def says(text: str) -> None:
+        until(lambda: text in browser.run("return document.body.innerText"))
+
+    with visiting_server(make) as visitor:
+        browser.look(height=700)
+        browser.open(visitor.server.address)
+        base = str(browser.run("return location.origin"))
+        browser.open(f"{base}/group?name=billing")
+        browser.run("[...document.links].find(a => a.textContent == 'move' && "
+                    "a.href.includes('topic=orders')).click()")  # fmt: skip
+        until(lambda: browser.run("return location.pathname") == "/reset")
+        browser.run("document.querySelector('input[value=first]').click();"
+                    "document.querySelector('button[value=look]').click()")  # fmt: skip
+        says("would be moved")
+        taken(browser, pictures / "web-reset.png")
+        browser.run("document.querySelector('button[value=move]').click()")
+        says("were moved")
+        browser.open(f"{base}/")
+        follow("broker-a", "/broker")
+        browser.open(str(browser.run("return location.href")) + "&q=fileReservedTime")
+        follow("change", "/setting")
+        browser.run("document.querySelector('input[name=value]').value = '48';"
+                    "document.querySelector('main button').click()")  # fmt: skip
+        says("has taken 48")
+        taken(browser, pictures / "web-setting.png")
+    with Admin(running.namesrv_address) as admin:
+        assert all(lag.committed == 0 for lag in admin.lag("billing", "orders"))
+        assert admin.configuration(f"127.0.0.1:{running.port}")["fileReservedTime"] == "48"
 
 
 def test_rates_are_drawn(
