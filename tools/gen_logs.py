@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import generated
+from log_steps import SPEAKING, STEPS
 
 PAGE = generated.ROOT / "docs" / "logs.md"
 PACKAGES = ("pystore", "broker", "spark_ext")
@@ -78,11 +79,16 @@ logging.getLogger("broker.remoting").setLevel(logging.ERROR)   # no lines about 
 
 `%s` and `%d` stand for values. ERROR with a traceback is marked ⊕.
 
-## Lines
+## Lines, by logger
+"""
+HEADING = """
+### {}
 
-| logger | level | line |
+| level | line | what to do |
 |---|---|---|
 """
+#: Letters of a line that are shown.
+SHOWN = 120
 
 
 class Line(NamedTuple):
@@ -155,12 +161,32 @@ def lines() -> Iterator[Line]:
                     yield line_of(known[node.func.value.id], node)
 
 
+def step_for(row: Line) -> str:
+    """What to do about a line. Raises: KeyError for a warning that says no more than its line."""
+    if row.level in ("DEBUG", "INFO"):
+        return "-"
+    if row.text in SPEAKING:
+        return SPEAKING[row.text]
+    return STEPS[row.text]
+
+
 def page_text() -> str:
-    table = []
-    for row in sorted(set(lines())):
+    """Raises: KeyError, see `step_for`; ValueError for a step whose line nobody logs."""
+    rows = sorted(set(lines()))
+    gone = {*STEPS, *SPEAKING} - {row.text for row in rows}
+    if gone:
+        raise ValueError(f"tools/log_steps.py has lines that nobody logs: {sorted(gone)}")
+    parts, logger = [INTRODUCTION], ""
+    for row in rows:
+        if row.logger != logger:
+            logger = row.logger
+            parts.append(HEADING.format(logger))
         level = f"{row.level} ⊕" if row.traceback else row.level
-        table.append(f"| `{row.logger}` | {level} | {row.text} |")
-    return INTRODUCTION + "\n".join(table) + "\n"
+        text = " ".join(row.text.split())
+        if len(text) > SHOWN:
+            text = text[:SHOWN].rsplit(" ", 1)[0] + " …"
+        parts.append(f"| {level} | {text} | {step_for(row)} |\n")
+    return "".join(parts)
 
 
 if __name__ == "__main__":

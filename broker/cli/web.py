@@ -41,10 +41,10 @@ def run(
     """Look at a store or a cluster in a browser: topics, groups, messages field by field, damage.
 
     STORE may be stopped, crashed or in use, of this project or of Java; nothing is changed and no
-    lock is taken. HOST:PORT in its place, of a name server or a broker, shows what runs; --write lets
-    visitors redrive dead letters, move offsets and change settings. Open the address that is printed: it
-    holds a secret, without which nothing is shown; with credentials visitors sign in with that
-    user and secret instead. It ends with Ctrl-C. Needs rocketmq-pystore[web].
+    lock is taken. HOST:PORT in its place, of a name server or a broker, shows what runs; --write
+    lets visitors redrive dead letters, move offsets and change settings. Open the address that is
+    printed: it holds a secret, without which nothing is shown; with credentials visitors sign in
+    with that user and secret instead. It ends with Ctrl-C. Needs rocketmq-pystore[web].
 
     \b
     Examples:

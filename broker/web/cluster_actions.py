@@ -127,8 +127,8 @@ class ClusterActions(PageServer):
         )
         await self._known_group(group)
         target: Target
-        if to == "first" or to == "last":
-            target = to
+        if to in ("first", "last"):
+            target = "first" if to == "first" else "last"
         elif to == "time" and time:
             target = parse_time(time, "time")
         else:

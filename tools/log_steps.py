@@ -1,0 +1,175 @@
+"""What an operator does about each line of WARNING and above: a column of docs/logs.md.
+
+`gen_logs.py` fails for a line that is not here, and for one here that nobody logs any more.
+"""
+
+from __future__ import annotations
+
+__all__ = ["SPEAKING", "STEPS"]
+
+_NOTHING = "nothing; it is retried, and the end is logged"
+_DEFECT = "report it, with the traceback: it is a defect"
+_YOURS = "mend the function that the traceback names: it is the application's"
+_FILE = "look at the file and at the disk; `pystore verify` says what else is wrong"
+_WRITE = "make room, or mend the permissions of the folder"
+_NETWORK = "look whether the other side runs and is reached; it is retried"
+_CLIENT = "look at the client at that address"
+
+#: By the text of the line.
+STEPS: dict[str, str] = {
+    # ---- access control ----
+    "The access list did not change, the old rules hold: %s": "correct the file; it is read again",
+    "%s: %s: it is written again": _FILE,
+    "%s: the copy of the users cannot be written: %s": _WRITE,
+    "%s; it is in %s, and %s counts": "keep one of the two, and delete the other",
+    "A rule of User:%s is on %s: a star that is not the last letter stands for nothing, the rule"
+    " fits no other name": "write the star last, or name each resource",
+    "Refused request %d of '%s' from %s: %s":
+        "grant the right (`pystore acl add`), or find out who is at the address",
+    "There is no user yet, and every request is refused: set initAuthenticationUser":
+        "set it and start again ([access.md](access.md))",
+    # ---- acting as master ----
+    "%s: cannot send what is due": _DEFECT,
+    "Serving without what %s did while the master was away: messages may come twice":
+        "start that slave; consumers must bear a message twice",
+    "%s: what is due does not go to another broker now: %s": _NETWORK,
+    "Cannot delete the list of what has gone: %s": _WRITE,
+    "No name server says whether a slave acts as master: %s": "start a name server of 5.x",
+    "Skipped a line of %s: %s": _FILE,
+    "The master is gone: this slave does what is due in its place": "start the master again",
+    "The slave at %s does not say what it did: %s": _NETWORK,
+    # ---- the broker ----
+    "Listening on %s without access control or TLS: whoever reaches it may read, write and delete"
+    " everything. Change it with\n  pystore broker --secure\nor listen on this host only:\n"
+    "  bindAddress=127.0.0.1": "one of the two ([operate.md](operate.md#security-checklist))",
+    "Kept the settings of before, since the file cannot be used: %s":
+        "correct it (`pystore broker -c FILE --check-conf`), then send SIGHUP again",
+    "The broker is not started in its new role": "read the traceback, then start the broker again",
+    "The store is not opened again": "read the traceback; `pystore verify`, then start it again",
+    "Cannot listen on port %d for old clients: %s":
+        "free the port, or set another listenPort: clients of 4.x use two below it",
+    "Only a start takes over: %s": "start the broker again when it suits",
+    "The log ends at %d now; what followed is in %s":
+        "look at what was cut (`pystore salvage`)",
+    # ---- clients ----
+    "A hook of %s failed after an answer": _YOURS,
+    "Background task of %s failed": _DEFECT,
+    "Check of %s failed": _YOURS,
+    "Handler of %s failed for %s": _YOURS + "; the message comes again",
+    "Handler of %s has not returned for %g s: sent %s back for another delivery":
+        "give the handler a bound of time, or raise handler_timeout_s",
+    "Local work of %s failed": _YOURS,
+    "Pulling from %s failed": _DEFECT,
+    "Rebalance callback of %s failed": _YOURS,
+    "The strategy %s failed: %s gets no queues": _YOURS,
+    "%d checks are waiting: dropped one more": "answer checks faster; the broker asks again",
+    "%s cannot pop %s; will retry: %s": _NETWORK,
+    "%s could not commit; messages come again: %s": _NETWORK,
+    "%s of %s did not reach the broker, which will ask: %s": "nothing; the check decides it",
+    "%s stays open; the broker asks again: %s": "answer the check: keep what was decided",
+    "%s: offset %d no longer exists; continuing at %d":
+        "retention overtook the group: add consumers, or raise fileReservedTime",
+    "%s; will ask another name server": _NETWORK,
+    "Cannot acknowledge %s; it comes again: %s": _NETWORK,
+    "Cannot read a check: %s": "look whether the broker is of another make or damaged",
+    "Cannot send back %s; will redeliver locally: %s": _NETWORK,
+    "Cannot send back %s; will retry: %s": _NETWORK,
+    "Got a check for the group %s, which is not ours":
+        "give producers that share a connection groups of their own",
+    "No retries in broadcast mode: dropped %s": "handle failures in the handler itself",
+    # ---- under a controller ----
+    "A round of the engine failed": _DEFECT,
+    "No number for this broker yet: %s": "look whether controllerAddr is right and answers",
+    "The engine is not reached: this master acknowledges nothing until it is (epoch %d)":
+        "start the controller or etcd; `pystore ha group` shows who is master",
+    "The lease at etcd is not kept: %s": "look at etcd, and at the network between",
+    # ---- gRPC ----
+    "%s failed": _DEFECT,
+    "%d gRPC connections are open; new ones are refused":
+        "look who opens them; raise maxConnections and the limit of files",
+    "A message of %s is not renewed any more: %s": "nothing; it is delivered again",
+    "A message of %s that came %d times is not in the dead letters yet: %s": _NETWORK,
+    "Cannot accept a gRPC connection: %s": "raise the limit of open files (`ulimit -n`)",
+    "Cannot read a check of a transaction: %s": "look whether its broker is of another make",
+    "Closed the gRPC connection of %s: %s": _CLIENT,
+    # ---- metrics, name server ----
+    "%d series of metrics are beyond metricsOtelCardinalityLimit=%d and left out":
+        "raise the limit, or have fewer topics and groups",
+    "Cannot notify %s that broker %d now has the lowest id: %s": _NETWORK,
+    "No heartbeat from the broker at %s: broker removed":
+        "look whether that broker runs, and reaches this name server",
+    "The name server holds %d MB of registrations: it takes no more topics or brokers":
+        "delete topics, or find out who registers so many",
+    # ---- POP ----
+    "A request that waits for %s failed": _DEFECT,
+    "Messages of %s cannot be brought back now: %s": _NOTHING,
+    "%s cannot be read, so the log is asked: %s": _FILE,
+    "%s is not read, so the log is asked: %s": _FILE,
+    "%s is not written, so the next start asks the log: %s": _WRITE,
+    "%s: line %d is damaged: ordered groups may get messages of the lines after it again": _FILE,
+    "A batch of %s@%s is popped again: %s": "nothing; its messages come again",
+    "A crash now would repeat messages of ordered groups: %s: %s": _WRITE,
+    "Batches of ordered groups are popped again: %s: %s": _FILE,
+    "Changes of ordered batches are not read: %s": _FILE,
+    "Ordered batches are not read: %s": _FILE,
+    "Request modes are not read: %s: %s": _FILE,
+    "Skipped a record of %s: %s": _FILE,
+    "The request mode of %s and %s is not read: %s": "set it again (`mqadmin setConsumeMode`)",
+    # ---- connections ----
+    "A connection within the process failed": _DEFECT,
+    "Reading from %s failed": _DEFECT,
+    "Request %d from %s failed": _DEFECT,
+    "%d connections are open; new ones are refused":
+        "look who opens them; raise maxConnections and the limit of files",
+    "Cannot accept connections: %s": "raise the limit of open files (`ulimit -n`)",
+    "Closed %s: %s%s": _CLIENT,
+    "Request %d from %s held the event loop for %d ms":
+        "look whether the machine is short of processor time; if not, report it",
+    # ---- delays, timers, duties, hooks ----
+    "%s cannot deliver: %s": _NOTHING,
+    "Java's timer files are not written: %s": _WRITE + "; a move to Java needs them",
+    "Closed %s: heartbeats of all clients take more than %d MB, its own %d MB": _CLIENT,
+    "Cannot do the job: %s": _DEFECT,
+    "Cannot do the job: %s; will retry": _NOTHING,
+    "Hook %s failed after a request": _YOURS,
+    "Hook %s failed before a request": _YOURS,
+    "Name server %s did not register this broker: %s": _NETWORK,
+    # ---- replication ----
+    "The log of the slave at %s is not compared: %s": _NETWORK,
+    "Fewer than %d brokers are in sync (minInSyncReplicas): sends are refused, but those with"
+    " WAIT=false": "start the slaves; `pystore ha status` shows who is missing",
+    "The log is cut back from %d to %d, where it is the master's: what follows is kept in aside/":
+        "look at what was cut (`pystore salvage`)",
+    "The log is cut back from %d to %d, where it is the master's: what follows is kept in aside/"
+    " (haTruncateDiverged)":
+        "look at what was cut (`pystore salvage`)",
+    "To the master, %s": _NETWORK,
+    "Users are not taken over from the master: %s": _NETWORK,
+    # ---- metadata, transactions, pages ----
+    "The topic %.300r is not served: no topic can have that name": "delete it from the files",
+    "Cannot write %s; will retry: %s": _WRITE,
+    "Cannot discard the transaction at %d: %s": _NOTHING,
+    "Cannot save open transactions; they remain in the log: %s": _WRITE,
+    "Cannot track %d more transactions: %s":
+        "find out why producers leave so many open (`pystore tx ls`)",
+    "Cannot write decisions to the op topic; will retry: %s": _WRITE,
+    "The half message at %d is lost; its transaction can no longer be decided: %s":
+        "ask the application; `pystore verify` says what else is lost",
+    "Discarded %d transactions (copies in %s); the records of %d are gone":
+        "look at them (`pystore tx ls --discarded`), and resume those that are wanted",
+    "The page %s failed": _DEFECT,
+    # ---- the store ----
+    "%s/%s: cannot be repaired: %s": _FILE,
+    "%s: %s: the offset %d was set back to %d": "nothing; messages may come again",
+    "%s: skipped %d damaged message(s) of queue %s/%d, the first at offset %d;"
+    " info().damaged_reads counts them": "`pystore verify`, then [damage.md](damage.md)",
+    "%s: the disk has room again; messages are accepted": "nothing",
+    "%s: the disk is full; messages are refused until it has room":
+        "make room, or lower fileReservedTime",
+}  # fmt: skip
+
+#: Lines that are all values, and say the rest themselves.
+SPEAKING = {
+    "%s": "what the line says: it names the file and the place",
+    "%s/%s: %s: %s": "nothing; the report of recovery ([recovery.md](recovery.md)) has the rest",
+}
