@@ -146,6 +146,8 @@ class ClusterBrokers:
         self._places: dict[str, tuple[Route, Mapping[str, str], tuple[TopicPlace, ...]]] = {}
         self._types: dict[str, _CachedAnswer] = {}
         self._groups: dict[str, _CachedAnswer] = {}
+        #: Routes whose addresses are known.
+        self._learned: dict[str, Route] = {}
         #: When the routes of topics were asked for again.
         self._asked_again: dict[str, float] = {}
         self._looked = -REFRESH_S
@@ -226,7 +228,9 @@ class ClusterBrokers:
             return None
         except ClientError as failed:
             raise _problem(failed) from None
-        self._learn(route)
+        if self._learned.get(topic) is not route:  # else others have said something newer since
+            _remember(self._learned, topic, route)
+            self._learn(route)
         if not any(map(self.is_available, route.brokers)):
             self._ask_again(topic)
         return route
@@ -392,6 +396,8 @@ class ClusterBrokers:
                 Code.INTERNAL_SERVER_ERROR, f"the broker {broker} cannot be reached: {failed}"
             ) from None
         self._faults.report(broker, 0.0, time.monotonic())
+        if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            self._doubted.add(broker)  # a slave that acted as master until it was back
         return answer
 
     def _failed(self, broker: str) -> None:
