@@ -81,7 +81,7 @@ def master_of(
 @contextlib.contextmanager
 def slave_of(folder: Path, names: str, **more: Any) -> Iterator[Broker]:
     with Broker(
-        folder, namesrvAddr=names, brokerRole="SLAVE", brokerId=1, **SMALL, **more
+        folder, namesrvAddr=names, brokerRole="SLAVE", **SMALL | {"brokerId": 1} | more
     ) as broker:
         yield broker
 

@@ -423,6 +423,44 @@ def test_what_is_in_doubt_is_settled_before_the_master_is_told(names: str, tmp_p
             assert still == [1]
 
 
+@pytest.mark.long
+def test_a_second_slave_does_not_send_what_the_first_has_sent(names: str, tmp_path: Path) -> None:
+    """The first acts and goes, the second acts, the first comes back and acts, then the master."""
+    two = {"brokerId": 2}
+    with (
+        other_of(tmp_path / "c", names) as other,
+        slave_of(tmp_path / "s2", names, **ACTS | two) as last,
+    ):
+        with slave_of(tmp_path / "s1", names, **ACTS) as first:
+            with master_of(tmp_path / "m", names, **ACTS) as master:
+                master.create_topic("orders", 4)
+                wanted = put_delayed(master, 6, b"delayed", delay_level=LAST_LEVEL)
+                for number in range(3):
+                    half(master, f"h{number}")
+                until_alike(master, first)
+                until_alike(master, last)
+            until(lambda: acts(first), "the first slave acts")
+            other.create_topic("orders", 2)
+            later(first)
+            halves = other.services.transactions.halves
+            until(lambda: bodies(other) >= wanted, "the delays")
+            until(lambda: halves.state().open == 3, "the halves")
+        until(lambda: acts(last), "the second slave acts")
+        later(last)
+        until(lambda: len([*last.services.acting.escaped]) == 9, "that it knows what has gone")
+        with slave_of(tmp_path / "s1", names, **ACTS) as first:
+            until(lambda: acts(first) and not acts(last), "the first acts again")
+            later(first)
+            with master_of(tmp_path / "m", names, totalReplicas=3, **ACTS) as master:
+                later(master)
+                both = bodies(master) + put_delayed(master, 1, b"after", delay_level=1)
+                until(lambda: bodies(master)[b"after0"] == 1, "a delay of after the return")
+                assert bodies(master) + bodies(other) == wanted + both
+                assert both == Counter({b"after0": 1})
+                assert halves.state().halves == 3
+                assert master.services.transactions.halves.state().open == 0
+
+
 # ---- what has gone ----
 
 

@@ -160,11 +160,20 @@ class Bridge:
             self._known.clear()
             raise NotStored(f"{address} says {answer.code} {answer.remark}")
 
-    async def has(self, doubt: Doubt) -> bool:
-        """Whether the broker has the message. Raises: OSError, TimeoutError."""
+    async def has_any(self, copy: Copy) -> bool:
+        """Whether one of the brokers that may have got the message has it: some time ago. Raises:
+        NotStored; OSError, TimeoutError, when one cannot be asked."""
+        asked = {address for address, _ in await self.places(copy)} if copy.key else set()
+        said = (Doubt(at, copy.stored_in, copy.key, copy.born_ms) for at in asked)
+        return any(await asyncio.gather(*(self.has(each, indexed=True) for each in said)))
+
+    async def has(self, doubt: Doubt, *, indexed: bool = False) -> bool:
+        """Whether the broker has the message. `indexed`: it was put long ago. Raises: OSError,
+        TimeoutError."""
         if not doubt.key:
             return False
-        await asyncio.sleep(_INDEXED_S)
+        if not indexed:
+            await asyncio.sleep(_INDEXED_S)
         ext = {
             "topic": doubt.topic, "key": doubt.key, "maxNum": "8",
             "beginTimestamp": str(doubt.born_ms - _CLOCKS_MS), "endTimestamp": str((1 << 63) - 1),

@@ -13,11 +13,13 @@ __all__ = ["Escape"]
 
 
 class Escape:
-    """Lives on the event loop. sent: since the start."""
+    """Lives on the event loop. sent: since the start. careful: another slave may have acted since
+    the master was last there, so that others are asked first what it has sent."""
 
     def __init__(self, bridge: Bridge, escaped: EscapeLedger) -> None:
         self._bridge, self.escaped = bridge, escaped
         self.sent = 0
+        self.careful = False
 
     async def send_all(self, copies: Iterable[tuple[Origin, Copy]]) -> None:
         """All of them at once. Raises: OSError, TimeoutError: some have not gone; the others
@@ -36,6 +38,9 @@ class Escape:
             return
         doubt = escaped.doubtful.get(origin)
         if doubt is not None and await self._is_there(doubt, copy):
+            escaped.gone(origin)
+            return
+        if doubt is None and self.careful and await bridge.has_any(copy):
             escaped.gone(origin)
             return
         address, queue = await bridge.next_place(copy)

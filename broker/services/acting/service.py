@@ -54,6 +54,7 @@ class Acting:
         self._paying: asyncio.Task[None] | None = None
         bridge = Bridge(s.broker_name, int(s.settings["brokerId"]), s.registration.route, ask)
         self.escape = Escape(bridge, self.escaped)
+        self.escape.careful = s.settings["totalReplicas"] > 2
         self._gone = 0
         self._yields_until = 0.0
         self._closed_at = -1
@@ -90,6 +91,8 @@ class Acting:
                           failed or type(failed).__name__)  # fmt: skip
             members = None
         self._forget()
+        if members is not None and members.keys() - {0, int(self._s.settings["brokerId"])}:
+            self.escape.careful = True
         if members is not None and 0 in members:
             self._yields_until = 0.0
             self._is_told = self._is_told or not self.is_on
