@@ -1,5 +1,6 @@
-"""``kill -9`` of a master with delays, timers and open transactions, and then of the slave that
-acts in its place: each message comes once, at the pair or at the other broker of the cluster.
+"""``kill -9`` of a master with delays, timers, open transactions and messages that are popped, and
+then of the slave that acts in its place: each message comes once, at the pair or at the other
+broker of the cluster, and what is acknowledged at either of the pair stays so.
 
 ``PS_ACTING_KILLS`` rounds (1; `make crash-acting`: 40), ``PS_SEED`` repeats a run. A message that
 the master delivered when no slave had that end of its log may come twice.
@@ -29,16 +30,79 @@ from broker.wire import mqjson
 from pystore import Reader
 from pystore.pending_log import find_pending
 from pystore.properties import encode_properties
+from pystore.records import read_records
 
 ROUNDS = int(os.environ.get("PS_ACTING_KILLS", "1"))
-TOPIC, QUEUES, COUNT = "orders", 4, 60
-RUNTIME_INFO, SEND, MAKE_TOPIC, MAX_OFFSET, HA_STATUS = 28, 310, 17, 30, 907
+TOPIC, TASKS, QUEUES, COUNT = "orders", "tasks", 4, 60
+POP, ACK, CHANGE = 200050, 200051, 200053
+RUNTIME_INFO, SEND, MAKE_TOPIC, MAX_OFFSET, HA_STATUS, GROUPS = 28, 310, 17, 30, 907, 201
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 SMALL = {"mappedFileSizeCommitLog": 1 << 20, "transactionTimeOut": 500, "transactionCheckMax": 1000}
 ACTS = {
     "enableSlaveActingMaster": "true", "enableRemoteEscape": "true", "brokerName": "broker-a",
     "brokerNotActiveTimeoutMillis": 600_000, "totalReplicas": 2,
 }  # fmt: skip
+
+
+def answer_of(at: launch.Peer, code: int, ext: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+    """14 of a broker that has not yet started."""
+    try:
+        return launch.ask(at.broker, code, ext)
+    except ConnectionRefusedError:
+        return 14, {}, b""
+
+
+class Popping:
+    """A group that pops while masters and slaves go: for so long a time that nothing comes back.
+    handles: of what it has got; acked: of that, what was answered with 0."""
+
+    def __init__(self, master: launch.Peer, chance: random.Random) -> None:
+        self.chance = chance
+        self.handles: dict[str, str] = {}
+        self.acked: set[str] = set()
+        make_topic(master, TASKS)
+        for number in range(COUNT):
+            put(master, f"task{number}", topic=TASKS)
+
+    def some(self, at: launch.Peer, most: int = 0) -> int:
+        """Pops some and acknowledges some; what the broker does not do just now is left. Returns
+        how many it got."""
+        ext = {
+            "consumerGroup": "g", "topic": TASKS, "queueId": "-1", "invisibleTime": "7200000",
+            "maxMsgNums": str(most or self.chance.randrange(1, 12)), "pollTime": "0",
+            # Later than now: a request that is late is not served.
+            "bornTime": str(time.time_ns() // 10**6 + 3_600_000), "initMode": "0",
+            "expType": "TAG", "exp": "*", "order": "false",
+        }  # fmt: skip
+        code, said, body = answer_of(at, POP, ext)
+        assert code in (0, 14, 210), code
+        got = read_records(body) if code == 0 else []
+        for row in got:
+            start = said["startOffsetInfo"].split(" ")[-1]
+            handle = (start, said["popTime"], said["invisibleTime"], said["reviveQid"], "0", "b")
+            text = body[row.body_start : row.body_end].decode()
+            assert text not in self.handles, f"{text} was handed out twice"
+            self.handles[text] = " ".join((*handle, "0", str(row.queue_offset)))
+        for text in self.chance.sample(sorted(self.handles), len(self.handles) // 3):
+            if self.settle(at, ACK, text) == 0:
+                self.acked.add(text)
+        return len(got)
+
+    def settle(self, at: launch.Peer, code: int, text: str) -> int:
+        handle = self.handles[text]
+        ext = {
+            "consumerGroup": "g", "topic": TASKS, "queueId": "0", "extraInfo": handle,
+            "offset": handle.rpartition(" ")[2], "invisibleTime": "7200000",
+        }  # fmt: skip
+        return answer_of(at, code, ext)[0]
+
+    def check(self, master: launch.Peer) -> None:
+        """Each has come once, and just those are open that nobody acknowledged."""
+        while self.some(master, most=32):
+            pass
+        assert set(self.handles) == {f"task{number}" for number in range(COUNT)}
+        still = {text for text in self.handles if self.settle(master, CHANGE, text) == 0}
+        assert still == set(self.handles) - self.acked
 
 
 @dataclass
@@ -48,19 +112,20 @@ class Cluster:
     other: launch.Peer
 
 
-def make_topic(broker: launch.Peer) -> None:
+def make_topic(broker: launch.Peer, topic: str = TOPIC) -> None:
+    queues = str(QUEUES if topic == TOPIC else 1)
     made = {
-        "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES),
-        "writeQueueNums": str(QUEUES), "perm": "6", "topicFilterType": "SINGLE_TAG",
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": queues,
+        "writeQueueNums": queues, "perm": "6", "topicFilterType": "SINGLE_TAG",
         "topicSysFlag": "0", "order": "false",
     }  # fmt: skip
     assert launch.ask(broker.broker, MAKE_TOPIC, made)[0] == 0
 
 
-def put(broker: launch.Peer, body: str, **properties: str) -> None:
+def put(broker: launch.Peer, body: str, topic: str = TOPIC, **properties: str) -> None:
     said = encode_properties({"UNIQ_KEY": body, **properties}).decode()
     flag = "4" if "TRAN_MSG" in properties else "0"
-    values = ("p", TOPIC, "TBW102", 4, 0, flag, time.time_ns() // 10**6, 0, said, 0, "false")
+    values = ("p", topic, "TBW102", 4, 0, flag, time.time_ns() // 10**6, 0, said, 0, "false")
     fields = dict(zip("abcdefghijk", map(str, values), strict=True))
     assert launch.ask(broker.broker, SEND, fields, body.encode())[0] == 0
 
@@ -135,24 +200,35 @@ def follows(broker: launch.Peer) -> bool:
     return any(row["inSync"] for row in said["haConnectionInfo"])
 
 
+def knows_tasks(slave: launch.Peer) -> bool:
+    code, _, body = launch.ask(slave.broker, GROUPS)
+    return code == 0 and "g" in mqjson.loads(body)["subscriptionGroupTable"]
+
+
 def one_round(pair: Cluster, chance: random.Random) -> None:
     launch.wait("a slave in sync", lambda: follows(pair.master))
     delivered, stays = send(pair.master, chance)
+    popping = Popping(pair.master, chance)
+    popping.some(pair.master)
+    launch.wait("the topic and the group at the slave", lambda: knows_tasks(pair.slave))
     until(lambda: end_of(pair.slave) >= end_of(pair.master), "the slave has what was sent")
     time.sleep(chance.uniform(0, 2))
     pair.master.kill()
     unknown = delivered_in(pair.master.store, end_of(pair.slave))
     for _ in range(chance.randrange(3)):
         time.sleep(chance.uniform(0.5, 4))
+        popping.some(pair.slave)
         pair.slave.kill()
         pair.slave.restart()
     time.sleep(chance.uniform(0, 4))
+    popping.some(pair.slave)
     pair.master.restart()
     try:
         launch.wait(
             "what is due", lambda: count_at(pair.master) + count_at(pair.other) >= len(delivered)
         )
         launch.wait("a slave in sync", lambda: follows(pair.master))
+        popping.check(pair.master)
         time.sleep(2)
         for broker in (pair.slave, pair.master, pair.other):
             broker.broker_server.stop()

@@ -21,10 +21,12 @@ from waiting import until
 
 from broker import Broker, NameServer
 from broker.services.duties import BrokerRole
+from pystore.records import read_records
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 
 SEGMENT, COUNT = 1 << 20, 10
+POP, ACK, INVISIBLE_MS = 200050, 200051, 60_000
 ACTS = {"enableSlaveActingMaster": True, "enableRemoteEscape": True, "slaveReadEnable": True}
 OURS: dict[str, Any] = {
     "listenPort": 0, "brokerName": "broker-a", "brokerClusterName": "DefaultCluster",
@@ -97,3 +99,88 @@ def test_our_slave_acts_for_a_java_master_and_gives_way_to_it(
             assert delivered(other) == wanted
             assert open_there.state().halves == COUNT
     assert sum(open_in(tmp_path / "c").values()) == COUNT
+
+
+def popped(address: str, most: int) -> dict[str, str]:
+    """Messages of the group in queue 0 of the topic, or back from there, each with its handle."""
+    ext = {
+        "consumerGroup": "g", "topic": TOPIC, "queueId": "-1", "maxMsgNums": str(most),
+        "invisibleTime": str(INVISIBLE_MS), "pollTime": "0", "initMode": "0", "expType": "TAG",
+        # Later than now: a request that is late is not served.
+        "bornTime": str(time.time_ns() // 10**6 + 3_600_000), "exp": "*", "order": "false",
+    }  # fmt: skip
+    code, said, body = launch.ask(address, POP, ext)
+    found = {}
+    for row in read_records(body) if code == 0 else ():
+        retry, _, start = said["startOffsetInfo"].partition(";")[0].split(" ")
+        handle = (
+            start, said["popTime"], said["invisibleTime"], said["reviveQid"], retry, "broker-a",
+            str(row.queue), str(row.queue_offset),
+        )  # fmt: skip
+        found[body[row.body_start : row.body_end].decode()] = " ".join(handle)
+    return found
+
+
+def is_put(broker: launch.Peer, body: str) -> bool:
+    """Java's master counts its slaves once a second, and refuses until then."""
+    try:
+        put(broker, body)
+    except AssertionError:
+        return False
+    return True
+
+
+def acknowledge(address: str, handle: str) -> None:
+    *_, queue, offset = handle.split(" ")
+    ext = {
+        "consumerGroup": "g", "topic": TOPIC, "queueId": queue, "offset": offset,
+        "extraInfo": handle,
+    }  # fmt: skip
+    assert launch.ask(address, ACK, ext)[0] == 0
+
+
+def test_what_is_popped_at_our_slave_is_the_java_masters_when_it_returns(
+    reference: Any, tmp_path: Path
+) -> None:
+    """Its records are in its revive topic: what is acknowledged by handles of either stays away,
+    and the rest comes back, once."""
+    with NameServer.in_thread(
+        listenPort=0, bindAddress="127.0.0.1", supportActingMaster=True,
+        notifyMinBrokerIdChanged=True, kvConfigPath="",
+    ) as server:  # fmt: skip
+        names = f"127.0.0.1:{server.port}"
+        with (
+            launch.running("java", tmp_path / "java", JAVA, namesrv=names) as master,
+            Broker(tmp_path / "s", namesrvAddr=names, brokerRole="SLAVE", brokerId=1,
+                   **OURS | ACTS | {"listenPort": free_port()}) as slave,
+        ):  # fmt: skip
+            make_topic(master)
+            following, pops = slave.services.replication.slave, slave.services.acting.pops
+            until(lambda: following.follows, "that it follows")
+            for number in range(6):
+                until(lambda body=f"m{number}": is_put(master, body), "a slave in sync", 0.5)
+            handles = popped(master.broker, 2)
+            assert sorted(handles) == ["m0", "m1"]
+            until(lambda: slave.services.topics.get(TOPIC) is not None, "the topic")
+            until(lambda: slave.services.groups.get("g") is not None, "the group")
+            until(lambda: slave.store.range(TOPIC, 0)[1] == 6, "what was sent")
+            time.sleep(2)  # Java's check points are in its log some time after the answer
+            master.kill()
+            until(lambda: pops.is_on, "the slave serves pops")
+            acknowledge(slave.address, handles["m0"])
+            handles |= popped(slave.address, 32)
+            assert sorted(handles) == [f"m{number}" for number in range(6)]
+            acknowledge(slave.address, handles["m2"])
+            master.restart()
+            until(lambda: not pops.is_on, "the slave gives way")
+            master.wait_ready()
+            until(lambda: not pops, "that the master has the records")
+            acknowledge(master.broker, handles["m3"])
+            back = Counter[str]()
+
+            def all_back() -> bool:
+                back.update(popped(master.broker, 32).keys())
+                return set(back) >= {"m1", "m4", "m5"}
+
+            until(all_back, "what nobody acknowledged", 0.5)
+            assert back == Counter({"m1": 1, "m4": 1, "m5": 1})

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,14 @@ class _Journal:
         else:
             self.opened.setdefault(record.key, record)
 
+    def popped(self) -> dict[tuple[str, str, int], int]:
+        """Returns the next offset to pop of each (group, topic, queue)."""
+        found: dict[tuple[str, str, int], int] = {}
+        for ck in self.opened.values():
+            queue = ck.group, ck.topic, ck.queue
+            found[queue] = max(ck.offsets[-1] + 1, found.get(queue, 0))
+        return found
+
     def _acknowledge(self, record: AckRecord) -> None:
         ck = self.opened.get(record.key)
         if ck is None:
@@ -130,7 +138,7 @@ class PopsAside:
             if self._is_here(ck):
                 pop.points.add(ck)
         pop.go_on_at(found.popped)
-        pop.go_on_at(_popped(journal.opened.values()))
+        pop.go_on_at(journal.popped())
         for group in {ck.group for ck in pop.points}:
             s.groups.find(group)  # its pop may be all that made it
         s.offsets.known_to = None  # what is popped from now on is not in the log
@@ -203,7 +211,8 @@ class PopsAside:
         """Keeps what is open of the files up to this one. In any thread. Raises: OSError."""
         os.fdatasync(file)
         found = self._read_lines(last)
-        kept = [each.line() for each in found.lines if _is_owed(found, each)]
+        ends = found.popped()
+        kept = [each.line() for each in found.lines if _is_kept(found, each, ends)]
         data = b"\n".join([b"whole", *kept, b""])
         mode = self._s.store.settings.file_mode
         files.replace_file(self._path(last), data, keep_old=False, mode=mode)
@@ -232,6 +241,13 @@ class PopsAside:
         if 0 <= found.taken <= self._s.store.info().log_max:
             return _Journal(is_over=True)
         return found
+
+    async def go_on(self) -> None:
+        """Has offsets at least after what was popped here, which a killed process may not have
+        written, before a master takes them. Raises: OSError."""
+        pop = self._s.pop
+        if self and pop is not None:
+            pop.go_on_at((await asyncio.to_thread(self._read)).popped())
 
     async def rows(self, start: int) -> tuple[list[list[Any]], bool]:
         """Returns some of what the master has to know, from this row on, and whether there is more:
@@ -295,6 +311,14 @@ class PopsAside:
                  len(lines))  # fmt: skip
 
 
+def _is_kept(journal: _Journal, line: PopRecord, ends: Mapping[tuple[str, str, int], int]) -> bool:
+    """Whether it is owed, or says how far a queue was popped."""
+    ck = journal.opened.get(read_record(line.tag, line.body, line.queue).key)
+    return _is_owed(journal, line) or (
+        ck is not None and ck.offsets[-1] + 1 == ends[ck.group, ck.topic, ck.queue]
+    )
+
+
 def _is_owed(journal: _Journal, line: PopRecord) -> bool:
     """Whether it says something of a check point that is open, or of one that the master made."""
     record = read_record(line.tag, line.body, line.queue)
@@ -321,12 +345,3 @@ def _acknowledge(ck: CheckPoint, offsets: Iterable[int]) -> None:
     for offset in offsets:
         if offset in ck.offsets:
             ck.acked |= 1 << ck.offsets.index(offset)
-
-
-def _popped(points: Iterable[CheckPoint]) -> dict[tuple[str, str, int], int]:
-    """The next offset to pop of each queue."""
-    found: dict[tuple[str, str, int], int] = {}
-    for ck in points:
-        queue = ck.group, ck.topic, ck.queue
-        found[queue] = max(ck.offsets[-1] + 1, found.get(queue, 0))
-    return found

@@ -135,6 +135,7 @@ class Acting:
         if self._changing is not None:
             await self._changing
         await self.escape.settle()
+        await self.pops.go_on()
         if self._acted:
             await asyncio.to_thread(self._lead)
             self._acted = False
