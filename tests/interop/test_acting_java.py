@@ -26,7 +26,7 @@ from pystore.records import read_records
 pytestmark = [pytest.mark.java, pytest.mark.long]
 
 SEGMENT, COUNT = 1 << 20, 10
-POP, ACK, INVISIBLE_MS = 200050, 200051, 60_000
+POP, ACK, INVISIBLE_MS = 200050, 200051, 120_000
 ACTS = {"enableSlaveActingMaster": True, "enableRemoteEscape": True, "slaveReadEnable": True}
 OURS: dict[str, Any] = {
     "listenPort": 0, "brokerName": "broker-a", "brokerClusterName": "DefaultCluster",
@@ -142,8 +142,8 @@ def acknowledge(address: str, handle: str) -> None:
 def test_what_is_popped_at_our_slave_is_the_java_masters_when_it_returns(
     reference: Any, tmp_path: Path
 ) -> None:
-    """Its records are in its revive topic: what is acknowledged by handles of either stays away,
-    and the rest comes back, once."""
+    """Its records are in its revive topic: what is acknowledged by handles of either stays away, if
+    that was in time, and the rest comes back, once."""
     with NameServer.in_thread(
         listenPort=0, bindAddress="127.0.0.1", supportActingMaster=True,
         notifyMinBrokerIdChanged=True, kvConfigPath="",
@@ -159,6 +159,7 @@ def test_what_is_popped_at_our_slave_is_the_java_masters_when_it_returns(
             until(lambda: following.follows, "that it follows")
             for number in range(6):
                 until(lambda body=f"m{number}": is_put(master, body), "a slave in sync", 0.5)
+            began = time.monotonic()
             handles = popped(master.broker, 2)
             assert sorted(handles) == ["m0", "m1"]
             until(lambda: slave.services.topics.get(TOPIC) is not None, "the topic")
@@ -176,6 +177,7 @@ def test_what_is_popped_at_our_slave_is_the_java_masters_when_it_returns(
             master.wait_ready()
             until(lambda: not pops, "that the master has the records")
             acknowledge(master.broker, handles["m3"])
+            in_time = (time.monotonic() - began) * 1000 < INVISIBLE_MS - 5000
             back = Counter[str]()
 
             def all_back() -> bool:
@@ -183,4 +185,5 @@ def test_what_is_popped_at_our_slave_is_the_java_masters_when_it_returns(
                 return set(back) >= {"m1", "m4", "m5"}
 
             until(all_back, "what nobody acknowledged", 0.5)
-            assert back == Counter({"m1": 1, "m4": 1, "m5": 1})
+            assert set(back.values()) == {1}
+            assert not in_time or set(back) == {"m1", "m4", "m5"}

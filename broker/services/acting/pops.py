@@ -300,6 +300,7 @@ class PopsAside:
         if not journal.java or pop is None:
             return
         lines = [each for each in journal.lines if _is_owed(journal, each)]
+        lines.sort(key=lambda each: each.tag != "ck")  # before their acknowledgements
         for at in range(0, len(lines), _AT_ONCE):
             some = lines[at : at + _AT_ONCE]
             commands = [records_command(pop.log.topic, self._s.broker_name, row) for row in some]
