@@ -11,7 +11,7 @@ from broker.loop.safe_log import SafeLogger
 from broker.opened import Options
 from broker.services.access import inner_credentials
 from broker.services.context import Services
-from broker.services.controlled.engine import Engine
+from broker.services.controlled.engine import Engine, EngineRefused
 from broker.services.controlled.engines import engine_of
 from broker.services.controlled.etcd import SCHEME_TLS
 from broker.services.controlled.member import GroupMember
@@ -49,7 +49,8 @@ async def _number(engine: Engine, address: str) -> int:
     while True:
         try:
             return await engine.number(address)
-        except (OSError, TimeoutError) as failed:
+        except (OSError, TimeoutError, EngineRefused) as failed:
+            # Of two that ask for the same number at once one is refused, and asks for the next.
             if loop.time() >= until:
                 raise
             log.warning("No number for this broker yet: %s", failed or type(failed).__name__)

@@ -153,6 +153,21 @@ def test_an_operator_moves_the_master_within_the_set(group: Group) -> None:
     run(scene())
 
 
+def test_who_saw_the_master_go_succeeds_it_if_nothing_has_changed(group: Group) -> None:
+    async def scene() -> None:
+        one, first = await group.joined("m1")
+        other, second = await group.joined("m2")
+        third, last = await group.joined("m3")
+        alone = await one.elect(first)
+        assert (await other.succeed(second, alone)).master == first  # not in sync
+        record = await one.change_set(alone, frozenset({first, second, last}))
+        found = await asyncio.gather(other.succeed(second, record), third.succeed(last, record))
+        assert {(each.master, each.epoch) for each in found} == {(found[0].master, 2)}
+        assert found[0].master in (second, last)
+
+    run(scene())
+
+
 def test_an_engine_that_is_gone_raises() -> None:
     with pytest.raises(OSError, match="etcd does not answer"):
         run(_look_at_nobody())

@@ -76,6 +76,7 @@ def _made(master: _Master) -> tuple[Synchronizer, _Rows, _Offsets, Any]:
     store: Any = SimpleNamespace(high=3, metadata=SimpleNamespace(batch=Batch))
     store.info = lambda: SimpleNamespace(log_max=9)
     store.range = lambda topic, queue: (0, store.high)
+    store.info = lambda: SimpleNamespace(log_max=0)
     topics: Any = _Rows()
     groups: Any = _Rows()
     offsets: Any = _Offsets()

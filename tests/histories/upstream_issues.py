@@ -59,6 +59,7 @@ async def scene_5663(world: World, look: Look, client: Client) -> None:
 async def scene_6662(world: World, look: Look, client: Client) -> None:
     master, (beside, other) = _roles(world, look)
     await _until_sent(client, master)
+    await record_with(look, lambda record: len(record.in_sync) == 3)
     for one in (master, beside):
         for far in (other, *world.engine):
             world.cut(one.host, far.host)
@@ -66,7 +67,8 @@ async def scene_6662(world: World, look: Look, client: Client) -> None:
         await client.send(master.address, queue)
         for broker in (master, beside):
             await client.read(broker.address, queue, await _end_of(client, broker, queue) - 1)
-    await asyncio.wait_for(record_with(look, lambda record: record.address == other.address), 60)
+    step(f"both are cut off: {look.record}")
+    await record_with(look, lambda record: record.address == other.address)
     for queue in range(4):
         await client.send(master.address, queue)
         for broker in (master, beside):

@@ -79,3 +79,33 @@ def test_members_are_killed_at_random_and_nothing_acknowledged_is_lost(tmp_path:
             codes = [peer.broker_server.stop() for peer in peers]
     assert codes == [0, 0, 0]
     sender.check(*(peer.store for peer in peers))
+
+
+def test_who_saw_the_master_go_does_not_wait_for_its_lease(tmp_path: Path) -> None:
+    """The lease lasts an hour. What listens no more at a host that answers is gone."""
+    peers: list[launch.Peer] = []
+    with etcd(tmp_path / "etcd") as engine, launch.name_server("ours", tmp_path / "n") as names:
+        under = Controller(names, engine.address, launch.Server([], tmp_path))
+        try:
+            for number in range(3):
+                folder = tmp_path / f"m{number}"
+                made = member_of(
+                    "ours", under, folder, NAME, controllerHeartBeatTimeoutMills=3_600_000
+                )
+                peers.append(made)
+                made.broker_server.start()
+            launch.wait("three in sync", lambda: len(record_of(engine.address).in_sync) == 3)
+            with Sender(names) as sender:
+                sender.wait(100)
+                before = record_of(engine.address)
+                master = next(peer for peer in peers if peer.broker == before.address)
+                master.broker_server.kill()
+                launch.wait("an epoch", lambda: record_of(engine.address).epoch == before.epoch + 1)
+                assert record_of(engine.address).address != before.address
+                sender.wait(100)
+                master.broker_server.start()
+                launch.wait("three again", lambda: len(record_of(engine.address).in_sync) == 3)
+        finally:
+            codes = [peer.broker_server.stop() for peer in peers]
+    assert codes == [0, 0, 0]
+    sender.check(*(peer.store for peer in peers))

@@ -98,6 +98,10 @@ class ApacheController:
         await self._ask(Command(RequestCode.CONTROLLER_ELECT_MASTER, fields), *also)
         return await self.look()
 
+    async def succeed(self, number: int, record: Record) -> Record:
+        """The controller has noticed the end of the master's connection."""
+        return await self.look()
+
     async def change_set(self, record: Record, in_sync: frozenset[int]) -> Record:
         fields = {
             "brokerName": self._name, "masterBrokerId": str(record.master),

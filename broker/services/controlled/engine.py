@@ -6,8 +6,10 @@ What an engine guarantees, and all that its members rely on:
 
 1. Changes of the record of a name happen one after the other, and none is undone by a crash.
 2. An epoch has one master. Each election has a higher epoch than all before.
-3. A new master is elected from the in-sync set alone, while the old one is dead or has left; the
-   set is then the new master alone, or has what it had.
+3. A new master is elected from the in-sync set alone, while the old one is dead or has left, or at
+   the word of an operator or of a member that saw it go (`succeed`); the set is then the new master
+   alone, or has what it had. An old master that lives nevertheless acknowledges nothing more: it
+   waits for the new one, which is in its set.
 4. The set changes only at the request of the master of the current epoch, who knows the current
    number of the set. A request that was refused has no effect; one without an answer may have.
 5. A number belongs to one broker for ever.
@@ -58,6 +60,11 @@ class Engine(Protocol):
 
     async def move(self, number: int) -> Record:
         """By an operator: another broker of the set is the master from now on."""
+
+    async def succeed(self, number: int, record: Record) -> Record:
+        """By a member that had followed the master of this record, and that finds nobody at its
+        address any more: it would be the master, if the record has not changed. An engine that
+        notices by itself may leave that alone."""
 
     async def change_set(self, record: Record, in_sync: frozenset[int]) -> Record:
         """By the master: another set, if the record has not changed."""

@@ -219,6 +219,16 @@ class EtcdEngine:
                 raise EngineRefused("the record has changed meanwhile")
         return (await self._read()).record()
 
+    async def succeed(self, number: int, record: Record) -> Record:
+        """The lease of a broker that is gone would last for a while."""
+        await self._keep_alive(number)
+        group = await self._read()
+        is_same = (group.master, group.epoch) == (record.master, record.epoch)
+        if is_same and number in group.in_sync:
+            self._crown(group, number)
+            await self._write(group, [])  # or somebody was faster
+        return (await self._read()).record()
+
     async def change_set(self, record: Record, in_sync: frozenset[int]) -> Record:
         group = await self._read()
         now = (group.master, group.epoch, group.set_number)

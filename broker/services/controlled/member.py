@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
+from broker.remoting.client import parse_address
 from broker.services.context import Services
 from broker.services.controlled.engine import Engine, EngineRefused, Heartbeat
 from broker.services.controlled.set_keeper import SetKeeper
@@ -22,6 +23,8 @@ log = SafeLogger("broker.controlled")
 quiet = RateLimitedLogger(log)
 
 _PAUSE_S = 1.0
+#: How long a host has to say that nobody listens there.
+_REFUSED_S = 0.2
 #: Of the time after which an engine holds a broker for dead: the rest is for clocks that run
 #: apart, and for the engine's own look at them.
 _LEASE = 0.6
@@ -123,7 +126,21 @@ class GroupMember:
         if record.master is None:
             self._engine.beat(self.reign.number, self._state(s))
             record = await self._engine.elect(self.reign.number)
+        elif await self._saw_go(s, record):
+            log.info("Nobody is at %s any more: this broker would be the master", record.address)
+            record = await self._engine.succeed(self.reign.number, record)
         return record
+
+    async def _saw_go(self, s: Services, record: Record) -> bool:
+        """Whether the master of this epoch, which this broker has followed, has ended. It does not
+        listen, which a master that starts or is cut off does not show to who has followed it."""
+        slave = s.replication.slave if s.replication is not None else None
+        if slave is None or record.epoch != self.reign.epoch or record.master == self.reign.number:
+            return False
+        slave.on_lost = self.hint
+        if slave.follows or not slave.has_followed or self.reign.number not in record.in_sync:
+            return False
+        return await _refuses(record.address) and await _refuses(record.address)
 
     def _is_of_former_life(self, record: Record) -> bool:
         """A master that has started again may have lost the end of its log, and slaves may have
@@ -186,6 +203,19 @@ class GroupMember:
         assert s.replication is not None
         return Heartbeat(s.replication.last_epoch(), s.store.info().log_max,
                          s.replication.confirmed())  # fmt: skip
+
+
+async def _refuses(address: str) -> bool:
+    """Whether nobody listens there, at a host that answers."""
+    try:
+        async with asyncio.timeout(_REFUSED_S):
+            _, writer = await asyncio.open_connection(*parse_address(address))
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError, ValueError):
+        return False
+    writer.close()
+    return False
 
 
 def _where(record: Record) -> tuple[str, str, int]:

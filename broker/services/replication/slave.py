@@ -100,6 +100,10 @@ class HaSlave:
         #: Our log and that of the master part.
         self.diverged = False
         self.connected = ""
+        #: Since it was told of this master.
+        self.has_followed = False
+        #: Called when a connection is over.
+        self.on_lost: Callable[[], None] | None = None
         self.rate = 0
         self._counted = (time.monotonic(), 0)
 
@@ -110,6 +114,7 @@ class HaSlave:
 
     def again(self) -> None:
         """Ends the connection; the master may be another one now."""
+        self.has_followed = False
         if self._task is not None:
             before = self._task
             before.cancel()
@@ -263,6 +268,7 @@ class HaSlave:
             if handle == ffi.NULL:
                 raise_error(error[0], error.code)
             self._handle, self.problem, self.diverged = handle, "", False
+            self.has_followed = True
             quiet.info("follows", "Follows the master at %s", self.connected)
             while not over.is_set():
                 with contextlib.suppress(TimeoutError):
@@ -272,6 +278,8 @@ class HaSlave:
             self._raise_why(handle)
         finally:
             self._handle = ffi.NULL
+            if self.on_lost is not None:
+                self.on_lost()
             loop.remove_reader(told)
             if handle != ffi.NULL:
                 await asyncio.to_thread(lib.ps_ha_slave_stop, handle)
