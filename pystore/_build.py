@@ -76,7 +76,7 @@ def make_ffi() -> FFI:
         define_macros=[("Py_LIMITED_API", "0x030b0000")],
         py_limited_api=True,
         extra_compile_args=flags,
-        extra_link_args=["-pthread"],
+        extra_link_args=["-pthread", "-ldl"],
     )
     return made
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from waiting import BOUND_S
 
-__all__ = ["HeldBroker", "broker_process"]
+from broker.remoting.selfsigned import self_signed
+
+__all__ = ["HeldBroker", "broker_process", "tls_of_server"]
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -18,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HELD = """
 import ctypes, json, sys, time
 from broker.broker import Broker
+from broker.remoting.tls import TlsSettings
 
 async def drop_the_silent(clients, since):
     clients._expire_s = time.monotonic() - since
@@ -25,8 +28,10 @@ async def drop_the_silent(clients, since):
 
 def main():
     settings = json.loads(sys.argv[2])
-    kind = settings.pop("kind", "NORMAL")
-    with Broker(sys.argv[1], listenPort=0, brokerName="DEFAULT_BROKER", **settings) as broker:
+    kind, tls = settings.pop("kind", "NORMAL"), TlsSettings.from_names(settings.pop("tls", {}))
+    with Broker(
+        sys.argv[1], listenPort=0, brokerName="DEFAULT_BROKER", tls=tls, **settings
+    ) as broker:
         broker.create_topic("T", queues=1, message_type=kind)
         print(broker.port, broker.grpc_port, flush=True)
         libc, byte = ctypes.PyDLL(None), ctypes.create_string_buffer(1)
@@ -60,6 +65,17 @@ class HeldBroker:
 
     def let_go(self):
         self._say(b"x", b"free\n")
+
+
+def tls_of_server(folder):
+    """Settings of a server's own certificate, whose files are made in the folder."""
+    cert, key = self_signed("localhost")
+    (folder / "server.pem").write_text(cert)
+    (folder / "server.key").write_text(key)
+    return {
+        "tls.server.certPath": str(folder / "server.pem"),
+        "tls.server.keyPath": str(folder / "server.key"),
+    }
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The port of the service. The first bytes of a connection tell TLS from plain text, after a PROXY
 header if there is one; then it speaks HTTP/2 (http2.py). Where a network thread accepts (links.py),
-it keeps those that begin with HTTP/2, and the others come here.
+it keeps those that begin with HTTP/2 or TLS, and the others come here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Connections in plain text, which a network thread owns (csrc/net/calls.c): it accepts, reads and
-writes them, and makes calls of what it reads. What Python serves of these comes here as events, and
-what it replies is written by the thread. Connections that begin otherwise than HTTP/2 (TLS, a PROXY
-header) are handed to the loop as sockets.
+"""Connections that a network thread owns (csrc/net/calls.c): it accepts, reads and writes them, in
+plain text and by TLS, and makes calls of what it reads. What Python serves of these comes here as
+events, and what it replies is written by the thread. Connections that begin with a PROXY header are
+handed to the loop as sockets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ from broker.grpc.settings import ProxySettings
 from broker.loop.budget import Budget
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
-from broker.remoting.links import Events, LinkTransport, text_of_event
+from broker.remoting.links import (
+    Events,
+    LinkTransport,
+    TlsOfThreads,
+    end_of_unopened,
+    text_of_event,
+)
+from broker.remoting.tls import TlsSettings
 from broker.services.pop.batches import PopOutcome
 from pystore.native import address_of, ffi, lib, raise_error
 
@@ -197,12 +204,12 @@ class GrpcThread:
         *,
         connections_max: int,
         idle_s: float,
+        tls: TlsSettings,
         handed: Callable[[socket.socket], None],
         gone: Callable[[Address], None],
     ) -> None:
-        """methods: names, in the order of the service. sock: listens. handed: takes a
-        connection that the thread does not serve. gone: told of each client whose connection is
-        closed.
+        """methods: names, in the order of the service. sock: listens. handed: takes a connection
+        that the thread does not serve. gone: told of each client whose connection is closed.
 
         Raises: OutOfMemory, StoreIOError.
         """
@@ -218,6 +225,8 @@ class GrpcThread:
         self._on_the_loop = 0
         error = ffi.new("ps_error *")
         conf = _conf(service, connections_max, idle_s, self._budget.limit)
+        self._tls = TlsOfThreads(tls)
+        conf.tls_only = self._tls.is_enforced
         conf.send_method = methods.index("SendMessage")
         conf.ack_method = methods.index("AckMessage")
         conf.sends = ffi.cast("struct ps_h2_limits *", hot.sends.address)
@@ -235,11 +244,14 @@ class GrpcThread:
             lib.PS_NET_HELD: self._held,
             lib.PS_NET_POP_DUE: self._pop_due,
             lib.PS_NET_POPPED: self._popped,
+            lib.PS_NET_UNOPENED: self._unopened,
+            lib.PS_NET_TLS_WANTED: self._tls_wanted,
         }
         #: How often the settings of clients have changed.
         self._settings = 0
         hot.clients.changed = self._settled
         hot.renewals.on_first(lambda: lib.ps_net_renewing(self._handle))
+        self._tls.start(self._handle)
         self._budget.share(self)
         self._events = Events(self._handle, self._take)
 
@@ -284,6 +296,7 @@ class GrpcThread:
     def stop(self) -> None:
         """Ends the thread and what connections are left."""
         self._events.stop()
+        self._tls.stop()
         lib.ps_net_stop(self._handle)
         self._stopped = True
         self._events.take_all()
@@ -356,6 +369,14 @@ class GrpcThread:
                 why, "Closed the gRPC connection of %s: %s", link.address[0], why
             )  # fmt: skip
         self._end(link)
+
+    def _tls_wanted(self, _: LinkedCalls | None, row: Any) -> None:
+        self._tls.prepare()
+
+    def _unopened(self, _: LinkedCalls | None, row: Any) -> None:
+        peer, why, detail = end_of_unopened(row)
+        text = f"{why} ({detail})" if detail else why
+        _quiet.warning(why, "Closed the gRPC connection of %s: %s", peer.rpartition(":")[0], text)
 
     def _end(self, link: LinkedCalls) -> None:
         link.end()

@@ -81,10 +81,10 @@ class GrpcServer:
         )
         self._serving = Serving(self._try, self._redeem, self._serve, self._admit, self._proves)
         self._hot, self._sock, self._max, self._gone = hot, sock, connections_max, gone
-        threaded = hot is not None and tls.mode != "enforcing"
+        self._tls = tls
         self._front = Front(
             sock, self._speak, tls, connections_max, trusts, gone,
-            self._start_thread if threaded else None,
+            self._start_thread if hot is not None else None,
         )  # fmt: skip
         self._looking: asyncio.TimerHandle | None = None
 
@@ -116,7 +116,8 @@ class GrpcServer:
         methods = [method.name for method, _ in self._methods]
         return GrpcThread(
             self._hot, self._service, methods, self._sock, self._serving,
-            connections_max=self._max, idle_s=self._idle_s, handed=handed, gone=self._gone,
+            connections_max=self._max, idle_s=self._idle_s, tls=self._tls,
+            handed=handed, gone=self._gone,
         )  # fmt: skip
 
     @property

@@ -1,9 +1,9 @@
 """Connections that a network thread owns (csrc/net), as the event loop sees them.
 
-The thread accepts, reads and writes them, and has the core serve what it can without Python. What
-needs Python comes here as events: each connection of the thread has a :class:`Connection` of its
-own, whose transport writes through the thread. Connections that do not begin with a plain frame
-(TLS, a PROXY header) are handed to the loop as sockets, and are served there as any others.
+The thread accepts, reads and writes them, in plain text and by TLS, and has the core serve what it
+can without Python. What needs Python comes here as events: each connection of the thread has a
+:class:`Connection` of its own, whose transport writes through the thread. Connections that begin
+with a PROXY header are handed to the loop as sockets, and are served there as any others.
 """
 
 from __future__ import annotations
@@ -21,14 +21,23 @@ from broker.loop.budget import Budget
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import PIECE_S
-from broker.remoting.connection import Connection, Endpoint, Limits, Parts
+from broker.remoting.connection import Connection, Endpoint, Parts
+from broker.remoting.tls import TlsSettings
 from broker.wire.codec import BadFrame
 from broker.wire.command import Command
 from broker.wire.framer import Link
 from pystore.errors import StoreError, UsedAfterFork
 from pystore.native import address_of, ffi, lib, raise_error
 
-__all__ = ["Events", "LinkTransport", "NetThreads", "popped_of_event", "text_of_event"]
+__all__ = [
+    "Events",
+    "LinkTransport",
+    "NetThreads",
+    "TlsOfThreads",
+    "end_of_unopened",
+    "popped_of_event",
+    "text_of_event",
+]
 
 #: Events that are taken at once.
 _ROWS = 256
@@ -48,12 +57,14 @@ class NetThreads:
         sock: socket.socket,
         shared: Endpoint,
         handed: Callable[[socket.socket], None],
+        tls: TlsSettings,
     ) -> None:
         """Starts `count` threads. `sock` listens; `handed` takes a connection that no thread
         serves.
 
         Raises: OutOfMemory, StoreIOError."""
         self.core, self.shared, self._handed = core, shared, handed
+        self.tls = TlsOfThreads(tls)
         self.loop = asyncio.get_running_loop()
         self._stopped = False
         self._pid = os.getpid()
@@ -68,6 +79,7 @@ class NetThreads:
             self._end()
             raise
         self._first = self._threads[0].handle
+        self.tls.start(self._first)
         Budget.of(self.loop).share(self)
         core.served_by(self)
 
@@ -135,6 +147,7 @@ class NetThreads:
         self._end()
 
     def _end(self) -> None:
+        self.tls.stop()
         for each in self._threads:
             each.stop()
         for each in self._threads:
@@ -161,7 +174,7 @@ class NetThread:
         #: By address.
         self.links: dict[int, LinkConnection] = {}
         error = ffi.new("ps_error *")
-        conf = _conf(number, port.shared.limits, port.unfinished_max)
+        conf = _conf(number, port)
         listens, accepts = (sock.fileno(), ffi.NULL) if first is None else (-1, first.handle)
         #: ps_net *; None after the end.
         self.handle: Any = lib.ps_net_start(port.core.handle, conf, listens, accepts, error)
@@ -179,6 +192,8 @@ class NetThread:
             lib.PS_NET_PULLED: self._pulled,
             lib.PS_NET_UNREAD: self._unread,
             lib.PS_NET_RESTING: self._resting,
+            lib.PS_NET_UNOPENED: self._unopened,
+            lib.PS_NET_TLS_WANTED: self._tls_wanted,
         }
         self._events = Events(self.handle, self._take)
 
@@ -284,6 +299,21 @@ class NetThread:
     def _resting(self, _: LinkConnection | None, row: Any) -> None:
         _quiet.warning("accept", "Cannot accept connections: %s", os.strerror(row.number))
 
+    def _tls_wanted(self, _: LinkConnection | None, row: Any) -> None:
+        self._port.tls.prepare()
+
+    def _unopened(self, _: LinkConnection | None, row: Any) -> None:
+        peer, why, detail = end_of_unopened(row)
+        _quiet.warning(why, "Closed %s: %s%s", peer, why, f" ({detail})" if detail else "")
+
+
+def end_of_unopened(row: Any) -> tuple[str, str, str]:
+    """Returns the peer's address of a PS_NET_UNOPENED, the kind of its end, and its cause."""
+    peer, _, end = text_of_event(row).partition("\n")
+    host, _, port = peer.partition(" ")
+    why, _, detail = end.partition(": ")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}", why, detail
+
 
 def popped_of_event(row: Any) -> tuple[int, bytes, Any]:
     """Returns what Core.tell_popped() takes."""
@@ -291,7 +321,8 @@ def popped_of_event(row: Any) -> tuple[int, bytes, Any]:
     return 0 if row.number else row.value, names, row.call.found
 
 
-def _conf(number: int, limits: Limits, unfinished_max: int) -> Any:
+def _conf(number: int, port: NetThreads) -> Any:
+    limits = port.shared.limits
     made = ffi.new("ps_net_conf *")
     made.number = number
     made.links_max = limits.connections_max
@@ -299,10 +330,52 @@ def _conf(number: int, limits: Limits, unfinished_max: int) -> Any:
     made.queued_bytes = max(_QUEUED_BYTES, limits.frame_max)
     made.write_high, made.write_low = limits.write_high, limits.write_low
     made.unsent_max = limits.unsent_max
-    made.unfinished_max = unfinished_max
+    made.unfinished_max = port.unfinished_max
+    made.tls_only = port.tls.is_enforced
+    made.opening_ms = int(limits.opening_s * 1000)
     made.idle_ms = int(limits.idle_s * 1000)
     made.linger_ms = int(limits.linger_s * 1000)
     return made
+
+
+class TlsOfThreads:
+    """What a port of network threads knows of TLS. A certificate of our own is made, beside the
+    loop, when the first client asks for it, and clients wait for that."""
+
+    def __init__(self, tls: TlsSettings) -> None:
+        self._tls = tls  # it outlives the threads, which use what it has made
+        self._first: Any = None
+        self._making: asyncio.Task[None] | None = None
+
+    @property
+    def is_enforced(self) -> bool:
+        """Returns whether plain text is refused."""
+        return self._tls.mode == "enforcing"
+
+    def start(self, first: Any) -> None:
+        """Is called once, with the first thread of the port (``ps_net *``)."""
+        self._first = first
+        if self._tls.mode == "disabled" or self._tls.is_ready:
+            self._speak()
+
+    def prepare(self) -> None:
+        """A client waits for TLS."""
+        self._making = asyncio.get_running_loop().create_task(self._make())
+
+    async def _make(self) -> None:
+        await asyncio.to_thread(self._tls.prepare)
+        self._speak()
+
+    def _speak(self) -> None:
+        """Without a context they are handed to the loop, which says what is missing."""
+        if self._first is None:
+            return
+        wished = self._tls.mode != "disabled" and self._tls.of_threads is not None
+        lib.ps_net_speak_tls(self._first, self._tls.of_threads if wished else ffi.NULL)
+
+    def stop(self) -> None:
+        """Is called before the threads end."""
+        self._first = None
 
 
 class Events:

@@ -113,9 +113,11 @@ class RemotingServer(Stopping):
             self._sock = await asyncio.to_thread(listening_socket, self.host, self._port)
         sock, self._sock = self._sock, None
         self._port = sock.getsockname()[1]
-        if self._core is not None and self._tls.mode != "enforcing":
+        if self._core is not None:
             sock.listen(self._backlog)
-            self._net = NetThreads(self._core, self._threads, sock, self._shared, self._take_over)
+            self._net = NetThreads(
+                self._core, self._threads, sock, self._shared, self._take_over, self._tls
+            )
             self._listening = sock
         else:
             self._server = await loop.create_server(self.accept, sock=sock, backlog=self._backlog)

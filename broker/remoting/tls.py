@@ -13,19 +13,23 @@ import os
 import ssl
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from broker.loop.safe_log import SafeLogger
 from broker.remoting.selfsigned import self_signed
 from pystore.errors import BadArgument
 from pystore.javaproperties import parse_java_properties
+from pystore.native import ffi, lib, text_of
 
 if TYPE_CHECKING:
     from broker.remoting.connection import Connection, Parts
 
 __all__ = ["MODES", "TlsIntake", "TlsSettings", "client_context"]
+
+log = SafeLogger("broker.remoting")
 
 MODES = ("disabled", "permissive", "enforcing")
 _CLIENT_AUTH = {
@@ -64,6 +68,7 @@ class TlsSettings:
     #: And whether they are for the host that was asked. Not upstream's, which never looks.
     verify_host: bool = True
     _context: ssl.SSLContext | None = field(default=None, repr=False)
+    _of_threads: Any = field(default=None, repr=False, compare=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     NAMES = {  # noqa: RUF012 - the slots make it a constant of the class
@@ -175,22 +180,33 @@ class TlsSettings:
         with contextlib.suppress(BadArgument):
             self.server_context()
 
+    @property
+    def of_threads(self) -> Any:
+        """Returns the same for network threads (``ps_tls *``), once the context was made; None
+        before, and where they have no OpenSSL: then the event loop speaks TLS. It lives as long as
+        these settings."""
+        return self._of_threads
+
     def _make(self) -> ssl.SSLContext:
+        if self.cert_path:
+            return self._make_of(self.cert_path, self.key_path, self.key_password)
+        if not self.test_mode:
+            raise BadArgument("a client uses TLS, but tls.server.certPath is not set")
+        with _self_signed_files() as path:
+            return self._make_of(path, path, "")
+
+    def _make_of(self, cert: str, key: str, password: str) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-        if self.cert_path:
-            _load(context, self.cert_path, self.key_path, self.key_password)
-        elif self.test_mode:
-            _load_self_signed(context)
-        else:
-            raise BadArgument("a client uses TLS, but tls.server.certPath is not set")
+        _load(context, cert, key, password)
         want = _CLIENT_AUTH[self.need_client_auth]
         if self.auth_client and want is ssl.CERT_NONE:
             want = ssl.CERT_REQUIRED
         if want is not ssl.CERT_NONE:
             _trust(context, self.trust_cert_path, ssl.Purpose.CLIENT_AUTH)
         context.verify_mode = want
+        self._of_threads = _context_of_threads(context, cert, key, password, self.trust_cert_path)
         return context
 
 
@@ -202,13 +218,38 @@ def _load(context: ssl.SSLContext, cert: str, key: str, password: str) -> None:
         raise BadArgument(f"the certificate and its key cannot be used ({failed})", cert) from None
 
 
-def _load_self_signed(context: ssl.SSLContext) -> None:
+@contextlib.contextmanager
+def _self_signed_files() -> Iterator[str]:
+    """Yields the path of a certificate that nobody has signed, and its key."""
     cert, key = self_signed("rocketmq-pystore test")
     with tempfile.TemporaryDirectory(prefix="pystore-tls-") as folder:
         path = Path(folder) / "both.pem"
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(key + cert)
-        context.load_cert_chain(path)
+        yield str(path)
+
+
+def _context_of_threads(
+    context: ssl.SSLContext, cert: str, key: str, password: str, trust: str
+) -> Any:
+    """Returns what network threads need to speak TLS as `context` does, or None if they cannot."""
+    asks = {
+        ssl.CERT_NONE: lib.PS_TLS_NO_CLIENT,
+        ssl.CERT_OPTIONAL: lib.PS_TLS_CLIENT_MAY,
+        ssl.CERT_REQUIRED: lib.PS_TLS_CLIENT_REQUIRED,
+    }
+    old = [each["name"] for each in context.get_ciphers() if each["protocol"] != "TLSv1.3"]
+    texts = [ffi.new("char[]", os.fsencode(text)) for text in (cert, key, password)]
+    trusted = ffi.new("char[]", os.fsencode(trust)) if trust else ffi.NULL
+    ciphers = ffi.new("char[]", ":".join(old).encode())
+    conf, error = ffi.new("ps_tls_conf *"), ffi.new("ps_error *")
+    conf.cert, conf.key, conf.password = texts
+    conf.verify, conf.trust, conf.ciphers = asks[context.verify_mode], trusted, ciphers
+    made = lib.ps_tls_new(conf, error)
+    if made == ffi.NULL:
+        log.info("TLS is spoken on the event loop: %s", text_of(error.text))
+        return None
+    return ffi.gc(made, lib.ps_tls_free)
 
 
 def _trust(context: ssl.SSLContext, path: str, whom: ssl.Purpose) -> None:

@@ -1,6 +1,5 @@
 /* A link that speaks HTTP/2: what is read becomes calls of gRPC (http2/), which go to Python, and
  * what Python replies is written once for all that it has replied to. docs/internals/grpc.md */
-#include <errno.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
@@ -63,12 +62,8 @@ static void write_calls(ps_link *link) {
 static void read_calls(ps_link *link) {
     uint8_t *room;
     int64_t size = ps_core_room(link->lk_net->nt_core, &room);
-    ssize_t got = recv(link->lk_fd, room, (size_t)(size < READ_MAX ? size : READ_MAX), 0);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (got <= 0) {
-        ps_link_end(link, NULL);
-        return;
-    }
+    int64_t got = ps_link_receive(link, room, size < READ_MAX ? size : READ_MAX);
+    if (got <= 0) return;
     bool fine = functions_of(link)->feed(link->lk_h2, room, got);
     hand_up_events(link);
     if (link->lk_fd < 0) return;

@@ -23,6 +23,7 @@
 #define HEAVY_NS 200000
 #define HEAVY_BYTES (8 << 10)
 #define GATHER 256 /* parts of one write */
+#define TLS_HANDSHAKE 0x16
 #define SLOTS_FIRST 64
 #define KEEP_OUT (1 << 20) /* a larger buffer goes back to the system once it is empty */
 
@@ -63,6 +64,7 @@ void ps_link_free(ps_link *link) {
     ps_net *net = link->lk_net;
     if (link->lk_h2 != NULL) net->nt_conf.h2->release(link->lk_h2);
     ps_conn_free(link->lk_conn);
+    ps_tls_end(link->lk_tls);
     ps_buffer_free(&link->lk_out);
     free(link->lk_client);
     net->nt_links[link->lk_slot] = NULL;
@@ -126,16 +128,22 @@ void ps_link_end(ps_link *link, const char *why) {
 
 void ps_link_watch(ps_link *link) {
     uint32_t events = link->lk_held == 0 ? EPOLLIN : 0;
-    if (link->lk_out.len > link->lk_out_from) events |= EPOLLOUT;
+    if (link->lk_out.len > link->lk_out_from || ps_tls_wants_out(link->lk_tls))
+        events |= EPOLLOUT;
     if (events == link->lk_events) return;
     link->lk_events = events;
     struct epoll_event event = {.events = events, .data.ptr = link};
     epoll_ctl(link->lk_net->nt_epoll, EPOLL_CTL_MOD, link->lk_fd, &event);
 }
 
+/* Nothing else would wake it: what is left was read from the socket already. */
+static void go_on_later(ps_link *link) {
+    if (link->lk_held == 0 && (link->lk_more || ps_tls_more(link->lk_tls))) ps_link_enqueue(link);
+}
+
 void ps_link_release(ps_link *link, int32_t why) {
     link->lk_held &= ~why;
-    if (link->lk_held == 0 && link->lk_more) ps_link_enqueue(link);
+    go_on_later(link);
 }
 
 /* ---- writing ---- */
@@ -164,6 +172,7 @@ static void look_at_unsent(ps_link *link) {
 
 static int64_t write_some(ps_link *link, const uint8_t *data, int64_t len) {
     ssize_t count;
+    if (link->lk_tls != NULL) return ps_tls_write(link->lk_tls, data, len);
     do count = send(link->lk_fd, data, (size_t)len, MSG_NOSIGNAL);
     while (count < 0 && errno == EINTR);
     if (count >= 0) return count;
@@ -250,7 +259,8 @@ static void send_pieces(ps_link *link, const ps_step *step) {
     int64_t piece = 0, at = 0;
     link->lk_seen_ms = ps_monotonic_ms();
     for (int count; link->lk_fd >= 0 && (count = gather_pieces(step, &piece, &at, iov)) > 0;) {
-        bool first = link->lk_out.len == link->lk_out_from;
+        /* TLS would read them as the copy does, and write each on its own. */
+        bool first = link->lk_out.len == link->lk_out_from && link->lk_tls == NULL;
         int64_t done = first ? write_gathered(link, iov, count) : 0;
         if (done < 0)
             ps_link_end(link, NULL);
@@ -259,7 +269,11 @@ static void send_pieces(ps_link *link, const ps_step *step) {
     }
     if (!ps_core_written(link->lk_net->nt_core) && link->lk_fd >= 0)
         ps_link_end(link, "a file of the log was cut off while it was sent");
-    if (link->lk_fd >= 0) look_at_unsent(link);
+    if (link->lk_fd < 0) return;
+    if (link->lk_tls != NULL)
+        ps_link_flush(link);
+    else
+        look_at_unsent(link);
 }
 
 void ps_link_flush(ps_link *link) {
@@ -280,6 +294,7 @@ void ps_link_flush(ps_link *link) {
         out->len = link->lk_out_from = 0;
         if (out->room > KEEP_OUT) ps_buffer_free(out);
         if (link->lk_closing_ms > 0) {
+            ps_tls_finish(link->lk_tls);
             shutdown(link->lk_fd, SHUT_WR);
             ps_link_end(link, NULL);
             return;
@@ -354,19 +369,81 @@ static bool open_link(ps_link *link) {
     return link->lk_told;
 }
 
+void ps_link_refuse(ps_link *link, const char *why, const char *detail) {
+    struct sockaddr_storage peer = {0};
+    socklen_t len = sizeof peer;
+    char text[INET6_ADDRSTRLEN + 300];
+    getpeername(link->lk_fd, (struct sockaddr *)&peer, &len);
+    int size = put_address(&peer, text, sizeof text);
+    size += snprintf(text + size, sizeof text - (size_t)size, "\n%s%s%.200s", why,
+                     detail[0] != '\0' ? ": " : "", detail);
+    ps_net_tell(link->lk_net, &(ps_net_event){.kind = PS_NET_UNOPENED,
+                                              .data = (const uint8_t *)text, .len = size});
+    ps_link_end(link, NULL);
+}
+
+/* Whether it is open, and is to be read now. */
+static bool open_or_end(ps_link *link) {
+    const ps_link_protocol *protocol = link->lk_net->nt_protocol;
+    if (open_link(link) && (protocol == NULL || protocol->open(link))) return true;
+    ps_link_end(link, "no memory for the connection");
+    return false;
+}
+
+/* Its handshake goes on. Whether it is to be read now. */
+static bool shake_hands(ps_link *link) {
+    const char *why;
+    int done = ps_tls_shake(link->lk_tls, &why);
+    if (done > 0) return open_or_end(link);
+    if (done == 0)
+        ps_link_watch(link);
+    else if (why == NULL)
+        ps_link_end(link, NULL);
+    else
+        ps_link_refuse(link, "the TLS handshake failed", why);
+    return false;
+}
+
+/* Until Python has said whether there is a certificate, which it may have to make. */
+static void await_tls(ps_link *link) {
+    ps_net *net = link->lk_net;
+    link->lk_held |= PS_HELD_TLS;
+    if (!atomic_exchange(&net->nt_first->nt_tls_asked, true))
+        ps_net_tell(net, &(ps_net_event){.kind = PS_NET_TLS_WANTED});
+    ps_link_watch(link);
+}
+
+static bool begin_tls(ps_link *link, ps_tls *tls) {
+    int least = 1;
+    setsockopt(link->lk_fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least);
+    link->lk_seen_ms = ps_monotonic_ms();
+    link->lk_tls = ps_tls_begin(tls, link->lk_fd);
+    if (link->lk_tls != NULL) return shake_hands(link);
+    ps_link_end(link, NULL);
+    return false;
+}
+
 /* Whether it is to be read now. Frames begin with the higher byte of a length below 16 MiB, TLS,
  * HTTP/2 and a PROXY header with other bytes; HTTP/2 with a line of text, as a PROXY header may. */
 static bool look_at_first(ps_link *link) {
-    bool is_h2 = link->lk_net->nt_conf.h2 != NULL;
-    ssize_t wanted = is_h2 ? PS_H2_FIRST : 1;
+    const ps_net_conf *conf = &link->lk_net->nt_conf;
+    ps_net *port = link->lk_net->nt_first;
+    ssize_t wanted = conf->h2 != NULL ? PS_H2_FIRST : 1;
     uint8_t first[PS_H2_FIRST];
+    if (link->lk_tls != NULL) return shake_hands(link);
     ssize_t count = recv(link->lk_fd, first, (size_t)wanted, MSG_PEEK);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-    if (count == wanted && (is_h2 ? memcmp(first, "PRI", PS_H2_FIRST) == 0 : first[0] == 0)) {
-        if (open_link(link) && (!is_h2 || link->lk_net->nt_protocol->open(link))) return true;
-        ps_link_end(link, "no memory for the connection");
-        return false;
+    if (count == wanted && first[0] == TLS_HANDSHAKE) {
+        if (!port->nt_tls_settled) {
+            await_tls(link);
+            return false;
+        }
+        ps_tls *tls = port->nt_tls;
+        if (tls != NULL) return begin_tls(link, tls);
     }
+    if (count == wanted && !conf->tls_only &&
+        (conf->h2 != NULL ? memcmp(first, "PRI", PS_H2_FIRST) == 0 : first[0] == 0))
+        return open_or_end(link);
     int fd = count == wanted ? dup(link->lk_fd) : -1;
     if (fd >= 0) ps_net_hand_over(link->lk_net, fd);
     ps_link_end(link, NULL);
@@ -464,6 +541,26 @@ static void take_rare(ps_link *link, const ps_step *step) {
     if (step->frame_count > 0) hand_up(link, step);
 }
 
+int64_t ps_link_receive(ps_link *link, uint8_t *to, int64_t room) {
+    const char *why = NULL;
+    if (link->lk_tls != NULL) {
+        int64_t count = ps_tls_read(link->lk_tls, to, room, &why);
+        if (count >= 0) return count;
+    } else {
+        ssize_t count = recv(link->lk_fd, to, (size_t)room, 0);
+        if (count > 0) return count;
+        if (count < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+    }
+    if (why == NULL) {
+        ps_link_end(link, NULL); /* one that only closed its half gets no answers: as upstream */
+        return -1;
+    }
+    char text[160];
+    snprintf(text, sizeof text, "TLS error: %s", why);
+    ps_link_end(link, text);
+    return -1;
+}
+
 /* Bytes into the room that the core gave, or none when it goes on with what it kept. */
 static bool read_some(ps_link *link, int64_t *count, ps_error *e) {
     uint8_t *room;
@@ -474,14 +571,8 @@ static bool read_some(ps_link *link, int64_t *count, ps_error *e) {
         ps_link_end(link, "no memory for its requests");
         return false;
     }
-    ssize_t got = recv(link->lk_fd, room, (size_t)size, 0);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-    if (got <= 0) { /* one that only closed its half gets no answers: as upstream */
-        ps_link_end(link, NULL);
-        return false;
-    }
-    *count = got;
-    return true;
+    *count = ps_link_receive(link, room, size);
+    return *count > 0;
 }
 
 static void end_malformed(ps_link *link, const ps_error *e) {
@@ -499,6 +590,7 @@ void ps_link_readable(ps_link *link) {
     if (link->lk_h2 != NULL) {
         link->lk_net->nt_protocol->read(link);
         link->lk_heavy = ps_monotonic_ns() - began > HEAVY_NS;
+        if (link->lk_fd >= 0) go_on_later(link);
         ps_link_keep_budget(link->lk_net);
         return;
     }
@@ -517,7 +609,7 @@ void ps_link_readable(ps_link *link) {
     weigh_link(link);
     link->lk_heavy =
         step.more || count >= HEAVY_BYTES || ps_monotonic_ns() - began > HEAVY_NS;
-    if (link->lk_more && link->lk_held == 0) ps_link_enqueue(link);
+    go_on_later(link);
     ps_link_watch(link);
     ps_link_keep_budget(link->lk_net);
 }

@@ -4,9 +4,8 @@
  *
  * One thread owns a connection, a *link*, for life. The first of a port accepts them all, and gives
  * each to the thread that has the fewest; what is limited in all is limited for all threads of the
- * port together. Connections that do not begin with a frame of
- * the remoting protocol in plain text (TLS, a PROXY header, HTTP/2) are handed to Python as they
- * are, and never come back. */
+ * port together. Connections that begin neither with what the port speaks nor with TLS, if the port
+ * has it (a PROXY header), are handed to Python as they are, and never come back. */
 #ifndef PS_NET_H
 #define PS_NET_H
 
@@ -21,6 +20,19 @@ struct ps_h2_conf;
 struct ps_h2_limits; /* messaging/message.h */
 struct ps_h2_names;  /* messaging/names.h */
 struct ps_pop_found; /* remoting/popped.h */
+typedef struct ps_tls ps_tls; /* what a server shows of itself by TLS, and asks of clients */
+
+#define PS_TLS_NO_CLIENT 0       /* no certificate is asked of clients */
+#define PS_TLS_CLIENT_MAY 1      /* one that is shown must be trusted */
+#define PS_TLS_CLIENT_REQUIRED 2
+
+typedef struct ps_tls_conf {
+    const char *cert, *key; /* paths of PEM files; the chain's first is the server's own */
+    const char *password;   /* of the key; empty: it has none */
+    int32_t verify;         /* PS_TLS_ */
+    const char *trust;      /* path of the certificates that sign clients'; NULL: the system's */
+    const char *ciphers;    /* up to TLS 1.2, in OpenSSL's words; NULL: OpenSSL's own choice */
+} ps_tls_conf;
 
 typedef struct ps_net_conf {
     int32_t number;      /* of the thread, from 1 on: the caller that it is to the core */
@@ -33,7 +45,8 @@ typedef struct ps_net_conf {
     int64_t unfinished_max; /* what all links hold (ps_net_unfinished): the largest go */
     int64_t idle_ms;     /* 0: never */
     int64_t linger_ms;   /* for the peer to read what is unsent when we close */
-    int64_t opening_ms;  /* for the first bytes of HTTP/2; 0: they may take for ever */
+    int64_t opening_ms;  /* for a TLS handshake, and the first bytes of HTTP/2; 0: for ever */
+    int32_t tls_only;    /* what begins in plain text is handed to Python, which refuses it */
     /* Its connections speak HTTP/2, with calls of gRPC: by these functions, as the conf says, which
      * both outlive it. NULL: frames of the remoting protocol. */
     const struct ps_h2_functions *h2;
@@ -72,6 +85,9 @@ typedef struct ps_net_conf {
 #define PS_NET_HELD 14    /* data: client, group and topic, then deliveries before and a handle for
                              each message that it was handed out and that Python is to renew; a line
                              each */
+#define PS_NET_UNOPENED 16 /* a connection has ended that was not opened yet. data: address and port
+                             of its peer, line feed, why, then a colon and what of it was wrong */
+#define PS_NET_TLS_WANTED 17 /* a client wants TLS: see ps_net_speak_tls */
 
 typedef struct ps_net_call { /* see ps_h2_event */
     int32_t kind, stream, method;
@@ -95,6 +111,13 @@ typedef struct ps_net_event {
  * PS_THREADS_MAX at most. Errors: PS_E_NO_MEMORY, PS_E_IO, PS_E_ARGUMENT. */
 ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_net *first,
                      ps_error *error);
+/* Errors: PS_E_ARGUMENT: a file cannot be used, or there is no OpenSSL 3; PS_E_NO_MEMORY. */
+ps_tls *ps_tls_new(const ps_tls_conf *conf, ps_error *error);
+void ps_tls_free(ps_tls *tls); /* NULL does nothing. Connections keep what they use of it. */
+/* From now on the port speaks TLS as this says, with whoever begins with it; NULL: it hands them to
+ * Python. Before that they wait, and PS_NET_TLS_WANTED comes once. Of the first thread, for all; it
+ * outlives them. */
+void ps_net_speak_tls(ps_net *net, ps_tls *tls);
 /* No further connections are accepted; the socket may be closed. */
 void ps_net_deafen(ps_net *net);
 /* Ends the thread, the first of a port before the others; the events that are left can still be

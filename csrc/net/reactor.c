@@ -205,6 +205,13 @@ static void take_popped(ps_net *net, const ps_net_ask *ask) {
     free(ask->data);
 }
 
+/* Those that have waited for it. */
+static void go_on_with_tls(ps_net *net) {
+    for (int32_t i = 0; i < net->nt_slots; i++)
+        if (net->nt_links[i] != NULL && net->nt_links[i]->lk_held & PS_HELD_TLS)
+            read_again(net->nt_links[i], PS_HELD_TLS);
+}
+
 static void do_ask(ps_net *net, const ps_net_ask *ask) {
     ps_link *link = ask->link;
     switch (ask->kind) {
@@ -253,6 +260,9 @@ static void do_ask(ps_net *net, const ps_net_ask *ask) {
         break;
     case PS_ASK_WEIGH: /* each turn does */
         break;
+    case PS_ASK_TLS:
+        go_on_with_tls(net);
+        break;
     default:
         net->nt_protocol->ask(ask);
     }
@@ -283,6 +293,12 @@ static void serve_line(ps_net *net) {
     }
 }
 
+static void await_handshake(ps_link *link, int64_t now) {
+    int64_t most = link->lk_net->nt_conf.opening_ms;
+    if (most > 0 && now - link->lk_seen_ms > most)
+        ps_link_refuse(link, "handshake timed out", "");
+}
+
 static void sweep_links(ps_net *net, int64_t now) {
     const ps_net_conf *conf = &net->nt_conf;
     net->nt_swept_ms = now;
@@ -292,6 +308,8 @@ static void sweep_links(ps_net *net, int64_t now) {
         if (link == NULL || link->lk_fd < 0) continue;
         if (link->lk_closing_ms > 0 && now >= link->lk_closing_ms)
             ps_link_end(link, NULL);
+        else if (link->lk_tls != NULL && link->lk_conn == NULL)
+            await_handshake(link, now);
         else if (conf->h2 != NULL)
             net->nt_protocol->sweep(link, now);
         else if (conf->idle_ms > 0 && now - link->lk_seen_ms > conf->idle_ms)
@@ -309,6 +327,10 @@ static int wait_ms(const ps_net *net) {
 }
 
 static void take_socket_event(ps_link *link, uint32_t events) {
+    if (link->lk_conn == NULL && link->lk_tls != NULL) {
+        ps_link_readable(link);
+        return;
+    }
     if (events & EPOLLOUT && link->lk_fd >= 0) {
         ps_link_flush(link);
         if (link->lk_fd >= 0 && link->lk_h2 != NULL) link->lk_net->nt_protocol->write(link);
@@ -480,6 +502,13 @@ int32_t ps_net_links(ps_net *net) {
     int32_t count = 0;
     for (int32_t i = 0; i < first->nt_all_count; i++) count += first->nt_all[i]->nt_count;
     return count;
+}
+
+void ps_net_speak_tls(ps_net *net, ps_tls *tls) {
+    net->nt_tls = tls;
+    net->nt_tls_settled = true;
+    for (int32_t i = 0; i < net->nt_all_count; i++)
+        ps_net_ask_for(net->nt_all[i], &(ps_net_ask){.kind = PS_ASK_TLS});
 }
 
 void ps_net_limit(ps_net *net, int32_t links_max, int64_t unfinished_max) {

@@ -8,6 +8,7 @@
 
 #include "http2/http2.h"
 #include "net/net.h"
+#include "net/tls.h"
 #include "remoting/core.h"
 #include "remoting/popped.h"
 
@@ -16,6 +17,7 @@
 #define PS_HELD_QUEUED 2 /* so much waits for Python */
 #define PS_HELD_PYTHON 4 /* Python wants it so */
 #define PS_HELD_CLOSING 8
+#define PS_HELD_TLS 16 /* it wants TLS, and whether we have it is not known yet */
 
 #define PS_H2_FIRST 3 /* bytes that tell HTTP/2 from TLS and a PROXY header */
 
@@ -23,6 +25,7 @@ struct ps_link {
     ps_net *lk_net;
     ps_conn *lk_conn; /* NULL: its first byte is still to come */
     ps_h2 *lk_h2;     /* NULL: it speaks the remoting protocol */
+    ps_tls_link *lk_tls; /* NULL: plain text */
     int lk_fd;        /* -1: closed */
     int32_t lk_slot;
     int64_t lk_id;
@@ -56,7 +59,7 @@ struct ps_link {
 /* What Python asks for, and other threads. */
 typedef struct ps_net_ask {
     enum { PS_ASK_WRITE, PS_ASK_READING, PS_ASK_CLOSE, PS_ASK_FORGET, PS_ASK_LOOK, PS_ASK_DEAF,
-           PS_ASK_TAKEN,
+           PS_ASK_TAKEN, PS_ASK_TLS,
            /* From other threads of the port: a connection, an answer, a look at the budget. */
            PS_ASK_JOIN, PS_ASK_ANSWER, PS_ASK_POPPED, PS_ASK_WEIGH,
            /* Of HTTP/2. */
@@ -92,6 +95,8 @@ struct ps_net {
     _Atomic int32_t nt_count; /* links that it has, or that were given to it */
     _Atomic int32_t nt_links_max; /* of the first alone, as the next */
     _Atomic int64_t nt_unfinished_max;
+    _Atomic(ps_tls *) nt_tls; /* NULL: TLS is handed to Python, once that is settled */
+    atomic_bool nt_tls_settled, nt_tls_asked;
     int64_t nt_serial;
     _Atomic int64_t nt_waiting; /* calls that wait for messages: hotcalls.c */
     _Atomic int64_t nt_turns; /* reads of links, since the start */
@@ -129,6 +134,8 @@ ps_link *ps_link_make(ps_net *net, int fd); /* NULL: no memory. It was counted b
 void ps_link_free(ps_link *link);           /* after it was ended */
 void ps_link_end(ps_link *link, const char *why); /* why NULL: its peer did */
 void ps_link_watch(ps_link *link);                /* what epoll waits for */
+/* Up to `room` bytes of what came. 0: there are none now; -1: the link has ended. */
+int64_t ps_link_receive(ps_link *link, uint8_t *to, int64_t room);
 void ps_link_send(ps_link *link, const uint8_t *data, int64_t len);
 void ps_link_flush(ps_link *link);
 void ps_link_readable(ps_link *link); /* one read, or what was held back, and what comes of it */
@@ -141,6 +148,8 @@ void ps_link_queue(ps_link *link, int64_t len); /* so many bytes more of it wait
 /* A call goes to Python. found: see ps_net_call. */
 void ps_link_hand_up(ps_link *link, const ps_h2_event *event, struct ps_pop_found *found);
 void ps_link_begin_close(ps_link *link); /* what is unsent is written first */
+/* Of one that was not opened yet; Python hears of it all the same. */
+void ps_link_refuse(ps_link *link, const char *why, const char *detail);
 
 /* Of links that speak another protocol than that of remoting. */
 typedef struct ps_link_protocol {

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 from fakes import beat, send_command
-from holding import broker_process
+from holding import broker_process, tls_of_server
 from popping import Popper, records
 from waiting import BOUND_S, until
 
@@ -29,6 +29,7 @@ from broker.broker import Broker
 from broker.loop import rate_limited_log
 from broker.processors.clients import ClientProcessor
 from broker.remoting import links
+from broker.remoting.tls import client_context
 from broker.wire import codec
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command, texts
@@ -44,8 +45,10 @@ WARM = 2
 class Client:
     """A blocking socket that asks many things at once."""
 
-    def __init__(self, port):
+    def __init__(self, port, tls=None):
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=BOUND_S)
+        if tls is not None:
+            self.sock = tls.wrap_socket(self.sock)
         self._left = b""
 
     def ask_all(self, commands, at_once=200):
@@ -195,11 +198,13 @@ def warm(client):
 THREADS = pytest.mark.parametrize("threads", [1, 3])
 
 
-@THREADS
-def test_messages_pass_while_the_interpreter_is_held(tmp_path, threads):
+@pytest.mark.parametrize(("threads", "tls"), [(1, False), (3, False), (1, True)])
+def test_messages_pass_while_the_interpreter_is_held(tmp_path, threads, tls):
     """No request that only Python can serve is answered meanwhile: it really is held."""
-    with broker_process(tmp_path / "s", serverSelectorThreads=threads) as broker:
-        client, other = Client(broker.port), Client(broker.port)
+    settings = {"serverSelectorThreads": threads, "tls": tls_of_server(tmp_path) if tls else {}}
+    with broker_process(tmp_path / "s", **settings) as broker:
+        client = Client(broker.port, client_context() if tls else None)
+        other = Client(broker.port)
         warm(client)
         other.ask(heartbeat())
         broker.hold()

@@ -49,18 +49,24 @@ def on_loop(broker: Broker, work: Callable[[], object]) -> None:
 
 
 class Caller:
-    """One client on one connection. headers: put over the usual ones; None leaves one out."""
+    """One client on one connection. headers: put over the usual ones; None leaves one out.
+    trusted: the server's certificate, if it is asked by TLS."""
 
     def __init__(
-        self, address: str, headers: dict[str, str | None] | None = None, **options: Any
-    ) -> None:
+        self, address: str, headers: dict[str, str | None] | None = None, *,
+        trusted: bytes | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         self.client_id = f"test@{next(_numbers)}"
         self.headers = {
             "x-mq-client-id": self.client_id, "x-mq-language": "PYTHON",
             "x-mq-client-version": "5.1.2", "x-mq-protocol": "v2",
             **(headers or {}),
         }  # fmt: skip
-        self.channel = grpc.insecure_channel(address, **options)
+        if trusted is None:
+            self.channel = grpc.insecure_channel(address, **options)
+        else:
+            shown = grpc.ssl_channel_credentials(trusted)
+            self.channel = grpc.secure_channel(address, shown, **options)
 
     def __enter__(self) -> Caller:
         return self

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from caller import CODE, Caller, message
-from holding import broker_process
+from holding import broker_process, tls_of_server
 
 from broker.grpc.schema import METHODS, SERVICE, pb
 
@@ -33,15 +33,19 @@ def sending(body: bytes, **more: Any) -> Any:
     return pb.SendMessageRequest(messages=[message("T", body, **more)])
 
 
-@pytest.mark.parametrize("group", ["", "ordered"])
-def test_messages_are_stored_while_the_interpreter_is_held(tmp_path: Path, group: str) -> None:
+@pytest.mark.parametrize(("group", "tls"), [("", False), ("ordered", False), ("", True)])
+def test_messages_are_stored_while_the_interpreter_is_held(
+    tmp_path: Path, group: str, tls: bool
+) -> None:
     """A call that only Python can serve is not answered meanwhile: it really is held."""
     more = {"message_type": pb.MessageType.FIFO, "message_group": group} if group else {}
     settings = {"enableMixedMessageType": True, "grpc_port": 0}
+    names = tls_of_server(tmp_path) if tls else {}
+    trusted = Path(names["tls.server.certPath"]).read_bytes() if tls else None
     kind = "FIFO" if group else "NORMAL"
-    with broker_process(tmp_path / "s", kind=kind, **settings) as broker:
-        address = f"127.0.0.1:{broker.grpc_port}"
-        with Caller(address) as caller:
+    with broker_process(tmp_path / "s", kind=kind, tls=names, **settings) as broker:
+        address = f"{'localhost' if tls else '127.0.0.1'}:{broker.grpc_port}"
+        with Caller(address, trusted=trusted) as caller:
             all_of(caller, "SendMessage", [sending(b"first", **more)])
             broker.hold()
             route = caller.channel.unary_unary(f"/{SERVICE}/QueryRoute").future(

@@ -1,0 +1,310 @@
+"""TLS that ends in a network thread: what the thread reads, whom it refuses, what it survives."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import struct
+
+import pytest
+from fakes import send_command
+from holding import tls_of_server
+from popping import records
+from waiting import BOUND_S, until, until_async
+
+from broker.broker import Broker
+from broker.loop import rate_limited_log
+from broker.remoting.client import RemotingClient
+from broker.remoting.connection import Limits
+from broker.remoting.links import LinkConnection
+from broker.remoting.selfsigned import self_signed
+from broker.remoting.tls import TlsSettings, client_context
+from broker.wire import codec
+from broker.wire.codes import RequestCode as Code
+from broker.wire.command import Command, texts
+
+
+def send(number=0, body=b"body"):
+    given = {"UNIQ_KEY": f"{number:032X}", "WAIT": "true"}
+    return send_command("T", body, properties=given)
+
+
+def tls_of(folder, **names):
+    return TlsSettings.from_names(tls_of_server(folder) | names)
+
+
+def started(path, small, tls, **settings):
+    return Broker(path / "s", listenPort=0, tls=tls, **small, **settings)
+
+
+def on_threads(broker):
+    """How many of the connections are a network thread's."""
+    return sum(isinstance(c, LinkConnection) for c in broker._listeners.main.connections)
+
+
+@pytest.fixture
+def warnings(caplog, monkeypatch):
+    """Every warning is logged, however many of its kind were before."""
+    monkeypatch.setattr(rate_limited_log, "PAUSE_S", 0.0)
+    return caplog
+
+
+class Records:
+    """A client whose TLS records a test carries."""
+
+    def __init__(self, port):
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = client_context().wrap_bio(self.incoming, self.outgoing)
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=BOUND_S)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.sock.close()
+
+    def carry(self, pieces=1):
+        """What is to go goes, in pieces of that size if not 1 << 30."""
+        data = self.outgoing.read()
+        for at in range(0, len(data), pieces):
+            self.sock.sendall(data[at : at + pieces])
+
+    def until_done(self, what, pieces=1 << 30):
+        while True:
+            try:
+                return what()
+            except ssl.SSLWantReadError:
+                self.carry(pieces)
+                got = self.sock.recv(1 << 16)
+                assert got, "the broker has closed the connection"
+                self.incoming.write(got)
+            finally:
+                self.carry(pieces)
+
+    def answer(self, pieces=1 << 30):
+        data = b""
+        while len(data) < 4 or len(data) < 4 + struct.unpack_from(">i", data)[0]:
+            data += self.until_done(lambda: self.tls.read(1 << 16), pieces)
+        return codec.decode(data)
+
+
+async def test_a_thread_reads_it(tmp_path, small):
+    async with started(tmp_path, small, tls_of(tmp_path)) as broker:
+        async with RemotingClient(tls=client_context()) as client:
+            assert (await client.request(broker.address, send())).code == 0
+            assert on_threads(broker) == 1
+        await until_async(lambda: not broker._listeners.main.connections)
+
+
+async def test_clients_wait_while_a_certificate_of_our_own_is_made(tmp_path, small):
+    clients = [RemotingClient(tls=client_context()) for _ in range(5)]
+    async with started(tmp_path, small, TlsSettings()) as broker:
+        answers = await asyncio.gather(*(
+            client.request(broker.address, send(n), timeout=BOUND_S)
+            for n, client in enumerate(clients)
+        ))  # fmt: skip
+        assert {answer.code for answer in answers} == {0}
+        assert on_threads(broker) == len(clients)
+        for client in clients:
+            await client.close()
+
+
+async def test_without_a_certificate_clients_are_refused(tmp_path, small, warnings):
+    tls = TlsSettings(test_mode=False)
+    async with (
+        started(tmp_path, small, tls) as broker,
+        RemotingClient(tls=client_context()) as client,
+    ):
+        with pytest.raises(ConnectionError):
+            await client.request(broker.address, send(), timeout=BOUND_S)
+    assert "tls.server.certPath is not set" in warnings.text
+
+
+async def test_where_threads_have_no_openssl_the_loop_speaks_it(tmp_path, small, monkeypatch):
+    monkeypatch.setattr(TlsSettings, "of_threads", None)
+    async with (
+        started(tmp_path, small, tls_of(tmp_path)) as broker,
+        RemotingClient(tls=client_context()) as client,
+    ):
+        assert (await client.request(broker.address, send())).code == 0
+        assert on_threads(broker) == 0
+
+
+async def test_enforcing_it_refuses_plain_text(tmp_path, small, warnings):
+    async with (
+        started(tmp_path, small, tls_of(tmp_path, **{"tls.server.mode": "enforcing"})) as broker,
+        RemotingClient() as plain,
+        RemotingClient(tls=client_context()) as ciphered,
+    ):
+        with pytest.raises(ConnectionError):
+            await plain.request(broker.address, send(1))
+        assert (await ciphered.request(broker.address, send(2))).code == 0
+        assert on_threads(broker) == 1
+    assert "plain text refused: tls.server.mode is enforcing" in warnings.text
+
+
+async def test_disabled_it_is_refused(tmp_path, small, warnings):
+    async with (
+        started(tmp_path, small, tls_of(tmp_path, **{"tls.server.mode": "disabled"})) as broker,
+        RemotingClient(tls=client_context()) as client,
+    ):
+        with pytest.raises(ConnectionError):
+            await client.request(broker.address, send())
+    assert "TLS refused: tls.server.mode is disabled" in warnings.text
+
+
+def test_records_may_be_cut_at_every_byte(tmp_path, small):
+    with started(tmp_path, small, tls_of(tmp_path)) as broker, Records(broker.port) as client:
+        client.until_done(client.tls.do_handshake, pieces=1)
+        for number in range(3):
+            client.tls.write(codec.encode(send(number)))
+            assert client.answer(pieces=1).code == 0
+
+
+def test_many_frames_in_few_records(tmp_path, small):
+    """More than the thread reads at once: what it has decrypted wakes it, not the socket."""
+    with started(tmp_path, small, tls_of(tmp_path)) as broker, Records(broker.port) as client:
+        client.until_done(client.tls.do_handshake)
+        count = 2000
+        client.tls.write(b"".join(codec.encode(send(n, bytes(400))) for n in range(count)))
+        client.carry(1 << 30)
+        data, answers = b"", 0
+        while answers < count:
+            data += client.until_done(lambda: client.tls.read(1 << 20))
+            while len(data) >= 4 and len(data) >= 4 + struct.unpack_from(">i", data)[0]:
+                size = 4 + struct.unpack_from(">i", data)[0]
+                assert codec.decode(data[:size]).code == 0
+                data, answers = data[size:], answers + 1
+
+
+async def test_large_records_come_from_the_log_as_they_are(tmp_path, small):
+    bodies = [bytes([n]) * 60_000 for n in range(40)]
+    async with started(tmp_path, small, tls_of(tmp_path)) as broker:
+        broker.create_topic("T", queues=1)
+        async with RemotingClient(tls=client_context()) as client:
+            for number, body in enumerate(bodies):
+                assert (await client.request(broker.address, send(number, body))).code == 0
+            found = []
+            while len(found) < len(bodies):
+                answer = await client.request(broker.address, pulling(len(found)), timeout=BOUND_S)
+                found += [body for _, body, *_ in records(answer.body)]
+        assert found == bodies
+
+
+def pulling(offset):
+    ext = {
+        "consumerGroup": "g", "topic": "T", "queueId": 0, "queueOffset": offset, "maxMsgNums": 32,
+        "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*",
+        "subVersion": 0, "expressionType": "TAG",
+    }  # fmt: skip
+    return Command(Code.PULL_MESSAGE, texts(ext))
+
+
+@pytest.mark.parametrize("said", [1, 4, 5, 100, 200])
+def test_a_handshake_that_breaks_off_leaves_nothing(tmp_path, small, said):
+    """After so many bytes of it."""
+    with started(tmp_path, small, tls_of(tmp_path)) as broker:
+        with Records(broker.port) as client, pytest.raises(ssl.SSLWantReadError):
+            client.tls.do_handshake()
+        with socket.create_connection(("127.0.0.1", broker.port)) as sock:
+            sock.sendall(client.outgoing.read()[:said])
+        until(lambda: broker._listeners.main.connection_count == 0)
+
+
+async def test_a_handshake_that_does_not_end_is_ended(tmp_path, small, monkeypatch, warnings):
+    limits = Limits(opening_s=0.1)
+    monkeypatch.setattr("broker.serving.Limits", lambda **more: limits)
+    async with started(tmp_path, small, tls_of(tmp_path)) as broker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+        writer.write(b"\x16\x03\x01")
+        assert await asyncio.wait_for(reader.read(), BOUND_S) == b""
+        writer.close()
+        await until_async(lambda: "handshake timed out" in warnings.text)
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        b"\x16\x03\x01\x00\x05hello" + bytes(100),
+        b"\x16" * 3000,
+        b"\x16\x03\x01\xff\xff" + bytes(999),
+    ],
+)
+async def test_a_handshake_that_is_none_ends_the_connection(tmp_path, small, hello, warnings):
+    async with started(tmp_path, small, tls_of(tmp_path)) as broker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+        writer.write(hello)
+        await asyncio.wait_for(reader.read(), BOUND_S)
+        writer.close()
+        await until_async(lambda: "the TLS handshake failed (" in warnings.text)
+        await until_async(lambda: broker._listeners.main.connection_count == 0)
+
+
+async def test_a_client_whose_certificate_nobody_trusts_is_refused(tmp_path, small, warnings):
+    for name in ("known", "stranger"):
+        cert, key = self_signed(name)
+        (tmp_path / f"{name}.pem").write_text(cert)
+        (tmp_path / f"{name}.key").write_text(key)
+    tls = tls_of(tmp_path, **{
+        "tls.server.need.client.auth": "require",
+        "tls.server.trustCertPath": str(tmp_path / "known.pem"),
+    })  # fmt: skip
+
+    def shows(name):
+        files = [str(tmp_path / f"{name}.{each}") for each in ("pem", "key")]
+        return client_context("", *files)
+
+    async with (
+        started(tmp_path, small, tls) as broker,
+        RemotingClient(tls=shows("known")) as known,
+        RemotingClient(tls=shows("stranger")) as stranger,
+        RemotingClient(tls=client_context()) as nobody,
+    ):
+        assert (await known.request(broker.address, send(1))).code == 0
+        for each in (stranger, nobody):
+            with pytest.raises(ConnectionError):
+                await each.request(broker.address, send(2))
+        assert (await known.request(broker.address, send(3))).code == 0
+        assert on_threads(broker) == 1
+    assert "the TLS handshake failed (self-signed certificate)" in warnings.text
+
+
+def test_sessions_are_resumed(tmp_path, small):
+    """Also where clients show a certificate."""
+    tls = tls_of(tmp_path, **{"tls.server.need.client.auth": "optional"})
+    context = client_context()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # later ones resume by another way
+    with started(tmp_path, small, tls) as broker:
+        session = None
+        for _ in range(2):
+            plain = socket.create_connection(("127.0.0.1", broker.port), timeout=BOUND_S)
+            with context.wrap_socket(plain, session=session) as sock:
+                sock.sendall(codec.encode(send()))
+                assert sock.recv(1 << 16)
+                resumed, session = sock.session_reused, sock.session
+        assert resumed
+
+
+def test_its_end_is_said(tmp_path, small):
+    """A broker that stops says so by TLS, so that nobody takes it for a cut."""
+    with started(tmp_path, small, tls_of(tmp_path)) as broker:
+        client = Records(broker.port)
+        client.until_done(client.tls.do_handshake)
+        client.tls.write(codec.encode(send()))
+        assert client.answer().code == 0
+    with client:
+        assert client.until_done(lambda: client.tls.read(1)) == b""
+
+
+async def test_many_begin_at_once(tmp_path, small):
+    async with started(tmp_path, small, tls_of(tmp_path)) as broker:
+        clients = [RemotingClient(tls=client_context()) for _ in range(100)]
+        answers = await asyncio.gather(*(
+            client.request(broker.address, send(n), timeout=BOUND_S)
+            for n, client in enumerate(clients)
+        ))  # fmt: skip
+        assert {answer.code for answer in answers} == {0}
+        assert on_threads(broker) == len(clients)
+        for client in clients:
+            await client.close()
