@@ -154,7 +154,7 @@ chaos-ha: build ## ten minutes of clients and faults under etcd and Apache's con
 	@$(PY) tests/histories/run.py $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(ENGINE),--engine $(ENGINE)) $(ARGS)
 
-crash-acting: build ## a master, and the slave that acts for it, killed 40 times with delays and transactions
+crash-acting: build ## a master, and the slave that acts for it, killed 40 times with delays, transactions and pops
 	@PS_ACTING_KILLS=$${PS_ACTING_KILLS:-40} $(PY) -m pytest tests/crash/test_acting_kill.py -m long -q -s $(HOURS)
 
 FUZZ_SECONDS ?= 36000
