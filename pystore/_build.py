@@ -37,6 +37,7 @@ HEADERS = (
     "remoting/transaction.h",
     "remoting/dedup.h",
     "remoting/popped.h",
+    "remoting/poporder.h",
     "net/net.h",
     "ha/ha.h",
     "audit/audit.h",

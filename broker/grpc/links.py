@@ -104,11 +104,11 @@ class LinkedSession:
         if self._link is not None:
             lib.ps_link_go_away(self._link)
 
-    def trust(self, client_id: str, attempts: int, request_ms: int) -> None:
+    def trust(self, client_id: str, attempts: int, fifo: bool, request_ms: int) -> None:
         """This client may send, and receive if a message has so many attempts, not 0: the thread
-        serves its plain calls. request_ms: its time for a request."""
+        serves its plain calls. fifo: in order. request_ms: its time for a request."""
         if self._link is not None:
-            lib.ps_link_client(self._link, client_id.encode(), attempts, request_ms)
+            lib.ps_link_client(self._link, client_id.encode(), attempts, fifo, request_ms)
 
     def know(self) -> None:
         """Access control lets its client in."""
@@ -126,7 +126,7 @@ class LinkedCalls(CallsOfConnection):
 
     def __init__(
         self, link: Any, transport: LinkTransport, serving: Serving,
-        trusted: Callable[[str], tuple[str, int, int, int]],
+        trusted: Callable[[str], tuple[str, int, bool, int, int]],
     ) -> None:  # fmt: skip
         """trusted: of a client's id, that, how often a message is handed out to it, its time for a
         request (ms), and which settings say so."""
@@ -134,7 +134,7 @@ class LinkedCalls(CallsOfConnection):
         super().__init__(self._session, transport.get_extra_info("peername"), serving)
         self._transport = self._link_transport = transport
         self._trust = trusted
-        self._trusted = ("", 0, 0, 0)
+        self._trusted = ("", 0, False, 0, 0)
 
     def arrive(self, event: tuple[Any, ...]) -> None:
         self._session.arrive(event)
@@ -161,7 +161,7 @@ class LinkedCalls(CallsOfConnection):
         trusted = self._trust(metadata.get(CLIENT_ID, ""))
         if trusted != self._trusted:
             self._trusted = trusted
-            self._session.trust(*trusted[:3])
+            self._session.trust(*trusted[:4])
 
     def _turn(self) -> None:
         self._handle()
@@ -338,7 +338,7 @@ class GrpcThread:
             return made
         raw = ffi.new("ps_pop_found *")
         lib.ps_pop_found_take(call.found, raw)
-        return *made, PopOutcome.without_order(raw)
+        return *made, PopOutcome.of(raw)
 
     def _metadata_of(self, block: bytes) -> dict[str, str]:
         """The same dict for the same bytes: nobody changes it. Later ones of a name count."""
@@ -416,12 +416,13 @@ class GrpcThread:
         if self._handle is not None:
             lib.ps_net_settled(self._handle)
 
-    def _trusted(self, client_id: str) -> tuple[str, int, int, int]:
-        client, attempts, request_ms = self._hot.clients.get(client_id), 0, 0
-        if client is not None and not client.is_producer and not client.settings.subscription.fifo:
+    def _trusted(self, client_id: str) -> tuple[str, int, bool, int, int]:
+        client, attempts, fifo, request_ms = self._hot.clients.get(client_id), 0, False, 0
+        if client is not None and not client.is_producer:
             attempts = client.settings.backoff_policy.max_attempts
+            fifo = client.settings.subscription.fifo
             request_ms = min(max(millis(client.settings.request_timeout), 0), _REQUEST_MS)
-        return client_id, attempts, request_ms, self._settings
+        return client_id, attempts, fifo, request_ms, self._settings
 
     def _resting(self, _: LinkedCalls | None, row: Any) -> None:
         _quiet.warning("accept", "Cannot accept a gRPC connection: %s", os.strerror(row.number))

@@ -226,9 +226,7 @@ class Receiving:
             else:
                 self._return(asked, found)
 
-        number = pop.receive(
-            wanted, told, born_ms=self._broker.now_ms(), poll_ms=asked.poll_ms, alive=is_awaited
-        )
+        number = pop.receive(wanted, told, born_ms=self._broker.now_ms(), poll_ms=asked.poll_ms)
         return replies, arrival, rules
 
     def _ready(

@@ -120,32 +120,18 @@ class CheckPoints:
 
     # ---- popping ----
 
-    def walk(
-        self, topic: str, group: str, queue: int, *, most: int, invisible_ms: int, from_min: bool,
-        filter_by: str | None, sql: bool, blocked: Sequence[int] | None,
-    ) -> Any:  # fmt: skip
-        """Returns the ``ps_pop_found`` of one walk; its batches belong to the caller. It filters by
-        tags or by SQL92. `blocked` are the queues of an ordered group that are passed over,
-        ascending; None means that the group is not ordered. Raises: ExpressionIllegal, and what
-        putting a check point raises."""
-        ask, keep = _ask(topic, group, queue, filter_by)
-        over = ffi.new("int32_t[]", list(blocked or ()))
-        ask.most, ask.invisible_ms, ask.from_min, ask.sql = most, invisible_ms, from_min, sql
-        ask.ordered, ask.blocked, ask.blocked_count = blocked is not None, over, len(over)
-        found = ffi.new("ps_pop_found *")
-        self._check(lib.ps_core_pop_walk(self._core.handle, ask, found, self._error))
-        del keep
-        return found
-
     def pop(
         self, topic: str, group: str, queue: int, *, most: int, invisible_ms: int, from_min: bool,
-        filter_by: str | None, sql: bool, wait_ms: int, number: int,
+        filter_by: str | None, sql: bool, order: bool, attempt: str | None, wait_ms: int,
+        number: int,
     ) -> tuple[Any, int] | None:  # fmt: skip
         """Returns the ``ps_pop_found`` of one walk, and when what it took ends if that is before
-        all others (ms), else 0. None means that nothing was found, and that it waits for up to
-        `wait_ms`: then Core.on_popped is called with this `number`. Below 0 it does not wait.
-        Raises: as walk()."""
-        ask, keep = _ask(topic, group, queue, filter_by)
+        all others (ms), else 0; its batches belong to the caller. None means that nothing was
+        found, and that it waits for up to `wait_ms`: then Core.on_popped is called with this
+        `number`. Below 0 it does not wait. It filters by tags or by SQL92. Raises:
+        ExpressionIllegal, and what putting a check point raises."""
+        ask, keep = _ask(topic, group, queue, filter_by, attempt)
+        ask.ordered = order
         ask.most, ask.invisible_ms, ask.from_min, ask.sql = most, invisible_ms, from_min, sql
         found, due_ms = ffi.new("ps_pop_found *"), ffi.new("int64_t *")
         core = self._core
@@ -174,18 +160,6 @@ class CheckPoints:
             lib.ps_core_pop_waiting(
                 self._core.handle, given, len(of), name, len(name), queue
             )
-        )  # fmt: skip
-
-    def show(self, found: Any, topic: str) -> tuple[str, str, bytes]:
-        """Returns startOffsetInfo, msgOffsetInfo and the records of what a walk has found for this
-        topic. Raises: OutOfMemory."""
-        name, shown = topic.encode(), ffi.new("ps_pop_shown *")
-        self._check(
-            lib.ps_core_pop_show(self._core.handle, found, name, len(name), shown, self._error)
-        )
-        return (
-            _text(shown.starts, shown.starts_len), _text(shown.offsets, shown.offsets_len),
-            bytes(ffi.buffer(shown.body, shown.body_len)),
         )  # fmt: skip
 
     # ---- as C has them ----
@@ -331,9 +305,11 @@ class CheckPoints:
         )
 
 
-def _ask(topic: str, group: str, queue: int, filter_by: str | None) -> tuple[Any, object]:
+def _ask(
+    topic: str, group: str, queue: int, filter_by: str | None, attempt: str | None
+) -> tuple[Any, object]:
     """Returns a ``ps_pop_ask *`` with these, and what must live as long as it is used."""
-    names = topic.encode(), group.encode(), (filter_by or "").encode()
+    names = topic.encode(), group.encode(), (filter_by or "").encode(), (attempt or "").encode()
     raw = [ffi.from_buffer(name) for name in names]
     ask = ffi.new(
         "ps_pop_ask *",
@@ -341,6 +317,7 @@ def _ask(topic: str, group: str, queue: int, filter_by: str | None) -> tuple[Any
             "topic": raw[0], "topic_len": len(names[0]), "group": raw[1],
             "group_len": len(names[1]), "filter": raw[2] if filter_by else ffi.NULL,
             "filter_len": len(names[2]), "queue_id": queue,
+            "attempt": raw[3] if attempt else ffi.NULL, "attempt_len": len(names[3]),
         },
     )  # fmt: skip
     return ask, raw

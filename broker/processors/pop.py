@@ -3,15 +3,13 @@ checks in upstream's order, then what broker/services/pop finds (docs/internals/
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 
-from broker.processors.durable import after_disk
 from broker.processors.poprules import BATCH_MAX, PopRules
 from broker.processors.refusals import always, put_refusal
 from broker.services.context import Services
-from broker.services.pop.batches import PopOutcome, PopRequest
+from broker.services.pop.batches import PopRequest
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer, host_text
@@ -32,7 +30,6 @@ class PopProcessor:
     def __init__(self, s: Services) -> None:
         self.s = s
         self._rules = PopRules(s)
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -63,9 +60,9 @@ class PopProcessor:
                 f"the broker[{self.s.host}] pop message is timeout too much",
             )
 
-    def _request(self, peer: Peer, command: Command) -> PopRequest:
+    def _check_request(self, peer: Peer, command: Command) -> None:
         """Raises: Refused."""
-        return self._rules.request(
+        self._rules.request(
             host_text(peer),
             topic=command.text("topic"),
             group=command.text("consumerGroup"),
@@ -82,65 +79,18 @@ class PopProcessor:
     # ---- pop ----
 
     def pop(self, peer: Peer, command: Command) -> Command | None:
+        """Checks a request that the core has handed on, and has it served there."""
         if command.is_oneway:
             return None  # what nobody takes stays where it is
-        born_ms, poll_ms = self._born(command), command.number("pollTime", 0)
-        self._check_age(born_ms, poll_ms)
-        request = self._request(peer, command)
-        if not request.order:
-            try:
-                served = peer.serve_raw(command)
-            except StoreError as failed:
-                raise put_refusal(failed, self.s) from failed
-            if not served:
-                raise Refused(ResponseCode.SYSTEM_ERROR, "the pop request has an invalid field")
-            return None
-
-        def told(found: PopOutcome | StoreError) -> None:
-            try:
-                if isinstance(found, StoreError):
-                    raise found
-                answer = self._answer(command, request, found)
-            except StoreError as failed:
-                refusal = put_refusal(failed, self.s)
-                peer.send(command.reply(refusal.code, refusal.remark, _NOTHING))
-            else:
-                self._send(peer, command, answer, found.end)
-
-        self._rules.pop().receive(
-            request, told, born_ms=born_ms, poll_ms=poll_ms, alive=lambda: not peer.closed
-        )
+        self._check_age(self._born(command), command.number("pollTime", 0))
+        self._check_request(peer, command)
+        try:
+            served = peer.serve_raw(command)
+        except StoreError as failed:
+            raise put_refusal(failed, self.s) from failed
+        if not served:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "the pop request has an invalid field")
         return None
-
-    def _send(self, peer: Peer, command: Command, answer: Command, end: int) -> None:
-        """Not before the disk has the check points, where puts wait for it."""
-        wait = after_disk(self.s, end)
-        if wait is None:
-            peer.send(answer)
-            return
-
-        async def send() -> None:
-            try:
-                await wait
-            except Refused as refused:
-                peer.send(command.reply(refused.code, refused.remark, _NOTHING))
-            else:
-                peer.send(answer)
-
-        task = asyncio.get_running_loop().create_task(send())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _answer(self, command: Command, request: PopRequest, found: PopOutcome) -> Command:
-        ext: dict[str, object] = {
-            "popTime": found.pop_ms, "invisibleTime": found.invisible_ms,
-            "reviveQid": found.revive_queue, "restNum": found.rest,
-        }  # fmt: skip
-        said, body = self._rules.pop().batches.shown(found, request.topic)
-        if found.batches:
-            return command.reply(0, "FOUND", ext | said, body)
-        code = ResponseCode.POLLING_FULL if found.full else ResponseCode.POLLING_TIMEOUT
-        return command.reply(code, _NO_MESSAGE, ext | said)
 
     # ---- looking ----
 

@@ -204,9 +204,9 @@ class PopRules:
             )
 
     def _unknown(self, topic: str, group: str, handle: Handle) -> Refused:
-        batch = self.pop().order.get((topic, group, handle.queue))
+        batch = self.pop().order.batches.find((topic, group, handle.queue))
         commit = self.s.offsets.get(group, topic, handle.queue)
-        begins = batch.offsets[0] if batch is not None else -1
+        begins = batch[0] if batch is not None else -1
         return Refused(
             ResponseCode.MESSAGE_ILLEGAL,
             f"offset is illegal, key:{topic}@{group}@{handle.queue}, old:{begins},"

@@ -58,7 +58,6 @@ static bool read_duration(const ps_proto_field *in, int64_t *ms) {
 }
 
 static bool read_field(const ps_proto_field *f, ps_h2_receive *out) {
-    ps_h2_text attempt;
     if (f->is_number != (f->number == 4 || f->number == 6)) return false;
     switch (f->number) {
     case 1:
@@ -77,8 +76,8 @@ static bool read_field(const ps_proto_field *f, ps_h2_receive *out) {
         return true;
     case 7:
         return read_duration(f, &out->poll_ms);
-    default: /* of ordered groups alone */
-        return f->number == 8 && ps_proto_text(f, &attempt);
+    default:
+        return f->number == 8 && ps_proto_text(f, &out->attempt);
     }
 }
 

@@ -8,7 +8,8 @@
 
 typedef struct ps_h2_receive { /* texts are borrowed */
     ps_h2_text group, topic;
-    ps_h2_text filter; /* tags or SQL92; NULL: every message */
+    ps_h2_text filter;  /* tags or SQL92; NULL: every message */
+    ps_h2_text attempt; /* which ordered groups alone look at */
     int32_t batch;     /* messages, at least 1 */
     bool sql, renews;
     int64_t invisible_ms; /* 0: it does not say */

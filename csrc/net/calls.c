@@ -111,6 +111,7 @@ static void do_ask(const ps_net_ask *ask) {
         free(link->lk_client);
         link->lk_client = (char *)ask->data;
         link->lk_attempts = ask->on;
+        link->lk_fifo = ask->fifo;
         link->lk_settings = ask->len;
         link->lk_request_ms = ask->tell;
         link->lk_clients++;

@@ -129,15 +129,16 @@ static bool add_bytes(ps_buffer *b, const void *data, int64_t len) {
     return true;
 }
 
-static bool note_held(handing *h, const ps_view *v, const char *handle, int32_t len) {
+static bool note_held(handing *h, int32_t times, const char *handle, int32_t len) {
     char head[32];
-    int size = snprintf(head, sizeof head, "\n%d ", v->reconsume_times);
+    int size = snprintf(head, sizeof head, "\n%d ", times);
     return add_bytes(&h->held, head, size) && add_bytes(&h->held, handle, len);
 }
 
-/* False: Python shows it: what it was handed out too often for, or must be inflated. */
+/* times: how often it was handed out before. False: Python shows it: what it was handed out too
+ * often for, or must be inflated. */
 static bool show_message(handing *h, ps_link *link, const ps_pop_batch *b,
-                         const ps_batch_info *info, const ps_view *v) {
+                         const ps_batch_info *info, const ps_view *v, int32_t times) {
     char handle[HANDLE_ROOM + PS_TOPIC_MAX];
     int32_t len = name_delivery(h, b, v, handle, sizeof handle);
     const uint8_t *record = info->segments[v->segment].map + v->start;
@@ -145,9 +146,9 @@ static bool show_message(handing *h, ps_link *link, const ps_pop_batch *b,
                               .topic_len = h->r->topic.len,
                               .receipt = handle,
                               .receipt_len = len,
-                              .attempt = v->reconsume_times + 1,
+                              .attempt = times + 1,
                               .encoding = PS_H2_IDENTITY};
-    if (v->reconsume_times >= link->lk_attempts || len >= (int32_t)sizeof handle) return false;
+    if (times >= link->lk_attempts || len >= (int32_t)sizeof handle) return false;
     int64_t room = ps_h2_delivery_room(v->size, &d), from = h->replies.len;
     uint8_t *to = ps_buffer_room(&h->replies, room);
     int64_t size = to == NULL ? 0
@@ -157,16 +158,20 @@ static bool show_message(handing *h, ps_link *link, const ps_pop_batch *b,
     memmove(to, to + room - size, (size_t)size);
     h->replies.len = from + size;
     return add_bytes(&h->ends, &h->replies.len, sizeof h->replies.len) &&
-           (!h->r->renews || note_held(h, v, handle, len));
+           (!h->r->renews || note_held(h, times, handle, len));
 }
 
 static bool show_all(handing *h, ps_link *link) {
-    for (int32_t i = 0; i < h->found->count; i++) {
+    const ps_pop_found *found = h->found;
+    for (int32_t i = 0, at = 0; i < found->count; i++) {
         ps_batch_info info;
-        ps_batch_get(h->found->all[i].batch, &info);
+        ps_batch_get(found->all[i].batch, &info);
         if (info.compressed > 0) return false;
-        for (int32_t k = 0; k < info.count; k++)
-            if (!show_message(h, link, &h->found->all[i], &info, &info.views[k])) return false;
+        for (int32_t k = 0; k < info.count; k++, at++) {
+            const ps_view *v = &info.views[k];
+            int32_t times = found->ordered ? found->times[at] : v->reconsume_times;
+            if (!show_message(h, link, &found->all[i], &info, v, times)) return false;
+        }
     }
     return true;
 }
@@ -284,7 +289,8 @@ static bool serve_receive(ps_link *link, const ps_h2_event *call) {
         return false;
     int32_t most = r.batch < PS_POPPED_MAX ? r.batch : PS_POPPED_MAX;
     const ps_plain_pop ask = {r.topic.data, r.group.data, r.filter.data, r.topic.len, r.group.len,
-                              r.filter.len, r.sql, most, r.invisible_ms};
+                              r.filter.len, r.sql, most, r.invisible_ms, link->lk_fifo,
+                              r.attempt.len, r.attempt.data};
     ps_pop_found *found = malloc(sizeof *found);
     int what = found == NULL ? PS_POP_UP
                              : ps_conn_pop(link->lk_conn, &ask, wait_of(link, call, &r),

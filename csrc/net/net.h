@@ -164,8 +164,9 @@ void ps_link_taken(ps_link *link, int32_t stream, int64_t len);
 void ps_link_go_away(ps_link *link);
 /* This client may send over it (in UTF-8), until another one may: its calls are served without
  * Python. attempts: of a message, for a consumer that may receive by itself, too, until
- * ps_net_settled; 0: it may not. request_ms: its time for a request. */
-void ps_link_client(ps_link *link, const char *client, int32_t attempts, int32_t request_ms);
+ * ps_net_settled; 0: it may not. fifo: its group is ordered. request_ms: its time for a request. */
+void ps_link_client(ps_link *link, const char *client, int32_t attempts, int32_t fifo,
+                    int32_t request_ms);
 /* Clients may have other settings than before. */
 void ps_net_settled(ps_net *net);
 /* After PS_NET_CLOSED: Python does not know it any more. */

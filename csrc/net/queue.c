@@ -195,12 +195,14 @@ void ps_net_settled(ps_net *net) {
     atomic_fetch_add(&net->nt_settings, 1);
 }
 
-void ps_link_client(ps_link *link, const char *client, int32_t attempts, int32_t request_ms) {
+void ps_link_client(ps_link *link, const char *client, int32_t attempts, int32_t fifo,
+                    int32_t request_ms) {
     uint8_t *copy = (uint8_t *)strdup(client);
     if (copy == NULL) return;
     ps_net_ask_for(link->lk_net,
                    &(ps_net_ask){.kind = PS_ASK_CLIENT, .link = link, .on = attempts,
-                                 .tell = request_ms, .len = link->lk_net->nt_settings,
+                                 .fifo = fifo != 0, .tell = request_ms,
+                                 .len = link->lk_net->nt_settings,
                                  .data = copy});
 }
 

@@ -45,6 +45,7 @@ struct ps_link {
     int64_t lk_called_ms;  /* HTTP/2: when a call of it began last, or was in progress */
     char *lk_client; /* HTTP/2: the client that may send; NULL: none */
     int32_t lk_attempts; /* of a message that it receives; 0: it receives nothing by itself */
+    bool lk_fifo;        /* in order */
     int64_t lk_settings; /* nt_settings when it was so */
     int64_t lk_request_ms; /* the client's time for a request */
     int64_t lk_clients;    /* how often Python has named one */
@@ -66,6 +67,7 @@ typedef struct ps_net_ask {
            PS_ASK_REPLY, PS_ASK_FINISH, PS_ASK_ADMIT, PS_ASK_SERVED, PS_ASK_GO_AWAY,
            PS_ASK_CLIENT } kind;
     int32_t on; /* of PS_ASK_JOIN: its descriptor */
+    bool fifo;  /* of PS_ASK_CLIENT */
     int64_t conn_id;
     int32_t stream, tell; /* of calls; tell: the status, when one is finished */
     ps_link *link;

@@ -16,7 +16,7 @@
 #include "remoting/access.h"
 #include "remoting/halves.h"
 #include "remoting/dedup.h"
-#include "remoting/popped.h"
+#include "remoting/poporder.h"
 #include "remoting/guard.h"
 
 #define KEEP_ROOM (4 << 20) /* a larger output buffer goes back to the system */
@@ -102,6 +102,7 @@ void ps_core_free(ps_core *c) {
     free_tables(c);
     ps_tx_free(c);
     ps_dedup_free(c);
+    ps_orders_free(c);
     ps_pops_free(c->co_pops);
     ps_access_free(c->co_access);
     ps_guard_free(c);

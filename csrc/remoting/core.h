@@ -80,6 +80,7 @@ typedef struct ps_mark { /* a group's place in a queue */
     int64_t mk_pulled; /* where its last pull ended; -1: none, or not since it was reset */
     bool mk_changed;
     int64_t mk_in_flight; /* popped, neither acknowledged nor back */
+    struct ps_order *mk_order; /* the ordered batch that is out; NULL: none is */
 } ps_mark;
 
 typedef struct ps_pop_place ps_pop_place; /* popwait.c */
@@ -97,7 +98,8 @@ typedef struct ps_pair {
     int32_t pr_mark_count, pr_mark_room;
     int32_t pr_parked; /* pulls and pops that are parked for it */
     ps_pop_place *pr_places; /* at which pops wait: popwait.c */
-    int64_t pr_popped; /* check points of it that are open */
+    int64_t pr_popped; /* check points of it that are open, and ordered batches that are out */
+    struct ps_order *pr_orders; /* the first of those batches: orders.h */
     bool pr_changed;
     ps_count pr_got;
     ps_outflow pr_out[PS_WAYS];
@@ -148,7 +150,7 @@ typedef struct ps_call {
     int64_t co_lent_bytes;        /* of all pieces */
     bool co_lends;                /* this call's answers may show records where they lie */
     ps_buffer co_handle; /* of the timer that was put last */
-    ps_buffer co_pop_text, co_pop_body, co_pop_seen; /* what a pop has found, as answered */
+    ps_buffer co_pop_text, co_pop_seen; /* what a pop has found, as answered */
     ps_command *co_open; /* the send that ps_conn_read_send has read; NULL: none was yet */
     const uint8_t *co_open_frame; /* which, until the next call; NULL: none */
     ps_send co_open_send;

@@ -251,21 +251,6 @@ int ps_core_commit(ps_core *c, const char *group, int32_t group_len, const char 
     return 0;
 }
 
-int ps_core_reset(ps_core *c, const char *group, int32_t group_len, const char *topic,
-                  int32_t topic_len, int32_t queue_id, int64_t offset, ps_error *e) {
-    PS_CORE_HELD(c);
-    ps_pair *p = NULL;
-    ps_mark *m = NULL;
-    int code = mark_of(c, group, group_len, topic, topic_len, queue_id, offset, &p, &m, e);
-    if (code < 0) return code;
-    m->mk_reset = -1;
-    ps_pair_commit(p, queue_id, offset);
-    m->mk_reset = offset;
-    m->mk_pulled = -1;
-    ps_parked_wake(c, p, queue_id);
-    return 0;
-}
-
 int64_t ps_core_offset(ps_core *c, const char *group, int32_t group_len, const char *topic,
                        int32_t topic_len, int32_t queue_id) {
     PS_CORE_HELD(c);

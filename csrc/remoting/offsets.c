@@ -1,7 +1,10 @@
 /* UPDATE_CONSUMER_OFFSET of a group that is subscribed, when the tables say all of it; every
- * refusal is the broker's. docs/internals/wire.md#offsets; upstream ConsumerManageProcessor. */
+ * refusal is the broker's. And resets. docs/internals/wire.md#offsets; upstream
+ * ConsumerManageProcessor. */
 #include "format/names.h"
-#include "remoting/core.h"
+#include "remoting/guard.h"
+#include "remoting/parked.h"
+#include "remoting/poporder.h"
 
 typedef struct request {
     ps_slice group, topic;
@@ -34,4 +37,24 @@ int ps_core_update_offset(ps_conn *n, const ps_command *command) {
     if (command->flag & PS_FLAG_ONEWAY) return 1;
     ps_command answer = {.serialize = command->serialize, .opaque = command->opaque};
     return ps_core_answer(c, &answer, 0) < 0 ? PS_E_NO_MEMORY : 1;
+}
+
+int ps_core_reset(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                  int32_t topic_len, int32_t queue_id, int64_t offset, ps_error *e) {
+    PS_CORE_HELD(c);
+    ps_pair *p = NULL;
+    if (offset < 0)
+        return ps_fail(e, PS_E_ARGUMENT, 0, offset, NULL, "offset %lld is negative",
+                       (long long)offset);
+    int code = ps_pair_hold(c, group, group_len, topic, topic_len, queue_id, &p, e);
+    if (code < 0) return code;
+    ps_mark *m = ps_pair_mark(p, queue_id, false);
+    m->mk_reset = -1;
+    ps_pair_commit(p, queue_id, offset);
+    m->mk_reset = offset;
+    m->mk_pulled = -1;
+    ps_order_reset(c, p, queue_id);
+    ps_parked_wake(c, p, queue_id);
+    ps_pair_let_go(c, p);
+    return 0;
 }

@@ -8,50 +8,6 @@
 #include "base/threads.h"
 #include "remoting/popplace.h"
 
-/* ---- the heap of deadlines ---- */
-
-static bool is_sooner(const ps_parked *a, const ps_parked *b) {
-    return a->pk_deadline < b->pk_deadline;
-}
-
-static void heap_place(ps_core *c, ps_parked *h, int32_t i) {
-    c->co_heap[i] = h;
-    h->pk_heap = i;
-}
-
-static void heap_sift(ps_core *c, ps_parked *h, int32_t i) {
-    for (int32_t up = (i - 1) / 2; i > 0 && is_sooner(h, c->co_heap[up]); up = (i - 1) / 2) {
-        heap_place(c, c->co_heap[up], i);
-        i = up;
-    }
-    for (int32_t down = 2 * i + 1; down < c->co_heap_count; down = 2 * i + 1) {
-        if (down + 1 < c->co_heap_count && is_sooner(c->co_heap[down + 1], c->co_heap[down]))
-            down++;
-        if (!is_sooner(c->co_heap[down], h)) break;
-        heap_place(c, c->co_heap[down], i);
-        i = down;
-    }
-    heap_place(c, h, i);
-}
-
-static bool heap_add(ps_core *c, ps_parked *h) {
-    if (c->co_heap_count == c->co_heap_room) {
-        int32_t room = c->co_heap_room ? c->co_heap_room * 2 : 64;
-        ps_parked **heap = realloc(c->co_heap, (size_t)room * sizeof *heap);
-        if (heap == NULL) return false;
-        c->co_heap = heap;
-        c->co_heap_room = room;
-    }
-    heap_sift(c, h, c->co_heap_count++);
-    return true;
-}
-
-static void heap_remove(ps_core *c, ps_parked *h) {
-    int32_t i = h->pk_heap;
-    ps_parked *last = c->co_heap[--c->co_heap_count];
-    if (last != h) heap_sift(c, last, i);
-}
-
 /* ---- the lists ---- */
 
 static void push_parked(ps_parked **list, ps_parked *h) {
@@ -75,7 +31,7 @@ void ps_parked_free(ps_parked *h) {
     ps_core *c = h->pk_conn->cn_core;
     if (h->pk_pops) ps_pop_leave(c, (ps_pop_waiter *)h);
     if (h->pk_link != NULL) ps_parked_unlink(c, h);
-    heap_remove(c, h);
+    ps_deadline_remove(c, h);
     *h->pk_conn_link = h->pk_conn_next;
     if (h->pk_conn_next != NULL) h->pk_conn_next->pk_conn_link = h->pk_conn_link;
     h->pk_pair->pr_parked--;
@@ -88,7 +44,7 @@ void ps_parked_drop_all(ps_conn *n) {
 }
 
 bool ps_parked_keep(ps_core *c, ps_parked *h) {
-    if (!heap_add(c, h)) return false;
+    if (!ps_deadline_add(c, h)) return false;
     h->pk_pair->pr_parked++;
     h->pk_conn_next = h->pk_conn->cn_parked;
     h->pk_conn_link = &h->pk_conn->cn_parked;
@@ -142,9 +98,9 @@ void ps_parked_end(ps_core *c, bool all) {
     /* With equal deadlines any order is a heap; each is taken from it when it is answered. */
     while (c->co_heap_count > 0 && c->co_heap[0]->pk_deadline <= now) {
         ps_parked *h = c->co_heap[0];
+        if (h->pk_pops && !all && ps_pop_unblocked(c, (ps_pop_waiter *)h, now)) continue;
         h->pk_last = true;
-        h->pk_deadline = INT64_MAX;
-        heap_sift(c, h, 0);
+        ps_parked_until(c, h, INT64_MAX);
         if (h->pk_ready) continue;
         if (h->pk_pops)
             ps_pop_unlist((ps_pop_waiter *)h);

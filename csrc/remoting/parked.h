@@ -33,6 +33,10 @@ void ps_parked_again(ps_parked *p);
 void ps_parked_free(ps_parked *p);
 /* A pop is kept until it is freed: in the heap, and by its connection. False: no memory. */
 bool ps_parked_keep(ps_core *c, ps_parked *p);
+/* deadlines.c: its deadline is another one from now on. */
+void ps_parked_until(ps_core *c, ps_parked *p, int64_t deadline_ms);
+bool ps_deadline_add(ps_core *c, ps_parked *p); /* false: no memory */
+void ps_deadline_remove(ps_core *c, ps_parked *p);
 /* Makes ready whatever has news or is overdue. */
 void ps_parked_look(ps_core *c);
 /* Makes ready what is overdue; all: every one. */

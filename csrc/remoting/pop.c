@@ -1,4 +1,4 @@
-/* POP_MESSAGE of groups that are not ordered: walked by popwalk.c, shown by popshow.c; what finds
+/* POP_MESSAGE: walked by popwalk.c, shown by popshow.c; what finds
  * nothing waits in popwait.c. A request that the tables do not know is handed on, and comes back
  * once the broker has found it right. docs/internals/pop.md#the-pop; upstream
  * PopMessageProcessor. */
@@ -15,7 +15,7 @@
 #define MARGIN_MS 50 /* an answer leaves so long before its client gives up */
 
 typedef struct request {
-    ps_slice group, topic, kind, filter, order;
+    ps_slice group, topic, kind, filter, order, attempt;
     int64_t queue_id, most, invisible_ms, born_ms, poll_ms, mode;
 } request;
 
@@ -27,10 +27,9 @@ static bool read_request(const ps_command *command, request *r) {
         {"bornTime", NULL, &r->born_ms},    {"invisibleTime", NULL, &r->invisible_ms},
         {"pollTime", NULL, &r->poll_ms},    {"initMode", NULL, &r->mode},
         {"expType", &r->kind, NULL},        {"exp", &r->filter, NULL},
-        {"order", &r->order, NULL}};
+        {"order", &r->order, NULL},         {"attemptId", &r->attempt, NULL}};
     return ps_command_read(command, members, sizeof members / sizeof *members) &&
-           r->group.len > 0 && r->topic.len > 0 &&
-           (r->order.len == 0 || ps_slice_is(r->order, "false"));
+           r->group.len > 0 && r->topic.len > 0;
 }
 
 /* late: whether the client may have given up by now. */
@@ -70,7 +69,12 @@ static bool read_ask(ps_core *c, const request *r, bool checked, ps_pop_ask *ask
                         .queue_id = (int32_t)r->queue_id,
                         .most = (int32_t)r->most,
                         .from_min = r->mode == 0,
+                        .ordered = ps_slice_true(r->order),
                         .invisible_ms = r->invisible_ms};
+    if (ask->ordered && r->attempt.len > 0) {
+        ask->attempt = (const char *)r->attempt.data;
+        ask->attempt_len = r->attempt.len;
+    }
     if (!ps_pops_can_put(c) || !x->po_rules.on ||
         !is_allowed(&x->po_rules, r, &late) || !read_filter(r, ask))
         return false;
@@ -136,6 +140,8 @@ int ps_conn_pop(ps_conn *n, const ps_plain_pop *p, int64_t wait_ms, int64_t numb
                        .topic = {(const uint8_t *)p->topic, p->topic_len},
                        .kind = ps_slice_of(p->sql ? "SQL92" : "TAG"),
                        .filter = {(const uint8_t *)p->filter, p->filter_len},
+                       .order = ps_slice_of(p->ordered ? "true" : ""),
+                       .attempt = {(const uint8_t *)p->attempt, p->attempt_len},
                        .queue_id = -1,
                        .most = p->most,
                        .invisible_ms = p->invisible_ms,

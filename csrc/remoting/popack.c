@@ -52,8 +52,7 @@ int ps_core_ack(ps_conn *n, const ps_command *command) {
     request r;
     int64_t end;
     if (!can_put(c) || !read_request(command, &r) ||
-        !ps_handle_read((const char *)r.handle.data, r.handle.len, &h) ||
-        h.revive_queue == PS_ORDER_QUEUE || !is_there(c, &r))
+        !ps_handle_read((const char *)r.handle.data, r.handle.len, &h) || !is_there(c, &r))
         return 0;
     const ps_popped_key key = {.topic = (const char *)r.topic.data,
                                .group = (const char *)r.group.data,
@@ -62,6 +61,10 @@ int ps_core_ack(ps_conn *n, const ps_command *command) {
                                .queue_id = (int32_t)r.queue_id,
                                .start = h.start,
                                .pop_ms = h.pop_ms};
+    if (h.revive_queue == PS_ORDER_QUEUE)
+        return ps_core_order_ack(c, &key, &r.offset, 1) == PS_ORDER_UNKNOWN
+                   ? 0
+                   : answer_ack(n, command, 0);
     if (ps_core_popped_ack(c, &key, &r.offset, 1, &end, NULL) < 0) return 0;
     return answer_ack(n, command, end);
 }
@@ -81,10 +84,11 @@ static ps_popped_key key_of(const request *r, const ps_handle *h) {
 static bool is_open(ps_core *c, request *r, const ps_handle *h) {
     r->queue_id = h->queue;
     r->offset = h->offset;
-    if (h->revive_queue == PS_ORDER_QUEUE || h->retry != '0' || h->queue > PS_QUEUE_ID_MAX ||
+    if (h->retry != '0' || h->queue > PS_QUEUE_ID_MAX ||
         h->pop_ms + h->invisible_ms <= ps_now_ms() || !is_there(c, r))
         return false;
     ps_popped_key key = key_of(r, h);
+    if (h->revive_queue == PS_ORDER_QUEUE) return ps_order_has(c, &key, r->offset);
     const ps_popped *p = ps_popped_of(c, &key);
     return p != NULL && ps_popped_bits(p, &r->offset, 1) != 0;
 }
@@ -103,6 +107,10 @@ int ps_conn_ack(ps_conn *n, const char *group, int32_t group_len, const char *to
         if (!is_open(c, &r, &handles[i])) return 0;
     for (int32_t i = 0; i < count; i++) {
         ps_popped_key key = key_of(&r, &handles[i]);
+        if (handles[i].revive_queue == PS_ORDER_QUEUE) {
+            ps_core_order_ack(c, &key, &handles[i].offset, 1);
+            continue;
+        }
         if (ps_core_popped_ack(c, &key, &handles[i].offset, 1, &end, NULL) < 0) return 0;
     }
     return 1;

@@ -12,8 +12,15 @@ static int no_memory(ps_error *e) {
 }
 
 ps_pops *ps_pops_of(ps_core *c) {
-    if (c->co_pops == NULL) c->co_pops = calloc(1, sizeof *c->co_pops);
+    if (c->co_pops != NULL) return c->co_pops;
+    c->co_pops = calloc(1, sizeof *c->co_pops);
+    if (c->co_pops != NULL) c->co_pops->po_order.ol_fd = -1;
     return c->co_pops;
+}
+
+ps_order_log *ps_order_log_of(ps_core *c) {
+    ps_pops *x = ps_pops_of(c);
+    return x != NULL ? &x->po_order : NULL;
 }
 
 void ps_pops_free(ps_pops *x) {

@@ -61,9 +61,9 @@ typedef struct ps_pop_ask {
     int32_t queue_id; /* -1: any of the topic */
     int32_t most;     /* messages, PS_POPPED_MAX at most */
     int32_t from_min; /* where a new group begins: 1 at the first message, 0 at the last one */
-    int32_t ordered;  /* 1: without check points; offsets stay at the start of what is found */
-    const int32_t *blocked; /* queues that are passed over, ascending */
-    int32_t blocked_count;
+    int32_t ordered;  /* 1: one batch of a queue at a time, without check points: poporder.h */
+    int32_t attempt_len;
+    const char *attempt; /* names this try of an ordered consumer; NULL: nothing does */
     int64_t invisible_ms;
 } ps_pop_ask;
 
@@ -85,24 +85,19 @@ typedef struct ps_pop_found {
     int64_t end;         /* of the last check point's record, in the log; 0: none was put */
     const int64_t *seen; /* ends of the topic's queues from seen_first on; until the next walk */
     int32_t seen_first, seen_count;
+    int64_t blocked_ms; /* when the first queue that order has passed over may be looked at; 0: none
+                         * was */
+    int32_t ordered;    /* 1: `times` are set, and there are no check points */
     ps_pop_batch all[32];
+    int32_t times[32]; /* by message: how often it was popped before */
 } ps_pop_found;
 
-/* What an answer says of it. Good until the next walk or answer. */
-typedef struct ps_pop_shown {
-    const char *starts, *offsets; /* startOffsetInfo, msgOffsetInfo */
-    int32_t starts_len, offsets_len;
-    const uint8_t *body; /* the records */
-    int64_t body_len;
-} ps_pop_shown;
-
-/* Takes what is there: each batch has its check point in the log. An error: nothing was taken;
- * PS_E_EXPRESSION_ILLEGAL, PS_E_NO_MEMORY, or what putting a check point fails with. */
-int ps_core_pop_walk(ps_core *core, const ps_pop_ask *ask, ps_pop_found *out, ps_error *error);
-/* The same, or waits until there is something: up to wait_ms, below 0: not at all. 1: *out is what
- * was found, full: it may not wait; *due_ms: when that ends, if it is before all others, else 0.
- * 0: it waits, and ps_core_next gives what was found for this number of the connection, above 0,
- * which no other one has. An error: as of ps_core_pop_walk. */
+/* Takes what is there: each batch has its check point in the log, or is noted as out. Else it waits
+ * until there is something: up to wait_ms, below 0: not at all. 1: *out is what was found, full: it
+ * may not wait; *due_ms: when that ends, if it is before all others, else 0. 0: it waits, and
+ * ps_core_next gives what was found for this number of the connection, above 0, which no other one
+ * has. An error: nothing was taken; PS_E_EXPRESSION_ILLEGAL, PS_E_NO_MEMORY, or what putting a
+ * check point fails with. */
 int ps_conn_pop_wait(ps_conn *conn, const ps_pop_ask *ask, int64_t wait_ms, int64_t number,
                      ps_pop_found *out, int64_t *due_ms, ps_error *error);
 /* It waits no more. */
@@ -120,9 +115,6 @@ int ps_conn_serve_pop(ps_conn *conn, const uint8_t *frame, int64_t len, ps_step 
                       ps_error *error);
 /* Moves what a network thread has found (ps_net_call) to the caller's memory. */
 void ps_pop_found_take(ps_pop_found *from, ps_pop_found *to);
-/* As remoting clients read it. topic: which was asked for. PS_E_NO_MEMORY. */
-int ps_core_pop_show(ps_core *core, const ps_pop_found *found, const char *topic, int32_t len,
-                     ps_pop_shown *out, ps_error *error);
 
 /* From now on. PS_E_ARGUMENT, PS_E_NO_MEMORY. */
 int ps_core_pop_rules(ps_core *core, const ps_pop_rules *rules, ps_error *error);
@@ -174,12 +166,6 @@ int64_t ps_core_popped_list(ps_core *core, int64_t *at, ps_popped_row *out, int6
 
 struct ps_pops;
 void ps_pops_free(struct ps_pops *pops);
-
-/* The two lists of an answer; how long its records are, and they themselves. */
-int ps_pop_lists(ps_core *c, const ps_pop_found *found, ps_pop_shown *out);
-int64_t ps_pop_records_len(ps_core *c, const ps_pop_found *found, int32_t topic_len);
-void ps_pop_records(ps_core *c, const ps_pop_found *found, const char *topic, int32_t topic_len,
-                    uint8_t *to);
 void ps_pop_found_free(ps_pop_found *found);
 
 /* POP_MESSAGE, ACK_MESSAGE: 1 served, 0 for the broker to serve. */

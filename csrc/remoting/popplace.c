@@ -41,7 +41,7 @@ void ps_pop_place_drop(ps_core *c, ps_pop_place *l) {
 void ps_pop_list(ps_pop_waiter *w) {
     ps_pop_place *l = w->pw_place;
     ps_pop_waiter *before = l->pl_last; /* most end later than all that were there */
-    while (before != NULL && before->pw_parked.pk_deadline > w->pw_parked.pk_deadline)
+    while (before != NULL && before->pw_ends > w->pw_ends)
         before = before->pw_sooner;
     w->pw_sooner = before;
     w->pw_later = before != NULL ? before->pw_later : l->pl_first;
@@ -81,6 +81,31 @@ void ps_pop_place_wake(ps_core *c, ps_pop_place *l) {
     ps_pop_try_next(c, l);
 }
 
+void ps_pop_blocked(ps_core *c, ps_pop_waiter *w, int64_t until_ms) {
+    ps_pop_place *l = w->pw_place;
+    if (until_ms == 0) return;
+    int64_t left = until_ms - ps_timer_now(c->co_store);
+    int64_t at = ps_monotonic_ms() + (left > 0 ? left : 0);
+    if (l->pl_timer != NULL) {
+        if (l->pl_timer->pw_parked.pk_deadline <= at) return;
+        ps_parked_until(c, &l->pl_timer->pw_parked, l->pl_timer->pw_ends);
+        l->pl_timer = NULL;
+    }
+    if (at >= w->pw_ends || w->pw_parked.pk_last) return;
+    l->pl_timer = w;
+    ps_parked_until(c, &w->pw_parked, at);
+}
+
+bool ps_pop_unblocked(ps_core *c, ps_pop_waiter *w, int64_t now_ms) {
+    ps_pop_place *l = w->pw_place;
+    bool own = l->pl_timer != w || w->pw_ends <= now_ms;
+    if (l->pl_timer == w) l->pl_timer = NULL;
+    if (own) return false;
+    ps_parked_until(c, &w->pw_parked, w->pw_ends);
+    ps_pop_place_wake(c, l);
+    return true;
+}
+
 void ps_pop_arrived(ps_core *c, ps_queue *q) {
     ps_arrivals_watch(q, INT64_MAX); /* whoever does not try now waits on */
     for (ps_pop_place *l = q->cq_topic->tp_pops; l != NULL; l = l->pl_next)
@@ -97,10 +122,12 @@ void ps_pop_leave(ps_core *c, ps_pop_waiter *w) {
     ps_pop_unlist(w);
     c->co_pops->po_waiting--;
     c->co_pops->po_waiting_bytes -= ps_pop_room(&w->pw_ask);
+    bool timed = l->pl_timer == w;
+    if (timed) l->pl_timer = NULL;
     if (--l->pl_count == 0) {
         ps_pop_place_drop(c, l);
-    } else if (l->pl_trying == w) { /* its connection is gone: another one tries */
-        l->pl_trying = NULL;
+    } else if (timed || l->pl_trying == w) { /* it is gone: another one tries, or has the timer */
+        if (l->pl_trying == w) l->pl_trying = NULL;
         ps_pop_place_wake(c, l);
         ps_eventfd_tell(c->co_event_fd);
     }

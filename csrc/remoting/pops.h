@@ -3,6 +3,7 @@
 #define PS_POPS_H
 
 #include "remoting/core.h"
+#include "remoting/orders.h"
 #include "remoting/popped.h"
 
 typedef struct ps_popped {   /* an open check point */
@@ -35,6 +36,7 @@ typedef struct ps_pops {
     int64_t po_pops; /* requests that were looked at */
     int64_t po_waiting, po_waiting_bytes, po_places; /* of popwait.c */
     ps_pop_rules po_rules;
+    ps_order_log po_order;
 } ps_pops;
 
 ps_pops *ps_pops_of(ps_core *c); /* NULL: no memory */
@@ -54,7 +56,7 @@ typedef struct ps_pop_asker {
 } ps_pop_asker;
 
 /* popwalk.c: takes what is there. *due_ms: when what was taken ends, if that is before all others;
- * else 0. */
+ * else 0. An error: nothing was taken. */
 int ps_pop_take(ps_core *c, const ps_pop_ask *ask, ps_pop_found *found, int64_t *due_ms,
                 ps_error *e);
 /* popshow.c: answers with what was found, into co_out; nothing: that. */

@@ -1,4 +1,4 @@
-/* What was popped as remoting clients read it: two lists and the records, those of a retry topic
+/* What was popped as remoting clients read it: three lists and the records, those of a retry topic
  * under the name of the topic itself, with their handle. docs/internals/pop.md#handles,
  * docs/internals/format.md#record; upstream ExtraInfoUtil, MessageDecoder.encode. */
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include "remoting/pops.h"
 #include "remoting/guard.h"
 
-#define ELEMENT_MAX 64 /* bytes that an element of the two lists takes, beside its offsets */
+#define ELEMENT_MAX 64 /* bytes that an element of the lists takes, beside its offsets */
 #define NUMBER_MAX 24
 #define HANDLE "POP_CK"
 
@@ -21,7 +21,11 @@ static uint8_t *put_number(uint8_t *to, int64_t value) {
 
 /* ---- lists ---- */
 
-/* What both lists begin an element with: the kind of the topic and the queue. */
+typedef struct shown_lists { /* startOffsetInfo, msgOffsetInfo, orderCountInfo */
+    ps_slice starts, offsets, counts;
+} shown_lists;
+
+/* What two lists begin an element with: the kind of the topic and the queue. */
 static uint8_t *put_place(uint8_t *to, const ps_pop_batch *b, bool first) {
     if (!first) *to++ = ';';
     to = put_number(to, b->kind);
@@ -36,18 +40,46 @@ static int64_t handle_room(const ps_core *c) {
     return 8 * NUMBER_MAX + (int64_t)strlen(c->co_broker);
 }
 
-int ps_pop_lists(ps_core *c, const ps_pop_found *found, ps_pop_shown *out) {
+/* How often messages of an ordered batch were popped before: each that was, and the least of all. */
+static uint8_t *put_counts(uint8_t *to, const ps_pop_batch *b, const int32_t *times, bool first) {
+    ps_batch_info info;
+    ps_batch_get(b->batch, &info);
+    int32_t least = INT32_MAX;
+    for (int32_t k = 0; k < info.count; k++) {
+        if (times[k] < least) least = times[k];
+        if (times[k] == 0) continue;
+        if (!first) *to++ = ';';
+        first = false;
+        to = ps_bytes_put(put_number(to, b->kind), " qo", 3);
+        to = put_number(to, b->queue_id);
+        *to++ = '%';
+        to = put_number(to, info.views[k].queue_offset);
+        *to++ = ' ';
+        to = put_number(to, times[k]);
+    }
+    return put_number(put_place(to, b, first), least);
+}
+
+static int put_lists(ps_core *c, const ps_pop_found *found, shown_lists *out) {
     ps_buffer *b = &ps_mine(c)->co_pop_text;
     b->len = 0;
     /* A handle, too, so that the lists stay where they are. */
     uint8_t *from = ps_buffer_room(
-        b, PS_POPPED_MAX * (2 * ELEMENT_MAX + NUMBER_MAX) + handle_room(c));
+        b, PS_POPPED_MAX * (4 * ELEMENT_MAX + 2 * NUMBER_MAX) + handle_room(c));
     uint8_t *to = from;
     if (to == NULL) return PS_E_NO_MEMORY;
     for (int32_t i = 0; i < found->count; i++)
         to = put_number(put_place(to, &found->all[i], i == 0), found->all[i].start);
-    out->starts = (const char *)from;
-    out->starts_len = (int32_t)(to - from);
+    out->starts = (ps_slice){from, (int32_t)(to - from)};
+    from = to;
+    const int32_t *times = found->times;
+    for (int32_t i = 0; found->ordered && i < found->count; i++) {
+        ps_batch_info info;
+        ps_batch_get(found->all[i].batch, &info);
+        to = put_counts(to, &found->all[i], times, i == 0);
+        times += info.count;
+    }
+    out->counts = (ps_slice){from, (int32_t)(to - from)};
     from = to;
     for (int32_t i = 0; i < found->count; i++) {
         ps_batch_info info;
@@ -58,8 +90,7 @@ int ps_pop_lists(ps_core *c, const ps_pop_found *found, ps_pop_shown *out) {
             to = put_number(to, info.views[k].queue_offset);
         }
     }
-    out->offsets = (const char *)from;
-    out->offsets_len = (int32_t)(to - from);
+    out->offsets = (ps_slice){from, (int32_t)(to - from)};
     b->len = to - b->data;
     return 0;
 }
@@ -168,56 +199,32 @@ static int64_t put_records(ps_core *c, const ps_pop_found *found, const char *to
     return all;
 }
 
-int64_t ps_pop_records_len(ps_core *c, const ps_pop_found *found, int32_t topic_len) {
-    return put_records(c, found, NULL, topic_len, NULL);
-}
-
-void ps_pop_records(ps_core *c, const ps_pop_found *found, const char *topic, int32_t topic_len,
-                    uint8_t *to) {
-    put_records(c, found, topic, topic_len, to);
-}
-
-int ps_core_pop_show(ps_core *c, const ps_pop_found *found, const char *topic, int32_t len,
-                     ps_pop_shown *out, ps_error *e) {
-    PS_CORE_HELD(c);
-    ps_buffer *b = &ps_mine(c)->co_pop_body;
-    int code = ps_pop_lists(c, found, out);
-    int64_t size = code == 0 ? ps_pop_records_len(c, found, len) : -1;
-    b->len = 0;
-    uint8_t *to = size >= 0 ? ps_buffer_room(b, size + 1) : NULL; /* an empty one has none */
-    if (to == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the answer to a pop");
-    ps_pop_records(c, found, topic, len, to);
-    out->body = to;
-    out->body_len = size;
-    return 0;
-}
-
 /* ---- answers ---- */
 
 int ps_pop_answer(const ps_pop_asker *who, const ps_pop_found *found, ps_slice topic) {
     ps_core *c = who->conn->cn_core;
     char numbers[4][24];
     ps_command reply;
-    ps_pop_shown shown;
+    shown_lists shown;
     int64_t from = ps_mine(c)->co_out.len, size;
     bool some = found->count > 0;
-    if (ps_pop_lists(c, found, &shown) < 0) return PS_E_NO_MEMORY;
-    size = some ? ps_pop_records_len(c, found, topic.len) : 0;
+    if (put_lists(c, found, &shown) < 0) return PS_E_NO_MEMORY;
+    size = some ? put_records(c, found, NULL, topic.len, NULL) : 0;
     const ps_field fields[] = {
         {ps_slice_of("popTime"), ps_slice_of_number(found->pop_ms, numbers[0])},
         {ps_slice_of("invisibleTime"), ps_slice_of_number(found->invisible_ms, numbers[1])},
         {ps_slice_of("reviveQid"), ps_slice_of_number(found->revive_queue, numbers[2])},
         {ps_slice_of("restNum"), ps_slice_of_number(found->rest, numbers[3])},
-        {ps_slice_of("startOffsetInfo"), {(const uint8_t *)shown.starts, shown.starts_len}},
-        {ps_slice_of("msgOffsetInfo"), {(const uint8_t *)shown.offsets, shown.offsets_len}}};
+        {ps_slice_of("startOffsetInfo"), shown.starts},
+        {ps_slice_of("msgOffsetInfo"), shown.offsets},
+        {ps_slice_of("orderCountInfo"), shown.counts}}; /* the last one of ordered groups alone */
     reply.serialize = who->serialize;
     reply.code = some           ? PS_CODE_SUCCESS
                  : found->full ? PS_CODE_POLLING_FULL
                                 : PS_CODE_POLLING_TIMEOUT;
     reply.opaque = who->opaque;
     reply.remark = ps_slice_of(some ? "FOUND" : "NO_MESSAGE_IN_QUEUE");
-    reply.field_count = (int32_t)(sizeof fields / sizeof *fields);
+    reply.field_count = (int32_t)(sizeof fields / sizeof *fields) - !found->ordered;
     memcpy(reply.fields, fields, sizeof fields);
     int code = size < 0 ? PS_E_NO_MEMORY : ps_core_answer(c, &reply, size);
     uint8_t *to = code == 0 ? ps_buffer_room(&ps_mine(c)->co_out, size) : NULL;
@@ -225,7 +232,7 @@ int ps_pop_answer(const ps_pop_asker *who, const ps_pop_found *found, ps_slice t
         ps_mine(c)->co_out.len = from;
         return PS_E_NO_MEMORY;
     }
-    if (some) ps_pop_records(c, found, (const char *)topic.data, topic.len, to);
+    if (some) put_records(c, found, (const char *)topic.data, topic.len, to);
     ps_mine(c)->co_out.len += size;
     const ps_answer a = {
         .serialize = who->serialize, .opaque = who->opaque, .end = found->end, .bare = true};

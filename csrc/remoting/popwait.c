@@ -26,8 +26,10 @@ void ps_core_pop_wake(ps_core *c, const char *group, int32_t group_len, const ch
 /* ---- waiting ---- */
 
 static bool is_like(const ps_pop_ask *a, const ps_pop_ask *b) {
-    return a->sql == b->sql && a->filter_len == b->filter_len &&
-           (a->filter_len == 0 || memcmp(a->filter, b->filter, (size_t)a->filter_len) == 0);
+    return a->sql == b->sql && a->ordered == b->ordered && a->filter_len == b->filter_len &&
+           a->attempt_len == b->attempt_len &&
+           (a->filter_len == 0 || memcmp(a->filter, b->filter, (size_t)a->filter_len) == 0) &&
+           (a->attempt_len == 0 || memcmp(a->attempt, b->attempt, (size_t)a->attempt_len) == 0);
 }
 
 /* It wants nothing of what is there, and neither do those that are like it. */
@@ -58,15 +60,20 @@ static ps_pop_waiter *make_waiter(const ps_pop_asker *who, const ps_pop_ask *ask
                                        .pk_serialize = who->serialize,
                                        .pk_request = PS_REQUEST_POP_MESSAGE,
                                        .pk_began_ns = ps_monotonic_ns(),
-                                       .pk_pops = true,
-                                       .pk_deadline = ps_monotonic_ms() + wait_ms},
+                                       .pk_pops = true},
+                         .pw_ends = ps_monotonic_ms() + wait_ms,
                          .pw_number = who->number,
                          .pw_ask = *ask};
     char *at = w->pw_texts;
     w->pw_ask.topic = memcpy(at, ask->topic, (size_t)ask->topic_len);
     w->pw_ask.group = memcpy(at += ask->topic_len, ask->group, (size_t)ask->group_len);
+    at += ask->group_len;
     if (ask->filter != NULL)
-        w->pw_ask.filter = memcpy(at + ask->group_len, ask->filter, (size_t)ask->filter_len);
+        w->pw_ask.filter = memcpy(at, ask->filter, (size_t)ask->filter_len);
+    if (ask->attempt != NULL)
+        w->pw_ask.attempt =
+            memcpy(at + ask->filter_len, ask->attempt, (size_t)ask->attempt_len);
+    w->pw_parked.pk_deadline = w->pw_ends;
     return w;
 }
 
@@ -99,6 +106,7 @@ bool ps_pop_wait(const ps_pop_asker *who, const ps_pop_ask *ask, int64_t wait_ms
     ps_pop_list(w);
     w->pw_tried = l->pl_round;
     watch_queues(l, found);
+    ps_pop_blocked(c, w, found->blocked_ms);
     if (l->pl_news && l->pl_trying == NULL) ps_pop_place_wake(c, l);
     ps_mine(c)->co_parked_one = true;
     ps_mine(c)->co_answered = PS_RPC_NONE;
@@ -113,6 +121,7 @@ static void wait_on(ps_core *c, ps_pop_waiter *w, const ps_pop_found *found) {
     note_try(w);
     l->pl_all = false;
     watch_queues(l, found);
+    ps_pop_blocked(c, w, found->blocked_ms);
     if (l->pl_trying == w) ps_pop_try_next(c, l);
 }
 
@@ -169,7 +178,8 @@ int ps_pop_resume(ps_core *c, ps_parked *p, ps_step *out) {
         wait_on(c, w, &found);
         return 0;
     }
-    bool more = found.count > 0 && (found.rest > 0 || w->pw_place->pl_all);
+    /* Of those who wait in order, another one is to wait for the end of what was found. */
+    bool more = found.count > 0 && (found.rest > 0 || w->pw_place->pl_all || found.ordered);
     if (w->pw_number == 0) answer_found(c, w, &found);
     if (w->pw_number == 0 || !give_found(c, w, &found, out)) ps_pop_found_free(&found);
     end_waiter(c, w, more);

@@ -121,9 +121,19 @@ static bool keep_check_point(walk *w, const place *p, const ps_pop_batch *b,
     return code == 0;
 }
 
+/* An ordered batch is noted as out before it is handed out. */
+static bool note_order(walk *w, const place *p, const ps_pop_batch *b, const ps_batch_info *info) {
+    if (ps_order_popped(w->c, p->pair, b->queue_id, w->ask, info, w->found->pop_ms,
+                        w->found->times + w->found->messages))
+        return true;
+    ps_fail(w->e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for an ordered batch");
+    w->stopped = true;
+    return false;
+}
+
 static void hand_out(walk *w, const place *p, const ps_pop_batch *b, const ps_batch_info *info) {
     ps_pop_found *found = w->found;
-    if (!w->ask->ordered && !keep_check_point(w, p, b, info)) {
+    if (!(w->ask->ordered ? note_order : keep_check_point)(w, p, b, info)) {
         found->rest += info->max_offset - b->start;
         ps_batch_free(b->batch);
         return;
@@ -180,16 +190,16 @@ static bool take_from(walk *w, const place *p, int32_t queue_id, int64_t high) {
     return true;
 }
 
-static bool is_blocked(const ps_pop_ask *ask, int32_t queue_id) {
-    int32_t low = 0, high = ask->blocked_count;
-    while (low < high) {
-        int32_t mid = low + (high - low) / 2;
-        if (ask->blocked[mid] < queue_id)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low < ask->blocked_count && ask->blocked[low] == queue_id;
+/* Whether order passes over a queue, whose last batch is still out. */
+static bool is_blocked(walk *w, const place *p, int32_t queue_id) {
+    const ps_pop_ask *ask = w->ask;
+    const ps_mark *m = ask->ordered ? ps_pair_mark(p->pair, queue_id, false) : NULL;
+    if (m == NULL) return false;
+    const ps_slice attempt = {(const uint8_t *)ask->attempt, ask->attempt_len};
+    int64_t until = ps_order_blocked_ms(m->mk_order, attempt, w->found->pop_ms);
+    if (until > 0 && (w->found->blocked_ms == 0 || until < w->found->blocked_ms))
+        w->found->blocked_ms = until;
+    return until > 0;
 }
 
 /* ---- topics ---- */
@@ -217,7 +227,7 @@ static bool walk_queues(walk *w, const place *p, int32_t first, int32_t from, in
         int32_t at = (first + i) % count;
         ps_queue_range(w->c->co_store, p->topic->te_topic, from + at, &low, &high);
         if (seen != NULL) seen[at] = high;
-        if (p->kind == 0 && is_blocked(w->ask, from + at)) continue;
+        if (is_blocked(w, p, from + at)) continue;
         if (!take_from(w, p, from + at, high)) return false;
     }
     return true;
@@ -288,8 +298,7 @@ static void count_ways(ps_pair *pair, const ps_pop_found *found) {
     pair->pr_points += found->count;
 }
 
-int ps_core_pop_walk(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out, ps_error *e) {
-    PS_CORE_HELD(c);
+static int walk_topic(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out, ps_error *e) {
     ps_pops *x = c->co_pops;
     ps_error mine = {0};
     place p;
@@ -301,6 +310,7 @@ int ps_core_pop_walk(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out, ps_er
                        "a pop of %d messages for names of %d and %d bytes is out of range",
                        ask->most, ask->group_len, ask->topic_len);
     out->invisible_ms = ask->invisible_ms;
+    out->ordered = ask->ordered;
     out->pop_ms = ps_timer_now(c->co_store);
     out->revive_queue =
         ask->ordered ? PS_ORDER_QUEUE : (int32_t)(++x->po_pops % x->po_rules.revive_queues);
@@ -323,8 +333,9 @@ int ps_core_pop_walk(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out, ps_er
 int ps_pop_take(ps_core *c, const ps_pop_ask *ask, ps_pop_found *found, int64_t *due_ms,
                 ps_error *e) {
     int64_t due = ps_core_popped_due(c);
-    int code = ps_core_pop_walk(c, ask, found, e);
-    int64_t ends = code == 0 && found->count > 0 ? found->pop_ms + found->invisible_ms : 0;
+    int code = walk_topic(c, ask, found, e);
+    int64_t ends =
+        code == 0 && found->count > 0 && !ask->ordered ? found->pop_ms + found->invisible_ms : 0;
     *due_ms = ends > 0 && (due < 0 || ends < due) ? ends : 0;
     return code;
 }

@@ -268,6 +268,8 @@ typedef struct ps_plain_pop {
     const char *topic, *group, *filter; /* filter: tags or SQL92; NULL: every message */
     int32_t topic_len, group_len, filter_len, sql, most;
     int64_t invisible_ms;
+    int32_t ordered, attempt_len;
+    const char *attempt; /* of an ordered group; NULL: it names none */
 } ps_plain_pop;
 int ps_conn_pop(ps_conn *conn, const ps_plain_pop *pop, int64_t wait_ms, int64_t number,
                 struct ps_pop_found *found, int64_t *due_ms);

@@ -27,7 +27,7 @@ static void take_call(const ps_net_event *event) {
         if (call->method != 0) break;
         atomic_fetch_add(&calls_up, 1);
         ps_core_takes(kit_core, "T", 1, 1 << PS_H2_NORMAL | 1 << PS_H2_FIFO);
-        ps_link_client(event->link, "me", 0, 0);
+        ps_link_client(event->link, "me", 0, 0, 0);
         ps_link_reply(event->link, call->stream, data, len, 1, 0);
         break;
     case PS_H2_MESSAGE:

@@ -310,7 +310,8 @@ def test_batches_of_ordered_groups_are_handed_over_both_ways(names: str, tmp_pat
             put_delayed(master, 6, b"m")
             first = pop_of(master, 2, order=True)
             place = ("orders", "g", 0)
-            until(lambda: slave.services.pop.order.get(place) is not None, "the batch at the slave")
+            out = slave.services.pop.order.batches
+            until(lambda: out.find(place) is not None, "the batch at the slave")
             until_alike(master, slave)
         until(lambda: slave.services.acting.pops.is_on, "the slave serves pops")
         assert pop_of(slave, 2, order=True) == []

@@ -17,7 +17,6 @@ import pystore
 from broker.processors.assignment import shared
 from broker.processors.needs import NeedsOfPolicies
 from broker.services.pop.modes import Mode
-from broker.services.pop.polling import WaitingPlace
 from broker.services.pop.records import ReviveLog
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
@@ -302,7 +301,7 @@ async def test_ordered_groups_get_one_batch_at_a_time(store_path):
         waiting = asyncio.ensure_future(p.pop(**one, attemptId="3", poll=30_000))
         await until_async(lambda: p.pop_service.waiting() == 1)
         p.shift(3_100)
-        p.pop_service.polling.wake(WaitingPlace("T", "g", 0))
+        p.pop_service.points.wake("T", "g")
         third = await waiting
         assert third.ext["startOffsetInfo"] == "0 0 2"
         assert third.ext["msgOffsetInfo"] == "0 0 2,3,4"
@@ -313,6 +312,21 @@ async def test_ordered_groups_get_one_batch_at_a_time(store_path):
             await p.ack(handle)
         assert (await waiting).ext["msgOffsetInfo"] == "0 0 5"
         assert b'"T@g":{0:{' in p.pop_service.order.text()
+
+
+async def test_news_of_an_ordered_group_come_with_an_acknowledgement(store_path):
+    """The core takes it, and whoever waits for the news waits in Python."""
+    async with popping(store_path) as p:
+        p.make_topic()
+        p.put("a", "b")
+        found = await p.handles(order="true", most=1)
+        place = {"consumerGroup": "g", "topic": "T", "queueId": -1, "bornTime": 0}
+        notice = asyncio.ensure_future(
+            p.ask(Code.NOTIFICATION, **place, pollTime=60_000, order="true")
+        )
+        await until_async(lambda: p.pop_service.notices.places("T"))
+        assert (await p.ack(found[0][0])).code == 0
+        assert (await notice).ext == {"hasMsg": "true", "pollingFull": "false"}
 
 
 def test_an_ordered_batch_outlives_a_restart(store_path):
@@ -400,7 +414,7 @@ async def test_whoever_waits_is_woken_by_a_message_it_wants(store_path):
             )
         )
         await until_async(lambda: p.pop_service.waiting() == 2)
-        await until_async(lambda: len(p.pop_service.notices) == 1)
+        await until_async(lambda: p.pop_service.notices.places("T"))
         for queue, group, count in ((-1, "g", 1), (1, "g", 0), (1, "h", 1), (-1, "h", 0)):
             info = await p.ask(Code.POLLING_INFO, queueId=queue, topic="T", consumerGroup=group)
             assert info.ext == {"pollingNum": str(count)}

@@ -197,9 +197,9 @@ async def test_what_a_call_has_waited_for_that_is_gone_is_visible_a_second_later
         p.make_topic()
         await p.pop()  # the group is made
         p.put("a", "b")
-        found = p.pop_service.points.walk(
+        found, _ = p.pop_service.points.pop(
             "T", "g", -1, most=2, invisible_ms=60_000, from_min=True, filter_by=None, sql=False,
-            blocked=None,
+            order=False, attempt=None, wait_ms=-1, number=0,
         )  # fmt: skip
         p.broker.services.core.on_popped(0, "g", "T", found)
         assert [each.invisible_ms for each in p.pop_service.points] == [1000, 1000]

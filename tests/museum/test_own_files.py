@@ -13,8 +13,8 @@ import pytest
 from damage import flip
 
 import pystore
-from broker.services.pop.journal import OrderJournal
-from broker.services.pop.order import OrderTable
+from broker import Broker
+from broker.services.pop.journal import read_journal
 from pystore._aside import copy_aside, free_folder
 from pystore.audit import verify
 from pystore.repair import repair
@@ -37,7 +37,7 @@ import os, sys
 from pathlib import Path
 import pystore
 from broker.services.pop.modes import RequestModes
-from broker.services.pop.order import OrderTable
+from broker.services.pop.order import OrderFile
 from broker.services.transaction.metrics import Metrics
 from pystore.timers import Timers
 
@@ -46,7 +46,7 @@ with pystore.open(root, timerWheelEnable=True) as store:
     Timers(store)
 for name in sys.argv[2:]:
     os.mkfifo(root / name)
-OrderTable(root / "config/consumerOrderInfo.json", 0o640).load()
+OrderFile.read(root / "config/consumerOrderInfo.json")
 RequestModes(root / "config/messageRequestMode.json", 0o640).load()
 Metrics(root / "config/transactionMetrics", None, 0o640)
 """
@@ -90,24 +90,24 @@ def test_nothing_waits_for_a_pipe(root):
 
 
 def test_a_folder_for_a_journal_is_named(tmp_path):
-    (tmp_path / "consumerOrderInfo.journal").mkdir()
-    with pytest.raises(pystore.StoreError, match="journal"):
-        OrderTable(tmp_path / "consumerOrderInfo.json", 0o640).load()
+    (tmp_path / "config" / "consumerOrderInfo.journal").mkdir(parents=True)
+    with (
+        pytest.raises(pystore.StoreError, match="journal"),
+        Broker(tmp_path, listenPort=0, namesrvAddr=None),
+    ):
+        pass
 
 
 def test_damage_amid_a_journal_is_told(tmp_path, caplog):
     """A line that is torn at the end is what a crash leaves; one before others is not."""
     path = tmp_path / "journal"
-    journal = OrderJournal(path, 0o640)
-    journal.begin(b"")
-    for queue in range(3):
-        journal.add("t", "g", queue, next=queue)
-    journal.close()
-    whole = path.read_bytes()
+    line = b'{"topic":"t","group":"g","queue":%d}\n'
+    whole = b'{"file":0}\n' + b"".join(line % queue for queue in range(3))
     path.write_bytes(whole[:-5])
-    assert len(OrderJournal(path, 0o640).read(b"")) == 2 and not caplog.records
+    assert len(read_journal(path, b"")[0]) == 2 and not caplog.records
+    path.write_bytes(whole)
     flip(path, whole.index(b"\n") + 1)
-    assert OrderJournal(path, 0o640).read(b"") == []
+    assert read_journal(path, b"") == ([], b"")
     assert "line 2 is damaged" in caplog.text
 
 

@@ -7,9 +7,8 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from broker.hot.ordered import DONE, STALE, UNKNOWN, OrderedBatches
 from broker.hot.popped import CheckPoint, CheckPoints, Key
-from broker.services.offsets import ConsumerOffsets
-from broker.services.pop.order import OrderedBatch, OrderTable
 from broker.services.pop.records import ReviveLog
 from broker.wire.receipts import ORDER_QUEUE, Handle
 
@@ -26,7 +25,7 @@ class Outcome(enum.Enum):
     UNKNOWN = enum.auto()
 
 
-_WORST = (Outcome.UNKNOWN, Outcome.STALE, Outcome.DONE)
+_OF_ORDER = {DONE: Outcome.DONE, STALE: Outcome.STALE, UNKNOWN: Outcome.UNKNOWN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +46,15 @@ class Acks:
 
     def __init__(
         self,
-        offsets: ConsumerOffsets,
         points: CheckPoints,
-        order: OrderTable,
+        ordered: OrderedBatches,
         log: ReviveLog,
         now_ms: Callable[[], int],
         added: Callable[[int], None],
-        unblocked: Callable[[str, str, int], None],
     ) -> None:
-        """added: told when a new check point ends. unblocked: told topic, group and queue when the
-        next batch of an ordered queue may be popped."""
-        self._offsets, self._points, self._order, self._log = offsets, points, order, log
-        self._now_ms, self._added, self._unblocked = now_ms, added, unblocked
+        """added: told when a new check point ends."""
+        self._points, self._ordered, self._log = points, ordered, log
+        self._now_ms, self._added = now_ms, added
 
     def ack(
         self, topic: str, group: str, handle: Handle, offsets: Sequence[int]
@@ -68,7 +64,8 @@ class Acks:
 
         Raises: what putting raises; nothing counts then."""
         if handle.is_order:
-            return self._ack_order(topic, group, handle, offsets), 0
+            place = topic, group, handle.queue
+            return _OF_ORDER[self._ordered.ack(place, handle.pop_ms, offsets)], 0
         end = self._points.ack(_key(topic, group, handle), offsets)
         return (Outcome.DONE if end else Outcome.STALE), end
 
@@ -79,7 +76,11 @@ class Acks:
         delivery stands then."""
         now = self._now_ms()
         if handle.is_order:
-            return self._change_order(topic, group, handle, offset, now + invisible_ms)
+            place, visible_ms = (topic, group, handle.queue), now + invisible_ms
+            outcome = self._ordered.change(place, handle.pop_ms, offset, visible_ms)
+            if outcome != DONE:
+                return Change(_OF_ORDER[outcome])
+            return Change(Outcome.DONE, handle.pop_ms, visible_ms - handle.pop_ms, ORDER_QUEUE)
         ck = self._points.get(_key(topic, group, handle))
         if ck is None or offset not in ck.open_offsets():
             return Change(Outcome.STALE)
@@ -93,51 +94,6 @@ class Acks:
         self._added(new.due_ms)
         end = self._points.ack(ck.key, [offset])
         return Change(Outcome.DONE, now, invisible_ms, ck.revive_queue, end)
-
-    # ---- in order ----
-
-    def _batch(self, topic: str, group: str, handle: Handle) -> OrderedBatch | None:
-        batch = self._order.get((topic, group, handle.queue))
-        return batch if batch is not None and batch.pop_ms == handle.pop_ms else None
-
-    def _is_past(self, topic: str, group: str, queue: int, offset: int) -> bool:
-        return offset < (self._offsets.get(group, topic, queue) or 0)
-
-    def _ack_order(self, topic: str, group: str, handle: Handle, offsets: Sequence[int]) -> Outcome:
-        batch, outcomes = self._batch(topic, group, handle), set()
-        for offset in offsets:
-            if batch is None or self._is_past(topic, group, handle.queue, offset):
-                outcomes.add(Outcome.STALE)
-            elif offset not in batch.offsets:
-                outcomes.add(Outcome.UNKNOWN)
-            else:
-                batch.acked |= 1 << batch.offsets.index(offset)
-                outcomes.add(Outcome.DONE)
-        if batch is not None and Outcome.DONE in outcomes:
-            self._note(topic, group, handle.queue, batch)
-        return min(outcomes, key=_WORST.index, default=Outcome.DONE)
-
-    def _note(self, topic: str, group: str, queue: int, batch: OrderedBatch) -> None:
-        """Notes that the group continues after what is acknowledged."""
-        following = max(batch.next_offset(), self._offsets.get(group, topic, queue) or 0)
-        self._offsets.commit(group, topic, queue, following)
-        self._order.note((topic, group, queue), following)
-        if not batch.blocked_until(None, self._now_ms()):
-            self._unblocked(topic, group, queue)
-
-    def _change_order(
-        self, topic: str, group: str, handle: Handle, offset: int, visible_ms: int
-    ) -> Change:
-        if self._is_past(topic, group, handle.queue, offset):
-            return Change(Outcome.STALE)
-        batch = self._batch(topic, group, handle)
-        if batch is None:
-            return Change(Outcome.STALE)
-        if offset not in batch.offsets:
-            return Change(Outcome.UNKNOWN)
-        batch.visible_ms[offset] = visible_ms
-        self._note(topic, group, handle.queue, batch)
-        return Change(Outcome.DONE, batch.pop_ms, visible_ms - batch.pop_ms, ORDER_QUEUE)
 
 
 def _key(topic: str, group: str, handle: Handle) -> Key:

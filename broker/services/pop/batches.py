@@ -1,19 +1,16 @@
-"""What a try to pop has found, as Python sees it; and one try of an ordered group: the core walks
-the queues (csrc/remoting/popwalk.c), the order is decided here (docs/internals/pop.md#the-pop)."""
+"""What a consumer asks for, and what a walk of the core (csrc/remoting/popwalk.c) has found, as
+Python sees them (docs/internals/pop.md#the-pop)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from broker.hot.popped import CheckPoints
 from broker.services.config import Config
-from broker.services.pop.order import OrderTable
 from broker.services.topics import Topics
 from broker.wire.receipts import RETRY_V1, RETRY_V2, Handle
 from pystore import Batch, Message
-from pystore.native import ffi
 
 __all__ = ["Batches", "Delivery", "PopBatch", "PopOutcome", "PopRequest", "longest_retry_topic"]
 
@@ -40,14 +37,14 @@ class PopRequest:
 class PopBatch:
     """A batch of one queue. `kind` is that of its topic, NORMAL or a retry topic's. `offsets` are
     those of its messages. `times` says how often each message of an ordered group was popped
-    before, by offset; None means that the group is not ordered."""
+    before; None means that the group is not ordered."""
 
     kind: str
     queue: int
     start: int
     messages: Batch
     offsets: Sequence[int]
-    times: Mapping[int, int] | None
+    times: Sequence[int] | None
 
 
 class Delivery(NamedTuple):
@@ -62,9 +59,7 @@ class Delivery(NamedTuple):
 class PopOutcome:
     """What a try found. `count` and `size` are the messages of all batches and their bytes. `rest`
     counts messages that are still there. `end` is the end of the last record that was put for it.
-    `blocked_until` is when an ordered queue that was passed over may be looked at, 0 when there was
-    none. `more` means that filters have not yet seen all, and `full` that it may not even wait.
-    `raw` is the outcome as the core has it."""
+    `full` means that it may not even wait."""
 
     pop_ms: int
     invisible_ms: int
@@ -74,36 +69,25 @@ class PopOutcome:
     rest: int = 0
     size: int = 0
     end: int = 0
-    blocked_until: int = 0
-    more: bool = False
     full: bool = False
-    raw: Any = None
 
     @classmethod
-    def of(cls, raw: Any, blocked_until: int = 0) -> PopOutcome:
-        """The outcome that a ``ps_pop_found *`` tells of, without its batches."""
-        return cls(
+    def of(cls, raw: Any) -> PopOutcome:
+        """The outcome that a ``ps_pop_found *`` tells of."""
+        out = cls(
             raw.pop_ms, raw.invisible_ms, raw.revive_queue, count=raw.messages, rest=raw.rest,
-            size=raw.bytes, end=raw.end, blocked_until=blocked_until, more=bool(raw.more),
-            full=bool(raw.full), raw=raw,
+            size=raw.bytes, end=raw.end, full=bool(raw.full),
         )  # fmt: skip
-
-    @classmethod
-    def without_order(cls, raw: Any) -> PopOutcome:
-        """The same, with its batches, for a group that is not ordered."""
-        out = cls.of(raw)
+        at = 0
         for each in raw.all[0 : raw.count]:
             found = Batch(each.batch)
+            offsets = found.offsets()
+            times = list(raw.times[at : at + len(offsets)]) if raw.ordered else None
+            at += len(offsets)
             out.batches.append(
-                PopBatch(str(each.kind), each.queue_id, each.start, found, found.offsets(), None)
+                PopBatch(str(each.kind), each.queue_id, each.start, found, offsets, times)
             )
         return out
-
-    def seen(self) -> dict[int, int]:
-        """Returns the end of each queue of the topic that was looked at; it holds until the next
-        try."""
-        raw = self.raw
-        return dict(enumerate(ffi.unpack(raw.seen, raw.seen_count), raw.seen_first))
 
     def deliveries(self, broker: str) -> Iterator[Delivery]:
         """Returns each message with the handle that acknowledges it."""
@@ -112,12 +96,12 @@ class PopOutcome:
 
     def deliveries_of(self, taken: PopBatch, broker: str) -> Iterator[Delivery]:
         ordered = taken.times
-        for message, offset in zip(taken.messages, taken.offsets, strict=True):
+        for i, (message, offset) in enumerate(zip(taken.messages, taken.offsets, strict=True)):
             handle = Handle(
                 taken.start, self.pop_ms, self.invisible_ms, self.revive_queue, taken.kind, broker,
                 taken.queue, offset,
             )  # fmt: skip
-            times = message.reconsume_times if ordered is None else ordered.get(offset, 0)
+            times = message.reconsume_times if ordered is None else ordered[i]
             yield Delivery(message, handle, times)
 
 
@@ -127,44 +111,10 @@ def longest_retry_topic(config: Config) -> int:
 
 
 class Batches:
-    """Has the core find batches of ordered groups, whose order is kept here."""
+    """Which queues and retry topics are looked at."""
 
-    def __init__(
-        self, points: CheckPoints, config: Config, topics: Topics, order: OrderTable,
-        now_ms: Callable[[], int],
-    ) -> None:  # fmt: skip
-        self._points, self._config = points, config
-        self._topics, self._order = topics, order
-        self._now_ms = now_ms
-
-    def pop(self, request: PopRequest) -> PopOutcome:
-        """Pops for an ordered group. Raises: StoreError when nothing can be read."""
-        blocked, until = self._blocked(request)
-        raw = self._points.walk(
-            request.topic, request.group, request.queue, most=request.most,
-            invisible_ms=request.invisible_ms, from_min=request.from_min,
-            filter_by=request.sql or request.tags, sql=request.sql is not None, blocked=blocked,
-        )  # fmt: skip
-        out = PopOutcome.of(raw, until)
-        for each in raw.all[0 : raw.count]:
-            found = Batch(each.batch)
-            offsets = found.offsets()
-            times = self._note(request, each, offsets, out.pop_ms)
-            out.batches.append(
-                PopBatch(str(each.kind), each.queue_id, each.start, found, offsets, times)
-            )
-        return out
-
-    def shown(self, popped: PopOutcome, topic: str) -> tuple[dict[str, object], bytes]:
-        """Returns the members of an answer that say which messages of an ordered group its records
-        are, and the records, for a request of this topic. Raises: OutOfMemory."""
-        starts, offsets, body = self._points.show(popped.raw, topic)
-        counts = ";".join(each for taken in popped.batches for each in _shown_counts(taken))
-        return {
-            "startOffsetInfo": starts, "msgOffsetInfo": offsets, "orderCountInfo": counts,
-        }, body  # fmt: skip
-
-    # ---- places ----
+    def __init__(self, config: Config, topics: Topics) -> None:
+        self._config, self._topics = config, topics
 
     def queues(self, topic: str, queue: int) -> Sequence[int]:
         """Returns the queue that was asked for, or all."""
@@ -181,39 +131,3 @@ class Batches:
         if not self._config["retrieveMessageFromPopRetryTopicV1"]:
             return [RETRY_V2]
         return [RETRY_V1, RETRY_V2]
-
-    # ---- order ----
-
-    def _blocked(self, request: PopRequest) -> tuple[list[int], int]:
-        """Returns the queues whose batch is still out, and when the first of them may be looked at,
-        0 when none is blocked."""
-        now, first, blocked = self._now_ms(), 0, []
-        for queue in self.queues(request.topic, request.queue):
-            batch = self._order.get((request.topic, request.group, queue))
-            until = batch.blocked_until(request.attempt, now) if batch is not None else 0
-            if until:
-                first = min(first or until, until)
-                blocked.append(queue)
-        return blocked, first
-
-    def _note(
-        self, request: PopRequest, raw: Any, offsets: Sequence[int], pop_ms: int
-    ) -> Mapping[int, int]:
-        """Notes that a batch of an ordered queue is out. Returns how often each of its messages was
-        popped before."""
-        place = request.topic, request.group, raw.queue_id
-        batch = self._order.pop(
-            place, request.attempt, pop_ms, request.invisible_ms, offsets, self._now_ms()
-        )
-        self._order.note(place, raw.start)
-        return batch.times
-
-
-def _shown_counts(taken: PopBatch) -> Iterator[str]:
-    """Returns how often these messages were popped before."""
-    times = taken.times or {}
-    counts = [(each, times.get(each, 0)) for each in taken.offsets]
-    for offset, count in counts:
-        if count > 0:
-            yield f"{taken.kind} qo{taken.queue}%{offset} {count}"
-    yield f"{taken.kind} {taken.queue} {min(count for _, count in counts)}"

@@ -1,4 +1,4 @@
-"""Requests that wait for messages: by topic, group and queue, each answered in time
+"""Requests that wait for the news of messages: by topic, group and queue, each answered in time
 (docs/internals/pop.md#long-polling; upstream PopLongPollingService)."""
 
 from __future__ import annotations
@@ -72,14 +72,8 @@ class Polling:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
 
-    def __len__(self) -> int:
-        return self._count
-
     def count(self, place: WaitingPlace) -> int:
         return sum(not waiter.done for _, _, waiter in self._places.get(place, ()))
-
-    def is_awaited(self, topic: str) -> bool:
-        return topic in self._topics
 
     def places(self, topic: str) -> list[WaitingPlace]:
         """Returns where requests wait for this topic."""

@@ -1,8 +1,8 @@
 """POP of one broker: consumers ask the broker for messages, not for queues, and acknowledge each of
 them. docs/internals/pop.md; upstream PopMessageProcessor, PopBufferMergeService.
 
-Everything runs on the event loop. What it knows stands in the log; offsets and the batches of
-ordered groups are brought to the disk every few seconds.
+Pops and acknowledgements are the core's; the rest runs on the event loop. What is known stands in
+the log; offsets and the batches of ordered groups are brought to the disk every few seconds.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ Told = Callable[[PopOutcome | StoreError], None]
 class Pop:
     """What a broker does for consumers that pop. It lives on the event loop.
 
-    `receive`, `acks` and `has_messages` are for processors of any protocol. `polling` and `notices`
-    are requests that wait for messages, and for the news of some."""
+    `receive`, `acks` and `has_messages` are for processors of any protocol. `notices` are requests
+    that wait for the news of messages; those that wait for messages are the core's."""
 
     def __init__(
         self,
@@ -78,22 +78,20 @@ class Pop:
         topic = revive_topic(config["brokerClusterName"])
         self.points = CheckPoints(core, topic)
         folder, mode = store.path / "config", store.settings.file_mode
-        self.order = OrderTable(folder / "consumerOrderInfo.json", mode)
+        self.order = OrderTable(core, folder / "consumerOrderInfo.json", mode)
         self.modes = RequestModes(folder / "messageRequestMode.json", mode)
         self._kept = folder / "popCheckPoints.json"
         #: It is known what is open.
         self._found = False
         self.log = ReviveLog(store, topic, self.points)
-        self.batches = Batches(self.points, config, topics, self.order, self.now_ms)
+        self.batches = Batches(config, topics)
         self.revive = Revive(
             store, core, config, topics, groups, offsets, self.points, self.log, self.now_ms,
             self._came_back, self._is_behind,
         )  # fmt: skip
         self.acks = Acks(
-            offsets, self.points, self.order, self.log, self.now_ms, self.revive.expect,
-            self._unblocked,
+            self.points, self.order.batches, self.log, self.now_ms, self.revive.expect
         )  # fmt: skip
-        self.polling = Polling(self.now_ms, self._limits)
         self.notices = Polling(self.now_ms, self._limits)
         self._stopping = False
         core.on_news, core.on_pop_due = self._got_messages, self.revive.expect
@@ -127,12 +125,8 @@ class Pop:
 
         Raises: StoreError."""
         _check_no_other_state(self._store.path / "kvStore")
-        noted = self.order.load()
+        noted = self.order.load(lambda topic, queue: self._store.range(topic, queue)[1])
         self.modes.load()
-        for topic, group, queue in self.order.places():
-            batch = self.order.get((topic, group, queue))
-            if batch is not None and batch.offsets[-1] >= self._store.range(topic, queue)[1]:
-                self.order.forget(topic, group, queue)  # the power took its messages with it
         self.go_on_at({(group, topic, q): at for (topic, group, q), at in noted.items()})
         if timers is None:
             return
@@ -230,7 +224,6 @@ class Pop:
         self._stopping = True
         self._publish()
         self._core.notify_all()
-        self.polling.wake_all()
         self.notices.wake_all()
         self._core.on_news = self._core.on_pop_due = None
 
@@ -258,7 +251,6 @@ class Pop:
     def look(self) -> None:
         """Looks again after the clock was set."""
         self.revive.look()
-        self.polling.expire()
         self.notices.expire()
 
     def _is_behind(self) -> bool:
@@ -276,16 +268,11 @@ class Pop:
         *,
         born_ms: int,
         poll_ms: int,
-        alive: Callable[[], bool],
     ) -> int:
         """Reports once what was found: now, or when there is something, at the latest poll_ms after
-        born_ms. `alive` returns whether anybody still listens. Returns the number of a wait for
-        leave(), or 0."""
-        if request.order:
-            self._receive_in_order(request, told, born_ms, poll_ms, alive)
-            return 0
+        born_ms. Returns the number of a wait for leave(), or 0."""
         waits = poll_ms > 0 and not self._stopping
-        left_ms = self.polling.deadline(born_ms, poll_ms) - self.now_ms() if waits else -1
+        left_ms = self.notices.deadline(born_ms, poll_ms) - self.now_ms() if waits else -1
         self._last_wait += 1
         number = self._last_wait
         try:
@@ -293,7 +280,7 @@ class Pop:
                 request.topic, request.group, request.queue, most=request.most,
                 invisible_ms=request.invisible_ms, from_min=request.from_min,
                 filter_by=request.sql or request.tags, sql=request.sql is not None,
-                wait_ms=left_ms, number=number,
+                order=request.order, attempt=request.attempt, wait_ms=left_ms, number=number,
             )  # fmt: skip
         except StoreError as failed:
             told(failed)
@@ -304,7 +291,7 @@ class Pop:
         raw, due_ms = found
         if due_ms:
             self.revive.expect(due_ms)
-        told(PopOutcome.without_order(raw))
+        told(PopOutcome.of(raw))
         return 0
 
     def leave(self, number: int) -> None:
@@ -314,7 +301,7 @@ class Pop:
 
     def _popped(self, number: int, group: str, topic: str, raw: Any) -> None:
         told = self._told.pop(number, None)
-        popped = PopOutcome.without_order(raw)
+        popped = PopOutcome.of(raw)
         if told is not None:
             told(popped)
         else:
@@ -329,29 +316,7 @@ class Pop:
             except StoreError as failed:
                 log.info("A message of %s stays invisible: %s", name, failed)
 
-    def _receive_in_order(
-        self, request: PopRequest, told: Told, born_ms: int, poll_ms: int,
-        alive: Callable[[], bool],
-    ) -> None:  # fmt: skip
-        one = _Receiving(self, request, told)
-        if one.resume(poll_ms <= 0 or self._stopping):
-            return
-        waiter = PopWaiter(
-            one.place, self.polling.deadline(born_ms, poll_ms), one.resume, alive,
-            (request.tags, request.sql, request.attempt),
-        )  # fmt: skip
-        parked = self.polling.park(waiter)
-        if parked == PARKED:
-            self._watch(one.place, one.seen)
-        else:
-            one.full = parked == FULL
-            one.resume(True)
-
     # ---- waiting ----
-
-    def soon(self, place: WaitingPlace) -> None:
-        """Lets whoever waits there try again, after everything else that is to be done now."""
-        asyncio.get_running_loop().call_soon(self.polling.wake, place)
 
     def _watch(self, place: WaitingPlace, seen: Mapping[int, int]) -> None:
         """Has whoever waits there woken by the next message after what was seen."""
@@ -362,11 +327,10 @@ class Pop:
     def _got_messages(self, topic: str, queue: int) -> None:
         """Takes the news of a queue that is watched."""
         end = self._store.range(topic, queue)[1]
-        for polling in (self.notices, self.polling):
-            for place in polling.places(topic):
-                if place.queue in (-1, queue):
-                    polling.wake(place)
-        for place in (*self.polling.places(topic), *self.notices.places(topic)):
+        for place in self.notices.places(topic):
+            if place.queue in (-1, queue):
+                self.notices.wake(place)
+        for place in self.notices.places(topic):
             if place.queue in (-1, queue):
                 self._watch(place, {queue: end})
                 return
@@ -391,34 +355,22 @@ class Pop:
     def _wake_group(self, topic: str, group: str) -> None:
         of = is_retry_of(topic, group) or topic
         self.points.wake(of, group)
-        for polling in (self.notices, self.polling):
-            for place in polling.places(of):
-                if place.group == group:
-                    polling.wake(place, all_of_them=True)
-
-    def _unblocked(self, topic: str, group: str, queue: int) -> None:
-        loop = asyncio.get_running_loop()
-        for polling in (self.notices, self.polling):
-            for at in (queue, -1):
-                loop.call_soon(polling.wake, WaitingPlace(topic, group, at))
+        for place in self.notices.places(of):
+            if place.group == group:
+                self.notices.wake(place, all_of_them=True)
 
     def _was_reset(self, group: str, topic: str, queue: int) -> None:
-        self.order.forget(topic, group, queue)
-        self._unblocked(topic, group, queue)
+        for at in (queue, -1):
+            asyncio.get_running_loop().call_soon(
+                self.notices.wake, WaitingPlace(topic, group, at)
+            )  # fmt: skip
 
     # ---- asking ----
 
     def waiting(self, topic: str = "", group: str | None = None, queue: int = ANYWHERE) -> int:
         """Returns how many requests wait for messages at this place: `queue` -1 stands for any
         queue, ANYWHERE for all of the topic. Without a group it counts all."""
-        count = self.points.waiting(topic, group, queue)
-        if group is None:
-            return count + len(self.polling)
-        if queue == ANYWHERE:
-            places = [each for each in self.polling.places(topic) if each.group == group]
-        else:
-            places = [WaitingPlace(topic, group, queue)]
-        return count + sum(map(self.polling.count, places))
+        return self.points.waiting(topic, group, queue)
 
     def in_flight(self, topic: str, group: str, queue: int) -> int:
         """Returns how many messages the group has popped that are neither acknowledged nor back."""
@@ -456,8 +408,9 @@ class Pop:
         offset = self._offsets.get(request.group, topic, queue)
         if (low if offset is None else offset) >= high:
             return False
-        batch = self.order.get((topic, request.group, queue)) if request.order else None
-        return batch is None or not batch.blocked_until(request.attempt, self.now_ms())
+        place = topic, request.group, queue
+        out = self.order.batches.find(place, request.attempt) if request.order else None
+        return out is None or not out[1]
 
     def notify(
         self,
@@ -495,7 +448,7 @@ class Pop:
         """Forgets a topic or a group that was deleted: at once nothing of it comes back any more.
         After what this returns nothing comes back after a restart either, even if the same names
         are used again; that raises StoreError."""
-        self.order.forget(topic, group)
+        self.order.batches.forget(topic, group)
         ended = []
         for ck in [each for each in self.points if _is_of(each, topic, group)]:
             ended.append((ck, self.points.acknowledge(ck, ck.offsets)))
@@ -506,45 +459,6 @@ class Pop:
             if i % _A_TURN == _A_TURN - 1:
                 await asyncio.sleep(0)
             self.points.put_ack(ck, offsets)
-
-
-class _Receiving:
-    """One request of an ordered group, from its first try to its answer. `full` means that it
-    may not wait; `seen` are the ends of the queues at its last try."""
-
-    __slots__ = ("full", "place", "pop", "request", "seen", "told")
-
-    def __init__(self, pop: Pop, request: PopRequest, told: Told) -> None:
-        self.pop, self.request, self.told = pop, request, told
-        self.place = WaitingPlace(request.topic, request.group, request.queue)
-        self.full = False
-        self.seen: dict[int, int] = {}
-
-    def resume(self, last: bool) -> bool:
-        """Returns whether it reported something; with `last` it has to."""
-        pop = self.pop
-        try:
-            popped = pop.batches.pop(self.request)
-        except StoreError as failed:
-            self.told(failed)
-            return True
-        if not popped.batches and not last:
-            self.seen = popped.seen()
-            self._again_later(popped)
-            return False
-        popped.full = not popped.batches and self.full
-        self.told(popped)
-        if popped.batches and popped.rest > 0:
-            pop.soon(self.place)
-        return True
-
-    def _again_later(self, popped: PopOutcome) -> None:
-        """Lets it wait, although not only for new messages."""
-        if popped.more:
-            self.pop.soon(self.place)
-        if popped.blocked_until:
-            wait_s = max(0.0, (popped.blocked_until - self.pop.now_ms()) / 1000)
-            asyncio.get_running_loop().call_later(wait_s, self.pop.polling.wake, self.place)
 
 
 def _check_no_other_state(folder: Path) -> None:
