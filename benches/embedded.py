@@ -5,8 +5,9 @@
 --before: a built checkout of an earlier commit, measured in turns with this one. The broker runs in
 a process of its own beside 0, 1 or 2 threads that compute in Python without a pause; this process
 sends messages of 128 bytes over one connection and waits for their answers, with 64 or 1 of them in
-flight; and 64 over gRPC, with a client of grpcio. A figure is a rate, or how long the slowest
-percent waited. They depend on what else the machine does: only those of one run are to be compared.
+flight, and 64 over TLS; and 64 over gRPC, with a client of grpcio, in plain text and over TLS. A
+figure is a rate, or how long the slowest percent waited. They depend on what else the machine does:
+only those of one run are to be compared.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ from benches import harness
 from benches.harness import Row
 from benches.sends import frame
 from broker.grpc.schema import SERVICE, pb
+from broker.remoting.selfsigned import self_signed
+from broker.remoting.tls import client_context
 from broker.wire import codec
 from broker.wire.command import Command
 
-#: Messages in flight, and whether they go over gRPC.
+#: Messages in flight, whether they go over gRPC, and whether over TLS.
 WAYS = {
-    "64 in flight": (64, False),
-    "1 in flight": (1, False),
-    "64 in flight over gRPC": (64, True),
+    "64 in flight": (64, False, False),
+    "1 in flight": (1, False, False),
+    "64 in flight over TLS": (64, False, True),
+    "64 in flight over gRPC": (64, True, False),
+    "64 in flight over gRPC and TLS": (64, True, True),
 }
 COMPUTING = (0, 1, 2)
 
@@ -45,6 +50,7 @@ COMPUTING = (0, 1, 2)
 HOST = """
 import sys, threading
 from broker.broker import Broker
+from broker.remoting.tls import TlsSettings
 
 def compute():
     total = 0
@@ -52,8 +58,8 @@ def compute():
         for i in range(100_000):
             total = (total + i * i) % 1_000_003
 
-with Broker(sys.argv[1], listenPort=0, grpc_port=0,
-            mappedFileSizeCommitLog=64 << 20) as broker:
+with Broker(sys.argv[1], listenPort=0, grpc_port=0, tls=TlsSettings(
+    cert_path=sys.argv[3], key_path=sys.argv[4]), mappedFileSizeCommitLog=64 << 20) as broker:
     broker.create_topic("orders-grpc", queues=4)
     for _ in range(int(sys.argv[2])):
         threading.Thread(target=compute, daemon=True).start()
@@ -63,19 +69,26 @@ with Broker(sys.argv[1], listenPort=0, grpc_port=0,
 
 
 @contextmanager
-def host(tree: Path, computing: int) -> Iterator[tuple[int, int]]:
-    """The ports, for remoting and gRPC, of a broker of that tree, beside so many threads."""
+def host(tree: Path, computing: int) -> Iterator[tuple[int, int, bytes]]:
+    """The ports, for remoting and gRPC, of a broker of that tree, beside so many threads, and its
+    certificate."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     python = tree / ".venv" / "bin" / "python"
     with tempfile.TemporaryDirectory(dir=base) as folder:
-        words = [str(python), "-c", HOST, str(Path(folder) / "store"), str(computing)]
+        cert, key = Path(folder) / "cert.pem", Path(folder) / "key.pem"
+        for path, text in zip((cert, key), self_signed("localhost"), strict=True):
+            path.write_text(text)
+        words = [
+            str(python), "-c", HOST,
+            str(Path(folder) / "store"), str(computing), str(cert), str(key),
+        ]  # fmt: skip
         with subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tree
         ) as process:
             assert process.stdin is not None and process.stdout is not None
             try:
                 port, grpc_port = map(int, process.stdout.readline().split())
-                yield port, grpc_port
+                yield port, grpc_port, cert.read_bytes()
                 process.stdin.close()
                 process.wait(60)
             finally:
@@ -107,11 +120,17 @@ def run(sock: socket.socket, frames: list[bytes], in_flight: int, seconds: float
     return took
 
 
-async def run_grpc(port: int, in_flight: int, seconds: float) -> list[float]:
-    """The same over gRPC."""
+def channel_to(port: int, trusted: bytes | None) -> grpc.aio.Channel:
+    if trusted is None:
+        return grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+    return grpc.aio.secure_channel(f"localhost:{port}", grpc.ssl_channel_credentials(trusted))
+
+
+async def run_grpc(port: int, trusted: bytes | None, in_flight: int, seconds: float) -> list[float]:
+    """The same over gRPC; trusted: the certificate of a server that is asked by TLS."""
     took: list[float] = []
     metadata = [("x-mq-client-id", "bench"), ("x-mq-language", "PYTHON")]
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with channel_to(port, trusted) as channel:
         call = channel.unary_unary(f"/{SERVICE}/SendMessage")
         numbers, end = itertools.count(), time.perf_counter() + seconds
 
@@ -148,22 +167,29 @@ def stored(sock: socket.socket) -> int:
     return count
 
 
+def connected(port: int) -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port), timeout=60)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
 def measure(tree: Path, computing: int, seconds: float) -> dict[str, tuple[float, float]]:
     """By way: messages a second, and ms that the slowest percent took at least."""
     found = {}
     frames = [frame(i, "tables") for i in range(10_000)]
     with (
-        host(tree, computing) as (port, grpc_port),
-        socket.create_connection(("127.0.0.1", port), timeout=60) as sock,
+        host(tree, computing) as (port, grpc_port, cert),
+        connected(port) as sock,
+        client_context().wrap_socket(connected(port)) as ciphered,
     ):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        count = len(run(sock, frames, 64, 0.2))
-        for way, (in_flight, over_grpc) in WAYS.items():
+        count = len(run(sock, frames, 64, 0.2)) + len(run(ciphered, frames, 64, 0.2))
+        for way, (in_flight, over_grpc, over_tls) in WAYS.items():
             began = time.perf_counter()
             if over_grpc:
-                took = sorted(asyncio.run(run_grpc(grpc_port, in_flight, seconds)))
+                trusted = cert if over_tls else None
+                took = sorted(asyncio.run(run_grpc(grpc_port, trusted, in_flight, seconds)))
             else:
-                took = sorted(run(sock, frames, in_flight, seconds))
+                took = sorted(run(ciphered if over_tls else sock, frames, in_flight, seconds))
                 count += len(took)
             rate = len(took) / (time.perf_counter() - began)
             found[way] = rate, took[len(took) * 99 // 100] * 1000

@@ -107,4 +107,8 @@ def test_a_slave_that_was_killed_is_opened_as_a_master(names: str, tmp_path: Pat
     assert os.path.lexists(tmp_path / "killed" / "abort")
     with Broker(tmp_path / "killed", **SMALL) as promoted:
         send(promoted, 10)
-        assert sum(promoted.store.range("orders", q)[1] for q in range(4)) == COUNT + 10
+        ends = [("orders", queue) for queue in range(4)]
+        until(
+            lambda: sum(promoted.store.range(*each)[1] for each in ends) == COUNT + 10,
+            "the queues to have all of them",
+        )

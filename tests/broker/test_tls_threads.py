@@ -57,6 +57,7 @@ class Records:
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = client_context().wrap_bio(self.incoming, self.outgoing)
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=BOUND_S)
+        self._left = bytearray()
 
     def __enter__(self):
         return self
@@ -83,10 +84,14 @@ class Records:
                 self.carry(pieces)
 
     def answer(self, pieces=1 << 30):
-        data = b""
-        while len(data) < 4 or len(data) < 4 + struct.unpack_from(">i", data)[0]:
-            data += self.until_done(lambda: self.tls.read(1 << 16), pieces)
-        return codec.decode(data)
+        while len(self._left) < 4 or len(self._left) < self._size():
+            self._left += self.until_done(lambda: self.tls.read(1 << 16), pieces)
+        frame = bytes(self._left[: self._size()])
+        del self._left[: len(frame)]
+        return codec.decode(frame)
+
+    def _size(self):
+        return 4 + struct.unpack_from(">i", self._left)[0]
 
 
 async def test_a_thread_reads_it(tmp_path, small):
@@ -169,13 +174,7 @@ def test_many_frames_in_few_records(tmp_path, small):
         count = 2000
         client.tls.write(b"".join(codec.encode(send(n, bytes(400))) for n in range(count)))
         client.carry(1 << 30)
-        data, answers = b"", 0
-        while answers < count:
-            data += client.until_done(lambda: client.tls.read(1 << 20))
-            while len(data) >= 4 and len(data) >= 4 + struct.unpack_from(">i", data)[0]:
-                size = 4 + struct.unpack_from(">i", data)[0]
-                assert codec.decode(data[:size]).code == 0
-                data, answers = data[size:], answers + 1
+        assert {client.answer().code for _ in range(count)} == {0}
 
 
 async def test_large_records_come_from_the_log_as_they_are(tmp_path, small):
@@ -190,6 +189,23 @@ async def test_large_records_come_from_the_log_as_they_are(tmp_path, small):
                 answer = await client.request(broker.address, pulling(len(found)), timeout=BOUND_S)
                 found += [body for _, body, *_ in records(answer.body)]
         assert found == bodies
+
+
+def test_who_reads_late_gets_everything(tmp_path, small):
+    """More than the socket and the thread's own buffer hold; meanwhile nothing more is read of it."""
+    with started(tmp_path, small, tls_of(tmp_path)) as broker, Records(broker.port) as client:
+        broker.create_topic("T", queues=1)
+        client.until_done(client.tls.do_handshake)
+        body, pulls = bytes(range(256)) * 200, 400
+        for number in range(32):
+            client.tls.write(codec.encode(send(number, body)))
+            assert client.answer().code == 0
+        client.tls.write(b"".join(codec.encode(pulling(0)) for _ in range(pulls)))
+        client.carry(1 << 30)
+        until(lambda: any(c.busy for c in broker._listeners.main.connections), "it to be full")
+        for _ in range(pulls):
+            found = [each for _, each, *_ in records(client.answer().body)]
+            assert found and set(found) == {body}
 
 
 def pulling(offset):
