@@ -192,7 +192,7 @@ async def test_large_records_come_from_the_log_as_they_are(tmp_path, small):
 
 
 def test_who_reads_late_gets_everything(tmp_path, small):
-    """More than the socket and the thread's own buffer hold; meanwhile nothing more is read of it."""
+    """More than the socket and the thread's buffer hold; meanwhile nothing is read of it."""
     with started(tmp_path, small, tls_of(tmp_path)) as broker, Records(broker.port) as client:
         broker.create_topic("T", queues=1)
         client.until_done(client.tls.do_handshake)
