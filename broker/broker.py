@@ -279,9 +279,11 @@ class Broker(Stopping):
             replication is not None
             and replication.master is not None
             and settings["enableSlaveActingMaster"]
-            and not settings["skipPreOnline"]
         ):
-            await TakingBack(services, replication.request).run()
+            taking = TakingBack(services, replication.request)
+            if not settings["skipPreOnline"]:
+                await taking.run()
+            await asyncio.to_thread(taking.close_own)
 
     async def _join_engine(self) -> None:
         """Under a controller a broker begins as a slave of nobody, with a number of its own.

@@ -18,10 +18,12 @@ from waiting import until
 from broker import Broker, Message, NameServer
 from broker.remoting.client import RemotingClient
 from broker.services.acting.escaped import Doubt, EscapeLedger, Origin
+from broker.services.acting.taking_back import TakingBack
 from broker.services.duties import BrokerRole
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command
-from pystore.names import HALF_TOPIC
+from pystore import Store
+from pystore.names import HALF_TOPIC, SCHEDULE_TOPIC
 from pystore.properties import encode_properties
 from pystore.records import read_records
 
@@ -145,6 +147,49 @@ def test_what_did_not_go_is_delivered_by_the_master_that_returns(
             later(master)
             until(lambda: bodies(master) >= wanted, "what was due")
             assert bodies(master) == wanted
+
+
+def deliver(master: Broker, count: int, level: int, before: Counter[bytes]) -> Counter[bytes]:
+    """Sends so many and has them delivered, by a clock that is six seconds ahead. Returns what is
+    there then."""
+    master.create_topic("orders", 4)
+    wanted = before + put_delayed(master, count, b"m", delay_level=level)
+
+    async def shift() -> None:
+        master.services.schedule.shift_clock(6000)
+        master.services.schedule.start_levels()
+
+    master.run(shift())
+    until(lambda: bodies(master) >= wanted, "what is due")
+    return bodies(master)
+
+
+def test_a_master_that_was_killed_does_not_repeat_what_it_delivered(
+    names: str, tmp_path: Path
+) -> None:
+    """No slave tells it: its own log does."""
+    with master_of(tmp_path / "m", names, **ACTS) as master:
+        wanted = deliver(master, 9, 2, Counter())
+    with Store(tmp_path / "m") as store:  # a kill leaves the progress of before
+        store.metadata.delay_offsets.commit(2, 4, reset=True)
+    with master_of(tmp_path / "m", names, **ACTS) as master:
+        assert deliver(master, 1, 2, wanted) == wanted + Counter({b"m0": 1})
+
+
+def test_a_level_is_closed_beyond_what_the_master_delivered_between_two_absences(
+    names: str, tmp_path: Path
+) -> None:
+    """The slave still knows of the first absence, and was killed in the second one."""
+    with master_of(tmp_path / "m", names, **ACTS) as master:
+        deliver(master, 5, 2, Counter())
+        master.run(master.services.schedule.stop_levels())
+        put_delayed(master, 4, b"later", delay_level=2)
+        kept = master.store.metadata.delay_offsets
+        kept.commit(2, 0, reset=True)
+        replication = master.services.replication
+        taking = TakingBack(master.services, replication.request)
+        taking._close(Origin(SCHEDULE_TOPIC, "", 1, offset) for offset in (0, 1, 5, 6))
+        assert kept.get(2) == 7
 
 
 def test_a_transaction_that_nobody_decided_is_asked_about_elsewhere_and_no_more_here(

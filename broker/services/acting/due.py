@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from broker.hot.popped import CheckPoint
 from broker.services.acting.bridge import Copy
+from broker.services.acting.delivered import DeliverySearch
 from broker.services.acting.escape import Escape
 from broker.services.acting.escaped import Origin
 from broker.services.acting.pops import PopsAside
@@ -87,44 +87,15 @@ class LevelsDue(Source):
         self._delivered = await asyncio.to_thread(self._find_delivered)
 
     def _find_delivered(self) -> dict[int, set[int]]:
-        """What the master delivered after it last told how far it was: the copies are in the
-        log."""
-        return {level: self._delivered_of(level, at) for level, at in self._at.items()}
+        store, escaped = self._s.store, self._escape.escaped
 
-    def _delivered_of(self, level: int, at: int) -> set[int]:
-        store, queue = self._s.store, level - 1
-        waiting: dict[tuple[str, int], list[Message]] = {}
-        end = store.range(SCHEDULE_TOPIC, queue)[1]
-        while at < end:
-            batch = store.read(SCHEDULE_TOPIC, queue, at, max_messages=1024)
-            for message in batch:
-                topic, number = _place_of(message.properties)
-                waiting.setdefault((topic, number), []).append(message)
-            if batch.next_offset <= at:
-                break
-            at = batch.next_offset
-        found = set()
-        for place, messages in waiting.items():
-            copies = self._identities(place, messages[0].store_timestamp)
-            for message in messages:
-                like = _identity(message)
-                if copies[like] > 0:
-                    copies[like] -= 1
-                    found.add(message.queue_offset)
-        return found
+        def of_level(level: int, at: int) -> set[int]:
+            def is_gone(offset: int) -> bool:
+                return Origin(SCHEDULE_TOPIC, "", level - 1, offset) in escaped
 
-    def _identities(self, place: tuple[str, int], since_ms: int) -> Counter[object]:
-        store, (topic, queue) = self._s.store, place
-        found: Counter[object] = Counter()
-        low, end = store.range(topic, queue)
-        at = max(low, store.offset_at(topic, queue, since_ms)) if end > low else end
-        while at < end:
-            batch = store.read(topic, queue, at, max_messages=1024)
-            found.update(_identity(message) for message in batch)
-            if batch.next_offset <= at:
-                break
-            at = batch.next_offset
-        return found
+            return DeliverySearch(store, level).find(at, is_gone)
+
+        return {level: of_level(level, at) for level, at in self._at.items()}
 
     async def round(self, now_ms: int) -> int:
         before = dict(self._at)
@@ -162,18 +133,6 @@ class LevelsDue(Source):
                 copy = _copy(message, topic, message.properties, ("DELAY",))
                 await self._escape.send(Origin(SCHEDULE_TOPIC, "", queue, at), copy)
             at = self._at[level] = at + 1
-
-
-def _place_of(properties: Mapping[str, str]) -> tuple[str, int]:
-    number = properties.get("REAL_QID", "")
-    return properties.get("REAL_TOPIC", ""), int(number) if number.isdigit() else -1
-
-
-def _identity(message: Message) -> object:
-    """What a message and its copy have in common."""
-    return (
-        message.uniq_key, message.born_timestamp, message.reconsume_times, message.body_crc,
-    )  # fmt: skip
 
 
 # ---- timers ----

@@ -11,6 +11,7 @@ from typing import Any
 from broker.hot.popped import CheckPoint, Key
 from broker.loop.safe_log import SafeLogger
 from broker.services.acting.bridge import AskAt
+from broker.services.acting.delivered import DeliverySearch
 from broker.services.acting.escaped import Origin
 from broker.services.context import Services
 from broker.services.pop import Pop
@@ -160,6 +161,13 @@ class TakingBack:
 
     # ---- closing ----
 
+    def close_own(self) -> None:
+        """Has the progress of each level after what this broker delivered itself, and was killed
+        before it wrote so: a slave may not have been there, or not have acted, to tell. In any
+        thread. Raises: StoreError."""
+        for level in range(1, len(self._s.store.settings.delay_levels_ms) + 1):
+            self._close_level(level, set())
+
     def _close(self, gone: Iterable[Origin]) -> None:
         """Raises: StoreError."""
         by_place: dict[tuple[str, str, int], set[int]] = {}
@@ -176,11 +184,15 @@ class TakingBack:
                 self._close_halves(offsets)
 
     def _close_level(self, level: int, offsets: set[int]) -> None:
-        kept = self._s.store.metadata.delay_offsets
-        at = max(kept.get(level) or 0, min(offsets))
-        while at in offsets:
+        """What this broker delivered itself lies between, when it was away more than once."""
+        store = self._s.store
+        kept = store.metadata.delay_offsets
+        at = before = max(kept.get(level) or 0, min(offsets, default=0))
+        done = DeliverySearch(store, level).find(at, offsets.__contains__) | offsets
+        while at in done:
             at += 1
-        kept.commit(level, max(at, kept.get(level) or 0), reset=True)
+        if at > before or offsets:
+            kept.commit(level, at, reset=True)
 
     def _close_timers(self, offsets: Iterable[int]) -> None:
         schedule, store = self._s.schedule, self._s.store
