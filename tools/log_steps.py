@@ -114,6 +114,8 @@ STEPS: dict[str, str] = {
     "Ordered batches are not read: %s": _FILE,
     "Request modes are not read: %s: %s": _FILE,
     "Skipped a record of %s: %s": _FILE,
+    "Passed over %d records of %s: of messages of other brokers, whose slaves put them here":
+        "nothing: they are popped again once their broker is back",
     "The request mode of %s and %s is not read: %s": "set it again (`mqadmin setConsumeMode`)",
     # ---- connections ----
     "A connection within the process failed": _DEFECT,

@@ -181,6 +181,42 @@ def test_nothing_of_a_deleted_name_comes_back_after_a_restart(store_path, what):
     run(second())
 
 
+def put_check_point(store, broker, start, born_host):
+    """A record as upstream writes it, with a time that is over."""
+    said = {
+        "bm": 0, "bn": broker, "c": "g", "d": [0], "it": 1000, "n": 1, "pt": 1_700_000_000_000,
+        "q": 0, "ro": 0, "so": start, "t": "T",
+    }  # fmt: skip
+    store.put(
+        "rmq_sys_REVIVE_LOG_DefaultCluster", mqjson.dumps(said), "ck",
+        queue=0, born_host=born_host,
+    )  # fmt: skip
+
+
+def test_check_points_of_another_brokers_messages_bring_nothing_back_here(store_path):
+    """A Java slave that acted for broker-x put its own into the log of a Java broker, which ours
+    takes over. What a broker of another name wrote itself is that of this one, renamed."""
+
+    async def first():
+        async with popping(store_path) as p:
+            p.make_topic()
+            p.put("foreign", "own")
+            for handle, *_ in await p.handles(invisible=600_000):
+                await p.ack(handle)
+
+    async def second():
+        async with popping(store_path) as p:
+            found = await p.handles(poll=60_000)
+            assert [body for _, _, body in found] == [b"own"]
+            assert p.pop_service.revive.revived == 1
+
+    run(first())
+    with pystore.Store(store_path) as store:
+        put_check_point(store, "broker-x", 0, "10.0.0.9:4321")
+        put_check_point(store, "broker-before", 1, None)
+    run(second())
+
+
 def test_check_points_in_rocksdb_are_named_and_not_passed_over(store_path):
     async def start():
         async with popping(store_path) as p:

@@ -100,25 +100,38 @@ def read_record(tag: str, body: bytes, revive_queue: int) -> CheckPoint | AckRec
     return _parse_ck(body, revive_queue) if tag == "ck" else _parse_ack(body)
 
 
+_BROKER = Shape(bn=TEXT)
+
+
+def is_of_another(message: Message, body: bytes, broker: str) -> bool:
+    """Whether the record speaks of another broker's messages, whose slave, one of Java's, put it
+    here while it acted. What a broker wrote itself is its own whatever its name was then: it was
+    born where it was stored. Raises: ValueError for a malformed body."""
+    name = _BROKER.loads(body)["bn"]
+    return bool(name) and name != broker and message.born_host != message.store_host
+
+
 @dataclass(slots=True)
 class CheckPointScan:
     """What the log says of check points. `open` are those with messages that are not acknowledged,
     and `places` the log offsets of their records. `popped` has the next offset to pop of each
-    (group, topic, queue), by the records after `since`."""
+    (group, topic, queue), by the records after `since`. `foreign`: records of other brokers."""
 
     open: list[CheckPoint] = field(default_factory=list)
     places: dict[Key, int] = field(default_factory=dict)
     popped: dict[tuple[str, str, int], int] = field(default_factory=dict)
     records: int = 0
     unreadable: int = 0
+    foreign: int = 0
 
 
 class ReviveLog:
     """Puts the records of check points, and reads them."""
 
-    def __init__(self, store: Store, topic: str, points: CheckPoints) -> None:
-        """points: whose records go to this topic."""
-        self.topic = topic
+    def __init__(self, store: Store, topic: str, points: CheckPoints, broker: str) -> None:
+        """points: whose records go to this topic. broker: the name of this one."""
+        self.topic, self._broker = topic, broker
+        self._own_name = b'"bn":"%s"' % broker.encode()
         self._store, self._points = store, points
 
     @property
@@ -157,6 +170,9 @@ class ReviveLog:
                     if offset in ck.offsets:
                         ck.acked |= 1 << ck.offsets.index(offset)
         found.open = [ck for ck in points.values() if ck.open]
+        if found.foreign:
+            log.warning("Passed over %d records of %s: of messages of other brokers, whose slaves"
+                        " put them here", found.foreign, self.topic)  # fmt: skip
         return found
 
     def _take(
@@ -168,8 +184,11 @@ class ReviveLog:
             tag = said.get("TAGS", "")
             if tag not in ("ck", "ack", "bAck"):
                 return
-            revive_queue = int(said.get("REAL_QID", message.queue))
-            ck = read_record(tag, bytes(message.body), revive_queue)
+            body = bytes(message.body)
+            if self._own_name not in body and is_of_another(message, body, self._broker):
+                found.foreign += 1
+                return
+            ck = read_record(tag, body, int(said.get("REAL_QID", message.queue)))
             if isinstance(ck, AckRecord):
                 acks.append(ck)
             else:

@@ -83,7 +83,7 @@ class Pop:
         self._kept = folder / "popCheckPoints.json"
         #: It is known what is open.
         self._found = False
-        self.log = ReviveLog(store, topic, self.points)
+        self.log = ReviveLog(store, topic, self.points, str(config["brokerName"]))
         self.batches = Batches(config, topics)
         self.revive = Revive(
             store, core, config, topics, groups, offsets, self.points, self.log, self.now_ms,
