@@ -94,6 +94,40 @@ def acts(broker: Broker) -> bool:
     return broker.services.duties.role is BrokerRole.ACTING
 
 
+def until_acts(slave: Broker) -> None:
+    """Looks at once, and not once a second."""
+
+    async def look() -> None:
+        slave.services.acting.hint()
+
+    def is_on() -> bool:
+        slave.run(look())
+        return acts(slave)
+
+    until(is_on, "the slave acts", pause_s=0.05)
+
+
+def until_pops(slave: Broker) -> None:
+    until_acts(slave)
+    until(lambda: slave.services.acting.pops.is_on, "the slave serves pops")
+
+
+def until_taken_over(slave: Broker, group: bool = False) -> None:
+    """The slave has the topic, and with `group` the group, without waiting for its next turn."""
+
+    async def take() -> None:
+        await slave.services.replication.take_all()
+
+    def is_there() -> bool:
+        slave.run(take())
+        services = slave.services
+        return services.topics.get("orders") is not None and (
+            not group or services.groups.get("g") is not None
+        )
+
+    until(is_there, "the topic and the group at the slave", pause_s=0.05)
+
+
 def put_delayed(broker: Broker, count: int, what: bytes, **how: Any) -> Counter[bytes]:
     with broker.producer(send_timeout_s=10) as producer:
         for number in range(count):
@@ -115,7 +149,7 @@ def test_what_is_due_of_delays_and_timers_goes_to_another_broker_once(
             wanted += put_delayed(master, 10, b"timed", deliver_at_ms=timers_at(master))
             until_alike(master, slave)
             assert not acts(slave)
-        until(lambda: acts(slave), "the slave acts")
+        until_acts(slave)
         other.create_topic("orders", 2)
         later(slave)
         until(lambda: bodies(other) >= wanted, "what was due at the other broker")
@@ -126,8 +160,6 @@ def test_what_is_due_of_delays_and_timers_goes_to_another_broker_once(
             until(lambda: bodies(master) + bodies(other) >= all_of_it, "delays of after the return")
             assert bodies(master) + bodies(other) == all_of_it
             assert bodies(other) >= wanted
-            gone = Path(slave.path) / "config" / "escaped.jsonl"
-            until(lambda: not gone.exists(), "that the slave forgets what is closed")
 
 
 @pytest.mark.long
@@ -141,7 +173,7 @@ def test_what_did_not_go_is_delivered_by_the_master_that_returns(
             wanted = put_delayed(master, 5, b"delayed", delay_level=LAST_LEVEL)
             wanted += put_delayed(master, 5, b"timed", deliver_at_ms=timers_at(master))
             until_alike(master, slave)
-        until(lambda: acts(slave), "the slave acts")
+        until_acts(slave)
         later(slave)
         with master_of(tmp_path / "m", names, **ACTS) as master:
             later(master)
@@ -202,7 +234,7 @@ def test_a_transaction_that_nobody_decided_is_asked_about_elsewhere_and_no_more_
             for number in range(4):
                 half(master, f"h{number}")
             until_alike(master, slave)
-        until(lambda: acts(slave), "the slave acts")
+        until_acts(slave)
         other.create_topic("orders", 2)
         later(slave)
         open_there = other.services.transactions.halves
@@ -210,7 +242,7 @@ def test_a_transaction_that_nobody_decided_is_asked_about_elsewhere_and_no_more_
         with master_of(tmp_path / "m", names, **ACTS) as master:
             assert master.services.transactions.halves.state().open == 0
             assert open_there.state().halves == 4
-        until(lambda: acts(slave), "the slave acts again")
+        until_acts(slave)
         assert open_there.state().halves == 4
 
 
@@ -232,7 +264,7 @@ def test_what_was_popped_and_not_acknowledged_comes_back_at_another_broker(
             assert len(master.services.pop.points) > 0
             until_alike(master, slave)
             until(lambda: slave.services.groups.get("g") is not None, "the group at the slave")
-        until(lambda: acts(slave), "the slave acts")
+        until_acts(slave)
         other.create_topic("orders", 2)
         later(slave)
         retry = "%RETRY%g_orders"
@@ -285,10 +317,9 @@ def test_what_is_popped_and_acknowledged_at_the_slave_is_the_masters_when_it_ret
             put_delayed(master, 8, b"m")
             at_master = pop_of(master, 2)
             until_alike(master, slave)
-            until(lambda: slave.services.groups.get("g") is not None, "the group at the slave")
-            until(lambda: slave.services.topics.get("orders") is not None, "the topic")
+            until_taken_over(slave, group=True)
             assert settle_pop(slave, Code.ACK_MESSAGE, at_master[0][1]).code == 14
-        until(lambda: slave.services.acting.pops.is_on, "the slave serves pops")
+        until_pops(slave)
         assert settle_pop(slave, Code.ACK_MESSAGE, at_master[1][1]).code == 0
         at_slave = pop_of(slave, 4)
         assert settle_pop(slave, Code.ACK_MESSAGE, at_slave[0][1]).code == 0
@@ -304,8 +335,6 @@ def test_what_is_popped_and_acknowledged_at_the_slave_is_the_masters_when_it_ret
             for _, handle in (at_master[0], *at_slave[2:]):
                 assert settle_pop(master, Code.ACK_MESSAGE, handle).code == 0
             assert sorted(o for ck in points for o in ck.open_offsets()) == [3, 6, 7]
-            journal = slave.services.acting.pops
-            until(lambda: not journal, "that the slave forgets what the master has")
 
 
 @pytest.mark.long
@@ -323,7 +352,7 @@ def test_what_was_popped_at_the_slave_outlives_it_and_comes_back_at_another_brok
                 pop_of(master, 1)
                 until(lambda: slave.services.groups.get("g") is not None, "the group at the slave")
                 until_alike(master, slave)
-            until(lambda: slave.services.acting.pops.is_on, "the slave serves pops")
+            until_pops(slave)
             slave.services.acting.pops._long = 1
             got = pop_of(slave, 2) + pop_of(slave, 2)
             for _, handle in got[:2]:
@@ -331,7 +360,7 @@ def test_what_was_popped_at_the_slave_outlives_it_and_comes_back_at_another_brok
             before = Path(slave.path, "config", "poppedAside.1.journal")
             until(lambda: before.read_bytes().startswith(b"whole"), "the next file")
         with slave_of(tmp_path / "s", names, **ACTS) as slave:
-            until(lambda: slave.services.acting.pops.is_on, "the slave serves pops")
+            until_pops(slave)
             assert settle_pop(slave, Code.ACK_MESSAGE, got[2][1]).code == 0
             got += pop_of(slave, 3)
             assert [body for body, _ in got] == [b"m%d" % number for number in range(1, 8)]
@@ -342,7 +371,11 @@ def test_what_was_popped_at_the_slave_outlives_it_and_comes_back_at_another_brok
             until(lambda: bodies(other, retry) >= back, "the copies at the other broker")
             with master_of(tmp_path / "m", names, **ACTS) as master:
                 assert len(master.services.pop.points) == 0
+                gone = Path(slave.path) / "config" / "escaped.jsonl"
+                until(lambda: not gone.exists(), "that the slave forgets what is closed")
                 assert [body for body, _ in pop_of(master, 32)] == [b"m8"]
+                journal = slave.services.acting.pops
+                until(lambda: not journal, "that the slave forgets what the master has")
             assert bodies(other, retry) == back
             assert len(wanted) == 9
 
@@ -358,7 +391,7 @@ def test_batches_of_ordered_groups_are_handed_over_both_ways(names: str, tmp_pat
             out = slave.services.pop.order.batches
             until(lambda: out.find(place) is not None, "the batch at the slave")
             until_alike(master, slave)
-        until(lambda: slave.services.acting.pops.is_on, "the slave serves pops")
+        until_pops(slave)
         assert pop_of(slave, 2, order=True) == []
         for _, handle in first:
             assert settle_pop(slave, Code.ACK_MESSAGE, handle).code == 0
@@ -387,7 +420,7 @@ def test_what_consumers_commit_at_the_slave_is_the_masters_when_it_returns(
             until_alike(master, slave)
             until(lambda: slave.services.groups.get("g") is not None, "the group at the slave")
             until(lambda: slave.services.topics.get("orders") is not None, "the topic")
-        until(lambda: acts(slave), "the slave acts")
+        until_acts(slave)
         commit = {
             "consumerGroup": "g", "topic": "orders", "queueId": "0", "commitOffset": "7",
         }  # fmt: skip
@@ -412,7 +445,7 @@ def test_a_stranger_does_not_make_a_slave_give_way(names: str, tmp_path: Path) -
     with slave_of(tmp_path / "s", names, trustedSlaves="10.1.2.3", **ACTS) as slave:
         with master_of(tmp_path / "m", names, skipPreOnline=True, **ACTS):
             until(lambda: slave.services.registration.servers, "the slave")
-        until(lambda: acts(slave), "the slave acts")
+        until_acts(slave)
         back = {"masterHaAddress": "127.0.0.1:1", "masterAddress": "127.0.0.1:2"}
         assert ask(slave, Code.EXCHANGE_BROKER_HA_INFO, back).code == 16
         assert acts(slave)
@@ -427,7 +460,7 @@ def test_a_master_waits_for_a_slave_that_is_not_registered_yet(names: str, tmp_p
                 master.create_topic("orders", 4)
                 half(master, "h")
                 until_alike(master, slave)
-            until(lambda: acts(slave), "the slave acts")
+            until_acts(slave)
             other.create_topic("orders", 2)
             later(slave)
             halves = other.services.transactions.halves
@@ -445,15 +478,18 @@ def test_a_master_waits_for_a_slave_that_is_not_registered_yet(names: str, tmp_p
         assert started == [0]
 
 
-def test_what_is_in_doubt_is_settled_before_the_master_is_told(names: str, tmp_path: Path) -> None:
+def test_what_is_in_doubt_is_settled_before_the_master_is_told(
+    names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed after the other broker had it, and before the answer came."""
+    monkeypatch.setattr("broker.services.acting.bridge._INDEXED_S", 0)
     with other_of(tmp_path / "c", names) as other, slave_of(tmp_path / "s", names, **ACTS) as slave:
         with master_of(tmp_path / "m", names, **ACTS) as master:
             master.create_topic("orders", 4)
             for number in range(2):
                 half(master, f"h{number}")
             until_alike(master, slave)
-        until(lambda: acts(slave), "the slave acts")
+        until_acts(slave)
         other.create_topic("orders", 2)
         half(other, "h0")
         acting = slave.services.acting
