@@ -1,8 +1,8 @@
 /* What ordered batches look like in their file, which is upstream's config/consumerOrderInfo.json,
  * and in the journal of what has changed since it was saved, which is ours: a line a change, for a
  * process that is killed. Its first line names the file by its CRC-32, and so does one before each
- * save: lines after it count for the file that is being written, too. A line goes to the page cache,
- * and nobody waits for the disk. Python reads both (broker/services/pop/order.py).
+ * save: lines after it count for the file that is being written, too. A line goes to the page
+ * cache, and nobody waits for the disk. Python reads both (broker/services/pop/order.py).
  * docs/internals/pop.md#order */
 #include <errno.h>
 #include <limits.h>

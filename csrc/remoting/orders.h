@@ -32,7 +32,7 @@ typedef struct ps_order_log {
     int64_t ol_changes;
     int64_t ol_at;      /* where the journal ends */
     int ol_fd;          /* -1: there is none */
-    int ol_failed;      /* errno, until it is told */
+    int ol_failed;      /* errno, until Python has it */
     bool ol_saving;     /* a file is being saved: what changes is for the journal after it, too */
     ps_buffer ol_since; /* that */
 } ps_order_log;

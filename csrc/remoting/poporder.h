@@ -27,8 +27,8 @@ typedef struct ps_order_row { /* the batch of a queue that is out */
 /* This one is out from now on, as its file says; note 1: that is a change, which the journal has.
  * PS_E_ARGUMENT, PS_E_NO_MEMORY. */
 int ps_core_order_put(ps_core *core, const ps_order_row *row, int32_t note, ps_error *error);
-/* 1: a batch is out. *first: its first offset; *blocked_ms: when the next one may be popped, 0: now.
- * An attempt that got this batch gets it again. */
+/* 1: a batch is out. *first: its first offset; *blocked_ms: when the next one may be popped, 0:
+ * now. An attempt that got this batch gets it again. */
 int ps_core_order_find(ps_core *core, const ps_popped_key *key, const char *attempt,
                        int32_t attempt_len, int64_t *first, int64_t *blocked_ms);
 
@@ -53,11 +53,11 @@ void ps_core_order_expire(ps_core *core, int64_t before_ms);
 
 /* How often something of it has changed: others than last time, and there is something to save. */
 int64_t ps_core_order_changes(ps_core *core);
-/* What the file has to say now, good until the next call. saving 1: the journal notes that a file of
- * this content is about to be saved. Its bytes, or PS_E_NO_MEMORY. */
+/* What the file has to say now, good until the next call. saving 1: the journal notes that a file
+ * of this content is about to be saved. Its bytes, or PS_E_NO_MEMORY. */
 int64_t ps_core_order_text(ps_core *core, int32_t saving, const uint8_t **text);
-/* Begins a journal after the file with this CRC-32: it takes the place of the one at `path`, and has
- * these lines and all changes since the text that is saved. An error: the old one stays. */
+/* Begins a journal after the file with this CRC-32: it takes the place of the one at `path`, and
+ * has these lines and all changes since the text that is saved. An error: the old one stays. */
 int ps_core_order_journal(ps_core *core, const char *path, uint32_t crc, const uint8_t *lines,
                           int64_t len, ps_error *error);
 /* No more changes are noted. */

@@ -40,7 +40,7 @@ static int64_t handle_room(const ps_core *c) {
     return 8 * NUMBER_MAX + (int64_t)strlen(c->co_broker);
 }
 
-/* How often messages of an ordered batch were popped before: each that was, and the least of all. */
+/* How often messages of an ordered batch were popped before: each that was, and the least. */
 static uint8_t *put_counts(uint8_t *to, const ps_pop_batch *b, const int32_t *times, bool first) {
     ps_batch_info info;
     ps_batch_get(b->batch, &info);

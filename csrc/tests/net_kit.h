@@ -78,6 +78,9 @@ static void net_take(const ps_net_event *event) {
         send(event->number, "yours", 5, MSG_NOSIGNAL);
         close(event->number);
         break;
+    case PS_NET_TLS_WANTED:
+        ps_net_speak_tls(net, NULL); /* there is no certificate: whoever waits is handed over */
+        break;
     case PS_NET_UNREAD:
         if (event->value) atomic_fetch_add(&net_unread, 1);
         break;
