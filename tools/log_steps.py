@@ -32,6 +32,7 @@ STEPS: dict[str, str] = {
     "%s: cannot send what is due": _DEFECT,
     "Serving without what %s did while the master was away: messages may come twice":
         "start that slave; consumers must bear a message twice",
+    "What was delivered of delay level %d is unknown, and may come twice: %s": _FILE,
     "%s: what is due does not go to another broker now: %s": _NETWORK,
     "Cannot delete the list of what has gone: %s": _WRITE,
     "No name server says whether a slave acts as master: %s": "start a name server of 5.x",

@@ -20,6 +20,7 @@ from broker.services.replication.synchronize import Synchronizer
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
+from pystore.errors import StoreError
 from pystore.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pystore.timers import Timers
 
@@ -163,10 +164,14 @@ class TakingBack:
 
     def close_own(self) -> None:
         """Has the progress of each level after what this broker delivered itself, and was killed
-        before it wrote so: a slave may not have been there, or not have acted, to tell. In any
-        thread. Raises: StoreError."""
+        before it wrote so: a slave may not have been there, or not have acted, to tell. A level
+        that cannot be read goes on from what is written. In any thread."""
         for level in range(1, len(self._s.store.settings.delay_levels_ms) + 1):
-            self._close_level(level, set())
+            try:
+                self._close_level(level, set())
+            except StoreError as failed:
+                log.warning("What was delivered of delay level %d is unknown, and may come twice:"
+                            " %s", level, failed)  # fmt: skip
 
     def _close(self, gone: Iterable[Origin]) -> None:
         """Raises: StoreError."""
