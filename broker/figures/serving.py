@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from broker.loop.budget import Budget
-from broker.metrics.page import Page
+from broker.metrics.page import Page, buckets
 from broker.metrics.rpc import RpcTimes
 from broker.remoting.server import RemotingServer
 
@@ -25,6 +25,8 @@ class CallServer(Protocol):
 
     @property
     def connection_count(self) -> int: ...
+
+    def call_times(self) -> Mapping[str, tuple[Sequence[int], float]]: ...
 
 
 @dataclass(slots=True)
@@ -53,3 +55,5 @@ def add_serving(page: Page, s: ServingFigures) -> None:
         page.add("pystore_connections", grpc.connection_count, listener="grpc")
         page.add("pystore_grpc_clients", grpc.client_count)
         page.add("pystore_grpc_renewals", grpc.renewal_count)
+        for method, (counts, sum_s) in grpc.call_times().items():
+            page.extend(buckets("pystore_grpc_call_seconds", {"method": method}, counts, sum_s))

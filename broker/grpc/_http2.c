@@ -46,6 +46,7 @@ typedef struct service {
     PyObject *headers; /* the same of `kept` */
     ps_h2_conf conf;
     ps_h2_method *methods;
+    ps_h2_times *times;
     ps_h2_names kept;
 } service;
 
@@ -53,7 +54,8 @@ static int service_methods(service *s, PyObject *given) {
     Py_ssize_t count = PyTuple_Size(given);
     s->paths = PyTuple_New(count);
     s->methods = PyMem_Calloc((size_t)count + 1, sizeof *s->methods);
-    if (s->paths == NULL || s->methods == NULL) return -1;
+    s->times = PyMem_Calloc((size_t)count + 1, sizeof *s->times);
+    if (s->paths == NULL || s->methods == NULL || s->times == NULL) return -1;
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *path;
         if (!PyArg_ParseTuple(PyTuple_GetItem(given, i),
@@ -65,6 +67,7 @@ static int service_methods(service *s, PyObject *given) {
         s->methods[i].path = PyBytes_AsString(path);
     }
     s->conf.methods = s->methods;
+    s->conf.times = s->times;
     s->conf.method_count = (int32_t)count;
     return 0;
 }
@@ -102,7 +105,30 @@ static void service_dealloc(PyObject *self) {
     Py_CLEAR(s->paths);
     Py_CLEAR(s->headers);
     PyMem_Free(s->methods);
+    PyMem_Free(s->times);
     free_object(self);
+}
+
+/* times() -> of each method, counts by bucket and the seconds in all. */
+static PyObject *service_times(PyObject *self, PyObject *nothing) {
+    (void)nothing;
+    service *s = (service *)self;
+    PyObject *made = PyList_New(0);
+    for (int32_t i = 0; i < s->conf.method_count && made != NULL; i++) {
+        ps_h2_times *t = &s->times[i];
+        PyObject *counts = PyList_New(0), *one = NULL;
+        for (int32_t k = 0; k < PS_H2_BUCKETS && counts != NULL; k++) {
+            int64_t calls = __atomic_load_n(&t->buckets[k], __ATOMIC_RELAXED);
+            PyObject *count = PyLong_FromLongLong(calls);
+            if (count == NULL || PyList_Append(counts, count) < 0) Py_CLEAR(counts);
+            Py_XDECREF(count);
+        }
+        double sum_s = (double)__atomic_load_n(&t->sum_ns, __ATOMIC_RELAXED) / 1e9;
+        if (counts != NULL) one = Py_BuildValue("(Nd)", counts, sum_s);
+        if (one == NULL || PyList_Append(made, one) < 0) Py_CLEAR(made);
+        Py_XDECREF(one);
+    }
+    return made;
 }
 
 /* ---- Session: one connection ---- */
@@ -585,9 +611,15 @@ static PyType_Slot deliveries_slots[] = {
     {0, NULL},
 };
 
+static PyMethodDef service_def[] = {
+    {"times", service_times, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyType_Slot service_slots[] = {
     {Py_tp_new, service_new},
     {Py_tp_getset, service_getset},
+    {Py_tp_methods, service_def},
     {Py_tp_dealloc, service_dealloc},
     {0, NULL},
 };

@@ -19,6 +19,9 @@ class Service:
         held_max: int,
         headers: tuple[bytes, ...],
     ) -> Service: ...
+    def times(self) -> list[tuple[list[int], float]]:
+        """Of each method: calls that were answered, by how long they took (csrc/http2/http2.h),
+        and the seconds of all. Those whose requests stream are not timed."""
 
     #: Of its ps_h2_conf, for network threads.
     address: int

@@ -9,7 +9,7 @@ from broker.grpc.relay import Relay
 from broker.grpc.service import GrpcService
 from broker.metrics.endpoint import ProbeCheck
 from broker.metrics.loop_delay import LoopDelay
-from broker.metrics.page import Page
+from broker.metrics.page import Page, buckets
 from broker.wire.command import Body
 
 __all__ = ["ProxyFigures"]
@@ -35,6 +35,8 @@ class ProxyFigures:
         page.add("rocketmq_proxy_up", 1, proxy_mode="cluster")
         page.add("pystore_proxy_clients", service.client_count)
         page.add("pystore_proxy_renewals", service.renewal_count)
+        for method, (counts, sum_s) in service.call_times().items():
+            page.extend(buckets("pystore_proxy_call_seconds", {"method": method}, counts, sum_s))
         page.add("pystore_proxy_connections", service.connection_count, listener="grpc")
         page.add("pystore_proxy_connections", self._relay.connection_count, listener="remoting")
         page.add("pystore_proxy_loop_delay_seconds", round(self._delay.take(), 6))

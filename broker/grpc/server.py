@@ -124,6 +124,12 @@ class GrpcServer:
     def connection_count(self) -> int:
         return len(self._front.connections)
 
+    def times(self) -> dict[str, tuple[list[int], float]]:
+        """Returns of each method that was called, answered calls by how long they took, and the
+        seconds of all."""
+        rows = zip(self._methods, self._service.times(), strict=True)
+        return {method.name: row for (method, _), row in rows if any(row[0])}
+
     def _look(self) -> None:
         """Closes connections that are idle; a network thread closes its own."""
         now = time.monotonic()

@@ -122,6 +122,11 @@ class GrpcService(Generic[_Made]):
     def connection_count(self) -> int:
         return self._server.connection_count
 
+    def call_times(self) -> dict[str, tuple[list[int], float]]:
+        """Returns of each method that was called, answered calls by how long they took, and the
+        seconds of all."""
+        return self._server.times()
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)

@@ -276,6 +276,10 @@ _OURS = (
      "clients that have sent their settings", "grpc/clients"),
     ("grpc_renewals", G, "", (),
      "messages whose invisible time the service lengthens by itself", "grpc/renewal"),
+    ("grpc_call_seconds", H, "s", ("method",),
+     "how long calls take, from their whole request to their last reply, whatever its status;"
+     " a ReceiveMessage with its wait for messages. Not Telemetry, which lasts as long as its"
+     " client", "csrc/http2/times.c", _SECONDS),
     # access control
     ("access_refused_total", C, "", (),
      "requests that access control refused", "access/guard"),
@@ -338,6 +342,8 @@ _PROXY = (
      "gRPC clients that have sent their settings", "grpc/clients"),
     ("renewals", G, "", (),
      "messages whose invisible time the proxy lengthens by itself", "grpc/renewal"),
+    ("call_seconds", H, "s", ("method",),
+     "as pystore_grpc_call_seconds of a broker", "csrc/http2/times.c", _SECONDS),
     ("connections", G, "", ("listener",),
      "open connections: grpc, remoting", "grpc/server"),
     ("loop_delay_seconds", G, "s", (),

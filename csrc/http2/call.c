@@ -173,7 +173,9 @@ bool ps_h2_call_end(ps_h2 *h, ps_h2_call *c) {
         return ps_h2_push(h, PS_H2_END, c, NULL);
     else if (!c->has_message)
         ps_h2_reply_fail(h, c, PS_GRPC_INTERNAL, "the method takes one request, and none came");
-    else
+    else {
+        ps_h2_call_asked(h, c);
         return ps_h2_push(h, PS_H2_CALL, c, &c->message);
+    }
     return true;
 }

@@ -18,6 +18,7 @@ typedef struct ps_h2_call {
     int32_t id, refs; /* the stream's, and one for each event */
     int32_t method;   /* -1: its path has not come, or is unknown */
     int64_t timeout_ns;
+    int64_t asked_ns; /* monotonic, when its request was whole; 0: it was not, or was timed */
     bool is_post, is_grpc, is_compressed, is_too_large;
     bool told;     /* its PS_H2_CALL is queued or was handed out */
     bool refused;  /* ended here: what still comes is dropped */
@@ -87,6 +88,10 @@ bool ps_h2_call_begin(ps_h2 *h, ps_h2_call *c);
 bool ps_h2_call_data(ps_h2 *h, ps_h2_call *c, const uint8_t *data, int64_t len);
 /* The client sends no more. */
 bool ps_h2_call_end(ps_h2 *h, ps_h2_call *c);
+
+/* times.c */
+void ps_h2_call_asked(ps_h2 *h, ps_h2_call *c);    /* its request is whole */
+void ps_h2_call_answered(ps_h2 *h, ps_h2_call *c); /* its last reply is known */
 
 /* reply.c */
 void ps_h2_reply_fail(ps_h2 *h, ps_h2_call *c, int32_t status, const char *text);

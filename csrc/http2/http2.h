@@ -16,8 +16,18 @@ typedef struct ps_h2_method {
     int32_t streams_in; /* its requests are handed out one by one, before the client has ended */
 } ps_h2_method;
 
+/* How long calls of a method took, from their whole request to their last reply; not those whose
+ * requests stream, and not those that are over before. Threads with connections of one conf count
+ * at the same time. */
+#define PS_H2_BUCKETS 14
+typedef struct ps_h2_times {
+    int64_t sum_ns;
+    int64_t buckets[PS_H2_BUCKETS]; /* up to 1, 2, 5, 10, and so on to 10,000 ms, and more */
+} ps_h2_times;
+
 typedef struct ps_h2_conf {
     const ps_h2_method *methods; /* outlive the connections, as the conf does */
+    ps_h2_times *times; /* one of each method; NULL: nobody counts */
     int32_t method_count;
     int32_t streams_max;  /* calls of a connection at once */
     int32_t headers_max;  /* bytes of a call's headers */

@@ -118,6 +118,7 @@ int64_t ps_h2_send(ps_h2 *h, int32_t stream, const uint8_t *data, int64_t len, b
     be32_put(prefix + 1, (uint32_t)len);
     fine = fine && ps_h2_append(&c->out, prefix, PS_H2_PREFIX) && ps_h2_append(&c->out, data, len);
     c->last = last;
+    if (last) ps_h2_call_answered(h, c);
     if (fine) {
         c->held += PS_H2_PREFIX + len;
         h->held += PS_H2_PREFIX + len;
@@ -138,6 +139,7 @@ bool ps_h2_drained(ps_h2 *h, int32_t stream) {
 static void finish_call(ps_h2 *h, ps_h2_call *c, int32_t status, const char *text) {
     if (c->last) return;
     c->last = true;
+    ps_h2_call_answered(h, c);
     c->status = status;
     c->text = text != NULL ? percent_encoded(text) : NULL;
     if (c->answered) {

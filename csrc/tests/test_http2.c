@@ -1,5 +1,7 @@
 /* csrc/http2: calls and replies between it and nghttp2's own client. */
 #define _GNU_SOURCE
+#include <time.h>
+
 #include "http2_client.h"
 
 static void a_unary_call_is_answered(void) {
@@ -282,6 +284,37 @@ static void other_protocols_are_refused(void) {
     }
 }
 
+/* Answered calls are counted by how long they took; streams and calls that are over before, not. */
+static void answered_calls_are_timed(void) {
+    static const int64_t slow_ns = 3000000;
+    ps_h2_times times[2] = {0};
+    ps_h2_conf conf = client_conf;
+    conf.times = times;
+    client *c = client_new();
+    ps_h2 *h = ps_h2_new(&conf);
+    uint8_t bytes[3][64];
+    upload u[3];
+    const uint8_t *at;
+    for (int i = 0; i < 3; i++) u[i] = (upload){bytes[i], message_put(bytes[i], "hello")};
+    client_call(c, UNARY, &u[0], "x", "y");
+    client_call(c, STREAM, &u[1], "x", "y");
+    int32_t over = client_call(c, UNARY, &u[2], "x", "y");
+    int64_t there = client_write(c, &at);
+    CHECK(ps_h2_feed(h, at, there));
+    nghttp2_submit_rst_stream(c->session, NGHTTP2_FLAG_NONE, over, NGHTTP2_CANCEL);
+    nanosleep(&(struct timespec){.tv_nsec = slow_ns}, NULL);
+    CHECK(converse(c, h) && c->ended == 3);
+    int64_t all = 0;
+    for (int i = 0; i < PS_H2_BUCKETS; i++) {
+        all += times[0].buckets[i];
+        CHECK_EQ(times[1].buckets[i], 0);
+    }
+    CHECK_EQ(all, 1);
+    CHECK(times[0].buckets[0] == 0 && times[0].buckets[1] == 0 && times[0].sum_ns >= slow_ns);
+    ps_h2_free(h);
+    client_free(c);
+}
+
 int main(void) {
     check_begin();
     a_unary_call_is_answered();
@@ -296,5 +329,6 @@ int main(void) {
     rapid_resets_end_the_connection();
     replies_that_wait_are_counted();
     other_protocols_are_refused();
+    answered_calls_are_timed();
     return check_end("http2");
 }
