@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from broker.client.admin import BrokerPlace, OffsetMove
-from broker.client.errors import Misuse, NoRoute
+from broker.client.errors import Misuse
 from broker.web.guard import Handler, PageServer
 from pystore.cli.verbs import parse_time
 from pystore.settings import SECRETS
@@ -100,15 +100,10 @@ class ClusterActions(PageServer):
 
     # ---- offsets ----
 
-    async def _known_group(self, name: str) -> None:
-        """Raises: NoRoute, ClientError: a group that a visitor made up gets no offsets."""
-        if not any(group.name == name for group in await self.facts.groups.get()):
-            raise NoRoute(f"there is no group {name}", name)
-
     async def _reset_form(self, request: web.Request) -> web.StreamResponse:
         self._must_write("move offsets")
         group, topic = (request.query.get(name, "") for name in ("group", "topic"))
-        await self._known_group(group)
+        await self.facts.check_group(group)
         return self._reset_page(group, topic, "last", "", "", None, False)
 
     def _reset_page(
@@ -125,7 +120,7 @@ class ClusterActions(PageServer):
         group, topic, to, time, queue, do = await self._fields(
             request, "group", "topic", "to", "time", "queue", "do"
         )
-        await self._known_group(group)
+        await self.facts.check_group(group)
         target: Target
         if to in ("first", "last"):
             target = "first" if to == "first" else "last"

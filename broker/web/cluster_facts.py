@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from broker.client.admin import AsyncAdmin, BrokerPlace, QueueLag
-from broker.client.errors import ClientError, Misuse
+from broker.client.errors import ClientError, Misuse, NoRoute
 from broker.client.ids import offset_id_of
 from broker.client.message import MessageQueue
 from broker.client.queries import messages_of_broker
@@ -27,6 +27,8 @@ _T = TypeVar("_T")
 _FRESH_S, _STALE_S = 5.0, 60.0
 #: Between two looks for the plots, how many are kept, and how long nobody may watch.
 _STEP_S, _LOOKS, _WATCHED_S = 2.0, 150, 30.0
+#: Lags of a large cluster cost brokers much: the next look is so many times later as one took.
+_RESTS = 4.0
 #: Messages that a key finds, of each broker.
 _FOUND = 32
 #: A broker's name, and a message of it.
@@ -83,6 +85,7 @@ class ClusterFacts:
         self.admin = admin
         self.places = CachedAnswer(admin.cluster)
         self.topics = CachedAnswer(self._topics)
+        self.brokers = CachedAnswer(self._brokers)
         self.lags = CachedAnswer(admin.all_lags)
         self.configs = CachedAnswer(admin.groups)
         self.groups = CachedAnswer(self._groups)
@@ -95,7 +98,7 @@ class ClusterFacts:
             self._watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watching
-        for kept in (self.places, self.topics, self.groups, self.lags, self.configs):
+        for kept in (self.places, self.topics, self.groups, self.brokers, self.lags, self.configs):
             await kept.close()
         await self.admin.close()
 
@@ -117,6 +120,14 @@ class ClusterFacts:
             lags.setdefault(each.group, []).append(lag_row(each))
         names = {each.name for each in await self.configs.get()} | lags.keys()
         return [GroupRow.of(name, lags.get(name, ()), None) for name in sorted(names)]
+
+    async def check_group(self, name: str) -> None:
+        """Raises: NoRoute, ClientError: a group that a visitor made up is not asked for. Those that
+        have no settings are known by what they have committed, which costs much more."""
+        if any(each.name == name for each in await self.configs.get()):
+            return
+        if not any(each.name == name for each in await self.groups.get()):
+            raise NoRoute(f"there is no group {name}", name)
 
     async def masters(self) -> dict[str, str]:
         """Addresses by broker name. Raises: ClientError."""
@@ -177,7 +188,8 @@ class ClusterFacts:
     # ---- rates ----
 
     def watch(self) -> None:
-        """Has the cluster looked at every two seconds, as long as somebody watches."""
+        """Has the cluster looked at every two seconds or less often, as long as somebody
+        watches."""
         self._watched = time.monotonic()
         if self._watching is None or self._watching.done():
             self._watching = asyncio.ensure_future(self._watch())
@@ -185,16 +197,25 @@ class ClusterFacts:
     async def _watch(self) -> None:
         self.looks.clear()
         while time.monotonic() - self._watched < _WATCHED_S:
+            began = time.monotonic()
             self.looks.append(await self.look())
-            await asyncio.sleep(_STEP_S)
+            await asyncio.sleep(max(_STEP_S, _RESTS * (time.monotonic() - began)))
 
     async def look(self) -> Look:
         """What is there now. A broker that does not answer is a problem and not the end."""
+        look = await self._brokers()
+        try:
+            look.lags = await self.admin.all_lags()
+        except ClientError as failed:
+            look.problems.append(str(failed))
+        return look
+
+    async def _brokers(self) -> Look:
+        """The same without lags, which every group of a large cluster costs."""
         look = Look(time.monotonic())
         places: list[BrokerPlace] = []
         try:
             places = await self.admin.cluster()
-            look.lags = await self.admin.all_lags()
         except ClientError as failed:
             look.problems.append(str(failed))
         for place in places:

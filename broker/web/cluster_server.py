@@ -16,7 +16,7 @@ from broker.web.cluster_actions import ClusterActions, is_secret
 from broker.web.cluster_facts import ClusterFacts, Placed, lag_row
 from broker.web.drawing import plot_of
 from broker.web.guard import Handler, download
-from broker.web.rows import paged
+from broker.web.rows import GroupRow, paged
 from broker.web.store_pages import message_page
 from pystore.cli.verbs import parse_time
 from pystore.errors import BadArgument
@@ -108,7 +108,7 @@ class ClusterServer(ClusterActions):
         return self._page("broker.html", place=place, found=found, rows=shown, query=query)
 
     async def _cluster(self, request: web.Request) -> web.StreamResponse:
-        look = await self.facts.look()
+        look = await self.facts.brokers.get()
         known = {each.address: each for each in look.brokers}
         places = await self.facts.places.get()
         rows = [(place, known.get(place.address)) for place in places]
@@ -174,13 +174,12 @@ class ClusterServer(ClusterActions):
 
     async def _group(self, request: web.Request) -> web.StreamResponse:
         name = request.query.get("name", "")
-        row = next((g for g in await self.facts.groups.get() if g.name == name), None)
-        if row is None:
-            raise NoRoute(f"there is no group {name}", name)
+        await self.facts.check_group(name)
         lags = [lag_row(lag) for lag in await self.facts.admin.lag(name)]
         config = next((g for g in await self.facts.configs.get() if g.name == name), None)
         return self._page(
-            "group.html", name=name, row=row, config=config, query=dict(request.query),
+            "group.html", name=name, row=GroupRow.of(name, lags, None), config=config,
+            query=dict(request.query),
             members=await self.facts.admin.members(name) or False,
             found=paged(lags, self._page_of(request), order=lambda lag: lag.behind),
         )  # fmt: skip

@@ -12,6 +12,7 @@ from pages import Visitor, visiting_server
 from waiting import until
 
 from broker import Admin, Broker, Consumer, Message, Producer
+from broker.client.admin import AccessRight
 from broker.client.credentials import Credentials
 from broker.client.errors import BrokerRefused
 from broker.web import cluster_facts
@@ -323,6 +324,42 @@ def test_a_broker_with_access_control_is_asked_with_the_same_credentials(tmp_pat
             visiting_server(lambda: ClusterServer(address, "127.0.0.1", 0)).__enter__()
 
 
+def test_a_form_changes_nothing_that_the_credentials_do_not_allow(tmp_path: Path) -> None:
+    """With --write and the right token: the broker refuses, the page says so, and nothing has
+    changed."""
+    root, reader = Credentials("root", "rootrootroot"), Credentials("reader", "readerreader")
+    users = {
+        "authenticationEnabled": True, "authorizationEnabled": True,
+        "initAuthenticationUser": '{"username":"root","password":"rootrootroot"}',
+    }  # fmt: skip
+    with Broker(tmp_path / "store", listenPort=0, **users, **SMALL) as made:
+        address = f"127.0.0.1:{made.port}"
+        make = lambda: ClusterServer(address, "127.0.0.1", 0, reader, write=True)  # noqa: E731
+        with Admin(broker=address, credentials=root) as admin:
+            admin.create_topic("orders", queues=1)
+            admin.create_group("billing")
+            made.store.put("orders", b"x", queue=0)
+            admin.reset_offsets("billing", "orders", "last")
+            admin.create_user("reader", "readerreader")
+            for resource in ("Cluster:*", "Topic:*", "Group:*"):
+                admin.grant(AccessRight("reader", resource, ("Get", "List")))
+            before = admin.configuration()["fileReservedTime"], admin.lag("billing", "orders")
+            with visiting_server(make) as one:
+                form = {"token": one.server.form_token, "group": "billing", "topic": "orders",
+                        "to": "first", "do": "move", "address": address,
+                        "name": "fileReservedTime", "value": "7"}  # fmt: skip
+                one.token = None
+                answer = one.post("/sign-in", user="reader", secret="readerreader")
+                cookie = {"Cookie": answer.headers["Set-Cookie"].partition(";")[0]}
+                for path in ("/reset", "/setting"):
+                    assert one.get(path, headers=cookie, **form).status == 200
+                    refused = one.post(path, cookie, **form)
+                    assert refused.status == 502 and "reader" in refused.text, refused.text
+            assert before == (
+                admin.configuration()["fileReservedTime"], admin.lag("billing", "orders")
+            )  # fmt: skip
+
+
 def test_lists_are_kept_for_some_seconds(reading: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted: the second page asks nobody."""
     reading.get("/topics")
@@ -355,6 +392,25 @@ def test_a_page_asks_for_its_own_topic_or_group(
     asked.clear()
     assert reading.get("/group", name="billing").status == 200
     assert not of_all & set(asked) and len(asked) <= 2, asked
+
+
+def test_pages_of_one_thing_ask_nothing_of_all_groups(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a visitor who is the first: with ten thousand queues that answer costs a second."""
+    make = lambda: ClusterServer(broker.namesrv_address, "127.0.0.1", 0)  # noqa: E731
+    with visiting_server(make) as one:
+        network = one.server.facts.admin.network  # type: ignore[attr-defined]
+        request, asked = network.request, []
+
+        def counting(address: str, code: int, *given: Any, **named: Any) -> Any:
+            asked.append(code)
+            return request(address, code, *given, **named)
+
+        monkeypatch.setattr(network, "request", counting)
+        for path in ("/", "/topic?name=evil", "/group?name=billing"):
+            assert one.get(path).status == 200
+        assert asked and RequestCode.GET_BROKER_CONSUME_STATS not in asked
 
 
 @pytest.mark.parametrize(
