@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from broker.cli.clients import no_settings
 from broker.cli.signing import CredentialsFile, TrustFile, credentials_of
-from pystore.cli.verbs import Session, usage
+from pystore.cli.verbs import Session, Size, usage
 from pystore.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["group", "move"]
 
 _T = TypeVar("_T")
+#: Of the table of members.
+_Row = tuple[object, ...]
 
 _Controller = Annotated[
     str, typer.Argument(metavar="CONTROLLER", show_default=False, help="As `controllerAddr`.")
@@ -38,7 +40,11 @@ def group(
     credentials: CredentialsFile = None,
     trust: TrustFile = None,
 ) -> int | None:
-    """Show what a controller or etcd has of a group: its master, epoch and in-sync set.
+    """Show a group: its master, epoch and in-sync set, how far each member is, and why one is not
+    in the set.
+
+    The first is what the controller or etcd has, the rest what the master says. A master of Java's
+    does not know its slaves by number, and says of none why it is not in sync.
 
     \b
     Examples:
@@ -46,7 +52,9 @@ def group(
       pystore ha group etcd://127.0.0.1:2379 broker-a --json
     """
     no_settings(s)
-    _show(s, _ask(controller, cluster, name, (credentials, trust), lambda engine: engine.look()))
+    record = _ask(controller, cluster, name, (credentials, trust), lambda engine: engine.look())
+    _show(s, record)
+    _show_members(s, record, credentials, trust)
     return 0
 
 
@@ -96,6 +104,43 @@ def _show(s: Session, record: Record) -> None:
         ("master", "address", "epoch", "in sync"),
         [(record.master, record.address, record.epoch, " ".join(map(str, sorted(record.in_sync))))],
     )
+
+
+def _show_members(s: Session, record: Record, credentials: Path | None, trust: Path | None) -> None:
+    import asyncio
+
+    rows: list[_Row] = []
+    if record.master is None:
+        s.out.note("members are not known: there is no master")
+    else:
+        try:
+            rows = asyncio.run(_members(record.address, credentials, trust))
+        except (OSError, TimeoutError, ValueError) as failed:
+            said = failed or type(failed).__name__
+            s.out.note(f"members are not known: the master at {record.address}: {said}")
+    s.out.table("members", ("number", "address", "log end", "behind", "in sync", "why"), rows)
+
+
+async def _members(address: str, credentials: Path | None, trust: Path | None) -> list[_Row]:
+    """Raises: RefusedByBroker, OSError, TimeoutError, ValueError."""
+    from broker.cli.asking import inquirer
+    from broker.wire import mqjson
+    from broker.wire.codes import RequestCode
+
+    async with inquirer(credentials, trust) as by:
+        found = mqjson.loads(await by.body(address, RequestCode.GET_BROKER_HA_STATUS))
+    log_end = int(found["masterCommitLogMaxOffset"])
+
+    def row(number: int | None, at: str | None, end: int | None, each: Any) -> _Row:
+        behind = Size(max(0, log_end - end)) if end is not None else None
+        return number, at, end, behind, bool(each["inSync"]), each.get("why") or None
+
+    if "members" in found:
+        return [row(e["brokerId"], None, e.get("slaveAckOffset"), e) for e in found["members"]]
+    return [
+        row(None, str(e["addr"]).lstrip("/"), int(e["slaveAckOffset"]), e)
+        for e in found["haConnectionInfo"]
+    ]
 
 
 def _ask(

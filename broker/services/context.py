@@ -60,6 +60,8 @@ class IsMember(Protocol):
 
     def hint(self) -> None: ...
 
+    def members(self) -> list[dict[str, object]]: ...
+
 
 @dataclass(slots=True)
 class Services:

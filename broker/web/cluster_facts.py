@@ -8,7 +8,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from broker.client.admin import AsyncAdmin, BrokerPlace, QueueLag
 from broker.client.errors import ClientError, Misuse, NoRoute
@@ -52,6 +52,7 @@ class CachedAnswer(Generic[_T]):
             return self._value
         if self._asking is None or self._asking.done():
             self._asking = asyncio.ensure_future(self._renew())
+            self._asking.add_done_callback(_ended)
         if self._value is not None and age < _STALE_S:
             return self._value
         return await asyncio.shield(self._asking)
@@ -76,6 +77,13 @@ class CachedAnswer(Generic[_T]):
             self._asking.cancel()
             with contextlib.suppress(asyncio.CancelledError, ClientError):
                 await self._asking
+
+
+def _ended(asking: asyncio.Task[Any]) -> None:
+    """Whoever waits is told why it failed; where the old answer was shown, the next one asks
+    again."""
+    if not asking.cancelled():
+        asking.exception()
 
 
 class ClusterFacts:

@@ -85,6 +85,10 @@ def test_another_broker_of_the_set_takes_over_and_the_old_one_follows_it(
         until(lambda: in_sync(one) == 2, "both in sync")
         found = send(names, 300)
         until_alike(one, other)
+        capsys.readouterr()
+        assert main(["ha", "group", *where, "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)["members"]
+        assert [(row["number"], row["in_sync"]) for row in rows] == [(1, True), (2, True)]
         stack.close()  # the lease is given back
         until(lambda: is_master(other), "the next master")
         capsys.readouterr()
@@ -95,6 +99,34 @@ def test_another_broker_of_the_set_takes_over_and_the_old_one_follows_it(
         for (queue, offset), body in found.items():
             batch = other.store.read("orders", queue, offset, max_messages=1)
             assert bytes(batch[0].body) == body
+
+
+@needs_etcd
+@pytest.mark.long
+def test_the_group_is_shown_with_how_far_each_is_and_why_one_is_out(
+    names: str, engine: Etcd, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = {"haMaxTimeSlaveNotCatchup": 500, "brokerName": "shown"}
+
+    def shown() -> dict[int, dict[str, Any]]:
+        capsys.readouterr()
+        assert main(["ha", "group", engine.address, "shown", "--json"]) == 0
+        return {row["number"]: row for row in json.loads(capsys.readouterr().out)["members"]}
+
+    with ExitStack() as stack, member(tmp_path / "a", names, engine, **late) as one:
+        until(lambda: is_master(one), "the master")
+        other = stack.enter_context(member(tmp_path / "b", names, engine, **late))
+        until(lambda: in_sync(one) == 2, "both in sync")
+        with one.producer() as producer:
+            producer.send(Message("orders", b"x" * 1000))
+        until_alike(one, other)
+        end = one.store.info().log_max
+        whole = {"address": None, "log_end": end, "behind": 0, "in_sync": True, "why": None}
+        until(lambda: shown() == {n: {"number": n} | whole for n in (1, 2)}, "both whole")
+        stack.close()
+        until(lambda: in_sync(one) == 1, "one is out")
+        row = shown()[2]
+        assert (row["in_sync"], row["log_end"], row["why"]) == (False, None, "not connected")
 
 
 @needs_etcd

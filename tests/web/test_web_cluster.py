@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ from waiting import until
 from broker import Admin, Broker, Consumer, Message, Producer
 from broker.client.admin import AccessRight
 from broker.client.credentials import Credentials
-from broker.client.errors import BrokerRefused
+from broker.client.errors import BrokerRefused, NoRoute
 from broker.web import cluster_facts
 from broker.web.cluster_actions import is_secret
 from broker.web.cluster_server import ClusterServer
@@ -369,6 +371,33 @@ def test_lists_are_kept_for_some_seconds(reading: Visitor, monkeypatch: pytest.M
     monkeypatch.setattr(admin.network, "request", lambda *_, **__: asked.append(1))
     assert reading.get("/topics", page=2).status == 200
     assert not asked
+
+
+def test_a_list_that_cannot_be_renewed_is_shown_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For a while, and nothing is written of it to the terminal."""
+    monkeypatch.setattr(cluster_facts, "_FRESH_S", 0.0)
+    answers: list[int | Exception] = [1, NoRoute("it is gone", "x"), 2]
+
+    async def ask() -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def work() -> None:
+        kept = cluster_facts.CachedAnswer(ask)
+        assert [await kept.get() for _ in range(2)] == [1, 1]
+        await asyncio.sleep(0)  # the question fails
+        assert await kept.get() == 1
+        await asyncio.sleep(0)
+        assert await kept.get() == 2
+        await kept.close()
+
+    asyncio.run(work())
+    gc.collect()
+    assert not caplog.records
 
 
 def test_a_page_asks_for_its_own_topic_or_group(

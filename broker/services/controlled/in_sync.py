@@ -11,7 +11,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["InSync"]
+__all__ = ["InSync", "MemberSeen"]
+
+#: A member that was whole so recently is not said to be late: reports come all the time.
+_RECENT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSeen:
+    """A broker of the group, as its master sees it. end: what it has of the log; None: it is not
+    connected. why: it is not in the in-sync set, or may soon be out; empty: all is well."""
+
+    number: int
+    end: int | None
+    in_sync: bool
+    why: str
 
 
 @dataclass
@@ -85,3 +99,46 @@ class InSync:
     def _forget(self, number: int) -> None:
         del self.joining[number]
         self._caught_up_s.pop(number, None)
+
+    # ---- for tools ----
+
+    def members(
+        self, ends: Mapping[int, int], end: int, near: int, now_s: float, late_s: float
+    ) -> list[MemberSeen]:
+        """Everybody that this master knows of, with the arguments of `invite` and
+        `next_request`."""
+        known = {self.me} | self.held | ends.keys() | self.joining.keys() | self._caught_up_s.keys()
+        seen = []
+        for number in sorted(known):
+            has = end if number == self.me else ends.get(number)
+            held = number in self.held
+            why = ""
+            if number != self.me:
+                late = now_s - self._caught_up_s.get(number, now_s)
+                why = self._risk(number, has, end, late, late_s) if held else (
+                    self._absence(number, has, end, near))  # fmt: skip
+            seen.append(MemberSeen(number, has, held, why))
+        return seen
+
+    def _risk(self, number: int, has: int | None, end: int, late: float, late_s: float) -> str:
+        """Why a member may soon be out."""
+        if self.asked is not None and number not in self.asked:
+            return "it is late: the engine is asked to remove it"
+        if has is None:
+            return f"not connected for {late:.0f} s; out after {late_s / 10:.1f} s"
+        if has < end and late > _RECENT_S:
+            return f"behind for {late:.0f} s; out after {late_s:.0f} s"
+        return ""
+
+    def _absence(self, number: int, has: int | None, end: int, near: int) -> str:
+        """Why a broker is not in the set."""
+        if has is None:
+            return "not connected"
+        if self.asked is not None and number in self.asked:
+            return "the engine is asked to add it"
+        if number in self.joining:
+            lacks = max(0, self.joining[number] - has)
+            return f"waited for already; the engine is asked once it has {lacks} bytes more"
+        if end - has > near:
+            return f"too far behind: invited below {near} bytes"
+        return "invited in the next round"

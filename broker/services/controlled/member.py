@@ -75,6 +75,15 @@ class GroupMember:
         """Somebody says that there is news: the engine is asked now, and nobody believed."""
         self._news.set()
 
+    def members(self) -> list[dict[str, object]]:
+        """Of the group, as its master sees them; nothing of a slave."""
+        seen = self.keeper.members() if self.keeper is not None else ()
+        return [
+            {"brokerId": each.number, "slaveAckOffset": each.end, "inSync": each.in_sync,
+             "why": each.why}
+            for each in seen
+        ]  # fmt: skip
+
     # ---- the loop ----
 
     async def _run(self) -> None:

@@ -10,7 +10,7 @@ from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.controlled.engine import Engine, EngineRefused
-from broker.services.controlled.in_sync import InSync
+from broker.services.controlled.in_sync import InSync, MemberSeen
 from broker.services.replication.master import HaMaster
 from broker.services.replication.reign import Record
 
@@ -59,6 +59,13 @@ class SetKeeper:
             if self.rules.asked is None:
                 self.rules.answered(record.in_sync)
                 self.require()
+
+    def members(self) -> list[MemberSeen]:
+        """Who is how far, and why somebody is not in the set."""
+        late_s = self._config["haMaxTimeSlaveNotCatchup"] / 1000
+        return self.rules.members(
+            self._master.ends(), self._master.end(), _NEAR_BYTES, time.monotonic(), late_s
+        )
 
     async def round(self) -> None:
         """Asks the engine for the set that is right now. Raises: OSError, TimeoutError,

@@ -206,9 +206,12 @@ class HaMaster:
         return int(lib.ps_ha_master_require(self._handle, wanted, len(wanted), refuses))
 
     def ends(self) -> dict[int, int]:
-        """What each broker that follows has reported, by its number."""
+        """What each broker that follows has reported, by its number; learners, who are never waited
+        for, have none."""
         self.look()
-        return {each.number: each.acked for each in self.slaves if each.acked >= 0}
+        return {
+            each.number: each.acked for each in self.slaves if each.acked >= 0 and each.number >= 0
+        }
 
     def end(self) -> int:
         """Of the log."""

@@ -1,0 +1,63 @@
+"""What a master says of the brokers of its group: who is in sync, and why somebody is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.services.controlled.in_sync import InSync
+from broker.services.replication.master import HaMaster, SlaveSeen
+
+END, NEAR, LATE_S = 5000, 1000, 15.0
+
+
+def whys(rules: InSync, ends: dict[int, int], now_s: float) -> dict[int, str]:
+    """Of each member but the master."""
+    seen = {each.number: each for each in rules.members(ends, END, NEAR, now_s, LATE_S)}
+    assert seen[1].end == END and seen[1].in_sync and not seen[1].why
+    assert all(seen[n].end == ends.get(n) and seen[n].in_sync == (n in rules.held)
+               for n in seen if n != 1)  # fmt: skip
+    return {number: each.why for number, each in seen.items() if number != 1}
+
+
+@pytest.mark.parametrize(
+    ("has", "now_s", "why"),
+    [
+        (END, 9.0, ""), (END - 1, 1.0, ""),
+        (END - 1, 9.0, "behind for 9 s; out after 15 s"),
+        (None, 1.0, "not connected for 1 s; out after 1.5 s"),
+    ],
+)  # fmt: skip
+def test_of_a_member_it_says_when_it_may_be_out(has: int | None, now_s: float, why: str) -> None:
+    rules = InSync(1, frozenset({1, 2}))
+    assert not rules.next_request({2: END}, END, 0.0, LATE_S)
+    assert whys(rules, {} if has is None else {2: has}, now_s) == {2: why}
+
+
+def test_of_others_it_says_what_is_missing() -> None:
+    rules = InSync(1, frozenset({1}))
+    assert whys(rules, {2: END - NEAR - 1, 3: END - NEAR}, 0.0) == {
+        2: "too far behind: invited below 1000 bytes", 3: "invited in the next round",
+    }  # fmt: skip
+    rules.invited(3, END)
+    assert whys(rules, {3: END - 7}, 0.0) == {
+        3: "waited for already; the engine is asked once it has 7 bytes more"
+    }
+    assert rules.next_request({3: END}, END, 0.0, LATE_S)
+    assert whys(rules, {3: END}, 0.0) == {3: "the engine is asked to add it"}
+
+
+def test_who_was_in_the_set_is_not_forgotten() -> None:
+    rules = InSync(1, frozenset({1, 2}))
+    rules.next_request({2: END}, END, 0.0, LATE_S)
+    assert rules.next_request({2: END - 1}, END, 16.0, LATE_S)
+    assert whys(rules, {2: END - 1}, 16.0) == {2: "it is late: the engine is asked to remove it"}
+    rules.answered(frozenset({1}))
+    assert whys(rules, {}, 16.0) == {2: "not connected"}
+
+
+def test_a_learner_is_nobody_to_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java's asyncLearner: it follows, and never joins the set."""
+    monkeypatch.setattr(HaMaster, "look", lambda _: None)
+    master = HaMaster.__new__(HaMaster)
+    master.slaves = [SlaveSeen("h:1", END, 0, 0, 0, 0, number) for number in (-2, 3)]
+    assert master.ends() == {3: END}
