@@ -116,8 +116,7 @@ STEPS: dict[str, str] = {
     "Request modes are not read: %s: %s": _FILE,
     "Skipped a record of %s: %s": _FILE,
     "Passed over %d records of %s: of messages of other brokers, whose slaves put them here":
-        "what was popped at such a slave and not acknowledged does not come back: next time, let"
-        " Apache's broker bring it back before its store is taken over",
+        "next time, let Apache's broker bring its messages back first",
     "The request mode of %s and %s is not read: %s": "set it again (`mqadmin setConsumeMode`)",
     # ---- connections ----
     "A connection within the process failed": _DEFECT,
