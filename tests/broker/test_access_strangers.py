@@ -170,7 +170,12 @@ def test_a_super_is_changed_by_no_normal_user(guarded, code):
 
 
 def lines_of(caplog):
-    return [record for record in caplog.records if record.name.startswith("broker")]
+    """Of the broker; a busy machine adds a line on how long a request took."""
+    return [
+        record
+        for record in caplog.records
+        if record.name.startswith("broker") and "held the event loop" not in record.msg
+    ]
 
 
 def test_strangers_with_ever_new_names_write_one_line_a_minute(guarded, caplog):
