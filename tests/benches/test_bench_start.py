@@ -78,6 +78,7 @@ def test_a_long_program_starts_works_and_ends(name: str, tmp_path: Path) -> None
     run([f"benches.{name}", *LONG[name].split()], tmp_path)
 
 
+@pytest.mark.long
 def test_the_benches_of_the_store_start_work_and_end(tmp_path: Path) -> None:
     files = [str(path) for path in sorted(BENCHES.glob("test_*.py")) if path.stem not in SLOW]
     run(["pytest", "-q", "-p", "no:cacheprovider", "--benchmark-only", *files], tmp_path)

@@ -365,7 +365,7 @@ def user_requests(count):
                        "policies": resources})  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [plain_list, policies])
+@pytest.mark.parametrize("kind", [pytest.param(plain_list, marks=pytest.mark.long), policies])
 async def test_no_request_holds_the_loop_while_access_control_is_on(tmp_path, held, kind):
     """What it needs is read from the same bodies, and signatures are over all of them."""
     settings = kind(tmp_path)

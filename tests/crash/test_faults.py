@@ -400,7 +400,9 @@ def some_of(total, rng):
 
 
 @pytest.mark.parametrize("forever", [False, True], ids=["once", "for good"])
-@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+@pytest.mark.parametrize(
+    "flush", ["SYNC_FLUSH", pytest.param("ASYNC_FLUSH", marks=pytest.mark.long)]
+)
 def test_each_call_fails_in_turn(tmp_path, seed, flush, forever):
     """Call n of each kind fails: no crash, no hang, and nothing acknowledged is lost."""
     rng = random.Random(seed)

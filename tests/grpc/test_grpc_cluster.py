@@ -132,6 +132,7 @@ def test_the_official_client_sends_messages_of_every_kind(cluster: Cluster, tmp_
             assert found.properties["colour"] == "grün"
 
 
+@pytest.mark.long
 def test_an_orphaned_transaction_is_decided_by_another_client(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -140,7 +140,7 @@ def guarded(reference: object, request: Any, tmp_path_factory: Any) -> Iterator[
         yield peer
 
 
-@pytest.mark.parametrize("make", ["java", "ours"])
+@pytest.mark.parametrize("make", [pytest.param("java", marks=pytest.mark.long), "ours"])
 def test_access_control_of_a_proxy(guarded: launch.Peer, tmp_path: Path, make: str) -> None:
     """make: of the proxy. Rights, and refusals with their words, are the same."""
     with proxies.proxy(make, guarded.namesrv, tmp_path / "proxy", **CONF) as made:

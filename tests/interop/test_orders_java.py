@@ -296,7 +296,7 @@ class Thief:
                 writer.write(frame)
 
 
-@pytest.mark.parametrize("window", [1000, 0])
+@pytest.mark.parametrize("window", [1000, pytest.param(0, marks=pytest.mark.long)])
 def test_a_client_that_retries_stores_each_message_once(reference, tmp_path, window):
     """Every third answer is lost and the client sends again: one record each with the window, more
     without it, which shows that the answers were lost indeed."""

@@ -68,6 +68,7 @@ class OfApache(Popper):
         return await super().pop(**{"bornTime": time.time_ns() // 1_000_000, **given})
 
 
+@pytest.mark.long
 def test_what_is_in_flight_crosses_over_to_apaches_broker_and_back(tmp_path, reference):
     """Of three messages one is acknowledged here; Apache brings back the two others, of which one
     is acknowledged there; here again the last one comes."""

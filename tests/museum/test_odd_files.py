@@ -319,6 +319,7 @@ def test_a_gap_of_many_segments_is_filled_with_one_plan(
     assert written.count("manifest.json") < 12
 
 
+@pytest.mark.long
 def test_a_gap_of_many_segments_is_filled_and_emptied_again(root: Path) -> None:
     segment = root / "commitlog" / f"{1 << 20:020d}"
     far = root / "commitlog" / f"{300 << 20:020d}"

@@ -97,6 +97,7 @@ def questions(frame: Any) -> list[int]:
 RIGHT = [1000, 4000, 2000, 5000]
 
 
+@pytest.mark.long
 def test_spark_answers_wrongly_when_a_source_pushes_filters(spark, pushing):
     spark.dataSource.register(trap_source())
     frame = spark.read.format("trap").load()
