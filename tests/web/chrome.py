@@ -44,6 +44,14 @@ class Browser:
     def run(self, script: str) -> Any:
         return self._ask("POST", f"{self._session}/execute/sync", {"script": script, "args": []})
 
+    def path(self) -> str:
+        """Of the page, once all of it is there, with its forms; empty until then."""
+        return self.run("return document.readyState == 'complete' && location.pathname") or ""
+
+    def text(self) -> str:
+        """What the page says, as `path` has it."""
+        return self.run("return document.readyState == 'complete' && document.body.innerText") or ""
+
     def keys(self, text: str) -> None:
         """Keys as they come from a keyboard, to whatever has the focus."""
         active = self._ask("GET", f"{self._session}/element/active")[_ELEMENT]

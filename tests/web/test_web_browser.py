@@ -38,7 +38,7 @@ def test_a_person_goes_from_the_store_to_a_record(browser: Browser, address: str
     until(lambda: "orders" in browser.run("return document.title"), "the topic")
     browser.run("document.querySelector('td a[href^=\"/message\"]').click()")
     until(lambda: "Message" in browser.run("return document.title"), "the message")
-    assert "physicalOffset" in browser.run("return document.body.innerText")
+    assert "physicalOffset" in browser.text()
     styled = browser.run("return getComputedStyle(document.querySelector('pre')).maxHeight")
     assert styled != "none", "the stylesheet is let in by the policy"
     assert not browser.log(), "nothing was refused or failed"
@@ -83,7 +83,7 @@ def test_nothing_is_wider_than_a_phone(browser: Browser, address: str) -> None:
 def test_a_check_ends_by_itself(browser: Browser, address: str, tmp_path: Path) -> None:
     browser.open(address)
     browser.open(browser.run("return location.origin") + "/verify?run=1")
-    until(lambda: "Sound" in browser.run("return document.body.innerText"), "the verdict")
+    until(lambda: "Sound" in browser.text(), "the verdict")
     assert browser.run("return document.querySelectorAll('svg rect').length") == 1
     (tmp_path / "verify.png").write_bytes(browser.picture())
     assert (tmp_path / "verify.png").stat().st_size > 1000

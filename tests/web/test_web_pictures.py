@@ -59,9 +59,9 @@ def test_a_damaged_store(browser: Browser, pictures: Path, tmp_path: Path) -> No
         browser.look(height=640)
         browser.open(visitor.server.address)
         base = str(browser.run("return location.origin"))
-        assert "cannot be opened" in browser.run("return document.body.innerText")
+        assert "cannot be opened" in browser.text()
         browser.open(f"{base}/verify?run=1")
-        until(lambda: "Check again" in browser.run("return document.body.innerText"))
+        until(lambda: "Check again" in browser.text())
         browser.open(f"{base}/map")
         assert browser.run("return document.querySelectorAll('rect.missing').length") == 1
         taken(browser, pictures / "web-map.png")
@@ -71,7 +71,7 @@ def test_a_damaged_store(browser: Browser, pictures: Path, tmp_path: Path) -> No
         browser.look(height=640)
         browser.run("document.querySelector('rect.error').parentNode.dispatchEvent("
                     "new MouseEvent('click', {bubbles: true, cancelable: true}))")  # fmt: skip
-        until(lambda: "/log" in browser.run("return location.pathname"))
+        until(lambda: "/log" in browser.path())
         taken(browser, pictures / "web-log.png")
 
 
@@ -123,13 +123,13 @@ def test_dead_letters_are_redriven_by_a_person(
         base = str(browser.run("return location.origin"))
         browser.open(f"{base}/dead")
         browser.run("[...document.links].find(a => a.textContent == 'redrive').click()")
-        until(lambda: "/redrive" in browser.run("return location.pathname"))
+        until(lambda: "/redrive" in browser.path())
         browser.run("document.querySelector('button[value=look]').click()")
-        until(lambda: "3 would be sent" in browser.run("return document.body.innerText"))
+        until(lambda: "3 would be sent" in browser.text())
         assert running.store.range("%RETRY%billing", 0)[1] == 0
         taken(browser, pictures / "web-redrive.png")
         browser.run("document.querySelector('button[value=send]').click()")
-        until(lambda: "3 sent" in browser.run("return document.body.innerText"))
+        until(lambda: "3 sent" in browser.text())
         assert running.store.range("%RETRY%billing", 0)[1] == 3
 
 
@@ -142,10 +142,10 @@ def test_offsets_and_settings_are_changed_by_a_person(
 
     def follow(text: str, path: str) -> None:
         browser.run(f"[...document.links].find(a => a.textContent == '{text}').click()")
-        until(lambda: browser.run("return location.pathname") == path)
+        until(lambda: browser.path() == path)
 
     def says(text: str) -> None:
-        until(lambda: text in browser.run("return document.body.innerText"))
+        until(lambda: text in browser.text())
 
     with visiting_server(make) as visitor:
         browser.look(height=700)
@@ -154,7 +154,7 @@ def test_offsets_and_settings_are_changed_by_a_person(
         browser.open(f"{base}/group?name=billing")
         browser.run("[...document.links].find(a => a.textContent == 'move' && "
                     "a.href.includes('topic=orders')).click()")  # fmt: skip
-        until(lambda: browser.run("return location.pathname") == "/reset")
+        until(lambda: browser.path() == "/reset")
         browser.run("document.querySelector('input[value=first]').click();"
                     "document.querySelector('button[value=look]').click()")  # fmt: skip
         says("would be moved")
