@@ -77,7 +77,7 @@ def check(lines):
     assert sum(row["n"] for row in ours["receive-batch-33"]) > 0
 
 
-@pytest.mark.parametrize("mode", ["local", "cluster"])
+@pytest.mark.parametrize("mode", ["local", "cluster", "local over TLS"])
 def test_the_official_java_client_is_answered_as_by_apaches_proxy(
     store_path, reference, tmp_path, mode
 ):
@@ -108,6 +108,7 @@ def test_the_official_java_client_is_answered_as_by_apaches_proxy(
                 address = undo.enter_context(proxy("ours", broker.namesrv_address, tmp_path)).grpc
             done = reference.run(
                 "grpc", address, "g", timeout=540,
-                JAVA_OPTS="-Xmx256m -DcheckWait=30000 -DpushWait=30000",
+                JAVA_OPTS="-Xmx256m -DcheckWait=30000 -DpushWait=30000"
+                f" -Dssl={'true' if mode == 'local over TLS' else 'false'}",
             )  # fmt: skip
     check([line for line in done.stdout.splitlines() if line.startswith("{")])
