@@ -43,6 +43,18 @@ def on_threads(broker):
     return sum(isinstance(c, LinkConnection) for c in broker._listeners.main.connections)
 
 
+async def all_are_answered(broker, count):
+    """Clients that begin at once, each on a network thread."""
+    clients = [RemotingClient(tls=client_context()) for _ in range(count)]
+    answers = await asyncio.gather(*(
+        client.request(broker.address, send(n), timeout=BOUND_S) for n, client in enumerate(clients)
+    ))  # fmt: skip
+    assert {answer.code for answer in answers} == {0}
+    assert on_threads(broker) == count
+    for client in clients:
+        await client.close()
+
+
 @pytest.fixture
 def warnings(caplog, monkeypatch):
     """Every warning is logged, however many of its kind were before."""
@@ -103,16 +115,8 @@ async def test_a_thread_reads_it(tmp_path, small):
 
 
 async def test_clients_wait_while_a_certificate_of_our_own_is_made(tmp_path, small):
-    clients = [RemotingClient(tls=client_context()) for _ in range(5)]
     async with started(tmp_path, small, TlsSettings()) as broker:
-        answers = await asyncio.gather(*(
-            client.request(broker.address, send(n), timeout=BOUND_S)
-            for n, client in enumerate(clients)
-        ))  # fmt: skip
-        assert {answer.code for answer in answers} == {0}
-        assert on_threads(broker) == len(clients)
-        for client in clients:
-            await client.close()
+        await all_are_answered(broker, 5)
 
 
 async def test_without_a_certificate_clients_are_refused(tmp_path, small, warnings):
@@ -315,12 +319,4 @@ def test_its_end_is_said(tmp_path, small):
 
 async def test_many_begin_at_once(tmp_path, small):
     async with started(tmp_path, small, tls_of(tmp_path)) as broker:
-        clients = [RemotingClient(tls=client_context()) for _ in range(100)]
-        answers = await asyncio.gather(*(
-            client.request(broker.address, send(n), timeout=BOUND_S)
-            for n, client in enumerate(clients)
-        ))  # fmt: skip
-        assert {answer.code for answer in answers} == {0}
-        assert on_threads(broker) == len(clients)
-        for client in clients:
-            await client.close()
+        await all_are_answered(broker, 100)
