@@ -236,6 +236,7 @@ static bool only_waits(ps_tls_link *t, int code, const char **why) {
 
 int ps_tls_shake(ps_tls_link *t, const char **why) {
     lib.ERR_clear_error();
+    t->wants_out = false;
     int code = lib.SSL_accept(t->ssl);
     t->open = code == 1;
     if (t->open) return 1;
