@@ -215,13 +215,14 @@ def asynchronous(rounds: int, seconds: float) -> list[Row]:
 
 
 def watch(port: int) -> None:
-    """Bytes that the slave is behind, again and again until SIGTERM; prints all of them."""
+    """Bytes that the slave is behind, again and again until SIGTERM, once at least; prints all of
+    them."""
     over: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: over.append(1))
     seen = []
     time.sleep(WARM_S)
     with connect(port) as wire:
-        while not over:
+        while not over or not seen:
             _, body = ask(wire, frame(HA_STATUS, {}))
             rows = json.loads(body)["haConnectionInfo"]
             if rows:
