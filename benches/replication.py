@@ -219,7 +219,7 @@ def watch(port: int) -> None:
     them."""
     over: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: over.append(1))
-    seen = []
+    seen: list[int] = []
     time.sleep(WARM_S)
     with connect(port) as wire:
         while not over or not seen:
