@@ -185,7 +185,7 @@ class Listeners:
         undo: AsyncExitStack,
         core: Core | None = None,
     ) -> RemotingServer:
-        """core: serves connections in plain text on a network thread."""
+        """core: serves connections on a network thread."""
         services = self._services
 
         def closed(connection: Connection) -> None:

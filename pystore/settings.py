@@ -550,7 +550,7 @@ _USED: dict[str, dict[str, Any]] = {
     "serverSelectorThreads": _row(
         "broker",
         "threads",
-        "network threads of connections in plain text; unless it is given: 1 up to 4 cores, and in"
+        "network threads of connections; unless it is given: 1 up to 4 cores, and in"
         " a process that embeds the broker",
         low=1,
         high=15,  # as many callers of the core as there are, without the one of gRPC's port

@@ -1,6 +1,6 @@
 """The calls of one connection: they become tasks, and what these reply goes back. They come from
 the C session (csrc/http2) of a connection whose bytes are read on the loop, and whose replies are
-written once in a turn of it; or from a network thread, which owns connections in plain text
+written once in a turn of it; or from a network thread, which owns its connections
 (links.py).
 
 A client that does not read is not read from. A call whose replies wait to be sent pauses; one that

@@ -59,7 +59,7 @@ class GrpcServer:
     ) -> None:
         """check: raises Problem for a call whose signature is wrong or missing. is_known: whether
         access control is on and the call has a signature that is right, as far as can be told at
-        once. hot: what a network thread serves, which owns the connections in plain text; None: the
+        once. hot: what a network thread serves, which owns the connections; None: the
         loop has all of them."""
         self._methods = [(METHODS[name], handler) for name, handler in handlers.items()]
         self._at_once = {

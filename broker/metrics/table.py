@@ -250,7 +250,7 @@ _OURS = (
     ("loop_held_max_seconds", G, "s", (),
      "the longest of them", "loop/watchdog"),
     ("network_threads", G, "", (),
-     "threads that read and write connections in plain text", "remoting/links"),
+     "threads that read and write connections", "remoting/links"),
     ("network_reads_total", C, "", (),
      "reads of connections by these", "csrc/net/reactor.c"),
     ("core_lock_takes_total", C, "", (),

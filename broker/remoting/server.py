@@ -41,7 +41,7 @@ class RemotingServer(Stopping):
     `sock` is bound already and takes their place. `framer` makes the framer of each connection;
     None gives every request to the handlers. `on_connect` and `on_close` are called on the loop
     with each connection (a Peer); on_connect comes once its first bytes are understood. `watchdog`
-    calls the handlers. `core` serves connections in plain text, on so many network
+    calls the handlers. `core` serves connections on so many network
     `threads` (links.py). `times` measures what the handlers answer."""
 
     def __init__(
