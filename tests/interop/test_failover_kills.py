@@ -8,6 +8,8 @@ import os
 import random
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,76 +38,67 @@ def record_of(address: str) -> Record:
     return asyncio.run(engine.look())
 
 
+@contextmanager
+def three_in_sync(folder: Path, silent_ms: int) -> Iterator[tuple[list[launch.Peer], str, str]]:
+    """Three of ours under etcd, the addresses of the name server and of etcd. A master that is
+    silent for `silent_ms` is dead. At the end each stops as it should."""
+    peers: list[launch.Peer] = []
+    with etcd(folder / "etcd") as engine, launch.name_server("ours", folder / "n") as names:
+        under = Controller(names, engine.address, launch.Server([], folder))
+        try:
+            for number in range(3):
+                at = folder / f"m{number}"
+                made = member_of("ours", under, at, NAME, controllerHeartBeatTimeoutMills=silent_ms)
+                peers.append(made)
+                made.broker_server.start()
+            launch.wait("three in sync", lambda: len(record_of(engine.address).in_sync) == 3)
+            yield peers, names, engine.address
+        finally:
+            codes = [peer.broker_server.stop() for peer in peers]
+    assert codes == [0, 0, 0]
+
+
 def test_members_are_killed_at_random_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     seed = int(os.environ.get("PS_SEED", random.SystemRandom().randrange(1 << 32)))
     print("PS_SEED", seed)
     chance = random.Random(seed)
-    peers: list[launch.Peer] = []
-    with etcd(tmp_path / "etcd") as engine, launch.name_server("ours", tmp_path / "n") as names:
-        under = Controller(names, engine.address, launch.Server([], tmp_path))
-        try:
-            for number in range(3):
-                folder = tmp_path / f"m{number}"
-                made = member_of("ours", under, folder, NAME, controllerHeartBeatTimeoutMills=3000)
-                peers.append(made)
-                made.broker_server.start()
-            launch.wait("three in sync", lambda: len(record_of(engine.address).in_sync) == 3)
-            pauses = []
-            with Sender(names) as sender:
-                for round_ in range(ROUNDS):
-                    sender.wait(100)
-                    time.sleep(chance.uniform(0.0, 1.0))
-                    record, before = record_of(engine.address), len(sender.acknowledged)
-                    # The master is more likely.
-                    masters = [p for p in peers if p.broker == record.address]
-                    peer = chance.choice(masters * 4 + peers)
-                    began = time.monotonic()
-                    peer.broker_server.kill()
-                    # Who was alone in sync, after an election that came in between, comes back.
-                    launch.wait(
-                        "an acknowledged send, or nobody else who may be elected",
-                        lambda before=before, alone={record.master}: (
-                            len(sender.acknowledged) > before + 20
-                            or record_of(engine.address).in_sync == alone
-                        ),
-                    )
-                    pauses.append((round_, peer in masters, time.monotonic() - began))
-                    peer.broker_server.start()
-                    launch.wait(
-                        "three in sync", lambda: len(record_of(engine.address).in_sync) == 3
-                    )
-            print("seconds from a kill to the next acknowledged send:", pauses)
-        finally:
-            codes = [peer.broker_server.stop() for peer in peers]
-    assert codes == [0, 0, 0]
+    with three_in_sync(tmp_path, 3000) as (peers, names, address):
+        pauses = []
+        with Sender(names) as sender:
+            for round_ in range(ROUNDS):
+                sender.wait(100)
+                time.sleep(chance.uniform(0.0, 1.0))
+                record, before = record_of(address), len(sender.acknowledged)
+                # The master is more likely.
+                masters = [p for p in peers if p.broker == record.address]
+                peer = chance.choice(masters * 4 + peers)
+                began = time.monotonic()
+                peer.broker_server.kill()
+                # Who was alone in sync, after an election that came in between, comes back.
+                launch.wait(
+                    "an acknowledged send, or nobody else who may be elected",
+                    lambda before=before, alone={record.master}: (
+                        len(sender.acknowledged) > before + 20
+                        or record_of(address).in_sync == alone
+                    ),
+                )
+                pauses.append((round_, peer in masters, time.monotonic() - began))
+                peer.broker_server.start()
+                launch.wait("three in sync", lambda: len(record_of(address).in_sync) == 3)
+        print("seconds from a kill to the next acknowledged send:", pauses)
     sender.check(*(peer.store for peer in peers))
 
 
 def test_who_saw_the_master_go_does_not_wait_for_its_lease(tmp_path: Path) -> None:
     """The lease lasts an hour. What listens no more at a host that answers is gone."""
-    peers: list[launch.Peer] = []
-    with etcd(tmp_path / "etcd") as engine, launch.name_server("ours", tmp_path / "n") as names:
-        under = Controller(names, engine.address, launch.Server([], tmp_path))
-        try:
-            for number in range(3):
-                folder = tmp_path / f"m{number}"
-                made = member_of(
-                    "ours", under, folder, NAME, controllerHeartBeatTimeoutMills=3_600_000
-                )
-                peers.append(made)
-                made.broker_server.start()
-            launch.wait("three in sync", lambda: len(record_of(engine.address).in_sync) == 3)
-            with Sender(names) as sender:
-                sender.wait(100)
-                before = record_of(engine.address)
-                master = next(peer for peer in peers if peer.broker == before.address)
-                master.broker_server.kill()
-                launch.wait("an epoch", lambda: record_of(engine.address).epoch == before.epoch + 1)
-                assert record_of(engine.address).address != before.address
-                sender.wait(100)
-                master.broker_server.start()
-                launch.wait("three again", lambda: len(record_of(engine.address).in_sync) == 3)
-        finally:
-            codes = [peer.broker_server.stop() for peer in peers]
-    assert codes == [0, 0, 0]
+    with three_in_sync(tmp_path, 3_600_000) as (peers, names, address), Sender(names) as sender:
+        sender.wait(100)
+        before = record_of(address)
+        master = next(peer for peer in peers if peer.broker == before.address)
+        master.broker_server.kill()
+        launch.wait("an epoch", lambda: record_of(address).epoch == before.epoch + 1)
+        assert record_of(address).address != before.address
+        sender.wait(100)
+        master.broker_server.start()
+        launch.wait("three again", lambda: len(record_of(address).in_sync) == 3)
     sender.check(*(peer.store for peer in peers))

@@ -362,8 +362,8 @@ def test_a_form_changes_nothing_that_the_credentials_do_not_allow(tmp_path: Path
             )  # fmt: skip
 
 
-def test_lists_are_kept_for_some_seconds(reading: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted: the second page asks for no topics. Live rates may be asked for meanwhile."""
+def requests_of(reading: Visitor, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The codes that its pages ask brokers and name servers for, from now on."""
     asked: list[int] = []
     network = reading.server.facts.admin.network  # type: ignore[attr-defined]
     ask = network.request
@@ -373,6 +373,12 @@ def test_lists_are_kept_for_some_seconds(reading: Visitor, monkeypatch: pytest.M
         return ask(address, code, *rest, **more)
 
     monkeypatch.setattr(network, "request", counted)
+    return asked
+
+
+def test_lists_are_kept_for_some_seconds(reading: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted: the second page asks for no topics. Live rates may be asked for meanwhile."""
+    asked = requests_of(reading, monkeypatch)
     monkeypatch.setattr(cluster_facts, "_FRESH_S", -1.0)
     reading.get("/topics")
     until(lambda: asked.count(RequestCode.GET_ALL_TOPIC_CONFIG), "a list that is renewed")
@@ -414,16 +420,8 @@ def test_a_page_asks_for_its_own_topic_or_group(
 ) -> None:
     """Counted: no list of all topics or groups, which may be tens of thousands."""
     assert reading.get("/group", name="billing").status == 200
-    asked: list[int] = []
-    network = reading.server.facts.admin.network  # type: ignore[attr-defined]
-    request = network.request
-
-    def counting(address: str, code: int, *given: Any, **named: Any) -> Any:
-        asked.append(code)
-        return request(address, code, *given, **named)
-
+    asked = requests_of(reading, monkeypatch)
     monkeypatch.setattr(cluster_facts, "_FRESH_S", 1e9)
-    monkeypatch.setattr(network, "request", counting)
     assert reading.get("/topic", name="evil").status == 200
     of_all = {RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG}
     assert not of_all & set(asked) and len(asked) <= 6, asked
