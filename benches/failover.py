@@ -181,8 +181,16 @@ class Group:
 
     @property
     def master(self) -> Member:
-        address = self.engine.state()[0]
-        return next(each for each in self.members if address.endswith(f":{each.port}"))
+        """Waits for one: a busy machine may cost a master its lease at any moment."""
+        found: list[Member] = []
+
+        def leads() -> bool:
+            address = self.engine.state()[0]
+            found[:] = [each for each in self.members if address.endswith(f":{each.port}")]
+            return bool(found)
+
+        until(leads, f"a master ({self.kind})", 0.05)
+        return found[0]
 
     def has_other_master(self, old: Member) -> bool:
         address = self.engine.state()[0]
