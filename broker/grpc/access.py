@@ -24,7 +24,7 @@ from broker.wire.command import Command, Refused
 
 __all__ = [
     "ProxyAccess", "accept", "credentials_of", "has_signed", "is_known_to", "prove",
-    "proven_name", "verdict_on_name", "verdict_on_topic",
+    "verdict_on_name", "verdict_on_topic",
 ]  # fmt: skip
 
 _ALGORITHM = "MQv2-HMAC-SHA1"
@@ -66,17 +66,6 @@ def has_signed(secret: str, date: str, signature: str) -> bool:
     """Whether the signature of a date is that of the secret."""
     good = hmac.new(secret.encode(), date.encode(), "sha1").hexdigest()
     return hmac.compare_digest(good, signature.lower())
-
-
-def proven_name(call: Call, rules: PlainRules | PolicyRules) -> str | None:
-    """Whose call it is, as its signature proves; empty: nobody is named. None: it proves nothing.
-    Raises: Problem."""
-    given = credentials_of(call.metadata)
-    if given is None:
-        return ""
-    key, date, signature = given
-    secret = rules.secret_of(key)
-    return key if secret is not None and has_signed(secret, date, signature) else None
 
 
 def prove(call: Call, command: Command, rules: PlainRules | PolicyRules) -> None:

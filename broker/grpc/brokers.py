@@ -230,7 +230,7 @@ class AtOnce(Protocol):
 
     def takes(self, topic: str, kinds: Iterable[int]) -> None:
         """Plain messages of these kinds (MessageType) may go to a topic, until it changes: network
-        threads store them without asking. Where access control is on, each of them is asked for."""
+        threads store them without asking."""
 
     def end_at_once(self, call: Call, ending: EndTransaction) -> bool:
         """Whether a transaction was ended; if not, nothing has happened, use request()."""

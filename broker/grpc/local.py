@@ -19,9 +19,9 @@ from broker.access.needs import AccessAction
 from broker.client._messages import send_prepared
 from broker.grpc.access import (
     accept,
+    credentials_of,
     is_known_to,
     prove,
-    proven_name,
     verdict_on_name,
     verdict_on_topic,
 )
@@ -36,7 +36,7 @@ from broker.grpc.brokers import (
     TopicPlace,
     refused,
 )
-from broker.grpc.calls import AUTHORIZATION, DATE, Call
+from broker.grpc.calls import Call
 from broker.grpc.receipts import Receipt
 from broker.grpc.status import Code, Problem
 from broker.loop.safe_log import SafeLogger
@@ -59,8 +59,6 @@ log = SafeLogger("broker.grpc")
 
 #: What a topic of other brokers takes: a name server does not say.
 _UNKNOWN = {"message.type": "UNSPECIFIED"}
-#: Requests that a client's rights are remembered for.
-_LET_IN_MAX = 256
 #: Address of the service itself.
 _NOBODY = "127.0.0.1"
 
@@ -73,10 +71,6 @@ class LocalLink:
         self.client: object = None
         self.near = near
         self.far = far
-        #: The headers that proved its client's name last, and that name.
-        self.proven: tuple[tuple[str | None, str | None], str] | None = None
-        #: What was allowed: to whom, by which code, topic and group.
-        self.let_in: set[tuple[str, int, str, str]] = set()
 
     @property
     def open(self) -> bool:
@@ -108,8 +102,6 @@ class LocalBroker:
         self.host, self.name = services.host, services.broker_name
         self._own: LocalLink | None = None
         self._pop_rules = PopRules(services)
-        if services.access is not None:
-            services.access.changed.append(self._rules_changed)
 
     # ---- connections ----
 
@@ -263,8 +255,7 @@ class LocalBroker:
         return self._settled(asyncio.wait_for(later, REQUEST_S), REQUEST_S)
 
     def takes(self, topic: str, kinds: Iterable[int]) -> None:
-        if self._guard is None:
-            self.services.core.take_kinds(topic, kinds)
+        self.services.core.take_kinds(topic, kinds)
 
     def end_at_once(self, call: Call, ending: EndTransaction) -> bool:
         link = self.link(call)
@@ -300,35 +291,17 @@ class LocalBroker:
     def _check_once(
         self, call: Call, link: LocalLink, code: int, topic: str, group: str = ""
     ) -> None:
-        """The rules are asked once for each user, code, topic and group, and signatures are looked
-        at once. Raises: Problem for what they refuse."""
+        """Asks the rules, unless the core knows that they granted this to the key that the call
+        proves. Raises: Problem for what they refuse."""
         if self._guard is None:
             return
-        asked = self._name_of(call, link), code, topic, group
-        if asked in link.let_in:
+        given = credentials_of(call.metadata)
+        if given is not None and self.services.core.is_proven(
+            link.far.address, code, given, topic, group
+        ):
             return
         named = {"topic": topic, "b": topic, "consumerGroup": group}
         self._let_in(call, link, Command(code, named))
-        if len(link.let_in) >= _LET_IN_MAX:
-            link.let_in.clear()
-        link.let_in.add(asked)
-
-    def _name_of(self, call: Call, link: LocalLink) -> str:
-        """Who calls; empty: nobody is named. Raises: Problem unless the signature is right."""
-        data, access = call.metadata, self.services.access
-        headers = data.get(AUTHORIZATION), data.get(DATE)
-        if link.proven is not None and link.proven[0] == headers:
-            return link.proven[1]
-        name = proven_name(call, access.rules) if access is not None else ""
-        if name is None:
-            raise Problem(Code.UNAUTHORIZED, "the signature does not prove who calls")
-        link.proven = headers, name
-        return name
-
-    def _rules_changed(self) -> None:
-        for link in self.links:
-            link.let_in.clear()
-            link.proven = None
 
     async def check(self, call: Call, command: Command) -> None:
         self._let_in(call, self.link(call), command)

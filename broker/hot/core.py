@@ -685,6 +685,22 @@ class Core:
             *_name(group),
         )  # fmt: skip
 
+    def is_proven(
+        self, address: tuple[str, int], code: int, given: tuple[str, str, str], topic: str,
+        group: str,
+    ) -> bool:  # fmt: skip
+        """Returns whether a gRPC call from this address may ask by `code` for topic and group
+        without the rules being asked again: `given`, which are its key, signed date and signature,
+        prove a key that this was granted to."""
+        host, raw = _host_bytes(address)[:-4], [each.encode() for each in given]
+        kept = [ffi.from_buffer(each) for each in raw]
+        proof = ffi.new("ps_proof *", [*kept, *map(len, raw)])
+        return bool(
+            lib.ps_core_proven(
+                self.handle, host, len(host), proof, code, *_name(topic), *_name(group)
+            )
+        )
+
     def revoke(self) -> None:
         """Makes every request come up to Python again, where the present rules decide."""
         lib.ps_core_revoke(self.handle)

@@ -9,16 +9,34 @@
 #include "messaging/ack.h"
 #include "messaging/delivery.h"
 #include "messaging/message.h"
+#include "messaging/proof.h"
 #include "messaging/receive.h"
 #include "net/reactor.h"
+#include "remoting/access.h"
 
-/* Of the client that Python has let in last. Of two headers the later one counts. */
-static bool is_clients(const ps_link *link, const ps_h2_event *call) {
-    static const char name[] = "x-mq-client-id";
-    const ps_h2_header *found = NULL;
+/* Of two headers of one name the later one counts. NULL: there is none. */
+static const char *header_of(const ps_h2_event *call, const char *name) {
+    const char *found = NULL;
     for (int32_t i = 0; i < call->header_count; i++)
-        if (strcmp(call->headers[i].name, name) == 0) found = &call->headers[i];
-    return found != NULL && link->lk_client != NULL && strcmp(found->value, link->lk_client) == 0;
+        if (strcmp(call->headers[i].name, name) == 0) found = call->headers[i].value;
+    return found;
+}
+
+/* Of the client that Python has let in last. */
+static bool is_clients(const ps_link *link, const ps_h2_event *call) {
+    const char *id = header_of(call, "x-mq-client-id");
+    return id != NULL && link->lk_client != NULL && strcmp(id, link->lk_client) == 0;
+}
+
+/* What its headers say of who calls; NULL: nothing that the core could check. */
+static const ps_proof *proof_of(const ps_h2_event *call, ps_proof *p) {
+    const char *given = header_of(call, "authorization"), *date;
+    ps_h2_text key, signature;
+    if (given == NULL || (date = header_of(call, "x-mq-date-time")) == NULL ||
+        !ps_h2_proof_read(given, &key, &signature))
+        return NULL;
+    *p = (ps_proof){key.data, date, signature.data, key.len, (int32_t)strlen(date), signature.len};
+    return p;
 }
 
 /* The jump consistent hash of broker/grpc/sending.py (queue_for). */
@@ -42,6 +60,7 @@ static bool serve_send(ps_link *link, const ps_h2_event *call) {
     int32_t queues;
     int64_t offset;
     uint8_t reply[PS_H2_REPLY_MAX];
+    ps_proof proof;
     if (!ps_h2_message_read(call->data, call->len, conf->sends, host, &m)) return false;
     if (m.zipped || (m.kind != PS_H2_NORMAL && m.kind != PS_H2_FIFO) || m.id.len > PS_H2_ID_MAX)
         return false;
@@ -51,7 +70,7 @@ static bool serve_send(ps_link *link, const ps_h2_event *call) {
                                     : (int32_t)(net->nt_turn++ % (uint32_t)queues);
     ps_plain_put put = {m.topic.data, m.topic.len, queue, (const uint8_t *)m.properties, m.body,
                         m.properties_len, m.body_len, m.born_ms};
-    if (!ps_conn_put(link->lk_conn, &put, &offset)) return false;
+    if (!ps_conn_put(link->lk_conn, proof_of(call, &proof), &put, &offset)) return false;
     int64_t len = ps_h2_message_reply(m.id, m.id, offset, reply);
     conf->h2->send(link->lk_h2, call->stream, reply, len, true);
     return true;
@@ -81,10 +100,11 @@ static bool serve_ack(ps_link *link, const ps_h2_event *call) {
     ps_net *net = link->lk_net;
     ps_h2_acks acks;
     ps_handle handles[PS_H2_ACKS_MAX];
+    ps_proof proof;
     if (!ps_h2_acks_read(call->data, call->len, &acks)) return false;
     for (int32_t i = 0; i < acks.count; i++) handles[i] = acks.each[i].read;
-    if (!ps_conn_ack(link->lk_conn, acks.group.data, acks.group.len, acks.topic.data,
-                     acks.topic.len, handles, acks.count))
+    if (!ps_conn_ack(link->lk_conn, proof_of(call, &proof), acks.group.data, acks.group.len,
+                     acks.topic.data, acks.topic.len, handles, acks.count))
         return false;
     uint8_t *reply = malloc((size_t)ps_h2_acks_room(&acks));
     if (reply == NULL) {
@@ -281,6 +301,7 @@ static bool serve_receive(ps_link *link, const ps_h2_event *call) {
     ps_net *net = link->lk_net;
     const ps_net_conf *conf = &net->nt_conf;
     ps_h2_receive r;
+    ps_proof proof;
     int64_t due_ms;
     if (call->len > REQUEST_MAX || link->lk_attempts < 1 ||
         link->lk_settings != net->nt_settings ||
@@ -293,8 +314,8 @@ static bool serve_receive(ps_link *link, const ps_h2_event *call) {
                               r.attempt.len, r.attempt.data};
     ps_pop_found *found = malloc(sizeof *found);
     int what = found == NULL ? PS_POP_UP
-                             : ps_conn_pop(link->lk_conn, &ask, wait_of(link, call, &r),
-                                           call->stream, found, &due_ms);
+                             : ps_conn_pop(link->lk_conn, proof_of(call, &proof), &ask,
+                                           wait_of(link, call, &r), call->stream, found, &due_ms);
     if (what != PS_POP_FOUND) free(found);
     if (what == PS_POP_WAITS && !keep_call(link, call)) {
         ps_conn_pop_leave(link->lk_conn, call->stream);

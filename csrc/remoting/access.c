@@ -205,6 +205,57 @@ bool ps_access_granted(ps_conn *n, const ps_command *r) {
     return true;
 }
 
+/* ---- calls of gRPC ---- */
+
+/* Clients of some languages write capitals. */
+static bool has_signed(const ps_access *a, const signer *s, const ps_proof *p) {
+    char good[PS_SIGNATURE_HEX], given[PS_SIGNATURE_HEX];
+    if (p->signature_len != PS_SIGNATURE_HEX ||
+        !ps_signer_sign_text(s->sg_signs, (ps_slice){(const uint8_t *)p->date, p->date_len}, good))
+        return false;
+    for (int i = 0; i < PS_SIGNATURE_HEX; i++) {
+        char each = p->signature[i];
+        given[i] = (char)(each >= 'A' && each <= 'F' ? each + ('a' - 'A') : each);
+    }
+    return a->ac_do.differ(good, given, PS_SIGNATURE_HEX) == 0;
+}
+
+/* NULL: it is not granted. */
+static const grant *find_proven(const ps_access *a, const ps_proof *p, asked *q) {
+    q->key = (ps_slice){(const uint8_t *)p->key, p->key_len};
+    return p->key_len > 0 && p->date_len > 0 ? find_grant(a, q, hash_asked(q)) : NULL;
+}
+
+bool ps_core_proven(ps_core *c, const uint8_t *host, int32_t host_len, const ps_proof *p,
+                    int32_t code, const char *topic, int32_t topic_len, const char *group,
+                    int32_t group_len) {
+    PS_CORE_HELD(c);
+    const ps_access *a = c->co_access;
+    asked q = {.topic = {(const uint8_t *)topic, topic_len},
+               .group = {(const uint8_t *)group, group_len},
+               .host = host,
+               .host_len = host_len,
+               .code = code};
+    const grant *g = a != NULL ? find_proven(a, p, &q) : NULL;
+    return g != NULL && has_signed(a, g->gr_signer, p);
+}
+
+bool ps_access_lets_call(ps_conn *n, const ps_proof *p, int32_t code, int32_t also,
+                         ps_slice topic, ps_slice group) {
+    ps_access *a = n->cn_core->co_access;
+    asked q = {.topic = topic,
+               .group = group,
+               .host = n->cn_host,
+               .host_len = n->cn_host_len - 4,
+               .code = code};
+    if (a == NULL) return true;
+    const grant *g = p != NULL ? find_proven(a, p, &q) : NULL;
+    q.code = also;
+    if (g == NULL || find_proven(a, p, &q) == NULL || !has_signed(a, g->gr_signer, p)) return false;
+    a->ac_let_in++;
+    return true;
+}
+
 void ps_core_grant(ps_core *c, const char *key, int32_t key_len, const char *secret,
                    int32_t secret_len, const uint8_t *host, int32_t host_len, int32_t code,
                    const char *topic, int32_t topic_len, const char *group, int32_t group_len) {

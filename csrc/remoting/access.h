@@ -16,6 +16,16 @@ int ps_core_guard(ps_core *core, const ps_digest_functions *functions, ps_error 
 void ps_core_grant(ps_core *core, const char *key, int32_t key_len, const char *secret,
                    int32_t secret_len, const uint8_t *host, int32_t host_len, int32_t code,
                    const char *topic, int32_t topic_len, const char *group, int32_t group_len);
+/* What the headers of a gRPC call say: whose key, the date that is signed with its secret, and the
+ * signature in hexadecimal. key_len 0: they name nobody. */
+typedef struct ps_proof {
+    const char *key, *date, *signature;
+    int32_t key_len, date_len, signature_len;
+} ps_proof;
+/* Whether a call of this host proves its key, which `code` is granted to for topic and group. */
+bool ps_core_proven(ps_core *core, const uint8_t *host, int32_t host_len, const ps_proof *proof,
+                    int32_t code, const char *topic, int32_t topic_len, const char *group,
+                    int32_t group_len);
 /* Frames of a connection have `bytes` at most until ps_conn_know; larger ones are malformed. 0: as
  * any others. */
 void ps_core_limit_first(ps_core *core, int64_t bytes);
@@ -36,6 +46,10 @@ typedef struct ps_access ps_access;
 
 /* Whether a frame of this connection is granted. */
 bool ps_access_granted(ps_conn *conn, const ps_command *request);
+/* Whether a gRPC call of this connection may be served: access control is off, or the call proves
+ * its key, which both codes are granted to. proof NULL: it names nobody. */
+bool ps_access_lets_call(ps_conn *conn, const ps_proof *proof, int32_t code, int32_t also,
+                         ps_slice topic, ps_slice group);
 void ps_access_free(ps_access *access);
 
 #endif

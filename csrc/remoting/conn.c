@@ -461,11 +461,14 @@ int ps_conn_serve_pop(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *ou
     return code;
 }
 
-int ps_conn_put(ps_conn *n, const ps_plain_put *put, int64_t *offset) {
+int ps_conn_put(ps_conn *n, const ps_proof *proof, const ps_plain_put *put, int64_t *offset) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
     ps_step step;
-    if (c->co_access != NULL || goes_up(n, PS_REQUEST_SEND_MESSAGE_V2) ||
+    const ps_slice topic = {(const uint8_t *)put->topic, put->topic_len};
+    if (!ps_access_lets_call(n, proof, PS_REQUEST_SEND_MESSAGE_V2, PS_REQUEST_SEND_MESSAGE_V2,
+                             topic, (ps_slice){0}) ||
+        goes_up(n, PS_REQUEST_SEND_MESSAGE_V2) ||
         put->body_len > c->co_frame_max ||
         ps_safe_must_wait(&c->co_store->st_safe, PS_SAFE_NEXT))
         return 0;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "remoting/popwait.h"
+#include "remoting/access.h"
 #include "remoting/guard.h"
 
 #define LATE_MS 500           /* a request that is so late is not served: its client has given up */
@@ -131,8 +132,8 @@ int ps_core_pop_checked(ps_conn *n, const ps_command *command, ps_error *e) {
     return serve_pop(n, command, true, e);
 }
 
-int ps_conn_pop(ps_conn *n, const ps_plain_pop *p, int64_t wait_ms, int64_t number,
-                ps_pop_found *found, int64_t *due_ms) {
+int ps_conn_pop(ps_conn *n, const ps_proof *proof, const ps_plain_pop *p, int64_t wait_ms,
+                int64_t number, ps_pop_found *found, int64_t *due_ms) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
     ps_pop_ask ask;
@@ -146,7 +147,9 @@ int ps_conn_pop(ps_conn *n, const ps_plain_pop *p, int64_t wait_ms, int64_t numb
                        .most = p->most,
                        .invisible_ms = p->invisible_ms,
                        .mode = 1};
-    if (c->co_access != NULL || ((c->co_up | n->cn_up) & PS_UP_POPS) ||
+    if (!ps_access_lets_call(n, proof, PS_REQUEST_POP_MESSAGE, PS_REQUEST_PULL_MESSAGE, r.topic,
+                             r.group) ||
+        ((c->co_up | n->cn_up) & PS_UP_POPS) ||
         ps_safe_must_wait(&c->co_store->st_safe, PS_SAFE_NEXT) || !read_ask(c, &r, false, &ask) ||
         c->co_pops->po_rules.waiting_max < 0)
         return PS_POP_UP;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "format/handle.h"
+#include "remoting/access.h"
 #include "remoting/guard.h"
 #include "remoting/pops.h"
 
@@ -93,14 +94,16 @@ static bool is_open(ps_core *c, request *r, const ps_handle *h) {
     return p != NULL && ps_popped_bits(p, &r->offset, 1) != 0;
 }
 
-int ps_conn_ack(ps_conn *n, const char *group, int32_t group_len, const char *topic,
-                int32_t topic_len, const ps_handle *handles, int32_t count) {
+int ps_conn_ack(ps_conn *n, const ps_proof *proof, const char *group, int32_t group_len,
+                const char *topic, int32_t topic_len, const ps_handle *handles, int32_t count) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
     request r = {.group = {(const uint8_t *)group, group_len},
                  .topic = {(const uint8_t *)topic, topic_len}};
     int64_t end;
-    if (c->co_access != NULL || ((c->co_up | n->cn_up) & PS_UP_POPS) || !can_put(c) ||
+    if (!ps_access_lets_call(n, proof, PS_REQUEST_ACK_MESSAGE, PS_REQUEST_PULL_MESSAGE, r.topic,
+                             r.group) ||
+        ((c->co_up | n->cn_up) & PS_UP_POPS) || !can_put(c) ||
         ps_safe_must_wait(&c->co_store->st_safe, PS_SAFE_NEXT))
         return 0;
     for (int32_t i = 0; i < count; i++)

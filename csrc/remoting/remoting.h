@@ -234,6 +234,7 @@ int ps_conn_keep(ps_conn *conn, int64_t len, ps_step *out, ps_error *error);
 /* From now on ps_conn_received ends after so many nanoseconds and the frame under way, or with many
  * frames to hand on; 0: with the last frame. */
 void ps_core_turn(ps_core *core, int64_t ns);
+struct ps_proof; /* access.h: what the headers of a gRPC call say of who calls; NULL: nothing */
 /* A message of a gRPC client, plain and in a queue of the topic's, which has been found fit for it
  * (ps_core_takes). 1: it is stored, *offset is its place in the queue; answers need not wait. 0:
  * nothing has happened, the broker serves it. */
@@ -244,7 +245,8 @@ typedef struct ps_plain_put {
     int32_t properties_len;
     int64_t body_len, born_ms;
 } ps_plain_put;
-int ps_conn_put(ps_conn *conn, const ps_plain_put *put, int64_t *offset);
+int ps_conn_put(ps_conn *conn, const struct ps_proof *proof, const ps_plain_put *put,
+                int64_t *offset);
 /* Kinds of messages (bits of MessageType) that gRPC clients may send to a topic, as they were last
  * found; ps_core_topic forgets them. -1 from ps_core_kinds: there is no such topic. */
 void ps_core_takes(ps_core *core, const char *topic, int32_t topic_len, int32_t kinds);
@@ -254,8 +256,9 @@ int32_t ps_core_kinds(ps_core *core, const char *topic, int32_t topic_len, int32
  * handles: of theirs, which name the topic itself. 1: they are; answers need not wait. 0: nothing
  * has happened, or some of them are, and the broker does it. */
 struct ps_handle; /* format/handle.h */
-int ps_conn_ack(ps_conn *conn, const char *group, int32_t group_len, const char *topic,
-                int32_t topic_len, const struct ps_handle *handles, int32_t count);
+int ps_conn_ack(ps_conn *conn, const struct ps_proof *proof, const char *group,
+                int32_t group_len, const char *topic, int32_t topic_len,
+                const struct ps_handle *handles, int32_t count);
 /* Pops for a gRPC client from any queue of a topic, as a request of the remoting protocol that says
  * the same, which may wait so long (ps_conn_pop_wait). PS_POP_FOUND: *found is the caller's, who
  * frees it; its messages need not wait. *due_ms: when they end, if that is before all others, which
@@ -271,8 +274,8 @@ typedef struct ps_plain_pop {
     int32_t ordered, attempt_len;
     const char *attempt; /* of an ordered group; NULL: it names none */
 } ps_plain_pop;
-int ps_conn_pop(ps_conn *conn, const ps_plain_pop *pop, int64_t wait_ms, int64_t number,
-                struct ps_pop_found *found, int64_t *due_ms);
+int ps_conn_pop(ps_conn *conn, const struct ps_proof *proof, const ps_plain_pop *pop,
+                int64_t wait_ms, int64_t number, struct ps_pop_found *found, int64_t *due_ms);
 /* One whole frame that was handed on before: 1 served, 0 not. */
 int ps_conn_serve(ps_conn *conn, const uint8_t *frame, int64_t len, ps_step *out);
 

@@ -142,6 +142,20 @@ static void gather_bytes(gathered *g, const uint8_t *data, size_t len) {
     }
 }
 
+static void begin_digest(const ps_signer *s, gathered *g) {
+    g->with = &s->si_do;
+    g->work = s->si_inner;
+    g->good = true;
+    g->len = 0;
+}
+
+static bool finish_digest(const ps_signer *s, gathered *g, uint8_t sum[SUM]) {
+    bool good = g->good && g->with->update(&g->work, g->data, g->len) &&
+                g->with->final(sum, &g->work);
+    g->work = s->si_outer;
+    return good && g->with->update(&g->work, sum, SUM) && g->with->final(sum, &g->work);
+}
+
 /* The one field that is not signed. */
 static bool is_signature(ps_slice name) {
     return name.len == 9 && memcmp(name.data, "Signature", 9) == 0;
@@ -153,17 +167,26 @@ bool ps_signer_sign(ps_signer *s, const ps_field *fields, int32_t count, ps_slic
     uint8_t sum[SUM];
     if (count > PS_FIELDS_MAX || !sort_fields(s, fields, count, sorted)) return false;
     gathered g;
-    g.with = &s->si_do;
-    g.work = s->si_inner;
-    g.good = true;
-    g.len = 0;
+    begin_digest(s, &g);
     for (int32_t i = 0; i < count; i++)
         if (!is_signature(sorted[i]->name))
             gather_bytes(&g, sorted[i]->value.data, (size_t)sorted[i]->value.len);
     gather_bytes(&g, body.data, (size_t)body.len);
-    bool good = g.good && g.with->update(&g.work, g.data, g.len) && g.with->final(sum, &g.work);
-    g.work = s->si_outer;
-    good = good && g.with->update(&g.work, sum, SUM) && g.with->final(sum, &g.work);
+    bool good = finish_digest(s, &g, sum);
     if (good) encode_base64(sum, text);
+    return good;
+}
+
+bool ps_signer_sign_text(ps_signer *s, ps_slice text, char *hex) {
+    static const char digits[] = "0123456789abcdef";
+    uint8_t sum[SUM];
+    gathered g;
+    begin_digest(s, &g);
+    gather_bytes(&g, text.data, (size_t)text.len);
+    bool good = finish_digest(s, &g, sum);
+    for (int i = 0; good && i < SUM; i++) {
+        hex[2 * i] = digits[sum[i] >> 4];
+        hex[2 * i + 1] = digits[sum[i] & 15];
+    }
     return good;
 }

@@ -8,6 +8,7 @@
 #include "remoting/command.h"
 
 #define PS_SIGNATURE_LEN 28
+#define PS_SIGNATURE_HEX 40
 
 /* cdef begin */
 /* SHA-1 of the cryptographic library that the interpreter has loaded. A state is SHA_CTX, plain
@@ -33,5 +34,8 @@ void ps_signer_free(ps_signer *signer); /* NULL is harmless */
  * order in Java is another one; or the library refuses. */
 bool ps_signer_sign(ps_signer *signer, const ps_field *fields, int32_t count, ps_slice body,
                     char *text);
+/* The same of one text, in lower hexadecimal: PS_SIGNATURE_HEX characters. False: the library
+ * refuses. */
+bool ps_signer_sign_text(ps_signer *signer, ps_slice text, char *hex);
 
 #endif

@@ -1,6 +1,9 @@
 /* Grants of the protocol core: who is let in by a signature, and who is handed to the broker. */
 #define _GNU_SOURCE
+#include <ctype.h>
+
 #include "core_kit.h"
+#include "messaging/proof.h"
 #include "remoting/access.h"
 #include "toy.h"
 
@@ -142,6 +145,54 @@ static void test_revoked_grants_are_gone(void) {
     end();
 }
 
+/* Whether a gRPC call with this header over `conn` may send to a topic. */
+static bool lets_call(const char *header, const char *date, const char *topic) {
+    ps_h2_text key, signature;
+    if (!ps_h2_proof_read(header, &key, &signature)) return false;
+    const ps_proof p = {key.data, date, signature.data, key.len, (int32_t)strlen(date),
+                        signature.len};
+    int64_t before = ps_core_let_in(kit_core);
+    bool good = ps_access_lets_call(conn, &p, 310, 310, ps_slice_of(topic), ps_slice_of(""));
+    CHECK_EQ(good, ps_core_let_in(kit_core) - before);
+    CHECK_EQ(good, ps_core_proven(kit_core, here, 4, &p, 310, topic, 1, "", 0));
+    return good;
+}
+
+static void test_a_call_proves_its_key_by_the_date(void) {
+    char hex[PS_SIGNATURE_HEX + 1] = "", header[200];
+    ps_signer *signer = ps_signer_make(&toy_digest, SECRET, 8);
+    CHECK(ps_signer_sign_text(signer, ps_slice_of("today"), hex));
+    ps_signer_free(signer);
+    begin();
+    snprintf(header, sizeof header,
+             "MQv2-HMAC-SHA1 Credential=K/region, SignedHeaders=x-mq-date-time, Signature=%s", hex);
+    CHECK(lets_call(header, "today", "T"));
+    CHECK(!lets_call(header, "todaY", "T"));
+    CHECK(!lets_call(header, "today", "U"));
+    for (char *c = strrchr(header, '='); *c; c++) *c = (char)toupper(*c);
+    CHECK(lets_call(header, "today", "T"));
+    header[strlen(header) - 1] ^= 1;
+    CHECK(!lets_call(header, "today", "T"));
+    snprintf(header, sizeof header, "MQv2-HMAC-SHA1 Signature=%s,Credential= L", hex);
+    CHECK(!lets_call(header, "today", "T"));
+    snprintf(header, sizeof header, "MQv2-HMAC-SHA1 Signature=%s,Credential= K ", hex);
+    CHECK(lets_call(header, "today", "T"));
+    ps_core_revoke(kit_core);
+    CHECK(!lets_call(header, "today", "T"));
+    end();
+}
+
+static void test_a_header_that_is_not_plain_proves_nothing(void) {
+    static const char *const headers[] = {
+        "", "MQv2-HMAC-SHA1", "MQv2-HMAC-SHA1 ", "MQv2-HMAC-SHA256 Credential=K,Signature=a",
+        "MQv2-HMAC-SHA1 Credential=K", "MQv2-HMAC-SHA1 Signature=a", "MQv2-HMAC-SHA1 K,Signature=a",
+        "MQv2-HMAC-SHA1 Credential=/K,Signature=a", "MQv2-HMAC-SHA1 Credential=K,Signature=a,",
+        "MQv2-HMAC-SHA1 Credential=K,Signature= "};
+    ps_h2_text key, signature;
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++)
+        CHECK(!ps_h2_proof_read(headers[i], &key, &signature));
+}
+
 int main(void) {
     check_begin();
     folder = check_folder();
@@ -152,6 +203,8 @@ int main(void) {
     test_what_changes_after_signing_is_handed_on();
     test_a_grant_is_for_one_address();
     test_revoked_grants_are_gone();
+    test_a_call_proves_its_key_by_the_date();
+    test_a_header_that_is_not_plain_proves_nothing();
     check_remove(folder);
     free(folder);
     free(kit_handed);

@@ -16,6 +16,7 @@ from broker.access.policies import Acl, parse_acl
 from broker.grpc.local import LocalBroker
 from broker.grpc.messages import Kind
 from broker.grpc.schema import pb
+from broker.wire.digests import digest_functions
 
 RIGHTS = {
     "alice": ("Topic:Normal", "Topic:Tx", "Group:g"),
@@ -150,6 +151,12 @@ def end(caller: Caller, topic: str, transaction: str) -> int:
     return int(reply.status.code)
 
 
+def let_in(broker: Broker) -> int:
+    """How many requests the core has served by a grant."""
+    found: int = broker.services.core.let_in
+    return found
+
+
 def test_whoever_has_the_right_is_served_without_requests_between(
     guarded: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,13 +165,16 @@ def test_whoever_has_the_right_is_served_without_requests_between(
     with caller_of(guarded, "carol") as carol, caller_of(guarded, "root") as root:
         assert carol.telemetry().subscribe("g", "Normal").status.code == CODE.OK
         asked = asked_by_request(monkeypatch)
-        assert carol.send(message("Normal")).status.code == CODE.OK
-        found = receive(carol)
-        assert found[0].status.code == CODE.OK
-        assert acknowledge(carol, found[1]) == CODE.OK
+        for _ in range(2):  # the first of a kind has the rules asked
+            before = let_in(guarded)
+            assert carol.send(message("Normal")).status.code == CODE.OK
+            found = receive(carol)
+            assert found[0].status.code == CODE.OK
+            assert acknowledge(carol, found[1]) == CODE.OK
         (entry,) = carol.send(message("Tx", message_type=Kind.TRANSACTION)).entries
         assert end(carol, "Tx", entry.transaction_id) == CODE.OK
         assert not asked
+        assert let_in(guarded) == before + 3 or digest_functions() is None
         (entry,) = root.send(message("Tx", message_type=Kind.TRANSACTION)).entries
         assert end(carol, "Normal", entry.transaction_id) != CODE.OK
         assert root.send(message("Normal")).status.code == CODE.OK
@@ -179,7 +189,8 @@ def test_whoever_has_the_right_is_served_without_requests_between(
 def test_a_wrong_signature_is_refused_after_a_right_one(guarded: Broker) -> None:
     """Over one connection, by one client id."""
     with caller_of(guarded, "root") as root:
-        assert root.send(message("Normal")).status.code == CODE.OK
+        for _ in range(2):  # the core serves the second one
+            assert root.send(message("Normal")).status.code == CODE.OK
         good = dict(root.headers)
         root.headers |= headers_of("root", "no-secret")
         assert root.send(message("Normal")).status.code == CODE.UNAUTHORIZED

@@ -227,8 +227,8 @@ def test_a_client_may_do_what_its_policies_say(secured: Broker) -> None:
 def test_rights_are_remembered_until_they_change(
     secured: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plain send asks the rules once for each user, and goes the quick way; a signature that is
-    wrong asks nothing."""
+    """A plain send asks the rules once for each user, and goes the quick way; one whose signature
+    is wrong is refused by them."""
     asked = []
     let_in = LocalBroker._let_in
 
@@ -258,7 +258,7 @@ def test_rights_are_remembered_until_they_change(
         caller.headers |= signed("other", "pen")
         secured.run(make(["Sub"]))
         assert caller.send(message("Normal")).status.code != CODE.OK
-    assert len(asked) == 2
+    assert len(asked) == 3
 
 
 # ---- settings ----
