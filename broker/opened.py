@@ -26,6 +26,7 @@ from broker.loop.watchdog import Watchdog
 from broker.remoting.client import RemotingClient
 from broker.remoting.tls import TlsSettings
 from broker.services.access import Access, inner_credentials
+from broker.services.acting.mastership import Mastership
 from broker.services.acting.service import Acting
 from broker.services.clients import Clients
 from broker.services.config import Config, store_alone
@@ -134,9 +135,10 @@ async def open_services(
     services.transactions = transactions = await _open_transactions(o, services, core, undo)
     services.once = await _remember(o.settings, core)
     services.acting = acting = _act(services)
+    services.mastership = mastership = _keep_mastership(services, o)
     undo.callback(schedule.hand_over)
     role = BrokerRole.SLAVE if is_slave(o.settings) else BrokerRole.MASTER
-    services.duties = duties = Duties(duties_of(services, acting), role)
+    services.duties = duties = Duties(duties_of(services, acting, mastership), role)
     duties.on_role.append(transactions.change_role)
     return services
 
@@ -284,6 +286,16 @@ def _act(services: Services) -> Acting | None:
     if replication is None or slave is None or not services.settings["enableSlaveActingMaster"]:
         return None
     return Acting(services, slave, replication.request)
+
+
+def _keep_mastership(services: Services, o: Options) -> Mastership | None:
+    replication = services.replication
+    master = replication.master if replication is not None else None
+    if replication is None or master is None or o.reign is not None:
+        return None
+    if not services.settings["enableSlaveActingMaster"]:
+        return None
+    return Mastership(services, master, replication.request)
 
 
 def _first_frame_max(settings: Settings) -> int:

@@ -37,6 +37,9 @@ STEPS: dict[str, str] = {
     "Cannot delete the list of what has gone: %s": _WRITE,
     "No name server says whether a slave acts as master: %s": "start a name server of 5.x",
     "Skipped a line of %s: %s": _FILE,
+    "A slave may act in this master's place, which pauses until it has asked: %s":
+        "mend its network to name servers and slaves",
+    "What slaves did in this master's place is not taken over; will retry: %s": _FILE,
     "The master is gone: this slave does what is due in its place": "start the master again",
     "The slave at %s does not say what it did: %s": _NETWORK,
     # ---- the broker ----

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 import struct
 import time
 from array import array
@@ -54,6 +55,8 @@ _STATUS_OF_WAITS = {
 _SERVICE_NOT_AVAILABLE = 14
 _ROWS = 4096
 _NEWS = 256
+#: INT64_MAX: a time without an end.
+_FOR_GOOD = (1 << 63) - 1
 #: Seconds that answering held pulls takes before others have their turn.
 _A_TURN_S = 0.01
 #: ps_offset_row: two addresses, two lengths, queue, offset.
@@ -168,6 +171,8 @@ def _new_core(store: Store, error: Any, **given: str | int) -> Any:
 
 class Core:
     """Answers plain sends and pulls in C. Everything happens on the thread of the event loop."""
+
+    _leads_until = math.inf
 
     def __init__(
         self,
@@ -561,6 +566,19 @@ class Core:
     def notify_all(self) -> None:
         """Answers every held pull now."""
         self._answer_held(True)
+
+    def lead_until(self, until_s: float) -> None:
+        """Up to this time of the monotonic clock the broker is the master for sure; at the
+        beginning there is no end."""
+        self._leads_until = until_s
+        if self.handle is not None:
+            until_ms = _FOR_GOOD if math.isinf(until_s) else int(until_s * 1000)
+            lib.ps_core_leads_until(self.handle, until_ms)
+
+    @property
+    def leads(self) -> bool:
+        """Returns whether it is the master now, so that no slave does what it does."""
+        return time.monotonic() < self._leads_until
 
     def wake(self) -> None:
         """Ends the waits that are over, and answers the held pulls that have news or whose time is

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
-from broker.processors.refusals import put_refusal
+from broker.processors.refusals import check_leads, put_refusal
 from broker.processors.subscriptions import check_syntax
 from broker.services.context import Services
 from broker.services.names import check_group
@@ -49,6 +49,7 @@ class PopRules:
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 "this broker is a slave: what is popped is written by its master",
             )
+        check_leads(self.s)
         return pop
 
     def _acts(self) -> bool:

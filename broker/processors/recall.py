@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from broker.processors.durable import once_durable
-from broker.processors.refusals import always, put_refusal
+from broker.processors.refusals import always, check_leads, put_refusal
 from broker.services.context import Services
 from broker.services.topics import WRITE
 from broker.wire import mqjson
@@ -85,6 +85,7 @@ class RecallProcessor:
             raise Refused(
                 ResponseCode.SERVICE_NOT_AVAILABLE, "recall failed, broker service not available"
             )
+        check_leads(self.s)
 
     def _check_handle(self, topic: str, text: str) -> RecallHandle:
         """Raises: Refused."""

@@ -22,7 +22,7 @@ from pystore.errors import (
     TimersOff,
 )
 
-__all__ = ["always", "ended", "put_refusal"]
+__all__ = ["always", "check_leads", "ended", "put_refusal"]
 
 
 async def ended(end: Awaitable[None]) -> None:
@@ -57,6 +57,15 @@ def always(fields: Mapping[str, object], handler: Handler) -> Handler:
         return answer if answer is None or isinstance(answer, Command) else later(command, answer)
 
     return handle
+
+
+def check_leads(s: Services) -> None:
+    """A slave may be doing the same in this master's place. Raises: Refused."""
+    if not s.core.leads:
+        raise Refused(
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            "this master is cut off from name servers and slaves: a slave may act in its place",
+        )
 
 
 def put_refusal(error: StoreError, s: Services) -> Refused:

@@ -70,7 +70,10 @@ class ReplicationProcessor:
         if self.s.acting is not None and command.ext.get("masterHaAddress"):
             self._check_may(peer)
             return self._give_way(command)
-        replication = self.s.replication
+        replication, mastership = self.s.replication, self.s.mastership
+        if mastership is not None and command.ext.get("acted"):
+            self._check_may(peer)
+            mastership.hint(command.text("acted"))
         is_master = replication is not None and replication.master is not None
         return command.reply(ext=ha_info(self.s) if is_master else {})
 

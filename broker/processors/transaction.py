@@ -8,7 +8,7 @@ from typing import Any
 
 from broker.hot.halves import DecisionRecord
 from broker.processors.durable import once_durable
-from broker.processors.refusals import put_refusal
+from broker.processors.refusals import check_leads, put_refusal
 from broker.services.context import Services
 from broker.services.transaction import Transactions
 from broker.wire.codes import RequestCode, ResponseCode
@@ -43,6 +43,7 @@ class TransactionProcessor:
                 ResponseCode.SLAVE_NOT_AVAILABLE,
                 "Transactions are decided at the master; this broker is a slave.",
             )
+        check_leads(self.s)
 
     # ---- END_TRANSACTION ----
 

@@ -158,7 +158,9 @@ class RemotingClient(Closing):
                 f"{address} did not accept a connection within {self._connect_s:g} s"
             ) from None
         except ConnectionError as failed:
-            raise ConnectionError(f"no connection to {address}: {failed}") from failed
+            refused = isinstance(failed, ConnectionRefusedError)  # nobody listens there
+            kind = ConnectionRefusedError if refused else ConnectionError
+            raise kind(f"no connection to {address}: {failed}") from failed
         except OSError as failed:  # names that nobody knows, networks that cannot be reached
             raise ConnectionError(f"no connection to {address}: {failed}") from failed
         return made

@@ -27,7 +27,7 @@ from broker.services.topics import Topics
 from broker.services.transaction import Transactions
 from pystore import Store
 
-__all__ = ["ActsAsMaster", "IsMember", "KeepsPops", "Services"]
+__all__ = ["ActsAsMaster", "IsMember", "KeepsMastership", "KeepsPops", "Services"]
 
 
 class KeepsPops(Protocol):
@@ -53,6 +53,12 @@ class ActsAsMaster(Protocol):
     def owe_java(self) -> None: ...
 
     def taken(self, end: int) -> None: ...
+
+
+class KeepsMastership(Protocol):
+    """A master that slaves may act for (acting/mastership.py), as requests find it."""
+
+    def hint(self, address: str) -> None: ...
 
 
 class IsMember(Protocol):
@@ -85,6 +91,7 @@ class Services:
     pop: Pop | None = None
     replication: Replication | None = None
     acting: ActsAsMaster | None = None
+    mastership: KeepsMastership | None = None
     member: IsMember | None = None
     once: Dedup | None = None
     access: Access | None = None

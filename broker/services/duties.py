@@ -30,6 +30,8 @@ class BrokerRole(enum.Enum):
 
     MASTER = "master"
     SLAVE = "slave"
+    #: A master that a slave may act for just now: it does what no slave does.
+    CUT_OFF = "master that is cut off"
     #: A slave that does a master's duties while there is none.
     ACTING = "acting master"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from broker.services.acting.mastership import Mastership
 from broker.services.acting.service import Acting
 from broker.services.context import Services
 from broker.services.duties import BrokerRole, Duty, PeriodicJob
@@ -15,9 +16,11 @@ from broker.services.transaction import Transactions
 __all__ = ["duties_of"]
 
 
-def duties_of(s: Services, acting: Acting | None = None) -> list[Duty]:
+def duties_of(
+    s: Services, acting: Acting | None = None, mastership: Mastership | None = None
+) -> list[Duty]:
     """Returns the duties in the order of their starts; clients find the broker by the first one.
-    acting: of a slave that may act as master.
+    acting: of a slave that may act as master; mastership: of a master that one may act for.
     The schedule, the transactions and POP must be there."""
     assert s.schedule is not None and s.transactions is not None and s.pop is not None
     return [
@@ -28,6 +31,7 @@ def duties_of(s: Services, acting: Acting | None = None) -> list[Duty]:
         ),
         *_replicating(s.replication),
         *_acting(acting, s.schedule),
+        *_leading(mastership),
         *_delivering(s, s.schedule),
         *_deciding(s, s.transactions),
         *_popping(s, s.pop),
@@ -80,6 +84,18 @@ def _acting(acting: Acting | None, schedule: Schedule) -> list[Duty]:
             PeriodicJob("read the master's timers", schedule.follow_timers, _every(5)),
         ),
         Duty("escape", BrokerRole.ACTING, begin=acting.start, end=acting.stop),
+    ]  # fmt: skip
+
+
+def _leading(mastership: Mastership | None) -> list[Duty]:
+    if mastership is None:
+        return []
+    return [
+        Duty(
+            "mastership", None,
+            PeriodicJob("make sure that no slave acts", mastership.look, _every(1)),
+            begin=mastership.start, end=mastership.stop,
+        ),
     ]  # fmt: skip
 
 

@@ -124,6 +124,13 @@ class HotPath(Protocol):
     def notify_all(self) -> None:
         """Answers every held pull."""
 
+    def lead_until(self, until_s: float) -> None:
+        """Up to this time of the monotonic clock the broker is the master for sure."""
+
+    @property
+    def leads(self) -> bool:
+        """Returns whether it is the master now, so that no slave does what it does."""
+
     @property
     def first_frames_refused(self) -> int:
         """Returns how many frames were too large for a connection that is not known yet."""

@@ -115,6 +115,8 @@ class Registration:
         self._all = False
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
+        #: Nothing is registered just now.
+        self.rests = False
         self._last_beat = 0.0
         #: Where slaves connect to; 0: nowhere.
         self.ha_port = 0
@@ -139,18 +141,29 @@ class Registration:
         problem = "no name server is set"
         found: dict[int, str] = {}
         answered = False
-        for server in self._servers:
-            try:
-                if server.peer is None or server.peer.closed:
-                    server.registered = False
-                    server.peer = await self._dial(server.address)
-                found |= await self._members_at(server.peer)
+        asked = [self._members_known_to(server) for server in self._servers]
+        for answer in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(answer, dict):
+                found |= answer
                 answered = True
-            except (OSError, TimeoutError, ValueError) as failed:
-                problem = str(failed or type(failed).__name__)
+            elif isinstance(answer, OSError | TimeoutError | ValueError):
+                problem = str(answer or type(answer).__name__)
+            else:
+                raise answer
         if not answered:
             raise OSError(problem)
         return found
+
+    async def _members_known_to(self, server: _Server) -> dict[int, str]:
+        if server.peer is None or server.peer.closed:
+            server.registered = False
+            server.peer = await self._dial(server.address)
+        try:
+            return await self._members_at(server.peer)
+        except TimeoutError:
+            if self.rests:  # a network that was cut may have lost this connection
+                server.peer.close()
+            raise
 
     async def _members_at(self, server: Peer) -> dict[int, str]:
         name, cluster = self._settings["brokerName"], self._settings["brokerClusterName"]
@@ -217,6 +230,8 @@ class Registration:
 
     def tick(self) -> None:
         """Runs every second, as a job of the duty."""
+        if self.rests:
+            return
         now = time.monotonic()
         for server in self._servers:
             if server.registered and (server.peer is None or server.peer.closed):
@@ -252,7 +267,8 @@ class Registration:
             await asyncio.wait({task}, timeout=timeout)
 
     def _wake(self) -> None:
-        if self._stopped or not self._servers or (self._task and not self._task.done()):
+        running = self._task is not None and not self._task.done()
+        if self._stopped or self.rests or not self._servers or running:
             return
         try:
             self._task = asyncio.get_running_loop().create_task(self._work())

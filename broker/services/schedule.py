@@ -92,6 +92,12 @@ class _Level(_Source):
             return done.delivered, max(0.0, (done.next_ms - now_ms) / 1000)
         return done.delivered, 0.0 if s.core.watch_level(self.number, self.offset) else -1.0
 
+    def go_on_at(self, offset: int) -> None:
+        """What comes before is done, by whoever did it."""
+        if offset > self.offset:
+            self.offset = self.kept = offset
+            self.pending.clear()
+
     def _moved(self, done: DueDelivery | None) -> None:
         if done is None or done.offset == self.offset:
             return
@@ -196,11 +202,12 @@ class Schedule:
     def start_levels(self) -> None:
         """Delivers what is due of the levels and waits for the rest. It needs a running loop."""
         self.core.on_levels = self._got_messages
+        kept = self.store.metadata.delay_offsets
         if not self._levels:
-            kept = self.store.metadata.delay_offsets
             for number in range(1, len(self.store.settings.delay_levels_ms) + 1):
                 self._levels[number] = _Level(self, number, kept.get(number) or 0)
         for level in self._levels.values():
+            level.go_on_at(kept.get(level.number) or 0)
             self._begin(level)
 
     async def stop_levels(self) -> None:
@@ -382,6 +389,9 @@ class Schedule:
 
     def _run(self, source: _Source) -> None:
         source.last_s, source.next_s = asyncio.get_running_loop().time(), math.inf
+        if not self.core.leads:
+            self._later(source, _RETRY_S)
+            return
         most = self._allowed()
         if most < 1:
             self._later(source, _PAUSE_S)

@@ -53,6 +53,7 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
     c->co_parked_max = conf->parked_max;
     c->co_slave_reads = conf->slave_reads != 0;
     c->co_slave = conf->slave != 0;
+    atomic_init(&c->co_leads_until, INT64_MAX);
     uint64_t random = (conf->seed ? conf->seed : (uint64_t)ps_now_ms()) * 0x9E3779B97F4A7C15u | 1;
     c->co_ready_end = &c->co_ready;
     c->co_event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -279,6 +280,11 @@ static int serve_counted(ps_conn *n, const ps_command *request, bool checked, ps
         ps_rpc_answered(c, request->code, call->co_answered,
                         request->flag & PS_FLAG_ONEWAY ? PS_RPC_ONEWAY : 0);
     return served;
+}
+
+void ps_core_leads_until(ps_core *c, int64_t until_ms) {
+    PS_CORE_HELD(c);
+    atomic_store_explicit(&c->co_leads_until, until_ms, memory_order_relaxed);
 }
 
 void ps_core_hand_on(ps_core *c, int32_t what) {

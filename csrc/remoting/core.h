@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "base/chains.h"
+#include "base/clock.h"
 #include "filter/sql92.h"
 #include "store/store.h"
 #include "remoting/beats.h"
@@ -202,6 +203,7 @@ struct ps_core {
     bool co_long_polling;
     int32_t co_short_polling_ms, co_parked_max;
     bool co_slave_reads, co_slave;
+    _Atomic int64_t co_leads_until; /* monotonic ms */
     int32_t co_up;       /* PS_UP_: what is handed on */
     int co_event_fd;
 
@@ -241,6 +243,12 @@ extern _Thread_local int32_t ps_caller_now;
 /* What it works with. */
 static inline ps_call *ps_mine(const ps_core *c) {
     return c->co_calls[ps_caller_now];
+}
+
+/* Whether no slave can be acting as master. */
+static inline bool ps_core_leads(const ps_core *c) {
+    int64_t until = atomic_load_explicit(&c->co_leads_until, memory_order_relaxed);
+    return until == INT64_MAX || ps_monotonic_ms() < until;
 }
 
 /* Which queue a message goes to, where a walk begins. */

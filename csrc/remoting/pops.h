@@ -62,10 +62,10 @@ int ps_pop_take(ps_core *c, const ps_pop_ask *ask, ps_pop_found *found, int64_t 
 /* popshow.c: answers with what was found, into co_out; nothing: that. */
 int ps_pop_answer(const ps_pop_asker *who, const ps_pop_found *found, ps_slice topic);
 
-/* Whether records can be put: in the log, or at a slave that acts as master beside it. */
+/* Whether records may be put: in the log, or at a slave that acts as master beside it. */
 static inline bool ps_pops_can_put(const ps_core *c) {
     const ps_pops *x = c->co_pops;
-    return x != NULL && x->po_revive != NULL &&
+    return x != NULL && x->po_revive != NULL && ps_core_leads(c) &&
            (x->po_aside || !atomic_load(&c->co_store->st_follow.fo_on));
 }
 

@@ -33,6 +33,10 @@ typedef struct ps_core_conf {
 ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *error);
 void ps_core_free(ps_core *core);    /* after its connections */
 int ps_core_event_fd(ps_core *core); /* readable: call ps_core_next */
+/* Up to this time of the monotonic clock (ms) the broker is the master for sure. After it pops,
+ * acknowledgements and decisions are handed on, since a slave may do the same in its place; a
+ * process that was stopped for long serves none of them first. At the beginning there is no end. */
+void ps_core_leads_until(ps_core *core, int64_t until_ms);
 
 /* ---- tables; names are copied ---- */
 #define PS_SEND_HOT 1  /* sends to the topic are answered here */

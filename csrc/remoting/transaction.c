@@ -426,7 +426,7 @@ bool ps_core_end(ps_core *c, const ps_ending *end, bool answered) {
     ps_put_result put;
     ps_record r;
     if (!x->tx_conf.on || end->group.data == NULL || end->offset < 0 || end->physical < 0 ||
-        (end->decision != PS_TX_COMMIT && end->decision != PS_TX_ROLLBACK))
+        (end->decision != PS_TX_COMMIT && end->decision != PS_TX_ROLLBACK) || !ps_core_leads(c))
         return false;
     uint32_t at = ps_halves_find(x, end->offset);
     if (at == 0 || (answered && ps_safe_must_wait(&c->co_store->st_safe, PS_SAFE_NEXT)))

@@ -111,6 +111,8 @@ class FakePeer:
 class FakeCore:
     """The tables of broker.hot.core.Core. real: the core that puts messages."""
 
+    leads = True
+
     def __init__(self, real=None):
         self.real = real
         self.topics = {}

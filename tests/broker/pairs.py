@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import struct
@@ -14,7 +15,7 @@ from waiting import until
 
 from broker import Broker, Message
 
-__all__ = ["SMALL", "JavaLikePort", "master_of", "send", "slave_of", "until_alike"]
+__all__ = ["SMALL", "JavaLikePort", "Link", "master_of", "send", "slave_of", "until_alike"]
 
 SMALL: dict[str, Any] = {
     "mappedFileSizeCommitLog": 1 << 18, "mappedFileSizeConsumeQueue": 20_000, "maxHashSlotNum": 100,
@@ -68,6 +69,80 @@ class JavaLikePort:
             with contextlib.suppress(TimeoutError):
                 if not slave.recv(4096):
                     return
+
+
+class Link:
+    """A port that passes bytes on to another one of this host. While it is cut nobody gets through,
+    and nobody is let in."""
+
+    def __init__(self, port: int) -> None:
+        self._to, self._tasks = port, set[asyncio.Task[None]]()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Link:
+        self._thread.start()
+        self.mend()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cut()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def mend(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+
+    def cut(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._pass_all, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _end(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        tasks, self._server = list(self._tasks), None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _pass_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        writers = [writer]
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._to)
+            writers.append(back)
+            ways = (reader, back), (there, writer)
+            passing = {asyncio.create_task(_pass(*way)) for way in ways}
+            try:
+                await asyncio.wait(passing, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for each in passing:
+                    each.cancel()
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            for each in writers:
+                each.transport.abort()
+            self._tasks.discard(task)
+
+
+async def _pass(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await source.read(1 << 16):
+            sink.write(data)
+            await sink.drain()
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pairs import SMALL, master_of, slave_of, until_alike
+from pairs import SMALL, Link, master_of, slave_of, until_alike
 from waiting import until
 
 from broker import Broker, Message, NameServer
@@ -64,10 +64,15 @@ def ask(broker: Broker, code: int, ext: dict[str, str], body: bytes = b"") -> Co
 
 
 def half(broker: Broker, key: str) -> None:
-    properties = {"TRAN_MSG": "true", "PGROUP": "makers", "UNIQ_KEY": key}
+    put_at(broker, key, "4", TRAN_MSG="true")
+
+
+def put_at(broker: Broker, key: str, flag: str = "0", **properties: str) -> None:
+    """At this broker, whatever name servers say."""
+    said = {"PGROUP": "makers", "UNIQ_KEY": key, **properties}
     ext = {
-        "a": "makers", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "4", "g": "1",
-        "h": "0", "i": encode_properties(properties).decode(), "j": "0", "k": "false", "m": "false",
+        "a": "makers", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": flag, "g": "1",
+        "h": "0", "i": encode_properties(said).decode(), "j": "0", "k": "false", "m": "false",
     }  # fmt: skip
     assert ask(broker, Code.SEND_MESSAGE_V2, ext, key.encode()).code == 0
 
@@ -335,6 +340,88 @@ def test_what_is_popped_and_acknowledged_at_the_slave_is_the_masters_when_it_ret
             for _, handle in (at_master[0], *at_slave[2:]):
                 assert settle_pop(master, Code.ACK_MESSAGE, handle).code == 0
             assert sorted(o for ck in points for o in ck.open_offsets()) == [3, 6, 7]
+
+
+@pytest.fixture
+def apart(names: str, tmp_path: Path) -> Iterator[tuple[Broker, Broker, list[Link]]]:
+    """A master and its slave, and the links by which the master reaches its name server and is
+    followed."""
+    with (
+        Link(int(names.rpartition(":")[2])) as to_names,
+        master_of(tmp_path / "m", to_names.address, **ACTS) as master,
+        Link(master.services.registration.ha_port) as to_master,
+        slave_of(tmp_path / "s", names, haMasterAddress=to_master.address, **ACTS) as slave,
+    ):
+        yield master, slave, [to_names, to_master]
+
+
+def until_away(master: Broker) -> None:
+    """The master has reached nobody for long."""
+    mastership = master.services.mastership
+
+    async def wait_long() -> None:
+        mastership._sure_at -= ACTS["brokerNotActiveTimeoutMillis"]
+        await mastership.look()
+
+    master.run(wait_long())
+    until(lambda: master.services.duties.role is BrokerRole.CUT_OFF, "the master is away")
+
+
+def until_leads(master: Broker) -> None:
+    mastership = master.services.mastership
+
+    def leads() -> bool:
+        master.run(mastership.look())
+        return master.services.duties.role is BrokerRole.MASTER and not mastership.is_away
+
+    until(leads, "the master is back", pause_s=0.05)
+
+
+def test_each_comes_once_when_the_master_is_cut_off_and_lives(
+    apart: tuple[Broker, Broker, list[Link]], names: str, tmp_path: Path
+) -> None:
+    """Clients reach both; what is due is due at both."""
+    master, slave, links = apart
+    with other_of(tmp_path / "c", names) as other:
+        master.create_topic("orders", 1)
+        plain = put_delayed(master, 8, b"m")
+        wanted = put_delayed(master, 10, b"delayed", delay_level=LAST_LEVEL)
+        wanted += put_delayed(master, 10, b"timed", deliver_at_ms=timers_at(master))
+        for number in range(4):
+            half(master, f"h{number}")
+        at_master = pop_of(master, 2)
+        until_alike(master, slave)
+        until_taken_over(slave, group=True)
+        for link in links:
+            link.cut()
+        until_pops(slave)
+        until_away(master)
+        assert settle_pop(master, Code.ACK_MESSAGE, at_master[0][1]).code == 14
+        put_at(master, "after")
+        after = Counter({b"after": 1})
+        other.create_topic("orders", 1)
+        at_slave = pop_of(slave, 3)
+        for _, handle in (at_master[1], *at_slave):
+            assert settle_pop(slave, Code.ACK_MESSAGE, handle).code == 0
+        later(slave)
+        later(master)
+        open_there = other.services.transactions.halves
+        until(lambda: bodies(other) >= wanted, "what was due at the other broker")
+        until(lambda: open_there.state().open == 4, "the halves at the other broker")
+        for link in links:
+            link.mend()
+        until_leads(master)
+        put_at(master, "later", DELAY="1")
+        after += Counter({b"later": 1})
+        until(lambda: bodies(master) >= after, "a delay of after the return")
+        assert not acts(slave)
+        assert bodies(master) + bodies(other) == plain + wanted + after
+        assert master.services.transactions.halves.state().open == 0
+        retry = "%RETRY%g_orders"
+        back = bodies(other, retry) + bodies(master, retry)
+        assert back == Counter({at_master[0][0]: 1})
+        handed_out = {body for body, _ in at_master + at_slave}
+        assert handed_out.isdisjoint(body for body, _ in pop_of(master, 32) if body in plain)
 
 
 @pytest.mark.long

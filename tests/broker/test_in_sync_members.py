@@ -59,5 +59,5 @@ def test_a_learner_is_nobody_to_be_waited_for(monkeypatch: pytest.MonkeyPatch) -
     """Java's asyncLearner: it follows, and never joins the set."""
     monkeypatch.setattr(HaMaster, "look", lambda _: None)
     master = HaMaster.__new__(HaMaster)
-    master.slaves = [SlaveSeen("h:1", END, 0, 0, 0, 0, number) for number in (-2, 3)]
+    master.slaves = [SlaveSeen("h:1", END, 0, 0, 0, 0, number, 0) for number in (-2, 3)]
     assert master.ends() == {3: END}

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,8 @@ from broker.services.acting.pops import PopsAside
 from broker.services.context import Services
 from broker.services.duties import BrokerRole
 from broker.services.replication.slave import HaSlave
+from broker.wire.codes import RequestCode
+from broker.wire.command import Command
 from pystore.errors import StoreError
 
 __all__ = ["Acting"]
@@ -61,7 +64,10 @@ class Acting:
         self._acted = bool(self.escaped) or bool(self.pops)
         #: The master that returned knows what was done here, so that its own offsets are the right
         #: ones, or this is that long ago.
-        self._is_told, self._told_until = not self._acted, 0.0
+        self._is_told, self._told_until = not self._acted, math.inf
+        #: The master that is followed knows that there is something to ask for.
+        self._has_hinted = False
+        self._hinting: asyncio.Task[None] | None = None
         self._owes = bool(self.pops)
         assert s.replication is not None
         s.replication.is_held = self._holds
@@ -99,10 +105,42 @@ class Acting:
             self._pay()
         if self._slave.follows or (members is not None and not self._is_first(members)):
             self._gone = 0
-        elif members is not None:
+        elif members is not None and self._is_over():
             self._gone += 1
+        self._hint_master()
         acts = self._gone >= _LOOKS and time.monotonic() >= self._yields_until
         self._become(BrokerRole.ACTING if acts else BrokerRole.SLAVE)
+
+    def _is_over(self) -> bool:
+        """Whether the master is dead, or has had time to notice that it is cut off."""
+        patience_s = int(self._s.settings["brokerNotActiveTimeoutMillis"]) / 1000
+        slave = self._slave
+        return slave.refused or time.monotonic() - slave.heard_at >= patience_s
+
+    def _hint_master(self) -> None:
+        """A master that was never gone, or that no name server told of this slave, comes to know
+        that it acted."""
+        replication, follows = self._s.replication, self._slave.follows
+        running = self._hinting is not None and not self._hinting.done()
+        if not follows or self.is_on:
+            self._has_hinted, self._told_until = False, math.inf
+        elif math.isinf(self._told_until):
+            self._told_until = time.monotonic() + _YIELD_S
+        owes = self._acted or bool(self.escaped) or bool(self.pops)
+        if follows and owes and self._closed_at < 0 and not (self._has_hinted or running):
+            assert replication is not None
+            self._hinting = asyncio.get_running_loop().create_task(
+                self._hint(replication.master_address)
+            )
+
+    async def _hint(self, address: str) -> None:
+        ext = {"acted": self._s.address}
+        try:
+            await self._ask(address, Command(RequestCode.EXCHANGE_BROKER_HA_INFO, ext))
+            self._has_hinted = True
+        except (OSError, TimeoutError, ValueError) as failed:
+            quiet.warning("not told", "The master does not hear that this slave acted: %s",
+                          failed or type(failed).__name__)  # fmt: skip
 
     def _holds(self) -> bool:
         """Whether what the master has is not taken over: it is the one that has to ask."""

@@ -5,7 +5,7 @@ brokers is closed in the log, as a recall, a decision or an acknowledgement clos
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from broker.hot.popped import CheckPoint, Key
@@ -47,13 +47,15 @@ def ha_info(s: Services) -> dict[str, str]:
 
 
 class TakingBack:
-    """Of one master, at its start."""
+    """Of one master: at its start, and after it was cut off."""
 
     def __init__(self, s: Services, ask: AskAt) -> None:
         self._s, self._ask = s, ask
 
-    async def run(self) -> None:
-        """Returns when each slave that the name server knows has been asked, or has not answered
+    async def run(self, also: Callable[[], Iterable[str]] = tuple) -> None:
+        """also: addresses of more slaves.
+
+        Returns when each slave that the name server knows has been asked, or has not answered
         for long, and as many as totalReplicas says are there, or brokerNotActiveTimeoutMillis have
         passed. Raises: StoreError."""
         loop = asyncio.get_running_loop()
@@ -65,7 +67,8 @@ class TakingBack:
             log.info("Waiting for %d slaves, to know what they did", expected)
         while True:
             members = await self._members(end - _PATIENCE_S + _NAMES_S)
-            left = {at for n, at in members.items() if n and at != self._s.address} - asked
+            slaves = {at for number, at in members.items() if number} | set(also())
+            left = slaves - asked - {self._s.address}
             for address in left:
                 try:
                     await self._take(address)

@@ -112,6 +112,9 @@ class Revive:
 
     def _round(self) -> None:
         self._handle = None
+        if not self._core.leads:
+            self._handle = asyncio.get_running_loop().call_later(_RETRY_MS / 1000, self._round)
+            return
         now, left = self._now_ms(), _ROUND
         back: set[tuple[str, str]] = set()
         while left > 0:

@@ -50,7 +50,8 @@ class SlaveSeen:
     """A slave that is connected. address: ``host:port`` of its connection. acked: end of its log,
     -1: it has not said. sent: where the next bytes for it begin. bytes: sent to it so far, and
     rate: in the last second. since: when it came within haMaxGapNotInSync of the end, in ms since
-    1970; 0: it is not there. number: of the broker, under a controller, else of its host."""
+    1970; 0: it is not there. number: of the broker, under a controller, else of its host.
+    silent_ms: since it was heard."""
 
     address: str
     acked: int
@@ -59,6 +60,7 @@ class SlaveSeen:
     rate: int
     since: int
     number: int
+    silent_ms: int
 
 
 def stream_conf(config: Config) -> Any:
@@ -287,7 +289,14 @@ class HaMaster:
         if passed >= _COUNTED_S:
             count, rate = peer.bytes, int((peer.bytes - count) / passed)
         return SlaveSeen(
-            address, peer.acked, peer.sent, count, rate, since if near else 0, int(peer.host)
+            address,
+            peer.acked,
+            peer.sent,
+            count,
+            rate,
+            since if near else 0,
+            int(peer.host),
+            peer.silent_ms,
         )
 
     def _tell_end(self, address: str, over: int, detail: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import socket
 import time
@@ -37,6 +38,8 @@ quiet = RateLimitedLogger(log)
 
 #: After a connection that did not hold, and while no master is known.
 _RETRY_S = 1.0
+#: And the first time: whether anybody listens there says whether the master still lives.
+_FIRST_RETRY_S = 0.1
 _CONNECT_S = 3.0
 #: Between two comparisons of the last record with the master's, while it is followed.
 _COMPARE_S = 60.0
@@ -82,7 +85,8 @@ class HaSlave:
     """Follows a master as long as it runs. Lives on the event loop.
 
     problem: why it does not follow just now, empty: it does. connected: to a port of this address.
-    rate: bytes received in the last second.
+    rate: bytes received in the last second. heard_at: when the master of the last connection was
+    heard, on the monotonic clock. refused: nobody listens there, as was found since.
     """
 
     def __init__(
@@ -96,6 +100,7 @@ class HaSlave:
         self.cut_back: Callable[[int], None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._handle = ffi.NULL
+        self._failed_before = True
         self.problem = "no master is known yet"
         #: Our log and that of the master part.
         self.diverged = False
@@ -105,6 +110,7 @@ class HaSlave:
         #: Called when a connection is over.
         self.on_lost: Callable[[], None] | None = None
         self.rate = 0
+        self.heard_at, self.refused = -math.inf, False
         self._counted = (time.monotonic(), 0)
 
     def start(self) -> None:
@@ -165,8 +171,10 @@ class HaSlave:
                 self._tell("diverged", str(other))
                 await self._leave_the_past()
             except (OSError, TimeoutError, ValueError, StoreError) as failed:
+                self.refused = isinstance(failed, ConnectionRefusedError)
                 self._tell("failed", f"{failed or type(failed).__name__}")
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(_RETRY_S if self._failed_before else _FIRST_RETRY_S)
+            self._failed_before = True
 
     async def _leave_the_past(self) -> None:
         """With haTruncateDiverged: the log is cut back to the place where it is the master's."""
@@ -268,7 +276,7 @@ class HaSlave:
             if handle == ffi.NULL:
                 raise_error(error[0], error.code)
             self._handle, self.problem, self.diverged = handle, "", False
-            self.has_followed = True
+            self.has_followed, self.refused, self._failed_before = True, False, False
             quiet.info("follows", "Follows the master at %s", self.connected)
             while not over.is_set():
                 with contextlib.suppress(TimeoutError):
@@ -277,6 +285,8 @@ class HaSlave:
                     await self._compare_again()
             self._raise_why(handle)
         finally:
+            if handle != ffi.NULL:
+                self.heard_at = time.monotonic() - self.state()[2] / 1000
             self._handle = ffi.NULL
             if self.on_lost is not None:
                 self.on_lost()

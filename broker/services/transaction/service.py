@@ -132,7 +132,15 @@ class Transactions:
 
     @property
     def is_master(self) -> bool:
-        return self._role is BrokerRole.MASTER and bool(self._config["brokerRole"] != "SLAVE")
+        """Returns whether halves are taken here."""
+        return self._role in (BrokerRole.MASTER, BrokerRole.CUT_OFF) and bool(
+            self._config["brokerRole"] != "SLAVE"
+        )
+
+    @property
+    def may_decide(self) -> bool:
+        """Returns whether nobody else decides, or asks, what is open here."""
+        return self.is_master and self._core.leads
 
     def change_role(self, role: BrokerRole) -> None:
         """Follows the role: a slave decides nothing and asks nobody."""
@@ -180,8 +188,8 @@ class Transactions:
         self._core.commit_offset(TRANSACTION_GROUP, OP_TOPIC, 0, state.op_progress)
         if self._saving is None or self._saving.done():
             self._saving = asyncio.get_running_loop().create_task(self.persist())
-        due = time.monotonic() >= self._next_round
-        if due and self.is_master and (self._checking is None or self._checking.done()):
+        due = time.monotonic() >= self._next_round and self.may_decide
+        if due and (self._checking is None or self._checking.done()):
             self._later()
             self._checking = asyncio.get_running_loop().create_task(self.check())
 
