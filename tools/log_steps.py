@@ -71,8 +71,8 @@ STEPS: dict[str, str] = {
     "%s could not commit; messages come again: %s": _NETWORK,
     "%s of %s did not reach the broker, which will ask: %s": "nothing; the check decides it",
     "%s stays open; the broker asks again: %s": "answer the check: keep what was decided",
-    "%s: offset %d no longer exists; continuing at %d":
-        "retention overtook the group: add consumers, or raise fileReservedTime",
+    "%s: the broker moves this group from offset %d to %d":
+        "nothing after a reset; else retention overtook it: more consumers or fileReservedTime",
     "%s; will ask another name server": _NETWORK,
     "Cannot acknowledge %s; it comes again: %s": _NETWORK,
     "Cannot read a check: %s": "look whether the broker is of another make or damaged",

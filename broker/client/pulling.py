@@ -231,10 +231,11 @@ class Puller:
             self._nothing(answer)
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             offset = number_in(answer, "nextBeginOffset")
-            log.warning(
-                "%s: offset %d no longer exists; continuing at %d", progress.queue,
-                progress.next_offset, offset,
-            )  # fmt: skip
+            if offset != progress.next_offset:  # a reset may name where the member is already
+                log.warning(
+                    "%s: the broker moves this group from offset %d to %d", progress.queue,
+                    progress.next_offset, offset,
+                )  # fmt: skip
             progress.reset(offset)
             self._rest_longer()
         elif code == ResponseCode.FLOW_CONTROL:
