@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import ipaddress
 import os
+import socket
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
@@ -23,7 +24,7 @@ from broker.hot.core import Core
 from broker.loop.lifetime import Stopping
 from broker.loop.safe_log import SafeLogger
 from broker.loop.thread import LoopThread
-from broker.opened import Options, open_services
+from broker.opened import Ground, Options, open_ground, open_services
 from broker.processors.pull import waited
 from broker.remoting.connection import Connection
 from broker.remoting.memory import join
@@ -132,7 +133,11 @@ class Broker(Stopping):
         self._consume_hooks: list[ConsumeMessageHook] = []
         self.namesrv: NameServer | None = None
         self._thread: LoopThread | None = None
-        self._undo = contextlib.AsyncExitStack()
+        #: Ends what a role needs, and what stays when the role changes.
+        self._undo, self._undo_ground = contextlib.AsyncExitStack(), contextlib.AsyncExitStack()
+        self._ground: Ground | None = None
+        #: Bound: the main port and that of old clients.
+        self._ports: list[socket.socket] = []
         #: The event loop it serves on, while it is started.
         self.loop: asyncio.AbstractEventLoop | None = None
         self._services: Services | None = None
@@ -238,17 +243,24 @@ class Broker(Stopping):
 
     async def _start(self) -> None:
         self.loop = asyncio.get_running_loop()
-        options, undo = self._options, self._undo
+        options, undo = self._options, self._undo_ground
         if self._with_namesrv:
             await self._start_namesrv()
-        main, vip = listen(options.settings, undo)
-        options.set("listenPort", main.getsockname()[1])
+        self._ports = listen(options.settings, undo)
+        options.set("listenPort", self._ports[0].getsockname()[1])
         if options.settings["enableControllerMode"] and self._member is None:
             await self._join_engine()
-        slaves = listen_for_slaves(options.settings, main, undo, anywhere=self._anywhere)
+        self._ground = await open_ground(options, undo)
+        await self._serve(self._ground)
+
+    async def _serve(self, ground: Ground) -> None:
+        """In the role that the options have."""
+        options, undo = self._options, self._undo
+        slaves = listen_for_slaves(options.settings, self._ports[0], undo, anywhere=self._anywhere)
         if slaves is not None:
             options.set("haListenPort", slaves.getsockname()[1])
-        services = self._services = await open_services(options, self.address, slaves, undo)
+        services = await open_services(options, ground, self.address, slaves, undo)
+        self._services = services
         core, pop, duties = self._core, services.pop, services.duties
         assert pop is not None and duties is not None
         if services.replication is not None and services.replication.slave is not None:
@@ -259,7 +271,8 @@ class Broker(Stopping):
         for consume_hook in self._consume_hooks:
             self._hook_pulls(consume_hook)
         self._listeners = Listeners(options, services, core)
-        await self._listeners.start(main, vip, undo)
+        # What connects between two roles waits at the port until the second one is there.
+        await self._listeners.start([each.dup() for each in self._ports], undo)
         pop.serve()
         # What waits is answered before the connections end, and the duties end before that.
         undo.callback(pop.stop)
@@ -295,18 +308,32 @@ class Broker(Stopping):
         )
 
     async def _become(self, reign: Reign) -> None:
-        """Starts again in another role, at the same ports, over the same store."""
+        """Serves in another role, over the same store and at the same ports. Of what the services
+        of one role have in memory nothing is there in the next."""
         async with self._changing:
             self._options.take_role(reign)
-            while not self._stops:
-                try:
-                    await self._close()
-                    await self._start()
+            try:
+                if not self._stops and self._ground is not None:
+                    self.services.registration.stays = True
+                    await self._end_services()
+                    await self._serve(self._ground)
                     return
-                except Exception:
-                    log.exception("The broker is not started in its new role")
-                    await asyncio.sleep(_REOPEN_S)
-            await self._close()
+            except Exception:
+                log.exception("The broker opens its store again, since it cannot change its role")
+            await self._restart(lambda: None)
+
+    async def _restart(self, between: Callable[[], None]) -> None:
+        """Closes the store, and serves again at the same ports. between: called in a thread."""
+        while not self._stops:
+            try:
+                await self._close()
+                await asyncio.to_thread(between)
+                await self._start()
+                return
+            except Exception:
+                log.exception("The store is not opened again")
+                await asyncio.sleep(_REOPEN_S)
+        await self._close()
 
     @property
     def _core(self) -> Core:
@@ -326,7 +353,7 @@ class Broker(Stopping):
         )
         await made.start()
         self._namesrv_port = made.port
-        self._undo.push_async_callback(made.stop, 0.5)
+        self._undo_ground.push_async_callback(made.stop, 0.5)
         self.namesrv = made
         host = self.settings["brokerIP1"]
         own = f"[{host}]:{made.port}" if ":" in host else f"{host}:{made.port}"
@@ -364,6 +391,16 @@ class Broker(Stopping):
             self._stops, self._reopening, self.loop, self._member = False, None, None, None
 
     async def _close(self) -> None:
+        for each in self._ports:
+            each.close()  # who connects now is not to wait for an answer
+        try:
+            await self._end_services()
+        finally:
+            undo, self._undo_ground = self._undo_ground, contextlib.AsyncExitStack()
+            self._ground = None
+            await undo.aclose()
+
+    async def _end_services(self) -> None:
         undo, self._undo = self._undo, contextlib.AsyncExitStack()
         try:
             await undo.aclose()
@@ -384,17 +421,11 @@ class Broker(Stopping):
     async def _end_log(self, at: int, settings: Settings) -> None:
         from pystore.repair.tail import cut_back
 
-        while not self._stops:
-            try:
-                await self._close()
-                kept = await asyncio.to_thread(cut_back, self.path, settings, at)
-                log.warning("The log ends at %d now; what followed is in %s", at, kept)
-                await self._start()
-                return
-            except Exception:
-                log.exception("The store is not opened again")
-                await asyncio.sleep(_REOPEN_S)
-        await self._close()
+        def cut() -> None:
+            kept = cut_back(self.path, settings, at)
+            log.warning("The log ends at %d now; what followed is in %s", at, kept)
+
+        await self._restart(cut)
 
     # ---- hooks ----
 

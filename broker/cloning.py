@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.access.signature import Credentials, sign
-from broker.opened import Options, open_services
+from broker.opened import Options, open_ground, open_services
 from broker.remoting.client import RemotingClient, parse_address
 from broker.services.config import served
 from broker.services.context import Services
@@ -160,7 +160,9 @@ class Clone:
         """Copies until the end that the master has by then. progress: told how many bytes of how
         many are there. Raises: ForeignLog, NotServed, OSError, StoreError."""
         async with contextlib.AsyncExitStack() as undo:
-            services = await open_services(self._options(facts), "127.0.0.1:0", None, undo)
+            options = self._options(facts)
+            ground = await open_ground(options, undo)
+            services = await open_services(options, ground, "127.0.0.1:0", None, undo)
             replication = services.replication
             assert replication is not None and replication.slave is not None
             replication.use_master(facts.address, facts.ha)

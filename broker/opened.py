@@ -45,11 +45,11 @@ from broker.services.statistics import Statistics
 from broker.services.topics import Topics
 from broker.services.transaction import Transactions
 from pystore import Store
-from pystore.native import lib
+from pystore.native import ffi, lib, raise_error
 from pystore.settings import RETENTION, Settings
 from pystore.timers import Timers, TimersProgress, save_timers
 
-__all__ = ["Options", "open_services"]
+__all__ = ["Ground", "Options", "open_ground", "open_services"]
 
 log = SafeLogger("broker.broker")
 
@@ -93,23 +93,35 @@ class Options:
         return self.tls is not None and self.tls.mode == "enforcing"
 
 
-async def open_services(
-    o: Options, address: str, slaves: socket.socket | None, undo: AsyncExitStack
-) -> Services:
-    """Opens all of it, and knows what is open in it: timers, check points, transactions. address:
-    ``host:port`` that clients reach the broker at. slaves: bound, for those who follow. Raises:
-    what opening the store raises."""
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What stays when the role of a broker changes. names: its connections to name servers."""
+
+    store: Store
+    names: RemotingClient
+
+
+async def open_ground(o: Options, undo: AsyncExitStack) -> Ground:
+    """Raises: what opening the store raises."""
     # Opening may have to recover; the loop is not only ours.
     store = await asyncio.to_thread(_open_store, o)
     undo.push_async_callback(asyncio.to_thread, store.close)
-    if is_slave(o.settings):
-        lib.ps_follow_begin(store.c_handle())  # nothing here may put a record of its own
-        if o.reign is not None:  # nor show what no master has confirmed since
-            lib.ps_want_copies(store.c_handle(), True, o.settings["slaveTimeout"])
-            lib.ps_hide_unconfirmed(store.c_handle())
+    names = RemotingClient(tls=o.client_tls)
+    undo.push_async_callback(names.close)
+    return Ground(store, names)
+
+
+async def open_services(
+    o: Options, ground: Ground, address: str, slaves: socket.socket | None, undo: AsyncExitStack
+) -> Services:
+    """Opens all of it, and knows what is open in it: timers, check points, transactions. address:
+    ``host:port`` that clients reach the broker at. slaves: bound, for those who follow. Raises:
+    what reading the store raises."""
+    store = ground.store
+    await asyncio.to_thread(_follow_or_lead, o, store)
     core = _make_core(o.settings, store)
     undo.callback(core.close)
-    services = _make_services(o, store, core, address, undo)
+    services = _make_services(o, ground, core, address)
     services.groups.start()
     services.topics.start()
     services.offsets.start()
@@ -143,6 +155,23 @@ async def open_services(
     return services
 
 
+def _follow_or_lead(o: Options, store: Store) -> None:
+    """The store takes its master's log alone, or messages. Raises: StoreError."""
+    handle = store.c_handle()
+    if not is_slave(o.settings):
+        error = ffi.new("ps_error *")
+        followed = lib.ps_follow_end(handle, error)
+        if followed < 0:
+            raise_error(error[0], error.code)
+        if followed:
+            store.learn_topics()  # which its master had no time to tell of
+        return
+    lib.ps_follow_begin(handle)  # nothing here may put a record of its own
+    if o.reign is not None:  # nor show what no master has confirmed since
+        lib.ps_want_copies(handle, True, o.settings["slaveTimeout"])
+        lib.ps_hide_unconfirmed(handle)
+
+
 def _open_store(o: Options) -> Store:
     return pystore.open(o.path, o.conf, **o.given | store_alone())  # type: ignore[arg-type]
 
@@ -166,17 +195,13 @@ def _make_core(settings: Settings, store: Store) -> Core:
     return core
 
 
-def _make_services(
-    o: Options, store: Store, core: Core, address: str, undo: AsyncExitStack
-) -> Services:
-    config = Config(o.settings, o.conf)
+def _make_services(o: Options, ground: Ground, core: Core, address: str) -> Services:
+    store, config = ground.store, Config(o.settings, o.conf)
     groups = Groups(config, store.metadata)
     topics = Topics(config, store.metadata, core)
     clients = Clients(groups, core, expire_s=config["channelExpiredTimeout"] / 1000)
-    client = RemotingClient(tls=o.client_tls)
-    undo.push_async_callback(client.close)
     registration = Registration(
-        config, topics, address, client.connection, inner_credentials(o.settings)
+        config, topics, address, ground.names.connection, inner_credentials(o.settings)
     )
     made = Services(
         store=store,
@@ -329,7 +354,8 @@ async def _open_transactions(
             channel.user, host_of(channel.peer), topic
         )
     await transactions.start()
-    undo.push_async_callback(transactions.stop)
+    if o.reign is None or o.reign.is_master:  # another one's transactions are in the log alone
+        undo.push_async_callback(transactions.stop)
     return transactions
 
 

@@ -48,21 +48,21 @@ _VIP = 2
 _NOT_ON_VIP = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
-def listen(settings: Settings, undo: AsyncExitStack) -> tuple[socket.socket, socket.socket | None]:
-    """The main port and that of old clients. They are bound before the store is opened, which
-    writes the port into every record. Raises: OSError."""
+def listen(settings: Settings, undo: AsyncExitStack) -> list[socket.socket]:
+    """The main port and, if it is free, that of old clients. They are bound before the store is
+    opened, which writes the port into every record. Raises: OSError."""
     host, port = settings["bindAddress"], int(settings["listenPort"])
     main = listening_socket(host, port)
     undo.callback(main.close)
     if port <= _VIP:
-        return main, None
+        return [main]
     try:
         vip = listening_socket(host, port - _VIP)
     except OSError as failed:
         log.warning("Cannot listen on port %d for old clients: %s", port - _VIP, failed)
-        return main, None
+        return [main]
     undo.callback(vip.close)
-    return main, vip
+    return [main, vip]
 
 
 #: Network threads of a broker that was told nothing: its process has more to do.
@@ -86,7 +86,7 @@ def listen_for_slaves(
 
 
 class Listeners:
-    """The servers of one broker. main: of clients, vip: of old ones. grpc: None: it is off."""
+    """The servers of one broker. main: of clients. grpc: None: it is off."""
 
     def __init__(self, o: Options, services: Services, core: Core) -> None:
         """Raises: BadArgument."""
@@ -119,11 +119,12 @@ class Listeners:
         self.main: RemotingServer | None = None
         self.grpc: GrpcService[LocalBroker] | None = None
 
-    async def start(
-        self, main: socket.socket, vip: socket.socket | None, undo: AsyncExitStack
-    ) -> None:
-        """Raises: OSError, and BadArgument for settings of gRPC that cannot be used, or without the
-        extra ``grpc``."""
+    async def start(self, ports: list[socket.socket], undo: AsyncExitStack) -> None:
+        """ports: as `listen` returns them; they are its own from now on. Raises: OSError, and
+        BadArgument for settings of gRPC that cannot be used, or without the extra ``grpc``."""
+        main, *others = ports
+        for each in ports:
+            undo.callback(each.close)
         if is_slave(self._o.settings) and not self._o.settings["slaveReadEnable"]:
             # The core would serve pulls: here they come to their handler, which refuses them.
             self.main = await self._serve(
@@ -133,7 +134,7 @@ class Listeners:
             self.main = await self._serve(
                 main, self._handlers, self._core.framer, undo, core=self._core
             )
-        if vip is not None:
+        for vip in others:
             sending = {c: each for c, each in self._handlers.items() if c not in _NOT_ON_VIP}
             self.figures.servers["vip"] = await self._serve(
                 vip, sending, self._core.framer_without_pulls, undo

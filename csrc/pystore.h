@@ -400,8 +400,9 @@ int ps_follow_append(ps_store *store, int64_t at, const void *data, int64_t len,
 void ps_follow_pause(ps_store *store);
 /* Where the last record begins that a queue shows; -1: there is none. */
 int64_t ps_last_record(ps_store *store);
-/* Takes messages again. */
-void ps_follow_end(ps_store *store);
+/* Takes messages again, after those of the log, which all count as confirmed: 1; 0: it does not
+ * follow, and nothing happens. */
+int ps_follow_end(ps_store *store, ps_error *error);
 /* SYNC_MASTER: answers wait until slaves have their records, at most timeout_ms; or do not. */
 void ps_want_copies(ps_store *store, int32_t on, int32_t timeout_ms);
 /* From now on readers, the store's own among them, see no record before enough slaves have it. */

@@ -70,7 +70,7 @@ class Store(Base):
             bare = not len(self.metadata.topics)
             self.metadata.ensure_system_topics(self.settings)
             self._note_config()
-            self._settle_found()
+            self.learn_topics()
             if bare:
                 self._settle_pending()
             if self.report.mode is RecoveryMode.ABNORMAL:
@@ -154,9 +154,9 @@ class Store(Base):
     def _turn(self, entry: TopicHandle) -> int:
         return next(entry.turn) % (entry.queues or int(self.settings["defaultTopicQueueNums"]))
 
-    def _settle_found(self) -> None:
-        """Makes rows, at the open, for topics that the log has and the metadata lacks, as a crash
-        may leave them."""
+    def learn_topics(self) -> None:
+        """Makes rows for topics that the log has and the metadata lacks, as a crash may leave them,
+        or a master that is gone. Raises: StoreError."""
         lacking = []
         for q in self.queues():
             config = self.metadata.topics.get(q.topic)

@@ -48,7 +48,8 @@ STEPS: dict[str, str] = {
     "  bindAddress=127.0.0.1": "one of the two ([operate.md](operate.md#security-checklist))",
     "Kept the settings of before, since the file cannot be used: %s":
         "correct it (`pystore broker -c FILE --check-conf`), then send SIGHUP again",
-    "The broker is not started in its new role": "read the traceback, then start the broker again",
+    "The broker opens its store again, since it cannot change its role":
+        "nothing, if it serves then; else read the traceback, and start it again",
     "The store is not opened again": "read the traceback; `pystore verify`, then start it again",
     "Cannot listen on port %d for old clients: %s":
         "free the port, or set another listenPort: clients of 4.x use two below it",

@@ -44,7 +44,7 @@ log = SafeLogger("broker.client")
 #: After a broker was lost: the first and the longest wait before it is tried again.
 BACKOFF_S = (0.2, 10.0)
 #: A route is not asked for again within this time because a send failed.
-REFRESH_S = 1.0
+REFRESH_S = 0.2
 #: The longest pause while a new topic is waited for; the pauses before it are as long in all.
 NEW_TOPIC_S = 0.5
 _NAMED = frozenset(int(code) for code in RequestCode)

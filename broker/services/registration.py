@@ -118,6 +118,8 @@ class Registration:
         #: Nothing is registered just now.
         self.rests = False
         self._last_beat = 0.0
+        #: Set before a stop that another registration follows at once, by the same connections.
+        self.stays = False
         #: Where slaves connect to; 0: nowhere.
         self.ha_port = 0
         #: Told the fields of each answer: where a slave's master is.
@@ -210,12 +212,14 @@ class Registration:
             server.due = min(server.due, soon)
 
     async def stop(self) -> None:
-        """Takes the broker out of every route."""
+        """Takes the broker out of every route, unless it stays."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        if self.stays:
+            return
         await asyncio.gather(*(self._leave(s) for s in self._servers if s.registered))
         for server in self._servers:
             server.registered = False

@@ -43,16 +43,21 @@ void ps_follow_pause(ps_store *s) {
     pthread_mutex_unlock(&l->lg_append_lock);
 }
 
-void ps_follow_end(ps_store *s) {
+int ps_follow_end(ps_store *s, ps_error *e) {
     ps_queue **queues;
+    if (!atomic_load(&s->st_follow.fo_on)) return 0;
     ps_follow_pause(s);
-    ps_dispatch_catch_up(s, NULL);
+    int64_t end = atomic_load(&s->st_log.lg_end);
+    if (s->st_safe.sf_sync && ps_flusher_sync(&s->st_flusher, 0, e) < 0) return e->code;
+    ps_safe_copied(&s->st_safe, end); /* nobody else says any more what is confirmed */
+    if (ps_dispatch_catch_up(s, e) < 0) return e->code;
     int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     pthread_mutex_lock(&s->st_log.lg_append_lock);
     for (int32_t i = 0; i < n; i++) queues[i]->cq_next = atomic_load(&queues[i]->cq_max);
     pthread_mutex_unlock(&s->st_log.lg_append_lock);
     free(queues);
     atomic_store(&s->st_follow.fo_on, false);
+    return 1;
 }
 
 int64_t ps_last_record(ps_store *s) {

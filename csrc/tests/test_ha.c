@@ -123,7 +123,7 @@ static void test_both_ends(ps_store *master, const char *name) {
     CHECK_EQ(PS_PUT_OK, out.status);
     ps_ha_master_stop(m);
     /* It takes messages again, at the next offset of each queue. */
-    ps_follow_end(slave);
+    CHECK_EQ(1, ps_follow_end(slave, &e));
     int64_t low, high;
     t = ps_topic_open(slave, "T", 1, 1, &e);
     ps_queue_range(slave, t, 1, &low, &high);
@@ -311,6 +311,29 @@ static void until_copied(ps_store *s, int64_t end) {
     CHECK_EQ(end, ps_confirmed(s));
 }
 
+/* What the master has not confirmed is so once the slave takes messages in its place, and the next
+ * one follows it in its queue. */
+static void check_it_leads_on(ps_ha_master *m, ps_ha_slave *h, ps_store *master, ps_store *slave) {
+    ps_error e = {0};
+    ps_put_result out = {0};
+    int64_t low, high, has;
+    put_some(master, 5);
+    for (int k = 0; k < 20000 && end_of(slave) < end_of(master); k++) usleep(500);
+    ps_ha_slave_stop(h);
+    ps_ha_master_stop(m);
+    CHECK(ps_confirmed(slave) < end_of(slave));
+    CHECK_EQ(1, ps_follow_end(slave, &e));
+    CHECK_EQ(0, ps_follow_end(slave, &e));
+    CHECK_EQ(end_of(slave), ps_confirmed(slave));
+    ps_want_copies(slave, 0, 100);
+    ps_topic *t = ps_topic_open(slave, "T", 1, 1, &e);
+    ps_queue_range(master, ps_topic_open(master, "T", 1, 0, &e), 0, &low, &has);
+    CHECK_EQ(0, ps_put(t, 0, 0, "x", 1, NULL, 0, 0, &out));
+    CHECK(out.queue_offset >= has);
+    ps_queue_range(slave, t, 0, &low, &high);
+    CHECK_EQ(out.queue_offset + 1, high);
+}
+
 /* Under a controller: a slave takes nothing of an epoch that it was not told of; an answer waits
  * for each broker that is required, and readers of both ends see what all of those have. */
 static void test_epochs(ps_store *master) {
@@ -362,8 +385,10 @@ static void test_epochs(ps_store *master) {
     ps_ha_master_require(m, both, 0, 0);
     CHECK_EQ(0, ps_put(t, 0, 0, "x", 1, NULL, 0, 1, &out));
     until_copied(master, end_of(master));
-    ps_ha_slave_stop(h);
-    ps_ha_master_stop(m);
+    until_copied(slave, end_of(master));
+
+    ps_ha_master_require(m, both, 2, 0);
+    check_it_leads_on(m, h, master, slave);
     ps_store_free(slave);
     close(told);
 }

@@ -140,6 +140,17 @@ def test_a_master_that_starts_again_gets_a_new_epoch_at_once(group: Group) -> No
     run(scene())
 
 
+def test_a_master_whose_lease_was_over_keeps_its_epoch_if_nobody_took_it(group: Group) -> None:
+    async def scene() -> None:
+        one, first = await group.joined("m1")
+        before = await one.elect(first)
+        await one.leave()
+        assert (await one.look()).master is None
+        assert await one.elect(first, before.epoch) == before
+
+    run(scene())
+
+
 def test_an_operator_moves_the_master_within_the_set(group: Group) -> None:
     async def scene() -> None:
         one, first = await group.joined("m1")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.remoting.client import RemotingClient
-from broker.services.controlled.engine import EngineRefused, Heartbeat
+from broker.services.controlled.engine import NO_EPOCH, EngineRefused, Heartbeat
 from broker.services.controlled.identity import Identity
 from broker.services.replication.reign import Record
 from broker.wire import mqjson
@@ -85,7 +85,7 @@ class ApacheController:
         command = Command(RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": self._name})
         return _record(await self._ask(command))
 
-    async def elect(self, number: int) -> Record:
+    async def elect(self, number: int, held: int = NO_EPOCH) -> Record:
         return await self._elect(number, "false", ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
 
     async def move(self, number: int) -> Record:

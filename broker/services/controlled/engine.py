@@ -25,7 +25,10 @@ from typing import Protocol
 
 from broker.services.replication.reign import Record
 
-__all__ = ["Engine", "EngineRefused", "Heartbeat"]
+__all__ = ["NO_EPOCH", "Engine", "EngineRefused", "Heartbeat"]
+
+#: Of who is the master of none.
+NO_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,9 @@ class Engine(Protocol):
 
     async def look(self) -> Record: ...
 
-    async def elect(self, number: int) -> Record:
-        """Asks for an election: this broker would be the master."""
+    async def elect(self, number: int, held: int = NO_EPOCH) -> Record:
+        """Asks for an election: this broker would be the master. held: the epoch of which it is
+        the master, and has been without an end in between; an engine may leave it that one."""
 
     async def move(self, number: int) -> Record:
         """By an operator: another broker of the set is the master from now on."""

@@ -10,7 +10,7 @@ import contextlib
 import json
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from ssl import SSLContext, create_default_context
 from typing import Any
@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.remoting.client import parse_address
-from broker.services.controlled.engine import EngineRefused, Heartbeat
+from broker.services.controlled.engine import NO_EPOCH, EngineRefused, Heartbeat
 from broker.services.controlled.identity import Identity
 from broker.services.replication.reign import Record
 
@@ -165,6 +165,8 @@ class EtcdEngine:
         self._identity = Identity(identity, mode)
         self._ttl_s = max(1, timeout_ms // 1000)
         self._lease = ""
+        #: What was there when it was asked last.
+        self._seen = _Group()
         self._beating: asyncio.Task[None] | None = None
 
     # ---- the engine ----
@@ -197,37 +199,42 @@ class EtcdEngine:
     async def look(self) -> Record:
         return (await self._read()).record()
 
-    async def elect(self, number: int) -> Record:
-        """Whoever asks first of those in sync: all of them have what was acknowledged."""
+    async def elect(self, number: int, held: int = NO_EPOCH) -> Record:
+        """Whoever asks first of those in sync: all of them have what was acknowledged. A master
+        whose lease was over, and whom nobody has replaced meanwhile, goes on with its epoch."""
         await self._keep_alive(number)
         group = await self._read()
-        free = group.master is None or group.master == number or group.master not in group.alive
-        if not free or (group.epoch > 0 and number not in group.in_sync):
+        is_mine = group.master == number
+        free = group.master is None or is_mine or group.master not in group.alive
+        goes_on = is_mine and group.epoch == held
+        if not free or goes_on or (group.epoch > 0 and number not in group.in_sync):
             return group.record()
-        guards = [] if group.master in (None, number) else [self._is_dead(group.master)]
+        guards = [] if group.master is None or is_mine else [self._is_dead(group.master)]
         self._crown(group, number)
-        await self._write(group, guards)  # or somebody was faster
-        return (await self._read()).record()
+        return (await self._write(group, guards))[1].record()  # or somebody was faster
 
     async def move(self, number: int) -> Record:
         group = await self._read()
         if number not in group.in_sync or number not in group.alive:
             raise EngineRefused(f"broker {number} is not in sync, or not alive")
-        if group.master != number:
-            self._crown(group, number)
-            if not await self._write(group, []):
-                raise EngineRefused("the record has changed meanwhile")
-        return (await self._read()).record()
+        if group.master == number:
+            return group.record()
+        self._crown(group, number)
+        return await self._write_or_refuse(group)
 
     async def succeed(self, number: int, record: Record) -> Record:
         """The lease of a broker that is gone would last for a while."""
-        await self._keep_alive(number)
-        group = await self._read()
-        is_same = (group.master, group.epoch) == (record.master, record.epoch)
-        if is_same and number in group.in_sync:
-            self._crown(group, number)
-            await self._write(group, [])  # or somebody was faster
-        return (await self._read()).record()
+        group = replace(self._seen)
+        if number not in group.alive:
+            await self._keep_alive(number)
+        if number not in group.alive or group.record() != record:
+            group = await self._read()
+        if (group.master, group.epoch) != (record.master, record.epoch) or (
+            number not in group.in_sync
+        ):
+            return group.record()
+        self._crown(group, number)
+        return (await self._write(group, []))[1].record()  # or somebody was faster
 
     async def change_set(self, record: Record, in_sync: frozenset[int]) -> Record:
         group = await self._read()
@@ -235,9 +242,7 @@ class EtcdEngine:
         if now != (record.master, record.epoch, record.set_number):
             raise EngineRefused(f"epoch {group.epoch} has the set {group.set_number} by now")
         group.in_sync, group.set_number = sorted(in_sync), group.set_number + 1
-        if not await self._write(group, []):
-            raise EngineRefused("the record has changed meanwhile")
-        return (await self._read()).record()
+        return await self._write_or_refuse(group)
 
     def beat(self, number: int, state: Heartbeat) -> None:
         if self._beating is None or self._beating.done():
@@ -285,34 +290,53 @@ class EtcdEngine:
             group = await self._read()
             before = group.text()
             change(group)
-            if group.text() == before or await self._write(group, []):
+            if group.text() == before or (await self._write(group, []))[0]:
                 return group
         raise OSError("the key of this broker's name changes all the time")
 
     async def _read(self) -> _Group:
         """Key and leases, of one revision."""
-        alive = f"{self._key}/alive/"
-        ranges = [
-            {"requestRange": {"key": _b64(self._key)}},
-            {"requestRange": {"key": _b64(alive), "rangeEnd": _b64(alive[:-1] + "0")}},
-        ]
-        answer = await self._gateway.ask("kv/txn", {"success": ranges})
-        keys, leases = (each["response_range"].get("kvs") or [] for each in answer["responses"])
-        numbers = frozenset(int(_text(each["key"]).rpartition("/")[2]) for each in leases)
-        if not keys:
-            return _Group(alive=numbers)
-        found = json.loads(_text(keys[0]["value"]))
-        return _Group(revision=int(keys[0]["mod_revision"]), alive=numbers, **found)
+        answer = await self._gateway.ask("kv/txn", {"success": self._ranges()})
+        return self._group_of(answer["responses"])
 
-    async def _write(self, group: _Group, guards: list[dict[str, Any]]) -> bool:
-        """False: the key is not what it was read as, or a guard does not hold."""
+    async def _write(self, group: _Group, guards: list[dict[str, Any]]) -> tuple[bool, _Group]:
+        """Whether it was written, and what is there now. It is not written when the key is not
+        what it was read as, or a guard does not hold."""
         same = {
             "key": _b64(self._key), "target": "MOD", "result": "EQUAL",
             "modRevision": str(group.revision),
         }  # fmt: skip
         put = {"requestPut": {"key": _b64(self._key), "value": _b64(group.text())}}
-        answer = await self._gateway.ask("kv/txn", {"compare": [same, *guards], "success": [put]})
-        return bool(answer.get("succeeded"))
+        asked = {
+            "compare": [same, *guards], "success": [put, *self._ranges()],
+            "failure": self._ranges(),
+        }  # fmt: skip
+        answer = await self._gateway.ask("kv/txn", asked)
+        return bool(answer.get("succeeded")), self._group_of(answer["responses"][-2:])
+
+    async def _write_or_refuse(self, group: _Group) -> Record:
+        """Raises: EngineRefused, and what asking raises."""
+        done, now = await self._write(group, [])
+        if not done:
+            raise EngineRefused("the record has changed meanwhile")
+        return now.record()
+
+    def _ranges(self) -> list[dict[str, Any]]:
+        alive = f"{self._key}/alive/"
+        return [
+            {"requestRange": {"key": _b64(self._key)}},
+            {"requestRange": {"key": _b64(alive), "rangeEnd": _b64(alive[:-1] + "0")}},
+        ]
+
+    def _group_of(self, answers: list[dict[str, Any]]) -> _Group:
+        """What the two ranges have found."""
+        keys, leases = (each["response_range"].get("kvs") or [] for each in answers)
+        alive = frozenset(int(_text(each["key"]).rpartition("/")[2]) for each in leases)
+        self._seen = _Group(alive=alive)
+        if keys:
+            found = json.loads(_text(keys[0]["value"]))
+            self._seen = _Group(revision=int(keys[0]["mod_revision"]), alive=alive, **found)
+        return self._seen
 
 
 def _b64(text: str) -> str:

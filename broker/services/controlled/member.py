@@ -1,6 +1,6 @@
 """A broker under an engine: it says that it is alive, learns who is the master, and becomes what
-it is to be. A new role is a new start of everything over the store, at the same ports: nothing that
-one epoch had in memory is there in the next."""
+it is to be. In a new role everything over the store begins again: nothing that one epoch had in
+memory is there in the next."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.remoting.client import parse_address
 from broker.services.context import Services
-from broker.services.controlled.engine import Engine, EngineRefused, Heartbeat
+from broker.services.controlled.engine import NO_EPOCH, Engine, EngineRefused, Heartbeat
 from broker.services.controlled.set_keeper import SetKeeper
 from broker.services.replication.reign import Record, Reign
+from pystore.errors import StoreError
 
 __all__ = ["GroupMember"]
 
@@ -23,6 +24,8 @@ log = SafeLogger("broker.controlled")
 quiet = RateLimitedLogger(log)
 
 _PAUSE_S = 1.0
+#: A round that takes so many lives is stuck: somebody else shall be the master.
+_STUCK = 2.0
 #: How long a host has to say that nobody listens there.
 _REFUSED_S = 0.2
 #: Of the time after which an engine holds a broker for dead: the rest is for clocks that run
@@ -42,15 +45,17 @@ class GroupMember:
         services: Callable[[], Services | None],
         timeout_ms: int,
     ) -> None:
-        """become: starts the broker again in another role. keep: what it is from its next start on.
+        """become: serves in another role. keep: what it is from its next start on.
         services: of the broker as it is now;
         None: it is being started. timeout_ms: after it the engine holds a broker for dead."""
         self._engine, self.reign, self._become, self._services = engine, reign, become, services
         self._keep_reign = keep
-        self._lease_s = timeout_ms / 1000 * _LEASE
+        self._lease_s, self._stuck_s = (timeout_ms / 1000 * each for each in (_LEASE, _STUCK))
         self._heard_s = time.monotonic()
         self._news = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        #: What the engine is told of this broker every second; None: it is silent.
+        self._beat: Heartbeat | None = None
         self._becoming: asyncio.Future[None] | None = None
         self._registered = False
         #: The epoch when this life of the broker began: it is nobody's any more.
@@ -59,14 +64,14 @@ class GroupMember:
         self.problem = "nothing is known yet"
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(each) for each in (self._run(), self._stay_alive())]
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
         if self._becoming is not None:
             await asyncio.wait({self._becoming})
         await self._engine.leave()
@@ -97,10 +102,24 @@ class GroupMember:
                 self._tell("not reached", failed or type(failed).__name__)
             except Exception:
                 log.exception("A round of the engine failed")
-            self._look_at_lease()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), _PAUSE_S)
             self._news.clear()
+
+    async def _stay_alive(self) -> None:
+        """Beside the rounds, which may take long: a broker that is busy is alive, and a master
+        that does not reach its engine is fenced in time."""
+        next_s = 0.0
+        while True:
+            now, s = time.monotonic(), self._services()
+            if self.keeper is not None and now - self._heard_s > self._lease_s:
+                self.keeper.fence(True)
+            if self._beat is not None and next_s <= now < self._heard_s + self._stuck_s:
+                next_s = now + _PAUSE_S
+                with contextlib.suppress(StoreError):  # it is closed just now: as it was
+                    self._beat = self._state(s) or self._beat
+                self._engine.beat(self.reign.number, self._beat)
+            await asyncio.sleep(min(_PAUSE_S, self._lease_s) / 4)
 
     def _tell(self, kind: str, problem: object) -> None:
         self.problem = str(problem)
@@ -111,7 +130,7 @@ class GroupMember:
         if s is None or s.replication is None:
             return
         asked_s = time.monotonic()
-        record = await asyncio.wait_for(self._ask(s), self._lease_s / 2)
+        record = await asyncio.wait_for(self._ask(s), self._lease_s)
         self._heard_s, self.problem = asked_s, ""
         if self._is_of_former_life(record):
             record = await self._engine.elect(self.reign.number)
@@ -119,11 +138,17 @@ class GroupMember:
             self._tell("former life", f"epoch {record.epoch} is of a former life of this broker:"
                        " it waits until the engine has noticed the end")  # fmt: skip
             return
-        self._engine.beat(self.reign.number, self._state(s))
+        self._show_alive(s)
         await self._take(record)
         if self.keeper is not None:
             self.keeper.fence(False)
-            await asyncio.wait_for(self.keeper.round(), self._lease_s / 2)
+            await asyncio.wait_for(self.keeper.round(), self._lease_s)
+
+    def _show_alive(self, s: Services) -> None:
+        """From now on."""
+        self._beat = self._beat or self._state(s)
+        if self._beat is not None:
+            self._engine.beat(self.reign.number, self._beat)
 
     async def _ask(self, s: Services) -> Record:
         if not self._registered:
@@ -133,8 +158,9 @@ class GroupMember:
         if self._former is None:
             self._former = record.epoch
         if record.master is None:
-            self._engine.beat(self.reign.number, self._state(s))
-            record = await self._engine.elect(self.reign.number)
+            self._show_alive(s)
+            held = self.reign.epoch if self.reign.is_master else NO_EPOCH
+            record = await self._engine.elect(self.reign.number, held)
         elif await self._saw_go(s, record):
             log.info("Nobody is at %s any more: this broker would be the master", record.address)
             record = await self._engine.succeed(self.reign.number, record)
@@ -204,12 +230,11 @@ class GroupMember:
                 self._engine, s.replication.master, record, self.reign.number, s.settings
             )
 
-    def _look_at_lease(self) -> None:
-        if self.keeper is not None and time.monotonic() - self._heard_s > self._lease_s:
-            self.keeper.fence(True)
-
-    def _state(self, s: Services) -> Heartbeat:
-        assert s.replication is not None
+    @staticmethod
+    def _state(s: Services | None) -> Heartbeat | None:
+        """Raises: StoreError."""
+        if s is None or s.replication is None:
+            return None
         return Heartbeat(s.replication.last_epoch(), s.store.info().log_max,
                          s.replication.confirmed())  # fmt: skip
 
