@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import zlib
 
-__all__ = ["inflate"]
+__all__ = ["inflate", "uncompress_address"]
 
 _LARGEST_BODY = 256 << 20  # a compressed body that claims more is taken for an attack
 
@@ -23,6 +24,16 @@ def inflate(kind: int, data: bytes | memoryview, most: int = _LARGEST_BODY) -> b
     if kind == 2:
         return _zstd(data, most)
     raise ValueError(f"unknown compression type {kind}")
+
+
+def uncompress_address() -> int:
+    """Returns the address of zlib's ``uncompress``, as the interpreter's own module has it linked;
+    0 when that does not show it, as in one that was linked statically."""
+    try:
+        library = ctypes.CDLL(getattr(zlib, "__file__", None))
+        return ctypes.cast(library.uncompress, ctypes.c_void_p).value or 0
+    except (OSError, AttributeError):
+        return 0
 
 
 def _zlib(data: bytes | memoryview, most: int) -> bytes:

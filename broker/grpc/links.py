@@ -22,10 +22,13 @@ from broker.grpc.messages import DELIVERIES, millis
 from broker.grpc.receipts import Receipt
 from broker.grpc.receiving import FULL, NOTHING
 from broker.grpc.renewal import Renewals
+from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
+from broker.grpc.status import of_response, status
 from broker.loop.budget import Budget
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
+from broker.processors.durable import DISK_IS_LATE, LOG_FAILED, SLAVES_ARE_LATE
 from broker.remoting.links import (
     Events,
     LinkTransport,
@@ -35,6 +38,8 @@ from broker.remoting.links import (
 )
 from broker.remoting.tls import TlsSettings
 from broker.services.pop.batches import PopOutcome
+from broker.wire.codes import ResponseCode
+from pystore.compression import uncompress_address
 from pystore.native import address_of, ffi, lib, raise_error
 
 __all__ = ["GrpcThread", "HotCalls", "LinkedCalls"]
@@ -54,6 +59,15 @@ OPENING_MS, _LINGER_MS = 10_000, 10_000
 #: The longest time for a request that counts.
 _REQUEST_MS = 1 << 30
 _NOTHING, _FULL = ffi.new("uint8_t[]", NOTHING), ffi.new("uint8_t[]", FULL)
+#: Replies of calls whose records are not safe: by the member of ps_net_conf.
+_UNSAFE = {
+    name: ffi.from_buffer("uint8_t[]", pb.AckMessageResponse(status=refused).SerializeToString())
+    for name, refused in (
+        ("late_disk", status(of_response(ResponseCode.FLUSH_DISK_TIMEOUT), DISK_IS_LATE)),
+        ("late_slaves", status(of_response(ResponseCode.FLUSH_SLAVE_TIMEOUT), SLAVES_ARE_LATE)),
+        ("unsafe", status(of_response(ResponseCode.SERVICE_NOT_AVAILABLE), LOG_FAILED)),
+    )
+}
 #: Metadata that connections have in common is made of its bytes once.
 _KNOWN_MAX = 4096
 
@@ -435,6 +449,10 @@ def _limit_receives(conf: Any, own: ProxySettings) -> None:
     conf.nothing, conf.nothing_len = _NOTHING, len(NOTHING)
     conf.full, conf.full_len = _FULL, len(FULL)
     conf.hidden = ffi.cast("struct ps_h2_names *", DELIVERIES.address)
+    for name, reply in _UNSAFE.items():
+        setattr(conf, name, reply)
+        setattr(conf, f"{name}_len", len(reply))
+    conf.uncompress = ffi.cast(ffi.typeof(conf.uncompress), uncompress_address())
 
 
 def _conf(service: Service, connections_max: int, idle_s: float, unfinished_max: int) -> Any:

@@ -195,7 +195,11 @@ class Receiving:
         self, broker: AtOnce, call: Call, asked: _ReceiveRequest, found: PopOutcome
     ) -> AsyncGenerator[bytes, None]:
         """The replies with what a network thread has popped."""
-        rules = broker.pop_rules(call, RequestCode.POP_MESSAGE, asked.topic, asked.group)
+        try:
+            rules = broker.pop_rules(call, RequestCode.POP_MESSAGE, asked.topic, asked.group)
+        except Problem:
+            self._return(asked, found)  # its right was taken away meanwhile
+            raise
         arrival: asyncio.Future[PopOutcome | StoreError] = (
             asyncio.get_running_loop().create_future()
         )

@@ -600,6 +600,8 @@ class Core:
                 self.on_pop_due(step.pop_due_ms)
             if step.found:
                 self._give(step)
+            elif step.number:
+                lib.ps_net_give(self.handle, step)  # a call of a network thread waits for it
             elif step.out_len:
                 self.push(conn_id, _taken(step))
                 if self._on_pull is not None and (pulled := self._take_pulled()) is not None:

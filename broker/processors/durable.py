@@ -15,7 +15,15 @@ from broker.wire.command import Command, Refused
 from pystore import PutStatus
 from pystore.errors import StoreError
 
-__all__ = ["after_disk", "once_durable", "settled"]
+__all__ = [
+    "DISK_IS_LATE", "LOG_FAILED", "SLAVES_ARE_LATE", "after_disk", "once_durable", "settled",
+]  # fmt: skip
+
+#: What a client is told whose records are not safe. The core says the same (csrc/remoting/sent.c).
+DISK_IS_LATE = "the disk did not take the record in time"
+SLAVES_ARE_LATE = "too few slaves have the record in time"
+#: The same for the core alone, after any other outcome: the broker's log says more.
+LOG_FAILED = "the record was put, and is not safe: the log takes no more"
 
 
 def after_disk(s: Services, end: int) -> Awaitable[None] | None:
@@ -31,13 +39,9 @@ def after_disk(s: Services, end: int) -> Awaitable[None] | None:
         except StoreError as failed:
             raise put_refusal(failed, s) from failed
         if status is PutStatus.FLUSH_DISK_TIMEOUT:
-            raise Refused(
-                ResponseCode.FLUSH_DISK_TIMEOUT, "the disk did not take the record in time"
-            )
+            raise Refused(ResponseCode.FLUSH_DISK_TIMEOUT, DISK_IS_LATE)
         if status is PutStatus.FLUSH_SLAVE_TIMEOUT:
-            raise Refused(
-                ResponseCode.FLUSH_SLAVE_TIMEOUT, "too few slaves have the record in time"
-            )
+            raise Refused(ResponseCode.FLUSH_SLAVE_TIMEOUT, SLAVES_ARE_LATE)
 
     return wait()
 

@@ -140,6 +140,12 @@ static bool take_popped(ps_link *link, int32_t stream, ps_pop_found *found) {
     return true;
 }
 
+static void take_safe(ps_link *link, int32_t stream, int32_t outcome) {
+    if (link->lk_h2 == NULL) return;
+    ps_calls_safe(link, stream, outcome);
+    mark_dirty(link);
+}
+
 /* ---- time ---- */
 
 /* Idle is who makes no call, whatever else it sends. */
@@ -169,5 +175,6 @@ const ps_link_protocol ps_calls = {
     .asked = write_dirty,
     .sweep = sweep_calls,
     .popped = take_popped,
+    .safe = take_safe,
     .ended = ps_calls_drop,
 };

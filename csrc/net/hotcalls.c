@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "format/property.h"
 #include "format/record.h"
 #include "messaging/ack.h"
 #include "messaging/delivery.h"
@@ -39,6 +40,62 @@ static const ps_proof *proof_of(const ps_h2_event *call, ps_proof *p) {
     return p;
 }
 
+/* ---- calls that wait ---- */
+
+typedef struct ps_waiting_call {
+    struct ps_waiting_call *next;
+    int64_t began_ns;
+    int64_t clients;     /* lk_clients when it began */
+    bool replies;        /* for the log to be safe: call.data is its reply */
+    ps_pop_found *found; /* for the same, of ReceiveMessage; else NULL */
+    ps_h2_event call;    /* its headers as a block alone */
+    uint8_t bytes[];
+} ps_waiting_call;
+
+static ps_waiting_call *keep_call(ps_link *link, const ps_h2_event *call) {
+    int64_t head = call->header_block_len;
+    ps_waiting_call *w = malloc(sizeof *w + (size_t)(head + call->len));
+    if (w == NULL) return NULL;
+    *w = (ps_waiting_call){.next = link->lk_waiting,
+                           .began_ns = ps_monotonic_ns(),
+                           .clients = link->lk_clients,
+                           .call = *call};
+    if (head > 0) w->call.header_block = memcpy(w->bytes, call->header_block, (size_t)head);
+    if (call->len > 0) w->call.data = memcpy(w->bytes + head, call->data, (size_t)call->len);
+    w->call.headers = NULL;
+    w->call.header_count = 0;
+    link->lk_waiting = w;
+    link->lk_net->nt_waiting++;
+    return w;
+}
+
+static ps_waiting_call *take_call(ps_link *link, int32_t stream) {
+    ps_waiting_call **at = &link->lk_waiting, *w;
+    while (*at != NULL && (*at)->call.stream != stream) at = &(*at)->next;
+    if ((w = *at) == NULL) return NULL;
+    *at = w->next;
+    link->lk_net->nt_waiting--;
+    return w;
+}
+
+/* The reply goes now, or once the log is safe up to `end`. puts: messages that the call has put. */
+static void reply_once_safe(ps_link *link, const ps_h2_event *call, int64_t end, int64_t puts,
+                            const uint8_t *reply, int64_t len) {
+    int waits = ps_conn_wait(link->lk_conn, end, call->stream, puts);
+    if (waits == 0) {
+        link->lk_net->nt_conf.h2->send(link->lk_h2, call->stream, reply, len, true);
+        return;
+    }
+    const ps_h2_event kept = {
+        .kind = call->kind, .stream = call->stream, .method = call->method, .data = reply,
+        .len = len};
+    ps_waiting_call *w = waits > 0 ? keep_call(link, &kept) : NULL;
+    if (w != NULL)
+        w->replies = true;
+    else
+        ps_link_end(link, "no memory for its answers");
+}
+
 /* The jump consistent hash of broker/grpc/sending.py (queue_for). */
 static int32_t queue_of_group(ps_h2_text group, int32_t count) {
     uint64_t state = (uint64_t)(int64_t)ps_java_hash(0, (const uint8_t *)group.data, group.len);
@@ -58,7 +115,7 @@ static bool serve_send(ps_link *link, const ps_h2_event *call) {
     ps_h2_text host = {link->lk_host, (int32_t)strlen(link->lk_host)};
     ps_h2_message m;
     int32_t queues;
-    int64_t offset;
+    int64_t offset, end;
     uint8_t reply[PS_H2_REPLY_MAX];
     ps_proof proof;
     if (!ps_h2_message_read(call->data, call->len, conf->sends, host, &m)) return false;
@@ -70,9 +127,9 @@ static bool serve_send(ps_link *link, const ps_h2_event *call) {
                                     : (int32_t)(net->nt_turn++ % (uint32_t)queues);
     ps_plain_put put = {m.topic.data, m.topic.len, queue, (const uint8_t *)m.properties, m.body,
                         m.properties_len, m.body_len, m.born_ms};
-    if (!ps_conn_put(link->lk_conn, proof_of(call, &proof), &put, &offset)) return false;
+    if (!ps_conn_put(link->lk_conn, proof_of(call, &proof), &put, &offset, &end)) return false;
     int64_t len = ps_h2_message_reply(m.id, m.id, offset, reply);
-    conf->h2->send(link->lk_h2, call->stream, reply, len, true);
+    reply_once_safe(link, call, end, 1, reply, len);
     return true;
 }
 
@@ -101,17 +158,18 @@ static bool serve_ack(ps_link *link, const ps_h2_event *call) {
     ps_h2_acks acks;
     ps_handle handles[PS_H2_ACKS_MAX];
     ps_proof proof;
+    int64_t end;
     if (!ps_h2_acks_read(call->data, call->len, &acks)) return false;
     for (int32_t i = 0; i < acks.count; i++) handles[i] = acks.each[i].read;
     if (!ps_conn_ack(link->lk_conn, proof_of(call, &proof), acks.group.data, acks.group.len,
-                     acks.topic.data, acks.topic.len, handles, acks.count))
+                     acks.topic.data, acks.topic.len, handles, acks.count, &end))
         return false;
     uint8_t *reply = malloc((size_t)ps_h2_acks_room(&acks));
     if (reply == NULL) {
         ps_link_end(link, "no memory for its answers");
         return true;
     }
-    net->nt_conf.h2->send(link->lk_h2, call->stream, reply, ps_h2_acks_reply(&acks, reply), true);
+    reply_once_safe(link, call, end, 0, reply, ps_h2_acks_reply(&acks, reply));
     free(reply);
     if (net->nt_renews) tell_acks(link, &acks);
     return true;
@@ -123,6 +181,8 @@ static bool serve_ack(ps_link *link, const ps_h2_event *call) {
 #define MARGIN_MS 50    /* an answer leaves so long before its client gives up */
 #define NS_A_MS 1000000
 #define REQUEST_MAX 1024 /* bytes: a request that waits is kept */
+#define DEFLATED_MAX (8 << 10) /* bytes of a compressed body that is inflated here, before */
+#define INFLATED_MAX (32 << 10) /* and after */
 
 /* What is handed out, before it is sent: replies one after the other, and where each ends. */
 typedef struct handing {
@@ -155,20 +215,39 @@ static bool note_held(handing *h, int32_t times, const char *handle, int32_t len
     return add_bytes(&h->held, head, size) && add_bytes(&h->held, handle, len);
 }
 
+/* Inflates the body of a record that is compressed into `to`. False: it is large, of another kind
+ * than zlib, or damaged. */
+static bool inflate_body(const ps_link *link, const uint8_t *map, const ps_view *v, uint8_t *to,
+                         ps_h2_delivery *d) {
+    unsigned long len = INFLATED_MAX;
+    int32_t kind = (v->sys_flag & PS_SYS_COMPRESSION_MASK) >> PS_SYS_COMPRESSION_SHIFT;
+    int64_t from_len = v->body_end - v->body_start;
+    const ps_net_conf *conf = &link->lk_net->nt_conf;
+    if (conf->uncompress == NULL || (kind != 0 && kind != PS_COMPRESSION_ZLIB) ||
+        from_len > DEFLATED_MAX ||
+        conf->uncompress(to, &len, map + v->body_start, (unsigned long)from_len) != 0)
+        return false;
+    d->body = to;
+    d->body_len = (int64_t)len;
+    return true;
+}
+
 /* times: how often it was handed out before. False: Python shows it: what it was handed out too
- * often for, or must be inflated. */
+ * often for, or what is not inflated here. */
 static bool show_message(handing *h, ps_link *link, const ps_pop_batch *b,
                          const ps_batch_info *info, const ps_view *v, int32_t times) {
     char handle[HANDLE_ROOM + PS_TOPIC_MAX];
     int32_t len = name_delivery(h, b, v, handle, sizeof handle);
-    const uint8_t *record = info->segments[v->segment].map + v->start;
-    const ps_h2_delivery d = {.topic = h->r->topic.data,
+    const uint8_t *map = info->segments[v->segment].map, *record = map + v->start;
+    uint8_t inflated[INFLATED_MAX];
+    ps_h2_delivery d = {.topic = h->r->topic.data,
                               .topic_len = h->r->topic.len,
                               .receipt = handle,
                               .receipt_len = len,
                               .attempt = times + 1,
                               .encoding = PS_H2_IDENTITY};
     if (times >= link->lk_attempts || len >= (int32_t)sizeof handle) return false;
+    if (v->sys_flag & PS_SYS_COMPRESSED && !inflate_body(link, map, v, inflated, &d)) return false;
     int64_t room = ps_h2_delivery_room(v->size, &d), from = h->replies.len;
     uint8_t *to = ps_buffer_room(&h->replies, room);
     int64_t size = to == NULL ? 0
@@ -186,7 +265,6 @@ static bool show_all(handing *h, ps_link *link) {
     for (int32_t i = 0, at = 0; i < found->count; i++) {
         ps_batch_info info;
         ps_batch_get(found->all[i].batch, &info);
-        if (info.compressed > 0) return false;
         for (int32_t k = 0; k < info.count; k++, at++) {
             const ps_view *v = &info.views[k];
             int32_t times = found->ordered ? found->times[at] : v->reconsume_times;
@@ -209,50 +287,6 @@ static void send_all(const handing *h, ps_link *link, int32_t stream) {
     link->lk_net->nt_renews = true;
     ps_net_tell(link->lk_net, &(ps_net_event){.kind = PS_NET_HELD, .data = h->held.data,
                                               .len = h->held.len});
-}
-
-/* ---- those that wait ---- */
-
-typedef struct ps_waiting_call {
-    struct ps_waiting_call *next;
-    int64_t began_ns;
-    int64_t clients;  /* lk_clients when it began */
-    ps_h2_event call; /* its headers as a block alone */
-    uint8_t bytes[];
-} ps_waiting_call;
-
-static bool keep_call(ps_link *link, const ps_h2_event *call) {
-    int64_t head = call->header_block_len;
-    ps_waiting_call *w = malloc(sizeof *w + (size_t)(head + call->len));
-    if (w == NULL) return false;
-    *w = (ps_waiting_call){link->lk_waiting, ps_monotonic_ns(), link->lk_clients, *call};
-    if (head > 0) w->call.header_block = memcpy(w->bytes, call->header_block, (size_t)head);
-    if (call->len > 0) w->call.data = memcpy(w->bytes + head, call->data, (size_t)call->len);
-    w->call.headers = NULL;
-    w->call.header_count = 0;
-    link->lk_waiting = w;
-    link->lk_net->nt_waiting++;
-    return true;
-}
-
-static ps_waiting_call *take_call(ps_link *link, int32_t stream) {
-    ps_waiting_call **at = &link->lk_waiting, *w;
-    while (*at != NULL && (*at)->call.stream != stream) at = &(*at)->next;
-    if ((w = *at) == NULL) return NULL;
-    *at = w->next;
-    link->lk_net->nt_waiting--;
-    return w;
-}
-
-bool ps_calls_reset(ps_link *link, int32_t stream) {
-    ps_waiting_call *w = take_call(link, stream);
-    if (w != NULL) ps_conn_pop_leave(link->lk_conn, stream);
-    free(w);
-    return w != NULL;
-}
-
-void ps_calls_drop(ps_link *link) {
-    while (link->lk_waiting != NULL) free(take_call(link, link->lk_waiting->call.stream));
 }
 
 /* What was found is sent, or is Python's to show. */
@@ -287,6 +321,32 @@ static bool read_receive(const ps_link *link, const ps_h2_event *call, ps_h2_rec
                          r->invisible_ms <= conf->invisible_max_ms);
 }
 
+/* Its client is gone: what was found for it is visible again soon. */
+static void drop_call(ps_link *link, ps_waiting_call *w) {
+    ps_h2_receive r;
+    if (w->found == NULL) {
+        if (!w->replies) ps_conn_pop_leave(link->lk_conn, w->call.stream);
+    } else if (ps_h2_receive_read(w->call.data, w->call.len, &r)) {
+        char names[REQUEST_MAX];
+        int len = snprintf(names, sizeof names, "%.*s\n%.*s", (int)r.group.len, r.group.data,
+                           (int)r.topic.len, r.topic.data);
+        ps_net_tell_popped(link->lk_net, w->found, ps_conn_id(link->lk_conn), 1,
+                           (const uint8_t *)names, len);
+    }
+    free(w);
+}
+
+bool ps_calls_reset(ps_link *link, int32_t stream) {
+    ps_waiting_call *w = take_call(link, stream);
+    if (w != NULL) drop_call(link, w);
+    return w != NULL;
+}
+
+void ps_calls_drop(ps_link *link) {
+    while (link->lk_waiting != NULL)
+        drop_call(link, take_call(link, link->lk_waiting->call.stream));
+}
+
 /* How long it may wait, as broker/grpc/receiving.py (poll_ms) has it. */
 static int64_t wait_of(const ps_link *link, const ps_h2_event *call, const ps_h2_receive *r) {
     const ps_net_conf *conf = &link->lk_net->nt_conf;
@@ -295,6 +355,18 @@ static int64_t wait_of(const ps_link *link, const ps_h2_event *call, const ps_h2
     if (wait < conf->poll_min_ms) wait = conf->poll_min_ms;
     if (wait > conf->poll_max_ms) wait = conf->poll_max_ms;
     return (left < 0 || wait <= left ? wait : left) - MARGIN_MS;
+}
+
+/* Whether what was found waits for its check points to be safe. */
+static bool keep_until_safe(ps_link *link, const ps_h2_event *call, ps_pop_found *found) {
+    int waits = ps_conn_wait(link->lk_conn, found->end, call->stream, 0);
+    if (waits == 0) return false;
+    ps_waiting_call *w = waits > 0 ? keep_call(link, call) : NULL;
+    if (w != NULL)
+        w->found = found;
+    else
+        ps_link_hand_up(link, call, found); /* Python waits for the same */
+    return true;
 }
 
 static bool serve_receive(ps_link *link, const ps_h2_event *call) {
@@ -317,13 +389,13 @@ static bool serve_receive(ps_link *link, const ps_h2_event *call) {
                              : ps_conn_pop(link->lk_conn, proof_of(call, &proof), &ask,
                                            wait_of(link, call, &r), call->stream, found, &due_ms);
     if (what != PS_POP_FOUND) free(found);
-    if (what == PS_POP_WAITS && !keep_call(link, call)) {
+    if (what == PS_POP_WAITS && keep_call(link, call) == NULL) {
         ps_conn_pop_leave(link->lk_conn, call->stream);
         return false;
     }
     if (what != PS_POP_FOUND) return what == PS_POP_WAITS;
     if (due_ms > 0) ps_net_tell(net, &(ps_net_event){.kind = PS_NET_POP_DUE, .value = due_ms});
-    hand_out(link, call, &r, found);
+    if (!keep_until_safe(link, call, found)) hand_out(link, call, &r, found);
     return true;
 }
 
@@ -335,25 +407,57 @@ static void send_nothing(ps_link *link, int32_t stream, bool full) {
     conf->h2->send(link->lk_h2, stream, end, ps_h2_receive_end(ps_now_ms(), end), true);
 }
 
+/* It may be another client by now. */
+static void hand_out_waited(ps_link *link, const ps_waiting_call *w, ps_pop_found *found) {
+    ps_h2_receive r;
+    if (w->clients != link->lk_clients || link->lk_settings != link->lk_net->nt_settings ||
+        !read_receive(link, &w->call, &r))
+        ps_link_hand_up(link, &w->call, found);
+    else
+        hand_out(link, &w->call, &r, found);
+}
+
 bool ps_calls_popped(ps_link *link, int32_t stream, ps_pop_found *found) {
     ps_waiting_call *w = take_call(link, stream);
-    ps_h2_receive r;
     if (w == NULL) return false;
-    ps_store *store = link->lk_net->nt_core->co_store;
-    if (w->call.timeout_ns >= 0) w->call.timeout_ns -= ps_monotonic_ns() - w->began_ns;
+    int64_t now = ps_monotonic_ns();
+    if (w->call.timeout_ns >= 0) w->call.timeout_ns -= now - w->began_ns;
     if (w->call.timeout_ns < -1) w->call.timeout_ns = 0;
     if (found->count == 0) {
         send_nothing(link, stream, found->full);
         free(found);
-    } else if (ps_safe_must_wait(&store->st_safe, found->end) || w->clients != link->lk_clients ||
-               link->lk_settings != link->lk_net->nt_settings ||
-               !read_receive(link, &w->call, &r)) { /* or it may be another client by now */
-        ps_link_hand_up(link, &w->call, found);
-    } else {
-        hand_out(link, &w->call, &r, found);
+    } else if (!keep_until_safe(link, &w->call, found)) {
+        hand_out_waited(link, w, found);
     }
     free(w);
     return true;
+}
+
+/* The status alone; a send's entry has it as well. */
+static void send_failure(ps_link *link, const ps_h2_event *call, int32_t outcome) {
+    const ps_net_conf *conf = &link->lk_net->nt_conf;
+    bool disk = outcome == PS_FLUSH_DISK_TIMEOUT, slaves = outcome == PS_FLUSH_SLAVE_TIMEOUT;
+    const uint8_t *status = disk ? conf->late_disk : slaves ? conf->late_slaves : conf->unsafe;
+    int32_t len = disk ? conf->late_disk_len : slaves ? conf->late_slaves_len : conf->unsafe_len;
+    uint8_t reply[2 * PS_H2_REPLY_MAX];
+    uint8_t *at = ps_bytes_put(reply, status, len);
+    if (call->method == conf->send_method) at = ps_proto_put_bytes(at, 2, status, len);
+    conf->h2->send(link->lk_h2, call->stream, reply, at - reply, true);
+}
+
+void ps_calls_safe(ps_link *link, int32_t stream, int32_t outcome) {
+    ps_waiting_call *w = take_call(link, stream);
+    if (w == NULL) return;
+    if (outcome != 0) {
+        send_failure(link, &w->call, outcome);
+        if (w->found != NULL) ps_pop_found_free(w->found);
+        free(w->found);
+    } else if (w->found != NULL) {
+        hand_out_waited(link, w, w->found);
+    } else {
+        link->lk_net->nt_conf.h2->send(link->lk_h2, stream, w->call.data, w->call.len, true);
+    }
+    free(w);
 }
 
 bool ps_calls_serve(ps_link *link, const ps_h2_event *call) {

@@ -62,6 +62,13 @@ typedef struct ps_net_conf {
     /* Replies that outlive it: nothing was found, or nobody more may wait. */
     const uint8_t *nothing, *full;
     int32_t nothing_len, full_len;
+    /* The status, as the first field of a reply, of calls whose records are not safe: the disk or
+     * slaves were too slow; anything else. */
+    const uint8_t *late_disk, *late_slaves, *unsafe;
+    int32_t late_disk_len, late_slaves_len, unsafe_len;
+    /* Of zlib, for small bodies that are compressed; NULL: Python inflates them. */
+    int (*uncompress)(uint8_t *to, unsigned long *len, const uint8_t *from,
+                      unsigned long from_len);
     const struct ps_h2_names *hidden; /* properties that are not shown; it outlives the thread */
 } ps_net_conf;
 

@@ -112,7 +112,10 @@ int ps_net_give(ps_core *c, const ps_step *step) {
     if (copy == NULL) return 0;
     if (step->out_len > 0) memcpy(copy, step->out, (size_t)step->out_len);
     return ps_net_ask_for(owner, &(ps_net_ask){
-                                     .kind = step->found != NULL ? PS_ASK_POPPED : PS_ASK_ANSWER,
+                                     .kind = step->found != NULL  ? PS_ASK_POPPED
+                                             : step->number != 0 ? PS_ASK_SAFE
+                                                                 : PS_ASK_ANSWER,
+                                     .on = step->outcome,
                                      .conn_id = step->conn_id,
                                      .stream = (int32_t)step->number,
                                      .found = step->found,
@@ -120,8 +123,7 @@ int ps_net_give(ps_core *c, const ps_step *step) {
                                      .len = step->out_len});
 }
 
-/* Python has waited for it, or a call that is gone. */
-static void tell_popped(ps_net *net, ps_pop_found *found, int64_t conn_id, int64_t number,
+void ps_net_tell_popped(ps_net *net, ps_pop_found *found, int64_t conn_id, int64_t number,
                         const uint8_t *names, int64_t len) {
     const ps_net_event event = {.kind = PS_NET_POPPED, .number = conn_id >> 62 == 1,
                                 .value = number, .data = names, .len = len,
@@ -135,13 +137,15 @@ static void tell_popped(ps_net *net, ps_pop_found *found, int64_t conn_id, int64
 static void answer_step(ps_net *net, ps_link *link, const ps_step *step) {
     if (step->pop_due_ms > 0)
         ps_net_tell(net, &(ps_net_event){.kind = PS_NET_POP_DUE, .value = step->pop_due_ms});
-    if (step->found == NULL && link != NULL) {
+    if (step->found == NULL && step->number != 0) {
+        ps_net_give(net->nt_core, step);
+    } else if (step->found == NULL && link != NULL) {
         ps_link_send(link, step->out, step->out_len);
     } else if ((step->found == NULL && step->out_len == 0) ||
                ps_net_give(net->nt_core, step)) {
         return;
     } else if (step->found != NULL) {
-        tell_popped(net, step->found, step->conn_id, step->number, step->out, step->out_len);
+        ps_net_tell_popped(net, step->found, step->conn_id, step->number, step->out, step->out_len);
     } else {
         ps_net_tell(net, &(ps_net_event){.kind = PS_NET_ANSWERS, .value = step->conn_id,
                                          .data = step->out, .len = step->out_len});
@@ -201,7 +205,13 @@ static void take_popped(ps_net *net, const ps_net_ask *ask) {
     ps_link *link = link_of(net, ask->conn_id);
     if (link == NULL || link->lk_fd < 0 ||
         !net->nt_protocol->popped(link, ask->stream, ask->found))
-        tell_popped(net, ask->found, ask->conn_id, ask->stream, ask->data, ask->len);
+        ps_net_tell_popped(net, ask->found, ask->conn_id, ask->stream, ask->data, ask->len);
+    free(ask->data);
+}
+
+static void tell_safe(ps_net *net, const ps_net_ask *ask) {
+    ps_link *link = link_of(net, ask->conn_id);
+    if (link != NULL && link->lk_fd >= 0) net->nt_protocol->safe(link, ask->stream, ask->on);
     free(ask->data);
 }
 
@@ -257,6 +267,9 @@ static void do_ask(ps_net *net, const ps_net_ask *ask) {
         break;
     case PS_ASK_POPPED:
         take_popped(net, ask);
+        break;
+    case PS_ASK_SAFE:
+        tell_safe(net, ask);
         break;
     case PS_ASK_WEIGH: /* each turn does */
         break;

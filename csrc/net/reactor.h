@@ -62,11 +62,11 @@ typedef struct ps_net_ask {
     enum { PS_ASK_WRITE, PS_ASK_READING, PS_ASK_CLOSE, PS_ASK_FORGET, PS_ASK_LOOK, PS_ASK_DEAF,
            PS_ASK_TAKEN, PS_ASK_TLS,
            /* From other threads of the port: a connection, an answer, a look at the budget. */
-           PS_ASK_JOIN, PS_ASK_ANSWER, PS_ASK_POPPED, PS_ASK_WEIGH,
+           PS_ASK_JOIN, PS_ASK_ANSWER, PS_ASK_POPPED, PS_ASK_SAFE, PS_ASK_WEIGH,
            /* Of HTTP/2. */
            PS_ASK_REPLY, PS_ASK_FINISH, PS_ASK_ADMIT, PS_ASK_SERVED, PS_ASK_GO_AWAY,
            PS_ASK_CLIENT } kind;
-    int32_t on; /* of PS_ASK_JOIN: its descriptor */
+    int32_t on; /* of PS_ASK_JOIN: its descriptor; of PS_ASK_SAFE: the outcome */
     bool fifo;  /* of PS_ASK_CLIENT */
     int64_t conn_id;
     int32_t stream, tell; /* of calls; tell: the status, when one is finished */
@@ -123,6 +123,10 @@ struct ps_net {
 
 /* queue.c */
 bool ps_net_tell(ps_net *net, const ps_net_event *event); /* copies data; false: no memory */
+/* Python has waited for it, or a call that is gone: then it gives it back. found: see
+ * ps_net_call; names: group, line feed, topic. */
+void ps_net_tell_popped(ps_net *net, struct ps_pop_found *found, int64_t conn_id, int64_t number,
+                        const uint8_t *names, int64_t len);
 /* The same. found: see ps_net_call. */
 bool ps_net_tell_call(ps_link *link, const ps_h2_event *event, struct ps_pop_found *found);
 void ps_net_hand_over(ps_net *net, int fd); /* the socket is Python's from now on */
@@ -164,12 +168,15 @@ typedef struct ps_link_protocol {
     void (*ended)(ps_link *link);
     /* found: what a call has waited for, which is its own then. False: there is no such call. */
     bool (*popped)(ps_link *link, int32_t stream, struct ps_pop_found *found);
+    /* A ps_conn_wait of a call is over. */
+    void (*safe)(ps_link *link, int32_t stream, int32_t outcome);
 } ps_link_protocol;
 
 extern const ps_link_protocol ps_calls; /* calls.c */
 /* hotcalls.c: whether it was served, without Python. */
 bool ps_calls_serve(ps_link *link, const ps_h2_event *call);
 bool ps_calls_popped(ps_link *link, int32_t stream, struct ps_pop_found *found);
+void ps_calls_safe(ps_link *link, int32_t stream, int32_t outcome);
 bool ps_calls_reset(ps_link *link, int32_t stream); /* false: it waits for nothing here */
 void ps_calls_drop(ps_link *link);                  /* all that wait */
 

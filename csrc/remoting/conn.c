@@ -467,7 +467,8 @@ int ps_conn_serve_pop(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *ou
     return code;
 }
 
-int ps_conn_put(ps_conn *n, const ps_proof *proof, const ps_plain_put *put, int64_t *offset) {
+int ps_conn_put(ps_conn *n, const ps_proof *proof, const ps_plain_put *put, int64_t *offset,
+                int64_t *end) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
     ps_step step;
@@ -475,11 +476,10 @@ int ps_conn_put(ps_conn *n, const ps_proof *proof, const ps_plain_put *put, int6
     if (!ps_access_lets_call(n, proof, PS_REQUEST_SEND_MESSAGE_V2, PS_REQUEST_SEND_MESSAGE_V2,
                              topic, (ps_slice){0}) ||
         goes_up(n, PS_REQUEST_SEND_MESSAGE_V2) ||
-        put->body_len > c->co_frame_max ||
-        ps_safe_must_wait(&c->co_store->st_safe, PS_SAFE_NEXT))
+        put->body_len > c->co_frame_max)
         return 0;
     begin_step(c);
-    int stored = ps_core_put(n, put, offset);
+    int stored = ps_core_put(n, put, offset, end);
     finish_step(n, &step);
     if (step.news) ps_eventfd_tell(c->co_event_fd); /* whoever serves held pulls */
     return stored;

@@ -95,16 +95,17 @@ static bool is_open(ps_core *c, request *r, const ps_handle *h) {
 }
 
 int ps_conn_ack(ps_conn *n, const ps_proof *proof, const char *group, int32_t group_len,
-                const char *topic, int32_t topic_len, const ps_handle *handles, int32_t count) {
+                const char *topic, int32_t topic_len, const ps_handle *handles, int32_t count,
+                int64_t *end) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
     request r = {.group = {(const uint8_t *)group, group_len},
                  .topic = {(const uint8_t *)topic, topic_len}};
-    int64_t end;
+    int64_t last;
+    *end = 0;
     if (!ps_access_lets_call(n, proof, PS_REQUEST_ACK_MESSAGE, PS_REQUEST_PULL_MESSAGE, r.topic,
                              r.group) ||
-        ((c->co_up | n->cn_up) & PS_UP_POPS) || !can_put(c) ||
-        ps_safe_must_wait(&c->co_store->st_safe, PS_SAFE_NEXT))
+        ((c->co_up | n->cn_up) & PS_UP_POPS) || !can_put(c))
         return 0;
     for (int32_t i = 0; i < count; i++)
         if (!is_open(c, &r, &handles[i])) return 0;
@@ -114,7 +115,8 @@ int ps_conn_ack(ps_conn *n, const ps_proof *proof, const char *group, int32_t gr
             ps_core_order_ack(c, &key, &handles[i].offset, 1);
             continue;
         }
-        if (ps_core_popped_ack(c, &key, &handles[i].offset, 1, &end, NULL) < 0) return 0;
+        if (ps_core_popped_ack(c, &key, &handles[i].offset, 1, &last, NULL) < 0) return 0;
+        if (last > *end) *end = last;
     }
     return 1;
 }

@@ -210,7 +210,7 @@ typedef struct ps_step {
      * its time was over; NULL: none is done. number: of ps_conn_pop_wait; `out` is its group, a
      * line feed and its topic then. */
     struct ps_pop_found *found;
-    int64_t number;
+    int64_t number; /* without `found`: of ps_conn_wait, whose wait is over; 0: of none */
     int64_t pop_due_ms; /* what was popped is back at this time, before all others; 0: it is not */
     int32_t more;       /* 1: whole frames are left: there is much to write, or the time is over;
                            call ps_conn_received with 0 after it */
@@ -240,8 +240,8 @@ int ps_conn_keep(ps_conn *conn, int64_t len, ps_step *out, ps_error *error);
 void ps_core_turn(ps_core *core, int64_t ns);
 struct ps_proof; /* access.h: what the headers of a gRPC call say of who calls; NULL: nothing */
 /* A message of a gRPC client, plain and in a queue of the topic's, which has been found fit for it
- * (ps_core_takes). 1: it is stored, *offset is its place in the queue; answers need not wait. 0:
- * nothing has happened, the broker serves it. */
+ * (ps_core_takes). 1: it is stored, *offset is its place in the queue, *end where its record ends,
+ * which its answer waits for (ps_conn_wait). 0: nothing has happened, the broker serves it. */
 typedef struct ps_plain_put {
     const char *topic;
     int32_t topic_len, queue_id;
@@ -250,24 +250,24 @@ typedef struct ps_plain_put {
     int64_t body_len, born_ms;
 } ps_plain_put;
 int ps_conn_put(ps_conn *conn, const struct ps_proof *proof, const ps_plain_put *put,
-                int64_t *offset);
+                int64_t *offset, int64_t *end);
 /* Kinds of messages (bits of MessageType) that gRPC clients may send to a topic, as they were last
  * found; ps_core_topic forgets them. -1 from ps_core_kinds: there is no such topic. */
 void ps_core_takes(ps_core *core, const char *topic, int32_t topic_len, int32_t kinds);
 /* And the queues that are written to. */
 int32_t ps_core_kinds(ps_core *core, const char *topic, int32_t topic_len, int32_t *queues);
 /* Acknowledges messages of a topic that a group has popped, each in a delivery that is open;
- * handles: of theirs, which name the topic itself. 1: they are; answers need not wait. 0: nothing
- * has happened, or some of them are, and the broker does it. */
+ * handles: of theirs, which name the topic itself. 1: they are, and *end is what the answer waits
+ * for (ps_conn_wait). 0: nothing has happened, or some of them are, and the broker does it. */
 struct ps_handle; /* format/handle.h */
 int ps_conn_ack(ps_conn *conn, const struct ps_proof *proof, const char *group,
                 int32_t group_len, const char *topic, int32_t topic_len,
-                const struct ps_handle *handles, int32_t count);
+                const struct ps_handle *handles, int32_t count, int64_t *end);
 /* Pops for a gRPC client from any queue of a topic, as a request of the remoting protocol that says
  * the same, which may wait so long (ps_conn_pop_wait). PS_POP_FOUND: *found is the caller's, who
- * frees it; its messages need not wait. *due_ms: when they end, if that is before all others, which
- * the service of POP wants to know; else 0. PS_POP_UP: nothing has happened, the broker serves
- * it. */
+ * frees it; its messages wait for its `end` (ps_conn_wait). *due_ms: when they end, if that is
+ * before all others, which the service of POP wants to know; else 0. PS_POP_UP: nothing has
+ * happened, the broker serves it. */
 #define PS_POP_UP 0
 #define PS_POP_FOUND 1
 #define PS_POP_WAITS 2
@@ -291,6 +291,10 @@ int ps_core_next(ps_core *core, int32_t all, ps_step *out, int64_t *next_ms);
 /* A wait of the caller's own until the log is safe up to `position`, with no answers: out->wait is
  * its number, with which ps_core_next tells its outcome. PS_E_NO_MEMORY. */
 int ps_core_wait(ps_core *core, int64_t position, ps_step *out);
+/* A call of the connection waits until the log is safe up to `position`: 1, and ps_core_next tells
+ * its outcome with this number, above 0, for the connection; 0: it need not; PS_E_NO_MEMORY. puts:
+ * messages that it has put, whose time lasts until then. */
+int ps_conn_wait(ps_conn *conn, int64_t position, int64_t number, int64_t puts);
 int32_t ps_core_waiting(const ps_core *core); /* waits that ps_core_next has not told */
 /* cdef end */
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/threads.h"
 #include "remoting/core.h"
 #include "remoting/guard.h"
 
@@ -23,6 +24,7 @@ typedef struct deferred_item {
 struct ps_deferred {
     ps_wait df_wait; /* first, so that a ps_wait * of it is a ps_deferred * */
     int64_t df_id, df_conn_id, df_end, df_began_ns, df_count;
+    int64_t df_number; /* of ps_conn_wait */
     int32_t df_caller; /* whose call it was (guard.h) */
     ps_buffer df_items, df_offsets, df_texts;
 };
@@ -75,6 +77,22 @@ int ps_core_wait(ps_core *c, int64_t position, ps_step *out) {
     h->df_end = position;
     begin_wait(c, h, out);
     return 0;
+}
+
+int ps_conn_wait(ps_conn *n, int64_t position, int64_t number, int64_t puts) {
+    PS_CORE_HELD(n->cn_core);
+    ps_core *c = n->cn_core;
+    ps_step step;
+    if (!ps_safe_must_wait(&c->co_store->st_safe, position)) return 0;
+    ps_deferred *h = deferred_new(c, n->cn_id);
+    if (h == NULL) return PS_E_NO_MEMORY;
+    h->df_end = position;
+    h->df_number = number;
+    h->df_count = puts;
+    begin_wait(c, h, &step);
+    /* Whoever serves held pulls learns of the deadline; later ones are after it. */
+    if (c->co_waits.wa_count == 1) ps_eventfd_tell(c->co_event_fd);
+    return 1;
 }
 
 int32_t ps_core_waiting(const ps_core *c) {
@@ -264,6 +282,7 @@ bool ps_deferred_next(ps_core *c, ps_step *out) {
                      .out_len = ps_mine(c)->co_out.len,
                      .conn_id = h->df_conn_id,
                      .wait = h->df_id,
+                     .number = h->df_number,
                      .by_loop = h->df_caller == PS_CALLER_LOOP,
                      .outcome = h->df_wait.wt_outcome};
     if (h->df_count > 0) ps_times_put(c, h->df_began_ns, h->df_count);

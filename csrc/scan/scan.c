@@ -39,7 +39,6 @@
 #define PREFETCH_MAX 1024 /* the rest of a longer body is left to the processor's own prefetch */
 #define INFLATED_MAX (256LL << 20)
 #define INFLATED_FIRST 4096
-#define COMPRESSION_ZLIB 3
 
 /* How gathering a block ended; a negative errno, with sn_error set, when it failed. */
 enum { BLOCK_DONE = 0, BATCH_DONE = 1 };
@@ -290,7 +289,7 @@ static int row_inflate(scanner *sn, ps_row *r) {
                 if (sn->sn_inflated == NULL) return PS_E_NO_MEMORY;
                 sn->sn_inflated_room = want;
             }
-            got = sn->sn_spec.inflate(sn->sn_spec.inflate_arg, type ? type : COMPRESSION_ZLIB,
+            got = sn->sn_spec.inflate(sn->sn_spec.inflate_arg, type ? type : PS_COMPRESSION_ZLIB,
                                       r->rw_body, r->rw_body_len, sn->sn_inflated,
                                       sn->sn_inflated_room);
             if (got < 0 || got > INFLATED_MAX) return PS_E_DAMAGED;

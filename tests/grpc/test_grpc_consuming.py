@@ -9,6 +9,7 @@ import hmac
 import zlib
 from datetime import timedelta
 
+import lz4.frame
 import pytest
 from consuming import codes, handle_of, run, serving
 from waiting import until_async
@@ -106,8 +107,9 @@ def test_dead_letters_are_the_message_itself_and_nobody_elses(store_path):
 def test_python_hands_out_what_the_network_thread_has_popped_and_may_not_show(
     store_path, monkeypatch
 ):
-    """A compressed body, and a message that came too often, which is a dead letter now."""
-    popped = []
+    """A message that came too often, which is a dead letter now, and a body of another kind than
+    zlib's; one of zlib's the thread shows itself."""
+    popped, shown = [], []
 
     def popping(self, *given):
         popped.append(given)
@@ -115,6 +117,13 @@ def test_python_hands_out_what_the_network_thread_has_popped_and_may_not_show(
 
     usual = Receiving._popping
     monkeypatch.setattr(Receiving, "_popping", popping)
+
+    def showing(self, *given):
+        shown.append(given)
+        return before(self, *given)
+
+    before = Receiving._found_before
+    monkeypatch.setattr(Receiving, "_found_before", showing)
 
     async def work():
         async with serving(store_path) as raw:
@@ -127,12 +136,17 @@ def test_python_hands_out_what_the_network_thread_has_popped_and_may_not_show(
             raw.broker.store.put("T", zlib.compress(b"x" * 999), queue=0, sys_flag=1 | 3 << 8)
             raw.put("plain")
             assert bodies(await raw.take()) == [b"x" * 999, b"plain"]
+            assert not shown or not compression.uncompress_address()
+            packed = lz4.frame.compress(b"y" * 999)
+            raw.broker.store.put("T", packed, queue=0, sys_flag=1 | 1 << 8)
+            assert bodies(await raw.take()) == [b"y" * 999]
+            assert shown
             raw.shift(15_100)
 
             async def are_dead():
                 raw.put("more")
                 await raw.receive()
-                return raw.broker.store.range("%DLQ%g", 0)[1] == 4
+                return raw.broker.store.range("%DLQ%g", 0)[1] == 5
 
             while not await are_dead():
                 pass

@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from calls_that_store import CALLS, SETTINGS, prepare, receives
+from calls_that_store import CALLS, SETTINGS, acknowledges, prepare, receives, sends
 from consuming import run, serving
 from held import Disk
 
+from broker.grpc.links import LinkedCalls
 from broker.grpc.schema import pb
+from broker.processors.durable import DISK_IS_LATE
 
 CODE = pb.Code
 
@@ -34,5 +36,71 @@ def test_no_record_is_told_before_the_disk_has_it(store_path, monkeypatch, make)
                 disk.let_go()
                 answer = await pending
             assert make is receives or answer.status.code == CODE.OK
+
+    run(work())
+
+
+def calls_of_python(monkeypatch):
+    """What of the calls from now on the network thread leaves to Python."""
+    seen, arrive = [], LinkedCalls.arrive
+
+    def arrived(self, event):
+        seen.append(event)
+        arrive(self, event)
+
+    monkeypatch.setattr(LinkedCalls, "arrive", arrived)
+    return seen
+
+
+@pytest.mark.parametrize("make", [sends, receives, acknowledges], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("late", [False, True], ids=["in_time", "late"])
+def test_the_network_thread_waits_for_the_disk_without_python(store_path, monkeypatch, make, late):
+    """And says so when the disk is late."""
+
+    async def work():
+        disk, patience = Disk(monkeypatch), {"syncFlushTimeout": 700} if late else {}
+        async with serving(store_path, **SETTINGS, **patience) as raw:
+            prepare(raw)
+            await (await make(raw))  # Python lets the client in
+            call = await make(raw)
+            seen = calls_of_python(monkeypatch)
+            with disk.held(raw.broker) as core:
+                pending = asyncio.ensure_future(call)
+                while not core.waiting and not pending.done():
+                    await asyncio.sleep(0.001)
+                assert late or not pending.done(), await pending
+                if not late:
+                    disk.let_go()
+                elif make is receives:
+                    with pytest.raises(AssertionError):
+                        await pending
+                else:
+                    status = (await pending).status
+                    assert status.code == CODE.MASTER_PERSISTENCE_TIMEOUT
+                    assert status.message == DISK_IS_LATE
+            assert late or make is receives or (await pending).status.code == CODE.OK
+            await asyncio.wait([pending])
+            assert not seen
+
+    run(work())
+
+
+def test_what_a_call_that_is_gone_has_waited_for_the_disk_with_comes_back(store_path, monkeypatch):
+    async def work():
+        disk = Disk(monkeypatch)
+        async with serving(store_path, **SETTINGS) as raw:
+            prepare(raw)
+            await (await receives(raw))
+            call = await receives(raw)
+            with disk.held(raw.broker) as core:
+                pending = asyncio.ensure_future(call)
+                while not core.waiting:
+                    await asyncio.sleep(0.001)
+                pending.cancel()
+                await asyncio.wait([pending])
+            back = []
+            while not back:
+                raw.shift(1_100)
+                back = (await raw.receive())[1]
 
     run(work())
