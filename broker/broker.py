@@ -31,7 +31,9 @@ from broker.remoting.memory import join
 from broker.remoting.tls import TlsSettings
 from broker.services.config import served
 from broker.services.context import Services
+from broker.services.delivered import close_levels
 from broker.services.hooks import ConsumeMessageHook, SendMessageHook
+from broker.services.replication.service import is_slave
 from broker.serving import Listeners, listen, listen_for_slaves
 from pystore import Store
 from pystore.configfiles import TopicConfig
@@ -283,7 +285,8 @@ class Broker(Stopping):
         log.info("Broker %s is ready at %s", services.broker_name, self.address)
 
     async def _take_back(self) -> None:
-        """A master takes over what a slave did in its place, before it delivers anything."""
+        """A master takes over what a slave did in its place, and what it, or the master before it,
+        delivered and did not write, before it delivers anything."""
         from broker.services.acting.taking_back import TakingBack
 
         services, settings = self.services, self.settings
@@ -292,11 +295,11 @@ class Broker(Stopping):
             replication is not None
             and replication.master is not None
             and settings["enableSlaveActingMaster"]
+            and not settings["skipPreOnline"]
         ):
-            taking = TakingBack(services, replication.request)
-            if not settings["skipPreOnline"]:
-                await taking.run()
-            await asyncio.to_thread(taking.close_own)
+            await TakingBack(services, replication.request).run()
+        if not is_slave(settings):
+            await asyncio.to_thread(close_levels, services.store)
 
     async def _join_engine(self) -> None:
         """Under a controller a broker begins as a slave of nobody, with a number of its own.

@@ -167,6 +167,8 @@ def _follow_or_lead(o: Options, store: Store) -> None:
             store.learn_topics()  # which its master had no time to tell of
         return
     lib.ps_follow_begin(handle)  # nothing here may put a record of its own
+    if store.metadata.delays_known():  # its master's progress comes a little late
+        store.metadata.set_delays_known(False)
     if o.reign is not None:  # nor show what no master has confirmed since
         lib.ps_want_copies(handle, True, o.settings["slaveTimeout"])
         lib.ps_hide_unconfirmed(handle)

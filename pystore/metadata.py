@@ -82,6 +82,7 @@ _log = logging.getLogger("pystore")
 #: What is done about a config file without taking its content.
 _WITHOUT_FILES = ("kept", "rebuilt")
 _OFFSETS_MARK = b"offsets/mark"
+_DELAYS_KNOWN = b"delays/known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,6 +406,22 @@ class Metadata(MetaStore, ClosedByWith):
         DiskFull."""
         with self._write() as txn:
             txn.put(_OFFSETS_MARK, str(offset).encode(), db=self._dbs["info"])
+
+    # ---- how far delay levels are kept ----
+
+    def delays_known(self) -> bool:
+        """Whether the offsets of delay levels say all that was delivered: a clean end noted it."""
+
+        def read(txn: Any, dbs: Mapping[str, Any]) -> bool:
+            raw = txn.get(_DELAYS_KNOWN, db=dbs["info"]) if "info" in dbs else None
+            return raw is not None and bytes(raw) == b"1"
+
+        return self._read_pending(read)
+
+    def set_delays_known(self, known: bool) -> None:
+        """Raises: ReadOnly, StoreClosed, DiskFull."""
+        with self._write() as txn:
+            txn.put(_DELAYS_KNOWN, b"1" if known else b"0", db=self._dbs["info"])
 
     # ---- topics that make themselves ----
 

@@ -105,7 +105,7 @@ def _delivering(s: Services, schedule: Schedule) -> list[Duty]:
             "delays", BrokerRole.MASTER,
             PeriodicJob("save delay offsets", schedule.persist_later,
                         _of(s, "flushDelayOffsetInterval")),
-            begin=schedule.start_levels, end=schedule.stop_levels,
+            begin=schedule.begin_levels, end=schedule.stop_levels,
         ),
         Duty(
             "timers", BrokerRole.MASTER,

@@ -199,6 +199,13 @@ class Schedule:
 
     # ---- starting and stopping ----
 
+    async def begin_levels(self) -> None:
+        """Starts them once it is noted that the progress on the disk is not all. Raises:
+        DiskFull."""
+        if self.store.metadata.delays_known():
+            await asyncio.to_thread(self.store.metadata.set_delays_known, False)
+        self.start_levels()
+
     def start_levels(self) -> None:
         """Delivers what is due of the levels and waits for the rest. It needs a running loop."""
         self.core.on_levels = self._got_messages
@@ -218,6 +225,7 @@ class Schedule:
         if self._levels:
             await asyncio.to_thread(self.store.flush)
             await self.persist_later()
+            await asyncio.to_thread(self.store.metadata.set_delays_known, True)
 
     def start_timers(self) -> None:
         """Does the same for the timers, unless they are off. It needs a running loop."""

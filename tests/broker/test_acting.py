@@ -205,11 +205,26 @@ def test_a_master_that_was_killed_does_not_repeat_what_it_delivered(
     names: str, tmp_path: Path
 ) -> None:
     """No slave tells it: its own log does."""
-    with master_of(tmp_path / "m", names, **ACTS) as master:
+    with master_of(tmp_path / "m", names) as master:
         wanted = deliver(master, 9, 2, Counter())
     with Store(tmp_path / "m") as store:  # a kill leaves the progress of before
         store.metadata.delay_offsets.commit(2, 4, reset=True)
-    with master_of(tmp_path / "m", names, **ACTS) as master:
+        store.metadata.set_delays_known(False)
+    with master_of(tmp_path / "m", names) as master:
+        assert deliver(master, 1, 2, wanted) == wanted + Counter({b"m0": 1})
+
+
+def test_a_slave_that_is_promoted_does_not_repeat_what_its_master_delivered(
+    names: str, tmp_path: Path
+) -> None:
+    """The progress came too late to it."""
+    with master_of(tmp_path / "m", names) as master, slave_of(tmp_path / "s", names) as slave:
+        wanted = deliver(master, 9, 2, Counter())
+        until_alike(master, slave)
+        until_taken_over(slave)
+    with Store(tmp_path / "s") as store:
+        store.metadata.delay_offsets.commit(2, 4, reset=True)
+    with master_of(tmp_path / "s", names) as master:
         assert deliver(master, 1, 2, wanted) == wanted + Counter({b"m0": 1})
 
 

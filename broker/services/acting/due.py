@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from broker.hot.popped import CheckPoint
 from broker.services.acting.bridge import Copy
-from broker.services.acting.delivered import DeliverySearch
 from broker.services.acting.escape import Escape
 from broker.services.acting.escaped import Origin
 from broker.services.acting.pops import PopsAside
 from broker.services.context import Services
+from broker.services.delivered import DeliverySearch
 from broker.services.pop import Pop
 from broker.services.pop.revive import DROPPED, FIRST_POP, first_pop
 from pystore import Message

@@ -11,16 +11,15 @@ from typing import Any
 from broker.hot.popped import CheckPoint, Key
 from broker.loop.safe_log import SafeLogger
 from broker.services.acting.bridge import AskAt
-from broker.services.acting.delivered import DeliverySearch
 from broker.services.acting.escaped import Origin
 from broker.services.context import Services
+from broker.services.delivered import close_level
 from broker.services.pop import Pop
 from broker.services.pop.kept import taken_from
 from broker.services.replication.synchronize import Synchronizer
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
-from pystore.errors import StoreError
 from pystore.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pystore.timers import Timers
 
@@ -165,17 +164,6 @@ class TakingBack:
 
     # ---- closing ----
 
-    def close_own(self) -> None:
-        """Has the progress of each level after what this broker delivered itself, and was killed
-        before it wrote so: a slave may not have been there, or not have acted, to tell. A level
-        that cannot be read goes on from what is written. In any thread."""
-        for level in range(1, len(self._s.store.settings.delay_levels_ms) + 1):
-            try:
-                self._close_level(level, set())
-            except StoreError as failed:
-                log.warning("What was delivered of delay level %d is unknown, and may come twice:"
-                            " %s", level, failed)  # fmt: skip
-
     def _close(self, gone: Iterable[Origin]) -> None:
         """Raises: StoreError."""
         by_place: dict[tuple[str, str, int], set[int]] = {}
@@ -185,22 +173,11 @@ class TakingBack:
             if group:
                 self._close_popped(topic, group, queue, offsets)
             elif topic == SCHEDULE_TOPIC:
-                self._close_level(queue + 1, offsets)
+                close_level(self._s.store, queue + 1, offsets)
             elif topic == TIMER_TOPIC:
                 self._close_timers(offsets)
             elif topic == HALF_TOPIC:
                 self._close_halves(offsets)
-
-    def _close_level(self, level: int, offsets: set[int]) -> None:
-        """What this broker delivered itself lies between, when it was away more than once."""
-        store = self._s.store
-        kept = store.metadata.delay_offsets
-        at = before = max(kept.get(level) or 0, min(offsets, default=0))
-        done = DeliverySearch(store, level).find(at, offsets.__contains__) | offsets
-        while at in done:
-            at += 1
-        if at > before or offsets:
-            kept.commit(level, at, reset=True)
 
     def _close_timers(self, offsets: Iterable[int]) -> None:
         schedule, store = self._s.schedule, self._s.store

@@ -1,21 +1,52 @@
-"""What a master delivered of a delay level after it last wrote how far it was: the copies are in
-its log, which its slave has, too, and it itself when it was killed and returns."""
+"""What was delivered of a delay level after a master last wrote how far it was: the copies are in
+its log. That is looked through by a slave that acts, and by a broker that becomes the master: it
+was killed itself, or the one before it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
+from broker.loop.safe_log import SafeLogger
 from pystore import Message, Store
+from pystore.errors import StoreError
 from pystore.names import SCHEDULE_TOPIC
 
-__all__ = ["DeliverySearch"]
+__all__ = ["DeliverySearch", "close_level", "close_levels"]
+
+log = SafeLogger("broker.schedule")
 
 #: Messages of a level that are looked at together. A level keeps its order: when none of them was
 #: delivered, none of those behind them was.
 _BATCH = 1024
 #: A clock that is set back by less does not hide a copy: it is looked for from the due time on.
 _SET_BACK_MS = 5000
+
+
+def close_levels(store: Store) -> None:
+    """Has the progress of each level after what was delivered, unless a clean end has noted it. A
+    level that cannot be read goes on from what is written. In any thread. Raises: StoreError, when
+    the progress cannot be written."""
+    if store.metadata.delays_known():
+        return
+    for level in range(1, len(store.settings.delay_levels_ms) + 1):
+        try:
+            close_level(store, level)
+        except StoreError as failed:
+            log.warning("What was delivered of delay level %d is unknown, and may come twice: %s",
+                        level, failed)  # fmt: skip
+
+
+def close_level(store: Store, level: int, gone: Collection[int] = ()) -> None:
+    """gone: offsets of messages that went to other brokers. What this one delivered lies between
+    them, when it was away more than once. Raises: StoreError."""
+    kept = store.metadata.delay_offsets
+    at = before = max(kept.get(level) or 0, min(gone, default=0))
+    done = DeliverySearch(store, level).find(at, gone.__contains__) | set(gone)
+    while at in done:
+        at += 1
+    if at > before or gone:
+        kept.commit(level, at, reset=True)
 
 
 class DeliverySearch:
