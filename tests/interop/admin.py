@@ -34,8 +34,11 @@ class Admin:
 
     def __call__(self, verb: str, *words: object) -> str:
         """Runs one command line; what it printed. Options that begin with + are ours."""
-        line = [verb, *map(str, words)]
-        line[1:1] = [self.namesrv] if verb.startswith("+") else ["-n", self.namesrv]
+        return self.run(verb, *([] if verb.startswith("+") else ["-n"]), self.namesrv, *words)
+
+    def run(self, *words: object) -> str:
+        """The same without a name server: to some verbs -n says something else."""
+        line = [str(word) for word in words]
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write("\t".join(line) + "\n")

@@ -24,6 +24,8 @@ log = SafeLogger("broker.controlled")
 quiet = RateLimitedLogger(log)
 
 _PAUSE_S = 1.0
+#: The same for a while after the connection to the master broke: a notice may be lost.
+_SOON_S, _SOON_FOR_S = 0.1, 3.0
 #: A round that takes so many lives is stuck: somebody else shall be the master.
 _STUCK = 2.0
 #: How long a host has to say that nobody listens there.
@@ -51,8 +53,10 @@ class GroupMember:
         self._engine, self.reign, self._become, self._services = engine, reign, become, services
         self._keep_reign = keep
         self._lease_s, self._stuck_s = (timeout_ms / 1000 * each for each in (_LEASE, _STUCK))
-        self._heard_s = time.monotonic()
+        #: When it asked for the record that it goes by, and when the engine answered last.
+        self._heard_s = self._answered_s = time.monotonic()
         self._news = asyncio.Event()
+        self._lost_s = -_SOON_FOR_S
         self._tasks: list[asyncio.Task[None]] = []
         #: What the engine is told of this broker every second; None: it is silent.
         self._beat: Heartbeat | None = None
@@ -80,6 +84,10 @@ class GroupMember:
         """Somebody says that there is news: the engine is asked now, and nobody believed."""
         self._news.set()
 
+    def _lost(self) -> None:
+        self._lost_s = time.monotonic()
+        self.hint()
+
     def members(self) -> list[dict[str, object]]:
         """Of the group, as its master sees them; nothing of a slave."""
         seen = self.keeper.members() if self.keeper is not None else ()
@@ -102,8 +110,9 @@ class GroupMember:
                 self._tell("not reached", failed or type(failed).__name__)
             except Exception:
                 log.exception("A round of the engine failed")
+            soon = time.monotonic() - self._lost_s < _SOON_FOR_S
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), _PAUSE_S)
+                await asyncio.wait_for(self._news.wait(), _SOON_S if soon else _PAUSE_S)
             self._news.clear()
 
     async def _stay_alive(self) -> None:
@@ -114,7 +123,7 @@ class GroupMember:
             now, s = time.monotonic(), self._services()
             if self.keeper is not None and now - self._heard_s > self._lease_s:
                 self.keeper.fence(True)
-            if self._beat is not None and next_s <= now < self._heard_s + self._stuck_s:
+            if self._beat is not None and next_s <= now < self._answered_s + self._stuck_s:
                 next_s = now + _PAUSE_S
                 with contextlib.suppress(StoreError):  # it is closed just now: as it was
                     self._beat = self._state(s) or self._beat
@@ -155,6 +164,7 @@ class GroupMember:
             await self._engine.register(self.reign.number, s.address, s.ha_address)
             self._registered = True
         record = await self._engine.look()
+        self._answered_s = time.monotonic()
         if self._former is None:
             self._former = record.epoch
         if record.master is None:
@@ -172,7 +182,7 @@ class GroupMember:
         slave = s.replication.slave if s.replication is not None else None
         if slave is None or record.epoch != self.reign.epoch or record.master == self.reign.number:
             return False
-        slave.on_lost = self.hint
+        slave.on_lost = self._lost
         if slave.follows or not slave.has_followed or self.reign.number not in record.in_sync:
             return False
         return await _refuses(record.address) and await _refuses(record.address)

@@ -1,0 +1,67 @@
+"""A broker under an engine (controlled/member.py), with an engine of the test's."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from waiting import until_async
+
+from broker.services.controlled.engine import Heartbeat
+from broker.services.controlled.member import GroupMember
+from broker.services.replication.reign import Record, Reign
+
+OURS = Record(1, "h:1", "h:2", 1, frozenset({1}), 1)
+
+
+class Engine:
+    def __init__(self) -> None:
+        self.beats = 0
+        self.record = Record(None, "", "", 0, frozenset(), 0)
+
+    async def register(self, number: int, address: str, ha_address: str) -> None: ...
+
+    async def look(self) -> Record:
+        return self.record
+
+    async def elect(self, number: int, held: int) -> Record:
+        self.record = OURS
+        return OURS
+
+    def beat(self, number: int, state: Heartbeat) -> None:
+        self.beats += 1
+
+    async def leave(self) -> None: ...
+
+
+def broker() -> Any:
+    replication = SimpleNamespace(
+        master=None, slave=None, last_epoch=lambda: 0, confirmed=lambda: 0
+    )
+    store = SimpleNamespace(info=lambda: SimpleNamespace(log_max=0))
+    return SimpleNamespace(address="h:1", ha_address="h:2", replication=replication, store=store)
+
+
+def test_who_changes_its_role_for_long_is_alive() -> None:
+    async def scene() -> None:
+        engine, s, done = Engine(), broker(), asyncio.Event()
+
+        async def become(reign: Reign) -> None:
+            before = engine.beats
+            await until_async(lambda: engine.beats > before, "a beat meanwhile")
+            done.set()
+
+        member: GroupMember = GroupMember(
+            engine,
+            Reign(1),
+            become,
+            lambda reign: None,
+            lambda: s,
+            60_000,  # type: ignore[arg-type]
+        )
+        member.start()
+        await done.wait()
+        await member.stop()
+
+    asyncio.run(scene())
