@@ -36,10 +36,11 @@ UNIT, UNIT_SUB = 1, 2
 EXPIRY_MS = 120_000
 #: Topics of a broker that comes or goes that are looked at in one call.
 A_PIECE = 2000
-#: Bytes, roughly: of a topic at a broker beside its name; of a broker; of JSON that is kept as it
-#: came, for each of its characters. No more than so many in all are taken.
-ROW, BROKER, KEPT_JSON = 400, 2000, 10
-SIZE_MAX = 256 << 20
+#: Bytes, roughly: of a topic beside its name; of it at one more broker; of a broker; of JSON that
+#: is kept as it came, for each of its characters. No more than so many in all are taken: a hundred
+#: brokers may have ten thousand topics each, all of them different.
+TOPIC, ROW, BROKER, KEPT_JSON = 400, 170, 2000, 10
+SIZE_MAX = 640 << 20
 #: Addresses of brokers.
 BROKERS_MAX = 10_000
 
@@ -182,7 +183,8 @@ class Routes:
         self.size = 0
         self._filters: dict[tuple[str, str], list[str]] = {}
         self._mapping: dict[str, dict[str, Any]] = {}
-        self._encoded: dict[tuple[str, bool], bytes] = {}
+        #: Routes by topic: in plain and in quoted JSON.
+        self._encoded: tuple[dict[str, bytes], dict[str, bytes]] = {}, {}
 
     def counts(self) -> tuple[dict[str, int], int]:
         """Returns how many brokers are registered, by cluster, and how many topics have a route."""
@@ -316,10 +318,16 @@ class Routes:
             yield
 
     def _serve(self, topic: str, name: str, row: BrokerTopic) -> None:
-        served, at = self._served.setdefault(name, {}), self._topics.setdefault(topic, {})
+        at = self._topics.get(topic)
+        if at is None:
+            at = self._topics[topic] = {}
+            self.size += TOPIC + len(topic)
+        served = self._served.get(name)
+        if served is None:
+            served = self._served[name] = {}
         if topic not in served:
             served[topic] = None
-            self.size += ROW + len(topic)
+            self.size += ROW
         if at.get(name) != row:
             at[name] = row
             self.forget(topic)
@@ -416,7 +424,7 @@ class Routes:
     ) -> Iterator[None]:
         """What it serves again by now stays."""
         for topic in served:
-            self.size -= ROW + len(topic)
+            self.size -= ROW
             if topic not in self._served.get(name, ()):
                 self._take_out(self._topics, topic, name)
             yield
@@ -428,8 +436,8 @@ class Routes:
     def _take_out(self, table: dict[str, dict[str, Any]], topic: str, name: str) -> None:
         at = table.get(topic, {})
         at.pop(name, None)
-        if not at:
-            table.pop(topic, None)
+        if not at and table.pop(topic, None) is not None and table is self._topics:
+            self.size -= TOPIC + len(topic)
         self.forget(topic)
 
     def _drop(self, topic: str, name: str) -> None:
@@ -437,7 +445,7 @@ class Routes:
         del served[topic]
         if not served:
             del self._served[name]
-        self.size -= ROW + len(topic)
+        self.size -= ROW
         self._take_out(self._topics, topic, name)
 
     def peer_closed(self, peer: Closable) -> list[MinIdChange]:
@@ -530,26 +538,27 @@ class Routes:
 
     def encoded_route(self, topic: str, quoted: bool) -> bytes | None:
         """Returns the route in one of the two forms of JSON; it is made once after each change."""
-        key = (topic, quoted)
-        found = self._encoded.get(key)
+        known = self._encoded[quoted]
+        found = known.get(topic)
         if found is None:
             route = self.route(topic)
             if route is None:
                 return None
-            found = self._encoded[key] = compact(route) if quoted else fastjson(route)
+            found = known[topic] = compact(route) if quoted else fastjson(route)
         return found
 
     def forget(self, topic: str) -> None:
         """Drops the encoded routes of a topic whose route has changed."""
-        self._encoded.pop((topic, True), None)
-        self._encoded.pop((topic, False), None)
+        for known in self._encoded:
+            known.pop(topic, None)
 
     def forget_all(self) -> None:
-        self._encoded.clear()
+        for known in self._encoded:
+            known.clear()
 
     def _forget_broker(self, name: str) -> None:
         """Most brokers serve most topics, so that a look at each would find nearly all."""
-        self._encoded.clear()
+        self.forget_all()
 
     def cluster_info(self) -> dict[str, Any]:
         return {

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -195,6 +196,7 @@ def listed(kind: Kind, most: int = 0) -> JsonMember:
     return JsonMember(each(kind, most), ())
 
 
+@lru_cache(1024)  # the members that a body has beside those we read are the same in each
 def _plain(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
 

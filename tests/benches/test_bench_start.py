@@ -23,6 +23,7 @@ QUICK = {
     "dedup": "--count 2000",
     "embedded": "--rounds 1 --seconds 0.2",
     "many_topics": "--topics 200 --seconds 1 --window 1",
+    "namesrv": "--peers ours --brokers 4 --topics 200 --seconds 0.3",
     "peers": "1",
     "sends": "--rounds 1 --count 200",
     "transactions": "--count 1000 --peers=",

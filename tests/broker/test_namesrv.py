@@ -286,7 +286,7 @@ def test_brokers_of_a_network_that_fails_leave_in_turns(monkeypatch):
 
 def test_registrations_hold_so_much_memory_and_no_more(routes, monkeypatch):
     """Who is known stays, with what it serves already."""
-    monkeypatch.setattr("broker.namesrv.routes.SIZE_MAX", 10_000)
+    monkeypatch.setattr("broker.namesrv.routes.SIZE_MAX", 13_400)
     routes.register(broker(topics=MANY))
     assert routes.is_full
     assert routes.register(broker("broker-b")) is None
