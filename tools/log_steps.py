@@ -34,6 +34,8 @@ STEPS: dict[str, str] = {
         "start that slave; consumers must bear a message twice",
     "What was delivered of delay level %d is unknown, and may come twice: %s": _FILE,
     "%s: what is due does not go to another broker now: %s": _NETWORK,
+    "Of %d messages nobody says whether the slave at %s has sent them: they may come twice":
+        "consumers must bear a message twice",
     "Cannot delete the list of what has gone: %s": _WRITE,
     "No name server says whether a slave acts as master: %s": "start a name server of 5.x",
     "Skipped a line of %s: %s": _FILE,

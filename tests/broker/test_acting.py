@@ -144,6 +144,7 @@ def timers_at(broker: Broker) -> int:
     return int(broker.services.schedule.now_ms() + HOURS_MS // 2)
 
 
+@pytest.mark.long
 def test_what_is_due_of_delays_and_timers_goes_to_another_broker_once(
     names: str, tmp_path: Path
 ) -> None:

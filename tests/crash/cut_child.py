@@ -19,7 +19,6 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "histories"))
 
 import launch
 from test_acting_kill import (
-    ACK,
     ACTS,
     SMALL,
     Cluster,
@@ -37,7 +36,6 @@ from test_acting_kill import (
 from waiting import until
 from world import NAMES_PORT, Host, run
 
-REFUSED = 14
 NOWHERE = "02:00:00:00:00:ff"
 #: So that a cut is noticed in seconds.
 SOON = {
@@ -140,14 +138,6 @@ def is_registered(pair: Cluster) -> bool:
     return f'"{pair.master.broker}"'.encode() in launch.ask(pair.master.namesrv, launch.CLUSTER)[2]
 
 
-def serves_pops(master: launch.Peer, popping: Popping) -> bool:
-    text = min(popping.handles)
-    code = popping.settle(master, ACK, text)
-    if code == 0:
-        popping.acked.add(text)
-    return code != REFUSED
-
-
 def one_round(net: Network, pair: Cluster, chance: random.Random) -> None:
     launch.wait("a slave that follows", lambda: follows(pair.master))
     delivered, stays = send(pair.master, chance)
@@ -190,7 +180,7 @@ def one_round(net: Network, pair: Cluster, chance: random.Random) -> None:
         "what is due", lambda: count_at(pair.master) + count_at(pair.other) >= len(delivered)
     )
     launch.wait("a slave that follows", lambda: follows(pair.master))
-    launch.wait("the master serves pops", lambda: serves_pops(pair.master, popping))
+    launch.wait("the master serves pops", lambda: popping.is_served(pair.master))
     popping.check(pair.master)
     time.sleep(2)
     for broker in (pair.slave, pair.master, pair.other):

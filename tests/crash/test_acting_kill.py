@@ -36,8 +36,12 @@ ROUNDS = int(os.environ.get("PS_ACTING_KILLS", "1"))
 TOPIC, TASKS, QUEUES, COUNT = "orders", "tasks", 4, 60
 POP, ACK, CHANGE = 200050, 200051, 200053
 RUNTIME_INFO, SEND, MAKE_TOPIC, MAX_OFFSET, HA_STATUS, GROUPS = 28, 310, 17, 30, 907, 201
+REFUSED = 14
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-SMALL = {"mappedFileSizeCommitLog": 1 << 20, "transactionTimeOut": 500, "transactionCheckMax": 1000}
+SMALL = {
+    "mappedFileSizeCommitLog": 1 << 20, "transactionTimeOut": 500, "transactionCheckMax": 1000,
+    "messageDelayLevel": "3s 6s",
+}  # fmt: skip
 ACTS = {
     "enableSlaveActingMaster": "true", "enableRemoteEscape": "true", "brokerName": "broker-a",
     "brokerNotActiveTimeoutMillis": 600_000, "totalReplicas": 2,
@@ -45,23 +49,23 @@ ACTS = {
 
 
 def answer_of(at: launch.Peer, code: int, ext: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
-    """14 of a broker that has not yet started."""
+    """That of one that refuses, of a broker that has not yet started."""
     try:
         return launch.ask(at.broker, code, ext)
     except ConnectionRefusedError:
-        return 14, {}, b""
+        return REFUSED, {}, b""
 
 
 class Popping:
     """A group that pops while masters and slaves go: for so long a time that nothing comes back.
     handles: of what it has got; acked: of that, what was answered with 0."""
 
-    def __init__(self, master: launch.Peer, chance: random.Random) -> None:
-        self.chance = chance
+    def __init__(self, master: launch.Peer, chance: random.Random, count: int = COUNT) -> None:
+        self.chance, self.count = chance, count
         self.handles: dict[str, str] = {}
         self.acked: set[str] = set()
         make_topic(master, TASKS)
-        for number in range(COUNT):
+        for number in range(count):
             put(master, f"task{number}", topic=TASKS)
 
     def some(self, at: launch.Peer, most: int = 0) -> int:
@@ -75,7 +79,7 @@ class Popping:
             "expType": "TAG", "exp": "*", "order": "false",
         }  # fmt: skip
         code, said, body = answer_of(at, POP, ext)
-        assert code in (0, 14, 210), code
+        assert code in (0, REFUSED, 210), code
         got = read_records(body) if code == 0 else []
         for row in got:
             start = said["startOffsetInfo"].split(" ")[-1]
@@ -96,11 +100,19 @@ class Popping:
         }  # fmt: skip
         return answer_of(at, code, ext)[0]
 
+    def is_served(self, at: launch.Peer) -> bool:
+        """Whether this broker takes acknowledgements."""
+        text = min(self.handles)
+        code = self.settle(at, ACK, text)
+        if code == 0:
+            self.acked.add(text)
+        return code != REFUSED
+
     def check(self, master: launch.Peer) -> None:
         """Each has come once, and just those are open that nobody acknowledged."""
         while self.some(master, most=32):
             pass
-        assert set(self.handles) == {f"task{number}" for number in range(COUNT)}
+        assert set(self.handles) == {f"task{number}" for number in range(self.count)}
         still = {text for text in self.handles if self.settle(master, CHANGE, text) == 0}
         assert still == set(self.handles) - self.acked
 
@@ -130,14 +142,17 @@ def put(broker: launch.Peer, body: str, topic: str = TOPIC, **properties: str) -
     assert launch.ask(broker.broker, SEND, fields, body.encode())[0] == 0
 
 
-def send(broker: launch.Peer, chance: random.Random) -> tuple[set[str], set[str]]:
-    """Returns what is to be delivered, and what stays open."""
+def send(
+    broker: launch.Peer, chance: random.Random, count: int = COUNT, late_ms: int = 7000
+) -> tuple[set[str], set[str]]:
+    """Returns what is to be delivered, and what stays open. late_ms: when the last timer is due."""
     delivered, stays = set(), set()
-    for number in range(COUNT):
+    for number in range(count):
         now = time.time_ns() // 10**6
         for level in ("1", "2"):
             put(broker, f"level{level}-{number}", DELAY=level)
-        put(broker, f"timed-{number}", TIMER_DELIVER_MS=str(now + chance.randrange(500, 3000)))
+        due_ms = now + chance.randrange(late_ms // 4, late_ms)
+        put(broker, f"timed-{number}", TIMER_DELIVER_MS=str(due_ms))
         put(broker, f"half-{number}", TRAN_MSG="true", PGROUP="p")
         delivered |= {f"level1-{number}", f"level2-{number}", f"timed-{number}"}
         stays.add(f"half-{number}")
@@ -177,9 +192,10 @@ def open_in(store: Path) -> Counter[str]:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[Cluster]:
-    of_master = {**SMALL, **ACTS, "brokerRole": "SYNC_MASTER", "inSyncReplicas": 2}
-    of_slave = {**SMALL, **ACTS, "brokerRole": "SLAVE", "brokerId": 1}
+def cluster(folder: Path, **more: str) -> Iterator[Cluster]:
+    of_master = {**SMALL, **more, **ACTS, "brokerRole": "SYNC_MASTER", "inSyncReplicas": 2,
+                 "slaveTimeout": 120_000}  # fmt: skip
+    of_slave = {**SMALL, **more, **ACTS, "brokerRole": "SLAVE", "brokerId": 1}
     with (
         NameServer.in_thread(
             listenPort=0, bindAddress="127.0.0.1", supportActingMaster=True,
@@ -205,22 +221,38 @@ def knows_tasks(slave: launch.Peer) -> bool:
     return code == 0 and "g" in mqjson.loads(body)["subscriptionGroupTable"]
 
 
-def one_round(pair: Cluster, chance: random.Random) -> None:
+@dataclass
+class Pace:
+    """How a round is done. count: messages of each kind. late_ms: when the last timer is due.
+    kills: of the slave, at least and at most. pause_s: between two faults, at most. rest_s: at the
+    end, in which a message may come that must not. acts: the master stays away until it does."""
+
+    count: int = COUNT
+    late_ms: int = 7000
+    kills: tuple[int, int] = (0, 2)
+    pause_s: float = 4.0
+    rest_s: float = 2.0
+    acts: bool = False
+
+
+def one_round(pair: Cluster, chance: random.Random, pace: Pace) -> None:
     launch.wait("a slave in sync", lambda: follows(pair.master))
-    delivered, stays = send(pair.master, chance)
-    popping = Popping(pair.master, chance)
+    delivered, stays = send(pair.master, chance, pace.count, pace.late_ms)
+    popping = Popping(pair.master, chance, pace.count)
     popping.some(pair.master)
     launch.wait("the topic and the group at the slave", lambda: knows_tasks(pair.slave))
     until(lambda: end_of(pair.slave) >= end_of(pair.master), "the slave has what was sent")
-    time.sleep(chance.uniform(0, 2))
+    time.sleep(chance.uniform(0, pace.pause_s / 2))
     pair.master.kill()
     unknown = delivered_in(pair.master.store, end_of(pair.slave))
-    for _ in range(chance.randrange(3)):
-        time.sleep(chance.uniform(0.5, 4))
+    for _ in range(chance.randint(*pace.kills)):
+        time.sleep(chance.uniform(pace.pause_s / 8, pace.pause_s))
         popping.some(pair.slave)
         pair.slave.kill()
         pair.slave.restart()
-    time.sleep(chance.uniform(0, 4))
+    if pace.acts:
+        launch.wait("the slave acts", lambda: popping.is_served(pair.slave))
+    time.sleep(chance.uniform(0, pace.pause_s))
     popping.some(pair.slave)
     pair.master.restart()
     try:
@@ -229,7 +261,7 @@ def one_round(pair: Cluster, chance: random.Random) -> None:
         )
         launch.wait("a slave in sync", lambda: follows(pair.master))
         popping.check(pair.master)
-        time.sleep(2)
+        time.sleep(pace.rest_s)
         for broker in (pair.slave, pair.master, pair.other):
             broker.broker_server.stop()
         check(pair, delivered, stays, unknown)
@@ -250,11 +282,21 @@ def check(pair: Cluster, delivered: set[str], stays: set[str], unknown: Counter[
           f" {sum(open_in(pair.other.store).values())} halves there")  # fmt: skip
 
 
-@pytest.mark.long
-def test_each_comes_once_whoever_is_killed(tmp_path: Path) -> None:
+def chance_of_run() -> random.Random:
     seed = int(os.environ.get("PS_SEED", random.SystemRandom().randrange(1 << 32)))
     print(f"PS_SEED={seed}")
-    chance = random.Random(seed)
+    return random.Random(seed)
+
+
+def test_each_comes_once_when_the_master_and_the_slave_that_acts_are_killed(tmp_path: Path) -> None:
+    pace = Pace(8, 1500, kills=(1, 1), pause_s=0.5, rest_s=0.2, acts=True)
+    with cluster(tmp_path, messageDelayLevel="1s 1s") as pair:
+        one_round(pair, chance_of_run(), pace)
+
+
+@pytest.mark.long
+def test_each_comes_once_whoever_is_killed(tmp_path: Path) -> None:
+    chance = chance_of_run()
     for number in range(ROUNDS):
         with cluster(tmp_path / f"round{number}") as pair:
-            one_round(pair, chance)
+            one_round(pair, chance, Pace())

@@ -1,11 +1,15 @@
-"""Our slave beside a Java master, under our name server: when the master is gone, what is due goes
-to another broker; the master that returns takes commits and progress from the slave."""
+"""Our slave beside a Java master, and a Java slave beside our master, under our name server: when
+the master is gone, what is due goes to another broker; the master that returns takes over what the
+slave did."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +46,44 @@ JAVA = {
 }  # fmt: skip
 
 
+@contextlib.contextmanager
+def name_server() -> Iterator[str]:
+    with NameServer.in_thread(
+        listenPort=0, bindAddress="127.0.0.1", supportActingMaster=True,
+        notifyMinBrokerIdChanged=True, kvConfigPath="",
+    ) as server:  # fmt: skip
+        yield f"127.0.0.1:{server.port}"
+
+
+@contextlib.contextmanager
+def java_and_our_slave(folder: Path, names: str) -> Iterator[tuple[launch.Peer, Broker]]:
+    with (
+        launch.running("java", folder / "java", JAVA, namesrv=names) as master,
+        Broker(folder / "s", namesrvAddr=names, brokerRole="SLAVE", brokerId=1,
+               **OURS | ACTS | {"listenPort": free_port()}) as slave,
+    ):  # fmt: skip
+        make_topic(master)
+        until(lambda: slave.services.replication.slave.follows, "that it follows")
+        yield master, slave
+
+
+def other_of(folder: Path, names: str) -> Broker:
+    """Another master of the cluster; nobody sends to it before it has the topic."""
+    return Broker(folder / "c", namesrvAddr=names, **OURS | {"brokerName": "broker-c"})
+
+
+def put_what_waits(master: launch.Peer, after_ms: int) -> Counter[str]:
+    """Timers, delays and halves. Returns what is to be delivered."""
+    wanted = Counter[str]()
+    for number in range(COUNT):
+        now = time.time_ns() // 10**6
+        put(master, f"timed-{number}", TIMER_DELIVER_MS=str(now + after_ms))
+        put(master, f"level-{number}", DELAY="2")
+        put(master, f"half-{number}", TRAN_MSG="true", PGROUP="p")
+        wanted += Counter({f"timed-{number}": 1, f"level-{number}": 1})
+    return wanted
+
+
 def delivered(broker: Broker) -> Counter[str]:
     found: Counter[str] = Counter()
     for queue in broker.store.queues(TOPIC):
@@ -54,50 +96,33 @@ def test_our_slave_acts_for_a_java_master_and_gives_way_to_it(
     reference: Any, tmp_path: Path
 ) -> None:
     with (
-        NameServer.in_thread(
-            listenPort=0, bindAddress="127.0.0.1", supportActingMaster=True,
-            notifyMinBrokerIdChanged=True, kvConfigPath="",
-        ) as server,
-        Broker(tmp_path / "c", namesrvAddr=f"127.0.0.1:{server.port}",
-               **OURS | {"brokerName": "broker-c"}) as other,
-    ):  # fmt: skip
-        names = f"127.0.0.1:{server.port}"
-        with (
-            launch.running("java", tmp_path / "java", JAVA, namesrv=names) as master,
-            Broker(tmp_path / "s", namesrvAddr=names, brokerRole="SLAVE", brokerId=1,
-                   **OURS | ACTS | {"listenPort": free_port()}) as slave,
-        ):  # fmt: skip
-            make_topic(master)
-            duties, following = slave.services.duties, slave.services.replication.slave
-            until(lambda: following.follows, "that it follows")
-            wanted = Counter[str]()
-            for number in range(COUNT):
-                now = time.time_ns() // 10**6
-                put(master, f"timed-{number}", TIMER_DELIVER_MS=str(now + 20_000))
-                put(master, f"level-{number}", DELAY="2")
-                put(master, f"half-{number}", TRAN_MSG="true", PGROUP="p")
-                wanted += Counter({f"timed-{number}": 1, f"level-{number}": 1})
-            end = slave.store.info
-            until(lambda: slave.services.topics.get(TOPIC) is not None, "the topic")
-            sent = end().log_max
-            master.kill()
-            until(lambda: duties.role is BrokerRole.ACTING, "the slave acts")
-            assert end().log_max >= sent
-            other.create_topic(TOPIC, 4)
-            until(lambda: delivered(other) >= wanted, "what was due at the other broker")
-            assert delivered(other) == wanted
-            open_there = other.services.transactions.halves
-            until(lambda: open_there.state().open == COUNT, "the halves at the other broker")
-            master.restart()
-            until(lambda: duties.role is BrokerRole.SLAVE, "the slave gives way")
-            master.wait_ready()
-            until(lambda: following.follows, "that it follows again")
-            put(master, "after", DELAY="1")
-            until(lambda: delivered(slave)["after"] == 1, "a delay of after the return")
-            again = delivered(slave)
-            assert [body for body in again if body.startswith("level")] == []
-            assert delivered(other) == wanted
-            assert open_there.state().halves == COUNT
+        name_server() as names,
+        other_of(tmp_path, names) as other,
+        java_and_our_slave(tmp_path, names) as (master, slave),
+    ):
+        duties, following = slave.services.duties, slave.services.replication.slave
+        wanted = put_what_waits(master, 20_000)
+        end = slave.store.info
+        until(lambda: slave.services.topics.get(TOPIC) is not None, "the topic")
+        sent = end().log_max
+        master.kill()
+        until(lambda: duties.role is BrokerRole.ACTING, "the slave acts")
+        assert end().log_max >= sent
+        other.create_topic(TOPIC, 4)
+        until(lambda: delivered(other) >= wanted, "what was due at the other broker")
+        assert delivered(other) == wanted
+        open_there = other.services.transactions.halves
+        until(lambda: open_there.state().open == COUNT, "the halves at the other broker")
+        master.restart()
+        until(lambda: duties.role is BrokerRole.SLAVE, "the slave gives way")
+        master.wait_ready()
+        until(lambda: following.follows, "that it follows again")
+        put(master, "after", DELAY="1")
+        until(lambda: delivered(slave)["after"] == 1, "a delay of after the return")
+        again = delivered(slave)
+        assert [body for body in again if body.startswith("level")] == []
+        assert delivered(other) == wanted
+        assert open_there.state().halves == COUNT
     assert sum(open_in(tmp_path / "c").values()) == COUNT
 
 
@@ -144,46 +169,83 @@ def test_what_is_popped_at_our_slave_is_the_java_masters_when_it_returns(
 ) -> None:
     """Its records are in its revive topic: what is acknowledged by handles of either stays away, if
     that was in time, and the rest comes back, once."""
-    with NameServer.in_thread(
-        listenPort=0, bindAddress="127.0.0.1", supportActingMaster=True,
-        notifyMinBrokerIdChanged=True, kvConfigPath="",
-    ) as server:  # fmt: skip
-        names = f"127.0.0.1:{server.port}"
-        with (
-            launch.running("java", tmp_path / "java", JAVA, namesrv=names) as master,
-            Broker(tmp_path / "s", namesrvAddr=names, brokerRole="SLAVE", brokerId=1,
-                   **OURS | ACTS | {"listenPort": free_port()}) as slave,
-        ):  # fmt: skip
-            make_topic(master)
-            following, pops = slave.services.replication.slave, slave.services.acting.pops
-            until(lambda: following.follows, "that it follows")
-            for number in range(6):
-                until(lambda body=f"m{number}": is_put(master, body), "a slave in sync", 0.5)
-            began = time.monotonic()
-            handles = popped(master.broker, 2)
-            assert sorted(handles) == ["m0", "m1"]
-            until(lambda: slave.services.topics.get(TOPIC) is not None, "the topic")
-            until(lambda: slave.services.groups.get("g") is not None, "the group")
-            until(lambda: slave.store.range(TOPIC, 0)[1] == 6, "what was sent")
-            time.sleep(2)  # Java's check points are in its log some time after the answer
-            master.kill()
-            until(lambda: pops.is_on, "the slave serves pops")
-            acknowledge(slave.address, handles["m0"])
-            handles |= popped(slave.address, 32)
-            assert sorted(handles) == [f"m{number}" for number in range(6)]
-            acknowledge(slave.address, handles["m2"])
-            master.restart()
-            until(lambda: not pops.is_on, "the slave gives way")
-            master.wait_ready()
-            until(lambda: not pops, "that the master has the records")
-            acknowledge(master.broker, handles["m3"])
-            in_time = (time.monotonic() - began) * 1000 < INVISIBLE_MS - 5000
-            back = Counter[str]()
+    with name_server() as names, java_and_our_slave(tmp_path, names) as (master, slave):
+        pops = slave.services.acting.pops
+        for number in range(6):
+            until(lambda body=f"m{number}": is_put(master, body), "a slave in sync", 0.5)
+        began = time.monotonic()
+        handles = popped(master.broker, 2)
+        assert sorted(handles) == ["m0", "m1"]
+        until(lambda: slave.services.topics.get(TOPIC) is not None, "the topic")
+        until(lambda: slave.services.groups.get("g") is not None, "the group")
+        until(lambda: slave.store.range(TOPIC, 0)[1] == 6, "what was sent")
+        time.sleep(2)  # Java's check points are in its log some time after the answer
+        master.kill()
+        until(lambda: pops.is_on, "the slave serves pops")
+        acknowledge(slave.address, handles["m0"])
+        handles |= popped(slave.address, 32)
+        assert sorted(handles) == [f"m{number}" for number in range(6)]
+        acknowledge(slave.address, handles["m2"])
+        master.restart()
+        until(lambda: not pops.is_on, "the slave gives way")
+        master.wait_ready()
+        until(lambda: not pops, "that the master has the records")
+        acknowledge(master.broker, handles["m3"])
+        in_time = (time.monotonic() - began) * 1000 < INVISIBLE_MS - 5000
+        back = Counter[str]()
 
-            def all_back() -> bool:
-                back.update(popped(master.broker, 32).keys())
-                return set(back) >= {"m1", "m4", "m5"}
+        def all_back() -> bool:
+            back.update(popped(master.broker, 32).keys())
+            return set(back) >= {"m1", "m4", "m5"}
 
-            until(all_back, "what nobody acknowledged", 0.5)
-            assert set(back.values()) == {1}
-            assert not in_time or set(back) == {"m1", "m4", "m5"}
+        until(all_back, "what nobody acknowledged", 0.5)
+        assert set(back.values()) == {1}
+        assert not in_time or set(back) == {"m1", "m4", "m5"}
+
+
+JAVA_SLAVE = {
+    "mappedFileSizeCommitLog": SEGMENT, "brokerRole": "SLAVE", "brokerId": 1, "totalReplicas": 2,
+    "enableSlaveActingMaster": "true", "enableRemoteEscape": "true", "slaveReadEnable": "true",
+    "brokerIP2": "127.0.0.1", "messageDelayLevel": "1s 20s", "brokerName": "broker-a",
+    "transactionTimeOut": 1000, "transactionCheckInterval": 5000,
+}  # fmt: skip
+
+
+def our_master(folder: Path, names: str, ports: dict[str, int]) -> Broker:
+    return Broker(folder / "m", namesrvAddr=names, brokerRole="ASYNC_MASTER", totalReplicas=2,
+                  **OURS | ACTS | ports)  # fmt: skip
+
+
+def topics_of(broker: launch.Peer) -> bytes:
+    return launch.ask(broker.broker, 21)[2]
+
+
+def test_our_master_does_not_repeat_what_a_java_slave_sent_in_its_place(
+    reference: Any, tmp_path: Path
+) -> None:
+    """Java's does not tell it what that was: the other broker of the cluster does."""
+    ports = {"listenPort": free_port(), "haListenPort": free_port()}
+    with name_server() as names, other_of(tmp_path, names) as other:
+        slave = launch.MAKES["java"](tmp_path / "java", JAVA_SLAVE, "5.3.3", names)
+        with contextlib.ExitStack() as stack:
+            with our_master(tmp_path, names, ports) as master:
+                stack.callback(slave.stop)
+                slave.broker_server.start()
+                at = replace(slave, broker=master.address)
+                make_topic(at)
+                seen = master.services.replication.master
+                until(lambda: seen.slaves, "the slave")
+                launch.wait("the topic at the slave", lambda: TOPIC.encode() in topics_of(slave))
+                wanted = put_what_waits(at, 20_000)
+                end = master.store.info().log_max
+                until(lambda: min(s.acked for s in seen.slaves) >= end, "what was sent is there")
+            other.create_topic(TOPIC, 4)
+            until(lambda: delivered(other) >= wanted, "what was due at the other broker", 0.5)
+            open_there = other.services.transactions.halves
+            until(lambda: open_there.state().open == COUNT, "the halves at the other broker", 0.5)
+            with our_master(tmp_path, names, ports) as master:
+                assert master.services.transactions.halves.state().open == 0
+                put(at, "after", DELAY="1")
+                until(lambda: delivered(master)["after"] == 1, "a delay of after the return")
+                assert delivered(master) + delivered(other) == wanted + Counter({"after": 1})
+                assert open_there.state().halves == COUNT

@@ -28,10 +28,12 @@ from pystore.names import (
 from pystore.pending import PendingHalf
 from pystore.pending_log import find_pending
 
-__all__ = ["CheckPointsDue", "HalvesDue", "LevelsDue", "Source", "TimersDue"]
+__all__ = ["CheckPointsDue", "HalvesDue", "LevelsDue", "Source", "TimersDue", "what_was_due"]
 
 #: Messages that are on their way to other brokers at once.
 _AT_ONCE = 32
+#: Timers that other brokers are asked for: each costs a request.
+_LOOKED_FOR_MAX = 100_000
 #: A message that was popped and that nobody takes is tried again after so long.
 _AGAIN_MS = 1000
 #: The transaction's type in a system flag, and that of a half.
@@ -55,9 +57,10 @@ class Source(ABC):
         """Sends some of what is due, and returns how many those were. Raises: StoreError; OSError,
         TimeoutError, when some have not gone."""
 
-    def _message(self, topic: str, queue: int, offset: int) -> Message | None:
-        found = self._s.store.read(topic, queue, offset, max_messages=1)
-        return found[0] if found and found[0].queue_offset == offset else None
+
+def _message(s: Services, topic: str, queue: int, offset: int) -> Message | None:
+    found = s.store.read(topic, queue, offset, max_messages=1)
+    return found[0] if found and found[0].queue_offset == offset else None
 
 
 def _copy(
@@ -127,7 +130,7 @@ class LevelsDue(Source):
         for _, _, due_ms in store.units(SCHEDULE_TOPIC, queue, at, _AT_ONCE):
             if now_ms < due_ms <= now_ms + delay_ms:  # a time beyond is of another clock: due now
                 return
-            message = self._message(SCHEDULE_TOPIC, queue, at)
+            message = _message(self._s, SCHEDULE_TOPIC, queue, at)
             topic = message.properties.get("REAL_TOPIC", "") if message is not None else ""
             if message is not None and topic and at not in self._delivered[level]:
                 copy = _copy(message, topic, message.properties, ("DELAY",))
@@ -158,7 +161,8 @@ class TimersDue(Source):
         copies = []
         for row in rows:
             origin = Origin(TIMER_TOPIC, "", 0, row.offset)
-            copy = self._copy(row.offset, now_ms) if origin not in self._escape.escaped else None
+            is_gone = origin in self._escape.escaped
+            copy = None if is_gone else _copy_of_timer(self._s, row.offset, now_ms)
             if copy is not None:
                 copies.append((origin, copy))
         await self._escape.send_all(copies)
@@ -170,18 +174,19 @@ class TimersDue(Source):
             self._most *= 2
         return len(copies)
 
-    def _copy(self, offset: int, now_ms: int) -> Copy | None:
-        message = self._message(TIMER_TOPIC, 0, offset)
-        if message is None:
-            return None
-        said = message.properties
-        topic = said.get("REAL_TOPIC", "")
-        if not topic or topic.startswith(REVIVE_PREFIX):  # check points are looked at by themselves
-            return None
-        waited = {
-            "TIMER_ENQUEUE_MS": str(message.store_timestamp), "TIMER_DEQUEUE_MS": str(now_ms),
-        }  # fmt: skip
-        return _copy(message, topic, said | waited, ("REAL_TOPIC", "REAL_QID"))
+
+def _copy_of_timer(s: Services, offset: int, now_ms: int) -> Copy | None:
+    message = _message(s, TIMER_TOPIC, 0, offset)
+    if message is None:
+        return None
+    said = message.properties
+    topic = said.get("REAL_TOPIC", "")
+    if not topic or topic.startswith(REVIVE_PREFIX):  # check points are looked at by themselves
+        return None
+    waited = {
+        "TIMER_ENQUEUE_MS": str(message.store_timestamp), "TIMER_DEQUEUE_MS": str(now_ms),
+    }  # fmt: skip
+    return _copy(message, topic, said | waited, ("REAL_TOPIC", "REAL_QID"))
 
 
 # ---- transactions ----
@@ -201,7 +206,7 @@ class HalvesDue(Source):
         late = [half for half in self._rest if self._is_late(half, now_ms)][:_AT_ONCE]
         copies = []
         for half in late:
-            copy = self._copy(half)
+            copy = _copy_of_half(self._s, half)
             if copy is not None:
                 copies.append((Origin(HALF_TOPIC, "", 0, half.offset), copy))
         await self._escape.send_all(copies)
@@ -217,16 +222,17 @@ class HalvesDue(Source):
         timeout_ms = int(self._s.settings["transactionTimeOut"])
         return now_ms - half.store_ms >= max(wait_ms, timeout_ms)
 
-    def _copy(self, half: PendingHalf) -> Copy | None:
-        message = self._message(HALF_TOPIC, 0, half.offset)
-        if message is None:
-            return None
-        drop = (
-            "REAL_TOPIC", "REAL_QID", "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES",
-        )  # fmt: skip
-        said = message.properties | {"TRAN_MSG": "true"}
-        flag = message.sys_flag & ~_TRANSACTION | _HALF
-        return _copy(message, half.topic, said, drop, sys_flag=flag, stored_in=HALF_TOPIC)
+
+def _copy_of_half(s: Services, half: PendingHalf) -> Copy | None:
+    message = _message(s, HALF_TOPIC, 0, half.offset)
+    if message is None:
+        return None
+    drop = (
+        "REAL_TOPIC", "REAL_QID", "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES",
+    )  # fmt: skip
+    said = message.properties | {"TRAN_MSG": "true"}
+    flag = message.sys_flag & ~_TRANSACTION | _HALF
+    return _copy(message, half.topic, said, drop, sys_flag=flag, stored_in=HALF_TOPIC)
 
 
 # ---- POP ----
@@ -283,7 +289,7 @@ class CheckPointsDue(Source):
         if not pop.revive.may_come_back(ck):
             return None
         try:
-            message = self._message(ck.topic, ck.queue, offset)
+            message = _message(self._s, ck.topic, ck.queue, offset)
         except StoreError:
             return None
         if message is None:
@@ -291,6 +297,25 @@ class CheckPointsDue(Source):
         said = message.properties | {FIRST_POP: first_pop(ck, message)}
         target = pop.revive.target_name(ck)
         return _copy(message, target, said, DROPPED, like=ck.topic, more_tries=1)
+
+
+# ---- what a slave of Java's may have sent ----
+
+
+def what_was_due(s: Services) -> Iterator[tuple[Origin, Copy]]:
+    """Returns, at a master, what a slave may have sent that tells nothing of it but the progress of
+    levels. Raises: StoreError."""
+    schedule, transactions = s.schedule, s.transactions
+    if schedule is not None and schedule.timers is not None:
+        now_ms = schedule.now_ms()
+        for row in list(schedule.timers.timers.waiting(0, now_ms, most=_LOOKED_FOR_MAX)):
+            copy = _copy_of_timer(s, row.offset, now_ms)
+            if copy is not None:
+                yield Origin(TIMER_TOPIC, "", 0, row.offset), copy
+    for half in list(transactions.halves.all()) if transactions is not None else ():
+        copy = _copy_of_half(s, half)
+        if copy is not None:
+            yield Origin(HALF_TOPIC, "", 0, half.offset), copy
 
 
 def sources_of(s: Services, escape: Escape, pops: PopsAside) -> Iterator[Source]:

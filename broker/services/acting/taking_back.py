@@ -10,7 +10,8 @@ from typing import Any
 
 from broker.hot.popped import CheckPoint, Key
 from broker.loop.safe_log import SafeLogger
-from broker.services.acting.bridge import AskAt
+from broker.services.acting.bridge import AskAt, Bridge, NotStored
+from broker.services.acting.due import what_was_due
 from broker.services.acting.escaped import Origin
 from broker.services.context import Services
 from broker.services.delivered import close_level
@@ -32,6 +33,10 @@ _PATIENCE_S = 30.0
 #: How long an unknown group of brokers is asked for.
 _NAMES_S = 5.0
 _PAUSE_S = 1.0
+#: A slave of Java's stops after a tenth of a second; what is on its way arrives meanwhile.
+_JAVA_STOPS_S = 2.0
+#: Messages that other brokers are asked for at once.
+_AT_ONCE = 32
 
 
 def ha_info(s: Services) -> dict[str, str]:
@@ -105,8 +110,11 @@ class TakingBack:
         async def ask(command: Command) -> Command:
             return await self._ask(address, command)
 
+        if gone is None:
+            await self._stop_java()
         await Synchronizer(ask, s.store, s.topics, s.groups, s.offsets).take_back()
-        if gone is None:  # a broker of Java's
+        if gone is None:
+            self._close(await self._find_gone(address))
             return
         self._close(gone)
         await self._take_pops(address, said)
@@ -117,6 +125,35 @@ class TakingBack:
         if gone:
             log.info("The slave at %s has sent %d messages in this broker's place", address,
                      len(gone))  # fmt: skip
+
+    # ---- a slave of Java's ----
+
+    async def _stop_java(self) -> None:
+        """Such a slave goes on until a name server shows it the master."""
+        await self._s.registration.start()
+        await asyncio.sleep(_JAVA_STOPS_S)
+
+    async def _find_gone(self, address: str) -> list[Origin]:
+        """It does not tell what it has sent: the other brokers are asked. Raises: StoreError."""
+        s, found, unknown = self._s, list[Origin](), 0
+        bridge = Bridge(s.broker_name, int(s.settings["brokerId"]), s.registration.route, self._ask)
+        due = list(what_was_due(s))
+        for at in range(0, len(due), _AT_ONCE):
+            some = due[at : at + _AT_ONCE]
+            asked = [bridge.has_any(copy) for _, copy in some]
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            for (origin, _), answer in zip(some, answers, strict=True):
+                if answer is True:
+                    found.append(origin)
+                elif not isinstance(answer, bool | NotStored):
+                    unknown += 1
+        if found:
+            log.info("The slave at %s has sent %d messages in this broker's place", address,
+                     len(found))  # fmt: skip
+        if unknown:
+            log.warning("Of %d messages nobody says whether the slave at %s has sent them: they may"
+                        " come twice", unknown, address)  # fmt: skip
+        return found
 
     async def _take_pops(self, address: str, said: Mapping[str, Any]) -> None:
         """What was popped at the slave is open here from now on, under the same handles, and what
