@@ -2,14 +2,13 @@
  * counted in microseconds, which is why it is written by hand.
  *
  * Interface: the types Service and Session; the type Sends and stored for plain sends, the type
- * Deliveries for messages that are handed out, read_acks for acknowledgements, count_fields for any
+ * Deliveries for messages that are handed out, count_fields for any
  * request. What they do says broker/grpc/_http2.pyi. The limited API of CPython 3.11, as
  * pystore/_core. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <string.h>
 
-#include "messaging/ack.h"
 #include "messaging/delivery.h"
 #include "http2/http2.h"
 #include "messaging/message.h"
@@ -479,52 +478,7 @@ static PyObject *deliveries_message(PyObject *self, PyObject *args) {
     return made;
 }
 
-/* ---- acknowledgements ---- */
-
-static PyObject *ack_of(const ps_h2_ack *a) {
-    const ps_handle *h = &a->read;
-    return Py_BuildValue("(s#L(LLLLs#s#LL))", a->handle.data, (Py_ssize_t)a->handle.len,
-                         (long long)h->physical, (long long)h->start, (long long)h->pop_ms,
-                         (long long)h->invisible_ms, (long long)h->revive_queue, &h->retry,
-                         (Py_ssize_t)1, h->broker, (Py_ssize_t)h->broker_len,
-                         (long long)h->queue, (long long)h->offset);
-}
-
-static PyObject *acks_of(const ps_h2_acks *a) {
-    PyObject *made = PyList_New(a->count);
-    for (int32_t i = 0; made != NULL && i < a->count; i++) {
-        PyObject *one = ack_of(&a->each[i]);
-        if (one == NULL || PyList_SetItem(made, i, one) < 0) Py_CLEAR(made);
-    }
-    return made;
-}
-
-static PyObject *reply_of(const ps_h2_acks *a) {
-    uint8_t *bytes = PyMem_Malloc((size_t)ps_h2_acks_room(a));
-    if (bytes == NULL) return PyErr_NoMemory();
-    int64_t len = ps_h2_acks_reply(a, bytes);
-    PyObject *made = PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)len);
-    PyMem_Free(bytes);
-    return made;
-}
-
-/* read_acks(request): see the .pyi. */
-static PyObject *read_acks(PyObject *module, PyObject *data) {
-    (void)module;
-    char *bytes;
-    Py_ssize_t len;
-    ps_h2_acks acks;
-    if (PyBytes_AsStringAndSize(data, &bytes, &len) < 0) return NULL;
-    if (!ps_h2_acks_read((const uint8_t *)bytes, len, &acks)) Py_RETURN_NONE;
-    PyObject *each = acks_of(&acks), *reply = reply_of(&acks);
-    if (each == NULL || reply == NULL) {
-        Py_XDECREF(each);
-        Py_XDECREF(reply);
-        return NULL;
-    }
-    return Py_BuildValue("(s#s#NN)", acks.group.data, (Py_ssize_t)acks.group.len, acks.topic.data,
-                         (Py_ssize_t)acks.topic.len, each, reply);
-}
+/* ---- requests ---- */
 
 /* count_fields(request, shapes, kind, most): see the .pyi. */
 static PyObject *count_fields(PyObject *module, PyObject *args) {
@@ -550,7 +504,6 @@ static PyObject *net_functions(PyObject *module, PyObject *nothing) {
 static PyMethodDef functions[] = {
     {"count_fields", count_fields, METH_VARARGS, NULL},
     {"net_functions", net_functions, METH_NOARGS, NULL},
-    {"read_acks", read_acks, METH_O, NULL},
     {"stored", stored, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

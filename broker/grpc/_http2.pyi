@@ -116,21 +116,6 @@ class Deliveries:
         instead of the record's; encoding: of the body. Raises: ValueError for bytes that are not a
         record."""
 
-def read_acks(
-    request: bytes, /
-) -> (
-    tuple[
-        str,
-        str,
-        list[tuple[str, int, tuple[int, int, int, int, str, str, int, int]]],
-        bytes,
-    ]
-    | None
-):
-    """Group, topic, entries and the reply that all of them count, of an AckMessage. An entry is its
-    handle, the offset in the log that it names (-1: none), and the fields of Handle. None: the
-    request is unusual, or something about it is wrong."""
-
 def count_fields(request: bytes, shapes: bytes, kind: int, most: int, /) -> int:
     """How many fields and elements a request has, with those of the messages in it; counted up to
     most and one more. shapes, kind: see ps_proto_count (csrc/messaging/proto.h)."""

@@ -11,6 +11,7 @@ from broker.grpc.calls import Call
 from broker.grpc.receipts import Receipt
 from broker.grpc.status import Code, Problem, of_response
 from broker.processors.poprules import PopRules
+from broker.services.pop.batches import PopOutcome
 from broker.services.topics import READ, WRITE
 from broker.wire.codes import ResponseCode
 from broker.wire.command import Command
@@ -240,6 +241,9 @@ class AtOnce(Protocol):
 
     def popped(self, event: Any) -> None:
         """What a call of a network thread has waited for that is gone: a ps_net_event."""
+
+    def give_back(self, group: str, topic: str, found: PopOutcome) -> None:
+        """Nobody gets what was popped: it is visible again soon."""
 
     def pop_rules(self, call: Call, code: int, topic: str, group: str) -> PopRules:
         """The rules of POP for a client that may ask this (POP_MESSAGE, ACK_MESSAGE) of the topic

@@ -6,18 +6,17 @@ A group of methods is a class with ``handlers()``: by method name, what serves i
 of the broker) for a call that ends with another status than OK; the server puts it into the reply
 of that method.
 
-A group may also have ``at_once()``: by method name, what is tried first with ``(call, bytes)`` and
-called without a task. It gives the reply, of a method that streams replies a list of them; or a
-coroutine, or an async generator, that has them later; or a Ticket: what a turn of the event loop
-brings is served together; or None: nothing has happened, and the handler serves the call.
+A group may also have ``at_once()``: by the name of a unary method, what is tried first with
+``(call, bytes)`` and called without a task. It gives the reply, or a coroutine that has it later;
+or None: nothing has happened, and the handler serves the call.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from broker.grpc.status import Code, Problem
 from broker.services.pop.batches import PopOutcome
@@ -25,22 +24,13 @@ from broker.wire.handlers import address_text
 
 __all__ = [
     "AUTHORIZATION", "CLIENT_ID", "DATE", "HEADERS", "AtOnceHandlers", "Call", "Handlers",
-    "Later", "Now", "Ticket",
+    "Later",
 ]  # fmt: skip
 
 Handlers = Mapping[str, Callable[..., Any]]
-#: What was replied, and what will be, of a unary method and of one that streams replies.
-Now = bytes | list[bytes]
-Later = Coroutine[Any, Any, bytes] | AsyncGenerator[Any, None]
-AtOnceHandlers = Mapping[str, "Callable[..., Now | Later | Ticket | None]"]
-
-
-class Ticket(Protocol):
-    """For the reply of a call that is served with others of its turn."""
-
-    def redeem(self) -> Now | Later | None:
-        """Called once, when all calls of the turn were tried. None: nothing has happened that the
-        handler may not do again; it serves the call."""
+#: The reply of a unary method that is still to come.
+Later = Coroutine[Any, Any, bytes]
+AtOnceHandlers = Mapping[str, Callable[..., bytes | Later | None]]
 
 
 CLIENT_ID = "x-mq-client-id"

@@ -13,11 +13,11 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, NamedTuple, Protocol, cast
 
 from broker.grpc._http2 import Service, Session
-from broker.grpc.calls import Later, Now, Ticket
+from broker.grpc.calls import Later
 from broker.loop.budget import Budget
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
@@ -127,16 +127,12 @@ def _wake(future: asyncio.Future[None] | None) -> None:
         future.set_result(None)
 
 
-#: The replies to a call at once, by method, client, metadata, deadline and request; a wait for
-#: them; a ticket; or None.
-Try = Callable[
-    [int, Address, dict[str, str], float | None, bytes, Any], Now | Later | Ticket | None
-]
-#: What a ticket of this method is good for.
-Redeem = Callable[[int, Ticket], Now | Later | None]
-#: Serves a call: its stream, which method, its request (empty: they come one by one), and the wait
-#: for its replies if there is one already.
-Serve = Callable[[Stream, int, bytes, Later | None], Coroutine[Any, Any, None]]
+#: The reply to a call at once, by method, client, metadata, deadline and request; a wait for it; or
+#: None.
+Try = Callable[[int, Address, dict[str, str], float | None, bytes], bytes | Later | None]
+#: Serves a call: its stream, which method, its request (empty: they come one by one), the wait for
+#: its reply if there is one already, and what a network thread has popped for it, else None.
+Serve = Callable[[Stream, int, bytes, Later | None, Any], Coroutine[Any, Any, None]]
 
 
 #: Whether a long request of this method, address, metadata and deadline may come: None, or the
@@ -146,23 +142,10 @@ Admit = Callable[[int, Address, dict[str, str], float | None], Coroutine[Any, An
 Proves = Callable[[Address, dict[str, str]], bool]
 
 
-class _Begun(NamedTuple):
-    """A call that was tried. number: of its stream. timeout_s: until its deadline, if it has
-    one."""
-
-    number: int
-    data: bytes
-    method: int
-    metadata: dict[str, str]
-    deadline: float | None
-    timeout_s: float
-
-
 class Serving(NamedTuple):
     """What calls are served by. serve: must finish each stream."""
 
     at_once: Try
-    redeem: Redeem
     serve: Serve
     admit: Admit
     proves: Proves
@@ -191,7 +174,6 @@ class CallsOfConnection:
         self.address = address
         self._calls = session
         self._serving = serving
-        self._tickets: list[tuple[_Begun, Ticket]] = []
         #: Of the last call.
         self._metadata: dict[str, str] = {}
         self._known = False
@@ -242,7 +224,7 @@ class CallsOfConnection:
     def _soon(self) -> None:
         """Something is to be written."""
 
-    def _served_at_once(self, method: int, metadata: dict[str, str]) -> None:
+    def _served(self, metadata: dict[str, str]) -> None:
         """A call was, or begins to be."""
 
     def _emptied(self) -> None:
@@ -266,10 +248,6 @@ class CallsOfConnection:
             while events and not over:
                 self._happened(events.popleft())
                 over = turns.over
-            if self._tickets:
-                tickets, self._tickets = self._tickets, []
-                for begun, ticket in tickets:
-                    self._answer(begun, self._serving.redeem(begun.method, ticket))
         self._wait()
 
     def _happened(self, event: tuple[Any, ...]) -> None:
@@ -318,38 +296,26 @@ class CallsOfConnection:
         self._began += 1
         self._metadata = metadata
         deadline = time.monotonic() + timeout_s if 0 <= timeout_s < _DEADLINE_MAX_S else None
-        reply = self._serving.at_once(method, self.address, metadata, deadline, data, found)
+        reply = None
+        if found is None:
+            reply = self._serving.at_once(method, self.address, metadata, deadline, data)
         if reply is not None:
-            self._served_at_once(method, metadata)
+            self._served(metadata)
         if isinstance(reply, bytes):
             self._calls.send(number, reply, True)
-            return
-        begun = _Begun(number, data, method, metadata, deadline, timeout_s)
-        if reply is None or isinstance(reply, (list, Coroutine, AsyncGenerator)):
-            self._answer(begun, reply)
-        else:
-            self._tickets.append((begun, reply))
-
-    def _answer(self, begun: _Begun, reply: Now | Later | None) -> None:
-        number, data, method, metadata, deadline, timeout_s = begun
-        if isinstance(reply, bytes):
-            self._calls.send(number, reply, True)
-            return
-        if isinstance(reply, list):
-            for each in reply[:-1]:
-                self._calls.send(number, each, False)
-            self._calls.send(number, reply[-1], True)
             return
         stream = self._streams[number] = Stream(self, number, metadata, deadline)
         if deadline is not None:
             stream.timer = self._loop.call_later(timeout_s, self._expire, stream)
-        stream.task = task = self._line.start(self._serving.serve(stream, method, data, reply))
+        serve = self._serving.serve(stream, method, data, reply, found)
+        stream.task = task = self._line.start(serve)
         task.add_done_callback(lambda done: self._done(stream, done))
 
     def _done(self, stream: Stream, task: asyncio.Task[None]) -> None:
         if stream.timer is not None:
             stream.timer.cancel()
         self._streams.pop(stream.id, None)
+        self._served(stream.metadata)
         if task.cancelled():
             self.finish(stream.id, _CANCELLED, None)
         elif task.exception() is not None:

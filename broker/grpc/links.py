@@ -171,7 +171,7 @@ class LinkedCalls(CallsOfConnection):
             if entered:
                 self._turns.leave()
 
-    def _served_at_once(self, method: int, metadata: dict[str, str]) -> None:
+    def _served(self, metadata: dict[str, str]) -> None:
         trusted = self._trust(metadata.get(CLIENT_ID, ""))
         if trusted != self._trusted:
             self._trusted = trusted

@@ -46,6 +46,7 @@ from broker.remoting.links import popped_of_event
 from broker.remoting.memory import join
 from broker.services.clients import UNDIVIDED
 from broker.services.context import Services
+from broker.services.pop.batches import PopOutcome
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused, header_format
 from broker.wire.framer import EndTransaction, FramerFactory
@@ -274,6 +275,10 @@ class LocalBroker:
 
     def popped(self, event: Any) -> None:
         self.services.core.tell_popped(*popped_of_event(event))
+
+    def give_back(self, group: str, topic: str, found: PopOutcome) -> None:
+        if self.services.pop is not None:
+            self.services.pop.give_back(group, topic, found)
 
     def pop_rules(self, call: Call, code: int, topic: str, group: str) -> PopRules:
         link = self.link(call)

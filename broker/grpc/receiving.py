@@ -16,15 +16,15 @@ from broker.client.message import MessageQueue
 from broker.client.progress import QueueProgress
 from broker.client.records import received
 from broker.grpc.brokers import AtOnce, Brokers
-from broker.grpc.calls import AtOnceHandlers, Call, Handlers
+from broker.grpc.calls import Call, Handlers
 from broker.grpc.checks import check_invisible, group_of, topic_of
 from broker.grpc.clients import Client, GrpcClients
 from broker.grpc.deliveries import Ask, change, dead_letter, to_consume
-from broker.grpc.messages import delivery, delivery_at_once, message_of, millis, set_millis
+from broker.grpc.messages import delivery, message_of, millis, set_millis
 from broker.grpc.receipts import Receipt
 from broker.grpc.renewal import Renewals
 from broker.grpc.routes import RouteMethods
-from broker.grpc.schema import METHODS, DecodeError, pb
+from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, of_response, ok
 from broker.loop.rate_limited_log import RateLimitedLogger
@@ -34,7 +34,7 @@ from broker.processors.poprules import PopRules
 from broker.processors.refusals import put_refusal
 from broker.services.pop.batches import PopOutcome, PopRequest
 from broker.wire.codes import RequestCode, ResponseCode
-from broker.wire.command import Command, Refused, texts
+from broker.wire.command import Command, texts
 from broker.wire.receipts import NORMAL, RETRY_V1, RETRY_V2, Deliveries, retry_topic
 from pystore.errors import StoreError
 
@@ -91,11 +91,6 @@ class Receiving:
     def handlers(self) -> Handlers:
         return {"QueryAssignment": self.assignment, "ReceiveMessage": self.receive}
 
-    def at_once(self) -> AtOnceHandlers:
-        if not isinstance(self._broker, AtOnce):
-            return {}
-        return {"ReceiveMessage": partial(self._receive_at_once, self._broker)}
-
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
@@ -131,6 +126,25 @@ class Receiving:
 
     async def receive(self, call: Call, request: Any) -> AsyncGenerator[Any, None]:
         """A status, the messages, and a time, which ends them."""
+        try:
+            asked = await self._allowed(call, request)
+            if not isinstance(self._broker, AtOnce):
+                replies = self._handed_out(call, asked, await self._pop(call, asked))
+            elif call.found is None:
+                replies = self._popping(self._broker, call, asked)
+            else:
+                replies = self._found_before(self._broker, call, asked, call.found)
+        except Problem:
+            if call.found is not None and isinstance(self._broker, AtOnce):
+                names = request.group.name, request.message_queue.topic.name
+                self._broker.give_back(*names, call.found)
+            raise
+        async with contextlib.aclosing(replies):
+            async for reply in replies:
+                yield reply
+
+    async def _allowed(self, call: Call, request: Any) -> _ReceiveRequest:
+        """Raises: Problem."""
         client = await self._clients.settled(call.client_id)
         if client is None or client.is_producer:
             raise Problem(
@@ -139,15 +153,7 @@ class Receiving:
             )
         name, topic = request.message_queue.broker.name, topic_of(request.message_queue.topic)
         await self._broker.check(call, to_consume(group_of(request.group), topic))
-        broker = await self._broker.reader(topic, name)
-        asked = self._asked(call, request, client, broker)
-        if isinstance(self._broker, AtOnce):
-            replies, _, _ = self._popping(self._broker, call, asked)
-        else:
-            replies = self._handed_out(call, asked, await self._pop(call, asked))
-        async with contextlib.aclosing(replies):
-            async for reply in replies:
-                yield reply
+        return self._asked(call, request, client, await self._broker.reader(topic, name))
 
     async def _handed_out(
         self, call: Call, asked: _ReceiveRequest, left: Sequence[_FoundMessage]
@@ -170,36 +176,11 @@ class Receiving:
 
     # ---- ReceiveMessage without bytes between ----
 
-    def _receive_at_once(
-        self, broker: AtOnce, call: Call, data: bytes
-    ) -> list[bytes] | AsyncGenerator[bytes, None] | None:
-        """The replies with what is there, or a wait for it. What is wrong is left to receive(),
-        whose checks these are."""
-        client = self._clients.get(call.client_id)
-        if client is None or client.is_producer:
-            return None
-        try:
-            request = METHODS["ReceiveMessage"].parse(data)
-            asked = self._asked(call, request, client, broker.name)
-            if call.found is not None:
-                return self._found_before(broker, call, asked, call.found)
-            replies, arrival, rules = self._popping(broker, call, asked)
-        except (DecodeError, Refused):
-            return None
-        ready = None
-        if arrival.done() and isinstance(popped := arrival.result(), PopOutcome):
-            ready = self._ready(call, asked, rules, popped)
-        return replies if ready is None else ready
-
     def _found_before(
         self, broker: AtOnce, call: Call, asked: _ReceiveRequest, found: PopOutcome
     ) -> AsyncGenerator[bytes, None]:
         """The replies with what a network thread has popped."""
-        try:
-            rules = broker.pop_rules(call, RequestCode.POP_MESSAGE, asked.topic, asked.group)
-        except Problem:
-            self._return(asked, found)  # its right was taken away meanwhile
-            raise
+        rules = broker.pop_rules(call, RequestCode.POP_MESSAGE, asked.topic, asked.group)
         arrival: asyncio.Future[PopOutcome | StoreError] = (
             asyncio.get_running_loop().create_future()
         )
@@ -208,9 +189,8 @@ class Receiving:
 
     def _popping(
         self, broker: AtOnce, call: Call, asked: _ReceiveRequest
-    ) -> tuple[AsyncGenerator[bytes, None], asyncio.Future[PopOutcome | StoreError], PopRules]:
-        """Pops from the broker of the same process: the replies, and what they wait for. Raises:
-        Problem, Refused."""
+    ) -> AsyncGenerator[bytes, None]:
+        """The replies, of a pop from the broker of the same process. Raises: Problem, Refused."""
         rules = broker.pop_rules(call, RequestCode.POP_MESSAGE, asked.topic, asked.group)
         wanted = _wanted(rules, call, asked)
         arrival: asyncio.Future[PopOutcome | StoreError] = (
@@ -231,28 +211,7 @@ class Receiving:
                 self._return(asked, found)
 
         number = pop.receive(wanted, told, born_ms=self._broker.now_ms(), poll_ms=asked.poll_ms)
-        return replies, arrival, rules
-
-    def _ready(
-        self, call: Call, asked: _ReceiveRequest, rules: PopRules, popped: PopOutcome
-    ) -> list[bytes] | None:
-        """The replies, when there is nothing to wait for and all of it is handed out."""
-        if not popped.batches or rules.s.core.must_wait(popped.end):
-            return None
-        try:
-            found = _popped(asked, popped)
-            if any(each.attempts >= asked.most for each in found):
-                return None
-            shown = [delivery_at_once(*_shown(asked, each)) for each in found]
-        except (StoreError, ValueError):
-            return None
-        made = [each for each in shown if each is not None]
-        if len(made) < len(shown):
-            return None
-        if asked.renews:
-            for each in found:
-                self._hold(call, asked, each)
-        return [_OK, *made, _end()]
+        return replies
 
     async def _arriving(
         self, call: Call, asked: _ReceiveRequest, rules: PopRules,
@@ -392,8 +351,8 @@ class Receiving:
     # ---- what could not be sent ----
 
     def _return(self, asked: _ReceiveRequest, found: PopOutcome | StoreError) -> None:
-        if isinstance(found, PopOutcome):
-            self._spawn(self._give_back(asked, _popped(asked, found)))
+        if isinstance(found, PopOutcome) and isinstance(self._broker, AtOnce):
+            self._broker.give_back(asked.group, asked.topic, found)
 
     async def _give_back(self, asked: _ReceiveRequest, found: Sequence[_FoundMessage]) -> None:
         """Their client did not get them: they are visible again soon."""

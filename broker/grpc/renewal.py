@@ -11,7 +11,6 @@ import asyncio
 import heapq
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from broker.grpc.receipts import Receipt
 from broker.grpc.settings import ProxySettings
@@ -115,13 +114,6 @@ class Renewals:
         if held is not None and held.busy is not None:
             await asyncio.wait([held.busy])
         return held.receipt if held is not None else None
-
-    def newest_now(self, group: str, given: str) -> Receipt | Literal[False] | None:
-        """The same without a wait; False: one is needed."""
-        held = self._held.get((group, given))
-        if held is None:
-            return None
-        return False if held.busy is not None else held.receipt
 
     def release(self, group: str, given: str) -> None:
         """It is acknowledged, or its client takes care of it."""

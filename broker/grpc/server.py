@@ -6,10 +6,10 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from typing import Any, cast
+from typing import Any
 
 from broker.grpc._http2 import Service
-from broker.grpc.calls import HEADERS, AtOnceHandlers, Call, Handlers, Later, Now, Ticket
+from broker.grpc.calls import HEADERS, AtOnceHandlers, Call, Handlers, Later
 from broker.grpc.front import Front
 from broker.grpc.http2 import INTERNAL, Address, Http2Connection, Serving, Stream
 from broker.grpc.links import GrpcThread, HotCalls
@@ -79,7 +79,7 @@ class GrpcServer:
             held_max=2 * settings.inbound_max,
             headers=tuple(name.encode() for name in HEADERS),
         )
-        self._serving = Serving(self._try, self._redeem, self._serve, self._admit, self._proves)
+        self._serving = Serving(self._try, self._serve, self._admit, self._proves)
         self._hot, self._sock, self._max, self._gone = hot, sock, connections_max, gone
         self._tls = tls
         self._front = Front(
@@ -147,18 +147,17 @@ class GrpcServer:
         metadata: dict[str, str],
         deadline: float | None,
         data: bytes,
-        found: Any,
-    ) -> Now | Later | Ticket | None:
+    ) -> bytes | Later | None:
         handler = self._at_once.get(number)
         if handler is None:
             return None
         method = self._methods[number][0]
         try:
-            return handler(Call(method.name, metadata, address, deadline, found=found), data)
+            return handler(Call(method.name, metadata, address, deadline), data)
         except Problem:
             return None  # nothing has happened yet: the usual way says so
         except Exception as error:  # noqa: BLE001 - answered
-            return [*_last(method, error)] if method.streams_out else _failed(method, error)
+            return _failed(method, error)
 
     async def _admit(
         self, number: int, address: Address, metadata: dict[str, str], deadline: float | None
@@ -173,25 +172,18 @@ class GrpcServer:
     def _proves(self, address: Address, metadata: dict[str, str]) -> bool:
         return self._is_known(Call("", metadata, address, None))
 
-    def _redeem(self, number: int, ticket: Ticket) -> Now | Later | None:
-        try:
-            return ticket.redeem()
-        except Exception as error:  # noqa: BLE001 - answered
-            return _failed(self._methods[number][0], error)
-
     def _serve(
         self,
         stream: Stream,
         number: int,
         data: bytes,
         later: Later | None,
+        found: Any,
     ) -> Coroutine[Any, Any, None]:
         method, handler = self._methods[number]
         if later is not None:
-            if method.streams_out:
-                return _stream(method, lambda: later, stream)
-            return _later(method, cast(Coroutine[Any, Any, bytes], later), stream)
-        call = Call(method.name, stream.metadata, stream.address, stream.deadline)
+            return _later(method, later, stream)
+        call = Call(method.name, stream.metadata, stream.address, stream.deadline, found=found)
         if method.streams_in:
             return _telemetry(method, handler, call, stream)
         if method.streams_out:
@@ -208,7 +200,7 @@ async def _unary(method: Method, handler: Any, call: Call, data: bytes, stream: 
     stream.reply(reply)
 
 
-async def _later(method: Method, reply: Coroutine[Any, Any, bytes], stream: Stream) -> None:
+async def _later(method: Method, reply: Later, stream: Stream) -> None:
     try:
         stream.reply(await reply)
     except Exception as error:  # noqa: BLE001 - answered

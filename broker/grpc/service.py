@@ -59,8 +59,6 @@ class GrpcService(Generic[_Made]):
             self._methods(settings),
             {
                 **self._sending.at_once(),
-                **self._receiving.at_once(),
-                **self._acking.at_once(),
                 **self._ending.at_once(),
             },
             settings,

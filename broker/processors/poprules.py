@@ -3,8 +3,7 @@ order, then acknowledgements and other invisible times (docs/internals/pop.md#re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 from typing import TypeVar
 
 from broker.processors.refusals import check_leads, put_refusal
@@ -150,22 +149,6 @@ class PopRules:
         if outcome is Outcome.UNKNOWN:
             raise self._unknown(topic, group, handle)
         return end
-
-    def ack_all(self, who: str, group: str, named: Iterable[tuple[str, Handle]]) -> int:
-        """Acknowledges handles, each with its topic; those of a batch share a record. When it
-        raises, some of them may count already."""
-        batches: dict[tuple[str, int, int, int, int], tuple[Handle, list[int]]] = {}
-        for topic, handle in named:
-            self._check_delivery(who, topic, handle, end_is_bad=False)
-            key = topic, handle.queue, handle.start, handle.pop_ms, handle.revive_queue
-            batches.setdefault(key, (handle, []))[1].append(handle.offset)
-        acks, last = self.pop().acks, 0
-        for (topic, *_), (handle, offsets) in batches.items():
-            outcome, end = self.put(partial(acks.ack, topic, group, handle, offsets))
-            if outcome is Outcome.UNKNOWN:
-                raise self._unknown(topic, group, handle)
-            last = max(last, end)
-        return last
 
     def change(self, who: str, topic: str, group: str, handle: Handle, invisible_ms: int) -> Change:
         """Makes handle.offset of the topic invisible for so long from now on."""

@@ -167,6 +167,7 @@ def test_whoever_has_the_right_is_served_without_requests_between(
         asked = asked_by_request(monkeypatch)
         for _ in range(2):  # the first of a kind has the rules asked
             before = let_in(guarded)
+            asked.clear()
             assert carol.send(message("Normal")).status.code == CODE.OK
             found = receive(carol)
             assert found[0].status.code == CODE.OK

@@ -1,5 +1,5 @@
-"""Messages that are handed out and acknowledged: what is composed of a record (delivery.c in
-csrc/http2), and read of a request (ack.c)."""
+"""Messages that are handed out, as they are composed of a record (csrc/messaging/delivery.c), and
+acknowledged."""
 
 from __future__ import annotations
 
@@ -16,13 +16,8 @@ from consuming import codes, handle_of, run, serving
 from purecodec import encode_record, host_bytes
 from waiting import until_async
 
-from broker.grpc._http2 import read_acks
-from broker.grpc.calls import Call
 from broker.grpc.messages import delivery_at_once
-from broker.grpc.receipts import Receipt
 from broker.grpc.schema import pb
-from broker.grpc.status import ok
-from broker.wire.receipts import Handle
 from pystore.properties import parse_properties
 
 RECEIPT = "17 1700000000000 60000 3 0 broker-a 2 19 8192"
@@ -133,65 +128,6 @@ def test_a_damaged_record_is_not_read_beyond_its_end(rng: random.Random) -> None
 # ---- acknowledgements ----
 
 
-def handle_text(rng: random.Random) -> str:
-    """Mostly a good one, of eight or nine fields."""
-    fields = [str(rng.choice([0, 1, 1_700_000_000_000, 10**17])) for _ in range(8)]
-    fields[4], fields[5] = rng.choice("012"), rng.choice(["broker-a", "b", "B_1"])
-    if rng.randrange(2):
-        fields.append(str(rng.randrange(1 << 40)))
-    if rng.randrange(4) == 0:
-        at = rng.randrange(len(fields))
-        fields[at] = rng.choice(["", "-1", "x", "3", "1" * 19, "\u0661", " ", "0 0"])
-    return " ".join(fields) + rng.choice([""] * 9 + [" "])
-
-
-def test_acknowledgements_are_read_as_the_usual_way_reads_them(rng: random.Random) -> None:
-    taken = 0
-    for _ in range(3000):
-        request = pb.AckMessageRequest(
-            group=pb.Resource(name=rng.choice(["g", "g", "", "gr\u00fcn"])),
-            topic=pb.Resource(name="T", resource_namespace=rng.choice(["", "n"])),
-        )
-        for _ in range(rng.choice([1, 1, 2, 32, 64, 65])):
-            request.entries.add(
-                message_id=rng.choice(["01AB", "01AB", "", "x" * 5000, "\n"]),
-                receipt_handle=handle_text(rng),
-            )
-        read = read_acks(request.SerializeToString())
-        if read is None:
-            continue
-        taken += 1
-        group, topic, entries, reply = read
-        assert (group, topic) == (request.group.name, request.topic.name)
-        wanted = pb.AckMessageResponse(status=ok())
-        for entry, (given, physical, fields) in zip(request.entries, entries, strict=True):
-            assert given == entry.receipt_handle
-            assert Receipt(Handle._make(fields), physical) == Receipt.parse(given)
-            wanted.entries.add(
-                message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=ok()
-            )
-        assert reply == wanted.SerializeToString()
-    assert taken > 100
-
-
-def test_damaged_acknowledgements_are_not_plain(rng: random.Random) -> None:
-    """Or mean what protobuf makes of them."""
-    request = pb.AckMessageRequest(group=pb.Resource(name="g"), topic=pb.Resource(name="T"))
-    for number in range(2):
-        request.entries.add(message_id=f"0{number}", receipt_handle=RECEIPT)
-    data = request.SerializeToString()
-    assert read_acks(data) is not None
-    for _ in range(10_000):
-        damaged = bytearray(data[: rng.choice([len(data), 1 + rng.randrange(len(data))])])
-        for _ in range(rng.randrange(1, 4)):
-            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
-        read = read_acks(bytes(damaged))
-        if read is not None:
-            other = pb.AckMessageRequest.FromString(bytes(damaged))
-            assert [each.receipt_handle for each in other.entries] == [e[0] for e in read[2]]
-            assert (other.group.name, other.topic.name) == read[:2]
-
-
 # ---- through the service ----
 
 
@@ -223,47 +159,6 @@ def test_each_acknowledgement_of_a_request_has_its_own_answer(store_path: Path) 
             assert [codes(each.status) for each in reply.entries] == wanted
             assert len(raw.broker.services.pop.points) == 0
             assert codes((await raw.receive())[0]) == "MESSAGE_NOT_FOUND"
-
-    run(work())
-
-
-def test_acknowledgements_of_one_turn_are_one_record(store_path: Path) -> None:
-    """By calls of their own, as official clients send them; with one that is refused, the usual
-    way answers each by itself."""
-
-    async def work() -> None:
-        async with serving(store_path) as raw:
-            raw.make("T", queues=1)
-            raw.put("a", "b", "c", "d")
-            handles = [handle_of(each) for each in await raw.take()]
-            ack = raw.broker.grpc._acking.at_once()["AckMessage"]
-            call = Call("AckMessage", {"x-mq-client-id": "one"}, ("127.0.0.1", 1))
-
-            def ticket(handle: str) -> Any:
-                request = pb.AckMessageRequest(
-                    group=pb.Resource(name="g"), topic=pb.Resource(name="T")
-                )
-                request.entries.add(message_id="01", receipt_handle=handle)
-                return ack(call, request.SerializeToString())
-
-            def records() -> int:
-                (queue,) = raw.broker.store.queues("rmq_sys_wheel_timer")
-                return int(queue.max_offset)
-
-            before = records()
-            tickets = [ticket(each) for each in handles[:3]]
-            assert records() == before
-            for handle, each in zip(handles, tickets, strict=False):
-                reply = pb.AckMessageResponse.FromString(each.redeem())
-                assert [codes(one.status) for one in reply.entries] == ["OK"]
-                assert reply.entries[0].receipt_handle == handle
-            assert records() == before + 1
-            fields = handles[3].split(" ")
-            fields[7] = "1000"
-            tickets = [ticket(handles[3]), ticket(" ".join(fields))]
-            assert [each.redeem() for each in tickets] == [None, None]
-            assert codes((await raw.ack(handles[3])).status) == "OK"
-            assert len(raw.broker.services.pop.points) == 0
 
     run(work())
 

@@ -297,7 +297,6 @@ def test_a_flood_of_calls_does_not_hold_the_loop(
         def make() -> Http2Connection:
             serving = Serving(
                 at_once,
-                lambda *asked: None,
                 serve,
                 lambda *asked: None,
                 lambda *asked: False,

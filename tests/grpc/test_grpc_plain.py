@@ -6,11 +6,10 @@ from __future__ import annotations
 import gzip
 import random
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
-from caller import CODE, Caller, message, serving
+from caller import CODE, Caller, message
 
 from broker import Broker
 from broker.grpc._http2 import stored
@@ -301,15 +300,6 @@ def test_a_decision_goes_the_quick_way(
 def test_a_plain_message_that_is_refused(caller: Caller, topic: str, code: int) -> None:
     assert read(pb.SendMessageRequest(messages=[message(topic)])) is not None
     assert caller.send(message(topic)).status.code == code
-
-
-def test_a_plain_message_that_waits_for_the_disk(tmp_path: Path) -> None:
-    with (
-        serving(tmp_path / "store", flushDiskType="SYNC_FLUSH") as broker,
-        Caller(broker.grpc_address) as caller,
-    ):
-        offsets = [caller.send(message("Normal")).entries[0].offset for _ in range(8)]
-    assert sorted(offsets) == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
 def test_a_topic_that_may_not_be_written(broker: Broker, caller: Caller) -> None:
