@@ -377,7 +377,7 @@ def until_away(master: Broker) -> None:
 
     async def wait_long() -> None:
         mastership._sure_at -= ACTS["brokerNotActiveTimeoutMillis"]
-        await mastership.look()
+        mastership.look()
 
     master.run(wait_long())
     until(lambda: master.services.duties.role is BrokerRole.CUT_OFF, "the master is away")
@@ -386,8 +386,11 @@ def until_away(master: Broker) -> None:
 def until_leads(master: Broker) -> None:
     mastership = master.services.mastership
 
+    async def look() -> None:
+        mastership.look()
+
     def leads() -> bool:
-        master.run(mastership.look())
+        master.run(look())
         return master.services.duties.role is BrokerRole.MASTER and not mastership.is_away
 
     until(leads, "the master is back", pause_s=0.05)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping
 
 from broker.loop.safe_log import SafeLogger
 from broker.services.acting.bridge import AskAt
@@ -49,6 +48,7 @@ class Mastership:
         self._is_named = False
         self._told: set[str] = set()
         self._reached = asyncio.Event()
+        self._asking: asyncio.Task[None] | None = None
         self._away: asyncio.Task[None] | None = None
         self.cut_offs = 0
 
@@ -62,10 +62,12 @@ class Mastership:
         self._lead()
 
     async def stop(self) -> None:
-        if self._away is not None:
-            self._away.cancel()
-            await asyncio.wait({self._away})
-            self._away = None
+        tasks = {task for task in (self._asking, self._away) if task is not None}
+        self._asking = self._away = None
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         self._s.core.lead_until(math.inf)
 
     @property
@@ -77,37 +79,42 @@ class Mastership:
         pause_s = max(_PAUSED * patience_s, min(_PAUSED_S, patience_s / 2))
         self._s.core.lead_until(self._sure_at + pause_s)
 
-    async def look(self) -> None:
-        """A job, every second."""
+    def look(self) -> None:
+        """A job, every second. It does not wait for name servers: one may be slow."""
         if not self._s.registration.servers:  # no slave acts that has none either
             self._s.core.lead_until(math.inf)
             return
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.get_running_loop().create_task(self._ask_names())
         now, before = time.monotonic(), self._sure_at
-        members = await self._members()
-        is_followed = self._is_followed()
-        if self.is_away:
-            if members is not None or is_followed:
-                self._reached.set()
-            return
-        if is_followed or (members is not None and 0 in members):
+        if self._is_followed():
             self._sure_at = now
+            self._reached.set()
+        if self.is_away:
+            return
         if now - before > _CUT_OFF * self._patience_s:
             self._leave("neither a name server that knows this master nor a slave was reached for"
                         f" {now - before:.0f} s")  # fmt: skip
-            return
-        if members is not None and 0 not in members:
-            self._s.registration.again()
-        self._lead()
+        else:
+            self._lead()
 
-    async def _members(self) -> Mapping[int, str] | None:
+    async def _ask_names(self) -> None:
+        asked = time.monotonic()
         try:
-            found = await self._s.registration.members()
+            members = await self._s.registration.members()
         except (OSError, TimeoutError, ValueError):
             self._is_named = False
-            return None
-        self._slaves = {at for number, at in found.items() if number}
+            return
+        self._slaves = {at for number, at in members.items() if number}
         self._is_named = True
-        return found
+        self._reached.set()
+        if self.is_away:
+            return
+        if 0 not in members:
+            self._s.registration.again()
+        elif asked - self._sure_at <= _CUT_OFF * self._patience_s:  # else the next look leaves
+            self._sure_at = max(self._sure_at, asked)
+            self._lead()
 
     def _is_followed(self) -> bool:
         """Whether a slave was heard just now, and has the log as it was at the look before."""

@@ -21,6 +21,7 @@ import org.apache.rocketmq.common.message.*;
  *   answers  another instance of the order service, which only answers checks
  *   products a consumer with a ledger, FOLDER/message_apply: an order that comes again changes nothing
  *   retries  COUNT plain messages, sent again up to eight times when no answer comes
+ *   later    the same, delayed by level 1, level 2 and a timer of four seconds in turn
  * Prints a JSON line for each thing that happened: {"did", ...}. Compiles with the clients of 5.x and of 4.9.
  */
 public class Orders {
@@ -68,7 +69,8 @@ public class Orders {
     static void play(String role) throws Exception {
         switch (role) {
             case "hello": hello(); break;
-            case "retries": retries(); break;
+            case "retries": retries("body "); break;
+            case "later": retries("later "); break;
             case "answers":   // its heartbeats go where it has sent something
                 orderService(role).send(new Message(topic + "-news", "here again".getBytes(StandardCharsets.UTF_8)));
                 say("ready");
@@ -161,11 +163,13 @@ public class Orders {
 
     // ---- a client without answers ----
 
-    static void retries() throws Exception {
+    static void retries(String what) throws Exception {
         DefaultMQProducer p = new DefaultMQProducer("retrying");
         p.setNamesrvAddr(ns); p.setRetryTimesWhenSendFailed(8); p.setSendMsgTimeout(20000); p.start();
         for (int i = 0; i < count; i++) {
-            SendResult r = p.send(new Message(topic, "t", "key-" + i, ("body " + i).getBytes(StandardCharsets.UTF_8)));
+            Message m = new Message(topic, "t", "key-" + i, (what + i).getBytes(StandardCharsets.UTF_8));
+            if (what.equals("later ")) { if (i % 3 == 2) MessageAccessor.putProperty(m, "TIMER_DELAY_MS", "4000"); else m.setDelayTimeLevel(i % 3 + 1); }
+            SendResult r = p.send(m);
             say("sent", "key", "key-" + i, "id", r.getMsgId(), "place", r.getOffsetMsgId(), "queue", r.getMessageQueue().getQueueId(), "offset", r.getQueueOffset());
         }
     }
