@@ -46,7 +46,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan tsan-net test-py test-busy test-cluster test-order test-dev judge \
-        attack crash crash-pop crash-timers crash-ha chaos-ha crash-acting damage-meta museum museum-java campaign chaos fuzz bench \
+        attack crash crash-pop crash-timers crash-ha chaos-ha model-ha crash-acting damage-meta museum museum-java campaign chaos fuzz bench \
         bench-c bench-peers bench-broker bench-clients pictures lint format typecheck errors codes logs metrics docs docs-check \
         wheel test-wheel clean prepare proto $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
@@ -153,6 +153,10 @@ crash-ha: build ## a master and its slave, killed 200 times under load; PS_PAIR=
 chaos-ha: build ## ten minutes of clients and faults under etcd and Apache's controller; Porcupine checks
 	@$(PY) tests/histories/run.py $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(ENGINE),--engine $(ENGINE)) $(ARGS)
+
+MODEL_SEEDS ?= 100000
+model-ha: build ## the model of failover on virtual time, with MODEL_SEEDS seeds
+	@$(PY) tests/broker/run_failover_model.py --seeds $(MODEL_SEEDS) $(ARGS)
 
 crash-acting: build ## a master, and the slave that acts for it, killed 40 times with delays, transactions and pops
 	@PS_ACTING_KILLS=$${PS_ACTING_KILLS:-40} $(PY) -m pytest tests/crash/test_acting_kill.py -m long -q -s $(HOURS)
