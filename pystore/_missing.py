@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from pystore.errors import NotFound
 
@@ -11,6 +12,8 @@ __all__ = ["missing", "nearest_topic"]
 
 #: Topics with a longer name are not compared: difflib's time grows with the square of it.
 _NAME_MAX = 256
+#: Of so many names each is compared, which takes some 50 ms; of more, those that look alike.
+_NAMES_MAX = 1000
 
 
 def nearest_topic(name: str, topics: Iterable[str]) -> str:
@@ -18,6 +21,10 @@ def nearest_topic(name: str, topics: Iterable[str]) -> str:
     if len(name) > _NAME_MAX:
         return ""
     lower = {topic.lower(): topic for topic in topics}
+    if len(lower) > _NAMES_MAX:
+        begin, near = name[:2].lower(), range(len(name) - 2, len(name) + 3)
+        alike = (one for one in lower if one[:2] == begin and len(one) in near)
+        lower = {one: lower[one] for one in islice(alike, _NAMES_MAX)}
     found = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
     return f"; did you mean '{lower[found[0]]}'?" if found else ""
 

@@ -178,6 +178,9 @@ class LocalBroker:
 
     async def holds(self, topic: str, receipt: Receipt) -> bool:
         handle, store = receipt.handle, self.services.store
+        low, high = store.range(topic, handle.queue)
+        if not low <= handle.offset < high:
+            return False
         try:
             units = store.units(topic, handle.queue, handle.offset, 1)
         except StoreError:

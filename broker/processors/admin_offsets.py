@@ -8,6 +8,7 @@ from typing import Any
 
 from broker.hot.core import OffsetRow
 from broker.loop.turns import alone
+from broker.processors.offsets import offset_at
 from broker.processors.turns import Turns, reply_with
 from broker.services.context import Services
 from broker.services.names import check_offsets_may_change
@@ -17,7 +18,6 @@ from broker.wire.command import ONEWAY, Command, Refused
 from broker.wire.handlers import Handler, Peer
 from broker.wire.mqjson import MessageQueue
 from pystore.configfiles import TopicConfig, version_to_json
-from pystore.errors import NotFound
 
 __all__ = ["OffsetAdminProcessor"]
 
@@ -87,10 +87,7 @@ class OffsetAdminProcessor:
         timestamp = command.number("timestamp", -1)
         if timestamp < 0:
             return high
-        try:
-            return self.s.store.offset_at(config.name, queue, timestamp)
-        except NotFound:
-            return 0
+        return offset_at(self.s, config.name, queue, timestamp)
 
     async def _by_client(
         self, command: Command, config: TopicConfig, group: str, queues: list[int], turns: Turns

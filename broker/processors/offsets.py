@@ -9,7 +9,7 @@ from broker.services.offsets import is_young
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
-from pystore.errors import NotFound, StoreError
+from pystore.errors import StoreError
 
 __all__ = ["OffsetProcessor"]
 
@@ -79,10 +79,7 @@ class OffsetProcessor:
     def search(self, peer: Peer, command: Command) -> Command:
         topic, queue = command.text("topic"), queue_id(command)
         upper = command.text("boundaryType", "LOWER").upper() == "UPPER"
-        try:
-            offset = self.s.store.offset_at(topic, queue, command.number("timestamp"), upper=upper)
-        except NotFound:
-            offset = 0
+        offset = offset_at(self.s, topic, queue, command.number("timestamp"), upper=upper)
         return command.reply(ext={"offset": offset})
 
     def max(self, peer: Peer, command: Command) -> Command:
@@ -108,11 +105,22 @@ def queue_id(command: Command) -> int:
     return queue
 
 
+def offset_at(
+    s: Services, topic: str, queue: int, timestamp: int, *, upper: bool = False
+) -> int:
+    """Returns the queue offset at a store time in ms; 0 for a queue that is not there. The store is
+    not asked for that one: its error looks for the nearest name among all topics."""
+    if s.store.range(topic, queue)[1] == 0:
+        return 0
+    return s.store.offset_at(topic, queue, timestamp, upper=upper)
+
+
 def store_time(s: Services, topic: str, queue: int, offset: int) -> int:
     """Returns the store time in ms of the message at a queue offset, or -1 when it cannot be
     read."""
     try:
-        units = s.store.units(topic, queue, offset, 1) if offset >= 0 else []
+        low, high = s.store.range(topic, queue)
+        units = s.store.units(topic, queue, offset, 1) if low <= offset < high else []
         return s.store.message(units[0][0]).store_timestamp if units else -1
     except StoreError:
         return -1

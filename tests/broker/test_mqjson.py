@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from broker.wire.mqjson import MessageQueue, dumps, loads
+from broker.wire.mqjson import MessageQueue, _value, _with_queues, dumps, loads
 
 Q = MessageQueue("orders", "b", 3)
 KEY = '{"brokerName":"b","queueId":3,"topic":"orders"}'
@@ -69,6 +69,20 @@ def test_random_cuts_do_no_harm(rng):
             loads(bytes(data[: rng.randrange(len(data) + 1)]))
         except ValueError:
             continue
+
+
+def test_the_quick_reader_of_queues_reads_what_the_slow_one_reads(rng):
+    text = dumps({"t": {Q: {"a": "}:"}, Q._replace(topic="{'x'"): [Q]}, "{": {"\\": Q}}).decode()
+    agreed = 0
+    for _ in range(2000):
+        at = rng.randrange(len(text))
+        changed = text[:at] + rng.choice(["", "{", '"', "}", ":", "\\", "\0", "7"]) + text[at + 1 :]
+        if (quick := _with_queues(changed)) is None:
+            continue
+        slow, end = _value(changed, 0, 0)
+        assert (quick, len(changed)) == (slow, end), changed
+        agreed += 1
+    assert agreed > 100
 
 
 def test_strict_json_is_read_as_it_is():

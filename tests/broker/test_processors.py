@@ -451,6 +451,20 @@ def test_questions_about_a_queue(desk):
     assert desk.ask(30, topic="orders", queueId="x").code == 1
 
 
+def test_questions_about_what_is_not_there_look_for_no_nearest_name(desk, monkeypatch):
+    """Of ten thousand topics that would take the event loop a second for each request."""
+    monkeypatch.setattr("pystore._missing.nearest_topic", lambda *_: pytest.fail("looked"))
+    desk.s.groups.find("readers")
+    desk.s.topics.update(TopicConfig("empty", 1, 1))
+    desk.s.offsets.commit("readers", "empty", 0, 3)
+    for topic in ("empty", "nothing"):
+        where = {"topic": topic, "queueId": 0}
+        assert desk.ask(29, timestamp=5, **where).ext == {"offset": "0"}
+        assert desk.ask(32, **where).ext == {"timestamp": "-1"}
+    assert body_of(desk.ask(208, consumerGroup="readers"))["offsetTable"]
+    assert body_of(desk.ask(317, isOrder=False))["consumeStatsList"]
+
+
 def test_reset_is_told_and_kept(desk):
     for _ in range(3):
         desk.send()
