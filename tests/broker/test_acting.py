@@ -444,6 +444,33 @@ def test_each_comes_once_when_the_master_is_cut_off_and_lives(
 
 
 @pytest.mark.long
+def test_a_master_that_did_not_notice_is_told_by_the_slave_that_acted(
+    apart: tuple[Broker, Broker, list[Link]], names: str, tmp_path: Path
+) -> None:
+    master, slave, links = apart
+    with other_of(tmp_path / "c", names) as other:
+        master.create_topic("orders", 1)
+        wanted = put_delayed(master, 5, b"delayed", delay_level=LAST_LEVEL)
+        wanted += put_delayed(master, 5, b"timed", deliver_at_ms=timers_at(master))
+        until_alike(master, slave)
+        for link in links:
+            link.cut()
+        until_acts(slave)
+        other.create_topic("orders", 1)
+        later(slave)
+        until(lambda: bodies(other) >= wanted, "what was due at the other broker")
+        for link in links:
+            link.mend()
+        until(lambda: master.services.mastership.cut_offs == 1, "the master is told")
+        until_leads(master)
+        later(master)
+        put_at(master, "later", DELAY="1")
+        after = Counter({b"later": 1})
+        until(lambda: bodies(master) >= after, "a delay of after the return")
+        assert bodies(master) + bodies(other) == wanted + after
+
+
+@pytest.mark.long
 def test_what_was_popped_at_the_slave_outlives_it_and_comes_back_at_another_broker(
     names: str, tmp_path: Path
 ) -> None:
