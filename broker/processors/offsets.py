@@ -105,9 +105,7 @@ def queue_id(command: Command) -> int:
     return queue
 
 
-def offset_at(
-    s: Services, topic: str, queue: int, timestamp: int, *, upper: bool = False
-) -> int:
+def offset_at(s: Services, topic: str, queue: int, timestamp: int, *, upper: bool = False) -> int:
     """Returns the queue offset at a store time in ms; 0 for a queue that is not there. The store is
     not asked for that one: its error looks for the nearest name among all topics."""
     if s.store.range(topic, queue)[1] == 0:
