@@ -83,7 +83,12 @@ def has_nghttp2() -> bool:
 
 by_hands = [
     by_hand("pystore._put"),
-    by_hand("broker.client._messages", "csrc/remoting/inprocess.h", "csrc/base/bytes.h"),
+    by_hand(
+        "broker.client._messages",
+        "csrc/remoting/inprocess.h",
+        "csrc/base/bytes.h",
+        "csrc/format/property.h",
+    ),
 ]
 if has_nghttp2():
     by_hands.append(

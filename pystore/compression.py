@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import zlib
 
-__all__ = ["inflate", "uncompress_address"]
+__all__ = ["inflate", "zlib_addresses"]
 
 _LARGEST_BODY = 256 << 20  # a compressed body that claims more is taken for an attack
 
@@ -26,14 +26,21 @@ def inflate(kind: int, data: bytes | memoryview, most: int = _LARGEST_BODY) -> b
     raise ValueError(f"unknown compression type {kind}")
 
 
-def uncompress_address() -> int:
-    """Returns the address of zlib's ``uncompress``, as the interpreter's own module has it linked;
-    0 when that does not show it, as in one that was linked statically."""
+def zlib_addresses() -> tuple[int, int, int, int] | None:
+    """Returns the addresses of zlib's ``inflateInit2_``, ``inflate`` and ``inflateEnd`` and of the
+    text of its version, as the interpreter's own module has them linked; None when that does not
+    show them, as in one that was linked statically."""
     try:
         library = ctypes.CDLL(getattr(zlib, "__file__", None))
-        return ctypes.cast(library.uncompress, ctypes.c_void_p).value or 0
+        first, *others = (
+            ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+            for name in ("zlibVersion", "inflateInit2_", "inflate", "inflateEnd")
+        )
     except (OSError, AttributeError):
-        return 0
+        return None
+    version = ctypes.CFUNCTYPE(ctypes.c_void_p)(first)()
+    init, inflates, end = others
+    return init, inflates, end, int(version or 0)
 
 
 def _zlib(data: bytes | memoryview, most: int) -> bytes:

@@ -15,7 +15,7 @@
 #include <structmember.h>
 #include <time.h>
 
-#include "format/record.h"
+#include "format/property.h"
 #include "remoting/client.h"
 #include "remoting/inprocess.h"
 
@@ -160,36 +160,21 @@ static void batch_release(batch *b) {
     PyMem_Free(b->items);
 }
 
-static const char KEY_NAME[] = "UNIQ_KEY\001", WAIT_TRUE[] = "\002WAIT\001true\002",
-                  TAGS_NAME[] = "TAGS\001", KEYS_NAME[] = "KEYS\001";
+static Py_ssize_t property_len(const char *name, Py_ssize_t len) {
+    return len > 0 ? (Py_ssize_t)strlen(name) + len + PS_PROPERTY_FIXED : 0;
+}
 
 static Py_ssize_t properties_len(const batch *b, const item *i) {
-    Py_ssize_t len = (Py_ssize_t)(sizeof KEY_NAME - 1 + sizeof WAIT_TRUE - 1) + b->key_len;
-    if (i->tags_len > 0) len += (Py_ssize_t)sizeof TAGS_NAME + i->tags_len;
-    if (i->keys_len > 0) len += (Py_ssize_t)sizeof KEYS_NAME + i->keys_len;
-    return len;
-}
-
-static char *put_bytes(char *to, const char *from, Py_ssize_t len) {
-    memcpy(to, from, (size_t)len);
-    return to + len;
-}
-
-static char *put_property(char *to, const char *name, Py_ssize_t name_len, const char *value,
-                          Py_ssize_t len) {
-    if (len == 0) return to;
-    to = put_bytes(put_bytes(to, name, name_len), value, len);
-    *to++ = 2;
-    return to;
+    return property_len("UNIQ_KEY", b->key_len) + property_len("WAIT", 4) +
+           property_len("TAGS", i->tags_len) + property_len("KEYS", i->keys_len);
 }
 
 /* In the order of sending.properties_of. */
-static void put_properties(char *to, const item *i, const char *key, Py_ssize_t key_len) {
-    to = put_bytes(to, KEY_NAME, sizeof KEY_NAME - 1);
-    to = put_bytes(to, key, key_len);
-    to = put_bytes(to, WAIT_TRUE, sizeof WAIT_TRUE - 1);
-    to = put_property(to, TAGS_NAME, sizeof TAGS_NAME - 1, i->tags_text, i->tags_len);
-    put_property(to, KEYS_NAME, sizeof KEYS_NAME - 1, i->keys_text, i->keys_len);
+static void put_properties(uint8_t *to, const item *i, const char *key, Py_ssize_t key_len) {
+    to = ps_property_put(to, "UNIQ_KEY", key, key_len);
+    to = ps_property_put(to, "WAIT", "true", 4);
+    if (i->tags_len > 0) to = ps_property_put(to, "TAGS", i->tags_text, i->tags_len);
+    if (i->keys_len > 0) ps_property_put(to, "KEYS", i->keys_text, i->keys_len);
 }
 
 /* Takes the messages from `from` on, at most AT_ONCE. 1: done; 0: one of them is unusual; -1: an
@@ -247,7 +232,7 @@ static PyObject *part_write(const batch *b, Py_ssize_t *from, int64_t most, PyOb
         if (!good) break;
         uint8_t *properties = ps_batch_item_put(to, i->flag, PyBytes_AsString(i->body),
                                                 i->body_len, i->properties_len);
-        put_properties((char *)properties, i, key, b->key_len);
+        put_properties(properties, i, key, b->key_len);
         to = properties + i->properties_len;
     }
     if (good) made = PyTuple_Pack(2, body, keys);
@@ -428,7 +413,7 @@ static int64_t now_ms(void) {
  * .pyi. */
 static PyObject *send_plain(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     const module_state *m = PyModule_GetState(module);
-    char properties[PLAIN_PROPERTIES_MAX];
+    uint8_t properties[PLAIN_PROPERTIES_MAX];
     batch b = {0};
     direct d;
     item i;
@@ -442,8 +427,8 @@ static PyObject *send_plain(PyObject *module, PyObject *const *args, Py_ssize_t 
     bool sent = usual && len <= (Py_ssize_t)sizeof properties;
     if (sent) {
         put_properties(properties, &i, b.key_start, b.key_len);
-        sent = direct_send(m, &d, 0, i.flag, now_ms(), properties, len, PyBytes_AsString(i.body),
-                           i.body_len);
+        sent = direct_send(m, &d, 0, i.flag, now_ms(), (const char *)properties, len,
+                           PyBytes_AsString(i.body), i.body_len);
     }
     item_release(&i);
     if (!sent) Py_RETURN_NONE;

@@ -39,7 +39,7 @@ from broker.remoting.links import (
 from broker.remoting.tls import TlsSettings
 from broker.services.pop.batches import PopOutcome
 from broker.wire.codes import ResponseCode
-from pystore.compression import uncompress_address
+from pystore.compression import zlib_addresses
 from pystore.native import address_of, ffi, lib, raise_error
 
 __all__ = ["GrpcThread", "HotCalls", "LinkedCalls"]
@@ -452,7 +452,9 @@ def _limit_receives(conf: Any, own: ProxySettings) -> None:
     for name, reply in _UNSAFE.items():
         setattr(conf, name, reply)
         setattr(conf, f"{name}_len", len(reply))
-    conf.uncompress = ffi.cast(ffi.typeof(conf.uncompress), uncompress_address())
+    names = "inflate_init", "inflate", "inflate_end", "zlib_version"
+    for name, address in zip(names, zlib_addresses() or (), strict=False):
+        setattr(conf, name, ffi.cast(ffi.typeof(getattr(conf, name)), address))
 
 
 def _conf(service: Service, connections_max: int, idle_s: float, unfinished_max: int) -> Any:

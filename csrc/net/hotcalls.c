@@ -96,6 +96,44 @@ static void reply_once_safe(ps_link *link, const ps_h2_event *call, int64_t end,
         ps_link_end(link, "no memory for its answers");
 }
 
+/* ---- compressed bodies ---- */
+
+#define DEFLATED_MAX (8 << 10)  /* bytes of one that is inflated here, before */
+#define INFLATED_MAX (32 << 10) /* and after */
+#define ZLIB_STREAM_END 1
+#define ZLIB_FINISH 4
+
+enum { ZLIB = 15, GZIP = 31 }; /* window bits, by which zlib tells its two formats apart */
+
+/* z_stream, which has been the same since 1996. */
+typedef struct zlib_stream {
+    const uint8_t *next_in;
+    unsigned avail_in;
+    unsigned long total_in;
+    uint8_t *next_out;
+    unsigned avail_out;
+    unsigned long total_out;
+    void *rest[5];
+    int data_type;
+    unsigned long more[2];
+} zlib_stream;
+
+/* Inflates into INFLATED_MAX bytes. False: it is larger, or damaged, and Python's affair. */
+static bool inflate_small(const ps_net_conf *conf, const uint8_t *from, int64_t from_len,
+                          int format, uint8_t *to, int64_t *len) {
+    zlib_stream z = {.next_in = from, .avail_in = (unsigned)from_len, .next_out = to,
+                     .avail_out = INFLATED_MAX};
+    if (conf->inflate_init == NULL || from_len > DEFLATED_MAX ||
+        conf->inflate_init(&z, format, conf->zlib_version, sizeof z) != 0)
+        return false;
+    bool whole = conf->inflate(&z, ZLIB_FINISH) == ZLIB_STREAM_END;
+    *len = (int64_t)z.total_out;
+    conf->inflate_end(&z);
+    return whole;
+}
+
+/* ---- SendMessage ---- */
+
 /* The jump consistent hash of broker/grpc/sending.py (queue_for). */
 static int32_t queue_of_group(ps_h2_text group, int32_t count) {
     uint64_t state = (uint64_t)(int64_t)ps_java_hash(0, (const uint8_t *)group.data, group.len);
@@ -116,11 +154,14 @@ static bool serve_send(ps_link *link, const ps_h2_event *call) {
     ps_h2_message m;
     int32_t queues;
     int64_t offset, end;
-    uint8_t reply[PS_H2_REPLY_MAX];
+    uint8_t reply[PS_H2_REPLY_MAX], inflated[INFLATED_MAX];
     ps_proof proof;
     if (!ps_h2_message_read(call->data, call->len, conf->sends, host, &m)) return false;
-    if (m.zipped || (m.kind != PS_H2_NORMAL && m.kind != PS_H2_FIFO) || m.id.len > PS_H2_ID_MAX)
+    if ((m.kind != PS_H2_NORMAL && m.kind != PS_H2_FIFO) || m.id.len > PS_H2_ID_MAX) return false;
+    if (m.zipped && (!inflate_small(conf, m.body, m.body_len, GZIP, inflated, &m.body_len) ||
+                     m.body_len > conf->sends->body_max))
         return false;
+    if (m.zipped) m.body = inflated;
     int32_t kinds = ps_core_kinds(net->nt_core, m.topic.data, m.topic.len, &queues);
     if (kinds <= 0 || !(kinds >> m.kind & 1) || queues == 0) return false;
     int32_t queue = m.group.len > 0 ? queue_of_group(m.group, queues)
@@ -181,8 +222,6 @@ static bool serve_ack(ps_link *link, const ps_h2_event *call) {
 #define MARGIN_MS 50    /* an answer leaves so long before its client gives up */
 #define NS_A_MS 1000000
 #define REQUEST_MAX 1024 /* bytes: a request that waits is kept */
-#define DEFLATED_MAX (8 << 10) /* bytes of a compressed body that is inflated here, before */
-#define INFLATED_MAX (32 << 10) /* and after */
 
 /* What is handed out, before it is sent: replies one after the other, and where each ends. */
 typedef struct handing {
@@ -215,21 +254,14 @@ static bool note_held(handing *h, int32_t times, const char *handle, int32_t len
     return add_bytes(&h->held, head, size) && add_bytes(&h->held, handle, len);
 }
 
-/* Inflates the body of a record that is compressed into `to`. False: it is large, of another kind
- * than zlib, or damaged. */
+/* Inflates the body of a record that is compressed. */
 static bool inflate_body(const ps_link *link, const uint8_t *map, const ps_view *v, uint8_t *to,
                          ps_h2_delivery *d) {
-    unsigned long len = INFLATED_MAX;
     int32_t kind = (v->sys_flag & PS_SYS_COMPRESSION_MASK) >> PS_SYS_COMPRESSION_SHIFT;
-    int64_t from_len = v->body_end - v->body_start;
-    const ps_net_conf *conf = &link->lk_net->nt_conf;
-    if (conf->uncompress == NULL || (kind != 0 && kind != PS_COMPRESSION_ZLIB) ||
-        from_len > DEFLATED_MAX ||
-        conf->uncompress(to, &len, map + v->body_start, (unsigned long)from_len) != 0)
-        return false;
     d->body = to;
-    d->body_len = (int64_t)len;
-    return true;
+    return (kind == 0 || kind == PS_COMPRESSION_ZLIB) &&
+           inflate_small(&link->lk_net->nt_conf, map + v->body_start, v->body_end - v->body_start,
+                         ZLIB, to, &d->body_len);
 }
 
 /* times: how often it was handed out before. False: Python shows it: what it was handed out too

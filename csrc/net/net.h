@@ -67,8 +67,10 @@ typedef struct ps_net_conf {
     const uint8_t *late_disk, *late_slaves, *unsafe;
     int32_t late_disk_len, late_slaves_len, unsafe_len;
     /* Of zlib, for small bodies that are compressed; NULL: Python inflates them. */
-    int (*uncompress)(uint8_t *to, unsigned long *len, const uint8_t *from,
-                      unsigned long from_len);
+    int (*inflate_init)(void *stream, int window_bits, const char *version, int stream_size);
+    int (*inflate)(void *stream, int flush);
+    int (*inflate_end)(void *stream);
+    const char *zlib_version;
     const struct ps_h2_names *hidden; /* properties that are not shown; it outlives the thread */
 } ps_net_conf;
 

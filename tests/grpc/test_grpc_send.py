@@ -88,10 +88,13 @@ def test_what_is_sent_comes_back_as_it_was(broker: Broker, caller: Caller) -> No
 
 
 def test_a_gzipped_body_is_stored_as_it_was_before(broker: Broker, caller: Caller) -> None:
-    entry = caller.send(message("Normal", gzip.compress(b"y" * 5000), body_encoding=2)).entries[0]
-    (found,) = taken(broker, "Normal", entry.message_id)
-    assert found.body == b"y" * 5000
-    assert found.head.sys_flag & 1 == 0
+    """By Python, which lets the client in, then by the network thread."""
+    for _ in range(2):
+        sent = message("Normal", gzip.compress(b"y" * 5000), body_encoding=2)
+        (entry,) = caller.send(sent).entries
+        (found,) = taken(broker, "Normal", entry.message_id)
+        assert found.body == b"y" * 5000
+        assert found.head.sys_flag & 1 == 0
 
 
 def test_a_gzipped_body_that_would_be_too_long(caller: Caller) -> None:
