@@ -1,14 +1,15 @@
 """Pairs whose master changes by itself, in turns within one run:
 
     python -m benches.failover [--only sync,kill,move] [--groups controller,etcd,5.3.3]
-                               [--rounds 20] [--seconds 5] [--poll 100]
+                               [--rounds 20] [--seconds 5] [--client java] [--poll 100]
 
 `controller`: ours under Apache's controller; `etcd`: ours under etcd; `5.3.3`: Apache's pair under
 its controller, with allAckInSyncStateSet, which is what ours always does. For all of them a broker
 that is silent for 3 s is dead (controllerHeartBeatTimeoutMills).
 
-`kill`: from kill -9 of the master to the next acknowledged send of the official Java client, and
-until its name server names the next one. The client looks for routes every `--poll` ms (its
+`kill`: from kill -9 of the master to the next acknowledged send of the official Java client (or of
+ours for Python, or of the gRPC client through our proxy: --client python, proxy), and until its
+name server names the next one. The Java client looks for routes every `--poll` ms (its
 pollNameServerInterval: 30,000 by default) and at no other time, so that with 1,000 it waits half a
 second on average, whatever the brokers do. `move`: the longest time without an acknowledged send of
 that client around a planned move. `sync`: 64 sends in flight, both brokers in sync.
@@ -24,20 +25,22 @@ import shutil
 import subprocess
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import uvloop
 
 from benches import harness
-from benches.brokers import REFERENCE, Peer, ask, connect, frame, free_port
+from benches.brokers import PYSTORE, REFERENCE, Peer, ask, connect, frame, free_port
 from benches.harness import Row
 from benches.replication import JAVA_WARM_S, WARM_S, Member, Turn, _send, until
+from broker import Message, Producer, SendStatus
 from broker.services.controlled.engine import EngineRefused
 from broker.services.controlled.etcd import EtcdEngine, Gateway
 from broker.services.replication.reign import Record
@@ -48,6 +51,8 @@ ELECT, LOOK, LEADER, ROUTE = 1002, 1006, 1005, 105
 LIFE_MS = 3000
 #: An answer may have been on its way when the master was killed.
 ON_ITS_WAY_S = 0.02
+#: Kills or moves of one group before the next has its turn.
+BLOCK = 4
 #: A pair that has no other master by then will have none.
 LONGEST_S = 60.0
 
@@ -230,31 +235,36 @@ def group_of(kind: str) -> Iterator[Group]:
         made.stop()
 
 
-class Acks:
-    """The Java client, and when its sends were acknowledged: seconds since 1970."""
+class Acks(ABC):
+    """A client of a name server that sends one message after the other, and when they were
+    acknowledged: seconds since 1970. poll_ms: how often it looks for routes, if that can be set."""
 
     def __init__(self, names: str, poll_ms: int) -> None:
-        words = [str(REFERENCE), "acks", names, TOPIC, str(poll_ms)]
-        env = os.environ | {"RMQ_VERSION": APACHE, "JAVA_OPTS": "-Xmx128m"}
-        null = subprocess.DEVNULL
-        self._process = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=null)
+        self.names, self.poll_ms = names, poll_ms
         self.times: list[float] = []
-        self._thread = threading.Thread(target=self._read)
+        self.ends = threading.Event()
+        self._thread = threading.Thread(target=self.send)
 
-    def __enter__(self) -> Acks:
+    @abstractmethod
+    def send(self) -> None:
+        """In a thread of its own, until `ends`."""
+
+    def __enter__(self) -> Self:
         self._thread.start()
         self.until_more(50)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
+        self.ends.set()
         self._thread.join()
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self.times.append(int(line) / 1e6)
+    def send_by(self, send: Callable[[], bool]) -> None:
+        while not self.ends.wait(0.002):
+            try:
+                if send():
+                    self.times.append(time.time())
+            except Exception:  # nobody is the master at this moment
+                time.sleep(0.005)
 
     def until_more(self, count: int) -> None:
         wanted = len(self.times) + count
@@ -269,38 +279,105 @@ class Acks:
         return found[0]
 
 
+class JavaAcks(Acks):
+    """The official Java client."""
+
+    def __init__(self, names: str, poll_ms: int) -> None:
+        super().__init__(names, poll_ms)
+        words = [str(REFERENCE), "acks", names, TOPIC, str(poll_ms)]
+        env = os.environ | {"RMQ_VERSION": APACHE, "JAVA_OPTS": "-Xmx128m"}
+        null = subprocess.DEVNULL
+        self._process = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=null)
+
+    def send(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.times.append(int(line) / 1e6)
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        super().__exit__()
+
+
+class PythonAcks(Acks):
+    """Our client for Python."""
+
+    def send(self) -> None:
+        with Producer("acks", self.names, send_timeout_s=3) as producer:
+            message = Message(TOPIC, b"x" * 128)
+            self.send_by(lambda: producer.send(message).status is SendStatus.SEND_OK)
+
+
+class ProxyAcks(Acks):
+    """The official gRPC client for Python, through `pystore proxy`."""
+
+    def send(self) -> None:
+        import rocketmq
+
+        words = [str(PYSTORE), "proxy", "-n", self.names, "--remoting-port", "0", "--grpc-port",
+                 "0", "--json"]  # fmt: skip
+        message = rocketmq.Message()
+        message.topic, message.body = TOPIC, b"x" * 128
+        with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            address = json.loads(process.stdout.readline())["grpc"]
+            known = rocketmq.ClientConfiguration(address, rocketmq.Credentials(), request_timeout=3)
+            producer = rocketmq.Producer(known, (TOPIC,))
+            producer.startup()
+            self.send_by(lambda: producer.send(message) is not None)
+            producer.shutdown()
+            process.terminate()
+
+
+CLIENTS: dict[str, type[Acks]] = {"java": JavaAcks, "python": PythonAcks, "proxy": ProxyAcks}
+
+
 # ---- works ----
 
 
-def killed(groups: list[Group], rounds: int, poll_ms: int) -> list[Row]:
+def in_turns(
+    groups: list[Group], rounds: int, make: Callable[[str], Acks]
+) -> Iterator[tuple[Group, Acks, int]]:
+    """Some rounds of each group, again and again. Nobody sends to the others meanwhile."""
+    for done in range(0, rounds, BLOCK):
+        for group in groups:
+            with make(group.names.namesrv) as acks:
+                yield group, acks, min(BLOCK, rounds - done)
+
+
+def kill_once(group: Group, acks: Acks, watch: ThreadPoolExecutor) -> tuple[float, float] | None:
+    """Seconds until the name server has another master, and until a send is acknowledged. None:
+    the old one was alone in sync, so that nobody else may be elected."""
+    master = group.master
+    assert master.broker is not None
+    at = time.time()
+    master.broker.kill()
+    watched = watch.submit(group.named_other_than, master, at)
+    master.broker.wait()
+    found = acks.first_after(at + ON_ITS_WAY_S, LONGEST_S)
+    known = watched.result()
+    master.begin()
+    if found is None or known is None:
+        acks.until_more(50)
+    group.until_in_sync()
+    acks.until_more(50)
+    return None if found is None or known is None else (known, found - at)
+
+
+def killed(groups: list[Group], rounds: int, make: Callable[[str], Acks], how: str) -> list[Row]:
     took: dict[str, list[float]] = {each.kind: [] for each in groups}
     named: dict[str, list[float]] = {each.kind: [] for each in groups}
-    with ExitStack() as stack:
-        clients = [stack.enter_context(Acks(each.names.namesrv, poll_ms)) for each in groups]
-        watch = stack.enter_context(ThreadPoolExecutor(1))
-        while any(len(found) < rounds for found in took.values()):
-            for group, acks in zip(groups, clients, strict=True):
-                if len(took[group.kind]) == rounds:
-                    continue
-                master = group.master
-                assert master.broker is not None
-                at = time.time()
-                master.broker.kill()
-                watched = watch.submit(group.named_other_than, master, at)
-                master.broker.wait()
-                found = acks.first_after(at + ON_ITS_WAY_S, LONGEST_S)
-                known = watched.result()
-                master.begin()
-                if found is None or known is None:  # it was alone in sync: nobody else may be it
-                    print(f"{group.kind}: no other broker was in sync, one more kill", flush=True)
-                    acks.until_more(50)
-                else:
-                    took[group.kind].append(found - at)
-                    named[group.kind].append(known)
-                    print(f"{group.kind}: {known:.2f} s, {found - at:.2f} s", flush=True)
-                group.until_in_sync()
-                acks.until_more(50)
-    what = f"to the next acknowledged send, {rounds} kills, routes every {poll_ms} ms"
+    with ThreadPoolExecutor(1) as watch:
+        for group, acks, count in in_turns(groups, rounds, make):
+            wanted = len(took[group.kind]) + count
+            while len(took[group.kind]) < wanted:
+                found = kill_once(group, acks, watch)
+                print(f"{group.kind}: {found}", flush=True)
+                if found is not None:
+                    named[group.kind].append(found[0])
+                    took[group.kind].append(found[1])
+    what = f"to the next acknowledged send, {rounds} kills, {how}"
     return [
         Row("kill -9 of the master", label, kind, "s", found, smaller=True,
             extra={"max": max(found)})
@@ -309,22 +386,20 @@ def killed(groups: list[Group], rounds: int, poll_ms: int) -> list[Row]:
     ]  # fmt: skip
 
 
-def moved(groups: list[Group], rounds: int, poll_ms: int) -> list[Row]:
+def moved(groups: list[Group], rounds: int, make: Callable[[str], Acks]) -> list[Row]:
     took: dict[str, list[float]] = {each.kind: [] for each in groups}
-    with ExitStack() as stack:
-        clients = [stack.enter_context(Acks(each.names.namesrv, poll_ms)) for each in groups]
-        for _ in range(rounds):
-            for group, acks in zip(groups, clients, strict=True):
-                old = group.master
-                heir = next(n for n, each in enumerate(group.members, 1) if each is not old)
-                at, before = time.time(), len(acks.times)
-                # One whose heartbeat is late is refused.
-                until(partial(group.engine.move, heir), "a move", 0.2)
-                until(partial(group.has_other_master, old), "the move")
-                group.until_in_sync()
-                acks.until_more(50)
-                around = [each for each in acks.times[max(0, before - 5) :] if each > at - 1]
-                took[group.kind].append(max(b - a for a, b in pairwise(around)))
+    for group, acks, count in in_turns(groups, rounds, make):
+        for _ in range(count):
+            old = group.master
+            heir = next(n for n, each in enumerate(group.members, 1) if each is not old)
+            at, before = time.time(), len(acks.times)
+            # One whose heartbeat is late is refused.
+            until(partial(group.engine.move, heir), "a move", 0.2)
+            until(partial(group.has_other_master, old), "the move")
+            group.until_in_sync()
+            acks.until_more(50)
+            around = [each for each in acks.times[max(0, before - 5) :] if each > at - 1]
+            took[group.kind].append(max(b - a for a, b in pairwise(around)))
     return [
         Row("planned move", f"the longest time without an acknowledged send, {rounds} moves", kind,
             "s", found, None if kind == APACHE else 1.0, smaller=True,
@@ -355,15 +430,18 @@ def main() -> None:
     parser.add_argument("--groups", default=f"controller,etcd,{APACHE}")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--client", choices=CLIENTS, default="java")
     parser.add_argument("--poll", type=int, default=100)
     given: argparse.Namespace = parser.parse_args()
     facts = harness.machine()
+    make = partial(CLIENTS[given.client], poll_ms=given.poll)
+    how = f"routes every {given.poll} ms" if given.client == "java" else given.client
     rows: list[Row] = []
     with ExitStack() as stack:
         groups = [stack.enter_context(group_of(kind)) for kind in given.groups.split(",")]
         works: dict[str, Callable[[], list[Row]]] = {
-            "kill": lambda: killed(groups, given.rounds, given.poll),
-            "move": lambda: moved(groups, min(given.rounds, 10), given.poll),
+            "kill": lambda: killed(groups, given.rounds, make, how),
+            "move": lambda: moved(groups, min(given.rounds, 10), make),
             "sync": lambda: synchronous(groups, min(given.rounds, 5), given.seconds),
         }
         for name in given.only.split(","):

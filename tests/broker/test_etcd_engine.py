@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,19 @@ def test_a_master_whose_lease_was_over_keeps_its_epoch_if_nobody_took_it(group: 
         await one.leave()
         assert (await one.look()).master is None
         assert await one.elect(first, before.epoch) == before
+
+    run(scene())
+
+
+def test_who_has_a_lease_and_no_key_is_not_elected_before_it_has_both(group: Group) -> None:
+    async def scene() -> None:
+        one, first = await group.joined("m1")
+        await until_async(lambda: one._lease, "its lease")
+        key = {"key": base64.b64encode(f"{one._key}/alive/{first}".encode()).decode()}
+        await one._gateway.ask("kv/deleterange", key)
+        assert (await one.elect(first)).epoch == 0
+        record = await one.elect(first)
+        assert (record.master, record.epoch) == (first, 1)
 
     run(scene())
 

@@ -165,6 +165,7 @@ class EtcdEngine:
         self._identity = Identity(identity, mode)
         self._ttl_s = max(1, timeout_ms // 1000)
         self._lease = ""
+        self._leasing = asyncio.Lock()
         #: What was there when it was asked last.
         self._seen = _Group()
         self._beating: asyncio.Task[None] | None = None
@@ -204,6 +205,9 @@ class EtcdEngine:
         whose lease was over, and whom nobody has replaced meanwhile, goes on with its epoch."""
         await self._keep_alive(number)
         group = await self._read()
+        if number not in group.alive:  # a request for an earlier lease came late
+            self._lease = ""
+            return group.record()
         is_mine = group.master == number
         free = group.master is None or is_mine or group.master not in group.alive
         goes_on = is_mine and group.epoch == held
@@ -229,6 +233,9 @@ class EtcdEngine:
             await self._keep_alive(number)
         if number not in group.alive or group.record() != record:
             group = await self._read()
+        if number not in group.alive:
+            self._lease = ""
+            return group.record()
         if (group.master, group.epoch) != (record.master, record.epoch) or (
             number not in group.in_sync
         ):
@@ -265,14 +272,18 @@ class EtcdEngine:
             quiet.warning("no lease", "The lease at etcd is not kept: %s", failed)
 
     async def _keep_alive(self, number: int) -> None:
-        if self._lease:
-            answer = await self._gateway.ask("lease/keepalive", {"ID": self._lease})
-            if int((answer.get("result") or {}).get("TTL") or 0) > 0:
-                return
-        granted = await self._gateway.ask("lease/grant", {"TTL": str(self._ttl_s)})
-        self._lease = str(granted["ID"])
-        put = {"key": _b64(f"{self._key}/alive/{number}"), "value": "", "lease": self._lease}
-        await self._gateway.ask("kv/put", put)
+        """One at a time: of two keys with a lease each, one would end with a lease that nobody
+        keeps."""
+        async with self._leasing:
+            if self._lease:
+                answer = await self._gateway.ask("lease/keepalive", {"ID": self._lease})
+                if int((answer.get("result") or {}).get("TTL") or 0) > 0:
+                    return
+            self._lease = ""
+            granted = str((await self._gateway.ask("lease/grant", {"TTL": str(self._ttl_s)}))["ID"])
+            put = {"key": _b64(f"{self._key}/alive/{number}"), "value": "", "lease": granted}
+            await self._gateway.ask("kv/put", put)
+            self._lease = granted
 
     def _is_dead(self, number: int | None) -> dict[str, Any]:
         key = _b64(f"{self._key}/alive/{number}")

@@ -163,7 +163,7 @@ class GroupMember:
         if not self._registered:
             await self._engine.register(self.reign.number, s.address, s.ha_address)
             self._registered = True
-        record = await self._engine.look()
+        record, gone = await asyncio.gather(self._engine.look(), self._saw_go(s))
         self._answered_s = time.monotonic()
         if self._former is None:
             self._former = record.epoch
@@ -171,19 +171,21 @@ class GroupMember:
             self._show_alive(s)
             held = self.reign.epoch if self.reign.is_master else NO_EPOCH
             record = await self._engine.elect(self.reign.number, held)
-        elif await self._saw_go(s, record):
+        elif gone and record.epoch == self.reign.epoch and self.reign.number in record.in_sync:
             log.info("Nobody is at %s any more: this broker would be the master", record.address)
             record = await self._engine.succeed(self.reign.number, record)
         return record
 
-    async def _saw_go(self, s: Services, record: Record) -> bool:
-        """Whether the master of this epoch, which this broker has followed, has ended. It does not
-        listen, which a master that starts or is cut off does not show to who has followed it."""
+    async def _saw_go(self, s: Services) -> bool:
+        """Whether the master that this broker has followed, in the epoch that it knows, has ended.
+        It does not listen, which a master that starts or is cut off does not show to who has
+        followed it."""
         slave = s.replication.slave if s.replication is not None else None
-        if slave is None or record.epoch != self.reign.epoch or record.master == self.reign.number:
+        record = self.reign.record
+        if slave is None or record is None or not record.address:
             return False
         slave.on_lost = self._lost
-        if slave.follows or not slave.has_followed or self.reign.number not in record.in_sync:
+        if slave.follows or not slave.has_followed:
             return False
         return await _refuses(record.address) and await _refuses(record.address)
 
