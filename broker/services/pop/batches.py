@@ -92,17 +92,14 @@ class PopOutcome:
     def deliveries(self, broker: str) -> Iterator[Delivery]:
         """Returns each message with the handle that acknowledges it."""
         for taken in self.batches:
-            yield from self.deliveries_of(taken, broker)
-
-    def deliveries_of(self, taken: PopBatch, broker: str) -> Iterator[Delivery]:
-        ordered = taken.times
-        for i, (message, offset) in enumerate(zip(taken.messages, taken.offsets, strict=True)):
-            handle = Handle(
-                taken.start, self.pop_ms, self.invisible_ms, self.revive_queue, taken.kind, broker,
-                taken.queue, offset,
-            )  # fmt: skip
-            times = message.reconsume_times if ordered is None else ordered[i]
-            yield Delivery(message, handle, times)
+            ordered = taken.times
+            for i, (message, offset) in enumerate(zip(taken.messages, taken.offsets, strict=True)):
+                handle = Handle(
+                    taken.start, self.pop_ms, self.invisible_ms, self.revive_queue, taken.kind,
+                    broker, taken.queue, offset,
+                )  # fmt: skip
+                times = message.reconsume_times if ordered is None else ordered[i]
+                yield Delivery(message, handle, times)
 
 
 def longest_retry_topic(config: Config) -> int:

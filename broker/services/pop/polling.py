@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from broker.loop.rate_limited_log import RateLimitedLogger
@@ -32,9 +32,9 @@ class WaitingPlace(NamedTuple):
 
 class PopWaiter:
     """A request that waits. `resume` tries again and returns whether it was answered; with `last`
-    it has to be. Two with the same `alike` find the same."""
+    it has to be. Those of one place find the same."""
 
-    __slots__ = ("alike", "alive", "deadline_ms", "done", "place", "resume")
+    __slots__ = ("alive", "deadline_ms", "done", "place", "resume")
 
     def __init__(
         self,
@@ -42,10 +42,9 @@ class PopWaiter:
         deadline_ms: int,
         resume: Callable[[bool], bool],
         alive: Callable[[], bool],
-        alike: Hashable = None,
     ) -> None:
         self.place, self.deadline_ms = place, deadline_ms
-        self.resume, self.alive, self.alike = resume, alive, alike
+        self.resume, self.alive = resume, alive
         self.done = False
 
 
@@ -72,9 +71,6 @@ class Polling:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
 
-    def count(self, place: WaitingPlace) -> int:
-        return sum(not waiter.done for _, _, waiter in self._places.get(place, ()))
-
     def places(self, topic: str) -> list[WaitingPlace]:
         """Returns where requests wait for this topic."""
         return list(self._topics.get(topic, ()))
@@ -93,7 +89,7 @@ class Polling:
             return FULL
         if self._now_ms() > waiter.deadline_ms:
             return TOO_LATE
-        if found is not None and len(found) >= at_place and self.count(waiter.place) >= at_place:
+        if len(found or ()) >= at_place and sum(not w.done for _, _, w in found or ()) >= at_place:
             return FULL
         self._add(waiter)
         return PARKED
@@ -110,24 +106,16 @@ class Polling:
             heapq.heapify(self._ends)
         self._arm()
 
-    def _take(self, place: WaitingPlace, tried: set[Hashable]) -> PopWaiter | None:
-        """Returns the one that ends first, of those whose like nobody has tried in vain."""
+    def _take(self, place: WaitingPlace) -> PopWaiter | None:
+        """Returns the one that ends first."""
         heap = self._places.get(place, [])
-        passed: list[_Entry] = []
         found = None
         while heap and found is None:
-            entry = heapq.heappop(heap)
-            waiter = entry[2]
-            if waiter.done:
-                continue
-            if not waiter.alive():
-                self._end(waiter)
-            elif waiter.alike in tried:
-                passed.append(entry)
-            else:
+            waiter = heapq.heappop(heap)[2]
+            if waiter.alive() and not waiter.done:
                 found = waiter
-        for entry in passed:
-            heapq.heappush(heap, entry)
+            else:
+                self._end(waiter)
         if not heap:
             self._forget(place)
         return found
@@ -148,21 +136,18 @@ class Polling:
     # ---- waking ----
 
     def wake(self, place: WaitingPlace, *, all_of_them: bool = False) -> bool:
-        """Lets one request try again, and others after it as long as they cannot find what it
-        did not; returns whether one was answered. `all_of_them` stands for as many as find
-        something."""
+        """Lets one request try again; returns whether one was answered. `all_of_them` stands for as
+        many as find something."""
         answered = False
-        tried: set[Hashable] = set()
-        while (waiter := self._take(place, tried)) is not None:
+        while (waiter := self._take(place)) is not None:
             self._end(waiter)
-            if self._resume(waiter, last=False):
-                answered = True
-                if not all_of_them:
-                    return True
-            else:
+            if not self._resume(waiter, last=False):
                 waiter.done = False
-                tried.add(waiter.alike)
                 self._add(waiter)
+                return answered
+            answered = True
+            if not all_of_them:
+                return True
         return answered
 
     @staticmethod
