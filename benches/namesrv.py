@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import random
 import socket
 import threading
@@ -63,12 +64,19 @@ class Brokers:
 
     def __init__(self, port: int, brokers: int, topics: int) -> None:
         self.frames = [registration(number, topics) for number in range(brokers)]
+        self.port = port
         self.wires = [connect(port) for _ in self.frames]
         self.refused = 0
 
     def register(self, number: int) -> None:
-        """Again until it is taken: Apache's refuses some of a hundred at once."""
-        while ask(self.wires[number], self.frames[number])[0] != 0:
+        """Again until it is taken: Apache's refuses some of a hundred at once, or cuts them off."""
+        while True:
+            try:
+                if ask(self.wires[number], self.frames[number])[0] == 0:
+                    return
+            except OSError:
+                self.wires[number].close()
+                self.wires[number] = connect(self.port)
             self.refused += 1
             time.sleep(RETRY_S)
 
@@ -196,6 +204,7 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=30.0)
     given = parser.parse_args()
+    os.environ.setdefault("NAMESRV_HEAP", "4g")  # of Apache's: a quarter is not enough
     facts = harness.machine()
     rows = [row for kind in given.peers.split(",") for row in of(kind, given)]
     harness.report(rows, facts, "namesrv", "name server", given.keep)

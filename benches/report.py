@@ -244,6 +244,17 @@ def pops_section(run: dict[str, Any]) -> list[str]:
     return section("POP as it is used", run, text, beside(run["rows"]))
 
 
+def namesrv_section(run: dict[str, Any]) -> list[str]:
+    text = (
+        "Simulated brokers register on real connections, all at once, then each every 30 s; 16"
+        " connections ask for routes, each of which names all brokers, one after the other"
+        " (`python -m benches.namesrv`). In the quiet part, which is the"
+        " first, most routes are asked for the first time and are made then. Apache's has a heap of"
+        " 4 GB."
+    )
+    return section("The name server", run, text, beside(run["rows"]))
+
+
 def dedup_section(run: dict[str, Any]) -> list[str]:
     return section("Idempotent produce", run, "", *table(run["rows"]))
 
@@ -350,7 +361,7 @@ def page() -> str:
         "client": client_section, "clients": clients_section,
         "transactions": transactions_section, "grpc": grpc_section,
         "grpc_real": grpc_real_section, "pop": pop_section, "pops": pops_section,
-        "pops_grpc": pops_grpc_section, "dedup": dedup_section,
+        "pops_grpc": pops_grpc_section, "namesrv": namesrv_section, "dedup": dedup_section,
         "signed": signed_section, "sends": sends_section, "audit": audit_section,
         "jobs": jobs_section,
     }  # fmt: skip

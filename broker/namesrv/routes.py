@@ -41,6 +41,8 @@ A_PIECE = 2000
 #: brokers may have ten thousand topics each, all of them different.
 TOPIC, ROW, BROKER, KEPT_JSON = 400, 170, 2000, 10
 SIZE_MAX = 640 << 20
+#: Bytes of routes that are kept as they are sent. Of a hundred brokers a route is ten thousand.
+ENCODED_MAX = 256 << 20
 #: Addresses of brokers.
 BROKERS_MAX = 10_000
 
@@ -185,6 +187,8 @@ class Routes:
         self._mapping: dict[str, dict[str, Any]] = {}
         #: Routes by topic: in plain and in quoted JSON.
         self._encoded: tuple[dict[str, bytes], dict[str, bytes]] = {}, {}
+        #: Bytes that were added to them since they were empty.
+        self._encoded_size = 0
 
     def counts(self) -> tuple[dict[str, int], int]:
         """Returns how many brokers are registered, by cluster, and how many topics have a route."""
@@ -544,7 +548,11 @@ class Routes:
             route = self.route(topic)
             if route is None:
                 return None
-            found = known[topic] = compact(route) if quoted else fastjson(route)
+            found = compact(route) if quoted else fastjson(route)
+            self._encoded_size += len(found)
+            if self._encoded_size > ENCODED_MAX:
+                self.forget_all()
+            known[topic] = found
         return found
 
     def forget(self, topic: str) -> None:
@@ -555,6 +563,7 @@ class Routes:
     def forget_all(self) -> None:
         for known in self._encoded:
             known.clear()
+        self._encoded_size = 0
 
     def _forget_broker(self, name: str) -> None:
         """Most brokers serve most topics, so that a look at each would find nearly all."""
