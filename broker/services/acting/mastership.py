@@ -50,7 +50,9 @@ class Mastership:
         self._reached = asyncio.Event()
         self._asking: asyncio.Task[None] | None = None
         self._away: asyncio.Task[None] | None = None
+        self._is_started = False
         self.cut_offs = 0
+        s.core.lead_until(0)  # clients that know the address come before the slaves are asked
 
     @property
     def is_away(self) -> bool:
@@ -59,6 +61,7 @@ class Mastership:
     def start(self) -> None:
         """From now on slaves are looked for: until now they were asked."""
         self._sure_at = time.monotonic()
+        self._is_started = True
         self._lead()
 
     async def stop(self) -> None:
@@ -92,7 +95,9 @@ class Mastership:
             self._reached.set()
         if self.is_away:
             return
-        if now - before > _CUT_OFF * self._patience_s:
+        if self._told:
+            self._leave(f"slaves acted: {', '.join(sorted(self._told))}")
+        elif now - before > _CUT_OFF * self._patience_s:
             self._leave("neither a name server that knows this master nor a slave was reached for"
                         f" {now - before:.0f} s")  # fmt: skip
         else:
@@ -128,11 +133,11 @@ class Mastership:
         """A slave says that it acted, and that nobody has asked it what it did."""
         if len(self._told) < _TOLD_MAX:
             self._told.add(address)
-        if self.is_away:
-            self._reached.set()
-        else:
+        if not self._is_started:
+            return  # the next look leaves
+        if not self.is_away:
             self._leave(f"the slave at {address} acted")
-            self._reached.set()
+        self._reached.set()
 
     # ---- away ----
 

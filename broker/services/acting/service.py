@@ -127,7 +127,8 @@ class Acting:
         elif math.isinf(self._told_until):
             self._told_until = time.monotonic() + _YIELD_S
         owes = self._acted or bool(self.escaped) or bool(self.pops)
-        if follows and owes and self._closed_at < 0 and not (self._has_hinted or running):
+        asked = time.monotonic() < self._yields_until  # a moment ago: it takes it
+        if follows and owes and self._closed_at < 0 and not (asked or self._has_hinted or running):
             assert replication is not None
             self._hinting = asyncio.get_running_loop().create_task(
                 self._hint(replication.master_address)
