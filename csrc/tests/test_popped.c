@@ -178,6 +178,10 @@ static void test_others_are_handed_on(ps_conn *n) {
         ask_pop(n, -1, 5, others[i][0], others[i][1]);
         CHECK_EQ(1, kit_handed_count);
     }
+    ps_core_leads_until(kit_core, ps_monotonic_ms()); /* a slave may pop, too */
+    ask_pop(n, -1, 5, "exp", "*");
+    CHECK_EQ(1, kit_handed_count);
+    ps_core_leads_until(kit_core, INT64_MAX);
 }
 
 /* Everything is handed out once, in the order of its queue, and counted. */
@@ -208,10 +212,6 @@ static void test_pops(ps_conn *n) {
     got = popped_of(kit_last());
     CHECK_EQ(5, got);
     test_others_are_handed_on(n);
-    ps_core_leads_until(kit_core, ps_monotonic_ms()); /* a slave may pop, too */
-    ask_pop(n, -1, 5, "exp", "*");
-    CHECK_EQ(1, kit_handed_count);
-    ps_core_leads_until(kit_core, INT64_MAX);
     while (got < all) {
         int64_t most = 1 + check_below(32), queue = check_below(QUEUES + 1) - 1;
         ask_pop(n, queue, most, "exp", "");
