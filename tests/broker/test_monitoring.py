@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -169,15 +170,21 @@ class Prometheus:
         raise AssertionError(f"waited {bound_s} s in vain for {what}: firing {self.firing()}")
 
 
-def started_broker(folder, port):
+@contextmanager
+def started_broker(folder, port, *more):
     command = [
         sys.executable, "-c", "import pystore.cli; pystore.cli.main()", "broker",
         "--store", str(folder / "store"), "--port", "0",
         "--with-namesrv", "--namesrv-port", "0", "--json", "--set", "metricsExporterType=PROM",
-        "--set", f"metricsPromExporterPort={port}",
+        "--set", f"metricsPromExporterPort={port}", *more,
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    return process, json.loads(process.stdout.readline())
+    try:
+        yield process, json.loads(process.stdout.readline())
+    finally:
+        process.kill()
+        process.wait(30)
+        process.stdout.close()
 
 
 @pytest.mark.long
@@ -186,9 +193,8 @@ def test_a_real_prometheus_scrapes_and_its_alerts_fire(tmp_path):
     from broker.client import Consumer, Producer
 
     port = free_port()
-    process, facts = started_broker(tmp_path, port)
-    names = facts["namesrv"]
-    try:
+    with started_broker(tmp_path, port) as (process, facts):
+        names = facts["namesrv"]
         with Prometheus(tmp_path, [port]) as prometheus:
             with Producer("makers", names) as producer:
                 for _ in range(50):
@@ -209,6 +215,41 @@ def test_a_real_prometheus_scrapes_and_its_alerts_fire(tmp_path):
             prometheus.until(
                 lambda: "RocketMQBrokerDown" in prometheus.firing(), "the alert of a dead broker"
             )
-    finally:
-        process.kill()
-        process.wait(30)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
+    if subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip("no file system of its own here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(SERVER is None, reason="prometheus is not installed")
+def test_alerts_of_a_full_disk_and_of_a_lost_slave_fire(tmp_path, small_disk):
+    small = ["--set", "mappedFileSizeCommitLog=1048576", "--set", "haListenPort=0"]
+    master_port = free_port()
+    settings = {"mappedFileSizeCommitLog": 1 << 20, "brokerName": "DEFAULT_BROKER"}
+    small += ["--set", "brokerRole=ASYNC_MASTER"]
+    with (
+        started_broker(small_disk, master_port, *small) as (_, facts),
+        Prometheus(tmp_path, [master_port]) as prometheus,
+    ):
+        with Broker(
+            tmp_path / "slave", listenPort=0, namesrvAddr=facts["namesrv"], brokerRole="SLAVE",
+            brokerId=1, bindAddress="127.0.0.1", **settings,
+        ):  # fmt: skip
+            in_sync = 'pystore_ha_slaves{state="in_sync"}'
+            prometheus.until(lambda: prometheus.value(in_sync) == 1, "a slave in sync")
+            assert "RocketMQNoSlaveInSync" not in prometheus.firing()
+        prometheus.until(
+            lambda: "RocketMQNoSlaveInSync" in prometheus.firing(), "the alert of a lost slave"
+        )
+        (small_disk / "ballast").write_bytes(bytes(58 << 20))
+        prometheus.until(
+            lambda: "RocketMQDiskFull" in prometheus.firing(), "the alert of a full disk"
+        )
