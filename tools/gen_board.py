@@ -83,6 +83,12 @@ ROWS: tuple[tuple[str, tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...]]
         ("The event loop is late by", "s", (
             ("pystore_loop_delay_seconds$of", "{{node_id}}"),)),
         ("Held pulls", "none", (("pystore_held_pulls$of", "{{node_id}}"),)),
+        ("99 % of gRPC calls take less than", "s", (
+            ("histogram_quantile(0.99, sum by (method, le) (rate(pystore_grpc_call_seconds_bucket"
+             "$of[$__rate_interval])))", "{{method}}"),)),
+        ("gRPC calls a second", "ops", (
+            ("sum by (method) (rate(pystore_grpc_call_seconds_count$of[$__rate_interval]))",
+             "{{method}}"),)),
     )),
 )  # fmt: skip
 
