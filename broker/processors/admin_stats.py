@@ -171,9 +171,10 @@ class StatisticsProcessor:
         table = {}
         for queue in range(config.read_queue_nums):
             await turns.next()
-            high = self.s.store.range(config.name, queue)[1]
+            low, high = self.s.store.range(config.name, queue)
             offset = max(0, self.s.offsets.get(group, config.name, queue) or 0)
-            last = store_time(self.s, config.name, queue, offset - 1) if offset > 0 else 0
+            there = low < offset <= high
+            last = store_time(self.s, config.name, queue, offset - 1) if there else 0
             flight = self.s.pop.in_flight(config.name, group, queue) if self.s.pop else 0
             table[self._queue(config.name, queue)] = {
                 "brokerOffset": high,
