@@ -422,8 +422,8 @@ static void *run_master(void *arg) {
     ps_ha_master *m = arg;
     _Atomic bool *naps = &m->hm_store->st_dispatcher.ds_sender_naps;
     struct epoll_event events[EVENTS];
+    pthread_mutex_lock(&m->hm_lock);
     while (!atomic_load(&m->hm_stopping)) {
-        pthread_mutex_lock(&m->hm_lock);
         bool more = serve_peers(m);
         look_who_is_near(m);
         /* Either whoever puts sees the flag, or this thread sees the new end. */
@@ -432,11 +432,13 @@ static void *run_master(void *arg) {
         pthread_mutex_unlock(&m->hm_lock);
         int count = epoll_wait(m->hm_epoll, events, EVENTS, wait_ms);
         atomic_store(naps, false);
+        /* Held until who is near was counted: whoever is shown a slave's report may rely on it that
+         * answers wait for that slave. */
         pthread_mutex_lock(&m->hm_lock);
         take_events(m, events, count);
         free_told(m);
-        pthread_mutex_unlock(&m->hm_lock);
     }
+    pthread_mutex_unlock(&m->hm_lock);
     return NULL;
 }
 
