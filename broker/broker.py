@@ -267,6 +267,8 @@ class Broker(Stopping):
         assert pop is not None and duties is not None
         if services.replication is not None and services.replication.slave is not None:
             services.replication.slave.cut_back = self._cut_back
+            # Before the first round of the member: the master may be killed before that.
+            services.replication.slave.on_lost = self._member.lost if self._member else None
         services.member = self._member
         for send_hook in self._send_hooks:
             self._hook_sends(send_hook)

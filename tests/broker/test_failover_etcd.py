@@ -102,6 +102,24 @@ def test_another_broker_of_the_set_takes_over_and_the_old_one_follows_it(
 
 
 @needs_etcd
+def test_a_slave_tells_of_the_end_of_its_connection_from_its_first_moment(
+    names: str, engine: Etcd, tmp_path: Path
+) -> None:
+    """And not from the next round of its member on, which a master that is killed soon after would
+    cost a second without acknowledgements."""
+    with member(tmp_path / "a", names, engine) as one:
+        until(lambda: is_master(one), "the master")
+        with member(tmp_path / "b", names, engine) as other:
+            assert other._member is not None
+            other.run(other._member.stop())  # there is no round any more
+            other.run(other._become(other._member.reign))
+            assert other.services.replication is not None
+            slave = other.services.replication.slave
+            assert slave is not None
+            assert slave.on_lost == other._member.lost
+
+
+@needs_etcd
 @pytest.mark.long
 def test_the_group_is_shown_with_how_far_each_is_and_why_one_is_out(
     names: str, engine: Etcd, tmp_path: Path, capsys: pytest.CaptureFixture[str]

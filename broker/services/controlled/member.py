@@ -84,7 +84,8 @@ class GroupMember:
         """Somebody says that there is news: the engine is asked now, and nobody believed."""
         self._news.set()
 
-    def _lost(self) -> None:
+    def lost(self) -> None:
+        """The connection to the master is over: it may have ended."""
         self._lost_s = time.monotonic()
         self.hint()
 
@@ -184,7 +185,6 @@ class GroupMember:
         record = self.reign.record
         if slave is None or record is None or not record.address:
             return False
-        slave.on_lost = self._lost
         if slave.follows or not slave.has_followed:
             return False
         return await _refuses(record.address) and await _refuses(record.address)
@@ -221,6 +221,7 @@ class GroupMember:
             await asyncio.shield(self._becoming)
             self.reign = wanted
             self._registered = False  # a master has a port for slaves
+            self.hint()  # who waits for that, or to be in sync, need not wait for the next round
         else:
             self._follow(wanted)
 
