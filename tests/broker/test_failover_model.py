@@ -30,7 +30,7 @@ def some_seeds(count: int) -> list[int]:
 
 def test_nothing_acknowledged_is_lost_whatever_fails() -> None:
     worlds = [run_seed(seed) for seed in some_seeds(SEEDS)]
-    # Of 529 seeds each had 2.1 reigns, with a deviation of 0.8: it is not by chance that 60 have less.
+    # 529 seeds had 2.1 each, with a deviation of 0.8: 60 do not have less by chance.
     assert sum(len(world.reigns) for world in worlds) > 1.5 * SEEDS
     assert sum(len(world.acknowledged) for world in worlds) > 20 * SEEDS
 
