@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 
 from broker.client.member import Member
-from broker.client.message import ReceivedMessage
-from broker.client.progress import QueueProgress
-from broker.client.records import received
+from broker.client.queries import placed
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
@@ -95,10 +93,7 @@ def _running_info(consumer: Member) -> dict[str, object]:
 async def _directly(consumer: Member, command: Command) -> Command:
     """A tool has one message consumed here, now. Its offset does not count."""
     began = time.monotonic()
-    queue = MessageQueue(command.ext.get("topic", ""), command.ext.get("brokerName", ""), 0)
-    messages: list[ReceivedMessage] = received(
-        bytes(command.body), QueueProgress(queue, 0, consumer.shown)
-    )
+    messages = placed(bytes(command.body), command.ext.get("brokerName", ""), consumer.shown)
     result, remark = await consumer.consume_directly(messages[0])
     spent_ms = int((time.monotonic() - began) * 1000)
     body = {

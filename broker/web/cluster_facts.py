@@ -166,7 +166,9 @@ class ClusterFacts:
         """Those with a key, or with a client's id. Raises: ClientError."""
         found: list[Placed] = []
         for broker, address in (await self.masters()).items():
-            messages = await messages_of_broker(self.admin.network, address, topic, key, _FOUND)
+            messages = await messages_of_broker(
+                self.admin.network, broker, address, topic, key, _FOUND
+            )
             found += [(broker, RecordView(bytes(message.record))) for message in messages]
         return found
 

@@ -214,7 +214,13 @@ def test_messages_are_found_by_id_key_and_time(admin: Admin, server: Server, nam
     assert by_key.body == b"2"
     by_id = until(lambda: admin.message(ids[1], topic), "the index")
     assert by_id.body == b"1"
-    assert admin.message(by_id.offset_message_id).message_id == ids[1]
+    by_place = admin.message(by_id.offset_message_id)
+    assert by_place.message_id == ids[1]
+    # However one is found, it says where it lies.
+    queues = {message.message_id: message.queue for message in admin.messages(topic)}
+    assert {message.queue.broker for message in (by_key, by_id, by_place)} != {""}
+    for message in (by_key, by_id, by_place):
+        assert message.queue == queues[message.message_id]
     assert sorted(m.body for m in admin.messages(topic, begin_ms=moment)) == [b"0", b"1"]
     assert sorted(m.body for m in admin.messages(topic, end_ms=moment - 1)) == [b"0", b"1", b"2"]
     assert admin.message("no-such-id", topic) is None

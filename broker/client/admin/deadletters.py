@@ -215,8 +215,8 @@ class _Driver:
     async def _was_sent(self, letter: ReceivedMessage, target: str) -> bool:
         """Looks in the target for a message made of this letter."""
         copies = await messages_of_broker(
-            self._admin.network, self._addresses[letter.queue.broker], target, letter.message_id,
-            _COPIES, 0, (1 << 63) - 1,
+            self._admin.network, letter.queue.broker, self._addresses[letter.queue.broker], target,
+            letter.message_id, _COPIES,
         )  # fmt: skip
         origin = letter.offset_message_id
         return any(copy.properties.get(REDRIVEN_FROM) == origin for copy in copies)

@@ -13,7 +13,7 @@ from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.network import number_in
 from broker.client.progress import QueueProgress
 from broker.client.pulling import SUBSCRIPTION
-from broker.client.queries import messages_of_broker
+from broker.client.queries import messages_of_broker, placed
 from broker.client.records import received
 from broker.wire.codes import RequestCode, ResponseCode
 from pystore.names import TOOLS_GROUP, TRACE_TOPIC
@@ -52,6 +52,10 @@ class MessageAdmin(OffsetAdmin):
             return None
         return await self._at(place)
 
+    async def _name_of(self, address: str) -> str:
+        """Returns the name of the broker at an address; empty: the cluster does not know it."""
+        return next((each.name for each in await self.cluster() if each.address == address), "")
+
     async def _at(self, place: OffsetId) -> ReceivedMessage | None:
         host, offset = f"[{place.host}]" if ":" in place.host else place.host, place.offset
         address = self._broker or f"{host}:{place.port}"
@@ -62,7 +66,7 @@ class MessageAdmin(OffsetAdmin):
         if answer.code:
             return None
         with reading(code.name, address):
-            found = received(bytes(answer.body), QueueProgress(MessageQueue("", "", 0), 0))
+            found = placed(bytes(answer.body), await self._name_of(address))
         return found[0] if found and found[0].physical_offset == offset else None
 
     async def messages_by_key(
@@ -75,8 +79,9 @@ class MessageAdmin(OffsetAdmin):
         found: list[ReceivedMessage] = []
         for address in await self._serving(topic):
             found += await messages_of_broker(
-                self.network, address, topic, key, most, begin_ms, end_ms
-            )
+                self.network, await self._name_of(address), address, topic, key, most, begin_ms,
+                end_ms,
+            )  # fmt: skip
         return sorted(found, key=lambda message: message.store_timestamp)
 
     async def trace(self, message_id: str, *, trace_topic: str = TRACE_TOPIC) -> list[TraceStep]:
