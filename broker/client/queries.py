@@ -1,20 +1,40 @@
-"""Messages by key, from one broker (docs/internals/wire.md; upstream
+"""Messages by key, from every broker of a topic (docs/internals/wire.md; upstream
 MQAdminImpl.queryMessage)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from broker.client.errors import NoRoute
 from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.network import Network
 from broker.client.progress import QueueProgress
 from broker.client.records import received
 from broker.wire.codes import RequestCode, ResponseCode
 
-__all__ = ["messages_of_broker", "placed"]
+__all__ = ["messages_by_key", "messages_of_broker", "placed"]
 
 _LAST_MS = (1 << 63) - 1
 _FINE = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+
+
+async def messages_by_key(
+    network: Network, topic: str, key: str, most: int = 32
+) -> list[ReceivedMessage]:
+    """Returns at most so many messages of each broker, the first stored first; none of a topic
+    without route. Every broker must answer: a message that cannot be seen is not one that is
+    missing.
+
+    Raises: BrokerRefused, Unreachable, RequestTimeout, BadRecord."""
+    try:
+        route = await network.route(topic, fresh=True)
+    except NoRoute:
+        return []
+    found: list[ReceivedMessage] = []
+    for name in route.brokers:
+        if (address := route.master(name)) is not None:
+            found += await messages_of_broker(network, name, address, topic, key, most)
+    return sorted(found, key=lambda message: message.store_timestamp)
 
 
 async def messages_of_broker(
