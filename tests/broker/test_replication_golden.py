@@ -96,7 +96,8 @@ def append(store: Store, at: int, data: bytes) -> None:
 
 
 def ends(store: Store) -> list[int]:
-    lib.ps_follow_end(store.c_handle())
+    error = ffi.new("ps_error *")
+    assert lib.ps_follow_end(store.c_handle(), error) >= 0, ffi.string(error.text)
     return [store.range("alpha", queue)[1] for queue in range(4)]
 
 
