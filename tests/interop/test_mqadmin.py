@@ -317,7 +317,7 @@ def test_consumer_status_of_all_members(admin, scene):
 
 
 def test_reset_offset_by_time(admin, scene):
-    admin("+send", "resets", "a", "b", "c")
+    assert "Exception" not in admin("+send", "resets", "a", "b", "c")
     admin.until(lambda said: "broker-a" in said, "topicStatus", "-t", "resets")
     admin("updateSubGroup", "-c", "DefaultCluster", "-g", "resetters")
     launched = admin("resetOffsetByTime", "-g", "resetters", "-t", "resets", "-s", "-1", "-f", True)

@@ -48,7 +48,9 @@ public class AdminShell {
             System.out.print(c.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId());
             return;
         }
-        DefaultMQProducer p = new DefaultMQProducer(w[0].equals("+produce") ? w[2] : "shell"); p.setNamesrvAddr(w[1]); p.setInstanceName(p.getProducerGroup()); p.start();
+        DefaultMQProducer p = new DefaultMQProducer(w[0].equals("+produce") ? w[2] : "shell"); p.setNamesrvAddr(w[1]); p.setInstanceName(p.getProducerGroup());
+        p.setSendMsgTimeout(120_000);  // a busy machine takes more than three seconds now and then
+        p.start();
         if (w[0].equals("+produce")) { p.send(new Message(w[3], "hello".getBytes(StandardCharsets.UTF_8))); alive.add(p); return; }
         for (int i = 3; i < w.length; i++) {
             SendResult r = p.send(new Message(w[2], "TagA", w[i], ("body of " + w[i]).getBytes(StandardCharsets.UTF_8)));
