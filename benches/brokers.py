@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benches.harness import ROOT, SCRATCH, cpu_s
+from benches.harness import ROOT, SCRATCH, anonymous_mb, cpu_s
 
 REFERENCE = ROOT / "tests" / "reference" / "reference"
 PYSTORE = Path(sys.executable).parent / "pystore"
@@ -187,9 +187,7 @@ class Peer:
 
     def anonymous_mb(self) -> float:
         assert self.broker is not None
-        text = Path(f"/proc/{self.broker.pid}/smaps_rollup").read_text()
-        line = next(x for x in text.splitlines() if x.startswith("Anonymous:"))
-        return int(line.split()[1]) / 1024
+        return anonymous_mb(self.broker.pid)
 
     # ---- load ----
 

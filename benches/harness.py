@@ -162,6 +162,13 @@ def cpu_s(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)
 
 
+def anonymous_mb(pid: int) -> float:
+    """Anonymous memory of a process."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    line = next(each for each in text.splitlines() if each.startswith("Anonymous:"))
+    return int(line.split()[1]) / 1024
+
+
 def show(rows: list[Row], facts: dict[str, str], title: str) -> None:
     """The table of a run, with the machine above it."""
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)

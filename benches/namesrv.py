@@ -24,11 +24,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from multiprocessing.queues import Queue
-from pathlib import Path
 
 from benches import harness
 from benches.brokers import ask, connect, frame, peer_of
-from benches.harness import Row, cpu_s
+from benches.harness import Row, anonymous_mb, cpu_s
 
 REGISTER, ROUTE = 103, 105
 #: Seconds between two registrations of a broker, as both makes set it.
@@ -140,12 +139,6 @@ def routes(port: int, topics: int, seconds: float) -> list[float]:
     took = sorted(found.get())
     client.join()
     return took
-
-
-def anonymous_mb(pid: int) -> float:
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    line = next(each for each in text.splitlines() if each.startswith("Anonymous:"))
-    return int(line.split()[1]) / 1024
 
 
 def of(kind: str, given: argparse.Namespace) -> list[Row]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from benches.broker import side_by_side
 from benches.harness import Row
@@ -193,14 +194,6 @@ def beside(rows: list[dict[str, Any]]) -> str:
     return side_by_side(found, list(dict.fromkeys(row.mode for row in found)))
 
 
-def broker_section(run: dict[str, Any]) -> list[str]:
-    return section("The broker", run, "", beside(run["rows"]))
-
-
-def pop_section(run: dict[str, Any]) -> list[str]:
-    return section("POP over remoting", run, "", beside(run["rows"]))
-
-
 def transactions_section(run: dict[str, Any]) -> list[str]:
     rows = run["rows"]
     others = [row for row in rows if row["mode"] == "alone" or row["unit"] == "x"]
@@ -218,73 +211,6 @@ def grpc_section(run: dict[str, Any]) -> list[str]:
         " whole process."
     )
     return section("gRPC", run, text, beside([row for one in runs for row in one["rows"]]))
-
-
-def grpc_real_section(run: dict[str, Any]) -> list[str]:
-    text = (
-        "The same with messages as they are used, on a machine that was very busy with other work"
-        " (`python -m benches.grpc_work --rounds 2 --count 20000`): half of what is sent is"
-        " received by tag, half by SQL92, and all of it by a group that does not acknowledge one"
-        " in 20 at first, whose rate says when these came back. Compare within this table alone."
-    )
-    return section("gRPC as it is used", run, text, beside(run["rows"]))
-
-
-def pops_grpc_section(run: dict[str, Any]) -> list[str]:
-    text = (
-        "The raw client of [POP as it is used](#pop-as-it-is-used) over gRPC (`python -m"
-        " benches.pops --ways take,send --count 6000 --rounds 1`), on a machine that was very busy"
-        " with other work: processor time of the broker's process for each message, beside the"
-        " plain row of the same run. A message that a filter passes over is not counted."
-    )
-    return section("gRPC as it is used, one thing at a time", run, text, *table(run["rows"]))
-
-
-def pops_section(run: dict[str, Any]) -> list[str]:
-    text = (
-        "One raw client of ours asks for eight messages at a time, eight requests at once, and"
-        " acknowledges each by a request of its own (`python -m benches.pops --ways pop --peers"
-        " ours,5.3.3`); each row has brokers of its own. Apache's is warm: another group has had"
-        " all of the messages before. Rates are at most what this client and a share of a busy"
-        " machine make; processor time is that of the broker's process. `lost`: 5 % are not"
-        " acknowledged at first, and the rate says when they came back. `together`: tags, lost,"
-        " Chinese texts, compressed bodies, access control, and `SYNC_FLUSH`."
-    )
-    return section("POP as it is used", run, text, beside(run["rows"]))
-
-
-def namesrv_section(run: dict[str, Any]) -> list[str]:
-    text = (
-        "Simulated brokers register on real connections, all at once, then each every 30 s; 16"
-        " connections ask for routes, each of which names all brokers, one after the other"
-        " (`python -m benches.namesrv`). In the quiet part, which is the"
-        " first, most routes are asked for the first time and are made then. Apache's has a heap of"
-        " 4 GB."
-    )
-    return section("The name server", run, text, beside(run["rows"]))
-
-
-def dedup_section(run: dict[str, Any]) -> list[str]:
-    return section("Idempotent produce", run, "", *table(run["rows"]))
-
-
-def audit_section(run: dict[str, Any]) -> list[str]:
-    text = (
-        "Rates by processor time, so a core's; the log is in the page cache"
-        " (`python -m benches.audit`). A rebuild is shown without the verifications around it. It"
-        " is one thread; a verification has one for each core."
-    )
-    return section("Verify and rebuild", run, text, *table(run["rows"]))
-
-
-def signed_section(run: dict[str, Any]) -> list[str]:
-    text = (
-        "Processor time of the loop's thread for a send whose signature the core checks, beside one"
-        " of a broker without access control (`python -m benches.signed`). The machine was busy:"
-        " only the ratio means something. Of what signing adds, the HMAC of OpenSSL takes some 0.4"
-        " to 0.65 us; the rest sorts the fields, looks the grant up, and reads the two fields more."
-    )
-    return section("Access control", run, text, *table(run["rows"]))
 
 
 def client_section(run: dict[str, Any]) -> list[str]:
@@ -313,29 +239,103 @@ def client_section(run: dict[str, Any]) -> list[str]:
     return section(title, run, text, *table(ratios), "", *table(rows))
 
 
-def clients_section(run: dict[str, Any]) -> list[str]:
-    text = (
+class PlainSection(NamedTuple):
+    """A section that is its tables, with a text before them. beside: the modes of each row
+    stand beside each other."""
+
+    title: str
+    text: str = ""
+    beside: bool = False
+
+    def __call__(self, run: dict[str, Any]) -> list[str]:
+        rows = run["rows"]
+        return section(
+            self.title, run, self.text, *([beside(rows)] if self.beside else table(rows))
+        )
+
+
+#: The sections of runs that are kept, in the order of the page.
+SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
+    "broker": PlainSection(
+        "The broker",
+        beside=True,
+    ),
+    "client": client_section,
+    "clients": PlainSection(
+        "What Python programs would pick instead",
         "Messages of 128 bytes, 64 of them waiting for an acknowledgement, one process each with"
         " its own server, in turns (`make bench-clients`). All servers keep messages in files"
         " and leave it to the system when they reach the disk; Redis syncs each second. Kafka's"
         " clients gather messages for a request; confluent-kafka is a C library with threads of its"
         " own and no event loop. RocketMQ 5's official client has"
         " threads, too; it speaks to Apache's proxy, which runs its broker in the same process, and"
-        " to our gRPC service."
-    )
-    return section("What Python programs would pick instead", run, text, *table(run["rows"]))
-
-
-def sends_section(run: dict[str, Any]) -> list[str]:
-    text = (
+        " to our gRPC service.",
+    ),
+    "transactions": transactions_section,
+    "grpc": grpc_section,
+    "grpc_real": PlainSection(
+        "gRPC as it is used",
+        "The same with messages as they are used, on a machine that was very busy with other work"
+        " (`python -m benches.grpc_work --rounds 2 --count 20000`): half of what is sent is"
+        " received by tag, half by SQL92, and all of it by a group that does not acknowledge one"
+        " in 20 at first, whose rate says when these came back. Compare within this table alone.",
+        beside=True,
+    ),
+    "pop": PlainSection(
+        "POP over remoting",
+        beside=True,
+    ),
+    "pops": PlainSection(
+        "POP as it is used",
+        "One raw client of ours asks for eight messages at a time, eight requests at once, and"
+        " acknowledges each by a request of its own (`python -m benches.pops --ways pop --peers"
+        " ours,5.3.3`); each row has brokers of its own. Apache's is warm: another group has had"
+        " all of the messages before. Rates are at most what this client and a share of a busy"
+        " machine make; processor time is that of the broker's process. `lost`: 5 % are not"
+        " acknowledged at first, and the rate says when they came back. `together`: tags, lost,"
+        " Chinese texts, compressed bodies, access control, and `SYNC_FLUSH`.",
+        beside=True,
+    ),
+    "pops_grpc": PlainSection(
+        "gRPC as it is used, one thing at a time",
+        "The raw client of [POP as it is used](#pop-as-it-is-used) over gRPC (`python -m"
+        " benches.pops --ways take,send --count 6000 --rounds 1`), on a machine that was very busy"
+        " with other work: processor time of the broker's process for each message, beside the"
+        " plain row of the same run. A message that a filter passes over is not counted.",
+    ),
+    "namesrv": PlainSection(
+        "The name server",
+        "Simulated brokers register on real connections, all at once, then each every 30 s; 16"
+        " connections ask for routes, each of which names all brokers, one after the other"
+        " (`python -m benches.namesrv`). In the quiet part, which is the"
+        " first, most routes are asked for the first time and are made then. Apache's has a heap of"
+        " 4 GB.",
+        beside=True,
+    ),
+    "dedup": PlainSection(
+        "Idempotent produce",
+    ),
+    "signed": PlainSection(
+        "Access control",
+        "Processor time of the loop's thread for a send whose signature the core checks, beside one"
+        " of a broker without access control (`python -m benches.signed`). The machine was busy:"
+        " only the ratio means something. Of what signing adds, the HMAC of OpenSSL takes some 0.4"
+        " to 0.65 us; the rest sorts the fields, looks the grant up, and reads the two fields"
+        " more.",
+    ),
+    "sends": PlainSection(
+        "Who decides about a send",
         "Processor time of the broker's process a message, and the ratio of an earlier commit's to"
-        " this one's, in turns (`python -m benches.sends --before CHECKOUT`)."
-    )
-    return section("Who decides about a send", run, text, *table(run["rows"]))
-
-
-def jobs_section(run: dict[str, Any]) -> list[str]:
-    text = (
+        " this one's, in turns (`python -m benches.sends --before CHECKOUT`).",
+    ),
+    "audit": PlainSection(
+        "Verify and rebuild",
+        "Rates by processor time, so a core's; the log is in the page cache"
+        " (`python -m benches.audit`). A rebuild is shown without the verifications around it. It"
+        " is one thread; a verification has one for each core.",
+    ),
+    "jobs": PlainSection(
+        "Spark jobs",
         "`python -m benches.jobs`, each job beside what it is measured against, in turns. The"
         " prepared source yields batches that are at hand, to Spark's Parquet writer;"
         " `archive` writes its files by pyarrow and compares them with the log, by count, sums and"
@@ -345,9 +345,9 @@ def jobs_section(run: dict[str, Any]) -> list[str]:
         " and the driver takes what it needs of the same cores. A control is the same work by one"
         " process and by two at once that share nothing, each on a core of its own: what the"
         " second core of this machine is worth at most. The Kafka broker is of"
-        " this machine, and its log is in the page cache, as the store's."
-    )
-    return section("Spark jobs", run, text, *table(run["rows"]))
+        " this machine, and its log is in the page cache, as the store's.",
+    ),
+}
 
 
 def machine_line(run: dict[str, Any]) -> str:
@@ -364,19 +364,9 @@ def page() -> str:
     rates = [row for row in peers["rows"] if row["unit"] != "x"]
     lines = [HEAD, "## Beside its peers", "", machine_line(peers), "", *table(ratios), ""]
     lines += ["The rates behind the ratios:", "", *table(rates), ""]
-    if (RESULTS / "committed-broker.json").exists():
-        lines += broker_section(run_of("broker"))
-    sections = {
-        "client": client_section, "clients": clients_section,
-        "transactions": transactions_section, "grpc": grpc_section,
-        "grpc_real": grpc_real_section, "pop": pop_section, "pops": pops_section,
-        "pops_grpc": pops_grpc_section, "namesrv": namesrv_section, "dedup": dedup_section,
-        "signed": signed_section, "sends": sends_section, "audit": audit_section,
-        "jobs": jobs_section,
-    }  # fmt: skip
-    for kind, section in sections.items():
+    for kind, section_of in SECTIONS.items():
         if (RESULTS / f"committed-{kind}.json").exists():
-            lines += section(run_of(kind))
+            lines += section_of(run_of(kind))
     lines += ["## The store alone", "", machine_line(own), "", *table(own["rows"])]
     return "\n".join(lines) + "\n" + QUEUES + TIMERS + FAILOVER + NOTES
 

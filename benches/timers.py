@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import pystore
-from benches.harness import ROOT, SCRATCH
+from benches.harness import ROOT, SCRATCH, anonymous_mb
 from broker import Broker
 from pystore.names import TIMER_TOPIC
 from pystore.timers import slot_of
@@ -137,9 +137,7 @@ class Held:
         self.took: dict[str, float] = json.loads(self.process.stdout.readline())
 
     def anonymous_mb(self) -> float:
-        text = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text()
-        line = next(x for x in text.splitlines() if x.startswith("Anonymous:"))
-        return round(int(line.split()[1]) / 1024, 1)
+        return round(anonymous_mb(self.process.pid), 1)
 
     def busy(self, seconds: float) -> float:
         """The share of a core that it uses while nothing happens."""
