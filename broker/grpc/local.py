@@ -46,13 +46,13 @@ from broker.remoting.links import popped_of_event
 from broker.remoting.memory import join
 from broker.services.clients import UNDIVIDED
 from broker.services.context import Services
+from broker.services.offsets import place_of
 from broker.services.pop.batches import PopOutcome
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused, header_format
 from broker.wire.framer import EndTransaction, FramerFactory
 from broker.wire.handlers import Handlers
 from pystore.configfiles import SubscriptionGroup, TopicConfig
-from pystore.errors import StoreError
 
 __all__ = ["LocalBroker", "LocalLink"]
 
@@ -177,15 +177,9 @@ class LocalBroker:
         return True
 
     async def holds(self, topic: str, receipt: Receipt) -> bool:
-        handle, store = receipt.handle, self.services.store
-        low, high = store.range(topic, handle.queue)
-        if not low <= handle.offset < high:
-            return False
-        try:
-            units = store.units(topic, handle.queue, handle.offset, 1)
-        except StoreError:
-            return False
-        return bool(units) and units[0][0] == receipt.physical
+        handle = receipt.handle
+        place = place_of(self.services.store, topic, handle.queue, handle.offset)
+        return place == receipt.physical
 
     # ---- requests; each goes to the one broker, whatever name a client has for it ----
 

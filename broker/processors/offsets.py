@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from broker.services.context import Services
 from broker.services.names import check_offsets_may_change
-from broker.services.offsets import is_young
+from broker.services.offsets import is_young, place_of
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
@@ -116,9 +116,8 @@ def offset_at(s: Services, topic: str, queue: int, timestamp: int, *, upper: boo
 def store_time(s: Services, topic: str, queue: int, offset: int) -> int:
     """Returns the store time in ms of the message at a queue offset, or -1 when it cannot be
     read."""
+    place = place_of(s.store, topic, queue, offset)
     try:
-        low, high = s.store.range(topic, queue)
-        units = s.store.units(topic, queue, offset, 1) if low <= offset < high else []
-        return s.store.message(units[0][0]).store_timestamp if units else -1
+        return s.store.message(place).store_timestamp if place is not None else -1
     except StoreError:
         return -1

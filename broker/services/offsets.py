@@ -14,7 +14,7 @@ from broker.services.hotpath import HotPath
 from pystore import Store
 from pystore.errors import BadArgument, StoreError
 
-__all__ = ["ConsumerOffsets", "hot_bytes", "is_young"]
+__all__ = ["ConsumerOffsets", "hot_bytes", "is_young", "place_of"]
 
 log = SafeLogger(__name__)
 
@@ -27,18 +27,26 @@ def hot_bytes(ratio: int) -> int:
     return _MEMORY * ratio // 100
 
 
+def place_of(store: Store, topic: str, queue: int, offset: int) -> int | None:
+    """Returns the physical offset of the message at a queue offset; None: there is none that can be
+    read. The store is not asked for one beyond its queue: its error looks for the nearest name
+    among all topics."""
+    low, high = store.range(topic, queue)
+    if not low <= offset < high:
+        return None
+    try:
+        units = store.units(topic, queue, offset, 1)
+    except StoreError:
+        return None
+    return units[0][0] if units else None
+
+
 def is_young(store: Store, topic: str, queue: int) -> bool:
     """Returns whether a queue still has its first message and that lies in the hot part of the log
     (docs/internals/wire.md#first-offset)."""
-    low, high = store.range(topic, queue)
-    if low > 0 or high <= 0:
-        return False
-    try:
-        units = store.units(topic, queue, 0, 1)
-    except StoreError:
-        return False
+    first = place_of(store, topic, queue, 0)
     hot = hot_bytes(store.settings["accessMessageInMemoryMaxRatio"])
-    return bool(units) and bool(store.info().log_max - units[0][0] <= hot)
+    return first is not None and bool(store.info().log_max - first <= hot)
 
 
 class ConsumerOffsets:
