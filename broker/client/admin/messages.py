@@ -52,9 +52,9 @@ class MessageAdmin(OffsetAdmin):
             return None
         return await self._at(place)
 
-    async def _name_of(self, address: str) -> str:
-        """Returns the name of the broker at an address; empty: the cluster does not know it."""
-        return next((each.name for each in await self.cluster() if each.address == address), "")
+    async def _names(self) -> dict[str, str]:
+        """Returns the names of brokers by their addresses."""
+        return {each.address: each.name for each in await self.cluster()}
 
     async def _at(self, place: OffsetId) -> ReceivedMessage | None:
         host, offset = f"[{place.host}]" if ":" in place.host else place.host, place.offset
@@ -66,7 +66,7 @@ class MessageAdmin(OffsetAdmin):
         if answer.code:
             return None
         with reading(code.name, address):
-            found = placed(bytes(answer.body), await self._name_of(address))
+            found = placed(bytes(answer.body), (await self._names()).get(address, ""))
         return found[0] if found and found[0].physical_offset == offset else None
 
     async def messages_by_key(
@@ -77,11 +77,11 @@ class MessageAdmin(OffsetAdmin):
         self.network.check()
         check_count("most", most, 1)
         found: list[ReceivedMessage] = []
+        names = await self._names()
         for address in await self._serving(topic):
             found += await messages_of_broker(
-                self.network, await self._name_of(address), address, topic, key, most, begin_ms,
-                end_ms,
-            )  # fmt: skip
+                self.network, names.get(address, ""), address, topic, key, most, begin_ms, end_ms
+            )
         return sorted(found, key=lambda message: message.store_timestamp)
 
     async def trace(self, message_id: str, *, trace_topic: str = TRACE_TOPIC) -> list[TraceStep]:
