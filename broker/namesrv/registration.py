@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from sys import intern
 from typing import Any
 
 from broker.namesrv.routes import BrokerTopic
@@ -138,8 +137,7 @@ def _wrapper(wrapper: dict[str, Any], filters: list[str]) -> RegistrationBody:
     made = RegistrationBody(filters=filters, version=_version(wrapper["dataVersion"]))
     _counted(len(wrapper["topicConfigTable"]))
     for name, (told, row) in wrapper["topicConfigTable"].items():
-        # Brokers have the same topics: one text of each name is enough.
-        made.topics[intern(told or str(name))] = row
+        made.topics[told or str(name)] = row
     made.mapping = {str(name): info for name, info in wrapper["topicQueueMappingInfoMap"].items()}
     return made
 
@@ -221,7 +219,7 @@ def _compressed(data: bytes, version: int) -> RegistrationBody:
             raise ValueError("a topic has fewer than five fields")
         if not all(word.isascii() and word.isdigit() for word in words[1:4]):
             raise ValueError(f"a topic has invalid numbers: {' '.join(words[1:4]):.60}")
-        made.topics[intern(words[0])] = _checked(*map(int, words[1:4]), 0)
+        made.topics[words[0]] = _checked(*map(int, words[1:4]), 0)
     filters = _FILTERS(mqjson.loads((parts.text() or "null").encode()))
     made.filters = [one for one in filters or () if one is not None]
     if version >= V5_0_0:

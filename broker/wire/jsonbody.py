@@ -196,9 +196,13 @@ def listed(kind: Kind, most: int = 0) -> JsonMember:
     return JsonMember(each(kind, most), ())
 
 
-@lru_cache(1024)  # the members that a body has beside those we read are the same in each
 def _plain(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
+
+
+#: The members that bodies have beside those we read are the same in each; longer names, which are
+#: no upstream's, are not kept.
+_plain_again, _KEPT_MAX = lru_cache(1024)(_plain), 64
 
 
 class Shape:
@@ -254,7 +258,10 @@ class Shape:
     def _other_spelling(self, given: object, value: Mapping[Any, Any]) -> str | None:
         """Returns the member that a name of another case means; one that is spelled right comes
         first."""
-        name = self._spelled.get(_plain(given)) if isinstance(given, str) else None
+        if not isinstance(given, str):
+            return None
+        plain = _plain_again if len(given) <= _KEPT_MAX else _plain
+        name = self._spelled.get(plain(given))
         return None if name in value else name
 
     def loads(
