@@ -144,6 +144,12 @@ def timers_at(broker: Broker) -> int:
     return int(broker.services.schedule.now_ms() + HOURS_MS // 2)
 
 
+def put_levels_and_timers(broker: Broker, count: int) -> Counter[bytes]:
+    """So many of each; their bodies."""
+    delayed = put_delayed(broker, count, b"delayed", delay_level=LAST_LEVEL)
+    return delayed + put_delayed(broker, count, b"timed", deliver_at_ms=timers_at(broker))
+
+
 @pytest.mark.long
 def test_what_is_due_of_delays_and_timers_goes_to_another_broker_once(
     names: str, tmp_path: Path
@@ -151,8 +157,7 @@ def test_what_is_due_of_delays_and_timers_goes_to_another_broker_once(
     with other_of(tmp_path / "c", names) as other, slave_of(tmp_path / "s", names, **ACTS) as slave:
         with master_of(tmp_path / "m", names, **ACTS) as master:
             master.create_topic("orders", 4)
-            wanted = put_delayed(master, 10, b"delayed", delay_level=LAST_LEVEL)
-            wanted += put_delayed(master, 10, b"timed", deliver_at_ms=timers_at(master))
+            wanted = put_levels_and_timers(master, 10)
             until_alike(master, slave)
             assert not acts(slave)
         until_acts(slave)
@@ -176,8 +181,7 @@ def test_what_did_not_go_is_delivered_by_the_master_that_returns(
     with slave_of(tmp_path / "s", names, **ACTS) as slave:
         with master_of(tmp_path / "m", names, **ACTS) as master:
             master.create_topic("orders", 4)
-            wanted = put_delayed(master, 5, b"delayed", delay_level=LAST_LEVEL)
-            wanted += put_delayed(master, 5, b"timed", deliver_at_ms=timers_at(master))
+            wanted = put_levels_and_timers(master, 5)
             until_alike(master, slave)
         until_acts(slave)
         later(slave)
@@ -404,8 +408,7 @@ def test_each_comes_once_when_the_master_is_cut_off_and_lives(
     with other_of(tmp_path / "c", names) as other:
         master.create_topic("orders", 1)
         plain = put_delayed(master, 8, b"m")
-        wanted = put_delayed(master, 10, b"delayed", delay_level=LAST_LEVEL)
-        wanted += put_delayed(master, 10, b"timed", deliver_at_ms=timers_at(master))
+        wanted = put_levels_and_timers(master, 10)
         for number in range(4):
             half(master, f"h{number}")
         at_master = pop_of(master, 2)
@@ -450,8 +453,7 @@ def test_a_master_that_did_not_notice_is_told_by_the_slave_that_acted(
     master, slave, links = apart
     with other_of(tmp_path / "c", names) as other:
         master.create_topic("orders", 1)
-        wanted = put_delayed(master, 5, b"delayed", delay_level=LAST_LEVEL)
-        wanted += put_delayed(master, 5, b"timed", deliver_at_ms=timers_at(master))
+        wanted = put_levels_and_timers(master, 5)
         until_alike(master, slave)
         for link in links:
             link.cut()
