@@ -41,7 +41,7 @@ def subject_of(command: Command) -> tuple[str, str] | None:
     ext = command.ext
     if command.code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
         found = ext.get("b", ""), ""
-    elif command.code == RequestCode.SEND_MESSAGE:
+    elif command.code in (RequestCode.SEND_MESSAGE, RequestCode.END_TRANSACTION):
         found = ext.get("topic", ""), ""
     elif command.code in _CONSUMES:
         found = ext.get("topic", ""), ext.get("consumerGroup", "")

@@ -1,10 +1,9 @@
 /* csrc/http2 as Python sees it: a Session of bytes, calls and replies. What each call costs is
  * counted in microseconds, which is why it is written by hand.
  *
- * Interface: the types Service and Session; the type Sends and stored for plain sends, the type
- * Deliveries for messages that are handed out, count_fields for any
- * request. What they do says broker/grpc/_http2.pyi. The limited API of CPython 3.11, as
- * pystore/_core. */
+ * Interface: the types Service and Session; the type Sends for plain sends, the type Deliveries for
+ * messages that are handed out, count_fields for any request. What they do says
+ * broker/grpc/_http2.pyi. The limited API of CPython 3.11, as pystore/_core. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <string.h>
@@ -387,23 +386,6 @@ static PyObject *sends_read(PyObject *self, PyObject *args) {
                          (Py_ssize_t)m.group.len, PyBool_FromLong(m.zipped));
 }
 
-/* stored(message id, transaction id, queue offset): see the .pyi. */
-static PyObject *stored(PyObject *module, PyObject *args) {
-    (void)module;
-    ps_h2_text id, transaction;
-    Py_ssize_t id_len, transaction_len;
-    long long offset;
-    uint8_t reply[PS_H2_REPLY_MAX];
-    if (!PyArg_ParseTuple(args, "s#s#L", &id.data, &id_len, &transaction.data, &transaction_len,
-                          &offset))
-        return NULL;
-    id.len = id_len <= INT32_MAX ? (int32_t)id_len : INT32_MAX;
-    transaction.len = transaction_len <= INT32_MAX ? (int32_t)transaction_len : INT32_MAX;
-    int64_t size = ps_h2_message_reply(id, transaction, offset, reply);
-    if (size == 0) return PyErr_Format(PyExc_ValueError, "an id is too long, or no offset");
-    return PyBytes_FromStringAndSize((const char *)reply, (Py_ssize_t)size);
-}
-
 /* ---- messages that are handed out ---- */
 
 typedef struct deliveries {
@@ -504,7 +486,6 @@ static PyObject *net_functions(PyObject *module, PyObject *nothing) {
 static PyMethodDef functions[] = {
     {"count_fields", count_fields, METH_VARARGS, NULL},
     {"net_functions", net_functions, METH_NOARGS, NULL},
-    {"stored", stored, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

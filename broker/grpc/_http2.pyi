@@ -96,9 +96,6 @@ class Sends:
         of a SendMessage, and whether the body is gzip. host: of the client. None: it is another
         one, or something about it is unusual or wrong."""
 
-def stored(message_id: str, transaction_id: str, offset: int, /) -> bytes:
-    """The reply for such a message. offset: in its queue."""
-
 class Deliveries:
     """Messages that are handed out. hidden: names of properties that are not shown among the
     user's."""

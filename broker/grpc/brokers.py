@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from broker.access.needs import AccessAction
@@ -15,16 +15,15 @@ from broker.services.pop.batches import PopOutcome
 from broker.services.topics import READ, WRITE
 from broker.wire.codes import ResponseCode
 from broker.wire.command import Command
-from broker.wire.framer import EndTransaction
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 
 __all__ = [
     "BROKER",
     "LINK",
     "REQUEST_S",
-    "AtOnce",
     "BrokerLink",
     "Brokers",
+    "InProcess",
     "Key",
     "Links",
     "Put",
@@ -213,28 +212,14 @@ class Put(NamedTuple):
 
 
 @runtime_checkable
-class AtOnce(Protocol):
-    """Brokers that may put a message, end a transaction or pop, without a wait. name: of the one
-    broker that it is."""
+class InProcess(Protocol):
+    """Brokers of one, in this process, with its network threads. name: of that broker."""
 
     name: str
-
-    def place_at_once(self, topic: str) -> TopicPlace | None:
-        """Where it is; None: ask places()."""
-
-    def put_at_once(
-        self, call: Call, topic: str, base: bytes, sys_flag: int, properties: bytes, body: bytes,
-        born_ms: int,
-    ) -> Put | Awaitable[Command] | None:  # fmt: skip
-        """base: the request's fields that stay (ps_client_send). None: nothing has happened, use
-        request(); else what was put, or the answer's wait. Raises: Problem, as the others do."""
 
     def takes(self, topic: str, kinds: Iterable[int]) -> None:
         """Plain messages of these kinds (MessageType) may go to a topic, until it changes: network
         threads store them without asking."""
-
-    def end_at_once(self, call: Call, ending: EndTransaction) -> bool:
-        """Whether a transaction was ended; if not, nothing has happened, use request()."""
 
     def expect(self, due_ms: int) -> None:
         """What a network thread has popped ends then, before all others."""

@@ -5,16 +5,12 @@ A group of methods is a class with ``handlers()``: by method name, what serves i
 ``(call, request)`` that yields them, as messages or as their bytes. Both raise Problem (or Refused,
 of the broker) for a call that ends with another status than OK; the server puts it into the reply
 of that method.
-
-A group may also have ``at_once()``: by the name of a unary method, what is tried first with
-``(call, bytes)`` and called without a task. It gives the reply, or a coroutine that has it later;
-or None: nothing has happened, and the handler serves the call.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,16 +18,9 @@ from broker.grpc.status import Code, Problem
 from broker.services.pop.batches import PopOutcome
 from broker.wire.handlers import address_text
 
-__all__ = [
-    "AUTHORIZATION", "CLIENT_ID", "DATE", "HEADERS", "AtOnceHandlers", "Call", "Handlers",
-    "Later",
-]  # fmt: skip
+__all__ = ["AUTHORIZATION", "CLIENT_ID", "DATE", "HEADERS", "Call", "Handlers"]
 
 Handlers = Mapping[str, Callable[..., Any]]
-#: The reply of a unary method that is still to come.
-Later = Coroutine[Any, Any, bytes]
-AtOnceHandlers = Mapping[str, Callable[..., bytes | Later | None]]
-
 
 CLIENT_ID = "x-mq-client-id"
 LANGUAGE, VERSION = "x-mq-language", "x-mq-client-version"

@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, NamedTuple, Protocol, cast
 
 from broker.grpc._http2 import Service, Session
-from broker.grpc.calls import Later
 from broker.loop.budget import Budget
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
@@ -127,12 +126,9 @@ def _wake(future: asyncio.Future[None] | None) -> None:
         future.set_result(None)
 
 
-#: The reply to a call at once, by method, client, metadata, deadline and request; a wait for it; or
-#: None.
-Try = Callable[[int, Address, dict[str, str], float | None, bytes], bytes | Later | None]
-#: Serves a call: its stream, which method, its request (empty: they come one by one), the wait for
-#: its reply if there is one already, and what a network thread has popped for it, else None.
-Serve = Callable[[Stream, int, bytes, Later | None, Any], Coroutine[Any, Any, None]]
+#: Serves a call: its stream, which method, its request (empty: they come one by one), and what a
+#: network thread has popped for it, else None.
+Serve = Callable[[Stream, int, bytes, Any], Coroutine[Any, Any, None]]
 
 
 #: Whether a long request of this method, address, metadata and deadline may come: None, or the
@@ -145,7 +141,6 @@ Proves = Callable[[Address, dict[str, str]], bool]
 class Serving(NamedTuple):
     """What calls are served by. serve: must finish each stream."""
 
-    at_once: Try
     serve: Serve
     admit: Admit
     proves: Proves
@@ -296,18 +291,10 @@ class CallsOfConnection:
         self._began += 1
         self._metadata = metadata
         deadline = time.monotonic() + timeout_s if 0 <= timeout_s < _DEADLINE_MAX_S else None
-        reply = None
-        if found is None:
-            reply = self._serving.at_once(method, self.address, metadata, deadline, data)
-        if reply is not None:
-            self._served(metadata)
-        if isinstance(reply, bytes):
-            self._calls.send(number, reply, True)
-            return
         stream = self._streams[number] = Stream(self, number, metadata, deadline)
         if deadline is not None:
             stream.timer = self._loop.call_later(timeout_s, self._expire, stream)
-        serve = self._serving.serve(stream, method, data, reply, found)
+        serve = self._serving.serve(stream, method, data, found)
         stream.task = task = self._line.start(serve)
         task.add_done_callback(lambda done: self._done(stream, done))
 

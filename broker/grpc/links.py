@@ -245,6 +245,7 @@ class GrpcThread:
         conf.ack_method = methods.index("AckMessage")
         conf.sends = ffi.cast("struct ps_h2_limits *", hot.sends.address)
         conf.receive_method = methods.index("ReceiveMessage")
+        conf.end_method = methods.index("EndTransaction")
         _limit_receives(conf, hot.settings)
         self._handle: Any = lib.ps_net_start(hot.core, conf, sock.fileno(), ffi.NULL, error)
         if self._handle == ffi.NULL:

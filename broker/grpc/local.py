@@ -9,17 +9,14 @@ questions of tools) goes there.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from broker.access.guard import Guard
 from broker.access.needs import AccessAction
-from broker.client._messages import send_prepared
 from broker.grpc.access import (
     accept,
-    credentials_of,
     is_known_to,
     prove,
     verdict_on_name,
@@ -32,7 +29,6 @@ from broker.grpc.brokers import (
     BrokerLink,
     Key,
     Links,
-    Put,
     TopicPlace,
     refused,
 )
@@ -48,9 +44,9 @@ from broker.services.clients import UNDIVIDED
 from broker.services.context import Services
 from broker.services.offsets import place_of
 from broker.services.pop.batches import PopOutcome
-from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.codes import ResponseCode
 from broker.wire.command import Command, Refused, header_format
-from broker.wire.framer import EndTransaction, FramerFactory
+from broker.wire.framer import FramerFactory
 from broker.wire.handlers import Handlers
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 
@@ -210,12 +206,8 @@ class LocalBroker:
     @staticmethod
     async def _answer(link: LocalLink, command: Command, timeout_s: float) -> Command:
         command.serialize = header_format(command.code)
-        return await LocalBroker._settled(link.near.request(command, timeout_s), timeout_s)
-
-    @staticmethod
-    async def _settled(answer: Awaitable[Command], timeout_s: float) -> Command:
         try:
-            return await answer
+            return await link.near.request(command, timeout_s)
         except TimeoutError:
             raise Problem(
                 Code.PROXY_TIMEOUT, f"the broker did not answer within {timeout_s:g} s"
@@ -223,48 +215,10 @@ class LocalBroker:
         except ConnectionError as failed:
             raise Problem(Code.INTERNAL_SERVER_ERROR, f"the broker is gone: {failed}") from None
 
-    # ---- sends without bytes between ----
-
-    def place_at_once(self, topic: str) -> TopicPlace | None:
-        config = self.services.topics.get(topic)
-        return TopicPlace(self.services.broker_name, config) if config is not None else None
-
-    def put_at_once(
-        self, call: Call, topic: str, base: bytes, sys_flag: int, properties: bytes, body: bytes,
-        born_ms: int,
-    ) -> Put | Awaitable[Command] | None:  # fmt: skip
-        link = self.link(call)
-        self._check_once(call, link, RequestCode.SEND_MESSAGE_V2, topic)
-        connection = link.near
-        near = connection.near
-        at = near.direct() if near is not None else None
-        if at is None or near is None:
-            return None
-        opaque = connection.next_opaque()
-        answer = send_prepared(at, 0, base, opaque, sys_flag, 0, born_ms, properties, body)
-        if answer is None:
-            return None
-        if answer:
-            near.sent(True)
-            return Put(answer[2], answer[3])
-        later = _Later(loop=asyncio.get_running_loop())
-        connection.await_send(opaque, later)
-        near.sent(False)
-        return self._settled(asyncio.wait_for(later, REQUEST_S), REQUEST_S)
+    # ---- what network threads serve ----
 
     def takes(self, topic: str, kinds: Iterable[int]) -> None:
         self.services.core.take_kinds(topic, kinds)
-
-    def end_at_once(self, call: Call, ending: EndTransaction) -> bool:
-        link = self.link(call)
-        near = link.near.near
-        if near is None:
-            return False
-        if self._guard is not None:
-            # The half's own topic counts as well, so the rules are asked each time.
-            named = {"topic": ending.topic, "commitLogOffset": str(ending.place)}
-            self._let_in(call, link, Command(RequestCode.END_TRANSACTION, named))
-        return near.end_transaction(ending)
 
     def expect(self, due_ms: int) -> None:
         if self.services.pop is not None:
@@ -279,8 +233,7 @@ class LocalBroker:
 
     def pop_rules(self, call: Call, code: int, topic: str, group: str) -> PopRules:
         link = self.link(call)
-        for each in (RequestCode.PULL_MESSAGE, code):
-            self._check_once(call, link, each, topic, group)
+        self._let_in(call, link, Command(code, {"topic": topic, "consumerGroup": group}))
         link.far.touch()
         return self._pop_rules
 
@@ -289,21 +242,6 @@ class LocalBroker:
     @property
     def _guard(self) -> Guard | None:
         return self.services.guard
-
-    def _check_once(
-        self, call: Call, link: LocalLink, code: int, topic: str, group: str = ""
-    ) -> None:
-        """Asks the rules, unless the core knows that they granted this to the key that the call
-        proves. Raises: Problem for what they refuse."""
-        if self._guard is None:
-            return
-        given = credentials_of(call.metadata)
-        if given is not None and self.services.core.is_proven(
-            link.far.address, code, given, topic, group
-        ):
-            return
-        named = {"topic": topic, "b": topic, "consumerGroup": group}
-        self._let_in(call, link, Command(code, named))
 
     async def check(self, call: Call, command: Command) -> None:
         self._let_in(call, self.link(call), command)
@@ -335,11 +273,3 @@ class LocalBroker:
     def is_known(self, call: Call) -> bool:
         access = self.services.access
         return access is not None and access.is_on and is_known_to(call, access.rules)
-
-
-class _Later(asyncio.Future[Command]):
-    """The answer of a send that did not come at once, in either form."""
-
-    def sent(self, code: int, queue: int, offset: int, ids: str, transaction: str) -> None:
-        if not self.done():
-            self.set_result(Command(code, {"queueOffset": str(offset), "msgId": ids}))

@@ -21,7 +21,6 @@ from pystore.native import lib
 __all__ = [
     "HALF", "RESERVED", "Kind", "Outgoing", "delivery", "delivery_at_once", "incoming",
     "is_compressed", "message_of", "millis", "outgoing", "plain_sends", "set_millis",
-    "unzipped_at_once",
 ]  # fmt: skip
 
 Kind = pb.MessageType
@@ -123,17 +122,6 @@ def _unzipped(body: bytes, body_max: int) -> bytes:
     if not stream.eof:
         raise Problem(Code.MESSAGE_CORRUPTED, "the body's gzip stream is truncated")
     return made
-
-
-def unzipped_at_once(body: bytes) -> bytes | None:
-    """The body before it was compressed, when it is a small one, as most are; None: others may take
-    long, or cannot be read."""
-    if len(body) > _ZIPPED_SMALL:
-        return None
-    try:
-        return _unzipped(body, _SMALL)
-    except Problem:
-        return None
 
 
 def plain_sends(limits: ProxySettings) -> Sends:

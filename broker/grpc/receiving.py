@@ -15,7 +15,7 @@ from typing import Any
 from broker.client.message import MessageQueue
 from broker.client.progress import QueueProgress
 from broker.client.records import received
-from broker.grpc.brokers import AtOnce, Brokers
+from broker.grpc.brokers import Brokers, InProcess
 from broker.grpc.calls import Call, Handlers
 from broker.grpc.checks import check_invisible, group_of, topic_of
 from broker.grpc.clients import Client, GrpcClients
@@ -128,14 +128,14 @@ class Receiving:
         """A status, the messages, and a time, which ends them."""
         try:
             asked = await self._allowed(call, request)
-            if not isinstance(self._broker, AtOnce):
+            if not isinstance(self._broker, InProcess):
                 replies = self._handed_out(call, asked, await self._pop(call, asked))
             elif call.found is None:
                 replies = self._popping(self._broker, call, asked)
             else:
                 replies = self._found_before(self._broker, call, asked, call.found)
         except Problem:
-            if call.found is not None and isinstance(self._broker, AtOnce):
+            if call.found is not None and isinstance(self._broker, InProcess):
                 names = request.group.name, request.message_queue.topic.name
                 self._broker.give_back(*names, call.found)
             raise
@@ -177,7 +177,7 @@ class Receiving:
     # ---- ReceiveMessage without bytes between ----
 
     def _found_before(
-        self, broker: AtOnce, call: Call, asked: _ReceiveRequest, found: PopOutcome
+        self, broker: InProcess, call: Call, asked: _ReceiveRequest, found: PopOutcome
     ) -> AsyncGenerator[bytes, None]:
         """The replies with what a network thread has popped."""
         rules = broker.pop_rules(call, RequestCode.POP_MESSAGE, asked.topic, asked.group)
@@ -188,7 +188,7 @@ class Receiving:
         return self._arriving(call, asked, rules, arrival)
 
     def _popping(
-        self, broker: AtOnce, call: Call, asked: _ReceiveRequest
+        self, broker: InProcess, call: Call, asked: _ReceiveRequest
     ) -> AsyncGenerator[bytes, None]:
         """The replies, of a pop from the broker of the same process. Raises: Problem, Refused."""
         rules = broker.pop_rules(call, RequestCode.POP_MESSAGE, asked.topic, asked.group)
@@ -351,7 +351,7 @@ class Receiving:
     # ---- what could not be sent ----
 
     def _return(self, asked: _ReceiveRequest, found: PopOutcome | StoreError) -> None:
-        if isinstance(found, PopOutcome) and isinstance(self._broker, AtOnce):
+        if isinstance(found, PopOutcome) and isinstance(self._broker, InProcess):
             self._broker.give_back(asked.group, asked.topic, found)
 
     async def _give_back(self, asked: _ReceiveRequest, found: Sequence[_FoundMessage]) -> None:

@@ -5,33 +5,29 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Coroutine, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from broker.access.needs import AccessAction
 from broker.client.ids import offset_id_of
 from broker.client.records import encode_batch
-from broker.grpc._http2 import Sends, stored
-from broker.grpc.brokers import AtOnce, Brokers, Put, TopicPlace, accepted
-from broker.grpc.calls import AtOnceHandlers, Call, Handlers
+from broker.grpc._http2 import Sends
+from broker.grpc.brokers import Brokers, InProcess, Put, TopicPlace, accepted
+from broker.grpc.calls import Call, Handlers
 from broker.grpc.checks import check_message, check_topics_equal, topic_of
 from broker.grpc.messages import (
-    HALF,
     Kind,
     Outgoing,
     outgoing,
     plain_sends,
-    unzipped_at_once,
 )
 from broker.grpc.routes import accepted_types
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, of_response, ok, overall, status
 from broker.grpc.transactions import Half, id_of
-from broker.wire.codec import encode
 from broker.wire.codes import RequestCode, ResponseCode
-from broker.wire.command import BINARY, Command
+from broker.wire.command import Command
 from pystore.configfiles import TopicConfig
 from pystore.errors import BadArgument
 from pystore.javahash import java_hash
@@ -45,10 +41,6 @@ __all__ = ["Sending", "check_type", "queue_for"]
 _A_TURN = 64
 #: Messages of one call.
 _MESSAGES_MAX = 4096
-#: Characters of an id that replies are composed of in C.
-_ID_SHORT = 300
-#: Topics, and queues of theirs, that are remembered for plain messages.
-_KNOWN_MAX = 4096
 _KINDS = {number: name for name, number in vars(Kind).items()}
 _KINDS[Kind.MESSAGE_TYPE_UNSPECIFIED] = "UNSPECIFIED"
 
@@ -59,8 +51,6 @@ class Sending:
         self._settings = settings
         self._turn = itertools.count()
         self._unturned = 0
-        self._legal: set[str] = set()
-        self._bases: dict[tuple[str, int], bytes] = {}
         self._plain = plain_sends(settings)
 
     @property
@@ -70,65 +60,6 @@ class Sending:
 
     def handlers(self) -> Handlers:
         return {"SendMessage": self.send, "RecallMessage": self.recall}
-
-    def at_once(self) -> AtOnceHandlers:
-        if not isinstance(self._broker, AtOnce):
-            return {}
-        return {"SendMessage": partial(self._send_at_once, self._broker)}
-
-    def _send_at_once(
-        self, broker: AtOnce, call: Call, data: bytes
-    ) -> bytes | Coroutine[Any, Any, bytes] | None:
-        """The reply for a plain message (csrc/messaging/message.h): most are stored without a wait.
-        What send() would check beside that was checked for the topic."""
-        made = self._plain.read(data, call.address[0])
-        place = broker.place_at_once(made[0]) if made is not None else None
-        if made is None or place is None:
-            return None
-        topic, message_id, properties, body, born_ms, kind, group, zipped = made
-        queues = place.writes
-        if not queues or not self._takes_plain(topic, place.config, kind):
-            return None
-        broker.takes(topic, accepted_types(place.config) if self._settings.check_type else _KINDS)
-        if zipped:
-            inflated = unzipped_at_once(body)
-            if inflated is None or len(inflated) > self._settings.body_max:
-                return None
-            body = inflated
-        queue = queue_for(group, queues) if group else next(self._turn) % queues
-        base = self._base(topic, queue, place.broker)
-        sys_flag = HALF if kind == Kind.TRANSACTION else 0
-        put = broker.put_at_once(call, topic, base, sys_flag, properties, body, born_ms)
-        if isinstance(put, Put):
-            return _stored(message_id, kind, place.broker, put)
-        return _stored_later(put, message_id, kind, place.broker) if put is not None else None
-
-    def _takes_plain(self, name: str, config: TopicConfig, kind: int) -> bool:
-        """Whether clients may send plain messages of this kind to a topic."""
-        if name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            return False
-        if self._settings.check_type and kind not in accepted_types(config):
-            return False
-        if name not in self._legal:
-            try:
-                topic_of(pb.Resource(name=name))
-            except Problem:
-                return False
-            if len(self._legal) >= _KNOWN_MAX:
-                self._legal.clear()
-            self._legal.add(name)
-        return True
-
-    def _base(self, topic: str, queue: int, broker: str) -> bytes:
-        """The part of a plain send that stays."""
-        found = self._bases.get((topic, queue))
-        if found is None:
-            if len(self._bases) >= _KNOWN_MAX:
-                self._bases.clear()
-            fields = _fixed(topic, queue, broker, False)
-            command = Command(RequestCode.SEND_MESSAGE_V2, fields, serialize=BINARY)
-            found = self._bases[topic, queue] = encode(command)
-        return found
 
     # ---- SendMessage ----
 
@@ -147,6 +78,7 @@ class Sending:
             self._check_type(config, each)
         if config is None:
             raise Problem(Code.TOPIC_NOT_FOUND, f"topic[{topic}] not exist")
+        self._let_threads_put(topic, config)
         writable = [each for each in places if each.writes]
         if not writable:
             raise Problem(Code.FORBIDDEN, "no writable queue")
@@ -156,6 +88,12 @@ class Sending:
         return pb.SendMessageResponse(
             status=overall(each.status for each in entries), entries=entries
         )
+
+    def _let_threads_put(self, topic: str, config: TopicConfig) -> None:
+        """Lets network threads put further messages of the kinds that the topic takes."""
+        if isinstance(self._broker, InProcess) and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            all_kinds = not self._settings.check_type
+            self._broker.takes(topic, _KINDS if all_kinds else accepted_types(config))
 
     async def _taken(self, call: Call, message: Any) -> Outgoing:
         """A message as the broker takes it. Others have their turn beside large ones, and after
@@ -283,36 +221,11 @@ def _fixed(topic: str, queue: int, broker: str, batch: bool) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _stored(message_id: str, kind: int, broker: str, put: Put, handle: str = "") -> bytes:
-    """The reply of a plain message. handle: that recalls it."""
-    transaction = _transaction_of(message_id, kind, broker, put)
-    if not handle and len(message_id) <= _ID_SHORT:
-        return stored(message_id, transaction, put.offset)
-    entry = pb.SendResultEntry(
-        status=ok(), message_id=message_id, transaction_id=transaction, offset=put.offset,
-        recall_handle=handle,
-    )  # fmt: skip
-    reply: bytes = pb.SendMessageResponse(status=ok(), entries=[entry]).SerializeToString()
-    return reply
-
-
 def _transaction_of(message_id: str, kind: int, broker: str, put: Put) -> str:
     """The transaction's id; that of the message, when it is in none."""
     if kind != Kind.TRANSACTION:
         return message_id
     return id_of(Half(message_id, put.offset, offset_id_of(put.ids).offset, broker))
-
-
-async def _stored_later(put: Awaitable[Command], message_id: str, kind: int, broker: str) -> bytes:
-    """The same for one whose answer is awaited."""
-    answer = await put
-    if answer.code == ResponseCode.SUCCESS:
-        ext = answer.ext
-        place = Put(int(ext["queueOffset"]), ext["msgId"])
-        return _stored(message_id, kind, broker, place, ext.get("recallHandle", ""))
-    entry = pb.SendResultEntry(status=status(of_response(answer.code), answer.remark or ""))
-    reply: bytes = pb.SendMessageResponse(status=entry.status, entries=[entry]).SerializeToString()
-    return reply
 
 
 def _together(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:

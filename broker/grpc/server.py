@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from typing import Any
 
 from broker.grpc._http2 import Service
-from broker.grpc.calls import HEADERS, AtOnceHandlers, Call, Handlers, Later
+from broker.grpc.calls import HEADERS, Call, Handlers
 from broker.grpc.front import Front
 from broker.grpc.http2 import INTERNAL, Address, Http2Connection, Serving, Stream
 from broker.grpc.links import GrpcThread, HotCalls
@@ -39,13 +39,12 @@ _POLL_S = 0.02
 
 
 class GrpcServer:
-    """handlers: by method name; a method without one is answered as unimplemented. at_once: those
-    that are tried before. gone: told of each client whose connection is closed."""
+    """handlers: by method name; a method without one is answered as unimplemented. gone: told of
+    each client whose connection is closed."""
 
     def __init__(
         self,
         handlers: Handlers,
-        at_once: AtOnceHandlers,
         settings: ProxySettings,
         sock: socket.socket,
         *,
@@ -62,11 +61,6 @@ class GrpcServer:
         once. hot: what a network thread serves, which owns the connections; None: the
         loop has all of them."""
         self._methods = [(METHODS[name], handler) for name, handler in handlers.items()]
-        self._at_once = {
-            number: at_once[method.name]
-            for number, (method, _) in enumerate(self._methods)
-            if method.name in at_once
-        }
         self._check = check
         self._is_known = is_known
         self._idle_s = settings.idle_ms / 1000
@@ -79,7 +73,7 @@ class GrpcServer:
             held_max=2 * settings.inbound_max,
             headers=tuple(name.encode() for name in HEADERS),
         )
-        self._serving = Serving(self._try, self._serve, self._admit, self._proves)
+        self._serving = Serving(self._serve, self._admit, self._proves)
         self._hot, self._sock, self._max, self._gone = hot, sock, connections_max, gone
         self._tls = tls
         self._front = Front(
@@ -140,25 +134,6 @@ class GrpcServer:
         later = self._idle_s / _LOOKS
         self._looking = asyncio.get_running_loop().call_later(later, self._look)
 
-    def _try(
-        self,
-        number: int,
-        address: Address,
-        metadata: dict[str, str],
-        deadline: float | None,
-        data: bytes,
-    ) -> bytes | Later | None:
-        handler = self._at_once.get(number)
-        if handler is None:
-            return None
-        method = self._methods[number][0]
-        try:
-            return handler(Call(method.name, metadata, address, deadline), data)
-        except Problem:
-            return None  # nothing has happened yet: the usual way says so
-        except Exception as error:  # noqa: BLE001 - answered
-            return _failed(method, error)
-
     async def _admit(
         self, number: int, address: Address, metadata: dict[str, str], deadline: float | None
     ) -> bytes | None:
@@ -177,12 +152,9 @@ class GrpcServer:
         stream: Stream,
         number: int,
         data: bytes,
-        later: Later | None,
         found: Any,
     ) -> Coroutine[Any, Any, None]:
         method, handler = self._methods[number]
-        if later is not None:
-            return _later(method, later, stream)
         call = Call(method.name, stream.metadata, stream.address, stream.deadline, found=found)
         if method.streams_in:
             return _telemetry(method, handler, call, stream)
@@ -198,13 +170,6 @@ async def _unary(method: Method, handler: Any, call: Call, data: bytes, stream: 
     except Exception as error:  # noqa: BLE001 - answered
         reply = _failed(method, error)
     stream.reply(reply)
-
-
-async def _later(method: Method, reply: Later, stream: Stream) -> None:
-    try:
-        stream.reply(await reply)
-    except Exception as error:  # noqa: BLE001 - answered
-        stream.reply(_failed(method, error))
 
 
 def _failed(method: Method, error: Exception) -> bytes:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from broker.grpc.acking import Acking
-from broker.grpc.brokers import AtOnce, Brokers
+from broker.grpc.brokers import Brokers, InProcess
 from broker.grpc.calls import Handlers
 from broker.grpc.clients import ClientMethods, GrpcClients, retry_ms
 from broker.grpc.deliveries import change
@@ -57,10 +57,6 @@ class GrpcService(Generic[_Made]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._server = GrpcServer(
             self._methods(settings),
-            {
-                **self._sending.at_once(),
-                **self._ending.at_once(),
-            },
             settings,
             sock,
             tls=tls,
@@ -74,7 +70,7 @@ class GrpcService(Generic[_Made]):
 
     def _hot(self, core: Any) -> HotCalls | None:
         broker: Brokers = self.broker
-        if core is None or not isinstance(broker, AtOnce):
+        if core is None or not isinstance(broker, InProcess):
             return None
         return HotCalls(
             core, self._sending.plain, self.renewals, self.clients, self._settings,
@@ -88,13 +84,12 @@ class GrpcService(Generic[_Made]):
         self._sending = Sending(broker, settings)
         self._client_methods = ClientMethods(broker, clients, settings)
         self._receiving = Receiving(broker, clients, settings, routes, self.renewals)
-        self._ending = Ending(broker)
         self._acking = Acking(broker, settings, self.renewals)
         made: dict[str, Callable[..., object]] = {}
         for group in (
             routes,
             self._sending,
-            self._ending,
+            Ending(broker),
             self._client_methods,
             self._receiving,
             self._acking,

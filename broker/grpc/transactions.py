@@ -7,18 +7,16 @@ after a restart and through any other instance of the service. Upstream keeps th
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 from broker.access.needs import AccessAction
-from broker.grpc.brokers import AtOnce, Brokers, accepted
-from broker.grpc.calls import AtOnceHandlers, Call, Handlers
+from broker.grpc.brokers import Brokers, accepted
+from broker.grpc.calls import Call, Handlers
 from broker.grpc.checks import topic_of
-from broker.grpc.schema import METHODS, DecodeError, pb
+from broker.grpc.schema import pb
 from broker.grpc.status import Code, Problem, ok
 from broker.wire.codes import RequestCode
-from broker.wire.command import Command
-from broker.wire.framer import EndTransaction
+from broker.wire.command import Command, texts
 from pystore.pending import Decision
 
 __all__ = ["Ending", "Half", "half_of", "id_of"]
@@ -68,8 +66,6 @@ def half_of(text: str) -> Half:
     return made
 
 
-#: The reply for a decision that was carried out.
-_ENDED: bytes = pb.EndTransactionResponse(status=ok()).SerializeToString()
 _DECISIONS = {
     pb.TransactionResolution.COMMIT: Decision.COMMIT,
     pb.TransactionResolution.ROLLBACK: Decision.ROLLBACK,
@@ -83,41 +79,29 @@ class Ending:
     def handlers(self) -> Handlers:
         return {"EndTransaction": self.end}
 
-    def at_once(self) -> AtOnceHandlers:
-        if not isinstance(self._broker, AtOnce):
-            return {}
-        return {"EndTransaction": partial(self._end_at_once, self._broker)}
-
-    def _end_at_once(self, broker: AtOnce, call: Call, data: bytes) -> bytes | None:
-        """The reply when the core carries it out, as nearly always."""
-        try:
-            request = METHODS["EndTransaction"].parse(data)
-        except DecodeError:
-            return None
-        asked = _asked(request)
-        return _ENDED if asked is not None and broker.end_at_once(call, asked[1]) else None
-
     async def end(self, call: Call, request: Any) -> Any:
-        """The broker's own verdict is the answer; upstream says OK before it has asked."""
-        await self._broker.check_topic(call, topic_of(request.topic), AccessAction.PUB)
+        """The broker's own verdict is the answer; upstream says OK before it has asked. What is
+        plain a network thread carries out (csrc/messaging/ending.h)."""
+        topic = topic_of(request.topic)
+        await self._broker.check_topic(call, topic, AccessAction.PUB)
         asked = _asked(request)
         if asked is None:  # not known yet: the broker goes on asking
             return pb.EndTransactionResponse(status=ok())
-        half, end = asked
-        ext = {
-            "topic": end.topic, "producerGroup": end.group, "tranStateTableOffset": str(end.offset),
-            "commitLogOffset": str(end.place), "commitOrRollback": str(end.decision),
-            "fromTransactionCheck": "true" if end.from_check else "false", "msgId": half.message_id,
+        half, decision = asked
+        answers = request.source == pb.TransactionSource.SOURCE_SERVER_CHECK
+        ext: dict[str, object] = {
+            "topic": topic, "producerGroup": topic, "tranStateTableOffset": half.offset,
+            "commitLogOffset": half.place, "commitOrRollback": int(decision),
+            "fromTransactionCheck": half.checked or answers, "msgId": half.message_id,
             "transactionId": half.message_id, "bname": half.broker,
         }  # fmt: skip
-        command = Command(RequestCode.END_TRANSACTION, ext)
+        command = Command(RequestCode.END_TRANSACTION, texts(ext))
         accepted(await self._broker.request(call, command, half.broker))
         return pb.EndTransactionResponse(status=ok())
 
 
-def _asked(request: Any) -> tuple[Half, EndTransaction] | None:
+def _asked(request: Any) -> tuple[Half, Decision] | None:
     """The half and its decision; None: there is none yet. Raises: Problem."""
-    topic = topic_of(request.topic)
     if not request.transaction_id.strip():
         raise Problem(Code.INVALID_TRANSACTION_ID, "transaction id cannot be blank")
     half = half_of(request.transaction_id)
@@ -128,7 +112,4 @@ def _asked(request: Any) -> tuple[Half, EndTransaction] | None:
             f" {request.message_id:.80}",
         )
     decision = _DECISIONS.get(request.resolution)
-    if decision is None:
-        return None
-    checked = half.checked or request.source == pb.TransactionSource.SOURCE_SERVER_CHECK
-    return half, EndTransaction(topic, topic, half.offset, half.place, int(decision), checked)
+    return (half, decision) if decision is not None else None

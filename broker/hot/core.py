@@ -22,7 +22,7 @@ from broker.wire.codec import FRAME_MAX
 from broker.wire.command import Command
 from broker.wire.decision import AskedSend, PutDecision, PutOutcome, fill, read_asked, sent_of
 from broker.wire.digests import digest_functions
-from broker.wire.framer import EndTransaction, Link
+from broker.wire.framer import Link
 from broker.wire.handlers import Peer
 from pystore import PutStatus, Store
 from pystore.errors import FlushFailed, OutOfMemory, StoreClosed
@@ -232,7 +232,6 @@ class Core:
         self._send = ffi.new("ps_send *")
         self._decision = ffi.new("ps_decision *")
         self._sent = ffi.new("ps_sent *")
-        self._ending = ffi.new("ps_ending *")
         self._counter = ffi.new("ps_counter *")
         #: What became of the pull that was given back last; None: it waits.
         self.last_pull: PullOutcome | None = None
@@ -705,22 +704,6 @@ class Core:
             *_name(group),
         )  # fmt: skip
 
-    def is_proven(
-        self, address: tuple[str, int], code: int, given: tuple[str, str, str], topic: str,
-        group: str,
-    ) -> bool:  # fmt: skip
-        """Returns whether a gRPC call from this address may ask by `code` for topic and group
-        without the rules being asked again: `given`, which are its key, signed date and signature,
-        prove a key that this was granted to."""
-        host, raw = _host_bytes(address)[:-4], [each.encode() for each in given]
-        kept = [ffi.from_buffer(each) for each in raw]
-        proof = ffi.new("ps_proof *", [*kept, *map(len, raw)])
-        return bool(
-            lib.ps_core_proven(
-                self.handle, host, len(host), proof, code, *_name(topic), *_name(group)
-            )
-        )
-
     def revoke(self) -> None:
         """Makes every request come up to Python again, where the present rules decide."""
         lib.ps_core_revoke(self.handle)
@@ -978,15 +961,6 @@ class HotFramer:
             step.out_len = 0
         self._sent = True
         return True
-
-    def end_transaction(self, ending: EndTransaction) -> bool:
-        made = self._core._ending
-        group, topic = ending.group.encode(), ending.topic.encode()
-        made.group.data, made.group.len = ffi.from_buffer(group), len(group)
-        made.topic.data, made.topic.len = ffi.from_buffer(topic), len(topic)
-        made.offset, made.physical = ending.offset, ending.place
-        made.decision, made.from_check = ending.decision, ending.from_check
-        return bool(lib.ps_conn_end(self._conn, made, self._step))
 
     def _take(self, step: Any, after: Callable[[int], None] | None = None) -> None:
         """Takes what a step brought about, except its frames. The step is no longer valid after it.

@@ -40,7 +40,6 @@ from broker.wire.decision import AskedSend, PutDecision, PutOutcome
 from broker.wire.framer import (
     FRAMES_ENOUGH,
     READ_MAX,
-    EndTransaction,
     Framer,
     FramerFactory,
     Parts,
@@ -157,10 +156,6 @@ class Near(Protocol):
     def sent(self, answered: bool) -> None:
         """Must follow a call that has done something; `answered` says that it has the answer
         already."""
-
-    def end_transaction(self, ending: EndTransaction) -> bool:
-        """Returns whether the decision was carried out; otherwise nothing has happened, and a
-        request says why."""
 
 
 IntakeFactory = Callable[["Connection"], Intake]
@@ -359,10 +354,6 @@ class Connection(asyncio.BufferedProtocol):
         """Does the server's part of Near.sent."""
         if self._framer.sent_directly(answered):
             self.buffer_updated(0)
-
-    def end_directly(self, ending: EndTransaction) -> bool:
-        """Does the server's part of Near.end_transaction; what follows is that of a send."""
-        return self._framer.end_transaction(ending)
 
     def touch(self) -> None:
         """Notes that it is in use."""

@@ -15,7 +15,6 @@ from typing import Any
 
 from broker.loop.safe_log import SafeLogger
 from broker.remoting.connection import Connection
-from broker.wire.framer import EndTransaction
 
 __all__ = ["join"]
 
@@ -65,12 +64,6 @@ class _Near:
             return None
         client.touch()
         return self._server.direct()
-
-    def end_transaction(self, ending: EndTransaction) -> bool:
-        if self.direct() is None or not self._server.end_directly(ending):
-            return False
-        self.sent(True)
-        return True
 
     def sent(self, answered: bool) -> None:
         if answered:

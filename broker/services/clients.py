@@ -316,14 +316,16 @@ class Clients:
         )
 
     def _publish(self, group: ConsumerGroup, sub: Subscription) -> None:
-        """Publishes a subscription. One whose filter is off or malformed stays with Python, which
-        says so at each pull."""
+        """Publishes a subscription. Pulls by a filter that is off or malformed stay with Python,
+        which says so at each; whoever pops brings a filter, and it is never off."""
+        filters = self.filters()
+        is_served = sub.is_tag or filters
         with contextlib.suppress(StoreError):
-            if self.may_read(group, sub.topic) and (sub.is_tag or self.filters()):
+            if self.may_read(group, sub.topic):
                 self._core.publish_subscription(
                     group.name, sub.topic, tags=sub.wanted() if sub.is_tag else None,
-                    sql=None if sub.is_tag else sub.expression, sub_version=sub.version,
-                    own=True, own_sql=self.filters(),
+                    sql=sub.expression if is_served and not sub.is_tag else None,
+                    sub_version=sub.version, own=True, own_sql=filters, shared=is_served,
                 )  # fmt: skip
                 return
         self._core.withdraw_subscription(group.name, sub.topic)

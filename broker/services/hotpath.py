@@ -37,12 +37,6 @@ class HotPath(Protocol):
     def take_kinds(self, topic: str, kinds: Iterable[int]) -> None:
         """Lets gRPC clients send plain messages of these kinds (MessageType) to a topic."""
 
-    def is_proven(
-        self, address: tuple[str, int], code: int, given: tuple[str, str, str], topic: str,
-        group: str,
-    ) -> bool:  # fmt: skip
-        """Returns whether a gRPC call proves a key that this was granted to; see Core."""
-
     def must_wait(self, position: int) -> bool:
         """Returns whether an answer that rests on records up to there must wait; 0 stands for no
         record."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from broker.wire import codec
 from broker.wire.codes import ResponseCode
@@ -12,7 +12,7 @@ from broker.wire.decision import AskedSend, PutDecision, PutOutcome
 from broker.wire.handlers import Peer
 
 __all__ = [
-    "FRAMES_ENOUGH", "EndTransaction", "Framer", "FramerFactory", "Link", "Parts", "PlainFramer",
+    "FRAMES_ENOUGH", "Framer", "FramerFactory", "Link", "Parts", "PlainFramer",
     "SendWaiter", "plain_framers",
 ]  # fmt: skip
 
@@ -67,18 +67,6 @@ class SendWaiter(Protocol):
     def sent(self, code: int, queue: int, offset: int, ids: str, transaction: str) -> None: ...
 
 
-class EndTransaction(NamedTuple):
-    """An END_TRANSACTION request. `offset` is that of the half message in the queue of half
-    messages, `place` its log offset, and `decision` is as on the wire."""
-
-    group: str
-    topic: str
-    offset: int
-    place: int
-    decision: int
-    from_check: bool
-
-
 class Framer(Protocol):
     """Makes commands of what one connection reads, and may answer some of them by itself.
 
@@ -115,9 +103,6 @@ class Framer(Protocol):
     def sent_directly(self, answered: bool) -> bool:
         """Follows a call of ps_conn_send; `answered` says that its caller has the answer. Returns
         True when received(0) must be called now, for what else the send has brought about."""
-
-    def end_transaction(self, ending: EndTransaction) -> bool:
-        """Does the same for ps_conn_end, and returns whether it was carried out."""
 
     def keep_beat(self, opaque: int, says_changed: bool) -> None:
         """See Peer.keep_beat."""
@@ -270,9 +255,6 @@ class PlainFramer:
         return None
 
     def sent_directly(self, answered: bool) -> bool:
-        return False
-
-    def end_transaction(self, ending: EndTransaction) -> bool:
         return False
 
     def keep_beat(self, opaque: int, says_changed: bool) -> None:

@@ -296,10 +296,9 @@ bool ps_h2_message_read(const uint8_t *data, int64_t len, const ps_h2_limits *li
 
 /* ---- the reply ---- */
 
-int64_t ps_h2_message_reply(ps_h2_text id, ps_h2_text transaction, int64_t offset,
-                            uint8_t to[PS_H2_REPLY_MAX]) {
+int64_t ps_h2_message_reply(ps_h2_text id, ps_h2_text transaction, ps_h2_text recall,
+                            int64_t offset, uint8_t to[PS_H2_REPLY_MAX]) {
     uint8_t entry[PS_H2_REPLY_MAX];
-    if (id.len > PS_H2_ID_MAX || transaction.len > 2 * PS_H2_ID_MAX || offset < 0) return 0;
     uint8_t *at = ps_proto_put_ok(entry, 1);
     at = ps_proto_put_bytes(at, 2, id.data, id.len);
     at = ps_proto_put_bytes(at, 3, transaction.data, transaction.len);
@@ -307,5 +306,6 @@ int64_t ps_h2_message_reply(ps_h2_text id, ps_h2_text transaction, int64_t offse
         *at++ = 4 << 3;
         at = ps_proto_put_varint(at, (uint64_t)offset);
     }
+    if (recall.len > 0) at = ps_proto_put_bytes(at, 5, recall.data, recall.len);
     return ps_proto_put_bytes(ps_proto_put_ok(to, 1), 2, entry, at - entry) - to;
 }

@@ -40,10 +40,12 @@ bool ps_h2_message_read(const uint8_t *data, int64_t len, const ps_h2_limits *li
                         ps_h2_text host, ps_h2_message *out);
 
 #define PS_H2_ID_MAX 1024
-#define PS_H2_REPLY_MAX (96 + 3 * PS_H2_ID_MAX)
-/* The reply for a message that was stored there: its bytes, or 0 for an id beyond PS_H2_ID_MAX or a
- * transaction's beyond twice that. */
-int64_t ps_h2_message_reply(ps_h2_text id, ps_h2_text transaction, int64_t offset,
-                            uint8_t to[PS_H2_REPLY_MAX]);
+#define PS_H2_BROKER_MAX 255 /* bytes of a broker's name */
+#define PS_H2_REPLY_MAX (128 + 6 * PS_H2_ID_MAX)
+/* The reply for a message that was stored there: its bytes. id: PS_H2_ID_MAX bytes at most.
+ * transaction: its id, which is that of the message when it is in none. recall: the handle by which
+ * a timer is recalled; NULL: it is none. */
+int64_t ps_h2_message_reply(ps_h2_text id, ps_h2_text transaction, ps_h2_text recall,
+                            int64_t offset, uint8_t to[PS_H2_REPLY_MAX]);
 
 #endif

@@ -9,11 +9,13 @@
 #include "format/record.h"
 #include "messaging/ack.h"
 #include "messaging/delivery.h"
+#include "messaging/ending.h"
 #include "messaging/message.h"
 #include "messaging/proof.h"
 #include "messaging/receive.h"
 #include "net/reactor.h"
 #include "remoting/access.h"
+#include "remoting/transaction.h"
 
 /* Of two headers of one name the later one counts. NULL: there is none. */
 static const char *header_of(const ps_h2_event *call, const char *name) {
@@ -147,17 +149,30 @@ static int32_t queue_of_group(ps_h2_text group, int32_t count) {
     }
 }
 
+/* The reply for a message that was stored there. */
+static int64_t reply_of(const ps_link *link, const ps_h2_message *m, const ps_plain_place *at,
+                        uint8_t to[PS_H2_REPLY_MAX]) {
+    char id[PS_H2_TRANSACTION_ROOM(PS_H2_ID_MAX, PS_H2_BROKER_MAX)];
+    ps_h2_text transaction = m->id;
+    if (m->kind == PS_H2_TRANSACTION)
+        transaction = (ps_h2_text){id, ps_h2_transaction_id(m->id, at->offset, at->physical,
+                                                            link->lk_net->nt_core->co_broker, id)};
+    return ps_h2_message_reply(m->id, transaction, (ps_h2_text){at->recall, at->recall_len},
+                               at->offset, to);
+}
+
 static bool serve_send(ps_link *link, const ps_h2_event *call) {
     ps_net *net = link->lk_net;
     const ps_net_conf *conf = &net->nt_conf;
     ps_h2_text host = {link->lk_host, (int32_t)strlen(link->lk_host)};
     ps_h2_message m;
     int32_t queues;
-    int64_t offset, end;
+    ps_plain_place at;
     uint8_t reply[PS_H2_REPLY_MAX], inflated[INFLATED_MAX];
     ps_proof proof;
     if (!ps_h2_message_read(call->data, call->len, conf->sends, host, &m)) return false;
-    if ((m.kind != PS_H2_NORMAL && m.kind != PS_H2_FIFO) || m.id.len > PS_H2_ID_MAX) return false;
+    if (m.id.len > PS_H2_ID_MAX || strlen(net->nt_core->co_broker) > PS_H2_BROKER_MAX)
+        return false;
     if (m.zipped && (!inflate_small(conf, m.body, m.body_len, GZIP, inflated, &m.body_len) ||
                      m.body_len > conf->sends->body_max))
         return false;
@@ -168,9 +183,25 @@ static bool serve_send(ps_link *link, const ps_h2_event *call) {
                                     : (int32_t)(net->nt_turn++ % (uint32_t)queues);
     ps_plain_put put = {m.topic.data, m.topic.len, queue, (const uint8_t *)m.properties, m.body,
                         m.properties_len, m.body_len, m.born_ms};
-    if (!ps_conn_put(link->lk_conn, proof_of(call, &proof), &put, &offset, &end)) return false;
-    int64_t len = ps_h2_message_reply(m.id, m.id, offset, reply);
-    reply_once_safe(link, call, end, 1, reply, len);
+    if (!ps_conn_put(link->lk_conn, proof_of(call, &proof), &put, &at)) return false;
+    reply_once_safe(link, call, at.end, 1, reply, reply_of(link, &m, &at, reply));
+    return true;
+}
+
+/* ---- EndTransaction ---- */
+
+static bool serve_ending(ps_link *link, const ps_h2_event *call) {
+    ps_h2_ending e;
+    ps_proof proof;
+    uint8_t reply[PS_PROTO_OK_MAX];
+    if (!ps_h2_ending_read(call->data, call->len, &e)) return false;
+    const ps_slice topic = {(const uint8_t *)e.topic.data, e.topic.len};
+    const ps_ending end = {.group = topic, .topic = topic, .offset = e.offset,
+                           .physical = e.physical, .from_check = e.from_check,
+                           .decision = e.commits ? PS_TX_COMMIT : PS_TX_ROLLBACK};
+    if (!ps_conn_end(link->lk_conn, proof_of(call, &proof), &end)) return false;
+    link->lk_net->nt_conf.h2->send(link->lk_h2, call->stream, reply,
+                                   ps_proto_put_ok(reply, 1) - reply, true);
     return true;
 }
 
@@ -497,5 +528,6 @@ bool ps_calls_serve(ps_link *link, const ps_h2_event *call) {
     if (conf->sends == NULL || !is_clients(link, call)) return false;
     if (call->method == conf->send_method) return serve_send(link, call);
     if (call->method == conf->receive_method) return serve_receive(link, call);
+    if (call->method == conf->end_method) return serve_ending(link, call);
     return call->method == conf->ack_method && serve_ack(link, call);
 }

@@ -53,7 +53,7 @@ typedef struct ps_net_conf {
     const struct ps_h2_conf *h2_conf;
     /* Calls that the thread serves itself: places of methods in h2_conf, -1: Python serves it. And
      * what plain messages are, which outlives it. */
-    int32_t send_method, ack_method, receive_method;
+    int32_t send_method, ack_method, receive_method, end_method;
     const struct ps_h2_limits *sends;
     /* What is received: how long a message may be asked to be invisible for, and how long one is
      * whose time Python renews; how long a client must be ready to wait. ms. */

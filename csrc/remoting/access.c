@@ -226,20 +226,6 @@ static const grant *find_proven(const ps_access *a, const ps_proof *p, asked *q)
     return p->key_len > 0 && p->date_len > 0 ? find_grant(a, q, hash_asked(q)) : NULL;
 }
 
-bool ps_core_proven(ps_core *c, const uint8_t *host, int32_t host_len, const ps_proof *p,
-                    int32_t code, const char *topic, int32_t topic_len, const char *group,
-                    int32_t group_len) {
-    PS_CORE_HELD(c);
-    const ps_access *a = c->co_access;
-    asked q = {.topic = {(const uint8_t *)topic, topic_len},
-               .group = {(const uint8_t *)group, group_len},
-               .host = host,
-               .host_len = host_len,
-               .code = code};
-    const grant *g = a != NULL ? find_proven(a, p, &q) : NULL;
-    return g != NULL && has_signed(a, g->gr_signer, p);
-}
-
 bool ps_access_lets_call(ps_conn *n, const ps_proof *p, int32_t code, int32_t also,
                          ps_slice topic, ps_slice group) {
     ps_access *a = n->cn_core->co_access;

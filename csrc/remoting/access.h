@@ -22,10 +22,6 @@ typedef struct ps_proof {
     const char *key, *date, *signature;
     int32_t key_len, date_len, signature_len;
 } ps_proof;
-/* Whether a call of this host proves its key, which `code` is granted to for topic and group. */
-bool ps_core_proven(ps_core *core, const uint8_t *host, int32_t host_len, const ps_proof *proof,
-                    int32_t code, const char *topic, int32_t topic_len, const char *group,
-                    int32_t group_len);
 /* Frames of a connection have `bytes` at most until ps_conn_know; larger ones are malformed. 0: as
  * any others. */
 void ps_core_limit_first(ps_core *core, int64_t bytes);

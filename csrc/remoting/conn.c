@@ -467,8 +467,7 @@ int ps_conn_serve_pop(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *ou
     return code;
 }
 
-int ps_conn_put(ps_conn *n, const ps_proof *proof, const ps_plain_put *put, int64_t *offset,
-                int64_t *end) {
+int ps_conn_put(ps_conn *n, const ps_proof *proof, const ps_plain_put *put, ps_plain_place *out) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
     ps_step step;
@@ -479,19 +478,25 @@ int ps_conn_put(ps_conn *n, const ps_proof *proof, const ps_plain_put *put, int6
         put->body_len > c->co_frame_max)
         return 0;
     begin_step(c);
-    int stored = ps_core_put(n, put, offset, end);
+    int stored = ps_core_put(n, put, out);
     finish_step(n, &step);
     if (step.news) ps_eventfd_tell(c->co_event_fd); /* whoever serves held pulls */
     return stored;
 }
 
-int ps_conn_end(ps_conn *n, const ps_ending *end, ps_step *out) {
+/* The half's topic is that of the request, as ps_core_end sees to: a grant for it is enough. */
+int ps_conn_end(ps_conn *n, const ps_proof *proof, const ps_ending *end) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
-    if (goes_up(n, PS_REQUEST_END_TRANSACTION) || (c->co_access != NULL && !n->cn_let_in)) return 0;
+    ps_step step;
+    if (goes_up(n, PS_REQUEST_END_TRANSACTION) || end->topic.len == 0 ||
+        !ps_access_lets_call(n, proof, PS_REQUEST_END_TRANSACTION, PS_REQUEST_END_TRANSACTION,
+                             end->topic, (ps_slice){0}))
+        return 0;
     begin_step(c);
     bool ended = ps_core_end(c, end, true);
-    finish_step(n, out);
+    finish_step(n, &step);
+    if (step.news) ps_eventfd_tell(c->co_event_fd); /* whoever serves held pulls */
     return ended;
 }
 

@@ -374,7 +374,7 @@ int ps_core_decide(ps_conn *conn, const uint8_t *frame, int64_t len, const ps_de
 int ps_core_pull(ps_conn *conn, const ps_command *request);
 int ps_core_update_offset(ps_conn *conn, const ps_command *request);
 /* ps_conn_put within a step. */
-int ps_core_put(ps_conn *conn, const ps_plain_put *put, int64_t *offset, int64_t *end);
+int ps_core_put(ps_conn *conn, const ps_plain_put *put, ps_plain_place *out);
 void ps_parked_drop_all(ps_conn *conn);
 /* ms until the first parked pull or wait expires; -1: there is none. */
 int64_t ps_core_deadline_in(ps_core *c);

@@ -38,6 +38,16 @@ static bool is_there(ps_core *c, const request *r) {
            r->offset >= low && r->offset <= high;
 }
 
+static ps_popped_key key_of(const request *r, const ps_handle *h) {
+    return (ps_popped_key){.topic = (const char *)r->topic.data,
+                           .group = (const char *)r->group.data,
+                           .topic_len = r->topic.len,
+                           .group_len = r->group.len,
+                           .queue_id = (int32_t)r->queue_id,
+                           .start = h->start,
+                           .pop_ms = h->pop_ms};
+}
+
 /* end: of the record, in the log; 0: none was put, and nobody waits for the disk. */
 static int answer_ack(ps_conn *n, const ps_command *command, int64_t end) {
     const ps_answer a = {
@@ -55,13 +65,7 @@ int ps_core_ack(ps_conn *n, const ps_command *command) {
     if (!can_put(c) || !read_request(command, &r) ||
         !ps_handle_read((const char *)r.handle.data, r.handle.len, &h) || !is_there(c, &r))
         return 0;
-    const ps_popped_key key = {.topic = (const char *)r.topic.data,
-                               .group = (const char *)r.group.data,
-                               .topic_len = r.topic.len,
-                               .group_len = r.group.len,
-                               .queue_id = (int32_t)r.queue_id,
-                               .start = h.start,
-                               .pop_ms = h.pop_ms};
+    const ps_popped_key key = key_of(&r, &h);
     if (h.revive_queue == PS_ORDER_QUEUE)
         return ps_core_order_ack(c, &key, &r.offset, 1) == PS_ORDER_UNKNOWN
                    ? 0
@@ -72,21 +76,21 @@ int ps_core_ack(ps_conn *n, const ps_command *command) {
 
 /* ---- acknowledgements of gRPC clients ---- */
 
-static ps_popped_key key_of(const request *r, const ps_handle *h) {
-    return (ps_popped_key){.topic = (const char *)r->topic.data,
-                           .group = (const char *)r->group.data,
-                           .topic_len = r->topic.len,
-                           .group_len = r->group.len,
-                           .queue_id = (int32_t)h->queue,
-                           .start = h->start,
-                           .pop_ms = h->pop_ms};
+/* What one handle of the call acknowledges; it may be a message of the group's retry topic, whose
+ * name goes to `name`. False: there is no such topic. */
+static bool request_of(const request *call, const ps_handle *h, char name[PS_RETRY_ROOM],
+                       request *r) {
+    *r = (request){.group = call->group, .topic = call->topic, .queue_id = h->queue,
+                   .offset = h->offset};
+    if (h->retry == '0') return true;
+    r->topic.data = (const uint8_t *)name;
+    r->topic.len = ps_retry_topic(call->group, call->topic, h->retry == '2', name);
+    return r->topic.len <= PS_TOPIC_MAX;
 }
 
-static bool is_open(ps_core *c, request *r, const ps_handle *h) {
-    r->queue_id = h->queue;
-    r->offset = h->offset;
-    if (h->retry != '0' || h->queue > PS_QUEUE_ID_MAX ||
-        h->pop_ms + h->invisible_ms <= ps_now_ms() || !is_there(c, r))
+static bool is_open(ps_core *c, const request *r, const ps_handle *h) {
+    if (h->queue > PS_QUEUE_ID_MAX || h->pop_ms + h->invisible_ms <= ps_now_ms() ||
+        !is_there(c, r))
         return false;
     ps_popped_key key = key_of(r, h);
     if (h->revive_queue == PS_ORDER_QUEUE) return ps_order_has(c, &key, r->offset);
@@ -99,23 +103,27 @@ int ps_conn_ack(ps_conn *n, const ps_proof *proof, const char *group, int32_t gr
                 int64_t *end) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
-    request r = {.group = {(const uint8_t *)group, group_len},
-                 .topic = {(const uint8_t *)topic, topic_len}};
+    const request call = {.group = {(const uint8_t *)group, group_len},
+                          .topic = {(const uint8_t *)topic, topic_len}};
+    char name[PS_RETRY_ROOM];
+    request r;
     int64_t last;
     *end = 0;
-    if (!ps_access_lets_call(n, proof, PS_REQUEST_ACK_MESSAGE, PS_REQUEST_PULL_MESSAGE, r.topic,
-                             r.group) ||
+    if (!ps_access_lets_call(n, proof, PS_REQUEST_ACK_MESSAGE, PS_REQUEST_PULL_MESSAGE, call.topic,
+                             call.group) ||
+        group_len > PS_TOPIC_MAX || topic_len > PS_TOPIC_MAX ||
         ((c->co_up | n->cn_up) & PS_UP_POPS) || !can_put(c))
         return 0;
     for (int32_t i = 0; i < count; i++)
-        if (!is_open(c, &r, &handles[i])) return 0;
+        if (!request_of(&call, &handles[i], name, &r) || !is_open(c, &r, &handles[i])) return 0;
     for (int32_t i = 0; i < count; i++) {
+        request_of(&call, &handles[i], name, &r);
         ps_popped_key key = key_of(&r, &handles[i]);
         if (handles[i].revive_queue == PS_ORDER_QUEUE) {
-            ps_core_order_ack(c, &key, &handles[i].offset, 1);
+            ps_core_order_ack(c, &key, &r.offset, 1);
             continue;
         }
-        if (ps_core_popped_ack(c, &key, &handles[i].offset, 1, &last, NULL) < 0) return 0;
+        if (ps_core_popped_ack(c, &key, &r.offset, 1, &last, NULL) < 0) return 0;
         if (last > *end) *end = last;
     }
     return 1;

@@ -62,6 +62,11 @@ int ps_pop_take(ps_core *c, const ps_pop_ask *ask, ps_pop_found *found, int64_t 
 /* popshow.c: answers with what was found, into co_out; nothing: that. */
 int ps_pop_answer(const ps_pop_asker *who, const ps_pop_found *found, ps_slice topic);
 
+/* The topic through which messages of `topic` come back to the group; second: of the second kind
+ * (enableRetryTopicV2). Its length; names have PS_TOPIC_MAX bytes at most. */
+#define PS_RETRY_ROOM (2 * PS_TOPIC_MAX + 16)
+int32_t ps_retry_topic(ps_slice group, ps_slice topic, bool second, char to[PS_RETRY_ROOM]);
+
 /* Whether records may be put: in the log, or at a slave that acts as master beside it. */
 static inline bool ps_pops_can_put(const ps_core *c) {
     const ps_pops *x = c->co_pops;

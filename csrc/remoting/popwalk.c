@@ -11,7 +11,6 @@
 #include "remoting/guard.h"
 
 #define PERCENT 100
-#define NAME_ROOM (2 * PS_TOPIC_MAX + 16)
 
 typedef struct walk {
     ps_core *c;
@@ -240,20 +239,26 @@ static bool find_place(walk *w, const char *name, int32_t len, int32_t kind, pla
     return out->pair != NULL;
 }
 
+int32_t ps_retry_topic(ps_slice group, ps_slice topic, bool second, char to[PS_RETRY_ROOM]) {
+    int32_t len = (int32_t)sizeof PS_RETRY_PREFIX - 1;
+    memcpy(to, PS_RETRY_PREFIX, (size_t)len);
+    memcpy(to + len, group.data, (size_t)group.len);
+    len += group.len;
+    to[len++] = second ? '+' : '_';
+    memcpy(to + len, topic.data, (size_t)topic.len);
+    return len + topic.len;
+}
+
 /* Only one kind of retry topic is looked at for one request, since its answer knows one. */
 static bool walk_retry(walk *w, int32_t luck) {
     const ps_pop_ask *ask = w->ask;
-    char name[NAME_ROOM];
-    int32_t len = (int32_t)sizeof PS_RETRY_PREFIX - 1;
+    char name[PS_RETRY_ROOM];
     bool second = w->rules->retry_v2 && (!w->rules->retry_v1 || luck % 2 == 1);
     place p;
     if (ask->ordered || PS_BEGINS(ask->topic, ask->topic_len, PS_RETRY_PREFIX)) return true;
-    memcpy(name, PS_RETRY_PREFIX, (size_t)len);
-    memcpy(name + len, ask->group, (size_t)ask->group_len);
-    len += ask->group_len;
-    name[len++] = second ? '+' : '_';
-    memcpy(name + len, ask->topic, (size_t)ask->topic_len);
-    len += ask->topic_len;
+    const ps_slice group = {(const uint8_t *)ask->group, ask->group_len};
+    const ps_slice topic = {(const uint8_t *)ask->topic, ask->topic_len};
+    int32_t len = ps_retry_topic(group, topic, second, name);
     if (!find_place(w, name, len, second ? 2 : 1, &p)) return true;
     int32_t queues = p.topic->te_read_queues;
     return walk_queues(w, &p, luck % queues, 0, queues);

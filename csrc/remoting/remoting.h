@@ -240,8 +240,8 @@ int ps_conn_keep(ps_conn *conn, int64_t len, ps_step *out, ps_error *error);
 void ps_core_turn(ps_core *core, int64_t ns);
 struct ps_proof; /* access.h: what the headers of a gRPC call say of who calls; NULL: nothing */
 /* A message of a gRPC client, plain and in a queue of the topic's, which has been found fit for it
- * (ps_core_takes). 1: it is stored, *offset is its place in the queue, *end where its record ends,
- * which its answer waits for (ps_conn_wait). 0: nothing has happened, the broker serves it. */
+ * (ps_core_takes). 1: it is stored, and *out is where. 0: nothing has happened, the broker serves
+ * it. */
 typedef struct ps_plain_put {
     const char *topic;
     int32_t topic_len, queue_id;
@@ -249,8 +249,14 @@ typedef struct ps_plain_put {
     int32_t properties_len;
     int64_t body_len, born_ms;
 } ps_plain_put;
+typedef struct ps_plain_place { /* physical, end: of its record, in the log */
+    int64_t offset, physical;
+    int64_t end;        /* which its answer waits for (ps_conn_wait) */
+    const char *recall; /* the handle of a timer, until the next call; NULL: it is none */
+    int32_t recall_len;
+} ps_plain_place;
 int ps_conn_put(ps_conn *conn, const struct ps_proof *proof, const ps_plain_put *put,
-                int64_t *offset, int64_t *end);
+                ps_plain_place *out);
 /* Kinds of messages (bits of MessageType) that gRPC clients may send to a topic, as they were last
  * found; ps_core_topic forgets them. -1 from ps_core_kinds: there is no such topic. */
 void ps_core_takes(ps_core *core, const char *topic, int32_t topic_len, int32_t kinds);

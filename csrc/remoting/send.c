@@ -403,7 +403,7 @@ int ps_core_send(ps_conn *n, const ps_command *command) {
     return 0;
 }
 
-int ps_core_put(ps_conn *n, const ps_plain_put *put, int64_t *offset, int64_t *end) {
+int ps_core_put(ps_conn *n, const ps_plain_put *put, ps_plain_place *out) {
     ps_core *c = n->cn_core;
     ps_send s = {.code = PS_REQUEST_SEND_MESSAGE_V2,
                  .topic = slice_of(put->topic, put->topic_len),
@@ -422,8 +422,8 @@ int ps_core_put(ps_conn *n, const ps_plain_put *put, int64_t *offset, int64_t *e
         c->co_totals.put_failures++;
         return 0;
     }
-    *offset = p.queue_offset;
-    *end = p.end;
+    *out = (ps_plain_place){p.queue_offset, p.physical, p.end, (const char *)p.handle.data,
+                            p.handle.len};
     if (ps_safe_must_wait(&c->co_store->st_safe, p.end)) ps_mine(c)->co_puts_waiting++;
     return 1;
 }

@@ -63,9 +63,9 @@ typedef struct ps_ending {
     int64_t offset, physical, decision;
     int32_t from_check;
 } ps_ending;
-/* The same for a client in the process, as if this connection had read it: 1 carried out; 0:
- * nothing has happened, and the request must go through the connection, which answers it. */
-int ps_conn_end(ps_conn *conn, const ps_ending *ending, ps_step *out);
+/* The same for a gRPC client, which names the topic: 1 carried out; 0: nothing has happened, the
+ * broker serves it. */
+int ps_conn_end(ps_conn *conn, const struct ps_proof *proof, const ps_ending *ending);
 /* Takes out a half that the log shows to be decided; op 1: and writes that down. 0: not open. */
 int ps_core_tx_settled(ps_core *core, int64_t offset, int32_t decision, int32_t op);
 /* An op record that lies on the disk: the largest half queue offset that it names. */

@@ -9,6 +9,7 @@
 #include "format/record.h"
 #include "messaging/ack.h"
 #include "messaging/delivery.h"
+#include "messaging/ending.h"
 #include "messaging/message.h"
 #include "messaging/receive.h"
 #include "http2_client.h"
@@ -111,7 +112,8 @@ static bool read_exact(const uint8_t *data, int64_t len) {
     CHECK(ps_h2_names_add(&limits.reserved, "UNIQ_KEY", 8));
     memmove(copy + 1, data, (size_t)len);
     bool plain = ps_h2_message_read(copy + 1, len, &limits, host, &m);
-    if (plain) ps_h2_message_reply(m.id, m.id, check_below(1 << 30), reply);
+    if (plain && m.id.len <= PS_H2_ID_MAX)
+        ps_h2_message_reply(m.id, m.id, (ps_h2_text){0}, check_below(1 << 30), reply);
     free(copy);
     return plain;
 }
@@ -170,6 +172,39 @@ static void damage_receive(void) {
         data[check_below(len)] = (uint8_t)check_random();
     bool plain = read_receive_exact(data, check_below(4) == 0 ? check_below(len + 1) : len, &r);
     CHECK(!plain || (r.batch > 0 && r.invisible_ms >= 0 && r.group.len > 0 && r.topic.len > 0));
+}
+
+/* An EndTransaction: topic T, ids of the message and of the transaction, as a check brought it. */
+static const uint8_t ENDING[] =
+    "\x0a\x03\x12\x01T\x12\x04" "01-A\x1a\x13" "01-A-1f-2a3c-6162-c" "\x20\x02\x28\x01";
+
+static bool read_ending_exact(const uint8_t *data, int64_t len, ps_h2_ending *out) {
+    uint8_t *copy = malloc((size_t)len + 1);
+    memmove(copy + 1, data, (size_t)len);
+    bool plain = ps_h2_ending_read(copy + 1, len, out);
+    CHECK(!plain || (out->offset >= 0 && out->physical >= 0 && out->topic.len > 0));
+    free(copy);
+    return plain;
+}
+
+static void damage_ending(void) {
+    ps_h2_ending e;
+    uint8_t data[sizeof ENDING];
+    int64_t len = (int64_t)sizeof ENDING - 1;
+    memcpy(data, ENDING, sizeof data);
+    for (int64_t count = 1 + check_below(4); count > 0; count--)
+        data[check_below(len)] = (uint8_t)check_random();
+    read_ending_exact(data, check_below(4) == 0 ? check_below(len + 1) : len, &e);
+}
+
+static void transactions_have_their_ids(void) {
+    char id[PS_H2_TRANSACTION_ROOM(4, 2)];
+    ps_h2_ending e;
+    int32_t len = ps_h2_transaction_id((ps_h2_text){"01-A", 4}, 0x1f, 0x2a3c, "ab", id);
+    CHECK(len == 17 && memcmp(id, "01-A-1f-2a3c-6162", 17) == 0);
+    CHECK(read_ending_exact(ENDING, sizeof ENDING - 1, &e) && e.from_check && !e.commits);
+    CHECK_EQ(0x1f, e.offset);
+    CHECK_EQ(0x2a3c, e.physical);
 }
 
 static bool write_delivery(const uint8_t *record, int64_t len) {
@@ -258,6 +293,7 @@ int main(void) {
     check_begin();
     record();
     good_ones_are_plain();
+    transactions_have_their_ids();
     times_have_any_size();
     CHECK(read_exact(REQUEST, sizeof REQUEST - 1));
     int64_t runs = setting("PS_FUZZ_RUNS", 3000), seconds = setting("PS_FUZZ_SECONDS", 7200);
@@ -276,6 +312,7 @@ int main(void) {
         for (int i = 0; i < 20; i++) damage_request();
         for (int i = 0; i < 20; i++) damage_others();
         for (int i = 0; i < 20; i++) damage_receive();
+        for (int i = 0; i < 20; i++) damage_ending();
     }
     printf("%" PRId64 " inputs, and %" PRId64 " cut conversations\n", run, whole_len + 1);
     return check_end("http2");

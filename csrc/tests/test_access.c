@@ -154,7 +154,6 @@ static bool lets_call(const char *header, const char *date, const char *topic) {
     int64_t before = ps_core_let_in(kit_core);
     bool good = ps_access_lets_call(conn, &p, 310, 310, ps_slice_of(topic), ps_slice_of(""));
     CHECK_EQ(good, ps_core_let_in(kit_core) - before);
-    CHECK_EQ(good, ps_core_proven(kit_core, here, 4, &p, 310, topic, 1, "", 0));
     return good;
 }
 

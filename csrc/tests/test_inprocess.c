@@ -142,7 +142,7 @@ static void test_a_stranger_goes_through_the_connection(void) {
 static void test_a_transaction_is_ended(void) {
     static const char half[] = "TRAN_MSG\1true\2PGROUP\1makers\2UNIQ_KEY\1u1\2";
     ps_tx_conf tx = {.on = 1, .op_bytes = 4096, .timeout_ms = 6000, .broker = "b"};
-    ps_conn *n = kit_conn(1), *other = kit_conn(2), *trusted = kit_conn(3);
+    ps_conn *n = kit_conn(1), *other = kit_conn(2);
     ps_half_row row;
     kit_direct d;
     CHECK_EQ(0, ps_core_tx_set(kit_core, &tx, &d.error));
@@ -160,24 +160,41 @@ static void test_a_transaction_is_ended(void) {
     bad[4].physical++;
     bad[5].decision = PS_TX_DISCARD;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        CHECK_EQ(0, ps_conn_end(n, &bad[i], &d.step));
+        CHECK_EQ(0, ps_conn_end(n, NULL, &bad[i]));
     ps_conn_hand_on(other, PS_UP_ALL);
-    CHECK_EQ(0, ps_conn_end(other, &good, &d.step));
-    CHECK_EQ(0, ps_core_guard(kit_core, &toy_digest, &d.error));
-    CHECK_EQ(0, ps_conn_end(n, &good, &d.step));
-    CHECK_EQ(1, send_direct(&d, n, BODY, sizeof BODY - 1));
-    CHECK_EQ(1, d.step.frame_count); /* nobody granted it */
+    CHECK_EQ(0, ps_conn_end(other, NULL, &good));
     int64_t before = kit_queue_end("T", 1);
+    CHECK_EQ(1, ps_conn_end(n, NULL, &good));
+    CHECK_EQ(1, kit_queue_end("T", 1) - before);
+    CHECK_EQ(PS_TX_COMMIT, ps_core_tx_decided(kit_core, row.offset));
+    CHECK_EQ(0, ps_conn_end(n, NULL, &good));
+    ps_conn_free(n);
+    ps_conn_free(other);
+}
+
+/* With access control on, of what nobody granted. */
+static void test_what_is_not_granted_is_handed_on(void) {
+    static const char half[] = "TRAN_MSG\1true\2PGROUP\1T\2UNIQ_KEY\1u1\2";
+    ps_tx_conf tx = {.on = 1, .op_bytes = 4096, .timeout_ms = 6000, .broker = "b"};
+    ps_conn *n = kit_conn(1), *trusted = kit_conn(3);
+    ps_half_row row;
+    kit_direct d;
+    CHECK_EQ(0, ps_core_tx_set(kit_core, &tx, &d.error));
+    begin_direct(&d, "T", 1);
+    CHECK_EQ(1, ps_conn_send(n, d.base, d.base_len, 5, 4, 0, 1700000000000, (const uint8_t *)half,
+                             sizeof half - 1, (const uint8_t *)BODY, sizeof BODY - 1, NULL,
+                             &d.answer, &d.step, &d.error));
+    CHECK(d.answer.sent && ps_core_tx_find(kit_core, d.answer.queue_offset, &row));
+    ps_ending end = {TEXT("T"), TEXT("T"), row.offset, row.physical, PS_TX_COMMIT, 0};
+    CHECK_EQ(0, ps_core_guard(kit_core, &toy_digest, &d.error));
+    CHECK_EQ(0, ps_conn_end(n, NULL, &end));
+    CHECK_EQ(1, send_direct(&d, n, BODY, sizeof BODY - 1));
+    CHECK_EQ(1, d.step.frame_count);
     ps_conn_let_in(trusted);
     CHECK_EQ(1, send_direct(&d, trusted, BODY, sizeof BODY - 1));
     CHECK_EQ(1, d.answer.sent);
-    CHECK_EQ(1, ps_conn_end(trusted, &good, &d.step));
-    CHECK_EQ(0, d.step.out_len);
-    CHECK_EQ(2, kit_queue_end("T", 1) - before);
-    CHECK_EQ(PS_TX_COMMIT, ps_core_tx_decided(kit_core, row.offset));
-    CHECK_EQ(0, ps_conn_end(trusted, &good, &d.step));
+    CHECK(ps_core_tx_find(kit_core, row.offset, &row));
     ps_conn_free(n);
-    ps_conn_free(other);
     ps_conn_free(trusted);
 }
 
@@ -215,6 +232,7 @@ int main(void) {
     test_what_must_go_through_the_connection();
     test_a_stranger_goes_through_the_connection();
     test_a_transaction_is_ended();
+    test_what_is_not_granted_is_handed_on();
     kit_close();
     test_answered_when_the_disk_has_it();
     check_remove(base);

@@ -186,7 +186,9 @@ def test_groups_without_the_right_to_read_are_not_served_by_the_core(s, change):
 def test_sql_is_published_where_it_is_allowed_and_right(s):
     beat = a_beat("orders", kind="SQL92", expression="a > 1")
     s.clients.consumer_beat(channel(FakePeer()), beat)
-    assert not s.core.subscriptions
+    sql, is_shared = 1, 5
+    assert not s.core.subscriptions["readers", "orders"][sql]
+    assert not s.core.subscriptions["readers", "orders"][is_shared]  # pulls ask Python
     s.settings.update({"enablePropertyFilter": "true"})
     s.clients.republish("readers")
     assert s.core.subscriptions["readers", "orders"][:2] == (None, "a > 1")

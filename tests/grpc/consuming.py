@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 import grpc.aio
 
 from broker.broker import Broker
+from broker.grpc.links import LinkedCalls
 from broker.grpc.schema import METHODS, SERVICE, pb
 from broker.grpc.status import Code, name_of
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 
-__all__ = ["SMALL", "Raw", "codes", "handle_of", "run", "serving"]
+__all__ = ["SMALL", "Raw", "calls_of_python", "codes", "handle_of", "run", "serving"]
 
 SMALL = {"mappedFileSizeCommitLog": 1 << 20}
 _IMPATIENT = {"grpcClientConsumerMinLongPollingTimeoutMillis": 100}
@@ -64,20 +65,21 @@ class Raw:
         )
         return made(request, timeout=timeout, metadata=metadata or self.metadata)
 
-    async def settle(self, **more):
+    async def settle(self, exp="*", kind=None):
         """Sends settings; the stream stays open."""
-        kind = METHODS["Telemetry"]
+        method = METHODS["Telemetry"]
         stream = self.channel.stream_stream(
             f"/{SERVICE}/Telemetry",
-            request_serializer=kind.request.SerializeToString,
-            response_deserializer=kind.reply.FromString,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.reply.FromString,
         )(metadata=self.metadata)
         settings = pb.Settings(client_type=pb.ClientType.SIMPLE_CONSUMER)
         settings.request_timeout.seconds = 3
         settings.subscription.group.CopyFrom(self.group)
         entry = settings.subscription.subscriptions.add()
         entry.topic.CopyFrom(self.topic)
-        entry.expression.expression = "*"
+        entry.expression.expression = exp
+        entry.expression.type = pb.FilterType.TAG if kind is None else kind
         await stream.write(pb.TelemetryCommand(settings=settings))
         answer = await stream.read()
         assert answer.status.code == Code.OK
@@ -172,3 +174,15 @@ def run(work):
             return await work
 
     return asyncio.run(bounded())
+
+
+def calls_of_python(monkeypatch):
+    """What of the calls from now on the network thread leaves to Python."""
+    seen, arrive = [], LinkedCalls.arrive
+
+    def arrived(self, event):
+        seen.append(event)
+        arrive(self, event)
+
+    monkeypatch.setattr(LinkedCalls, "arrive", arrived)
+    return seen

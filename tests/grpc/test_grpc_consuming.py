@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import lz4.frame
 import pytest
-from consuming import codes, handle_of, run, serving
+from consuming import calls_of_python, codes, handle_of, run, serving
 from waiting import until_async
 
 from broker import Message
@@ -209,6 +209,26 @@ def test_filters_are_those_of_the_request(store_path, kind):
             if kind == "sql":
                 more = {"exp": "amount < 4 OR TAGS = 'none'", "kind": pb.FilterType.SQL}
             assert bodies(await raw.take(**more)) == [b"odd", b"none"]
+
+    run(work())
+
+
+def test_what_came_back_is_consumed_without_python(store_path, monkeypatch):
+    """With a filter, too, for which enablePropertyFilter need not be on: that is about pulls."""
+
+    async def work():
+        async with serving(store_path, enablePropertyFilter=False, settled=False) as raw:
+            of_sql = {"exp": "n = 1", "kind": pb.FilterType.SQL}
+            await raw.settle(**of_sql)
+            raw.put("a", "b", n="1")
+            assert attempts(await raw.take(**of_sql)) == [1, 1]
+            raw.shift(15_100)
+            seen = calls_of_python(monkeypatch)
+            again = await raw.take(**of_sql)
+            assert bodies(again) == [b"a", b"b"] and attempts(again) == [2, 2]
+            done = await raw.ack(*map(handle_of, again))
+            assert [codes(each.status) for each in (done, *done.entries)] == ["OK"] * 3
+            assert not seen
 
     run(work())
 

@@ -7,10 +7,9 @@ import asyncio
 
 import pytest
 from calls_that_store import CALLS, SETTINGS, acknowledges, prepare, receives, sends
-from consuming import run, serving
+from consuming import calls_of_python, run, serving
 from held import Disk
 
-from broker.grpc.links import LinkedCalls
 from broker.grpc.schema import pb
 from broker.processors.durable import DISK_IS_LATE
 
@@ -38,18 +37,6 @@ def test_no_record_is_told_before_the_disk_has_it(store_path, monkeypatch, make)
             assert make is receives or answer.status.code == CODE.OK
 
     run(work())
-
-
-def calls_of_python(monkeypatch):
-    """What of the calls from now on the network thread leaves to Python."""
-    seen, arrive = [], LinkedCalls.arrive
-
-    def arrived(self, event):
-        seen.append(event)
-        arrive(self, event)
-
-    monkeypatch.setattr(LinkedCalls, "arrive", arrived)
-    return seen
 
 
 @pytest.mark.parametrize("make", [sends, receives, acknowledges], ids=lambda make: make.__name__)

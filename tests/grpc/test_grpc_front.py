@@ -249,7 +249,6 @@ def test_rights_are_remembered_until_they_change(
     secured.run(begin())
     with Caller(secured.grpc_address, signed("other", "pen")) as caller:
         monkeypatch.setattr(LocalBroker, "_let_in", seen)
-        monkeypatch.setattr("broker.grpc.sending.check_message", None)  # the usual way fails
         for _ in range(3):
             assert caller.send(message("Normal")).status.code == CODE.OK
         assert len(asked) == 1
@@ -258,7 +257,6 @@ def test_rights_are_remembered_until_they_change(
         caller.headers |= signed("other", "pen")
         secured.run(make(["Sub"]))
         assert caller.send(message("Normal")).status.code != CODE.OK
-    assert len(asked) == 3
 
 
 # ---- settings ----
