@@ -193,6 +193,11 @@ int ps_store_info(ps_store *store, ps_info *out);
  * lock and touches no file, so an event loop may ask. PS_E_CLOSED. */
 int ps_store_disk_full(ps_store *store);
 
+/* How much of the commit log is mapped, and how much of that is in memory, in bytes: estimated from
+ * 256 windows of 256 KiB at most. It reads nothing and takes a millisecond at most: no work for an
+ * event loop. PS_E_CLOSED. */
+int ps_store_log_resident(ps_store *store, int64_t *mapped, int64_t *resident);
+
 typedef struct ps_queue_info {
     const char *topic; /* lives as long as the store's handle */
     int32_t topic_len;

@@ -72,6 +72,8 @@ ROWS: tuple[tuple[str, tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...]]
              " / rate(pystore_store_syncs_total$of[$__rate_interval])", "{{node_id}}"),)),
         ("Free disk", "bytes", (
             ("pystore_store_disk_bytes$of_and{of=\"free\"}", "{{node_id}} {{folder}}"),)),
+        ("Commit log in memory", "bytes", (
+            ("pystore_store_page_bytes$of_and{state=\"resident\"}", "{{node_id}}"),)),
         ("Age of the oldest message", "ms", (
             ("rocketmq_storage_message_reserve_time_milliseconds$of", "{{node_id}}"),)),
         ("Slaves are behind", "bytes", (

@@ -7,12 +7,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
+from broker.figures.connections import is_system_label
 from broker.figures.health import Health
 from broker.figures.lag import Lag
 from broker.figures.serving import ServingFigures, add_serving
-from broker.figures.store import DISK, add_disks, add_store
 from broker.hot.core import Core
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
@@ -21,13 +22,17 @@ from broker.metrics.endpoint import ProbeCheck
 from broker.metrics.loop_delay import LoopDelay
 from broker.metrics.page import Page, buckets
 from broker.metrics.rpc import RpcTimes, name_of_request, name_of_response
-from broker.processors.popstats import pops
-from broker.services.clients import ConsumerGroup
+from broker.services.broker_metrics import (
+    add_access,
+    add_deduplication,
+    add_disks,
+    add_store,
+    add_timers,
+)
 from broker.services.context import Services
 from broker.services.duties import BrokerRole
-from broker.services.names import SYSTEM_TOPICS, is_system_topic
+from broker.services.names import SYSTEM_TOPICS
 from broker.wire.command import Body
-from pystore.names import SYSTEM_GROUP_PREFIX
 
 __all__ = ["BrokerFigures"]
 
@@ -38,8 +43,8 @@ _POOLS = (
     "send", "async_put", "pull", "ack", "query_message", "client_manager", "heartbeat", "lite_pull",
     "transaction", "consumer_manager", "admin", "reply",
 )  # fmt: skip
-#: MQVersion.V4_0_0_SNAPSHOT and HIGHER_VERSION.
-_V4_0_0, _HIGHER = 212, 612
+#: What request 28 says, too.
+_OF_SERVICES = (add_store, add_timers, add_deduplication, add_access)
 _SYSTEMS = "".join(f"{name}\n" for name in sorted(SYSTEM_TOPICS))
 
 
@@ -88,7 +93,6 @@ class BrokerFigures:
             for part in self._parts():
                 part(page)
                 await turns.next()
-            await self._add_connections(page, turns)
             await asyncio.to_thread(add_disks, page, self._s)
         finally:
             text, left_out = await flows
@@ -109,14 +113,12 @@ class BrokerFigures:
     def _parts(self) -> tuple[Callable[[Page], None], ...]:
         return (
             self._add_broker,
-            lambda page: add_store(page, self._s),
-            self._add_timers,
+            *(partial(add, s=self._s) for add in _OF_SERVICES),
             self._add_transactions,
             self._add_retries,
             self._add_replication,
             self._add_requests,
             self._add_core,
-            self._add_access,
             lambda page: add_serving(page, self._serving),
         )
 
@@ -127,8 +129,8 @@ class BrokerFigures:
         for pool in _POOLS:
             page.add("rocketmq_processor_watermark", 0, processor=pool)
         page.add("rocketmq_broker_permission", s.settings["brokerPermission"])
-        page.add("rocketmq_topic_number", len(s.topics.all()))
-        page.add("rocketmq_consumer_group_number", len(s.groups.all()))
+        page.add("rocketmq_topic_number", s.topics.count)
+        page.add("rocketmq_consumer_group_number", s.groups.count)
         page.add("pystore_build_info", 1, version=self._version, speaks="V5_3_3")
         page.add("pystore_uptime_seconds", max(0.0, time.time() - s.started_ms / 1000))
         role = s.duties.role if s.duties is not None else BrokerRole.MASTER
@@ -138,11 +140,6 @@ class BrokerFigures:
         page.add("pystore_loop_delay_seconds", round(self._delay.take(), 6))
         for address, registered in s.registration.states():
             page.add("pystore_registered", int(registered), server=address)
-
-    def _add_timers(self, page: Page) -> None:
-        schedule = self._s.schedule
-        if schedule is not None and schedule.timers is not None:
-            page.extend(schedule.timers.metrics.samples(schedule.now_ms()), **DISK)
 
     def _add_transactions(self, page: Page) -> None:
         transactions = self._s.transactions
@@ -158,16 +155,11 @@ class BrokerFigures:
                     "rocketmq_send_to_dlq_messages_total",
                     count,
                     consumer_group=group,
-                    is_system=_is_system(topic, group),
+                    is_system=is_system_label(topic, group),
                     topic=topic,
                 )
             elif name == "SNDBCK_PUT_NUMS":
                 page.add("pystore_sent_back_total", count, consumer_group=group, topic=topic)
-        once = self._s.once
-        if once is not None:
-            state = once.state()
-            page.add("pystore_idempotent_remembered", state.remembered)
-            page.add("pystore_idempotent_repeats_total", state.repeats)
 
     def _add_replication(self, page: Page) -> None:
         replication, end = self._s.replication, self._s.store.info().log_max
@@ -182,6 +174,9 @@ class BrokerFigures:
             for each in slaves:
                 page.add("pystore_ha_slave_lag_bytes", max(0, end - each.acked), slave=each.address)
                 page.add("pystore_ha_slave_bytes_per_second", each.rate, slave=each.address)
+        if self._s.mastership is not None:
+            page.add("pystore_ha_cut_off", int(self._s.mastership.is_away))
+            page.add("pystore_ha_cut_offs_total", self._s.mastership.cut_offs)
         slave = replication.slave
         if slave is not None:
             page.add("pystore_ha_connected", int(not slave.problem))
@@ -235,52 +230,6 @@ class BrokerFigures:
                 page.add("pystore_loop_held_total", count, request_code=name_of_request(code))
             page.add("pystore_loop_held_max_seconds", dog.longest_ms / 1000)
 
-    def _add_access(self, page: Page) -> None:
-        s = self._s
-        if s.guard is not None:
-            page.add("pystore_access_refused_total", s.guard.refused)
-            refused = self._core.first_frames_refused
-            page.add("pystore_access_first_frames_refused_total", refused)
-        if s.access is not None and s.access.plain is not None:
-            page.add("pystore_access_problem", int(bool(s.access.plain.problem)))
-
-    # ---- connections ----
-
-    async def _add_connections(self, page: Page, turns: Pieces) -> None:
-        makers: dict[tuple[str, str], set[object]] = {}
-        for channels in list(self._s.clients.producers.values()):
-            for peer, channel in list(channels.items()):
-                key = channel.language_name.lower(), _version_name(channel.version)
-                makers.setdefault(key, set()).add(peer)
-            await turns.next()
-        for (language, spoken), peers in makers.items():
-            page.add(
-                "rocketmq_producer_connections", len(peers), language=language,
-                protocol_type="remoting", version=spoken,
-            )  # fmt: skip
-        for name, group in list(self._s.clients.consumers.items()):
-            self._add_group(page, name, group)
-            await turns.next()
-
-    def _add_group(self, page: Page, name: str, group: ConsumerGroup) -> None:
-        counts: dict[tuple[str, str], int] = {}
-        for channel in list(group.channels.values()):
-            key = channel.language_name.lower(), _version_name(channel.version)
-            counts[key] = counts.get(key, 0) + 1
-        for (language, spoken), count in counts.items():
-            page.add(
-                "rocketmq_consumer_connections", count, consume_mode=self._mode(name, group),
-                consumer_group=name, is_system=_is_system("", name), language=language,
-                protocol_type="remoting", version=spoken,
-            )  # fmt: skip
-
-    def _mode(self, name: str, group: ConsumerGroup) -> str:
-        if "ACTIVELY" in group.consume_type:
-            return "pull"
-        if any(pops(self._s, name, topic) for topic in group.subscriptions):
-            return "pop"
-        return "pop" if "POP" in group.consume_type else "push"
-
 
 def add_creates(page: Page, times: RpcTimes) -> None:
     """Adds how long it took to create topics and groups."""
@@ -304,11 +253,6 @@ def labels_of(text: str | None) -> dict[str, str]:
     return found
 
 
-def _is_system(topic: str, group: str) -> str:
-    system = is_system_topic(topic) or group.upper().startswith(SYSTEM_GROUP_PREFIX)
-    return str(system).lower()
-
-
 def _held(held: bool) -> str:
     return "true" if held else "false"
 
@@ -318,15 +262,3 @@ def _version() -> str:
         return version("rocketmq-pystore")
     except PackageNotFoundError:
         return "unknown"
-
-
-def _version_name(number: int) -> str:
-    """Returns the name of an MQVersion as upstream's metrics have it: v5_3_3, v5_3_3_snapshot. From
-    4.0.0 on each patch has two numbers, each minor version has ten patches."""
-    if number >= _HIGHER:
-        return "higher_version"
-    if number < _V4_0_0:
-        return "v3"
-    place = number - _V4_0_0
-    name = f"v{4 + place // 200}_{place // 20 % 10}_{place % 20 // 2}"
-    return name if number % 2 else f"{name}_snapshot"

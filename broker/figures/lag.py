@@ -1,4 +1,4 @@
-"""How far consumers are behind: one pass over all groups that are connected, now and then, in
+"""How far consumers are behind, and who is connected: one pass over all groups, now and then, in
 pieces; a scrape takes what the last pass has found. Upstream: ConsumerLagCalculator, which walks
 all groups five times at each scrape.
 """
@@ -9,13 +9,13 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping
 
+from broker.figures.connections import add_connections, is_system_label
 from broker.loop.turns import Pieces
 from broker.metrics.page import MetricSample, Page
 from broker.processors.offsets import store_time
 from broker.processors.popstats import lag_samples, pop_samples, pops
 from broker.services.context import Services
-from broker.services.names import is_system_topic
-from pystore.names import RETRY_PREFIX, SYSTEM_GROUP_PREFIX
+from pystore.names import RETRY_PREFIX
 
 __all__ = ["Lag"]
 
@@ -64,10 +64,14 @@ class Lag:
             for topic in group.subscriptions
             if not topic.startswith(RETRY_PREFIX)
         ]
+        popping: dict[str, bool] = {}
         for name, topic in pairs:
             await turns.next()
-            if not pops(self._s, name, topic):
+            does_pop = pops(self._s, name, topic)
+            popping[name] = popping.get(name, False) or does_pop
+            if not does_pop:
                 page.extend(await self._of_pair(name, topic, turns))
+        await add_connections(page, self._s, popping, turns)
         for sample in await pop_samples(self._s):
             page.extend((sample,))
             await turns.next()
@@ -92,11 +96,10 @@ class Lag:
             ready += high - pulled
             late = min(late, _since(s, topic, queue, at, high, now))
             queueing = min(queueing, _since(s, topic, queue, pulled, high, now))
-        system = is_system_topic(topic) or group.upper().startswith(SYSTEM_GROUP_PREFIX)
         label = {
             "consumer_group": group,
             "is_retry": "false",
-            "is_system": str(system).lower(),
+            "is_system": is_system_label(topic, group),
             "topic": topic,
         }
         return lag_samples(label, ready + flying, flying, ready, now - late, now - queueing)

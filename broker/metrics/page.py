@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from broker.metrics.table import BY_NAME, MetricKind
 
-__all__ = ["MetricSample", "Page", "buckets", "escaped", "labels_text", "named"]
+__all__ = ["Entries", "MetricSample", "Page", "buckets", "escaped", "labels_text", "named"]
 
 
 class MetricSample(NamedTuple):
@@ -109,3 +109,16 @@ class Page:
     def text(self) -> bytes:
         parts = ["\n".join(lines) for lines in self._families.values()]
         return ("\n".join(parts) + "\n").encode() if parts else b""
+
+
+class Entries(Page):
+    """A page that keeps only the values that request 28 has, too, under their names there."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.values: dict[str, float] = {}
+
+    def _put(self, family: str, name: str, value: float, labels: str) -> None:
+        entry = BY_NAME[family].entry
+        if entry:
+            self.values[entry] = value

@@ -29,7 +29,7 @@ class Metric:
     labels: those that only this metric has (every sample of a broker has cluster, node_id and
     node_type as well). unit: of the values; empty: a number of things. where: the part of the
     program that counts it. of: broker, namesrv, proxy or client. bounds: of a histogram's
-    buckets."""
+    buckets. entry: the name under which request 28 (GET_BROKER_RUNTIME_INFO) has the value."""
 
     name: str
     kind: MetricKind
@@ -39,6 +39,7 @@ class Metric:
     where: str
     of: str = "broker"
     bounds: tuple[float, ...] = ()
+    entry: str = ""
 
     @property
     def is_upstream(self) -> bool:
@@ -82,10 +83,10 @@ _UPSTREAM = (
     ("throughput_out_total", C, "bytes", _OUT,
      "bytes of these", "csrc/remoting/pull.c, popwalk.c"),
     ("producer_connections", G, "", ("language", "protocol_type", "version"),
-     "connections of producers", "services/clients"),
+     "connections of producers", "figures/connections"),
     ("consumer_connections", G, "",
      ("consume_mode", "consumer_group", "is_system", "language", "protocol_type", "version"),
-     "connections of consumers; consume_mode is push, pull or pop", "services/clients"),
+     "connections of consumers; consume_mode is push, pull or pop", "figures/connections"),
     ("consumer_lag_messages", G, "", _LAG,
      "messages after the committed offset; of a group that pops: not popped yet, or in"
      " flight. Of groups that are connected", "figures/lag"),
@@ -117,13 +118,13 @@ _UPSTREAM = (
      "from the request's arrival to its answer; what waited for messages has is_long_polling"
      " true", "csrc/remoting/metrics.c, metrics/rpc", _RPC),
     ("storage_size_bytes", G, "bytes", _DISK,
-     "used bytes of the whole partition", "figures/store"),
+     "used bytes of the whole partition", "services/broker_metrics"),
     ("storage_flush_behind_bytes", G, "bytes", _DISK,
-     "log that is not on the disk yet", "figures/store"),
+     "log that is not on the disk yet", "services/broker_metrics"),
     ("storage_dispatch_behind_bytes", G, "bytes", _DISK,
-     "log that is not in the queues and the index yet", "figures/store"),
+     "log that is not in the queues and the index yet", "services/broker_metrics"),
     ("storage_message_reserve_time_milliseconds", G, "ms", _DISK,
-     "age of the oldest message; no sample while the log is empty", "figures/store"),
+     "age of the oldest message; no sample while the log is empty", "services/broker_metrics"),
     ("timer_enqueue_lag", G, "", _DISK,
      "records of rmq_sys_wheel_timer that were not read yet", "services/timer_metrics"),
     ("timer_enqueue_latency_milliseconds", G, "ms", _DISK,
@@ -221,13 +222,18 @@ _OURS = (
     ("store_queues", G, "", (),
      "queues that have a file", "csrc/store/info.c"),
     ("store_dispatch_behind_seconds", G, "s", (),
-     "age of the first record that is not in its queue yet; 0: there is none", "figures/store"),
+     "age of the first record that is not in its queue yet; 0: there is none",
+     "services/broker_metrics"),
     ("store_damaged_reads_total", C, "", (),
      "damaged messages that reads passed over", "csrc/store/read.c"),
     ("store_disk_full", G, "", (),
      "1: puts are refused for lack of disk space", "csrc/store/retention.c"),
     ("store_disk_bytes", G, "bytes", ("folder", "of"),
-     "size of the partition, and what is free, by folder of the commit log", "figures/store"),
+     "size of the partition, and what is free, by folder of the commit log",
+     "services/broker_metrics"),
+    ("store_page_bytes", G, "bytes", ("state",),
+     "commit log that is mapped, and what of it is in memory (resident): the rest comes from the"
+     " disk when it is read; estimated from 64 MiB of it at most", "csrc/files/segments.c"),
     ("store_recovery_seconds", G, "s", (),
      "how long opening took", "pystore RecoveryReport"),
     ("store_recovery_cut_bytes", G, "bytes", (),
@@ -236,7 +242,7 @@ _OURS = (
     ("store_recovery_scanned_bytes", G, "bytes", (),
      "log that was checked when it was opened", "pystore RecoveryReport"),
     ("retention_log_bytes_total", C, "bytes", (),
-     "log that retention has deleted since the start", "figures/store"),
+     "log that retention has deleted since the start", "services/broker_metrics"),
     # LMDB
     ("metadata_bytes", G, "bytes", ("of",),
      "LMDB: map, the most it may become; used, the pages in use", "pystore/metadata"),
@@ -300,6 +306,12 @@ _OURS = (
      "a slave: since it heard of its master", "services/replication"),
     ("ha_diverged", G, "", (),
      "a slave: 1 when its log and its master's part", "services/replication"),
+    ("ha_cut_off", G, "", (),
+     "a master that slaves may act for: 1 while it reaches neither a name server that knows it nor"
+     " a slave, or a slave acts, and it leaves pops, timers and transactions to that slave",
+     "services/acting"),
+    ("ha_cut_offs_total", C, "", (),
+     "how often that happened", "services/acting"),
     # retries, transactions, timers, deduplication
     ("sent_back_total", C, "", ("consumer_group", "topic"),
      "messages that consumers returned for a retry", "processors/retry"),
@@ -309,6 +321,8 @@ _OURS = (
      "messages in the deduplication window", "hot/dedup"),
     ("idempotent_repeats_total", C, "", (),
      "sends that were repeats", "hot/dedup"),
+    ("idempotent_bytes", G, "bytes", (),
+     "memory of the deduplication window", "hot/dedup"),
     # name servers
     ("registered", G, "", ("server",),
      "1: that name server answered the last registration", "services/registration"),
@@ -319,7 +333,8 @@ _OURS = (
      "series beyond metricsOtelCardinalityLimit, counted in one with otel_metric_overflow",
      "csrc/remoting/exposition.c"),
     ("scrape_lag_age_seconds", G, "s", (),
-     "age of the figures of consumer lag, which are renewed every few seconds", "figures/lag"),
+     "age of the figures of consumer lag, POP and connections of clients, which are renewed every"
+     " few seconds", "figures/lag"),
 )  # fmt: skip
 
 _NAMESRV = (
@@ -362,14 +377,32 @@ _CLIENT = (
 )  # fmt: skip
 
 
+#: What request 28 says of them, under upstream's names and ours.
+_ENTRIES = {
+    "rocketmq_storage_dispatch_behind_bytes": "dispatchBehindBytes",
+    "rocketmq_storage_flush_behind_bytes": "remainHowManyDataToFlush",
+    "rocketmq_timer_dequeue_latency_milliseconds": "timerReadBehind",
+    "rocketmq_timer_dequeue_tps": "timerDequeueTps",
+    "rocketmq_timer_enqueue_lag": "timerOffsetBehind",
+    "rocketmq_timer_enqueue_tps": "timerEnqueueTps",
+    "rocketmq_timer_pending": "timerCongestNum",
+    "pystore_access_first_frames_refused_total": "firstFramesRefused",
+    "pystore_access_refused_total": "accessRefused",
+    "pystore_idempotent_bytes": "idempotentProduceBytes",
+    "pystore_idempotent_remembered": "idempotentProduceRemembered",
+    "pystore_idempotent_repeats_total": "idempotentProduceRepeats",
+    "pystore_store_log_max_offset_bytes": "commitLogMaxOffset",
+    "pystore_store_log_min_offset_bytes": "commitLogMinOffset",
+    "pystore_store_put_failures_total": "putMessageFailedTimes",
+}
+
+
 def _rows(prefix: str, of: str, rows: Iterable[tuple]) -> list[Metric]:  # type: ignore[type-arg]
     made = []
     for name, kind, unit, labels, meaning, where, *bounds in rows:
-        made.append(
-            Metric(
-                prefix + name, kind, unit, labels, meaning, where, of, bounds[0] if bounds else ()
-            )
-        )
+        entry, bucket_bounds = _ENTRIES.get(prefix + name, ""), bounds[0] if bounds else ()
+        full = prefix + name
+        made.append(Metric(full, kind, unit, labels, meaning, where, of, bucket_bounds, entry))
     return made
 
 

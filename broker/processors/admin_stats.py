@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from broker.loop.turns import alone
-from broker.metrics.page import named
+from broker.metrics.page import Entries, named
 from broker.processors.offsets import queue_id, store_time
 from broker.processors.popstats import pop_samples
 from broker.processors.turns import Turns, reply_with
+from broker.services.broker_metrics import add_access, add_deduplication, add_store, add_timers
 from broker.services.context import Services
 from broker.services.replication.status import ha_status
 from broker.wire import mqjson
@@ -40,6 +41,19 @@ def _bytes(count: int) -> str:
         return f"{count} B"
     power = min((count.bit_length() - 1) // 10, 6)
     return f"{count / (1 << 10 * power):.1f} {'KMGTPE'[power - 1]}iB"
+
+
+#: Entries of timers, also where there are none.
+_TIMERS = (
+    "timerCongestNum", "timerDequeueTps", "timerEnqueueTps", "timerOffsetBehind", "timerReadBehind",
+)  # fmt: skip
+#: How an entry is written that is not just the metric's number; timerReadBehind is in seconds.
+_WRITTEN: dict[str, Callable[[Any], object]] = {
+    "remainHowManyDataToFlush": _bytes,
+    "timerDequeueTps": "{:.1f}".format,
+    "timerEnqueueTps": "{:.1f}".format,
+    "timerReadBehind": lambda ms: ms // 1000,
+}
 
 
 class StatisticsProcessor:
@@ -270,9 +284,8 @@ class StatisticsProcessor:
             **self._counters(),
             **self._disk(),
             **self._schedule(),
-            **self._timers(),
-            **self._once(),
             **self._guarded(),
+            **self._of_metrics(),
         }
         return command.reply(body=mqjson.dumps({"table": {k: str(v) for k, v in table.items()}}))
 
@@ -292,20 +305,15 @@ class StatisticsProcessor:
             return {}
         return named(schedule.timers.metrics.samples(schedule.now_ms()))
 
-    def _timers(self) -> dict[str, Any]:
-        """Returns the entries of the timers; timerReadBehind is in seconds, as upstream's is."""
-        schedule = self.s.schedule
-        unread, late_ms, waiting, rates = 0, 0, 0, (0.0, 0.0)
-        if schedule is not None and schedule.timers is not None:
-            figures = schedule.timers.metrics
-            unread, _, late_ms = figures.behind(schedule.now_ms())
-            waiting, rates = figures.timers.count(), figures.rates()
+    def _of_metrics(self) -> dict[str, Any]:
+        """Returns the entries that are metrics, too: one table says which (metrics/table.py)."""
+        entries = Entries()
+        for add in (add_store, add_timers, add_deduplication, add_access):
+            add(entries, self.s)
+        found: dict[str, float] = dict.fromkeys(_TIMERS, 0) | entries.values
         return {
-            "timerCongestNum": waiting,
-            "timerDequeueTps": f"{rates[1]:.1f}",
-            "timerEnqueueTps": f"{rates[0]:.1f}",
-            "timerOffsetBehind": unread,
-            "timerReadBehind": late_ms // 1000,
+            name: _WRITTEN[name](value) if name in _WRITTEN else value
+            for name, value in found.items()
         }
 
     def _fixed(self) -> dict[str, Any]:
@@ -330,28 +338,14 @@ class StatisticsProcessor:
             table[f"{pool}ThreadPoolQueueCapacity"] = capacity
         return table
 
-    def _once(self) -> dict[str, Any]:
-        """Returns our own entries about deduplication, while it is on."""
-        if self.s.once is None:
-            return {}
-        state = self.s.once.state()
-        return {
-            "idempotentProduceRemembered": state.remembered,
-            "idempotentProduceRepeats": state.repeats,
-            "idempotentProduceBytes": state.bytes,
-        }
-
     def _guarded(self) -> dict[str, Any]:
-        """Returns our own entries: requests that held the event loop, by code, refusals of access
-        control, and what is wrong with its files."""
+        """Returns our own entries: requests that held the event loop, by code, and what is wrong
+        with the files of access control."""
         table: dict[str, Any] = {}
         dog, access = self.s.watchdog, self.s.access
         if dog is not None and dog.counts:
             table["loopHeldRequests"] = dict(sorted(dog.counts.items()))
             table["loopHeldLongestMillis"] = dog.longest_ms
-        if self.s.guard is not None:
-            table["accessRefused"] = self.s.guard.refused
-            table["firstFramesRefused"] = self.s.core.first_frames_refused
         if access is not None and access.plain is not None:
             table["accessProblem"] = access.plain.problem
         return table
@@ -368,7 +362,6 @@ class StatisticsProcessor:
         size = info.log_max - self.s.store.report.log_max
         times = s.put_times
         return table | {
-            "dispatchBehindBytes": max(0, info.log_max - info.dispatched),
             "dispatchMaxBuffer": 0,
             "getFoundTps": s.rates("FOUND", sums["FOUND"]),
             "getMessageEntireTimeMax": times.get_max_ms,
@@ -380,19 +373,15 @@ class StatisticsProcessor:
             "putMessageAverageSize": size / info.puts if info.puts else 0.0,
             "putMessageDistributeTime": times.distribution(),
             "putMessageEntireTimeMax": times.put_max_ms,
-            "putMessageFailedTimes": s.failed_puts,
             "putMessageSizeTotal": size,
             "putMessageTimesTotal": info.puts,
             "putTps": s.rates("BROKER_PUT_NUMS", sums["BROKER_PUT_NUMS"]),
-            "remainHowManyDataToFlush": _bytes(max(0, info.log_max - info.log_flushed)),
         }
 
     def _disk(self) -> dict[str, Any]:
         store = self.s.store
         info = store.info()
         table: dict[str, Any] = {
-            "commitLogMaxOffset": info.log_max,
-            "commitLogMinOffset": info.log_min,
             "earliestMessageTimeStamp": info.store_timestamp_min,
         }
         worst = 0.0

@@ -24,7 +24,11 @@ async def pop_samples(s: Services) -> list[MetricSample]:
     pop, turns = s.pop, Turns()
     if pop is None or not pop.is_on:
         return found
-    for group, topic in list(_popped(s)):
+    pairs = [(name, topic) for name, g in s.clients.consumers.items() for topic in g.subscriptions]
+    for group, topic in pairs:
+        await turns.next()
+        if not pops(s, group, topic):
+            continue
         retries = [retry_topic(group, topic, kind) for kind in pop.batches.looked_at]
         for names, is_retry in (([topic], False), (retries, True)):
             found += await _of_group(s, pop, turns, group, topic, names, is_retry)
@@ -66,14 +70,6 @@ def pops(s: Services, group: str, topic: str) -> bool:
         or pop.in_flight(topic, group, -1) > 0
         or any(retry_topic(group, topic, kind) in s.topics for kind in pop.batches.looked_at)
     )
-
-
-def _popped(s: Services) -> Iterator[tuple[str, str]]:
-    """Returns group and topic of those that are connected and pop."""
-    for name, group in s.clients.consumers.items():
-        for topic in group.subscriptions:
-            if pops(s, name, topic):
-                yield name, topic
 
 
 async def _of_group(

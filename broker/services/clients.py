@@ -23,7 +23,9 @@ from broker.wire.command import ONEWAY, Command, Refused
 from broker.wire.handlers import Peer
 from pystore.errors import StoreError
 
-__all__ = ["UNDIVIDED", "Beat", "Channel", "Clients", "ConsumerGroup", "Subscription"]
+__all__ = [
+    "UNDIVIDED", "Beat", "Channel", "Clients", "ConsumerGroup", "Subscription", "language_name",
+]  # fmt: skip
 
 quiet = RateLimitedLogger(SafeLogger(__name__))
 
@@ -33,6 +35,11 @@ _LANGUAGES = (
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP",
     "OMS", "RUST", "NODE_JS",
 )  # fmt: skip
+
+
+def language_name(number: int) -> str:
+    """Returns the name of a LanguageCode."""
+    return _LANGUAGES[number] if 0 <= number < len(_LANGUAGES) else "OTHER"
 
 
 @dataclass(slots=True)
@@ -65,7 +72,7 @@ class Channel:
 
     @property
     def language_name(self) -> str:
-        return _LANGUAGES[self.language] if 0 <= self.language < len(_LANGUAGES) else "OTHER"
+        return language_name(self.language)
 
     def as_connection(self) -> dict[str, object]:
         """Returns it as Connection of GET_CONSUMER_CONNECTION_LIST and its like."""

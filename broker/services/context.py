@@ -56,7 +56,13 @@ class ActsAsMaster(Protocol):
 
 
 class KeepsMastership(Protocol):
-    """A master that slaves may act for (acting/mastership.py), as requests find it."""
+    """A master that slaves may act for (acting/mastership.py), as requests and figures find it."""
+
+    @property
+    def is_away(self) -> bool: ...
+
+    @property
+    def cut_offs(self) -> int: ...
 
     def hint(self, address: str) -> None: ...
 

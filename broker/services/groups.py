@@ -53,6 +53,10 @@ class Groups:
     def get(self, name: str) -> SubscriptionGroup | None:
         return self._rows.get(name)
 
+    @property
+    def count(self) -> int:
+        return self._rows.count
+
     def all(self) -> Sequence[SubscriptionGroup]:
         return self._rows.list()
 

@@ -113,10 +113,6 @@ class Statistics:
         """Returns the counters of what passes through Python."""
         return {counter: self._own[place] for counter, place in self._places.items()}
 
-    @property
-    def failed_puts(self) -> int:
-        return self._core.totals().put_failures
-
     def forget(self, topic: str | None = None, group: str | None = None) -> None:
         """Drops what belongs to a deleted topic or group."""
         for counter in list(self._places):

@@ -87,6 +87,10 @@ class Topics:
     def __contains__(self, name: object) -> bool:
         return name in self._rows
 
+    @property
+    def count(self) -> int:
+        return self._rows.count
+
     def all(self) -> Sequence[TopicConfig]:
         return self._rows.list()
 

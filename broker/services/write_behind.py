@@ -49,6 +49,10 @@ class WriteBehindTable(Generic[_Row]):
     def __contains__(self, name: object) -> bool:
         return name in self._rows
 
+    @property
+    def count(self) -> int:
+        return len(self._rows)
+
     def list(self) -> list[_Row]:
         """Returns all rows, in the order of their names."""
         return sorted(self._rows.values(), key=attrgetter("name"))

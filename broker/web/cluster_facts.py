@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from broker.client.admin import AsyncAdmin, BrokerPlace, QueueLag
@@ -57,6 +57,15 @@ class CachedAnswer(Generic[_T]):
             return self._value
         return await asyncio.shield(self._asking)
 
+    async def soon(self, wait_s: float) -> _T | None:
+        """Returns None when it takes longer; the question goes on. Raises: ClientError."""
+        asking = asyncio.ensure_future(self.get())
+        await asyncio.wait({asking}, timeout=wait_s)
+        if asking.done():
+            return asking.result()
+        asking.cancel()
+        return None
+
     async def _renew(self) -> _T:
         before = self._forgotten
         value = await self._ask()
@@ -87,14 +96,15 @@ def _ended(asking: asyncio.Task[Any]) -> None:
 
 
 class ClusterFacts:
-    """admin: started by `start`."""
+    """admin, walker: started. What takes a broker long is asked by the walker, which has a
+    connection of its own: a broker answers one long question of a connection after the other."""
 
-    def __init__(self, admin: AsyncAdmin) -> None:
-        self.admin = admin
+    def __init__(self, admin: AsyncAdmin, walker: AsyncAdmin) -> None:
+        self.admin, self.walker = admin, walker
         self.places = CachedAnswer(admin.cluster)
         self.topics = CachedAnswer(self._topics)
         self.brokers = CachedAnswer(self._brokers)
-        self.lags = CachedAnswer(admin.all_lags)
+        self.lags = CachedAnswer(walker.all_lags)
         self.configs = CachedAnswer(admin.groups)
         self.groups = CachedAnswer(self._groups)
         self.looks: deque[Look] = deque(maxlen=_LOOKS)
@@ -109,6 +119,7 @@ class ClusterFacts:
         for kept in (self.places, self.topics, self.groups, self.brokers, self.lags, self.configs):
             await kept.close()
         await self.admin.close()
+        await self.walker.close()
 
     def forget_lags(self) -> None:
         """They have changed."""
@@ -123,11 +134,17 @@ class ClusterFacts:
         return sorted(found, key=lambda topic: KINDS_OF_TOPICS.index(topic.kind))
 
     async def _groups(self) -> list[GroupRow]:
-        lags: dict[str, list[LagRow]] = {}
-        for each in await self.lags.get():
-            lags.setdefault(each.group, []).append(lag_row(each))
-        names = {each.name for each in await self.configs.get()} | lags.keys()
-        return [GroupRow.of(name, lags.get(name, ()), None) for name in sorted(names)]
+        names = {each.name for each in await self.configs.get()}
+        return await asyncio.to_thread(_group_rows, names, await self.lags.get())
+
+    async def groups_soon(self, wait_s: float) -> list[GroupRow] | None:
+        """Returns None when it is not known in time how far they are. Raises: ClientError."""
+        await self.configs.get()  # before brokers are busy with the other question
+        return await self.groups.soon(wait_s)
+
+    async def group_names(self) -> list[GroupRow]:
+        """All of them by name, and not how far they are. Raises: ClientError."""
+        return [GroupRow(each.name, None, None, None) for each in await self.configs.get()]
 
     async def check_group(self, name: str) -> None:
         """Raises: NoRoute, ClientError: a group that a visitor made up is not asked for. Those that
@@ -215,7 +232,7 @@ class ClusterFacts:
         """What is there now. A broker that does not answer is a problem and not the end."""
         look = await self._brokers()
         try:
-            look.lags = await self.admin.all_lags()
+            look.lags = await self.walker.all_lags()
         except ClientError as failed:
             look.problems.append(str(failed))
         return look
@@ -235,6 +252,15 @@ class ClusterFacts:
                 except ClientError as failed:
                     look.problems.append(str(failed))
         return look
+
+
+def _group_rows(names: set[str], lags: Iterable[QueueLag]) -> list[GroupRow]:
+    by_group: dict[str, list[LagRow]] = {}
+    for each in lags:
+        by_group.setdefault(each.group, []).append(lag_row(each))
+    return [
+        GroupRow.of(name, by_group.get(name, ()), None) for name in sorted(names | by_group.keys())
+    ]
 
 
 def lag_row(lag: QueueLag) -> LagRow:

@@ -4,7 +4,7 @@ cluster_actions.py, and only where the start allowed it."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -33,6 +33,8 @@ __all__ = ["ClusterServer"]
 #: Messages of one page.
 _MESSAGES = 20
 _PLOT_REFRESH_S = "2"
+#: How long a page waits for how far all groups are.
+_SOON_S = 0.1
 
 
 class ClusterServer(ClusterActions):
@@ -61,26 +63,27 @@ class ClusterServer(ClusterActions):
 
     async def start(self) -> None:
         """Raises: OSError, ClientError when nobody of a cluster answers there."""
-        self._facts = ClusterFacts(await self._admin())
+        self._facts = await self._found()
         await super().start()
 
-    async def _admin(self) -> AsyncAdmin:
-        """Of a name server, or, where it does not know what one is asked, of a broker."""
+    async def _found(self) -> ClusterFacts:
+        """Of a name server, or, where it does not know what one is asked, of a broker. Raises:
+        ClientError."""
         try:
-            return await self._answering(AsyncAdmin(self.target, **self._options))
+            return await self._answering(lambda: AsyncAdmin(self.target, **self._options))
         except (BrokerRefused, BadAnswer):
-            return await self._answering(AsyncAdmin(broker=self.target, **self._options))
+            return await self._answering(lambda: AsyncAdmin(broker=self.target, **self._options))
 
     @staticmethod
-    async def _answering(admin: AsyncAdmin) -> AsyncAdmin:
-        """Starts it and asks once. Raises: ClientError, after it was closed."""
-        await admin.start()
+    async def _answering(make: Callable[[], AsyncAdmin]) -> ClusterFacts:
+        """Starts them and asks once. Raises: ClientError, after they were closed."""
+        facts = ClusterFacts(await make().start(), await make().start())
         try:
-            await admin.cluster()
+            await facts.admin.cluster()
         except BaseException:
-            await admin.close()
+            await facts.close()
             raise
-        return admin
+        return facts
 
     async def stop(self) -> None:
         await super().stop()
@@ -164,13 +167,21 @@ class ClusterServer(ClusterActions):
         return None
 
     async def _groups(self, request: web.Request) -> web.StreamResponse:
+        """How far all groups are costs brokers much: a page that comes before that is known has
+        their names, and comes again by itself."""
         query = dict(request.query)
+        rows = await self.facts.groups_soon(_SOON_S)
+        counting = rows is None
+        by_name = counting or query.get("by") == "name"
         found = paged(
-            await self.facts.groups.get(), self._page_of(request), wanted=query.get("q", ""),
-            text=lambda group: group.name,
-            order=None if query.get("by") == "name" else lambda group: group.behind,
+            await self.facts.group_names() if rows is None else rows, self._page_of(request),
+            wanted=query.get("q", ""), text=lambda group: group.name,
+            order=None if by_name else lambda group: group.behind,
         )  # fmt: skip
-        return self._page("groups.html", found=found, query=query, trouble="")
+        answer = self._page("groups.html", found=found, query=query, trouble="", counting=counting)
+        if counting:
+            answer.headers["Refresh"] = "1"
+        return answer
 
     async def _group(self, request: web.Request) -> web.StreamResponse:
         name = request.query.get("name", "")

@@ -76,11 +76,11 @@ class LagRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """dead: its dead letters; None where nobody has counted them."""
+    """dead: its dead letters. None where nobody has counted them, or not yet."""
 
     name: str
-    topics: int
-    behind: int
+    topics: int | None
+    behind: int | None
     dead: int | None
 
     @classmethod

@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 void ps_segments_init(ps_segments *ss, ps_io *io, int64_t file_size, int flags) {
     memset(ss, 0, sizeof *ss);
@@ -272,6 +274,45 @@ int ps_segments_flush(ps_segments *ss, int32_t i, ps_error *e) {
                        "an earlier sync of the file failed");
     if (!item.sg_was_mapped || item.sg_wrote <= item.sg_flushed) return 0;
     return flush_unmapped(ss, item.sg_base, path, item.sg_wrote, e);
+}
+
+/* The file that holds `offset`, with a reference, if it is mapped. */
+static ps_mapfile *find_mapped(ps_segments *ss, int64_t offset) {
+    pthread_rwlock_rdlock(&ss->ss_lock);
+    int32_t i = segment_index_locked(ss, offset);
+    ps_mapfile *mf = i >= 0 ? ss->ss_items[i].sg_file : NULL;
+    if (mf != NULL) ps_mapfile_ref(mf);
+    pthread_rwlock_unlock(&ss->ss_lock);
+    return mf;
+}
+
+/* The part of a window, which begins on a page, that is in memory. */
+static double resident_part(const ps_mapfile *mf, int64_t at, int64_t page) {
+    unsigned char pages[PS_RESIDENT_WINDOW / 4096];
+    int64_t len = mf->mf_size - at < PS_RESIDENT_WINDOW ? mf->mf_size - at : PS_RESIDENT_WINDOW;
+    int64_t count = (len + page - 1) / page, found = 0;
+    if (mincore(mf->mf_map + at, (size_t)len, pages) < 0) return 0;
+    for (int64_t i = 0; i < count; i++) found += pages[i] & 1;
+    return (double)found / (double)count;
+}
+
+void ps_segments_resident(ps_segments *ss, int64_t from, int64_t to, int32_t most, int64_t *mapped,
+                          int64_t *resident) {
+    int64_t len = to - from, count = (len + PS_RESIDENT_WINDOW - 1) / PS_RESIDENT_WINDOW;
+    int64_t page = (int64_t)sysconf(_SC_PAGESIZE);
+    double mapped_sum = 0, resident_sum = 0;
+    if (count > most) count = most;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at = from + (int64_t)((double)len * (double)i / (double)count);
+        double stands_for = (double)len / (double)count;
+        ps_mapfile *mf = find_mapped(ss, at);
+        if (mf == NULL) continue;
+        mapped_sum += stands_for;
+        resident_sum += stands_for * resident_part(mf, (at - mf->mf_base) / page * page, page);
+        ps_mapfile_unref(mf);
+    }
+    *mapped = (int64_t)(mapped_sum + 0.5);
+    *resident = (int64_t)(resident_sum + 0.5);
 }
 
 int32_t ps_segments_count(ps_segments *ss) {

@@ -48,6 +48,11 @@ int ps_segments_whole(ps_segments *ss, int64_t offset, ps_error *e);
 int ps_segments_peek(ps_segments *ss, int64_t offset, void *out, int64_t len, ps_error *e);
 /* Syncs what was written to item i, mapped or not; as ps_mapfile_flush. */
 int ps_segments_flush(ps_segments *ss, int32_t i, ps_error *e);
+/* How much of [from, to) is mapped, and how much of that is in memory, in bytes: looked at in
+ * `most` windows of PS_RESIDENT_WINDOW bytes at most, spread evenly. Nothing is read or mapped. */
+#define PS_RESIDENT_WINDOW (256 * 1024)
+void ps_segments_resident(ps_segments *ss, int64_t from, int64_t to, int32_t most, int64_t *mapped,
+                          int64_t *resident);
 /* For ps_mappings_init. */
 bool ps_segments_let_go(ps_mapfile *mf);
 int32_t ps_segments_count(ps_segments *ss);

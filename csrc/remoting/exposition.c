@@ -1,15 +1,20 @@
 /* The counters of messages as Prometheus reads them: copied with the lock of the core held, some
  * hundred bytes a topic, and written as text without it. Ten thousand topics are a hundred thousand
  * samples, which Python would write for half a second. */
+#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "format/names.h"
 #include "format/utf8.h"
 #include "remoting/core.h"
 #include "remoting/guard.h"
 
-#define NAME_ROOM 64 /* of a family with its suffix, a bucket's bound and a number */
+#define HEAD_MAX 64          /* of a family's name with its suffix, and a brace */
+#define REST_MAX 48          /* of a bucket's bound, a number, and what is around them */
+#define HUGE_PAGE (2 << 20)
+#define SYSTEMS_MAX 64       /* names of system topics that are looked at */
 
 /* What was copied of one series; of puts, group_len is 0. */
 typedef struct series {
@@ -27,10 +32,17 @@ typedef struct family {
 
 struct ps_flows {
     family in, out, points;
-    ps_buffer names, labels, text;
+    ps_buffer names, labels;
+    void *text;
     int64_t most;
     bool failed; /* no memory */
 };
+
+/* Where samples are written; there is room for all of them. */
+typedef struct text {
+    uint8_t *data;
+    int64_t len;
+} text;
 
 /* ---- copying ---- */
 
@@ -152,7 +164,7 @@ void ps_flows_free(ps_flows *t) {
     ps_buffer_free(&t->points.rows);
     ps_buffer_free(&t->names);
     ps_buffer_free(&t->labels);
-    ps_buffer_free(&t->text);
+    free(t->text);
     free(t);
 }
 
@@ -195,9 +207,23 @@ static void put_value(ps_buffer *b, const uint8_t *text, int32_t len) {
     b->len = to - b->data;
 }
 
-static bool is_listed(const char *names, const uint8_t *name, int32_t len) {
-    for (const char *end; (end = strchr(names, '\n')) != NULL; names = end + 1)
-        if (end - names == len && memcmp(names, name, (size_t)len) == 0) return true;
+typedef struct name_list {
+    ps_slice names[SYSTEMS_MAX];
+    int count;
+} name_list;
+
+static name_list list_names(const char *names) {
+    name_list list = {.count = 0};
+    for (const char *end; list.count < SYSTEMS_MAX && (end = strchr(names, '\n')) != NULL;
+         names = end + 1)
+        list.names[list.count++] = (ps_slice){(const uint8_t *)names, (int32_t)(end - names)};
+    return list;
+}
+
+static bool is_listed(const name_list *list, const uint8_t *name, int32_t len) {
+    for (int i = 0; i < list->count; i++)
+        if (list->names[i].len == len && memcmp(list->names[i].data, name, (size_t)len) == 0)
+            return true;
     return false;
 }
 
@@ -210,22 +236,21 @@ static bool is_system_group(const uint8_t *group, int32_t len) {
     return i == (int32_t)sizeof prefix - 1;
 }
 
-/* Whatever may be long was given room before. */
-static bool write_labels(ps_flows *t, series *s, bool out, const char *common,
-                         const char *systems) {
+/* Those that are a series' own, after the common ones. Whatever may be long was given room
+ * before. */
+static bool write_labels(ps_flows *t, series *s, bool out, const name_list *systems) {
     static const char *const kinds[PS_KINDS] = {"normal", "fifo", "delay", "transaction"};
     static const char *const ways[PS_WAYS + 1] = {
         "", "\",is_retry=\"false", "\",is_retry=\"true",
         "\",put_status=\"PUT_OK\",revive_message_type=\"CK"};
     const uint8_t *topic = t->names.data + s->topic_at, *group = t->names.data + s->group_at;
-    int64_t room = (int64_t)strlen(common) + 192 + 3 * (int64_t)(s->topic_len + s->group_len);
+    int64_t room = 192 + 3 * (int64_t)(s->topic_len + s->group_len);
     ps_buffer *b = &t->labels;
     if (ps_buffer_room(b, room) == NULL) return false;
     bool system = is_listed(systems, topic, s->topic_len) ||
                   PS_BEGINS(topic, s->topic_len, PS_SYSTEM_PREFIX) ||
                   (out && is_system_group(group, s->group_len));
     s->labels_at = (int32_t)b->len;
-    put_text(b, common);
     if (out) {
         put_text(b, ",consumer_group=\"");
         put_value(b, group, s->group_len);
@@ -246,109 +271,145 @@ static bool write_labels(ps_flows *t, series *s, bool out, const char *common,
 
 /* ---- text ---- */
 
-static void put_number(ps_buffer *b, int64_t value) {
+/* What stands before the labels of a sample: its name, a brace and the common labels. */
+typedef struct head {
+    char *text;
+    size_t len;
+} head;
+
+static bool make_head(head *h, const char *name, const char *suffix, const char *common) {
+    size_t a = strlen(name), b = strlen(suffix), c = strlen(common);
+    h->text = malloc(a + b + c + 1);
+    if (h->text == NULL) return false;
+    memcpy(h->text, name, a);
+    memcpy(h->text + a, suffix, b);
+    h->text[a + b] = '{';
+    memcpy(h->text + a + b + 1, common, c);
+    h->len = a + b + c + 1;
+    return true;
+}
+
+static inline uint8_t *put_bytes(uint8_t *to, const void *data, size_t len) {
+    memcpy(to, data, len);
+    return to + len;
+}
+
+/* tail: what stands between the labels and the value. */
+static void write_sample(text *b, const head *h, ps_slice labels, ps_slice tail, int64_t value) {
     char number[24];
     ps_slice digits = ps_slice_of_number(value, number);
-    memcpy(b->data + b->len, digits.data, (size_t)digits.len);
-    b->len += digits.len;
-}
-
-/* bound: of a bucket; NULL: it is none. */
-static void write_sample(ps_buffer *b, const char *name, const uint8_t *labels, int32_t len,
-                         const char *bound, int64_t value) {
-    put_text(b, name);
-    put_text(b, "{");
-    memcpy(b->data + b->len, labels, (size_t)len);
-    b->len += len;
-    if (bound != NULL) {
-        put_text(b, ",le=\"");
-        put_text(b, bound);
-        put_text(b, "\"");
-    }
-    put_text(b, "} ");
-    put_number(b, value);
-    put_text(b, "\n");
-}
-
-static void write_sizes(ps_buffer *b, const uint8_t *labels, int32_t len, const ps_inflow *in) {
-    static const char *const bounds[PS_SIZES] = {"1024.0",    "4096.0",    "524288.0", "1048576.0",
-                                                 "2097152.0", "4194304.0", "+Inf"};
-    int64_t count = 0;
-    for (int i = 0; i < PS_SIZES; i++)
-        write_sample(b, "rocketmq_message_size_bucket", labels, len, bounds[i],
-                     count += in->sizes[i]);
-    write_sample(b, "rocketmq_message_size_count", labels, len, NULL, count);
-    write_sample(b, "rocketmq_message_size_sum", labels, len, NULL, in->size_sum);
+    uint8_t *to = put_bytes(b->data + b->len, h->text, h->len);
+    to = put_bytes(to, labels.data, (size_t)labels.len);
+    to = put_bytes(to, tail.data, (size_t)tail.len);
+    to = put_bytes(to, digits.data, (size_t)digits.len);
+    *to++ = '\n';
+    b->len = to - b->data;
 }
 
 enum { MESSAGES, BYTES, SIZES };
 
-static bool write_series(ps_buffer *b, const char *name, int what, const uint8_t *labels,
-                         int32_t len, const ps_inflow *in) {
-    int64_t samples = what == SIZES ? PS_SIZES + 2 : 1;
-    if (ps_buffer_room(b, samples * (NAME_ROOM + 32 + len)) == NULL) return false;
-    if (what == SIZES)
-        write_sizes(b, labels, len, in);
-    else
-        write_sample(b, name, labels, len, NULL, what == BYTES ? in->bytes : in->messages);
-    return true;
+typedef struct metric {
+    const family *of;
+    const char *name, *help;
+    int what;
+} metric;
+
+#define TAIL(text) {(const uint8_t *)(text), (int32_t)sizeof(text) - 1}
+static const ps_slice plain_tail = TAIL("} ");
+
+static void write_sizes(text *b, const head heads[3], ps_slice labels, const ps_inflow *in) {
+    static const ps_slice bounds[PS_SIZES] = {
+        TAIL(",le=\"1024.0\"} "),    TAIL(",le=\"4096.0\"} "),    TAIL(",le=\"524288.0\"} "),
+        TAIL(",le=\"1048576.0\"} "), TAIL(",le=\"2097152.0\"} "), TAIL(",le=\"4194304.0\"} "),
+        TAIL(",le=\"+Inf\"} ")};
+    int64_t count = 0;
+    for (int i = 0; i < PS_SIZES; i++)
+        write_sample(b, &heads[0], labels, bounds[i], count += in->sizes[i]);
+    write_sample(b, &heads[1], labels, plain_tail, count);
+    write_sample(b, &heads[2], labels, plain_tail, in->size_sum);
 }
 
-static bool write_family(ps_flows *t, const family *f, const char *name, int what,
-                         const char *help, const char *common) {
-    ps_buffer *b = &t->text;
-    if (f->count + f->left_out == 0) return true;
-    if (ps_buffer_room(b, (int64_t)(strlen(help) + 2 * strlen(name)) + 64) == NULL) return false;
-    put_text(b, "# HELP ");
-    put_text(b, name);
-    put_text(b, " ");
-    put_text(b, help);
-    put_text(b, "\n# TYPE ");
-    put_text(b, name);
-    put_text(b, what == SIZES ? " histogram\n" : " counter\n");
-    const series *rows = (const series *)f->rows.data;
-    for (int64_t i = 0; i < f->count; i++)
-        if (!write_series(b, name, what, t->labels.data + rows[i].labels_at, rows[i].labels_len,
-                          &rows[i].in))
-            return false;
-    if (f->left_out == 0) return true;
-    ps_buffer rest = {0};
-    bool good = ps_buffer_room(&rest, (int64_t)strlen(common) + 64) != NULL;
-    if (good) {
-        put_text(&rest, common);
-        put_text(&rest, ",otel_metric_overflow=\"true\"");
-        good = write_series(b, name, what, rest.data, (int32_t)rest.len, &f->rest);
+static void write_series(text *b, int what, const head heads[3], ps_slice labels,
+                         const ps_inflow *in) {
+    if (what == SIZES)
+        write_sizes(b, heads, labels, in);
+    else
+        write_sample(b, &heads[0], labels, plain_tail, what == BYTES ? in->bytes : in->messages);
+}
+
+static void write_text(text *b, const char *words) {
+    b->len = put_bytes(b->data + b->len, words, strlen(words)) - b->data;
+}
+
+static bool write_metric(const ps_flows *t, const metric *m, const char *common, text *b) {
+    static const char *const suffixes[3] = {"_bucket", "_count", "_sum"};
+    const series *rows = (const series *)m->of->rows.data;
+    static const ps_slice rest = TAIL(",otel_metric_overflow=\"true\"");
+    head heads[3] = {0};
+    bool good = true;
+    if (m->of->count + m->of->left_out == 0) return true;
+    for (int i = 0; i < (m->what == SIZES ? 3 : 1); i++)
+        good = good && make_head(&heads[i], m->name, m->what == SIZES ? suffixes[i] : "", common);
+    const char *lines[] = {"# HELP ", m->name, " ", m->help, "\n# TYPE ", m->name,
+                           m->what == SIZES ? " histogram\n" : " counter\n"};
+    for (size_t i = 0; good && i < sizeof lines / sizeof *lines; i++) write_text(b, lines[i]);
+    for (int64_t i = 0; good && i < m->of->count; i++) {
+        ps_slice labels = {t->labels.data + rows[i].labels_at, rows[i].labels_len};
+        write_series(b, m->what, heads, labels, &rows[i].in);
     }
-    ps_buffer_free(&rest);
+    if (good && m->of->left_out > 0) write_series(b, m->what, heads, rest, &m->of->rest);
+    for (int i = 0; i < 3; i++) free(heads[i].text);
     return good;
 }
 
-static bool write_all_labels(ps_flows *t, const char *common, const char *systems) {
+static bool write_all_labels(ps_flows *t, const char *systems) {
+    const name_list list = list_names(systems);
     family *all[] = {&t->in, &t->out, &t->points};
     for (int f = 0; f < 3; f++) {
         series *rows = (series *)all[f]->rows.data;
         for (int64_t i = 0; i < all[f]->count; i++)
-            if (!write_labels(t, &rows[i], f > 0, common, systems)) return false;
+            if (!write_labels(t, &rows[i], f > 0, &list)) return false;
     }
     return true;
 }
 
+static int64_t most_bytes(const metric *m, int64_t common) {
+    const series *rows = (const series *)m->of->rows.data;
+    int64_t labels = 0, count = m->of->count + 1;
+    for (int64_t i = 0; i < m->of->count; i++) labels += rows[i].labels_len;
+    int64_t samples = m->what == SIZES ? PS_SIZES + 2 : 1;
+    return 1024 + samples * (labels + count * (HEAD_MAX + REST_MAX + common));
+}
+
+/* Memory for the text. Tens of megabytes are had in huge pages: the faults of small ones would take
+ * as long as the writing. */
+static bool make_room(ps_flows *t, int64_t len, text *out) {
+    if (posix_memalign(&t->text, len < HUGE_PAGE ? 64 : HUGE_PAGE, (size_t)len) != 0) {
+        t->text = NULL;
+        return false;
+    }
+    if (len >= HUGE_PAGE) madvise(t->text, (size_t)len, MADV_HUGEPAGE);
+    *out = (text){t->text, 0};
+    return true;
+}
+
 int64_t ps_flows_text(ps_flows *t, const char *common, const char *systems, const char **out) {
-    const struct {
-        const family *of;
-        const char *name, *help;
-        int what;
-    } all[] = {
+    const metric all[] = {
         {&t->in, "rocketmq_messages_in_total", "Messages stored by sends.", MESSAGES},
         {&t->in, "rocketmq_throughput_in_total", "Bytes stored by sends.", BYTES},
         {&t->in, "rocketmq_message_size", "Bytes of a record, a mean for each send.", SIZES},
         {&t->out, "rocketmq_messages_out_total", "Messages handed out.", MESSAGES},
         {&t->out, "rocketmq_throughput_out_total", "Bytes handed out.", BYTES},
         {&t->points, "rocketmq_pop_revive_in_message_total", "Check points opened.", MESSAGES}};
-    bool good = write_all_labels(t, common, systems);
+    text written = {0};
+    int64_t most = 0;
+    bool good = write_all_labels(t, systems);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        most += most_bytes(&all[i], (int64_t)strlen(common));
+    good = good && make_room(t, most, &written);
     for (size_t i = 0; good && i < sizeof all / sizeof *all; i++)
-        good = write_family(t, all[i].of, all[i].name, all[i].what, all[i].help, common);
+        good = write_metric(t, &all[i], common, &written);
     if (!good) return PS_E_NO_MEMORY;
-    *out = (const char *)t->text.data;
-    return t->text.len;
+    *out = (const char *)written.data;
+    return written.len;
 }

@@ -66,6 +66,14 @@ int ps_store_info(ps_store *s, ps_info *out) {
     return 0;
 }
 
+int ps_store_log_resident(ps_store *s, int64_t *mapped, int64_t *resident) {
+    if (ps_enter(s) < 0) return PS_E_CLOSED;
+    ps_segments_resident(&s->st_log.lg_files, atomic_load(&s->st_log.lg_min),
+                         atomic_load(&s->st_log.lg_end), 256, mapped, resident);
+    ps_leave(s);
+    return 0;
+}
+
 static int by_topic(const void *a, const void *b) {
     const ps_queue *x = *(ps_queue *const *)a, *y = *(ps_queue *const *)b;
     int c = strcmp(x->cq_topic->tp_name, y->cq_topic->tp_name);

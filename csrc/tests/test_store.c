@@ -281,6 +281,35 @@ static void look_around(ps_store *s) {
     ps_batch_free(ps_query(s, "singles", 7, "k1", 2, 0, INT64_MAX, 0, &e));
 }
 
+/* What was just written is mapped and in memory; of a store that was opened again nothing is mapped
+ * before it is read. */
+static void test_what_is_resident_is_a_part_of_the_log(void) {
+    char *folder = check_folder();
+    ps_error e = {0};
+    ps_conf c = conf_small();
+    c.root = folder;
+    ps_store *s = ps_store_open(&c, NULL, NULL, NULL, &e);
+    if (CHECK(s != NULL)) {
+        put_singles(s, 2000);
+        int64_t mapped = -1, resident = -1, again, few, len;
+        len = atomic_load(&s->st_log.lg_end) - atomic_load(&s->st_log.lg_min);
+        CHECK_EQ(0, ps_store_log_resident(s, &mapped, &resident));
+        CHECK_EQ(len, mapped);
+        CHECK_EQ(len, resident);
+        /* A sample of three windows stands for all of it. */
+        ps_segments_resident(&s->st_log.lg_files, 0, len, 3, &again, &few);
+        CHECK_EQ(len, again);
+        CHECK_EQ(len, few);
+        ps_segments_resident(&s->st_log.lg_files, 0, 2 * len, 1000, &again, &few);
+        CHECK(again <= len + 2 * PS_RESIDENT_WINDOW && few <= again);
+        CHECK_EQ(0, ps_store_close(s, &e));
+        CHECK_EQ(PS_E_CLOSED, ps_store_log_resident(s, &mapped, &resident));
+    }
+    ps_store_free(s);
+    check_remove(folder);
+    free(folder);
+}
+
 /* An event loop asks whether the disk is full while a flush holds the keeper's lock over a sync: it
  * gets its answer, and no file is touched. A wait would hang here. */
 static void test_disk_full_waits_for_nobody(void) {
@@ -348,6 +377,7 @@ int main(void) {
     test_views_live_on();
     test_reader();
     test_reader_of_going_files();
+    test_what_is_resident_is_a_part_of_the_log();
     test_disk_full_waits_for_nobody();
     test_damage();
     return check_end("test_store");

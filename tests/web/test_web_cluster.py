@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
+import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -365,15 +367,15 @@ def test_a_form_changes_nothing_that_the_credentials_do_not_allow(tmp_path: Path
 def requests_of(reading: Visitor, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The codes that its pages ask brokers and name servers for, from now on."""
     asked: list[int] = []
-    network = reading.server.facts.admin.network  # type: ignore[attr-defined]
-    ask = network.request
-
-    def counted(address: str, code: int, *rest: Any, **more: Any) -> Any:
-        asked.append(code)
-        return ask(address, code, *rest, **more)
-
-    monkeypatch.setattr(network, "request", counted)
+    facts = reading.server.facts  # type: ignore[attr-defined]
+    for network in (facts.admin.network, facts.walker.network):
+        monkeypatch.setattr(network, "request", partial(_counted, asked, network.request))
     return asked
+
+
+def _counted(asked: list[int], ask: Any, address: str, code: int, *rest: Any, **more: Any) -> Any:
+    asked.append(code)
+    return ask(address, code, *rest, **more)
 
 
 def test_lists_are_kept_for_some_seconds(reading: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -436,17 +438,38 @@ def test_pages_of_one_thing_ask_nothing_of_all_groups(
     """Of a visitor who is the first: with ten thousand queues that answer costs a second."""
     make = lambda: ClusterServer(broker.namesrv_address, "127.0.0.1", 0)  # noqa: E731
     with visiting_server(make) as one:
-        network = one.server.facts.admin.network  # type: ignore[attr-defined]
-        request, asked = network.request, []
-
-        def counting(address: str, code: int, *given: Any, **named: Any) -> Any:
-            asked.append(code)
-            return request(address, code, *given, **named)
-
-        monkeypatch.setattr(network, "request", counting)
+        asked = requests_of(one, monkeypatch)
         for path in ("/", "/topic?name=evil", "/group?name=billing"):
             assert one.get(path).status == 200
         assert asked and RequestCode.GET_BROKER_CONSUME_STATS not in asked
+
+
+def test_no_page_waits_until_all_groups_are_counted(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ten thousand queues that question takes a broker a second. Here its answer is held back:
+    the page has the names, and all other pages are served."""
+    make = lambda: ClusterServer(broker.namesrv_address, "127.0.0.1", 0)  # noqa: E731
+    with Admin(broker.namesrv_address) as admin:
+        admin.create_group("counted")
+    with visiting_server(make) as one:
+        facts, answered = one.server.facts, threading.Event()  # type: ignore[attr-defined]
+        ask = facts.walker.all_lags
+
+        async def held() -> Any:
+            while not answered.is_set():
+                await asyncio.sleep(0.01)
+            return await ask()
+
+        monkeypatch.setattr(facts.lags, "_ask", held)
+        page = one.get("/groups", q="counted")
+        assert page.headers["Refresh"] and "is being counted" in page.text
+        assert ["counted", "-", "-", "-"] in page.rows()
+        for path in ("/", "/topics", "/group?name=billing", "/topic?name=evil"):
+            assert one.get(path).status == 200
+        answered.set()
+        until(lambda: "Refresh" not in one.get("/groups").headers, "the count")
+        assert ["counted", "0", "0", "-"] in one.get("/groups", q="counted").rows()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,9 @@ from broker.wire.command import Command
 
 __all__ = ["AdminBase"]
 
+#: Bytes of a body that is read beside the event loop.
+_LARGE = 64 << 10
+
 
 class AdminBase(Closing):
     """Life, and requests to those who know. It sends no heartbeats: brokers do not count it among
@@ -70,6 +73,8 @@ class AdminBase(Closing):
         """Returns the body of an answer. Raises: BrokerRefused, BadAnswer, Unreachable,
         RequestTimeout."""
         answer = await self.network.request(address, code, fields)
+        if len(answer.body or b"") > _LARGE:
+            return await asyncio.to_thread(self._read, answer, code, address)
         return self._read(answer, code, address)
 
     def _read(self, answer: Command, code: int, address: str) -> dict[Any, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 from broker.client.admin.base import AdminBase
 from broker.client.admin.facts import BrokerFacts, OffsetMove, QueueLag, broker_facts, queue_lags
@@ -19,6 +20,19 @@ __all__ = ["BrokerAdmin", "OffsetAdmin", "Target"]
 
 #: Where a reset goes: the beginning, the end, or a time in ms since 1970.
 Target = Literal["first", "last"] | int
+
+
+def _lags_of(bodies: Iterable[tuple[str, dict[Any, Any]]]) -> list[QueueLag]:
+    """Of GET_BROKER_CONSUME_STATS, by address; tens of thousands of queues in a large cluster.
+    Raises: BadAnswer."""
+    found: list[QueueLag] = []
+    for address, body in bodies:
+        with reading(RequestCode.GET_BROKER_CONSUME_STATS.name, address):
+            for of_group in body.get("consumeStatsList") or ():
+                for group, stats in of_group.items():
+                    for one in stats or ():
+                        found += queue_lags(str(group), one)
+    return sorted(found, key=lambda each: (each.group, each.queue))
 
 
 class BrokerAdmin(AdminBase):
@@ -61,15 +75,9 @@ class OffsetAdmin(AdminBase):
     async def all_lags(self) -> list[QueueLag]:
         """Returns the lag of every group, with one request a broker. Raises: ClientError."""
         self.network.check()
-        found: list[QueueLag] = []
         code = RequestCode.GET_BROKER_CONSUME_STATS
-        for address, body in await self._of_all(await self._masters(), code, {"isOrder": False}):
-            with reading(code.name, address):
-                for of_group in body.get("consumeStatsList") or ():
-                    for group, stats in of_group.items():
-                        for one in stats or ():
-                            found += queue_lags(str(group), one)
-        return sorted(found, key=lambda each: (each.group, each.queue))
+        bodies = await self._of_all(await self._masters(), code, {"isOrder": False})
+        return await asyncio.to_thread(_lags_of, bodies)
 
     async def reset_offsets(
         self, group: str, topic: str, to: Target, *, queue: int | None = None,

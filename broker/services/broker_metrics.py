@@ -1,4 +1,4 @@
-"""Figures of the store: log, queues, disk, metadata, recovery."""
+"""What a scrape and request 28 both say of a broker: its store, timers, deduplication, refusals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker.metrics.table import BY_NAME
 from broker.services.context import Services
 from pystore.errors import StoreError
 
-__all__ = ["DISK", "add_store"]
+__all__ = ["DISK", "add_access", "add_deduplication", "add_disks", "add_store", "add_timers"]
 
 DISK = {"storage_medium": "disk", "storage_type": "local"}
 _PUT = "pystore_store_put_seconds"
@@ -77,7 +77,10 @@ def _add_metadata(page: Page, s: Services) -> None:
 
 
 def add_disks(page: Page, s: Services) -> None:
-    """Asks the file system, which may take its time: in a thread."""
+    """Asks the system, which may take its time: in a thread."""
+    mapped, resident = s.store.log_resident()
+    page.add("pystore_store_page_bytes", mapped, state="mapped")
+    page.add("pystore_store_page_bytes", resident, state="resident")
     used_by_device: dict[int, int] = {}
     for folder in s.store.settings.commitlog_dirs(s.store.path):
         found = shutil.disk_usage(folder)
@@ -85,3 +88,25 @@ def add_disks(page: Page, s: Services) -> None:
         page.add("pystore_store_disk_bytes", found.total, folder=str(folder), of="total")
         page.add("pystore_store_disk_bytes", found.free, folder=str(folder), of="free")
     page.add("rocketmq_storage_size_bytes", sum(used_by_device.values()), **DISK)
+
+
+def add_timers(page: Page, s: Services) -> None:
+    schedule = s.schedule
+    if schedule is not None and schedule.timers is not None:
+        page.extend(schedule.timers.metrics.samples(schedule.now_ms()), **DISK)
+
+
+def add_deduplication(page: Page, s: Services) -> None:
+    if s.once is not None:
+        state = s.once.state()
+        page.add("pystore_idempotent_remembered", state.remembered)
+        page.add("pystore_idempotent_repeats_total", state.repeats)
+        page.add("pystore_idempotent_bytes", state.bytes)
+
+
+def add_access(page: Page, s: Services) -> None:
+    if s.guard is not None:
+        page.add("pystore_access_refused_total", s.guard.refused)
+        page.add("pystore_access_first_frames_refused_total", s.core.first_frames_refused)
+    if s.access is not None and s.access.plain is not None:
+        page.add("pystore_access_problem", int(bool(s.access.plain.problem)))
