@@ -441,20 +441,9 @@ int ps_conn_keep(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
     return code;
 }
 
-int ps_conn_serve(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *out) {
-    PS_CORE_HELD(n->cn_core);
-    ps_core *c = n->cn_core;
-    ps_command request;
-    int64_t wanted;
-    begin_step(c);
-    int64_t took = ps_command_decode(frame, len, c->co_frame_max, ps_mine(c)->co_scratch, &request,
-                                     &wanted, NULL);
-    int served = took > 0 ? serve_counted(n, &request, false, NULL) : 0;
-    finish_step(n, out);
-    return served > 0;
-}
-
-int ps_conn_serve_pop(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *out, ps_error *e) {
+/* One whole frame. checked: the broker has found it right. */
+static int serve_frame_again(ps_conn *n, const uint8_t *frame, int64_t len, bool checked,
+                             ps_step *out, ps_error *e) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
     ps_command request;
@@ -462,9 +451,17 @@ int ps_conn_serve_pop(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *ou
     begin_step(c);
     int64_t took = ps_command_decode(frame, len, c->co_frame_max, ps_mine(c)->co_scratch, &request,
                                      &wanted, e);
-    int code = took > 0 ? serve_counted(n, &request, true, e) : (int)took;
+    int code = took > 0 ? serve_counted(n, &request, checked, e) : (int)took;
     finish_step(n, out);
     return code;
+}
+
+int ps_conn_serve(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *out) {
+    return serve_frame_again(n, frame, len, false, out, NULL) > 0;
+}
+
+int ps_conn_serve_pop(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *out, ps_error *e) {
+    return serve_frame_again(n, frame, len, true, out, e);
 }
 
 int ps_conn_put(ps_conn *n, const ps_proof *proof, const ps_plain_put *put, ps_plain_place *out) {

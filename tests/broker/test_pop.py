@@ -17,7 +17,7 @@ import pystore
 from broker.processors.assignment import shared
 from broker.processors.needs import NeedsOfPolicies
 from broker.services.pop.modes import Mode
-from broker.services.pop.records import ReviveLog
+from broker.services.pop.records import ReviveLog, _named_by
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command
@@ -687,10 +687,13 @@ async def test_progress_reads_no_acknowledgements(store_path, monkeypatch):
         await p.handles(invisible=90_000)
         p.shift(110_000)
         await until_async(lambda: store.range(log.topic, 0)[1] == 6)
-        looked, usual = [], log.checkpoint_of
-        monkeypatch.setattr(log, "checkpoint_of", lambda m: looked.append(m) or usual(m))
+        looked, usual = [], _named_by
+        monkeypatch.setattr(
+            "broker.services.pop.records._named_by", lambda m: looked.append(m) or usual(m)
+        )
         p.pop_service.tick()
         assert [each.tags for each in looked] == ["ck", "ck"]
+        assert [usual(each) for each in looked] == [log.checkpoint_of(each).key for each in looked]
         assert p.pop_service.revive.done(0) == 5
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from caller import Caller, serving
@@ -24,3 +25,19 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def caller(broker: Broker) -> Iterator[Caller]:
     with Caller(broker.grpc_address) as made:
         yield made
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Codes of what the service asks its broker by requests."""
+    from broker.grpc.local import LocalBroker  # which a build without the service lacks
+
+    seen: list[int] = []
+    ask = LocalBroker.request
+
+    async def request(self: LocalBroker, call: Any, command: Any, *rest: Any, **named: Any) -> Any:
+        seen.append(command.code)
+        return await ask(self, call, command, *rest, **named)
+
+    monkeypatch.setattr(LocalBroker, "request", request)
+    return seen

@@ -13,7 +13,6 @@ from test_grpc_cluster_access import headers_of
 
 from broker import Broker
 from broker.access.policies import Acl, parse_acl
-from broker.grpc.local import LocalBroker
 from broker.grpc.messages import Kind
 from broker.grpc.schema import pb
 from broker.wire.digests import digest_functions
@@ -111,19 +110,6 @@ def test_a_client_id_is_the_users_that_came_first(guarded: Broker) -> None:
         assert alice("NotifyClientTermination").status.code == CODE.OK
 
 
-def asked_by_request(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Codes of what the service asks its broker by requests, from now on."""
-    seen: list[int] = []
-    ask = LocalBroker.request
-
-    async def request(self: LocalBroker, call: Any, command: Any, *rest: Any, **named: Any) -> Any:
-        seen.append(command.code)
-        return await ask(self, call, command, *rest, **named)
-
-    monkeypatch.setattr(LocalBroker, "request", request)
-    return seen
-
-
 def receive(caller: Caller, topic: str = "Normal", group: str = "g") -> list[Any]:
     queue = pb.MessageQueue(topic=pb.Resource(name=topic))
     every = pb.FilterExpression(type=pb.FilterType.TAG, expression="*")
@@ -158,23 +144,22 @@ def let_in(broker: Broker) -> int:
 
 
 def test_whoever_has_the_right_is_served_without_requests_between(
-    guarded: Broker, monkeypatch: pytest.MonkeyPatch
+    guarded: Broker, requests: list[int]
 ) -> None:
     """Sends, receives, acknowledgements, ends of transactions; until the rights are taken away."""
     policies = guarded.services.access.policies
     with caller_of(guarded, "carol") as carol, caller_of(guarded, "root") as root:
         assert carol.telemetry().subscribe("g", "Normal").status.code == CODE.OK
-        asked = asked_by_request(monkeypatch)
         for _ in range(2):  # the first of a kind has the rules asked
             before = let_in(guarded)
-            asked.clear()
+            requests.clear()
             assert carol.send(message("Normal")).status.code == CODE.OK
             found = receive(carol)
             assert found[0].status.code == CODE.OK
             assert acknowledge(carol, found[1]) == CODE.OK
             (entry,) = carol.send(message("Tx", message_type=Kind.TRANSACTION)).entries
             assert end(carol, "Tx", entry.transaction_id) == CODE.OK
-        assert not asked
+        assert not requests
         assert let_in(guarded) == before + 5 or digest_functions() is None
         (entry,) = root.send(message("Tx", message_type=Kind.TRANSACTION)).entries
         assert end(carol, "Normal", entry.transaction_id) != CODE.OK

@@ -13,7 +13,6 @@ from caller import CODE, Caller, message
 
 from broker import Broker
 from broker.grpc.checks import check_message, check_topics_equal
-from broker.grpc.local import LocalBroker
 from broker.grpc.messages import RESERVED, Kind, plain_sends
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
@@ -241,20 +240,6 @@ def test_a_plain_message_goes_the_quick_way(
     queues = broker.store.queues("Normal")
     kept = [m.body for queue in queues for m in broker.store.read("Normal", queue.queue, 0)]
     assert b"x" * 999 in kept
-
-
-@pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Codes of what the service asks its broker by requests."""
-    seen: list[int] = []
-    ask = LocalBroker.request
-
-    async def request(self: LocalBroker, call: Any, command: Any, *rest: Any, **named: Any) -> Any:
-        seen.append(command.code)
-        return await ask(self, call, command, *rest, **named)
-
-    monkeypatch.setattr(LocalBroker, "request", request)
-    return seen
 
 
 def end(caller: Caller, transaction: str, resolution: int) -> int:

@@ -284,8 +284,8 @@ class Revive:
                 self._offsets.commit(REVIVE_GROUP, self._log.topic, queue, end - 1)
 
     def _first_open(self, queue: int, begin: int, high: int) -> int:
-        for offset, ck in self._log.check_points(queue, begin, _PROGRESS):
-            if ck.key in self._points:
+        for offset, key in self._log.check_points(queue, begin, _PROGRESS):
+            if key in self._points:
                 return offset
         return min(high, begin + _PROGRESS)
 
