@@ -38,7 +38,7 @@ async def examine_network(
         if address is None:
             found = await safely(check_environment(namesrv, client), "environment")
             return "client", _sorted(found)
-        kind, why = await kind_of(address, client)
+        kind, why = await kind_of(address, client, tls)
         if kind in ABOUT_SILENCE:
             return kind.value, [diagnosed(ABOUT_SILENCE[kind], address, why or kind.value)]
         if kind is ServerKind.NAME_SERVER:

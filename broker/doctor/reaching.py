@@ -56,9 +56,11 @@ async def _end(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-async def kind_of(address: str, client: RemotingClient) -> tuple[ServerKind, str]:
+async def kind_of(
+    address: str, client: RemotingClient, tls: ssl.SSLContext | None = None
+) -> tuple[ServerKind, str]:
     """Returns what listens there, and why it is not a server of RocketMQ. client: speaks TLS or
-    not, as the user wants. Raises: ValueError for a malformed address."""
+    not, as the user wants; tls: whom it trusts. Raises: ValueError for a malformed address."""
     host, _ = parse_address(address)
     try:
         await asyncio.get_running_loop().getaddrinfo(host, None)
@@ -70,26 +72,28 @@ async def kind_of(address: str, client: RemotingClient) -> tuple[ServerKind, str
     try:
         answer = await client.request(address, Command(RequestCode.GET_BROKER_RUNTIME_INFO))
     except (OSError, TimeoutError) as failed:
-        return await _other_kind(address), str(failed)
+        return await _other_kind(address, tls), str(failed)
     if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         return ServerKind.BROKER, ""
     return ServerKind.NAME_SERVER, ""
 
 
-async def _other_kind(address: str) -> ServerKind:
-    if await _speaks_http2(address):
+async def _other_kind(address: str, tls: ssl.SSLContext | None) -> ServerKind:
+    if await _speaks_http2(address, tls):
         return ServerKind.PROXY
     if await _speaks_tls(address):
         return ServerKind.TLS
     return ServerKind.UNKNOWN
 
 
-async def _speaks_http2(address: str) -> bool:
-    """Whether a gRPC service answers in plain text."""
+async def _speaks_http2(address: str, tls: ssl.SSLContext | None) -> bool:
+    """Whether a gRPC service answers, in plain text or to whom TLS trusts."""
     host, port = parse_address(address)
+    if tls is not None:
+        tls.set_alpn_protocols(["h2"])  # no service of gRPC answers without it
     try:
         async with asyncio.timeout(_CONNECT_S):
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await asyncio.open_connection(host, port, ssl=tls)
             try:
                 writer.write(_PREFACE)
                 head = await reader.readexactly(9)

@@ -17,6 +17,7 @@ from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
+from broker.wire.mqjson import JsonText
 from pystore.configfiles import DataVersion, TopicConfig, version_to_json
 from pystore.names import RETRY_PREFIX
 
@@ -111,7 +112,7 @@ class TopicProcessor:
             lambda: {
                 "dataVersion": version,
                 "mappingDataVersion": no_mapping,
-                "topicConfigTable": self.s.topics.table(rows),
+                "topicConfigTable": JsonText.table((r.name, self.s.topics.text(r)) for r in rows),
                 "topicQueueMappingDetailMap": {},
                 "topicQueueMappingInfoMap": {},
             },

@@ -110,8 +110,6 @@ class Registration:
         self._dial = dial
         self._servers = [_Server(each) for each in _known(settings["namesrvAddr"])]
         self._pending: dict[str, TopicConfig] = {}
-        #: What topics are as JSON: of which configuration, with which permission of the broker.
-        self._written: dict[str, tuple[TopicConfig, int, JsonText]] = {}
         self._all = False
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
@@ -308,35 +306,28 @@ class Registration:
             "clusterName": self._settings["brokerClusterName"],
         }
 
-    async def _table(self, configs: Sequence[TopicConfig], *, everything: bool) -> JsonText:
+    async def _table(self, configs: Sequence[TopicConfig]) -> JsonText:
         """Returns topicConfigTable. Tens of thousands of topics take long to write, and few of them
-        change from one registration to the next. `everything` means that there are no others."""
+        change from one registration to the next: each is written once."""
         allowed = self._settings["brokerPermission"] & (READ | WRITE)
-        known, made, pieces = self._written, {}, Pieces()
+        made, pieces = [], Pieces()
         for config in configs:
             await pieces.next()
-            entry = known.get(config.name)
-            if entry is None or entry[0] is not config or entry[1] != allowed:
-                shown = config
-                if allowed != READ | WRITE:
-                    shown = replace(config, perm=config.perm & (allowed | 1))
-                entry = config, allowed, JsonText.of(self._topics.to_json(shown))
-            made[config.name] = entry
-        self._written = made if everything else known | made
-        return await _beside(
-            len(made), lambda: JsonText.table((name, text) for name, (_, _, text) in made.items())
-        )
+            text = self._topics.text(config)
+            if allowed != READ | WRITE:
+                shown = replace(config, perm=config.perm & (allowed | 1))
+                text = JsonText.of(self._topics.to_json(shown))
+            made.append((config.name, text))
+        return await _beside(len(made), lambda: JsonText.table(made))
 
-    async def _command(
-        self, configs: Sequence[TopicConfig], *, everything: bool = False
-    ) -> Command:
+    async def _command(self, configs: Sequence[TopicConfig]) -> Command:
         """Returns a REGISTER_BROKER request with these topics."""
         settings = self._settings
         no_version = version_to_json(DataVersion(0, 0, time.time_ns() // 1_000_000))
         wrapper = {
             "dataVersion": version_to_json(self._topics.version),
             "mappingDataVersion": no_version,
-            "topicConfigTable": await self._table(configs, everything=everything),
+            "topicConfigTable": await self._table(configs),
             "topicQueueMappingDetailMap": {},
             "topicQueueMappingInfoMap": {},
         }
@@ -365,7 +356,7 @@ class Registration:
             if answer is not None and answer.ext.get("changed") == "false":
                 server.due = time.monotonic() + pause
                 return
-        answer = await self._ask(server, await self._command(self._topics.all(), everything=True))
+        answer = await self._ask(server, await self._command(self._topics.all()))
         if answer is None:
             server.due = time.monotonic() + server.pause
             server.pause = min(server.pause * 2, _RETRY_MAX_S)

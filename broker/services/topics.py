@@ -3,7 +3,7 @@ name servers (docs/internals/wire.md#topics-and-names)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from broker.services.names import NOT_FOR_CLIENTS, check_topic, is_legal, is_sys
 from broker.services.write_behind import WriteBehindTable
 from broker.wire.codes import ResponseCode
 from broker.wire.command import Refused
+from broker.wire.mqjson import JsonText
 from pystore.configfiles import DataVersion, TopicConfig, topic_from_json, topic_to_json
 from pystore.errors import BadArgument
 from pystore.metadata import Metadata, system_topics
@@ -60,6 +61,8 @@ class Topics:
         self._rows = WriteBehindTable(metadata, metadata.topics, "topics")
         self._core = core
         self._queue_count = 0
+        #: By name: a topic and its JSON.
+        self._texts: dict[str, tuple[TopicConfig, JsonText]] = {}
         self.changed: Callable[[Sequence[TopicConfig]], None] = lambda configs: None
 
     def start(self) -> None:
@@ -324,6 +327,7 @@ class Topics:
         old = self.get(name)
         self._queue_count -= _queues(old) if old is not None else 0
         gone = self._rows.delete(name)
+        self._texts.pop(name, None)
         if gone:
             self.changed([])
         return gone
@@ -345,7 +349,12 @@ class Topics:
         except ValueError as bad:
             raise Refused(ResponseCode.INVALID_PARAMETER, str(bad)) from None
 
-    def table(self, configs: Iterable[TopicConfig] | None = None) -> dict[str, Any]:
-        """Returns ``{name: TopicConfig}`` of all topics, or of these."""
-        rows = self.all() if configs is None else configs
-        return {row.name: self.to_json(row) for row in rows}
+    def text(self, config: TopicConfig) -> JsonText:
+        """Returns the same written. It is kept until the topic changes: tens of thousands take
+        seconds, and who asks for all of them is sent them again and again. On any thread."""
+        kept = self._texts.get(config.name)
+        if kept is None or kept[0] is not config:
+            kept = config, JsonText.of(self.to_json(config))
+            if self.get(config.name) is config:
+                self._texts[config.name] = kept
+        return kept[1]

@@ -489,3 +489,15 @@ def test_retention_follows_a_change_at_once(s):
     assert old.log_files > 0
     assert s.store.clean(dry_run=True, now_ms=2_000_000_000_000).log_files == 0
     assert s.store.settings["fileReservedTime"] == 1 << 30
+
+
+def test_the_text_of_a_topic_is_that_of_now_and_goes_with_it(s):
+    topics = s.topics
+    topics.update(TopicConfig("t", 4, 4))
+    first = topics.text(topics.get("t"))
+    assert topics.text(topics.get("t")) is first and '"readQueueNums":4' in first
+    topics.update(TopicConfig("t", 8, 8))
+    old = topics.get("t")
+    assert '"readQueueNums":8' in topics.text(old)
+    assert topics.delete("t")
+    assert '"readQueueNums":8' in topics.text(old) and "t" not in topics._texts

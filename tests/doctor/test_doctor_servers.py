@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -116,6 +117,20 @@ def test_a_grpc_service_is_a_proxy(tmp_path: Path) -> None:
 
     with running(tmp_path / "s", grpc_port=0) as broker:
         assert asyncio.run(examine_network(broker.grpc_address)) == ("proxy", [])
+
+
+def test_a_grpc_service_behind_tls_is_a_proxy_to_whom_trusts_it(tmp_path: Path) -> None:
+    pytest.importorskip("broker.grpc._http2")
+    from broker.cli.secure import secured
+    from broker.doctor import examine_network
+
+    tls, _ = secured(tmp_path / "secure", "127.0.0.1")
+    trusting = ssl.create_default_context(cafile=str(tls.cert_path))
+    with running(tmp_path / "s", grpc_port=0, tls=tls) as broker:
+        at = broker.grpc_address
+        assert asyncio.run(examine_network(at, tls=trusting)) == ("proxy", [])
+        (said,) = asyncio.run(examine_network(at, tls=ssl.create_default_context()))[1]
+        assert said.check == "tls-only" and "CERTIFICATE_VERIFY_FAILED" in said.text
 
 
 # ---- where a broker is ----

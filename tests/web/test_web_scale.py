@@ -1,0 +1,57 @@
+"""The pages of a cluster with ten thousand topics, 40,000 queues and 500 groups of twenty topics:
+what the first visitor waits for."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from pages import visiting_server
+from waiting import until
+
+from broker import Broker
+from broker.web.cluster_server import ClusterServer
+from pystore.configfiles import SubscriptionGroup, TopicConfig
+
+TOPICS, GROUPS, EACH = 10_000, 500, 20
+PAGES = ("/", "/topics", "/topic?name=T7", "/groups", "/group?name=g7", "/groups?page=2")
+
+
+async def _fill(broker: Broker) -> None:
+    s = broker.services
+    for number in range(TOPICS):
+        s.topics.update(TopicConfig(f"T{number}", 4, 4))
+    for number in range(GROUPS):
+        s.groups.update(SubscriptionGroup(f"g{number}"))
+        for topic in range(EACH):
+            for queue in range(4):
+                s.offsets.commit(f"g{number}", f"T{number * EACH + topic}", queue, 0)
+
+
+def _rests() -> bool:
+    """What was made is written and registered."""
+    used = time.process_time()
+    time.sleep(0.5)
+    return time.process_time() - used < 0.1
+
+
+@pytest.mark.long
+def test_no_page_of_ten_thousand_topics_waits_for_all_of_them(tmp_path: Path) -> None:
+    with Broker(tmp_path / "store", listenPort=0, with_namesrv=True) as broker:
+        broker.run(_fill(broker))
+        until(_rests, "the broker to be done with it")
+        server = ClusterServer(broker.namesrv_address, "127.0.0.1", 0)
+        server._options["request_timeout_s"] = 120  # a busy machine takes its time
+        with visiting_server(lambda: server) as one:
+            for path in PAGES:
+                began, used = time.perf_counter(), time.process_time()
+                page = one.get(path)
+                took, cpu = time.perf_counter() - began, time.process_time() - used
+                print(f"{path}: {took * 1000:.0f} ms, processor {cpu * 1000:.0f} ms")
+                assert page.status == 200, page.text
+                if path == "/groups":
+                    assert "is being counted" in page.text
+            counted = lambda: "Refresh" not in one.get("/groups").headers  # noqa: E731
+            until(counted, "the count", 0.1)
+            assert one.get("/groups", q="g499").rows()[1][1] == str(EACH)
