@@ -45,8 +45,8 @@ _STORED = frozenset(
 
 
 class TopicPlace(NamedTuple):
-    """A topic at one broker. ids: of the brokers of that name, 0 is the master. host: where a
-    service of its own is, for clients that do not reach it through this one."""
+    """A topic at one broker. `ids` are those of the brokers of that name, of which 0 is the master;
+    `host` is where a service of its own is, for clients that do not reach it through this one."""
 
     broker: str
     config: TopicConfig
@@ -71,8 +71,8 @@ LINK, BROKER = "link", "broker"
 
 
 class BrokerLink(Protocol):
-    """One client's way to the brokers, which is theirs to the client. client: whom it belongs to,
-    once that is known."""
+    """One client's way to the brokers, which is theirs to the client. `client` is whom it belongs
+    to, once that is known."""
 
     key: Key
     client: object
@@ -87,15 +87,15 @@ _L = TypeVar("_L", bound=BrokerLink)
 
 
 class Links(Generic[_L]):
-    """The links of all clients, by the address of a client's connection and by its id. make: the
-    link of a client of this address and id."""
+    """The links of all clients, by the address of a client's connection and by its id. `make` makes
+    the link of a client of this address and id."""
 
     def __init__(self, make: Callable[[tuple[str, int], str], _L]) -> None:
         self._make = make
         self._links: dict[tuple[str, int], dict[str, _L]] = {}
 
     def __len__(self) -> int:
-        """Connections that have any."""
+        """Returns how many connections have any."""
         return len(self._links)
 
     def __iter__(self) -> Iterator[_L]:
@@ -103,7 +103,7 @@ class Links(Generic[_L]):
             yield from links.values()
 
     def of(self, call: Call) -> _L:
-        """That of the client that calls. Raises: Problem."""
+        """Returns that of the client that calls. Raises: Problem."""
         links = self._links.setdefault(call.address, {})
         found = links.get(call.client_id)
         if found is not None and found.open:
@@ -116,7 +116,7 @@ class Links(Generic[_L]):
         return made
 
     def ended(self, link: _L) -> None:
-        """It is closed, because it was idle or its client is gone."""
+        """Forgets a link that is closed, because it was idle or its client is gone."""
         address, client_id = link.key
         links = self._links.get(address, {})
         if links.get(client_id) is link:
@@ -125,7 +125,8 @@ class Links(Generic[_L]):
                 del self._links[address]
 
     def gone(self, address: tuple[str, int]) -> list[str]:
-        """The connection at this address is closed: the ids of its clients that have no other."""
+        """Closes the links of a connection that is closed, and returns the ids of its clients that
+        have no other."""
         links = self._links.pop(address, {})
         for link in links.values():
             link.close()
@@ -138,74 +139,76 @@ class Links(Generic[_L]):
 
 
 class Brokers(Protocol):
-    """broker, of a method: the name. Unless something else is said, methods raise Problem."""
+    """The brokers behind the service; a method's `broker` is the name of one. Unless something else
+    is said, methods raise Problem."""
 
     #: Where clients reach the service; empty: at the host that they asked.
     host: str
 
     def link(self, call: Call) -> BrokerLink:
-        """That of the client that calls."""
+        """Returns the link of the client that calls."""
 
     def gone(self, address: tuple[str, int]) -> list[str]:
-        """The connection at this address is closed: the ids of its clients that have no other."""
+        """See Links.gone."""
 
     def close(self) -> None: ...
 
     def now_ms(self) -> int:
-        """The clock of invisible times."""
+        """Returns the clock of invisible times."""
 
     # ---- what brokers know ----
 
     async def places(self, topic: str) -> Sequence[TopicPlace]:
-        """Where a topic is, sorted by broker; nowhere when there is no such topic."""
+        """Returns where a topic is, sorted by broker; nowhere when there is no such topic."""
 
     async def everywhere(self, topic: str) -> Sequence[TopicPlace]:
-        """The same with brokers that have a service of their own."""
+        """Returns the same with brokers that have a service of their own."""
 
     async def group(self, name: str, topics: Sequence[str]) -> SubscriptionGroup | None:
-        """topics: that the group consumes."""
+        """Returns the group of this name, which consumes the `topics`, or None."""
 
     async def reader(self, topic: str, wanted: str) -> str:
-        """The broker to ask for messages: the one that is wanted if it can be found, else any."""
+        """Returns the broker to ask for messages: the one that is wanted if it can be found, else
+        any."""
 
     def is_available(self, broker: str) -> bool:
-        """Whether it answered lately, as far as we know."""
+        """Says whether it answered lately, as far as we know."""
 
     async def holds(self, topic: str, receipt: Receipt) -> bool:
-        """Whether the message of a receipt stands where the receipt says, in this topic."""
+        """Says whether the message of a receipt stands where the receipt says, in this topic."""
 
     # ---- requests ----
 
     async def request(
         self, call: Call, command: Command, broker: str, *, timeout_s: float = REQUEST_S
     ) -> Command:
-        """The answer, whatever its code."""
+        """Returns the answer, whatever its code."""
 
     async def request_own(self, command: Command, broker: str) -> Command:
-        """The same for the service itself, for a client that was let in before."""
+        """Asks for the service itself, for a client that was let in before."""
 
     async def tell(
         self, call: Call, link: BrokerLink, command: Command, topics: Sequence[str]
     ) -> None:
-        """A request to every broker of these topics. link: of the same client."""
+        """Sends a request to every broker of these topics, over a link of the same client."""
 
     # ---- access control ----
 
     async def check(self, call: Call, command: Command) -> None:
-        """Whether the client may ask this."""
+        """Checks that the client may ask this."""
 
     async def check_topic(self, call: Call, topic: str, *actions: AccessAction) -> None:
-        """Whether the client may do one of these to a topic."""
+        """Checks that the client may do one of these to a topic."""
 
     async def check_name(self, call: Call) -> None:
-        """Whether the headers of a call prove who asks, where that is wanted. Raises: Problem."""
+        """Checks that the headers of a call prove who asks, where that is wanted."""
 
     def is_known(self, call: Call) -> bool:
-        """Whether access control is on and they do, as far as can be told at once."""
+        """Says whether access control is on and they do, as far as can be told at once."""
 
 
 class Put(NamedTuple):
-    """A message that was put. offset: in its queue. ids: upstream's offset message id."""
+    """A message that was put: its offset in the queue, and upstream's offset message id."""
 
     offset: int
     ids: str
@@ -213,35 +216,35 @@ class Put(NamedTuple):
 
 @runtime_checkable
 class InProcess(Protocol):
-    """Brokers of one, in this process, with its network threads. name: of that broker."""
+    """Brokers of one, of this `name`, in this process, with its network threads."""
 
     name: str
 
     def takes(self, topic: str, kinds: Iterable[int]) -> None:
-        """Plain messages of these kinds (MessageType) may go to a topic, until it changes: network
+        """Lets plain messages of these kinds (MessageType) go to a topic, until it changes: network
         threads store them without asking."""
 
     def expect(self, due_ms: int) -> None:
-        """What a network thread has popped ends then, before all others."""
+        """Notes when something ends that a network thread has popped, before all others."""
 
     def popped(self, event: Any) -> None:
-        """What a call of a network thread has waited for that is gone: a ps_net_event."""
+        """Takes a ps_net_event with what a call of a network thread has waited for that is gone."""
 
     def give_back(self, group: str, topic: str, found: PopOutcome) -> None:
-        """Nobody gets what was popped: it is visible again soon."""
+        """Makes what was popped, and nobody gets, visible again soon."""
 
     def pop_rules(self, call: Call, code: int, topic: str, group: str) -> PopRules:
-        """The rules of POP for a client that may ask this (POP_MESSAGE, ACK_MESSAGE) of the topic
-        as the group. Raises: Problem."""
+        """Returns the rules of POP for a client that may ask this (POP_MESSAGE, ACK_MESSAGE) of the
+        topic as the group."""
 
 
 def accepted(answer: Command) -> Command:
-    """Raises: Problem for an answer that is an error."""
+    """Returns the answer. Raises: Problem for one that is an error."""
     if answer.code not in _STORED:
         raise Problem(of_response(answer.code), answer.remark or "")
     return answer
 
 
 def refused(answer: Command) -> Problem:
-    """For a client that brokers do not want to know."""
+    """Returns what a client is told that brokers do not want to know."""
     return Problem(Code.INTERNAL_SERVER_ERROR, answer.remark or "")

@@ -34,9 +34,9 @@ _ID_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a client. metadata: by lower-case name. address: of the client. deadline:
-    monotonic seconds, None: it has none. found: what a network thread has popped for it,
-    which is left to be handed out."""
+    """One call of a client at `address`. The names of `metadata` are in lower case; `deadline` is
+    in monotonic seconds, and None when the client waits for ever. `found` is what a network thread
+    has popped for the call, and is left to be handed out."""
 
     method: str
     metadata: Mapping[str, str]

@@ -78,9 +78,9 @@ class LocalLink:
 
 
 class LocalBroker:
-    """A Brokers of one. handlers: of the broker's requests, without access control before them,
-    which is asked here. asked: serves what the broker asks its clients. framer: of the broker's
-    ends."""
+    """The Brokers that consists of one. The `handlers` of its requests have no access control
+    before them, which is asked here; `asked` serves what the broker asks its clients, and `framer`
+    makes framers for the broker's ends."""
 
     def __init__(
         self,

@@ -96,8 +96,8 @@ class Sending:
             self._broker.takes(topic, _KINDS if all_kinds else accepted_types(config))
 
     async def _taken(self, call: Call, message: Any) -> Outgoing:
-        """A message as the broker takes it. Others have their turn beside large ones, and after
-        some small ones. Raises: Problem."""
+        """Returns a message as the broker takes it. Others have their turn beside large ones, and
+        after some small ones. Raises: Problem."""
         check_message(message, self._settings)
         system, host, most = message.system_properties, call.address[0], self._settings.body_max
         if system.message_type == Kind.TRANSACTION and system.HasField("delivery_timestamp"):
@@ -143,8 +143,8 @@ class Sending:
         ]  # fmt: skip
 
     def _queue(self, places: Sequence[TopicPlace], group: str) -> tuple[str, int]:
-        """The broker and its queue: a group always has the same one, others take turns among the
-        brokers that answer."""
+        """Returns the broker and its queue. A group always has the same one; others take turns
+        among the brokers that answer."""
         if not group:
             places = [each for each in places if self._broker.is_available(each.broker)] or places
         count = sum(each.writes for each in places)
@@ -184,8 +184,8 @@ class Sending:
 
 
 def check_type(config: TopicConfig | None, kind: int) -> None:
-    """config: of the topic; None: there is none. Raises: Problem when it takes messages of another
-    type than kind (of Kind)."""
+    """Checks that the topic takes messages of this kind (of Kind); `config` is None when there is
+    no such topic. Raises: Problem when it does not."""
     wanted = "UNSPECIFIED"
     if config is not None:
         if kind in accepted_types(config):
@@ -229,7 +229,7 @@ def _transaction_of(message_id: str, kind: int, broker: str, put: Put) -> str:
 
 
 def _together(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
-    """Messages that one request can carry. A batch of the broker's has neither delays nor
+    """Yields messages that one request can carry. A batch of the broker's has neither delays nor
     transactions, and all of it goes to one queue."""
     plain = all(each.kind in (Kind.NORMAL, Kind.FIFO) for each in messages)
     if plain and len({each.group for each in messages}) == 1:
@@ -242,8 +242,9 @@ def _together(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
 
 
 def queue_for(group: str, count: int) -> int:
-    """The queue of an ordered message: the jump consistent hash of Lamping and Veach, seeded and
-    stepped as in Apache's proxy, so that both put a group into the same queue."""
+    """Returns the queue of an ordered message, by the jump consistent hash of Lamping and Veach,
+    which is seeded and stepped as in Apache's proxy, so that both put a group into the same
+    queue."""
     state = java_hash(group) & 0xFFFFFFFFFFFFFFFF
     found = 0
     while True:

@@ -39,8 +39,8 @@ _POLL_S = 0.02
 
 
 class GrpcServer:
-    """handlers: by method name; a method without one is answered as unimplemented. gone: told of
-    each client whose connection is closed."""
+    """Has calls served by the `handlers`, which are by the name of their method; a method without
+    one is answered as unimplemented. `gone` is told of each client whose connection is closed."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class GrpcServer:
         is_known: Callable[[Call], bool],
         hot: HotCalls | None = None,
     ) -> None:
-        """check: raises Problem for a call whose signature is wrong or missing. is_known: whether
-        access control is on and the call has a signature that is right, as far as can be told at
-        once. hot: what a network thread serves, which owns the connections; None: the
-        loop has all of them."""
+        """`check` raises Problem for a call whose signature is wrong or missing. `is_known` says
+        whether access control is on and the call has a signature that is right, as far as can be
+        told at once. `hot` is what a network thread serves, which owns the connections then;
+        without it the loop has all of them."""
         self._methods = [(METHODS[name], handler) for name, handler in handlers.items()]
         self._check = check
         self._is_known = is_known

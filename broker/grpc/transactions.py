@@ -27,8 +27,8 @@ _DIGITS = 16
 
 
 class Half(NamedTuple):
-    """A half message. offset: in the queue of halves. place: in the log of this broker. checked: a
-    check named it."""
+    """A half message: `offset` is its place in the queue of halves, `place` that in the log of the
+    broker, and `checked` says that a check named it."""
 
     message_id: str
     offset: int
@@ -38,14 +38,16 @@ class Half(NamedTuple):
 
 
 def id_of(half: Half) -> str:
-    """The transaction's id, as clients keep it."""
+    """Returns the transaction's id, as clients keep it. Network threads write it, too
+    (csrc/messaging/ending.c)."""
     tail = _CHECKED if half.checked else ""
     broker = half.broker.encode().hex()  # names have hyphens
     return f"{half.message_id}-{half.offset:x}-{half.place:x}-{broker}{'-' if tail else ''}{tail}"
 
 
 def half_of(text: str) -> Half:
-    """Raises: Problem for an id that this service has not given."""
+    """Returns the half that a transaction's id names. Raises: Problem for an id that this service
+    has not given."""
     parts = text.split("-")
     checked = parts[-1] == _CHECKED
     if checked:
@@ -80,7 +82,7 @@ class Ending:
         return {"EndTransaction": self.end}
 
     async def end(self, call: Call, request: Any) -> Any:
-        """The broker's own verdict is the answer; upstream says OK before it has asked. What is
+        """Answers with the broker's own verdict; upstream says OK before it has asked. What is
         plain a network thread carries out (csrc/messaging/ending.h)."""
         topic = topic_of(request.topic)
         await self._broker.check_topic(call, topic, AccessAction.PUB)
@@ -101,7 +103,8 @@ class Ending:
 
 
 def _asked(request: Any) -> tuple[Half, Decision] | None:
-    """The half and its decision; None: there is none yet. Raises: Problem."""
+    """Returns the half and its decision, or None when there is no decision yet. Raises:
+    Problem."""
     if not request.transaction_id.strip():
         raise Problem(Code.INVALID_TRANSACTION_ID, "transaction id cannot be blank")
     half = half_of(request.transaction_id)
