@@ -73,7 +73,7 @@ static ps_net_conf h2_conf(void) {
     conf.h2_conf = &client_conf;
     conf.sends = &limits;
     conf.send_method = 0;
-    conf.ack_method = conf.receive_method = -1;
+    conf.ack_method = conf.receive_method = conf.end_method = -1;
     conf.write_high = 256 << 10;
     conf.write_low = 64 << 10;
     conf.unsent_max = INT64_MAX;
