@@ -321,6 +321,9 @@ class CallsOfConnection:
     # ---- what streams ask for ----
 
     def send(self, number: int, data: bytes, last: bool) -> int:
+        stream = self._streams.get(number) if last else None
+        if stream is not None:  # before its client can call again
+            self._served(stream.metadata)
         waiting = self._calls.send(number, data, last)
         self._soon()
         return waiting
