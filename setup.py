@@ -57,6 +57,7 @@ def by_hand(
         py_limited_api=True,
         extra_compile_args=[
             "-std=gnu11", "-O3", "-Wall", "-Wextra", "-Wno-missing-field-initializers",
+            "-Wformat", "-Werror=format-security",  # as the Python of Debian asks for
             "-fvisibility=hidden",
         ],
     )  # fmt: skip

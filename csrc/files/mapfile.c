@@ -141,7 +141,7 @@ static int write_part(ps_mapfile *mf, int fd, int64_t at, const uint8_t *data, i
         ssize_t done = mf->mf_io->pwrite(mf->mf_io, fd, data, (size_t)len, at);
         if (done <= 0)
             return ps_fail(e, ps_errno_code(done < 0 ? errno : EIO), done < 0 ? errno : EIO,
-                           mf->mf_base + at, mf->mf_path, what);
+                           mf->mf_base + at, mf->mf_path, "%s", what);
         at += done;
         data += done;
         len -= done;
