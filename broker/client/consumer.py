@@ -606,10 +606,8 @@ class AsyncConsumer(Closing):
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._arrived.append(future)
             try:
-                if timeout_s is None:
+                async with asyncio.timeout(timeout_s):
                     await future
-                else:
-                    await asyncio.wait_for(future, timeout_s)
             except TimeoutError:
                 return False
         return True

@@ -107,7 +107,8 @@ class Popping:
     async def _keep(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), _ROUTES_S)
+                async with asyncio.timeout(_ROUTES_S):
+                    await self._due.wait()
             self._due.clear()
             try:
                 await self._look()

@@ -54,7 +54,8 @@ class Waiting:
     async def result(self, key: str, future: asyncio.Future[Reply], timeout_s: float) -> Reply:
         """Raises: RequestTimeout."""
         try:
-            return await asyncio.wait_for(future, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await future
         except TimeoutError:
             raise RequestTimeout(
                 f"no consumer replied within {timeout_s:g} s; check that one is running and calls"

@@ -104,7 +104,8 @@ class Client:
         future = self.asked[nonce] = asyncio.get_running_loop().create_future()
         try:
             self.tell(command)
-            return await asyncio.wait_for(future, _NONCE_S)
+            async with asyncio.timeout(_NONCE_S):
+                return await future
         finally:
             self.asked.pop(nonce, None)
 

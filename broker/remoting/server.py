@@ -204,7 +204,8 @@ class RemotingServer(Stopping):
                 shared.wheel.close()
         if server is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(server.wait_closed(), 1.0)
+                async with asyncio.timeout(1.0):
+                    await server.wait_closed()
 
     def _every(self) -> list[Connection]:
         over = self._over.connections if self._over is not None else ()

@@ -65,3 +65,21 @@ def test_who_changes_its_role_for_long_is_alive() -> None:
         await member.stop()
 
     asyncio.run(scene())
+
+
+def test_a_stop_that_comes_with_a_notice_is_not_lost() -> None:
+    """asyncio.wait_for of Python 3.11 loses a cancel that comes with the result."""
+
+    async def scene() -> None:
+        member: GroupMember = GroupMember(
+            Engine(), Reign(1), asyncio.Event().wait, lambda reign: None, lambda: None, 60_000  # type: ignore[arg-type]
+        )  # fmt: skip
+        for turns in range(6):
+            member.start()
+            await asyncio.sleep(0.01)
+            member.hint()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await member.stop()
+
+    asyncio.run(scene())

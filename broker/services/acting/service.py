@@ -279,7 +279,8 @@ class Acting:
                 log.exception("%s: cannot send what is due", source.name)
                 pause_s = _RETRY_S
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ends.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._ends.wait()
 
     def _now_ms(self) -> int:
         schedule = self._s.schedule

@@ -113,7 +113,8 @@ class GroupMember:
                 log.exception("A round of the engine failed")
             soon = time.monotonic() - self._lost_s < _SOON_FOR_S
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), _SOON_S if soon else _PAUSE_S)
+                async with asyncio.timeout(_SOON_S if soon else _PAUSE_S):
+                    await self._news.wait()
             self._news.clear()
 
     async def _stay_alive(self) -> None:
@@ -140,7 +141,8 @@ class GroupMember:
         if s is None or s.replication is None:
             return
         asked_s = time.monotonic()
-        record = await asyncio.wait_for(self._ask(s), self._lease_s)
+        async with asyncio.timeout(self._lease_s):
+            record = await self._ask(s)
         self._heard_s, self.problem = asked_s, ""
         if self._is_of_former_life(record):
             record = await self._engine.elect(self.reign.number)
@@ -152,7 +154,8 @@ class GroupMember:
         await self._take(record)
         if self.keeper is not None:
             self.keeper.fence(False)
-            await asyncio.wait_for(self.keeper.round(), self._lease_s)
+            async with asyncio.timeout(self._lease_s):
+                await self.keeper.round()
 
     def _show_alive(self, s: Services) -> None:
         """From now on."""

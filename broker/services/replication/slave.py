@@ -280,7 +280,8 @@ class HaSlave:
             quiet.info("follows", "Follows the master at %s", self.connected)
             while not over.is_set():
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(over.wait(), _COMPARE_S)
+                    async with asyncio.timeout(_COMPARE_S):
+                        await over.wait()
                 if not over.is_set() and self._reign is None:
                     await self._compare_again()
             self._raise_why(handle)
