@@ -219,6 +219,7 @@ def _make_services(o: Options, ground: Ground, core: Core, address: str) -> Serv
         address=address,
         watchdog=Watchdog(config["loopHeldWarnMillis"]),
     )
+    registration.epoch = o.reign.epoch if o.reign is not None else 0
     clients.may_notify = lambda group: bool(config["notifyConsumerIdsChangedEnable"])
     clients.filters = lambda: bool(config["enablePropertyFilter"])
     groups.changed = clients.republish

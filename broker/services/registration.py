@@ -115,6 +115,8 @@ class Registration:
         self._stopped = False
         #: Nothing is registered just now.
         self.rests = False
+        #: Of a broker under a controller; 0: there is none.
+        self.epoch = 0
         self._last_beat = 0.0
         #: Set before a stop that another registration follows at once, by the same connections.
         self.stays = False
@@ -325,7 +327,7 @@ class Registration:
         settings = self._settings
         no_version = version_to_json(DataVersion(0, 0, time.time_ns() // 1_000_000))
         wrapper = {
-            "dataVersion": version_to_json(self._topics.version),
+            "dataVersion": self._version(),
             "mappingDataVersion": no_version,
             "topicConfigTable": await self._table(configs),
             "topicQueueMappingDetailMap": {},
@@ -367,8 +369,13 @@ class Registration:
         if answer.body:
             self._take_order_topics(answer.body)
 
+    def _version(self) -> dict[str, Any]:
+        """Of the topics. A name server that knows the master of an epoch takes none of an earlier
+        one, whoever still registers (upstream: setStateMachineVersion)."""
+        return version_to_json(replace(self._topics.version, state_version=self.epoch))
+
     def _version_query(self) -> Command:
-        body = mqjson.dumps(version_to_json(self._topics.version))
+        body = mqjson.dumps(self._version())
         return Command(RequestCode.QUERY_DATA_VERSION, self._identity(), body)
 
     async def _register_some(

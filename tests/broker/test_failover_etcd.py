@@ -120,6 +120,29 @@ def test_a_slave_tells_of_the_end_of_its_connection_from_its_first_moment(
 
 
 @needs_etcd
+def test_an_old_master_that_does_not_know_takes_no_route_back(engine: Etcd, tmp_path: Path) -> None:
+    """It reaches the name server, and the engine no more: clients would go on sending to it."""
+    with ExitStack() as stack:
+        server = stack.enter_context(NameServer.in_thread(listenPort=0, bindAddress="127.0.0.1"))
+        names = f"127.0.0.1:{server.port}"
+        one = stack.enter_context(member(tmp_path / "a", names, engine))
+        until(lambda: is_master(one), "the first master")
+        other = stack.enter_context(member(tmp_path / "b", names, engine))
+        until(lambda: in_sync(one) == 2, "both in sync")
+        assert one._member is not None
+        one.run(one._member.stop())  # its lease ends, and it hears of nothing any more
+
+        def known() -> str:
+            group = server.routes.member_group(one.settings["brokerClusterName"], "b")
+            return str(group["brokerAddrs"].get(0))
+
+        until(lambda: known() == other.address, "the new master is known")
+        registration = one.services.registration
+        one.run(registration._register_full(registration._servers))
+        assert (is_master(one), known()) == (True, other.address)
+
+
+@needs_etcd
 @pytest.mark.long
 def test_the_group_is_shown_with_how_far_each_is_and_why_one_is_out(
     names: str, engine: Etcd, tmp_path: Path, capsys: pytest.CaptureFixture[str]
