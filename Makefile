@@ -155,8 +155,8 @@ chaos-ha: build ## ten minutes of clients and faults under etcd and Apache's con
 	  $(if $(ENGINE),--engine $(ENGINE)) $(ARGS)
 
 MODEL_SEEDS ?= 100000
-model-ha: build ## the model of failover on virtual time, with MODEL_SEEDS seeds
-	@$(PY) tests/broker/run_failover_model.py --seeds $(MODEL_SEEDS) $(ARGS)
+model-ha: build ## failover on virtual time, MODEL_SEEDS runs; ARGS="--kind real", "--kind fleet"
+	@$(PY) tests/simulation/run_simulation.py --seeds $(MODEL_SEEDS) $(ARGS)
 
 crash-acting: build ## a master, and the slave that acts for it, killed 40 times with delays, transactions and pops
 	@PS_ACTING_KILLS=$${PS_ACTING_KILLS:-40} $(PY) -m pytest tests/crash/test_acting_kill.py -m long -q -s $(HOURS)

@@ -71,9 +71,10 @@ def test_a_stop_that_comes_with_a_notice_is_not_lost() -> None:
     """asyncio.wait_for of Python 3.11 loses a cancel that comes with the result."""
 
     async def scene() -> None:
-        member: GroupMember = GroupMember(
-            Engine(), Reign(1), asyncio.Event().wait, lambda reign: None, lambda: None, 60_000  # type: ignore[arg-type]
-        )  # fmt: skip
+        async def never(reign: Reign) -> None: ...
+
+        engine: Any = Engine()
+        member = GroupMember(engine, Reign(1), never, lambda reign: None, lambda: None, 60_000)
         for turns in range(6):
             member.start()
             await asyncio.sleep(0.01)

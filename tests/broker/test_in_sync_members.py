@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from broker.services.controlled.in_sync import InSync
+from broker.services.controlled.set_keeper import SetKeeper
 from broker.services.replication.master import HaMaster, SlaveSeen
+from broker.services.replication.reign import Record
 
 END, NEAR, LATE_S = 5000, 1000, 15.0
 
@@ -61,3 +67,42 @@ def test_a_learner_is_nobody_to_be_waited_for(monkeypatch: pytest.MonkeyPatch) -
     master = HaMaster.__new__(HaMaster)
     master.slaves = [SlaveSeen("h:1", END, 0, 0, 0, 0, number, 0) for number in (-2, 3)]
     assert master.ends() == {3: END}
+
+
+def test_who_is_always_a_little_behind_a_steady_load_stays_in_the_set() -> None:
+    rules = InSync(1, frozenset({1, 2}))
+    for second in range(100):
+        assert not rules.next_request({2: second * 1000 + 999}, (second + 1) * 1000, second, 15.0)
+
+
+def test_who_stands_still_below_a_steady_load_is_removed() -> None:
+    rules = InSync(1, frozenset({1, 2}))
+    asks = [rules.next_request({2: 1}, (second + 1) * 1000, second, 15.0) for second in range(20)]
+    assert (asks.index(True), rules.asked) == (16, frozenset({1}))
+
+
+def test_who_lacks_what_was_put_in_a_second_is_invited() -> None:
+    """At more than a MiB a second, of which a slave never has the last."""
+    ends = {1: 0, 2: 0}
+    required: list[frozenset[int]] = []
+
+    def require(members: frozenset[int], **_: bool) -> int:
+        required.append(members)
+        return ends[1]
+
+    master: Any = SimpleNamespace(end=lambda: ends[1], ends=lambda: {2: ends[2]}, require=require)
+    settings: Any = {"minInSyncReplicas": 1, "haMaxTimeSlaveNotCatchup": 15_000}
+    record = Record(1, "h:1", "h:2", 1, frozenset({1}), 1)
+    keeper = SetKeeper(None, master, record, 1, settings)  # type: ignore[arg-type]
+    ends |= {1: 100_000_000, 2: 98_000_000}
+    asyncio.run(keeper.round())
+    assert required[-1] == {2}
+
+
+def test_of_a_broker_that_is_connected_twice_the_newer_connection_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(HaMaster, "look", lambda _: None)
+    master = HaMaster.__new__(HaMaster)
+    master.slaves = [SlaveSeen("h:1", acked, 0, 0, 0, 0, 3, 0) for acked in (7, END)]
+    assert master.ends() == {3: 7}

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 __all__ = ["InSync", "MemberSeen"]
 
-#: A member that was whole so recently is not said to be late: reports come all the time.
-_RECENT_S = 2.0
+#: A member that was whole so recently is not said to be late: it is looked at once a second.
+_RECENT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ class InSync:
     joining: dict[int, int] = field(default_factory=dict)
     #: When each member had all of the log last.
     _caught_up_s: dict[int, float] = field(default_factory=dict)
+    #: Of who is behind: the end of the log that it has yet to reach, and when that was the end.
+    _goals: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     @property
     def required(self) -> frozenset[int]:
@@ -63,9 +65,7 @@ class InSync:
         """Whether there is something to ask of the engine now: then `asked` is what. late_s: who
         has not caught up for so long is out. A guest that is gone, or late, is not asked for."""
         for number in self.held | self.joining.keys():
-            has = ends.get(number, -1)
-            if number == self.me or has >= end or number not in self._caught_up_s:
-                self._caught_up_s[number] = now_s
+            self._see(number, ends.get(number, -1), end, now_s)
         late = {n for n in self.held | self.joining.keys() if self._is_late(n, now_s, late_s)}
         gone = {n for n in self.joining if n not in ends}
         if self.asked is None:
@@ -79,6 +79,18 @@ class InSync:
             return False
         self.asked = wanted
         return True
+
+    def _see(self, number: int, has: int, end: int, now_s: float) -> None:
+        """Under a steady load nobody ever has all that is there. Who has what was there a while ago
+        was whole then (as Kafka's ISR has it)."""
+        goal, goal_s = self._goals.get(number, (end, now_s))
+        if number == self.me or has >= end or number not in self._caught_up_s:
+            self._caught_up_s[number] = now_s
+        elif has >= goal:
+            self._caught_up_s[number] = goal_s
+        elif number in self._goals:
+            return
+        self._goals[number] = end, now_s
 
     def _is_late(self, number: int, now_s: float, late_s: float) -> bool:
         return number != self.me and now_s - self._caught_up_s[number] > late_s
@@ -99,6 +111,7 @@ class InSync:
     def _forget(self, number: int) -> None:
         del self.joining[number]
         self._caught_up_s.pop(number, None)
+        self._goals.pop(number, None)
 
     # ---- for tools ----
 

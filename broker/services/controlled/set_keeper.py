@@ -19,7 +19,8 @@ __all__ = ["SetKeeper"]
 log = SafeLogger("broker.controlled")
 quiet = RateLimitedLogger(log)
 
-#: A slave that lacks less is waited for from then on, and soon has all.
+#: A slave that lacks less is waited for from then on, and soon has all. So does one that lacks no
+#: more than was put in a round, or a steady load would keep it out for good.
 _NEAR_BYTES = 1 << 20
 
 
@@ -34,7 +35,7 @@ class SetKeeper:
         self.record = record
         self.rules = InSync(me, record.in_sync)
         self.fenced = False
-        self._required: tuple[frozenset[int], bool, bool] | None = None
+        self._near, self._end_before = _NEAR_BYTES, master.end()
 
     def require(self) -> int:
         """Answers wait for whom they must. Returns from where on in the log."""
@@ -64,14 +65,16 @@ class SetKeeper:
         """Who is how far, and why somebody is not in the set."""
         late_s = self._config["haMaxTimeSlaveNotCatchup"] / 1000
         return self.rules.members(
-            self._master.ends(), self._master.end(), _NEAR_BYTES, time.monotonic(), late_s
+            self._master.ends(), self._master.end(), self._near, time.monotonic(), late_s
         )
 
     async def round(self) -> None:
         """Asks the engine for the set that is right now. Raises: OSError, TimeoutError,
         ValueError."""
         rules, ends, end = self.rules, self._master.ends(), self._master.end()
-        for number in rules.invite(ends, end, _NEAR_BYTES):
+        self._near = max(_NEAR_BYTES, end - self._end_before)
+        self._end_before = end
+        for number in rules.invite(ends, end, self._near):
             rules.invited(number, 0)
             rules.invited(number, self.require())
         late_s = self._config["haMaxTimeSlaveNotCatchup"] / 1000

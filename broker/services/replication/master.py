@@ -209,10 +209,13 @@ class HaMaster:
 
     def ends(self) -> dict[int, int]:
         """What each broker that follows has reported, by its number; learners, who are never waited
-        for, have none."""
+        for, have none. Of a broker that is connected twice its newer connection counts, which comes
+        first: it may have lost its disk since."""
         self.look()
         return {
-            each.number: each.acked for each in self.slaves if each.acked >= 0 and each.number >= 0
+            each.number: each.acked
+            for each in reversed(self.slaves)
+            if each.acked >= 0 and each.number >= 0
         }
 
     def end(self) -> int:

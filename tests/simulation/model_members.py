@@ -1,0 +1,256 @@
+"""A member that decides as member.py and set_keeper.py do, and an engine that guarantees what
+engine.py says and no more: in few steps, so that a million seeds can be run. The rules of the
+in-sync set and of forks are the broker's own (in_sync.py, epochs.py). The members' own code runs in
+real_members.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from virtual_time import Events
+from virtual_world import Broker, Group
+
+__all__ = ["ModelEngine", "ModelMember", "model_group"]
+
+#: Seconds, by the clock of who counts: until a master is fenced, until the engine holds a broker
+#: for dead, until a slave is late.
+LEASE_S, DEAD_S, LATE_S = 6.0, 10.0, 15.0
+#: Messages that a slave may lack and be invited.
+NEAR = 3
+
+
+@dataclass(frozen=True)
+class Record:
+    master: int | None = None
+    epoch: int = 0
+    in_sync: frozenset[int] = frozenset()
+    number: int = 0
+
+
+class ModelEngine:
+    """What engine.py says that one guarantees."""
+
+    def __init__(self, events: Events) -> None:
+        self._events, self.record = events, Record()
+        self.heard: dict[int, float] = {}
+
+    def _is_dead(self, number: int | None) -> bool:
+        return self._events.now - self.heard.get(number or 0, -1e9) > DEAD_S
+
+    def look(self, alive: int | None = None) -> Record:
+        """A master that is dead is none. alive: who says by this that it is."""
+        if alive is not None:
+            self.heard[alive] = self._events.now
+        now = self.record
+        return replace(now, master=None) if now.master and self._is_dead(now.master) else now
+
+    def elect(self, who: int, held: int) -> Record:
+        """held: the epoch of which the asker is the master, without an end in between."""
+        self.heard[who] = self._events.now
+        old = self.record
+        free = old.master in (None, who) or self._is_dead(old.master)
+        if not free or (old.master == who and old.epoch == held):
+            return old
+        able = [n for n in old.in_sync if not self._is_dead(n)] or ([who] if not old.epoch else [])
+        if able:
+            self._crown(who if who in able else self._events.chance.choice(sorted(able)))
+        return self.look()
+
+    def succeed(self, who: int, seen: Record) -> Record:
+        """Whether the old master is dead is the asker's word."""
+        now = self.record
+        if (seen.master, seen.epoch) == (now.master, now.epoch) and who in now.in_sync:
+            self._crown(who)
+        return self.record
+
+    def move(self) -> None:
+        """By an operator, to anybody of the set."""
+        self._crown(self._events.chance.choice(sorted(self.record.in_sync) or [None]))
+
+    def _crown(self, who: int | None) -> None:
+        if who is not None:
+            old = self.record
+            self.record = Record(who, old.epoch + 1, frozenset({who}), old.number + 1)
+
+    def change_set(self, asked: Record, wanted: frozenset[int]) -> Record | None:
+        now = self.record
+        if (asked.master, asked.epoch, asked.number) != (now.master, now.epoch, now.number):
+            return None
+        self.record = replace(now, in_sync=wanted, number=now.number + 1)
+        return self.record
+
+
+class ModelMember(Broker):
+    group: ModelGroup
+
+    def forget(self) -> None:
+        super().forget()
+        self.record, self.heard_s, self.is_busy = Record(), self.clock.time(), False
+        self.rules = self.make_rules(self.number, frozenset())
+
+    def start(self) -> None:
+        super().start()
+        self.former: int | None = None
+        self.is_silent = True
+        self.clock.at(0.1, self._turn)
+
+    def on_lost(self) -> None:
+        self.clock.at(0.1, self._saw_go)
+
+    # ---- member.py ----
+
+    def _turn(self) -> None:
+        """Once a second."""
+        self.clock.at(1.0, self._turn)
+        if self.is_master and self.clock.time() - self.heard_s > LEASE_S:
+            self.require(self.rules.required, fenced=True)
+        asked_s = self.clock.time()
+
+        def looked(record: Record | None) -> None:
+            if record is None:
+                return
+            if self.former is None:
+                self.former = record.epoch
+            mine = record.master == self.number and record.epoch <= self.former
+            if record.master is not None and not mine:
+                looked_again(record)
+                return
+            held = self.epoch if self.is_master else -1
+            self.group.ask(self, lambda e: e.elect(self.number, held), looked_again)
+
+        def looked_again(record: Record | None) -> None:
+            if record is None:
+                return
+            self.heard_s = max(self.heard_s, asked_s)
+            self.is_silent = record.master == self.number and record.epoch <= (self.former or 0)
+            if not self.is_silent:
+                self._take(record)
+
+        alive = None if self.is_silent else self.number
+        self.group.ask(self, lambda e: e.look(alive), looked)
+
+    def _saw_go(self) -> None:
+        """The master that this broker has followed does not listen any more."""
+        master, record = self.followed, self.record
+        if master is None or not self.has_followed or self.link is not None or master.up:
+            return
+        if self.number in record.in_sync and not self.group.is_cut(self.number, master.number):
+            self.group.ask(self, lambda e: e.succeed(self.number, record), self._heard)
+
+    def _heard(self, record: Record | None) -> None:
+        if record is not None and not self.is_silent:
+            self._take(record)
+
+    def _take(self, record: Record) -> None:
+        if record.epoch < self.record.epoch or record.master is None:
+            return
+        if record.epoch == self.record.epoch:
+            if record.number < self.record.number:
+                return
+            self.record = record
+            if self.is_master and self.rules.asked is None:
+                self.rules.answered(record.in_sync)
+            if self.is_master:
+                self._keep_set()
+            return
+        # A new start over the store, whichever role it is.
+        former, silent, heard_s = self.former, self.is_silent, self.heard_s
+        self.new_life()
+        self.log.restart(power=False)
+        self.forget()
+        self.former, self.is_silent, self.heard_s = former, silent, heard_s
+        self.record = record
+        if record.master == self.number:
+            self.rules = self.make_rules(self.number, record.in_sync)
+            self.begin_master(record.epoch, record.in_sync)
+        else:
+            self.follow(record.master)
+        self.clock.at(0.1, self._turn)
+
+    # ---- set_keeper.py ----
+
+    def _require(self) -> int:
+        fenced = self.clock.time() - self.heard_s > LEASE_S
+        return self.require(self.rules.required, fenced=fenced)
+
+    def _keep_set(self) -> None:
+        rules, ends, end = self.rules, self.ends(), len(self.log.entries)
+        for number in rules.invite(ends, end, NEAR):
+            rules.invited(number, 0)
+            rules.invited(number, self._require())
+        asks = rules.next_request(ends, end, self.clock.time(), LATE_S)
+        self._require()
+        if not asks or self.is_busy:
+            return
+        asked, record = rules.asked, self.record
+        assert asked is not None
+        self.is_busy = True
+
+        def answered(found: Record | None) -> None:
+            self.is_busy = False
+            if found is not None:
+                settle(found)
+            else:  # refused
+                self.group.ask(self, lambda e: e.look(), settle, lost=nothing)
+
+        def settle(found: Record | None) -> None:
+            if found is not None and found.epoch == self.record.epoch:
+                self.record = found
+                rules.answered(found.in_sync)
+                self._require()
+
+        def nothing() -> None:
+            self.is_busy = False
+
+        self.group.ask(self, lambda e: e.change_set(record, asked), answered, lost=nothing)
+
+
+class ModelGroup(Group):
+    def __init__(self, events: Events, name: str, fault_s: float = 4.0) -> None:
+        super().__init__(events, name, fault_s)
+        self.engine = ModelEngine(events)
+
+    def move(self) -> None:
+        self.engine.move()
+
+    def ask(
+        self,
+        broker: Broker,
+        work: Callable[[ModelEngine], Record | None],
+        done: Callable[[Record | None], None] | None = None,
+        lost: Callable[[], None] | None = None,
+    ) -> None:
+        """Arrives never, once or twice, late; its answer may be lost: then `lost`."""
+        chance, life = self.events.chance, broker.clock.life
+        copies = 0 if self._cut and self.is_cut(0, broker.number) else self.copies()
+        answered = False
+
+        def arrive() -> None:
+            nonlocal answered
+            found = work(self.engine)
+            if answered or done is None or self.is_lossy() or self.is_cut(0, broker.number):
+                return
+            answered = True
+            if broker.clock.life == life:
+                broker.clock.at(chance.uniform(0.001, 0.5), lambda: done(found))
+
+        for _ in range(copies):
+            late = not self.is_peaceful and chance.random() < 0.05
+            self.events.at(chance.uniform(0.001, 8.0 if late else 0.3), arrive)
+        if lost is not None:
+            broker.clock.at(3.0, lambda: None if answered else lost())
+
+
+def model_group(
+    events: Events,
+    name: str = "one",
+    members: int = 3,
+    fault_s: float = 4.0,
+    make: type[ModelMember] = ModelMember,
+) -> ModelGroup:
+    group = ModelGroup(events, name, fault_s)
+    group.brokers = {n: make(group, n) for n in range(1, members + 1)}
+    for each in group.brokers.values():
+        each.start()
+    return group
