@@ -31,6 +31,7 @@ from broker.processors import all_handlers
 from broker.remoting.connection import Limits
 from broker.services.config import Config
 from broker.services.registration import Registration
+from broker.services.topics import Topics
 from broker.wire import codec
 from broker.wire.answers import answer_framers
 from broker.wire.command import Command
@@ -397,8 +398,14 @@ def test_a_broker_of_many_topics_is_registered_in_pieces(monkeypatch):
     monkeypatch.setattr("broker.loop.turns.monotonic", lambda: now[0])
     topics = [TopicConfig(f"topic-{i}", 1, 1) for i in range(400)]
 
-    class Table:
+    class Table(Topics):
         version = DataVersion(0, 1, 2)
+
+        def __init__(self):
+            self._texts, self.rows = {}, {each.name: each for each in topics}
+
+        def get(self, name):
+            return self.rows[name]
 
         @staticmethod
         def to_json(config):
@@ -407,7 +414,8 @@ def test_a_broker_of_many_topics_is_registered_in_pieces(monkeypatch):
             return {"topicName": config.name}
 
     async def work():
-        registration = Registration(Config(load(None)), Table, "127.0.0.1:1", None)
+        table = Table()
+        registration = Registration(Config(load(None)), table, "127.0.0.1:1", None)
         turns = 0
 
         async def others():
@@ -417,10 +425,10 @@ def test_a_broker_of_many_topics_is_registered_in_pieces(monkeypatch):
                 await asyncio.sleep(0)
 
         beside = asyncio.ensure_future(others())
-        first = await registration._command(topics, everything=True)
+        first = await registration._command(topics)
         assert turns > 100
-        changed = [*topics[:-1], TopicConfig("topic-399", 2, 2)]
-        second = await registration._command(changed, everything=True)
+        table.rows["topic-399"] = TopicConfig("topic-399", 2, 2)
+        second = await registration._command(list(table.rows.values()))
         beside.cancel()
         return first, second
 
