@@ -222,22 +222,15 @@ class ModelGroup(Group):
         lost: Callable[[], None] | None = None,
     ) -> None:
         """Arrives never, once or twice, late; its answer may be lost: then `lost`."""
-        chance, life = self.events.chance, broker.clock.life
-        copies = 0 if self._cut and self.is_cut(0, broker.number) else self.copies()
-        answered = False
+        life, answered = broker.clock.life, False
 
         def arrive() -> None:
             nonlocal answered
             found = work(self.engine)
-            if answered or done is None or self.is_lossy() or self.is_cut(0, broker.number):
-                return
-            answered = True
-            if broker.clock.life == life:
-                broker.clock.at(chance.uniform(0.001, 0.5), lambda: done(found))
+            if not answered and done is not None and broker.clock.life == life:
+                answered = self.from_engine(broker.number, broker.clock, lambda: done(found))
 
-        for _ in range(copies):
-            late = not self.is_peaceful and chance.random() < 0.05
-            self.events.at(chance.uniform(0.001, 8.0 if late else 0.3), arrive)
+        self.to_engine(broker.number, arrive)
         if lost is not None:
             broker.clock.at(3.0, lambda: None if answered else lost())
 

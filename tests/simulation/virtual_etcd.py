@@ -126,7 +126,6 @@ class Gateway:
     async def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Raises: OSError, TimeoutError."""
         group, number = self._group, self._number
-        chance = group.events.chance
         answered: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
         def hear(answer: dict[str, Any] | OSError) -> None:
@@ -142,11 +141,9 @@ class Gateway:
                 answer: dict[str, Any] | OSError = self._etcd.ask(path, body)
             except OSError as refused:
                 answer = refused
-            if not group.is_lossy() and not group.is_cut(0, number) and not answered.done():
-                self._clock.at(chance.uniform(0.001, 0.5), lambda: hear(answer))
+            if not answered.done():
+                group.from_engine(number, self._clock, lambda: hear(answer))
 
-        for _ in range(0 if group.is_cut(0, number) else group.copies()):
-            late = not group.is_peaceful and chance.random() < 0.05
-            group.events.at(chance.uniform(0.001, 8.0 if late else 0.3), arrive)
+        group.to_engine(number, arrive)
         async with asyncio.timeout(ASK_S):
             return await answered

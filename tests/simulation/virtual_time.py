@@ -79,10 +79,6 @@ class Events:
         self.now = end
 
 
-class _Timer(asyncio.TimerHandle):
-    pass
-
-
 class VirtualLoop(asyncio.AbstractEventLoop):
     """As much of a loop as tasks, futures and timeouts need. It ends with its broker: then nothing
     of it runs any more."""
@@ -119,7 +115,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def call_later(self, delay, callback, *args, context=None):  # type: ignore[no-untyped-def]
         due = self.time() + delay
-        handle = _Timer(due, callback, args, self, context or contextvars.copy_context())
+        handle = asyncio.TimerHandle(
+            due, callback, args, self, context or contextvars.copy_context()
+        )
 
         def run() -> None:
             if not self._ended and not handle.cancelled():

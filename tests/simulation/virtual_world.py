@@ -347,12 +347,26 @@ class Group:
         """Whether this message of the engine's is lost."""
         return not self.is_peaceful and self.events.chance.random() < 0.05
 
-    def copies(self) -> int:
+    def _copies(self) -> int:
         """How often a request arrives."""
         if self.is_peaceful:
             return 1
         drawn = self.events.chance.random()
         return 0 if drawn < 0.05 else 1 + (drawn > 0.9)
+
+    def to_engine(self, number: int, arrive: Callable[[], None]) -> None:
+        """A request of this broker's arrives never, once or twice, late."""
+        chance = self.events.chance
+        for _ in range(0 if self.is_cut(0, number) else self._copies()):
+            late = not self.is_peaceful and chance.random() < 0.05
+            self.events.at(chance.uniform(0.001, 8.0 if late else 0.3), arrive)
+
+    def from_engine(self, number: int, clock: Clock, hear: Callable[[], None]) -> bool:
+        """Whether the answer to it arrives in this life of who asked."""
+        if self.is_lossy() or self.is_cut(0, number):
+            return False
+        clock.at(self.events.chance.uniform(0.001, 0.5), hear)
+        return True
 
     def move(self) -> None:
         """An operator hands mastership over."""
