@@ -348,6 +348,16 @@ def _status(broker: Broker) -> dict[str, Any]:
     return json.loads(play(broker.port, {"server": "4.9.7", "code": 907, "ext": {}})[2])
 
 
+def test_who_has_not_reported_is_not_in_sync(names: str, tmp_path: Path) -> None:
+    with master_of(tmp_path / "m", names) as master:
+        port = master.settings["haListenPort"]
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            until(lambda: _status(master)["haConnectionInfo"], "the connection")
+            assert _status(master)["inSyncSlaveNums"] == 0
+            sock.sendall(struct.pack(">q", 0))
+            until(lambda: _status(master)["inSyncSlaveNums"] == 1, "that it is in sync")
+
+
 # ---- what counts as a copy ----
 
 
