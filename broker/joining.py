@@ -53,7 +53,7 @@ async def _number(engine: Engine, address: str) -> int:
             # Of two that ask for the same number at once one is refused, and asks for the next.
             if loop.time() >= until:
                 raise
-            log.warning("No number for this broker yet: %s", failed or type(failed).__name__)
+            log.warning("No number for this broker yet: %s", failed)
             await asyncio.sleep(_RETRY_S)
 
 

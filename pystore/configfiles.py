@@ -218,11 +218,16 @@ def _from_json(cls: Any, name_member: str, members: Any, name: str, value: Any) 
     return cls(name=name, extra=given, **fields)
 
 
+_SCALARS = (bool, int, str)
+
+
 def _to_json(name_member: str, members: Any, row: Any) -> Json:
     result: Json = {**row.extra, name_member: row.name}
     for member, attribute, _ in members:
         value = getattr(row, attribute)
-        if isinstance(value, Mapping):
+        if type(value) in _SCALARS:  # most, and there may be tens of thousands of rows
+            pass
+        elif isinstance(value, Mapping):
             value = dict(value)
         elif isinstance(value, tuple):
             value = list(value)

@@ -100,48 +100,69 @@ class Line(NamedTuple):
     traceback: bool
 
 
-def logger_of(module: str, call: ast.Call) -> str:
-    """The name in a `getLogger(...)` or `SafeLogger(...)`."""
-    match call.args:
-        case [ast.Constant(value=str(name))]:
-            return name
-    return module
+def logger_of(module: str, made: ast.expr, known: dict[str, str]) -> str | None:
+    """The name of the logger that an expression makes: `getLogger(...)`, `SafeLogger(...)`, or
+    `RateLimitedLogger(...)` of one of these or of a variable that is known; None: it makes none."""
+    if isinstance(made, ast.Name):
+        return known.get(made.id)
+    if not isinstance(made, ast.Call):
+        return None
+    match made.func:
+        case ast.Attribute(attr="getLogger") | ast.Name(id="SafeLogger"):
+            match made.args:
+                case [ast.Constant(value=str(name))]:
+                    return name
+            return module
+        case ast.Name(id="RateLimitedLogger"):
+            return logger_of(module, made.args[0], known)
+    return None
 
 
-def loggers_in(module: str, tree: ast.Module) -> dict[str, str]:
-    """Variable of the module: name of its logger."""
-    found = {}
+class Logger(NamedTuple):
+    """limited: it takes a kind before the text."""
+
+    name: str
+    limited: bool
+
+
+def loggers_in(module: str, tree: ast.Module) -> dict[str, Logger]:
+    """Variable of the module: its logger."""
+    found: dict[str, Logger] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            for call in ast.walk(node.value):
-                if isinstance(call, ast.Call) and (
-                    (isinstance(call.func, ast.Attribute) and call.func.attr == "getLogger")
-                    or (isinstance(call.func, ast.Name) and call.func.id == "SafeLogger")
-                ):
-                    found[node.targets[0].id] = logger_of(module, call)
+            known = {variable: logger.name for variable, logger in found.items()}
+            for made in ast.walk(node.value):
+                if isinstance(made, ast.Call) and (name := logger_of(module, made, known)):
+                    limited = getattr(made.func, "id", "") == "RateLimitedLogger"
+                    found[node.targets[0].id] = Logger(name, limited)
+                    break
         elif isinstance(node, ast.ImportFrom) and node.module == "broker.remoting.connection":
-            found |= {name.name: "broker.remoting" for name in node.names if name.name == "_quiet"}
+            for imported in node.names:
+                if imported.name == "_quiet":
+                    found["_quiet"] = Logger("broker.remoting", limited=True)
     return found
 
 
-def line_of(logger: str, call: ast.Call) -> Line:
+def line_of(logger: Logger, call: ast.Call) -> Line:
     """The longest text among the arguments is the line; rate-limited loggers take a kind first.
 
     Raises: ValueError without one.
     """
     assert isinstance(call.func, ast.Attribute)
-    method = call.func.attr
-    texts = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-    if not texts:
-        raise ValueError(f"{logger}: line {call.lineno} logs no literal text")
+    method, args = call.func.attr, call.args
     level = LEVELS.get(method, "ERROR")
     if method == "log":
-        named = [a.attr for a in call.args if isinstance(a, ast.Attribute)]
+        named = [a.attr for a in args if isinstance(a, ast.Attribute)]
         level = next(name for name in named if name.isupper())
-    limited = isinstance(call.func.value, ast.Name) and call.func.value.id.endswith("quiet")
-    quiet = limited and method == "error"
+        args = args[1:]
+    if logger.limited:
+        args = args[1:]
+    texts = [a.value for a in args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+    if not texts:
+        raise ValueError(f"{logger.name}: line {call.lineno} logs no literal text")
+    quiet = logger.limited and method == "error"
     traceback = method == "exception" or quiet or any(k.arg == "exc_info" for k in call.keywords)
-    return Line(logger, level, max(texts, key=len), traceback)
+    return Line(logger.name, level, max(texts, key=len), traceback)
 
 
 def lines() -> Iterator[Line]:

@@ -29,6 +29,9 @@ STEPS: dict[str, str] = {
     "There is no user yet, and every request is refused: set initAuthenticationUser":
         "set it and start again ([access.md](access.md))",
     # ---- acting as master ----
+    "The master does not hear that this slave acted: %s": _NETWORK,
+    "The master does not take what was popped here: %s": _NETWORK,
+    "Who is there of this broker's name is unknown: %s": _NETWORK,
     "%s: cannot send what is due": _DEFECT,
     "Serving without what %s did while the master was away: messages may come twice":
         "start that slave; consumers must bear a message twice",
@@ -59,6 +62,8 @@ STEPS: dict[str, str] = {
     "The log ends at %d now; what followed is in %s":
         "look at what was cut (`pystore salvage`)",
     # ---- clients ----
+    "%s stands still; will ask again: %s": _NETWORK,
+    "Cannot pull from %s; will retry: %s": _NETWORK,
     "A hook of %s failed after an answer": _YOURS,
     "Background task of %s failed": _DEFECT,
     "Check of %s failed": _YOURS,
@@ -85,6 +90,10 @@ STEPS: dict[str, str] = {
         "give producers that share a connection groups of their own",
     "No retries in broadcast mode: dropped %s": "handle failures in the handler itself",
     # ---- under a controller ----
+    "The engine that decides on masters: %s":
+        "look whether the controller or etcd runs and is reached",
+    "The in-sync set stays %s: %s":
+        "nothing, if it passes; else `pystore ha group`",
     "A round of the engine failed": _DEFECT,
     "No number for this broker yet: %s": "look whether controllerAddr is right and answers",
     "The engine is not reached: this master acknowledges nothing until it is (epoch %d)":
@@ -100,6 +109,10 @@ STEPS: dict[str, str] = {
     "Cannot read a check of a transaction: %s": "look whether its broker is of another make",
     "Closed the gRPC connection of %s: %s": _CLIENT,
     # ---- metrics, name server ----
+    "%d clients are connected to the metrics; one more is refused":
+        "find out who leaves connections open; one scraper needs one",
+    "A scrape failed": _DEFECT,
+    "Metrics are not exported": "look whether the collector at metricsGrpcExporterTarget answers",
     "%d series of metrics are beyond metricsOtelCardinalityLimit=%d and left out":
         "raise the limit, or have fewer topics and groups",
     "Cannot notify %s that broker %d now has the lowest id: %s": _NETWORK,
@@ -146,6 +159,21 @@ STEPS: dict[str, str] = {
     "Hook %s failed before a request": _YOURS,
     "Name server %s did not register this broker: %s": _NETWORK,
     # ---- replication ----
+    "More than %d slaves: %s is closed": "find out who connects to the port for slaves",
+    "The master at %s is not followed: %s": _NETWORK,
+    "The master's last records are not compared: %s": _NETWORK,
+    "The slave at %s asks for %d of the log, which retention has deleted: it needs a copy of this"
+    " store": "make one (`pystore clone`), and start the slave on it",
+    "The slave at %s has another log than this broker up to %d, and is sent nothing: keep its store"
+    " aside and begin with an empty one, or set haTruncateDiverged": "one of the two",
+    "The slave at %s is closed: %s": "look at that slave's log: it says why it left, and retries",
+    "The slave at %s is gone: %s": "look whether it runs and is reached; it comes back by itself",
+    "The slave at %s may not follow: see docs/replication.md":
+        "[replication.md](replication.md) says who may",
+    "The slave at %s reports %d of the log, less than before: it is closed":
+        "look whether its store was replaced; it comes back by itself",
+    "The slave at %s reports a log up to %d, which this broker does not have: its log is another"
+    " one, and it is sent nothing": "begin with an empty store",
     "The log of the slave at %s is not compared: %s": _NETWORK,
     "Fewer than %d brokers are in sync (minInSyncReplicas): sends are refused, but those with"
     " WAIT=false": "start the slaves; `pystore ha status` shows who is missing",

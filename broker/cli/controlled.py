@@ -10,6 +10,7 @@ import typer
 
 from broker.cli.clients import no_settings
 from broker.cli.signing import CredentialsFile, TrustFile, credentials_of
+from broker.loop.reasons import reason_of
 from pystore.cli.verbs import Session, Size, usage
 from pystore.errors import BadArgument
 
@@ -116,7 +117,7 @@ def _show_members(s: Session, record: Record, credentials: Path | None, trust: P
         try:
             rows = asyncio.run(_members(record.address, credentials, trust))
         except (OSError, TimeoutError, ValueError) as failed:
-            said = failed or type(failed).__name__
+            said = reason_of(failed)
             s.out.note(f"members are not known: the master at {record.address}: {said}")
     s.out.table("members", ("number", "address", "log end", "behind", "in sync", "why"), rows)
 

@@ -31,7 +31,8 @@ def run(
         str | None,
         typer.Option(
             "--namesrv", "-n", metavar="HOST:PORT",
-            help="Name servers that should know the broker; for a client: instead of NAMESRV_ADDR.",
+            help="Name servers that should know the broker, or that the proxy asks; for a client:"
+            " instead of NAMESRV_ADDR.",
         ),
     ] = None,
     late: Annotated[
@@ -39,6 +40,10 @@ def run(
     ] = 60,
     credentials: CredentialsFile = None,
     trust: TrustFile = None,
+    proxy_conf: Annotated[
+        Path | None,
+        typer.Option("--proxy-conf", metavar="FILE", help="Settings of a proxy (rmq-proxy.json)."),
+    ] = None,
 ) -> int | None:  # fmt: skip
     """Find what is wrong, and say for each thing why it matters and what mends it.
 
@@ -51,6 +56,7 @@ def run(
     Examples:
       pystore doctor 127.0.0.1:10911
       pystore doctor 127.0.0.1:9876
+      pystore doctor 127.0.0.1:8081 -n 127.0.0.1:9876 --proxy-conf rmq-proxy.json
       pystore doctor /data/rocketmq/store -c broker.conf
       pystore doctor --json | jq -r '.findings[].mend'
     """
@@ -59,7 +65,7 @@ def run(
     from broker.doctor import examine_folder, examine_network
 
     if target is not None and (os.sep in target or Path(target).is_dir() or ":" not in target):
-        if namesrv is not None or credentials is not None or trust is not None:
+        if any(each is not None for each in (namesrv, credentials, trust, proxy_conf)):
             raise usage("a folder is asked for nothing", "leave --namesrv and the like out")
         kind, found = "folder", examine_folder(Path(target), s.conf, s.sets)
     else:
@@ -70,7 +76,7 @@ def run(
             kind, found = asyncio.run(
                 examine_network(
                     target, namesrv=namesrv, credentials=credentials_of(credentials),
-                    tls=context_of(trust), late_s=late,
+                    tls=context_of(trust), late_s=late, proxy_conf=proxy_conf,
                 )
             )  # fmt: skip
         except ValueError as bad:

@@ -12,6 +12,7 @@ import typer
 from broker.cli.asking import check_address, inquirer
 from broker.cli.clients import no_settings
 from broker.cli.signing import CredentialsFile, TrustFile
+from broker.loop.reasons import reason_of
 from pystore.cli.verbs import Session, Size, When, usage
 from pystore.errors import NotFound
 
@@ -175,7 +176,7 @@ async def _seen_or_not(by: Inquirer, address: str) -> BrokerSeen:
     try:
         return await look_at(by, address)
     except (OSError, TimeoutError) as failed:
-        return BrokerSeen(address, problem=f"does not answer: {failed or type(failed).__name__}")
+        return BrokerSeen(address, problem=f"does not answer: {reason_of(failed)}")
 
 
 async def _look(

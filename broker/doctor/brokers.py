@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 from broker.client.admin import AsyncAdmin, BrokerFacts
 from broker.client.errors import BrokerRefused, ClientError
 from broker.doctor.findings import Diagnosis, diagnosed
 from broker.doctor.reaching import ServerKind, can_connect, kind_of
+from broker.loop.reasons import reason_of
 from broker.remoting.client import RemotingClient, parse_address
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
 
-__all__ = ["check_broker", "check_name_server", "is_loopback"]
+__all__ = ["check_broker", "check_name_server", "cluster_info", "is_loopback", "safely"]
 
 #: Seconds that two clocks may differ; what a broker says of its own has whole seconds.
 _SKEW_S = 10.0
@@ -105,10 +107,16 @@ async def _known_to(
         yield diagnosed("name-taken", where, text)
 
 
+async def cluster_info(server: str, client: RemotingClient) -> dict[str, Any]:
+    """Returns the brokers and clusters that a name server knows. Raises: OSError, TimeoutError."""
+    answer = await client.request(server, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+    found: dict[str, Any] = mqjson.loads(answer.body or b"{}")
+    return found
+
+
 async def _registered(server: str, client: RemotingClient) -> dict[str, dict[str, str]]:
     """Addresses by id, by the name of the broker, as a name server knows them."""
-    answer = await client.request(server, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
-    table = mqjson.loads(answer.body or b"{}").get("brokerAddrTable") or {}
+    table = (await cluster_info(server, client)).get("brokerAddrTable") or {}
     return {name: dict(data.get("brokerAddrs") or {}) for name, data in table.items()}
 
 
@@ -222,5 +230,5 @@ async def safely(found: AsyncIterator[Diagnosis], where: str) -> list[Diagnosis]
         async for each in found:
             made.append(each)
     except (ClientError, OSError, TimeoutError) as failed:
-        made.append(diagnosed("no-answer", where, str(failed) or type(failed).__name__))
+        made.append(diagnosed("no-answer", where, reason_of(failed)))
     return made

@@ -12,7 +12,7 @@ import math
 import struct
 import time
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -61,6 +61,9 @@ _FOR_GOOD = (1 << 63) - 1
 _A_TURN_S = 0.01
 #: ps_offset_row: two addresses, two lengths, queue, offset.
 _OFFSET_ROW = struct.Struct("@PPiiiq")
+#: A block of ps_core_offsets_of: lengths of the names, number of rows; a row; and bytes for many.
+_BLOCK, _BLOCK_ROW = struct.Struct("=iii"), struct.Struct("=iq")
+_BLOCKS = 64 << 10
 
 _buffer = ffi.buffer
 
@@ -144,6 +147,28 @@ def _any_name(name: str | None) -> tuple[Any, int]:
 
 def _text(data: Any, size: int) -> str:
     return bytes(ffi.buffer(data, size)).decode()
+
+
+def _pairs_in(blocks: memoryview) -> Iterator[tuple[str, str]]:
+    for group, topic, _ in _read_blocks(blocks):
+        yield group, topic
+
+
+def _rows_in(blocks: memoryview) -> Iterator[OffsetRow]:
+    for group, topic, rows in _read_blocks(blocks):
+        for queue, offset in _BLOCK_ROW.iter_unpack(rows):
+            yield group, topic, queue, offset
+
+
+def _read_blocks(blocks: memoryview) -> Iterator[tuple[str, str, memoryview]]:
+    """Reads what ps_core_offsets_of wrote: group, topic and the rows of each block."""
+    end = 0
+    while end < len(blocks):
+        group_len, topic_len, count = _BLOCK.unpack_from(blocks, end)
+        names = end + _BLOCK.size
+        topic, rows = names + group_len, names + group_len + topic_len
+        end = rows + count * _BLOCK_ROW.size
+        yield str(blocks[names:topic], "utf-8"), str(blocks[topic:rows], "utf-8"), blocks[rows:end]
 
 
 class Looks(Protocol):
@@ -410,43 +435,36 @@ class Core:
         found: int = lib.ps_core_offset(self.handle, *_name(group), *_name(topic), queue)
         return None if found < 0 else found
 
-    def offsets(self, group: str | None = None, topic: str | None = None) -> list[OffsetRow]:
-        """Returns all offsets, or those of a group or a topic, in no order."""
-        names = _any_name(group), _any_name(topic)
-        return self._offset_rows(
-            lambda rows, room: lib.ps_core_offsets_of(
-                self.handle, *names[0], *names[1], False, rows, room
-            )
-        )
+    def offsets(self, group: str | None = None, topic: str | None = None) -> Iterator[OffsetRow]:
+        """Returns all offsets, or those of a group or a topic, in no order. They are those of now,
+        and are read as they are asked for, on any thread: tens of thousands take long."""
+        return _rows_in(self._blocks(group, topic, False))
 
-    def consumed(self, group: str | None = None, topic: str | None = None) -> list[tuple[str, str]]:
+    def consumed(
+        self, group: str | None = None, topic: str | None = None
+    ) -> Iterator[tuple[str, str]]:
         """Returns each group with each topic of which it has offsets: all of them, or as
         offsets()."""
-        names = _any_name(group), _any_name(topic)
-        return [
-            row[:2]
-            for row in self._offset_rows(
-                lambda rows, room: lib.ps_core_offsets_of(
-                    self.handle, *names[0], *names[1], True, rows, room
-                )
-            )
-        ]
+        return _pairs_in(self._blocks(group, topic, True))
+
+    def _blocks(self, group: str | None, topic: str | None, names_only: bool) -> memoryview:
+        names = *_any_name(group), *_any_name(topic)
+        size = _BLOCKS
+        while True:
+            room, out = size, ffi.new("uint8_t[]", size)
+            size = lib.ps_core_offsets_of(self.handle, *names, names_only, out, room)
+            if size <= room:
+                return memoryview(ffi.buffer(out, size))
+            size += _BLOCKS  # others commit meanwhile
 
     def take_changed_offsets(self) -> list[OffsetRow]:
         """Returns the offsets that moved since the last call."""
-        return self._offset_rows(
-            lambda rows, room: lib.ps_core_offsets(self.handle, True, rows, room), changed=True
-        )
-
-    def _offset_rows(
-        self, ask: Callable[[Any, int], int], changed: bool = False
-    ) -> list[OffsetRow]:
-        count = _ROWS
+        left = _ROWS
         found: list[OffsetRow] = []
-        while True:
-            room, rows = count, ffi.new("ps_offset_row[]", count)
-            count = ask(rows, room)
-            size = min(count, room) * _OFFSET_ROW.size
+        while left > 0:
+            room, rows = left, ffi.new("ps_offset_row[]", left)
+            left = lib.ps_core_offsets(self.handle, True, rows, room)
+            size = min(left, room) * _OFFSET_ROW.size
             last, names = None, ("", "")
             for at, (*pair, queue, offset) in enumerate(
                 _OFFSET_ROW.iter_unpack(ffi.buffer(rows, size))
@@ -455,12 +473,8 @@ class Core:
                     row, last = rows[at], pair
                     names = _text(row.group, row.group_len), _text(row.topic, row.topic_len)
                 found.append((*names, queue, offset))
-            if count <= room:
-                return found
-            if changed:
-                count -= room
-            else:
-                found = []
+            left -= room
+        return found
 
     def delete_offsets(self, group: str | None = None, topic: str | None = None) -> None:
         """Deletes the offsets of a group, of a topic, or of both together."""

@@ -11,6 +11,8 @@ import sys
 import traceback
 from typing import Any
 
+from broker.loop.reasons import reason_of
+
 __all__ = ["SafeLogger", "WholeText", "shown"]
 
 #: Characters of one value, lines of one traceback.
@@ -29,10 +31,13 @@ class WholeText:
 
 def shown(value: object) -> str:
     """Returns a text for one line of a log: shortened, unless it is a WholeText, with every
-    character that is not printable escaped."""
+    character that is not printable escaped. An error without a text is shown by its kind."""
     if isinstance(value, WholeText):
         text = value.text
-    elif len(text := str(value)) > _TEXT_MAX:
+    elif (
+        len(text := reason_of(value) if isinstance(value, BaseException) else str(value))
+        > _TEXT_MAX
+    ):
         text = f"{text[:_TEXT_MAX]}.. ({len(text)} characters)"
     if text.isprintable():
         return text

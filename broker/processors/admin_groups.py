@@ -17,6 +17,7 @@ from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
+from broker.wire.mqjson import JsonText
 from pystore.configfiles import version_to_json
 
 __all__ = ["GroupProcessor"]
@@ -95,7 +96,9 @@ class GroupProcessor:
             lambda: {
                 "dataVersion": version,
                 "forbiddenTable": forbidden,
-                "subscriptionGroupTable": {g.name: self.s.groups.to_json(g) for g in rows},
+                "subscriptionGroupTable": JsonText.table(
+                    (g.name, self.s.groups.text(g)) for g in rows
+                ),
             },
         )
 

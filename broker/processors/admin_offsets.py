@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from broker.hot.core import OffsetRow
@@ -134,7 +134,7 @@ class OffsetAdminProcessor:
         return self._clone(command, self.s.offsets.all(source, topic), target)
 
     @alone
-    async def _clone(self, command: Command, rows: Sequence[OffsetRow], target: str) -> Command:
+    async def _clone(self, command: Command, rows: Iterable[OffsetRow], target: str) -> Command:
         turns = Turns()
         for _, topic, queue, offset in rows:
             await turns.next()
@@ -178,7 +178,7 @@ class OffsetAdminProcessor:
         return command.reply(body=mqjson.dumps(body))
 
 
-def _table(rows: Sequence[OffsetRow]) -> dict[str, dict[int, int]]:
+def _table(rows: Iterable[OffsetRow]) -> dict[str, dict[int, int]]:
     """Returns the table of ConsumerOffsetManager: offset by queue, by ``topic@group``."""
     table: dict[str, dict[int, int]] = {}
     for group, topic, queue, offset in rows:

@@ -198,12 +198,13 @@ class StatisticsProcessor:
             }
         return table
 
-    def _consumed(self, group: str, topics: Iterable[str]) -> list[TopicConfig]:
+    async def _consumed(self, group: str, topics: Iterable[str], turns: Turns) -> list[TopicConfig]:
         """Returns the topics that count: those that exist, and that the group subscribes to while
         it is online."""
         online = self.s.clients.consumers.get(group)
         found = []
         for topic in sorted(topics):
+            await turns.next()
             config = self.s.topics.get(topic)
             gone = online is not None and online.subscriptions and topic not in online.subscriptions
             if config is not None and not gone:
@@ -220,7 +221,7 @@ class StatisticsProcessor:
     async def _consumption(self, command: Command, group: str, topics: set[str]) -> Command:
         turns, table = Turns(), {}
         tps, of = 0.0, self.s.statistics.tps("GROUP_GET_NUMS")
-        for config in self._consumed(group, topics):
+        for config in await self._consumed(group, topics, turns):
             table.update(await self._offsets(group, config, turns))
             tps += of(f"{config.name}@{group}")
         return await reply_with(command, lambda: {"consumeTps": tps, "offsetTable": table})
@@ -229,11 +230,15 @@ class StatisticsProcessor:
     async def all_consumption(self, peer: Peer, command: Command) -> Command:
         only_ordered = command.flag_of("isOrder")
         turns, total, flight, listed = Turns(), 0, 0, []
-        topics, tps = self.s.offsets.topics_by_group(), self.s.statistics.tps("GROUP_GET_NUMS")
+        topics, tps = (
+            await self.s.offsets.topics_by_group(),
+            self.s.statistics.tps("GROUP_GET_NUMS"),
+        )
         for group in self.s.groups.all():
             await turns.next()
             stats = []
-            for config in self._consumed(group.name, topics.get(group.name, ())):
+            wanted = topics.get(group.name, ())
+            for config in await self._consumed(group.name, wanted, turns):
                 if only_ordered and not config.order:
                     continue
                 table = await self._offsets(group.name, config, turns)

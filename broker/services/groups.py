@@ -9,9 +9,10 @@ from typing import Any
 
 from broker.services.config import Config
 from broker.services.names import GROUP_MAX, RESERVED_GROUPS, is_legal
-from broker.services.write_behind import WriteBehindTable
+from broker.services.write_behind import KeptTexts, WriteBehindTable
 from broker.wire.codes import ResponseCode
 from broker.wire.command import Refused
+from broker.wire.mqjson import JsonText
 from pystore.configfiles import DataVersion, SubscriptionGroup, group_from_json, group_to_json
 from pystore.errors import BadArgument
 from pystore.metadata import Metadata
@@ -28,6 +29,7 @@ class Groups:
     def __init__(self, settings: Config, metadata: Metadata) -> None:
         self._settings = settings
         self._rows = WriteBehindTable(metadata, metadata.groups, "groups")
+        self._texts = KeptTexts(self._rows, self.to_json)
         self._metadata = metadata
         #: By group and topic; bit 0: it may not read.
         self.forbidden: dict[str, dict[str, int]] = metadata.forbidden()
@@ -102,6 +104,7 @@ class Groups:
     def delete(self, name: str) -> bool:
         """Deletes a group and returns whether there was one."""
         gone = self._rows.delete(name)
+        self._texts.forget(name)
         self.forbidden.pop(name, None)
         self.changed(name)
         return gone
@@ -131,7 +134,11 @@ class Groups:
 
     @staticmethod
     def to_json(group: SubscriptionGroup) -> dict[str, Any]:
-        return group_to_json(replace(group, extra={}))
+        return group_to_json(replace(group, extra={}) if group.extra else group)
+
+    def text(self, group: SubscriptionGroup) -> JsonText:
+        """Returns the same as text, on any thread."""
+        return self._texts.of(group)
 
     @staticmethod
     def from_json(value: object) -> SubscriptionGroup:

@@ -69,14 +69,14 @@ class HotPath(Protocol):
 
     def pulled_offset(self, group: str, topic: str, queue: int) -> int | None: ...
 
-    def offsets(
-        self, group: str | None = None, topic: str | None = None
-    ) -> Sequence[OffsetRow]: ...
+    def offsets(self, group: str | None = None, topic: str | None = None) -> Iterable[OffsetRow]:
+        """Returns all offsets as they are now, or those of a group or a topic. They may be read
+        later, and on any thread."""
 
     def consumed(
         self, group: str | None = None, topic: str | None = None
     ) -> Iterable[tuple[str, str]]:
-        """Returns each group with each topic of which it has offsets."""
+        """Returns each group with each topic of which it has offsets, as offsets() does."""
 
     def take_changed_offsets(self) -> Sequence[OffsetRow]: ...
 

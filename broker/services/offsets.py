@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from broker.hot.core import OffsetRow
 from broker.loop.safe_log import SafeLogger
+from broker.loop.turns import Pieces
 from broker.services.hotpath import HotPath
 from pystore import Store
 from pystore.errors import BadArgument, StoreError
@@ -83,16 +84,19 @@ class ConsumerOffsets:
         higher."""
         return self._core.pulled_offset(group, topic, queue)
 
-    def all(self, group: str | None = None, topic: str | None = None) -> Sequence[OffsetRow]:
+    def all(self, group: str | None = None, topic: str | None = None) -> Iterable[OffsetRow]:
+        """Returns the offsets of now; they may be read later, and on any thread."""
         return self._core.offsets(group, topic)
 
     def topics_of(self, group: str) -> set[str]:
         return {topic for _, topic in self._core.consumed(group=group)}
 
-    def topics_by_group(self) -> dict[str, set[str]]:
-        """Returns the topics of every group, in one pass."""
+    async def topics_by_group(self) -> dict[str, set[str]]:
+        """Returns the topics of every group, in one pass that lets others have their turn."""
         found: dict[str, set[str]] = {}
+        pieces = Pieces()
         for group, topic in self._core.consumed():
+            await pieces.next()
             found.setdefault(group, set()).add(topic)
         return found
 

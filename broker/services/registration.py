@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from broker.access.signature import Credentials, sign
+from broker.loop.reasons import reason_of
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Pieces
 from broker.services.config import Config
@@ -318,7 +319,7 @@ class Registration:
             text = self._topics.text(config)
             if allowed != READ | WRITE:
                 shown = replace(config, perm=config.perm & (allowed | 1))
-                text = JsonText.of(self._topics.to_json(shown))
+                text = JsonText.of_plain(self._topics.to_json(shown))
             made.append((config.name, text))
         return await _beside(len(made), lambda: JsonText.table(made))
 
@@ -401,7 +402,7 @@ class Registration:
                 server.peer = await self._dial(server.address)
             answer = await server.peer.request(self._signed(command), timeout)
         except (OSError, TimeoutError) as failed:
-            problem = failed or type(failed).__name__
+            problem = reason_of(failed)
         else:
             if answer.code == ResponseCode.SUCCESS:
                 if server.failing:

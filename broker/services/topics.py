@@ -11,7 +11,7 @@ from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.hotpath import HotPath
 from broker.services.names import NOT_FOR_CLIENTS, check_topic, is_legal, is_system_topic
-from broker.services.write_behind import WriteBehindTable
+from broker.services.write_behind import KeptTexts, WriteBehindTable
 from broker.wire.codes import ResponseCode
 from broker.wire.command import Refused
 from broker.wire.mqjson import JsonText
@@ -61,8 +61,7 @@ class Topics:
         self._rows = WriteBehindTable(metadata, metadata.topics, "topics")
         self._core = core
         self._queue_count = 0
-        #: By name: a topic and its JSON.
-        self._texts: dict[str, tuple[TopicConfig, JsonText]] = {}
+        self._texts = KeptTexts(self._rows, self.to_json)
         self.changed: Callable[[Sequence[TopicConfig]], None] = lambda configs: None
 
     def start(self) -> None:
@@ -327,7 +326,7 @@ class Topics:
         old = self.get(name)
         self._queue_count -= _queues(old) if old is not None else 0
         gone = self._rows.delete(name)
-        self._texts.pop(name, None)
+        self._texts.forget(name)
         if gone:
             self.changed([])
         return gone
@@ -337,7 +336,7 @@ class Topics:
     @staticmethod
     def to_json(config: TopicConfig) -> dict[str, Any]:
         """Returns TopicConfig as the wire has it; members that we do not know are left out."""
-        return topic_to_json(replace(config, extra={}))
+        return topic_to_json(replace(config, extra={}) if config.extra else config)
 
     @staticmethod
     def from_json(value: object) -> TopicConfig:
@@ -350,11 +349,5 @@ class Topics:
             raise Refused(ResponseCode.INVALID_PARAMETER, str(bad)) from None
 
     def text(self, config: TopicConfig) -> JsonText:
-        """Returns the same written. It is kept until the topic changes: tens of thousands take
-        seconds, and who asks for all of them is sent them again and again. On any thread."""
-        kept = self._texts.get(config.name)
-        if kept is None or kept[0] is not config:
-            kept = config, JsonText.of(self.to_json(config))
-            if self.get(config.name) is config:
-                self._texts[config.name] = kept
-        return kept[1]
+        """Returns the same as text, on any thread."""
+        return self._texts.of(config)

@@ -8,16 +8,17 @@ metadata is made again from the log when the store opens.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from broker.loop.safe_log import SafeLogger
+from broker.wire.mqjson import JsonText
 from pystore.configfiles import DataVersion, SubscriptionGroup, TopicConfig
 from pystore.errors import DiskFull, StoreError
 from pystore.metadata import Metadata, Table
 
-__all__ = ["WriteBehindTable"]
+__all__ = ["KeptTexts", "WriteBehindTable"]
 
 log = SafeLogger(__name__)
 
@@ -148,3 +149,28 @@ class WriteBehindTable(Generic[_Row]):
                     self._table.put(row)
             if bump:
                 self._metadata.bump(self._name)
+
+
+class KeptTexts(Generic[_Row]):
+    """Rows as JSON, each written once until it changes: tens of thousands take a second, and who
+    asks for all of them is sent them again and again."""
+
+    def __init__(
+        self, rows: WriteBehindTable[_Row], to_json: Callable[[_Row], dict[str, Any]]
+    ) -> None:
+        """`to_json` makes no message queues."""
+        self._rows: WriteBehindTable[_Row] = rows
+        self._to_json: Callable[[_Row], dict[str, Any]] = to_json
+        self._kept: dict[str, tuple[_Row, JsonText]] = {}
+
+    def of(self, row: _Row) -> JsonText:
+        """Returns a row as JSON, on any thread."""
+        kept = self._kept.get(row.name)
+        if kept is None or kept[0] is not row:
+            kept = row, JsonText.of_plain(self._to_json(row))
+            if self._rows.get(row.name) is row:
+                self._kept[row.name] = kept
+        return kept[1]
+
+    def forget(self, name: str) -> None:
+        self._kept.pop(name, None)

@@ -7,17 +7,22 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from broker.client.admin import AsyncAdmin, BrokerPlace, QueueLag
-from broker.client.errors import ClientError, Misuse, NoRoute
+from broker.client.errors import ClientError, Misuse, NoRoute, reading
 from broker.client.ids import offset_id_of
 from broker.client.message import MessageQueue
 from broker.client.queries import messages_of_broker
 from broker.client.rates import Look
+from broker.client.routes import parse_route
 from broker.web.records import RecordView
 from broker.web.rows import KINDS_OF_TOPICS, GroupRow, LagRow, TopicRow, kind_of
+from broker.wire.codes import RequestCode
+from pystore.configfiles import SubscriptionGroup, group_from_json
 
 __all__ = ["CachedAnswer", "ClusterFacts", "Placed"]
 
@@ -25,10 +30,14 @@ _T = TypeVar("_T")
 #: How long an answer is taken for the present, and how old it may be shown while a newer one is
 #: under way.
 _FRESH_S, _STALE_S = 5.0, 60.0
+#: The first of these for what is asked for one topic or one group.
+_FRESH_OF_ONE_S = 1.0
 #: Between two looks for the plots, how many are kept, and how long nobody may watch.
 _STEP_S, _LOOKS, _WATCHED_S = 2.0, 150, 30.0
 #: Lags of a large cluster cost brokers much: the next look is so many times later as one took.
 _RESTS = 4.0
+#: Topics and groups of which the lags are kept, and groups of a topic.
+_NAMES, _GROUPS = 64, 20
 #: Messages that a key finds, of each broker.
 _FOUND = 32
 #: A broker's name, and a message of it.
@@ -38,8 +47,10 @@ Placed = tuple[str, RecordView]
 class CachedAnswer(Generic[_T]):
     """An answer that is asked for again when it is old; meanwhile the old one is shown."""
 
-    def __init__(self, ask: Callable[[], Awaitable[_T]]) -> None:
+    def __init__(self, ask: Callable[[], Awaitable[_T]], fresh_s: float | None = None) -> None:
+        """fresh_s: how long it is taken for the present."""
         self._ask = ask
+        self._fresh_s = fresh_s
         self._value: _T | None = None
         self._when = float("-inf")
         self._asking: asyncio.Task[_T] | None = None
@@ -47,24 +58,35 @@ class CachedAnswer(Generic[_T]):
 
     async def get(self) -> _T:
         """Raises: ClientError."""
+        value, is_fresh = self._known()
+        if value is not None and is_fresh:
+            return value
+        asking = self._question()
+        return value if value is not None else await asyncio.shield(asking)
+
+    async def soon(self, wait_s: float) -> _T | None:
+        """Returns what is there now; if that is not known in time, what was there before, and None
+        where nothing is known. The question goes on. Raises: ClientError."""
+        value, is_fresh = self._known()
+        if value is not None and is_fresh:
+            return value
+        asking = self._question()
+        await asyncio.wait({asking}, timeout=wait_s)
+        if not asking.done() or (value is not None and asking.exception() is not None):
+            return value
+        return asking.result()
+
+    def _known(self) -> tuple[_T | None, bool]:
+        """Returns what may be shown, and whether it is of the present."""
         age = time.monotonic() - self._when
-        if self._value is not None and age < _FRESH_S:
-            return self._value
+        is_fresh = age < (_FRESH_S if self._fresh_s is None else self._fresh_s)
+        return (self._value if is_fresh or age < _STALE_S else None), is_fresh
+
+    def _question(self) -> asyncio.Task[_T]:
         if self._asking is None or self._asking.done():
             self._asking = asyncio.ensure_future(self._renew())
             self._asking.add_done_callback(_ended)
-        if self._value is not None and age < _STALE_S:
-            return self._value
-        return await asyncio.shield(self._asking)
-
-    async def soon(self, wait_s: float) -> _T | None:
-        """Returns None when it takes longer; the question goes on. Raises: ClientError."""
-        asking = asyncio.ensure_future(self.get())
-        await asyncio.wait({asking}, timeout=wait_s)
-        if asking.done():
-            return asking.result()
-        asking.cancel()
-        return None
+        return self._asking
 
     async def _renew(self) -> _T:
         before = self._forgotten
@@ -88,6 +110,31 @@ class CachedAnswer(Generic[_T]):
                 await self._asking
 
 
+class CachedAnswers(Generic[_T]):
+    """The same by name, of those names that were asked for last."""
+
+    def __init__(self, ask: Callable[[str], Awaitable[_T]]) -> None:
+        self._ask = ask
+        self._kept: dict[str, CachedAnswer[_T]] = {}
+
+    def of(self, name: str) -> CachedAnswer[_T]:
+        found = self._kept.pop(name, None)
+        if found is None:
+            found = CachedAnswer(partial(self._ask, name), _FRESH_OF_ONE_S)
+            if len(self._kept) >= _NAMES:
+                del self._kept[next(iter(self._kept))]
+        self._kept[name] = found
+        return found
+
+    def forget(self) -> None:
+        for kept in self._kept.values():
+            kept.forget()
+
+    async def close(self) -> None:
+        for kept in self._kept.values():
+            await kept.close()
+
+
 def _ended(asking: asyncio.Task[Any]) -> None:
     """Whoever waits is told why it failed; where the old answer was shown, the next one asks
     again."""
@@ -97,16 +144,22 @@ def _ended(asking: asyncio.Task[Any]) -> None:
 
 class ClusterFacts:
     """admin, walker: started. What takes a broker long is asked by the walker, which has a
-    connection of its own: a broker answers one long question of a connection after the other."""
+    connection of its own: a broker answers one long question of a connection after the other.
+    of_broker: they ask one broker, and no name server."""
 
-    def __init__(self, admin: AsyncAdmin, walker: AsyncAdmin) -> None:
+    def __init__(self, admin: AsyncAdmin, walker: AsyncAdmin, *, of_broker: bool = False) -> None:
         self.admin, self.walker = admin, walker
+        self._of_broker = of_broker
         self.places = CachedAnswer(admin.cluster)
         self.topics = CachedAnswer(self._topics)
         self.brokers = CachedAnswer(self._brokers)
         self.lags = CachedAnswer(walker.all_lags)
-        self.configs = CachedAnswer(admin.groups)
+        #: By the name of a group.
+        self.configs = CachedAnswer(admin.group_table)
         self.groups = CachedAnswer(self._groups)
+        #: By topic: its groups, and how many messages each is behind. By group: its queues.
+        self.groups_of = CachedAnswers(self._groups_of)
+        self.lags_of = CachedAnswers(self._lags_of)
         self.looks: deque[Look] = deque(maxlen=_LOOKS)
         self._watching: asyncio.Task[None] | None = None
         self._watched = 0.0
@@ -116,40 +169,88 @@ class ClusterFacts:
             self._watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watching
-        for kept in (self.places, self.topics, self.groups, self.brokers, self.lags, self.configs):
+        for kept in (
+            self.places, self.topics, self.groups, self.brokers, self.lags, self.configs,
+            self.groups_of, self.lags_of,
+        ):  # fmt: skip
             await kept.close()
         await self.admin.close()
         await self.walker.close()
 
     def forget_lags(self) -> None:
         """They have changed."""
-        self.lags.forget()
-        self.groups.forget()
+        for kept in (self.lags, self.groups, self.groups_of, self.lags_of):
+            kept.forget()
 
     async def _topics(self) -> list[TopicRow]:
-        found = [
-            TopicRow(each.name, kind_of(each.name), each.read_queue_nums, None)
-            for each in await self.admin.topics()
+        """All of them, from a name server by name alone: what each broker has of tens of thousands
+        takes a second."""
+        queues: dict[str, int | None] = {}
+        if self._of_broker:
+            queues = {each.name: each.read_queue_nums for each in await self.admin.topics()}
+        else:
+            queues = dict.fromkeys(await self.admin.topic_names())
+        return await asyncio.to_thread(_topic_rows, queues)
+
+    async def with_queues(self, rows: Sequence[TopicRow]) -> list[TopicRow]:
+        """Returns the rows of one page with the queues that routes name. Raises: ClientError."""
+        return await asyncio.gather(*map(self._with_queues, rows))
+
+    async def _with_queues(self, row: TopicRow) -> TopicRow:
+        if row.queues is not None:
+            return row
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        answer = await self.admin.network.ask_servers(code, {"topic": row.name})
+        if answer.code:  # it has gone meanwhile
+            return row
+        with reading(code.name, "the name server"):
+            return replace(row, queues=len(parse_route(answer.body, row.name).read))
+
+    async def _groups_of(self, topic: str) -> list[tuple[str, int | None]]:
+        names = (await self.admin.groups_of(topic))[:_GROUPS]
+        lags = await asyncio.gather(*(self.walker.lag(group, topic) for group in names))
+        return [
+            (group, sum(lag.behind for lag in of_group))
+            for group, of_group in zip(names, lags, strict=True)
         ]
-        return sorted(found, key=lambda topic: KINDS_OF_TOPICS.index(topic.kind))
+
+    async def _lags_of(self, group: str) -> list[LagRow]:
+        return [lag_row(lag) for lag in await self.walker.lag(group)]
+
+    async def groups_of_soon(
+        self, topic: str, wait_s: float
+    ) -> tuple[bool, list[tuple[str, int | None]]]:
+        """Returns whether it is known how far the groups of a topic are, and those groups. Raises:
+        ClientError."""
+        found = await self.groups_of.of(topic).soon(wait_s)
+        if found is not None:
+            return True, found
+        return False, [(name, None) for name in (await self.admin.groups_of(topic))[:_GROUPS]]
 
     async def _groups(self) -> list[GroupRow]:
-        names = {each.name for each in await self.configs.get()}
+        names = set(await self.configs.get())
         return await asyncio.to_thread(_group_rows, names, await self.lags.get())
 
     async def groups_soon(self, wait_s: float) -> list[GroupRow] | None:
         """Returns None when it is not known in time how far they are. Raises: ClientError."""
+        began = time.monotonic()
         await self.configs.get()  # before brokers are busy with the other question
-        return await self.groups.soon(wait_s)
+        return await self.groups.soon(max(0.0, wait_s - (time.monotonic() - began)))
 
     async def group_names(self) -> list[GroupRow]:
         """All of them by name, and not how far they are. Raises: ClientError."""
-        return [GroupRow(each.name, None, None, None) for each in await self.configs.get()]
+        return [GroupRow(name, None, None, None) for name in sorted(await self.configs.get())]
+
+    async def group(self, name: str) -> SubscriptionGroup | None:
+        """Returns the settings of a group; None: it has none. Raises: ClientError."""
+        found = (await self.configs.get()).get(name)
+        with reading("GET_ALL_SUBSCRIPTIONGROUP_CONFIG", "a broker"):
+            return group_from_json(name, found) if found is not None else None
 
     async def check_group(self, name: str) -> None:
         """Raises: NoRoute, ClientError: a group that a visitor made up is not asked for. Those that
         have no settings are known by what they have committed, which costs much more."""
-        if any(each.name == name for each in await self.configs.get()):
+        if name in await self.configs.get():
             return
         if not any(each.name == name for each in await self.groups.get()):
             raise NoRoute(f"there is no group {name}", name)
@@ -252,6 +353,14 @@ class ClusterFacts:
                 except ClientError as failed:
                     look.problems.append(str(failed))
         return look
+
+
+def _topic_rows(queues: Mapping[str, int | None]) -> list[TopicRow]:
+    by_kind: dict[str, list[TopicRow]] = {kind: [] for kind in KINDS_OF_TOPICS}
+    for name, count in queues.items():
+        kind = kind_of(name)
+        by_kind[kind].append(TopicRow(name, kind, count, None))
+    return [row for rows in by_kind.values() for row in rows]
 
 
 def _group_rows(names: set[str], lags: Iterable[QueueLag]) -> list[GroupRow]:

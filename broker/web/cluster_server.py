@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -13,7 +14,7 @@ from broker.client.admin import AsyncAdmin
 from broker.client.errors import BadAnswer, BrokerRefused, ClientError, Misuse, NoRoute
 from broker.client.rates import rows_between
 from broker.web.cluster_actions import ClusterActions, is_secret
-from broker.web.cluster_facts import ClusterFacts, Placed, lag_row
+from broker.web.cluster_facts import ClusterFacts, Placed
 from broker.web.drawing import plot_of
 from broker.web.guard import Handler, download
 from broker.web.rows import GroupRow, paged
@@ -34,7 +35,7 @@ __all__ = ["ClusterServer"]
 _MESSAGES = 20
 _PLOT_REFRESH_S = "2"
 #: How long a page waits for how far all groups are.
-_SOON_S = 0.1
+_SOON_S = 0.05
 
 
 class ClusterServer(ClusterActions):
@@ -72,12 +73,15 @@ class ClusterServer(ClusterActions):
         try:
             return await self._answering(lambda: AsyncAdmin(self.target, **self._options))
         except (BrokerRefused, BadAnswer):
-            return await self._answering(lambda: AsyncAdmin(broker=self.target, **self._options))
+            make = lambda: AsyncAdmin(broker=self.target, **self._options)  # noqa: E731
+            return await self._answering(make, of_broker=True)
 
     @staticmethod
-    async def _answering(make: Callable[[], AsyncAdmin]) -> ClusterFacts:
+    async def _answering(
+        make: Callable[[], AsyncAdmin], *, of_broker: bool = False
+    ) -> ClusterFacts:
         """Starts them and asks once. Raises: ClientError, after they were closed."""
-        facts = ClusterFacts(await make().start(), await make().start())
+        facts = ClusterFacts(await make().start(), await make().start(), of_broker=of_broker)
         try:
             await facts.admin.cluster()
         except BaseException:
@@ -126,10 +130,12 @@ class ClusterServer(ClusterActions):
             rows, self._number(request, "page", 1) or 1, wanted=query.get("q", ""),
             text=lambda topic: topic.name,
         )  # fmt: skip
+        found = replace(found, rows=await self.facts.with_queues(found.rows))
         return self._page("topics.html", found=found, query=query)
 
     async def _topic(self, request: web.Request) -> web.StreamResponse:
-        """Queues, groups, and the messages of one queue."""
+        """Queues, groups, and the messages of one queue. How far groups are may come later, as on
+        the page of all groups."""
         name = request.query.get("name", "")
         facts = await self.facts.admin.topic(name)
         chosen = self._chosen(request, facts.queues)
@@ -141,17 +147,19 @@ class ClusterServer(ClusterActions):
             at = max(low, min(at, high))
             queue = chosen.queue
             rows = await self.facts.read(name, queue.broker, queue.queue, at, _MESSAGES)
-        names = (await self.facts.admin.groups_of(name))[:_MESSAGES]
-        lags = await asyncio.gather(*(self.facts.admin.lag(group, name) for group in names))
-        groups = [
-            (group, sum(lag.behind for lag in of_group))
-            for group, of_group in zip(names, lags, strict=True)
-        ]
-        return self._page(
+        known, groups = await self.facts.groups_of_soon(name, _SOON_S)
+        return self._again(not known, self._page(
             "cluster_topic.html", name=name, facts=facts, chosen=chosen, rows=rows, at=at,
-            step=_MESSAGES, groups=groups, found=paged(facts.queues, self._page_of(request)),
-            query=dict(request.query),
-        )  # fmt: skip
+            step=_MESSAGES, groups=groups, counting=not known,
+            found=paged(facts.queues, self._page_of(request)), query=dict(request.query),
+        ))  # fmt: skip
+
+    @staticmethod
+    def _again(counting: bool, answer: web.Response) -> web.Response:
+        """A page that comes again by itself while something of it is being counted."""
+        if counting:
+            answer.headers["Refresh"] = "1"
+        return answer
 
     def _page_of(self, request: web.Request) -> int:
         return self._number(request, "page", 1) or 1
@@ -178,22 +186,22 @@ class ClusterServer(ClusterActions):
             wanted=query.get("q", ""), text=lambda group: group.name,
             order=None if by_name else lambda group: group.behind,
         )  # fmt: skip
-        answer = self._page("groups.html", found=found, query=query, trouble="", counting=counting)
-        if counting:
-            answer.headers["Refresh"] = "1"
-        return answer
+        return self._again(counting, self._page(
+            "groups.html", found=found, query=query, trouble="", counting=counting,
+        ))  # fmt: skip
 
     async def _group(self, request: web.Request) -> web.StreamResponse:
         name = request.query.get("name", "")
         await self.facts.check_group(name)
-        lags = [lag_row(lag) for lag in await self.facts.admin.lag(name)]
-        config = next((g for g in await self.facts.configs.get() if g.name == name), None)
-        return self._page(
-            "group.html", name=name, row=GroupRow.of(name, lags, None), config=config,
-            query=dict(request.query),
+        lags = await self.facts.lags_of.of(name).soon(_SOON_S)
+        counting = lags is None
+        row = GroupRow(name, None, None, None) if lags is None else GroupRow.of(name, lags, None)
+        return self._again(counting, self._page(
+            "group.html", name=name, row=row, config=await self.facts.group(name),
+            query=dict(request.query), counting=counting,
             members=await self.facts.admin.members(name) or False,
-            found=paged(lags, self._page_of(request), order=lambda lag: lag.behind),
-        )  # fmt: skip
+            found=paged(lags or (), self._page_of(request), order=lambda lag: lag.behind),
+        ))  # fmt: skip
 
     # ---- messages ----
 

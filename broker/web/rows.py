@@ -41,11 +41,11 @@ def kind_of(topic: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """messages: None where nobody has counted them."""
+    """queues, messages: None where nobody has counted them."""
 
     name: str
     kind: str
-    queues: int
+    queues: int | None
     messages: int | None
 
 

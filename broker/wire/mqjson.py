@@ -28,6 +28,7 @@ _QUEUE_KEY = re.compile(
 _NUL, _STAND_IN = r"\u0000", r'"\\u0000\1\\u0000\2\\u0000\3":'
 _ESCAPE = re.compile(r'\\.|"', re.DOTALL)
 _quoted: Callable[[str], str] = json.encoder.encode_basestring
+_plain: Callable[[object], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _string: Any = json.decoder.scanstring  # type: ignore[attr-defined]
 
 
@@ -59,6 +60,12 @@ class JsonText(str):
     @classmethod
     def of(cls, value: object) -> JsonText:
         return cls(_text(value))
+
+    @classmethod
+    def of_plain(cls, value: object) -> JsonText:
+        """Returns the same for a value without message queues, in a third of the time."""
+        text = _plain(value)
+        return cls(_text(value) if "null" in text else text)  # members that are None are left out
 
     @classmethod
     def table(cls, members: Iterable[tuple[str, JsonText]]) -> JsonText:

@@ -302,23 +302,40 @@ static bool is_of(const ps_pair *p, const char *group, int32_t group_len, const 
              memcmp(p->pr_names + p->pr_group_len, topic, (size_t)topic_len) == 0));
 }
 
+/* The block of a pair, if there is room; returns how long it is, 0 without offsets. */
+static int64_t put_block(const ps_pair *p, bool names_only, uint8_t *out, int64_t room) {
+    int32_t rows = 0;
+    for (int32_t i = 0; i < p->pr_mark_count; i++) rows += p->pr_marks[i].mk_offset >= 0;
+    if (rows == 0) return 0;
+    if (names_only) rows = 0;
+    int32_t head[3] = {p->pr_group_len, p->pr_topic_len, rows};
+    int64_t names = (int64_t)head[0] + head[1];
+    int64_t size = (int64_t)sizeof head + names + (int64_t)rows * PS_OFFSET_ROW_BYTES;
+    if (size > room) return size;
+    memcpy(out, head, sizeof head);
+    out += sizeof head;
+    memcpy(out, p->pr_names, (size_t)names);
+    out += names;
+    for (int32_t i = 0; i < p->pr_mark_count && rows > 0; i++) {
+        const ps_mark *m = &p->pr_marks[i];
+        if (m->mk_offset < 0) continue;
+        memcpy(out, &m->mk_queue, 4);
+        memcpy(out + 4, &m->mk_offset, 8);
+        out += PS_OFFSET_ROW_BYTES;
+    }
+    return size;
+}
+
 int64_t ps_core_offsets_of(ps_core *c, const char *group, int32_t group_len, const char *topic,
-                           int32_t topic_len, int32_t pairs, ps_offset_row *out, int64_t room) {
+                           int32_t topic_len, int32_t names_only, uint8_t *out, int64_t room) {
     PS_CORE_HELD(c);
-    int64_t n = 0;
+    int64_t size = 0;
     for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) {
         if (!is_of(p, group, group_len, topic, topic_len)) continue;
-        for (int32_t i = 0; i < p->pr_mark_count; i++) {
-            const ps_mark *m = &p->pr_marks[i];
-            if (m->mk_offset < 0) continue;
-            if (n++ < room)
-                out[n - 1] = (ps_offset_row){p->pr_names,     p->pr_names + p->pr_group_len,
-                                             p->pr_group_len, p->pr_topic_len,
-                                             m->mk_queue,     m->mk_offset};
-            if (pairs) break;
-        }
+        int64_t left = size < room ? room - size : 0;
+        size += put_block(p, names_only != 0, left > 0 ? out + size : out, left);
     }
-    return n;
+    return size;
 }
 
 /* What is in flight stays counted. */

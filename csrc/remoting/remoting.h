@@ -84,9 +84,14 @@ int ps_core_reset(ps_core *core, const char *group, int32_t group_len, const cha
 /* Rows into `out` up to `room`; returns how many there are. changed 1: those committed since they
  * were last taken, and only those written into `out` count as taken. */
 int64_t ps_core_offsets(ps_core *core, int32_t changed, ps_offset_row *out, int64_t room);
-/* The same of one group, of one topic or of both; NULL: any. pairs 1: one row of each pair. */
+#define PS_OFFSET_ROW_BYTES 12
+/* The offsets of one group, of one topic or of both (NULL: any), copied, so that whoever reads them
+ * takes their time. One block a pair, each number in the order of the machine: three i32, the
+ * lengths of group and topic and the number of rows; the names; each row an i32, the queue, and an
+ * i64. names_only 1: blocks without rows. Returns how long all blocks are; if that is more than
+ * `room`, `out` is not to be read. */
 int64_t ps_core_offsets_of(ps_core *core, const char *group, int32_t group_len, const char *topic,
-                           int32_t topic_len, int32_t pairs, ps_offset_row *out, int64_t room);
+                           int32_t topic_len, int32_t names_only, uint8_t *out, int64_t room);
 void ps_core_forget_offsets(ps_core *core, const char *group, int32_t group_len, const char *topic,
                             int32_t topic_len); /* a NULL name: any */
 

@@ -254,6 +254,46 @@ static void test_offsets_table(void) {
     CHECK_EQ(-1, offset_of("C", "P", 0));
 }
 
+/* A block: C consumes P, and has `rows` offsets; the first is of `queue`. */
+static const uint8_t *check_block(const uint8_t *at, char group, int32_t rows, int32_t queue) {
+    int32_t head[3], first;
+    memcpy(head, at, sizeof head);
+    CHECK(head[0] == 1 && head[1] == 1 && head[2] == rows);
+    at += sizeof head;
+    CHECK(at[0] == group && at[1] == 'P');
+    at += 2;
+    if (rows > 0) {
+        int64_t offset;
+        memcpy(&first, at, 4);
+        memcpy(&offset, at + 4, 8);
+        CHECK(first == queue && offset == queue + 5);
+    }
+    return at + rows * PS_OFFSET_ROW_BYTES;
+}
+
+static void test_offsets_as_blocks(void) {
+    uint8_t room[128];
+    ps_core_forget_offsets(kit_core, NULL, 0, NULL, 0);
+    CHECK_EQ(0, ps_core_offsets_of(kit_core, NULL, 0, NULL, 0, 0, room, sizeof room));
+    for (int32_t queue = 0; queue < 2; queue++) CHECK_EQ(0, commit("C", queue, queue + 5));
+    CHECK_EQ(0, commit("D", 7, 12));
+    static const int64_t one = 14 + PS_OFFSET_ROW_BYTES, two = one + PS_OFFSET_ROW_BYTES;
+    CHECK_EQ(one + two, ps_core_offsets_of(kit_core, NULL, 0, "P", 1, 0, room, sizeof room));
+    CHECK(check_block(check_block(room, 'D', 1, 7), 'C', 2, 0) == room + one + two);
+    CHECK_EQ(two, ps_core_offsets_of(kit_core, "C", 1, NULL, 0, 0, room, sizeof room));
+    check_block(room, 'C', 2, 0);
+    CHECK_EQ(28, ps_core_offsets_of(kit_core, NULL, 0, NULL, 0, 1, room, sizeof room));
+    CHECK(check_block(check_block(room, 'D', 0, 0), 'C', 0, 0) == room + 28);
+    CHECK_EQ(0, ps_core_offsets_of(kit_core, "C", 1, "Q", 1, 1, room, sizeof room));
+    /* Nothing is written beyond the room; without any, it is asked how much is needed. */
+    memset(room, 9, sizeof room);
+    CHECK_EQ(one + two, ps_core_offsets_of(kit_core, NULL, 0, NULL, 0, 0, room, one + 3));
+    check_block(room, 'D', 1, 7);
+    CHECK_EQ(9, room[one]);
+    CHECK_EQ(one + two, ps_core_offsets_of(kit_core, NULL, 0, NULL, 0, 0, NULL, 0));
+    ps_core_forget_offsets(kit_core, NULL, 0, NULL, 0);
+}
+
 /* Names that clients make up leave nothing behind. */
 static void test_pairs_that_go(void) {
     char group[16];
@@ -775,6 +815,7 @@ int main(void) {
     test_filters();
     test_offsets_of_pulls();
     test_offsets_table();
+    test_offsets_as_blocks();
     test_pairs_that_go();
     test_topics_that_go();
     test_statistics();

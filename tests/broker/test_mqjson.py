@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from broker.wire.mqjson import MessageQueue, _value, _with_queues, dumps, loads
+from broker.wire.mqjson import JsonText, MessageQueue, _value, _with_queues, dumps, loads
 
 Q = MessageQueue("orders", "b", 3)
 KEY = '{"brokerName":"b","queueId":3,"topic":"orders"}'
@@ -22,6 +22,16 @@ def test_nothing_is_left_out_but_none():
         dumps({1: True, "a": None, "b": [None, 1.5, "é\n"]})
         == '{"1":true,"b":[null,1.5,"é\\n"]}'.encode()
     )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"é\n\u2028": 1.5, "a": [True, "\ud800"], "1": {}}, {"a": {"b": None, "c": 1}},
+     {"null": 1}, {}],
+    ids=str,
+)  # fmt: skip
+def test_a_plain_value_is_written_as_any(value):
+    assert JsonText.of_plain(value) == JsonText.of(value)
 
 
 @pytest.mark.parametrize(

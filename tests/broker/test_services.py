@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from fakes import FakeCore, FakePeer, services
 
+from broker.loop import turns
 from broker.services.clients import Beat, Channel, Subscription
 from broker.services.config import Config
 from broker.services.hooks import AbortProcessException, Hooks
@@ -14,7 +15,7 @@ from broker.services.locks import Locks
 from broker.services.statistics import Statistics
 from broker.wire.command import Refused
 from broker.wire.mqjson import MessageQueue
-from pystore import BadArgument, TopicConfig, settings
+from pystore import BadArgument, SubscriptionGroup, TopicConfig, settings
 
 
 @pytest.fixture
@@ -353,6 +354,26 @@ def test_offsets_that_could_not_be_saved_are_saved_later(s, monkeypatch):
     assert {(o.queue, o.offset) for o in s.store.metadata.offsets.all()} == {(0, 1), (1, 2)}
 
 
+def test_a_walk_over_all_groups_lets_others_have_their_turn(s, monkeypatch):
+    """And says what was there when it began."""
+    monkeypatch.setattr(turns, "PIECE_S", 0.0)
+    for number in range(20):
+        s.offsets.commit(f"g{number % 7}", f"t{number}", 0, number)
+
+    async def walk():
+        walking = asyncio.ensure_future(s.offsets.topics_by_group())
+        others = 0
+        while not walking.done():
+            await asyncio.sleep(0)
+            others += 1
+            s.offsets.commit("late", "t", 0, 1)
+        return walking.result(), others
+
+    found, others = asyncio.run(walk())
+    assert others > 20
+    assert found["g6"] == {"t6", "t13"} and len(found) - ("late" in found) == 7
+
+
 # ---- locks ----
 
 
@@ -491,6 +512,18 @@ def test_retention_follows_a_change_at_once(s):
     assert s.store.settings["fileReservedTime"] == 1 << 30
 
 
+def test_the_text_of_a_group_is_that_of_now_and_goes_with_it(s):
+    groups = s.groups
+    groups.update(SubscriptionGroup("g", retry_queue_nums=4))
+    first = groups.text(groups.get("g"))
+    assert groups.text(groups.get("g")) is first and '"retryQueueNums":4' in first
+    groups.update(SubscriptionGroup("g", retry_queue_nums=8))
+    old = groups.get("g")
+    assert '"retryQueueNums":8' in groups.text(old)
+    assert groups.delete("g")
+    assert '"retryQueueNums":8' in groups.text(old) and "g" not in groups._texts._kept
+
+
 def test_the_text_of_a_topic_is_that_of_now_and_goes_with_it(s):
     topics = s.topics
     topics.update(TopicConfig("t", 4, 4))
@@ -500,4 +533,4 @@ def test_the_text_of_a_topic_is_that_of_now_and_goes_with_it(s):
     old = topics.get("t")
     assert '"readQueueNums":8' in topics.text(old)
     assert topics.delete("t")
-    assert '"readQueueNums":8' in topics.text(old) and "t" not in topics._texts
+    assert '"readQueueNums":8' in topics.text(old) and "t" not in topics._texts._kept

@@ -24,6 +24,7 @@ from broker.web.cluster_actions import is_secret
 from broker.web.cluster_server import ClusterServer
 from broker.web.drawing import plot_of
 from broker.wire.codes import RequestCode
+from broker.wire.command import Command
 from pystore.cli import main
 
 EVIL = "<script>document.title='owned'</script>\u202e\x1b"
@@ -80,6 +81,18 @@ def test_the_cluster_and_its_brokers(reading: Visitor, broker: Broker) -> None:
     assert row[3].endswith(f":{broker.port}")
 
 
+def counted(one: Visitor, path: str, **query: Any) -> Any:
+    """A page, when what it counts is counted."""
+    pages: list[Any] = []
+
+    def is_counted() -> bool:
+        pages.append(one.get(path, **query))
+        return "Refresh" not in pages[-1].headers
+
+    until(is_counted, "what the page counts")
+    return pages[-1]
+
+
 def test_topics_and_their_queues(reading: Visitor, broker: Broker) -> None:
     assert ["orders", "messages", "2", "-"] in reading.get("/topics", q="ORD").rows()
     rows = reading.get("/topic", name="orders").rows()
@@ -101,7 +114,7 @@ def test_groups_with_what_waits_for_them(reading: Visitor, broker: Broker) -> No
         return ["slow", "1", "2", "-"] in reading.get("/groups", q="slow").rows()
 
     until(behind)
-    rows = reading.get("/group", name="slow").rows()
+    rows = counted(reading, "/group", name="slow").rows()
     assert sum(int(row[4]) for row in rows if len(row) == 6) == 2
     assert "Nobody consumes for it now" in reading.get("/group", name="slow").text
 
@@ -227,7 +240,7 @@ def test_a_group_is_moved_after_a_look(writing: Visitor, broker: Broker) -> None
         assert {lag.queue.queue: lag.committed for lag in admin.lag("moving", "orders")} == {
             0: ends[0], 1: 0,
         }  # fmt: skip
-    rows = writing.get("/groups", q="moving").rows()
+    rows = counted(writing, "/groups", q="moving").rows()
     assert ["moving", "1", str(ends[1]), "-"] in rows, "the list is of before the change"
 
 
@@ -369,25 +382,40 @@ def requests_of(reading: Visitor, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     asked: list[int] = []
     facts = reading.server.facts  # type: ignore[attr-defined]
     for network in (facts.admin.network, facts.walker.network):
-        monkeypatch.setattr(network, "request", partial(_counted, asked, network.request))
+        monkeypatch.setattr(network, "exchange", partial(_counted, asked, network.exchange))
     return asked
 
 
-def _counted(asked: list[int], ask: Any, address: str, code: int, *rest: Any, **more: Any) -> Any:
-    asked.append(code)
-    return ask(address, code, *rest, **more)
+def _counted(asked: list[int], ask: Any, address: str, command: Command, timeout: float) -> Any:
+    asked.append(command.code)
+    return ask(address, command, timeout)
 
 
 def test_lists_are_kept_for_some_seconds(reading: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted: the second page asks for no topics. Live rates may be asked for meanwhile."""
-    asked = requests_of(reading, monkeypatch)
+    """Counted: the second page asks for no names. Live rates may be asked for meanwhile."""
+    asked, names = requests_of(reading, monkeypatch), RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
     monkeypatch.setattr(cluster_facts, "_FRESH_S", -1.0)
     reading.get("/topics")
-    until(lambda: asked.count(RequestCode.GET_ALL_TOPIC_CONFIG), "a list that is renewed")
-    before = asked.count(RequestCode.GET_ALL_TOPIC_CONFIG)
+    until(lambda: asked.count(names), "a list that is renewed")
+    before = asked.count(names)
     monkeypatch.setattr(cluster_facts, "_FRESH_S", 1e9)
     assert reading.get("/topics", page=2).status == 200
-    assert asked.count(RequestCode.GET_ALL_TOPIC_CONFIG) == before
+    assert asked.count(names) == before
+
+
+def test_the_list_of_topics_asks_for_what_it_shows(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted, of the first visitor: the names, and the queues of the topics of one page. What a
+    broker has of all of them may take a second to write."""
+    make = lambda: ClusterServer(broker.namesrv_address, "127.0.0.1", 0)  # noqa: E731
+    with visiting_server(make) as one:
+        asked = requests_of(one, monkeypatch)
+        assert ["orders", "messages", "2", "-"] in one.get("/topics", q="orders").rows()
+        assert asked == [
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        ]
 
 
 def test_a_list_that_cannot_be_renewed_is_shown_as_it_was(
@@ -426,7 +454,7 @@ def test_a_page_asks_for_its_own_topic_or_group(
     monkeypatch.setattr(cluster_facts, "_FRESH_S", 1e9)
     assert reading.get("/topic", name="evil").status == 200
     of_all = {RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG}
-    assert not of_all & set(asked) and len(asked) <= 6, asked
+    assert not of_all & set(asked) and len(asked) <= 8, asked
     asked.clear()
     assert reading.get("/group", name="billing").status == 200
     assert not of_all & set(asked) and len(asked) <= 2, asked
@@ -470,6 +498,34 @@ def test_no_page_waits_until_all_groups_are_counted(
         answered.set()
         until(lambda: "Refresh" not in one.get("/groups").headers, "the count")
         assert ["counted", "0", "0", "-"] in one.get("/groups", q="counted").rows()
+
+
+@pytest.mark.parametrize(
+    ("path", "before"),
+    [("/topic?name=orders", ["billing", "-"]), ("/group?name=billing", ["Topics"])],
+)  # fmt: skip
+def test_a_page_of_one_thing_does_not_wait_for_its_lags(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, path: str, before: list[str]
+) -> None:
+    """A topic with thousands of queues, a group with thousands of topics: here the answer is held
+    back, and the page comes again by itself until it is there."""
+    make = lambda: ClusterServer(broker.namesrv_address, "127.0.0.1", 0)  # noqa: E731
+    with visiting_server(make) as one:
+        facts, answered = one.server.facts, threading.Event()  # type: ignore[attr-defined]
+        ask = facts.walker.lag
+
+        async def held(*names: str) -> Any:
+            while not answered.is_set():
+                await asyncio.sleep(0.01)
+            return await ask(*names)
+
+        monkeypatch.setattr(facts.walker, "lag", held)
+        page = one.get(path)
+        assert page.status == 200 and page.headers["Refresh"] and "is being counted" in page.text
+        assert before in page.rows() or before[0] in page.text
+        answered.set()
+        page = counted(one, path)
+        assert "is being counted" not in page.text and "billing" in page.text
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ class Acting:
             members = await self._s.registration.members()
         except (OSError, TimeoutError, ValueError) as failed:
             quiet.warning("no members", "Who is there of this broker's name is unknown: %s",
-                          failed or type(failed).__name__)  # fmt: skip
+                          failed)  # fmt: skip
             members = None
         self._forget()
         if members is not None and members.keys() - {0, int(self._s.settings["brokerId"])}:
@@ -141,7 +141,7 @@ class Acting:
             self._has_hinted = True
         except (OSError, TimeoutError, ValueError) as failed:
             quiet.warning("not told", "The master does not hear that this slave acted: %s",
-                          failed or type(failed).__name__)  # fmt: skip
+                          failed)  # fmt: skip
 
     def _holds(self) -> bool:
         """Whether what the master has is not taken over: it is the one that has to ask."""
@@ -216,7 +216,7 @@ class Acting:
             self._owes = False
         except (OSError, TimeoutError, ValueError) as failed:
             quiet.warning("owed", "The master does not take what was popped here: %s",
-                          failed or type(failed).__name__)  # fmt: skip
+                          failed)  # fmt: skip
 
     def taken(self, end: int) -> None:
         """The master has closed what was sent, in its log up to `end`: what has gone is forgotten
@@ -273,7 +273,7 @@ class Acting:
             except (OSError, TimeoutError, StoreError) as failed:
                 if not failing:
                     log.warning("%s: what is due does not go to another broker now: %s",
-                                source.name, failed or type(failed).__name__)  # fmt: skip
+                                source.name, failed)  # fmt: skip
                 failing, pause_s = True, _RETRY_S
             except Exception:
                 log.exception("%s: cannot send what is due", source.name)

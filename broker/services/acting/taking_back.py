@@ -79,7 +79,7 @@ class TakingBack:
                     asked.add(address)
                 except (OSError, TimeoutError, ValueError) as failed:
                     log.warning("The slave at %s does not say what it did: %s", address,
-                                failed or type(failed).__name__)  # fmt: skip
+                                failed)  # fmt: skip
             if left <= asked and (len(asked) >= expected or loop.time() >= soon):
                 return
             if left - asked and loop.time() >= end:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from broker.loop.reasons import reason_of
 from broker.remoting.client import RemotingClient
 from broker.services.controlled.engine import NO_EPOCH, EngineRefused, Heartbeat
 from broker.services.controlled.identity import Identity
@@ -170,7 +171,7 @@ class ApacheController:
                 try:
                     leader = await answered
                 except (OSError, TimeoutError) as failed:
-                    problem = failed or type(failed).__name__
+                    problem = reason_of(failed)
                     continue
                 self._leader, self._leader_until = leader, time.monotonic() + _LEADER_S
                 return leader

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.reasons import reason_of
 from broker.loop.safe_log import SafeLogger
 from broker.remoting.client import parse_address
 from broker.services.context import Services
@@ -108,7 +109,7 @@ class GroupMember:
                 self._registered = False
                 self._tell("refused", refused)
             except (OSError, TimeoutError, ValueError) as failed:
-                self._tell("not reached", failed or type(failed).__name__)
+                self._tell("not reached", reason_of(failed))
             except Exception:
                 log.exception("A round of the engine failed")
             soon = time.monotonic() - self._lost_s < _SOON_FOR_S

@@ -58,7 +58,7 @@ class Comparer:
                     found = False
         except (OSError, TimeoutError, ValueError, StoreError) as failed:
             quiet.warning("not compared", "The log of the slave at %s is not compared: %s",
-                          host, failed or type(failed).__name__)  # fmt: skip
+                          host, failed)  # fmt: skip
             return None
         return found
 

@@ -186,7 +186,7 @@ class HaMaster:
                 slave = await greet_slave(made, self._epochs.epochs, self.end())
             except (OSError, TimeoutError, ValueError) as failed:
                 quiet.warning("not greeted", "The slave at %s is closed: %s", address,
-                              failed or type(failed).__name__)  # fmt: skip
+                              failed)  # fmt: skip
                 made.close()
                 return
             except asyncio.CancelledError:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.reasons import reason_of
 from broker.loop.safe_log import SafeLogger
 from broker.remoting.client import parse_address
 from broker.services.config import Config
@@ -172,7 +173,7 @@ class HaSlave:
                 await self._leave_the_past()
             except (OSError, TimeoutError, ValueError, StoreError) as failed:
                 self.refused = isinstance(failed, ConnectionRefusedError)
-                self._tell("failed", f"{failed or type(failed).__name__}")
+                self._tell("failed", reason_of(failed))
             await asyncio.sleep(_RETRY_S if self._failed_before else _FIRST_RETRY_S)
             self._failed_before = True
 
@@ -381,7 +382,7 @@ class HaSlave:
             await self._compare()
         except (OSError, TimeoutError, ValueError, StoreError) as failed:
             quiet.warning("not compared", "The master's last records are not compared: %s",
-                          failed or type(failed).__name__)  # fmt: skip
+                          failed)  # fmt: skip
 
     async def _compare_sizes(self) -> None:
         answer = await self._ask(Command(RequestCode.GET_BROKER_CONFIG))

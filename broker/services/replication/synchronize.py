@@ -11,6 +11,7 @@ from typing import Any
 
 from broker.access.policies import User, parse_acl, parse_user
 from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.reasons import reason_of
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Pieces
 from broker.services.groups import Groups
@@ -97,12 +98,12 @@ class Synchronizer:
                 else:
                     self._offsets.known_to = end
             except (OSError, TimeoutError, ValueError, StoreError, Refused) as failed:
-                problems.append(f"request {code}: {failed or type(failed).__name__}")
+                problems.append(f"request {code}: {reason_of(failed)}")
                 quiet.warning(code, "To the master, %s", problems[-1])
         try:
             await self._look_at_users()
         except (OSError, TimeoutError, ValueError, StoreError) as failed:
-            problems.append(f"users: {failed or type(failed).__name__}")
+            problems.append(f"users: {reason_of(failed)}")
             quiet.warning("users", "Users are not taken over from the master: %s", failed)
         return problems
 
