@@ -34,6 +34,8 @@ class ModelEngine:
     def __init__(self, events: Events) -> None:
         self._events, self.record = events, Record()
         self.heard: dict[int, float] = {}
+        #: Refuses a set with a dead broker, as Apache's controller does.
+        self._is_strict = events.chance.random() < 0.5
 
     def _is_dead(self, number: int | None) -> bool:
         return self._events.now - self.heard.get(number or 0, -1e9) > DEAD_S
@@ -76,6 +78,8 @@ class ModelEngine:
     def change_set(self, asked: Record, wanted: frozenset[int]) -> Record | None:
         now = self.record
         if (asked.master, asked.epoch, asked.number) != (now.master, now.epoch, now.number):
+            return None
+        if self._is_strict and any(map(self._is_dead, wanted - now.in_sync)):
             return None
         self.record = replace(now, in_sync=wanted, number=now.number + 1)
         return self.record
@@ -148,9 +152,9 @@ class ModelMember(Broker):
         if record.epoch == self.record.epoch:
             if record.number < self.record.number:
                 return
-            self.record = record
+            is_new, self.record = record.number > self.record.number, record
             if self.is_master and self.rules.asked is None:
-                self.rules.answered(record.in_sync)
+                self.rules.answered(record.in_sync, is_new=is_new)
             if self.is_master:
                 self._keep_set()
             return
@@ -188,16 +192,18 @@ class ModelMember(Broker):
         self.is_busy = True
 
         def answered(found: Record | None) -> None:
-            self.is_busy = False
             if found is not None:
                 settle(found)
             else:  # refused
                 self.group.ask(self, lambda e: e.look(), settle, lost=nothing)
 
         def settle(found: Record | None) -> None:
-            if found is not None and found.epoch == self.record.epoch:
+            self.is_busy = False
+            if found is None or found.epoch != self.record.epoch:
+                return
+            if found.number >= self.record.number:
                 self.record = found
-                rules.answered(found.in_sync)
+                rules.answered(found.in_sync, is_new=found.number > record.number)
                 self._require()
 
         def nothing() -> None:
@@ -221,7 +227,8 @@ class ModelGroup(Group):
         done: Callable[[Record | None], None] | None = None,
         lost: Callable[[], None] | None = None,
     ) -> None:
-        """Arrives never, once or twice, late; its answer may be lost: then `lost`."""
+        """Arrives never, once or twice, late; its answer may be lost, or later than who asks waits:
+        then `lost`."""
         life, answered = broker.clock.life, False
 
         def arrive() -> None:
@@ -231,8 +238,15 @@ class ModelGroup(Group):
                 answered = self.from_engine(broker.number, broker.clock, lambda: done(found))
 
         self.to_engine(broker.number, arrive)
+
+        def give_up() -> None:
+            nonlocal answered
+            if not answered and lost is not None:
+                answered = True  # the connection is closed: what still comes is not heard
+                lost()
+
         if lost is not None:
-            broker.clock.at(3.0, lambda: None if answered else lost())
+            broker.clock.at(3.0, give_up)
 
 
 def model_group(

@@ -30,6 +30,9 @@ class ApacheController:
     """Of one broker. addresses: of the members, ``host:port;host:port``; any of them says which
     one leads."""
 
+    #: Its leader carries out what comes one after the other, and nothing of a former leader's.
+    renumbers = False
+
     def __init__(
         self,
         client: RemotingClient,

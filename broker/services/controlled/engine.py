@@ -11,7 +11,8 @@ What an engine guarantees, and all that its members rely on:
    alone, or has what it had. An old master that lives nevertheless acknowledges nothing more: it
    waits for the new one, which is in its set.
 4. The set changes only at the request of the master of the current epoch, who knows the current
-   number of the set. A request that was refused has no effect; one without an answer may have.
+   number of the set, and has a new number then, though the members are the same. A request that was
+   refused has no effect; one without an answer may have, as long as that number is the current one.
 5. A number belongs to one broker for ever.
 6. What `look` returns was the record at some time after it was asked.
 
@@ -47,7 +48,13 @@ class EngineRefused(Exception):
 
 class Engine(Protocol):
     """Of one broker. Every method raises OSError, TimeoutError or ValueError when there is no
-    answer that can be used, and EngineRefused."""
+    answer that can be used, and EngineRefused.
+
+    renumbers: asked for the set that it has, it gives that a new number; one that does not refuses,
+    and has by then carried out, or never will, what it was asked before.
+    """
+
+    renumbers: bool
 
     async def number(self, address: str) -> int:
         """The number of this broker, which is reached at `address`: the one that it has kept, else

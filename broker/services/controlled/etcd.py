@@ -155,6 +155,8 @@ class _Group:
 class EtcdEngine:
     """Of one broker. Keys: ``/rocketmq/CLUSTER/NAME``, and with ``/alive/NUMBER`` after it."""
 
+    renumbers = True
+
     def __init__(
         self, gateway: Gateway, cluster: str, name: str, identity: Path, mode: int, timeout_ms: int
     ) -> None:

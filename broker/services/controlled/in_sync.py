@@ -1,8 +1,10 @@
 """Which brokers a master waits for, and which it wants its engine to have in the in-sync set. No
-clock, no I/O: the simulation runs it, too (tests/broker/test_failover_model.py).
+clock, no I/O: the simulation runs it, too (tests/simulation).
 
 A message is acknowledged when every broker has it that could be elected: those of the engine's set,
 those that the engine was asked to add, whatever it said, and those that it may have been asked to.
+A request without an answer may be carried out later, even after the engine has refused the next
+one: only a set with a new number makes an end of it.
 So who is added acknowledges before the engine is asked (apache/rocketmq#5663 acknowledged by
 the old set meanwhile), and who is removed counts until the engine has answered."""
 
@@ -36,17 +38,22 @@ class InSync:
     held: frozenset[int]
     #: Asked of the engine, without an answer yet.
     asked: frozenset[int] | None = None
+    #: Of requests without an answer, after which the engine has refused another one.
+    doubted: frozenset[int] = frozenset()
     #: Who is to be added: how much of the log each must have before the engine is asked.
     joining: dict[int, int] = field(default_factory=dict)
     #: When each member had all of the log last.
     _caught_up_s: dict[int, float] = field(default_factory=dict)
     #: Of who is behind: the end of the log that it has yet to reach, and when that was the end.
     _goals: dict[int, tuple[int, float]] = field(default_factory=dict)
+    #: What is asked was asked before, without an answer.
+    _is_repeated: bool = False
 
     @property
     def required(self) -> frozenset[int]:
         """Those who must have a message before it is acknowledged, beside the master."""
-        return (self.held | (self.asked or frozenset()) | self.joining.keys()) - {self.me}
+        asked = self.asked or frozenset()
+        return (self.held | asked | self.doubted | self.joining.keys()) - {self.me}
 
     def invite(self, ends: Mapping[int, int], end: int, near: int) -> list[int]:
         """Who may be added: ends: what each connected slave has; end: of the log; near: who lacks
@@ -72,10 +79,11 @@ class InSync:
             for number in gone | (late & self.joining.keys()):
                 self._forget(number)
         if self.asked is not None:
-            return True  # it may have been asked already, and be asked again
+            self._is_repeated = True
+            return True
         ready = {n for n, from_ in self.joining.items() if ends[n] >= from_}
         wanted = (self.held - late - self._absent(ends, now_s, late_s)) | ready | {self.me}
-        if wanted == self.held:
+        if wanted == self.held and not self.doubted:
             return False
         self.asked = wanted
         return True
@@ -102,9 +110,14 @@ class InSync:
             if n != self.me and n not in ends and now_s - self._caught_up_s[n] > late_s / 10
         }  # fmt: skip
 
-    def answered(self, held: frozenset[int]) -> None:
-        """The engine has this set; what was asked before has happened, or never will."""
-        self.held, self.asked = held, None
+    def answered(self, held: frozenset[int], *, is_new: bool) -> None:
+        """The engine has this set. is_new: its number is higher than that of the last request, so
+        that whatever was asked before has happened, or never will."""
+        if is_new:
+            self.doubted = frozenset()
+        elif self._is_repeated and self.asked is not None:
+            self.doubted |= self.asked
+        self.held, self.asked, self._is_repeated = held, None, False
         for number in held & self.joining.keys():
             del self.joining[number]
 

@@ -55,10 +55,10 @@ class SetKeeper:
 
     def saw(self, record: Record) -> None:
         """What the engine has; of this epoch."""
-        if record.set_number >= self.record.set_number and record != self.record:
-            self.record = record
+        if not is_older(record, self.record) and record != self.record:
+            is_new, self.record = is_older(self.record, record), record
             if self.rules.asked is None:
-                self.rules.answered(record.in_sync)
+                self.rules.answered(record.in_sync, is_new=is_new)
                 self.require()
 
     def members(self) -> list[MemberSeen]:
@@ -82,15 +82,24 @@ class SetKeeper:
             self.require()
             return
         self.require()
-        asked = rules.asked
+        asked, before = rules.asked, self.record
         assert asked is not None
+        settles = asked == before.in_sync and not self._engine.renumbers
         try:
-            self.record = await self._engine.change_set(self.record, asked)
-            log.info("In sync are %s now (epoch %d)", sorted(self.record.in_sync),
-                     self.record.epoch)  # fmt: skip
+            found = await self._engine.change_set(before, asked)
+            log.info("In sync are %s now (epoch %d)", sorted(found.in_sync), found.epoch)
         except EngineRefused as refused:
-            quiet.warning("refused", "The in-sync set stays %s: %s", sorted(rules.held), refused)
-            self.record = await self._engine.look()
-        rules.answered(self.record.in_sync)
+            if not settles:
+                quiet.warning("refused", "The in-sync set stays %s: %s", sorted(rules.held), refused)
+            found = await self._engine.look()
+        if is_older(found, self.record):  # something newer was seen meanwhile: the next round asks
+            return
+        self.record = found
+        rules.answered(found.in_sync, is_new=settles or is_older(before, found))
         self.require()
         await asyncio.sleep(0)
+
+
+def is_older(one: Record, other: Record) -> bool:
+    """Whether the engine had this record before the other one."""
+    return (one.epoch, one.set_number) < (other.epoch, other.set_number)
