@@ -61,7 +61,7 @@ def test_a_hundred_brokers_under_one_name_server_heal() -> None:
 
 
 #: Seeds that once failed, by kind.
-@pytest.mark.parametrize("seed", [100308517])
+@pytest.mark.parametrize("seed", [100308517, 20261135973])
 def test_seeds_that_once_failed(seed: int) -> None:
     run_model(seed)
 

@@ -3,8 +3,8 @@ clock, no I/O: the simulation runs it, too (tests/simulation).
 
 A message is acknowledged when every broker has it that could be elected: those of the engine's set,
 those that the engine was asked to add, whatever it said, and those that it may have been asked to.
-A request without an answer may be carried out later, even after the engine has refused the next
-one: only a set with a new number makes an end of it.
+A refusal settles nothing: the same may have been asked before without an answer, or arrive twice,
+and be carried out later. Only a set with a new number makes an end of it.
 So who is added acknowledges before the engine is asked (apache/rocketmq#5663 acknowledged by
 the old set meanwhile), and who is removed counts until the engine has answered."""
 
@@ -38,7 +38,7 @@ class InSync:
     held: frozenset[int]
     #: Asked of the engine, without an answer yet.
     asked: frozenset[int] | None = None
-    #: Of requests without an answer, after which the engine has refused another one.
+    #: Of requests that the engine has refused.
     doubted: frozenset[int] = frozenset()
     #: Who is to be added: how much of the log each must have before the engine is asked.
     joining: dict[int, int] = field(default_factory=dict)
@@ -46,8 +46,6 @@ class InSync:
     _caught_up_s: dict[int, float] = field(default_factory=dict)
     #: Of who is behind: the end of the log that it has yet to reach, and when that was the end.
     _goals: dict[int, tuple[int, float]] = field(default_factory=dict)
-    #: What is asked was asked before, without an answer.
-    _is_repeated: bool = False
 
     @property
     def required(self) -> frozenset[int]:
@@ -79,8 +77,7 @@ class InSync:
             for number in gone | (late & self.joining.keys()):
                 self._forget(number)
         if self.asked is not None:
-            self._is_repeated = True
-            return True
+            return True  # it may have been asked already, and be asked again
         ready = {n for n, from_ in self.joining.items() if ends[n] >= from_}
         wanted = (self.held - late - self._absent(ends, now_s, late_s)) | ready | {self.me}
         if wanted == self.held and not self.doubted:
@@ -115,9 +112,9 @@ class InSync:
         that whatever was asked before has happened, or never will."""
         if is_new:
             self.doubted = frozenset()
-        elif self._is_repeated and self.asked is not None:
-            self.doubted |= self.asked
-        self.held, self.asked, self._is_repeated = held, None, False
+        else:
+            self.doubted |= self.asked or frozenset()
+        self.held, self.asked = held, None
         for number in held & self.joining.keys():
             del self.joining[number]
 
