@@ -161,6 +161,10 @@ class Brokers(Protocol):
     async def places(self, topic: str) -> Sequence[TopicPlace]:
         """Returns where a topic is, sorted by broker; nowhere when there is no such topic."""
 
+    async def writable(self, topic: str, wait_s: float) -> Sequence[TopicPlace]:
+        """Returns the same, once a broker can be written to: while another master is elected, it
+        waits up to `wait_s` seconds for that."""
+
     async def everywhere(self, topic: str) -> Sequence[TopicPlace]:
         """Returns the same with brokers that have a service of their own."""
 

@@ -55,6 +55,11 @@ quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
 _KNOWN_S = 20.0
 #: Their answer to such a question comes within this time.
 _ASKED_S = 3.0
+#: So long clients hear of the queues of a broker that has lost its master, as if it had one:
+#: another is elected meanwhile, and they ask for routes only every half minute.
+_LEADERLESS_S = 60.0
+#: Pause of a send that waits for a master, before it asks for the route again.
+_LOOK_S = 0.05
 #: Topics and groups that are remembered.
 _KNOWN_MAX = 100_000
 #: Requests that name a broker as a receipt handle does.
@@ -144,6 +149,10 @@ class ClusterBrokers:
         #: Names of those that could not be reached there: they may be elsewhere by now.
         self._doubted: set[str] = set()
         self._places: dict[str, tuple[Route, Mapping[str, str], tuple[TopicPlace, ...]]] = {}
+        #: Of topics and brokers: the place while there was a master.
+        self._led: dict[tuple[str, str], TopicPlace] = {}
+        #: Since when it has none.
+        self._leaderless: dict[tuple[str, str], float] = {}
         self._types: dict[str, _CachedAnswer] = {}
         self._groups: dict[str, _CachedAnswer] = {}
         #: Routes whose addresses are known.
@@ -206,7 +215,25 @@ class ClusterBrokers:
     # ---- what brokers know ----
 
     async def everywhere(self, topic: str) -> Sequence[TopicPlace]:
-        return await self.places(topic)
+        """A broker that has lost its master a moment ago is told of as it was before."""
+        places, now = await self.places(topic), time.monotonic()
+        return [
+            self._led.get((topic, each.broker), each)
+            if now - self._leaderless.get((topic, each.broker), -_LEADERLESS_S) < _LEADERLESS_S
+            else each
+            for each in places
+        ]
+
+    async def writable(self, topic: str, wait_s: float) -> Sequence[TopicPlace]:
+        until = time.monotonic() + wait_s
+        while True:
+            places = await self.places(topic)
+            if any(each.writes for each in places) or all(0 in each.ids for each in places):
+                return places
+            if time.monotonic() + _LOOK_S > until:
+                return places
+            await asyncio.sleep(_LOOK_S)
+            await self._refresh(topic)
 
     async def places(self, topic: str) -> Sequence[TopicPlace]:
         route = await self.route(topic)
@@ -218,7 +245,17 @@ class ClusterBrokers:
             return known[2]
         made = tuple(_places(topic, route, attributes))
         _remember(self._places, topic, (route, attributes, made))
+        for each in made:
+            self._see_master(topic, each)
         return made
+
+    def _see_master(self, topic: str, place: TopicPlace) -> None:
+        key = topic, place.broker
+        if 0 in place.ids:
+            self._leaderless.pop(key, None)
+            _remember(self._led, key, place)
+        elif key not in self._leaderless:
+            _remember(self._leaderless, key, time.monotonic())
 
     async def route(self, topic: str) -> Route | None:
         """None for a topic that no name server knows. Raises: Problem."""
@@ -231,13 +268,15 @@ class ClusterBrokers:
         if self._learned.get(topic) is not route:  # else others have said something newer since
             _remember(self._learned, topic, route)
             self._learn(route)
-        if not any(map(self.is_available, route.brokers)):
+        has_all = all(0 in by_id for by_id in route.brokers.values())
+        is_doubted = not self._doubted.isdisjoint(route.brokers)
+        if not has_all or is_doubted or not any(map(self.is_available, route.brokers)):
             self._ask_again(topic)
         return route
 
     def _ask_again(self, topic: str) -> None:
-        """For the route of a topic on which nobody answers: it may be older than other brokers are.
-        This call does not wait for it."""
+        """For the route of a topic of which no broker answers, or one is not what it was: it may be
+        older than the brokers are. This call does not wait for it."""
         now = time.monotonic()
         if now - self._asked_again.get(topic, -REFRESH_S) >= REFRESH_S:
             _remember(self._asked_again, topic, now)
@@ -541,7 +580,7 @@ def _encodable(command: Command) -> Command:
     return command
 
 
-def _remember(table: dict[str, Any], name: str, value: object) -> None:
+def _remember(table: dict[Any, Any], name: object, value: object) -> None:
     if len(table) >= _KNOWN_MAX:
         table.clear()
     table[name] = value

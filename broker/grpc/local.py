@@ -141,6 +141,9 @@ class LocalBroker:
             return ()
         return (TopicPlace(services.broker_name, config, (int(services.settings["brokerId"]),)),)
 
+    async def writable(self, topic: str, wait_s: float) -> Sequence[TopicPlace]:
+        return await self.places(topic)
+
     async def everywhere(self, topic: str) -> Sequence[TopicPlace]:
         """Others as the name server has them, at their own hosts, as Apache's local mode."""
         own, services = await self.places(topic), self.services

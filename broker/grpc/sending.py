@@ -41,6 +41,9 @@ __all__ = ["Sending", "check_type", "queue_for"]
 _A_TURN = 64
 #: Messages of one call.
 _MESSAGES_MAX = 4096
+#: A send waits so long for a master that is being elected, if its client waits longer than
+#: that and what the send itself may take.
+_MASTER_S, _SEND_S = 3.0, 0.5
 _KINDS = {number: name for name, number in vars(Kind).items()}
 _KINDS[Kind.MESSAGE_TYPE_UNSPECIFIED] = "UNSPECIFIED"
 
@@ -72,7 +75,7 @@ class Sending:
         topic = check_topics_equal(messages)
         await self._broker.check_topic(call, topic, AccessAction.PUB)
         made = [await self._taken(call, each) for each in messages]
-        places = await self._broker.places(topic)
+        places = await self._broker.writable(topic, _wait_of(call))
         config = places[0].config if places else None
         for each in made:
             self._check_type(config, each)
@@ -196,6 +199,12 @@ def check_type(config: TopicConfig | None, kind: int) -> None:
         f"TopicMessageType validate failed, the expected type is {wanted}, but actual type is"
         f" {_KINDS[kind]}",
     )
+
+
+def _wait_of(call: Call) -> float:
+    """Seconds that a send may wait for a master."""
+    left = call.remaining_s
+    return _MASTER_S if left is None else min(_MASTER_S, left - _SEND_S)
 
 
 def _command(messages: Sequence[Outgoing], broker: str, queue: int) -> Command:

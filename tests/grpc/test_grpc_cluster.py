@@ -3,6 +3,7 @@ Python client, and consumers of the remoting protocol."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import os
@@ -10,19 +11,23 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from caller import CODE, Caller, message, on_loop, serving
+from caller import CODE, SETTINGS, Caller, message, on_loop, serving
 from test_grpc_official import run, start
 from waiting import BOUND_S, until
 
 from broker import Broker, Consumer, Message, NameServer, Producer
 from broker.client.options import ClientSettings
+from broker.grpc.brokers import TopicPlace
+from broker.grpc.cluster import ClusterBrokers
 from broker.grpc.proxy import Proxy as GrpcProxy
 from broker.grpc.schema import pb
 from broker.loop.thread import LoopThread
+from pystore.configfiles import TopicConfig
 
 CONSUMER = Path(__file__).with_name("official_consumer.py")
 PYSTORE = Path(sys.executable).parent / "pystore"
@@ -280,10 +285,11 @@ def test_a_broker_that_is_down(cluster: Cluster) -> None:
         assert answer.message == "cannot find broker nobody"
 
 
-def test_a_route_on_which_nobody_answers_is_asked_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And not only with the next poll: another broker has the topic by now."""
+@contextmanager
+def unpolled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[tuple[str, Caller]]:
+    """A name server's address, and a caller of a proxy that does not look for routes by itself."""
     monkeypatch.setattr("broker.client.network.BACKOFF_S", (3600.0, 3600.0))
     thread = LoopThread("proxy")
     with ExitStack() as undo:
@@ -293,13 +299,64 @@ def test_a_route_on_which_nobody_answers_is_asked_for_again(
         undo.callback(thread.stop)
         thread.run(made.start())
         undo.callback(lambda: thread.run(made.stop()))
-        caller = undo.enter_context(Caller(made.address))
-        with serving(tmp_path / "a", brokerName="broker-a", namesrvAddr=names.address):
+        yield names.address, undo.enter_context(Caller(made.address))
+
+
+def test_a_route_on_which_nobody_answers_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not only with the next poll: another broker has the topic by now."""
+    with unpolled(monkeypatch) as (names, caller):
+        with serving(tmp_path / "a", brokerName="broker-a", namesrvAddr=names):
             assert caller.send(message("Normal")).status.code == CODE.OK
-        undo.enter_context(
-            serving(tmp_path / "b", brokerName="broker-b", namesrvAddr=names.address)
-        )
-        until(lambda: caller.send(message("Normal")).status.code == CODE.OK, "the other broker")
+        with serving(tmp_path / "b", brokerName="broker-b", namesrvAddr=names):
+            until(lambda: caller.send(message("Normal")).status.code == CODE.OK, "the other broker")
+
+
+def test_while_another_master_is_elected_clients_keep_their_queues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They look for routes every half minute; and once it is there, sends go to it."""
+
+    def send(timeout: float = 300) -> int:
+        return caller("SendMessage", timeout, messages=[message("Normal")]).status.code
+
+    pair = {"brokerName": "a", "brokerIP1": "127.0.0.1"}
+    with unpolled(monkeypatch) as (names, caller), ExitStack() as undo:
+        with serving(tmp_path / "m", namesrvAddr=names, **pair):
+            slave = undo.enter_context(
+                Broker(
+                    tmp_path / "s", brokerRole="SLAVE", brokerId=1, listenPort=0,
+                    namesrvAddr=names, **SETTINGS | pair,
+                )
+            )  # fmt: skip
+            until(lambda: slave.services.topics.get("Normal") is not None, "the slave's topics")
+            assert send() == CODE.OK
+        until(lambda: send(timeout=1.0) == CODE.FORBIDDEN, "that the route has no master")
+        permissions = {each.permission for each in route_of(caller, "Normal").message_queues}
+        assert permissions == {pb.Permission.READ_WRITE}
+        with serving(tmp_path / "m", namesrvAddr=names, **pair):
+            until(lambda: send() == CODE.OK, "the next master")
+
+
+def test_a_send_waits_for_the_master_that_is_being_elected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = []
+    brokers = ClusterBrokers.__new__(ClusterBrokers)
+    config = TopicConfig("t", 1, 1)
+    headless, led = replace(config, perm=4), config
+
+    async def places(topic: str) -> list[TopicPlace]:
+        return [TopicPlace("a", led, (0,)) if len(looks) == 3 else TopicPlace("a", headless, (1,))]
+
+    async def refresh(topic: str) -> None:
+        looks.append(topic)
+
+    monkeypatch.setattr(brokers, "places", places)
+    monkeypatch.setattr(brokers, "_refresh", refresh)
+    (place,) = asyncio.run(brokers.writable("t", 3600.0))
+    assert (place.writes, looks) == (1, ["t"] * 3)
 
 
 def test_name_servers_that_do_not_answer(tmp_path: Path) -> None:

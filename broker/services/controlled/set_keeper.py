@@ -90,7 +90,9 @@ class SetKeeper:
             log.info("In sync are %s now (epoch %d)", sorted(found.in_sync), found.epoch)
         except EngineRefused as refused:
             if not settles:
-                quiet.warning("refused", "The in-sync set stays %s: %s", sorted(rules.held), refused)
+                quiet.warning(
+                    "refused", "The in-sync set stays %s: %s", sorted(rules.held), refused
+                )
             found = await self._engine.look()
         if is_older(found, self.record):  # something newer was seen meanwhile: the next round asks
             return
