@@ -10,14 +10,15 @@ import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 
 import broker.metrics
-from broker import Broker, Message
+from broker import Broker, Message, NameServer
 from broker.metrics.table import BY_NAME
 
 HERE = Path(broker.metrics.__file__).parent
@@ -171,12 +172,13 @@ class Prometheus:
 
 
 @contextmanager
-def started_broker(folder, port, *more):
+def started_broker(folder, port, *more, names=None):
+    """names: its name server; None: one of its own."""
+    named = ["-n", names] if names is not None else ["--with-namesrv", "--namesrv-port", "0"]
     command = [
         sys.executable, "-c", "import pystore.cli; pystore.cli.main()", "broker",
-        "--store", str(folder / "store"), "--port", "0",
-        "--with-namesrv", "--namesrv-port", "0", "--json", "--set", "metricsExporterType=PROM",
-        "--set", f"metricsPromExporterPort={port}", *more,
+        "--store", str(folder / "store"), "--port", "0", *named, "--json",
+        "--set", "metricsExporterType=PROM", "--set", f"metricsPromExporterPort={port}", *more,
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -214,6 +216,32 @@ def test_a_real_prometheus_scrapes_and_its_alerts_fire(tmp_path):
             process.wait(30)
             prometheus.until(
                 lambda: "RocketMQBrokerDown" in prometheus.firing(), "the alert of a dead broker"
+            )
+
+
+@pytest.mark.long
+@pytest.mark.skipif(SERVER is None, reason="prometheus is not installed")
+def test_the_alert_of_a_master_that_is_cut_off_fires_and_ends(tmp_path):
+    """Its slave may act in its place, and its name server is gone; then it comes back."""
+    port, at = free_port(), {"listenPort": free_port(), "supportActingMaster": True}
+    settings = (
+        "enableSlaveActingMaster=true", "brokerNotActiveTimeoutMillis=5000",
+        "brokerRole=ASYNC_MASTER", "haListenPort=0",
+    )  # fmt: skip
+    acts = [word for setting in settings for word in ("--set", setting)]
+    cut_off = "RocketMQMasterCutOff"
+    with ExitStack() as stack:
+        with NameServer.in_thread(**at) as names:
+            address = f"127.0.0.1:{names.port}"
+            stack.enter_context(started_broker(tmp_path, port, *acts, names=address))
+            prometheus = stack.enter_context(Prometheus(tmp_path, [port]))
+            is_cut_off = partial(prometheus.value, "pystore_ha_cut_off")
+            prometheus.until(lambda: is_cut_off() == 0, "a master that is sure of itself")
+        prometheus.until(lambda: cut_off in prometheus.firing(), "the alert of a cut-off master")
+        with NameServer.in_thread(**at):
+            prometheus.until(
+                lambda: is_cut_off() == 0 and cut_off not in prometheus.firing(),
+                "the end of the alert",
             )
 
 
