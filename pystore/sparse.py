@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +16,14 @@ _PIECE = 1 << 20
 
 
 def data_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Position and length of what is no hole within [start, end)."""
+    """Position and length of what is no hole within [start, end). Raises: OSError."""
     at = start
     while at < end:
         try:
             at = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError:
+        except OSError as failed:
+            if failed.errno != errno.ENXIO:  # which says that nothing follows
+                raise
             return
         if at >= end:
             return

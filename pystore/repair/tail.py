@@ -12,11 +12,14 @@ from pystore.errors import StoreError
 from pystore.files import new_file, os_error, sync_folder
 from pystore.repair.journal import hold_lock
 from pystore.settings import Settings
+from pystore.sparse import data_ranges
 
 __all__ = ["cut_back"]
 
 #: Bytes that are copied or zeroed at once.
 _PIECE = 64 << 20
+#: Bytes that are looked at at once.
+_LOOK = 1 << 20
 
 
 def cut_back(root: Path, settings: Settings, at: int) -> Path | None:
@@ -62,11 +65,11 @@ def _pieces(name: str, file: File, at: int) -> list[Piece]:
 def _last_data(fd: int, begin: int, size: int) -> int:
     """End of the last piece from `begin` on that is not zero all over, or `begin`."""
     last = begin
-    while begin < size:
-        count = min(_PIECE, size - begin)
-        if os.pread(fd, count, begin).strip(b"\0"):
-            last = begin + count
-        begin += count
+    for start, length in data_ranges(fd, begin, size):
+        for at in range(start, start + length, _LOOK):
+            count = min(_LOOK, start + length - at)
+            if os.pread(fd, count, at).strip(b"\0"):
+                last = at + count
     return last
 
 
