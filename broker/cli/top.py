@@ -13,6 +13,7 @@ import typer
 
 from broker.cli.administering import administered
 from broker.client.rates import SORTS, Look, TopRow, rows_between
+from broker.loop.reasons import reason_of
 from pystore.cli.verbs import Session, shown, usage
 
 if TYPE_CHECKING:
@@ -26,22 +27,33 @@ _COLUMNS = ("group", "topic", "lag", "in/s", "out/s", "empty in")
 _BROKER_COLUMNS = ("broker", "version", "in/s", "out/s", "log", "disk", "undispatched", "p99 ms")
 
 
-def look_at(admin: Admin) -> Look:
-    """Asks all masters. One that does not answer is a problem and not the end."""
+def look_at(admin: Admin, seen: dict[str, str]) -> Look:
+    """Asks all masters. One that does not answer is a problem and not the end, and so is one that
+    the name server has forgotten. seen: addresses by name of those that were there before."""
     from broker.client.errors import ClientError
 
     look = Look(time.monotonic())
     try:
         places = [place for place in admin.cluster() if place.id == 0]
-        look.lags = admin.all_lags()
     except ClientError as failed:
-        look.problems.append(str(failed))
+        look.problems.append(reason_of(failed))
         return look
+    there = {place.name: place.address for place in places}
+    look.problems += [
+        f"{name} at {seen[name]}: the name server does not know it any more"
+        for name in sorted(seen.keys() - there)
+    ]
+    if not there and not seen:
+        look.problems.append("the name server knows no master")
+    seen |= there
     for place in places:
         try:
-            look.brokers.append(admin.broker(place.address))
+            facts, lags = admin.broker(place.address), admin.all_lags(place.address)
         except ClientError as failed:
-            look.problems.append(str(failed))
+            look.problems.append(f"{place.name}: {reason_of(failed)}")
+        else:
+            look.brokers.append(facts)
+            look.lags += lags
     return look
 
 
@@ -75,11 +87,12 @@ def _top(
     if sort not in SORTS.values():
         raise usage(f"--sort {shown(sort)} is not a column", f"use {', '.join(SORTS.values())}")
     before: Look | None = None
+    seen: dict[str, str] = {}
     looks = 0
     live = sys.stdout.isatty() and not s.out.json
     with _screen(live) as show, contextlib.suppress(KeyboardInterrupt):
         while True:
-            now = look_at(admin)
+            now = look_at(admin, seen)
             looks += 1
             while True:
                 found = rows_between(before, now, sort)[:rows]

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
 from waiting import BOUND_S, until
 
-from broker import Broker, Consumer, Message, Producer
+from broker import Broker, Consumer, Message, NameServer, Producer
 from broker.client.admin import QueueLag
 from broker.client.message import MessageQueue
 from broker.client.rates import Look, TopRow, rows_between
@@ -322,6 +324,55 @@ def test_top_on_a_terminal_takes_keys(made: Broker) -> None:
         until(lambda: process.poll() is not None or drained(ours), "the end")
         assert process.wait(BOUND_S) == 0
     os.close(ours)
+
+
+def test_top_goes_on_while_a_broker_is_killed_and_comes_back(tmp_path: Path) -> None:
+    """It says so, shows the other broker meanwhile, and then both again."""
+    small = {"mappedFileSizeCommitLog": 4 << 20, "drain_s": 0.1}
+    program = str(Path(sys.executable).parent / "pystore")
+    with (
+        NameServer.in_thread(listenPort=0) as names,
+        Broker(
+            tmp_path / "b", listenPort=0, namesrvAddr=names.address, brokerName="b", **small
+        ) as stays,
+    ):
+        words = [
+            program, "broker", "--store", str(tmp_path / "a"), "--port", str(free_port()),
+            "-n", names.address, "--set", "brokerName=a", "--json",
+        ]  # fmt: skip
+        with contextlib.ExitStack() as stack:
+
+            def start() -> subprocess.Popen[bytes]:
+                made = subprocess.Popen(words, stdout=subprocess.PIPE)
+                stack.enter_context(made)
+                stack.callback(made.kill)
+                assert made.stdout is not None and made.stdout.readline()
+                return made
+
+            broker = start()
+            asks = [program, "top", "-n", names.address, "--interval", "0.1", "--json"]
+            top = stack.enter_context(subprocess.Popen(asks, stdout=subprocess.PIPE))
+            stack.callback(top.kill)
+            until(lambda: both(top), "both")
+            broker.kill()
+            until(lambda: next_look(top) == ([stays.address], True), "the one that stays")
+            start()
+            until(lambda: both(top), "both again")
+            top.send_signal(signal.SIGINT)
+            assert top.stdout is not None and top.stdout.read() is not None
+            assert top.wait(BOUND_S) == 0
+
+
+def next_look(top: subprocess.Popen[bytes]) -> tuple[list[str], bool]:
+    """The brokers of the next look, and whether it has problems."""
+    assert top.stdout is not None
+    look = json.loads(top.stdout.readline())
+    return [each["broker"] for each in look["brokers"]], bool(look["problems"])
+
+
+def both(top: subprocess.Popen[bytes]) -> bool:
+    brokers, troubled = next_look(top)
+    return len(brokers) == 2 and not troubled
 
 
 def read_until(terminal: int, what: str) -> None:

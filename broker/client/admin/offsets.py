@@ -72,11 +72,13 @@ class OffsetAdmin(AdminBase):
                 found += queue_lags(group, body)
         return sorted(found, key=lambda each: each.queue)
 
-    async def all_lags(self) -> list[QueueLag]:
-        """Returns the lag of every group, with one request a broker. Raises: ClientError."""
+    async def all_lags(self, address: str | None = None) -> list[QueueLag]:
+        """Returns the lag of every group, with one request a broker. address: at this broker alone.
+        Raises: ClientError."""
         self.network.check()
         code = RequestCode.GET_BROKER_CONSUME_STATS
-        bodies = await self._of_all(await self._masters(), code, {"isOrder": False})
+        asked = await self._masters() if address is None else [address]
+        bodies = await self._of_all(asked, code, {"isOrder": False})
         return await asyncio.to_thread(_lags_of, bodies)
 
     async def reset_offsets(
