@@ -8,8 +8,8 @@ metadata is made again from the log when the store opens.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping
-from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from broker.loop.safe_log import SafeLogger
@@ -35,6 +35,8 @@ class WriteBehindTable(Generic[_Row]):
         self._table: Table[_Row] = table
         self._name = name
         self._rows: dict[str, _Row] = {row.name: row for row in table.list()}
+        #: Sorted: to sort tens of thousands takes the loop longer than to keep them so.
+        self._names = sorted(self._rows)
         self._unwritten: dict[str, _Row | None] = {}
         self._bump = False
         self._task: asyncio.Task[None] | None = None
@@ -56,15 +58,19 @@ class WriteBehindTable(Generic[_Row]):
 
     def list(self) -> list[_Row]:
         """Returns all rows, in the order of their names."""
-        return sorted(self._rows.values(), key=attrgetter("name"))
+        rows = self._rows
+        return [rows[name] for name in self._names]
 
     # ---- changes ----
 
     def put(self, row: _Row) -> bool:
         """Puts a row and returns whether anything changed. Raises: BadArgument."""
         self._table.check(row)
-        if self._rows.get(row.name) == row:
+        old = self._rows.get(row.name)
+        if old == row:
             return False
+        if old is None:
+            insort(self._names, row.name)
         self._rows[row.name] = self._unwritten[row.name] = row
         self._soon()
         return True
@@ -73,6 +79,7 @@ class WriteBehindTable(Generic[_Row]):
         """Deletes a row and returns whether there was one."""
         if self._rows.pop(name, None) is None:
             return False
+        del self._names[bisect_left(self._names, name)]
         self._unwritten[name] = None
         self._soon()
         return True

@@ -512,6 +512,16 @@ def test_retention_follows_a_change_at_once(s):
     assert s.store.settings["fileReservedTime"] == 1 << 30
 
 
+def test_groups_are_in_the_order_of_their_names(s):
+    names = [f"g{number * 7 % 20:02}" for number in range(20)]
+    for name in names:
+        s.groups.update(SubscriptionGroup(name))
+    s.groups.update(SubscriptionGroup("g03", retry_queue_nums=2))
+    assert s.groups.delete("g04") and not s.groups.delete("g04")
+    own = [each.name for each in s.groups.all() if each.name.startswith("g")]
+    assert own == sorted({*names} - {"g04"})
+
+
 def test_the_text_of_a_group_is_that_of_now_and_goes_with_it(s):
     groups = s.groups
     groups.update(SubscriptionGroup("g", retry_queue_nums=4))

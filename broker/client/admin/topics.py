@@ -37,6 +37,30 @@ __all__ = ["GroupAdmin", "TopicAdmin"]
 _QUEUES_MAX = 65536
 
 
+def _topics_of(tables: Mapping[str, Mapping[str, Any]]) -> list[TopicConfig]:
+    """Of GET_ALL_TOPIC_CONFIG, by address. Raises: BadAnswer."""
+    found: dict[str, TopicConfig] = {}
+    for address, table in tables.items():
+        with reading("GET_ALL_TOPIC_CONFIG", address):
+            for name, value in table.items():
+                config = topic_from_json(name, value)
+                other = found.get(name)
+                if other is not None:
+                    config = replace(
+                        config,
+                        read_queue_nums=config.read_queue_nums + other.read_queue_nums,
+                        write_queue_nums=config.write_queue_nums + other.write_queue_nums,
+                    )
+                found[name] = config
+    return [found[name] for name in sorted(found)]
+
+
+def _groups_of(table: Mapping[str, Any]) -> list[SubscriptionGroup]:
+    """Of GET_ALL_SUBSCRIPTIONGROUP_CONFIG. Raises: BadAnswer."""
+    with reading("GET_ALL_SUBSCRIPTIONGROUP_CONFIG", "a broker"):
+        return [group_from_json(name, table[name]) for name in sorted(table)]
+
+
 class TopicAdmin(AdminBase):
     """Topics: list, describe, create, delete."""
 
@@ -51,20 +75,8 @@ class TopicAdmin(AdminBase):
 
         Raises: ClientError."""
         self.network.check()
-        found: dict[str, TopicConfig] = {}
-        for address, table in (await self._topic_tables(await self._masters())).items():
-            with reading("GET_ALL_TOPIC_CONFIG", address):
-                for name, value in table.items():
-                    config = topic_from_json(name, value)
-                    other = found.get(name)
-                    if other is not None:
-                        config = replace(
-                            config,
-                            read_queue_nums=config.read_queue_nums + other.read_queue_nums,
-                            write_queue_nums=config.write_queue_nums + other.write_queue_nums,
-                        )
-                    found[name] = config
-        return [found[name] for name in sorted(found)]
+        tables = await self._topic_tables(await self._masters())
+        return await asyncio.to_thread(_topics_of, tables)  # there may be tens of thousands
 
     async def topic_names(self) -> list[str]:
         """Returns the names of all topics, without asking brokers where there is a name server.
@@ -138,9 +150,7 @@ class GroupAdmin(AdminBase):
 
     async def groups(self) -> list[SubscriptionGroup]:
         """Returns all consumer groups, by name. Raises: ClientError."""
-        found = await self.group_table()
-        with reading("GET_ALL_SUBSCRIPTIONGROUP_CONFIG", "a broker"):
-            return [group_from_json(name, found[name]) for name in sorted(found)]
+        return await asyncio.to_thread(_groups_of, await self.group_table())
 
     async def group_table(self) -> dict[str, Any]:
         """Returns the same by name, each in JSON as its broker has it: tens of thousands take a
