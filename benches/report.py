@@ -92,8 +92,8 @@ The set of pending timers alone, ten million of them: `make bench-timers`; its f
 FAILOVER = """
 ## Failover
 
-`python -m benches.failover --rounds 20` on two cores that did nothing else, in turns within one run:
-while one pair is at work nobody sends to the others.
+`python -m benches.failover --rounds 20` on two cores that did nothing else, in turns within one
+run: while one pair is at work nobody sends to the others.
 `controllerHeartBeatTimeoutMills=3000` for all. Kept in `benches/results/committed-failover.json`.
 
 The official Java client looks for routes every `pollNameServerInterval`, 30 s by default, and at no
