@@ -58,8 +58,9 @@ _ASKED_S = 3.0
 #: So long clients hear of the queues of a broker that has lost its master, as if it had one:
 #: another is elected meanwhile, and they ask for routes only every half minute.
 _LEADERLESS_S = 60.0
-#: Pause of a send that waits for a master, before it asks for the route again.
-_LOOK_S = 0.05
+#: While sends wait for a master: the pause before the route is asked for again, and how long that
+#: goes on; sends that come later begin anew.
+_LOOK_S, _ELECTION_S = 0.05, 10.0
 #: Topics and groups that are remembered.
 _KNOWN_MAX = 100_000
 #: Requests that name a broker as a receipt handle does.
@@ -95,7 +96,10 @@ class ClusterLink:
     """One client's connections to brokers. spawn: runs something until it ends."""
 
     def __init__(
-        self, key: Key, remoting: RemotingClient, spawn: Callable[[Coroutine[Any, Any, None]], None]
+        self,
+        key: Key,
+        remoting: RemotingClient,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self.key = key
         self.client: object = None
@@ -153,6 +157,8 @@ class ClusterBrokers:
         self._led: dict[tuple[str, str], TopicPlace] = {}
         #: Since when it has none.
         self._leaderless: dict[tuple[str, str], float] = {}
+        #: Of topics whose sends wait for a master: who looks for it.
+        self._elections: dict[str, asyncio.Task[None]] = {}
         self._types: dict[str, _CachedAnswer] = {}
         self._groups: dict[str, _CachedAnswer] = {}
         #: Routes whose addresses are known.
@@ -181,6 +187,8 @@ class ClusterBrokers:
     async def stop(self) -> None:
         """After the clients are gone."""
         self.close()
+        for each in self._elections.values():
+            each.cancel()
         if self._closing:
             await asyncio.wait(self._closing)
         await self.network.close()
@@ -201,10 +209,11 @@ class ClusterBrokers:
     def gone(self, address: tuple[str, int]) -> list[str]:
         return self.links.gone(address)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+        return task
 
     def close(self) -> None:
         self.links.close()
@@ -225,15 +234,22 @@ class ClusterBrokers:
         ]
 
     async def writable(self, topic: str, wait_s: float) -> Sequence[TopicPlace]:
-        until = time.monotonic() + wait_s
-        while True:
-            places = await self.places(topic)
-            if any(each.writes for each in places) or all(0 in each.ids for each in places):
-                return places
-            if time.monotonic() + _LOOK_S > until:
-                return places
-            await asyncio.sleep(_LOOK_S)
-            await self._refresh(topic)
+        places = await self.places(topic)
+        if _may_be_written(places) or wait_s <= 0:
+            return places
+        looking = self._elections.get(topic)
+        if looking is None:  # one looks for all sends that wait
+            looking = self._elections[topic] = self._spawn(self._await_master(topic))
+            looking.add_done_callback(lambda _: self._elections.pop(topic, None))
+        await asyncio.wait({looking}, timeout=wait_s)
+        return await self.places(topic)
+
+    async def _await_master(self, topic: str) -> None:
+        until = time.monotonic() + _ELECTION_S
+        with contextlib.suppress(Problem):  # each send finds that out by itself
+            while time.monotonic() < until and not _may_be_written(await self.places(topic)):
+                await asyncio.sleep(_LOOK_S)
+                await self._refresh(topic)
 
     async def places(self, topic: str) -> Sequence[TopicPlace]:
         route = await self.route(topic)
@@ -573,6 +589,11 @@ def _places(topic: str, route: Route, attributes: Mapping[str, str]) -> Iterable
         perm = (READ if reads[name] else 0) | (WRITE if writes[name] else 0)
         config = TopicConfig(topic, reads[name], writes[name], perm, attributes=attributes)
         yield TopicPlace(name, config, tuple(sorted(route.brokers[name])))
+
+
+def _may_be_written(places: Sequence[TopicPlace]) -> bool:
+    """Whether there is nothing to wait for: a master takes messages, or each broker has one."""
+    return any(each.writes for each in places) or all(0 in each.ids for each in places)
 
 
 def _encodable(command: Command) -> Command:

@@ -26,6 +26,7 @@ from broker.grpc.brokers import TopicPlace
 from broker.grpc.cluster import ClusterBrokers
 from broker.grpc.proxy import Proxy as GrpcProxy
 from broker.grpc.schema import pb
+from broker.grpc.settings import ProxySettings
 from broker.loop.thread import LoopThread
 from pystore.configfiles import TopicConfig
 
@@ -342,21 +343,27 @@ def test_while_another_master_is_elected_clients_keep_their_queues(
 def test_a_send_waits_for_the_master_that_is_being_elected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """However many they are, one looks for it."""
     looks = []
-    brokers = ClusterBrokers.__new__(ClusterBrokers)
     config = TopicConfig("t", 1, 1)
-    headless, led = replace(config, perm=4), config
 
     async def places(topic: str) -> list[TopicPlace]:
-        return [TopicPlace("a", led, (0,)) if len(looks) == 3 else TopicPlace("a", headless, (1,))]
+        led = len(looks) == 3
+        return [TopicPlace("a", config if led else replace(config, perm=4), (0 if led else 1,))]
 
     async def refresh(topic: str) -> None:
         looks.append(topic)
 
-    monkeypatch.setattr(brokers, "places", places)
-    monkeypatch.setattr(brokers, "_refresh", refresh)
-    (place,) = asyncio.run(brokers.writable("t", 3600.0))
-    assert (place.writes, looks) == (1, ["t"] * 3)
+    async def send_all() -> list[Any]:
+        brokers = ClusterBrokers(
+            {}, servers=("127.0.0.1:1",), settings=ClientSettings(), conf=ProxySettings()
+        )
+        monkeypatch.setattr(brokers, "places", places)
+        monkeypatch.setattr(brokers, "_refresh", refresh)
+        return await asyncio.gather(*(brokers.writable("t", 3600.0) for _ in range(1000)))
+
+    assert all(place.writes == 1 for (place,) in asyncio.run(send_all()))
+    assert looks == ["t"] * 3
 
 
 def test_name_servers_that_do_not_answer(tmp_path: Path) -> None:
