@@ -59,7 +59,7 @@ _ASKED_S = 3.0
 #: another is elected meanwhile, and they ask for routes only every half minute.
 _LEADERLESS_S = 60.0
 #: While sends wait for a master: the pause before the route is asked for again, and how long that
-#: goes on; sends that come later begin anew.
+#: goes on; sends that come later start it again.
 _LOOK_S, _ELECTION_S = 0.05, 10.0
 #: Topics and groups that are remembered.
 _KNOWN_MAX = 100_000
