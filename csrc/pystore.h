@@ -331,6 +331,7 @@ typedef struct ps_timer_round {
     int64_t end;                            /* physical, of the last one delivered; 0: none */
     int32_t more;                           /* 1: there is more to do now */
     int32_t waits;                          /* 1: the disk is behind; try in some ms */
+    int32_t next_is_pop;                    /* 1: the first goes to a revive topic */
 } ps_timer_round;
 typedef struct ps_timer_row {
     int64_t due_ms, out_ms, queue_offset, physical; /* -1: its record cannot be read */

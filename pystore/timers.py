@@ -64,7 +64,8 @@ class TimerRound(NamedTuple):
     next_ms: when the first that waits is due, -1: none waits. offset: of the topic's queue, read up
     to here. skipped: without readable record or destination. late_ms: the largest delay of a
     delivery against its time. end: physical, of the last one delivered, 0: none was. more: there is
-    more to do now. waits: the disk is behind, so that it has to wait.
+    more to do now. waits: the disk is behind, so that it has to wait. next_is_pop: the first goes
+    to a revive topic, where nobody waits for it.
     """
 
     next_ms: int
@@ -77,6 +78,7 @@ class TimerRound(NamedTuple):
     end: int
     more: bool
     waits: bool
+    next_is_pop: bool
 
 
 class Timer(NamedTuple):
@@ -205,7 +207,7 @@ class Timers:
         rc = lib.ps_timers_run(self._handle, now_ms, most, raw, self._error)
         done = TimerRound(
             raw.next_ms, raw.next_offset, raw.delivered, raw.skipped, raw.recalled, raw.pending,
-            raw.late_ms, raw.end, raw.more != 0, raw.waits != 0,
+            raw.late_ms, raw.end, raw.more != 0, raw.waits != 0, raw.next_is_pop != 0,
         )  # fmt: skip
         if rc < 0:
             try:

@@ -42,6 +42,8 @@ _PROGRESS_S = 10.0
 #: Under load new timers are read in batches so far apart: a round each would cost more than their
 #: sends. The first after a pause is read at once.
 _GATHER_S = 0.004
+#: POP's, which are many, are delivered in batches so far apart: nobody waits for them.
+_GATHER_POP_S = 0.010
 
 #: Bytes of the log that a slave reads before it saves how far it is: what a start reads again.
 _SAVED_EACH = 256 << 20
@@ -136,7 +138,8 @@ class _Timers(_Source):
             return done.delivered, 0.0
         if done.next_ms < 0:
             return done.delivered, -1.0
-        return done.delivered, max(0.0, (done.next_ms - now_ms) / 1000)
+        wait_s = max(0.0, (done.next_ms - now_ms) / 1000)
+        return done.delivered, max(wait_s, _GATHER_POP_S) if done.next_is_pop else wait_s
 
     def _count(self, done: TimerRound | None) -> None:
         if done is None:

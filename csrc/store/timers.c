@@ -509,6 +509,7 @@ static int run_timers(ps_timers *t, int64_t now, int32_t most, ps_timer_round *o
     for (int32_t n = 0; code == 0; n++) {
         bool some = ps_pending_first(&t->tm_pending, &first);
         out->next_ms = some ? first.due_ms : -1;
+        out->next_is_pop = some && (ps_pending_hash(first.id) & PS_PENDING_MARKED) != 0;
         if (!some || first.due_ms > now) break;
         out->waits = n == 0 && ps_deliver_waits(t->tm_store);
         if (n == most || out->waits) {
