@@ -121,7 +121,6 @@ STEPS: dict[str, str] = {
     "The name server holds %d MB of registrations: it takes no more topics or brokers":
         "delete topics, or find out who registers so many",
     # ---- POP ----
-    "A request that waits for %s failed": _DEFECT,
     "Messages of %s cannot be brought back now: %s": _NOTHING,
     "%s cannot be read, so the log is asked: %s": _FILE,
     "%s is not read, so the log is asked: %s": _FILE,

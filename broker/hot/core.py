@@ -43,8 +43,9 @@ __all__ = [
 #: Requests that the core may serve by itself.
 HOT_CODES = frozenset((10, 11, 310, 320, 361))
 #: Those whose bytes Python keeps: the core serves them, or carries out what Python decided.
-_KEPT_CODES = HOT_CODES | {324, 325, 200050}
-_POP_MESSAGE = 200050
+_KEPT_CODES = HOT_CODES | {324, 325, 200050, 200054}
+#: POP_MESSAGE, NOTIFICATION.
+_POPS = frozenset((200050, 200054))
 #: By the outcome of a wait for the safe position.
 _CODES_OF_WAITS = {0: 0, lib.PS_FLUSH_DISK_TIMEOUT: 10, lib.PS_FLUSH_SLAVE_TIMEOUT: 12}
 _STATUS_OF_WAITS = {
@@ -54,7 +55,6 @@ _STATUS_OF_WAITS = {
 }
 _SERVICE_NOT_AVAILABLE = 14
 _ROWS = 4096
-_NEWS = 256
 #: INT64_MAX: a time without an end.
 _FOR_GOOD = (1 << 63) - 1
 #: Seconds that answering held pulls takes before others have their turn.
@@ -246,12 +246,9 @@ class Core:
         self.on_timers: Callable[[], None] | None = None
         #: Called with the time (ms) at which popped messages come back, if it is the next one.
         self.on_pop_due: Callable[[int], None] | None = None
-        #: Told of each watched queue that got messages, by topic and number.
-        self.on_news: Callable[[str, int], None] | None = None
         #: Told what a pop has waited for: as tell_popped() has it.
         self.on_popped: Callable[[int, str, str, Any], None] | None = None
         self._own: Any = None
-        self._news = ffi.new("ps_news[]", _NEWS)
         self._on_pull: Callable[[Peer, PullOutcome], None] | None = None
         self._pulled = ffi.new("ps_pulled *")
         self._send = ffi.new("ps_send *")
@@ -634,12 +631,6 @@ class Core:
             self.on_levels([bit + 1 for bit in range(levels.bit_length()) if levels >> bit & 1])
         if lib.ps_core_timers(self.handle) and self.on_timers is not None:
             self.on_timers()
-        rows = self._news
-        while count := lib.ps_core_news(self.handle, rows, _NEWS):
-            found = [(_text(row.topic, row.topic_len), row.queue_id) for row in rows[0:count]]
-            for topic, queue in found:
-                if self.on_news is not None:
-                    self.on_news(topic, queue)
 
     def _give(self, step: Any) -> None:
         """Gives what a pop has waited for to the thread of its call, or to Python."""
@@ -759,14 +750,6 @@ class Core:
     def watch_timers(self, offset: int) -> bool:
         """Does the same for the queue of timers, and on_timers."""
         return bool(self._check(lib.ps_core_watch_timers(self.handle, offset, self._error)))
-
-    def watch_queue(self, topic: str, queue: int, offset: int) -> bool:
-        """Does the same for any queue, and on_news. Raises: OutOfMemory, BadArgument."""
-        return bool(
-            self._check(
-                lib.ps_core_watch_queue(self.handle, *_name(topic), queue, offset, self._error)
-            )
-        )
 
     def look_in(self, in_ms: int) -> None:
         """Answers what is to be answered within so many milliseconds, if not earlier; -1 stands for
@@ -999,7 +982,7 @@ class HotFramer:
         core = self._core
         if core._on_pull is not None:
             core._take_pulled()  # of what was answered before
-        if command.code == _POP_MESSAGE:
+        if command.code in _POPS:
             served = lib.ps_conn_serve_pop(self._conn, raw, len(raw), self._step, self._error)
             if served < 0:
                 raise_error(self._error[0], served)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from broker.hot.core import Core
+from pystore.errors import StoreError
 from pystore.native import ffi, lib, raise_error
 
 __all__ = [
     "ANYWHERE", "BATCH_MAX", "LEAD_MS", "NAME_MAX", "CheckPoint", "CheckPoints", "CorePopRules",
-    "Key",
+    "Key", "ReviveOutcome",
 ]  # fmt: skip
 
 #: Messages of one batch, as upstream limits them.
@@ -57,6 +58,20 @@ class CorePopRules(NamedTuple):
     at_place_max: int
     waiting_max: int
     places_max: int
+
+
+class ReviveOutcome(NamedTuple):
+    """What became of messages that came back: how many copies were put, how many messages were gone
+    or may not come back, and how many check points ended. `end` is that of the last copy in the
+    log. `damaged` has queue and offset of the last message whose record is damaged. `failed` says
+    why some could not be brought back now."""
+
+    copies: int
+    gone: int
+    ended: int
+    end: int
+    damaged: tuple[int, int] | None
+    failed: StoreError | None
 
 
 @dataclass(slots=True, order=True)
@@ -105,6 +120,7 @@ class CheckPoints:
         self._row = ffi.new("ps_popped_row *")
         self._offsets = ffi.new("int64_t[]", BATCH_MAX)
         self._end = ffi.new("int64_t *")
+        self._revived = ffi.new("ps_revived *")
         name = revive_topic.encode()
         self._check(lib.ps_core_pop_set(core.handle, name, len(name), self._error))
 
@@ -151,14 +167,18 @@ class CheckPoints:
         names = group.encode(), topic.encode()
         lib.ps_core_pop_wake(self._core.handle, names[0], len(names[0]), names[1], len(names[1]))
 
-    def waiting(self, topic: str = "", group: str | None = None, queue: int = ANYWHERE) -> int:
+    def waiting(
+        self, topic: str = "", group: str | None = None, queue: int = ANYWHERE, *,
+        looks: bool = False,
+    ) -> int:  # fmt: skip
         """Returns how many requests wait at this place; `queue` -1 stands for any queue of the
-        topic, ANYWHERE for all its places. Without a group it counts all."""
+        topic, ANYWHERE for all its places. Without a group it counts all. Those that only ask
+        whether there are messages are counted by themselves, with `looks`."""
         name, of = topic.encode(), (group or "").encode()
         given = ffi.from_buffer(of) if group is not None else ffi.NULL
         return int(
             lib.ps_core_pop_waiting(
-                self._core.handle, given, len(of), name, len(name), queue
+                self._core.handle, looks, given, len(of), name, len(name), queue
             )
         )  # fmt: skip
 
@@ -280,6 +300,32 @@ class CheckPoints:
         keep = self._fill_key(self._key[0], ck.key)
         lib.ps_core_popped_postpone(self._core.handle, self._key, due_ms)
         del keep
+
+    def revive(
+        self, topic: str, group: str, target: str | None, *, now_ms: int, again_ms: int,
+        turn_ns: int,
+    ) -> ReviveOutcome:  # fmt: skip
+        """Brings back the messages of the check points of this topic and group that are due, as
+        long as they are due before all others, through `target`; None means that nothing of them
+        may come back. It ends after `turn_ns`. What cannot be brought back now is due again at
+        `again_ms`."""
+        names = topic.encode(), group.encode(), (target or "").encode()
+        raw = [ffi.from_buffer(name) for name in names]
+        ask = ffi.new(
+            "ps_revive_ask *",
+            {
+                "topic": raw[0], "topic_len": len(names[0]), "group": raw[1],
+                "group_len": len(names[1]), "target": raw[2], "target_len": len(names[2]),
+                "now_ms": now_ms, "again_ms": again_ms, "turn_ns": turn_ns,
+            },
+        )  # fmt: skip
+        out, failed = self._revived, None
+        try:
+            self._check(lib.ps_core_revive(self._core.handle, ask, out, self._error))
+        except StoreError as error:
+            failed = error
+        at = (out.damaged_queue, out.damaged_offset) if out.damaged_queue >= 0 else None
+        return ReviveOutcome(out.copies, out.gone, out.ended, out.end, at, failed)
 
     def next_due(self) -> CheckPoint | None:
         """Returns the one that ends first."""

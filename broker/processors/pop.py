@@ -84,13 +84,17 @@ class PopProcessor:
             return None  # what nobody takes stays where it is
         self._check_age(self._born(command), command.number("pollTime", 0))
         self._check_request(peer, command)
+        self._give_back(peer, command, "pop")
+        return None
+
+    def _give_back(self, peer: Peer, command: Command, what: str) -> None:
+        """Has the core serve it. Raises: Refused."""
         try:
             served = peer.serve_raw(command)
         except StoreError as failed:
             raise put_refusal(failed, self.s) from failed
         if not served:
-            raise Refused(ResponseCode.SYSTEM_ERROR, "the pop request has an invalid field")
-        return None
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the {what} request has an invalid field")
 
     # ---- looking ----
 
@@ -110,20 +114,16 @@ class PopProcessor:
         return command.reply(ResponseCode.PULL_NOT_FOUND, _NO_MESSAGE, ext)
 
     def notify(self, peer: Peer, command: Command) -> Command | None:
-        """Whether there is something to pop, as soon as there is."""
-        pop = self._rules.pop()
-        born_ms, poll_ms = self._born(command), command.number("pollTime", 0)
+        """Checks a request that asks whether there is something to pop, and has it served in the
+        core."""
+        if command.is_oneway:
+            return None
+        self._rules.pop()
+        for name in ("bornTime", "pollTime"):
+            command.number(name, 0)
         self._rules.check_readable("notification")
-        topic, queue, group = self._place(peer, command, "notification")
-        request = PopRequest(
-            topic, group, queue, 1, 0, order=command.flag_of("order"),
-            attempt=command.ext.get("attemptId") or None,
-        )  # fmt: skip
-
-        def told(has: bool, full: bool) -> None:
-            peer.send(command.reply(0, _NO_REMARK, {"hasMsg": has, "pollingFull": full}))
-
-        pop.notify(request, told, born_ms=born_ms, poll_ms=poll_ms, alive=lambda: not peer.closed)
+        self._place(peer, command, "notification")
+        self._give_back(peer, command, "notification")
         return None
 
     def polling_info(self, peer: Peer, command: Command) -> Command:

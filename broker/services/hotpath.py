@@ -85,10 +85,6 @@ class HotPath(Protocol):
     def reset_offset(self, group: str, topic: str, queue: int, target: int) -> None:
         """Sends the next pull to `target`; commits are ignored until then."""
 
-    def watch_queue(self, topic: str, queue: int, offset: int) -> bool:
-        """Returns whether the queue reaches beyond `offset`; if not, on_news is called once it
-        does."""
-
     def tell_popped(self, number: int, names: bytes, found: Any) -> None:
         """Tells what a pop has waited for; see Core."""
 

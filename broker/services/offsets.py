@@ -58,8 +58,6 @@ class ConsumerOffsets:
         self._metadata = store.metadata
         self._core = core
         self._unsaved: dict[tuple[str, str, int], int] = {}
-        #: Told of each reset: group, topic, queue.
-        self.on_reset: Callable[[str, str, int], None] | None = None
         #: Whether records of the log move offsets too (those of POP): the end of the log up to
         #: which they have is kept beside them then.
         self.is_marked = False
@@ -112,8 +110,6 @@ class ConsumerOffsets:
         """Resets an offset now, and for the consumer with its next pull."""
         self._core.commit_offset(group, topic, queue, target)
         self._core.reset_offset(group, topic, queue, target)
-        if self.on_reset is not None:
-            self.on_reset(group, topic, queue)
 
     async def delete(self, group: str | None = None, topic: str | None = None) -> None:
         """Deletes the offsets of a group, of a topic, or of both together. Records from before do

@@ -87,7 +87,6 @@ typedef struct ps_queue {
     _Atomic bool cq_arrived;          /* it is in the list of arrivals */
     struct ps_queue *cq_arrived_next; /* owned by that list */
     struct ps_parked *cq_parked;      /* the listener's own */
-    bool cq_asked;                    /* the listener's own: somebody above it watches, too */
 } ps_queue;
 
 /* Opens the files of one queue folder, as listed, and finds how far its units are sound from the

@@ -107,7 +107,6 @@ void ps_core_free(ps_core *c) {
     ps_pops_free(c->co_pops);
     ps_access_free(c->co_access);
     ps_guard_free(c);
-    free(c->co_news);
     free(c->co_broker);
     free(c->co_heap);
     free(c->co_extra);
@@ -268,7 +267,8 @@ static int serve_frame(ps_conn *n, const ps_command *request) {
     }
 }
 
-/* checked: a pop that the broker has found right; *e says why it failed. */
+/* checked: a pop, or a request that asks for the news of messages, that the broker has found right;
+ * *e says why it failed. */
 static int serve_counted(ps_conn *n, const ps_command *request, bool checked, ps_error *e) {
     ps_core *c = n->cn_core;
     if (request->flag & PS_FLAG_RESPONSE) return 0;

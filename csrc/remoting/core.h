@@ -27,6 +27,7 @@
 #define PS_REQUEST_LITE_PULL_MESSAGE 361
 #define PS_REQUEST_POP_MESSAGE 200050
 #define PS_REQUEST_ACK_MESSAGE 200051
+#define PS_REQUEST_NOTIFICATION 200054
 
 /* Codes of its answers (upstream ResponseCode). */
 #define PS_CODE_SUCCESS 0
@@ -219,8 +220,6 @@ struct ps_core {
     ps_topic *co_schedule, *co_timer;
     char *co_broker;     /* name of the broker, in handles */
     bool co_timers;      /* the watched queue of timers got messages */
-    ps_queue **co_news;  /* other watched queues that got messages; room for all that are watched */
-    int32_t co_news_count, co_news_room, co_asked;
     uint64_t co_levels; /* watched delay levels that got messages */
     ps_tx *co_tx;
     ps_dedup *co_dedup; /* NULL: nothing is remembered */

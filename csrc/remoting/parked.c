@@ -68,7 +68,8 @@ bool ps_parked_add(const ps_parked *like) {
 }
 
 int32_t ps_parked_pulls(const ps_core *c) {
-    return c->co_heap_count - (c->co_pops != NULL ? (int32_t)c->co_pops->po_waiting : 0);
+    const ps_pops *x = c->co_pops;
+    return c->co_heap_count - (x != NULL ? (int32_t)(x->po_waiting[0] + x->po_waiting[1]) : 0);
 }
 
 void ps_parked_again(ps_parked *h) {

@@ -1,7 +1,8 @@
 /* POP_MESSAGE: walked by popwalk.c, shown by popshow.c; what finds
  * nothing waits in popwait.c. A request that the tables do not know is handed on, and comes back
- * once the broker has found it right. docs/internals/pop.md#the-pop; upstream
- * PopMessageProcessor. */
+ * once the broker has found it right. So does each NOTIFICATION, which takes nothing.
+ * docs/internals/pop.md#the-pop; upstream PopMessageProcessor,
+ * NotificationProcessor. */
 #include <errno.h>
 #include <stddef.h>
 #include <string.h>
@@ -128,7 +129,49 @@ int ps_core_pop(ps_conn *n, const ps_command *command) {
     return serve_pop(n, command, false, NULL);
 }
 
+/* Whether there is something to pop, as soon as there is: of a request that was found right. Its
+ * times may be of any size. 0: a field is malformed. */
+static int serve_look(ps_conn *n, const ps_command *command) {
+    ps_core *c = n->cn_core;
+    request r = {.queue_id = INT64_MIN};
+    const ps_member members[] = {
+        {"consumerGroup", &r.group, NULL}, {"topic", &r.topic, NULL},
+        {"queueId", NULL, &r.queue_id},    {"bornTime", NULL, &r.born_ms},
+        {"pollTime", NULL, &r.poll_ms},    {"order", &r.order, NULL},
+        {"attemptId", &r.attempt, NULL}};
+    ps_pop_found found;
+    if ((command->flag & PS_FLAG_ONEWAY) || c->co_pops == NULL ||
+        !ps_command_read(command, members, sizeof members / sizeof *members) ||
+        r.group.len < 1 || r.group.len > PS_TOPIC_MAX || r.topic.len < 1 ||
+        r.topic.len > PS_TOPIC_MAX || r.queue_id < -1 || r.queue_id > PS_QUEUE_ID_MAX)
+        return 0;
+    ps_pop_ask ask = {.topic = (const char *)r.topic.data,
+                      .group = (const char *)r.group.data,
+                      .topic_len = r.topic.len,
+                      .group_len = r.group.len,
+                      .queue_id = (int32_t)r.queue_id,
+                      .ordered = ps_slice_true(r.order),
+                      .looks = 1};
+    if (ask.ordered && r.attempt.len > 0) {
+        ask.attempt = (const char *)r.attempt.data;
+        ask.attempt_len = r.attempt.len;
+    }
+    if (r.born_ms < 0) r.born_ms = 1;
+    if (r.poll_ms > POLL_MAX_MS) r.poll_ms = POLL_MAX_MS;
+    const ps_pop_asker who = {.conn = n, .opaque = command->opaque,
+                              .serialize = command->serialize};
+    if (!ps_pop_look(c, &ask, &found)) return PS_E_NO_MEMORY;
+    int64_t left = time_left(&c->co_pops->po_rules, &r);
+    if (found.messages == 0 && left >= 0) {
+        if (ps_pop_wait(&who, &ask, left, &found)) return 1;
+        found.full = 1;
+    }
+    int code = ps_pop_answer_look(&who, &found);
+    return code < 0 ? code : 1;
+}
+
 int ps_core_pop_checked(ps_conn *n, const ps_command *command, ps_error *e) {
+    if (command->code == PS_REQUEST_NOTIFICATION) return serve_look(n, command);
     return serve_pop(n, command, true, e);
 }
 

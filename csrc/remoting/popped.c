@@ -98,7 +98,7 @@ static void take_from_heap(due_heap *h, ps_popped *p) {
         sift_down(h, last, at);
 }
 
-static ps_popped *first_of(const ps_core *c) {
+ps_popped *ps_popped_first(const ps_core *c) {
     ps_popped *first = NULL;
     const ps_pops *x = c->co_pops;
     for (int32_t i = 0; x != NULL && i < x->po_heap_count; i++) {
@@ -262,14 +262,14 @@ int ps_core_popped_postpone(ps_core *c, const ps_popped_key *key, int64_t due_ms
 
 int ps_core_popped_next(ps_core *c, ps_popped_row *out) {
     PS_CORE_HELD(c);
-    const ps_popped *p = first_of(c);
+    const ps_popped *p = ps_popped_first(c);
     if (p != NULL) ps_popped_row_of(p, out);
     return p != NULL;
 }
 
 int64_t ps_core_popped_due(const ps_core *c) {
     PS_CORE_HELD((ps_core *)c);
-    const ps_popped *p = first_of(c);
+    const ps_popped *p = ps_popped_first(c);
     return p != NULL ? p->pp_due_ms : -1;
 }
 

@@ -49,7 +49,8 @@ typedef struct ps_pop_rules {
                                  * young; -1: none is */
     int64_t filter_work;        /* what SQL92 may cost in one read (ps_sql92_work) */
     int64_t filter_ms;          /* so long filters pass over messages in one walk */
-    /* Requests that may wait: at one place, in all, and at how many places. */
+    /* Requests that may wait: at one place, in all, and at how many places; those for messages and
+     * those for the news of some each. */
     int64_t at_place_max, waiting_max, places_max;
 } ps_pop_rules;
 
@@ -62,6 +63,7 @@ typedef struct ps_pop_ask {
     int32_t most;     /* messages, PS_POPPED_MAX at most */
     int32_t from_min; /* where a new group begins: 1 at the first message, 0 at the last one */
     int32_t ordered;  /* 1: one batch of a queue at a time, without check points: poporder.h */
+    int32_t looks;    /* 1: only whether there is something is asked, and nothing is taken */
     int32_t attempt_len;
     const char *attempt; /* names this try of an ordered consumer; NULL: nothing does */
     int64_t invisible_ms;
@@ -78,7 +80,7 @@ typedef struct ps_pop_batch { /* of one queue */
 typedef struct ps_pop_found {
     int64_t pop_ms, invisible_ms;
     int32_t revive_queue, count; /* count: of batches */
-    int32_t messages;
+    int32_t messages;    /* of an ask that only looks: 1 if there are some */
     int32_t more;        /* 1: filters have not yet seen all */
     int32_t full;        /* 1: a check point more cannot be kept */
     int64_t rest, bytes; /* messages that are still there; of the records */
@@ -106,11 +108,12 @@ void ps_conn_pop_leave(ps_conn *conn, int64_t number);
 void ps_core_pop_wake(ps_core *core, const char *group, int32_t group_len, const char *topic,
                       int32_t topic_len);
 /* How many requests wait at this place, queue -1: for any of the topic; -2: at all of the topic's.
- * group NULL: in all. */
-int64_t ps_core_pop_waiting(ps_core *core, const char *group, int32_t group_len, const char *topic,
-                            int32_t topic_len, int32_t queue_id);
-/* A request that was handed on, and found right: it is served, whether or not the tables say that
- * it may be. 1 served; 0: it is not one; or an error, after which nothing was taken. */
+ * group NULL: in all. looks 0: for messages; 1: for the news of some. */
+int64_t ps_core_pop_waiting(ps_core *core, int32_t looks, const char *group, int32_t group_len,
+                            const char *topic, int32_t topic_len, int32_t queue_id);
+/* A POP_MESSAGE or NOTIFICATION that was handed on, and found right: it is served, whether or not
+ * the tables say that it may be. 1 served; 0: it is not one; or an error, after which nothing was
+ * taken. */
 int ps_conn_serve_pop(ps_conn *conn, const uint8_t *frame, int64_t len, ps_step *out,
                       ps_error *error);
 /* Moves what a network thread has found (ps_net_call) to the caller's memory. */
@@ -149,6 +152,29 @@ int ps_core_popped_ack(ps_core *core, const ps_popped_key *key, const int64_t *o
                        int32_t count, int64_t *end, ps_error *error);
 /* It could not be brought back when it was due. 0: it is not open. */
 int ps_core_popped_postpone(ps_core *core, const ps_popped_key *key, int64_t due_ms);
+/* Which check points come back: those of a topic and a group that are due, as long as they are due
+ * before all others. target: the retry topic, of one queue at least; of no length: nothing of them
+ * may come back. */
+typedef struct ps_revive_ask {
+    const char *topic, *group, *target;
+    int32_t topic_len, group_len, target_len;
+    int64_t now_ms;
+    int64_t again_ms; /* when one that cannot be brought back now is tried again */
+    int64_t turn_ns;  /* so long it goes on, but for a check point, or a MiB of it, at least */
+} ps_revive_ask;
+
+typedef struct ps_revived {
+    int64_t copies; /* that were put */
+    int64_t gone;   /* messages that retention has taken, or that may not come back */
+    int64_t ended;  /* check points */
+    int64_t end;    /* of the last copy, in the log; 0: none was put */
+    int32_t damaged_queue; /* of the last message whose record is damaged; -1: none is */
+    int64_t damaged_offset;
+} ps_revived;
+
+/* Puts a copy of each message that nobody acknowledged, and acknowledges it, in the log, too. An
+ * error: what putting or reading failed with; *out says what was done before. */
+int ps_core_revive(ps_core *core, const ps_revive_ask *ask, ps_revived *out, ps_error *error);
 /* The one that is due first: 1, or 0. */
 int ps_core_popped_next(ps_core *core, ps_popped_row *out);
 /* When that is; -1: none is open. */
@@ -170,7 +196,8 @@ void ps_pop_found_free(ps_pop_found *found);
 
 /* POP_MESSAGE, ACK_MESSAGE: 1 served, 0 for the broker to serve. */
 int ps_core_pop(ps_conn *conn, const ps_command *request);
-/* The same of one that the broker has found right; an error: see ps_conn_serve_pop. */
+/* The same of one that the broker has found right, or a NOTIFICATION; an error: see
+ * ps_conn_serve_pop. */
 int ps_core_pop_checked(ps_conn *conn, const ps_command *request, ps_error *e);
 int ps_core_ack(ps_conn *conn, const ps_command *request);
 

@@ -8,23 +8,25 @@
 
 /* ---- places ---- */
 
-ps_pop_place *ps_pop_place_find(const ps_pair *pair, int32_t queue_id) {
+ps_pop_place *ps_pop_place_find(const ps_pair *pair, const ps_pop_ask *ask) {
     ps_pop_place *l = pair->pr_places;
-    while (l != NULL && l->pl_queue != queue_id) l = l->pl_of_pair;
+    while (l != NULL && (l->pl_queue != ask->queue_id || l->pl_looks != ask->looks))
+        l = l->pl_of_pair;
     return l;
 }
 
-ps_pop_place *ps_pop_place_add(ps_core *c, ps_pair *pair, ps_topic *t, int32_t queue_id) {
+ps_pop_place *ps_pop_place_add(ps_core *c, ps_pair *pair, ps_topic *t, const ps_pop_ask *ask) {
     ps_pop_place *l = calloc(1, sizeof *l);
     if (l == NULL) return NULL;
-    *l = (ps_pop_place){.pl_pair = pair, .pl_topic = t, .pl_queue = queue_id};
+    *l = (ps_pop_place){
+        .pl_pair = pair, .pl_topic = t, .pl_queue = ask->queue_id, .pl_looks = ask->looks};
     l->pl_of_pair = pair->pr_places;
     pair->pr_places = l;
     l->pl_next = t->tp_pops;
     l->pl_link = &t->tp_pops;
     if (l->pl_next != NULL) l->pl_next->pl_link = &l->pl_next;
     t->tp_pops = l;
-    c->co_pops->po_places++;
+    c->co_pops->po_places[l->pl_looks]++;
     return l;
 }
 
@@ -34,7 +36,7 @@ void ps_pop_place_drop(ps_core *c, ps_pop_place *l) {
     *at = l->pl_of_pair;
     *l->pl_link = l->pl_next;
     if (l->pl_next != NULL) l->pl_next->pl_link = l->pl_link;
-    c->co_pops->po_places--;
+    c->co_pops->po_places[l->pl_looks]--;
     free(l);
 }
 
@@ -120,7 +122,7 @@ void ps_pop_wake(ps_core *c, ps_pair *pair, int32_t queue_id) {
 void ps_pop_leave(ps_core *c, ps_pop_waiter *w) {
     ps_pop_place *l = w->pw_place;
     ps_pop_unlist(w);
-    c->co_pops->po_waiting--;
+    c->co_pops->po_waiting[l->pl_looks]--;
     c->co_pops->po_waiting_bytes -= ps_pop_room(&w->pw_ask);
     bool timed = l->pl_timer == w;
     if (timed) l->pl_timer = NULL;

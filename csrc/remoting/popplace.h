@@ -1,5 +1,5 @@
-/* Where pops wait for messages: a topic, a group and a queue or any, and who of them tries when
- * some come. Private to csrc/remoting/. */
+/* Where pops wait for messages, or for the news of some: a topic, a group and a queue or any, and
+ * who of them tries when some come. Private to csrc/remoting/. */
 #ifndef PS_POPPLACE_H
 #define PS_POPPLACE_H
 
@@ -24,6 +24,7 @@ struct ps_pop_place {
     ps_pair *pl_pair;
     ps_topic *pl_topic;
     int32_t pl_queue; /* -1: any */
+    int32_t pl_looks; /* 1: of those who ask for the news of messages, 0: for messages */
     int32_t pl_count; /* of those who wait, listed or ready */
     ps_pop_waiter *pl_first, *pl_last;
     ps_pop_waiter *pl_trying; /* ready, since the place was woken; NULL: nobody is */
@@ -35,8 +36,8 @@ struct ps_pop_place {
 };
 
 /* NULL: there is none; no memory. */
-ps_pop_place *ps_pop_place_find(const ps_pair *pair, int32_t queue_id);
-ps_pop_place *ps_pop_place_add(ps_core *c, ps_pair *pair, ps_topic *t, int32_t queue_id);
+ps_pop_place *ps_pop_place_find(const ps_pair *pair, const ps_pop_ask *ask);
+ps_pop_place *ps_pop_place_add(ps_core *c, ps_pair *pair, ps_topic *t, const ps_pop_ask *ask);
 void ps_pop_place_drop(ps_core *c, ps_pop_place *l); /* nobody waits there */
 
 /* Bytes of one who waits. */

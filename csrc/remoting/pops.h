@@ -34,7 +34,8 @@ typedef struct ps_pops {
     int32_t po_heap_count;
     int64_t po_turn;
     int64_t po_pops; /* requests that were looked at */
-    int64_t po_waiting, po_waiting_bytes, po_places; /* of popwait.c */
+    int64_t po_waiting[2], po_places[2]; /* of popwait.c: for messages, for the news of some */
+    int64_t po_waiting_bytes;
     ps_pop_rules po_rules;
     ps_order_log po_order;
 } ps_pops;
@@ -42,6 +43,7 @@ typedef struct ps_pops {
 ps_pops *ps_pops_of(ps_core *c); /* NULL: no memory */
 ps_popped *ps_popped_of(ps_core *c, const ps_popped_key *key);
 void ps_popped_row_of(const ps_popped *p, ps_popped_row *out);
+ps_popped *ps_popped_first(const ps_core *c); /* the one that is due first; NULL: none is open */
 /* Bits of these offsets, of those that are not acknowledged. */
 uint32_t ps_popped_bits(const ps_popped *p, const int64_t *offsets, int32_t count);
 /* Those are acknowledged from now on; p is gone with its last one. */
@@ -59,8 +61,12 @@ typedef struct ps_pop_asker {
  * else 0. An error: nothing was taken. */
 int ps_pop_take(ps_core *c, const ps_pop_ask *ask, ps_pop_found *found, int64_t *due_ms,
                 ps_error *e);
+/* The same of one that only looks; it takes nothing. False: no memory. */
+bool ps_pop_look(ps_core *c, const ps_pop_ask *ask, ps_pop_found *found);
 /* popshow.c: answers with what was found, into co_out; nothing: that. */
 int ps_pop_answer(const ps_pop_asker *who, const ps_pop_found *found, ps_slice topic);
+/* Answers one that only looks. */
+int ps_pop_answer_look(const ps_pop_asker *who, const ps_pop_found *found);
 
 /* The topic through which messages of `topic` come back to the group; second: of the second kind
  * (enableRetryTopicV2). Its length; names have PS_TOPIC_MAX bytes at most. */

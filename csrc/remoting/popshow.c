@@ -238,3 +238,15 @@ int ps_pop_answer(const ps_pop_asker *who, const ps_pop_found *found, ps_slice t
         .serialize = who->serialize, .opaque = who->opaque, .end = found->end, .bare = true};
     return ps_sent_frame(who->conn, &a, from);
 }
+
+int ps_pop_answer_look(const ps_pop_asker *who, const ps_pop_found *found) {
+    ps_command reply = {.serialize = who->serialize,
+                        .opaque = who->opaque,
+                        .remark = ps_slice_of("not set any response code"), /* upstream's word */
+                        .field_count = 2};
+    reply.fields[0] = (ps_field){ps_slice_of("hasMsg"),
+                                 ps_slice_of(found->messages > 0 ? "true" : "false")};
+    reply.fields[1] =
+        (ps_field){ps_slice_of("pollingFull"), ps_slice_of(found->full ? "true" : "false")};
+    return ps_core_answer(who->conn->cn_core, &reply, 0);
+}

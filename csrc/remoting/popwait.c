@@ -58,7 +58,8 @@ static ps_pop_waiter *make_waiter(const ps_pop_asker *who, const ps_pop_ask *ask
                                        .pk_pair = pair,
                                        .pk_opaque = who->opaque,
                                        .pk_serialize = who->serialize,
-                                       .pk_request = PS_REQUEST_POP_MESSAGE,
+                                       .pk_request = ask->looks ? PS_REQUEST_NOTIFICATION
+                                                                : PS_REQUEST_POP_MESSAGE,
                                        .pk_began_ns = ps_monotonic_ns(),
                                        .pk_pops = true},
                          .pw_ends = ps_monotonic_ms() + wait_ms,
@@ -85,14 +86,14 @@ bool ps_pop_wait(const ps_pop_asker *who, const ps_pop_ask *ask, int64_t wait_ms
         ps_core_find_topic(c, (const uint8_t *)ask->topic, ask->topic_len);
     ps_pair *pair =
         ps_core_pair_of(c, ask->group, ask->group_len, ask->topic, ask->topic_len);
-    if (t == NULL || pair == NULL || x->po_waiting >= x->po_rules.waiting_max ||
+    if (t == NULL || pair == NULL || x->po_waiting[ask->looks] >= x->po_rules.waiting_max ||
         x->po_waiting_bytes + ps_pop_room(ask) > BYTES_MAX)
         return false;
-    ps_pop_place *l = ps_pop_place_find(pair, ask->queue_id);
+    ps_pop_place *l = ps_pop_place_find(pair, ask);
     if (l != NULL ? l->pl_count >= x->po_rules.at_place_max
-                  : x->po_places >= x->po_rules.places_max)
+                  : x->po_places[ask->looks] >= x->po_rules.places_max)
         return false;
-    if (l == NULL) l = ps_pop_place_add(c, pair, t->te_topic, ask->queue_id);
+    if (l == NULL) l = ps_pop_place_add(c, pair, t->te_topic, ask);
     ps_pop_waiter *w = l != NULL ? make_waiter(who, ask, pair, wait_ms) : NULL;
     if (w == NULL || !ps_parked_keep(c, &w->pw_parked)) {
         free(w);
@@ -101,7 +102,7 @@ bool ps_pop_wait(const ps_pop_asker *who, const ps_pop_ask *ask, int64_t wait_ms
     }
     w->pw_place = l;
     l->pl_count++;
-    x->po_waiting++;
+    x->po_waiting[ask->looks]++;
     x->po_waiting_bytes += ps_pop_room(ask);
     ps_pop_list(w);
     w->pw_tried = l->pl_round;
@@ -160,7 +161,9 @@ static void answer_found(ps_core *c, const ps_pop_waiter *w, const ps_pop_found 
     ps_step later;
     call->co_request = p->pk_request;
     call->co_began_ns = p->pk_began_ns;
-    if (ps_pop_answer(&who, found, topic) < 0) call->co_out.len = 0;
+    int code = w->pw_ask.looks ? ps_pop_answer_look(&who, found)
+                               : ps_pop_answer(&who, found, topic);
+    if (code < 0) call->co_out.len = 0;
     if (call->co_answered != PS_RPC_NONE)
         ps_rpc_waited(c, p->pk_request, call->co_answered, PS_RPC_HELD, p->pk_began_ns);
     ps_deferred_begin(c, &later);
@@ -173,13 +176,18 @@ int ps_pop_resume(ps_core *c, ps_parked *p, ps_step *out) {
     ps_parked_unlink(c, p);
     p->pk_ready = false;
     /* Who cannot be handed anything now, since no check point can be put, waits on. */
-    ps_pop_take(c, &w->pw_ask, &found, &out->pop_due_ms, NULL);
-    if (found.count == 0 && !p->pk_last && !found.full) {
+    if (w->pw_ask.looks)
+        ps_pop_look(c, &w->pw_ask, &found);
+    else
+        ps_pop_take(c, &w->pw_ask, &found, &out->pop_due_ms, NULL);
+    if (found.messages == 0 && !p->pk_last && !found.full) {
         wait_on(c, w, &found);
         return 0;
     }
-    /* Of those who wait in order, another one is to wait for the end of what was found. */
-    bool more = found.count > 0 && (found.rest > 0 || w->pw_place->pl_all || found.ordered);
+    /* Of those who wait in order, another one is to wait for the end of what was found. Whoever
+     * only looks leaves all of it. */
+    bool more = found.messages > 0 && (found.rest > 0 || w->pw_place->pl_all || found.ordered ||
+                                       w->pw_ask.looks);
     if (w->pw_number == 0) answer_found(c, w, &found);
     if (w->pw_number == 0 || !give_found(c, w, &found, out)) ps_pop_found_free(&found);
     end_waiter(c, w, more);
@@ -216,16 +224,17 @@ void ps_conn_pop_leave(ps_conn *n, int64_t number) {
 
 /* ---- counting ---- */
 
-int64_t ps_core_pop_waiting(ps_core *c, const char *group, int32_t group_len, const char *topic,
-                            int32_t topic_len, int32_t queue_id) {
+int64_t ps_core_pop_waiting(ps_core *c, int32_t looks, const char *group, int32_t group_len,
+                            const char *topic, int32_t topic_len, int32_t queue_id) {
     PS_CORE_HELD(c);
     const ps_pops *x = c->co_pops;
-    if (group == NULL) return x != NULL ? x->po_waiting : 0;
+    if (group == NULL) return x != NULL ? x->po_waiting[looks != 0] : 0;
     const ps_pair *pair =
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
     int64_t count = 0;
     for (const ps_pop_place *l = pair != NULL ? pair->pr_places : NULL; l != NULL;
          l = l->pl_of_pair)
-        if (queue_id < -1 || l->pl_queue == queue_id) count += l->pl_count;
+        if (l->pl_looks == looks && (queue_id < -1 || l->pl_queue == queue_id))
+            count += l->pl_count;
     return count;
 }

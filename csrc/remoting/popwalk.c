@@ -203,25 +203,29 @@ static bool is_blocked(walk *w, const place *p, int32_t queue_id) {
 
 /* ---- topics ---- */
 
+/* Room for the ends of the topic's queues. NULL: no memory. */
+static int64_t *begin_seen(walk *w, int32_t from, int32_t count) {
+    ps_buffer *b = &ps_mine(w->c)->co_pop_seen;
+    b->len = 0;
+    int64_t *seen = (int64_t *)ps_buffer_room(b, (int64_t)sizeof *seen * count);
+    if (seen == NULL) {
+        ps_fail(w->e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the ends of %d queues",
+                count);
+        return NULL;
+    }
+    w->found->seen = seen;
+    w->found->seen_first = from;
+    w->found->seen_count = count;
+    return seen;
+}
+
 static bool walk_queues(walk *w, const place *p, int32_t first, int32_t from, int32_t count) {
     int64_t low, high, *seen = NULL;
     if (count > 1 && !ps_pair_marks(p->pair, count)) {
         ps_fail(w->e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for %d consumer offsets", count);
         return false;
     }
-    if (p->kind == 0) {
-        ps_buffer *b = &ps_mine(w->c)->co_pop_seen;
-        b->len = 0;
-        seen = (int64_t *)ps_buffer_room(b, (int64_t)sizeof *seen * count);
-        if (seen == NULL) {
-            ps_fail(w->e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the ends of %d queues",
-                    count);
-            return false;
-        }
-        w->found->seen = seen;
-        w->found->seen_first = from;
-        w->found->seen_count = count;
-    }
+    if (p->kind == 0 && (seen = begin_seen(w, from, count)) == NULL) return false;
     for (int32_t i = 0; i < count; i++) {
         int32_t at = (first + i) % count;
         ps_queue_range(w->c->co_store, p->topic->te_topic, from + at, &low, &high);
@@ -343,6 +347,56 @@ int ps_pop_take(ps_core *c, const ps_pop_ask *ask, ps_pop_found *found, int64_t 
         code == 0 && found->count > 0 && !ask->ordered ? found->pop_ms + found->invisible_ms : 0;
     *due_ms = ends > 0 && (due < 0 || ends < due) ? ends : 0;
     return code;
+}
+
+/* ---- looking ---- */
+
+/* Whether some queue has messages that nobody was handed, and that order does not hold back. All
+ * are looked at: *found says how far they go. */
+static void look_at_queues(walk *w, const place *p, int32_t from, int32_t count, int64_t *seen) {
+    for (int32_t i = 0; i < count; i++) {
+        int64_t low, high;
+        const ps_mark *m = p->pair != NULL ? ps_pair_mark(p->pair, from + i, false) : NULL;
+        int64_t at = m == NULL ? -1 : m->mk_reset >= 0 ? m->mk_reset : m->mk_offset;
+        ps_queue_range(w->c->co_store, p->topic->te_topic, from + i, &low, &high);
+        if (seen != NULL) seen[i] = high;
+        if ((at < 0 ? low : at) >= high || (p->pair != NULL && is_blocked(w, p, from + i)))
+            continue;
+        w->found->messages = 1;
+    }
+}
+
+static void look_at_retry(walk *w, bool second) {
+    const ps_pop_ask *ask = w->ask;
+    char name[PS_RETRY_ROOM];
+    const ps_slice group = {(const uint8_t *)ask->group, ask->group_len};
+    const ps_slice topic = {(const uint8_t *)ask->topic, ask->topic_len};
+    int32_t len = ps_retry_topic(group, topic, second, name);
+    const place p = {.topic = ps_core_find_topic(w->c, (const uint8_t *)name, len),
+                     .pair = ps_core_find_pair(w->c, group.data, group.len,
+                                               (const uint8_t *)name, len)};
+    if (p.topic != NULL) look_at_queues(w, &p, 0, p.topic->te_read_queues, NULL);
+}
+
+bool ps_pop_look(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out) {
+    ps_error none = {0};
+    const ps_pop_rules *rules = &c->co_pops->po_rules;
+    walk w = {.c = c, .rules = rules, .ask = ask, .found = out, .e = &none};
+    const uint8_t *group = (const uint8_t *)ask->group, *topic = (const uint8_t *)ask->topic;
+    const place p = {.topic = ps_core_find_topic(c, topic, ask->topic_len),
+                     .pair = ps_core_find_pair(c, group, ask->group_len, topic, ask->topic_len)};
+    memset(out, 0, offsetof(ps_pop_found, all));
+    out->pop_ms = ps_timer_now(c->co_store);
+    if (p.topic == NULL || ask->queue_id >= p.topic->te_read_queues) return true;
+    int32_t from = ask->queue_id < 0 ? 0 : ask->queue_id;
+    int32_t count = ask->queue_id < 0 ? p.topic->te_read_queues : 1;
+    int64_t *seen = begin_seen(&w, from, count);
+    if (seen == NULL) return false;
+    look_at_queues(&w, &p, from, count, seen);
+    if (ask->ordered || PS_BEGINS(ask->topic, ask->topic_len, PS_RETRY_PREFIX)) return true;
+    if (rules->retry_v1) look_at_retry(&w, false);
+    if (rules->retry_v2) look_at_retry(&w, true);
+    return true;
 }
 
 void ps_pop_found_take(ps_pop_found *from, ps_pop_found *to) {

@@ -123,16 +123,6 @@ uint64_t ps_core_levels(ps_core *core);
 int ps_core_watch_timers(ps_core *core, int64_t offset, ps_error *error);
 int ps_core_timers(ps_core *core);
 
-/* The same of any queue, which is made when it is new; ps_core_news names, once, those that got
- * messages: into `out` up to `room`, how many; what is left comes with the next call. */
-typedef struct ps_news {
-    const char *topic; /* as long as the store is open */
-    int32_t topic_len, queue_id;
-} ps_news;
-int ps_core_watch_queue(ps_core *core, const char *topic, int32_t topic_len, int32_t queue_id,
-                        int64_t offset, ps_error *error);
-int32_t ps_core_news(ps_core *core, ps_news *out, int32_t room);
-
 /* ---- statistics, since the core was made ---- */
 typedef struct ps_stat_row {
     const char *topic, *group; /* group NULL: puts of the topic, else gets of the pair */

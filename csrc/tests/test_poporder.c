@@ -52,7 +52,7 @@ static void wait_for_answers(int count) {
 }
 
 static int64_t waiting(void) {
-    return ps_core_pop_waiting(kit_core, NULL, 0, NULL, 0, 0);
+    return ps_core_pop_waiting(kit_core, 0, NULL, 0, NULL, 0, 0);
 }
 
 /* ---- a model ---- */

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "core_kit.h"
 #include "remoting/popped.h"
+#include "remoting/poporder.h"
 
 enum { STEPS = 4000, ASKERS = 24, QUEUES = 3, GROUPS = 3, TAGS = 2 };
 
@@ -102,7 +103,7 @@ static void test_nobody_waits_for_what_is_there(void) {
             for (int queue = 0; queue < QUEUES; queue++)
                 if (waits[i] && (queue_of[i] == -1 || queue_of[i] == queue))
                     CHECK_EQ(0, left[group_of[i]][queue]);
-        CHECK_EQ(waiting(), ps_core_pop_waiting(kit_core, NULL, 0, NULL, 0, 0));
+        CHECK_EQ(waiting(), ps_core_pop_waiting(kit_core, 0, NULL, 0, NULL, 0, 0));
     }
     CHECK(found > STEPS / 8);
 }
@@ -113,7 +114,7 @@ static void test_all_are_answered_at_the_end(void) {
     kit_pump(true);
     take_answers();
     CHECK_EQ(0, waiting());
-    CHECK_EQ(0, ps_core_pop_waiting(kit_core, NULL, 0, NULL, 0, 0));
+    CHECK_EQ(0, ps_core_pop_waiting(kit_core, 0, NULL, 0, NULL, 0, 0));
 }
 
 /* Whoever may not wait is told so at once, and whose time is over without another request. */
@@ -168,6 +169,134 @@ static void test_others_are_given_what_was_found(void) {
     ps_conn_free(own);
 }
 
+/* ---- those who only look ---- */
+
+/* A NOTIFICATION that was handed on, and found right. */
+static int look(ps_conn *n, int32_t opaque, int queue, int64_t poll_ms, const char *attempt) {
+    uint8_t frame[1000];
+    ps_error e = {0};
+    ps_step step;
+    kit_frame f;
+    kit_begin(&f, 0, PS_REQUEST_NOTIFICATION, opaque);
+    kit_text(&f, "consumerGroup", "looks");
+    kit_text(&f, "topic", "L");
+    kit_number(&f, "queueId", queue);
+    kit_number(&f, "bornTime", 0);
+    kit_number(&f, "pollTime", poll_ms);
+    kit_text(&f, "order", attempt != NULL ? "true" : "false");
+    kit_text(&f, "attemptId", attempt);
+    int served =
+        ps_conn_serve_pop(n, frame, kit_encode(&f, NULL, 0, frame, sizeof frame), &step, &e);
+    kit_take(&step);
+    return served;
+}
+
+static bool is_told(const char *has, const char *full) {
+    const ps_command *c = kit_last();
+    bool told = kit_answer_count > 0 && c->code == 0 && kit_field_is(c, "hasMsg", has) &&
+                kit_field_is(c, "pollingFull", full);
+    kit_clear();
+    return told;
+}
+
+static int64_t looking(void) {
+    return ps_core_pop_waiting(kit_core, 1, NULL, 0, NULL, 0, 0);
+}
+
+/* All of each place are told, and what there is is left to pops. */
+static void test_those_who_look_leave_all_of_it(void) {
+    ps_error e = {0};
+    ps_pop_found got;
+    int64_t due_ms;
+    ps_conn *one = kit_conn(600), *other = kit_conn(601);
+    const ps_pop_ask want = {.topic = "L", .group = "looks", .topic_len = 1, .group_len = 5,
+                             .queue_id = -1, .most = 1, .from_min = 1, .invisible_ms = 1000};
+    kit_topic("L", 2, HOT);
+    CHECK(look(one, 1, 0, 0, NULL) == 1 && is_told("false", "false"));
+    CHECK(look(one, 1, 0, INT64_MIN, NULL) == 1 && is_told("false", "false"));
+    CHECK_EQ(0, look(one, 1, -2, 0, NULL));
+    for (int32_t i = 0; i < 3; i++) CHECK_EQ(1, look(one, i, 0, INT64_MAX, NULL));
+    CHECK_EQ(1, look(other, 3, -1, 3600000, NULL));
+    CHECK_EQ(1, look(other, 4, 1, 3600000, NULL));
+    CHECK(looking() == 5 && kit_answer_count == 0);
+    CHECK_EQ(0, ps_core_pop_waiting(kit_core, 0, NULL, 0, NULL, 0, 0));
+    CHECK_EQ(3, ps_core_pop_waiting(kit_core, 1, "looks", 5, "L", 1, 0));
+    kit_put("L", 0, UNIQ);
+    kit_clear();
+    kit_pump(false);
+    CHECK(looking() == 1 && kit_answer_count == 4 && is_told("true", "false"));
+    CHECK(look(one, 1, 0, 3600000, NULL) == 1 && is_told("true", "false"));
+    CHECK_EQ(1, ps_conn_pop_wait(one, &want, -1, 1, &got, &due_ms, &e));
+    CHECK_EQ(1, got.messages);
+    ps_pop_found_free(&got);
+    CHECK_EQ(1, look(one, 1, -1, 3600000, NULL));
+    CHECK_EQ(2, looking());
+    ps_conn_free(one);
+    CHECK_EQ(1, looking());
+    kit_pump(true);
+    CHECK(looking() == 0 && is_told("false", "false"));
+    ps_conn_free(other);
+}
+
+/* What came back is in the retry topic. */
+static void test_those_who_look_see_what_came_back(void) {
+    ps_conn *n = kit_conn(602);
+    rules.retry_v1 = 1;
+    ps_error e = {0};
+    CHECK_EQ(0, ps_core_pop_rules(kit_core, &rules, &e));
+    CHECK_EQ(1, look(n, 1, 0, 3600000, NULL));
+    kit_topic("%RETRY%looks_L", 1, HOT);
+    kit_put("%RETRY%looks_L", 0, UNIQ);
+    kit_clear();
+    ps_core_pop_wake(kit_core, "looks", 5, "L", 1);
+    kit_pump(false);
+    CHECK(looking() == 0 && is_told("true", "false"));
+    CHECK_EQ(0, ps_core_commit(kit_core, "looks", 5, "%RETRY%looks_L", 14, 0, 1, &e));
+    CHECK(look(n, 1, 0, 0, NULL) == 1 && is_told("false", "false"));
+    ps_conn_free(n);
+}
+
+static void test_those_who_look_are_bounded(void) {
+    ps_error e = {0};
+    ps_conn *n = kit_conn(603);
+    rules.waiting_max = 1;
+    CHECK_EQ(0, ps_core_pop_rules(kit_core, &rules, &e));
+    CHECK_EQ(1, look(n, 1, 0, 3600000, NULL));
+    CHECK(look(n, 2, 0, 3600000, NULL) == 1 && is_told("false", "true"));
+    ps_conn_free(n);
+    rules.waiting_max = 1000;
+    CHECK_EQ(0, ps_core_pop_rules(kit_core, &rules, &e));
+}
+
+/* A batch that is out holds the queue back, but for the attempt that got it, until its end. */
+static void test_those_who_look_in_order(void) {
+    ps_error e = {0};
+    ps_pop_found got;
+    int64_t due_ms;
+    ps_conn *n = kit_conn(604);
+    const ps_pop_ask want = {.topic = "L", .group = "looks", .topic_len = 1, .group_len = 5,
+                             .queue_id = 0, .most = 1, .ordered = 1, .attempt = "a",
+                             .attempt_len = 1, .invisible_ms = 3600000};
+    kit_put("L", 0, UNIQ);
+    kit_put("L", 0, UNIQ);
+    kit_clear();
+    CHECK(look(n, 1, 0, 0, "b") == 1 && is_told("true", "false"));
+    CHECK_EQ(1, ps_conn_pop_wait(n, &want, -1, 1, &got, &due_ms, &e));
+    CHECK_EQ(1, got.messages);
+    CHECK(look(n, 1, 0, 0, "b") == 1 && is_told("false", "false"));
+    CHECK(look(n, 1, 0, 0, "a") == 1 && is_told("true", "false"));
+    CHECK_EQ(1, look(n, 1, 0, 3600000, "b"));
+    kit_pump(false);
+    CHECK(looking() == 1 && kit_answer_count == 0);
+    const ps_popped_key key = {.topic = "L", .group = "looks", .topic_len = 1, .group_len = 5,
+                               .queue_id = 0, .start = got.all[0].start, .pop_ms = got.pop_ms};
+    ps_pop_found_free(&got);
+    CHECK_EQ(PS_ORDER_DONE, ps_core_order_ack(kit_core, &key, &key.start, 1));
+    kit_pump(false);
+    CHECK(looking() == 0 && is_told("true", "false"));
+    ps_conn_free(n);
+}
+
 int main(void) {
     ps_error e = {0};
     static const char revive[] = "rmq_sys_REVIVE_LOG_c";
@@ -184,6 +313,10 @@ int main(void) {
     test_all_are_answered_at_the_end();
     test_waits_are_bounded_and_end();
     test_others_are_given_what_was_found();
+    test_those_who_look_leave_all_of_it();
+    test_those_who_look_see_what_came_back();
+    test_those_who_look_are_bounded();
+    test_those_who_look_in_order();
     for (int i = 0; i < ASKERS; i++) end_one(i);
     kit_put(NULL, 0, NULL);
     kit_close();

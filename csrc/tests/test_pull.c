@@ -597,41 +597,6 @@ static void test_levels(void) {
     CHECK_EQ(0, ps_core_levels(kit_core));
 }
 
-static void test_watched_queues(void) {
-    ps_error e = {0};
-    ps_news news[4];
-    CHECK_EQ(PS_E_ARGUMENT, ps_core_watch_queue(kit_core, "W", 1, -1, 0, &e));
-    CHECK_EQ(PS_E_ARGUMENT, ps_core_watch_queue(kit_core, "W", 1, 65536, 0, &e));
-    kit_topic("W", 2, 6, PS_SEND_HOT);
-    CHECK_EQ(0, ps_core_watch_queue(kit_core, "W", 1, 0, 0, &e));
-    CHECK_EQ(0, ps_core_watch_queue(kit_core, "W", 1, 0, 0, &e)); /* once more is once */
-    CHECK_EQ(0, ps_core_news(kit_core, news, 4));
-    kit_put("W", 1, UNIQ);
-    kit_put("W", 0, UNIQ);
-    kit_put("W", 0, UNIQ);
-    kit_queue_end("W", 0);
-    kit_pump(false);
-    CHECK_EQ(1, ps_core_news(kit_core, news, 4));
-    CHECK(news[0].topic_len == 1 && news[0].topic[0] == 'W' && news[0].queue_id == 0);
-    CHECK_EQ(0, ps_core_news(kit_core, news, 4));
-    CHECK_EQ(1, ps_core_watch_queue(kit_core, "W", 1, 0, 1, &e)); /* it is there already */
-    char name[16];
-    for (int i = 0; i < 200; i++) { /* more than the first room, taken in parts */
-        int len = snprintf(name, sizeof name, "W%d", i);
-        CHECK_EQ(0, ps_core_watch_queue(kit_core, name, len, 0, 0, &e));
-    }
-    for (int i = 0; i < 200; i++) {
-        snprintf(name, sizeof name, "W%d", i);
-        kit_topic(name, 1, 6, PS_SEND_HOT);
-        kit_put(name, 0, UNIQ);
-        kit_queue_end(name, 0);
-    }
-    kit_pump(false);
-    int32_t count = 0, some;
-    while ((some = ps_core_news(kit_core, news, 4)) > 0) count += some;
-    CHECK(count >= 200 && count <= 201); /* and the one that was there already */
-}
-
 /* ---- at random, against a model ---- */
 
 enum { QUEUES = 3, CONNS = 4, WAITING = 24, TAGS = 3 };
@@ -825,7 +790,6 @@ int main(void) {
     test_changes_while_held();
     test_news_of_others();
     test_levels();
-    test_watched_queues();
     campaign(8000);
     kit_put(NULL, 0, NULL);
     kit_close();

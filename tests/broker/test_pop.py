@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import tarfile
 import time
@@ -20,7 +21,7 @@ from broker.services.pop.modes import Mode
 from broker.services.pop.records import ReviveLog, _named_by
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
-from broker.wire.command import Command
+from broker.wire.command import Command, Refused
 from broker.wire.mqjson import MessageQueue
 from pystore.errors import StrayFile
 
@@ -99,6 +100,15 @@ def test_a_crash_between_a_pop_and_the_saving_of_offsets_hands_nothing_out_twice
     run(second(*run(first())))
 
 
+def copy_up_to(store_path, copy, message):
+    """A copy of a store of one segment, killed right after it put this message."""
+    shutil.copytree(store_path, copy)
+    with open(copy / "commitlog" / f"{0:020}", "r+b") as log:
+        size, end = log.seek(0, os.SEEK_END), message.physical_offset + message.size
+        log.seek(end)
+        log.write(bytes(size - end))
+
+
 @pytest.mark.parametrize("cut", ["after the copies", "after one copy"])
 def test_a_crash_between_a_copy_and_its_mark_brings_nothing_back_twice(store_path, cut):
     """The copies lie in the retry topic, and nothing says that the check point is done."""
@@ -108,28 +118,12 @@ def test_a_crash_between_a_copy_and_its_mark_brings_nothing_back_twice(store_pat
         async with popping(store_path) as p:
             p.make_topic()
             p.put("a", "b", "c")
-            points, store = p.pop_service.points, p.broker.store
             found = await p.handles(invisible=1500)
             await p.ack(found[1][0])
-            put_ack = points.put_ack
-
-            def crash(ck, offsets):
-                store.flush()
-                shutil.copytree(store_path, copy)
-                return put_ack(ck, offsets)
-
-            def crash_before_second(place, decision, **more):
-                if store.range(decision.topic, 0)[1] == 1 and not copy.exists():
-                    store.flush()
-                    shutil.copytree(store_path, copy)
-                return put(place, decision, **more)
-
-            if cut == "after the copies":
-                points.put_ack = crash
-            else:
-                core = p.broker.services.core
-                put, core.put_again = core.put_again, crash_before_second
             await until_async(lambda: p.pop_service.revive.revived == 2)
+            p.broker.store.flush()
+            copies = p.broker.store.read("%RETRY%g_T", 0, 0)
+            copy_up_to(store_path, copy, copies[-1 if cut == "after the copies" else 0])
 
     async def second():
         async with popping(copy, popFromRetryProbability=100) as p:
@@ -351,7 +345,6 @@ async def test_ordered_groups_get_one_batch_at_a_time(store_path):
 
 
 async def test_news_of_an_ordered_group_come_with_an_acknowledgement(store_path):
-    """The core takes it, and whoever waits for the news waits in Python."""
     async with popping(store_path) as p:
         p.make_topic()
         p.put("a", "b")
@@ -360,7 +353,7 @@ async def test_news_of_an_ordered_group_come_with_an_acknowledgement(store_path)
         notice = asyncio.ensure_future(
             p.ask(Code.NOTIFICATION, **place, pollTime=60_000, order="true")
         )
-        await until_async(lambda: p.pop_service.notices.places("T"))
+        await until_async(lambda: p.pop_service.points.waiting(looks=True) == 1)
         assert (await p.ack(found[0][0])).code == 0
         assert (await notice).ext == {"hasMsg": "true", "pollingFull": "false"}
 
@@ -450,7 +443,7 @@ async def test_whoever_waits_is_woken_by_a_message_it_wants(store_path):
             )
         )
         await until_async(lambda: p.pop_service.waiting() == 2)
-        await until_async(lambda: p.pop_service.notices.places("T"))
+        await until_async(lambda: p.pop_service.points.waiting(looks=True) == 1)
         for queue, group, count in ((-1, "g", 1), (1, "g", 0), (1, "h", 1), (-1, "h", 0)):
             info = await p.ask(Code.POLLING_INFO, queueId=queue, topic="T", consumerGroup=group)
             assert info.ext == {"pollingNum": str(count)}
@@ -908,6 +901,31 @@ async def test_what_comes_back_again_and_again_keeps_where_it_was_born(store_pat
         (retry,) = [name for name in p.broker.store.topics() if name.startswith("%RETRY%g")]
         copies = p.broker.store.read(retry, 0, 0)
         assert {each.born_host for each in copies} == {born}
+
+
+async def test_what_cannot_come_back_yet_holds_up_nothing_else(store_path):
+    """Its retry topic would be a queue too many."""
+    async with popping(store_path) as p:
+        topics = p.broker.services.topics
+        built_in = topics.built_in
+
+        def refuses(name):
+            if name == "%RETRY%g_T":
+                raise Refused(1, "too many queues")
+            return built_in(name)
+
+        topics.built_in = refuses
+        p.make_topic()
+        p.make_topic("U")
+        p.put("a")
+        p.put("b", topic="U")
+        for topic in ("T", "U"):
+            assert len(await p.handles(topic=topic, invisible=1000)) == 1
+        p.shift(1_100)
+        assert [body for *_, body in await p.handles(topic="U", poll=600_000)] == [b"b"]
+        topics.built_in = built_in
+        p.shift(2_000)
+        assert [body for *_, body in await p.handles(poll=600_000)] == [b"a"]
 
 
 async def test_whoever_waits_gets_what_comes_back_once_it_is_on_the_disk(store_path):

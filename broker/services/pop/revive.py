@@ -1,9 +1,12 @@
-"""What is not acknowledged in time comes back through the retry topic
-(docs/internals/pop.md#coming-back; upstream PopReviveService)."""
+"""What is not acknowledged in time comes back through the retry topic: when, whether and through
+which one is decided here, and the core carries it out (csrc/remoting/poprevive.c,
+docs/internals/pop.md#coming-back; upstream PopReviveService)."""
 
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
@@ -15,10 +18,9 @@ from broker.services.hotpath import HotPath
 from broker.services.offsets import ConsumerOffsets
 from broker.services.pop.records import ReviveLog
 from broker.services.topics import Topics
-from broker.wire.decision import PutDecision, Role
+from broker.wire.command import Refused
 from broker.wire.receipts import RETRY_V1, RETRY_V2, is_retry_of, retry_topic
 from pystore import Message, Store
-from pystore.errors import MessageIllegal, StoreError
 from pystore.names import RETRY_PREFIX, REVIVE_GROUP
 from pystore.timers import ASKING
 
@@ -26,16 +28,23 @@ __all__ = ["DROPPED", "FIRST_POP", "Revive", "first_pop"]
 
 log = SafeLogger("broker.pop")
 
-#: Messages that come back before other work has its turn.
-_ROUND = 256
+#: How long messages come back before other work has its turn, and for how long one call of the
+#: core goes on, which holds it.
+_TURN_S = 0.002
+_PIECE_NS = 1_000_000
+#: Check points that come due one after the other are looked at in batches so far apart, each of
+#: which wakes those who wait once. The first after a pause is looked at at once.
+_GATHER_S = 0.010
+#: Messages of a retry topic that are read at once.
+_AT_ONCE = 256
 #: The wall clock may jump, and timers do not see it.
 _LOOK_AGAIN_S = 5.0
 #: A copy that could not be written is tried again.
 _RETRY_MS = 1000
 #: Records of one revive queue that are looked through in one round of progress.
 _PROGRESS = 2048
-#: Properties of a delivery, which a copy must not have: it would wait once more, or name a handle
-#: that is over.
+#: Properties of a delivery, which a copy must not have, at a slave that acts, too: it would wait
+#: once more, or name a handle that is over.
 DROPPED = ("POP_CK", *ASKING)
 FIRST_POP = "1ST_POP_TIME"
 
@@ -54,11 +63,12 @@ class Revive:
         points: CheckPoints,
         revive_log: ReviveLog,
         now_ms: Callable[[], int],
-        came_back: Callable[[str, str], None],
+        came_back: Callable[[str, str, int], None],
         is_behind: Callable[[], bool],
     ) -> None:
-        """came_back: told topic and group of messages that can be popped again. is_behind: whether
-        timers are late, so that check points may still be on their way to the revive topic."""
+        """came_back: told topic and group of messages that can be popped again, and the end of
+        their copies in the log. is_behind: whether timers are late, so that check points may still
+        be on their way to the revive topic."""
         self._store, self._core, self._config = store, core, config
         self._topics, self._groups, self._offsets = topics, groups, offsets
         self._points, self._log = points, revive_log
@@ -67,6 +77,8 @@ class Revive:
         self._at_ms = 0
         self._running = False
         self._failing = False
+        #: When something came back last, by the monotonic clock.
+        self._last_s = -math.inf
         #: Since the start: messages that came back; those that were gone, or have nowhere to go.
         self.revived = 0
         self.dropped = 0
@@ -105,87 +117,69 @@ class Revive:
         loop = asyncio.get_running_loop()
         self._at_ms = ck.due_ms
         wait_s = (ck.due_ms - self._now_ms()) / 1000
-        if wait_s <= 0:
-            self._handle = loop.call_soon(self._round)
-        else:
+        if wait_s > 0:  # what is due by now has waited for a turn of the loop alone
+            wait_s = max(wait_s, self._last_s + _GATHER_S - time.monotonic())
             self._handle = loop.call_later(min(wait_s, _LOOK_AGAIN_S), self._round)
+        else:
+            self._handle = loop.call_soon(self._round)
 
     def _round(self) -> None:
         self._handle = None
         if not self._core.leads:
             self._handle = asyncio.get_running_loop().call_later(_RETRY_MS / 1000, self._round)
             return
-        now, left = self._now_ms(), _ROUND
-        back: set[tuple[str, str]] = set()
-        while left > 0:
-            ck = self._points.next_due()
-            if ck is None or ck.due_ms > now:
+        now, end_s = self._now_ms(), time.monotonic() + _TURN_S
+        back: dict[tuple[str, str], int] = {}
+        while (ck := self._points.next_due()) is not None and ck.due_ms <= now:
+            end = self._bring_back(ck, now)
+            if end:
+                back[ck.topic, ck.group] = end
+            if time.monotonic() >= end_s:
                 break
-            left -= max(1, ck.open)
-            if self._bring_back(ck):
-                back.add((ck.topic, ck.group))
-        for topic, group in back:
-            self._came_back(topic, group)
+        for (topic, group), end in back.items():
+            self._came_back(topic, group, end)
+        self._last_s = time.monotonic()
         self.look()
 
     # ---- bringing back ----
 
-    def _bring_back(self, ck: CheckPoint) -> bool:
-        """Returns whether some messages of it can be popped again. Those whose copy is written
-        count as acknowledged, in the log, too: they come back once, whatever happens next."""
-        done, revived, failed = [], 0, None
-        for offset in ck.open_offsets():
-            try:
-                revived += self._copy(ck, offset)
-            except StoreError as error:
-                failed = error
-                break
-            done.append(offset)
+    def _bring_back(self, first: CheckPoint, now: int) -> int:
+        """Has the core bring back what is due of the first check point's topic and group. Returns
+        the end of the last copy in the log, or 0 when none was put."""
+        topic, group = first.topic, first.group
+        again_ms = self._now_ms() + _RETRY_MS
         try:
-            if done:
-                self._points.put_ack(ck, done)
-        except StoreError as error:
-            failed = error
-        self._points.acknowledge(ck, done)
-        self.revived += revived
-        name = is_retry_of(ck.topic, ck.group) or ck.topic
-        self.ended[name, ck.group] += 1
-        if revived:
-            self.copies[name, ck.group] += revived
-        self.dropped += len(done) - revived
-        if ck.open:
-            self._points.postpone(ck, self._now_ms() + _RETRY_MS)
+            target = self._target(first) if self.may_come_back(first) else None
+        except Refused as refused:
+            self._points.postpone(first, again_ms)
+            self._note_failure(topic, refused.remark)
+            return 0
+        done = self._points.revive(
+            topic, group, target, now_ms=now, again_ms=again_ms, turn_ns=_PIECE_NS
+        )
+        if done.damaged is not None:
+            self._store.read(topic, *done.damaged, max_messages=1)  # which logs it
+        name = is_retry_of(topic, group) or topic
+        self.revived += done.copies
+        self.dropped += done.gone
+        if done.ended:
+            self.ended[name, group] += done.ended
+        if done.copies:
+            self.copies[name, group] += done.copies
+        self._note_failure(topic, done.failed)
+        return done.end
+
+    def _note_failure(self, topic: str, failed: object) -> None:
+        """Logs the first failure, and when nothing fails any more; None means that nothing did."""
         if failed is not None and not self._failing:
-            log.error("Messages of %s cannot be brought back now: %s", ck.topic, failed)
+            log.error("Messages of %s cannot be brought back now: %s", topic, failed)
         elif failed is None and self._failing:
             log.info("Messages are brought back again")
         self._failing = failed is not None
-        return revived > 0
 
     def may_come_back(self, ck: CheckPoint) -> bool:
         """Returns whether topic and group are still there."""
         return ck.topic in self._topics and self._groups.get(ck.group) is not None
-
-    def _copy(self, ck: CheckPoint, offset: int) -> bool:
-        """Copies a message, and returns whether there was something to copy. Raises: StoreError
-        when the copy cannot be written."""
-        if not self.may_come_back(ck):
-            return False
-        found = self._store.read(ck.topic, ck.queue, offset, max_messages=1)
-        if not found or found[0].queue_offset != offset:
-            return False
-        message = found[0]
-        decision = PutDecision(
-            topic=self._target(ck), queue=0, level=0, role=Role.PLAIN, wait=False, key="",
-            drop=DROPPED, add={FIRST_POP: first_pop(ck, message)},
-        )  # fmt: skip
-        try:
-            self._core.put_again(message.physical_offset, decision, more_tries=1)
-        except MessageIllegal:
-            # It was legal until the property came on top.
-            decision.add = {}
-            self._core.put_again(message.physical_offset, decision, more_tries=1)
-        return True
 
     # ---- after a crash ----
 
@@ -220,7 +214,7 @@ class Revive:
         found: Counter[object] = Counter()
         low, at = self._store.range(name, 0)
         while at > low:
-            begin = max(at - _ROUND, low)
+            begin = max(at - _AT_ONCE, low)
             batch = self._store.read(name, 0, begin, max_messages=at - begin)
             for message in batch:
                 if message.queue_offset < at and message.physical_offset >= since:

@@ -24,7 +24,6 @@ from broker.services.pop.acks import Acks
 from broker.services.pop.batches import Batches, PopOutcome, PopRequest, longest_retry_topic
 from broker.services.pop.modes import RequestModes
 from broker.services.pop.order import OrderTable
-from broker.services.pop.polling import FULL, PARKED, Polling, PopWaiter, WaitingPlace
 from broker.services.pop.records import CheckPointScan, ReviveLog, revive_topic
 from broker.services.pop.revive import Revive
 from broker.services.schedule import Schedule
@@ -32,7 +31,6 @@ from broker.services.topics import READ, Topics
 from broker.wire.receipts import NORMAL, RETRY_V1, RETRY_V2, is_retry_of, retry_topic
 from pystore import Store
 from pystore.errors import StoreError, StrayFile
-from pystore.names import RETRY_PREFIX
 from pystore.sql92 import WORK_MAX
 from pystore.timers import Timers
 
@@ -49,6 +47,9 @@ _FILTERING_MS = 10
 #: Messages that their consumer did not get are visible again so soon.
 _BACK_MS = 1000
 
+#: The longest that a request waits, and so long before its client gives up its answer leaves.
+_POLL_MAX_MS, _MARGIN_MS = 1 << 40, 50
+
 #: Records that are put before others have their turn.
 _A_TURN = 64
 
@@ -59,8 +60,7 @@ Told = Callable[[PopOutcome | StoreError], None]
 class Pop:
     """What a broker does for consumers that pop. It lives on the event loop.
 
-    `receive`, `acks` and `has_messages` are for processors of any protocol. `notices` are requests
-    that wait for the news of messages; those that wait for messages are the core's."""
+    `receive` and `acks` are for processors of any protocol. Requests that wait are the core's."""
 
     def __init__(
         self,
@@ -92,15 +92,12 @@ class Pop:
         self.acks = Acks(
             self.points, self.order.batches, self.log, self.now_ms, self.revive.expect
         )  # fmt: skip
-        self.notices = Polling(self.now_ms, self._limits)
         self._stopping = False
-        core.on_news, core.on_pop_due = self._got_messages, self.revive.expect
-        core.on_popped = self._popped
+        core.on_pop_due, core.on_popped = self.revive.expect, self._popped
         #: By the number of a wait in the core: who is told what it has found.
         self._told: dict[int, Told] = {}
         self._last_wait = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        offsets.on_reset = self._was_reset
         offsets.is_marked = True
 
     def now_ms(self) -> int:
@@ -110,12 +107,6 @@ class Pop:
     @property
     def is_on(self) -> bool:
         return bool(self._config["timerWheelEnable"])
-
-    def _limits(self) -> tuple[int, int, int]:
-        config = self._config
-        return (
-            config["popPollingSize"], config["popPollingMapSize"], config["maxPopPollingSize"],
-        )  # fmt: skip
 
     # ---- life ----
 
@@ -224,8 +215,7 @@ class Pop:
         self._stopping = True
         self._publish()
         self._core.notify_all()
-        self.notices.wake_all()
-        self._core.on_news = self._core.on_pop_due = None
+        self._core.on_pop_due = None
 
     async def save_order(self) -> None:
         """Raises: OSError, StoreError."""
@@ -251,7 +241,6 @@ class Pop:
     def look(self) -> None:
         """Looks again after the clock was set."""
         self.revive.look()
-        self.notices.expire()
 
     def _is_behind(self) -> bool:
         timers = self._schedule.timers
@@ -271,8 +260,10 @@ class Pop:
     ) -> int:
         """Reports once what was found: now, or when there is something, at the latest poll_ms after
         born_ms. Returns the number of a wait for leave(), or 0."""
-        waits = poll_ms > 0 and not self._stopping
-        left_ms = self.notices.deadline(born_ms, poll_ms) - self.now_ms() if waits else -1
+        now = self.now_ms()
+        left_ms = -1
+        if poll_ms > 0 and not self._stopping:  # its own clock may be wrong by any amount
+            left_ms = min(born_ms, now) + min(poll_ms, _POLL_MAX_MS) - _MARGIN_MS - now
         self._last_wait += 1
         number = self._last_wait
         try:
@@ -318,27 +309,9 @@ class Pop:
 
     # ---- waiting ----
 
-    def _watch(self, place: WaitingPlace, seen: Mapping[int, int]) -> None:
-        """Has whoever waits there woken by the next message after what was seen."""
-        for queue, end in seen.items():
-            if self._core.watch_queue(place.topic, queue, end):
-                asyncio.get_running_loop().call_soon(self._got_messages, place.topic, queue)
-
-    def _got_messages(self, topic: str, queue: int) -> None:
-        """Takes the news of a queue that is watched."""
-        end = self._store.range(topic, queue)[1]
-        for place in self.notices.places(topic):
-            if place.queue in (-1, queue):
-                self.notices.wake(place)
-        for place in self.notices.places(topic):
-            if place.queue in (-1, queue):
-                self._watch(place, {queue: end})
-                return
-
-    def _came_back(self, topic: str, group: str) -> None:
+    def _came_back(self, topic: str, group: str, end: int) -> None:
         """Wakes those who wait for messages that can be popped again: of the topic itself, or of
-        its retry topic; readers see them once they are safe."""
-        end = self._store.info().log_max
+        its retry topic. They lie in the log up to `end`; readers see them once they are safe."""
         if self._core.must_wait(end):
             task = asyncio.get_running_loop().create_task(self._wake_later(topic, group, end))
             self._tasks.add(task)
@@ -353,17 +326,7 @@ class Pop:
             self._wake_group(topic, group)
 
     def _wake_group(self, topic: str, group: str) -> None:
-        of = is_retry_of(topic, group) or topic
-        self.points.wake(of, group)
-        for place in self.notices.places(of):
-            if place.group == group:
-                self.notices.wake(place, all_of_them=True)
-
-    def _was_reset(self, group: str, topic: str, queue: int) -> None:
-        for at in (queue, -1):
-            asyncio.get_running_loop().call_soon(
-                self.notices.wake, WaitingPlace(topic, group, at)
-            )  # fmt: skip
+        self.points.wake(is_retry_of(topic, group) or topic, group)
 
     # ---- asking ----
 
@@ -393,54 +356,6 @@ class Pop:
                 )  # fmt: skip
                 records += [bytes(message.record) for message in found]
         return records, rest
-
-    def has_messages(self, request: PopRequest) -> bool:
-        """Returns whether there is something to pop; nothing is moved."""
-        places = [(request.topic, q) for q in self.batches.queues(request.topic, request.queue)]
-        if not request.order and not request.topic.startswith(RETRY_PREFIX):
-            for kind in self.batches.looked_at:
-                name = retry_topic(request.group, request.topic, kind)
-                places += [(name, q) for q in self.batches.queues(name, -1)]
-        return any(self._has(request, topic, queue) for topic, queue in places)
-
-    def _has(self, request: PopRequest, topic: str, queue: int) -> bool:
-        low, high = self._store.range(topic, queue)
-        offset = self._offsets.get(request.group, topic, queue)
-        if (low if offset is None else offset) >= high:
-            return False
-        place = topic, request.group, queue
-        out = self.order.batches.find(place, request.attempt) if request.order else None
-        return out is None or not out[1]
-
-    def notify(
-        self,
-        request: PopRequest,
-        told: Callable[[bool, bool], None],
-        *,
-        born_ms: int,
-        poll_ms: int,
-        alive: Callable[[], bool],
-    ) -> None:
-        """Reports once whether there is something to pop, and whether too many wait for it."""
-
-        def look(last: bool) -> bool:
-            has = self.has_messages(request)
-            if has or last:
-                told(has, False)
-            return has or last
-
-        queues = self.batches.queues(request.topic, request.queue)
-        seen = {queue: self._store.range(request.topic, queue)[1] for queue in queues}
-        if look(poll_ms <= 0 or self._stopping):
-            return
-        place = WaitingPlace(request.topic, request.group, request.queue)
-        parked = self.notices.park(
-            PopWaiter(place, self.notices.deadline(born_ms, poll_ms), look, alive)
-        )
-        if parked == PARKED:
-            self._watch(place, seen)
-        else:
-            told(False, parked == FULL)
 
     def forget(
         self, *, topic: str | None = None, group: str | None = None
