@@ -32,6 +32,7 @@ from broker.remoting.connection import Limits
 from broker.services.config import Config
 from broker.services.registration import Registration
 from broker.services.topics import Topics
+from broker.services.write_behind import KeptTexts
 from broker.wire import codec
 from broker.wire.answers import answer_framers
 from broker.wire.command import Command
@@ -402,7 +403,8 @@ def test_a_broker_of_many_topics_is_registered_in_pieces(monkeypatch):
         version = DataVersion(0, 1, 2)
 
         def __init__(self):
-            self._texts, self.rows = {}, {each.name: each for each in topics}
+            self.rows = {each.name: each for each in topics}
+            self._texts = KeptTexts(self.rows, self.to_json)
 
         def get(self, name):
             return self.rows[name]

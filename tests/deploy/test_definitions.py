@@ -114,6 +114,23 @@ def test_the_image_exposes_the_ports_of_the_defaults() -> None:
     assert {str(port), str(port - 2), str(port + 1), "9876", "8081"} == set(exposed[1].split())
 
 
+def test_the_image_takes_nothing_that_was_built_on_this_machine() -> None:
+    ignored = set((DEPLOY.parent / ".dockerignore").read_text().splitlines())
+    assert {".git", ".venv", "build", "**/*.so"} <= ignored
+
+
+def test_the_user_of_the_image_is_that_of_the_pods(
+    manifests: dict[tuple[str, str], Any],
+) -> None:
+    text = (DEPLOY / "Containerfile").read_text()
+    for kind in ("StatefulSet", "Deployment"):
+        for (found, _), manifest in manifests.items():
+            if found == kind:
+                context = manifest["spec"]["template"]["spec"]["securityContext"]
+                assert f"--uid {context['runAsUser']} " in text
+                assert f"--gid {context.get('fsGroup', context['runAsUser'])} " in text
+
+
 # ---- Kubernetes ----
 
 
