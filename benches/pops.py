@@ -10,8 +10,8 @@ its own, over the remoting protocol (`pop`) or gRPC (`take`), or sends one a cal
 (`send`); the broker is a process of its own. A message that a filter passes over is not counted.
 Processor time is counted until the timers of all deliveries are over, the rate until the last
 message. With `--peers ours,5.3.3` Apache's broker is asked the same over the remoting protocol, in
-turns with ours; another group has all of the messages first, which warms its virtual machine up. Over
-gRPC benches.grpc_work has the two beside each other.
+turns with ours; another group has all of the messages first, which warms its virtual machine up.
+Over gRPC benches.grpc_work has the two beside each other.
 """
 
 from __future__ import annotations
