@@ -6,6 +6,7 @@ import base64
 import json
 import urllib.request
 from typing import Any
+from urllib.parse import urlsplit
 
 from waiting import BOUND_S, until
 
@@ -58,9 +59,12 @@ class Browser:
         self._ask("POST", f"{self._session}/element/{active}/value", {"text": text})
 
     def log(self) -> list[str]:
-        """What the console said."""
-        kinds = self._ask("POST", f"{self._session}/se/log", {"type": "browser"})
-        return [each["message"] for each in kinds]
+        """What the console said, but of icons of pages before this one, which the browser asks for
+        in its own time: their server may have ended."""
+        said = self._ask("POST", f"{self._session}/se/log", {"type": "browser"})
+        own = urlsplit(self._ask("GET", f"{self._session}/url")).netloc
+        texts = [each["message"] for each in said]
+        return [text for text in texts if "/favicon.ico" not in text or own in text]
 
     def size(self, width: int, height: int) -> None:
         rect = {"width": width, "height": height}
