@@ -152,8 +152,10 @@ def test_offsets_and_settings_are_changed_by_a_person(
         browser.open(visitor.server.address)
         base = str(browser.run("return location.origin"))
         browser.open(f"{base}/group?name=billing")
-        browser.run("[...document.links].find(a => a.textContent == 'move' && "
-                    "a.href.includes('topic=orders')).click()")  # fmt: skip
+        mover = ("[...document.links].find(a => a.textContent == 'move'"
+                 " && a.href.includes('topic=orders'))")  # fmt: skip
+        until(lambda: browser.run(f"return Boolean({mover})"), "that its lag was counted")
+        browser.run(f"{mover}.click()")
         until(lambda: browser.path() == "/reset")
         browser.run("document.querySelector('input[value=first]').click();"
                     "document.querySelector('button[value=look]').click()")  # fmt: skip
