@@ -36,7 +36,7 @@ LONG = {
     "grpc_idle": "--clients 5 --seconds 1 --peers ours",
     "grpc_work": "--peers ours --rounds 1 --count 300",
     "jobs": "--rounds 1 --scale 0.002 --only archive,audits",
-    "pops": "--rounds 1 --count 400",
+    "pops": "--rounds 1 --count 400 --only plain,together",
     "replication": "--only async,one,catch-up,start --rounds 1 --seconds 0.3 --gb 0.01",
     "signed": "--rounds 1 --seconds 0.3 --count 1000",
     "timer_peers": "--peers ours --rounds 1 --rate 200 --seconds 1 --together 500",
