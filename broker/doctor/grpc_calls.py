@@ -4,7 +4,6 @@ tells its clients."""
 from __future__ import annotations
 
 import asyncio
-import hmac
 import ssl
 import struct
 import time
@@ -83,6 +82,7 @@ class ProxyCalls:
                 writer.transport.abort()
 
     def _headers(self, method: str) -> dict[str, str]:
+        from broker.grpc.access import ALGORITHM, signature_of
         from broker.grpc.schema import SERVICE
 
         made = {
@@ -95,11 +95,11 @@ class ProxyCalls:
         known = self._credentials
         if known is not None:
             date = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-            signature = hmac.new(known.secret_key.encode(), date.encode(), "sha1").hexdigest()
+            signature = signature_of(known.secret_key, date).upper()
             made["x-mq-date-time"] = date
             made["authorization"] = (
-                f"MQv2-HMAC-SHA1 Credential={known.access_key},"
-                f" SignedHeaders=x-mq-date-time, Signature={signature.upper()}"
+                f"{ALGORITHM} Credential={known.access_key},"
+                f" SignedHeaders=x-mq-date-time, Signature={signature}"
             )
         return made
 

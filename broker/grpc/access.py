@@ -23,11 +23,11 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 
 __all__ = [
-    "ProxyAccess", "accept", "credentials_of", "has_signed", "is_known_to", "prove",
-    "verdict_on_name", "verdict_on_topic",
+    "ALGORITHM", "ProxyAccess", "accept", "credentials_of", "has_signed", "is_known_to", "prove",
+    "signature_of", "verdict_on_name", "verdict_on_topic",
 ]  # fmt: skip
 
-_ALGORITHM = "MQv2-HMAC-SHA1"
+ALGORITHM = "MQv2-HMAC-SHA1"
 #: Users and policies are asked for again after this time, as by Apache's proxy.
 _KNOWN_S = 20.0
 #: Names that are remembered, whether there is such a user or not.
@@ -46,10 +46,10 @@ def credentials_of(metadata: Mapping[str, str]) -> tuple[str, str, str] | None:
     pairs = {}
     for part in rest.split(","):
         name, equals, value = part.partition("=")
-        if not equals or algorithm != _ALGORITHM:
+        if not equals or algorithm != ALGORITHM:
             raise Problem(
                 Code.UNAUTHORIZED,
-                f"the header authorization is not '{_ALGORITHM} Credential=..., SignedHeaders=...,"
+                f"the header authorization is not '{ALGORITHM} Credential=..., SignedHeaders=...,"
                 " Signature=...'",
             )
         pairs[name.strip()] = value.strip()
@@ -64,8 +64,12 @@ def credentials_of(metadata: Mapping[str, str]) -> tuple[str, str, str] | None:
 
 def has_signed(secret: str, date: str, signature: str) -> bool:
     """Whether the signature of a date is that of the secret."""
-    good = hmac.new(secret.encode(), date.encode(), "sha1").hexdigest()
-    return hmac.compare_digest(good, signature.lower())
+    return hmac.compare_digest(signature_of(secret, date), signature.lower())
+
+
+def signature_of(secret: str, date: str) -> str:
+    """Returns what a client signs the date of a call with, in lower case."""
+    return hmac.new(secret.encode(), date.encode(), "sha1").hexdigest()
 
 
 def prove(call: Call, command: Command, rules: PlainRules | PolicyRules) -> None:

@@ -11,8 +11,8 @@ What an engine guarantees, and all that its members rely on:
    alone, or has what it had. An old master that lives nevertheless acknowledges nothing more: it
    waits for the new one, which is in its set.
 4. The set changes only at the request of the master of the current epoch, who knows the current
-   number of the set, and has a new number then, though the members are the same. A request that was
-   refused has no effect; one without an answer may have, as long as that number is the current one.
+   number of the set; each change gives the set a new number. A request that was refused has no
+   effect; one without an answer may have, as long as that number is the current one.
 5. A number belongs to one broker for ever.
 6. What `look` returns was the record at some time after it was asked.
 
