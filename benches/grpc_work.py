@@ -2,13 +2,14 @@
 same process: both under RocketMQ 5's official Java client, in turns.
 
     python -m benches.grpc_work [--peers ours,5.3.3] [--rounds 3] [--only send,take,tx,real,start]
-                                [--count 100000] [--keep FILE]
+                                [--count 100000] [--synced] [--keep FILE]
 
 `send`: 128 bytes, 64 in flight. `take`: what was sent is received, 32 at most at once, and each
 message acknowledged by a call of its own. `tx`: a half and its commit each, 32 threads, a fifth of
 the count. `real`: a fifth of the count with tag, keys and properties, in Chinese, too, is received
 with a filter by tag, with one of SQL92, and by a group that does not acknowledge one in 20 at first
-(whose rate says when those came back); and ordered messages. Processor time is that of the server's
+(whose rate says when those came back); and ordered messages. `--synced`: both brokers answer what
+they took when it is on the disk, with SYNC_FLUSH. Processor time is that of the server's
 process for each message. `start`: from the start of the process to the first send that a client
 takes for done; the client is a virtual machine that runs already and tries without end. Memory is
 the anonymous pages after the start, and after all of the work. The round before the first is not
@@ -98,6 +99,7 @@ class GrpcPeer(Peer):
     """A broker with a gRPC port."""
 
     grpc_port: int = field(default_factory=free_port)
+    synced: bool = False
 
     @property
     def endpoint(self) -> str:
@@ -105,11 +107,14 @@ class GrpcPeer(Peer):
 
     def launch(self) -> None:
         """Starts the broker, and waits for nothing."""
+        settings = ["flushDiskType=SYNC_FLUSH"] if self.synced else []
         words = [str(REFERENCE), "proxy-local", str(self.folder), "enablePropertyFilter=true"]
+        words += settings
         if self.name == "ours":
             words = [str(PYSTORE), "broker", "--store", str(self.folder / "store")]
             words += ["--port", str(self.port), "-n", self.namesrv]
             words += ["--grpc-port", str(self.grpc_port)]
+            words += [word for each in settings for word in ("--set", each)]
         os.environ["RMQ_GRPC_PORT"] = str(self.grpc_port)
         self.broker = self.run("broker", words)
 
@@ -137,9 +142,9 @@ class GrpcPeer(Peer):
 
 
 @contextmanager
-def peer_of(name: str) -> Iterator[GrpcPeer]:
+def peer_of(name: str, synced: bool = False) -> Iterator[GrpcPeer]:
     """A peer whose name server runs; its folder is deleted afterwards."""
-    made = GrpcPeer(name, SCRATCH / f"grpc-{name}-{os.getpid()}")
+    made = GrpcPeer(name, SCRATCH / f"grpc-{name}-{os.getpid()}", synced=synced)
     try:
         made.start_names()
         yield made
@@ -211,7 +216,7 @@ def start(peer: GrpcPeer, client: Client) -> Figures:
     return [("start to the first gRPC send", " s", True, sorted(took)[_STARTS // 2])]
 
 
-def run(peers: list[str], rounds: int, only: list[str], count: int) -> list[Row]:
+def run(peers: list[str], rounds: int, only: list[str], count: int, synced: bool) -> list[Row]:
     values: dict[tuple[str, str, str, bool], list[float]] = {}
 
     def note(peer: GrpcPeer, figures: Figures) -> None:
@@ -221,7 +226,7 @@ def run(peers: list[str], rounds: int, only: list[str], count: int) -> list[Row]
 
     with ExitStack() as undo:
         client = undo.enter_context(Client())
-        made = [undo.enter_context(peer_of(name)) for name in peers]
+        made = [undo.enter_context(peer_of(name, synced)) for name in peers]
         for peer in made:
             peer.start_broker()
             time.sleep(5)
@@ -247,9 +252,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="send,take,tx,real,start")
     parser.add_argument("--count", type=int, default=100_000, help="messages of a round")
+    parser.add_argument("--synced", action="store_true", help="both with SYNC_FLUSH")
     given = parser.parse_args()
     facts = harness.machine()
-    rows = run(given.peers.split(","), given.rounds, given.only.split(","), given.count)
+    peers, only = given.peers.split(","), given.only.split(",")
+    rows = run(peers, given.rounds, only, given.count, given.synced)
     harness.report(rows, facts, "grpc", "gRPC", given.keep)
 
 

@@ -272,7 +272,7 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
     "grpc": grpc_section,
     "grpc_real": PlainSection(
         "gRPC as it is used",
-        "The same with messages as they are used, on a machine that was very busy with other work"
+        "The same with messages as they are used"
         " (`python -m benches.grpc_work --rounds 2 --count 20000`): half of what is sent is"
         " received by tag, half by SQL92, and all of it by a group that does not acknowledge one"
         " in 20 at first, whose rate says when these came back. Compare within this table alone.",
@@ -287,9 +287,9 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
         "One raw client of ours asks for eight messages at a time, eight requests at once, and"
         " acknowledges each by a request of its own (`python -m benches.pops --ways pop --peers"
         " ours,5.3.3 --rounds 1`); each row has brokers of its own. Apache's is warm: another"
-        " group has had all of the messages before. Rates are at most what this client makes;"
-        " processor time is that of the broker's process until the timers of all deliveries are"
-        " over. `lost`: 5 % are not acknowledged at first, and the rate says when they came back."
+        " group has had all of the messages before. The rate is that of first deliveries, and at"
+        " most what this client makes; processor time is that of the broker's process until the"
+        " timers of all deliveries are over. `lost`: 5 % are not acknowledged at first."
         " `together`: tags, lost, Chinese texts, compressed bodies, access control, and"
         " `SYNC_FLUSH`.",
         beside=True,

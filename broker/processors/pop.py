@@ -84,6 +84,7 @@ class PopProcessor:
             return None  # what nobody takes stays where it is
         self._check_age(self._born(command), command.number("pollTime", 0))
         self._check_request(peer, command)
+        self.s.clients.publish_own(command.text("consumerGroup"), command.text("topic"))
         self._give_back(peer, command, "pop")
         return None
 

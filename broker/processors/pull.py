@@ -131,19 +131,7 @@ class PullProcessor:
         kind = command.text("expressionType", "TAG")
         expression = command.text("subscription", "")
         check_expression(self.s, kind, expression)
-        known = self.s.clients.consumers.get(group)
-        if known is not None and topic in known.subscriptions:
-            self.s.clients.publish(group, topic)
-        else:
-            self.s.core.publish_subscription(
-                group,
-                topic,
-                tags=None,
-                sub_version=0,
-                own=True,
-                own_sql=self.s.clients.filters(),
-                shared=False,
-            )
+        self.s.clients.publish_own(group, topic)
 
     def _group_subscription(self, command: Command, config: SubscriptionGroup, topic: str) -> None:
         """Checks the subscription that the group said by heartbeat, on which the pull relies.

@@ -344,6 +344,17 @@ class Clients:
         if found is not None and sub is not None:
             self._publish(found, sub)
 
+    def publish_own(self, group: str, topic: str) -> None:
+        """Tells the core that a request of the group which brings its own filter was found right.
+        Whoever sends no heartbeats, such as a proxy for its clients, is served there, too."""
+        known = self.consumers.get(group)
+        if known is not None and topic in known.subscriptions:
+            self.publish(group, topic)
+            return
+        self._core.publish_subscription(
+            group, topic, tags=None, sub_version=0, own=True, own_sql=self.filters(), shared=False
+        )
+
     def republish(self, name: str) -> None:
         """Makes the pulls of a group ask again, after its rights have changed."""
         self._core.withdraw_subscription(name)

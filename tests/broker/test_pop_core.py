@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from popping import popping, records
 
 from broker.wire.codes import RequestCode as Code
+from broker.wire.codes import ResponseCode
+from pystore.configfiles import SubscriptionGroup
 
 TIMERS = "rmq_sys_wheel_timer"
 
@@ -115,6 +117,19 @@ async def test_the_core_pops_what_a_filter_takes(store_path):
         p.broker.store.put("T", "7", properties={"n": "5"}, queue=0)
         got = await p.pop(**sql)
         assert [each[1] for each in records(got.body)] == [b"7"] and len(checks) == 2
+
+
+async def test_the_core_pops_for_whoever_sends_no_heartbeats_until_its_group_may_not(store_path):
+    """As a proxy pops for its clients: Python looks at the first request alone."""
+    async with popping(store_path) as p:
+        p.make_topic()
+        await p.pop()
+        checks = count_checks(p)
+        p.put("a", "b")
+        got = await p.pop(exp="*")
+        assert [each[1] for each in records(got.body)] == [b"a", b"b"] and not checks
+        p.broker.services.groups.update(SubscriptionGroup("g", consume_enable=False))
+        assert (await p.pop()).code == ResponseCode.NO_PERMISSION
 
 
 async def test_the_core_pops_on_a_first_visit(store_path):
