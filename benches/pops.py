@@ -297,7 +297,7 @@ class GrpcClient:
                     await self._acknowledge(reply.message.system_properties)
 
     async def _acknowledge(self, system: Any) -> None:
-        if self._random.random() < self._kind.lost:
+        if system.delivery_attempt == 1 and self._random.random() < self._kind.lost:
             return
         entry = pb.AckMessageEntry(
             message_id=system.message_id, receipt_handle=system.receipt_handle

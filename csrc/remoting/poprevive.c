@@ -85,6 +85,10 @@ static int copy_message(const turn *t, const ps_popped *p, int64_t offset, int64
         ps_topic_open(s, pair->pr_names + pair->pr_group_len, pair->pr_topic_len, 0, &none);
     const ps_read_options one = {.max_messages = 1};
     ps_batch_info found;
+    if (topic == NULL && none.code != PS_E_NOT_FOUND) {
+        *t->e = none; /* a store that closes has it still */
+        return none.code;
+    }
     if (t->ask->target_len == 0 || topic == NULL) return 0;
     ps_batch *b = ps_read(s, topic, p->pp_queue, offset, &one, t->e);
     if (b == NULL) return t->e->code < 0 ? t->e->code : PS_E_NO_MEMORY;
