@@ -5,20 +5,27 @@
 #include "core_kit.h"
 #include "remoting/halves.h"
 #include "remoting/dedup.h"
+#include "remoting/popped.h"
 
-enum { INPUT_MAX = 64 << 10, NAMES_MAX = 64, REOPEN_EVERY = 20000 };
+enum { INPUT_MAX = 64 << 10, NAMES_MAX = 64, REOPEN_EVERY = 20000, WAITING_MAX = 100 };
 #define FUZZ_MUSEUM "tests/fuzz/museum/core"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static char names[NAMES_MAX][PS_TOPIC_MAX + 1];
 static int name_count, runs;
-static int64_t decided;
+static int64_t decided, acknowledged;
 static char *folder;
+
+/* Little may be open and wait, so that the bounds are met. */
+static const ps_pop_rules pop_rules = {
+    .on = 1, .revive_queues = 2, .name_max = 127, .in_flight_max = 40,
+    .invisible_max_ms = 86400000, .open_max = 32, .bytes_max = 1 << 16, .young_bytes = 1 << 10,
+    .filter_ms = 10, .filter_work = 10000, .at_place_max = 3, .waiting_max = 8, .places_max = 8};
 
 /* With and without a sync, a window of repeats, halves that one call decides in plenty. */
 static void open_fuzzed(void) {
-    static const char half[] = "RMQ_SYS_TRANS_HALF_TOPIC";
+    static const char half[] = "RMQ_SYS_TRANS_HALF_TOPIC", revive[] = "rmq_sys_REVIVE_LOG_c";
     int turn = runs / REOPEN_EVERY;
     ps_tx_conf tx = {.on = 1, .op_bytes = 64, .timeout_ms = 6000, .broker = "b"};
     ps_conf conf = kit_conf();
@@ -27,6 +34,8 @@ static void open_fuzzed(void) {
     kit_open(&conf, 50);
     CHECK_EQ(0, ps_core_tx_set(kit_core, &tx, &e));
     CHECK_EQ(0, ps_core_dedup_set(kit_core, 100, turn % 4 < 2 ? "UNIQ_KEY" : "KEYS", &e));
+    CHECK_EQ(0, ps_core_pop_set(kit_core, revive, (int32_t)sizeof revive - 1, &e));
+    CHECK_EQ(0, ps_core_pop_rules(kit_core, &pop_rules, &e));
     kit_topic(half, 1, PS_PERM_READ | PS_PERM_WRITE, 0);
     for (int i = 0; i < name_count; i++) {
         kit_topic(names[i], 1 + i % 8, PS_PERM_READ | PS_PERM_WRITE,
@@ -60,6 +69,68 @@ static void decide_one(void) {
         kit_ask(n, &f, NULL, 0); /* and again */
     }
     ps_conn_free(n);
+}
+
+static void begin_pop(kit_frame *f, int32_t code, int32_t opaque, int64_t poll_ms) {
+    kit_begin(f, 0, code, opaque); /* JSON: the code is more than the other header takes */
+    kit_text(f, "consumerGroup", "G");
+    kit_text(f, "topic", "T");
+    kit_number(f, "queueId", opaque % 4 - 1);
+    kit_number(f, "maxMsgNums", 1 + opaque % 5);
+    kit_number(f, "invisibleTime", 60000);
+    kit_number(f, "pollTime", poll_ms);
+    kit_text(f, "order", opaque % 6 == 5 ? "true" : "false");
+    if (opaque % 6 == 5) kit_text(f, "attemptId", "a");
+    if (opaque % 3 == 2) kit_text(f, "exp", "TagA || TagB");
+}
+
+/* Pops, and acknowledges the first message as its consumer would, or with one field that is not its
+ * own. */
+static void pop_one(void) {
+    kit_frame f;
+    char start[32] = "", queue[32] = "", offset[32] = "", handle[512];
+    ps_conn *n = kit_conn(-2);
+    begin_pop(&f, 200050, runs & 0xffff, 0);
+    kit_ask(n, &f, NULL, 0);
+    const ps_command *c = kit_last();
+    ps_slice starts = ps_command_field(c, "startOffsetInfo"),
+             offsets = ps_command_field(c, "msgOffsetInfo");
+    char list[2][64];
+    snprintf(list[0], sizeof list[0], "%.*s", starts.len, (const char *)starts.data);
+    snprintf(list[1], sizeof list[1], "%.*s", offsets.len, (const char *)offsets.data);
+    if (c->code == 0 && sscanf(list[0], "%*s %31s %31[0-9]", queue, start) == 2 &&
+        sscanf(list[1], "%*s %*s %31[0-9]", offset) == 1) {
+        int64_t revive = kit_field(c, "reviveQid"), popped_ms = kit_field(c, "popTime");
+        snprintf(handle, sizeof handle, "%s %" PRId64 " 60000 %" PRId64 " 0 b %s %s", start,
+                 popped_ms + (runs % 17 == 0), revive, queue, offset);
+        kit_begin(&f, 0, 200051, runs);
+        kit_text(&f, "consumerGroup", runs % 7 ? "G" : "nobody");
+        kit_text(&f, "topic", "T");
+        kit_text(&f, "queueId", queue);
+        kit_text(&f, "offset", runs % 13 ? offset : "0");
+        kit_text(&f, "extraInfo", handle);
+        kit_ask(n, &f, NULL, 0);
+        acknowledged += kit_last()->code == 0;
+    }
+    ps_conn_free(n);
+}
+
+/* All that is open comes back, as if a minute were over. */
+static void bring_back(void) {
+    static const char target[] = "%RETRY%G_T";
+    ps_error e = {0};
+    ps_revived out;
+    int64_t now = ps_now_ms();
+    const ps_revive_ask ask = {.topic = "T",
+                               .group = "G",
+                               .target = target,
+                               .topic_len = 1,
+                               .group_len = 1,
+                               .target_len = (int32_t)sizeof target - 1,
+                               .now_ms = now + 86400000,
+                               .again_ms = now + 86401000,
+                               .turn_ns = 1000000};
+    ps_core_revive(kit_core, &ask, &out, &e);
 }
 
 /* Each half that was stored is open, or was decided once. */
@@ -96,14 +167,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (runs % 5 == 0) kit_pump(false);
     }
     decide_one();
+    pop_one();
+    if (runs % 64 == 0) bring_back();
     for (int64_t from = 0; from < kit_handed_len;) { /* given back, as the broker may */
         int64_t total = 4 + (int64_t)be32_get(kit_handed + from);
         ps_step step;
-        ps_conn_serve(n, kit_handed + from, total, &step);
+        ps_error e = {0};
+        if (runs % 2)
+            ps_conn_serve_pop(n, kit_handed + from, total, &step, &e);
+        else
+            ps_conn_serve(n, kit_handed + from, total, &step);
         kit_take_answers(&step);
         from += total;
     }
     kit_pump(runs % 4 == 0);
+    if (ps_core_waiting(kit_core) > WAITING_MAX) kit_settle(); /* the disk may be slow */
     ps_conn_free(n);
     CHECK_EQ(0, kit_core->co_heap_count);
     check_halves();
@@ -165,6 +243,24 @@ static void add_transactions(void) {
     }
 }
 
+/* Pops, looks and acknowledgements; those that hit are made by pop_one. */
+static void add_pops(void) {
+    uint8_t frame[4096];
+    for (int i = 0; i < 24; i++) {
+        kit_frame f;
+        begin_pop(&f, i % 2 ? 200050 : 200054, i, i % 4 * 50);
+        if (i % 8 > 5) kit_text(&f, "expType", "SQL92");
+        add_frame(frame, kit_encode(&f, NULL, 0, frame, 4096));
+        kit_begin(&f, 0, 200051, i);
+        kit_text(&f, "consumerGroup", "G");
+        kit_text(&f, "topic", i % 3 ? "T" : "%RETRY%G_T");
+        kit_number(&f, "queueId", i % 4);
+        kit_number(&f, "offset", i);
+        kit_text(&f, "extraInfo", i % 5 ? "0 1700000000000 60000 1 0 b 0 1" : "0 1 2 3 1 b 0");
+        add_frame(frame, kit_encode(&f, NULL, 0, frame, 4096));
+    }
+}
+
 /* The topics of the files' frames are there, so that the frames are served. */
 static void learn_names(void) {
     static ps_command c;
@@ -182,11 +278,13 @@ static void learn_names(void) {
     }
     add_sends_and_pulls();
     add_transactions();
+    add_pops();
 }
 
 int main(int argc, char **argv) {
     int code = fuzz_main("fuzz_core", argc, argv, learn_names);
-    printf("%" PRId64 " halves were decided\n", decided);
+    printf("%" PRId64 " halves were decided, %" PRId64 " messages acknowledged\n", decided,
+           acknowledged);
     if (folder != NULL) {
         kit_close();
         check_remove(folder);
