@@ -11,6 +11,7 @@ import difflib
 import itertools
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +20,7 @@ from pyspark.sql.datasource import InputPartition
 from pystore.names import HALF_TOPIC, OP_TOPIC
 from spark_ext.errors import BadOption, DataLoss
 from spark_ext.options import EARLIEST, LATEST, Bound, PushedFilters, ReadOptions
-from spark_ext.stores import open_reader
+from spark_ext.stores import known_damage, open_reader
 
 if TYPE_CHECKING:
     import pystore
@@ -38,6 +39,8 @@ TOPICS_TEXT_MAX = 600
 #: cache cannot hold what several queues would read again.
 LOG_SHARE = 0.3
 GUIDES = 8
+#: Damage that this process has told of.
+_told: set[str] = set()
 SAMPLES = 8
 SAMPLE_UNITS = 32
 
@@ -116,8 +119,10 @@ def find_queues(
 ) -> list[list[Span]]:
     """The queues that the options ask for, for each store.
 
-    missing_fails: a topic of the list that no store has is an error. Raises: BadOption.
+    missing_fails: a topic of the list that no store has is an error. Raises: BadOption, DataLoss.
     """
+    for reader in readers:
+        _check_known_damage(reader, options)
     everything = [[Span(*q[:4]) for q in _facts(reader)] for reader in readers]
     there = {span.topic for spans in everything for span in spans}
     if options.topics and missing_fails:
@@ -146,6 +151,18 @@ def find_queues(
 def _facts(reader: pystore.Reader) -> Iterable[tuple[str, int, int, int]]:
     for q in reader.queues():
         yield q.topic, q.queue, q.min_offset, max(q.min_offset, q.max_offset)
+
+
+def _check_known_damage(reader: pystore.Reader, options: ReadOptions) -> None:
+    """Raises: DataLoss, unless the options say that the rest is read: then it is printed once."""
+    for what in known_damage(reader):
+        if options.fail_on_loss:
+            raise DataLoss(
+                f"{what}; `pystore verify` says what it is, failOnDataLoss=false reads the rest"
+            )
+        if what not in _told:
+            _told.add(what)
+            print(f"rocketmq: skipped {what}", file=sys.stderr)
 
 
 def _no_topic(name: str, there: Iterable[str]) -> str:
@@ -541,4 +558,16 @@ def _record_at_or_after(reader: pystore.Reader, guide: Span, target: int, file_e
         else:
             high = mid
     units = reader.units(guide.topic, guide.queue, low, 1) if low < guide.high else []
-    return min(units[0][0], file_end) if units else file_end
+    return min(units[0][0], file_end) if units and _begins(reader, units[0][0]) else file_end
+
+
+def _begins(reader: pystore.Reader, place: int) -> bool:
+    """Says whether a whole record begins there: a damaged unit may point into one, where a scan
+    would take a sound log for a damaged one."""
+    import pystore
+
+    try:
+        reader.message(place)
+    except (pystore.StoreError, LookupError):
+        return False
+    return True

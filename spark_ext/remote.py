@@ -14,6 +14,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import struct
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -67,12 +68,14 @@ class _Remote:
         files = [self._file(path, about) for path, about in found.items()]
         self.files = sorted(f for f in files if f.name.split("/")[0] not in LEFT_OUT)
         names = {f.name for f in files}
-        if not any(name.startswith("commitlog/") for name in names):
+        self.log = [f for f in self.files if str(PurePosixPath(f.name).parent) == "commitlog"]
+        if not self.log:
             raise SourceError(f"{url} is not a store: {url}/commitlog has no files")
         if "abort" in names:
             raise SourceError(
                 f"{url} is a copy of a store that was running or crashed (it has a file 'abort'):"
-                " recover it with `pystore recover`, and copy it when it is closed"
+                " recover it with `pystore repair` or a start of its broker, and copy it when it is"
+                " closed"
             )
 
     def _file(self, path: str, about: dict[str, Any]) -> _MirrorFile:
@@ -105,9 +108,11 @@ class _Mirror:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
         name = hashlib.sha256(json.dumps([remote.url, boot, remote.files]).encode()).hexdigest()
         self.path = _cache_folder() / name[:32]
-        log = [f for f in remote.files if f.name.startswith("commitlog/")]
-        self._log = {int(PurePosixPath(f.name).name): f for f in log}
-        self._size = max(f.size for f in log)
+        for file in remote.log:
+            if not re.fullmatch(r"[0-9]{20}", PurePosixPath(file.name).name):
+                raise SourceError(f"{remote.url}/{file.name} is not a segment: move it elsewhere")
+        self._log = {int(PurePosixPath(f.name).name): f for f in remote.log}
+        self._size = max(f.size for f in remote.log)
         self._copy()
 
     def _copy(self) -> None:
@@ -117,7 +122,7 @@ class _Mirror:
         for file in self._remote.files:
             target = self.path / file.name
             make_folders(target.parent, FILE_MODE)
-            if file.name.startswith("commitlog/"):
+            if file in self._log.values():
                 with open(os.open(target, os.O_RDWR | os.O_CREAT, FILE_MODE), "r+b") as made:
                     made.truncate(file.size)
             elif not target.exists():
@@ -227,6 +232,10 @@ class RemoteReader(pystore.Reader):
         self._fetch_queue(topic, queue, offset, offset + count)
         return super().read(topic, queue, offset, **more)
 
+    def message(self, offset: int) -> pystore.Message:
+        self._mirror.fetch([(offset, offset + BLOCK)])
+        return super().message(offset)
+
     def offset_at(self, topic: str, queue: int, timestamp: int, *, upper: bool = False) -> int:
         """Searches as the reader of files does, and fetches the messages it looks at."""
         if upper:
@@ -234,11 +243,19 @@ class RemoteReader(pystore.Reader):
         low, high = self.range(topic, queue)
         while low < high:
             middle = (low + high) // 2
-            if self.read(topic, queue, middle, max_messages=1)[0].store_timestamp < timestamp:
-                low = middle + 1
+            at, stored = self._next_stored(topic, queue, middle, high)
+            if stored is not None and stored < timestamp:
+                low = at + 1
             else:
                 high = middle
         return low
+
+    def _next_stored(self, topic: str, queue: int, start: int, end: int) -> tuple[int, int | None]:
+        """Returns the first message in [start, end) that can be read, and its store time."""
+        for at in range(start, end):
+            for message in self.read(topic, queue, at, max_messages=1):
+                return message.queue_offset, message.store_timestamp
+        return end, None
 
     def arrow(self, topic: str | None = None, queue: int | None = None, **options: Any) -> Any:
         start, end = options.get("start"), options.get("end")

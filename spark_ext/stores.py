@@ -2,7 +2,8 @@
 
 A cached reader is brought up to date when a range asks for more than it has seen. One whose oldest
 segment was deleted is opened again, since its mappings would keep the disk's blocks; so is one
-whose store was replaced by another, as by a copy that was put back.
+whose store was replaced by another, as by a copy that was put back, and one that found damage,
+which may be mended by now.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from spark_ext.options import StoreSettings, is_remote
 if TYPE_CHECKING:
     import pystore
 
-__all__ = ["close_reader", "let_go", "open_reader", "settle_worker"]
+__all__ = ["close_reader", "known_damage", "let_go", "open_reader", "settle_worker"]
 
 _KEPT = 8
 #: linux/tcp.h; Python's socket module does not have it. 8 ms is the least that a kernel of 250 Hz
@@ -73,7 +74,7 @@ def open_reader(path: str, settings: StoreSettings = (), *, fresh: bool = False)
     import pystore
 
     held = _cache.pop((path, settings), None)
-    if fresh and is_remote(path):
+    if fresh and held is not None and (is_remote(path) or known_damage(held.reader)):
         held = None  # not closed: see below
     if held is not None and held.stale:
         held.reader.close()
@@ -121,6 +122,18 @@ def close_reader(path: str, settings: StoreSettings = ()) -> None:
     held = _cache.pop((path, settings), None)
     if held is not None:
         held.reader.close()
+
+
+def known_damage(reader: pystore.Reader) -> list[str]:
+    """Says what a reader found damaged after the last unit of any queue when it was opened: no
+    queue delivers it, and no task meets it."""
+    import pystore
+
+    return [
+        f"bytes {item.start} to {item.end - 1} of the log of {reader.path}: {item.why}"
+        for item in reader.report.items
+        if item.action is pystore.Action.SKIPPED and item.what == "commitlog"
+    ]
 
 
 def _check_log(reader: pystore.Reader) -> None:

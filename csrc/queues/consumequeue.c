@@ -20,6 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/bisect.h"
 #include "base/bytes.h"
 #include "files/aside.h"
 #include "format/record.h"
@@ -292,6 +293,40 @@ static int look_at(const unit_file *f, int64_t i, sound *out, ps_error *e) {
     return 1;
 }
 
+/* The first unit at or after i that may be one, or is damage; f->units when there is none. It looks
+ * past some pages of zeros: where the rest of a file is no hole, it can be megabytes of them. */
+static int64_t next_possible(const unit_file *f, int64_t i, const sound *s, uint8_t *buf,
+                             ps_error *e) {
+    int64_t last = i + CHECK_UNITS < f->units ? i + CHECK_UNITS : f->units;
+    off_t data = f->io->lseek(f->io, f->fd, i * PS_UNIT, SEEK_DATA);
+    if (data < 0 && errno == ENXIO) return f->units;
+    if (data > i * PS_UNIT) i = data / PS_UNIT;
+    int64_t n = i < last ? unit_file_read(f, i, last - i, buf, e) : 0;
+    if (n < 0) return n;
+    for (int64_t k = 0; k < n; k++) {
+        ps_unit u;
+        ps_unit_get(buf + k * PS_UNIT, &u);
+        if (unit_possible(s, &u) || u.physical < 0 || u.size < 0) return i + k;
+    }
+    return f->units;
+}
+
+/* Whether units follow the end that bisection found: then that is no end. A writer may have put
+ * them meanwhile, in their order. 1, 0 or an error code. */
+static int check_beyond(const unit_file *f, sound *out, ps_error *e) {
+    if (out->units >= f->units) return 0;
+    uint8_t *buf = malloc(CHECK_UNITS * PS_UNIT);
+    if (buf == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, f->path, "no memory to check the queue file");
+    sound kept = *out;
+    int64_t next = next_possible(f, out->units, out, buf, e);
+    free(buf);
+    if (next < 0) return (int)next;
+    if (next >= f->units) return 0;
+    int there = look_at(f, out->units, &kept, e);
+    return there < 0 ? there : there == 0;
+}
+
 /* The end of the last file by bisection. */
 static int check_last(const unit_file *f, sound *out, ps_error *e) {
     int64_t low = 0, high = f->units;
@@ -309,8 +344,9 @@ static int check_last(const unit_file *f, sound *out, ps_error *e) {
         }
     }
     out->units = low;
-    out->more = false;
-    return 0;
+    int more = check_beyond(f, out, e);
+    out->more = more > 0;
+    return more < 0 ? more : 0;
 }
 
 /* A full file: its first and its last unit. 0 and *out->units == f->units when they are sound. */
@@ -703,46 +739,64 @@ int ps_queue_peek(ps_queue *q, int64_t offset, ps_unit *out, ps_error *e) {
     return code;
 }
 
-int ps_queue_correct_min(ps_queue *q, int64_t physical, ps_error *e) {
-    int64_t low = atomic_load(&q->cq_min), high = atomic_load(&q->cq_max);
+/* A place of the log that units of a queue are compared with. */
+typedef struct place_sought {
+    ps_queue *queue;
+    int64_t physical;
+    bool refuses; /* a file that is gone is an error, too */
+} place_sought;
+
+static bool is_prefilled(const ps_unit *u) {
+    return u->size == PS_UNIT_NONE && u->physical == 0;
+}
+
+static bool is_possible(const ps_unit *u) {
+    return u->physical >= 0 && u->size > 0;
+}
+
+static int side_of_start(void *arg, int64_t at, ps_error *e) {
+    const place_sought *p = arg;
+    ps_error why = {0};
     ps_unit u;
-    while (low < high) {
-        int64_t mid = low + (high - low) / 2;
-        /* A file that cannot be opened now is not one that is gone. */
-        ps_error why = {0};
-        int found = ps_queue_peek(q, mid, &u, &why);
-        if (found < 0 && (e != NULL || why.sys_errno != ENOENT)) {
-            if (e != NULL) *e = why;
-            return why.code;
-        }
-        bool before =
-            found <= 0 || u.physical < physical || (u.size == PS_UNIT_NONE && u.physical == 0);
-        if (before)
-            low = mid + 1;
-        else
-            high = mid;
+    int found = ps_queue_peek(p->queue, at, &u, &why);
+    /* A file that cannot be opened now is not one that is gone. */
+    if (found < 0 && (p->refuses || why.sys_errno != ENOENT)) {
+        if (e != NULL) *e = why;
+        return why.code;
     }
-    atomic_store(&q->cq_min, low);
+    if (found <= 0 || is_prefilled(&u)) return PS_SIDE_BEFORE;
+    if (!is_possible(&u)) return PS_SIDE_UNKNOWN;
+    return u.physical < p->physical ? PS_SIDE_BEFORE : PS_SIDE_AFTER;
+}
+
+int ps_queue_correct_min(ps_queue *q, int64_t physical, ps_error *e) {
+    place_sought p = {q, physical, e != NULL};
+    int64_t min = atomic_load(&q->cq_min), max = atomic_load(&q->cq_max);
+    int64_t first = min < max ? ps_bisect(side_of_start, &p, min, max, e) : min;
+    if (first < 0) return (int)first;
+    atomic_store(&q->cq_min, first);
     return 0;
 }
 
 /* ---- cutting and deleting ---- */
 
+static int side_of_end(void *arg, int64_t at, ps_error *e) {
+    const place_sought *p = arg;
+    ps_unit u;
+    (void)e;
+    if (ps_queue_peek(p->queue, at, &u, NULL) <= 0) return PS_SIDE_AFTER;
+    if (is_prefilled(&u)) return PS_SIDE_BEFORE;
+    if (!is_possible(&u)) return PS_SIDE_UNKNOWN;
+    bool before = u.size == PS_UNIT_NONE ? u.physical < p->physical
+                                         : ps_unit_end(&u) <= p->physical;
+    return before ? PS_SIDE_BEFORE : PS_SIDE_AFTER;
+}
+
 /* First offset at or above the queue's first file whose unit does not point below `physical`. */
 static int64_t first_at_or_behind(ps_queue *q, int64_t physical) {
+    place_sought p = {q, physical, false};
     int64_t low = q->cq_files.ss_items[0].sg_base / PS_UNIT, high = atomic_load(&q->cq_max);
-    while (low < high) {
-        int64_t mid = low + (high - low) / 2;
-        ps_unit u;
-        bool below = ps_queue_peek(q, mid, &u, NULL) > 0 &&
-                     (u.size == PS_UNIT_NONE ? u.physical == 0 || u.physical < physical
-                                             : ps_unit_end(&u) <= physical);
-        if (below)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low;
+    return low < high ? ps_bisect(side_of_end, &p, low, high, NULL) : low;
 }
 
 /* Deletes the files that start at or after byte `end`. */
@@ -822,10 +876,12 @@ bool ps_queue_begins_before(ps_queue *q, int64_t physical) {
     int64_t max = atomic_load(&q->cq_max);
     if (q->cq_first_start >= 0 && max > 0) return q->cq_first_start < physical;
     int64_t first = q->cq_files.ss_count > 0 ? first_at_or_behind(q, 0) : atomic_load(&q->cq_min);
-    if (first >= max) return false;
-    /* A reader finds the files of a topic that the writer has deleted gone. */
-    if (ps_queue_peek(q, first, &u, NULL) <= 0) return q->cq_shared->qs_readonly;
-    return u.physical < physical;
+    for (; first < max; first++) {
+        /* A reader finds the files of a topic that the writer has deleted gone. */
+        if (ps_queue_peek(q, first, &u, NULL) <= 0) return q->cq_shared->qs_readonly;
+        if (is_possible(&u)) return u.physical < physical;
+    }
+    return false;
 }
 
 int ps_queue_clear(ps_queue *q, ps_error *e) {
@@ -891,22 +947,32 @@ static bool known_file(ps_queue *q, int64_t base) {
 }
 
 /* Files that appeared since the last look. A file still being made has another size: left for
- * later. */
-static void list_newer(ps_queue *q) {
+ * later. Returns where the first file that is there begins, -1 without one. */
+static int64_t list_newer(ps_queue *q) {
     char folder[PATH_MAX], path[PATH_MAX];
     ps_listing l;
+    int64_t first = -1;
     queue_folder(q, folder, sizeof folder - 32);
-    if (ps_list_folder(q->cq_shared->qs_io, folder, false, &l, NULL) < 0) return;
+    if (ps_list_folder(q->cq_shared->qs_io, folder, false, &l, NULL) < 0) return -1;
     if (l.count > 0 && q->cq_files.ss_count == 0 && q->cq_shared->qs_adopt_sizes &&
         l.items[0].size > 0 && l.items[0].size % PS_UNIT == 0)
         q->cq_files.ss_file_size = l.items[0].size;
     for (int32_t i = 0; i < l.count; i++) {
-        if (l.items[i].size != q->cq_files.ss_file_size || known_file(q, l.items[i].number))
-            continue;
+        if (l.items[i].size != q->cq_files.ss_file_size) continue;
+        if (first < 0 || l.items[i].number < first) first = l.items[i].number;
+        if (known_file(q, l.items[i].number)) continue;
         snprintf(path, sizeof path, "%.*s/%s", PATH_MAX - 80, folder, l.items[i].name);
         ps_segments_add(&q->cq_files, l.items[i].number, path, NULL);
     }
     ps_listing_free(&l);
+    return first;
+}
+
+/* What was before `offset` is deleted: the reader's view begins there. */
+static void begin_at(ps_queue *q, int64_t offset) {
+    q->cq_tail_count = 0;
+    atomic_store(&q->cq_min, offset);
+    atomic_store(&q->cq_max, offset);
 }
 
 /* Units that the files hold by now are no longer needed from memory. */
@@ -934,12 +1000,8 @@ int ps_queue_refresh_locked(ps_queue *q, ps_error *e) {
     if (q->cq_hole || q->cq_sealed) return 0;
     bool listed = q->cq_tail_count == 0 && ps_segments_count(&q->cq_files) == 0;
     if (listed) {
-        list_newer(q);
-        int64_t first = ps_segments_count(&q->cq_files) > 0 ? ps_segments_base(&q->cq_files, 0) : 0;
-        if (first / PS_UNIT > atomic_load(&q->cq_max)) { /* what was before it is deleted */
-            atomic_store(&q->cq_min, first / PS_UNIT);
-            atomic_store(&q->cq_max, first / PS_UNIT);
-        }
+        int64_t first = list_newer(q);
+        if (first / PS_UNIT > atomic_load(&q->cq_max)) begin_at(q, first / PS_UNIT);
     }
     int64_t max = atomic_load(&q->cq_max);
     int64_t from = q->cq_tail_count > 0 ? q->cq_tail_from : max;
@@ -949,7 +1011,11 @@ int ps_queue_refresh_locked(ps_queue *q, ps_error *e) {
         ps_mapfile *mf = ps_segments_find(&q->cq_files, at * PS_UNIT, e);
         if (mf == NULL) {
             if (listed) break;
-            list_newer(q);
+            int64_t first = list_newer(q);
+            if (first / PS_UNIT > at) {
+                from = at = first / PS_UNIT;
+                begin_at(q, at);
+            }
             listed = true;
             continue;
         }
@@ -988,7 +1054,15 @@ static int tail_push(ps_queue *q, int64_t offset, const ps_unit *unit) {
 
 int ps_queue_tail_add_locked(ps_queue *q, int64_t offset, const ps_unit *unit) {
     int64_t max = atomic_load(&q->cq_max);
-    if (offset < max) return 0;
+    if (offset < max) {
+        if (offset < 0) return PS_UNIT_IMPLAUSIBLE;
+        int64_t i = q->cq_tail_count > 0 ? offset - q->cq_tail_from : -1;
+        bool rival = q->cq_shared->qs_strict &&
+                     (i >= 0 ? q->cq_tail[i].physical != unit->physical &&
+                                   q->cq_tail[i].size != PS_UNIT_NONE
+                             : is_of_another(q, offset, unit->physical));
+        return rival ? PS_UNIT_RIVAL : 0;
+    }
     bool empty = max == 0 && q->cq_tail_count == 0;
     if (offset > max &&
         !offset_possible(q, offset, unit->physical, max, atomic_load(&q->cq_max_physical)))

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/bisect.h"
 #include "base/bytes.h"
 #include "filter/sql92.h"
 #include "log/resync.h"
@@ -590,24 +591,40 @@ static int batch_of_places(ps_store *s, const query *q, ps_batch *b) {
     return 0;
 }
 
+/* The next whole record after damage at `at`, in its segment or a later one; `end` when there is
+ * none. */
+static int64_t next_whole(ps_store *s, int64_t at, int64_t end) {
+    ps_segments *files = &s->st_log.lg_files;
+    for (int64_t from = at + 1; from < end;) {
+        ps_record r;
+        int64_t file = from - from % files->ss_file_size;
+        ps_mapfile *mf = ps_segments_find(files, from, NULL);
+        int64_t found = mf != NULL ? ps_log_next_whole(mf, from - file, 0, &r) : -1;
+        ps_mapfile_unref(mf);
+        if (found >= 0) return file + found;
+        from = file + files->ss_file_size;
+    }
+    return end;
+}
+
 /* A reader of a crashed store: the last records may have no index entries yet. They are read one by
- * one. */
+ * one, past damage, which recovery passes, too. */
 static int query_tail(ps_store *s, query *q) {
     int64_t at = atomic_load(&s->st_index_tail), end = atomic_load(&s->st_log.lg_end), avail;
+    int64_t min = atomic_load(&s->st_log.lg_min);
     int code = 0;
+    if (at < min) at = min;
     while (code == 0 && at < end) {
         ps_record r;
         ps_mapfile *mf;
         const uint8_t *p = ps_log_at(&s->st_log, at, end, &avail, &mf);
         ps_rec_outcome o = p != NULL ? ps_record_check(p, avail, at, 0, &r) : PS_REC_END;
-        int64_t next = mf != NULL ? mf->mf_base + mf->mf_size : end;
+        bool closed = o == PS_REC_BLANK && !ps_log_blank_hides(mf, at - mf->mf_base);
+        int64_t next = closed ? mf->mf_base + mf->mf_size : at;
         ps_mapfile_unref(mf);
-        if (o != PS_REC_OK && o != PS_REC_BLANK) break;
-        if (o == PS_REC_OK) {
-            code = keep_matches(s, q, &at, 1);
-            next = at + r.size;
-        }
-        at = next;
+        if (o == PS_REC_OK) code = keep_matches(s, q, &at, 1);
+        if (o == PS_REC_OK) next = at + r.size;
+        at = next > at ? next : next_whole(s, at, end);
     }
     return code;
 }
@@ -694,35 +711,42 @@ int32_t ps_queue_units(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t o
     return code < 0 ? code : n;
 }
 
-/* Store time of a unit's record, -1 when the record is not there. 0 or PS_E_FILE_SIZE. */
-static int time_of(ps_store *s, ps_queue *q, int64_t offset, ps_mapfile **mf, int64_t *time,
-                   ps_error *e) {
+/* A store time that messages of a queue are compared with. */
+typedef struct time_sought {
+    ps_store *store;
+    ps_queue *queue;
+    int64_t time;
+    ps_mapfile *mf; /* of the last record looked at */
+} time_sought;
+
+static int side_of_time(void *arg, int64_t offset, ps_error *e) {
+    time_sought *t = arg;
+    ps_segments *units = &t->queue->cq_files, *log = &t->store->st_log.lg_files;
     ps_unit u;
     ps_record r;
-    *time = -1;
-    if (!ps_queue_unit(q, offset, &u)) return ps_segments_whole(&q->cq_files, offset * PS_UNIT, e);
-    if (u.size == PS_UNIT_NONE) return 0;
-    if (!record_of(s, &u, mf, &r)) return ps_segments_whole(&s->st_log.lg_files, u.physical, e);
-    *time = r.store_timestamp;
-    return ps_mapfile_whole(*mf, e);
+    int code = 0;
+    if (!ps_queue_unit(t->queue, offset, &u)) {
+        code = ps_segments_whole(units, offset * PS_UNIT, e);
+        return code < 0 ? code : PS_SIDE_BEFORE;
+    }
+    if (u.size == PS_UNIT_NONE) return u.physical == 0 ? PS_SIDE_BEFORE : PS_SIDE_UNKNOWN;
+    if (!record_of(t->store, &u, &t->mf, &r) || !ps_unit_belongs(t->store, t->queue, offset, &r)) {
+        bool deleted = u.physical >= 0 && u.physical < atomic_load(&t->store->st_log.lg_min);
+        code = ps_segments_whole(log, u.physical, e);
+        return code < 0 ? code : deleted ? PS_SIDE_BEFORE : PS_SIDE_UNKNOWN;
+    }
+    code = ps_mapfile_whole(t->mf, e);
+    return code < 0 ? code : r.store_timestamp < t->time ? PS_SIDE_BEFORE : PS_SIDE_AFTER;
 }
 
-/* First offset in [low, high) whose store time is at or after t; records that are gone count as
- * older. Or PS_E_FILE_SIZE. */
-static int64_t first_at(ps_store *s, ps_queue *q, int64_t low, int64_t high, int64_t t,
+/* First offset in [low, high) whose store time is at or after `time`; records that were deleted
+ * count as older. Or PS_E_FILE_SIZE. */
+static int64_t first_at(ps_store *s, ps_queue *q, int64_t low, int64_t high, int64_t time,
                         ps_error *e) {
-    ps_mapfile *mf = NULL;
-    int code = 0;
-    while (low < high && code == 0) {
-        int64_t mid = low + (high - low) / 2, time;
-        code = time_of(s, q, mid, &mf, &time, e);
-        if (time < t)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    ps_mapfile_unref(mf);
-    return code < 0 ? code : low;
+    time_sought t = {s, q, time, NULL};
+    int64_t first = ps_bisect(side_of_time, &t, low, high, e);
+    ps_mapfile_unref(t.mf);
+    return first;
 }
 
 int64_t ps_offset_at(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t timestamp,

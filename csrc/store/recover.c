@@ -259,9 +259,12 @@ static void start_deleted(scan *c, int64_t from) {
 
 /* ---- the scan ---- */
 
-static int read_unit(scan *c, const ps_record *r) {
+static int read_unit(scan *c, const ps_record *r, ps_dispatched *done) {
     ps_store *s = c->s;
-    if (!ps_record_names_queue(r)) return 0;
+    if (!ps_record_names_queue(r)) {
+        done->implausible++;
+        return 0;
+    }
     ps_topic *t = ps_topic_get(&s->st_topics, (const char *)r->topic, r->topic_len);
     if (t != NULL && r->physical_offset < t->tp_gone_below) return 0;
     ps_queue *q = t != NULL ? ps_topic_queue_get(t, r->queue_id) : NULL;
@@ -271,6 +274,8 @@ static int read_unit(scan *c, const ps_record *r) {
     pthread_rwlock_wrlock(&s->st_topics.tt_shared.qs_lock);
     int code = ps_queue_tail_add_locked(q, r->queue_offset, &u);
     pthread_rwlock_unlock(&s->st_topics.tt_shared.qs_lock);
+    done->implausible += code == PS_UNIT_IMPLAUSIBLE;
+    done->rivals += code == PS_UNIT_RIVAL;
     return code < 0 ? code : 0;
 }
 
@@ -284,13 +289,13 @@ static bool is_light(scan *c, const ps_record *r, ps_multi *m) {
     return atomic_load(&c->s->st_topics.tt_lmq) && ps_multi_of(r, m);
 }
 
-static int scan_reading(scan *c, const ps_record *r) {
+static int scan_reading(scan *c, const ps_record *r, ps_dispatched *done) {
     ps_multi m;
     if (!ps_record_has_unit(r)) return 0;
-    int code = read_unit(c, r);
+    int code = read_unit(c, r, done);
     if (code == 0 && is_light(c, r, &m))
         while (code == 0 && ps_multi_next(&m))
-            if (queue_of(c, &m.mu_as) != NULL) code = read_unit(c, &m.mu_as);
+            if (queue_of(c, &m.mu_as) != NULL) code = read_unit(c, &m.mu_as, done);
     return code;
 }
 
@@ -302,7 +307,7 @@ static bool in_a_hole(scan *c, const ps_record *r) {
 /* The second pass: units of queues that have a hole, and nothing else. */
 static int scan_healing(scan *c, const ps_record *r, ps_dispatched *done, ps_error *e) {
     ps_multi m;
-    if (c->reading) return scan_reading(c, r);
+    if (c->reading) return scan_reading(c, r, done);
     if (!ps_record_has_unit(r)) return 0;
     bool wanted = in_a_hole(c, r);
     if (!wanted && is_light(c, r, &m))
@@ -318,7 +323,7 @@ static int scan_record(scan *c, const ps_record *r, ps_error *e) {
     if (c->healing)
         code = scan_healing(c, r, &done, e);
     else if (c->reading)
-        code = queues ? scan_reading(c, r) : 0;
+        code = queues ? scan_reading(c, r, &done) : 0;
     else
         code = ps_dispatch_record(c->s, r, queues, index && c->indexer == NULL, &done, e);
     if (code == 0 && index && c->indexer != NULL && r->properties_len > 0)

@@ -14,6 +14,14 @@ static void forget_deleted(ps_store *s, int64_t first) {
     free(queues);
 }
 
+/* Retention took what the reader had not looked at yet: it goes on where the log begins now. */
+static void skip_deleted(ps_store *s, int64_t first) {
+    if (first == INT64_MAX || first <= atomic_load(&s->st_log.lg_end)) return;
+    atomic_store(&s->st_log.lg_end, first);
+    atomic_store(&s->st_log.lg_flushed, first);
+    atomic_store(&s->st_dispatcher.ds_end, first);
+}
+
 int ps_store_refresh(ps_store *s, ps_error *error) {
     ps_error mine = {0}, *e = error != NULL ? error : &mine;
     int64_t first;
@@ -28,8 +36,9 @@ int ps_store_refresh(ps_store *s, ps_error *error) {
         if (code == 0) ps_tombstones_hide(s);
         if (code == 0) code = ps_queues_refresh(&s->st_topics, e);
         if (code == 0) ps_tombstones_hide(s); /* the writer deletes them after it has said so */
-        if (code == 0) code = ps_reader_extend_locked(s, e);
         if (code == 0) forget_deleted(s, first);
+        if (code == 0) skip_deleted(s, first);
+        if (code == 0) code = ps_reader_extend_locked(s, e);
         if (code == 0 && s->st_index != NULL) code = ps_index_refresh(s->st_index, e);
         if (code == 0 && s->st_index != NULL &&
             ps_index_end(s->st_index) > atomic_load(&s->st_index_tail))

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import struct
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from spark_ext.batch import read_part
 from spark_ext.errors import DataLoss, SourceError
 from spark_ext.options import parse_read
 from spark_ext.plan import plan
+from tests.museum.damage import records
 from tests.spark.conftest import put, said
 from tests.spark.losses import damage, drop_oldest, segments
 
@@ -297,6 +299,33 @@ def test_a_folder_that_is_not_there_on_the_executor_names_the_host(make, tmp_pat
     part.path = str(tmp_path / "elsewhere")
     with pytest.raises(SourceError, match=f"on host {socket.gethostname()}: .*elsewhere"):
         rows([part], options(path))
+
+
+@pytest.mark.parametrize("shift", [1, -1])
+def test_a_record_that_no_queue_delivers_is_told(golden, shift):
+    """The last one of a crashed store, whose unit was not written: no task meets it."""
+    path = golden("killed")
+    record = list(records(path))[-1]
+    damage(path, record.physical + 20, struct.pack(">q", record.queue_offset + shift))
+    with pytest.raises(DataLoss, match=rf"bytes {record.physical} to .*`pystore verify`"):
+        plan(options(path))
+    assert plan(options(path, failOnDataLoss="false"))
+    damage(path, record.physical + 20, struct.pack(">q", record.queue_offset))
+    assert plan(options(path))
+
+
+def test_a_damaged_unit_does_not_make_a_sound_log_damaged(make):
+    """A scan of the log is cut at records that units lead to."""
+    path = make({"t": [3000]})
+    o = options(path, scan="log", maxBytesPerPartition="20k")
+    cuts = [part.log[0] for part in plan(o)]
+    with pystore.Reader(path) as reader:
+        at = [place for place, _, _ in reader.units("t", 0, 0, 3000)].index(cuts[1])
+    unit = at * 20 % 6000
+    with (path / f"consumequeue/t/0/{at * 20 - unit:020d}").open("r+b") as file:
+        file.seek(unit)
+        file.write(struct.pack(">q", cuts[1] + 10))
+    assert sorted(rows(plan(o), o)) == list(range(3000))
 
 
 def test_a_copy_of_a_crashed_store_is_read_as_recovery_would_leave_it(load, store_path, small):

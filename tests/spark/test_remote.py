@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,8 +111,6 @@ def test_the_rows_are_those_of_the_folder(bucket, log, given):
 
 
 def test_times_are_found_in_the_log(bucket, store_path, small, monkeypatch):
-    import time
-
     now = time.time()
     with pystore.open(store_path, **small) as store:
         put(store, "t", 0, 50)
@@ -155,9 +154,27 @@ def test_damage_is_told_with_its_place(bucket, log):
     assert rows(url, topic="t", failOnDataLoss="false").num_rows == 2 * COUNT - 1
 
 
+def test_damage_hides_nothing_from_a_search_by_time(bucket, store_path, small):
+    """The first message that the search looks at cannot be read."""
+    with pystore.open(store_path, **small) as store:
+        put(store, "t", 0, 10)
+        time.sleep(0.02)
+        put(store, "t", 0, 30, first=10)
+    with pystore.Reader(store_path) as reader:
+        found = {n: reader.read("t", 0, n, max_messages=1)[0] for n in (10, 20)}
+    damage(store_path, found[20].physical_offset)
+    url = bucket(store_path, "halves")
+    given = {"startingTimestamp": str(found[10].store_timestamp), "failOnDataLoss": "false"}
+    assert rows(url, **given).num_rows == 29
+
+
 def test_what_is_no_closed_store_is_refused(bucket, tmp_path, log):
     with pytest.raises(SourceError, match="s3://bucket/nothing is not a store"):
         rows("s3://bucket/nothing")
+    (log / "commitlog/notes.txt").touch()
+    with pytest.raises(SourceError, match=r"commitlog/notes\.txt is not a segment"):
+        rows(bucket(log, "stray"))
+    (log / "commitlog/notes.txt").unlink()
     (log / "abort").touch()
     with pytest.raises(SourceError, match="that was running or crashed"):
         rows(bucket(log, "crashed"))

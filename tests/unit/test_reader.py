@@ -165,6 +165,29 @@ def test_reader_while_the_writer_deletes(store_path, small):
             assert len(list(reader.messages())) == high - low
 
 
+def test_reader_that_retention_has_passed(store_path, small):
+    """A Reader that slept while all it knew was deleted goes on where the store begins now."""
+    segment = small["mappedFileSizeCommitLog"]
+    with pystore.open(store_path, **small) as store, pystore.Reader(store_path) as reader:
+        store.put_many("T", [bytes(500)] * 100, queue=0)
+        store.refresh()
+        reader.refresh()
+        assert reader.range("T", 0) == (0, 100)
+        store.put_many("T", [bytes(500)] * (4 * segment // 600), queue=0)
+        store.put("new", b"", queue=0)
+        store.refresh()
+        assert store.clean(immediate=True) is not None
+        store.put("T", b"later", queue=0, keys="later")
+        store.refresh()
+        reader.refresh()
+        facts = store.info()
+        assert facts.log_min > segment
+        assert (reader.info().log_min, reader.info().log_max) == (facts.log_min, facts.log_max)
+        assert reader.queues() == store.queues()
+        assert sum(1 for _ in reader.messages()) == sum(1 for _ in store.messages())
+        assert len(reader.query("T", "later")) == 1
+
+
 def test_reader_after_the_writer_died(store_path, small):
     """A Reader on a crashed store shows what recovery will, and changes no byte."""
     with writer(store_path, small) as w:
