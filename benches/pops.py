@@ -1,6 +1,6 @@
 """POP and gRPC as they are used: processor time of the broker a message, popped and acknowledged,
-with filters, unusual text, messages that come back, order, access control, and answers that wait
-for the disk; and sends of such messages over gRPC.
+with filters, unusual text, messages that come back, order, access control, a PROXY header, and
+answers that wait for the disk; and sends of such messages over gRPC.
 
     python -m benches.pops [--ways pop,take,send] [--peers ours] [--count 20000] [--rounds 3]
                            [--only plain,tags,..] [--keep FILE]
@@ -17,13 +17,16 @@ first, which warms its virtual machine up. Over gRPC benches.grpc_work has both 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import hmac
 import json
 import random
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import zlib
 from collections.abc import Iterator, Mapping
@@ -71,6 +74,8 @@ class Kind(NamedTuple):
     ordered: bool = False
     synced: bool = False
     guarded: bool = False
+    #: The connection begins with a PROXY header.
+    header: bool = False
 
 
 KINDS = {
@@ -83,13 +88,14 @@ KINDS = {
     "ordered": Kind(ordered=True),
     "synced": Kind(synced=True),
     "guarded": Kind(guarded=True),
+    "header": Kind(header=True),
     "together": Kind(
         expression="a || c", lost=0.05, chinese=True, compressed=True, synced=True, guarded=True
     ),
 }
 _WAYS = {"pop": "POP", "take": "gRPC, receive", "send": "gRPC, send"}
 #: Of sends: what a consumer does makes no difference.
-_SENDS = ("plain", "chinese", "compressed", "synced", "guarded", "together")
+_SENDS = ("plain", "chinese", "compressed", "synced", "guarded", "header", "together")
 
 
 # ---- the broker ----
@@ -342,6 +348,41 @@ async def over_grpc(address: str, way: str, kind: Kind, count: int) -> None:
         stream.cancel()
 
 
+# ---- a proxy ----
+
+
+@contextmanager
+def proxied(address: str) -> Iterator[str]:
+    """An address of this process, whose connections go there after a PROXY header."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=relay_all, args=(listener, address), daemon=True).start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def relay_all(listener: socket.socket, address: str) -> None:
+    host, _, port = address.rpartition(":")
+    while True:
+        try:
+            near, _ = listener.accept()
+        except OSError:
+            return
+        far = socket.create_connection((host, int(port)))
+        far.sendall(b"PROXY TCP4 203.0.113.7 127.0.0.1 4711 8081\r\n")
+        for one, other in ((near, far), (far, near)):
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=pump, args=(one, other), daemon=True).start()
+
+
+def pump(one: socket.socket, other: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := one.recv(1 << 16):
+            other.sendall(data)
+    for each in (one, other):
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+
+
 # ---- rows ----
 
 
@@ -351,12 +392,15 @@ def measure(peer: str, way: str, name: str, count: int) -> tuple[float, float]:
     got = count if way == "send" else wanted(kind, count)
     serving = ours if peer == "ours" else apaches
     with serving(peer, name, 0 if way == "send" else count) as (server, grpc_address):
+        asked = server.address if way == "pop" else grpc_address
+        between = proxied(asked) if kind.header else contextlib.nullcontext(asked)
         before, began = server.cpu_s(), time.monotonic()
-        if way == "pop":
-            took = consume(server.address, kind, count)
-        else:
-            asyncio.run(over_grpc(grpc_address, way, kind, got))
-            took = time.monotonic() - began
+        with between as address:
+            if way == "pop":
+                took = consume(address, kind, count)
+            else:
+                asyncio.run(over_grpc(address, way, kind, got))
+                took = time.monotonic() - began
         if way != "send":
             time.sleep(_SETTLES_S)
         used = server.cpu_s() - before

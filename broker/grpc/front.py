@@ -1,22 +1,23 @@
 """The port of the service. The first bytes of a connection tell TLS from plain text, after a PROXY
 header if there is one; then it speaks HTTP/2 (http2.py). Where a network thread accepts (links.py),
-it keeps those that begin with HTTP/2 or TLS, and the others come here.
+it keeps those that begin with HTTP/2 or TLS, and the others come here; those that began with a
+PROXY header go back once it is read.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from broker.grpc.http2 import Address, CallsOfConnection, Http2Connection
 from broker.grpc.links import GrpcThread
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
-from broker.remoting.opening import V2_HEAD, V2_MAX, begins_tls, context_of, proxied, source_of
+from broker.remoting.handed import peek
+from broker.remoting.opening import ProxyHeader, begins_tls, context_of, proxied, source_of
 from broker.remoting.tls import TlsSettings
 from broker.wire.codec import BadFrame
 
@@ -24,9 +25,10 @@ __all__ = ["Front"]
 
 _quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
 
-_T = TypeVar("_T")
 #: Seconds for the first bytes of a connection, its TLS handshake included.
 _OPENING_S = 10.0
+#: What tells HTTP/2 from anything else, after a PROXY header.
+_HTTP2 = b"PRI"
 #: Connections that are accepted before the loop does something else: each begins a task.
 _ACCEPTED = 16
 
@@ -173,50 +175,43 @@ class Front:
     async def _opened(
         self, sock: socket.socket, address: Address
     ) -> tuple[Address, ssl.SSLContext | None] | None:
-        """Whom a connection speaks for, and its TLS if there is any; None: it was closed."""
-        found = await self._peek(sock, proxied)
+        """Whom a connection speaks for, and its TLS if there is any; None: it was closed, or is the
+        network thread's."""
+        found = await peek(sock, proxied)
         if found is None:
             return None
         address = source_of(found, address, self._trusts)
         if found.size:
             sock.recv(found.size)
-        first = await self._peek(sock, lambda data: data[0])
+        first = await peek(sock, _first_of)
         if first is None:
             return None
-        if not begins_tls(first, self._tls):
+        tls = begins_tls(first[0], self._tls)
+        if await self._is_given_back(sock, found, None if tls else first):
+            return None
+        if not tls:
             return address, None
         if self._context is None:  # a certificate may have to be made
             self._context = await asyncio.to_thread(self._tls_context)
         return address, self._context
 
+    async def _is_given_back(
+        self, sock: socket.socket, header: ProxyHeader, first: bytes | None
+    ) -> bool:
+        """Gives a connection whose header was taken to the network thread, if that serves it.
+        first: None: TLS follows."""
+        thread = self._thread
+        if thread is None or not header.size:
+            return False
+        if not (await thread.speaks_tls() if first is None else first == _HTTP2):
+            return False
+        thread.take_back(sock, header.source)
+        return True
+
     def _tls_context(self) -> ssl.SSLContext:
         made = context_of(self._tls)
         made.set_alpn_protocols(["h2"])
         return made
-
-    @staticmethod
-    async def _peek(sock: socket.socket, look: Callable[[bytes], _T | None]) -> _T | None:
-        """What `look` says of the first bytes, which stay unread; it says None while it needs
-        more. None: the connection was closed."""
-        loop = asyncio.get_running_loop()
-        seen = 0
-        try:
-            while True:
-                try:
-                    data = sock.recv(V2_HEAD + V2_MAX, socket.MSG_PEEK)
-                except BlockingIOError:
-                    await _readable(loop, sock)
-                    continue
-                if len(data) == seen:  # there was news, and it is the end
-                    return None
-                found = look(data)
-                if found is not None:
-                    return found
-                seen = len(data)  # which stays unread, and must not count as news again
-                _wake_at(sock, seen + 1)
-                await _readable(loop, sock)
-        finally:
-            _wake_at(sock, 1)
 
     async def _converse(
         self, sock: socket.socket, address: Address, context: ssl.SSLContext | None
@@ -240,21 +235,6 @@ class Front:
             self._gone(address)
 
 
-def _wake_at(sock: socket.socket, count: int) -> None:
-    """From now on the socket is readable when it has so many unread bytes, or its end."""
-    with contextlib.suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
-
-
-async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
-    future: asyncio.Future[None] = loop.create_future()
-
-    def told() -> None:
-        if not future.done():
-            future.set_result(None)
-
-    loop.add_reader(sock, told)
-    try:
-        await future
-    finally:
-        loop.remove_reader(sock)
+def _first_of(data: bytes) -> bytes | None:
+    """What tells what a connection speaks; None: there is more to come."""
+    return data[: len(_HTTP2)] if len(data) >= len(_HTTP2) or data[:1] != _HTTP2[:1] else None

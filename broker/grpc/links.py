@@ -1,7 +1,7 @@
 """Connections that a network thread owns (csrc/net/calls.c): it accepts, reads and writes them, in
 plain text and by TLS, and makes calls of what it reads. What Python serves of these comes here as
 events, and what it replies is written by the thread. Connections that begin with a PROXY header are
-handed to the loop as sockets.
+handed to the loop as sockets (front.py), and come back once it is read.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from broker.loop.budget import Budget
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.processors.durable import DISK_IS_LATE, LOG_FAILED, SLAVES_ARE_LATE
+from broker.remoting.handed import give_back
 from broker.remoting.links import (
     Events,
     LinkTransport,
@@ -301,6 +302,18 @@ class GrpcThread:
         self._on_the_loop = on_the_loop
         links_max = max(0, self._connections_max - on_the_loop)
         lib.ps_net_limit(self._handle, links_max, self._unfinished_max)
+
+    # ---- what comes back from the loop ----
+
+    async def speaks_tls(self) -> bool:
+        return await self._tls.is_spoken()
+
+    def take_back(self, sock: socket.socket, source: Address | None) -> None:
+        """A connection whose PROXY header was taken. source: whom it speaks for; None: its peer."""
+        if self._stopped:
+            sock.close()
+        else:
+            give_back(self._handle, sock, source)
 
     # ---- the end ----
 

@@ -38,6 +38,7 @@ __all__ = [
     "Times",
     "Totals",
     "command_of",
+    "host_bytes",
 ]
 
 #: Requests that the core may serve by itself.
@@ -703,7 +704,7 @@ class Core:
     ) -> None:
         """Serves, until revoke(), whoever signs with the secret of `key` and asks from this address
         by `code` for topic and group. `group` is that of pulls, else empty."""
-        host = _host_bytes(address)[:-4]
+        host = host_bytes(address)[:-4]
         lib.ps_core_grant(
             self.handle, *_name(key), *_name(secret), host, len(host), code, *_name(topic),
             *_name(group),
@@ -823,7 +824,7 @@ def _taken(step: Any) -> bytes:
     return bytes(_buffer(step.out, step.out_len))
 
 
-def _host_bytes(address: tuple[str, int]) -> bytes:
+def host_bytes(address: tuple[str, int]) -> bytes:
     """Returns a host as it is on disk: the address, then the port as i32."""
     host, port = address
     try:
@@ -879,7 +880,7 @@ class HotFramer:
 
     def _open(self) -> Any:
         # Only now the address is known: a proxy's first bytes may have told it.
-        host = _host_bytes(self._connection.address)
+        host = host_bytes(self._connection.address)
         made = lib.ps_conn_new(self._core.handle, self._id, host, len(host), self._error)
         if made == ffi.NULL:
             raise_error(self._error[0])

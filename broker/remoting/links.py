@@ -3,7 +3,7 @@
 The thread accepts, reads and writes them, in plain text and by TLS, and has the core serve what it
 can without Python. What needs Python comes here as events: each connection of the thread has a
 :class:`Connection` of its own, whose transport writes through the thread. Connections that begin
-with a PROXY header are handed to the loop as sockets, and are served there as any others.
+with a PROXY header are handed to the loop as sockets, and go back once it is read (handed.py).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import PIECE_S
 from broker.remoting.connection import Connection, Endpoint, Parts
+from broker.remoting.handed import Headers, give_back, may_be_header
 from broker.remoting.tls import TlsSettings
 from broker.wire.codec import BadFrame
 from broker.wire.command import Command
@@ -56,16 +57,20 @@ class NetThreads:
         count: int,
         sock: socket.socket,
         shared: Endpoint,
-        handed: Callable[[socket.socket], None],
+        handed: Callable[[socket.socket, float], None],
         tls: TlsSettings,
     ) -> None:
         """Starts `count` threads. `sock` listens; `handed` takes a connection that no thread
-        serves.
+        serves, and the seconds that it has for its first bytes.
 
         Raises: OutOfMemory, StoreIOError."""
         self.core, self.shared, self._handed = core, shared, handed
         self.tls = TlsOfThreads(tls)
         self.loop = asyncio.get_running_loop()
+        limits = shared.limits
+        self._headers = Headers(
+            limits.opening_s, limits.proxies, tls, self.tls.is_spoken, self._give_back, self._serve
+        )
         self._stopped = False
         self._pid = os.getpid()
         self.unfinished_max = Budget.of(self.loop).limit
@@ -109,7 +114,7 @@ class NetThreads:
     @property
     def count(self) -> int:
         """Returns the connections of the port: of the threads, those that have not said anything
-        among them, and of the loop."""
+        among them, and of the loop, those whose header it reads among them."""
         return int(lib.ps_net_links(self._first)) + self._on_the_loop
 
     @property
@@ -119,18 +124,33 @@ class NetThreads:
 
     @property
     def _on_the_loop(self) -> int:
-        return len(self.shared.connections) - sum(len(each.links) for each in self._threads)
+        links = sum(len(each.links) for each in self._threads)
+        return len(self.shared.connections) - links + len(self._headers)
 
     def _limit(self) -> None:
         links_max = self.shared.limits.connections_max - self._on_the_loop
         lib.ps_net_limit(self._first, max(0, links_max), max(0, self.unfinished_max))
 
-    def give(self, sock: socket.socket) -> None:
-        """Gives away a connection that no thread serves."""
+    def take_over(self, sock: socket.socket, first: int) -> None:
+        """Takes a connection that no thread serves as it is; `first` is its first byte, -1 means
+        that it is one too many."""
+        if self._stopped:
+            sock.close()
+        elif may_be_header(first):
+            self._headers.read(sock)
+            self._limit()
+        else:
+            self._serve(sock, self.shared.limits.opening_s)
+
+    def _serve(self, sock: socket.socket, seconds: float) -> None:
+        self._handed(sock, seconds)
+        self._limit()
+
+    def _give_back(self, sock: socket.socket, source: tuple[str, int] | None) -> None:
         if self._stopped:
             sock.close()
             return
-        self._handed(sock)
+        give_back(self._first, sock, source)
         self._limit()
 
     # ---- the end ----
@@ -139,6 +159,10 @@ class NetThreads:
         """Accepts no further connections. Raises: UsedAfterFork."""
         self._check_process()
         lib.ps_net_deafen(self._first)
+
+    def end_headers(self) -> None:
+        """Closes connections whose header is not read; the loop needs a turn for it."""
+        self._headers.close()
 
     def stop(self) -> None:
         """Ends the threads and what connections are left. Raises: UsedAfterFork."""
@@ -265,7 +289,7 @@ class NetThread:
         connection.connection_lost(None)
 
     def _took_over(self, _: LinkConnection | None, row: Any) -> None:
-        self._port.give(socket.socket(fileno=row.number))
+        self._port.take_over(socket.socket(fileno=row.number), row.value)
 
     def _answers(self, _: LinkConnection | None, row: Any) -> None:
         self._core.push(row.value, bytes(ffi.buffer(row.data, row.len)))
@@ -358,6 +382,16 @@ class TlsOfThreads:
         if self._tls.mode == "disabled" or self._tls.is_ready:
             self._speak()
 
+    async def is_spoken(self) -> bool:
+        """Returns whether the threads speak TLS; a certificate of our own is made first."""
+        if not self._tls.is_ready:
+            await self._make()
+        return self._first is not None and self._wished
+
+    @property
+    def _wished(self) -> bool:
+        return self._tls.mode != "disabled" and self._tls.of_threads is not None
+
     def prepare(self) -> None:
         """A client waits for TLS."""
         self._making = asyncio.get_running_loop().create_task(self._make())
@@ -370,8 +404,7 @@ class TlsOfThreads:
         """Without a context they are handed to the loop, which says what is missing."""
         if self._first is None:
             return
-        wished = self._tls.mode != "disabled" and self._tls.of_threads is not None
-        lib.ps_net_speak_tls(self._first, self._tls.of_threads if wished else ffi.NULL)
+        lib.ps_net_speak_tls(self._first, self._tls.of_threads if self._wished else ffi.NULL)
 
     def stop(self) -> None:
         """Is called before the threads end."""

@@ -96,7 +96,7 @@ def _text(head: bytes) -> ProxyHeader | None:
             raise ValueError
         address = ipaddress.ip_address(words[2].decode("ascii"))
         port = int(words[4])
-        if address.version != int(words[1][3:]) or not 0 <= port <= 65535:
+        if address.version != int(words[1][3:]) or not 0 <= port <= 65535 or b"%" in words[2]:
             raise ValueError
     except ValueError:
         raise BadFrame(f"malformed PROXY line: {head[:end]!r}") from None

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from broker.hot.core import Core
@@ -122,16 +123,17 @@ class RemotingServer(Stopping):
         else:
             self._server = await loop.create_server(self.accept, sock=sock, backlog=self._backlog)
 
-    def _take_over(self, sock: socket.socket) -> None:
+    def _take_over(self, sock: socket.socket, opening_s: float) -> None:
         """Takes a connection that the network thread does not serve."""
         loop = asyncio.get_running_loop()
-        task = loop.create_task(self._join(sock))
+        task = loop.create_task(self._join(sock, opening_s))
         self._handing.add(task)
         task.add_done_callback(self._handing.discard)
 
-    async def _join(self, sock: socket.socket) -> None:
+    async def _join(self, sock: socket.socket, opening_s: float) -> None:
+        accept = partial(self.accept, opening_s)
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(self.accept, sock)
+            await asyncio.get_running_loop().connect_accepted_socket(accept, sock)
         except OSError:  # it was reset meanwhile
             sock.close()
 
@@ -140,8 +142,9 @@ class RemotingServer(Stopping):
         """Returns whether it accepts connections."""
         return self._server is not None or self._net is not None
 
-    def accept(self) -> asyncio.BaseProtocol:
-        """Returns the protocol of a connection that somebody makes."""
+    def accept(self, opening_s: float | None = None) -> asyncio.BaseProtocol:
+        """Returns the protocol of a connection that somebody makes; `opening_s` is what is left of
+        the time for its first bytes."""
         if self.connection_count < self.limits.connections_max:
             shared = self._shared
         else:
@@ -154,7 +157,8 @@ class RemotingServer(Stopping):
             if len(shared.connections) >= REFUSED_MAX:
                 return _RefusedConnection()
         limits = self.limits
-        return Connection(shared, lambda c: Opening(c, self._tls, limits.opening_s, limits.proxies))
+        seconds = limits.opening_s if opening_s is None else opening_s
+        return Connection(shared, lambda c: Opening(c, self._tls, seconds, limits.proxies))
 
     def _refusing(self) -> Endpoint:
         """Returns the endpoint of connections over the limit, which answers everything with
@@ -195,6 +199,8 @@ class RemotingServer(Stopping):
             await asyncio.sleep(DRAIN_STEP_S)
         for connection in self._every():
             connection.kill()
+        if net is not None:
+            net.end_headers()
         for _ in range(3):  # the loop tells each connection of its end in its next turns
             await asyncio.sleep(0)
         if net is not None:

@@ -41,7 +41,7 @@ static bool find_slot(ps_net *net, int32_t *slot) {
     return true;
 }
 
-ps_link *ps_link_make(ps_net *net, int fd) {
+ps_link *ps_link_make(ps_net *net, int fd, ps_source *source) {
     int32_t slot;
     ps_link *link = calloc(1, sizeof *link);
     if (link == NULL || !find_slot(net, &slot)) {
@@ -50,6 +50,7 @@ ps_link *ps_link_make(ps_net *net, int fd) {
     }
     link->lk_net = net;
     link->lk_fd = fd;
+    link->lk_source = source;
     link->lk_slot = slot;
     link->lk_seen_ms = ps_monotonic_ms();
     /* Python numbers its own connections from 1 on. */
@@ -67,6 +68,7 @@ void ps_link_free(ps_link *link) {
     ps_tls_end(link->lk_tls);
     ps_buffer_free(&link->lk_out);
     free(link->lk_client);
+    free(link->lk_source);
     net->nt_links[link->lk_slot] = NULL;
     if (link->lk_slot < net->nt_free) net->nt_free = link->lk_slot;
     free(link);
@@ -346,21 +348,37 @@ static int put_address(const struct sockaddr_storage *from, char *to, size_t roo
     return snprintf(to, room, "%s %d", text, ntohs(four ? in->sin_port : six->sin6_port));
 }
 
+/* For whom it speaks, as the core has hosts; *size: of the same as text, address and port with a
+ * space between. -1: its peer has gone. */
+static int32_t source_of(const ps_link *link, uint8_t *host, char *text, size_t room, int *size) {
+    const ps_source *source = link->lk_source;
+    struct sockaddr_storage peer = {0};
+    socklen_t len = sizeof peer;
+    if (source != NULL && source->host_len > 0) {
+        memcpy(host, source->host, sizeof source->host);
+        *size = snprintf(text, room, "%s", source->name);
+        return source->host_len;
+    }
+    bool there = getpeername(link->lk_fd, (struct sockaddr *)&peer, &len) == 0;
+    *size = put_address(&peer, text, room);
+    return there ? host_of(&peer, host) : -1;
+}
+
 /* The connection becomes one of ours for life. */
 static bool open_link(ps_link *link) {
     ps_net *net = link->lk_net;
-    struct sockaddr_storage peer = {0}, local = {0};
-    socklen_t len = sizeof peer, local_len = sizeof local;
+    struct sockaddr_storage local = {0};
+    socklen_t local_len = sizeof local;
     uint8_t host[20];
-    char text[2 * INET6_ADDRSTRLEN + 16];
+    char text[sizeof ((ps_source *)NULL)->name + INET6_ADDRSTRLEN + 16];
+    int size;
     ps_error e = {0};
-    if (getpeername(link->lk_fd, (struct sockaddr *)&peer, &len) < 0 ||
-        getsockname(link->lk_fd, (struct sockaddr *)&local, &local_len) < 0)
+    int32_t host_len = source_of(link, host, text, sizeof text, &size);
+    if (host_len < 0 || getsockname(link->lk_fd, (struct sockaddr *)&local, &local_len) < 0)
         return false;
-    link->lk_conn = ps_conn_new(net->nt_core, link->lk_id, host, host_of(&peer, host), &e);
+    link->lk_conn = ps_conn_new(net->nt_core, link->lk_id, host, host_len, &e);
     if (link->lk_conn == NULL) return false;
     if (net->nt_conf.up != 0) ps_conn_hand_on(link->lk_conn, net->nt_conf.up);
-    int size = put_address(&peer, text, sizeof text);
     snprintf(link->lk_host, sizeof link->lk_host, "%.*s", (int)strcspn(text, " "), text);
     text[size++] = ' ';
     size += put_address(&local, text + size, sizeof text - (size_t)size);
@@ -370,11 +388,10 @@ static bool open_link(ps_link *link) {
 }
 
 void ps_link_refuse(ps_link *link, const char *why, const char *detail) {
-    struct sockaddr_storage peer = {0};
-    socklen_t len = sizeof peer;
-    char text[INET6_ADDRSTRLEN + 300];
-    getpeername(link->lk_fd, (struct sockaddr *)&peer, &len);
-    int size = put_address(&peer, text, sizeof text);
+    uint8_t host[20];
+    char text[sizeof ((ps_source *)NULL)->name + 300];
+    int size;
+    source_of(link, host, text, sizeof text, &size);
     size += snprintf(text + size, sizeof text - (size_t)size, "\n%s%s%.200s", why,
                      detail[0] != '\0' ? ": " : "", detail);
     ps_net_tell(link->lk_net, &(ps_net_event){.kind = PS_NET_UNOPENED,
@@ -423,6 +440,14 @@ static bool begin_tls(ps_link *link, ps_tls *tls) {
     return false;
 }
 
+/* To Python, with what it has said; first: its first byte. One that was there before has said all
+ * that Python could make something of. */
+static void hand_over(ps_link *link, int first) {
+    int fd = link->lk_source == NULL ? dup(link->lk_fd) : -1;
+    if (fd >= 0) ps_net_hand_over(link->lk_net, fd, first);
+    ps_link_end(link, NULL);
+}
+
 /* Whether it is to be read now. Frames begin with the higher byte of a length below 16 MiB, TLS,
  * HTTP/2 and a PROXY header with other bytes; HTTP/2 with a line of text, as a PROXY header may. */
 static bool look_at_first(ps_link *link) {
@@ -444,9 +469,10 @@ static bool look_at_first(ps_link *link) {
     if (count == wanted && !conf->tls_only &&
         (conf->h2 != NULL ? memcmp(first, "PRI", PS_H2_FIRST) == 0 : first[0] == 0))
         return open_or_end(link);
-    int fd = count == wanted ? dup(link->lk_fd) : -1;
-    if (fd >= 0) ps_net_hand_over(link->lk_net, fd);
-    ps_link_end(link, NULL);
+    if (count == wanted)
+        hand_over(link, first[0]);
+    else
+        ps_link_end(link, NULL);
     return false;
 }
 

@@ -5,7 +5,8 @@
  * One thread owns a connection, a *link*, for life. The first of a port accepts them all, and gives
  * each to the thread that has the fewest; what is limited in all is limited for all threads of the
  * port together. Connections that begin neither with what the port speaks nor with TLS, if the port
- * has it (a PROXY header), are handed to Python as they are, and never come back. */
+ * has it, are handed to Python as they are. Those that began with a PROXY header come back once
+ * Python has read it, with the address that it names. */
 #ifndef PS_NET_H
 #define PS_NET_H
 
@@ -78,7 +79,8 @@ typedef struct ps_net_conf {
 #define PS_NET_FRAME 2    /* data: a whole frame that Python is to serve */
 #define PS_NET_CLOSED 3   /* the link has ended. data: why, if we ended it, then a colon and what of
                              its peer was wrong. Then ps_link_forget */
-#define PS_NET_HANDED 4   /* number: a socket that is Python's from now on */
+#define PS_NET_HANDED 4   /* number: a socket that is Python's from now on. value: its first byte,
+                             which is unread; -1: it is one too many */
 #define PS_NET_ANSWERS 5  /* data: of connection `value`, which is not ours */
 #define PS_NET_WAITED 6   /* the wait `value`, which Python began, is over; number: its outcome */
 #define PS_NET_POP_DUE 7  /* value: see ps_step */
@@ -127,6 +129,13 @@ void ps_tls_free(ps_tls *tls); /* NULL does nothing. Connections keep what they 
  * Python. Before that they wait, and PS_NET_TLS_WANTED comes once. Of the first thread, for all; it
  * outlives them. */
 void ps_net_speak_tls(ps_net *net, ps_tls *tls);
+/* The thread with the fewest links takes back a connection that Python was handed, whatever
+ * links_max is: what it begins with now is what the port speaks, or TLS if the port has it;
+ * anything else ends it. host: for whom it speaks, as of ps_conn_new, and name: the same as text,
+ * address and port with a space between; host_len 0: for its peer. Of the first thread of a port,
+ * which was not stopped. Without memory the connection is closed. */
+void ps_net_take_back(ps_net *net, int fd, const uint8_t *host, int32_t host_len,
+                      const char *name);
 /* No further connections are accepted; the socket may be closed. */
 void ps_net_deafen(ps_net *net);
 /* Ends the thread, the first of a port before the others; the events that are left can still be

@@ -59,8 +59,9 @@ bool ps_net_tell_call(ps_link *link, const ps_h2_event *event, ps_pop_found *fou
     return add_event(link->lk_net, &made, data);
 }
 
-void ps_net_hand_over(ps_net *net, int fd) {
-    if (!ps_net_tell(net, &(ps_net_event){.kind = PS_NET_HANDED, .number = fd})) close(fd);
+void ps_net_hand_over(ps_net *net, int fd, int first) {
+    const ps_net_event event = {.kind = PS_NET_HANDED, .number = fd, .value = first};
+    if (!ps_net_tell(net, &event)) close(fd);
 }
 
 void ps_net_told(ps_net *net) {

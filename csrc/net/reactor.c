@@ -31,10 +31,12 @@ static bool watch_fd(ps_net *net, int fd, uint32_t events, void *as) {
 
 /* ---- accepting ---- */
 
-static void join_link(ps_net *net, int fd) {
-    ps_link *link = ps_link_make(net, fd);
+/* source: becomes the link's. */
+static void join_link(ps_net *net, int fd, ps_source *source) {
+    ps_link *link = ps_link_make(net, fd, source);
     if (link == NULL) {
         net->nt_count--;
+        free(source);
         close(fd);
         return;
     }
@@ -47,24 +49,52 @@ static void join_link(ps_net *net, int fd) {
     if (epoll_ctl(net->nt_epoll, EPOLL_CTL_ADD, fd, &event) < 0) ps_link_end(link, NULL);
 }
 
-/* To the thread that has the fewest: for life. */
+/* That which has the fewest links: for life. */
+static ps_net *choose_thread(ps_net *first) {
+    ps_net *to = first;
+    for (int32_t i = 1; i < first->nt_all_count; i++)
+        if (first->nt_all[i]->nt_count < to->nt_count) to = first->nt_all[i];
+    return to;
+}
+
+/* source: as of join_link. */
+static void send_to(ps_net *to, int fd, ps_source *source) {
+    to->nt_count++;
+    if (ps_net_ask_for(to, &(ps_net_ask){.kind = PS_ASK_JOIN, .on = fd, .data = (uint8_t *)source}))
+        return;
+    to->nt_count--;
+    close(fd);
+}
+
 static void accept_one(ps_net *first, int fd) {
     int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (ps_net_links(first) >= first->nt_links_max) {
-        ps_net_hand_over(first, fd);
+        ps_net_hand_over(first, fd, -1);
         return;
     }
-    ps_net *to = first;
-    for (int32_t i = 1; i < first->nt_all_count; i++)
-        if (first->nt_all[i]->nt_count < to->nt_count) to = first->nt_all[i];
-    to->nt_count++;
-    if (to == first) {
-        join_link(first, fd);
-    } else if (!ps_net_ask_for(to, &(ps_net_ask){.kind = PS_ASK_JOIN, .on = fd})) {
-        to->nt_count--;
-        close(fd);
+    ps_net *to = choose_thread(first);
+    if (to != first) {
+        send_to(to, fd, NULL);
+        return;
     }
+    first->nt_count++;
+    join_link(first, fd, NULL);
+}
+
+void ps_net_take_back(ps_net *first, int fd, const uint8_t *host, int32_t host_len,
+                      const char *name) {
+    ps_source *source = calloc(1, sizeof *source);
+    if (source == NULL) {
+        close(fd);
+        return;
+    }
+    if (host_len == 8 || host_len == 20) {
+        memcpy(source->host, host, (size_t)host_len);
+        source->host_len = host_len;
+        snprintf(source->name, sizeof source->name, "%s", name);
+    }
+    send_to(choose_thread(first), fd, source);
 }
 
 /* Without a descriptor left, connections stay in the backlog until the next sweep. */
@@ -260,7 +290,7 @@ static void do_ask(ps_net *net, const ps_net_ask *ask) {
         stop_listening(net);
         break;
     case PS_ASK_JOIN:
-        join_link(net, ask->on);
+        join_link(net, ask->on, (ps_source *)ask->data);
         break;
     case PS_ASK_ANSWER:
         take_answer(net, ask);

@@ -21,11 +21,19 @@
 
 #define PS_H2_FIRST 3 /* bytes that tell HTTP/2 from TLS and a PROXY header */
 
+/* For whom a connection speaks that Python has given back. */
+typedef struct ps_source {
+    uint8_t host[20];
+    int32_t host_len; /* 0: for its peer */
+    char name[64];
+} ps_source;
+
 struct ps_link {
     ps_net *lk_net;
     ps_conn *lk_conn; /* NULL: its first byte is still to come */
     ps_h2 *lk_h2;     /* NULL: it speaks the remoting protocol */
     ps_tls_link *lk_tls; /* NULL: plain text */
+    ps_source *lk_source; /* NULL: Python never had it */
     int lk_fd;        /* -1: closed */
     int32_t lk_slot;
     int64_t lk_id;
@@ -50,7 +58,7 @@ struct ps_link {
     int64_t lk_request_ms; /* the client's time for a request */
     int64_t lk_clients;    /* how often Python has named one */
     struct ps_waiting_call *lk_waiting; /* calls that wait for messages: hotcalls.c */
-    char lk_host[64]; /* address of its peer */
+    char lk_host[64]; /* address of its peer, or of whom that speaks for */
     bool lk_dirty;         /* HTTP/2: in the list of those that Python has replied to */
     ps_link *lk_next_dirty;
     _Atomic int64_t lk_unsent; /* with what still is on its way from Python */
@@ -66,7 +74,8 @@ typedef struct ps_net_ask {
            /* Of HTTP/2. */
            PS_ASK_REPLY, PS_ASK_FINISH, PS_ASK_ADMIT, PS_ASK_SERVED, PS_ASK_GO_AWAY,
            PS_ASK_CLIENT } kind;
-    int32_t on; /* of PS_ASK_JOIN: its descriptor; of PS_ASK_SAFE: the outcome */
+    int32_t on; /* of PS_ASK_JOIN: its descriptor, and as data its ps_source, if it has one; of
+                   PS_ASK_SAFE: the outcome */
     bool fifo;  /* of PS_ASK_CLIENT */
     int64_t conn_id;
     int32_t stream, tell; /* of calls; tell: the status, when one is finished */
@@ -129,14 +138,16 @@ void ps_net_tell_popped(ps_net *net, struct ps_pop_found *found, int64_t conn_id
                         const uint8_t *names, int64_t len);
 /* The same. found: see ps_net_call. */
 bool ps_net_tell_call(ps_link *link, const ps_h2_event *event, struct ps_pop_found *found);
-void ps_net_hand_over(ps_net *net, int fd); /* the socket is Python's from now on */
+/* The socket is Python's from now on. first: its first byte; -1: it is one too many. */
+void ps_net_hand_over(ps_net *net, int fd, int first);
 void ps_net_told(ps_net *net); /* Python is woken, if there is something for it */
 bool ps_net_ask_for(ps_net *net, const ps_net_ask *ask); /* false: no memory, its data is freed */
 int64_t ps_net_take_asks(ps_net *net, ps_queue_of *out);
 void ps_net_free_events(ps_queue_of *q, int64_t from);
 
 /* link.c */
-ps_link *ps_link_make(ps_net *net, int fd); /* NULL: no memory. It was counted before. */
+/* NULL: no memory. It was counted before. source: becomes its own; NULL: it was just accepted. */
+ps_link *ps_link_make(ps_net *net, int fd, ps_source *source);
 void ps_link_free(ps_link *link);           /* after it was ended */
 void ps_link_end(ps_link *link, const char *why); /* why NULL: its peer did */
 void ps_link_watch(ps_link *link);                /* what epoll waits for */

@@ -25,6 +25,9 @@ static pthread_t net_python;
 static atomic_bool net_over, net_asleep;
 static atomic_int net_opened, net_closed, net_handed, net_frames, net_unread, net_resting;
 static char net_why[256]; /* of the last link that the thread ended itself */
+static char net_who[160]; /* addresses and ports of the last link that was opened */
+static int net_header;    /* so many bytes are a PROXY header, if the first is a P; 0: none are */
+static const uint8_t net_source[8] = {203, 0, 113, 7, 0, 0, 4711 >> 8, 4711 & 255};
 static pthread_mutex_t net_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static CHECK_UNUSED ps_net_conf net_conf(void) {
@@ -57,9 +60,25 @@ static void net_answer(const ps_net_event *event) {
     ps_link_write(event->link, out, ps_command_encode(&answer, 0, out, sizeof out, &e));
 }
 
+/* Takes the header, as it comes, and gives the connection back. */
+static void net_read_header(int fd) {
+    uint8_t header[256];
+    for (ssize_t left = net_header, got; left > 0; left -= got) {
+        struct pollfd one = {fd, POLLIN, 0};
+        got = poll(&one, 1, NET_BOUND_MS) > 0 ? recv(fd, header, (size_t)left, 0) : 0;
+        if (got > 0) continue;
+        close(fd);
+        return;
+    }
+    ps_net_take_back(net, fd, net_source, sizeof net_source, "203.0.113.7 4711");
+}
+
 static void net_take(const ps_net_event *event) {
     switch (event->kind) {
     case PS_NET_OPENED:
+        pthread_mutex_lock(&net_lock);
+        snprintf(net_who, sizeof net_who, "%.*s", (int)event->len, (const char *)event->data);
+        pthread_mutex_unlock(&net_lock);
         atomic_fetch_add(&net_opened, 1);
         break;
     case PS_NET_FRAME:
@@ -75,6 +94,10 @@ static void net_take(const ps_net_event *event) {
         break;
     case PS_NET_HANDED:
         atomic_fetch_add(&net_handed, 1); /* before its peer learns of it */
+        if (net_header > 0 && event->value == 'P') {
+            net_read_header(event->number);
+            break;
+        }
         send(event->number, "yours", 5, MSG_NOSIGNAL);
         close(event->number);
         break;
@@ -132,7 +155,7 @@ static CHECK_UNUSED void net_start_as(const ps_net_conf *conf, void *(*python)(v
     net_port = ntohs(at.sin_port);
     net_opened = net_closed = net_handed = net_frames = net_unread = net_resting = 0;
     net_over = net_asleep = false;
-    net_why[0] = 0;
+    net_why[0] = net_who[0] = 0;
     for (int i = 0; i < net_threads; i++) {
         ps_net_conf own = *conf;
         own.number = i + 1;

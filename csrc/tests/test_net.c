@@ -116,6 +116,94 @@ static void test_other_protocols_are_handed_over_with_all_they_said(void) {
     close_all();
 }
 
+/* ---- what comes back from Python ---- */
+
+#define HEADER "PROXY TCP4 203.0.113.7 127.0.0.1 4711 10911\r\n"
+
+static void open_with_headers(const ps_net_conf *conf) {
+    net_header = (int)strlen(HEADER);
+    open_all(conf);
+}
+
+static void close_with_headers(void) {
+    close_all();
+    net_header = 0;
+}
+
+/* The header may be cut anywhere, and the first frame may come with it. */
+static void test_one_that_python_gives_back_speaks_for_its_source(void) {
+    ps_net_conf conf = net_conf();
+    uint8_t sent[4096];
+    ps_command answer;
+    ps_record r;
+    kit_frame f;
+    open_with_headers(&conf);
+    kit_send(&f, 0, 7, "T", 0, UNIQ);
+    int64_t head = net_header, len = head + kit_encode(&f, "body", 4, sent + head, 4000);
+    int opened = 0;
+    memcpy(sent, HEADER, (size_t)head);
+    for (int64_t cut = 1; cut <= len; cut += cut < head + 2 ? 1 : 9) {
+        net_client c = net_connect();
+        net_write(&c, sent, cut);
+        net_write(&c, sent + cut, len - cut);
+        CHECK_EQ(7, expect(&c, 0));
+        net_send(&c, 8, "body", 4);
+        CHECK_EQ(8, expect(&c, 0));
+        opened++;
+        NET_UNTIL(net_opened == opened);
+        CHECK(strncmp(net_who, "203.0.113.7 4711 127.0.0.1 ", 27) == 0);
+        net_leave(&c);
+    }
+    CHECK_EQ(0, net_frames);
+    net_client c = net_connect();
+    for (int64_t at = 0; at < 2; at++) {
+        net_pull(&c, 1, at, 0);
+        if (!CHECK(net_take_answer(&c, &answer)) || !CHECK_EQ(0, answer.code)) break;
+        CHECK_EQ(PS_REC_OK, ps_record_decode(answer.body.data, answer.body.len, &r));
+        CHECK(r.born_host_len == 8 && memcmp(r.born_host, net_source, 8) == 0);
+    }
+    net_leave(&c);
+    NET_UNTIL(net_opened == net_closed);
+    close_with_headers();
+}
+
+static void test_one_that_was_given_back_is_never_handed_over_again(void) {
+    static const char *const after[] = {HEADER, "\x16\x03\x01", "\r\n\r\n", "GET / HTTP/1.1\r\n"};
+    ps_net_conf conf = net_conf();
+    open_with_headers(&conf);
+    for (size_t i = 0; i < sizeof after / sizeof *after; i++) {
+        net_client c = net_connect();
+        net_write(&c, HEADER, net_header);
+        net_write(&c, after[i], (int64_t)strlen(after[i]));
+        expect_end(&c);
+        CHECK_EQ(i + 1, net_handed);
+    }
+    CHECK_EQ(0, net_opened);
+    NET_UNTIL(ps_net_links(net) == 0);
+    close_with_headers();
+}
+
+/* It was within the limit when it was accepted. */
+static void test_one_that_is_given_back_is_taken_whatever_the_limit(void) {
+    ps_net_conf conf = net_conf();
+    conf.links_max = 1;
+    open_with_headers(&conf);
+    net_client slow = net_connect();
+    net_write(&slow, HEADER, 1);
+    NET_UNTIL(net_handed == 1 && ps_net_links(net) == 0);
+    net_client other = net_connect();
+    net_send(&other, 1, "body", 4);
+    CHECK_EQ(1, expect(&other, 0));
+    net_write(&slow, HEADER + 1, net_header - 1);
+    net_send(&slow, 2, "body", 4);
+    CHECK_EQ(2, expect(&slow, 0));
+    CHECK_EQ(2, ps_net_links(net));
+    net_leave(&slow);
+    net_leave(&other);
+    expect_none_left(2);
+    close_with_headers();
+}
+
 /* ---- held pulls ---- */
 
 static void test_a_held_pull_is_woken_by_a_send_and_ended_by_its_time(void) {
@@ -357,6 +445,11 @@ static void leave_at(int step, bool reset) {
         net_write(&c, frame, len / 3);
     }
     if (step == 8) net_write(&c, "PROXY", 5);
+    if (step == 9) {
+        net_write(&c, "PROXY", 5);
+        net_write(&c, frame, len / (1 + check_below(3)));
+    }
+    if (step == 10) net_write(&c, "GET /", 5);
     if (reset)
         net_reset(&c);
     else
@@ -365,15 +458,16 @@ static void leave_at(int step, bool reset) {
 
 static void test_peers_may_leave_at_every_step(void) {
     ps_net_conf conf = net_conf();
+    net_header = 5; /* "PROXY" */
     open_all(&conf);
-    for (int i = 0; i < 500; i++) leave_at((int)check_below(9), check_below(2) == 0);
+    for (int i = 0; i < 600; i++) leave_at((int)check_below(11), check_below(2) == 0);
     net_client c = net_connect();
     ask_python(&c, 1);
     CHECK_EQ(1, expect(&c, 999));
     net_leave(&c);
     NET_UNTIL(net_opened == net_closed && net_opened > 0);
     NET_UNTIL(ps_net_unfinished(net) == 0);
-    close_all();
+    close_with_headers();
 }
 
 static int count_entries(const char *folder) {
@@ -395,7 +489,11 @@ static void start_and_stop(bool asleep) {
     net_write(&half, "\0\0", 2);
     ask_python(&c, 2);
     net_pull(&c, 3, 1 << 30, 60000);
+    int pair[2]; /* one that is given back just now */
+    CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair));
+    ps_net_take_back(net, pair[0], net_source, sizeof net_source, "203.0.113.7 4711");
     net_stop();
+    close(pair[1]);
     net_leave(&c);
     net_leave(&half);
 }
@@ -532,6 +630,9 @@ static void run_all(void) {
     RUN(test_what_nobody_knows_is_handed_on_in_order);
     RUN(test_frames_may_be_cut_at_every_byte);
     RUN(test_other_protocols_are_handed_over_with_all_they_said);
+    RUN(test_one_that_python_gives_back_speaks_for_its_source);
+    RUN(test_one_that_was_given_back_is_never_handed_over_again);
+    RUN(test_one_that_is_given_back_is_taken_whatever_the_limit);
     RUN(test_a_held_pull_is_woken_by_a_send_and_ended_by_its_time);
     RUN(test_a_slow_reader_gets_every_answer);
     RUN(test_large_records_are_written_from_where_they_lie);

@@ -226,6 +226,37 @@ static void test_other_protocols_are_handed_over(void) {
     close_all();
 }
 
+static void test_calls_follow_a_header_that_python_has_taken(void) {
+    static const char header[] = "PROXY TCP4 203.0.113.7 127.0.0.1 4711 8081\r\n";
+    static const char *const others[] = {header, "GET / HTTP/1.1\r\n", "\x16\x03\x01"};
+    ps_net_conf conf = h2_conf();
+    uint8_t request[64];
+    upload u;
+    const uint8_t *at;
+    net_header = (int)strlen(header);
+    open_all(&conf);
+    client *h2 = client_new();
+    net_client c = net_connect();
+    int64_t len = hello(h2, &u, request, &at);
+    net_write(&c, header, net_header);
+    net_write(&c, at, len);
+    CHECK(await_ends(&c, h2, 1));
+    CHECK(h2->got_len == 10 && memcmp(h2->got + 5, "hello", 5) == 0);
+    CHECK(strncmp(net_who, "203.0.113.7 4711 127.0.0.1 ", 27) == 0);
+    leave(&c, h2);
+    for (int i = 0; i < 3; i++) { /* none of them is Python's once more */
+        c = net_connect();
+        net_write(&c, header, net_header);
+        net_write(&c, others[i], (int64_t)strlen(others[i]));
+        CHECK(!net_more(&c));
+        net_leave(&c);
+        CHECK_EQ(2 + i, net_handed);
+    }
+    expect_none_left();
+    close_all();
+    net_header = 0;
+}
+
 static void test_sends_are_stored_without_python(void) {
     enum { SENDS = 50 };
     static uint8_t requests[SENDS + 1][512];
@@ -335,6 +366,7 @@ int main(void) {
     test_calls_may_be_cut_at_every_byte();
     test_peers_may_leave_at_every_step();
     test_other_protocols_are_handed_over();
+    test_calls_follow_a_header_that_python_has_taken();
     test_sends_are_stored_without_python();
     test_a_slow_reader_gets_every_reply();
     test_who_says_nothing_or_calls_nothing_is_closed();

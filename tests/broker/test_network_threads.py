@@ -45,8 +45,9 @@ WARM = 2
 class Client:
     """A blocking socket that asks many things at once."""
 
-    def __init__(self, port, tls=None):
+    def __init__(self, port, tls=None, header=b""):
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=BOUND_S)
+        self.sock.sendall(header)
         if tls is not None:
             self.sock = tls.wrap_socket(self.sock)
         self._left = b""
@@ -225,6 +226,21 @@ def test_messages_pass_while_the_interpreter_is_held(tmp_path, threads, tls):
         client.close(), other.close()
 
 
+@pytest.mark.parametrize("tls", [False, True])
+def test_what_follows_a_proxy_header_is_served_while_the_interpreter_is_held(tmp_path, tls):
+    settings = {"tls": tls_of_server(tmp_path) if tls else {}}
+    with broker_process(tmp_path / "s", **settings) as broker:
+        header = b"PROXY TCP4 203.0.113.7 127.0.0.1 4711 10911\r\n"
+        client = Client(broker.port, client_context() if tls else None, header)
+        warm(client)
+        broker.hold()
+        good(client.ask_all([send(n) for n in range(1000)]))
+        assert len(pull_all(client, WARM + 1000)) == WARM + 1000
+        good(client.ask_all([acknowledge(h) for h in pop_all(client, 100)]))
+        broker.let_go()
+        client.close()
+
+
 def test_heartbeats_pass_while_the_interpreter_is_held(tmp_path):
     """Those that say nothing new, and they are heard: whoever sent one is still there once the
     interpreter is back, and whoever sent nothing is dropped. One that changes something waits."""
@@ -294,11 +310,12 @@ def test_starts_and_stops_leave_no_thread_and_no_descriptor(tmp_path, small, thr
             broker.create_topic("T", queues=1)
             names = {f"rmq-net-{number}\n" for number in range(1, threads + 1)}
             assert names <= set(tasks())
-            client, other = Client(broker.port), Client(broker.port)
+            client, other, half = (Client(broker.port) for _ in range(3))
             good(client.ask_all([send(0)]))
+            half.sock.sendall(b"PROXY TCP4 ")
             other.sock.sendall(codec.encode(send(1))[:50])
             client.sock.sendall(codec.encode(pull(1, 1, hold_ms=60_000)))
-        client.close(), other.close()
+        client.close(), other.close(), half.close()
 
     once(0)
     before = descriptors()

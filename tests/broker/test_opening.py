@@ -83,6 +83,7 @@ BAD = {
     "address": b"PROXY TCP4 10.1.2.300 127.0.0.1 1 2\r\n",
     "mixed": b"PROXY TCP4 ::1 ::1 1 2\r\n",
     "port": b"PROXY TCP4 10.1.2.3 127.0.0.1 70000 2\r\n",
+    "scope": b"PROXY TCP6 fe80::1%eth0 fe80::2 1 2\r\n",
     "version": V2 + b"\x31\x11\0\x0c" + bytes(12),
     "command": V2 + b"\x22\x11\0\x0c" + bytes(12),
     "short": V2 + b"\x21\x11\0\x04" + bytes(4),

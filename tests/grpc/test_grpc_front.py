@@ -94,7 +94,9 @@ def test_bytes_of_another_protocol_close_the_connection(broker: Broker, data: by
         assert closed(sock)
 
 
-@pytest.mark.parametrize("data", [b"", b"PROXY TCP4 ", b"\x16\x03\x01\x01\x00"])
+@pytest.mark.parametrize(
+    "data", [b"", b"PROXY TCP4 ", b"PROXY UNKNOWN\r\nPR", b"\x16\x03\x01\x01\x00"]
+)
 def test_a_connection_that_does_not_begin_is_closed(
     broker: Broker, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,16 +106,25 @@ def test_a_connection_that_does_not_begin_is_closed(
         assert closed(sock)
 
 
-def test_a_proxy_header_names_the_client(broker: Broker) -> None:
-    """Every record of the client's then has its address."""
+HEADER = b"PROXY TCP4 203.0.113.7 127.0.0.1 4711 8081\r\n"
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_proxy_header_names_the_client(broker: Broker, tls: bool) -> None:
+    """Every record of the client's then has its address; the network thread has the connection."""
     host, port = "127.0.0.1", broker.grpc_port
     listener = socket.create_server((host, 0))
-    with listener, Caller(f"{host}:{listener.getsockname()[1]}") as caller:
+    options: dict[str, Any] = {}
+    if tls:
+        certificate = ssl.get_server_certificate((host, port), timeout=BOUND_S)
+        options["trusted"] = certificate.encode()
+        options["options"] = (("grpc.ssl_target_name_override", _name_of(certificate)),)
+    with listener, Caller(f"{host}:{listener.getsockname()[1]}", **options) as caller:
 
         def relay() -> None:
             near, _ = listener.accept()
             far = socket.create_connection((host, port))
-            far.sendall(b"PROXY TCP4 203.0.113.7 127.0.0.1 4711 8081\r\n")
+            far.sendall(HEADER)
             for one, other in ((near, far), (far, near)):
                 threading.Thread(target=pump, args=(one, other), daemon=True).start()
 
@@ -121,9 +132,21 @@ def test_a_proxy_header_names_the_client(broker: Broker) -> None:
         thread.start()
         entry = caller.send(message("Normal")).entries[0]
         thread.join(BOUND_S)
+        assert broker.grpc is not None
+        front = broker.grpc._server._front
+        assert front.on_the_loop == []
+        assert "203.0.113.7" in [each.address[0] for each in front.connections]
     with broker.consumer("far", "Normal", start="first") as consumer:
         found = next(m for m in consumer if m.message_id == entry.message_id)
     assert bytes(found.record[48:52]) == socket.inet_aton("203.0.113.7")
+
+
+@pytest.mark.parametrize("after", [HEADER, b"PRX", b"GET / HTTP/1.1\r\n\r\n", b"\0" * 64])
+def test_what_is_not_the_protocol_is_refused_after_a_header(broker: Broker, after: bytes) -> None:
+    """A second header, too."""
+    with socket.create_connection(("127.0.0.1", broker.grpc_port), BOUND_S) as sock:
+        sock.sendall(HEADER + after)
+        assert closed(sock)
 
 
 def pump(one: socket.socket, other: socket.socket) -> None:
