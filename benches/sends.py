@@ -1,14 +1,14 @@
 """What a send costs: when the tables of the core decide, and when Python does.
 
-    python -m benches.sends [--before PATH] [--rounds 7] [--count 20000]
+    python -m benches.sends [--before PATH] [--rounds 7] [--count 20000] [--only tables,..]
 
 --before: a built checkout of an earlier commit, measured in turns with this one. Each round starts
 a broker of one tree in a process of its own, with a store in memory if /dev/shm is there; this
-process writes pipelined SEND_MESSAGE_V2 frames of 128-byte bodies to its socket. A figure is the
-processor time of the broker's process a message, so that what else the machine does counts little.
-Python decides because a hook is there, or because the message comes without UNIQ_KEY. After a PROXY
-header the tables decide, too. A timed send counts with all that its time costs but the delivery:
-the index of timers belongs to the process.
+process writes SEND_MESSAGE_V2 frames of 128-byte bodies to its socket, 256 at a time or one. A
+figure is the processor time of the broker's process a message, so that what else the machine does
+counts little. Python decides because a hook is there, or because the message comes without
+UNIQ_KEY. A timed send counts with all that its time costs but the delivery: the index of timers
+belongs to the process.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import socket
 import struct
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -31,9 +32,11 @@ WINDOW = 256
 #: A time that does not come while a round lasts.
 SIX_HOURS_MS = 6 * 3_600_000
 #: What decides, and what the frames and the broker are then like.
-KINDS = ("tables", "header", "timed", "hook", "no id")
+KINDS = ("tables", "timed", "hook", "no id", "single", "header")
 #: Kinds that need many messages to be measured: they are served without Python.
-QUICK = ("tables", "header", "timed")
+QUICK = ("tables", "timed")
+#: One at a time: then what it costs to read and to write counts most.
+SINGLE = ("single", "header")
 HEADER = b"PROXY TCP4 203.0.113.7 127.0.0.1 4711 10911\r\n"
 
 #: Runs in the tree that is measured: a broker that tells its port, then its processor time.
@@ -84,12 +87,15 @@ def _answers(sock: socket.socket, left: bytes, count: int) -> bytes:
     return left
 
 
-def send_all(port: int, frames: list[bytes], header: bytes) -> None:
+def send_all(port: int, frames: list[bytes], kind: str) -> None:
+    window = 1 if kind in SINGLE else WINDOW
     with socket.create_connection(("127.0.0.1", port)) as sock:
-        sock.sendall(header)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if kind == "header":
+            sock.sendall(HEADER)
         left = b""
-        for at in range(0, len(frames), WINDOW):
-            part = frames[at : at + WINDOW]
+        for at in range(0, len(frames), window):
+            part = frames[at : at + window]
             sock.sendall(b"".join(part))
             left = _answers(sock, left, len(part))
 
@@ -111,35 +117,36 @@ def cost_us(tree: Path, kind: str, count: int) -> float:
                 told.flush()
                 return float(said.readline())
 
-            header = HEADER if kind == "header" else b""
-            send_all(port, [frame(i, kind) for i in range(1000)], header)
+            send_all(port, [frame(i, kind) for i in range(1000)], kind)
             frames = [frame(i, kind) for i in range(count)]
             began = spent()
-            send_all(port, frames, header)
+            send_all(port, frames, kind)
             took = spent() - began
             process.stdin.close()
         return took / count * 1e6
 
 
-def rows_of(trees: dict[str, Path], rounds: int, count: int) -> list[Row]:
+def rows_of(
+    trees: dict[str, Path], rounds: int, count: int, kinds: Sequence[str] = KINDS
+) -> list[Row]:
     """The costs, and with two trees the ratios round by round."""
-    what = {"tables": "decided by the tables", "header": "the same, after a PROXY header",
-            "timed": "the same, for a time in six hours",
+    what = {"tables": "decided by the tables", "timed": "the same, for a time in six hours",
             "hook": "decided by Python, with a hook",
-            "no id": "decided by Python, no UNIQ_KEY"}  # fmt: skip
+            "no id": "decided by Python, no UNIQ_KEY", "single": "one at a time",
+            "header": "one at a time, after a PROXY header"}  # fmt: skip
     found = {
         (kind, name): Row(f"a send, {what[kind]}", "128 B", name, " us", [], smaller=True)
-        for kind in KINDS
+        for kind in kinds
         for name in trees
     }
     for _ in range(rounds):
-        for kind in KINDS:
+        for kind in kinds:
             for name, tree in trees.items():
                 many = count * (10 if kind in QUICK else 1)
                 found[kind, name].rounds.append(cost_us(tree, kind, many))
     rows = list(found.values())
     if "before" in trees:
-        for kind in KINDS:
+        for kind in kinds:
             pairs = zip(found[kind, "before"].rounds, found[kind, "after"].rounds, strict=True)
             ratios = [before / after for before, after in pairs]
             rows.append(Row(f"a send, {what[kind]}", "128 B", "before / after", "x", ratios))
@@ -150,9 +157,10 @@ def main() -> None:
     parser = harness.parser_of("sends")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--only", default=",".join(KINDS), help=f"rows: {', '.join(KINDS)}")
     given, trees = harness.before_and_after(parser)
     facts = harness.machine()
-    rows = rows_of(trees, given.rounds, given.count)
+    rows = rows_of(trees, given.rounds, given.count, given.only.split(","))
     harness.report(rows, facts, "sends", "sends", given.keep)
 
 
