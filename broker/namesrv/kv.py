@@ -17,6 +17,8 @@ __all__ = ["ORDER_TOPICS", "KvConfig"]
 
 #: All of it is written at each change, and answered at once.
 CHARACTERS_MAX = 2 << 20
+#: What a key or a namespace counts as, beside its characters.
+ENTRY = 64
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
 
@@ -30,27 +32,47 @@ class KvConfig:
         """path: None keeps them in memory alone. Raises: RecordDamaged, StoreError of a file."""
         self.path = path
         self.tables: Table = _load(path) if path is not None else {}
+        #: Characters of all of it, and ENTRY for each key and namespace.
+        self.size = sum(
+            _size(namespace) + sum(_size(*item) for item in table.items())
+            for namespace, table in self.tables.items()
+        )
 
     def get(self, namespace: str, key: str) -> str | None:
         return self.tables.get(namespace, {}).get(key)
 
     def put(self, namespace: str, key: str, value: str) -> None:
         """Raises: BadArgument when all of it would be too large."""
-        more = len(namespace) + len(key) + len(value)
-        if more + self._size() > CHARACTERS_MAX:
-            raise BadArgument(
-                f"the key-value configuration may have {CHARACTERS_MAX} characters: delete some"
-            )
+        more = self._more(namespace, key, value)
+        if more > 0 and self.size + more > CHARACTERS_MAX:
+            self._drop_empty()
+            more = self._more(namespace, key, value)
+            if self.size + more > CHARACTERS_MAX:
+                raise BadArgument(
+                    f"the key-value configuration may have {CHARACTERS_MAX} characters, where each"
+                    f" key and namespace counts as {ENTRY} more: delete some"
+                )
         self.tables.setdefault(namespace, {})[key] = value
+        self.size += more
 
-    def _size(self) -> int:
-        """Counts the characters of all keys and values."""
-        return sum(
-            len(key) + len(value) for table in self.tables.values() for key, value in table.items()
-        )
+    def _more(self, namespace: str, key: str, value: str) -> int:
+        """Returns what the size grows by when the key gets this value."""
+        table = self.tables.get(namespace)
+        if table is None:
+            return _size(namespace) + _size(key, value)
+        old = table.get(key)
+        return _size(key, value) if old is None else len(value) - len(old)
+
+    def _drop_empty(self) -> None:
+        """Forgets namespaces that were used and have no key any more."""
+        for namespace in [name for name, table in self.tables.items() if not table]:
+            del self.tables[namespace]
+            self.size -= _size(namespace)
 
     def delete(self, namespace: str, key: str) -> None:
-        self.tables.get(namespace, {}).pop(key, None)
+        value = self.tables.get(namespace, {}).pop(key, None)
+        if value is not None:
+            self.size -= _size(key, value)
 
     def listed(self, namespace: str) -> bytes | None:
         """Returns ``{"table":{key:value}}``, or None when the namespace was never used."""
@@ -71,6 +93,10 @@ class KvConfig:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(self.path, data, keep_old=True)
         sync_folder(self.path.parent)
+
+
+def _size(*texts: str) -> int:
+    return ENTRY + sum(map(len, texts))
 
 
 def _load(path: Path) -> Table:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from broker.remoting.tls import TlsSettings
 from pystore.errors import BadArgument
-from pystore.javaproperties import parse_java_properties
+from pystore.javaproperties import edit_java_properties, parse_java_properties
 from pystore.upstream_settings import UPSTREAM
 
 __all__ = ["USED", "NamesrvSettings"]
@@ -157,12 +157,12 @@ class NamesrvSettings:
 
     def dumped(self) -> str:
         """Returns a properties file, sorted by name: the answer to GET_NAMESRV_CONFIG."""
-        lines = []
-        for name in sorted(self._values):
-            value = self._values[name]
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            lines.append(f"{name}={text}\n")
-        return "".join(lines)
+        values = ((name, self._values[name]) for name in sorted(self._values))
+        texts = {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in values
+        }
+        return edit_java_properties("", texts)
 
 
 def _converted(name: str, value: object, where: str) -> Value:
@@ -181,7 +181,7 @@ def _converted(name: str, value: object, where: str) -> Value:
         if not 0 <= number <= high:
             raise BadArgument(f"{name} = {number} is not between 0 and {high}", where)
         return number
-    if "\n" in text or "\0" in text:
+    if not {"\n", "\r", "\0"}.isdisjoint(text):
         raise BadArgument(f"{name} contains a line break or a NUL character", where)
     return text
 

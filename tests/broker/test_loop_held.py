@@ -441,7 +441,7 @@ async def test_no_request_of_a_name_server_holds_the_loop(held):
         requests += [("request 100", Command(100, *key)) for key in keys]
         requests += [("request 219", Command(219, *of(namespace="n")))]
         await check(names.port, held, requests)
-        assert names.kv._size() <= 2 << 20
+        assert names.kv.size <= 2 << 20
 
 
 # ---- who did it ----

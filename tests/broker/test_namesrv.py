@@ -737,6 +737,32 @@ def test_a_torn_file_of_key_values_is_read_from_its_copy(tmp_path):
     assert KvConfig(path).get("n", "k") == "old"
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+def test_names_of_key_values_are_bounded_too(deleted):
+    """Each entry in a namespace of its own, which stays when its key is deleted."""
+    kv, refused = KvConfig(None), 0
+    for number in range(200):
+        try:
+            kv.put(f"{number:05}" * 4096, "k", "")
+        except BadArgument:
+            refused += 1
+        if deleted:
+            kv.delete(f"{number:05}" * 4096, "k")
+    held = sum(len(name) + len("".join(table)) for name, table in kv.tables.items())
+    assert held <= 2 << 20
+    assert bool(refused) is not deleted
+
+
+def test_a_key_value_configuration_that_is_full_takes_a_shorter_value():
+    kv = KvConfig(None)
+    kv.put("n", "k", "x" * ((2 << 20) - 2 * 64 - 2))
+    with pytest.raises(BadArgument):
+        kv.put("n", "other", "")
+    kv.put("n", "k", "short")
+    kv.put("n", "other", "")
+    assert kv.size == 3 * 64 + len("n" "k" "short" "other")
+
+
 def test_order_topics_are_shown_to_clients_and_to_brokers():
     async def check(wire, names):
         await wire.ask(register())
@@ -776,6 +802,28 @@ def test_settings_are_changed_and_kept(tmp_path):
 
     on_wire(check, configStorePath=path)
     assert NamesrvSettings(path).number("scanNotActiveBrokerInterval") == 1234
+
+
+@pytest.mark.parametrize("value", [r"x\rkvConfigPath=/elsewhere", r"x\nkvConfigPath=/elsewhere"])
+def test_a_setting_brings_no_line_into_the_file_of_settings(tmp_path, value):
+    """What may not be changed is not changed by way of what may, at the next start."""
+
+    async def check(wire, names):
+        answer = await wire.ask(Command(318, {}, f"productEnvName={value}".encode()))
+        assert (answer.code, "line break" in answer.remark) == (1, True)
+
+    on_wire(check, configStorePath=tmp_path / "namesrv.properties")
+
+
+@pytest.mark.parametrize("value", ["a\\", "a\\b", "ü = :", "#!"])
+def test_settings_are_read_as_they_were_saved(tmp_path, value):
+    """A backslash at the end of a value does not swallow the next setting."""
+    path = tmp_path / "namesrv.properties"
+    made = NamesrvSettings(None, {"productEnvName": value, "returnOrderTopicConfigToBroker": False})
+    path.write_text(made.dumped())
+    again = NamesrvSettings(path)
+    assert again.text("productEnvName") == value
+    assert again.dumped() == made.dumped()
 
 
 def test_routes_wait_for_brokers_when_asked_to():
