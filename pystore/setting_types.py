@@ -122,6 +122,7 @@ class SettingValues(TypedDict, total=False):
     mappedFilesMax: int | str
     maxConnections: int | str
     maxFirstFrameBytes: int | str
+    maxGroupsPerBroker: int | str
     maxHaTransferByteInSecond: int | str
     maxHashSlotNum: int | str
     maxHeldPulls: int | str

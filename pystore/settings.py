@@ -664,6 +664,10 @@ _OURS: dict[str, dict[str, Any]] = {
         "broker", "queues",
         "a topic that would bring the broker over this many queues is refused; one without "
         "queues counts as one", type="int", default=131072, low=1, high=1 << 24),
+    "maxGroupsPerBroker": _row(
+        "broker", "groups",
+        "a subscription group that would bring the broker over this many is refused, and not made "
+        "by what its clients ask", type="int", default=131072, low=16, high=1 << 24),
     "maxOpenCheckPoints": _row(
         "broker", "batches",
         "POP batches that are not acknowledged altogether; more are not handed out", type="int",

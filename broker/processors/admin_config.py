@@ -24,7 +24,7 @@ __all__ = ["ConfigProcessor"]
 #: What would let a stranger stop the broker, empty it or lead its clients elsewhere.
 _DANGEROUS = RETENTION | {
     "autoCreateSubscriptionGroup", "autoCreateTopicEnable", "brokerPermission",
-    "enablePropertyFilter", "maxQueuesPerBroker", "maxQueuesPerTopic", "namesrvAddr",
+    "enablePropertyFilter", "maxGroupsPerBroker", "maxQueuesPerBroker", "maxQueuesPerTopic", "namesrvAddr",
     "rejectTransactionMessage", "startAcceptSendRequestTimeStamp",
 }  # fmt: skip
 

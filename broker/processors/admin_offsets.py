@@ -129,6 +129,7 @@ class OffsetAdminProcessor:
         source, target = command.text("srcGroup"), command.text("destGroup")
         topic = command.text("topic", "") or None
         check_offsets_may_change(target)
+        self.s.groups.found(target)
         if topic is not None:
             self.s.topics.found(topic)
         return self._clone(command, self.s.offsets.all(source, topic), target)

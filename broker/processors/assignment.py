@@ -14,14 +14,13 @@ from broker.processors.bodies import QUERY_ASSIGNMENT, SET_MODE, read
 from broker.processors.turns import reply_with
 from broker.services.clients import BROADCASTING
 from broker.services.context import Services
-from broker.services.pop.modes import POP, PULL, Mode
+from broker.services.pop.modes import POP, PULL, Mode, as_json
 from broker.services.topics import READ
-from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
 from broker.wire.mqjson import MessageQueue
-from pystore.errors import StoreError
+from pystore.errors import BadArgument, StoreError
 from pystore.names import RETRY_PREFIX
 
 __all__ = ["AssignmentProcessor", "divide", "shared"]
@@ -111,6 +110,8 @@ class AssignmentProcessor:
         if self.s.pop is not None:
             try:
                 await self.s.pop.modes.put(topic, group, mode)
+            except BadArgument as bad:
+                raise Refused(ResponseCode.SYSTEM_ERROR, bad.text) from None
             except StoreError as failed:
                 raise Refused(
                     ResponseCode.SYSTEM_ERROR,
@@ -118,9 +119,9 @@ class AssignmentProcessor:
                 ) from failed
         return command.reply()
 
-    def modes(self, peer: Peer, command: Command) -> Command:
-        table = {} if self.s.pop is None else self.s.pop.modes.as_json()["messageRequestModeMap"]
-        return command.reply(body=mqjson.dumps({"messageRequestModeMap": table}))
+    def modes(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
+        table = self.s.pop.modes.table() if self.s.pop is not None else {}
+        return reply_with(command, lambda: as_json(table))
 
 
 def shared(

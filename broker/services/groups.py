@@ -20,6 +20,8 @@ from pystore.metadata import Metadata
 __all__ = ["Groups"]
 
 _READ = 1
+#: All of it is written at each change.
+_FORBIDDEN_MAX = 65_536
 
 
 class Groups:
@@ -33,6 +35,9 @@ class Groups:
         self._metadata = metadata
         #: By group and topic; bit 0: it may not read.
         self.forbidden: dict[str, dict[str, int]] = metadata.forbidden()
+        self._forbidden_count = sum(map(len, self.forbidden.values()))
+        #: Whether the disk does not have it yet.
+        self._forbidden_changed = False
         self._writing = asyncio.Lock()
         self.changed: Callable[[str], None] = lambda name: None
 
@@ -67,21 +72,24 @@ class Groups:
         return self._rows.version
 
     def find(self, name: str) -> SubscriptionGroup | None:
-        """Returns the group; it is made when it is missing and autoCreateSubscriptionGroup allows
-        it."""
+        """Returns the group; it is made when it is missing, autoCreateSubscriptionGroup allows it
+        and maxGroupsPerBroker leaves room."""
         found = self.get(name)
         if found is not None or not self._settings["autoCreateSubscriptionGroup"]:
             return found
-        if not is_legal(name) or len(name) > GROUP_MAX:
+        if not is_legal(name) or len(name) > GROUP_MAX or self._is_full:
             return None
         made = SubscriptionGroup(name)
         self._rows.put(made)
         return made
 
     def found(self, name: str) -> SubscriptionGroup:
-        """Returns the group. Raises: Refused with SUBSCRIPTION_GROUP_NOT_EXIST."""
+        """Returns the group. Raises: Refused with SUBSCRIPTION_GROUP_NOT_EXIST, or because there
+        are too many."""
         group = self.find(name)
         if group is None:
+            if self._settings["autoCreateSubscriptionGroup"] and is_legal(name):
+                self._check_room()
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{name:.260}] does not exist. Make it with mqadmin"
@@ -89,11 +97,30 @@ class Groups:
             )
         return group
 
+    @property
+    def _is_full(self) -> bool:
+        return self.count >= int(self._settings["maxGroupsPerBroker"])
+
+    def _check_room(self) -> None:
+        """Raises: Refused when there may be no other group."""
+        if self._is_full:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the broker has {self.count} groups, one more is too many: maxGroupsPerBroker is"
+                f" {self._settings['maxGroupsPerBroker']}",
+            )
+
     # ---- tools ----
 
     def update(self, group: SubscriptionGroup) -> None:
         """Makes or replaces a group; members of its file that we do not know stay. Raises:
         Refused."""
+        if self.get(group.name) is None:
+            self._check_room()
+        self.take(group)
+
+    def take(self, group: SubscriptionGroup) -> None:
+        """Does the same, however many there are: a slave has what its master has."""
         old = self.get(group.name)
         try:
             self._rows.put(replace(group, extra=old.extra if old is not None else {}))
@@ -105,7 +132,9 @@ class Groups:
         """Deletes a group and returns whether there was one."""
         gone = self._rows.delete(name)
         self._texts.forget(name)
-        self.forbidden.pop(name, None)
+        if gone_topics := self.forbidden.pop(name, None):
+            self._forbidden_count -= len(gone_topics)
+            self._forbidden_changed = True
         self.changed(name)
         return gone
 
@@ -114,21 +143,39 @@ class Groups:
         return bool(self.forbidden.get(group, {}).get(topic, 0) & _READ)
 
     def forbid(self, group: str, topic: str, forbidden: bool) -> None:
-        """Serves code 353; keep_forbidden() brings the change to the disk."""
+        """Serves code 353; keep_forbidden() brings the change to the disk. Raises: Refused when
+        there is too much to keep."""
+        before = self.forbidden.get(group, {}).get(topic, 0)
+        after = before & ~_READ | (_READ if forbidden else 0)
+        if after == before:
+            return
+        if not before and self._forbidden_count >= _FORBIDDEN_MAX:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"{_FORBIDDEN_MAX} topics are forbidden to groups: allow others again first",
+            )
         topics = self.forbidden.setdefault(group, {})
-        topics[topic] = topics.get(topic, 0) & ~_READ | (_READ if forbidden else 0)
-        if not topics[topic]:
+        topics[topic] = after
+        if not after:
             del topics[topic]
         if not topics:
             del self.forbidden[group]
+        self._forbidden_count += bool(after) - bool(before)
+        self._forbidden_changed = True
         self.changed(group)
 
     async def keep_forbidden(self) -> None:
         """Raises: StoreError."""
         async with self._writing:
-            if self.forbidden != self._metadata.forbidden():
-                table = {group: dict(topics) for group, topics in self.forbidden.items()}
+            if not self._forbidden_changed:
+                return
+            self._forbidden_changed = False
+            table = {group: dict(topics) for group, topics in self.forbidden.items()}
+            try:
                 await asyncio.to_thread(self._metadata.set_forbidden, table)
+            except BaseException:
+                self._forbidden_changed = True
+                raise
 
     # ---- as JSON ----
 

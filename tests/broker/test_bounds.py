@@ -20,8 +20,9 @@ from broker import Broker, NameServer
 from broker.namesrv import registration
 from broker.processors import all_handlers
 from broker.processors.bodies import GROUPS_MAX, HEARTBEAT, SUBSCRIPTIONS_MAX, beside
-from broker.wire.command import Command, texts
-from pystore import DiskFull, TopicConfig, _metadb
+from broker.services.pop.modes import POP, Mode, RequestModes
+from broker.wire.command import Command, Refused, texts
+from pystore import BadArgument, DiskFull, SubscriptionGroup, TopicConfig, _metadb
 from pystore.native import ffi, lib
 from pystore.sql92 import compiled
 
@@ -197,6 +198,62 @@ def test_queues_of_a_topic_and_of_a_broker_are_limited(tmp_path, small):
             s.topics.for_send("c", "TBW102", 4)
         s.topics.delete("b")
         assert s.topics.for_send("c", "TBW102", 4) is not None
+
+
+def test_groups_of_a_broker_are_limited(tmp_path, small):
+    """However they come to be; those of a master are taken by its slave."""
+    with services(tmp_path / "store", small) as s:
+        s.settings.update({"maxGroupsPerBroker": str(max(16, s.groups.count + 10))})
+        number = 0
+        while s.groups.find(f"asked-{number}") is not None:
+            number += 1
+        assert s.groups.count == s.settings["maxGroupsPerBroker"]
+        for made in (s.groups.found, lambda name: s.groups.update(SubscriptionGroup(name))):
+            with pytest.raises(Refused, match="maxGroupsPerBroker"):
+                made("one-more")
+        s.groups.update(SubscriptionGroup("asked-0", retry_max_times=3))
+        s.groups.take(SubscriptionGroup("one-of-the-master"))
+        assert s.groups.get("one-of-the-master") is not None
+
+
+async def test_offsets_are_copied_for_no_group_that_there_may_not_be(tmp_path, small):
+    more = {"listenPort": 0, "autoCreateSubscriptionGroup": False}
+    async with (
+        Broker(tmp_path / "s", **(small | more)) as broker,
+        await Wire.to(broker.port) as wire,
+    ):
+        broker.services.offsets.commit("g", "TBW102", 0, 1)
+        ext = {"srcGroup": "g", "destGroup": "made-up", "topic": "TBW102"}
+        assert (await wire.ask(Command(314, ext))).code == 26
+        assert broker.services.offsets.get("made-up", "TBW102", 0) is None
+
+
+def test_what_is_forbidden_to_groups_is_limited(tmp_path, small, monkeypatch):
+    monkeypatch.setattr("broker.services.groups._FORBIDDEN_MAX", 3)
+    with services(tmp_path / "store", small) as s:
+        for number in range(3):
+            s.groups.forbid("g", f"t{number}", True)
+        with pytest.raises(Refused, match="forbidden"):
+            s.groups.forbid("g", "t3", True)
+        s.groups.forbid("g", "t0", False)
+        s.groups.forbid("h", "t3", True)
+        s.groups.delete("g")
+        s.groups.forbid("h", "t4", True)
+        s.groups.forbid("h", "t5", True)
+        assert s.groups.forbidden == {"h": dict.fromkeys(("t3", "t4", "t5"), 1)}
+
+
+async def test_request_modes_are_limited_and_written_for_many_at_once(tmp_path, monkeypatch):
+    """Each tool is answered when the disk has its mode; what waits for a write shares the next."""
+    monkeypatch.setattr("broker.services.pop.modes._MODES_MAX", 100)
+    path = tmp_path / "modes.json"
+    modes, writes = RequestModes(path, 0o600), []
+    monkeypatch.setattr(modes, "_write", lambda table: writes.append(len(table)))
+    await asyncio.gather(*(modes.put(f"t{i}", "g", Mode(POP)) for i in range(100)))
+    assert writes == [1, 100] or writes == [100]
+    await modes.put("t0", "g", Mode(POP, 1))
+    with pytest.raises(BadArgument, match="100 request modes"):
+        await modes.put("t100", "g", Mode(POP))
 
 
 def test_topics_without_queues_are_limited_too(tmp_path, small):

@@ -11,6 +11,7 @@ from broker.loop import turns
 from broker.services.clients import Beat, Channel, Subscription
 from broker.services.config import Config
 from broker.services.hooks import AbortProcessException, Hooks
+from broker.services import locks as locks_module
 from broker.services.locks import Locks
 from broker.services.statistics import Statistics
 from broker.wire.command import Refused
@@ -392,6 +393,27 @@ def test_locks_belong_to_one_client_until_they_are_old():
     assert not locks.is_orderly("g")
     locks.scan()
     assert locks.lock("g", "c2", queues) == queues
+
+
+def test_locks_of_ever_new_queues_take_so_much_memory(monkeypatch):
+    """What is held is renewed all the same, and there is room again once locks are old."""
+    monkeypatch.setattr(locks_module, "SIZE_MAX", 100_000)
+    now = [0.0]
+    locks = Locks(lambda: now[0])
+    mine = [MessageQueue("orders", "b", 0)]
+    assert locks.lock("mine", "me", mine) == mine
+
+    def fill():
+        for i in range(1000):
+            locks.lock(f"g{i}", "c", [MessageQueue(f"t{i}", "b", 0)])
+
+    assert refusal(fill) == 2
+    assert 90_000 < locks.size <= 100_000
+    assert locks.lock("mine", "me", mine) == mine
+    now[0] = 61.0
+    locks.scan()
+    assert locks.size == 0
+    assert refusal(fill) == 2
 
 
 # ---- statistics ----

@@ -13,8 +13,9 @@ from broker.loop.safe_log import SafeLogger
 from broker.wire import mqjson
 from broker.wire.jsonbody import INT, OBJECT, TEXT, JsonMember, Shape, enum
 from pystore import files
+from pystore.errors import BadArgument
 
-__all__ = ["POP", "PULL", "Mode", "RequestModes"]
+__all__ = ["POP", "PULL", "Mode", "RequestModes", "as_json"]
 
 log = SafeLogger("broker.pop")
 
@@ -35,13 +36,21 @@ class Mode:
     share: int = 0
 
 
+#: By topic and group.
+_Table = dict[str, dict[str, Mode]]
+#: All of it is written at each change.
+_MODES_MAX = 65_536
+
+
 class RequestModes:
     """The modes by topic and group; they change at once, and are on the disk before a tool is
     answered."""
 
     def __init__(self, path: Path, file_mode: int) -> None:
         self._path, self._file_mode = path, file_mode
-        self._table: dict[str, dict[str, Mode]] = {}
+        self._table: _Table = {}
+        #: Whether the disk does not have all of it yet.
+        self._changed = False
         self._writing = asyncio.Lock()
 
     def get(self, topic: str, group: str) -> Mode | None:
@@ -49,27 +58,32 @@ class RequestModes:
 
     async def put(self, topic: str, group: str, mode: Mode) -> None:
         """Sets a mode. Raises: StoreError when it cannot be written; it is in force
-        nevertheless."""
+        nevertheless. BadArgument when there are too many."""
+        is_new = self.get(topic, group) is None
+        if is_new and sum(map(len, self._table.values())) >= _MODES_MAX:
+            raise BadArgument(f"there are {_MODES_MAX} request modes, one more is too many")
         self._table.setdefault(topic, {})[group] = mode
+        self._changed = True
         async with self._writing:
-            await asyncio.to_thread(self._write, mqjson.dumps(self.as_json()))
+            if self._changed:  # else what was written meanwhile has it
+                await self._keep()
 
-    def _write(self, data: bytes) -> None:
+    async def _keep(self) -> None:
+        self._changed = False
+        try:
+            await asyncio.to_thread(self._write, self.table())
+        except BaseException:
+            self._changed = True
+            raise
+
+    def _write(self, table: _Table) -> None:
+        data = mqjson.dumps(as_json(table))
         files.make_folders(self._path.parent, self._file_mode)
         files.replace_file(self._path, data, keep_old=True, mode=self._file_mode)
 
-    def as_json(self) -> dict[str, Any]:
-        table = {
-            topic: {
-                group: {
-                    "consumerGroup": group, "mode": each.mode, "popShareQueueNum": each.share,
-                    "topic": topic,
-                }
-                for group, each in groups.items()
-            }
-            for topic, groups in self._table.items()
-        }  # fmt: skip
-        return {"messageRequestModeMap": table}
+    def table(self) -> _Table:
+        """Returns a copy of all modes."""
+        return {topic: dict(groups) for topic, groups in self._table.items()}
 
     def load(self) -> None:
         """Reads the file; one that cannot be read counts as none, so that groups pull."""
@@ -86,13 +100,11 @@ class RequestModes:
     async def take_over(self, body: Mapping[str, Any]) -> None:
         """Those of a master take the place of all that are here, at a slave: the body of
         GET_ALL_MESSAGE_REQUEST_MODE. Raises: ValueError, StoreError."""
-        before = self.as_json()
-        table = _FILE(body)["messageRequestModeMap"] or {}
-        self._table = {}
-        self._take(table)
-        if self.as_json() != before:
+        before, self._table = self._table, {}
+        self._take(_FILE(body)["messageRequestModeMap"] or {})
+        if self._table != before:
             async with self._writing:
-                await asyncio.to_thread(self._write, mqjson.dumps(self.as_json()))
+                await self._keep()
 
     def _take(self, table: Mapping[str, Any]) -> None:
         for topic, groups in table.items():
@@ -104,3 +116,18 @@ class RequestModes:
                     continue
                 mode = Mode(said["mode"], said["popShareQueueNum"])
                 self._table.setdefault(str(topic), {})[str(group)] = mode
+
+
+def as_json(table: _Table) -> dict[str, Any]:
+    """Returns the body of GET_ALL_MESSAGE_REQUEST_MODE, which is the file's as well."""
+    modes = {
+        topic: {
+            group: {
+                "consumerGroup": group, "mode": each.mode, "popShareQueueNum": each.share,
+                "topic": topic,
+            }
+            for group, each in groups.items()
+        }
+        for topic, groups in table.items()
+    }  # fmt: skip
+    return {"messageRequestModeMap": modes}

@@ -185,7 +185,7 @@ class Synchronizer:
             wanted = self._groups.from_json(value)
             have = self._groups.get(wanted.name)
             if have is None or self._groups.to_json(have) != self._groups.to_json(wanted):
-                self._groups.update(wanted)
+                self._groups.take(wanted)
 
     async def _take_offsets(self, body: Mapping[str, Any], *, only_forward: bool = False) -> None:
         """None beyond the messages that are here: a consumer would lose those that come next."""
