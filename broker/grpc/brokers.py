@@ -93,6 +93,8 @@ class Links(Generic[_L]):
     def __init__(self, make: Callable[[tuple[str, int], str], _L]) -> None:
         self._make = make
         self._links: dict[tuple[str, int], dict[str, _L]] = {}
+        #: How many connections a client has, by its id.
+        self._counts: dict[str, int] = {}
 
     def __len__(self) -> int:
         """Returns how many connections have any."""
@@ -112,8 +114,19 @@ class Links(Generic[_L]):
             raise Problem(
                 Code.TOO_MANY_REQUESTS, f"{_LINKS_MAX} clients use this connection already"
             )
-        made = links[call.client_id] = self._make(call.address, call.client_id)
+        made = self._make(call.address, call.client_id)
+        if found is None:
+            self._counts[call.client_id] = self._counts.get(call.client_id, 0) + 1
+        links[call.client_id] = made
         return made
+
+    def _has_left(self, client_id: str) -> bool:
+        """Counts a link less, and returns whether it was the last."""
+        self._counts[client_id] -= 1
+        if self._counts[client_id] > 0:
+            return False
+        del self._counts[client_id]
+        return True
 
     def ended(self, link: _L) -> None:
         """Forgets a link that is closed, because it was idle or its client is gone."""
@@ -121,6 +134,7 @@ class Links(Generic[_L]):
         links = self._links.get(address, {})
         if links.get(client_id) is link:
             del links[client_id]
+            self._has_left(client_id)
             if not links:
                 del self._links[address]
 
@@ -130,8 +144,7 @@ class Links(Generic[_L]):
         links = self._links.pop(address, {})
         for link in links.values():
             link.close()
-        rest = self._links.values()
-        return [name for name in links if not any(name in other for other in rest)]
+        return [name for name in links if self._has_left(name)]
 
     def close(self) -> None:
         for address in list(self._links):

@@ -51,6 +51,13 @@ _NONCE_S = 5.0
 _SETTLED_S = 5.0
 #: Subscriptions of one client, and topics of one producer.
 _TOPICS_MAX = 1024
+#: Bytes of the settings that a client sends. Those of Apache's clients have a few hundred, and what
+#: filters and topics add.
+_SETTINGS_MAX = 256 << 10
+#: Bytes, roughly: of a client, and of a topic beside its names and its filter. What is kept of all
+#: clients' settings may take so many.
+_CLIENT, _TOPIC = 2000, 400
+SIZE_MAX = 128 << 20
 
 
 def retry_ms(attempts: int) -> int:
@@ -68,6 +75,8 @@ class Client:
         self.call = call
         self.use(link)
         self.settings = settings
+        #: Bytes that it takes, roughly.
+        self.size = _CLIENT + int(settings.ByteSize()) + _TOPIC * len(self.topics)
         #: Of its latest stream.
         self.commands = commands
         #: Tools' questions that wait for the client's answer, by nonce.
@@ -120,6 +129,8 @@ class GrpcClients:
 
     def __init__(self) -> None:
         self._clients: dict[str, Client] = {}
+        #: Bytes of all clients, roughly.
+        self.size = 0
         self._arriving: dict[str, asyncio.Future[None]] = {}
         #: Told the id of each that takes its leave.
         self.dropped: Callable[[str], None] = lambda client_id: None
@@ -151,13 +162,26 @@ class GrpcClients:
     def get(self, client_id: str) -> Client | None:
         return self._clients.get(client_id)
 
+    def check_room(self, client: Client) -> None:
+        """Raises: Problem when its settings are too much beside those of all others."""
+        old = self._clients.get(client.client_id)
+        more = client.size - (old.size if old is not None else 0)
+        if more > 0 and self.size + more > SIZE_MAX:
+            raise Problem(
+                Code.TOO_MANY_REQUESTS,
+                f"the settings of all clients together take {SIZE_MAX >> 20} MB: come again later",
+            )
+
     def put(self, client: Client) -> None:
+        old = self._clients.get(client.client_id)
+        self.size += client.size - (old.size if old is not None else 0)
         self._clients[client.client_id] = client
         self.changed()
         self.arrived(client.client_id)
 
     def drop(self, client_id: str) -> None:
-        if self._clients.pop(client_id, None) is not None:
+        if (client := self._clients.pop(client_id, None)) is not None:
+            self.size -= client.size
             self.changed()
             self.dropped(client_id)
 
@@ -232,6 +256,11 @@ class ClientMethods:
         kind = given.WhichOneof("pub_sub")
         if kind is None:
             raise Problem(Code.BAD_REQUEST, "settings are neither of a producer nor of a consumer")
+        if given.ByteSize() > _SETTINGS_MAX:
+            raise Problem(
+                Code.BAD_REQUEST,
+                f"settings of {given.ByteSize()} bytes, {_SETTINGS_MAX} are allowed",
+            )
         await self._check_owner(call)
         made = pb.Settings()
         made.CopyFrom(given)
@@ -241,7 +270,8 @@ class ClientMethods:
             await self._merge_producer(call, made)
         else:
             await self._merge_consumer(call, made)
-        client = Client(client_id, call, self._broker.link(call), made, out)
+        client = Client(client_id, call, self._broker.link(call), _kept(made), out)
+        self._clients.check_room(client)
         old = self._clients.get(client_id)
         if old is not None:
             client.asked = old.asked
@@ -351,6 +381,16 @@ def _beat(
         "producerDataSet": producers, "consumerDataSet": consumers,
     }  # fmt: skip
     return Command(RequestCode.HEART_BEAT, {}, mqjson.dumps(body))
+
+
+def _kept(settings: Any) -> Any:
+    """Returns what is looked at later."""
+    kept = pb.Settings()
+    kept.CopyFrom(settings)
+    for name in ("access_point", "user_agent", "metric"):
+        kept.ClearField(name)
+    kept.DiscardUnknownFields()
+    return kept
 
 
 def _user_of(call: Call) -> str:

@@ -8,6 +8,7 @@ import json
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import grpc
 import pytest
@@ -15,6 +16,7 @@ from caller import CODE, Caller, message, serving
 from waiting import BOUND_S, until
 
 from broker import Broker
+from broker.grpc.brokers import Links
 from broker.grpc.outbox import BYTES_MAX, COUNT_MAX, Outbox
 from broker.grpc.schema import pb
 from broker.remoting.client import RemotingClient
@@ -123,6 +125,7 @@ def test_a_stream_without_client_id_ends_with_a_status(broker: Broker) -> None:
         {"publishing": pb.Publishing(topics=[pb.Resource(name="TBW102")])},
         {"subscription": pb.Subscription(group=pb.Resource(name="a b"))},
         {"subscription": pb.Subscription(group=pb.Resource(name="CID_RMQ_SYS_x"))},
+        {"publishing": pb.Publishing(), "user_agent": pb.UA(hostname="x" * (256 << 10))},
     ],
 )
 def test_settings_that_are_refused_end_the_stream(caller: Caller, settings: Any) -> None:
@@ -130,6 +133,48 @@ def test_settings_that_are_refused_end_the_stream(caller: Caller, settings: Any)
     with pytest.raises(grpc.RpcError) as failed:
         stream.settle(**settings)
     assert failed.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_of_settings_no_more_is_kept_than_is_looked_at(broker: Broker, caller: Caller) -> None:
+    stream = caller.telemetry()
+    agent = pb.UA(hostname="x" * 100_000)
+    stream.settle(client_type=1, publishing=pb.Publishing(), user_agent=agent)
+    assert broker.grpc is not None
+    client = broker.grpc.clients.get(caller.client_id)
+    assert client is not None and client.settings.ByteSize() < 1000
+
+
+def test_settings_of_all_clients_take_so_much_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that is known may say again what it said; others come again when there is room."""
+    monkeypatch.setattr("broker.grpc.clients.SIZE_MAX", 6_000)
+    alone = [("grpc.use_local_subchannel_pool", 1)]  # a connection for each
+    with serving(tmp_path / "s") as broker, Caller(broker.grpc_address, options=alone) as first:
+        stream = first.telemetry()
+        stream.publish("Normal")
+        with Caller(broker.grpc_address, options=alone) as second:
+            second.telemetry().publish("Normal")
+            with pytest.raises(grpc.RpcError) as failed, Caller(broker.grpc_address) as third:
+                third.telemetry().publish("Normal")
+            assert failed.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert stream.publish("Normal").status.code == CODE.OK
+        assert broker.grpc is not None
+        clients = broker.grpc.clients
+        until(lambda: len(clients) == 1, "the second one is gone")
+        with Caller(broker.grpc_address) as late:
+            assert late.telemetry().publish("Normal").status.code == CODE.OK
+
+
+def test_a_client_of_a_connection_that_closes_may_have_others() -> None:
+    links = Links(lambda address, client_id: mock.Mock(key=(address, client_id), open=True))
+    for port, client_id in ((1, "a"), (1, "b"), (2, "b"), (3, "c")):
+        links.of(mock.Mock(address=("h", port), client_id=client_id))
+    links.ended(links.of(mock.Mock(address=("h", 3), client_id="c")))
+    assert links.gone(("h", 1)) == ["a"]
+    assert links.gone(("h", 2)) == ["b"]
+    assert links.gone(("h", 3)) == []
+    assert not links._counts
 
 
 def test_garbage_ends_the_stream(caller: Caller) -> None:
