@@ -277,6 +277,8 @@ class Topics:
                 problem = f"a topic has from 0 to {most} queues (maxQueuesPerTopic), not {queues}"
         if not 0 <= config.perm < 16:
             problem = f"perm {config.perm} is invalid: 2 write, 4 read, 6 both"
+        if config.topic_filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
+            problem = f"topicFilterType = [{config.topic_filter_type:.60}] value invalid"
         if attributes.get("queue.type") == "BatchCQ":
             problem = "this store keeps one record a message: queue.type BatchCQ is not supported"
         if attributes.get("cleanup.policy") == "COMPACTION":

@@ -516,6 +516,16 @@ def test_the_plain_bodies():
     assert parse(b"", False, 479).topics == {}
 
 
+def test_one_odd_topic_is_no_reason_to_refuse_a_broker():
+    """Apache's brokers take any number for a topic, and its name server does, too."""
+    odd = {"topicName": "odd", "readQueueNums": -1, "perm": -1, "topicSysFlag": -1}
+    wrapper = {"dataVersion": {}, "topicConfigTable": {"odd": odd, "t": {"topicName": "t"}}}
+    made = parse(json.dumps({"topicConfigSerializeWrapper": wrapper}).encode(), False, 479)
+    assert made.topics == {"odd": BrokerTopic(-1, 16, -1, -1), "t": BrokerTopic(16, 16, 6, 0)}
+    made = parse(packed(["odd -1 4 -1 SINGLE_TAG ", "t 3 4 6 SINGLE_TAG "]), True, 479)
+    assert made.topics == {"odd": BrokerTopic(-1, 4, -1, 0), "t": BrokerTopic(3, 4, 6, 0)}
+
+
 BAD_BODIES = {
     "no JSON": (b"{", False),
     "a list": (b"[]", False),
@@ -760,7 +770,7 @@ def test_a_key_value_configuration_that_is_full_takes_a_shorter_value():
         kv.put("n", "other", "")
     kv.put("n", "k", "short")
     kv.put("n", "other", "")
-    assert kv.size == 3 * 64 + len("n" "k" "short" "other")
+    assert kv.size == 3 * 64 + len("nkshortother")
 
 
 def test_order_topics_are_shown_to_clients_and_to_brokers():

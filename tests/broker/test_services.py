@@ -49,6 +49,13 @@ def test_send_makes_a_topic_with_as_many_queues_as_both_want(s, asked, made):
     assert s.core.topics["orders"] == (made, made, 6, True)
 
 
+def test_a_topic_has_a_filter_type_that_there_is(s):
+    assert (
+        refusal(s.topics.update, TopicConfig("orders", 1, 1, topic_filter_type="x" * 40_000)) == 29
+    )
+    assert s.topics.get("orders") is None
+
+
 def test_topic_is_made_only_from_one_that_lets_inherit(s):
     assert s.topics.for_send("orders", "BenchmarkTest", 4) is None
     assert s.topics.for_send("orders", "nothing", 4) is None
