@@ -23,7 +23,7 @@ from pystore._offsets import clamp_offsets
 from pystore._reading import Base, Progress, TopicHandle
 from pystore._report import Action, RecoveryMode, ReportItem
 from pystore._results import STATUS, CleanReport, DueDelivery, PutManyResult, PutResult
-from pystore.errors import BadArgument, DiskFull
+from pystore.errors import BadArgument, DiskFull, MessageIllegal
 from pystore.metadata import Metadata, system_topics
 from pystore.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pystore.native import address_of, ffi, lib, utf8
@@ -304,6 +304,8 @@ class Store(Base):
         """
         if delay_level:
             self._check_level(delay_level)
+        if properties and "INNER_NUM" in properties and not as_stored:
+            raise MessageIllegal("the store keeps no batch in one record: leave INNER_NUM out")
         encoded = _properties(tags, keys, properties, wait)
         entry = self._topic(topic)
         if queue is None:

@@ -17,7 +17,6 @@
 #define HEAD 8          /* size and magic */
 #define HEAD_MOST 256   /* all before the body, of any record */
 #define KEYS_MOST 64    /* keys of a record that are compared one by one */
-#define INNER_BATCH 0x80
 
 typedef struct segment_walk {
     ps_audit *a;
@@ -224,7 +223,7 @@ static void check_queue(segment_walk *w, const ps_record *r) {
 
 static void check_unit(segment_walk *w, const ps_record *r) {
     ps_multi m;
-    if (!ps_record_has_unit(r) || (r->sys_flag & INNER_BATCH) != 0) return;
+    if (!ps_record_has_unit(r) || (r->sys_flag & PS_SYS_INNER_BATCH) != 0) return;
     check_queue(w, r);
     if (!w->a->au_lmq || !ps_multi_of(r, &m)) return;
     while (ps_multi_next(&m))

@@ -13,6 +13,7 @@
 #define PS_ASKS_QUEUES 4      /* INNER_MULTI_DISPATCH */
 #define PS_ASKS_ORDER 8       /* __SHARDINGKEY */
 #define PS_ASKS_DELAY 16      /* DELAY, or __STARTDELIVERTIME */
+#define PS_ASKS_INNER 32      /* it says that it is a batch in one record: INNER_NUM, or a flag */
 
 /* A send's header, and what its properties ask for. Texts are borrowed from the frame; those that
  * are absent or empty have data NULL. */

@@ -309,10 +309,15 @@ static int put_batch(putting *p, ps_error *e) {
     return 0;
 }
 
-/* Puts it, or finds it there: 0 or an error. */
+/* Puts it, or finds it there: 0 or an error. Java's consumers unpack a record that says it holds a
+ * batch, and stop at one that does not; upstream refuses it, too (HookUtils.checkInnerBatch). */
 static int carry_out(putting *p, ps_error *e) {
     int code = resolve_decision(p, e);
     if (code < 0) return code;
+    if ((p->s->asks & PS_ASKS_INNER) && !p->again)
+        return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
+                       "a topic of this store keeps no batches in one record: leave INNER_NUM and"
+                       " bit 7 of sysFlag out");
     if (p->wait && (code = ps_safe_refuse(&p->c->co_store->st_safe, e)) < 0) return code;
     if (p->s->batch) return put_batch(p, e);
     return is_repeat(p) ? 0 : put_one(p, e);

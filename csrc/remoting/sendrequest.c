@@ -60,6 +60,7 @@ void ps_send_read(const ps_command *command, ps_send *out) {
     if (values['b' - 'a'].len > 0) out->topic = values['b' - 'a'];
     out->body_len = command->body.len;
     ps_send_read_properties(values['i' - 'a'], out);
+    if (out->sys_flag & PS_SYS_INNER_BATCH) out->asks |= PS_ASKS_INNER;
 }
 
 static bool name_is(const ps_property *p, const char *name, int32_t len) {
@@ -89,6 +90,7 @@ static void read_rarer(const ps_property *p, ps_slice value, ps_send *out) {
         break;
     case 'I':
         if (NAME_IS(p, "INNER_MULTI_DISPATCH")) out->asks |= PS_ASKS_QUEUES;
+        if (NAME_IS(p, "INNER_NUM")) out->asks |= PS_ASKS_INNER;
         break;
     default:
         if (NAME_IS(p, "MSG_REGION")) out->restamped = 1;

@@ -162,6 +162,23 @@ static int put_draft(ps_store *s, ps_topic *topic, ps_draft *d, int32_t wait, ps
     return acknowledge_put(s, wait, out);
 }
 
+/* Upstream's recovery reads the number of messages in a record from INNER_NUM and INNER_BASE, and
+ * cuts the log off where it cannot (CommitLog.checkMessageAndReturnSize): no record that begins
+ * here has one. */
+static int refuse_inner(const ps_draft *d, int64_t i, ps_error *e) {
+    static const char name[] = "INNER_NUM\x01";
+    const size_t len = sizeof name - 1;
+    if (d->properties_len < (int64_t)len || d->properties_len > PS_PROPERTIES_MAX) return 0;
+    const uint8_t *at = d->properties, *end = at + d->properties_len;
+    while ((at = memmem(at, (size_t)(end - at), name, len)) != NULL) {
+        if (at == d->properties || at[-1] == PS_PROPERTY_SEPARATOR)
+            return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
+                           "the store keeps no batch in one record: leave INNER_NUM out");
+        at++;
+    }
+    return 0;
+}
+
 int ps_put(ps_topic *topic, int32_t queue_id, int32_t flag, const void *body, int64_t body_len,
            const void *properties, int64_t properties_len, int32_t wait, ps_put_result *out) {
     ps_store *s = topic->tp_store;
@@ -176,7 +193,8 @@ int ps_put(ps_topic *topic, int32_t queue_id, int32_t flag, const void *body, in
         d.properties_len = properties_len;
         d.queue_id = queue_id;
         d.flag = flag;
-        code = put_draft(s, topic, &d, wait, out);
+        code = refuse_inner(&d, -1, &out->error);
+        if (code == 0) code = put_draft(s, topic, &d, wait, out);
     }
     ps_leave(s);
     return code;
@@ -343,11 +361,14 @@ static int check_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, ps_err
                            "message %lld does not fit into a segment", (long long)i);
         if (code == 0) code = check_queue_id(d.queue_id, e);
         if (code == 0 && column_there(&m->properties)) code = refuse_timer(s, &d, i, e);
+        if (code == 0 && column_there(&m->properties)) code = refuse_inner(&d, i, e);
         if (code < 0) return code;
     }
     d.properties = m->common;
     d.properties_len = m->common_len;
-    return m->count > 0 ? refuse_timer(s, &d, 0, e) : 0;
+    if (m->count == 0) return 0;
+    int code = refuse_timer(s, &d, 0, e);
+    return code == 0 ? refuse_inner(&d, 0, e) : code;
 }
 
 /* Measures rows [from, from + n) into drafts; then one hold of the lock writes them. */

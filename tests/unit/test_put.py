@@ -17,6 +17,7 @@ import storeview
 from waiting import BOUND_S
 
 import pystore
+from pystore import MessageIllegal
 from pystore.native import lib
 
 LONG_RETRY = "%RETRY%" + "g" * 200
@@ -741,3 +742,15 @@ def test_batch_ended_by_an_exception_keeps_what_was_flushed(store_path, small):
                 batch.put(b"%d" % i)
             raise KeyError
         assert store.range("T", 0) == (0, 4)
+
+
+@pytest.mark.parametrize("more", [{}, {"delay_level": 1}, {"born_timestamp": 1}])
+def test_no_record_says_that_it_holds_a_batch(store, more):
+    """Apache's recovery would cut the log off before one whose numbers it cannot read."""
+    inner = {"INNER_BASE": "x", "INNER_NUM": "y"}
+    with pytest.raises(MessageIllegal, match="INNER_NUM"):
+        store.put("t", b"x", properties={"a": "b"} | inner, **more)
+    with pytest.raises(MessageIllegal, match="INNER_NUM"):
+        store.put_many("t", [b"x", b"y"], properties=[{}, inner])
+    assert store.range("t", 0) == (0, 0)
+    store.put("t", b"x", queue=0, properties={"MY_INNER_NUM": "1"}, **more)
