@@ -22,6 +22,8 @@ from broker.grpc.messages import Kind
 from broker.grpc.sending import check_type
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
 from broker.processors.bodies import (
     CLIENT_CONFIG,
     QUERY_ASSIGNMENT,
@@ -42,12 +44,17 @@ from pystore.properties import parse_properties
 
 __all__ = ["Relay"]
 
+quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
+
 #: Time for a client to answer what a broker asks it: longer than any broker waits.
 _CLIENT_S = 15.0
 #: The longest that a request may ask to be held at a broker.
 _HELD_MAX_MS = 10 * 60_000
 #: Brokers of one client: a request may name anything.
 _NAMES_MAX = 4096
+#: Bytes, roughly, of a group or a topic in a heartbeat, beside its text. What all clients say of
+#: themselves may take so many.
+_ENTRY, SIZE_MAX = 200, 128 << 20
 #: In the state of a connection to a broker: it has heard of the client.
 _BEATEN = "beaten"
 #: The group that every Java client has, whether it sends or not.
@@ -117,6 +124,8 @@ class _Client:
         self._beating = asyncio.Lock()
         self._link = brokers.join((peer.address, ""), dict.fromkeys(_ASKED, self._asked))
         self.close = self._link.close
+        #: Bytes, roughly, of what its heartbeat says.
+        self.size = 0
 
     def know(self, names: Iterable[str]) -> None:
         for name in names:
@@ -197,6 +206,9 @@ class Relay:
         self.port: int = sock.getsockname()[1]
         self._brokers = brokers
         self._settings = settings
+        self._clients: set[_Client] = set()
+        #: Bytes, roughly, of what all clients say of themselves.
+        self.size = 0
         handlers = self.handlers()
         if brokers.access.is_on:
             handlers = {code: _worded(self._guarded(each)) for code, each in handlers.items()}
@@ -242,12 +254,36 @@ class Relay:
         found: _Client | None = peer.state.get(LINK)
         if found is None:
             found = peer.state[LINK] = _Client(peer, self._brokers)
+            self._clients.add(found)
         return found
 
     def _closed(self, connection: Connection) -> None:
         client: _Client | None = connection.state.pop(LINK, None)
         if client is not None:
-            client.close()
+            self._drop(client)
+
+    def _drop(self, client: _Client) -> None:
+        self._clients.discard(client)
+        self._grow(client, 0)
+        client.close()
+
+    def _grow(self, client: _Client, size: int) -> None:
+        """Counts what a client says of itself. When all together say too much, the one that says
+        most is closed. Raises: Refused when that is this one."""
+        more, client.size = size - client.size, size
+        self.size += more
+        if more <= 0 or self.size <= SIZE_MAX:
+            return
+        most = max(self._clients, key=lambda each: each.size)
+        quiet.warning(
+            "too many groups",
+            "Closed %s: heartbeats of all clients take more than %d MB, its own %d MB",
+            most.peer.address, SIZE_MAX >> 20, most.size >> 20,
+        )  # fmt: skip
+        most.peer.close()
+        self._drop(most)
+        if most is client:
+            raise Refused(ResponseCode.SYSTEM_BUSY, "heartbeats of this client name too much")
 
     # ---- requests to one broker ----
 
@@ -297,7 +333,10 @@ class Relay:
         if command.code == RequestCode.QUERY_ASSIGNMENT:
             topic = read(command, QUERY_ASSIGNMENT)["topic"]
         else:
-            topic = read(command, CLIENT_CONFIG)["subscriptionData"]["topic"]
+            wanted = read(command, CLIENT_CONFIG)["subscriptionData"]
+            if wanted is None:
+                return command.reply()  # as a broker, which has nothing to check
+            topic = wanted["topic"]
         return await self._first(self._client(peer), command, (topic,))
 
     async def _first(self, client: _Client, command: Command, topics: Iterable[str]) -> Command:
@@ -316,6 +355,8 @@ class Relay:
     async def _heartbeat(self, peer: Peer, command: Command) -> Command:
         body = heartbeat(command)
         client = self._client(peer)
+        said = sum(1 + len(each["subscriptionDataSet"]) for each in body["consumerDataSet"])
+        self._grow(client, len(command.body) + said * _ENTRY)
         client.topics = {
             item["groupName"]: tuple(each["topic"] for each in item["subscriptionDataSet"])
             for item in body["consumerDataSet"]
@@ -334,6 +375,7 @@ class Relay:
         client = self._client(peer)
         client.beat = None
         client.topics = {}
+        self._grow(client, 0)
         await self._all(client, command, client.beaten)
         return command.reply()
 

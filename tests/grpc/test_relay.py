@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import sys
@@ -30,11 +31,14 @@ from broker import (
 )
 from broker.client.credentials import Credentials
 from broker.client.errors import SendFailed
+from broker.grpc.proxy import Proxy as Relaying
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.tls import client_context
 from broker.wire.codec import encode
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +204,43 @@ def test_a_client_that_is_gone_without_a_word(cluster: Cluster, relay: Proxy) ->
         assert wire.recv(4096)
         assert [members(broker, "gone") for broker in cluster.brokers] == [{"me"}, {"me"}]
     until(lambda: not any(members(broker, "gone") for broker in cluster.brokers), "its end")
+
+
+def test_a_client_that_says_nothing_of_its_subscription_is_answered(relay: Proxy) -> None:
+    for body in (b"{}", b'{"subscriptionData":null}'):
+        code, *_ = ask(relay.remoting_address, RequestCode.CHECK_CLIENT_CONFIG, {}, body)
+        assert code == ResponseCode.SUCCESS
+
+
+def test_heartbeats_of_all_clients_take_so_much_memory(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who says most goes, and what it said is no longer counted."""
+    monkeypatch.setattr("broker.grpc.relay.SIZE_MAX", 10_000)
+
+    async def beat(client: Streams, groups: int) -> bytes:
+        names = [{"groupName": f"g{i}"} for i in range(groups)]
+        body = {"clientID": "me", "consumerDataSet": names, "producerDataSet": []}
+        client[1].write(encode(Command(RequestCode.HEART_BEAT, body=json.dumps(body).encode())))
+        return await client[0].read(4096)
+
+    async def check() -> None:
+        async with Relaying(
+            cluster.namesrv, grpc_port=0, remoting_port=0, bind="127.0.0.1"
+        ) as made:
+            host, _, port = made.remoting_address.rpartition(":")
+            clients = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
+            large, small, last = clients
+            assert await beat(large, 40)
+            assert await beat(small, 10)
+            assert await large[0].read(1) == b""
+            assert await beat(small, 20)
+            assert await beat(small, 60) == b""
+            assert await beat(last, 40)
+            for _, writer in clients:
+                writer.close()
+
+    asyncio.run(check())
 
 
 def test_garbage_ends_the_connection(relay: Proxy) -> None:
