@@ -8,13 +8,11 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "http2/call.h"
 
 #define FIRST_ROOM 4096 /* of a message; more is made as bytes come, whatever its prefix says */
 #define TIMEOUT_DIGITS 8
-/* Headers so many times as large as was agreed upon are an attack: a byte of a frame may name
- * kilobytes of the table, each of which is looked at. The connection ends. */
-#define HEADERS_TIMES 8
 
 static bool text_is(const uint8_t *text, size_t len, const char *what) {
     return len == strlen(what) && memcmp(text, what, len) == 0;
@@ -46,12 +44,28 @@ static int32_t method_of(const ps_h2_conf *conf, const uint8_t *path, size_t len
     return -1;
 }
 
+static int64_t header_size(size_t name_len, size_t value_len) {
+    return (int64_t)(name_len + value_len) + 32; /* RFC 9113, 6.5.2 */
+}
+
+bool ps_h2_call_weigh(ps_h2 *h, ps_h2_call *c, size_t name_len, size_t value_len) {
+    int64_t size = header_size(name_len, value_len);
+    c->header_bytes += size;
+    if (c->header_bytes <= h->conf->headers_max) return true;
+    int64_t now = ps_monotonic_ms();
+    h->excess_left += (double)(now - h->excess_ms) * PS_H2_EXCESS_A_MS;
+    h->excess_ms = now;
+    if (h->excess_left > PS_H2_EXCESS_MAX) h->excess_left = PS_H2_EXCESS_MAX;
+    h->excess_left -= (double)size;
+    return h->excess_left >= 0;
+}
+
 bool ps_h2_call_header(ps_h2 *h, ps_h2_call *c, const uint8_t *name, size_t name_len,
                        const uint8_t *value, size_t value_len) {
-    int64_t size = (int64_t)(name_len + value_len) + 32; /* RFC 9113, 6.5.2 */
-    c->header_bytes += size;
+    if (!ps_h2_call_weigh(h, c, name_len, value_len)) return false;
     c->is_too_large = c->header_bytes > h->conf->headers_max;
-    if (c->is_too_large) return c->header_bytes <= HEADERS_TIMES * (int64_t)h->conf->headers_max;
+    if (c->is_too_large) return true;
+    int64_t size = header_size(name_len, value_len);
     c->held += size;
     h->held += size;
     if (text_is(name, name_len, ":path"))

@@ -68,6 +68,8 @@ struct ps_h2 {
     ps_h2_call *open;
     double resets_left;  /* calls that may still be cancelled */
     int64_t resets_ms;   /* when that was counted */
+    double excess_left;  /* bytes of headers that may still be too many */
+    int64_t excess_ms;
     bool greeted, failed;
 };
 
@@ -79,6 +81,12 @@ void ps_h2_unref(ps_h2_call *c);
 bool ps_h2_push(ps_h2 *h, int32_t kind, ps_h2_call *c, ps_h2_bytes *data);
 
 /* call.c */
+/* Bytes of headers beyond what was agreed upon, of all calls of a connection: so many at once, and
+ * so many a ms. A byte of a frame may name kilobytes of the table, each of which is looked at. */
+#define PS_H2_EXCESS_MAX (512 << 10)
+#define PS_H2_EXCESS_A_MS (1 << 10)
+/* Counts a header, or a trailer. False: far too many bytes of them. */
+bool ps_h2_call_weigh(ps_h2 *h, ps_h2_call *c, size_t name_len, size_t value_len);
 /* A header of a request. False: no memory, or far too many bytes of headers. */
 bool ps_h2_call_header(ps_h2 *h, ps_h2_call *c, const uint8_t *name, size_t name_len,
                        const uint8_t *value, size_t value_len);

@@ -9,9 +9,11 @@
 #define PULL_MAX (256 << 10)
 #define CALL_BYTES 512 /* a call without headers or messages, here and in nghttp2 */
 /* Calls that clients cancel, or have us reset (CVE-2023-44487, CVE-2025-8671): so many at once,
- * and so many a ms. */
+ * and so many a ms. SETTINGS count as well, and for each hundred calls in progress once more: the
+ * window of each is changed. */
 #define RESETS_MAX 2000.0
 #define RESETS_A_MS 0.5
+#define CALLS_A_RESET 100
 
 /* ---- events ---- */
 
@@ -105,18 +107,41 @@ static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame
     return 0;
 }
 
+/* Trailers of a request say nothing, but are looked at. */
 static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
                      size_t name_len, const uint8_t *value, size_t value_len, uint8_t flags,
                      void *user) {
     (void)flags;
-    if (!is_request(frame)) return 0; /* trailers of a request say nothing */
     ps_h2_call *c = call_of(session, frame->hd.stream_id);
-    return c == NULL || ps_h2_call_header(user, c, name, name_len, value, value_len) ? 0 : FATAL;
+    if (c == NULL) return 0;
+    bool fine = is_request(frame) ? ps_h2_call_header(user, c, name, name_len, value, value_len)
+                                  : ps_h2_call_weigh(user, c, name_len, value_len);
+    return fine ? 0 : FATAL;
+}
+
+/* Whether so much was asked of us for nothing that the client means harm. */
+static bool is_harmful(ps_h2 *h, double resets) {
+    int64_t now = ps_monotonic_ms();
+    h->resets_left += (double)(now - h->resets_ms) * RESETS_A_MS;
+    h->resets_ms = now;
+    if (h->resets_left > RESETS_MAX) h->resets_left = RESETS_MAX;
+    h->resets_left -= resets;
+    return h->resets_left < 0;
+}
+
+static void calm(ps_h2 *h) {
+    nghttp2_session_terminate_session(h->session, NGHTTP2_ENHANCE_YOUR_CALM);
+}
+
+static void on_settings(ps_h2 *h, const nghttp2_frame *frame) {
+    h->greeted = true;
+    if (frame->hd.flags & NGHTTP2_FLAG_ACK) return;
+    if (is_harmful(h, 1 + h->calls / CALLS_A_RESET)) calm(h);
 }
 
 static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *user) {
     ps_h2 *h = user;
-    if (frame->hd.type == NGHTTP2_SETTINGS) h->greeted = true;
+    if (frame->hd.type == NGHTTP2_SETTINGS) on_settings(h, frame);
     if (frame->hd.type != NGHTTP2_HEADERS && frame->hd.type != NGHTTP2_DATA) return 0;
     ps_h2_call *c = call_of(session, frame->hd.stream_id);
     if (c == NULL) return 0;
@@ -142,15 +167,6 @@ static int on_data(nghttp2_session *session, uint8_t flags, int32_t stream, cons
     return 0;
 }
 
-/* Whether so many calls were cancelled that the client means harm. */
-static bool too_many_resets(ps_h2 *h) {
-    int64_t now = ps_monotonic_ms();
-    h->resets_left += (double)(now - h->resets_ms) * RESETS_A_MS;
-    h->resets_ms = now;
-    if (h->resets_left > RESETS_MAX) h->resets_left = RESETS_MAX;
-    return --h->resets_left < 0;
-}
-
 static void leave_call(ps_h2_call *c) {
     *c->link = c->next;
     if (c->next != NULL) c->next->link = c->link;
@@ -167,9 +183,9 @@ static int on_close(nghttp2_session *session, int32_t stream, uint32_t error, vo
     h->held -= c->held;
     c->closed = true;
     bool pushed = c->last || !c->told || ps_h2_push(h, PS_H2_RESET, c, NULL);
-    bool harmful = error != NGHTTP2_NO_ERROR && too_many_resets(h);
+    bool harmful = error != NGHTTP2_NO_ERROR && is_harmful(h, 1);
     ps_h2_unref(c);
-    if (harmful) nghttp2_session_terminate_session(session, NGHTTP2_ENHANCE_YOUR_CALM);
+    if (harmful) calm(h);
     return pushed ? 0 : FATAL;
 }
 
@@ -222,7 +238,8 @@ ps_h2 *ps_h2_new(const ps_h2_conf *conf) {
     if (h == NULL) return NULL;
     h->conf = conf;
     h->resets_left = RESETS_MAX;
-    h->resets_ms = ps_monotonic_ms();
+    h->resets_ms = h->excess_ms = ps_monotonic_ms();
+    h->excess_left = PS_H2_EXCESS_MAX;
     if (make_session(h) && send_greeting(h)) return h;
     ps_h2_free(h);
     return NULL;

@@ -248,6 +248,26 @@ static void rapid_resets_end_the_connection(void) {
     client_free(c);
 }
 
+/* Each changes the window of every call in progress. */
+static void settings_without_end_end_the_connection(void) {
+    for (int calls = 0; calls <= 99; calls += 99) {
+        client *c = client_new();
+        ps_h2 *h = ps_h2_new(&client_conf);
+        for (int i = 0; i < calls; i++) CHECK(client_call(c, STREAM, NULL, "x", "y") > 0);
+        int count = 0;
+        while (count < 100000 && !c->gone) {
+            nghttp2_settings_entry window = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 70000};
+            CHECK(nghttp2_submit_settings(c->session, NGHTTP2_FLAG_NONE, &window, 1) == 0);
+            converse(c, h);
+            c->sent_len = 0;
+            count++;
+        }
+        CHECK(c->gone && count > 100 && count < 50000);
+        ps_h2_free(h);
+        client_free(c);
+    }
+}
+
 /* A client that reads nothing makes a call pause, and it goes on when it reads. */
 static void replies_that_wait_are_counted(void) {
     static uint8_t reply[100000];
@@ -327,6 +347,7 @@ int main(void) {
     a_status_has_any_text();
     a_reset_is_told();
     rapid_resets_end_the_connection();
+    settings_without_end_end_the_connection();
     replies_that_wait_are_counted();
     other_protocols_are_refused();
     answered_calls_are_timed();

@@ -62,6 +62,11 @@ def call_of(path: str, stream: int, flags: int = END_HEADERS) -> bytes:
     return frame(HEADERS, flags, stream, block)
 
 
+#: The headers of a call, and one of kilobytes that goes to the table: 0xbe names it.
+HEAD = call(1, "Telemetry")[9:]
+ENTRY = b"\x40\x01x" + b"\x7f\xbd\x1d" + b"y" * 3900
+
+
 def request(topic: str = "Normal") -> bytes:
     data = METHODS["QueryRoute"].request(topic=pb.Resource(name=topic)).SerializeToString()
     return b"\0" + struct.pack(">I", len(data)) + data
@@ -159,9 +164,27 @@ def test_headers_without_end(broker: Broker) -> None:
 def test_a_byte_that_names_kilobytes_of_headers(broker: Broker) -> None:
     """An HPACK bomb: the connection ends at the first one."""
     with connected(broker) as sock:
-        entry = b"\x40\x01x" + b"\x7f\xbd\x1d" + b"y" * 3900  # goes to the table
-        sock.sendall(frame(HEADERS, END_HEADERS, 1, entry + b"\xbe" * 10_000))
+        sock.sendall(frame(HEADERS, END_HEADERS, 1, ENTRY + b"\xbe" * 10_000))
         assert [kind for kind, *_ in frames(sock)].count(HEADERS) == 0  # until it is closed
+    assert fine(broker)
+
+
+def test_a_byte_that_names_kilobytes_of_trailers(broker: Broker) -> None:
+    with connected(broker) as sock:
+        sock.sendall(frame(HEADERS, END_HEADERS, 1, HEAD + ENTRY))
+        sock.sendall(frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\xbe" * 10_000))
+        assert [kind for kind, *_ in frames(sock)].count(HEADERS) == 0  # until it is closed
+    assert fine(broker)
+
+
+def test_many_calls_whose_headers_are_some_kilobytes_too_large(broker: Broker) -> None:
+    """The first ones are told so, and the connection ends."""
+    with connected(broker) as sock:
+        blocks = [HEAD + ENTRY] + [HEAD + b"\xbe" * 14] * 20
+        for at, block in enumerate(blocks):
+            sock.sendall(frame(HEADERS, END_HEADERS, 2 * at + 1, block))
+        answers = [kind for kind, *_ in frames(sock)].count(HEADERS)  # until it is closed
+        assert 0 < answers < 20
     assert fine(broker)
 
 
