@@ -52,6 +52,7 @@ DIFFERS: dict[int, str] = {
     26: "settings without effect here are listed, too",
     27: "the same as 329",
     28: "pools, page cache and timers are named with the values of an idle broker",
+    314: "a group that is not there is made, or refused where groups are not made by themselves",
     907: "a master without slaves",
     306: "answered; retention takes queues and log together, so there is nothing to do",
     329: "runs retention once, by the rules of the settings",

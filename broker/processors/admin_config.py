@@ -24,8 +24,8 @@ __all__ = ["ConfigProcessor"]
 #: What would let a stranger stop the broker, empty it or lead its clients elsewhere.
 _DANGEROUS = RETENTION | {
     "autoCreateSubscriptionGroup", "autoCreateTopicEnable", "brokerPermission",
-    "enablePropertyFilter", "maxGroupsPerBroker", "maxQueuesPerBroker", "maxQueuesPerTopic", "namesrvAddr",
-    "rejectTransactionMessage", "startAcceptSendRequestTimeStamp",
+    "enablePropertyFilter", "maxGroupsPerBroker", "maxQueuesPerBroker", "maxQueuesPerTopic",
+    "namesrvAddr", "rejectTransactionMessage", "startAcceptSendRequestTimeStamp",
 }  # fmt: skip
 
 

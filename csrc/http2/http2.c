@@ -129,14 +129,14 @@ static bool is_harmful(ps_h2 *h, double resets) {
     return h->resets_left < 0;
 }
 
-static void calm(ps_h2 *h) {
+static void calm_client(ps_h2 *h) {
     nghttp2_session_terminate_session(h->session, NGHTTP2_ENHANCE_YOUR_CALM);
 }
 
 static void on_settings(ps_h2 *h, const nghttp2_frame *frame) {
     h->greeted = true;
     if (frame->hd.flags & NGHTTP2_FLAG_ACK) return;
-    if (is_harmful(h, 1 + h->calls / CALLS_A_RESET)) calm(h);
+    if (is_harmful(h, 1 + h->calls / CALLS_A_RESET)) calm_client(h);
 }
 
 static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *user) {
@@ -185,7 +185,7 @@ static int on_close(nghttp2_session *session, int32_t stream, uint32_t error, vo
     bool pushed = c->last || !c->told || ps_h2_push(h, PS_H2_RESET, c, NULL);
     bool harmful = error != NGHTTP2_NO_ERROR && is_harmful(h, 1);
     ps_h2_unref(c);
-    if (harmful) calm(h);
+    if (harmful) calm_client(h);
     return pushed ? 0 : FATAL;
 }
 

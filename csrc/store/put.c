@@ -166,16 +166,17 @@ static int put_draft(ps_store *s, ps_topic *topic, ps_draft *d, int32_t wait, ps
  * cuts the log off where it cannot (CommitLog.checkMessageAndReturnSize): no record that begins
  * here has one. */
 static int refuse_inner(const ps_draft *d, int64_t i, ps_error *e) {
-    static const char name[] = "INNER_NUM\x01";
+    static const char name[] = "INNER_NUM";
     const size_t len = sizeof name - 1;
-    if (d->properties_len < (int64_t)len || d->properties_len > PS_PROPERTIES_MAX) return 0;
-    const uint8_t *at = d->properties, *end = at + d->properties_len;
-    while ((at = memmem(at, (size_t)(end - at), name, len)) != NULL) {
-        if (at == d->properties || at[-1] == PS_PROPERTY_SEPARATOR)
+    ps_property p;
+    int32_t at = 0;
+    if (d->properties_len < (int64_t)len || d->properties_len > PS_PROPERTIES_MAX ||
+        memmem(d->properties, (size_t)d->properties_len, name, len) == NULL)
+        return 0;
+    while (ps_property_next(d->properties, (int32_t)d->properties_len, &at, &p))
+        if (p.name_len == (int32_t)len && memcmp(p.name, name, len) == 0)
             return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
                            "the store keeps no batch in one record: leave INNER_NUM out");
-        at++;
-    }
     return 0;
 }
 

@@ -8,10 +8,10 @@ import pytest
 from fakes import FakeCore, FakePeer, services
 
 from broker.loop import turns
+from broker.services import locks as locks_module
 from broker.services.clients import Beat, Channel, Subscription
 from broker.services.config import Config
 from broker.services.hooks import AbortProcessException, Hooks
-from broker.services import locks as locks_module
 from broker.services.locks import Locks
 from broker.services.statistics import Statistics
 from broker.wire.command import Refused
