@@ -225,11 +225,22 @@ def _make_services(o: Options, ground: Ground, core: Core, address: str) -> Serv
     groups.changed = clients.republish
     topics.changed = registration.changed
     config.changed.append(lambda names: _follow_settings(made, names))
+    _admit(made)
     apply_levels(config["logLevels"])
     return made
 
 
+def _admit(services: Services) -> None:
+    """Tells the core what settings refuse, which it would serve."""
+    config = services.settings
+    services.core.admit(
+        sends_from_ms=max(0, config["startAcceptSendRequestTimeStamp"]),
+        lite_pulls=config["litePullMessageEnable"],
+    )
+
+
 def _follow_settings(services: Services, names: frozenset[str]) -> None:
+    _admit(services)
     if "logLevels" in names:
         apply_levels(services.settings["logLevels"])
     if "brokerPermission" in names:
@@ -237,8 +248,9 @@ def _follow_settings(services: Services, names: frozenset[str]) -> None:
     if names & RETENTION:
         services.store.retain(services.settings.current)
     if "enablePropertyFilter" in names:
-        for group in list(services.clients.consumers):
-            services.clients.republish(group)
+        services.clients.republish_all()
+    if "deliveryMaxTps" in names and services.schedule is not None:
+        services.schedule.max_tps = services.settings["deliveryMaxTps"]
     if "namesrvAddr" in names:
         services.registration.use((services.settings["namesrvAddr"] or "").split(";"))
 

@@ -572,7 +572,8 @@ _USED: dict[str, dict[str, Any]] = {
     "shortPollingTimeMills": _row(
         "broker", "ms", "how long such a pull is held if longPollingEnable is false", low=0,
         high=_INT_MAX, at_start=True),
-    "useTLS": _row("broker", "", "use TLS to name servers; default: the value of tls.enable"),
+    "useTLS": _row(
+        "broker", "", "use TLS to name servers; default: the value of tls.enable", at_start=True),
     "litePullMessageEnable": _row("broker", "", "serve LITE_PULL_MESSAGE (361)"),
     "notifyConsumerIdsChangedEnable": _row(
         "broker", "", "notify consumers when their group changes"),

@@ -686,6 +686,11 @@ class Core:
         """Makes Python decide every send from now on: there are hooks, or a test wants it so."""
         lib.ps_core_hand_on(self.handle, lib.PS_UP_SENDS)
 
+    def admit(self, *, sends_from_ms: int, lite_pulls: bool) -> None:
+        """Hands sends to Python until `sends_from_ms` (milliseconds since 1970, 0 for no time), and
+        requests of LITE_PULL_MESSAGE unless `lite_pulls`: Python refuses them."""
+        lib.ps_core_admit(self.handle, sends_from_ms, lite_pulls)
+
     # ---- access control ----
 
     def guard(self, first_frame_max: int = 0) -> None:

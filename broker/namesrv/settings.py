@@ -65,6 +65,19 @@ UNUSED: dict[str, Value] = {
     "enableControllerInNamesrv": False,
 }
 
+#: What only a start takes over.
+AT_START = frozenset({
+    "bindAddress", "listenPort", "serverSocketBacklog", "serverChannelMaxIdleTimeSeconds",
+    "waitSecondsForService", "metricsExporterType", "metricsPromExporterPort",
+    "metricsPromExporterHost",
+})  # fmt: skip
+
+#: What would make another server of it, and what to do instead.
+_REFUSED = {
+    "enableControllerInNamesrv": "run a controller as a process of its own",
+    "clusterTest": "ask the other cluster's name server",
+}
+
 #: Upstream's processor adds these to configBlackList.
 _ALWAYS_BLACK = ("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")
 
@@ -147,12 +160,17 @@ class NamesrvSettings:
 
     def update(self, changes: Mapping[str, str]) -> None:
         """Changes all of them or none; unknown names are passed over, as upstream does. Raises:
-        BadArgument."""
+        BadArgument, also for one that only a start takes over."""
         known = {
             name: _converted(name, text, "the request")
             for name, text in changes.items()
             if name in self._values
         }
+        for name, value in known.items():
+            if name in AT_START and value != self._values[name]:
+                raise BadArgument(
+                    f"{name} takes effect only at a start: write it to the settings file"
+                )
         self._values.update(known)
 
     def dumped(self) -> str:
@@ -172,6 +190,8 @@ def _converted(name: str, value: object, where: str) -> Value:
     if isinstance(default, bool):
         if text.lower() not in ("true", "false"):
             raise BadArgument(f"{name} = '{text}' is not true or false", where)
+        if name in _REFUSED and text.lower() == "true":
+            raise BadArgument(f"{name} has no effect here: {_REFUSED[name]}", where)
         return text.lower() == "true"
     if isinstance(default, int):
         if not text.lstrip("-").isdigit() or not text.isascii():

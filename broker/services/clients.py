@@ -193,6 +193,8 @@ class Clients:
         self._core = core
         self._expire_s = expire_s
         self.consumers: dict[str, ConsumerGroup] = {}
+        #: Groups of which the core serves requests that bring their own filter, without heartbeats.
+        self._bring_own: set[str] = set()
         self.producers: dict[str, dict[Peer, Channel]] = {}
         #: By client id: the user that came with it first, and the connections that have it.
         self._owners: dict[str, tuple[str, set[Peer]]] = {}
@@ -351,18 +353,25 @@ class Clients:
         if known is not None and topic in known.subscriptions:
             self.publish(group, topic)
             return
+        self._bring_own.add(group)
         self._core.publish_subscription(
             group, topic, tags=None, sub_version=0, own=True, own_sql=self.filters(), shared=False
         )
 
     def republish(self, name: str) -> None:
         """Makes the pulls of a group ask again, after its rights have changed."""
+        self._bring_own.discard(name)
         self._core.withdraw_subscription(name)
         group = self.consumers.get(name)
         if group is not None:
             self._unsettle(group)
             for sub in group.subscriptions.values():
                 self._publish(group, sub)
+
+    def republish_all(self) -> None:
+        """Makes the pulls of all groups ask again, after what filters may be has changed."""
+        for name in {*self.consumers, *self._bring_own}:
+            self.republish(name)
 
     def notify(self, group: ConsumerGroup) -> None:
         """Tells every member that it is time to divide the queues again."""

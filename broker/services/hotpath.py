@@ -111,6 +111,9 @@ class HotPath(Protocol):
     def hand_on_sends(self) -> None:
         """Makes Python decide every send from now on."""
 
+    def admit(self, *, sends_from_ms: int, lite_pulls: bool) -> None:
+        """Makes Python decide what these settings refuse."""
+
     def notify_all(self) -> None:
         """Answers every held pull."""
 

@@ -189,7 +189,8 @@ class Schedule:
         self.core = core
         self._shift_ms = 0
         self.now_ms = now_ms if now_ms is not None else self._clock
-        self._max_tps = max_tps
+        #: Deliveries a second, of levels and of timers; 0 for any number.
+        self.max_tps = max_tps
         self._share = float(_ROUND)
         self._shared_at = 0.0
         self._levels: dict[int, _Level] = {}
@@ -391,10 +392,10 @@ class Schedule:
 
     def _allowed(self) -> int:
         """Returns how many may be delivered now."""
-        if not self._max_tps:
+        if not self.max_tps:
             return _ROUND
         now = time.monotonic()
-        self._share = min(_ROUND, self._share + (now - self._shared_at) * self._max_tps)
+        self._share = min(_ROUND, self._share + (now - self._shared_at) * self.max_tps)
         self._shared_at = now
         return int(self._share)
 

@@ -287,45 +287,11 @@ void ps_core_leads_until(ps_core *c, int64_t until_ms) {
     atomic_store_explicit(&c->co_leads_until, until_ms, memory_order_relaxed);
 }
 
-void ps_core_hand_on(ps_core *c, int32_t what) {
-    PS_CORE_HELD(c);
-    c->co_up |= what;
-}
-
-bool ps_core_hands_on(ps_core *c, int32_t what) {
-    PS_CORE_HELD(c);
-    return (c->co_up & what) == what;
-}
-
-void ps_conn_hand_on(ps_conn *n, int32_t what) {
-    PS_CORE_HELD(n->cn_core);
-    n->cn_up |= what;
-}
-
-/* Whether it is handed on unserved. */
-static bool goes_up(const ps_conn *n, int32_t code) {
-    int32_t what = n->cn_core->co_up | n->cn_up;
-    switch (code) {
-    case PS_REQUEST_PULL_MESSAGE:
-    case PS_REQUEST_LITE_PULL_MESSAGE:
-        return what & PS_UP_PULLS;
-    case PS_REQUEST_SEND_MESSAGE:
-    case PS_REQUEST_SEND_MESSAGE_V2:
-    case PS_REQUEST_SEND_BATCH_MESSAGE:
-        return what & PS_UP_SENDS;
-    case PS_REQUEST_POP_MESSAGE:
-    case PS_REQUEST_ACK_MESSAGE:
-        return what & PS_UP_POPS;
-    default:
-        return what == PS_UP_ALL;
-    }
-}
-
 /* Whether Python decides it unseen. A heartbeat is served here only if all of it, the signature
  * among it, is what Python has let in by the rules of now: beats.c. */
 static bool is_pythons(ps_conn *n, const ps_command *request) {
     ps_core *c = n->cn_core;
-    if ((c->co_up | n->cn_up) != 0 && goes_up(n, request->code)) return true;
+    if (ps_conn_goes_up(n, request->code)) return true;
     return c->co_access != NULL && !n->cn_let_in && request->code != PS_REQUEST_HEART_BEAT &&
            !ps_access_granted(n, request);
 }
@@ -471,7 +437,7 @@ int ps_conn_put(ps_conn *n, const ps_proof *proof, const ps_plain_put *put, ps_p
     const ps_slice topic = {(const uint8_t *)put->topic, put->topic_len};
     if (!ps_access_lets_call(n, proof, PS_REQUEST_SEND_MESSAGE_V2, PS_REQUEST_SEND_MESSAGE_V2,
                              topic, (ps_slice){0}) ||
-        goes_up(n, PS_REQUEST_SEND_MESSAGE_V2) ||
+        ps_conn_goes_up(n, PS_REQUEST_SEND_MESSAGE_V2) ||
         put->body_len > c->co_frame_max)
         return 0;
     begin_step(c);
@@ -486,7 +452,7 @@ int ps_conn_end(ps_conn *n, const ps_proof *proof, const ps_ending *end) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
     ps_step step;
-    if (goes_up(n, PS_REQUEST_END_TRANSACTION) || end->topic.len == 0 ||
+    if (ps_conn_goes_up(n, PS_REQUEST_END_TRANSACTION) || end->topic.len == 0 ||
         !ps_access_lets_call(n, proof, PS_REQUEST_END_TRANSACTION, PS_REQUEST_END_TRANSACTION,
                              end->topic, (ps_slice){0}))
         return 0;

@@ -206,6 +206,8 @@ struct ps_core {
     bool co_slave_reads, co_slave;
     _Atomic int64_t co_leads_until; /* monotonic ms */
     int32_t co_up;       /* PS_UP_: what is handed on */
+    int64_t co_sends_from_ms; /* sends are handed on until then; 0: they are served */
+    bool co_no_lite;          /* LITE_PULL_MESSAGE is handed on */
     int co_event_fd;
 
     ps_chains co_topics, co_pairs; /* of ps_topic_entry, of ps_pair */
@@ -363,7 +365,10 @@ void ps_send_read_properties(ps_slice properties, ps_send *out);
 bool ps_core_has_news(ps_core *c); /* of watched queues, which nobody has asked for yet */
 void ps_levels_arrived(ps_core *c, ps_queue *q); /* q was watched and got messages */
 
-bool ps_core_hands_on(ps_core *c, int32_t what); /* conn.c: all of it */
+/* handon.c: whether all of it is handed on; and whether a request of this code is the broker's,
+ * whatever the tables know. */
+bool ps_core_hands_on(ps_core *c, int32_t what);
+bool ps_conn_goes_up(const ps_conn *n, int32_t code);
 
 /* send.c, pull.c, offsets.c: 1 served, 0 for the broker to serve */
 int ps_core_send(ps_conn *conn, const ps_command *request);

@@ -192,7 +192,7 @@ int ps_conn_pop(ps_conn *n, const ps_proof *proof, const ps_plain_pop *p, int64_
                        .mode = 1};
     if (!ps_access_lets_call(n, proof, PS_REQUEST_POP_MESSAGE, PS_REQUEST_PULL_MESSAGE, r.topic,
                              r.group) ||
-        ((c->co_up | n->cn_up) & PS_UP_POPS) ||
+        ps_conn_goes_up(n, PS_REQUEST_POP_MESSAGE) ||
         !read_ask(c, &r, false, &ask) ||
         c->co_pops->po_rules.waiting_max < 0)
         return PS_POP_UP;

@@ -112,7 +112,7 @@ int ps_conn_ack(ps_conn *n, const ps_proof *proof, const char *group, int32_t gr
     if (!ps_access_lets_call(n, proof, PS_REQUEST_ACK_MESSAGE, PS_REQUEST_PULL_MESSAGE, call.topic,
                              call.group) ||
         group_len > PS_TOPIC_MAX || topic_len > PS_TOPIC_MAX ||
-        ((c->co_up | n->cn_up) & PS_UP_POPS) || !can_put(c))
+        ps_conn_goes_up(n, PS_REQUEST_ACK_MESSAGE) || !can_put(c))
         return 0;
     for (int32_t i = 0; i < count; i++)
         if (!request_of(&call, &handles[i], name, &r) || !is_open(c, &r, &handles[i])) return 0;

@@ -104,6 +104,9 @@ void ps_core_forget_offsets(ps_core *core, const char *group, int32_t group_len,
 void ps_core_hand_on(ps_core *core, int32_t what);
 /* The same for one connection. */
 void ps_conn_hand_on(ps_conn *conn, int32_t what);
+/* Sends are handed on until then (ms since 1970; 0: they are not), and so are requests of
+ * LITE_PULL_MESSAGE unless they are served: the broker refuses them. */
+void ps_core_admit(ps_core *core, int64_t sends_from_ms, int32_t lite_pulls);
 typedef struct ps_pulled {
     int32_t opaque, code, count; /* code -1: no pull was answered */
     int64_t bytes;

@@ -504,7 +504,7 @@ int ps_core_decide(ps_conn *n, const uint8_t *frame, int64_t len, const ps_decis
     if (code < 0) {
         /* A send that the tables decide has failed before, and was counted then. */
         p.entry = ps_core_find_topic(c, p.s->topic.data, p.s->topic.len);
-        bool tried = !((c->co_up | n->cn_up) & PS_UP_SENDS) && is_decided(&p);
+        bool tried = !ps_conn_goes_up(n, command->code) && is_decided(&p);
         c->co_totals.put_failures += !tried;
         return code;
     }

@@ -50,6 +50,18 @@ async def test_a_filter_that_one_message_could_keep_busy_is_refused(tmp_path, sm
         assert (answer.code, "use fewer CONTAINS" in (answer.remark or "")) == (23, True), answer
 
 
+async def test_filters_that_are_switched_off_are_off_for_whoever_sends_no_heartbeats(
+    tmp_path, small
+):
+    """Its pulls were found right before, and need no Python since then."""
+    settings = small | {"enablePropertyFilter": True, "listenPort": 0}
+    async with Broker(tmp_path / "s", **settings) as broker, await Wire.to(broker.port) as wire:
+        assert (await wire.ask(send_command("orders"))).code == 0
+        assert [(await wire.ask(pulled(0, "a = 1"))).code for _ in range(2)] == [20, 20]
+        broker.services.settings.update({"enablePropertyFilter": "false"})
+        assert (await wire.ask(pulled(0, "a = 1"))).code == 1
+
+
 async def test_a_turn_of_a_filter_is_bounded(tmp_path, small):
     """100 CONTAINS over messages of 16 KB: a few messages a turn, and the pull comes again."""
     expression, size, count = contains(100), 16 << 10, 60

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from fakes import send_command
+from loops import Wire
 
 from broker import Broker
 from broker.grpc.settings import _OF_CLUSTER, ProxySettings
 from broker.namesrv import NameServer
-from broker.namesrv.settings import DEFAULTS
+from broker.namesrv.settings import DEFAULTS, NamesrvSettings
 from broker.services.config import Config
+from broker.wire.command import Command, texts
 from pystore.errors import BadArgument
 from pystore.settings import NOT_SERVED, TABLE, load
 
@@ -98,6 +102,44 @@ def started(folder: Path, given: dict[str, str]) -> None:
                 assert broker.settings[name] == load({name: value})[name], name
 
 
+async def test_nothing_is_sent_before_the_time_that_a_setting_names(store_path):
+    """Neither when it was so from the start, nor when it is said later; and then it is over."""
+    late, name = time.time_ns() // 1_000_000 + 3_600_000, "startAcceptSendRequestTimeStamp"
+    async with (
+        Broker(store_path, listenPort=0, **{name: late}) as broker,
+        await Wire.to(broker.port) as wire,
+    ):
+        broker.create_topic("orders", 1)
+        codes = []
+        for until in (late, 0, late, 1):
+            broker.services.settings.update({name: str(until)})
+            codes.append((await wire.ask(send_command("orders"))).code)
+        assert codes == [1, 0, 1, 0]
+
+
+async def test_lite_pulls_end_with_their_setting(store_path):
+    """Others of the same group go on."""
+    ext = {
+        "consumerGroup": "r", "topic": "orders", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1,
+        "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*",
+        "expressionType": "TAG", "subVersion": 0,
+    }  # fmt: skip
+    async with Broker(store_path, listenPort=0) as broker, await Wire.to(broker.port) as wire:
+        broker.create_topic("orders", 1)
+        assert (await wire.ask(send_command("orders"))).code == 0
+        codes = []
+        for setting, code in ("true", 361), ("true", 361), ("false", 361), ("false", 11):
+            broker.services.settings.update({"litePullMessageEnable": setting})
+            codes.append((await wire.ask(Command(code, texts(ext)))).code)
+        assert codes == [0, 0, 16, 0]
+
+
+async def test_the_rate_of_deliveries_follows_its_setting(store_path):
+    async with Broker(store_path, listenPort=0) as broker:
+        broker.services.settings.update({"deliveryMaxTps": "7"})
+        assert broker.services.schedule.max_tps == 7
+
+
 def test_a_broker_starts_with_every_setting_at_its_default_in_a_file(tmp_path):
     given = {
         name: text_of(row.default)
@@ -136,11 +178,30 @@ def start_together(folder: Path, given: dict[str, str]) -> None:
             start_together(folder, {name: given[name] for name in some})
 
 
+REFUSED = {"enableControllerInNamesrv", "clusterTest"}
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_name_server_refuses_what_would_make_another_server_of_it(name):
+    with pytest.raises(BadArgument, match=f"{name} has no effect here"):
+        NamesrvSettings(given={name: "true"})
+
+
+@pytest.mark.parametrize("name", ["listenPort", "metricsExporterType", "waitSecondsForService"])
+def test_a_name_server_refuses_a_change_that_only_a_start_takes_over(name):
+    """The value that it has already is no change; nothing of the request holds."""
+    settings = NamesrvSettings()
+    settings.update({name: text_of(settings[name])})
+    with pytest.raises(BadArgument, match=f"{name} takes effect only at a start"):
+        settings.update({"orderMessageEnable": "true", name: "7"})
+    assert not settings.flag("orderMessageEnable")
+
+
 def test_a_name_server_starts_with_every_setting_changed(tmp_path):
     given = {name: text_of(default) for name, default in DEFAULTS.items() if default != ""}
     for name, default in DEFAULTS.items():
         if isinstance(default, bool):
-            given[name] = text_of(not default)
+            given[name] = text_of(not default and name not in REFUSED)
         elif isinstance(default, int):
             given[name] = str(default + 1)
     given |= {"listenPort": "0", "bindAddress": "127.0.0.1", "kvConfigPath": str(tmp_path / "kv")}
