@@ -11,7 +11,7 @@ import datetime as dt
 import importlib.util
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_ext.errors import BadOption, nearest
@@ -158,10 +158,19 @@ def _quoted(value: str) -> str:
     return repr(value if len(value) <= VALUE_SHOWN else f"{value[:VALUE_SHOWN]}\u2026")
 
 
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"'{twice}' is given twice")
+    return found
+
+
 def _json(value: str) -> Any:
-    """Raises: ValueError for what is not JSON, or nested too deeply."""
+    """Raises: ValueError for what is not JSON, is nested too deeply, or names something twice."""
     try:
-        return json.loads(value)
+        return json.loads(value, object_pairs_hook=_each_once)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -279,12 +288,19 @@ def _table(name: str, value: str) -> dict[str, dict[str, dict[int, int]]]:
         for topic, inner in read.items():
             brokers = inner if all(isinstance(v, dict) for v in inner.values()) else {"": inner}
             table[topic] = {
-                broker: {int(queue): _offset(number) for queue, number in queues.items()}
+                broker: {_queue(queue): _offset(number) for queue, number in queues.items()}
                 for broker, queues in brokers.items()
             }
     except (AttributeError, TypeError, ValueError):
         raise BadOption(f"{shape}, not {_quoted(value)}") from None
     return table
+
+
+def _queue(text: str) -> int:
+    """A queue id as a key of JSON: without zeros before it, so that each has one name."""
+    if not re.fullmatch(r"-?(0|[1-9][0-9]{0,9})", text):
+        raise ValueError
+    return int(text)
 
 
 def _offset(number: object) -> int:
@@ -594,6 +610,7 @@ def _check_use(v: dict[str, Any], streaming: bool) -> None:
     low, high = v["minStoreTimestamp"], v["maxStoreTimestamp"]
     if low is not None and high is not None and low > high:
         raise BadOption("option minStoreTimestamp is later than maxStoreTimestamp")
+    _check_order(v)
     if "maxTriggerDelay" in v["given"] and not v["minOffsetsPerTrigger"]:
         raise BadOption(
             "option maxTriggerDelay ends the wait for minOffsetsPerTrigger, which is not given"
@@ -618,6 +635,38 @@ def _check_use(v: dict[str, Any], streaming: bool) -> None:
             raise BadOption(f"option {name} is a byte of the log: it goes with scan=log")
     if v["timers"] == "pending":
         _check_timers(v, streaming)
+
+
+_ENDS = (
+    ("startingLogOffset", "endingLogOffset"),
+    ("startingTimestamp", "endingTimestamp"),
+    ("startingOffsets", "endingOffsets"),
+    ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"),
+)
+
+
+def _check_order(v: dict[str, Any]) -> None:
+    """Raises: BadOption for a range that ends before it begins: it would read nothing."""
+    for first, last in _ENDS:
+        for where, start, end in _both_ends(v[first], v[last]):
+            if start > end >= 0:
+                raise BadOption(f"option {first} is after {last}{where}: {start} and {end}")
+
+
+def _both_ends(first: Any, last: Any) -> Iterator[tuple[str, int, int]]:
+    """Yields (of what, start, end) of all that both options name."""
+    if isinstance(first, int) and isinstance(last, int):
+        yield "", first, last
+    if not isinstance(first, Bound) or not isinstance(last, Bound):
+        return
+    if first.kind == last.kind == "time":
+        yield "", first.ms, last.ms
+    ends = last.table or {}
+    for topic, brokers in (first.table or {}).items():
+        for broker, queues in brokers.items():
+            known = ends.get(topic, {}).get(broker, {})
+            for queue in queues.keys() & known.keys():
+                yield f" in queue {topic}/{queue}", queues[queue], known[queue]
 
 
 def _check_timers(v: dict[str, Any], streaming: bool) -> None:

@@ -42,6 +42,17 @@ def read(streaming: bool = False, **options: str):
         ({"maxOffsetsPerTrigger": "5"}, "does not apply to a batch; it is for spark.readStream"),
         ({"brokerName": "a,b"}, "option brokerName names 2 brokers for 1 stores"),
         ({"minStoreTimestamp": "5", "maxStoreTimestamp": "4"}, "is later than maxStoreTimestamp"),
+        ({"startingTimestamp": "5", "endingTimestamp": "4"}, "Timestamp is after endingTimestamp"),
+        (
+            {"scan": "log", "startingLogOffset": "5", "endingLogOffset": "4"},
+            "after endingLogOffset",
+        ),
+        (
+            {"startingOffsets": '{"t": {"1": 5}}', "endingOffsets": '{"t": {"1": 4}}'},
+            "option startingOffsets is after endingOffsets in queue t/1: 5 and 4",
+        ),
+        ({"startingOffsets": '{"t": {"0": 5, "0": 6}}'}, "malformed JSON: '0' is given twice"),
+        ({"startingOffsets": '{"t": {"0": 5, "00": 6}}'}, "option startingOffsets is JSON such as"),
         ({"pushdown": "on"}, "option pushdown is one of off, unsafe, auto, not 'on'"),
         ({"tags": "a", "sql92": "a = 1"}, "give one of the options tags and sql92"),
         ({"fallback": "pull"}, "option fallback=pull needs nameServer"),
