@@ -15,7 +15,6 @@ import itertools
 import json
 import os
 import re
-import struct
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 
 import pystore
 from pystore.files import FILE_MODE, make_folders, new_file
+from pystore.units import NO_RECORD, UNIT
 from spark_ext.errors import SourceError
 from spark_ext.options import StoreSettings
 
@@ -42,8 +42,6 @@ MARKS = (
     "modificationTime",
 )  # fmt: skip
 UNITS = 65_536
-_UNIT = struct.Struct(">qiq")
-_BLANK_SIZE = 0x7FFF_FFFF
 
 
 class _MirrorFile(NamedTuple):
@@ -163,11 +161,11 @@ class _Mirror:
         for names in queues.values():
             for name in sorted(names, reverse=True):
                 units = (self.path / name).read_bytes().rstrip(b"\0")
-                count = -(-len(units) // _UNIT.size)
+                count = -(-len(units) // UNIT.size)
                 if count:
-                    last = units[(count - 1) * _UNIT.size :].ljust(_UNIT.size, b"\0")
-                    place, size, _ = _UNIT.unpack(last)
-                    if size != _BLANK_SIZE:
+                    last = units[(count - 1) * UNIT.size :].ljust(UNIT.size, b"\0")
+                    place, size, _ = UNIT.unpack(last)
+                    if size != NO_RECORD:
                         yield place
                     break
 

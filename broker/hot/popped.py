@@ -11,12 +11,14 @@ from pystore.errors import StoreError
 from pystore.native import ffi, lib, raise_error
 
 __all__ = [
-    "ANYWHERE", "BATCH_MAX", "LEAD_MS", "NAME_MAX", "CheckPoint", "CheckPoints", "CorePopRules",
-    "Key", "ReviveOutcome",
+    "ANYWHERE", "BATCH_MAX", "LEAD_MS", "MARGIN_MS", "NAME_MAX", "CheckPoint", "CheckPoints",
+    "CorePopRules", "Key", "ReviveOutcome",
 ]  # fmt: skip
 
 #: Messages of one batch, as upstream limits them.
 BATCH_MAX: int = lib.PS_POPPED_MAX
+#: The answer to a pop that waits leaves so long before its client gives up.
+MARGIN_MS: int = lib.PS_POP_MARGIN_MS
 #: A check point's record is in the revive topic so long before its messages come back.
 LEAD_MS: int = lib.PS_POP_LEAD_MS
 #: Bytes of a topic's or a group's name.

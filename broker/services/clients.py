@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
+from broker.hot.core import Core
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.services.groups import Groups
-from broker.services.hotpath import HotPath
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import ONEWAY, Command, Refused
 from broker.wire.handlers import Peer
@@ -188,7 +188,7 @@ class ConnectionGroups:
 class Clients:
     """All clients. It tells the core which subscriptions its pulls may be served for."""
 
-    def __init__(self, groups: Groups, core: HotPath, *, expire_s: float = 120.0) -> None:
+    def __init__(self, groups: Groups, core: Core, *, expire_s: float = 120.0) -> None:
         self._groups = groups
         self._core = core
         self._expire_s = expire_s

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from broker.access.guard import Guard
+from broker.hot.core import Core
 from broker.hot.dedup import Dedup
 from broker.loop.watchdog import Watchdog
 from broker.services.access import Access
@@ -15,7 +16,6 @@ from broker.services.config import Config
 from broker.services.duties import Duties
 from broker.services.groups import Groups
 from broker.services.hooks import ConsumeContext, Hooks, SendContext
-from broker.services.hotpath import HotPath
 from broker.services.locks import Locks
 from broker.services.offsets import ConsumerOffsets
 from broker.services.pop import Pop
@@ -82,7 +82,7 @@ class Services:
 
     store: Store
     settings: Config
-    core: HotPath
+    core: Core
     topics: Topics
     groups: Groups
     offsets: ConsumerOffsets

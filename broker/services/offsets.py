@@ -8,10 +8,9 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable
 
-from broker.hot.core import OffsetRow
+from broker.hot.core import Core, OffsetRow
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Pieces
-from broker.services.hotpath import HotPath
 from pystore import Store
 from pystore.errors import BadArgument, StoreError
 
@@ -53,7 +52,7 @@ def is_young(store: Store, topic: str, queue: int) -> bool:
 class ConsumerOffsets:
     """The next offset of each group, topic and queue."""
 
-    def __init__(self, store: Store, core: HotPath) -> None:
+    def __init__(self, store: Store, core: Core) -> None:
         self._store = store
         self._metadata = store.metadata
         self._core = core

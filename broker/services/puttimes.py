@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from broker.services.hotpath import HotPath
+from broker.hot.core import Core
 
 __all__ = ["PutTimes"]
 
@@ -25,7 +25,7 @@ _MINUTE_S = 60.0
 
 
 class PutTimes:
-    def __init__(self, core: HotPath) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
         self._marks: list[tuple[float, Sequence[int]]] = []
 

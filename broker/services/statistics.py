@@ -16,8 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from broker.hot.core import Sample
-from broker.services.hotpath import HotPath
+from broker.hot.core import Core, Sample
 from broker.services.puttimes import PutTimes
 
 __all__ = ["Statistics"]
@@ -75,7 +74,7 @@ class Statistics:
 
     def __init__(
         self,
-        core: HotPath,
+        core: Core,
         cluster: str,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,

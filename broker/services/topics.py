@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from broker.hot.core import Core
 from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
-from broker.services.hotpath import HotPath
 from broker.services.names import NOT_FOR_CLIENTS, check_topic, is_legal, is_system_topic
 from broker.services.write_behind import KeptTexts, WriteBehindTable
 from broker.wire.codes import ResponseCode
@@ -56,7 +56,7 @@ class Topics:
     `changed` is called with the topics that were made or altered, and with an empty list after a
     deletion; it registers them at the name servers."""
 
-    def __init__(self, settings: Config, metadata: Metadata, core: HotPath) -> None:
+    def __init__(self, settings: Config, metadata: Metadata, core: Core) -> None:
         self._settings = settings
         self._rows = WriteBehindTable(metadata, metadata.topics, "topics")
         self._core = core

@@ -48,7 +48,7 @@ static inline uint32_t ps_hash_more(uint32_t h, const uint8_t *text, int32_t len
     return h;
 }
 static inline uint32_t ps_hash_of(const void *text, int32_t len) {
-    return ps_hash_more(2166136261u, text, len);
+    return ps_hash_more(2166136261u, (const uint8_t *)text, len);
 }
 
 #endif

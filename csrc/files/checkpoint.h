@@ -8,6 +8,7 @@
 
 /* cdef begin */
 #define PS_CHECKPOINT_SIZE 4096
+#define PS_CHECKPOINT_MARGIN_MS 3000 /* recovery goes so far behind the times that it says */
 
 typedef struct ps_checkpoint {
     int64_t physic_msg_timestamp; /* ms: store time of data known to be on the disk */

@@ -3,15 +3,10 @@
 
 #include <string.h>
 
-static uint32_t hash_of(const void *name, int64_t len) {
-    const uint8_t *p = name;
-    uint32_t hash = 2166136261u; /* FNV-1a */
-    for (int64_t i = 0; i < len; i++) hash = (hash ^ p[i]) * 16777619u;
-    return hash;
-}
+#include "base/chains.h"
 
 static int32_t slot_of(const ps_h2_names *all, const void *name, int64_t len) {
-    int32_t at = (int32_t)(hash_of(name, len) % PS_H2_NAMES_SLOTS);
+    int32_t at = (int32_t)(ps_hash_of(name, (int32_t)len) % PS_H2_NAMES_SLOTS);
     while (all->names[at] != NULL &&
            (all->lens[at] != len || memcmp(all->names[at], name, (size_t)len) != 0))
         at = (at + 1) % PS_H2_NAMES_SLOTS;

@@ -250,7 +250,6 @@ static bool serve_ack(ps_link *link, const ps_h2_event *call) {
 /* ---- ReceiveMessage ---- */
 
 #define HANDLE_ROOM 256 /* beside the broker's name */
-#define MARGIN_MS 50    /* an answer leaves so long before its client gives up */
 #define NS_A_MS 1000000
 #define REQUEST_MAX 1024 /* bytes: a request that waits is kept */
 
@@ -417,7 +416,7 @@ static int64_t wait_of(const ps_link *link, const ps_h2_event *call, const ps_h2
     if (wait < 0) wait = left < 0 ? conf->poll_max_ms : left - link->lk_request_ms / 2;
     if (wait < conf->poll_min_ms) wait = conf->poll_min_ms;
     if (wait > conf->poll_max_ms) wait = conf->poll_max_ms;
-    return (left < 0 || wait <= left ? wait : left) - MARGIN_MS;
+    return (left < 0 || wait <= left ? wait : left) - PS_POP_MARGIN_MS;
 }
 
 /* Whether what was found waits for its check points to be safe. */

@@ -4,6 +4,7 @@
 #ifndef PS_CONSUMEQUEUE_H
 #define PS_CONSUMEQUEUE_H
 
+#include "base/chains.h"
 #include "files/places.h"
 #include "files/segments.h"
 #include "format/layout.h"
@@ -18,8 +19,7 @@ typedef struct ps_unit {
 
 /* Of a queue's name, for tables of queues. */
 static inline uint32_t ps_queue_hash(const uint8_t *topic, int32_t len, int32_t id) {
-    uint32_t h = 2166136261u ^ (uint32_t)id * 2654435761u;
-    for (int32_t i = 0; i < len; i++) h = (h ^ topic[i]) * 16777619u;
+    uint32_t h = ps_hash_more(ps_hash_of(NULL, 0) ^ (uint32_t)id * 2654435761u, topic, len);
     return h ^ h >> 15;
 }
 

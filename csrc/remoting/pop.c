@@ -14,7 +14,6 @@
 #define LATE_MS 500           /* a request that is so late is not served: its client has given up */
 #define POLL_MAX_MS (1 << 30) /* sums of times must not overflow */
 #define TIME_MAX_MS (INT64_C(1) << 53)
-#define MARGIN_MS 50 /* an answer leaves so long before its client gives up */
 
 typedef struct request {
     ps_slice group, topic, kind, filter, order, attempt;
@@ -98,7 +97,8 @@ static bool read_ask(ps_core *c, const request *r, bool checked, ps_pop_ask *ask
  * may be wrong by any amount. Below 0: it may not. */
 static int64_t time_left(const ps_pop_rules *rules, const request *r) {
     int64_t now = ps_now_ms(), born = r->born_ms != 0 && r->born_ms < now ? r->born_ms : now;
-    return r->poll_ms > 0 && rules->waiting_max >= 0 ? born + r->poll_ms - MARGIN_MS - now : -1;
+    if (r->poll_ms <= 0 || rules->waiting_max < 0) return -1;
+    return born + r->poll_ms - PS_POP_MARGIN_MS - now;
 }
 
 static int serve_pop(ps_conn *n, const ps_command *command, bool checked, ps_error *e) {

@@ -13,6 +13,7 @@
 /* cdef begin */
 #define PS_POPPED_MAX 32    /* messages of one batch, as upstream limits them */
 #define PS_POP_ASIDE 1      /* the end of a record that is not in the log */
+#define PS_POP_MARGIN_MS 50 /* an answer leaves so long before its client gives up */
 #define PS_POP_LEAD_MS 1000 /* a check point's record is due so long before its messages are back */
 
 typedef struct ps_popped_key { /* of which delivery; names have 1 to 255 bytes */

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/chains.h"
 #include "base/error.h"
 #include "format/record.h"
 #include "format/utf8.h"
@@ -225,8 +226,7 @@ static bool same_name(const ps_property *a, const ps_property *b) {
 }
 
 static uint32_t name_hash(const ps_property *p) {
-    uint32_t h = 2166136261u;
-    for (int32_t i = 0; i < p->name_len; i++) h = (h ^ p->name[i]) * 16777619u;
+    uint32_t h = ps_hash_of(p->name, p->name_len);
     return h ^ h >> 15;
 }
 

@@ -39,7 +39,6 @@
 #include "store/indexer.h"
 #include "store/store.h"
 
-#define CHECKPOINT_MARGIN_MS 3000
 #define PROGRESS_STEP (16 << 20)
 #define KEYLESS_MAX 4096      /* records looked at for the next one that has a key */
 #define INDEXER_LEAST (256 << 10) /* bytes of the log that are worth a thread */
@@ -121,7 +120,7 @@ static int64_t file_by_time(ps_store *s, int64_t limit) {
 
 /* What a checkpoint says is any number, if it is damaged. */
 static int64_t margin_before(int64_t t) {
-    return t > CHECKPOINT_MARGIN_MS ? t - CHECKPOINT_MARGIN_MS : 0;
+    return t > PS_CHECKPOINT_MARGIN_MS ? t - PS_CHECKPOINT_MARGIN_MS : 0;
 }
 
 static void start_normal(scan *c) {

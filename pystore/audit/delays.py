@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,13 +12,12 @@ from pystore.names import SCHEDULE_TOPIC
 from pystore.quiet import open_quietly
 from pystore.records import record_at
 from pystore.settings import Settings
+from pystore.units import NO_RECORD, units_of
 
 __all__ = ["with_own_levels"]
 
 _NAME = "messageDelayLevel"
 _UNITS = 16  # of each file that are looked at
-_UNIT = struct.Struct(">qiq")
-_NO_RECORD = 0x7FFFFFFF
 
 
 def with_own_levels(settings: Settings, layout: Layout) -> Settings:
@@ -50,8 +48,8 @@ def _delays(layout: Layout, files: list[File]) -> Iterator[int]:
     for file in files:
         with suppress(OSError), open_quietly(file.path) as opened:
             data = opened.read(layout.queue_file_size)
-            units = [u for u in _UNIT.iter_unpack(data[: len(data) // 20 * 20])
-                     if u[0] >= layout.log_min and 0 < u[1] != _NO_RECORD]  # fmt: skip
+            units = [u for u in units_of(data)
+                     if u[0] >= layout.log_min and 0 < u[1] != NO_RECORD]  # fmt: skip
             for physical, _, due in units[:: len(units) // _UNITS + 1]:
                 stored = _store_time(layout, physical)
                 if stored is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from pystore.errors import StoreError
 from pystore.native import lib
 from pystore.notes import CHECKPOINT_SIZE, checkpoint_times, is_note, tombstones_of
 from pystore.quiet import open_quietly, read_quietly
+from pystore.units import NO_RECORD, UNIT, units_of
 
 __all__ = [
     "Beside", "believable", "check_checkpoint", "check_offsets", "read_beside",
@@ -30,8 +30,7 @@ __all__ = [
 
 _JSON_MAX = 256 << 20
 _HOUR_MS = 3_600_000
-_NO_RECORD = 0x7FFFFFFF  # PS_UNIT_NONE of csrc/queues/consumequeue.h
-_PIECE = 20 << 10  # bytes of a queue that are read at once
+_PIECE = UNIT.size << 10  # bytes of a queue that are read at once
 #: What is no such note is made again at the next open.
 _NOTES = {"queueEnds": (lib.PS_NOTE_ENDS,),
           "timers/state": (lib.PS_NOTE_TIMERS_OLD, lib.PS_NOTE_TIMERS)}  # fmt: skip
@@ -170,9 +169,8 @@ def _first_place(layout: Layout, files: list[File]) -> int | None:
         with suppress(OSError), open_quietly(file.path) as opened:
             for _ in range(0, layout.queue_file_size, _PIECE):
                 data = opened.read(_PIECE)
-                for at in range(0, len(data) - 19, 20):
-                    physical, size = struct.unpack_from(">qi", data, at)
-                    if size > 0 and size != _NO_RECORD:
+                for physical, size, _ in units_of(data):
+                    if size > 0 and size != NO_RECORD:
                         return int(physical)
     return None
 

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from pystore.audit.core import SegmentFacts
 from pystore.audit.findings import Finding
 from pystore.audit.layout import Layout
+from pystore.native import lib
 from pystore.notes import CHECKPOINT_SIZE, checkpoint_times
 from pystore.quiet import open_quietly, read_quietly
 
 __all__ = ["NextOpen"]
 
-_MARGIN_MS = 3000
+_MARGIN_MS: int = lib.PS_CHECKPOINT_MARGIN_MS
 _HEADER, _SLOT, _ENTRY = 40, 4, 20
 
 

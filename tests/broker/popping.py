@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from contextlib import asynccontextmanager
-
-from waiting import BOUND_S
 
 from broker.broker import Broker
 from broker.remoting.client import RemotingClient
@@ -15,7 +12,7 @@ from broker.wire.command import Command
 from broker.wire.receipts import Handle
 from pystore.properties import encode_properties, parse_properties
 
-__all__ = ["SMALL", "Popper", "popping", "records", "run"]
+__all__ = ["SMALL", "Popper", "popping", "records"]
 
 SMALL = {"mappedFileSizeCommitLog": 1 << 20}
 
@@ -147,11 +144,3 @@ async def popping(path, **settings):
     opened = Broker(path, listenPort=0, **(SMALL | {"brokerName": "DEFAULT_BROKER"} | settings))
     async with opened as broker, RemotingClient() as client:
         yield Popper(broker, client)
-
-
-def run(coro):
-    async def bounded():
-        async with asyncio.timeout(BOUND_S):
-            return await coro
-
-    return asyncio.run(bounded())

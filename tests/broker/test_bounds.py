@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from fakes import FakePeer, answer_of, beat, send_command, services
-from loops import Wire, run
+from loops import Wire
 
 from broker import Broker, NameServer
 from broker.namesrv import registration
@@ -291,7 +291,7 @@ async def test_two_topics_of_all_queue_ids_are_refused_from_outside(tmp_path, sm
         assert (answer.code, "maxQueuesPerBroker" in answer.remark) == (1, True)
 
 
-def test_topics_of_many_queues_stay_within_the_bound_on_mappings(tmp_path, small):
+async def test_topics_of_many_queues_stay_within_the_bound_on_mappings(tmp_path, small):
     """A send to each of 500 queues, then a pull of each, from the broker and after it opens."""
     settings = small | {"listenPort": 0, "mappedFilesMax": 64, "mappedFileSizeConsumeQueue": 1000}
     names = [(topic, queue) for topic in ("a", "b") for queue in range(250)]
@@ -308,18 +308,15 @@ def test_topics_of_many_queues_stay_within_the_bound_on_mappings(tmp_path, small
         lines = Path("/proc/self/maps").read_text().splitlines()
         assert sum(str(tmp_path) in line for line in lines) <= 64 + 16
 
-    async def scenario():
-        async with Broker(tmp_path / "s", **settings) as broker, await Wire.to(broker.port) as wire:
-            for topic in ("a", "b"):
-                assert (await wire.ask(updated(topic, 250))).code == 0
-            for topic, queue in names:
-                body = b"%s %d." % (topic.encode(), queue)
-                assert (await wire.ask(send_command(topic, body, e=queue))).code == 0
-            await pulled_all(wire)
-        async with Broker(tmp_path / "s", **settings) as broker, await Wire.to(broker.port) as wire:
-            await pulled_all(wire)
-
-    run(scenario())
+    async with Broker(tmp_path / "s", **settings) as broker, await Wire.to(broker.port) as wire:
+        for topic in ("a", "b"):
+            assert (await wire.ask(updated(topic, 250))).code == 0
+        for topic, queue in names:
+            body = b"%s %d." % (topic.encode(), queue)
+            assert (await wire.ask(send_command(topic, body, e=queue))).code == 0
+        await pulled_all(wire)
+    async with Broker(tmp_path / "s", **settings) as broker, await Wire.to(broker.port) as wire:
+        await pulled_all(wire)
 
 
 # ---- metadata that is full ----

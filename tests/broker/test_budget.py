@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from loops import Wire, run, serving
+from loops import Wire, serving
 from waiting import BOUND_S, until, until_async
 
 from broker import Broker, NameServer
@@ -154,7 +154,7 @@ def test_answers_that_are_not_read_are_in_the_budget(tmp_path: Path, tls: bool) 
         until(lambda: budget.held == 0)
 
 
-def test_requests_that_wait_or_are_in_progress_are_in_the_budget() -> None:
+async def test_requests_that_wait_or_are_in_progress_are_in_the_budget() -> None:
     """And once the bodies of one connection are large together, no more of it is read."""
     begun, last = [], asyncio.Event()
 
@@ -163,23 +163,20 @@ def test_requests_that_wait_or_are_in_progress_are_in_the_budget() -> None:
         await last.wait()
         return command.reply()
 
-    async def work() -> None:
-        budget = Budget.of(asyncio.get_running_loop())
-        async with serving({1: wait}) as server, await Wire.to(server.port) as wire:
-            for opaque in range(40):
-                wire.write(Command(1, body=bytes(MIB), opaque=opaque))
-            await until_async(lambda: any(one.paused for one in server.connections))
-            await asyncio.sleep(0.05)
-            (one,) = server.connections
-            assert len(begun) < 10
-            assert 4 * MIB <= budget.held == one.holds() < 12 * MIB
-            last.set()
-            for _ in range(40):
-                await wire.answer()
-        await until_async(lambda: not server.connections)
-        assert budget.held == 0
-
-    run(work())
+    budget = Budget.of(asyncio.get_running_loop())
+    async with serving({1: wait}) as server, await Wire.to(server.port) as wire:
+        for opaque in range(40):
+            wire.write(Command(1, body=bytes(MIB), opaque=opaque))
+        await until_async(lambda: any(one.paused for one in server.connections))
+        await asyncio.sleep(0.05)
+        (one,) = server.connections
+        assert len(begun) < 10
+        assert 4 * MIB <= budget.held == one.holds() < 12 * MIB
+        last.set()
+        for _ in range(40):
+            await wire.answer()
+    await until_async(lambda: not server.connections)
+    assert budget.held == 0
 
 
 def test_an_error_of_a_long_body_keeps_nothing_of_it() -> None:

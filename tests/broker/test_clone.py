@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pairs import SMALL, JavaLikePort, master_of, send, slave_of
 from test_ha_cli import Answer
 
-from broker import Broker, Message, NameServer
+from broker import Broker, Message
 from pystore import Reader
 from pystore.audit import verify
 from pystore.audit.diff import diff
 from pystore.cli import main
 from pystore.configfiles import SubscriptionGroup
-
-
-@pytest.fixture(scope="module")
-def names() -> Iterator[str]:
-    with NameServer.in_thread(listenPort=0, bindAddress="127.0.0.1") as server:
-        yield f"127.0.0.1:{server.port}"
 
 
 @pytest.fixture

@@ -148,25 +148,19 @@ async def test_messages_that_are_sent_back_are_never_repeats(t):
     assert len(t.bodies("%RETRY%G")) == 2
 
 
-def test_what_was_deleted_with_its_topic_is_no_first(tmp_path, small):
-    async def first_life():
-        async with transacting(tmp_path / "s", small, **ON) as t:
-            p = await t.producer()
-            await p.ask(plain("k"))
-            await p.ask(plain("other"))
-            assert (await p.ask(Command(215, {"topic": "orders"}))).code == 0
-            assert place(await p.ask(plain("k")))[2] == "0"
-            assert t.texts("orders") == [b"b"]
-
-    async def second_life():
-        async with transacting(tmp_path / "s", small, **ON) as t:
-            p = await t.producer()
-            await p.ask(plain("k"))
-            await p.ask(plain("other"))
-            assert len(t.bodies("orders")) == 2
-
-    run(first_life())
-    run(second_life())
+async def test_what_was_deleted_with_its_topic_is_no_first(tmp_path, small):
+    async with transacting(tmp_path / "s", small, **ON) as t:
+        p = await t.producer()
+        await p.ask(plain("k"))
+        await p.ask(plain("other"))
+        assert (await p.ask(Command(215, {"topic": "orders"}))).code == 0
+        assert place(await p.ask(plain("k")))[2] == "0"
+        assert t.texts("orders") == [b"b"]
+    async with transacting(tmp_path / "s", small, **ON) as t:
+        p = await t.producer()
+        await p.ask(plain("k"))
+        await p.ask(plain("other"))
+        assert len(t.bodies("orders")) == 2
 
 
 async def test_repeat_waits_until_the_first_is_on_the_disk(tmp_path, small, monkeypatch):

@@ -112,30 +112,24 @@ def test_logs_of_any_history_are_alike_up_to_where_they_are_said_to_part() -> No
                     log.epochs = [e for e in log.epochs if e.start <= len(log.bytes)]
 
 
-def test_master_and_slave_tell_each_other_who_they_are() -> None:
-    async def scene() -> None:
-        one, other = socket.socketpair()
-        for each in (one, other):
-            each.setblocking(False)
-        epochs = [Epoch(1, 0), Epoch(5, 700)]
-        slave, master = await asyncio.gather(greet_slave(one, epochs, 900), greet_master(other, 7))
-        assert (slave.number, slave.learner) == (7, False)
-        assert master == MasterGreeting(900, epochs)
-        one.close()
-        other.close()
-
-    asyncio.run(scene())
+async def test_master_and_slave_tell_each_other_who_they_are() -> None:
+    one, other = socket.socketpair()
+    for each in (one, other):
+        each.setblocking(False)
+    epochs = [Epoch(1, 0), Epoch(5, 700)]
+    slave, master = await asyncio.gather(greet_slave(one, epochs, 900), greet_master(other, 7))
+    assert (slave.number, slave.learner) == (7, False)
+    assert master == MasterGreeting(900, epochs)
+    one.close()
+    other.close()
 
 
 @pytest.mark.parametrize("data", [b"\0" * 16, b"\xff" * 16, b"GET / HTTP/1.1\r\n"])
-def test_whoever_is_no_slave_is_not_greeted(data: bytes) -> None:
-    async def scene() -> None:
-        one, other = socket.socketpair()
-        one.setblocking(False)
-        other.sendall(data)
-        with pytest.raises((ValueError, OSError)):
-            await greet_slave(one, [Epoch(1, 0)], 0)
-        one.close()
-        other.close()
-
-    asyncio.run(scene())
+async def test_whoever_is_no_slave_is_not_greeted(data: bytes) -> None:
+    one, other = socket.socketpair()
+    one.setblocking(False)
+    other.sendall(data)
+    with pytest.raises((ValueError, OSError)):
+        await greet_slave(one, [Epoch(1, 0)], 0)
+    one.close()
+    other.close()

@@ -58,22 +58,19 @@ async def until_read(gateway: Gateway) -> None:
 
 
 @needs_etcd
-def test_members_that_are_dead_or_silent_are_passed_over(trio: list[Etcd]) -> None:
-    async def scene() -> None:
-        gateway = Gateway(address_of(trio), patience_s=0.3)
-        await until_read(gateway)
-        assert trio[0].process is not None
-        trio[0].process.send_signal(signal.SIGSTOP)
-        try:
-            await until_read(Gateway(address_of(trio), patience_s=0.3))
-            # Also when the caller waits for less than the member is given.
-            await until_read(Gateway(address_of(trio), patience_s=60))
-        finally:
-            trio[0].process.send_signal(signal.SIGCONT)
-        trio[1].kill()
-        await until_read(gateway)
-
-    asyncio.run(scene())
+async def test_members_that_are_dead_or_silent_are_passed_over(trio: list[Etcd]) -> None:
+    gateway = Gateway(address_of(trio), patience_s=0.3)
+    await until_read(gateway)
+    assert trio[0].process is not None
+    trio[0].process.send_signal(signal.SIGSTOP)
+    try:
+        await until_read(Gateway(address_of(trio), patience_s=0.3))
+        # Also when the caller waits for less than the member is given.
+        await until_read(Gateway(address_of(trio), patience_s=60))
+    finally:
+        trio[0].process.send_signal(signal.SIGCONT)
+    trio[1].kill()
+    await until_read(gateway)
 
 
 async def _add_user(address: str, tls: ssl.SSLContext | None = None) -> None:
@@ -172,26 +169,23 @@ async def member(leader: str) -> AsyncIterator[str]:
         await asyncio.sleep(0.05)
 
 
-def test_a_silent_member_of_a_controller_hides_nobody() -> None:
-    async def scene() -> None:
-        async with member("") as silent, member("leader:1") as other:
-            client: Any = RemotingClient()
-            engine = ApacheController(
-                client, f"{silent};{other}", "c", "b", Path("none"), 0o644, 3000, lambda _: None
-            )
-            found: list[str] = []
+async def test_a_silent_member_of_a_controller_hides_nobody() -> None:
+    async with member("") as silent, member("leader:1") as other:
+        client: Any = RemotingClient()
+        engine = ApacheController(
+            client, f"{silent};{other}", "c", "b", Path("none"), 0o644, 3000, lambda _: None
+        )
+        found: list[str] = []
 
-            async def ask() -> None:
-                found.append(await asyncio.wait_for(engine._find_leader(), SHORT_S))
+        async def ask() -> None:
+            found.append(await asyncio.wait_for(engine._find_leader(), SHORT_S))
 
-            for _ in range(100):
-                try:
-                    await ask()
-                except TimeoutError:
-                    continue
-                break
-            assert found == ["leader:1"]
-            await until_async(lambda: engine._leader, "the leader")
-            await engine.leave()
-
-    asyncio.run(scene())
+        for _ in range(100):
+            try:
+                await ask()
+            except TimeoutError:
+                continue
+            break
+        assert found == ["leader:1"]
+        await until_async(lambda: engine._leader, "the leader")
+        await engine.leave()

@@ -21,12 +21,6 @@ from pystore.errors import BadArgument
 needs_etcd = pytest.mark.skipif(PROGRAM is None, reason="etcd is not installed (etcd-server)")
 
 
-@pytest.fixture(scope="module")
-def names() -> Iterator[str]:
-    with NameServer.in_thread(listenPort=0, bindAddress="127.0.0.1") as server:
-        yield f"127.0.0.1:{server.port}"
-
-
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Etcd]:
     with etcd(tmp_path / "etcd") as made:

@@ -43,44 +43,38 @@ def broker() -> Any:
     return SimpleNamespace(address="h:1", ha_address="h:2", replication=replication, store=store)
 
 
-def test_who_changes_its_role_for_long_is_alive() -> None:
-    async def scene() -> None:
-        engine, s, done = Engine(), broker(), asyncio.Event()
+async def test_who_changes_its_role_for_long_is_alive() -> None:
+    engine, s, done = Engine(), broker(), asyncio.Event()
 
-        async def become(reign: Reign) -> None:
-            before = engine.beats
-            await until_async(lambda: engine.beats > before, "a beat meanwhile")
-            done.set()
+    async def become(reign: Reign) -> None:
+        before = engine.beats
+        await until_async(lambda: engine.beats > before, "a beat meanwhile")
+        done.set()
 
-        member: GroupMember = GroupMember(
-            engine,
-            Reign(1),
-            become,
-            lambda reign: None,
-            lambda: s,
-            60_000,  # type: ignore[arg-type]
-        )
-        member.start()
-        await done.wait()
-        await member.stop()
-
-    asyncio.run(scene())
+    member: GroupMember = GroupMember(
+        engine,
+        Reign(1),
+        become,
+        lambda reign: None,
+        lambda: s,
+        60_000,  # type: ignore[arg-type]
+    )
+    member.start()
+    await done.wait()
+    await member.stop()
 
 
-def test_a_stop_that_comes_with_a_notice_is_not_lost() -> None:
+async def test_a_stop_that_comes_with_a_notice_is_not_lost() -> None:
     """asyncio.wait_for of Python 3.11 loses a cancel that comes with the result."""
 
-    async def scene() -> None:
-        async def never(reign: Reign) -> None: ...
+    async def never(reign: Reign) -> None: ...
 
-        engine: Any = Engine()
-        member = GroupMember(engine, Reign(1), never, lambda reign: None, lambda: None, 60_000)
-        for turns in range(6):
-            member.start()
-            await asyncio.sleep(0.01)
-            member.hint()
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            await member.stop()
-
-    asyncio.run(scene())
+    engine: Any = Engine()
+    member = GroupMember(engine, Reign(1), never, lambda reign: None, lambda: None, 60_000)
+    for turns in range(6):
+        member.start()
+        await asyncio.sleep(0.01)
+        member.hint()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await member.stop()

@@ -7,7 +7,7 @@ import contextlib
 import time
 
 import pytest
-from loops import Wire, run, serving, until
+from loops import Wire, serving, until
 from waiting import BOUND_S
 
 import pystore
@@ -90,20 +90,17 @@ def pull(offset=0, queue=0, *, group="G", suspend_ms=0, opaque=1, **options):
     return Command(PULL, ext | {"subVersion": "0"}, opaque=opaque, **options)
 
 
-def on_store(path, work, store=None, **options):
-    """Runs work(hot) on a broker's hot path over a new store."""
-
-    async def both():
-        with store or pystore.open(path, **SMALL) as opened:
-            async with Hot(opened, **options) as hot:
-                await work(hot)
-
-    run(both())
+@contextlib.asynccontextmanager
+async def on_store(path, store=None, **options):
+    """A broker's hot path over a new store."""
+    with store or pystore.open(path, **SMALL) as opened:
+        async with Hot(opened, **options) as hot:
+            yield hot
 
 
 @pytest.mark.parametrize("serialize", [JSON, BINARY])
-def test_a_message_goes_in_and_comes_out(store_path, serialize):
-    async def work(hot):
+async def test_a_message_goes_in_and_comes_out(store_path, serialize):
+    async with on_store(store_path) as hot:
         async with RemotingClient() as client:
             at = f"127.0.0.1:{hot.server.port}"
             answer = await client.request(at, send(b"first", 3, "TagA", serialize=serialize))
@@ -119,13 +116,10 @@ def test_a_message_goes_in_and_comes_out(store_path, serialize):
             assert message.offset_message_id == answer.ext["msgId"]
         assert not hot.cold
 
-    on_store(store_path, work)
 
-
-def test_one_read_may_wake_a_pull_and_bring_a_frame_for_python(store_path):
+async def test_one_read_may_wake_a_pull_and_bring_a_frame_for_python(store_path):
     """The step is used again for the pull that wakes: the frame must have been taken before."""
-
-    async def work(hot):
+    async with on_store(store_path) as hot:
         async with await hot.wire() as holder, await hot.wire() as wire:
             for i in range(20):
                 holder.write(pull(i, suspend_ms=600_000, opaque=7))
@@ -136,35 +130,27 @@ def test_one_read_may_wake_a_pull_and_bring_a_frame_for_python(store_path):
                 assert (await holder.answer()).code == 0
         assert len(hot.cold) == 20
 
-    on_store(store_path, work)
+
+async def test_pulls_of_one_connection_wake_by_its_own_sends(store_path):
+    async with on_store(store_path) as hot, await hot.wire() as wire:
+        wire.write(pull(suspend_ms=600_000, opaque=7), send(opaque=8))
+        assert {(await wire.answer()).opaque for _ in range(2)} == {7, 8}
 
 
-def test_pulls_of_one_connection_wake_by_its_own_sends(store_path):
-    async def work(hot):
-        async with await hot.wire() as wire:
-            wire.write(pull(suspend_ms=600_000, opaque=7), send(opaque=8))
-            assert {(await wire.answer()).opaque for _ in range(2)} == {7, 8}
-
-    on_store(store_path, work)
-
-
-def test_held_pulls_end_in_order_of_their_deadlines(store_path):
-    async def work(hot):
-        async with await hot.wire() as wire:
-            begun = time.monotonic()
-            # They come in one read, so that their deadlines are counted from one moment.
-            wire.write(*(pull(suspend_ms=ms, opaque=ms) for ms in (400, 50, 150, 600_000)))
-            for ms in (50, 150, 400):
-                answer = await wire.answer()
-                assert (answer.opaque, answer.code) == (ms, 19)
-                assert ms <= (time.monotonic() - begun) * 1000
-            assert hot.core.totals().held == 1
-
-    on_store(store_path, work)
+async def test_held_pulls_end_in_order_of_their_deadlines(store_path):
+    async with on_store(store_path) as hot, await hot.wire() as wire:
+        begun = time.monotonic()
+        # They come in one read, so that their deadlines are counted from one moment.
+        wire.write(*(pull(suspend_ms=ms, opaque=ms) for ms in (400, 50, 150, 600_000)))
+        for ms in (50, 150, 400):
+            answer = await wire.answer()
+            assert (answer.opaque, answer.code) == (ms, 19)
+            assert ms <= (time.monotonic() - begun) * 1000
+        assert hot.core.totals().held == 1
 
 
-def test_news_that_do_not_match_are_passed_over(store_path):
-    async def work(hot):
+async def test_news_that_do_not_match_are_passed_over(store_path):
+    async with on_store(store_path) as hot:
         hot.subscribe("A", {"TagA"})
         async with await hot.wire() as wire, await hot.wire() as other:
             wire.write(pull(group="A", suspend_ms=600_000))
@@ -176,54 +162,41 @@ def test_news_that_do_not_match_are_passed_over(store_path):
             answer = await wire.answer()
             assert (answer.code, answer.ext["nextBeginOffset"]) == (0, "4")
 
-    on_store(store_path, work)
 
-
-def test_puts_of_the_embedding_program_wake_pulls(store_path):
+async def test_puts_of_the_embedding_program_wake_pulls(store_path):
     """The dispatcher's thread finds them, polling or asleep."""
-
-    async def work(hot):
-        async with await hot.wire() as wire:
-            for i in range(10):
-                wire.write(pull(i, suspend_ms=600_000))
-                await until(lambda: hot.core.totals().held == 1)
-                await asyncio.sleep(0.12 if i % 3 == 0 else 0)
-                hot.store.put("T", b"from inside", queue=0)
-                assert (await wire.answer()).code == 0
-
-    on_store(store_path, work)
+    async with on_store(store_path) as hot, await hot.wire() as wire:
+        for i in range(10):
+            wire.write(pull(i, suspend_ms=600_000))
+            await until(lambda: hot.core.totals().held == 1)
+            await asyncio.sleep(0.12 if i % 3 == 0 else 0)
+            hot.store.put("T", b"from inside", queue=0)
+            assert (await wire.answer()).code == 0
 
 
-def test_notify_all_and_a_closed_connection(store_path):
-    async def work(hot):
-        async with await hot.wire() as wire, await hot.wire() as gone:
-            wire.write(*(pull(queue=q, suspend_ms=60_000, opaque=q) for q in range(4)))
-            gone.write(pull(suspend_ms=60_000))
-            await until(lambda: hot.core.totals().held == 5)
-            gone.close()
-            await until(lambda: hot.core.totals().held == 4)
-            hot.core.notify_all()
-            assert {(await wire.answer()).opaque for _ in range(4)} == {0, 1, 2, 3}
-            assert hot.core.totals().held == 0
-
-    on_store(store_path, work)
+async def test_notify_all_and_a_closed_connection(store_path):
+    async with on_store(store_path) as hot, await hot.wire() as wire, await hot.wire() as gone:
+        wire.write(*(pull(queue=q, suspend_ms=60_000, opaque=q) for q in range(4)))
+        gone.write(pull(suspend_ms=60_000))
+        await until(lambda: hot.core.totals().held == 5)
+        gone.close()
+        await until(lambda: hot.core.totals().held == 4)
+        hot.core.notify_all()
+        assert {(await wire.answer()).opaque for _ in range(4)} == {0, 1, 2, 3}
+        assert hot.core.totals().held == 0
 
 
-def test_no_more_pulls_are_held_than_allowed(store_path):
-    async def work(hot):
-        async with await hot.wire() as wire:
-            wire.write(*(pull(suspend_ms=60_000, opaque=i) for i in range(3)))
-            answer = await wire.answer()
-            assert (answer.opaque, answer.code) == (2, 19)
-            assert hot.core.totals().held == 2
-
-    on_store(store_path, work, parked_max=2)
+async def test_no_more_pulls_are_held_than_allowed(store_path):
+    async with on_store(store_path, parked_max=2) as hot, await hot.wire() as wire:
+        wire.write(*(pull(suspend_ms=60_000, opaque=i) for i in range(3)))
+        answer = await wire.answer()
+        assert (answer.opaque, answer.code) == (2, 19)
+        assert hot.core.totals().held == 2
 
 
-def test_much_to_write_waits_for_a_peer_that_does_not_read(store_path):
+async def test_much_to_write_waits_for_a_peer_that_does_not_read(store_path):
     """A read full of small pulls asks for 64 MiB: no more than some of it is made ahead."""
-
-    async def work(hot):
+    async with on_store(store_path) as hot:
         for _ in range(4):
             hot.store.put("T", b"x" * 60_000, queue=0)
         async with await hot.wire() as wire:
@@ -237,56 +210,47 @@ def test_much_to_write_waits_for_a_peer_that_does_not_read(store_path):
                 assert (answer.opaque, answer.code) == (i, 0) and len(answer.body) > 240_000
             assert hot.core.totals().get_bytes > 61_000_000
 
-    on_store(store_path, work)
-
 
 # ---- sends that wait for the disk ----
 
 
-def test_a_send_is_answered_when_it_is_on_the_disk(store_path):
+async def test_a_send_is_answered_when_it_is_on_the_disk(store_path):
     store = SlowStore(store_path, flushDiskType="SYNC_FLUSH")
+    async with (
+        on_store(store_path, store) as hot,
+        await hot.wire() as wire,
+        await hot.wire() as other,
+    ):
+        store.slow(200)
+        begun = time.monotonic()
+        wire.write(*(send(opaque=i) for i in range(50)))
+        other.write(send(opaque=50), send(opaque=51, flag=ONEWAY))
+        assert [(await wire.answer()).opaque for _ in range(50)] == list(range(50))
+        assert (await other.answer()).opaque == 50
+        assert time.monotonic() - begun >= 0.19
+        store.slow(0)
+        assert hot.store.info().log_flushed == hot.store.info().log_max
 
-    async def work(hot):
-        async with await hot.wire() as wire, await hot.wire() as other:
-            store.slow(200)
-            begun = time.monotonic()
-            wire.write(*(send(opaque=i) for i in range(50)))
-            other.write(send(opaque=50), send(opaque=51, flag=ONEWAY))
-            assert [(await wire.answer()).opaque for _ in range(50)] == list(range(50))
-            assert (await other.answer()).opaque == 50
-            assert time.monotonic() - begun >= 0.19
-            store.slow(0)
-            assert hot.store.info().log_flushed == hot.store.info().log_max
 
-    on_store(store_path, work, store)
-
-
-def test_a_sync_that_takes_too_long_is_told(store_path):
+async def test_a_sync_that_takes_too_long_is_told(store_path):
     store = SlowStore(store_path, flushDiskType="SYNC_FLUSH", syncFlushTimeout=100)
-
-    async def work(hot):
-        async with await hot.wire() as wire:
-            assert (await wire.ask(send())).code == 0  # its files are made
-            store.slow(BOUND_S * 1000)  # the sync does not end before the answer is there
-            answer = await wire.ask(send())
-            store.slow(0)
-            assert (answer.code, answer.ext["queueOffset"]) == (10, "1")
-
-    on_store(store_path, work, store)
+    async with on_store(store_path, store) as hot, await hot.wire() as wire:
+        assert (await wire.ask(send())).code == 0  # its files are made
+        store.slow(BOUND_S * 1000)  # the sync does not end before the answer is there
+        answer = await wire.ask(send())
+        store.slow(0)
+        assert (answer.code, answer.ext["queueOffset"]) == (10, "1")
 
 
-def test_a_negative_offset_is_moved_to_the_first(store_path):
-    async def work(hot):
-        async with await hot.wire() as wire:
-            for next_offset in ("0", "0"):
-                moved = await wire.ask(pull(-1, suspend_ms=1000))
-                assert (moved.code, moved.ext["nextBeginOffset"]) == (21, next_offset)
-                assert (await wire.ask(send())).code == 0
-
-    on_store(store_path, work)
+async def test_a_negative_offset_is_moved_to_the_first(store_path):
+    async with on_store(store_path) as hot, await hot.wire() as wire:
+        for next_offset in ("0", "0"):
+            moved = await wire.ask(pull(-1, suspend_ms=1000))
+            assert (moved.code, moved.ext["nextBeginOffset"]) == (21, next_offset)
+            assert (await wire.ask(send())).code == 0
 
 
-def test_a_failed_sync_is_no_success_and_later_sends_come_up(store_path):
+async def test_a_failed_sync_is_no_success_and_later_sends_come_up(store_path):
     store = SlowStore(store_path, flushDiskType="SYNC_FLUSH")
 
     async def work(hot):
@@ -297,18 +261,14 @@ def test_a_failed_sync_is_no_success_and_later_sends_come_up(store_path):
             assert (await wire.ask(send())).code == 99
         assert len(hot.cold) == 1
 
-    async def both():
-        with contextlib.suppress(pystore.StoreError), store:
-            async with Hot(store) as hot:
-                await work(hot)
-
-    run(both())
+    with contextlib.suppress(pystore.StoreError), store:
+        async with Hot(store) as hot:
+            await work(hot)
 
 
-def test_a_connection_may_go_while_its_answers_wait(store_path):
+async def test_a_connection_may_go_while_its_answers_wait(store_path):
     store = SlowStore(store_path, flushDiskType="SYNC_FLUSH")
-
-    async def work(hot):
+    async with on_store(store_path, store) as hot:
         store.slow(150)
         async with await hot.wire() as wire:
             wire.write(send())
@@ -320,31 +280,26 @@ def test_a_connection_may_go_while_its_answers_wait(store_path):
             hot.core.close()
         store.slow(0)
 
-    on_store(store_path, work, store)
 
-
-def test_a_full_disk_is_for_python_to_answer(store_path):
+async def test_a_full_disk_is_for_python_to_answer(store_path):
     store = SlowStore(store_path)
-
-    async def work(hot):
-        async with await hot.wire() as wire:
-            assert (await wire.ask(send())).code == 0
-            assert (await wire.ask(pull())).code == 0
-            store.fail(1 << 7, 28)  # fallocate: ENOSPC
-            codes = [(await wire.ask(send(b"x" * 60_000))).code for _ in range(40)]
-            assert codes[-1] == 99 and set(codes) == {0, 99}
-            assert hot.core.totals().put_failures == codes.count(99)
-            assert (await wire.ask(pull())).code == 0
-            lib.ps_io_faulty_set(store.table, 0, 0, 0, 0)
-            async with asyncio.timeout(BOUND_S):
-                while (await wire.ask(send())).code != 0:  # it goes on by itself
-                    await asyncio.sleep(0.05)
-
-    on_store(store_path, work, store)
+    async with on_store(store_path, store) as hot, await hot.wire() as wire:
+        assert (await wire.ask(send())).code == 0
+        assert (await wire.ask(pull())).code == 0
+        store.fail(1 << 7, 28)  # fallocate: ENOSPC
+        codes = [(await wire.ask(send(b"x" * 60_000))).code for _ in range(40)]
+        assert codes[-1] == 99 and set(codes) == {0, 99}
+        assert hot.core.totals().put_failures == codes.count(99)
+        assert (await wire.ask(pull())).code == 0
+        lib.ps_io_faulty_set(store.table, 0, 0, 0, 0)
+        async with asyncio.timeout(BOUND_S):
+            while (await wire.ask(send())).code != 0:  # it goes on by itself
+                await asyncio.sleep(0.05)
 
 
-def test_a_frame_given_back_is_served(store_path):
-    async def work(hot):
+async def test_a_frame_given_back_is_served(store_path):
+    async with on_store(store_path) as hot:
+
         def make(peer, command):
             hot.core.publish_topic(command.ext["b"], 1, 1, 6, hot=True)
             assert peer.serve_raw(command)
@@ -354,11 +309,9 @@ def test_a_frame_given_back_is_served(store_path):
             answer = await wire.ask(send(topic="new"))
             assert (answer.code, answer.ext["queueOffset"]) == (0, "0")
 
-    on_store(store_path, work)
 
-
-def test_offsets_and_names_that_clients_make_up(store_path):
-    async def work(hot):
+async def test_offsets_and_names_that_clients_make_up(store_path):
+    async with on_store(store_path) as hot:
         core = hot.core
         for i in range(10_000):
             assert core.commit_offset(f"group{i % 7}", "T", 65535 - i, i)
@@ -374,18 +327,13 @@ def test_offsets_and_names_that_clients_make_up(store_path):
         with pytest.raises(pystore.BadArgument):
             core.commit_offset("g" * 256, "T", 0, 0)
 
-    on_store(store_path, work)
 
-
-def test_the_core_frees_what_it_holds(store_path):
+async def test_the_core_frees_what_it_holds(store_path):
     """A core that is closed with pulls held and connections open leaves nothing behind."""
-
-    async def work(hot):
+    async with on_store(store_path) as hot:
         async with await hot.wire() as wire:
             wire.write(pull(suspend_ms=60_000), send(queue=1), b"\0\0\0")
             await wire.answer()
             hot.core.close()
             hot.core.close()
         assert hot.core.handle is None
-
-    on_store(store_path, work)

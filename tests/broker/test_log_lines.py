@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-from loops import run
 from popping import popping
 
 from broker.loop.log_lines import JsonLines, TextLines, apply_levels, served_request
@@ -66,7 +65,7 @@ class Kept(logging.Handler):
         self.lines.append(json.loads(self.format(record)))
 
 
-def test_lines_of_a_broker_name_their_requests_also_after_a_wait(tmp_path):
+async def test_lines_of_a_broker_name_their_requests_also_after_a_wait(tmp_path):
     kept = Kept()
     logger = logging.getLogger("broker.of.test")
     logger.setLevel("INFO")
@@ -79,33 +78,27 @@ def test_lines_of_a_broker_name_their_requests_also_after_a_wait(tmp_path):
         logger.info("served")
         return command.reply()
 
-    async def work():
-        async with popping(tmp_path / "store") as popper:
-            handlers = popper.broker._listeners.main._shared.handlers
-            handlers[int(Code.GET_BROKER_RUNTIME_INFO)] = later
-            assert (await popper.ask(Code.GET_BROKER_RUNTIME_INFO)).code == 0
-
-    run(work())
+    async with popping(tmp_path / "store") as popper:
+        handlers = popper.broker._listeners.main._shared.handlers
+        handlers[int(Code.GET_BROKER_RUNTIME_INFO)] = later
+        assert (await popper.ask(Code.GET_BROKER_RUNTIME_INFO)).code == 0
     (line,) = kept.lines
     assert line["code"] == Code.GET_BROKER_RUNTIME_INFO
     assert line["opaque"] > 0 and line["connection"].startswith("127.0.0.1:")
 
 
-def test_levels_change_while_a_broker_runs(tmp_path):
-    async def work():
-        async with popping(tmp_path / "store", logLevels="broker.remoting=ERROR") as popper:
-            assert logging.getLogger("broker.remoting").level == logging.ERROR
-            body = b"logLevels=broker.access=DEBUG,pystore=INFO"
-            answer = await popper.ask(Code.UPDATE_BROKER_CONFIG, body)
-            assert answer.code == 0, answer.remark
-            assert logging.getLogger("broker.access").level == logging.DEBUG
-            assert logging.getLogger("pystore").level == logging.INFO
-            assert logging.getLogger("broker.remoting").level == logging.NOTSET
-            refused = await popper.ask(Code.UPDATE_BROKER_CONFIG, b"logLevels=broker.access=LOUD")
-            assert refused.code != 0 and "LOUD" in refused.remark
-            assert logging.getLogger("broker.access").level == logging.DEBUG
-
-    run(work())
+async def test_levels_change_while_a_broker_runs(tmp_path):
+    async with popping(tmp_path / "store", logLevels="broker.remoting=ERROR") as popper:
+        assert logging.getLogger("broker.remoting").level == logging.ERROR
+        body = b"logLevels=broker.access=DEBUG,pystore=INFO"
+        answer = await popper.ask(Code.UPDATE_BROKER_CONFIG, body)
+        assert answer.code == 0, answer.remark
+        assert logging.getLogger("broker.access").level == logging.DEBUG
+        assert logging.getLogger("pystore").level == logging.INFO
+        assert logging.getLogger("broker.remoting").level == logging.NOTSET
+        refused = await popper.ask(Code.UPDATE_BROKER_CONFIG, b"logLevels=broker.access=LOUD")
+        assert refused.code != 0 and "LOUD" in refused.remark
+        assert logging.getLogger("broker.access").level == logging.DEBUG
 
 
 @pytest.mark.parametrize("text", ["broker", "broker=", "broker=LOUD", "root=INFO", "=INFO"])

@@ -134,72 +134,59 @@ def test_requests_are_counted_by_code_and_outcome(page):
     assert value(page, name, request_code="consumer_send_msg_back", **asked) == 1
 
 
-def test_sums_of_a_topic_agree_with_a_scan_of_the_store(tmp_path):
-    async def work():
-        async with popping(tmp_path / "store", **PROM) as popper:
-            popper.make_topic("plain", queues=1)
-            sizes = []
-            for n in range(20):
-                assert (await popper.send(b"x" * 700 * n, topic="plain")).code in (0, 13)
-            page = await scrape(popper.broker)
-            store = popper.broker.store
-            for at, size, _ in store.units("plain", 0, 0, 32):
-                assert store.message(at).topic == "plain"
-                sizes.append(size)
-            assert value(page, "rocketmq_messages_in_total", topic="plain") == len(sizes)
-            assert value(page, "rocketmq_throughput_in_total", topic="plain") == sum(sizes)
-            small = value(page, "rocketmq_message_size_bucket", topic="plain", le="1024.0")
-            assert small == sum(size <= 1024 for size in sizes)
-            end = value(page, "pystore_store_log_max_offset_bytes")
-            assert end == store.info().log_max
-
-    run(work())
+async def test_sums_of_a_topic_agree_with_a_scan_of_the_store(tmp_path):
+    async with popping(tmp_path / "store", **PROM) as popper:
+        popper.make_topic("plain", queues=1)
+        sizes = []
+        for n in range(20):
+            assert (await popper.send(b"x" * 700 * n, topic="plain")).code in (0, 13)
+        page = await scrape(popper.broker)
+        store = popper.broker.store
+        for at, size, _ in store.units("plain", 0, 0, 32):
+            assert store.message(at).topic == "plain"
+            sizes.append(size)
+        assert value(page, "rocketmq_messages_in_total", topic="plain") == len(sizes)
+        assert value(page, "rocketmq_throughput_in_total", topic="plain") == sum(sizes)
+        small = value(page, "rocketmq_message_size_bucket", topic="plain", le="1024.0")
+        assert small == sum(size <= 1024 for size in sizes)
+        end = value(page, "pystore_store_log_max_offset_bytes")
+        assert end == store.info().log_max
 
 
-def test_request_28_says_what_a_scrape_says(tmp_path):
+async def test_request_28_says_what_a_scrape_says(tmp_path):
     """Of each metric that has an entry there, which the table names."""
     #: Written for people, or in other units.
     written = {"remainHowManyDataToFlush", "timerReadBehind"}
-
-    async def work():
-        async with popping(
-            tmp_path / "store", flushDiskType="SYNC_FLUSH", idempotentProduceWindow=100, **PROM
-        ) as popper:
-            assert (await popper.send(b"x", topic="plain")).code == 0
-            answer = await popper.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
-            table, page = json.loads(bytes(answer.body))["table"], await scrape(popper.broker)
-            for metric in (m for m in TABLE if m.entry and values(page, m.name)):
-                assert metric.entry in table
-                if metric.entry not in written:
-                    assert float(table[metric.entry]) == value(page, metric.name), metric.name
-
-    run(work())
+    async with popping(
+        tmp_path / "store", flushDiskType="SYNC_FLUSH", idempotentProduceWindow=100, **PROM
+    ) as popper:
+        assert (await popper.send(b"x", topic="plain")).code == 0
+        answer = await popper.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        table, page = json.loads(bytes(answer.body))["table"], await scrape(popper.broker)
+        for metric in (m for m in TABLE if m.entry and values(page, m.name)):
+            assert metric.entry in table
+            if metric.entry not in written:
+                assert float(table[metric.entry]) == value(page, metric.name), metric.name
 
 
-def test_what_of_the_log_is_in_memory(tmp_path):
-    async def work():
-        async with popping(tmp_path / "store", **PROM) as popper:
-            assert (await popper.send(b"x" * 9000, topic="plain")).code == 0
-            page, info = await scrape(popper.broker), popper.broker.store.info()
-            name = "pystore_store_page_bytes"
-            assert value(page, name, state="mapped") == info.log_max - info.log_min
-            assert 0 < value(page, name, state="resident") <= info.log_max - info.log_min
-
-    run(work())
+async def test_what_of_the_log_is_in_memory(tmp_path):
+    async with popping(tmp_path / "store", **PROM) as popper:
+        assert (await popper.send(b"x" * 9000, topic="plain")).code == 0
+        page, info = await scrape(popper.broker), popper.broker.store.info()
+        name = "pystore_store_page_bytes"
+        assert value(page, name, state="mapped") == info.log_max - info.log_min
+        assert 0 < value(page, name, state="resident") <= info.log_max - info.log_min
 
 
-def test_a_master_that_is_cut_off_says_so(tmp_path):
-    async def work():
-        async with popping(tmp_path / "store", **PROM) as popper:
-            services = dataclasses.replace(
-                popper.broker.services,
-                replication=SimpleNamespace(master=None, slave=None),
-                mastership=SimpleNamespace(is_away=True, cut_offs=2),
-            )
-            figures, page = popper.broker.metrics, Page({})
-            BrokerFigures(services, services.core, figures._serving)._add_replication(page)
-            text = page.text().decode()
-            assert value(text, "pystore_ha_cut_off") == 1
-            assert value(text, "pystore_ha_cut_offs_total") == 2
-
-    run(work())
+async def test_a_master_that_is_cut_off_says_so(tmp_path):
+    async with popping(tmp_path / "store", **PROM) as popper:
+        services = dataclasses.replace(
+            popper.broker.services,
+            replication=SimpleNamespace(master=None, slave=None),
+            mastership=SimpleNamespace(is_away=True, cut_offs=2),
+        )
+        figures, page = popper.broker.metrics, Page({})
+        BrokerFigures(services, services.core, figures._serving)._add_replication(page)
+        text = page.text().decode()
+        assert value(text, "pystore_ha_cut_off") == 1
+        assert value(text, "pystore_ha_cut_offs_total") == 2

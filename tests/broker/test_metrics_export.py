@@ -9,7 +9,6 @@ from concurrent import futures
 
 import grpc
 import pytest
-from loops import run
 from opentelemetry.proto.collector.metrics.v1 import (
     metrics_service_pb2,
     metrics_service_pb2_grpc,
@@ -42,23 +41,20 @@ def collector():
     server.stop(None)
 
 
-def test_a_collector_gets_upstreams_instruments(tmp_path, collector):
-    async def work():
-        settings = {
-            "metricsExporterType": "OTLP_GRPC",
-            "metricsGrpcExporterTarget": f"http://127.0.0.1:{collector.port}",
-            "metricsGrpcExporterHeader": "x-team:orders",
-            "metricGrpcExporterIntervalInMills": 200,
-            "metricGrpcExporterTimeOutInMills": 60_000,
-        }
-        async with popping(tmp_path / "store", **settings) as popper:
-            popper.make_topic("plain")
-            for _ in range(3):
-                assert (await popper.send(b"x", topic="plain")).code == 0
-            seen = len(collector.requests)
-            await until_async(lambda: len(collector.requests) > seen + 1, "an export")
-
-    run(work())
+async def test_a_collector_gets_upstreams_instruments(tmp_path, collector):
+    settings = {
+        "metricsExporterType": "OTLP_GRPC",
+        "metricsGrpcExporterTarget": f"http://127.0.0.1:{collector.port}",
+        "metricsGrpcExporterHeader": "x-team:orders",
+        "metricGrpcExporterIntervalInMills": 200,
+        "metricGrpcExporterTimeOutInMills": 60_000,
+    }
+    async with popping(tmp_path / "store", **settings) as popper:
+        popper.make_topic("plain")
+        for _ in range(3):
+            assert (await popper.send(b"x", topic="plain")).code == 0
+        seen = len(collector.requests)
+        await until_async(lambda: len(collector.requests) > seen + 1, "an export")
     (resource,) = collector.requests[-1].resource_metrics
     (scope,) = resource.scope_metrics
     found = {metric.name: metric for metric in scope.metrics}
@@ -74,17 +70,15 @@ def test_a_collector_gets_upstreams_instruments(tmp_path, collector):
     assert collector.headers[-1]["x-team"] == "orders"
 
 
-def test_the_log_gets_them_as_json(tmp_path, caplog):
-    async def work():
-        with caplog.at_level(logging.INFO, "broker.metrics.export"):
-            settings = {"metricsExporterType": "LOG", "metricLoggingExporterIntervalInMills": 100}
-            async with popping(tmp_path / "store", **settings):
-                await until_async(lambda: lines(), "a line")
+async def test_the_log_gets_them_as_json(tmp_path, caplog):
 
     def lines():
         return [r.getMessage() for r in caplog.records if r.name == "broker.metrics.export"]
 
-    run(work())
+    with caplog.at_level(logging.INFO, "broker.metrics.export"):
+        settings = {"metricsExporterType": "LOG", "metricLoggingExporterIntervalInMills": 100}
+        async with popping(tmp_path / "store", **settings):
+            await until_async(lambda: lines(), "a line")
     data = json.loads(lines()[0].removeprefix("Metrics: "))
     scopes = data["resource_metrics"][0]["scope_metrics"]
     assert "rocketmq_topic_number" in {metric["name"] for metric in scopes[0]["metrics"]}
@@ -94,10 +88,7 @@ def test_the_log_gets_them_as_json(tmp_path, caplog):
     "settings",
     [{"metricsInDelta": True}, {"metricsLabel": "no colon", "metricsExporterType": "PROM"}],
 )
-def test_what_cannot_be_done_is_refused_by_name(tmp_path, settings):
-    async def work():
-        with pytest.raises(BadArgument, match=next(iter(settings))):
-            async with popping(tmp_path / "store", metricsPromExporterPort=0, **settings):
-                pass
-
-    run(work())
+async def test_what_cannot_be_done_is_refused_by_name(tmp_path, settings):
+    with pytest.raises(BadArgument, match=next(iter(settings))):
+        async with popping(tmp_path / "store", metricsPromExporterPort=0, **settings):
+            pass

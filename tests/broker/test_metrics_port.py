@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import socket
 from types import SimpleNamespace
 
 import pytest
-from loops import run
 from popping import popping
 from scrapes import fetch, value
 from waiting import until_async
@@ -19,12 +19,10 @@ from broker.metrics import endpoint as port_of_metrics
 PROM = {"metricsExporterType": "PROM", "metricsPromExporterPort": 0}
 
 
-def with_broker(tmp_path, work, **settings):
-    async def main():
-        async with popping(tmp_path / "store", **PROM, **settings) as popper:
-            await work(popper.broker)
-
-    run(main())
+@contextlib.asynccontextmanager
+async def with_broker(tmp_path, **settings):
+    async with popping(tmp_path / "store", **PROM, **settings) as popper:
+        yield popper.broker
 
 
 async def asked(broker, path):
@@ -40,18 +38,16 @@ async def said_to(port, data, *, read=True):
     return answer
 
 
-def test_any_path_answers_with_the_metrics(tmp_path):
-    async def work(broker):
+async def test_any_path_answers_with_the_metrics(tmp_path):
+    async with with_broker(tmp_path) as broker:
         for path in ("/", "/metrics", "/anything?x=1"):
             status, headers, text = await asked(broker, path)
             assert status == 200 and "rocketmq_topic_number" in text
             assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
 
-    with_broker(tmp_path, work)
 
-
-def test_a_broker_that_works_is_healthy_and_ready(tmp_path):
-    async def work(broker):
+async def test_a_broker_that_works_is_healthy_and_ready(tmp_path):
+    async with with_broker(tmp_path) as broker:
         for path in ("/health", "/ready"):
             status, headers, text = await asked(broker, path)
             assert (status, headers["Content-Type"]) == (200, "application/json")
@@ -59,19 +55,15 @@ def test_a_broker_that_works_is_healthy_and_ready(tmp_path):
             assert said["status"] == "ok"
             assert all(check["ok"] and check["reason"] for check in said["checks"])
 
-    with_broker(tmp_path, work)
 
-
-def test_a_broker_that_no_name_server_knows_is_not_ready_and_says_why(tmp_path):
-    async def work(broker):
+async def test_a_broker_that_no_name_server_knows_is_not_ready_and_says_why(tmp_path):
+    async with with_broker(tmp_path, namesrvAddr="127.0.0.1:1") as broker:
         status, _, text = await asked(broker, "/ready")
         assert status == 503
         (wrong,) = [check for check in json.loads(text)["checks"] if not check["ok"]]
         assert wrong["name"] == "name servers" and "127.0.0.1:1" in wrong["reason"]
         assert (await asked(broker, "/health"))[0] == 200
         assert value((await asked(broker, "/"))[2], "pystore_ready") == 0
-
-    with_broker(tmp_path, work, namesrvAddr="127.0.0.1:1")
 
 
 class FailedStore:
@@ -83,13 +75,11 @@ class FailedStore:
         return SimpleNamespace(flush_errno=errno.EIO)
 
 
-def test_a_store_whose_sync_failed_is_not_healthy(tmp_path, monkeypatch):
-    async def work(broker):
+async def test_a_store_whose_sync_failed_is_not_healthy(tmp_path, monkeypatch):
+    async with with_broker(tmp_path) as broker:
         monkeypatch.setattr(broker.metrics.probes, "_s", SimpleNamespace(store=FailedStore()))
         status, _, text = await asked(broker, "/health")
         assert status == 503 and "EIO" in text and "nothing is written" in text
-
-    with_broker(tmp_path, work)
 
 
 @pytest.mark.parametrize(
@@ -104,17 +94,15 @@ def test_a_store_whose_sync_failed_is_not_healthy(tmp_path, monkeypatch):
         (b"DELETE / HTTP/1.1\r\nConnection: close\r\n\r\n", b"405"),
     ],
 )
-def test_what_is_no_scrape_is_refused_and_closed(tmp_path, data, status):
-    async def work(broker):
+async def test_what_is_no_scrape_is_refused_and_closed(tmp_path, data, status):
+    async with with_broker(tmp_path) as broker:
         answer = await said_to(broker.metrics_port, data)
         assert answer.split(b" ")[1] == status
         assert (await asked(broker, "/health"))[0] == 200
 
-    with_broker(tmp_path, work)
 
-
-def test_connections_are_bounded_and_others_are_served_again(tmp_path):
-    async def work(broker):
+async def test_connections_are_bounded_and_others_are_served_again(tmp_path):
+    async with with_broker(tmp_path) as broker:
         held = []
         for _ in range(port_of_metrics.CONNECTIONS_MAX):
             held.append(await asyncio.open_connection("127.0.0.1", broker.metrics_port))
@@ -128,22 +116,17 @@ def test_connections_are_bounded_and_others_are_served_again(tmp_path):
         await until_async(lambda: not live, "their end")
         assert (await asked(broker, "/health"))[0] == 200
 
-    with_broker(tmp_path, work)
 
-
-def test_a_client_that_sends_no_whole_request_is_closed(tmp_path, monkeypatch):
+async def test_a_client_that_sends_no_whole_request_is_closed(tmp_path, monkeypatch):
     monkeypatch.setattr(port_of_metrics, "HEAD_S", 0.2)
-
-    async def work(broker):
+    async with with_broker(tmp_path) as broker:
         assert await said_to(broker.metrics_port, b"GET / HT") == b""
 
-    with_broker(tmp_path, work)
 
-
-def test_a_client_that_does_not_read_is_closed(tmp_path, monkeypatch):
+async def test_a_client_that_does_not_read_is_closed(tmp_path, monkeypatch):
     monkeypatch.setattr(port_of_metrics, "READ_S", 0.5)
+    async with with_broker(tmp_path) as broker:
 
-    async def work(broker):
         async def page():
             return [b"x" * (32 << 20)]
 
@@ -157,16 +140,12 @@ def test_a_client_that_does_not_read_is_closed(tmp_path, monkeypatch):
         await until_async(lambda: not live, "its end")
         sock.close()
 
-    with_broker(tmp_path, work)
 
-
-def test_a_client_may_ask_again_on_its_connection(tmp_path):
-    async def work(broker):
+async def test_a_client_may_ask_again_on_its_connection(tmp_path):
+    async with with_broker(tmp_path) as broker:
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.metrics_port)
         ask = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
         writer.write(ask + ask + ask.replace(b"Host: x", b"Connection: close"))
         answer = await reader.read()
         assert answer.count(b"HTTP/1.1 200 OK") == 3
         writer.close()
-
-    with_broker(tmp_path, work)

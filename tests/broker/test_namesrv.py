@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -588,20 +589,14 @@ def register(name="broker-a", number=0, topics=("a", "b"), version=479, counter=
     return Command(103, fields | ext, body, version=version)
 
 
-def on_wire(check, **settings):
-    """Runs check(wire, names) with a fresh name server."""
-
-    async def work():
-        async with (
-            NameServer(listenPort=0, **settings) as names,
-            await Wire.to(names.port) as wire,
-        ):
-            await check(wire, names)
-
-    run(work())
+@contextlib.asynccontextmanager
+async def on_wire(**settings):
+    """A client of a fresh name server, and that."""
+    async with NameServer(listenPort=0, **settings) as names, await Wire.to(names.port) as wire:
+        yield wire, names
 
 
-def test_a_packed_registration_is_read_beside_the_loop(monkeypatch):
+async def test_a_packed_registration_is_read_beside_the_loop(monkeypatch):
     """However short it is: a few bytes may become 16 MiB."""
     at = []
 
@@ -611,20 +606,17 @@ def test_a_packed_registration_is_read_beside_the_loop(monkeypatch):
 
     usual = registration._unpacked
     monkeypatch.setattr(registration, "_unpacked", watched)
-
-    async def check(wire, names):
+    async with on_wire() as (wire, _):
         command = register(compressed="true", version=479)
         command.body = packed(["t 3 4 6 SINGLE_TAG ", "u 3 4 6 SINGLE_TAG "])
         del command.ext["bodyCrc32"]
         answer = await wire.ask(command)
         assert answer.code == 0, answer.remark
-
-    on_wire(check)
     assert at == [None]
 
 
-def test_both_styles_of_keys():
-    async def check(wire, names):
+async def test_both_styles_of_keys():
+    async with on_wire() as (wire, _):
         assert (await wire.ask(register())).code == 0
         for serialize in (JSON, BINARY):
             for version, ext, quoted in (
@@ -639,11 +631,9 @@ def test_both_styles_of_keys():
                 assert addresses in bytes(answer.body) and answer.serialize == serialize
                 assert b" " not in bytes(answer.body)
 
-    on_wire(check)
 
-
-def test_a_registration_that_is_damaged_is_refused():
-    async def check(wire, names):
+async def test_a_registration_that_is_damaged_is_refused():
+    async with on_wire() as (wire, names):
         for bad, text in (
             (register(bodyCrc32="5"), "crc32 not match"),
             (register(brokerId="-1"), "a broker's id is not negative"),
@@ -656,11 +646,9 @@ def test_a_registration_that_is_damaged_is_refused():
             assert answer.code == 1 and text in answer.remark
         assert names.routes.cluster_info()["brokerAddrTable"] == {}
 
-    on_wire(check)
 
-
-def test_data_versions_are_compared():
-    async def check(wire, names):
+async def test_data_versions_are_compared():
+    async with on_wire() as (wire, _):
         await wire.ask(register(counter=4))
         for counter, changed in ((4, "false"), (5, "true")):
             body = json.dumps({"counter": counter, "stateVersion": 0, "timestamp": 7}).encode()
@@ -671,11 +659,9 @@ def test_data_versions_are_compared():
         answer = await wire.ask(Command(322, ext | {"brokerAddr": "x", "brokerId": "0"}, body))
         assert (answer.ext, answer.body) == ({"changed": "true"}, b"")
 
-    on_wire(check)
 
-
-def test_lists_are_sets_and_may_be_refused():
-    async def check(wire, names):
+async def test_lists_are_sets_and_may_be_refused():
+    async with on_wire() as (wire, names):
         await wire.ask(register())
         await wire.ask(register("broker-b"))
         for code, ext in ((206, {}), (224, {"cluster": "c1"})):
@@ -691,11 +677,9 @@ def test_lists_are_sets_and_may_be_refused():
             answer = await wire.ask(Command(code, {"cluster": "c1"}))
             assert (answer.code, answer.remark) == (1, "disable")
 
-    on_wire(check)
 
-
-def test_nearby_routes_leave_other_zones_out():
-    async def check(wire, names):
+async def test_nearby_routes_leave_other_zones_out():
+    async with on_wire() as (wire, _):
         await wire.ask(register("near", __ZONE_NAME="z1"))
         await wire.ask(register("far", __ZONE_NAME="z2"))
         await wire.ask(register("orphan", 1, __ZONE_NAME="z3", enableActingMaster="true"))
@@ -709,13 +693,10 @@ def test_nearby_routes_leave_other_zones_out():
         route = json.loads((await wire.ask(Command(105, {"topic": "a"}))).body)
         assert len(route["brokerDatas"]) == 3
 
-    on_wire(check)
 
-
-def test_key_values_are_kept_in_the_file(tmp_path):
+async def test_key_values_are_kept_in_the_file(tmp_path):
     path = tmp_path / "sub" / "kvConfig.json"
-
-    async def check(wire, names):
+    async with on_wire(kvConfigPath=path) as (wire, _):
         for key, value in (("k1", "v1"), ("k2", "ü"), ("k3", "")):
             asked = Command(100, {"namespace": "n", "key": key, "value": value})
             assert (await wire.ask(asked)).code == (0 if value or key == "k3" else 1)
@@ -731,8 +712,6 @@ def test_key_values_are_kept_in_the_file(tmp_path):
         asked = [Command(100, {"namespace": "m", "key": str(n), "value": "x"}) for n in range(20)]
         wire.write(*asked)
         assert {(await wire.answer()).code for _ in asked} == {0}
-
-    on_wire(check, kvConfigPath=path)
     kept = KvConfig(path)
     assert kept.get("n", "k2") == "ü" and len(kept.tables["m"]) == 20
     assert json.loads(path.read_text()) == {"configTable": kept.tables}
@@ -773,8 +752,8 @@ def test_a_key_value_configuration_that_is_full_takes_a_shorter_value():
     assert kv.size == 3 * 64 + len("nkshortother")
 
 
-def test_order_topics_are_shown_to_clients_and_to_brokers():
-    async def check(wire, names):
+async def test_order_topics_are_shown_to_clients_and_to_brokers():
+    async with on_wire() as (wire, _):
         await wire.ask(register())
         put = {"namespace": "ORDER_TOPIC_CONFIG", "key": "a", "value": "broker-a:4"}
         await wire.ask(Command(100, put))
@@ -789,13 +768,10 @@ def test_order_topics_are_shown_to_clients_and_to_brokers():
         await wire.ask(Command(102, put))
         assert b"orderTopicConf" not in bytes((await wire.ask(Command(105, {"topic": "a"}))).body)
 
-    on_wire(check)
 
-
-def test_settings_are_changed_and_kept(tmp_path):
+async def test_settings_are_changed_and_kept(tmp_path):
     path = tmp_path / "namesrv.properties"
-
-    async def check(wire, names):
+    async with on_wire(configStorePath=path) as (wire, names):
         change = b"scanNotActiveBrokerInterval=1234\nunknownToUpstream=5\n"
         assert (await wire.ask(Command(318, {}, change))).code == 0
         lines = bytes((await wire.ask(Command(319))).body).decode().splitlines()
@@ -809,20 +785,15 @@ def test_settings_are_changed_and_kept(tmp_path):
         ):
             assert (await wire.ask(Command(318, {}, bad))).code == code
         assert names.settings.flag("orderMessageEnable") is False
-
-    on_wire(check, configStorePath=path)
     assert NamesrvSettings(path).number("scanNotActiveBrokerInterval") == 1234
 
 
 @pytest.mark.parametrize("value", [r"x\rkvConfigPath=/elsewhere", r"x\nkvConfigPath=/elsewhere"])
-def test_a_setting_brings_no_line_into_the_file_of_settings(tmp_path, value):
+async def test_a_setting_brings_no_line_into_the_file_of_settings(tmp_path, value):
     """What may not be changed is not changed by way of what may, at the next start."""
-
-    async def check(wire, names):
+    async with on_wire(configStorePath=tmp_path / "namesrv.properties") as (wire, _):
         answer = await wire.ask(Command(318, {}, f"productEnvName={value}".encode()))
         assert (answer.code, "line break" in answer.remark) == (1, True)
-
-    on_wire(check, configStorePath=tmp_path / "namesrv.properties")
 
 
 @pytest.mark.parametrize("value", ["a\\", "a\\b", "ü = :", "#!"])
@@ -836,13 +807,11 @@ def test_settings_are_read_as_they_were_saved(tmp_path, value):
     assert again.dumped() == made.dumped()
 
 
-def test_routes_wait_for_brokers_when_asked_to():
-    async def check(wire, names):
+async def test_routes_wait_for_brokers_when_asked_to():
+    async with on_wire(needWaitForService=True) as (wire, _):
         await wire.ask(register())
         answer = await wire.ask(Command(105, {"topic": "a"}))
         assert (answer.code, answer.remark) == (1, "name server not ready")
-
-    on_wire(check, needWaitForService=True)
 
 
 async def test_brokers_are_told_of_another_smallest_id():

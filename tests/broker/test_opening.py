@@ -10,7 +10,7 @@ import sys
 import threading
 
 import pytest
-from loops import Wire, run, serving, until
+from loops import Wire, serving, until
 from waiting import BOUND_S, settled_async
 
 from broker.broker import Broker
@@ -92,16 +92,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_proxys_header_that_is_none_ends_the_connection(name):
+async def test_a_proxys_header_that_is_none_ends_the_connection(name):
     with pytest.raises(BadFrame):
         proxied(BAD[name])
-
-    async def work():
-        async with serving({1: who}) as server, await Wire.to(server.port) as wire:
-            wire.write(BAD[name])
-            assert await wire.closed() == b""
-
-    run(work())
+    async with serving({1: who}) as server, await Wire.to(server.port) as wire:
+        wire.write(BAD[name])
+        assert await wire.closed() == b""
 
 
 async def test_a_header_that_is_never_finished_is_not_waited_for():

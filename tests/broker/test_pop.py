@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from popping import popping, records, run
+from popping import popping, records
 from waiting import BOUND_S, until_async
 
 import pystore
@@ -52,52 +52,39 @@ async def test_acknowledged_messages_are_gone_and_others_come_back(store_path):
         assert len(p.pop_service.points) == 0 and not p.pop_service.in_flight("T", "g", 0)
 
 
-def test_a_restart_forgets_nothing(store_path):
-    async def first():
-        async with popping(store_path) as p:
-            p.make_topic()
-            p.put("a", "b", "c", "d")
-            found = await p.handles(most=3, invisible=20_000)
-            await p.ack(found[0][0])
-            return found
-
-    async def second(found):
-        async with popping(store_path) as p:
-            assert [ck.open for ck in p.pop_service.points] == [2]
-            assert (await p.ack(found[2][0])).code == 0
-            rest = await p.handles(invisible=20_000)
-            assert [body for _, _, body in rest] == [b"d"]
-            await p.ack(rest[0][0])
-            p.shift(21_000)
-            back = await p.handles(poll=10_000)
-            assert [body for _, _, body in back] == [b"b"]
-
-    run(second(run(first())))
+async def test_a_restart_forgets_nothing(store_path):
+    async with popping(store_path) as p:
+        p.make_topic()
+        p.put("a", "b", "c", "d")
+        found = await p.handles(most=3, invisible=20_000)
+        await p.ack(found[0][0])
+    async with popping(store_path) as p:
+        assert [ck.open for ck in p.pop_service.points] == [2]
+        assert (await p.ack(found[2][0])).code == 0
+        rest = await p.handles(invisible=20_000)
+        assert [body for _, _, body in rest] == [b"d"]
+        await p.ack(rest[0][0])
+        p.shift(21_000)
+        back = await p.handles(poll=10_000)
+        assert [body for _, _, body in back] == [b"b"]
 
 
-def test_a_crash_between_a_pop_and_the_saving_of_offsets_hands_nothing_out_twice(store_path):
+async def test_a_crash_between_a_pop_and_the_saving_of_offsets_hands_nothing_out_twice(store_path):
     """The offsets of the last seconds are lost with the process; the log has the check points."""
-
-    async def first():
-        async with popping(store_path, flushConsumerOffsetInterval=3_600_000) as p:
-            p.make_topic()
-            p.put("a", "b", "c")
-            found = await p.handles(most=2, invisible=20_000)
-            await p.ack(found[0][0])
-            p.broker.store.flush()
-            copy = store_path.with_name("crashed")
-            shutil.copytree(store_path, copy)
-            return copy, found
-
-    async def second(copy, found):
-        async with popping(copy) as p:
-            assert p.broker.services.offsets.get("g", "T", 0) == 2
-            assert [body for _, _, body in await p.handles()] == [b"c"]
-            assert (await p.ack(found[1][0])).code == 0
-            p.shift(30_000)
-            assert (await p.pop()).code == 210
-
-    run(second(*run(first())))
+    async with popping(store_path, flushConsumerOffsetInterval=3_600_000) as p:
+        p.make_topic()
+        p.put("a", "b", "c")
+        found = await p.handles(most=2, invisible=20_000)
+        await p.ack(found[0][0])
+        p.broker.store.flush()
+        copy = store_path.with_name("crashed")
+        shutil.copytree(store_path, copy)
+    async with popping(copy) as p:
+        assert p.broker.services.offsets.get("g", "T", 0) == 2
+        assert [body for _, _, body in await p.handles()] == [b"c"]
+        assert (await p.ack(found[1][0])).code == 0
+        p.shift(30_000)
+        assert (await p.pop()).code == 210
 
 
 def copy_up_to(store_path, copy, message):
@@ -110,69 +97,53 @@ def copy_up_to(store_path, copy, message):
 
 
 @pytest.mark.parametrize("cut", ["after the copies", "after one copy"])
-def test_a_crash_between_a_copy_and_its_mark_brings_nothing_back_twice(store_path, cut):
+async def test_a_crash_between_a_copy_and_its_mark_brings_nothing_back_twice(store_path, cut):
     """The copies lie in the retry topic, and nothing says that the check point is done."""
     copy = store_path.with_name("crashed")
-
-    async def first():
-        async with popping(store_path) as p:
-            p.make_topic()
-            p.put("a", "b", "c")
-            found = await p.handles(invisible=1500)
-            await p.ack(found[1][0])
-            await until_async(lambda: p.pop_service.revive.revived == 2)
-            p.broker.store.flush()
-            copies = p.broker.store.read("%RETRY%g_T", 0, 0)
-            copy_up_to(store_path, copy, copies[-1 if cut == "after the copies" else 0])
-
-    async def second():
-        async with popping(copy, popFromRetryProbability=100) as p:
-            found = []
-            while len(found) < 2:
-                found += await p.handles(poll=10_000, invisible=60_000)
-            assert [body for *_, body in found] == [b"a", b"c"]
-            assert p.broker.store.range("%RETRY%g_T", 0)[1] == 2
-            for handle, topic, _ in found:
-                await p.ack(handle, topic)
-            assert len(p.pop_service.points) == 0
-
-    run(first())
-    run(second())
+    async with popping(store_path) as p:
+        p.make_topic()
+        p.put("a", "b", "c")
+        found = await p.handles(invisible=1500)
+        await p.ack(found[1][0])
+        await until_async(lambda: p.pop_service.revive.revived == 2)
+        p.broker.store.flush()
+        copies = p.broker.store.read("%RETRY%g_T", 0, 0)
+        copy_up_to(store_path, copy, copies[-1 if cut == "after the copies" else 0])
+    async with popping(copy, popFromRetryProbability=100) as p:
+        found = []
+        while len(found) < 2:
+            found += await p.handles(poll=10_000, invisible=60_000)
+        assert [body for *_, body in found] == [b"a", b"c"]
+        assert p.broker.store.range("%RETRY%g_T", 0)[1] == 2
+        for handle, topic, _ in found:
+            await p.ack(handle, topic)
+        assert len(p.pop_service.points) == 0
 
 
 @pytest.mark.parametrize("what", ["topic", "group"])
-def test_nothing_of_a_deleted_name_comes_back_after_a_restart(store_path, what):
+async def test_nothing_of_a_deleted_name_comes_back_after_a_restart(store_path, what):
     """The name is used again before the invisible time of the old messages is over."""
-
-    async def first():
-        async with popping(store_path) as p:
+    async with popping(store_path) as p:
+        p.make_topic()
+        p.put("a", "b", "c")
+        found = await p.handles(invisible=20_000)
+        await p.ack(found[1][0])
+        if what == "topic":
+            assert (await p.ask(Code.DELETE_TOPIC_IN_BROKER, topic="T")).code == 0
             p.make_topic()
-            p.put("a", "b", "c")
-            found = await p.handles(invisible=20_000)
-            await p.ack(found[1][0])
-            if what == "topic":
-                assert (await p.ask(Code.DELETE_TOPIC_IN_BROKER, topic="T")).code == 0
-                p.make_topic()
-                p.put("new", "new", "new")
-            else:
-                answer = await p.ask(
-                    Code.DELETE_SUBSCRIPTIONGROUP, groupName="g", cleanOffset="false"
-                )
-                assert answer.code == 0
-                assert (await p.pop()).code == 210
-            assert len(p.pop_service.points) == 0
-            p.broker.store.flush()
-            shutil.copytree(store_path, store_path.with_name("crashed"))
-
-    async def second():
-        async with popping(store_path.with_name("crashed")) as p:
-            assert len(p.pop_service.points) == 0
-            p.shift(30_000)
-            bodies = [body for _, _, body in await p.handles()]
-            assert bodies == ([b"new"] * 3 if what == "topic" else [])
-
-    run(first())
-    run(second())
+            p.put("new", "new", "new")
+        else:
+            answer = await p.ask(Code.DELETE_SUBSCRIPTIONGROUP, groupName="g", cleanOffset="false")
+            assert answer.code == 0
+            assert (await p.pop()).code == 210
+        assert len(p.pop_service.points) == 0
+        p.broker.store.flush()
+        shutil.copytree(store_path, store_path.with_name("crashed"))
+    async with popping(store_path.with_name("crashed")) as p:
+        assert len(p.pop_service.points) == 0
+        p.shift(30_000)
+        bodies = [body for _, _, body in await p.handles()]
+        assert bodies == ([b"new"] * 3 if what == "topic" else [])
 
 
 def put_check_point(store, broker, start, born_host):
@@ -187,82 +158,63 @@ def put_check_point(store, broker, start, born_host):
     )  # fmt: skip
 
 
-def test_check_points_of_another_brokers_messages_bring_nothing_back_here(store_path):
+async def test_check_points_of_another_brokers_messages_bring_nothing_back_here(store_path):
     """A Java slave that acted for broker-x put its own into the log of a Java broker, which ours
     takes over. What a broker of another name wrote itself is that of this one, renamed."""
-
-    async def first():
-        async with popping(store_path) as p:
-            p.make_topic()
-            p.put("foreign", "own")
-            for handle, *_ in await p.handles(invisible=600_000):
-                await p.ack(handle)
-
-    async def second():
-        async with popping(store_path) as p:
-            found = await p.handles(poll=60_000)
-            assert [body for _, _, body in found] == [b"own"]
-            assert p.pop_service.revive.revived == 1
-
-    run(first())
+    async with popping(store_path) as p:
+        p.make_topic()
+        p.put("foreign", "own")
+        for handle, *_ in await p.handles(invisible=600_000):
+            await p.ack(handle)
     with pystore.Store(store_path) as store:
         put_check_point(store, "broker-x", 0, "10.0.0.9:4321")
         put_check_point(store, "broker-before", 1, None)
-    run(second())
+    async with popping(store_path) as p:
+        found = await p.handles(poll=60_000)
+        assert [body for _, _, body in found] == [b"own"]
+        assert p.pop_service.revive.revived == 1
 
 
-def test_check_points_in_rocksdb_are_named_and_not_passed_over(store_path):
+async def test_check_points_in_rocksdb_are_named_and_not_passed_over(store_path):
     async def start():
         async with popping(store_path) as p:
             assert (await p.ask(Code.POP_ROLLBACK)).code == 0
 
-    run(start())
+    await start()
     (store_path / "kvStore").mkdir()
     (store_path / "kvStore" / "000004.log").write_bytes(b"")  # an empty database
-    run(start())
+    await start()
     (store_path / "kvStore" / "000007.sst").write_bytes(b"1")
     with pytest.raises(StrayFile, match="POP_ROLLBACK"):
-        run(start())
+        await start()
 
 
-def test_a_crash_before_a_new_group_is_written_loses_none_of_its_messages(store_path):
-    async def first():
-        async with popping(store_path, flushConsumerOffsetInterval=3_600_000) as p:
-            p.make_topic()
-            p.put("a")
-            await p.broker.services.topics.settled()
-            p.broker.services.groups._rows._soon = lambda: None
-            await p.handles(invisible=20_000)
-            p.broker.store.flush()
-            shutil.copytree(store_path, store_path.with_name("crashed"))
-
-    async def second():
-        async with popping(store_path.with_name("crashed")) as p:
-            p.shift(21_000)
-            assert [body for _, _, body in await p.handles(poll=10_000)] == [b"a"]
-
-    run(first())
-    run(second())
+async def test_a_crash_before_a_new_group_is_written_loses_none_of_its_messages(store_path):
+    async with popping(store_path, flushConsumerOffsetInterval=3_600_000) as p:
+        p.make_topic()
+        p.put("a")
+        await p.broker.services.topics.settled()
+        p.broker.services.groups._rows._soon = lambda: None
+        await p.handles(invisible=20_000)
+        p.broker.store.flush()
+        shutil.copytree(store_path, store_path.with_name("crashed"))
+    async with popping(store_path.with_name("crashed")) as p:
+        p.shift(21_000)
+        assert [body for _, _, body in await p.handles(poll=10_000)] == [b"a"]
 
 
-def test_a_reset_is_not_undone_by_a_crash(store_path):
-    async def first():
-        async with popping(store_path) as p:
-            p.make_topic()
-            p.put("a", "b", "c")
-            await p.handles(invisible=20_000)
-            offsets = p.broker.services.offsets
-            offsets.reset("g", "T", 0, 1)
-            await offsets.persist()
-            assert p.broker.store.metadata.offsets_mark() > 0
-            shutil.copytree(store_path, store_path.with_name("crashed"))
-
-    async def second():
-        async with popping(store_path.with_name("crashed")) as p:
-            assert [body for _, _, body in await p.handles()] == [b"b", b"c"]
-
-    run(first())
-    run(second())
+async def test_a_reset_is_not_undone_by_a_crash(store_path):
+    async with popping(store_path) as p:
+        p.make_topic()
+        p.put("a", "b", "c")
+        await p.handles(invisible=20_000)
+        offsets = p.broker.services.offsets
+        offsets.reset("g", "T", 0, 1)
+        await offsets.persist()
+        assert p.broker.store.metadata.offsets_mark() > 0
+        shutil.copytree(store_path, store_path.with_name("crashed"))
+    async with popping(store_path.with_name("crashed")) as p:
+        assert [body for _, _, body in await p.handles()] == [b"b", b"c"]
 
 
 async def test_an_invisible_time_is_changed_for_one_message(store_path):
@@ -358,71 +310,55 @@ async def test_news_of_an_ordered_group_come_with_an_acknowledgement(store_path)
         assert (await notice).ext == {"hasMsg": "true", "pollingFull": "false"}
 
 
-def test_an_ordered_batch_outlives_a_restart(store_path):
-    async def first():
-        async with popping(store_path) as p:
-            p.make_topic()
-            p.put(*"0123")
-            found = await p.handles(order="true", most=3, attemptId="1")
-            await p.ack(found[1][0])
-            return found
-
-    async def second(found):
-        async with popping(store_path) as p:
-            assert (await p.pop(order="true")).code == 210
-            for handle, _, _ in found:
-                await p.ack(handle)
-            assert [body for _, _, body in await p.handles(order="true")] == [b"3"]
-
-    run(second(run(first())))
+async def test_an_ordered_batch_outlives_a_restart(store_path):
+    async with popping(store_path) as p:
+        p.make_topic()
+        p.put(*"0123")
+        found = await p.handles(order="true", most=3, attemptId="1")
+        await p.ack(found[1][0])
+    async with popping(store_path) as p:
+        assert (await p.pop(order="true")).code == 210
+        for handle, _, _ in found:
+            await p.ack(handle)
+        assert [body for _, _, body in await p.handles(order="true")] == [b"3"]
 
 
 async def _never(first):
     pass
 
 
-def test_a_crash_forgets_no_ordered_batch_and_no_acknowledgement_of_it(store_path):
+async def test_a_crash_forgets_no_ordered_batch_and_no_acknowledgement_of_it(store_path):
     """The process is gone before the state was saved to its file."""
-
-    async def first():
-        async with popping(store_path, flushConsumerOffsetInterval=3_600_000) as p:
-            p.pop_service.order.save = _never
-            p.make_topic()
-            p.put(*"01234")
-            for handle, _, _ in await p.handles(order="true", most=2):
-                await p.ack(handle)
-            # Longer than a busy machine takes for two starts and a copy.
-            found = await p.handles(order="true", most=3, invisible=2_000_000)
-            await p.ack(found[0][0])
-            await p.ack(found[2][0])
-            p.broker.store.flush()
-            copy = store_path.with_name("crashed")
-            shutil.copytree(store_path, copy)
-            with open(copy / "config" / "consumerOrderInfo.journal", "ab") as journal:
-                journal.write(b'{"topic":"T","gro')  # the last line was not written whole
-            return found
-
-    async def second(found):
-        async with popping(store_path.with_name("crashed")) as p:
-            assert p.broker.services.offsets.get("g", "T", 0) == 3
-            assert (await p.pop(order="true")).code == 210
-            await p.pop_service.save_order()
-            p.shift(2_001_000)
-            again = await p.handles(order="true")
-            assert [body for _, _, body in again] == [b"3", b"4"]
-            path = store_path.with_name("crashed") / "config"
-            # Apache's broker saves the file and knows nothing of the journal.
-            saved = path / "consumerOrderInfo.json"
-            saved.write_bytes(b'{"table":{}}')
-            assert p.pop_service.order.changed
-            shutil.copytree(path.parent, store_path.with_name("upstream"))
-
-    async def third():
-        async with popping(store_path.with_name("upstream")) as p:
-            assert [body for _, _, body in await p.handles(order="true")] == [b"3", b"4"]
-
-    run(second(run(first())))
-    run(third())
+    async with popping(store_path, flushConsumerOffsetInterval=3_600_000) as p:
+        p.pop_service.order.save = _never
+        p.make_topic()
+        p.put(*"01234")
+        for handle, _, _ in await p.handles(order="true", most=2):
+            await p.ack(handle)
+        # Longer than a busy machine takes for two starts and a copy.
+        found = await p.handles(order="true", most=3, invisible=2_000_000)
+        await p.ack(found[0][0])
+        await p.ack(found[2][0])
+        p.broker.store.flush()
+        copy = store_path.with_name("crashed")
+        shutil.copytree(store_path, copy)
+        with open(copy / "config" / "consumerOrderInfo.journal", "ab") as journal:
+            journal.write(b'{"topic":"T","gro')  # the last line was not written whole
+    async with popping(store_path.with_name("crashed")) as p:
+        assert p.broker.services.offsets.get("g", "T", 0) == 3
+        assert (await p.pop(order="true")).code == 210
+        await p.pop_service.save_order()
+        p.shift(2_001_000)
+        again = await p.handles(order="true")
+        assert [body for _, _, body in again] == [b"3", b"4"]
+        path = store_path.with_name("crashed") / "config"
+        # Apache's broker saves the file and knows nothing of the journal.
+        saved = path / "consumerOrderInfo.json"
+        saved.write_bytes(b'{"table":{}}')
+        assert p.pop_service.order.changed
+        shutil.copytree(path.parent, store_path.with_name("upstream"))
+    async with popping(store_path.with_name("upstream")) as p:
+        assert [body for _, _, body in await p.handles(order="true")] == [b"3", b"4"]
 
 
 async def test_whoever_waits_is_woken_by_a_message_it_wants(store_path):
@@ -690,7 +626,7 @@ async def test_progress_reads_no_acknowledgements(store_path, monkeypatch):
         assert p.pop_service.revive.done(0) == 5
 
 
-def test_pop_takes_over_a_store_that_apaches_broker_left(store_path):
+async def test_pop_takes_over_a_store_that_apaches_broker_left(store_path):
     """tests/golden: killed with check points and acknowledgements open; m4, m5, n1 and m2 are
     to come back, the others are done."""
     golden = Path(__file__).resolve().parents[1] / "golden" / "killed-pop.tar.xz"
@@ -700,18 +636,14 @@ def test_pop_takes_over_a_store_that_apaches_broker_left(store_path):
         "mappedFileSizeCommitLog": 4 << 20, "mappedFileSizeConsumeQueue": 6000,
         "maxHashSlotNum": 512, "maxIndexNum": 1024, "brokerName": "broker-a",
     }  # fmt: skip
-
-    async def work():
-        async with popping(store_path.parent / "store", **sizes) as p:
-            found = []
-            while len(found) < 4:
-                answer = await p.pop(topic="pop_raw", group="pop_g", poll=60_000)
-                assert answer.code == 0
-                found += [(r[1], r[4]) for r in records(answer.body)]
-            assert sorted(found) == [(b"m2", 1), (b"m4", 1), (b"m5", 1), (b"n1", 1)]
-            assert (await p.pop(topic="pop_raw", group="pop_g")).code == 210
-
-    run(work())
+    async with popping(store_path.parent / "store", **sizes) as p:
+        found = []
+        while len(found) < 4:
+            answer = await p.pop(topic="pop_raw", group="pop_g", poll=60_000)
+            assert answer.code == 0
+            found += [(r[1], r[4]) for r in records(answer.body)]
+        assert sorted(found) == [(b"m2", 1), (b"m4", 1), (b"m5", 1), (b"n1", 1)]
+        assert (await p.pop(topic="pop_raw", group="pop_g")).code == 210
 
 
 async def test_synced_answers_wait_for_the_disk(store_path):
@@ -764,26 +696,19 @@ def test_what_pops_and_acknowledgements_need(store_path):
     assert asked == both | {"Sub on Group:h", "Sub on Topic:U"}
 
 
-def test_check_points_are_found_among_many_timers(store_path, monkeypatch):
+async def test_check_points_are_found_among_many_timers(store_path, monkeypatch):
     """In parts, and although many are due in the same millisecond."""
     monkeypatch.setattr("pystore.timers._PAGE", 16)
     due = str(time.time_ns() // 1_000_000 + 3_600_000)
-
-    async def first():
-        async with popping(store_path) as p:
-            p.make_topic()
-            for n in range(30):
-                p.broker.store.put("T", f"{n}", properties={"TIMER_DELIVER_MS": due}, queue=0)
-            p.put(*"abcdef")
-            for _ in range(6):
-                await p.handles(most=1, invisible=3_600_000)
-
-    async def second():
-        async with popping(store_path) as p:
-            assert sum(ck.open for ck in p.pop_service.points) == 6
-
-    run(first())
-    run(second())
+    async with popping(store_path) as p:
+        p.make_topic()
+        for n in range(30):
+            p.broker.store.put("T", f"{n}", properties={"TIMER_DELIVER_MS": due}, queue=0)
+        p.put(*"abcdef")
+        for _ in range(6):
+            await p.handles(most=1, invisible=3_600_000)
+    async with popping(store_path) as p:
+        assert sum(ck.open for ck in p.pop_service.points) == 6
 
 
 async def test_filters_that_pass_over_much_end_their_turn_and_go_on(store_path, monkeypatch):
@@ -855,35 +780,28 @@ async def test_an_acknowledgement_waits_for_the_disk_in_the_core(store_path, mon
 
 
 @pytest.mark.parametrize("stopped", ["cleanly", "then put into", "damaged"])
-def test_a_start_after_a_clean_stop_reads_no_records(store_path, monkeypatch, stopped):
+async def test_a_start_after_a_clean_stop_reads_no_records(store_path, monkeypatch, stopped):
     """Unless the log went on since: then it is asked, as after a crash, and says the same."""
     kept = store_path / "config" / "popCheckPoints.json"
-
-    async def first():
-        async with popping(store_path) as p:
-            p.make_topic()
-            p.put(*"abcdef")
-            found = await p.handles(most=3)
-            await p.ack(found[1][0])
-            await p.handles(most=2, invisible=70_000)
-            return sorted(p.pop_service.points)
-
-    async def second():
-        async with popping(store_path) as p:
-            assert sorted(p.pop_service.points) == before
-            assert p.pop_service.in_flight("T", "g", 0) == 4 and not kept.exists()
-
     asked = []
     find = ReviveLog.find
     monkeypatch.setattr(ReviveLog, "find", lambda *given: (asked.append(1), find(*given))[1])
-    before = run(first())
+    async with popping(store_path) as p:
+        p.make_topic()
+        p.put(*"abcdef")
+        found = await p.handles(most=3)
+        await p.ack(found[1][0])
+        await p.handles(most=2, invisible=70_000)
+        before = sorted(p.pop_service.points)
     asked.clear()
     if stopped == "then put into":
         with pystore.open(store_path, mappedFileSizeCommitLog=1 << 20) as store:
             store.put("T", "g")
     elif stopped == "damaged":
         kept.write_bytes(kept.read_bytes()[:-9])
-    run(second())
+    async with popping(store_path) as p:
+        assert sorted(p.pop_service.points) == before
+        assert p.pop_service.in_flight("T", "g", 0) == 4 and not kept.exists()
     assert bool(asked) is (stopped != "cleanly")
 
 

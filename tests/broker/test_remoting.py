@@ -197,14 +197,11 @@ async def test_an_answer_that_cannot_be_encoded_is_an_error_answer():
         assert (await wire.ask(Command(ECHO + 1))).code == 0
 
 
-def test_an_error_is_logged_once_a_kind(caplog):
-    async def work():
-        async with serving(HANDLERS) as server, await Wire.to(server.port) as wire:
-            for _ in range(50):
-                assert (await wire.ask(Command(FAIL))).code == 1
-
+async def test_an_error_is_logged_once_a_kind(caplog):
     connection._quiet._kinds.clear()
-    run(work())
+    async with serving(HANDLERS) as server, await Wire.to(server.port) as wire:
+        for _ in range(50):
+            assert (await wire.ask(Command(FAIL))).code == 1
     assert [r.getMessage().split(" from ")[0] for r in caplog.records] == ["Request 2"]
     assert caplog.records[0].exc_info[0] is ValueError
 

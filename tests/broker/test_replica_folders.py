@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,10 @@ import pytest
 from pairs import SMALL, master_of, send, slave_of, until_alike
 from waiting import until
 
-from broker import Broker, NameServer
+from broker import Broker
 from pystore.cli import main
 
 COUNT = 500
-
-
-@pytest.fixture(scope="module")
-def names() -> Iterator[str]:
-    with NameServer.in_thread(listenPort=0, bindAddress="127.0.0.1") as server:
-        yield f"127.0.0.1:{server.port}"
 
 
 @pytest.fixture

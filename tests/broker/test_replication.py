@@ -9,7 +9,6 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from access_cases import play
 from pairs import SMALL, JavaLikePort, master_of, send, slave_of, until_alike
 from waiting import until
 
-from broker import Broker, Message, NameServer
+from broker import Broker, Message
 from broker.services.replication.status import ha_status
 from pystore import TopicConfig
 from pystore.audit import verify
@@ -32,12 +31,6 @@ SEND = {
     "a": "p", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000",
     "h": "0", "i": "", "j": "0", "k": "false",
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def names() -> Iterator[str]:
-    with NameServer.in_thread(listenPort=0, bindAddress="127.0.0.1") as server:
-        yield f"127.0.0.1:{server.port}"
 
 
 def test_a_slave_has_the_log_and_what_tools_made(names: str, tmp_path: Path) -> None:

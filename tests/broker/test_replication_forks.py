@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,12 @@ from pairs import SMALL, master_of, send, slave_of, until_alike
 from waiting import until
 
 import pystore
-from broker import Broker, NameServer
+from broker import Broker
 from pystore import _aside
 from pystore.audit import verify
 from pystore.errors import BadArgument, DiskFull
 from pystore.repair import tail
 from pystore.settings import load
-
-
-@pytest.fixture(scope="module")
-def names() -> Iterator[str]:
-    with NameServer.in_thread(listenPort=0, bindAddress="127.0.0.1") as server:
-        yield f"127.0.0.1:{server.port}"
 
 
 def _alone(folder: Path, count: int) -> int:

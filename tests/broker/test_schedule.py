@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from contextlib import asynccontextmanager
 
-from loops import run, until
+from loops import until
 from storeview import message_facts
 from waiting import settled_async
 
@@ -81,22 +82,20 @@ class Scheduled:
             self.core.close()
 
 
-def on_schedule(path, work, store=None, **settings):
-    async def both():
-        with store or pystore.open(path, **SMALL | settings) as opened:
-            scheduled = Scheduled(opened)
-            async with scheduled.started():
-                await work(scheduled)
-
-    run(both())
+@contextlib.asynccontextmanager
+async def on_schedule(path, store=None, **settings):
+    with store or pystore.open(path, **SMALL | settings) as opened:
+        scheduled = Scheduled(opened)
+        async with scheduled.started():
+            yield scheduled
 
 
 def put(s, body, level, queue=0, topic="T"):
     return s.store.put(topic, body, queue=queue, delay_level=level)
 
 
-def test_a_message_comes_when_it_is_due_and_not_before(store_path):
-    async def work(s):
+async def test_a_message_comes_when_it_is_due_and_not_before(store_path):
+    async with on_schedule(store_path) as s:
         put(s, b"soon", 1)
         put(s, b"later", 3)
         await until(s.bodies)
@@ -105,11 +104,9 @@ def test_a_message_comes_when_it_is_due_and_not_before(store_path):
         assert message.store_timestamp - waited.store_timestamp >= 1000
         assert s.bodies() == [b"soon"]
 
-    on_schedule(store_path, work)
 
-
-def test_a_level_keeps_its_order_and_delivers_once(store_path):
-    async def work(s):
+async def test_a_level_keeps_its_order_and_delivers_once(store_path):
+    async with on_schedule(store_path, messageDelayLevel="1h 2h 3h") as s:
         for i in range(3000):
             put(s, b"%d" % i, 3 if i % 2 else 1)
         assert not s.bodies()
@@ -124,11 +121,9 @@ def test_a_level_keeps_its_order_and_delivers_once(store_path):
         await asyncio.sleep(0.05)
         assert len(s.bodies()) == 3000 and s.schedule.skipped == 0
 
-    on_schedule(store_path, work, messageDelayLevel="1h 2h 3h")
 
-
-def test_nothing_is_early_however_the_levels_mix(store_path):
-    async def work(s):
+async def test_nothing_is_early_however_the_levels_mix(store_path):
+    async with on_schedule(store_path, messageDelayLevel="1h 5h 20h") as s:
         for i in range(30):
             put(s, b"%d" % (i % 3 + 1), i % 3 + 1, queue=i % 2)
 
@@ -141,44 +136,33 @@ def test_nothing_is_early_however_the_levels_mix(store_path):
             await asyncio.sleep(0.02)
             assert came() == set(levels)
 
-    on_schedule(store_path, work, messageDelayLevel="1h 5h 20h")
 
-
-def test_what_lies_further_ahead_than_its_level_is_due_now(store_path):
+async def test_what_lies_further_ahead_than_its_level_is_due_now(store_path):
     """Upstream's correctDeliverTimestamp: a clock that was set back delays nobody twice."""
-
-    async def work(s):
+    async with on_schedule(store_path) as s:
         put(s, b"x", 3)
         s.later(-1)
         await asyncio.sleep(0.02)
         s.later(-60_000)
         await until(lambda: s.bodies() == [b"x"])
 
-    on_schedule(store_path, work)
 
-
-def test_a_shorter_table_of_levels_counts_from_the_next_start(store_path):
-    async def long(s):
+async def test_a_shorter_table_of_levels_counts_from_the_next_start(store_path):
+    levels = {"messageDelayLevel": "1s 5h 20h"}
+    async with on_schedule(store_path, **levels) as s:
         put(s, b"x", 3)
         put(s, b"last", 2)
-
-    async def short(s):
+    async with on_schedule(store_path, **levels) as s:
         assert not s.bodies()
         s.later(6 * HOUR_MS)
         await until(lambda: s.bodies() == [b"last"])
-
-    async def shorter(s):
+    # The unit says twenty hours, the level one second by now: it is due.
+    async with on_schedule(store_path, messageDelayLevel="1s 1s 1s") as s:
         await until(lambda: s.bodies() == [b"last", b"x"])
 
-    levels = {"messageDelayLevel": "1s 5h 20h"}
-    on_schedule(store_path, long, **levels)
-    on_schedule(store_path, short, **levels)
-    # The unit says twenty hours, the level one second by now: it is due.
-    on_schedule(store_path, shorter, messageDelayLevel="1s 1s 1s")
 
-
-def test_records_without_a_destination_are_passed_over(store_path):
-    async def work(s):
+async def test_records_without_a_destination_are_passed_over(store_path):
+    async with on_schedule(store_path) as s:
         put(s, b"first", 1)
         for properties in (
             {"DELAY": "1"},
@@ -195,11 +179,10 @@ def test_records_without_a_destination_are_passed_over(store_path):
         await until(lambda: s.bodies() == [b"first", b"last"])
         assert (s.schedule.delivered, s.schedule.skipped) == (2, 7)
 
-    on_schedule(store_path, work)
 
-
-def test_the_progress_is_kept_only_as_far_as_the_log_is_on_the_disk(store_path):
-    async def work(s):
+async def test_the_progress_is_kept_only_as_far_as_the_log_is_on_the_disk(store_path):
+    slow = {"flushIntervalCommitLog": 60_000, "flushCommitLogThoroughInterval": 60_000}
+    async with on_schedule(store_path, **slow) as s:
         for i in range(10):
             put(s, b"%d" % i, 1)
         s.store.flush()
@@ -213,15 +196,10 @@ def test_the_progress_is_kept_only_as_far_as_the_log_is_on_the_disk(store_path):
         assert s.store.metadata.delay_offsets.get(1) == 10
         assert s.schedule.progress()[1] == (10, 10)
         put(s, b"ten", 1)
-
-    async def again(s):
+    async with on_schedule(store_path) as s:
         await until(lambda: s.schedule.delivered == 1)
         await asyncio.sleep(0.02)
         assert s.bodies() == [b"%d" % i for i in range(10)] + [b"ten"]
-
-    slow = {"flushIntervalCommitLog": 60_000, "flushCommitLogThoroughInterval": 60_000}
-    on_schedule(store_path, work, **slow)
-    on_schedule(store_path, again)
 
 
 class FullStore(pystore.Store):
@@ -238,10 +216,9 @@ class FullStore(pystore.Store):
         lib.ps_io_faulty_set(self.table, 1 << 7 if full else 0, 1 if full else 0, 28, full)
 
 
-def test_a_put_that_fails_is_tried_again(store_path):
+async def test_a_put_that_fails_is_tried_again(store_path):
     store = FullStore(store_path)
-
-    async def work(s):
+    async with on_schedule(store_path, store) as s:
         for i in range(40):
             put(s, b"%02d" % i * 10_000, 1)
         s.store.flush()
@@ -257,11 +234,9 @@ def test_a_put_that_fails_is_tried_again(store_path):
         await asyncio.sleep(0.02)
         assert s.bodies() == [b"%02d" % i * 10_000 for i in range(40)]
 
-    on_schedule(store_path, work, store)
 
-
-def test_what_waits_costs_nothing(store_path):
-    async def work(s):
+async def test_what_waits_costs_nothing(store_path):
+    async with on_schedule(store_path) as s:
         for _ in range(10_000):
             put(s, b"x", 3)
         calls, deliver = 0, s.store.deliver_due
@@ -277,8 +252,6 @@ def test_what_waits_costs_nothing(store_path):
         await asyncio.sleep(1)
         passed = time.monotonic() - begun
         assert calls - before <= 3 * passed and time.thread_time() - used < 0.1 * passed
-
-    on_schedule(store_path, work)
 
 
 async def test_delivered_messages_are_those_that_apache_delivers(golden, golden_records):

@@ -3,7 +3,6 @@ serves alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,12 @@ import pytest
 from pairs import master_of, send, slave_of, until_alike
 from waiting import until
 
-from broker import Broker, Consumer, NameServer
+from broker import Broker, Consumer
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
 
 #: Nothing counts as being in memory.
 FAR = {"accessMessageInMemoryMaxRatio": 0, "slaveReadEnable": True}
-
-
-@pytest.fixture(scope="module")
-def names() -> Iterator[str]:
-    with NameServer.in_thread(listenPort=0, bindAddress="127.0.0.1") as server:
-        yield f"127.0.0.1:{server.port}"
 
 
 def _pull(broker: Broker, offset: int) -> Command:

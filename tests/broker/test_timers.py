@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
+import contextlib
 import json
 import time
 
@@ -69,18 +69,16 @@ def arrived(store, topic="T"):
     return sorted(found, key=lambda m: m.physical_offset)
 
 
-def timed(path, work, **settings):
-    async def main():
-        opened = Broker(path, listenPort=0, **(SMALL | settings))
-        async with opened as broker, RemotingClient() as client:
-            return await work(Timed(broker, client))
-
-    return asyncio.run(main())
+@contextlib.asynccontextmanager
+async def timed(path, **settings):
+    opened = Broker(path, listenPort=0, **(SMALL | settings))
+    async with opened as broker, RemotingClient() as client:
+        yield Timed(broker, client)
 
 
 @pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"])
-def test_delivered_at_its_millisecond_with_upstreams_properties(store_path, name):
-    async def work(t):
+async def test_delivered_at_its_millisecond_with_upstreams_properties(store_path, name):
+    async with timed(store_path) as t:
         now = t.now()
         value = {"TIMER_DELIVER_MS": now + 1000, "TIMER_DELAY_MS": 1000, "TIMER_DELAY_SEC": 1}
         answer = await t.send({name: str(value[name]), "TAGS": "a"})
@@ -101,11 +99,9 @@ def test_delivered_at_its_millisecond_with_upstreams_properties(store_path, name
         assert {n: kept[n] for n in said} == said
         assert int(kept["TIMER_DEQUEUE_MS"]) >= due and kept["TIMER_ENQUEUE_MS"].endswith("000")
 
-    timed(store_path, work)
 
-
-def test_waits_for_the_clock_however_it_is_set(store_path):
-    async def work(t):
+async def test_waits_for_the_clock_however_it_is_set(store_path):
+    async with timed(store_path) as t:
         start = t.now()
         for minutes in (30, 90, 26 * 60):
             await t.send({"TIMER_DELIVER_MS": str(start + minutes * 60_000)})
@@ -117,11 +113,11 @@ def test_waits_for_the_clock_however_it_is_set(store_path):
             assert len(t.arrived()) == count
         assert t.schedule.timers.last.pending == 0
 
-    timed(store_path, work)
 
-
-def test_one_that_is_asked_for_after_the_clock_was_set_back_comes_by_the_new_clock(store_path):
-    async def work(t):
+async def test_one_that_is_asked_for_after_the_clock_was_set_back_comes_by_the_new_clock(
+    store_path,
+):
+    async with timed(store_path) as t:
         t.schedule.shift_clock(10 * HOUR_MS)
         await t.send({"TIMER_DELAY_MS": "60000"})
         t.schedule.shift_clock(11 * HOUR_MS)
@@ -132,11 +128,9 @@ def test_one_that_is_asked_for_after_the_clock_was_set_back_comes_by_the_new_clo
         t.schedule.shift_clock(HOUR_MS)
         await until(lambda: len(t.arrived()) == 2)
 
-    timed(store_path, work)
 
-
-def test_in_order_of_time_then_of_arrival(store_path):
-    async def work(t):
+async def test_in_order_of_time_then_of_arrival(store_path):
+    async with timed(store_path) as t:
         at = t.now() + HOUR_MS
         for i, late in enumerate([5, 3, 3, 9, 1, 3, 5]):
             await t.send({"TIMER_DELIVER_MS": str(at + late)}, body=b"%d%d" % (late, i))
@@ -144,8 +138,6 @@ def test_in_order_of_time_then_of_arrival(store_path):
         await until(lambda: len(t.arrived()) == 7)
         bodies = [bytes(m.body) for m in t.arrived()]
         assert bodies == [b"14", b"31", b"32", b"35", b"50", b"56", b"93"]
-
-    timed(store_path, work)
 
 
 REFUSED = (
@@ -170,28 +162,24 @@ REFUSED = (
         ({"TIMER_DELAY_SEC": "60", "TIMER_OUT_MS": "5"}, 0),
     ],
 )
-def test_odd_times_are_answered_as_upstream_does(store_path, properties, code):
-    async def work(t):
+async def test_odd_times_are_answered_as_upstream_does(store_path, properties, code):
+    async with timed(store_path) as t:
         answer = await t.send(properties)
         assert answer.code == code
         assert "recallHandle" not in answer.ext
         assert len(t.arrived()) == (code == 0)
         assert code == 0 or (answer.remark or "").startswith(REFUSED)
 
-    timed(store_path, work)
 
-
-def test_switched_off_they_are_refused(store_path):
-    async def work(t):
+async def test_switched_off_they_are_refused(store_path):
+    async with timed(store_path, timerWheelEnable=False) as t:
         answer = await t.send({"TIMER_DELAY_MS": "1000"})
         assert answer.code == 1
         assert answer.remark == "accurate timer message is not enabled, timerWheelEnable is false"
 
-    timed(store_path, work, timerWheelEnable=False)
 
-
-def test_recalled_ones_do_not_come(store_path):
-    async def work(t):
+async def test_recalled_ones_do_not_come(store_path):
+    async with timed(store_path) as t:
         handles = []
         for _ in range(4):
             answer = await t.send({"TIMER_DELAY_MS": "60000"})
@@ -210,11 +198,14 @@ def test_recalled_ones_do_not_come(store_path):
         late = await t.recall(handles[3])
         assert (late.code, late.remark) == (604, "recall failed, timestamp invalid")
 
-    timed(store_path, work)
 
+async def test_a_handle_that_is_not_of_this_message_is_refused(store_path):
 
-def test_a_handle_that_is_not_of_this_message_is_refused(store_path):
-    async def work(t):
+    def handle_of(good, time_text):
+        raw = f"v1 T {good.broker} {time_text} {good.key}"
+        return base64.urlsafe_b64encode(raw.encode()).decode()
+
+    async with timed(store_path) as t:
         handle = (await t.send({"TIMER_DELAY_MS": "60000"})).ext["recallHandle"]
         await t.send({}, topic="other")
         good = RecallHandle.parse(handle)
@@ -242,49 +233,37 @@ def test_a_handle_that_is_not_of_this_message_is_refused(store_path):
         assert (await t.recall(handle, topic="other")).remark == "recall failed, topic not match"
         assert (await t.recall(handle)).code == 0
 
-    def handle_of(good, time_text):
-        raw = f"v1 T {good.broker} {time_text} {good.key}"
-        return base64.urlsafe_b64encode(raw.encode()).decode()
 
-    timed(store_path, work)
-
-
-def test_recall_is_off_unless_it_is_switched_on(store_path):
-    async def work(t):
+async def test_recall_is_off_unless_it_is_switched_on(store_path):
+    async with timed(store_path, recallMessageEnable=False) as t:
         answer = await t.recall("x")
         assert (answer.code, answer.remark) == (16, "recall failed, operation is forbidden")
 
-    timed(store_path, work, recallMessageEnable=False)
 
-
-def test_found_again_after_a_stop(store_path):
-    async def first(t):
+async def test_found_again_after_a_stop(store_path):
+    async with timed(store_path) as t:
         for i in range(300):
             await t.send({"TIMER_DELAY_MS": str(60_000 + 1000 * (i % 7))}, body=b"%d" % i)
         await t.recall((await t.send({"TIMER_DELAY_MS": "61000"})).ext["recallHandle"])
         t.schedule.shift_clock(62_500)
         await until(lambda: t.arrived())
-        return len(t.arrived())
-
-    async def second(t):
-        before = len(t.arrived())
+        delivered = len(t.arrived())
+    async with timed(store_path) as t:
+        assert 0 < delivered <= len(t.arrived()) <= 300
         t.schedule.shift_clock(HOUR_MS)
         await until(lambda: len(t.arrived()) == 300)
         assert len({bytes(m.body) for m in t.arrived()}) == 300
-        return before
-
-    delivered = timed(store_path, first)
-    assert 0 < delivered <= timed(store_path, second) <= 300
 
 
-def test_the_pending_set_is_found_again_from_the_log_alone(store_path):
-    async def first(t):
+async def test_the_pending_set_is_found_again_from_the_log_alone(store_path):
+    async with timed(store_path) as t:
         for i in range(200):
             await t.send({"TIMER_DELAY_MS": str(60_000 + 1000 * (i % 5))})
         t.schedule.shift_clock(62_000)
         await until(lambda: len(t.arrived()) >= 80)
-
-    async def second(t):
+    for file in (store_path / "timers").iterdir():
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+    async with timed(store_path) as t:
         t.schedule.shift_clock(HOUR_MS)
         await until(
             lambda: t.schedule.timers.last is not None and not t.schedule.timers.last.pending
@@ -292,19 +271,14 @@ def test_the_pending_set_is_found_again_from_the_log_alone(store_path):
         keys = [m.properties["UNIQ_KEY"] for m in t.arrived()]
         assert len(keys) == len(set(keys)) == 200
 
-    timed(store_path, first)
-    for file in (store_path / "timers").iterdir():
-        file.write_bytes(file.read_bytes()[:-1] + b"?")
-    timed(store_path, second)
-
 
 def of_topic(t, topic="T"):
     (tally,) = [each for each in t.schedule.timers.timers.tallies() if each.topic == topic]
     return tally
 
 
-def test_metrics_under_upstreams_names(store_path):
-    async def work(t):
+async def test_metrics_under_upstreams_names(store_path):
+    async with timed(store_path) as t:
         for seconds in (3, 30, 30, 4000, 100_000):
             await t.send({"TIMER_DELAY_SEC": str(seconds)})
         last = await t.send({"TIMER_DELAY_SEC": "50"}, topic="U")
@@ -331,10 +305,8 @@ def test_metrics_under_upstreams_names(store_path):
         assert {name: row["count"] for name, row in by_topic.items()} == {"T": 4, "U": 0}
         assert (await t.ask(RequestCode.GET_BROKER_RUNTIME_INFO, metrics="x")).code == 1
 
-    timed(store_path, work)
 
-
-def test_what_waits_for_a_topic_is_counted_again_after_a_start(store_path):
+async def test_what_waits_for_a_topic_is_counted_again_after_a_start(store_path):
     """In runs and in the heap, recalled and delivered in between."""
     with Store(store_path, **SMALL) as store:
         now = time.time_ns() // 1_000_000
@@ -343,18 +315,13 @@ def test_what_waits_for_a_topic_is_counted_again_after_a_start(store_path):
             store.put_message(
                 "T" if i % 4 else "U", b"", properties={"TIMER_DELIVER_MS": at, "UNIQ_KEY": f"{i}"}
             )
-
-    async def first(t):
+    async with timed(store_path, mappedFileSizeCommitLog=8 << 20) as t:
         await until(lambda: t.schedule.timers.last and t.schedule.timers.last.pending == 20_000)
         assert (of_topic(t).waiting, of_topic(t, "U").waiting) == (15_000, 5_000)
-
-    async def second(t):
+    async with timed(store_path, mappedFileSizeCommitLog=8 << 20) as t:
         t.schedule.shift_clock(HOUR_MS + 1000)
         await until(lambda: t.arrived("U"))
         left = t.schedule.timers.timers.count()
         assert of_topic(t).waiting + of_topic(t, "U").waiting == left < 20_000
         assert of_topic(t).delivered == len(t.arrived())
         assert of_topic(t, "U").waiting == 5_000 - len(t.arrived("U"))
-
-    timed(store_path, first, mappedFileSizeCommitLog=8 << 20)
-    timed(store_path, second, mappedFileSizeCommitLog=8 << 20)

@@ -51,8 +51,8 @@ async def ends(t, answer, how, from_check=False):
 
 
 @pytest.mark.parametrize("from_check", [False, True])
-def test_the_commit_starts_the_timer_of_a_half(store_path, from_check):
-    async def work(t):
+async def test_the_commit_starts_the_timer_of_a_half(store_path, from_check):
+    async with timed(store_path) as t:
         one = await half(t, TIMER_DELAY_MS="60000")
         two = await half(t, TIMER_DELAY_MS="60000")
         t.schedule.shift_clock(HOUR_MS)
@@ -66,8 +66,6 @@ def test_the_commit_starts_the_timer_of_a_half(store_path, from_check):
         await until(t.arrived)
         (message,) = t.arrived()
         assert message.properties["TIMER_DELAY_MS"] == "60000"
-
-    timed(store_path, work)
 
 
 # ---- other kinds of messages ----
@@ -92,21 +90,18 @@ def batch_of(*properties):
         ({"TIMER_DELAY_MS": "1000", "TIMER_OUT_MS": "5"}, 0),
     ],
 )
-def test_a_batch_with_a_timer_in_it_is_refused_whole(store_path, second, code):
+async def test_a_batch_with_a_timer_in_it_is_refused_whole(store_path, second, code):
     """A time that has passed makes an ordinary message, in a batch as alone."""
-
-    async def work(t):
+    async with timed(store_path) as t:
         body = batch_of({"UNIQ_KEY": "1"}, {"UNIQ_KEY": "2"} | second)
         answer = await t.send({}, body=body, code=RequestCode.SEND_BATCH_MESSAGE)
         assert answer.code == code, answer.remark
         assert len(t.arrived()) == (0 if code else 2)
         assert not t.arrived(TIMER_TOPIC)
 
-    timed(store_path, work)
 
-
-def test_a_batch_that_asks_for_a_time_as_a_whole_is_refused(store_path):
-    async def work(t):
+async def test_a_batch_that_asks_for_a_time_as_a_whole_is_refused(store_path):
+    async with timed(store_path) as t:
         body = batch_of({"UNIQ_KEY": "1"}, {"UNIQ_KEY": "2"})
         for code in (RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2):
             given = {"TIMER_DELAY_SEC": "60"}
@@ -114,14 +109,11 @@ def test_a_batch_that_asks_for_a_time_as_a_whole_is_refused(store_path):
             assert (answer.code, answer.remark.endswith("a batch cannot be delayed")) == (13, True)
         assert not t.arrived()
 
-    timed(store_path, work)
 
-
-def test_timers_of_an_ordered_topic_come_in_order_of_time(store_path):
+async def test_timers_of_an_ordered_topic_come_in_order_of_time(store_path):
     """A sharding key chooses the queue, at the client; messages that wait hold up no others there,
     and equal times come in order of arrival."""
-
-    async def work(t):
+    async with timed(store_path) as t:
         fifo = TopicConfig("T", 4, 4, order=True)
         t.broker.services.topics.update(fifo, "+message.type=FIFO")
         at = t.now() + HOUR_MS
@@ -136,11 +128,9 @@ def test_timers_of_an_ordered_topic_come_in_order_of_time(store_path):
         assert {m.queue for m in t.arrived()} == {1}
         assert {m.properties["__SHARDINGKEY"] for m in t.arrived()} == {"s"}
 
-    timed(store_path, work)
 
-
-def test_a_level_counts_before_a_time(store_path):
-    async def work(t):
+async def test_a_level_counts_before_a_time(store_path):
+    async with timed(store_path) as t:
         answer = await t.send({"DELAY": "1", "TIMER_DELAY_SEC": "60"})
         assert answer.code == 0 and "recallHandle" not in answer.ext
         assert t.schedule.timers.timers.count() == 0
@@ -148,17 +138,13 @@ def test_a_level_counts_before_a_time(store_path):
         await until(t.arrived)
         assert "TIMER_DELAY_SEC" not in t.arrived()[0].properties
 
-    timed(store_path, work)
 
-
-def test_a_retry_topic_takes_a_time_and_gives_no_handle(store_path):
-    async def work(t):
+async def test_a_retry_topic_takes_a_time_and_gives_no_handle(store_path):
+    async with timed(store_path) as t:
         answer = await t.send({"TIMER_DELAY_SEC": "60"}, topic="%RETRY%g")
         assert answer.code == 0 and "recallHandle" not in answer.ext
         t.schedule.shift_clock(61_000)
         await until(lambda: t.arrived("%RETRY%g"))
-
-    timed(store_path, work)
 
 
 NUMBERS = ("+5000", "0005000", "5000")
@@ -166,25 +152,21 @@ NO_NUMBERS = (" 5000", "5000 ", "5 000", "5_000", "0x10", "+", "-", "1e3", "٥",
 
 
 @pytest.mark.parametrize("text", NUMBERS)
-def test_numbers_are_those_of_java(store_path, text):
-    async def work(t):
+async def test_numbers_are_those_of_java(store_path, text):
+    async with timed(store_path) as t:
         assert (await t.send({"TIMER_DELAY_MS": text})).code == 0
         assert t.schedule.timers.timers.count() == 1 or not t.arrived()
         t.schedule.shift_clock(6000)
         await until(t.arrived)
 
-    timed(store_path, work)
 
-
-def test_what_is_no_number_is_refused(store_path):
-    async def work(t):
+async def test_what_is_no_number_is_refused(store_path):
+    async with timed(store_path) as t:
         for text in NO_NUMBERS:
             assert (await t.send({"TIMER_DELAY_MS": text})).code == 13, text
         for text in ("-1", "-9223372036854775808", "+0", "-0"):
             assert (await t.send({"TIMER_DELAY_MS": text})).code == 0, text
         assert len(t.arrived()) == 4
-
-    timed(store_path, work)
 
 
 def test_many_at_once_refuse_timers_and_take_what_is_past(store_path):
@@ -223,12 +205,11 @@ def test_what_lies_beyond_the_horizon_now_is_rolled_and_delivered_once(store_pat
 # ---- catching up ----
 
 
-def test_catching_up_keeps_to_the_rate(store_path):
+async def test_catching_up_keeps_to_the_rate(store_path):
     """A round's worth at once, then so many a second."""
     with pystore.open(store_path, **SMALL | MANY) as store:
         ahead(store, 700)
-
-    async def work(t):
+    async with timed(store_path, deliveryMaxTps=100, **MANY) as t:
         t.schedule.shift_clock(2 * HOUR_MS)
         began = time.monotonic()
         while (done := t.schedule.timers.metrics.delivered) < 700:
@@ -237,8 +218,6 @@ def test_catching_up_keeps_to_the_rate(store_path):
             await asyncio.sleep(0.02)
         assert time.monotonic() - began >= (700 - 512 - 100) / 100
         assert len({bytes(m.body) for m in t.arrived()}) == 700
-
-    timed(store_path, work, deliveryMaxTps=100, **MANY)
 
 
 class FullStore(pystore.Store):
@@ -286,11 +265,10 @@ def test_a_full_disk_pauses_delivery_and_loses_nothing(store_path):
 # ---- attacks ----
 
 
-def test_a_clock_that_jumps_while_timers_are_due(store_path, rng):
+async def test_a_clock_that_jumps_while_timers_are_due(store_path, rng):
     with pystore.open(store_path, **SMALL | MANY) as store:
         ahead(store, 2000, step_ms=20, start_ms=60_000)
-
-    async def work(t):
+    async with timed(store_path, **MANY) as t:
         for _ in range(60):
             t.schedule.shift_clock(rng.randrange(-HOUR_MS, HOUR_MS // 10))
             await asyncio.sleep(0)
@@ -300,13 +278,10 @@ def test_a_clock_that_jumps_while_timers_are_due(store_path, rng):
         bodies = [int(bytes(m.body)) for m in t.arrived()]
         assert bodies == list(range(2000))
 
-    timed(store_path, work, **MANY)
 
-
-def test_a_recall_that_races_with_the_delivery(store_path):
+async def test_a_recall_that_races_with_the_delivery(store_path):
     """Recalled, or delivered; never both, never neither."""
-
-    async def work(t):
+    async with timed(store_path) as t:
         handles = []
         for i in range(40):
             answer = await t.send({"TIMER_DELAY_MS": str(60_000 + i)})
@@ -325,38 +300,28 @@ def test_a_recall_that_races_with_the_delivery(store_path):
         for i, code in enumerate(codes):
             assert (code == 604) == (f"K{i + 1:04}" in came), (i, code)
 
-    timed(store_path, work)
 
-
-def test_a_folder_copied_while_it_is_open_is_found_again(store_path, tmp_path):
+async def test_a_folder_copied_while_it_is_open_is_found_again(store_path, tmp_path):
     """As a snapshot of the file system: state, runs and log of one moment, or the log of a later
     one."""
     copy = tmp_path / "copy"
-
-    async def work(t):
+    async with timed(store_path) as t:
         for i in range(50):
             await t.send({"TIMER_DELAY_MS": str(60_000 + i)})
         t.schedule.shift_clock(60_020)
         await until(t.arrived)
         await t.schedule.save_timers()
         shutil.copytree(t.broker.store.path, copy, ignore=shutil.ignore_patterns("lock"))
-
-    timed(store_path, work)
-
-    async def rest(t):
+    async with timed(copy) as t:
         t.schedule.shift_clock(HOUR_MS)
         await until(lambda: len(t.arrived()) == 50)
         assert len({m.properties["UNIQ_KEY"] for m in t.arrived()}) == 50
 
-    timed(copy, rest)
 
-
-def test_a_client_writes_nothing_into_the_timers_topic(store_path):
-    async def work(t):
+async def test_a_client_writes_nothing_into_the_timers_topic(store_path):
+    async with timed(store_path) as t:
         answer = await t.send({"TIMER_OUT_MS": "5", "REAL_TOPIC": "T"}, topic=TIMER_TOPIC)
         assert answer.code != 0
-
-    timed(store_path, work)
 
 
 def test_what_was_delivered_before_two_kills_is_not_delivered_again(store_path, tmp_path):

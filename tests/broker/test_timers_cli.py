@@ -7,6 +7,7 @@ import json
 import time
 
 import pytest
+from loops import run
 from test_timers import HOUR_MS, arrived, timed, until
 
 from pystore import Reader, Store
@@ -31,15 +32,16 @@ def timers(capsysbinary):
 def store(store_path):
     """Three timers to orders, of an hour, two and three; one to others, of 30 hours."""
 
-    async def work(t):
-        for i, hours in enumerate((2, 1, 3)):
-            delay = {"TIMER_DELAY_MS": str(hours * HOUR_MS), "KEYS": f"k{i}"}
-            await t.send(delay, topic="orders", body=b"%d" % i)
-        await t.send({"TIMER_DELAY_SEC": str(30 * 3600)}, topic="others")
-        await t.send({}, topic="orders", body=b"now")
-        await until(lambda: t.schedule.timers.last.pending == 4)
+    async def put():
+        async with timed(store_path) as t:
+            for i, hours in enumerate((2, 1, 3)):
+                delay = {"TIMER_DELAY_MS": str(hours * HOUR_MS), "KEYS": f"k{i}"}
+                await t.send(delay, topic="orders", body=b"%d" % i)
+            await t.send({"TIMER_DELAY_SEC": str(30 * 3600)}, topic="others")
+            await t.send({}, topic="orders", body=b"now")
+            await until(lambda: t.schedule.timers.last.pending == 4)
 
-    timed(store_path, work)
+    run(put())
     return store_path
 
 
@@ -50,13 +52,14 @@ def rows(said):
 def later(path, hours, topic="orders"):
     """What has come when a broker has run until so many hours from now."""
 
-    async def work(t):
-        t.schedule.shift_clock(hours * HOUR_MS)
-        await until(lambda: t.schedule.timers.last is not None)
-        await until(lambda: not t.schedule.timers.timers.count(0, t.now()))
-        return [bytes(m.body) for m in arrived(t.broker.store, topic)]
+    async def wait():
+        async with timed(path) as t:
+            t.schedule.shift_clock(hours * HOUR_MS)
+            await until(lambda: t.schedule.timers.last is not None)
+            await until(lambda: not t.schedule.timers.timers.count(0, t.now()))
+            return [bytes(m.body) for m in arrived(t.broker.store, topic)]
 
-    return timed(path, work)
+    return run(wait())
 
 
 def test_list_in_order_of_time(store, timers):
@@ -107,10 +110,11 @@ def test_cancel_at_rest(store, timers):
 
 
 def test_cancel_of_one_that_is_overdue(store_path, timers):
-    async def work(t):
-        await t.send({"TIMER_DELAY_MS": "1100"}, topic="orders")
+    async def put():
+        async with timed(store_path) as t:
+            await t.send({"TIMER_DELAY_MS": "1100"}, topic="orders")
 
-    timed(store_path, work)
+    run(put())
     with Reader(store_path) as reader:
         waiting = Timers(reader)
         (timer,) = waiting.waiting()
@@ -147,8 +151,8 @@ def test_without_a_unique_key_it_cannot_be_cancelled(store_path, timers):
     assert (code, "UNIQ_KEY" in err) == (2, True)
 
 
-def test_at_a_running_broker(store, timers):
-    async def work(t):
+async def test_at_a_running_broker(store, timers):
+    async with timed(store) as t:
         refused = await asyncio.to_thread(timers, "cancel", store, 1)
         assert (refused[0], "open" in refused[2]) == (4, True)
         at = ("--broker", t.broker.address)
@@ -165,13 +169,9 @@ def test_at_a_running_broker(store, timers):
         assert [m.properties["KEYS"] for m in (k2, k0)] == ["k2", "k0"]
         assert TIMER_TOPIC in t.broker.store.topics()
 
-    timed(store, work)
 
-
-def test_a_recall_that_the_broker_does_not_allow_says_what_to_do(store, timers):
-    async def work(t):
+async def test_a_recall_that_the_broker_does_not_allow_says_what_to_do(store, timers):
+    async with timed(store, recallMessageEnable=False) as t:
         at = ("--broker", t.broker.address)
-        return await asyncio.to_thread(timers, "cancel", store, 1, *at)
-
-    code, _, err = timed(store, work, recallMessageEnable=False)
+        code, _, err = await asyncio.to_thread(timers, "cancel", store, 1, *at)
     assert (code, "recallMessageEnable=true" in err) == (2, True)

@@ -51,8 +51,8 @@ def deliver_all(store, timers, now_ms):
         ({"TIMER_DELAY_MS": str(-(1 << 63)), "TIMER_DELIVER_MS": str((1 << 63) - 1)}, False),
     ],
 )
-def test_of_times_that_contradict_each_other_the_first_counts(store_path, properties, waits):
-    async def work(t):
+async def test_of_times_that_contradict_each_other_the_first_counts(store_path, properties, waits):
+    async with timed(store_path) as t:
         answer = await t.send(properties)
         assert answer.code == 0 and ("recallHandle" in answer.ext) == waits
         assert len(t.arrived()) == (not waits)
@@ -61,14 +61,11 @@ def test_of_times_that_contradict_each_other_the_first_counts(store_path, proper
         kept = t.arrived()[0].properties
         assert {name: kept[name] for name in properties} == properties
 
-    timed(store_path, work)
 
-
-def test_a_client_does_not_say_that_its_message_repeats_another(store_path):
+async def test_a_client_does_not_say_that_its_message_repeats_another(store_path):
     """TIMER_ROLL_TIMES is the broker's: two messages with one key are two, and one that was sent
     after a recall is a new one."""
-
-    async def work(t):
+    async with timed(store_path) as t:
         at = str(t.now() + 60_000)
         for rolls in ("1", "x"):
             said = {"UNIQ_KEY": "K", "TIMER_DELIVER_MS": at, "TIMER_ROLL_TIMES": rolls}
@@ -80,8 +77,6 @@ def test_a_client_does_not_say_that_its_message_repeats_another(store_path):
         t.schedule.shift_clock(61_000)
         await until(lambda: not t.schedule.timers.timers.count())
         assert sorted(m.properties["UNIQ_KEY"] for m in t.arrived()) == ["G", "K", "K"]
-
-    timed(store_path, work)
 
 
 def test_a_count_of_rolls_that_is_not_a_number_is_listed_as_none(store_path, command):  # noqa: F811
@@ -96,8 +91,8 @@ def test_a_count_of_rolls_that_is_not_a_number_is_listed_as_none(store_path, com
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_delete_mark_in_a_transaction_counts_from_its_commit(store_path, commits):
-    async def work(t):
+async def test_a_delete_mark_in_a_transaction_counts_from_its_commit(store_path, commits):
+    async with timed(store_path) as t:
         at = t.now() + 60_000
         await t.send({"UNIQ_KEY": "V", "TIMER_DELIVER_MS": str(at)})
         mark = delete_mark("T", "V", at) | {"UNIQ_KEY": "M"}
@@ -108,8 +103,6 @@ def test_a_delete_mark_in_a_transaction_counts_from_its_commit(store_path, commi
         await until(lambda: not t.schedule.timers.timers.count())
         assert len(t.arrived()) == (not commits)
 
-    timed(store_path, work)
-
 
 # ---- recalls ----
 
@@ -118,8 +111,8 @@ def made(*words):
     return base64.urlsafe_b64encode(" ".join(words).encode()).decode()
 
 
-def test_forged_handles_are_refused_by_name(store_path):
-    async def work(t):
+async def test_forged_handles_are_refused_by_name(store_path):
+    async with timed(store_path) as t:
         handle = (await t.send({"TIMER_DELAY_MS": "60000"})).ext["recallHandle"]
         good = RecallHandle.parse(handle)
         time_text = str(good.out_ms + 1)
@@ -137,17 +130,13 @@ def test_forged_handles_are_refused_by_name(store_path):
             assert (await t.recall(text)).code == 604
         assert (await t.recall(handle)).code == 0
 
-    timed(store_path, work)
 
-
-def test_one_message_is_recalled_once_however_often_it_is_asked_for(store_path):
-    async def work(t):
+async def test_one_message_is_recalled_once_however_often_it_is_asked_for(store_path):
+    async with timed(store_path) as t:
         handle = (await t.send({"TIMER_DELAY_MS": "60000"})).ext["recallHandle"]
         codes = [(await asyncio.gather(*(t.recall(handle) for _ in range(100)))) for _ in range(10)]
         assert sorted(answer.code for row in codes for answer in row) == [0] + [604] * 999
         assert t.broker.store.range(TIMER_TOPIC, 0)[1] == 2  # the timer and one mark
-
-    timed(store_path, work)
 
 
 def test_many_of_one_key_in_one_millisecond_are_recalled_and_delivered_once(store_path):

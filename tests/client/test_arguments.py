@@ -241,7 +241,7 @@ def test_a_strategy_that_raises_is_told_and_asked_again(made, caplog):
         assert consumer.poll(300)
 
 
-def test_offsets_that_cannot_be_kept_are_told_and_kept_later(made, tmp_path, caplog):
+async def test_offsets_that_cannot_be_kept_are_told_and_kept_later(made, tmp_path, caplog):
     """A disk that is full for a while does not end the commits of a broadcasting consumer."""
     folder = tmp_path / "offsets"
     options = {"broadcast": True, "offsets_folder": str(folder), "start": "first"}
@@ -249,20 +249,17 @@ def test_offsets_that_cannot_be_kept_are_told_and_kept_later(made, tmp_path, cap
         made.consumer("b", "orders", **(options | {"offsets_folder": "/dev/null"})).start()
     folder.write_text("in the way of the folder")
 
-    async def scenario():
-        broken = made.async_consumer("late", "orders", auto_commit_s=0.02, **options)
-        with pytest.raises(OffsetFileFailed):
-            await broken.start()
-        folder.unlink()
-        async with made.async_consumer("late", "orders", auto_commit_s=0.02, **options) as consumer:
-            folder.write_text("in the way again")
-            consumer.ack(*await consumer.poll(300))
-            await until(lambda: "cannot be kept" in caplog.text)
-            folder.unlink()
-            await until(lambda: (folder / "late" / "offsets.json").exists())
-
     caplog.set_level(logging.INFO, "broker.client")
-    asyncio.run(scenario())
+    broken = made.async_consumer("late", "orders", auto_commit_s=0.02, **options)
+    with pytest.raises(OffsetFileFailed):
+        await broken.start()
+    folder.unlink()
+    async with made.async_consumer("late", "orders", auto_commit_s=0.02, **options) as consumer:
+        folder.write_text("in the way again")
+        consumer.ack(*await consumer.poll(300))
+        await until(lambda: "cannot be kept" in caplog.text)
+        folder.unlink()
+        await until(lambda: (folder / "late" / "offsets.json").exists())
 
 
 def test_every_refusal_is_a_client_error():

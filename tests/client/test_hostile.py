@@ -336,7 +336,7 @@ def moved_back(answer):
     ],
     ids=["noise", "topic", "code", "go away", "flow control", "moved"],
 )  # fmt: skip
-def test_a_broker_that_answers_pulls_with_nonsense_is_asked_more_and_more_rarely(
+async def test_a_broker_that_answers_pulls_with_nonsense_is_asked_more_and_more_rarely(
     tmp_path, small, told, monkeypatch, caplog
 ):
     """And the log says so, once and not each time. The pauses are what is looked at."""
@@ -349,22 +349,18 @@ def test_a_broker_that_answers_pulls_with_nonsense_is_asked_more_and_more_rarely
 
     quiet = RateLimitedLogger(pulling.log)
     monkeypatch.setattr(pulling, "_quiet", quiet)
-
-    async def scenario():
-        async with (
-            lied_to(tmp_path, small, messages=3) as liar,
-            AsyncConsumer("g", find_route=liar.route) as consumer,
-        ):
-            (queue,) = await consumer.queues("orders")
-            liar.lie(PULL, told, times=-1)
-            monkeypatch.setattr(pulling.asyncio, "sleep", shorter)
-            await consumer.assign({queue: 0})
-            await until(lambda: max(pauses, default=0.0) >= 1.5, "long pauses")
-            monkeypatch.setattr(pulling.asyncio, "sleep", sleep)
-            assert not consumer._ready
-            asked.append(liar.asked.count(PULL))
-
-    run(scenario())
+    async with (
+        lied_to(tmp_path, small, messages=3) as liar,
+        AsyncConsumer("g", find_route=liar.route) as consumer,
+    ):
+        (queue,) = await consumer.queues("orders")
+        liar.lie(PULL, told, times=-1)
+        monkeypatch.setattr(pulling.asyncio, "sleep", shorter)
+        await consumer.assign({queue: 0})
+        await until(lambda: max(pauses, default=0.0) >= 1.5, "long pauses")
+        monkeypatch.setattr(pulling.asyncio, "sleep", sleep)
+        assert not consumer._ready
+        asked.append(liar.asked.count(PULL))
     assert asked[0] <= 12, asked
     said = [each for each in caplog.records if each.levelname == "WARNING"]
     about_pulls = [each for each in said if "orders" in each.getMessage()]

@@ -77,7 +77,7 @@ async def test_no_bytes_pass_between(tmp_path, settings, written):
         assert written != []  # it does not fit into the room that connections share
 
 
-def test_messages_are_stored_as_through_a_socket(tmp_path, settings, seed):
+async def test_messages_are_stored_as_through_a_socket(tmp_path, settings, seed):
     dice = random.Random(seed)
     messages = [
         Message(
@@ -102,11 +102,8 @@ def test_messages_are_stored_as_through_a_socket(tmp_path, settings, seed):
                 for m in found
             ]
 
-    async def scenario():
-        inside = await stored(tmp_path / "inside")
-        assert inside == await stored(tmp_path / "socket", connector=None)
-
-    run(scenario())
+    inside = await stored(tmp_path / "inside")
+    assert inside == await stored(tmp_path / "socket", connector=None)
 
 
 async def test_a_send_waits_for_the_disk(tmp_path, settings, monkeypatch):
@@ -127,7 +124,7 @@ async def test_a_send_waits_for_the_disk(tmp_path, settings, monkeypatch):
         assert len(await received(broker, "orders", 6)) == 6
 
 
-def test_hooks_see_every_send(tmp_path, settings):
+async def test_hooks_see_every_send(tmp_path, settings):
     seen = []
 
     class Hook:
@@ -139,15 +136,12 @@ def test_hooks_see_every_send(tmp_path, settings):
         def after(self, context):
             seen.append(("after", context.topic))
 
-    async def scenario():
-        async with broker_and_producer(tmp_path, settings) as (broker, producer):
-            broker.add_send_hook(Hook())
-            for number in range(1, 4):
-                result = await producer.send(Message("orders", b"x"))
-                assert result.queue_offset == number
-                assert len(seen) == 2 * number
-
-    run(scenario())
+    async with broker_and_producer(tmp_path, settings) as (broker, producer):
+        broker.add_send_hook(Hook())
+        for number in range(1, 4):
+            result = await producer.send(Message("orders", b"x"))
+            assert result.queue_offset == number
+            assert len(seen) == 2 * number
 
 
 async def test_access_control_decides_every_send(tmp_path, settings):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from waiting import BOUND_S, until, until_async
@@ -16,14 +17,12 @@ from pystore.configfiles import TopicConfig
 SMALL = {"listenPort": 0, "mappedFileSizeCommitLog": 1 << 20}
 
 
-def popping(path, work):
-    async def main():
-        async with asyncio.timeout(BOUND_S), Broker(path, **SMALL) as broker:
-            broker.services.topics.update(TopicConfig("T", 4, 4))
-            async with broker.async_producer("p") as producer:
-                await work(broker, producer)
-
-    asyncio.run(main())
+@contextlib.asynccontextmanager
+async def popping(path):
+    async with asyncio.timeout(BOUND_S), Broker(path, **SMALL) as broker:
+        broker.services.topics.update(TopicConfig("T", 4, 4))
+        async with broker.async_producer("p") as producer:
+            yield broker, producer
 
 
 def consumer_of(broker, **options):
@@ -35,8 +34,8 @@ def shift(broker, ms):
     broker.services.pop.look()
 
 
-def test_two_members_share_every_queue_and_nothing_is_divided(store_path):
-    async def work(broker, producer):
+async def test_two_members_share_every_queue_and_nothing_is_divided(store_path):
+    async with popping(store_path) as (broker, producer):
         for n in range(60):
             await producer.send(Message("T", f"{n}".encode(), tags="a"))
         seen = [[], []]
@@ -57,11 +56,9 @@ def test_two_members_share_every_queue_and_nothing_is_divided(store_path):
             await until_async(lambda: len(broker.services.pop.points) <= 2)
         assert sorted(seen[0] + seen[1]) == sorted(f"{n}".encode() for n in range(60))
 
-    popping(store_path, work)
 
-
-def test_what_is_not_acknowledged_comes_again_and_extend_keeps_it(store_path):
-    async def work(broker, producer):
+async def test_what_is_not_acknowledged_comes_again_and_extend_keeps_it(store_path):
+    async with popping(store_path) as (broker, producer):
         await producer.send(Message("T", b"kept"))
         await producer.send(Message("T", b"left"))
         async with consumer_of(broker, invisible_s=30, poll_wait_s=2) as consumer:
@@ -81,11 +78,9 @@ def test_what_is_not_acknowledged_comes_again_and_extend_keeps_it(store_path):
             with pytest.raises(Misuse):
                 await consumer.extend(again[0], 100)
 
-    popping(store_path, work)
 
-
-def test_a_handler_that_fails_gets_the_message_again_after_its_delay(store_path):
-    async def work(broker, producer):
+async def test_a_handler_that_fails_gets_the_message_again_after_its_delay(store_path):
+    async with popping(store_path) as (broker, producer):
         attempts = []
 
         async def handle(message):
@@ -100,11 +95,10 @@ def test_a_handler_that_fails_gets_the_message_again_after_its_delay(store_path)
             shift(broker, 31_000)
             await until_async(lambda: attempts == [0, 1] and not len(points))
 
-    popping(store_path, work)
 
+async def test_a_message_that_came_too_often_is_a_dead_letter(store_path):
+    async with popping(store_path) as (broker, producer):
 
-def test_a_message_that_came_too_often_is_a_dead_letter(store_path):
-    async def work(broker, producer):
         async def handle(message):
             raise RetryLater
 
@@ -113,8 +107,6 @@ def test_a_message_that_came_too_often_is_a_dead_letter(store_path):
             store = broker.store
             await until_async(lambda: store.range("%DLQ%g", 0)[1] == 1)
             await until_async(lambda: not len(broker.services.pop.points))
-
-    popping(store_path, work)
 
 
 @pytest.mark.parametrize(

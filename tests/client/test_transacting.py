@@ -96,18 +96,14 @@ async def test_what_a_listener_says_is_what_the_broker_is_told(server, name, loc
     assert done.state is told
 
 
-def test_misuse_of_transactions_is_named(server):
+async def test_misuse_of_transactions_is_named(server):
     with pytest.raises(Misuse, match="either a listener"):
         AsyncTransactionProducer("g", server.namesrv)
-
-    async def scenario():
-        async with AsyncTransactionProducer("g", server.namesrv, check=unasked) as producer:
-            with pytest.raises(Misuse, match="needs a listener"):
-                await producer.send_in_transaction(Message("t", b"x"))
-            with pytest.raises(InvalidMessage, match="no delay"):
-                await producer.begin(Message("t", b"x", delay_level=1))
-
-    run(scenario())
+    async with AsyncTransactionProducer("g", server.namesrv, check=unasked) as producer:
+        with pytest.raises(Misuse, match="needs a listener"):
+            await producer.send_in_transaction(Message("t", b"x"))
+        with pytest.raises(InvalidMessage, match="no delay"):
+            await producer.begin(Message("t", b"x", delay_level=1))
 
 
 async def test_a_consumer_replies_to_a_request(server, name):

@@ -3,7 +3,6 @@ numbers of revive queues. Where the capture waits for the end of a poll, the pol
 
 from __future__ import annotations
 
-import asyncio
 import json
 import lzma
 import re
@@ -94,35 +93,32 @@ def text(remark):
 
 
 @pytest.mark.parametrize("part", PARTS, ids=["unordered", "ordered"])
-def test_answers_are_those_of_5_3_3(store_path, part):
-    async def work():
-        settings = {"listenPort": 0, "brokerName": "broker-a", "brokerIP1": "127.0.0.1"}
-        opened = Broker(store_path, mappedFileSizeCommitLog=1 << 20, **settings)
-        async with opened as broker, RemotingClient() as client:
-            broker.services.topics.update(TopicConfig("pop_raw", 1, 1))
-            replay = Replay(broker, client)
-            compared = 0
-            for opaque, request, answer in exchanges():
-                sends = request.code == Code.SEND_MESSAGE
-                if opaque not in part and not sends:
-                    continue
-                if request.ext.get("attemptId") == "attempt-3":  # it came when the time was over
-                    broker.services.schedule.shift_clock(4_000)
-                got = await replay(request, answer)
-                compared += 1
-                assert (got.code, text(got.remark)) == (answer.code, text(answer.remark)), opaque
-                kept = answer.ext.keys() - FREE
-                if request.code == Code.CHANGE_MESSAGE_INVISIBLETIME and "999" in str(answer.ext):
-                    kept -= {"invisibleTime"}  # counted from the pop
-                assert got.ext.keys() == answer.ext.keys(), opaque
-                assert {k: got.ext[k] for k in kept} == {k: answer.ext[k] for k in kept}, opaque
-                if request.code in (Code.POP_MESSAGE, Code.PEEK_MESSAGE):
-                    assert shown(got.body) == shown(answer.body), opaque
-                elif not sends:
-                    assert bytes(got.body) == bytes(answer.body), opaque
-            assert compared >= 15
-
-    asyncio.run(work())
+async def test_answers_are_those_of_5_3_3(store_path, part):
+    settings = {"listenPort": 0, "brokerName": "broker-a", "brokerIP1": "127.0.0.1"}
+    opened = Broker(store_path, mappedFileSizeCommitLog=1 << 20, **settings)
+    async with opened as broker, RemotingClient() as client:
+        broker.services.topics.update(TopicConfig("pop_raw", 1, 1))
+        replay = Replay(broker, client)
+        compared = 0
+        for opaque, request, answer in exchanges():
+            sends = request.code == Code.SEND_MESSAGE
+            if opaque not in part and not sends:
+                continue
+            if request.ext.get("attemptId") == "attempt-3":  # it came when the time was over
+                broker.services.schedule.shift_clock(4_000)
+            got = await replay(request, answer)
+            compared += 1
+            assert (got.code, text(got.remark)) == (answer.code, text(answer.remark)), opaque
+            kept = answer.ext.keys() - FREE
+            if request.code == Code.CHANGE_MESSAGE_INVISIBLETIME and "999" in str(answer.ext):
+                kept -= {"invisibleTime"}  # counted from the pop
+            assert got.ext.keys() == answer.ext.keys(), opaque
+            assert {k: got.ext[k] for k in kept} == {k: answer.ext[k] for k in kept}, opaque
+            if request.code in (Code.POP_MESSAGE, Code.PEEK_MESSAGE):
+                assert shown(got.body) == shown(answer.body), opaque
+            elif not sends:
+                assert bytes(got.body) == bytes(answer.body), opaque
+        assert compared >= 15
 
 
 def test_the_capture_holds_what_is_replayed():

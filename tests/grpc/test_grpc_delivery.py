@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from consuming import codes, handle_of, run, serving
+from consuming import codes, handle_of, serving
 from purecodec import encode_record, host_bytes
 from waiting import until_async
 
@@ -131,52 +131,44 @@ def test_a_damaged_record_is_not_read_beyond_its_end(rng: random.Random) -> None
 # ---- through the service ----
 
 
-def test_each_acknowledgement_of_a_request_has_its_own_answer(store_path: Path) -> None:
+async def test_each_acknowledgement_of_a_request_has_its_own_answer(store_path: Path) -> None:
     """With one handle that is not good among them."""
-
-    async def work() -> None:
-        async with serving(store_path) as raw:
-            raw.make("T", queues=1)
-            raw.put("a", "b", "c", TAGS="t", KEYS="k1 k2", color="red")
-            found = await raw.take()
-            shown = [
-                (each.body, each.system_properties.tag, list(each.system_properties.keys))
-                for each in found
-            ]
-            assert shown == [(body, "t", ["k1", "k2"]) for body in (b"a", b"b", b"c")]
-            assert [dict(each.user_properties) for each in found] == [{"color": "red"}] * 3
-            handles = [handle_of(each) for each in found]
-            counts = raw.broker.services.statistics.current()
-            assert counts["GROUP_GET_NUMS", "T@g"] == 3
-            late = handles[0].split(" ")
-            late[1] = "1000"
-            reply = await raw.ack(*handles[:2])
-            assert [codes(each.status) for each in reply.entries] == ["OK", "OK"]
-            assert [each.receipt_handle for each in reply.entries] == handles[:2]
-            reply = await raw.ack(handles[0], " ".join(late), handles[2])
-            assert codes(reply.status) == "MULTIPLE_RESULTS"
-            wanted = ["OK", "INVALID_RECEIPT_HANDLE", "OK"]
-            assert [codes(each.status) for each in reply.entries] == wanted
-            assert len(raw.broker.services.pop.points) == 0
-            assert codes((await raw.receive())[0]) == "MESSAGE_NOT_FOUND"
-
-    run(work())
+    async with serving(store_path) as raw:
+        raw.make("T", queues=1)
+        raw.put("a", "b", "c", TAGS="t", KEYS="k1 k2", color="red")
+        found = await raw.take()
+        shown = [
+            (each.body, each.system_properties.tag, list(each.system_properties.keys))
+            for each in found
+        ]
+        assert shown == [(body, "t", ["k1", "k2"]) for body in (b"a", b"b", b"c")]
+        assert [dict(each.user_properties) for each in found] == [{"color": "red"}] * 3
+        handles = [handle_of(each) for each in found]
+        counts = raw.broker.services.statistics.current()
+        assert counts["GROUP_GET_NUMS", "T@g"] == 3
+        late = handles[0].split(" ")
+        late[1] = "1000"
+        reply = await raw.ack(*handles[:2])
+        assert [codes(each.status) for each in reply.entries] == ["OK", "OK"]
+        assert [each.receipt_handle for each in reply.entries] == handles[:2]
+        reply = await raw.ack(handles[0], " ".join(late), handles[2])
+        assert codes(reply.status) == "MULTIPLE_RESULTS"
+        wanted = ["OK", "INVALID_RECEIPT_HANDLE", "OK"]
+        assert [codes(each.status) for each in reply.entries] == wanted
+        assert len(raw.broker.services.pop.points) == 0
+        assert codes((await raw.receive())[0]) == "MESSAGE_NOT_FOUND"
 
 
-def test_what_is_handed_out_and_acknowledged_waits_for_the_disk(store_path: Path) -> None:
+async def test_what_is_handed_out_and_acknowledged_waits_for_the_disk(store_path: Path) -> None:
     """Found at once, and after a wait."""
-
-    async def work() -> None:
-        async with serving(store_path, flushDiskType="SYNC_FLUSH") as raw:
-            raw.put("a")
-            handles = [handle_of(each) for each in await raw.take()]
-            waiting = asyncio.ensure_future(raw.take(poll=20))
-            await until_async(lambda: raw.broker.services.pop.waiting() == 1)
-            raw.put("b")
-            handles += [handle_of(each) for each in await waiting]
-            flushed = raw.broker.store.info().log_flushed
-            assert flushed >= raw.broker.services.pop.log.end
-            assert codes((await raw.ack(*handles)).status) == "OK"
-            assert len(handles) == 2 and len(raw.broker.services.pop.points) == 0
-
-    run(work())
+    async with serving(store_path, flushDiskType="SYNC_FLUSH") as raw:
+        raw.put("a")
+        handles = [handle_of(each) for each in await raw.take()]
+        waiting = asyncio.ensure_future(raw.take(poll=20))
+        await until_async(lambda: raw.broker.services.pop.waiting() == 1)
+        raw.put("b")
+        handles += [handle_of(each) for each in await waiting]
+        flushed = raw.broker.store.info().log_flushed
+        assert flushed >= raw.broker.services.pop.log.end
+        assert codes((await raw.ack(*handles)).status) == "OK"
+        assert len(handles) == 2 and len(raw.broker.services.pop.points) == 0

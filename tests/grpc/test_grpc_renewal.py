@@ -95,30 +95,27 @@ def test_a_delivery_that_is_over_is_forgotten():
     assert len(d.renewals) == 0 and d.changes == []
 
 
-def test_an_acknowledgement_during_a_renewal_waits_for_the_new_handle():
-    async def work():
-        d = Deliveries()
-        given = d.hold()
-        begun, go_on = asyncio.Event(), asyncio.Event()
-        extend = d.extend
+async def test_an_acknowledgement_during_a_renewal_waits_for_the_new_handle():
+    d = Deliveries()
+    given = d.hold()
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    extend = d.extend
 
-        async def slow(held, invisible_ms):
-            begun.set()
-            await go_on.wait()
-            return await extend(held, invisible_ms)
+    async def slow(held, invisible_ms):
+        begun.set()
+        await go_on.wait()
+        return await extend(held, invisible_ms)
 
-        d.renewals._extend = slow
-        d.now += 55_000
-        tick = asyncio.ensure_future(d.renewals.tick())
-        await begun.wait()
-        newest = asyncio.ensure_future(d.renewals.newest("g", given))
-        await asyncio.sleep(0)
-        assert not newest.done()
-        go_on.set()
-        assert (await newest).handle.pop_ms == d.now
-        await tick
-
-    asyncio.run(work())
+    d.renewals._extend = slow
+    d.now += 55_000
+    tick = asyncio.ensure_future(d.renewals.tick())
+    await begun.wait()
+    newest = asyncio.ensure_future(d.renewals.newest("g", given))
+    await asyncio.sleep(0)
+    assert not newest.done()
+    go_on.set()
+    assert (await newest).handle.pop_ms == d.now
+    await tick
 
 
 def test_what_a_client_held_is_visible_a_second_after_it_is_gone():

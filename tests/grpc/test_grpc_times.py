@@ -53,7 +53,7 @@ def test_calls_are_timed_whoever_serves_them(tmp_path: Path) -> None:
         assert all(seconds > 0 for seconds in counted(broker, "sum").values())
 
 
-def test_a_proxy_times_its_calls_too(tmp_path: Path) -> None:
+async def test_a_proxy_times_its_calls_too(tmp_path: Path) -> None:
     conf = tmp_path / "rmq-proxy.json"
     conf.write_text(json.dumps({
         "proxyMode": "CLUSTER", "metricsExporterType": "PROM", "metricsPromExporterPort": 0,
@@ -64,13 +64,10 @@ def test_a_proxy_times_its_calls_too(tmp_path: Path) -> None:
         with Caller(address) as caller:
             assert caller("QueryRoute", topic=pb.Resource(name="absent")).status.code != CODE.OK
 
-    async def work() -> None:
-        async with (
-            NameServer(listenPort=0, kvConfigPath="") as names,
-            Proxy(names.address, conf=conf, grpc_port=0, remoting_port=0) as proxy,
-        ):
-            await asyncio.to_thread(ask, f"127.0.0.1:{proxy.port}")
-            name = "pystore_proxy_call_seconds"
-            assert await asyncio.to_thread(counted, proxy, name=name) == {"QueryRoute": 1}
-
-    asyncio.run(work())
+    async with (
+        NameServer(listenPort=0, kvConfigPath="") as names,
+        Proxy(names.address, conf=conf, grpc_port=0, remoting_port=0) as proxy,
+    ):
+        await asyncio.to_thread(ask, f"127.0.0.1:{proxy.port}")
+        name = "pystore_proxy_call_seconds"
+        assert await asyncio.to_thread(counted, proxy, name=name) == {"QueryRoute": 1}

@@ -418,7 +418,7 @@ def test_the_list_of_topics_asks_for_what_it_shows(
         ]
 
 
-def test_a_list_that_cannot_be_renewed_is_shown_as_it_was(
+async def test_a_list_that_cannot_be_renewed_is_shown_as_it_was(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """For a while, and nothing is written of it to the terminal."""
@@ -431,16 +431,13 @@ def test_a_list_that_cannot_be_renewed_is_shown_as_it_was(
             raise answer
         return answer
 
-    async def work() -> None:
-        kept = cluster_facts.CachedAnswer(ask)
-        assert [await kept.get() for _ in range(2)] == [1, 1]
-        await asyncio.sleep(0)  # the question fails
-        assert await kept.get() == 1
-        await asyncio.sleep(0)
-        assert await kept.get() == 2
-        await kept.close()
-
-    asyncio.run(work())
+    kept = cluster_facts.CachedAnswer(ask)
+    assert [await kept.get() for _ in range(2)] == [1, 1]
+    await asyncio.sleep(0)  # the question fails
+    assert await kept.get() == 1
+    await asyncio.sleep(0)
+    assert await kept.get() == 2
+    await kept.close()
     gc.collect()
     assert not caplog.records
 

@@ -10,11 +10,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+from broker.hot.core import Core
 from broker.hot.popped import CheckPoint, CheckPoints, Key
 from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.groups import Groups
-from broker.services.hotpath import HotPath
 from broker.services.offsets import ConsumerOffsets
 from broker.services.pop.records import ReviveLog
 from broker.services.topics import Topics
@@ -55,7 +55,7 @@ class Revive:
     def __init__(
         self,
         store: Store,
-        core: HotPath,
+        core: Core,
         config: Config,
         topics: Topics,
         groups: Groups,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.hot.core import Core
-from broker.hot.popped import ANYWHERE, CheckPoint, CheckPoints, CorePopRules
+from broker.hot.popped import ANYWHERE, MARGIN_MS, CheckPoint, CheckPoints, CorePopRules
 from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.groups import Groups
@@ -47,8 +47,8 @@ _FILTERING_MS = 10
 #: Messages that their consumer did not get are visible again so soon.
 _BACK_MS = 1000
 
-#: The longest that a request waits, and so long before its client gives up its answer leaves.
-_POLL_MAX_MS, _MARGIN_MS = 1 << 40, 50
+#: The longest that a request waits.
+_POLL_MAX_MS = 1 << 40
 
 #: Records that are put before others have their turn.
 _A_TURN = 64
@@ -263,7 +263,7 @@ class Pop:
         now = self.now_ms()
         left_ms = -1
         if poll_ms > 0 and not self._stopping:  # its own clock may be wrong by any amount
-            left_ms = min(born_ms, now) + min(poll_ms, _POLL_MAX_MS) - _MARGIN_MS - now
+            left_ms = min(born_ms, now) + min(poll_ms, _POLL_MAX_MS) - MARGIN_MS - now
         self._last_wait += 1
         number = self._last_wait
         try:
