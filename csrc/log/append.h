@@ -50,9 +50,11 @@ static inline int ps_append_room_locked(ps_log *l, ps_allocator *a, int64_t size
     return 0;
 }
 
-/* The store time of the next record: never before that of the last one. */
+/* The store time of the next record: never before that of the last one, unless that lies so far
+ * ahead that it is damage, or from a clock that was put right. */
 static inline int64_t ps_append_stamp_locked(ps_log *l, int64_t now) {
-    if (now < l->lg_last_stamp) now = l->lg_last_stamp;
+    if (now < l->lg_last_stamp && l->lg_last_stamp - now <= PS_STAMP_AHEAD_MS)
+        now = l->lg_last_stamp;
     l->lg_last_stamp = now;
     return now;
 }

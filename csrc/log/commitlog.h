@@ -10,6 +10,8 @@
 #include "files/segments.h"
 
 #define PS_DIRS_MAX 16
+/* A store time further ahead of the clock is not believed: no sum covers it. */
+#define PS_STAMP_AHEAD_MS (24 * 3600 * 1000LL)
 
 struct ps_aside;
 

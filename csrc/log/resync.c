@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/clock.h"
+#include "log/commitlog.h"
 
 #define PLACED PS_AT_SYS_FLAG    /* bytes of a record up to and with its own place */
 #define LOOK (1 << 20)           /* bytes that are searched for records that tell their places */
@@ -60,6 +62,7 @@ static const uint8_t *find_magic_head(const uint8_t *p, int64_t n) {
 int64_t ps_log_next_whole(const ps_mapfile *mf, int64_t from, int64_t stamp, ps_record *out) {
     const int checks = PS_CHECK_BODY_CRC | PS_CHECK_PROP_IF;
     int64_t data, end;
+    if (stamp > ps_now_ms() + PS_STAMP_AHEAD_MS) stamp = 0;
     while (ps_log_next_data(mf, from, &data, &end)) {
         /* A record may begin some bytes before the part, in a hole. */
         int64_t at = data - PS_AT_MAGIC > from ? data - PS_AT_MAGIC : from;

@@ -15,7 +15,8 @@ bool ps_log_next_data(const ps_mapfile *mf, int64_t from, int64_t *data, int64_t
 /* The first place of the file at or after `from` (a place in the file) where a whole record stands:
  * it says that it stands there, its sums are right, and it was stored at `stamp` (ms) or later.
  * Bytes that an earlier run left after its end can look whole; they are older than what follows
- * them in time. -1 when there is none; *out is set otherwise. */
+ * them in time. A `stamp` far ahead of the clock is damage: then any record counts. -1 when there
+ * is none; *out is set otherwise. */
 int64_t ps_log_next_whole(const ps_mapfile *mf, int64_t from, int64_t stamp, ps_record *out);
 
 /* Whether a whole record follows the blank at `at` (a place in the file), which should close its

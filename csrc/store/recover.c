@@ -639,6 +639,7 @@ static int heal_queues(scan *c, ps_error *e) {
     c->s->st_topics.tt_shared.qs_strict = false;
     if (from == INT64_MAX) return 0;
     c->healing = true;
+    c->last_stamp = 0; /* of the end: all that is met now would be older */
     c->at = from = scan_start(c->s, from, end);
     int code = scan_log(c, e);
     c->healing = false;

@@ -356,3 +356,45 @@ def test_queues_of_another_store_cost_no_record_of_the_log(tmp_path):
         shutil.copytree(tmp_path / other / "consumequeue", root / "consumequeue")
         pystore.open(root).close()
         assert [(r.physical, r.size) for r in damage.records(root)] == logs[ours]
+
+
+# ---- times that cannot be ----
+
+
+def test_damage_costs_no_whole_record_while_a_queue_is_made_again(store_path, tiny):
+    """The log's first record is damaged, and a queue is gone: the log is read a second time, from
+    there. What was stored before the log's end is not stale for that."""
+    with pystore.open(store_path, **tiny) as store:
+        for i in range(COUNT):
+            store.put("t", b"m%d" % i, keys=f"k{i}", queue=i % QUEUES)
+            if i % 100 == 0:
+                time.sleep(0.002)
+    record = next(damage.records(store_path))
+    damage.flip(record.file, record.at + 6, 3)
+    shutil.rmtree(store_path / "consumequeue" / "t" / "1")
+    whole(store_path, lost={0})
+
+
+@pytest.mark.parametrize("ending", ["closed", "crashed"])
+def test_a_store_time_ahead_makes_nothing_stale(store_path, tiny, ending):
+    """No sum covers it. The record after it is damaged, too."""
+    fill(store_path, tiny)
+    if ending == "crashed":
+        damage.crash(store_path)
+    log = list(damage.records(store_path))
+    damage.write(log[500].file, log[500].at + 56, b"\0\x7f")
+    damage.flip(log[501].file, log[501].at + 6, 3)
+    shutil.rmtree(store_path / "consumequeue" / "t" / "1")
+    whole(store_path, lost={501})
+
+
+def test_a_store_time_ahead_is_not_handed_on(store_path, tiny):
+    """New messages are not stored in its year."""
+    fill(store_path, tiny, count=10)
+    last = list(damage.records(store_path))[-1]
+    damage.write(last.file, last.at + 56, b"\0\x7f")
+    before = time.time() * 1000
+    with pystore.open(store_path) as store:
+        store.put("t", b"next", queue=0)
+        (stored,) = store.read("t", 0, store.range("t", 0)[1] - 1, max_messages=1)
+    assert before - 1 <= stored.store_timestamp <= time.time() * 1000 + 1
