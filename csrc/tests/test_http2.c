@@ -249,7 +249,7 @@ static void rapid_resets_end_the_connection(void) {
 }
 
 /* Each changes the window of every call in progress. */
-static void settings_without_end_end_the_connection(void) {
+static void test_settings_without_end_end_the_connection(void) {
     for (int calls = 0; calls <= 99; calls += 99) {
         client *c = client_new();
         ps_h2 *h = ps_h2_new(&client_conf);
@@ -347,7 +347,7 @@ int main(void) {
     a_status_has_any_text();
     a_reset_is_told();
     rapid_resets_end_the_connection();
-    settings_without_end_end_the_connection();
+    test_settings_without_end_end_the_connection();
     replies_that_wait_are_counted();
     other_protocols_are_refused();
     answered_calls_are_timed();

@@ -149,9 +149,9 @@ def test_namesrv_config(admin, peer):
 
 
 def test_update_namesrv_config(admin, peer):
-    said = admin("updateNamesrvConfig", "-k", "waitSecondsForService", "-v", "46")
+    said = admin("updateNamesrvConfig", "-k", "scanNotActiveBrokerInterval", "-v", "6000")
     assert "update name server config success" in said
-    assert value(admin("getNamesrvConfig"), "waitSecondsForService") == "46"
+    assert value(admin("getNamesrvConfig"), "scanNotActiveBrokerInterval") == "6000"
 
 
 def test_kv_config(admin, peer):
