@@ -299,6 +299,7 @@ class CallsOfConnection:
         task.add_done_callback(lambda done: self._done(stream, done))
 
     def _done(self, stream: Stream, task: asyncio.Task[None]) -> None:
+        stream.task = None  # one that was cancelled refers to the frames that refer to the stream
         if stream.timer is not None:
             stream.timer.cancel()
         self._streams.pop(stream.id, None)

