@@ -42,6 +42,7 @@ def test_java_broker_goes_on_where_ours_stopped(reference, tmp_path):
 
     async def answer(port):
         p = Producer(await Wire.to(port))
+        await p.beat()  # Java's broker asks producers that it knows
         asked = []
         while len(asked) < 2:
             await asyncio.sleep(1)
