@@ -278,6 +278,12 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
         " in 20 at first, whose rate says when these came back. Compare within this table alone.",
         beside=True,
     ),
+    "grpc_synced": PlainSection(
+        "gRPC as it is used, with SYNC_FLUSH",
+        "The same, and both answer what they took once it is on the disk (`python -m"
+        " benches.grpc_work --only real --rounds 1 --count 20000 --synced`).",
+        beside=True,
+    ),
     "pop": PlainSection(
         "POP over remoting",
         beside=True,
