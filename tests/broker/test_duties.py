@@ -283,6 +283,7 @@ async def test_an_open_half_is_asked_about_after_the_checks_rested(tmp_path):
         assert half.code == 0
         transactions = p.broker.services.transactions
         assert transactions.halves.state().open == 1
+        await asyncio.sleep(0.005)  # older than its time of a millisecond
         await duty.start()
         report = await transactions.check()
         assert (report.asked, report.unheard) == (0, 1)
