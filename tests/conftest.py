@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -185,6 +186,15 @@ def no_duckdb_here() -> Iterator[None]:
 
 
 # ---- what most tests want ----
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A directory on the disk that the tree is on, wherever other folders of tests lie."""
+    build = HERE.parent / "build"
+    build.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=build) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +48,6 @@ def programs(tmp_path: Path) -> Path:
     )
     program.chmod(0o755)
     return folder
-
-
-@pytest.fixture
-def disk_path() -> Iterator[Path]:
-    """A directory on the disk that the tree is on."""
-    (ROOT / "build").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
-        yield Path(folder)
 
 
 @pytest.mark.parametrize("page", pages_that_run())

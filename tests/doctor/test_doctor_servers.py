@@ -212,12 +212,13 @@ def test_its_clock_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert "3600 s ahead" in found(broker.address, "clock-skew").text.replace("3599", "3600")
 
 
-def test_its_disk_is_full(tmp_path: Path) -> None:
+def test_its_disk_is_full(disk_path: Path) -> None:
     """As full as the broker takes it to be: 35 % is the lowest limit that it allows."""
-    usage = shutil.disk_usage(tmp_path)
+    usage = shutil.disk_usage(disk_path)
     if usage.used / usage.total < 0.36:
         pytest.skip("this disk is nearly empty")
-    with running(tmp_path / "s", diskSpaceWarningLevelRatio=35, diskMaxUsedSpaceRatio=10) as broker:
+    limits = {"diskSpaceWarningLevelRatio": 35, "diskMaxUsedSpaceRatio": 10}
+    with running(disk_path / "s", **limits) as broker:
         found(broker.address, "disk-full")
 
 
