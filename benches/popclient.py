@@ -1,13 +1,11 @@
 """A consumer of POP that costs little: raw frames over one connection each, a request at a time.
 
 The broker is measured, and on two cores a client that takes longer than the broker would hide how
-fast it is. So nothing of the product's client is used but what takes an answer apart."""
+fast it is. So the product's connections are not used, but what signs and what reads records is."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import hmac
 import json
 import random
 import struct
@@ -18,11 +16,13 @@ from typing import Any, cast
 
 import uvloop
 
-from broker.access.signature import ACCESS_KEY, SIGNATURE, Credentials
+from benches.brokers import frame
+from broker.access.signature import Credentials, sign
 from broker.client.message import MessageQueue
 from broker.client.progress import QueueProgress
 from broker.client.records import received
 from broker.wire.codes import RequestCode
+from broker.wire.command import Command
 from broker.wire.receipts import NORMAL, Deliveries, Handle, retry_topic
 
 __all__ = ["Plan", "Popped", "pop"]
@@ -119,13 +119,8 @@ class _Consumer(asyncio.Protocol):
 
     def _ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         if self._plan.user is not None:
-            _sign(ext, body, self._plan.user)
-        said = {
-            "code": code, "flag": 0, "language": "JAVA", "opaque": 1, "version": 485,
-            "serializeTypeCurrentRPC": "JSON", "extFields": ext,
-        }  # fmt: skip
-        head = json.dumps(said).encode()
-        self._transport.write(_HEAD.pack(4 + len(head) + len(body), len(head)) + head + body)
+            sign(Command(code, ext, body=body), self._plan.user)
+        self._transport.write(frame(code, ext, body))
 
     def _introduced(self, _ext: Mapping[str, str], _body: bytes, code: int) -> None:
         assert code == 0, f"the heartbeat was answered with {code}"
@@ -187,13 +182,6 @@ def _beat(plan: Plan, number: int) -> bytes:
     }  # fmt: skip
     said = {"clientID": f"bench-{number}", "producerDataSet": [], "consumerDataSet": [group]}
     return json.dumps(said).encode()
-
-
-def _sign(ext: dict[str, str], body: bytes, user: Credentials) -> None:
-    ext[ACCESS_KEY] = user.access_key
-    content = "".join(ext[name] for name in sorted(ext)).encode() + body
-    made = hmac.digest(user.secret_key.encode(), content, "sha1")
-    ext[SIGNATURE] = base64.b64encode(made).decode()
 
 
 def pop(address: str, plan: Plan) -> Popped:

@@ -338,6 +338,12 @@ static int refuse_timer(ps_store *s, const ps_draft *d, int64_t i, ps_error *e) 
     return asks;
 }
 
+/* What a message of many may not ask for. */
+static int refuse_asked(ps_store *s, const ps_draft *d, int64_t i, ps_error *e) {
+    int code = refuse_timer(s, d, i, e);
+    return code == 0 ? refuse_inner(d, i, e) : code;
+}
+
 /* Everything but the sums of the bodies, for every message, so that a bad one is found before the
  * first is stored. A row's properties are checked with an empty body in place of its own. */
 static int check_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, ps_error *e) {
@@ -361,15 +367,12 @@ static int check_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, ps_err
             code = ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
                            "message %lld does not fit into a segment", (long long)i);
         if (code == 0) code = check_queue_id(d.queue_id, e);
-        if (code == 0 && column_there(&m->properties)) code = refuse_timer(s, &d, i, e);
-        if (code == 0 && column_there(&m->properties)) code = refuse_inner(&d, i, e);
+        if (code == 0 && column_there(&m->properties)) code = refuse_asked(s, &d, i, e);
         if (code < 0) return code;
     }
     d.properties = m->common;
     d.properties_len = m->common_len;
-    if (m->count == 0) return 0;
-    int code = refuse_timer(s, &d, 0, e);
-    return code == 0 ? refuse_inner(&d, 0, e) : code;
+    return m->count > 0 ? refuse_asked(s, &d, 0, e) : 0;
 }
 
 /* Measures rows [from, from + n) into drafts; then one hold of the lock writes them. */
