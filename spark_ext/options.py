@@ -790,9 +790,16 @@ def _conf(text: str) -> Mapping[str, str] | str:
         raise BadOption(f"option storeConf is a broker.conf or JSON; it is neither: {e}") from None
 
 
-def parse_write(given: Mapping[str, str]) -> WriteOptions:
+def parse_write(given: Mapping[str, str], *, streaming: bool = False) -> WriteOptions:
     """The options of a writer. Raises: BadOption."""
     v = _collect(given, _WRITE)
+    if streaming and v["jobId"]:
+        # Numbers of batches begin at 0 again with each checkpoint: under a name that outlives it,
+        # the first batches of a new one would be taken for those that are stored.
+        raise BadOption(
+            "option jobId is for a batch write: a stream writes each batch once under the id of"
+            " its query, which is in its checkpoint; leave it out"
+        )
     network = _network(v)
     paths = _target(given, v, network)
     job = v["jobId"] or ""

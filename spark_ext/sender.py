@@ -76,7 +76,7 @@ class StreamSender(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SendCommit:
         query, batch = batch_of_stream()
-        return send(iterator, self.options, self.options.job or query, batch)
+        return send(iterator, self.options, query, batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing is left to do: tasks end after the acknowledgements."""

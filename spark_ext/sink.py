@@ -133,7 +133,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SpoolCommit:
         query, batch = batch_of_stream()
-        return _spool(iterator, self.options, self.options.job or query, batch)
+        return _spool(iterator, self.options, query, batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         accepted = _accepted(messages)

@@ -91,7 +91,7 @@ class RocketmqSource(DataSource):
         from spark_ext.sink import StreamWriter
         from spark_ext.transactional import StreamHalves
 
-        options = given.parse_write(dict(self.options))
+        options = given.parse_write(dict(self.options), streaming=True)
         over_network = StreamHalves if options.transactional else StreamSender
         kind = over_network if options.network else StreamWriter
         return kind(options, schema, overwrite)

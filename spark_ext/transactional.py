@@ -100,7 +100,7 @@ class StreamHalves(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> HalvesCommit:
         query, batch = batch_of_stream()
-        return send_halves(iterator, self.options, self.options.job or query, batch)
+        return send_halves(iterator, self.options, query, batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         settled(self.options, _accepted(messages))

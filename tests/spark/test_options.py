@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pyspark.sql.types import StringType, StructField, StructType
+
 from spark_ext import options as table
 from spark_ext import schema
 from spark_ext.errors import BadOption, BadSchema
@@ -145,6 +147,23 @@ def test_write_options():
         parse_write({"path": "/s", "jobId": "../x"})
     with pytest.raises(BadOption, match="a write goes to one store"):
         parse_write({"path": '["/a", "/b"]'})
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"path": "/s"},
+        {"nameServer": "h:1"},
+        {"nameServer": "h:1", "transactional": "true"},
+    ],
+    ids=["store", "network", "transactional"],
+)
+def test_a_stream_has_no_job_id_which_would_drop_the_batches_of_a_new_checkpoint(target):
+    from spark_ext.source import RocketmqSource
+
+    source = RocketmqSource({**target, "topic": "t", "jobId": "mine"})
+    with pytest.raises(BadOption, match="option jobId is for a batch write: a stream writes each"):
+        source.streamWriter(StructType([StructField("body", StringType())]), False)
 
 
 @pytest.mark.parametrize(
