@@ -1,17 +1,19 @@
 """The streaming reader: offsets, limits, new queues, lost ones, progress.
 
-An offset is ``{"v": 1, "o": {topic: {broker: {queue: n}}}}``: n is the next offset to be read. A
-queue that an offset does not name begins at its first message: it came up after the query had
-begun.
+An offset is ``{"v": 1, "o": {topic: {broker: {queue: n}}}, "id": {broker: identity}}``: n is the
+next offset to be read. A queue that an offset does not name begins at its first message: it came up
+after the query had begun. The identity (identity.py) is of the store that the offsets are of; those
+of an earlier version, and of a store without messages, have none and are not compared.
 
 Spark keeps one process with one such reader for the life of a query and asks ``latestOffset`` some
 hundred times a second, so that must be cheap: the store is looked at again only after ten times as
-long as the look took.
+long as the look took, and until then nothing is counted again, and an idle query waits.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +25,7 @@ from spark_ext import schema as columns
 from spark_ext.batch import read_part
 from spark_ext.errors import DataLoss, SourceError
 from spark_ext.groups import commit_to_group
+from spark_ext.identity import Identity, Kinship, aged, compare, identity_of
 from spark_ext.options import ReadOptions
 from spark_ext.plan import (
     Part,
@@ -65,17 +68,26 @@ __all__ = ["Key", "StreamReader", "decode", "encode", "shares"]
 
 Key = tuple[str, str, int]  # topic, broker, queue
 Offsets = dict[Key, int]
+Identities = dict[str, Identity]  # broker: of its store
 
 #: So long the size and the age of what waits are taken as they are.
 LAG_KEPT_S = 1.0
+#: An idle query waits at most so long for the next look: Spark stops it between two polls.
+IDLE_MAX_S = 0.5
 
 
-def encode(offsets: Mapping[Key, int]) -> dict[str, Any]:
+def encode(offsets: Mapping[Key, int], identities: Identities | None = None) -> dict[str, Any]:
     """Writes offsets as Spark has them in its checkpoint."""
     tree: dict[str, dict[str, dict[str, int]]] = {}
     for (topic, broker, queue), n in sorted(offsets.items()):
         tree.setdefault(topic, {}).setdefault(broker, {})[str(queue)] = n
-    return {"v": 1, "o": tree}
+    offset: dict[str, Any] = {"v": 1, "o": tree}
+    known = {
+        broker: [list(record) for record in i] for broker, i in (identities or {}).items() if i
+    }
+    if known:
+        offset["id"] = known
+    return offset
 
 
 def decode(offset: Mapping[str, Any], where: str = "the checkpoint") -> Offsets:
@@ -90,8 +102,23 @@ def decode(offset: Mapping[str, Any], where: str = "the checkpoint") -> Offsets:
             }
     except (AttributeError, LookupError, TypeError, ValueError):
         pass
+    raise _foreign(offset, where)
+
+
+def _foreign(offset: object, where: str) -> SourceError:
     text = str(offset)
-    raise SourceError(f"{where} holds offsets of another source or version: {text:.200}")
+    return SourceError(f"{where} holds offsets of another source or version: {text:.200}")
+
+
+def identities(offset: Mapping[str, Any], where: str = "the checkpoint") -> Identities:
+    """Reads which stores an offset is of. Raises: SourceError when it is not ours."""
+    try:
+        return {
+            broker: tuple((int(place), str(digest)) for place, digest in records)
+            for broker, records in offset.get("id", {}).items()
+        }
+    except (AttributeError, TypeError, ValueError):
+        raise _foreign(offset, where) from None
 
 
 def shares(lags: Mapping[Key, int], budget: int) -> Offsets:
@@ -122,6 +149,19 @@ class _Lag(NamedTuple):
     oldest: int | None = None
 
 
+class _Count(NamedTuple):
+    """What waits after an offset, until the stores are looked at again. begin: the offsets, without
+    those of stores that are others now. at: where reading goes on; quiet: what is returned while
+    nothing waits."""
+
+    start: dict[str, Any]
+    spans: Mapping[Key, Span]
+    begin: Offsets
+    at: Offsets
+    lags: Offsets
+    quiet: dict[str, Any]
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Holds one query's view of its stores."""
 
@@ -132,25 +172,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen: dict[Key, Span] = {}
         self._look_again = 0.0
         self._triggered = 0.0
+        self._count: _Count | None = None
         self._planned: Offsets | None = None
         self._lag = _Lag()
+        self._told: set[str] = set()
 
     # ---- what there is ----
 
     def _open(self, path: str, *, fresh: bool = False) -> pystore.Reader:
         return open_reader(path, self.options.settings_of(path), fresh=fresh)
 
+    def _paths(self) -> dict[str, str]:
+        return dict(zip(broker_names(self.options), self.options.paths, strict=True))
+
     def _look(self, *, now: bool = False) -> dict[Key, Span]:
-        """Returns the queues as they are, looked at again when that is due."""
+        """Returns the queues as they are, looked at again when that is due: the same object where
+        nothing has changed."""
         begun = time.monotonic()
         if now or begun >= self._look_again:
             readers = [self._open(path, fresh=True) for path in self.options.paths]
             found = find_queues(readers, self.options, missing_fails=False)
-            self._seen = {
+            seen = {
                 (span.topic, broker, span.queue): span
                 for broker, spans in zip(broker_names(self.options), found, strict=True)
                 for span in spans
             }
+            if seen != self._seen:
+                self._seen = seen
             self._look_again = begun + 10 * (time.monotonic() - begun)
         return self._seen
 
@@ -164,6 +212,53 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.options.fail_on_loss:
             within(span, offset, max(offset, span.high), True)
         return min(max(offset, span.low), max(span.high, span.low))
+
+    # ---- which stores they are ----
+
+    def _identities(self) -> Identities:
+        return {broker: identity_of(self._open(path)) for broker, path in self._paths().items()}
+
+    def _kinship(self, offset: Mapping[str, Any]) -> dict[str, Kinship]:
+        """What each store is to the one that an offset is of. Raises: SourceError, DataLoss for one
+        that is another."""
+        paths, known = self._paths(), identities(offset)
+        found = {b: compare(self._open(p), known.get(b, ())) for b, p in paths.items()}
+        for broker, kinship in found.items():
+            if kinship is Kinship.OTHER:
+                self._other_store(broker, known[broker])
+        return found
+
+    def _other_store(self, broker: str, known: Identity) -> None:
+        paths = self._paths()
+        what = f"{paths[broker]} is not the store that the query has read as {broker}"
+        for other, path in paths.items():
+            if other != broker and compare(self._open(path), known) is Kinship.SAME:
+                raise SourceError(
+                    f"{what}: that one is {path}, which is {other} now; give the paths in their old"
+                    " order, or name each store by option brokerName"
+                )
+        what += f": byte {known[0][0]} of its log is another record"
+        if self.options.fail_on_loss:
+            raise DataLoss(
+                f"{what}; put the store back, or give a new checkpoint; failOnDataLoss=false reads"
+                " the new store from its beginning"
+            )
+        if what not in self._told:
+            self._told.add(what)
+            print(f"rocketmq: {what}; it is read from its beginning", file=sys.stderr)
+
+    def _check_known(self, offset: Mapping[str, Any], found: Mapping[str, Kinship]) -> None:
+        """Raises: DataLoss for a store whose log no longer shows whether it is the same."""
+        for broker, kinship in found.items():
+            if kinship is Kinship.UNKNOWN and self.options.fail_on_loss:
+                info = self._open(self._paths()[broker]).info()
+                place = identities(offset)[broker][0][0]
+                raise DataLoss(
+                    f"nothing shows that {self._paths()[broker]} is still the store that the query"
+                    f" has read as {broker}: the record at byte {place} of the log is gone or"
+                    f" damaged, and the log holds bytes {info.log_min} to {info.log_max};"
+                    " failOnDataLoss=false goes on"
+                )
 
     # ---- what Spark asks ----
 
@@ -183,7 +278,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 start = start_of(reader, self.options, broker, span)
                 start, _ = within(span, start, max(start, span.high), self.options.fail_on_loss)
                 offsets[span.topic, broker, span.queue] = start
-        offset = encode(offsets)
+        offset = encode(offsets, self._identities())
         if state is not None:
             _remember(state, offset)
         return offset
@@ -200,13 +295,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = dict(self._look(now=True))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        end = self._next(start, limit)
-        self._planned = decode(end)
-        return end
-
-    def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        begin = decode(start)
         spans = self._target if self._target is not None else self._look()
+        count = self._count
+        if count is None or count.spans is not spans or count.start != start:
+            self._count = count = self._counted(start, spans)
+            self._planned = count.begin
+        elif self._target is None:
+            self._rest()
+        total = sum(count.lags.values())
+        if not total:
+            return count.quiet
+        if self._waits(total, limit):
+            return start
+        taken = self._taken(count.lags, count.at, limit)
+        self._triggered = time.monotonic()
+        self._planned = count.begin | {key: count.at[key] + n for key, n in taken.items()}
+        return encode(self._planned, self._identities())
+
+    def _rest(self) -> None:
+        """Until the next look nothing new can be found, and Spark asks again within 10 ms."""
+        time.sleep(min(IDLE_MAX_S, max(0.0, self._look_again - time.monotonic())))
+
+    def _counted(self, start: dict[str, Any], spans: Mapping[Key, Span]) -> _Count:
+        """Raises: DataLoss, SourceError for stores and queues that are not what they were."""
+        kinship = self._kinship(start)
+        same = {b for b in kinship if kinship[b] is not Kinship.OTHER}
+        left = {b for _, b, _ in decode(start)} - kinship.keys()  # stores that are not read now
+        begin = {key: n for key, n in decode(start).items() if key[1] in same | left}
         lags: Offsets = {}
         at: Offsets = {}
         for key in begin.keys() | spans.keys():
@@ -217,12 +332,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 at[key] = self._begin(key, begin[key], span or self._seen.get(key))
             if span is not None and span.high > at[key]:
                 lags[key] = span.high - at[key]
-        total = sum(lags.values())
-        if not total or self._waits(total, limit):
-            return start
-        taken = self._taken(lags, at, limit)
-        self._triggered = time.monotonic()
-        return encode(begin | {key: at[key] + n for key, n in taken.items()})
+        self._check_known(start, kinship)
+        return _Count(start, spans, begin, at, lags, self._quiet(start, begin))
+
+    def _quiet(self, start: dict[str, Any], begin: Offsets) -> dict[str, Any]:
+        """The offset while nothing waits: the same one, for Spark makes a batch of any other; and
+        a newer one, with no rows, before retention takes the records by which a store is known."""
+        known = identities(start)
+        if any(aged(self._open(path), known.get(b, ())) for b, path in self._paths().items()):
+            return encode(begin, self._identities())
+        return start
 
     def _waits(self, total: int, limit: ReadLimit) -> bool:
         """Says whether to leave the messages until there are more, or until they have waited."""
@@ -241,9 +360,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         taken = shares(lags, rows) if rows else lags
         if not size:
             return taken
-        readers = dict(zip(broker_names(self.options), self.options.paths, strict=True))
+        paths = self._paths()
         each = {
-            key: record_bytes(self._open(readers[key[1]]), key[0], key[2], at[key], at[key] + n)
+            key: record_bytes(self._open(paths[key[1]]), key[0], key[2], at[key], at[key] + n)
             for key, n in taken.items()
         }
         weights = shares({key: n * each[key] for key, n in taken.items()}, size)
@@ -275,7 +394,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = sum(b - a for a, b in waiting.values())
         now = time.monotonic()
         if planned != self._lag.planned or now >= self._lag.until:
-            paths = dict(zip(broker_names(self.options), self.options.paths, strict=True))
+            paths = self._paths()
             size, oldest = 0, None
             for (topic, broker, queue), (a, b) in waiting.items():
                 reader = self._open(paths[broker])
@@ -291,11 +410,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, until = decode(start), decode(end)
         spans = self._look(now=True)
+        before, after = self._kinship(start), self._kinship(end)
         ranges: dict[str, list[Range]] = {}
-        paths = dict(zip(broker_names(self.options), self.options.paths, strict=True))
+        paths = self._paths()
         for key, last in sorted(until.items()):
             topic, broker, queue = key
-            first = begin.get(key, spans[key].low if key in spans else last)
+            if after.get(broker) is Kinship.OTHER:
+                continue  # planned in a store that is gone; the next batch begins the new one
+            first = begin.get(key)
+            if first is None or before.get(broker) is Kinship.OTHER:
+                first = spans[key].low if key in spans else last
             if first > last:
                 self._begun_behind(key, first, last)
             if first >= last:
@@ -307,6 +431,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if first < last:
                 size = record_bytes(self._open(paths[broker]), topic, queue, first, last)
                 ranges.setdefault(broker, []).append(Range(topic, queue, first, last, size))
+        self._check_known(start, before)
         parts: list[Part] = []
         for broker, mine in ranges.items():
             pieces = cut(mine, self.options)
@@ -329,7 +454,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self.options.group:
             return
         offsets = decode(end)
-        for broker, path in zip(broker_names(self.options), self.options.paths, strict=True):
+        for broker, path in self._paths().items():
             mine = {(t, q): n for (t, b, q), n in offsets.items() if b == broker}
             commit_to_group(path, self.options.group, mine)
 
@@ -346,6 +471,7 @@ def _remembered(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError) as e:
         raise SourceError(f"{where} cannot be read: {e}") from None
     decode(kept, where)
+    identities(kept, where)
     return kept
 
 

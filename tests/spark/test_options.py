@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_ext import options as table
