@@ -92,6 +92,10 @@ class Network:
         self._templates: dict[str, Route] = {}
         self._fetching: dict[str, asyncio.Task[Route]] = {}
         self._fetched: dict[str, float] = {}
+        #: Topics whose route is kept although nothing is sent there, and those of them for which no
+        #: name server has answered yet.
+        self._followed: set[str] = set()
+        self._unanswered: set[str] = set()
         self._beaten: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._wake: asyncio.Event | None = None
@@ -297,6 +301,14 @@ class Network:
     def known_route(self, topic: str) -> Route | None:
         return self._routes.get(topic)
 
+    def follow(self, topic: str) -> None:
+        """Keeps the route of a topic from now on, so that its brokers get heartbeats before
+        anything is sent. Brokers that serve it later get them after the next poll."""
+        self._followed.add(topic)
+        self._unanswered.add(topic)
+        if self._wake is not None:
+            self._wake.set()
+
     async def route(self, topic: str, *, create_queues: int = 0, fresh: bool = False) -> Route:
         """create_queues: for a topic that does not exist, the route on which a send creates it with
         so many queues. fresh: asks a name server even if the route is known. Raises: NoRoute,
@@ -448,14 +460,14 @@ class Network:
         while True:
             missing = self._targets() - self._beaten
             wait = min(beat_due, poll_due) - time.monotonic()
-            if missing:
+            if missing or self._unanswered:
                 wait = min(wait, pause)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, wait)):
                     await self._wake.wait()
             self._wake.clear()
             now = time.monotonic()
-            if now >= poll_due or missing:
+            if now >= poll_due or missing or self._unanswered:
                 await self._poll()
                 poll_due = now + settings.route_poll_s
             if now >= beat_due:
@@ -463,18 +475,22 @@ class Network:
                 beat_due = now + settings.heartbeat_s
             elif missing := self._targets() - self._beaten:
                 await self.beat(missing)
-            if self._targets() - self._beaten:
+            if self._targets() - self._beaten or self._unanswered:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, BACKOFF_S[1])
             else:
                 pause = BACKOFF_S[0]
 
     async def _poll(self) -> None:
-        for topic in [*self._routes, *self._templates]:
+        for topic in {*self._routes, *self._templates, *self._followed}:
             try:
                 await self._fetch(topic, 0)
+            except NoRoute:
+                self._unanswered.discard(topic)
             except ClientError as failed:
                 log.info("Cannot refresh the route of %s; keeping the old one: %s", topic, failed)
+            else:
+                self._unanswered.discard(topic)
 
 
 @contextlib.contextmanager

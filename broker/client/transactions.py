@@ -12,7 +12,7 @@ import enum
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Unpack, runtime_checkable
+from typing import Protocol, Self, Unpack, runtime_checkable
 
 from broker.client.errors import (
     ClientError,
@@ -35,6 +35,7 @@ from broker.loop.safe_log import SafeLogger
 from broker.wire.codes import RequestCode
 from broker.wire.command import ONEWAY, Command
 from broker.wire.handlers import Handler, Peer
+from pystore.names import HALF_TOPIC
 
 __all__ = [
     "AsyncTransactionProducer", "Check", "LocalState", "Transaction", "TransactionListener",
@@ -184,6 +185,13 @@ class AsyncTransactionProducer(AsyncProducer):
         self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
         #: Checks that are not answered yet.
         self.checks_waiting = 0
+
+    async def start(self) -> Self:
+        """As AsyncProducer.start(). Registers with every broker that can hold half messages, so
+        that transactions of a producer that is gone are checked before this one sends."""
+        await super().start()
+        self.network.follow(HALF_TOPIC)
+        return self
 
     # ---- sending ----
 

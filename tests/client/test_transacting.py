@@ -140,3 +140,29 @@ async def test_a_producer_of_a_topic_that_it_made_is_known_to_the_broker(tmp_pat
         async with AsyncTransactionProducer("tx", names, check=check) as producer:
             await producer.send(Message("made-by-a-send", b"x"))
             await until(lambda: broker.services.clients.producers.get("tx"))
+
+
+async def test_a_producer_that_sends_nothing_settles_what_a_dead_one_left(tmp_path, small):
+    """docs/transactions.md: bring a producer of the group back, and the next round settles it."""
+    settings = small | {
+        "listenPort": 0, "drain_s": 0.0, "with_namesrv": True,
+        "transactionTimeOut": 100, "transactionCheckInterval": 100,
+    }  # fmt: skip
+    asked = asyncio.Event()
+
+    def check(message):
+        asked.set()
+        return COMMIT
+
+    async with Broker(tmp_path / "store", **settings) as broker:
+        names = broker.namesrv_address
+        first = AsyncTransactionProducer("tx", names, check=lambda message: None)
+        async with first:
+            await first.begin(Message("left-open", b"x"))
+        await until(lambda: not broker.services.clients.producers.get("tx"))
+        async with (
+            AsyncTransactionProducer("tx", names, check=check),
+            asyncio.timeout(BOUND_S),
+        ):
+            await asked.wait()
+            await until(lambda: not broker.services.transactions.halves.state().open)
