@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import shutil
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -20,7 +21,9 @@ from broker.services.replication.slave import Diverged, HaSlave
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
+from pystore._reading import Reader
 from pystore.errors import BadArgument, DiskFull, NotAStore, StoreError
+from pystore.files import FILE_MODE, make_folders, read_file, replace_file
 from pystore.javaproperties import parse_java_properties
 from pystore.native import lib
 from pystore.settings import TABLE, load
@@ -32,6 +35,8 @@ _ALIKE = (
     "brokerClusterName", "brokerName", "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue",
     "maxHashSlotNum", "maxIndexNum", "messageDelayLevel", "timerPrecisionMs",
 )  # fmt: skip
+#: Stands in a folder that a clone made, and names its master. Neither make of broker reads it.
+MARK = "clone.json"
 #: A connection that ends before it brought anything is tried again so often.
 _TRIES = 3
 _RETRY_S = 0.5
@@ -41,7 +46,8 @@ _BESIDE = 20
 
 
 class ForeignLog(BadArgument):
-    """The folder holds a log that is not the master's, or has another layout."""
+    """The folder holds a log that is not the master's, has another layout, or was not made by a
+    clone."""
 
 
 class NotServed(ConnectionError):
@@ -73,13 +79,16 @@ class CloneReport:
 
 class Clone:
     """One run. given: settings over the master's. ha: of the port for slaves, when it is not the
-    one that the master names on its host."""
+    one that the master names on its host. existing: whether the folder may hold a store that no
+    clone made, such as a slave's."""
 
     def __init__(
         self, master: str, folder: Path, given: Mapping[str, object], *, ha: str = "",
         credentials: Credentials | None = None, tls: ssl.SSLContext | None = None,
+        existing: bool = False,
     ) -> None:  # fmt: skip
         self._master, self._folder, self._given, self._ha = master, folder, dict(given), ha
+        self._existing = existing
         self._credentials, self._tls = credentials, tls
 
     async def facts(self) -> MasterFacts:
@@ -115,13 +124,17 @@ class Clone:
     # ---- the folder ----
 
     def check_folder(self, facts: MasterFacts) -> int:
-        """Returns how many bytes are still to come. Raises: NotAStore for a folder that holds
-        something else, DiskFull."""
+        """Returns how many bytes are still to come; changes nothing.
+
+        Raises: NotAStore for a folder that holds something else, ForeignLog, DiskFull, StoreError
+        (a store that cannot be read).
+        """
         folder, have = self._folder, 0
         if folder.exists() and not folder.is_dir():
             raise NotAStore("not a directory", str(folder))
         log = folder / "commitlog"
         if log.is_dir():
+            self._check_log(facts)
             have = sum(each.stat().st_blocks * 512 for each in log.iterdir())
         elif folder.is_dir() and any(folder.iterdir()):
             error = NotAStore("this directory is not empty and holds no store", str(folder))
@@ -135,6 +148,46 @@ class Clone:
                 f"the copy takes another {need} bytes, and the disk has {free} left", str(folder)
             )
         return left
+
+    def _check_log(self, facts: MasterFacts) -> None:
+        """Looks at the log in the folder before anything there is opened for writing, which would
+        recover it. Raises: ForeignLog, StoreError."""
+        with Reader(self._folder) as reader:
+            end = reader.info().log_max
+        if end > facts.end:
+            raise self._foreign(f"its log ends at {end}, the master's at {facts.end}")
+        if end == 0 or self._existing:
+            return
+        made = self._mark()
+        name = facts.settings.get("brokerName", "")
+        if made is None:
+            error = self._foreign("it holds a store that no clone made")
+            error.next_step = (
+                "name a new directory; --existing goes on with a store that follows this master"
+            )
+            raise error
+        if made != name:
+            raise self._foreign(f"it is a clone of {made!r}, and the master is {name!r}")
+
+    def _foreign(self, why: str) -> ForeignLog:
+        error = ForeignLog(
+            f"the directory is not a copy of {self._master}: {why}", str(self._folder)
+        )
+        error.next_step = "name a new directory, or keep this store aside"
+        return error
+
+    def _mark(self) -> str | None:
+        """Returns the broker name in the mark; None when the folder has no valid mark."""
+        data = read_file(self._folder / MARK)
+        try:
+            return str(json.loads(data)["brokerName"]) if data is not None else None
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def _set_mark(self, facts: MasterFacts) -> None:
+        make_folders(self._folder, FILE_MODE)
+        made = {"brokerName": facts.settings.get("brokerName", ""), "master": self._master}
+        replace_file(self._folder / MARK, json.dumps(made).encode(), keep_old=False)
 
     def _options(self, facts: MasterFacts) -> Options:
         own: dict[str, object] = {
@@ -162,6 +215,7 @@ class Clone:
         async with contextlib.AsyncExitStack() as undo:
             options = self._options(facts)
             ground = await open_ground(options, undo)
+            self._set_mark(facts)
             services = await open_services(options, ground, "127.0.0.1:0", None, undo)
             replication = services.replication
             assert replication is not None and replication.slave is not None
@@ -173,9 +227,7 @@ class Clone:
                     await asyncio.to_thread(lib.ps_last_record, services.store.c_handle())
                     problems = await replication.take_all()
             except Diverged as other:
-                error = ForeignLog(f"{self._master}: {other}", str(self._folder))
-                error.next_step = "name a new directory, or keep this store aside"
-                raise error from None
+                raise self._foreign(str(other)) from None
             return CloneReport(
                 begin, end, len(services.topics.all()), len(services.groups.all()),
                 tuple(problems),

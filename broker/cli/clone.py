@@ -31,6 +31,10 @@ def run(
         str | None,
         typer.Option("--ha", metavar="HOST:PORT", help="Its port for slaves. Default: as it says."),
     ] = None,
+    existing: Annotated[
+        bool,
+        typer.Option("--existing", help="DIR may hold a store that no clone made: a slave's."),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and print the plan; copy nothing.")
     ] = False,
@@ -44,8 +48,10 @@ def run(
     settings stay behind. The master serves its clients meanwhile; one that waits for slaves counts
     the copy as one until it ends.
 
-    A run that ended early goes on where it stopped: give the same command again. The copy is in
-    sync when the run ends. Use it as the store of a new slave, or look at it with verify and diff.
+    A run that ended early goes on where it stopped: give the same command again. A directory with
+    a store that no clone made, or with a longer log than the master's, is refused and not changed.
+    The copy is in sync when the run ends. Use it as the store of a new slave, or look at it with
+    verify and diff.
 
     \b
     Examples:
@@ -64,7 +70,7 @@ def run(
     given = {name: settings[name] for name in settings.explicit}
     clone = Clone(
         broker, folder, given, ha=ha or "", credentials=credentials_of(credentials),
-        tls=context_of(trust),
+        tls=context_of(trust), existing=existing,
     )  # fmt: skip
     began = time.monotonic()
     facts, cloned = asyncio.run(_run(s, clone, folder, dry_run))

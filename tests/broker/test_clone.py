@@ -139,7 +139,7 @@ def test_what_cannot_be_copied_has_a_name(
         assert (code, error["kind"]) == (3, "NotAStore")
         code, _, error = clone(master.address, tmp_path / "other")
         assert (code, error["kind"]) == (2, "ForeignLog")
-        code, _, error = clone(master.address, tmp_path / "m")
+        code, _, error = clone(master.address, tmp_path / "m", "--existing")
         assert (code, error["kind"]) == (4, "StoreLocked")
         usage = shutil.disk_usage(tmp_path)._replace(free=1000)
         monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
@@ -152,3 +152,37 @@ def test_what_cannot_be_copied_has_a_name(
     code, _, error = clone(gone, tmp_path / "copy3")
     assert (code, "Connection" in error["kind"]) == (6, True)
     assert not (tmp_path / "copy3").exists()
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+@pytest.mark.parametrize("told", [(), ("--existing",)])
+def test_a_full_store_is_not_made_a_copy_of_an_empty_master(
+    told: tuple[str, ...], clone: Callable[..., Answer], names: str, tmp_path: Path
+) -> None:
+    with Broker(tmp_path / "full", **SMALL) as other:
+        other.create_topic("orders", 4)
+        send(other, 30)
+    (tmp_path / "full" / "abort").touch()  # an open would recover it
+    before = tree(tmp_path / "full")
+    with master_of(tmp_path / "m", names) as master:
+        code, _, error = clone(master.address, tmp_path / "full", *told)
+    assert (code, error["kind"]) == (2, "ForeignLog")
+    assert tree(tmp_path / "full") == before
+
+
+def test_a_store_that_no_clone_made_is_a_target_only_when_told(
+    clone: Callable[..., Answer], names: str, tmp_path: Path
+) -> None:
+    with master_of(tmp_path / "m", names) as master:
+        make(master, 50)
+        assert clone(master.address, tmp_path / "copy")[0] == 0
+        (tmp_path / "copy" / "clone.json").unlink()
+        before = tree(tmp_path / "copy")
+        code, _, error = clone(master.address, tmp_path / "copy")
+        assert (code, error["kind"]) == (2, "ForeignLog")
+        assert tree(tmp_path / "copy") == before
+        assert clone(master.address, tmp_path / "copy", "--existing")[0] == 0
+        same(tmp_path / "m", tmp_path / "copy")
