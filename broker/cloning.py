@@ -21,7 +21,7 @@ from broker.services.replication.slave import Diverged, HaSlave
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
-from pystore._reading import Reader
+from pystore import Reader
 from pystore.errors import BadArgument, DiskFull, NotAStore, StoreError
 from pystore.files import FILE_MODE, make_folders, read_file, replace_file
 from pystore.javaproperties import parse_java_properties

@@ -140,6 +140,8 @@ def _config_set(
     rows = []
     for place in admin.cluster():
         before = admin.configuration(place.address)
+        if unknown := [name for name in wanted if name not in before]:
+            raise NotFound(f"{place.address} has no setting {unknown[0]}")
         if not dry_run:
             admin.configure(wanted, place.address)
         rows += [(place.address, name, before.get(name), wanted[name]) for name in wanted]
@@ -254,13 +256,10 @@ def _topic_create(
       pystore admin topic create orders --queues 16 -n 127.0.0.1:9876
       pystore admin topic create payments --type FIFO -b 127.0.0.1:10911 --dry-run
     """
-    from broker.client.admin.facts import perm_of
-
     attributes = {"message.type": type_.upper()} if type_ else {}
-    perm_of(perm)
-    where = _masters(admin) if dry_run else admin.create_topic(
-        topic, queues=queues, perm=perm, order=order, attributes=attributes
-    )  # fmt: skip
+    where = admin.create_topic(
+        topic, queues=queues, perm=perm, order=order, attributes=attributes, dry_run=dry_run
+    )
     _say(s, dry_run, "made", {"topic": topic, "queues": queues, "perm": perm, "brokers": where})
     return 0
 
@@ -273,14 +272,10 @@ def _topic_delete(s: Session, admin: Admin, topic: Topic, dry_run: DryRun = Fals
       pystore admin topic delete orders -n 127.0.0.1:9876 --dry-run
     """
     found = admin.topic(topic)
-    where = list(found.configs) if dry_run else admin.delete_topic(topic)
+    where = admin.delete_topic(topic, dry_run=dry_run)
     facts = {"topic": topic, "messages": found.messages, "brokers": where}
     _say(s, dry_run, "deleted", facts)
     return 0
-
-
-def _masters(admin: Admin) -> list[str]:
-    return [place.address for place in admin.cluster() if place.id == 0]
 
 
 def _say(s: Session, dry_run: bool, name: str, facts: dict[str, object]) -> None:
@@ -372,9 +367,9 @@ def _group_create(
       pystore admin group create billing --retries 3 -n 127.0.0.1:9876
       pystore admin group create billing --disable -b 127.0.0.1:10911 --dry-run
     """
-    where = _masters(admin) if dry_run else admin.create_group(
-        group, retries=retries, enabled=enabled, ordered=ordered
-    )  # fmt: skip
+    where = admin.create_group(
+        group, retries=retries, enabled=enabled, ordered=ordered, dry_run=dry_run
+    )
     facts = {"group": group, "retries": retries, "may consume": enabled, "brokers": where}
     _say(s, dry_run, "made", facts)
     return 0
@@ -397,7 +392,7 @@ def _group_delete(
     """
     if all(each.name != group for each in admin.groups()):
         raise NotFound(f"there is no group {group}")
-    where = _masters(admin) if dry_run else admin.delete_group(group, offsets=not keep_offsets)
+    where = admin.delete_group(group, offsets=not keep_offsets, dry_run=dry_run)
     _say(s, dry_run, "deleted", {"group": group, "brokers": where})
     return 0
 

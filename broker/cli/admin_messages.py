@@ -289,7 +289,7 @@ def _dlq_redrive(
         )  # fmt: skip
     facts = {
         "group": group, "to": report.target or "the topic of each", "dead letters": report.seen,
-        "chosen": report.chosen, "sent": report.sent, "sent before": report.already,
+        "chosen": report.chosen, "sent": report.taken, "sent before": report.already,
     }  # fmt: skip
     if dry_run:
         s.out.plan(facts)

@@ -16,6 +16,7 @@ from pystore.cli._output import compact
 from pystore.cli._records import message_record
 from pystore.cli._session import Session
 from pystore.cli._values import Size, parse_time, usage
+from pystore.configfiles import RAW_FILES, SECTIONS
 from pystore.errors import RecordDamaged
 from pystore.files import whole_file
 
@@ -43,12 +44,15 @@ def run(
         str | None, typer.Option(help="Stored at or after: ms or ISO 8601 (default zone UTC).")
     ] = None,
     end: Annotated[str | None, typer.Option(help="Stored at or before.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files that are there.")
+    ] = False,
 ) -> int | None:
     """Export messages as JSON lines, in log order, and metadata as config/*.json.
 
     A message has the fields of a dump's msg line plus its body as stored: "body", with
-    "body_encoding" utf-8 or base64. Files are written atomically. A damaged record stops the export
-    with exit code 5 and leaves no file.
+    "body_encoding" utf-8 or base64. Files are written atomically; one that is there is replaced
+    only with --overwrite. A damaged record stops the export with exit code 5 and leaves no file.
 
     \b
     Examples:
@@ -62,6 +66,8 @@ def run(
         )
     low = 0 if begin is None else parse_time(begin, "--begin")
     high = (1 << 63) - 1 if end is None else parse_time(end, "--end")
+    if not overwrite:
+        _check_targets(messages, metadata)
     facts: dict[str, object] = {}
     count = None
     with s.reader() as reader:
@@ -75,6 +81,17 @@ def run(
     if messages != "-":  # stdout holds the messages alone
         s.out.facts("exported", facts)
     return 1 if count == 0 else 0
+
+
+def _check_targets(messages: str | None, metadata: Path | None) -> None:
+    """Raises: BadArgument for a file that the export would replace."""
+    targets = [] if messages in (None, "-") else [Path(str(messages))]
+    if metadata is not None:
+        targets += [metadata / s.file for s in SECTIONS.values()]
+        targets += [metadata / file for file in RAW_FILES]
+    for path in targets:
+        if path.is_file():
+            raise usage(f"{path} exists already", "name a new place, or pass --overwrite")
 
 
 @contextmanager

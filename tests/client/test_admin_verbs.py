@@ -169,9 +169,12 @@ def test_dead_letters_from_the_shell(run: Callable[..., Result], made: Broker) -
     *planned, plan = run("admin", "dlq", "redrive", "weighers", "--dry-run").lines
     assert [each["outcome"] for each in planned] == ["planned"] * 3
     assert plan["plan"] == {
-        "group": "weighers", "to": "%RETRY%weighers", "dead_letters": 3, "chosen": 3, "sent": 0,
+        "group": "weighers", "to": "%RETRY%weighers", "dead_letters": 3, "chosen": 3, "sent": 3,
         "sent_before": 0,
     }  # fmt: skip
+    most = ("admin", "dlq", "redrive", "weighers", "--max", 2)
+    *planned, plan = run(*most, "--dry-run").lines
+    assert (len(planned), plan["plan"]["sent"], plan["plan"]["chosen"]) == (2, 2, 2)
     some = run("admin", "dlq", "redrive", "weighers", "--grep", "^t", "--rate", 1000)
     assert some.whole["redriven"]["sent"] == 2
     until(lambda: _sent_before(run) == 2, "that the index shows them")
@@ -180,8 +183,40 @@ def test_dead_letters_from_the_shell(run: Callable[..., Result], made: Broker) -
     assert {each["body"] for each in before} == {"two", "three"}
     assert (rest["redriven"]["sent"], rest["redriven"]["sent_before"]) == (1, 2)
     assert run("admin", "dlq", "redrive", "weighers", "--again").whole["redriven"]["sent"] == 3
-    assert run("admin", "dlq", "redrive", "nobody").code == 1
+    nobody = run("admin", "dlq", "redrive", "nobody")
+    assert nobody.code == 2 and "no broker has the group nobody" in nobody.err
     assert run("admin", "dlq", "list", "nobody").code == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topic", "create", "planned", "--queues", 3, "--type", "fifo"),
+        ("topic", "create", "planned", "--perm", "x"),
+        ("topic", "create", "no such name"),
+        ("group", "create", "planned", "--retries", 2, "--disable"),
+        ("group", "create", "no such name"),
+        ("offset", "reset", "planned", "planned", "--to", "first"),
+        ("offset", "skip", "planned", "planned"),
+        ("offset", "reset", "planned", "missing", "--to", "first"),
+        ("config", "set", "fileReservedTime=71"),
+        ("config", "set", "noSuchThing=1"),
+        ("dlq", "redrive", "planned", "--max", 2),
+        ("dlq", "redrive", "missing"),
+        ("group", "delete", "planned"),
+        ("group", "delete", "missing"),
+        ("topic", "delete", "planned"),
+        ("topic", "delete", "missing"),
+    ],
+    ids=lambda words: "-".join(map(str, words)),
+)
+def test_a_dry_run_plans_what_its_run_does(
+    words: tuple[object, ...], run: Callable[..., Result]
+) -> None:
+    planned, done = run("admin", *words, "--dry-run"), run("admin", *words)
+    assert (planned.code, planned.err) == (done.code, done.err)
+    for plan, fact in zip(planned.lines, done.lines, strict=True):
+        assert list(plan.values()) == list(fact.values())
 
 
 def _three(run: Callable[..., Result]) -> list[dict[str, Any]] | None:
@@ -209,7 +244,8 @@ def test_brokers_and_settings_from_the_shell(run: Callable[..., Result], made: B
     after = run("admin", "config", "get", "fileReservedTime").whole[made.address]
     assert after == {"fileReservedTime": "70"}
     refused = run("admin", "config", "set", "noSuchThing=1")
-    assert refused.code == 6 and "noSuchThing" in refused.err
+    assert refused.code == 1 and "noSuchThing" in refused.err
+    assert run("admin", "config", "set", "noSuchThing=1", "--dry-run").code == 1
     assert run("admin", "config", "set", "fileReservedTime").code == 2
 
 

@@ -566,6 +566,20 @@ def test_round_trip_of_rare_fields(run: Run, tmp_path: Path) -> None:
     assert fields(copy) == fields(path)
 
 
+@pytest.mark.parametrize("what", ["--messages", "--metadata"])
+def test_export_replaces_nothing_unless_told(
+    run: Run, store: Path, tmp_path: Path, what: str
+) -> None:
+    file = tmp_path / ("m.jsonl" if what == "--messages" else "topics.json")
+    file.write_text("mine")
+    target = file if what == "--messages" else tmp_path
+    refused = run("export", store, what, target, "--json")
+    assert (refused.code, refused.error["kind"]) == (2, "BadArgument")
+    assert file.read_text() == "mine"
+    assert run("export", store, what, target, "--overwrite").code == 0
+    assert file.read_text() != "mine"
+
+
 def test_export_chooses(run: Run, store: Path) -> None:
     """By topic and time, to stdout alone; an empty result is exit code 1."""
     result = run("export", store, "--messages", "-", "--topic", "t")

@@ -197,6 +197,18 @@ class AdminBase(Closing):
             return (body.get("topicConfigTable") or {}).get(topic)
         return self._read(answer, RequestCode.GET_TOPIC_CONFIG, address)
 
+    async def group_table(self) -> dict[str, Any]:
+        """Returns the same by name, each in JSON as its broker has it: tens of thousands take a
+        while to read. Raises: ClientError."""
+        self.network.check()
+        found: dict[str, Any] = {}
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        for address, body in await self._of_all(await self._masters(), code, {}):
+            with reading(code.name, address):
+                for name, value in (body.get("subscriptionGroupTable") or {}).items():
+                    found.setdefault(str(name), value)
+        return found
+
     async def _of_all(
         self, addresses: Sequence[str], code: int, fields: Mapping[str, object]
     ) -> list[tuple[str, dict[Any, Any]]]:

@@ -51,8 +51,8 @@ Outcome = Literal["sent", "already", "planned"]
 @dataclass(slots=True)
 class RedriveReport:
     """What a redrive did. seen: dead letters that were looked at. chosen: those that the filter
-    let pass. sent: now. already: found in the target, from a run before. target: where they went;
-    empty for several."""
+    let pass. sent: now. already: found in the target, from a run before. planned: what a dry run
+    would send. target: where they went; empty for several."""
 
     group: str
     target: str
@@ -60,6 +60,12 @@ class RedriveReport:
     chosen: int = 0
     sent: int = 0
     already: int = 0
+    planned: int = 0
+
+    @property
+    def taken(self) -> int:
+        """How many count towards the most that may be sent."""
+        return self.sent + self.planned
 
 
 class DeadLetterAdmin(MessageAdmin):
@@ -101,11 +107,12 @@ class DeadLetterAdmin(MessageAdmin):
 
         A letter that was redriven to the same target before is found there and not sent twice. One
         that was sent in the last instant before a kill may be sent twice, when the target's index
-        does not show it yet. Raises: Misuse, NoRoute, ClientError.
+        does not show it yet. Raises: Misuse for a group that no broker has, NoRoute, ClientError.
         """
         self.network.check()
         check_count("most", most, 0)
         check_seconds("rate", rate)
+        await self._check_group(group)
         report = RedriveReport(group, _target_of(group, to))
         driver = _Driver(self, report, to, rate, dry_run, again, told)
         batch: list[ReceivedMessage] = []
@@ -114,14 +121,23 @@ class DeadLetterAdmin(MessageAdmin):
             if wanted is not None and not wanted(letter):
                 continue
             batch.append(letter)
-            room = most - report.sent if most else _AT_ONCE
+            room = most - report.taken if most else _AT_ONCE
             if len(batch) >= min(room, _AT_ONCE):
                 await driver.work_on(batch)
                 batch = []
-                if most and report.sent >= most:
+                if most and report.taken >= most:
                     return report
         await driver.work_on(batch)
         return report
+
+    async def _check_group(self, group: str) -> None:
+        """Raises: Misuse for one that no broker has, and whose messages never died; ClientError."""
+        if group in await self.group_table():
+            return
+        for address in await self._masters():
+            if await self._topic_json(address, DLQ_PREFIX + group) is not None:
+                return
+        raise Misuse(f"no broker has the group {group}, or dead letters of it; see groups()")
 
     async def address_of(self, letter: ReceivedMessage) -> str:
         """Returns the address of the broker that has a message. Raises: NoRoute, ClientError."""
@@ -168,6 +184,7 @@ class _Driver:
             self._report.chosen += 1
             self._report.sent += outcome == "sent"
             self._report.already += outcome == "already"
+            self._report.planned += outcome == "planned"
             if self._told is not None:
                 self._told(letter, outcome)
         if failed:

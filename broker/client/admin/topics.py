@@ -111,11 +111,12 @@ class TopicAdmin(AdminBase):
 
     async def create_topic(
         self, name: str, *, queues: int = 8, perm: str = "rw", order: bool = False,
-        attributes: Mapping[str, str] | None = None,
+        attributes: Mapping[str, str] | None = None, dry_run: bool = False,
     ) -> list[str]:  # fmt: skip
         """Makes a topic on every master, or changes the one that is there. queues: on each broker,
         to read and to write. perm: ``rw``, ``r`` or ``w``. attributes: such as ``{"message.type":
-        "FIFO"}``, for brokers of 5.x. Returns the addresses of the brokers.
+        "FIFO"}``, for brokers of 5.x. dry_run: checks and says where. Returns the addresses of the
+        brokers.
 
         Raises: InvalidMessage for a name that no broker takes, Misuse, ClientError."""
         self.network.check()
@@ -128,16 +129,19 @@ class TopicAdmin(AdminBase):
             "topicSysFlag": 0, "order": order, "attributes": changes or None,
         }  # fmt: skip
         masters = await self._masters()
-        for address in masters:
+        for address in () if dry_run else masters:
             await self.network.request(address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
         return masters
 
-    async def delete_topic(self, name: str) -> list[str]:
-        """Deletes a topic, with its messages, from every broker and from the name servers. Returns
-        the addresses of the brokers. Raises: NoRoute, ClientError."""
+    async def delete_topic(self, name: str, *, dry_run: bool = False) -> list[str]:
+        """Deletes a topic, with its messages, from every broker and from the name servers. dry_run:
+        checks and says where. Returns the addresses of the brokers. Raises: NoRoute, ClientError.
+        """
         self.network.check()
         fields = {"topic": name}
         addresses = await self._serving(name)
+        if dry_run:
+            return addresses
         for address in addresses:
             await self.network.request(address, RequestCode.DELETE_TOPIC_IN_BROKER, fields)
         for server in self._servers:
@@ -152,26 +156,14 @@ class GroupAdmin(AdminBase):
         """Returns all consumer groups, by name. Raises: ClientError."""
         return await asyncio.to_thread(_groups_of, await self.group_table())
 
-    async def group_table(self) -> dict[str, Any]:
-        """Returns the same by name, each in JSON as its broker has it: tens of thousands take a
-        while to read. Raises: ClientError."""
-        self.network.check()
-        found: dict[str, Any] = {}
-        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        for address, body in await self._of_all(await self._masters(), code, {}):
-            with reading(code.name, address):
-                for name, value in (body.get("subscriptionGroupTable") or {}).items():
-                    found.setdefault(str(name), value)
-        return found
-
     async def create_group(
         self, name: str, *, retries: int = 16, retry_queues: int = 1, enabled: bool = True,
-        broadcast: bool = True, ordered: bool = False,
+        broadcast: bool = True, ordered: bool = False, dry_run: bool = False,
     ) -> list[str]:  # fmt: skip
         """Makes a consumer group on every master, or changes the one that is there. retries: until
         a message is a dead letter. enabled: whether it may consume. broadcast: whether its
         consumers may broadcast. ordered: for consumers of RocketMQ 5 that want messages in order.
-        Returns the addresses of the brokers.
+        dry_run: checks and says where. Returns the addresses of the brokers.
 
         Raises: InvalidMessage for a name that no broker takes, Misuse, ClientError."""
         self.network.check()
@@ -184,19 +176,21 @@ class GroupAdmin(AdminBase):
             retry_max_times=retries,
         )  # fmt: skip
         body, masters = mqjson.dumps(group_to_json(group)), await self._masters()
-        for address in masters:
+        for address in () if dry_run else masters:
             await self.network.request(
                 address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body
             )
         return masters
 
-    async def delete_group(self, name: str, *, offsets: bool = True) -> list[str]:
-        """Deletes a consumer group from every master. offsets: also where it was. Returns the
-        addresses of the brokers. Raises: ClientError."""
+    async def delete_group(
+        self, name: str, *, offsets: bool = True, dry_run: bool = False
+    ) -> list[str]:
+        """Deletes a consumer group from every master. offsets: also where it was. dry_run: checks
+        and says where. Returns the addresses of the brokers. Raises: ClientError."""
         self.network.check()
         masters = await self._masters()
         fields = {"groupName": name, "cleanOffset": offsets}
-        for address in masters:
+        for address in () if dry_run else masters:
             await self.network.request(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
         return masters
 
