@@ -29,7 +29,9 @@ class LookupProcessor:
 
     def query(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         topic, key = command.text("topic"), command.text("key")
-        count = max(1, min(command.number("maxNum", 32), _MOST))
+        count = command.number("maxNum", 32)
+        if count < 0:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"maxNum {count} is negative")
         if command.flag_of("_UNIQUE_KEY_QUERY"):
             count = int(self.s.settings["defaultQueryMaxNum"])
         begin = max(0, command.number("beginTimestamp", 0))
@@ -47,6 +49,8 @@ class LookupProcessor:
             "indexLastUpdatePhyoffset": info.dispatched,
             "indexLastUpdateTimestamp": info.checkpoint[2],
         }
+        if count == 0:  # upstream has looked at no file of the index then
+            ext = dict.fromkeys(ext, 0)
         if body:
             return command.reply(ext=ext, body=body)
         return command.reply(
@@ -56,6 +60,8 @@ class LookupProcessor:
     def _records(self, topic: str, key: str, begin: int, end: int, count: int) -> bytes:
         parts: list[bytes] = []
         size = 0
+        if count == 0:
+            return b""
         for message in self.s.store.query(topic, key, begin=begin, end=end, max_messages=count):
             size += message.size
             if parts and size > _BYTES_MAX:

@@ -65,7 +65,7 @@ class OffsetProcessor:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic:.260} not exist!")
         queue, offset = queue_id(command), command.number("commitOffset", -1)
         # Upstream keeps an offset for any number: a client could fill memory and disk with them.
-        if queue >= max(config.read_queue_nums, config.write_queue_nums):
+        if not 0 <= queue < max(config.read_queue_nums, config.write_queue_nums):
             raise Refused(
                 ResponseCode.INVALID_PARAMETER, f"queueId[{queue}] is illegal, topic:[{topic:.260}]"
             )
@@ -98,11 +98,11 @@ class OffsetProcessor:
 
 
 def queue_id(command: Command) -> int:
-    """Returns the field queueId. Raises: Refused."""
+    """Returns the field queueId; -1 for every negative one, which no topic has. Raises: Refused."""
     queue = command.number("queueId")
-    if not 0 <= queue <= _INT32_MAX:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"queueId {queue} does not exist")
-    return queue
+    if not -_INT32_MAX - 1 <= queue <= _INT32_MAX:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"queueId {queue} is not a 32-bit number")
+    return max(-1, queue)
 
 
 def offset_at(s: Services, topic: str, queue: int, timestamp: int, *, upper: bool = False) -> int:

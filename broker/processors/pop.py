@@ -43,18 +43,20 @@ class PopProcessor:
     # ---- checks ----
 
     def _place(self, peer: Peer, command: Command, what: str) -> tuple[str, int, str]:
-        """Topic, queue and group. Raises: Refused."""
+        """Topic, queue (-1: all) and group. Raises: Refused."""
         topic, queue = command.text("topic"), command.number("queueId")
         group = command.text("consumerGroup")
         self._rules.check_place(topic, queue, group, what, host_text(peer))
-        return topic, queue, group
+        return topic, max(-1, queue), group
 
     @staticmethod
     def _born(command: Command) -> int:
         return command.number("bornTime", 0) or time.time_ns() // 1_000_000
 
     def _check_age(self, born_ms: int, poll_ms: int) -> None:
-        if time.time_ns() // 1_000_000 - born_ms - poll_ms > _LATE_MS:
+        passed_ms = time.time_ns() // 1_000_000 - born_ms - poll_ms
+        # As upstream's: the ends of the type wrap around, and are not late.
+        if (passed_ms + (1 << 63)) % (1 << 64) - (1 << 63) > _LATE_MS:
             raise Refused(
                 ResponseCode.POLLING_TIMEOUT,
                 f"the broker[{self.s.host}] pop message is timeout too much",

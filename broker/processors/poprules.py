@@ -26,6 +26,7 @@ _T = TypeVar("_T")
 
 #: Messages of one request.
 BATCH_MAX = 32
+_INT32_MIN = -(1 << 31)
 
 
 class PopRules:
@@ -64,7 +65,7 @@ class PopRules:
         s, config = self.s, self.s.topics.found(topic)
         if not config.perm & READ:
             raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic}] {what} is forbidden")
-        if not -1 <= queue < config.read_queue_nums:
+        if not _INT32_MIN <= queue < config.read_queue_nums:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
                 f"queueId[{queue}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"

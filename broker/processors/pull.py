@@ -17,8 +17,8 @@ from pystore.configfiles import SubscriptionGroup
 
 __all__ = ["PullProcessor", "waited"]
 
-#: Bits of a pull's sysFlag.
-COMMIT, SUSPEND, OWN, CLASS_FILTER, LITE = 1, 2, 4, 8, 16
+#: Of a pull's sysFlag: it brings its own subscription.
+OWN = 4
 #: In a peer's state: contexts of hooks by the opaque of a pull that waits.
 _WAITING = "pulls of hooks"
 

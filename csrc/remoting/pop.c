@@ -12,8 +12,7 @@
 #include "remoting/guard.h"
 
 #define LATE_MS 500           /* a request that is so late is not served: its client has given up */
-#define POLL_MAX_MS (1 << 30) /* sums of times must not overflow */
-#define TIME_MAX_MS (INT64_C(1) << 53)
+#define POLL_MAX_MS (1 << 30) /* who asks for more waits so long */
 
 typedef struct request {
     ps_slice group, topic, kind, filter, order, attempt;
@@ -33,14 +32,17 @@ static bool read_request(const ps_command *command, request *r) {
            r->group.len > 0 && r->topic.len > 0;
 }
 
-/* late: whether the client may have given up by now. */
-static bool is_allowed(const ps_pop_rules *rules, const request *r, bool *late) {
-    int64_t now = ps_now_ms(), born = r->born_ms != 0 ? r->born_ms : now;
+/* Whether the client may have given up by now. The ends of the type wrap around, as upstream's do,
+ * and are not late. */
+static bool is_late(const request *r) {
+    uint64_t now = (uint64_t)ps_now_ms(), born = r->born_ms != 0 ? (uint64_t)r->born_ms : now;
+    return (int64_t)(now - born - (uint64_t)r->poll_ms) > LATE_MS;
+}
+
+static bool is_allowed(const ps_pop_rules *rules, const request *r) {
     const int64_t retry_len = (int64_t)sizeof PS_RETRY_PREFIX - 1;
     bool numbers = r->most >= 1 && r->most <= PS_POPPED_MAX && r->invisible_ms >= 1 &&
-                   r->invisible_ms < rules->invisible_max_ms && born >= 0 && born < TIME_MAX_MS &&
-                   r->poll_ms >= 0 && r->poll_ms < POLL_MAX_MS;
-    *late = numbers && now - born - r->poll_ms > LATE_MS;
+                   r->invisible_ms < rules->invisible_max_ms;
     return numbers && (retry_len + r->group.len + 1 + r->topic.len <= rules->name_max ||
                        PS_BEGINS(r->topic.data, r->topic.len, PS_RETRY_PREFIX));
 }
@@ -62,12 +64,11 @@ static bool read_filter(const request *r, ps_pop_ask *ask) {
  * others the group is subscribed, and an SQL92 filter is known, since it was checked before. */
 static bool read_ask(ps_core *c, const request *r, bool checked, ps_pop_ask *ask) {
     const ps_pops *x = c->co_pops;
-    bool late;
     *ask = (ps_pop_ask){.topic = (const char *)r->topic.data,
                         .group = (const char *)r->group.data,
                         .topic_len = r->topic.len,
                         .group_len = r->group.len,
-                        .queue_id = (int32_t)r->queue_id,
+                        .queue_id = r->queue_id < 0 ? -1 : (int32_t)r->queue_id,
                         .most = (int32_t)r->most,
                         .from_min = r->mode == 0,
                         .ordered = ps_slice_true(r->order),
@@ -77,16 +78,16 @@ static bool read_ask(ps_core *c, const request *r, bool checked, ps_pop_ask *ask
         ask->attempt_len = r->attempt.len;
     }
     if (!ps_pops_can_put(c) || !x->po_rules.on ||
-        !is_allowed(&x->po_rules, r, &late) || !read_filter(r, ask))
+        !is_allowed(&x->po_rules, r) || !read_filter(r, ask))
         return false;
     const ps_topic_entry *t = ps_core_find_topic(c, r->topic.data, r->topic.len);
-    if (t == NULL || !(t->te_perm & PS_PERM_READ) || r->queue_id < -1 ||
+    if (t == NULL || !(t->te_perm & PS_PERM_READ) || r->queue_id < INT32_MIN ||
         r->queue_id >= t->te_read_queues)
         return false;
     if (checked) return true;
     const ps_pair *pair =
         ps_core_find_pair(c, r->group.data, r->group.len, r->topic.data, r->topic.len);
-    return !late && pair != NULL && pair->pr_flags != 0 &&
+    return !is_late(r) && pair != NULL && pair->pr_flags != 0 &&
            !PS_BEGINS(r->topic.data, r->topic.len, PS_RETRY_PREFIX) &&
            (!ask->sql || ps_filter_is(pair->pr_own, r->filter.data, r->filter.len, true));
 }
@@ -94,11 +95,15 @@ static bool read_ask(ps_core *c, const request *r, bool checked, ps_pop_ask *ask
 /* ---- serving ---- */
 
 /* So long a request may wait, whose answer leaves a little before its client gives up; its clock
- * may be wrong by any amount. Below 0: it may not. */
+ * may be wrong by any amount. Below 0: it may not. An end that no time has is over, as upstream's
+ * is. */
 static int64_t time_left(const ps_pop_rules *rules, const request *r) {
-    int64_t now = ps_now_ms(), born = r->born_ms != 0 && r->born_ms < now ? r->born_ms : now;
-    if (r->poll_ms <= 0 || rules->waiting_max < 0) return -1;
-    return born + r->poll_ms - PS_POP_MARGIN_MS - now;
+    int64_t now = ps_now_ms(), born = r->born_ms != 0 && r->born_ms < now ? r->born_ms : now, end;
+    if (r->poll_ms <= 0 || rules->waiting_max < 0 ||
+        __builtin_add_overflow(born, r->poll_ms, &end) || end < now)
+        return -1;
+    int64_t left = end - PS_POP_MARGIN_MS - now;
+    return left < POLL_MAX_MS ? left : POLL_MAX_MS;
 }
 
 static int serve_pop(ps_conn *n, const ps_command *command, bool checked, ps_error *e) {
@@ -143,21 +148,19 @@ static int serve_look(ps_conn *n, const ps_command *command) {
     if ((command->flag & PS_FLAG_ONEWAY) || c->co_pops == NULL ||
         !ps_command_read(command, members, sizeof members / sizeof *members) ||
         r.group.len < 1 || r.group.len > PS_TOPIC_MAX || r.topic.len < 1 ||
-        r.topic.len > PS_TOPIC_MAX || r.queue_id < -1 || r.queue_id > PS_QUEUE_ID_MAX)
+        r.topic.len > PS_TOPIC_MAX || r.queue_id < INT32_MIN || r.queue_id > PS_QUEUE_ID_MAX)
         return 0;
     ps_pop_ask ask = {.topic = (const char *)r.topic.data,
                       .group = (const char *)r.group.data,
                       .topic_len = r.topic.len,
                       .group_len = r.group.len,
-                      .queue_id = (int32_t)r.queue_id,
+                      .queue_id = r.queue_id < 0 ? -1 : (int32_t)r.queue_id,
                       .ordered = ps_slice_true(r.order),
                       .looks = 1};
     if (ask.ordered && r.attempt.len > 0) {
         ask.attempt = (const char *)r.attempt.data;
         ask.attempt_len = r.attempt.len;
     }
-    if (r.born_ms < 0) r.born_ms = 1;
-    if (r.poll_ms > POLL_MAX_MS) r.poll_ms = POLL_MAX_MS;
     const ps_pop_asker who = {.conn = n, .opaque = command->opaque,
                               .serialize = command->serialize};
     if (!ps_pop_look(c, &ask, &found)) return PS_E_NO_MEMORY;

@@ -12,7 +12,6 @@
 #define SYS_COMMIT 1
 #define SYS_SUSPEND 2
 #define SYS_SUBSCRIPTION 4
-#define SYS_CLASS_FILTER 8
 
 #define MAX_MESSAGES 65536 /* of one pull; the transfer limits are far below */
 /* Units of no interest that a held pull walks before others have their turn, and turns of one call:
@@ -26,17 +25,17 @@
 /* ---- the request ---- */
 
 typedef struct request {
-    ps_slice group, topic, subscription, type;
+    ps_slice group, topic, offset_text, subscription, type;
     int64_t queue_id, offset, max, flags, commit, suspend_ms, sub_version;
 } request;
 
 static bool read_request(const ps_command *command, request *r) {
     *r =
-        (request){.queue_id = -1, .offset = INT64_MIN, .max = INT64_MIN, .flags = -1, .commit = -1};
+        (request){.queue_id = -1, .max = INT64_MIN, .flags = INT64_MIN, .commit = -1};
     const ps_member members[] = {{"consumerGroup", &r->group, NULL},
                                  {"topic", &r->topic, NULL},
                                  {"queueId", NULL, &r->queue_id},
-                                 {"queueOffset", NULL, &r->offset},
+                                 {"queueOffset", &r->offset_text, NULL},
                                  {"maxMsgNums", NULL, &r->max},
                                  {"sysFlag", NULL, &r->flags},
                                  {"commitOffset", NULL, &r->commit},
@@ -50,7 +49,7 @@ static bool read_request(const ps_command *command, request *r) {
      * (DefaultMessageStore.isTheBatchFull), so whoever asks for less than one gets one. */
     if (r->max < 1) r->max = 1;
     return good && there && r->group.data != NULL && r->topic.data != NULL && r->queue_id >= 0 &&
-           r->offset != INT64_MIN && r->flags >= 0;
+           ps_slice_number(r->offset_text, &r->offset) && r->flags != INT64_MIN;
 }
 
 /* The filter of this pull; false when that is for the broker to say. NULL: every message. */
@@ -278,8 +277,7 @@ int ps_core_pull(ps_conn *n, const ps_command *command) {
               .max = (int32_t)(r.max < MAX_MESSAGES ? r.max : MAX_MESSAGES),
               .offset = r.offset};
     if (p.pair == NULL || p.pair->pr_flags == 0 || t == NULL || !(t->te_perm & PS_PERM_READ) ||
-        r.queue_id >= t->te_read_queues ||
-        (r.flags & SYS_CLASS_FILTER) || !choose_filter(p.pair, &r, &p.filter))
+        r.queue_id >= t->te_read_queues || !choose_filter(p.pair, &r, &p.filter))
         return 0;
     c->co_totals.pulls++;
     ps_mine(c)->co_looked++;

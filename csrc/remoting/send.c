@@ -337,7 +337,10 @@ static putting putting_of_frame(ps_conn *n, const ps_send *s, const ps_decision 
                      .host_len = n->cn_host_len};
 }
 
+/* A reply is answered without an id, as upstream's is. */
 static ps_answer answer_of(const putting *p, const ps_command *command) {
+    bool reply = command->code == PS_REQUEST_SEND_REPLY_MESSAGE ||
+                 command->code == PS_REQUEST_SEND_REPLY_MESSAGE_V2;
     return (ps_answer){.opaque = command->opaque,
                        .serialize = command->serialize,
                        .code = p->d->code,
@@ -345,7 +348,7 @@ static ps_answer answer_of(const putting *p, const ps_command *command) {
                        .count = p->count,
                        .queue_offset = p->queue_offset,
                        .physical = p->places,
-                       .uniq = p->uniq,
+                       .uniq = reply ? (ps_slice){0} : p->uniq,
                        .handle = p->handle,
                        .remark = {p->d->remark_len > 0 ? (const uint8_t *)p->d->remark : NULL,
                                   p->d->remark_len},

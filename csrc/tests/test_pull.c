@@ -81,7 +81,9 @@ static void test_fields_of_pulls(void) {
         {"maxMsgNums", "9223372036854775807", 0},
         {"maxMsgNums", NULL, -3},
         {"sysFlag", NULL, -3},
-        {"sysFlag", "8", -3},
+        {"sysFlag", "8", 0}, /* a class filter: nobody has them any more */
+        {"sysFlag", "-1", 0},
+        {"queueOffset", "-9223372036854775808", PS_CODE_PULL_OFFSET_MOVED},
         {"queueId", "4294967296", -3},
         {"queueOffset", "x", -3},
         {"consumerGroup", NULL, -3},

@@ -247,8 +247,8 @@ POPS = {
         ("for ever", DELIVERED | {"invisibleTime": "1" * 18}, b"", 29, "invisibleTime 1111"),
         ("no handle", DELIVERED | {"extraInfo": "", "invisibleTime": "1"}, b"", 1, "extraInfo"),
     ],
-    200054: [("another queue", POPPED | {"queueId": "-2"}, b"", 29, "queueId[-2] is illegal")],
-    200055: [("another queue", POPPED | {"queueId": "-2"}, b"", 29, "queueId[-2] is illegal")],
+    200054: [("another queue", POPPED | {"queueId": "99999"}, b"", 29, "queueId[99999] is ill")],
+    200055: [("another queue", POPPED | {"queueId": "99999"}, b"", 29, "queueId[99999] is ill")],
     200056: [("a body", {}, dense(bodies.BODY_MAX), 0, "")],
     200151: [
         ("a queue each", {}, acks(1024), 0, ""),

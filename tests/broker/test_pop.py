@@ -423,7 +423,7 @@ async def test_waiting_is_bounded_and_ends_in_time(store_path):
         ({"most": -5}, 29),
         ({"most": 1 << 40}, 29),
         ({"queue": 9}, 29),
-        ({"queue": -2}, 29),
+        ({"queue": -(1 << 31) - 1}, 29),
         ({"invisible": 0}, 29),
         ({"invisible": -1}, 29),
         ({"invisible": 1 << 62}, 29),
