@@ -51,7 +51,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan tsan-net test-py test-busy test-cluster test-order test-dev judge \
         attack crash crash-pop crash-timers crash-ha chaos-ha model-ha crash-acting damage-meta museum museum-java campaign chaos fuzz bench \
-        bench-c bench-peers bench-broker bench-clients pictures lint format typecheck errors codes logs metrics docs docs-check \
+        bench-c bench-peers bench-broker bench-clients pictures lint format typecheck errors findings codes logs metrics docs docs-check \
         wheel test-wheel clean prepare proto $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
 
@@ -215,6 +215,7 @@ lint: build ## style, format, types and stale generated files; changes nothing
 	@mkdir -p build
 	@PYTHONPATH=. .venv/bin/lint-imports --no-cache --no-logo >build/imports.log || { cat build/imports.log; exit 1; }
 	@$(PY) tools/gen_errors.py --check
+	@$(PY) tools/gen_findings.py --check
 	@$(PY) tools/gen_codes.py --check
 
 typecheck: build ## types alone
@@ -226,6 +227,9 @@ format: build ## rewrite what the formatter and the linter can mend
 
 errors: .venv/.stamp ## regenerate pystore/errors.py and docs/errors.md from csrc/base/errors.def
 	@$(PY) tools/gen_errors.py
+
+findings: .venv/.stamp ## regenerate pystore/audit/kinds.py, tables of docs/damage.md from findings.def
+	@$(PY) tools/gen_findings.py
 
 codes: build ## regenerate docs/codes.md from the handler tables
 	@$(PY) tools/gen_codes.py

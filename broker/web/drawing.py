@@ -43,9 +43,7 @@ class MapBar:
 
 def _range_of(finding: Finding, segments: Sequence[RawSegment]) -> tuple[int, int] | None:
     """The part of the log that a finding is about; None: of something else."""
-    from pystore.audit import KINDS
-
-    where = KINDS[finding.kind].where
+    where = finding.about.where
     start = finding.start
     if start is None or where not in ("log", "file"):
         return None

@@ -17,7 +17,7 @@ from broker.web.records import hex_lines
 from broker.web.rows import paged
 from broker.web.store_lists import StoreLists
 from broker.web.store_pages import StorePages
-from pystore.audit import KINDS, Audit, verify
+from pystore.audit import Audit, describe, mend_command, verify
 from pystore.errors import BadArgument, NotAStore, StoreError
 from pystore.records import CHECK_BODY, check_record
 from pystore.settings import load
@@ -194,8 +194,9 @@ class FolderServer(PageServer):
         audit = self._audit
         marks = _map_of(audit) if audit is not None else []
         return self._page(
-            "verify.html", audit=audit, kinds=KINDS, marks=marks, width=_MAP_WIDTH, running=False
-        )
+            "verify.html", audit=audit, describe=describe, mend_command=mend_command, marks=marks,
+            width=_MAP_WIDTH, running=False,
+        )  # fmt: skip
 
     def _check(self) -> Audit:
         def tell(phase: str, done: int, total: int) -> None:
@@ -209,7 +210,7 @@ def _map_of(audit: Audit) -> list[tuple[float, float, str, str]]:
     length = max(1, audit.log_max - audit.log_min)
     marks = []
     for finding in audit.findings:
-        if KINDS[finding.kind].where != "log" or finding.start is None:
+        if finding.about.where != "log" or finding.start is None:
             continue
         begin = (finding.start - audit.log_min) * _MAP_WIDTH / length
         end = ((finding.end or finding.start) - audit.log_min) * _MAP_WIDTH / length

@@ -20,46 +20,12 @@
 /* cdef begin */
 typedef struct ps_audit ps_audit; /* thread-safe once the queues and index files are known */
 
-/* What a finding is about. from_at and to_at: bytes of the log (1 to 19), queue offsets (20 to 39),
- * numbers of index entries (40 to 59). */
-#define PS_FIND_DAMAGED 1          /* no whole record here; whole ones follow or the file ends */
-#define PS_FIND_HOLE 2             /* the same, and every byte is zero */
-#define PS_FIND_TAIL 3             /* the same at the end of the log: nothing whole follows */
-#define PS_FIND_AFTER_BLANK 4      /* whole records after the blank that should end the file */
-#define PS_FIND_SHORT_BLANK 5      /* a blank that does not reach the end of its file */
-#define PS_FIND_NO_BLANK 6         /* a segment ends without the blank that closes it */
-#define PS_FIND_UNREADABLE 7       /* the disk refused to read these bytes; value: errno */
-#define PS_FIND_PROPERTIES 8       /* properties that readers drop; value: how many in the record */
-#define PS_FIND_NO_QUEUE 9         /* topic or queue id can name no queue; value: the queue id */
-#define PS_FIND_QUEUE_OFFSET 10    /* a queue offset out of range; value: the offset */
-#define PS_FIND_TIME 11            /* store times go back; value: by how many ms at most */
-#define PS_FIND_SUSPECT 12         /* properties that no client writes: flipped bits, most likely */
-#define PS_FIND_FORGOTTEN_AMID 13  /* a topic was deleted amid this record, says ps_audit_forget */
-#define PS_FIND_UNIT_MISSING 20    /* records without a unit; physical: the first of them */
-#define PS_FIND_UNIT_FOREIGN 21    /* the unit points to another record; value: where */
-#define PS_FIND_UNIT_SIZE 22       /* the unit has another size; value: that size */
-#define PS_FIND_UNIT_TAGS 23       /* the unit has another tags code; value: that code */
-#define PS_FIND_SAME_OFFSET 24     /* two records on one queue offset; value: the other's place */
-#define PS_FIND_UNIT_ZERO 25       /* zero units before written ones */
-#define PS_FIND_UNIT_GHOST 26      /* units that point to no record; value: where the first does */
-#define PS_FIND_UNIT_BEYOND 27     /* units that point past the end of the log */
-#define PS_FIND_UNIT_ORDER 28      /* units that point before the one before them */
-#define PS_FIND_UNIT_LOST 29       /* units that say that the log lost their messages */
-#define PS_FIND_QUEUE_GAP 30       /* a file of the queue is missing between others */
-#define PS_FIND_QUEUE_FILE_SIZE 31 /* a queue file of another size; value: its bytes */
-#define PS_FIND_DISAGREE 33        /* the whole record there names another queue; value: where */
-#define PS_FIND_INDEX_HEADER 40    /* the header disagrees with the entries */
-#define PS_FIND_INDEX_CHAIN 41     /* entries from here on are unsound or unreachable */
-#define PS_FIND_INDEX_SLOT 42      /* slots that lead to the wrong entry; value: the first slot */
-#define PS_FIND_INDEX_GHOST 43     /* entries that point to no record with that key */
-#define PS_FIND_KEY_MISSING 44     /* keys without an entry; from_at, to_at: bytes of the log */
-
 typedef struct ps_finding {
-    int32_t kind;     /* PS_FIND_ */
+    int32_t kind;     /* PS_FIND_, of audit/findings.def */
     int32_t outcome;  /* damage in the log: why no record stands there (ps_rec_outcome), else 0 */
     int32_t queue_id; /* queue concerned, or -1 */
     int32_t topic_len;
-    int64_t from_at, to_at; /* [from_at, to_at) */
+    int64_t from_at, to_at; /* [from_at, to_at), of what the kind counts */
     int64_t count;          /* records, units, entries or keys concerned; -1: nobody knows */
     int64_t physical;       /* record concerned, or -1 */
     int64_t value;          /* as the kind says */
@@ -155,5 +121,15 @@ int ps_audit_segment(ps_audit *audit, int32_t number, int32_t last, ps_progress 
 int32_t ps_audit_leaf(const uint8_t *page, int32_t size, const uint8_t *before, int32_t before_len,
                       int32_t reversed, int32_t last[2]);
 /* cdef end */
+
+enum {
+#define PS_FINDING(NAME, code, ...) PS_FIND_##NAME = code,
+#define PS_FINDING_OUTSIDE(...)
+#define PS_FINDING_WORD(...)
+#include "audit/findings.def"
+#undef PS_FINDING
+#undef PS_FINDING_OUTSIDE
+#undef PS_FINDING_WORD
+};
 
 #endif

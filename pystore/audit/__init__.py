@@ -12,7 +12,10 @@
 of finding means, and what Apache RocketMQ does with it, is in :data:`KINDS`.
 """
 
-from pystore.audit.findings import KINDS, Audit, Finding, Kind, Severity
+from pystore.audit.findings import Audit, Finding, Kind, Mend, Severity
+from pystore.audit.kinds import KINDS
+from pystore.audit.sentences import describe, mend_command
 from pystore.audit.verify import verify
 
-__all__ = ["KINDS", "Audit", "Finding", "Kind", "Severity", "verify"]
+__all__ = ["KINDS", "Audit", "Finding", "Kind", "Mend", "Severity", "describe", "mend_command",
+           "verify"]  # fmt: skip

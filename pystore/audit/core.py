@@ -15,50 +15,14 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from pystore.audit.findings import KINDS, Audit, Finding, Severity
+from pystore.audit.findings import Audit, Finding
+from pystore.audit.kinds import BY_CODE, FileFault, TombstonesFinding
 from pystore.audit.layout import Layout, last_with_data
 from pystore.errors import NotFound
 from pystore.native import ffi, lib, raise_error
 from pystore.settings import Settings, fill
 
-__all__ = ["CoreAudit", "IndexFacts", "Key", "QueueFacts", "SegmentFacts", "soften"]
-
-_NAMES = {
-    lib.PS_FIND_DAMAGED: "damaged-record",
-    lib.PS_FIND_HOLE: "log-hole",
-    lib.PS_FIND_TAIL: "torn-tail",
-    lib.PS_FIND_AFTER_BLANK: "records-after-blank",
-    lib.PS_FIND_SHORT_BLANK: "short-blank",
-    lib.PS_FIND_NO_BLANK: "no-blank",
-    lib.PS_FIND_UNREADABLE: "unreadable",
-    lib.PS_FIND_PROPERTIES: "bad-properties",
-    lib.PS_FIND_NO_QUEUE: "no-queue",
-    lib.PS_FIND_QUEUE_OFFSET: "bad-queue-offset",
-    lib.PS_FIND_TIME: "time-goes-back",
-    lib.PS_FIND_SUSPECT: "suspect-properties",
-    lib.PS_FIND_FORGOTTEN_AMID: "tombstones",
-    lib.PS_FIND_UNIT_MISSING: "missing-units",
-    lib.PS_FIND_UNIT_FOREIGN: "foreign-unit",
-    lib.PS_FIND_UNIT_SIZE: "unit-size",
-    lib.PS_FIND_UNIT_TAGS: "unit-tags",
-    lib.PS_FIND_SAME_OFFSET: "same-offset",
-    lib.PS_FIND_UNIT_ZERO: "zero-units",
-    lib.PS_FIND_UNIT_GHOST: "ghost-units",
-    lib.PS_FIND_UNIT_BEYOND: "units-beyond",
-    lib.PS_FIND_UNIT_ORDER: "unit-order",
-    lib.PS_FIND_UNIT_LOST: "lost-messages",
-    lib.PS_FIND_DISAGREE: "record-disagrees",
-    lib.PS_FIND_QUEUE_GAP: "queue-gap",
-    lib.PS_FIND_QUEUE_FILE_SIZE: "queue-file-size",
-    lib.PS_FIND_INDEX_HEADER: "index-header",
-    lib.PS_FIND_INDEX_CHAIN: "index-chain",
-    lib.PS_FIND_INDEX_SLOT: "index-slots",
-    lib.PS_FIND_INDEX_GHOST: "index-ghosts",
-    lib.PS_FIND_KEY_MISSING: "missing-keys",
-}
-#: ps_rec_outcome
-_OUTCOMES = {2: "zeros", 3: "runs past the end", 4: "bad magic", 5: "lengths do not add up",
-             6: "bad CRC", 7: "not its own place"}  # fmt: skip
+__all__ = ["CoreAudit", "IndexFacts", "Key", "QueueFacts", "SegmentFacts"]
 
 Progress = Callable[[str, int, int], None]
 #: Topic and queue id.
@@ -310,56 +274,22 @@ class CoreAudit:
             lib.ps_findings_free(raw)
 
     def _finding(self, raw: Any, file: str | None) -> Finding:
-        name = _NAMES[raw.kind]
-        kind = KINDS[name]
+        kind = BY_CODE[raw.kind]
+        own = {name: convert(getattr(raw, field))
+               for name, (field, convert) in kind.from_core.items()}  # fmt: skip
         topic = os.fsdecode(bytes(ffi.buffer(raw.topic, raw.topic_len))) if raw.topic_len else None
         queue = int(raw.queue_id) if raw.queue_id >= 0 else None
-        if name == "tombstones":
-            return Finding(name, kind.severity, "deletedTopics", topic=topic, text=_text(name, raw))
-        if file is None and kind.where == "log":
+        if kind is TombstonesFinding:
+            fault = FileFault.AMID_A_RECORD
+            return TombstonesFinding(file="deletedTopics", topic=topic, fault=fault, **own)
+        if file is None and kind.about.where == "log":
             file = self._layout.segment_of(raw.from_at)
-        elif file is None and kind.where == "index":
+        elif file is None and kind.about.where == "index":
             file = "index"  # met while the log was read: its entries are in any of them
         elif file is None and topic is not None and queue is not None:
             file = self._layout.queue_file_of(topic, queue, max(0, raw.from_at))
-        return Finding(
-            name, kind.severity, file or self._layout.segment_of(raw.from_at),
-            int(raw.from_at), int(raw.to_at), int(raw.count) if raw.count >= 0 else None,
-            topic, queue, _text(name, raw),
+        return kind(
+            file=file or self._layout.segment_of(raw.from_at),
+            start=int(raw.from_at), end=int(raw.to_at),
+            count=int(raw.count) if raw.count >= 0 else None, topic=topic, queue=queue, **own,
         )  # fmt: skip
-
-
-def _text(name: str, raw: Any) -> str:
-    """Returns the details of one finding, in words."""
-    if name in ("damaged-record", "torn-tail"):
-        return _OUTCOMES.get(raw.outcome, "")
-    if name == "missing-units":
-        folder = "the queue's folder is missing; " if raw.value else ""
-        return f"{folder}the first record is at {raw.physical} of the log"
-    if name in ("foreign-unit", "ghost-units", "record-disagrees", "units-beyond", "unit-order"):
-        return f"points to {raw.value} of the log"
-    if name == "tombstones":
-        return f"{raw.value} of the log, where it says that the topic was deleted, is amid a record"
-    if name == "same-offset":
-        return f"claimed by the records at {raw.value} and {raw.physical} of the log"
-    if name == "unit-size":
-        return f"the unit says {raw.value} bytes"
-    if name == "time-goes-back":
-        return f"by {raw.value} ms at most"
-    if name == "unreadable":
-        return os.strerror(raw.value)
-    if name == "bad-queue-offset":
-        return f"queue offset {raw.value}"
-    if name == "no-queue":
-        return f"queue id {raw.value}"
-    if name == "queue-file-size":
-        return f"{raw.value} bytes"
-    return ""
-
-
-def soften(finding: Finding, severity: Severity, kind: str | None = None) -> Finding:
-    """Returns the same finding with a lower severity."""
-    return Finding(
-        kind or finding.kind, severity, finding.file, finding.start, finding.end, finding.count,
-        finding.topic, finding.queue, finding.text,
-    )  # fmt: skip

@@ -13,8 +13,21 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
-from pystore.audit.findings import KINDS, Finding, Severity
+from pystore.audit.findings import Finding
+from pystore.audit.kinds import (
+    DoubleSegmentFinding,
+    FileFault,
+    IndexSizeFinding,
+    LogFolderFinding,
+    MisnamedSegmentFinding,
+    MissingSegmentFinding,
+    QueueStrayFinding,
+    SegmentSizeFinding,
+    StrayFileFinding,
+    StrayReason,
+)
 from pystore.audit.sizes import SEGMENT_LEAST, Piece, piece_of, usual_size
 from pystore.errors import NotAStore, NotFound, StoreError
 from pystore.files import os_error
@@ -112,14 +125,10 @@ class Layout:
         base = offset * UNIT - offset * UNIT % self.queue_file_size
         return f"consumequeue/{topic}/{queue}/{base:020d}"
 
-    def found(
-        self, kind: str, file: Path | str, *, severity: Severity | None = None, **details: object
-    ) -> None:
-        """Adds a finding; `severity` None stands for that of the kind."""
+    def found(self, kind: type[Finding], file: Path | str, **details: Any) -> None:
+        """Adds a finding of this kind; `details` are its fields."""
         named = self.name(file) if isinstance(file, Path) else file
-        heavy = KINDS[kind].severity if severity is None else severity
-        found = Finding(kind, heavy, named, **details)  # type: ignore[arg-type]
-        self.findings.append(found)
+        self.findings.append(kind(file=named, **details))
 
 
 def _sorted(folder: Path | str) -> list[os.DirEntry[str]]:
@@ -219,10 +228,9 @@ def _once(layout: Layout, files: list[File]) -> list[File]:
     for file in files:
         first = kept.setdefault(file.number, file)
         if first is not file:
-            bytes_ = "the same bytes as" if _same(first.path, file.path) else "other bytes than"
-            layout.found("double-segment", file.path, start=file.number,
-                         end=file.number + file.size,
-                         text=f"{bytes_} {layout.name(first.path)}")  # fmt: skip
+            layout.found(DoubleSegmentFinding, file.path, start=file.number,
+                         end=file.number + file.size, equal=_same(first.path, file.path),
+                         first=layout.name(first.path))  # fmt: skip
     return sorted(kept.values(), key=lambda file: file.number)
 
 
@@ -233,7 +241,7 @@ def _in_place(layout: Layout, files: list[File]) -> list[File]:
     if 2 * len(odd) > len(files):
         return files  # it is the size that is wrong
     for file in odd:
-        layout.found("stray-file", file.path, text="no segment begins at the place it is named for")
+        layout.found(StrayFileFinding, file.path, why=StrayReason.AMID_A_SEGMENT)
     return [file for file in files if file not in odd]
 
 
@@ -262,7 +270,7 @@ def _without_far_files(layout: Layout, files: list[File]) -> list[File]:
         return files
     held = [run for run in runs if any(_holds_records(file, layout.segment_size) for file in run)]
     for file in (file for run in runs if held and run not in held for file in run):
-        layout.found("stray-file", file.path, text="it holds no record, far from all that do")
+        layout.found(StrayFileFinding, file.path, why=StrayReason.FAR_AND_EMPTY)
     return [file for run in held or runs for file in run]
 
 
@@ -285,19 +293,20 @@ def _check_names(layout: Layout) -> None:
         if at < 0:
             return
         file = files[at]
-        layout.found("misnamed-segment", file.path, start=file.number, end=file.number + file.size,
-                     text=f"its records belong at {belongs[0]} of the log")  # fmt: skip
+        layout.found(MisnamedSegmentFinding, file.path, start=file.number,
+                     end=file.number + file.size, belongs_at=int(belongs[0]))  # fmt: skip
         at += 1
 
 
 def _check_folders(layout: Layout, folders: list[Path]) -> None:
     """Finds a folder of the log that is missing together with segments: most likely a disk that is
     not mounted. Before the first of its segments is made, it need not be there."""
-    gaps = any(f.kind == "missing-segment" for f in layout.findings)
+    gaps = any(isinstance(f, MissingSegmentFinding) for f in layout.findings)
     for folder in folders:
         if not folder.is_dir() and (gaps or os.path.lexists(folder)):
-            text = "not a directory" if os.path.lexists(folder) else "it does not exist"
-            layout.found("log-folder", folder, text=text)
+            there = os.path.lexists(folder)
+            fault = FileFault.NOT_A_DIRECTORY if there else FileFault.MISSING
+            layout.found(LogFolderFinding, folder, fault=fault)
 
 
 def _segments(layout: Layout, settings: Settings) -> None:
@@ -309,7 +318,7 @@ def _segments(layout: Layout, settings: Settings) -> None:
         found, others = _numbered(folder)
         files += found
         for path in others:
-            layout.found("stray-file", path, text="not a segment of the log")
+            layout.found(StrayFileFinding, path, why=StrayReason.NOT_A_SEGMENT)
     files = _once(layout, files)
     name = "mappedFileSizeCommitLog"
     size = int(settings[name] or 0)
@@ -321,11 +330,11 @@ def _segments(layout: Layout, settings: Settings) -> None:
     files = _without_far_files(layout, _in_place(layout, files))
     for file in files:
         if file.size != size:
-            layout.found("segment-size", file.path, start=0, end=file.size,
-                         text=f"{file.size} bytes, the others have {size}")  # fmt: skip
+            layout.found(SegmentSizeFinding, file.path, start=0, end=file.size,
+                         size=file.size, usual_size=size)  # fmt: skip
     for before, after in pairwise(files):
         if before.number + size < after.number:
-            layout.found("missing-segment", f"commitlog/{before.number + size:020d}",
+            layout.found(MissingSegmentFinding, f"commitlog/{before.number + size:020d}",
                          start=before.number + size, end=after.number)  # fmt: skip
     _check_folders(layout, folders)
     layout.segments = files
@@ -342,9 +351,9 @@ def _queues(layout: Layout, settings: Settings) -> None:
             found, strays = _numbered(queue.path)
             layout.queues[topic.name, number] = found
             if strays:
-                names = ", ".join(path.name for path in strays[:5])
-                layout.found("queue-stray", strays[0].parent, topic=topic.name, queue=number,
-                             count=len(strays), text=names)  # fmt: skip
+                names = tuple(path.name for path in strays)
+                layout.found(QueueStrayFinding, strays[0].parent, topic=topic.name, queue=number,
+                             count=len(strays), names=names)  # fmt: skip
         layout.in_the_way += [path for path in others if _DIGITS.fullmatch(path.name)]
     name = "mappedFileSizeConsumeQueue"
     size = int(settings[name] or 0)
@@ -415,14 +424,15 @@ def _index(layout: Layout, settings: Settings) -> None:
     files, others = _numbered(layout.root / "index")
     for path in others:
         if _SEGMENT.fullmatch(path.name) or is_circle(path):
-            layout.found("index-size", path, text="not a regular file")
+            layout.found(IndexSizeFinding, path, fault=FileFault.NOT_A_FILE)
     for file in files:
         if file.size == 0:
-            layout.found("index-size", file.path, start=0, end=0, text="the file is empty")
+            layout.found(IndexSizeFinding, file.path, start=0, end=0, fault=FileFault.EMPTY)
             continue
         shape = _index_layout(file, settings) if file.size <= _INDEX_MOST else None
         if shape is None:
-            layout.found("index-size", file.path, start=0, end=file.size, text=f"{file.size} bytes")
+            layout.found(IndexSizeFinding, file.path, start=0, end=file.size,
+                         fault=FileFault.WRONG_SIZE, size=file.size)  # fmt: skip
         else:
             layout.index.append((file.path, *shape))
 
@@ -445,7 +455,7 @@ def _look(root: Path, settings: Settings, *parts: Callable[[Layout, Settings], N
     for name in ("consumequeue", "index"):
         folder = layout.root / name
         if os.path.lexists(folder) and not folder.is_dir():
-            layout.found("stray-file", folder, text="it stands where a folder belongs")
+            layout.found(StrayFileFinding, folder, why=StrayReason.IN_A_FOLDERS_PLACE)
     try:
         for part in parts:
             part(layout, settings)

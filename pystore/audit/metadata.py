@@ -14,7 +14,22 @@ from typing import Any
 from pystore import accessfiles
 from pystore._metadb import digest
 from pystore.accessfiles import AccessRows
-from pystore.audit.findings import Severity
+from pystore.audit.findings import Finding, Severity
+from pystore.audit.kinds import (
+    AccessDbFinding,
+    CheckpointFinding,
+    ConfigBakFinding,
+    ConfigJsonFinding,
+    FileFault,
+    KeptAsideFinding,
+    MetadataDbFinding,
+    NotAFileFinding,
+    NotCheckedFinding,
+    OffsetPastEndFinding,
+    OwnNoteFinding,
+    SinkLedgerFinding,
+    TombstonesFinding,
+)
 from pystore.audit.layout import File, Layout, is_circle
 from pystore.audit.readdb import read_access, read_meta
 from pystore.configfiles import RAW_FILES, SECTIONS, check_json
@@ -66,7 +81,7 @@ def _decoded(
     section = SECTIONS.get(name)
     parsed: Any = None
     in_database = False
-    kinds = (path, "config-json", known[0]), (bak, "config-bak", known[1])
+    kinds = (path, ConfigJsonFinding, known[0]), (bak, ConfigBakFinding, known[1])
     for file, kind, digests in kinds:
         try:
             data = read_quietly(file, _JSON_MAX)
@@ -76,7 +91,7 @@ def _decoded(
         if data is None:
             continue
         if not data:
-            layout.found(kind, file, text="the file is empty")
+            layout.found(kind, file, fault=FileFault.EMPTY)
             continue
         if digests and digest(data) in digests:
             in_database |= file is path
@@ -87,34 +102,35 @@ def _decoded(
                 continue
             found = section.loads(data)
         except ValueError as bad:
-            layout.found(kind, file, text=str(bad))
+            layout.found(kind, file, fault=FileFault.MALFORMED, detail=str(bad))
             continue
         if parsed is None:
             parsed = found
     return None if in_database else parsed
 
 
-def _unread(layout: Layout, kind: str, path: Path, error: OSError) -> None:
+def _unread(layout: Layout, kind: type[Finding], path: Path, error: OSError) -> None:
     """Adds a finding for a file that cannot be read: it is damaged, unless only this user may not
     read it. No store opens where something else takes the place of one."""
     text = error.text if isinstance(error, StoreError) else error.strerror or str(error)
     if isinstance(error, PermissionError):
-        layout.found("not-checked", path, text=text)
+        layout.found(NotCheckedFinding, path, fault=FileFault.FORBIDDEN, detail=text)
     else:
-        odd = Severity.ERROR if os.path.lexists(path) and not path.is_file() else None
-        layout.found(kind, path, severity=odd, text=text)
+        odd = os.path.lexists(path) and not path.is_file()
+        heavy = Severity.ERROR if odd else kind.about.severity
+        layout.found(kind, path, severity=heavy, fault=FileFault.UNREADABLE, detail=text)
 
 
 def _read_database(
-    layout: Layout, folder: Path, kind: str, read: Callable[[Path], dict[str, Any]]
+    layout: Layout, folder: Path, kind: type[Finding], read: Callable[[Path], dict[str, Any]]
 ) -> dict[str, Any]:
     """Returns what `read` (readdb.py) finds, or {} when there is no database or it is damaged."""
     data = folder / "data.mdb"
     if os.path.lexists(folder) and not folder.is_dir():
-        layout.found(kind, folder, text="not a folder")
+        layout.found(kind, folder, fault=FileFault.NOT_A_DIRECTORY)
         return {}
     if is_circle(data):
-        layout.found(kind, data, text="a link that leads to itself")
+        layout.found(kind, data, fault=FileFault.LINK_IN_A_CIRCLE)
         return {}
     try:
         if not data.exists() and not data.is_symlink():
@@ -124,7 +140,7 @@ def _read_database(
         _unread(layout, kind, data, error)
         return {}
     if "error" in found:
-        layout.found(kind, data, text=found["error"])
+        layout.found(kind, data, fault=FileFault.MALFORMED, detail=found["error"])
         return {}
     return found
 
@@ -137,15 +153,14 @@ def _check_access(layout: Layout) -> None:
         data = read_quietly(path, _JSON_MAX)
         copy = None if data is None else AccessRows.from_file(data)
     except OSError as error:
-        _unread(layout, "config-bak", path, error)
+        _unread(layout, ConfigBakFinding, path, error)
     except ValueError as bad:
-        layout.found("config-bak", path, text=str(bad))
-    database = _read_database(layout, folder, "access-db", read_access)
+        layout.found(ConfigBakFinding, path, fault=FileFault.MALFORMED, detail=str(bad))
+    database = _read_database(layout, folder, AccessDbFinding, read_access)
     if copy is None or "copy" not in database:
         return
     if copy.contradicts(AccessRows.from_file(database["copy"].encode())):
-        text = f"its users are not those of {path.name}"
-        layout.found("access-db", folder / "data.mdb", text=text)
+        layout.found(AccessDbFinding, folder / "data.mdb", fault=FileFault.NOT_ITS_COPY)
 
 
 def _read_tombstones(layout: Layout) -> list[tuple[str, int]]:
@@ -153,13 +168,13 @@ def _read_tombstones(layout: Layout) -> list[tuple[str, int]]:
     try:
         data = read_quietly(path, 64 << 20)
     except OSError as error:
-        _unread(layout, "tombstones", path, error)
+        _unread(layout, TombstonesFinding, path, error)
         return []
     if data is None:
         return []
     found = tombstones_of(data)
     if found is None:
-        layout.found("tombstones", path, text="magic, sum or lengths do not fit")
+        layout.found(TombstonesFinding, path, fault=FileFault.WRONG_SUM)
     return found or []
 
 
@@ -184,11 +199,8 @@ def believable(layout: Layout, beside: Beside, *, closed: bool) -> list[tuple[st
         begins = [_first_place(layout, files) for key, files in layout.queues.items()
                   if closed and key[0] == topic]  # fmt: skip
         if any(place is not None and place < below for place in begins):
-            layout.found(
-                "tombstones", "deletedTopics", topic=topic,
-                text=f"it says that {topic} was deleted at {below} of the log, and its queues are"
-                " whole",
-            )  # fmt: skip
+            layout.found(TombstonesFinding, "deletedTopics", topic=topic,
+                         fault=FileFault.QUEUES_ARE_WHOLE, deleted_at=below)  # fmt: skip
         else:
             found.append((topic, below))
     return found
@@ -200,29 +212,30 @@ def _check_own(layout: Layout) -> None:
     for name, magics in _NOTES.items():
         path = layout.root / name
         if os.path.lexists(path.parent) and not path.parent.is_dir():
-            layout.found("own-note", path.parent, text="not a folder")
+            layout.found(OwnNoteFinding, path.parent, fault=FileFault.NOT_A_DIRECTORY)
             continue
         try:
             data = read_quietly(path, _JSON_MAX)
         except OSError as error:
-            _unread(layout, "own-note", path, error)
+            _unread(layout, OwnNoteFinding, path, error)
             continue
         if data is None:
             continue
         if not is_note(data, *magics):
-            layout.found("own-note", path, text="magic or sum do not fit")
+            layout.found(OwnNoteFinding, path, fault=FileFault.WRONG_SUM)
     for name in ("lock", "abort"):
         path = layout.root / name
         if os.path.lexists(path) and not path.is_file():
-            layout.found("not-a-file", path, text="not a regular file")
+            layout.found(NotAFileFinding, path, fault=FileFault.NOT_A_FILE)
     for name in ("meta/lock.mdb", "meta/owner", "access/lock.mdb"):
         path = layout.root / name
         if path.parent.is_dir() and os.path.lexists(path) and not path.is_file():
-            layout.found("own-note", path, severity=Severity.ERROR, text="not a regular file")
+            layout.found(OwnNoteFinding, path, severity=Severity.ERROR,
+                         fault=FileFault.NOT_A_FILE)  # fmt: skip
     for name in _FILES:
         path = layout.root / name
         if os.path.lexists(path) and not path.is_file():
-            layout.found("own-note", path, text="not a regular file")
+            layout.found(OwnNoteFinding, path, fault=FileFault.NOT_A_FILE)
 
 
 def _check_ledgers(layout: Layout) -> None:
@@ -231,9 +244,9 @@ def _check_ledgers(layout: Layout) -> None:
         try:
             check_json(read_quietly(path, _JSON_MAX) or b"")
         except OSError as error:
-            _unread(layout, "sink-ledger", path, error)
+            _unread(layout, SinkLedgerFinding, path, error)
         except ValueError as bad:
-            layout.found("sink-ledger", path, text=str(bad))
+            layout.found(SinkLedgerFinding, path, fault=FileFault.MALFORMED, detail=str(bad))
 
 
 def _check_aside(layout: Layout) -> None:
@@ -246,11 +259,12 @@ def _check_aside(layout: Layout) -> None:
                 row = json.loads(line)
                 size, kept = int(row["length"]), manifest.parent / str(row["kept"])
                 if not os.path.lexists(kept) or (size >= 0 and kept.lstat().st_size != size):
-                    layout.found("kept-aside", kept, text=f"a copy of {size} bytes is meant")
+                    fault = FileFault.WRONG_SIZE if os.path.lexists(kept) else FileFault.MISSING
+                    layout.found(KeptAsideFinding, kept, fault=fault, size=size)
         except OSError as error:
-            _unread(layout, "kept-aside", manifest, error)
+            _unread(layout, KeptAsideFinding, manifest, error)
         except (ValueError, KeyError, TypeError):
-            layout.found("kept-aside", manifest, text="a row of it is malformed")
+            layout.found(KeptAsideFinding, manifest, fault=FileFault.MALFORMED)
 
 
 def _changed_outside(layout: Layout, name: str, database: dict[str, Any]) -> bool:
@@ -270,10 +284,10 @@ def read_beside(layout: Layout) -> Beside:
     _check_aside(layout)
     config = layout.root / "config"
     beside = Beside()
-    database = _read_database(layout, layout.root / "meta", "metadata-db", read_meta)
+    database = _read_database(layout, layout.root / "meta", MetadataDbFinding, read_meta)
     known = database.get("known", {})
     if os.path.lexists(config) and not config.is_dir():
-        layout.found("config-json", config, text="not a folder")
+        layout.found(ConfigJsonFinding, config, fault=FileFault.NOT_A_DIRECTORY)
         parts = dict.fromkeys(SECTIONS)
     else:
         parts = {
@@ -317,9 +331,8 @@ def check_offsets(
     for group, topic, queue, offset in sorted(past):
         end = ends[topic, queue]
         layout.found(
-            "offset-past-end", "config/consumerOffset.json", start=end, end=offset,
-            count=offset - end, topic=topic, queue=queue,
-            text=f"group {group} stands at {offset}, the queue ends at {end}",
+            OffsetPastEndFinding, "config/consumerOffset.json", start=end, end=offset,
+            count=offset - end, topic=topic, queue=queue, group=group,
         )  # fmt: skip
 
 
@@ -330,19 +343,19 @@ def check_checkpoint(layout: Layout, last_time: int) -> None:
     try:
         data = read_quietly(path, CHECKPOINT_SIZE + 1)
     except OSError as error:
-        _unread(layout, "checkpoint", path, error)
+        _unread(layout, CheckpointFinding, path, error)
         return
     if data is None:
         if last_time >= 0:
-            layout.found("checkpoint", path, text="the file is missing")
+            layout.found(CheckpointFinding, path, fault=FileFault.MISSING)
         return
     if len(data) != CHECKPOINT_SIZE:
-        layout.found("checkpoint", path, text=f"{len(data)} bytes, not {CHECKPOINT_SIZE}")
+        layout.found(CheckpointFinding, path, fault=FileFault.WRONG_SIZE, size=len(data))
         return
     ahead = max(last_time, 0)
     now = int(time.time() * 1000)
     times = checkpoint_times(data)
     for name, value in zip(("physic", "logics", "index"), times, strict=True):
         if value < 0 or value > now + _HOUR_MS or (ahead and value > ahead + _HOUR_MS):
-            why = f"{name}MsgTimestamp {value} is past the log's last record"
-            layout.found("checkpoint", path, text=why)
+            layout.found(CheckpointFinding, path, fault=FileFault.AHEAD,
+                         timestamp=f"{name}MsgTimestamp", time_ms=value)  # fmt: skip

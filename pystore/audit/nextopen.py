@@ -11,6 +11,13 @@ from collections.abc import Sequence
 
 from pystore.audit.core import SegmentFacts
 from pystore.audit.findings import Finding
+from pystore.audit.kinds import (
+    IndexChainFinding,
+    IndexSizeFinding,
+    MissingKeysFinding,
+    MissingUnitsFinding,
+    NotDispatchedFinding,
+)
 from pystore.audit.layout import Layout
 from pystore.native import lib
 from pystore.notes import CHECKPOINT_SIZE, checkpoint_times
@@ -46,16 +53,15 @@ class NextOpen:
 
     def mends(self, f: Finding) -> bool:
         """Returns whether recovery writes again what is wrong here."""
-        if f.kind == "missing-units":
-            words = f.text.split()  # "... the first record is at N of the log"
-            return int(words[-4]) >= self.queues_from
-        if f.kind == "not-dispatched":
+        if isinstance(f, MissingUnitsFinding):
+            return f.first_record >= self.queues_from
+        if isinstance(f, NotDispatchedFinding):
             return f.start is not None and f.start >= self.queues_from
-        if f.kind == "missing-keys":
+        if isinstance(f, MissingKeysFinding):
             return f.start is not None and f.start >= self.index_from and not self._index_is_odd()
-        if f.kind == "index-size":
+        if isinstance(f, IndexSizeFinding):
             return f.end == 0  # between its making and its first size
-        return f.kind == "index-chain" and self._entries_go(f)
+        return isinstance(f, IndexChainFinding) and self._entries_go(f)
 
     def _index_is_odd(self) -> bool:
         """Returns whether something other than a file is named like one of the index; then no open

@@ -10,9 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from pystore import settings as _settings
-from pystore.audit.core import CoreAudit, SegmentFacts, soften
+from pystore.audit.core import CoreAudit, SegmentFacts
 from pystore.audit.delays import with_own_levels
-from pystore.audit.findings import KINDS, Audit, Finding, Severity
+from pystore.audit.findings import Audit, Finding, Severity
+from pystore.audit.kinds import (
+    CheckpointFinding,
+    DeletedMessagesFinding,
+    DeletedTopicFinding,
+    GhostUnitsFinding,
+    IndexGhostsFinding,
+    IndexSizeFinding,
+    IndexSlotsFinding,
+    MissingKeysFinding,
+    MissingUnitsFinding,
+    NotDispatchedFinding,
+    StrayFileFinding,
+    StrayReason,
+    TornTailFinding,
+    UnitsBeyondFinding,
+)
 from pystore.audit.layout import Layout, is_circle, look
 from pystore.audit.metadata import (
     Beside,
@@ -96,7 +112,7 @@ def _check_way(layout: Layout, beside: Beside) -> None:
         of_topic = path.parent == layout.root / "consumequeue"
         known = beside.topics is None or path.name in beside.topics
         if not of_topic or known or is_circle(path):
-            layout.found("stray-file", path, text="it stands where the folder of a queue belongs")
+            layout.found(StrayFileFinding, path, why=StrayReason.IN_A_QUEUES_PLACE)
 
 
 def _state(root: Path, held: bool) -> str:
@@ -127,13 +143,16 @@ def _pending(audit: Audit, layout: Layout, facts: list[SegmentFacts], indexed: b
         return
     if audit.not_dispatched and (audit.state == "closed" or not layout.queues):
         start = min(f.pending_from for f in facts if f.pending_from >= 0)
-        _add(audit, "not-dispatched", layout.segment_of(start), start, audit.log_max,
-             audit.not_dispatched)  # fmt: skip
+        audit.findings.append(
+            NotDispatchedFinding(file=layout.segment_of(start), start=start, end=audit.log_max,
+                                 count=audit.not_dispatched)
+        )  # fmt: skip
     if indexed and audit.not_indexed and (audit.state == "closed" or not layout.index):
         start = min(f.keys_pending_from for f in facts if f.keys_pending_from >= 0)
-        why = "" if layout.index else "there is no index file"
-        _add(audit, "missing-keys", layout.segment_of(start), start, audit.log_max,
-             audit.not_indexed, why)  # fmt: skip
+        audit.findings.append(
+            MissingKeysFinding(file=layout.segment_of(start), start=start, end=audit.log_max,
+                               count=audit.not_indexed)
+        )  # fmt: skip
 
 
 def _forgotten(audit: Audit, facts: list[SegmentFacts], deleted: list[tuple[str, int]]) -> None:
@@ -141,20 +160,9 @@ def _forgotten(audit: Audit, facts: list[SegmentFacts], deleted: list[tuple[str,
     another store's."""
     count = sum(f.forgotten for f in facts)
     if count:
-        text = ", ".join(f"{topic} before {physical} of the log" for topic, physical in deleted[:5])
-        more = f" and {len(deleted) - 5} more" if len(deleted) > 5 else ""
-        kind = KINDS["deleted-messages"]
         audit.findings.append(
-            Finding(kind.name, kind.severity, "deletedTopics", count=count, text=text + more)
+            DeletedMessagesFinding(file="deletedTopics", count=count, tombstones=tuple(deleted))
         )
-
-
-def _add(
-    audit: Audit, kind: str, file: str, start: int, end: int, count: int, text: str = ""
-) -> None:
-    audit.findings.append(
-        Finding(kind, KINDS[kind].severity, file, start, end, count, None, None, text)
-    )
 
 
 def _weigh(
@@ -163,34 +171,34 @@ def _weigh(
     """Returns a finding as the state of the store makes it look, or None when it means nothing
     there."""
     live = audit.state == "live"
-    if f.kind == "torn-tail" and live:
+    if isinstance(f, TornTailFinding) and live:
         return None  # a record that is being written just now
-    if f.kind == "index-size" and live and f.end == 0 and _in_the_making(layout.root / f.file):
-        return None  # found empty between its making and its first size
-    if f.kind == "missing-units" and "folder is missing" in f.text:
+    if isinstance(f, IndexSizeFinding) and live and f.end == 0:
+        # Between its making and its first size, if it was made just now.
+        return None if _in_the_making(layout.root / f.file) else f
+    if isinstance(f, MissingUnitsFinding) and f.folder_missing:
         if live and (layout.root / f.file).parent.is_dir():
             return None  # made since the queues were listed
         known: Mapping[str, object] | set[str] | None = beside.topics
         if known and f.topic not in known:
-            return soften(f, Severity.INFO, "deleted-topic")
-    if f.kind in ("missing-keys", "index-ghosts") and not indexed:
+            return DeletedTopicFinding(
+                file=f.file, start=f.start, end=f.end, count=f.count, topic=f.topic,
+                queue=f.queue, first_record=f.first_record,
+            )  # fmt: skip
+    if isinstance(f, MissingKeysFinding | IndexGhostsFinding) and not indexed:
         return None
-    if f.kind == "units-beyond" and audit.state != "closed" and layout.segments:
+    if isinstance(f, UnitsBeyondFinding) and audit.state != "closed" and layout.segments:
         # The log is cut where its last whole record ends; so are the queues, at the next open.
-        return None if live else soften(f, Severity.WARNING)
-    if f.kind == "ghost-units" and audit.state == "crashed" and _after(f, audit):
-        return soften(f, Severity.WARNING)
-    if f.kind == "index-slots" and live:
-        return None
-    if f.kind == "checkpoint" and live:
-        return None
-    return f
+        return None if live else replace(f, severity=Severity.WARNING)
+    if isinstance(f, GhostUnitsFinding) and audit.state == "crashed":
+        after = f.points_to >= audit.log_max
+        return replace(f, severity=Severity.WARNING) if after else f
+    return None if live and isinstance(f, IndexSlotsFinding | CheckpointFinding) else f
 
 
 def _mended(f: Finding) -> Finding:
     """Returns a finding that the next open mends."""
-    text = f"{f.text}; the next open mends it" if f.text else "the next open mends it"
-    return replace(f, severity=min(f.severity, Severity.WARNING), text=text)
+    return replace(f, severity=min(f.severity, Severity.WARNING), open_mends=True)
 
 
 def _young(time_s: float) -> bool:
@@ -203,9 +211,3 @@ def _in_the_making(path: Path) -> bool:
         return _young(path.stat().st_mtime)
     except FileNotFoundError:
         return True
-
-
-def _after(f: Finding, audit: Audit) -> bool:
-    """Returns whether a finding points past the end of the log."""
-    word = f.text.split(" ")
-    return len(word) > 2 and word[2].isdigit() and int(word[2]) >= audit.log_max

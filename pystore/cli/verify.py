@@ -58,7 +58,7 @@ def run(
 
 def show_audit(s: Session, audit: Audit) -> None:
     """Shows facts, findings, and what each kind of finding means."""
-    from pystore.audit import KINDS
+    from pystore.audit import describe, mend_command
 
     facts: dict[str, object] = {
         "path": audit.path,
@@ -91,13 +91,14 @@ def show_audit(s: Session, audit: Audit) -> None:
     rows = []
     for f in audit.findings[:_SHOWN]:
         place = "" if f.start is None else f"{f.start} to {f.end}"
-        rows.append((f.severity.name.lower(), f.kind, f.file, place, f.count, f.text))
+        rows.append((f.severity.name.lower(), f.kind, f.file, place, f.count, describe(f)))
     s.out.table("findings", ("severity", "kind", "file", "range", "count", "details"), rows)
     if len(audit.findings) > _SHOWN:
         s.out.note(f"{len(audit.findings) - _SHOWN} more findings: --json shows all of them")
-    kinds = [KINDS[name] for name in sorted({f.kind for f in audit.findings})]
+    kinds = {f.kind: f for f in audit.findings}
     s.out.table(
         "what they mean",
         ("kind", "meaning", "Apache RocketMQ", "mend it by"),
-        [(k.name, k.meaning, k.java, k.fix.replace("STORE", audit.path)) for k in kinds],
-    )
+        [(name, f.meaning, f.java, mend_command(f, audit.path))
+         for name, f in sorted(kinds.items())],
+    )  # fmt: skip

@@ -12,14 +12,14 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from pystore.audit import Finding
+from pystore.audit.kinds import RecordDisagreesFinding
 from pystore.audit.layout import UNIT, File, Layout
 from pystore.native import lib
 from pystore.records import RecordHead, record_at
 from pystore.repair.filler import Patch
 from pystore.repair.manifest import Action
 
-__all__ = ["file_of", "place_of", "read_at", "record_of", "restored"]
+__all__ = ["file_of", "read_at", "record_of", "restored"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,6 @@ def record_of(file: File, at: int) -> tuple[bytes, RecordHead] | None:
 
 def file_of(layout: Layout, physical: int) -> File | None:
     return next((s for s in layout.segments if s.number <= physical < s.number + s.size), None)
-
-
-def place_of(f: Finding) -> int:
-    """Returns the log offset to which a unit points."""
-    return int(f.text.split()[2])
 
 
 def _claim(layout: Layout, physical: int) -> _Claim | None:
@@ -121,10 +116,10 @@ def _fills_a_gap(layout: Layout, claim: _Claim, topic: bytes, queue: int, offset
     return (before is not None or after is not None) and not _fits(layout, claim)
 
 
-def restored(layout: Layout, f: Finding) -> Action | None:
+def restored(layout: Layout, f: RecordDisagreesFinding) -> Action | None:
     """Returns the header of a record that disagrees with its unit, as the unit has it. It is None
     where the record is right, or where nobody can tell: then the log is believed."""
-    physical = place_of(f)
+    physical = f.points_to
     claim = _claim(layout, physical)
     if claim is None or f.topic is None or f.queue is None or f.start is None:
         return None

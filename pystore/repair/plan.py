@@ -6,29 +6,76 @@ import os
 
 from pystore._aside import Piece, kept_aside
 from pystore.accessfiles import has_access_copy
-from pystore.audit import Audit, Finding, Severity
+from pystore.audit import Audit, Finding, Severity, describe
+from pystore.audit.kinds import (
+    AccessDbFinding,
+    BadQueueOffsetFinding,
+    CheckpointFinding,
+    ConfigBakFinding,
+    ConfigJsonFinding,
+    DamagedRecordFinding,
+    DoubleSegmentFinding,
+    ForeignUnitFinding,
+    GhostUnitsFinding,
+    IndexChainFinding,
+    IndexGhostsFinding,
+    IndexHeaderFinding,
+    IndexSizeFinding,
+    IndexSlotsFinding,
+    LogFolderFinding,
+    LogHoleFinding,
+    MetadataDbFinding,
+    MisnamedSegmentFinding,
+    MissingKeysFinding,
+    MissingSegmentFinding,
+    MissingUnitsFinding,
+    NoQueueFinding,
+    NotAFileFinding,
+    NotDispatchedFinding,
+    OffsetPastEndFinding,
+    OwnNoteFinding,
+    QueueFileSizeFinding,
+    QueueGapFinding,
+    QueueStrayFinding,
+    RecordDisagreesFinding,
+    RecordsAfterBlankFinding,
+    SameOffsetFinding,
+    SegmentSizeFinding,
+    ShortBlankFinding,
+    StrayFileFinding,
+    TombstonesFinding,
+    TornTailFinding,
+    UnitOrderFinding,
+    UnitsBeyondFinding,
+    UnitSizeFinding,
+    UnitTagsFinding,
+    ZeroUnitsFinding,
+)
 from pystore.audit.layout import GAP_MOST, File, Layout
 from pystore.configfiles import SECTIONS
 from pystore.errors import MissingSegment, StoreError, StrayFile
 from pystore.notes import tombstones_without
 from pystore.records import HEAD_LEN, record_size
-from pystore.repair.disagreeing import file_of, place_of, read_at, record_of, restored
+from pystore.repair.disagreeing import file_of, read_at, record_of, restored
 from pystore.repair.filler import SMALLEST, Patch, blank, filler
 from pystore.repair.manifest import Action
 
 __all__ = ["keep_rivals", "make_plan", "refuse_unclear", "set_back_offsets"]
 
 #: Findings that replace a stretch of the log by one record.
-_STRETCHES = ("damaged-record", "log-hole", "records-after-blank", "no-queue", "bad-queue-offset")
+_STRETCHES = (DamagedRecordFinding, LogHoleFinding, RecordsAfterBlankFinding, NoQueueFinding,
+              BadQueueOffsetFinding)  # fmt: skip
 #: Findings that mean the queues must be made again.
 _QUEUES = (
-    "missing-units", "not-dispatched", "foreign-unit", "unit-size", "unit-tags", "zero-units",
-    "ghost-units", "units-beyond", "unit-order", "queue-gap", "queue-file-size", "queue-stray",
-    "missing-segment", "segment-size", "tombstones", "record-disagrees", *_STRETCHES,
+    MissingUnitsFinding, NotDispatchedFinding, ForeignUnitFinding, UnitSizeFinding,
+    UnitTagsFinding, ZeroUnitsFinding, GhostUnitsFinding, UnitsBeyondFinding, UnitOrderFinding,
+    QueueGapFinding, QueueFileSizeFinding, QueueStrayFinding, MissingSegmentFinding,
+    SegmentSizeFinding, TombstonesFinding, RecordDisagreesFinding, *_STRETCHES,
 )  # fmt: skip
 _INDEX = (
-    "index-header", "index-chain", "index-slots", "index-ghosts", "missing-keys", "index-size",
-    "missing-segment", "segment-size", "record-disagrees", *_STRETCHES,
+    IndexHeaderFinding, IndexChainFinding, IndexSlotsFinding, IndexGhostsFinding,
+    MissingKeysFinding, IndexSizeFinding, MissingSegmentFinding, SegmentSizeFinding,
+    RecordDisagreesFinding, *_STRETCHES,
 )  # fmt: skip
 
 
@@ -70,8 +117,8 @@ def _closed(layout: Layout, audit: Audit, f: Finding) -> list[Action]:
     file = next((s for s in layout.segments[:-1] if layout.name(s.path) == f.file), None)
     if file is None or layout.segment_size - file.size < 8:
         return []
-    if any(each.end == file.number + file.size and each.kind in (*_STRETCHES, "short-blank")
-           for each in audit.findings):  # fmt: skip
+    ends = [f for f in audit.findings if isinstance(f, (*_STRETCHES, ShortBlankFinding))]
+    if any(each.end == file.number + file.size for each in ends):
         return []
     text = f"end the segment at {file.number + file.size}: what followed is gone"
     return [_patch(layout, file, blank(file.size, layout.segment_size), text)]
@@ -81,11 +128,11 @@ def _segments(layout: Layout, audit: Audit) -> list[Action]:
     """Plans the log, from its beginning: sizes, gaps, then damage."""
     actions = []
     for f in sorted(audit.findings, key=lambda f: f.start or 0):
-        if f.kind == "segment-size":
+        if isinstance(f, SegmentSizeFinding):
             text = f"give the segment its {layout.segment_size} bytes"
             actions.append(Action("resize", f.file, text, {"size": layout.segment_size}))
             actions += _closed(layout, audit, f)
-        elif f.kind == "missing-segment" and f.start is not None and f.end is not None:
+        elif isinstance(f, MissingSegmentFinding) and f.start is not None and f.end is not None:
             folder = layout.name(layout.segments[0].path.parent)
             new = [[at, data.hex()] for at, data in blank(0, layout.segment_size)]
             for base in range(f.start, f.end, layout.segment_size):  # GAP_MOST at most
@@ -93,24 +140,24 @@ def _segments(layout: Layout, audit: Audit) -> list[Action]:
                     Action("create", f"{folder}/{base:020d}", "put an empty segment into the gap",
                            {"size": layout.segment_size, "new": new})
                 )  # fmt: skip
-    overwritten = {f.start for f in audit.findings if f.kind == "records-after-blank"}
+    overwritten = {f.start for f in audit.findings if isinstance(f, RecordsAfterBlankFinding)}
     # A record claims this offset by itself: then it is the unit that is wrong.
     claimed = {(f.topic, f.queue, f.start) for f in audit.findings
-               if f.kind in ("foreign-unit", "same-offset")}  # fmt: skip
-    disagree = [f for f in audit.findings if f.kind == "record-disagrees"
+               if isinstance(f, ForeignUnitFinding | SameOffsetFinding)}  # fmt: skip
+    disagree = [f for f in audit.findings if isinstance(f, RecordDisagreesFinding)
                 and (f.topic, f.queue, f.start) not in claimed]  # fmt: skip
     # What was left out of the findings may be the record that claims the place.
     mended = {} if audit.dropped else {
-        place_of(f): made for f in disagree if (made := restored(layout, f)) is not None
+        f.points_to: made for f in disagree if (made := restored(layout, f)) is not None
     }  # fmt: skip
     places = set(mended)
     for f in sorted(audit.findings, key=lambda f: f.start or 0):
         made = None
-        if f in disagree:
-            made = mended.pop(place_of(f), None)
-        elif f.kind in _STRETCHES and f.start not in places:
+        if isinstance(f, RecordDisagreesFinding):
+            made = mended.pop(f.points_to, None) if f in disagree else None
+        elif isinstance(f, _STRETCHES) and f.start not in places:
             made = _stretch(layout, f)
-        elif f.kind in ("short-blank", "torn-tail"):
+        elif isinstance(f, ShortBlankFinding | TornTailFinding):
             made = _end(layout, f, overwritten)
         if made is not None:
             actions.append(made)
@@ -122,7 +169,7 @@ def _end(layout: Layout, f: Finding, overwritten: set[int | None]) -> Action | N
     file = None if f.start is None else file_of(layout, f.start)
     if file is None or f.start is None or f.end is None:
         return None
-    if f.kind == "torn-tail":
+    if isinstance(f, TornTailFinding):
         text = f"clear {f.end - f.start} bytes at {f.start} that are not a whole record"
         data = {"start": f.start - file.number, "end": f.end - file.number}
         return Action("zero", f.file, text, data)
@@ -141,7 +188,7 @@ def _configs(layout: Layout, audit: Audit) -> list[Action]:
                               " configuration belongs"))  # fmt: skip
     for f in audit.findings:
         path = layout.root / f.file
-        if f.kind == "config-json" and not blocked:
+        if isinstance(f, ConfigJsonFinding) and not blocked:
             backup = path.with_name(path.name + ".bak")
             section = next((s for s in SECTIONS.values() if s.file == path.name), None)
             content = None
@@ -157,16 +204,16 @@ def _configs(layout: Layout, audit: Audit) -> list[Action]:
             else:
                 actions.append(Action("move", f.file, "move it aside: it is made again at the next"
                                       " open from what is known"))  # fmt: skip
-        elif f.kind == "metadata-db":
+        elif isinstance(f, MetadataDbFinding):
             actions.append(Action("move", "meta", "move the database aside: the next open makes it"
                                   " again from config/*.json and the log"))  # fmt: skip
-        elif f.kind == "access-db" and has_access_copy(layout.root):
+        elif isinstance(f, AccessDbFinding) and has_access_copy(layout.root):
             actions.append(Action("move", f.file, "move the database of users aside: the next start"
                                   " makes it again from its copy"))  # fmt: skip
-        elif f.kind == "double-segment" and _is_copy(f):
+        elif isinstance(f, DoubleSegmentFinding) and f.equal:
             actions.append(Action("move", f.file, "move the second copy of a segment aside"))
-        elif f.kind in ("stray-file", "own-note") or (
-            f.kind == "config-bak" and f.severity is Severity.ERROR and not blocked
+        elif isinstance(f, StrayFileFinding | OwnNoteFinding) or (
+            isinstance(f, ConfigBakFinding) and f.severity is Severity.ERROR and not blocked
         ):
             actions.append(Action("move", f.file, "move the file aside"))
     return actions + _tombstones(layout, audit)
@@ -174,7 +221,7 @@ def _configs(layout: Layout, audit: Audit) -> list[Action]:
 
 def _tombstones(layout: Layout, audit: Audit) -> list[Action]:
     """Plans the list of deleted topics without those that were not deleted in this store."""
-    found = [f for f in audit.findings if f.kind == "tombstones"]
+    found = [f for f in audit.findings if isinstance(f, TombstonesFinding)]
     if not found:
         return []
     wrong = {f.topic for f in found if f.topic is not None}
@@ -190,7 +237,7 @@ def _tombstones(layout: Layout, audit: Audit) -> list[Action]:
 def set_back_offsets(layout: Layout, audit: Audit) -> list[Action]:
     """Sets back committed offsets past the end of their queues, in the file that Java reads,
     too."""
-    found = [f for f in audit.findings if f.kind == "offset-past-end"]
+    found = [f for f in audit.findings if isinstance(f, OffsetPastEndFinding)]
     path = layout.root / "config" / "consumerOffset.json"
     if not found or not path.is_file():
         return []
@@ -218,13 +265,12 @@ def keep_rivals(layout: Layout, audit: Audit) -> list[Action]:
     there = kept_aside(layout.root)
     pieces: list[Piece] = []
     for f in audit.findings:
-        if f.kind != "same-offset":
+        if not isinstance(f, SameOffsetFinding):
             continue
-        physical = int(f.text.split()[-4])  # the one that its queue's unit does not name
-        file = file_of(layout, physical)
+        file = file_of(layout, f.hidden)
         if file is None:
             continue
-        name, at = layout.name(file.path), physical - file.number
+        name, at = layout.name(file.path), f.hidden - file.number
         if (name, at) not in there:
             pieces.append((name, at, record_size(read_at(file.path, at, HEAD_LEN)) or 0))
     if not pieces:
@@ -243,14 +289,15 @@ def refuse_unclear(audit: Audit) -> None:
     Raises: MissingSegment, StrayFile."""
     error: StoreError
     for f in audit.findings:
-        if f.kind == "log-folder":
-            error = MissingSegment(f"a folder of the log is missing ({f.text})", f.file)
-        elif f.kind == "double-segment" and not _is_copy(f):
-            error = MissingSegment(f"two folders of the log have this segment ({f.text})", f.file)
-        elif f.kind == "misnamed-segment":
-            error = MissingSegment(f"a segment has another's name ({f.text})", f.file)
-        elif f.kind == "not-a-file":
-            error = StrayFile(f.text, f.file)
+        what = describe(f)
+        if isinstance(f, LogFolderFinding):
+            error = MissingSegment(f"a folder of the log is missing ({what})", f.file)
+        elif isinstance(f, DoubleSegmentFinding) and not f.equal:
+            error = MissingSegment(f"two folders of the log have this segment ({what})", f.file)
+        elif isinstance(f, MisnamedSegmentFinding):
+            error = MissingSegment(f"a segment has another's name ({what})", f.file)
+        elif isinstance(f, NotAFileFinding):
+            error = StrayFile(what, f.file)
         else:
             continue
         error.next_step = f"nothing was changed; {f.fix}"
@@ -261,7 +308,7 @@ def _refuse_wide_gap(layout: Layout, audit: Audit) -> None:
     """Refuses a log in which so much is missing that it is two logs rather than one. Raises:
     MissingSegment."""
     for f in audit.findings:
-        if f.kind == "missing-segment" and f.start is not None and f.end is not None:
+        if isinstance(f, MissingSegmentFinding) and f.start is not None and f.end is not None:
             missing = -(-(f.end - f.start) // max(1, layout.segment_size))
             if missing > GAP_MOST:
                 after = layout.segment_of(f.end)
@@ -273,10 +320,6 @@ def _refuse_wide_gap(layout: Layout, audit: Audit) -> None:
                 raise error
 
 
-def _is_copy(f: Finding) -> bool:
-    return f.text.startswith("the same")
-
-
 def make_plan(layout: Layout, audit: Audit) -> list[Action]:
     """Returns the actions that mend what the audit found, in the order in which they are done.
 
@@ -285,14 +328,13 @@ def make_plan(layout: Layout, audit: Audit) -> list[Action]:
     `abort` belongs."""
     refuse_unclear(audit)
     _refuse_wide_gap(layout, audit)
-    kinds = {f.kind for f in audit.findings if f.kind != "deleted-topic"}
     actions = _configs(layout, audit) + _segments(layout, audit) + set_back_offsets(layout, audit)
     names = []
-    if kinds & set(_QUEUES):
+    if any(isinstance(f, _QUEUES) for f in audit.findings):
         names.append("consumequeue")
-    if kinds & set(_INDEX):
+    if any(isinstance(f, _INDEX) for f in audit.findings):
         names.append("index")
-    if names or "checkpoint" in kinds:
+    if names or any(isinstance(f, CheckpointFinding) for f in audit.findings):
         names.append("checkpoint")
         actions.append(Action("rebuild", "", f"make {', '.join(names)} again from the log",
                               {"names": names}))  # fmt: skip

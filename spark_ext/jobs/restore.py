@@ -163,7 +163,7 @@ def _verify(j: Job, settings: dict[str, Any], made: Path, messages: int) -> None
     audit = verify(made, j.session.conf, **settings)
     if audit.sound and audit.records == messages:
         return
-    what = audit.errors[0].text if audit.errors else f"{audit.records} of {messages} records"
+    what = audit.errors[0].meaning if audit.errors else f"{audit.records} of {messages} records"
     error = errors.RecordDamaged(f"the restored store is not sound: {what}", str(made))
     error.next_step = f"see `pystore verify {made}`"
     raise error

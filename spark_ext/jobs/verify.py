@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pystore.audit import KINDS, Audit, verify
+from pystore.audit import KINDS, Audit, describe, verify
 from pystore.cli.verbs import Size
 from spark_ext.jobs.frame import Job, job, main
 from spark_ext.jobs.report import Plot
@@ -57,8 +57,11 @@ def show_audit(j: Job, audit: Audit) -> None:
          for name, n in sorted(counts.items())],
         Plot("kind", "findings"),
     )  # fmt: skip
-    names = ("severity", "kind", "file", "start", "end", "count", "topic", "queue", "text")
-    rows = [[each[name] for name in names] for each in (f.as_dict() for f in audit.findings)]
+    names = ("severity", "kind", "file", "start", "end", "count", "topic", "queue", "details")
+    rows = [
+        (f.severity.name, f.kind, f.file, f.start, f.end, f.count, f.topic, f.queue, describe(f))
+        for f in audit.findings
+    ]
     j.report.table("findings", names, rows)
 
 

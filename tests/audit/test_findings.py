@@ -11,6 +11,7 @@ from damages import CASES, QUEUE, WARNINGS, Sample, copy, in_record, poke, sampl
 
 import pystore
 from pystore.audit import Severity, verify
+from pystore.audit.kinds import DamagedRecordFinding, RecordOutcome
 
 __all__ = ["copy", "sample"]  # fixtures
 
@@ -44,7 +45,8 @@ def test_one_damaged_record_costs_one_record(sample: Sample, copy: Path):
     assert audit.records == whole - 1
     (found,) = [f for f in audit.findings if f.kind == "damaged-record"]
     assert found.start == sample.place
-    assert found.text == "bad magic"
+    assert isinstance(found, DamagedRecordFinding)
+    assert found.outcome is RecordOutcome.BAD_MAGIC
 
 
 @pytest.mark.parametrize(("old", "new"), [(b"0A", b"0\x01"), (b"red", b"r\xe5d")])

@@ -27,6 +27,7 @@ from damages import (
 
 import pystore
 from pystore.audit import verify
+from pystore.audit.kinds import SameOffsetFinding
 from pystore.cli import main
 from pystore.errors import MissingSegment, StrayFile
 from pystore.repair import Repair, plan, rebuild, repair, salvage, undo
@@ -317,9 +318,10 @@ def test_of_two_records_on_one_offset_a_rebuild_names_both(sample: Sample, copy:
     in_record(20, first.queue_offset.to_bytes(8, "big"))(sample, copy)
     done = rebuild(copy)
     assert done.after is not None
-    (finding,) = [f for f in done.after.findings if f.kind == "same-offset"]
+    (finding,) = [f for f in done.after.findings if isinstance(f, SameOffsetFinding)]
     assert (finding.topic, finding.queue, finding.start) == ("orders", 0, first.queue_offset)
-    assert f"at {first.physical_offset} and {second.physical_offset} of" in finding.text
+    places = first.physical_offset, second.physical_offset
+    assert (finding.delivered, finding.hidden) == places
     with pystore.open(copy) as store:
         (delivered,) = store.read("orders", 0, first.queue_offset, max_messages=1)
         assert delivered.physical_offset == first.physical_offset

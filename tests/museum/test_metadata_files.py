@@ -50,7 +50,7 @@ def test_what_is_larger_than_any_is_named_and_not_read(store_path, name, kind):
     with pystore.open(store_path) as store:
         store.put("t", b"x")
     os.truncate(store_path / name, 17 << 30)
-    found = {f.kind: f.text for f in verify(store_path).findings}
+    found = {f.kind: f.details["detail"] for f in verify(store_path).findings}
     assert f"{17 << 30} bytes, and " in found[kind]
     assert repair(store_path).after.sound
 

@@ -254,6 +254,7 @@ def test_no_tabs_or_trailing_spaces_in_code():
     "tool",
     [
         "gen_errors.py",
+        "gen_findings.py",
         "gen_codes.py",
         "gen_logs.py",
         "gen_metrics.py",
