@@ -43,7 +43,6 @@ from pystore.errors import (
     RecordDamaged,
     StoreError,
     StoreIOError,
-    StoreLocked,
 )
 from pystore.quiet import copy_quietly, memory_file
 
@@ -116,10 +115,8 @@ def lmdb_error(failed: Exception, path: Path) -> StoreError:
     text = f"metadata error ({failed})"
     if isinstance(failed, lmdb.MapFullError):
         return DiskFull("the metadata is full", str(path))
-    if "No space left" in str(failed):
+    if isinstance(failed, lmdb.DiskError):  # ENOSPC
         return DiskFull(text, str(path))
-    if "already open" in str(failed):
-        return StoreLocked("this process already has the metadata open", str(path), pid=os.getpid())
     damage = (
         lmdb.CorruptedError,
         lmdb.InvalidError,

@@ -18,6 +18,7 @@ import fcntl
 import logging
 import os
 import struct
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -81,6 +82,9 @@ _log = logging.getLogger("pystore")
 
 #: What is done about a config file without taking its content.
 _WITHOUT_FILES = ("kept", "rebuilt")
+#: Process, device and inode of the folders of metadata that are open here.
+_OPEN_HERE: set[tuple[int, int, int] | None] = set()
+_OPEN_HERE_LOCK = threading.Lock()
 _OFFSETS_MARK = b"offsets/mark"
 _DELAYS_KNOWN = b"delays/known"
 
@@ -173,6 +177,7 @@ class Metadata(MetaStore, ClosedByWith):
         #: Transactions that wait for their decision.
         self.pending = PendingTable(self)
         self._owner_fd = -1
+        self._entry: tuple[int, int, int] | None = None
         self._exported: dict[str, float] = {}
         if readonly:
             self.refresh()
@@ -217,6 +222,7 @@ class Metadata(MetaStore, ClosedByWith):
                 files.sync_folder(self.root)
             about = self.path.stat()
             self._place = about.st_dev, about.st_ino
+            self._enter()
             _metadb.check_file(self.path / "data.mdb")
             _metadb.reserve_lock(self.path, self._file_mode)
             self._env = lmdb.open(
@@ -240,12 +246,20 @@ class Metadata(MetaStore, ClosedByWith):
                 raise files.os_error(failed, self.path) from failed
             raise
 
-    def _own(self) -> None:
-        """LMDB lets several processes write; a store has one writer, whoever opens its metadata.
+    def _enter(self) -> None:
+        """Refuses a second open by this process, before it touches a file: a POSIX lock goes with
+        the first close of its file, whoever took it."""
+        entry = (os.getpid(), *self._place)
+        with _OPEN_HERE_LOCK:
+            if entry in _OPEN_HERE:
+                text = "this process already has the metadata open"
+                raise StoreLocked(text, str(self.path), pid=os.getpid())
+            _OPEN_HERE.add(entry)
+        self._entry = entry
 
-        Taken after LMDB's own check of this process: a POSIX lock goes with the first close of its
-        file, and a second open here would close it.
-        """
+    def _own(self) -> None:
+        """LMDB lets several processes write; a store has one writer, whoever opens its
+        metadata."""
         path = self.path / "owner"
         self._owner_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._file_mode)
         try:
@@ -261,6 +275,9 @@ class Metadata(MetaStore, ClosedByWith):
             _metadb.close(env, self.path)
         if fd >= 0:
             os.close(fd)
+        entry, self._entry = self._entry, None
+        with _OPEN_HERE_LOCK:
+            _OPEN_HERE.discard(entry)
 
     def size(self) -> tuple[int, int, int]:
         """Returns the bytes of the pages in use, the most they may become, and how many readers

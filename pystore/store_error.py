@@ -84,9 +84,8 @@ def make(
 ) -> StoreError:
     """Makes the exception for what the C core filled into its ps_error."""
     cls = by_code.get(code, StoreError)
-    cause = os.strerror(sys_errno) if sys_errno else ""
-    if cause not in text:
-        text = f"{text or cls.meaning} ({cause})"
+    if sys_errno:  # the core's sentences leave it to whoever shows them
+        text = f"{text or cls.meaning} ({os.strerror(sys_errno)})"
     return cls(
         text or None,
         where or None,

@@ -78,10 +78,7 @@ def compose(text: str) -> Node | None:
         mark = bad.problem_mark or bad.context_mark
         # The end of a file is a line of its own for libyaml.
         line = min(mark.line, text.count("\n")) + 1 if mark is not None else 1
-        why = bad.problem or str(bad)
-        if "nesting depth" in why:  # newer libyaml has a bound of its own, and looks ahead
-            why = f"more than {DEPTH_MAX} levels"
-        raise NotYaml(why, line) from None
+        raise NotYaml(bad.problem or str(bad), line) from None
     except (yaml.YAMLError, ValueError) as bad:
         raise NotYaml(str(bad), None) from None
     return made.root

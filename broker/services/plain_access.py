@@ -41,6 +41,7 @@ class PlainAccess:
         self.files: tuple[PlainFile, ...] = ()
         #: What is wrong with the files as they are now; empty: nothing is.
         self.problem = ""
+        self._failed: tuple[int, str | None, _Seen | None] | None = None
         self._changed = changed
         self._seen: _Seen = ()
         self._task: asyncio.Task[None] | None = None
@@ -100,6 +101,7 @@ class PlainAccess:
         for line in taken.warnings:
             log.warning("%s", line)
         self.files, self.rules, self.problem = taken.files, taken.rules, ""
+        self._failed = None
 
     async def _watch(self) -> None:
         while True:
@@ -109,6 +111,7 @@ class PlainAccess:
 
     async def _refresh(self) -> None:
         """Takes over what has changed, all of it or nothing."""
+        seen = None
         try:
             seen = await asyncio.to_thread(self._look)
             if seen == self._seen:
@@ -118,9 +121,10 @@ class PlainAccess:
                 raise BadArgument("the access list is gone", str(self.main))
             taken = await asyncio.to_thread(lambda: _LoadedFiles(self._read(seen)))
         except StoreError as bad:
-            if str(bad) != self.problem:
+            failed = (bad.code, bad.where, seen)
+            if failed != self._failed:
                 log.error("The access list did not change, the old rules hold: %s", bad)
-            self.problem = str(bad)
+            self.problem, self._failed = str(bad), failed
             return
         self._swap(taken)
         self._changed()

@@ -136,6 +136,10 @@ def enum(*names: str) -> Kind:
     return read
 
 
+class _MisfitItem(ValueError):
+    """What is wrong with an item of a list, after its number in brackets."""
+
+
 def each(kind: Kind, most: int = 0) -> Kind:
     """Reads a list, of at most `most` entries; 0 sets no limit."""
 
@@ -153,7 +157,7 @@ def each(kind: Kind, most: int = 0) -> Kind:
             try:
                 made.append(kind(one))
             except ValueError as bad:
-                raise ValueError(f"[{at}]: {bad}") from None
+                raise _MisfitItem(f"[{at}]: {bad}") from None
         return made
 
     return read
@@ -246,7 +250,7 @@ class Shape:
             try:
                 found = self._members[name].kind(one)
             except ValueError as bad:
-                colon = "" if str(bad).startswith("[") else ": "
+                colon = "" if isinstance(bad, _MisfitItem) else ": "
                 raise ValueError(f"{name}{colon}{bad}") from None
             if found is not None:
                 made[name] = found

@@ -153,7 +153,7 @@ static int explain_outcome(const ps_safe *s, int how, ps_error *e) {
     int err = atomic_load(&s->sf_errno);
     if (how == PS_E_FLUSH_FAILED)
         return ps_fail(e, how, err, ps_safe_flushed(s), s->sf_root,
-                       "the message is in the log but could not be synced: %s", strerror(err));
+                       "the message is in the log but could not be synced");
     if (how == PS_E_CLOSED)
         return ps_fail(e, how, 0, -1, s->sf_root, "the store was closed while waiting");
     return how;

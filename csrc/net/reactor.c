@@ -515,7 +515,7 @@ ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_n
     if (code == 0 && (code = start_thread(net)) != 0) register_thread(net, NULL);
     if (code == 0 && first != NULL) join_port(net);
     if (code == 0) return net;
-    ps_fail(e, ps_errno_code(code), code, -1, NULL, "no network thread: %s", strerror(code));
+    ps_fail(e, ps_errno_code(code), code, -1, NULL, "no network thread");
     ps_net_free(net);
     return NULL;
 }

@@ -62,7 +62,7 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
     c->co_broker = strdup(conf->broker != NULL ? conf->broker : "");
     made = made && encode_extra(c, conf) && c->co_broker != NULL;
     if (c->co_event_fd < 0)
-        ps_fail(e, ps_errno_code(errno), errno, -1, NULL, "no eventfd: %s", strerror(errno));
+        ps_fail(e, ps_errno_code(errno), errno, -1, NULL, "no eventfd");
     else if (!made)
         ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the core of the broker");
     else

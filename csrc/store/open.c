@@ -144,7 +144,7 @@ static int check_root(ps_store *s, ps_error *e) {
     if (s->st_io->stat(s->st_io, s->st_root, &st) < 0) {
         if (errno == ENOENT && !s->st_readonly) return 0;
         return ps_fail(e, errno == EACCES ? PS_E_FORBIDDEN : PS_E_NOT_A_STORE, errno, -1,
-                       s->st_root, "cannot open the directory: %s", strerror(errno));
+                       s->st_root, "cannot open the directory");
     }
     if (!S_ISDIR(st.st_mode))
         return ps_fail(e, PS_E_NOT_A_STORE, 0, -1, s->st_root, "not a directory");

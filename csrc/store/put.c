@@ -46,7 +46,7 @@ static int refuse_slow(ps_store *s, int32_t wait, ps_error *e) {
     int err = atomic_load(&s->st_safe.sf_errno);
     if (err != 0)
         return ps_fail(e, PS_E_FLUSH_FAILED, err, atomic_load(&s->st_log.lg_flushed), s->st_root,
-                       "a sync of the log failed: %s", strerror(err));
+                       "a sync of the log failed");
     if (atomic_load(&s->st_dispatcher.ds_broken))
         return ps_fail(e, PS_E_NOT_WRITEABLE, s->st_dispatcher.ds_why.sys_errno,
                        s->st_dispatcher.ds_why.offset, s->st_dispatcher.ds_why.where, "%s",
@@ -56,7 +56,7 @@ static int refuse_slow(ps_store *s, int32_t wait, ps_error *e) {
     if (err == 0 && !atomic_load(&s->st_retention.rt_disk_full)) return 0;
     if (err != 0 && ps_errno_code(err) != PS_E_DISK_FULL)
         return ps_fail(e, PS_E_NOT_WRITEABLE, err, -1, s->st_root,
-                       "cannot extend a queue or the index: %s; will retry", strerror(err));
+                       "cannot extend a queue or the index yet");
     return ps_fail(e, PS_E_DISK_FULL, err, -1, s->st_root,
                    err != 0 ? "no disk space for queues or index"
                             : "disk use exceeds diskSpaceWarningLevelRatio");

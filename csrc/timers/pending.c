@@ -93,8 +93,7 @@ static int map_run(ps_pending *p, ps_run *r, ps_error *e) {
     int err = errno;
     if (fd >= 0) p->pd_io->close(p->pd_io, fd);
     if (map == MAP_FAILED)
-        return ps_fail(e, ps_errno_code(err), err, -1, path, "cannot map the run of timers: %s",
-                       strerror(err));
+        return ps_fail(e, ps_errno_code(err), err, -1, path, "cannot map the run of timers");
     r->rn_map = map;
     return 0;
 }
@@ -129,7 +128,7 @@ static int flush_chunk(writing *w, ps_error *e) {
             w->p->pd_io->pwrite(w->p->pd_io, w->fd, bytes + done, (size_t)(len - done), at + done);
         if (n <= 0)
             return ps_fail(e, ps_errno_code(errno), errno, -1, w->path,
-                           "cannot write the run of timers: %s", strerror(errno));
+                           "cannot write the run of timers");
         done += n;
     }
     return 0;
@@ -168,7 +167,7 @@ static int begin_run(ps_pending *p, writing *w, ps_error *e) {
         int err = errno;
         free(w->chunk);
         return ps_fail(e, ps_errno_code(err), err, -1, w->path,
-                       "cannot make a file for a run of timers: %s", strerror(err));
+                       "cannot make a file for a run of timers");
     }
     p->pd_next_run++;
     return 0;
@@ -681,7 +680,7 @@ static int sync_run(ps_io *io, const char *folder, int64_t number, ps_error *e) 
     int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0 || io->fdatasync(io, fd) < 0)
         code = ps_fail(e, ps_errno_code(errno), errno, -1, path,
-                       "cannot sync the run of timers: %s", strerror(errno));
+                       "cannot sync the run of timers");
     if (fd >= 0) io->close(io, fd);
     return code;
 }

@@ -107,12 +107,6 @@ def test_make_keeps_offset_zero():
     assert store_error.make(errors.RecordDamaged.code, "bad magic", offset=0).offset == 0
 
 
-def test_make_does_not_repeat_a_cause_that_the_text_names():
-    cause = os.strerror(errno.EIO)
-    made = store_error.make(errors.FlushFailed.code, f"msync: {cause}", sys_errno=errno.EIO)
-    assert made.text == f"msync: {cause}"
-
-
 def test_an_unknown_code_is_a_plain_store_error_that_keeps_the_code():
     made = store_error.make(-9999, "something new")
     assert type(made) is errors.StoreError
