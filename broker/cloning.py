@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.access.signature import Credentials, sign
+from broker.access.signature import Credentials
 from broker.opened import Options, open_ground, open_services
 from broker.remoting.client import RemotingClient, parse_address
+from broker.services.asking import BrokerAsker
 from broker.services.config import served
 from broker.services.context import Services
 from broker.services.replication.slave import Diverged, HaSlave
@@ -40,6 +41,8 @@ MARK = "clone.json"
 #: A connection that ends before it brought anything is tried again so often.
 _TRIES = 3
 _RETRY_S = 0.5
+#: How long the master has for an answer.
+_ASK_S = 3.0
 _LOOK_S = 0.2
 #: Queues and index beside the log, and what is put meanwhile: a twentieth of it.
 _BESIDE = 20
@@ -111,10 +114,8 @@ class Clone:
         )  # fmt: skip
 
     async def _ask(self, client: RemotingClient, code: int) -> bytes:
-        command = Command(code)
-        if self._credentials is not None:
-            sign(command, self._credentials)
-        answer = await client.request(self._master, command)
+        asker = BrokerAsker(client, self._credentials, trusted="*")
+        answer = await asker.request(self._master, Command(code), _ASK_S)
         if answer.code != ResponseCode.SUCCESS:
             error = BadArgument(f"{self._master} refused request {code}: {answer.remark}")
             error.next_step = "it takes the rights of an administrator: --credentials"
@@ -194,6 +195,8 @@ class Clone:
             "brokerRole": "SLAVE", "brokerId": "1", "listenPort": "0", "namesrvAddr": None,
             "bindAddress": "127.0.0.1", "haMasterAddress": None, "aclEnable": "false",
             "authenticationEnabled": "false", "authorizationEnabled": "false",
+            # Whoever copies has named the master.
+            "trustedBrokers": "*",
         }  # fmt: skip
         if self._credentials is not None:
             own["innerClientAuthenticationCredentials"] = mqjson.dumps(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from ssl import SSLContext
 
+from broker.access.recipients import recipients_of
 from broker.access.signature import sign
 from broker.loop.safe_log import SafeLogger
 from broker.opened import Options
@@ -61,9 +62,9 @@ def _engine_of(o: Options) -> Engine:
     settings = o.settings
     credentials = inner_credentials(settings)
 
-    def signed(command: Command) -> None:
+    def signed(command: Command, address: str) -> None:
         if credentials is not None:
-            sign(command, credentials)
+            sign(command, credentials, *recipients_of(address, None))
 
     # The number comes before the store, which takes no folder that holds other files alone.
     (o.path / "commitlog").mkdir(parents=True, exist_ok=True)

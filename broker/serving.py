@@ -85,6 +85,12 @@ def listen_for_slaves(
     return made
 
 
+def _own_addresses(services: Services) -> frozenset[str]:
+    """Those that requests may be signed for, beside the one that a client came to."""
+    given = services.settings["ownAddresses"].split(";")
+    return frozenset({services.address, *(each.strip() for each in given)} - {""})
+
+
 class Listeners:
     """The servers of one broker. main: of clients. grpc: None: it is off."""
 
@@ -99,7 +105,9 @@ class Listeners:
         if access.is_on:
             topic_at = partial(topic_of, services.store)
             policies = NeedsOfPolicies(services.cluster, topic_at)
-            guard = services.guard = access.guard(NeedsOfPlain(topic_at), policies, core.grant)
+            guard = services.guard = access.guard(
+                NeedsOfPlain(topic_at), policies, core.grant, partial(_own_addresses, services)
+            )
             handlers = guard.before(handlers)
         if is_slave(o.settings):
             handlers = handlers | _refusals_of_slave(o.settings)

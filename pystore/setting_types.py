@@ -155,7 +155,9 @@ class SettingValues(TypedDict, total=False):
     msgTraceTopicName: str | os.PathLike[str] | None
     namesrvAddr: str | os.PathLike[str] | None
     notifyConsumerIdsChangedEnable: bool | str
+    ownAddresses: str | os.PathLike[str] | None
     paranoidRecovery: bool | str
+    passwordsFor: str | os.PathLike[str] | None
     popConsumerKVServiceEnable: bool | str
     popConsumerKVServiceInit: bool | str
     popFromRetryProbability: int | str
@@ -198,6 +200,7 @@ class SettingValues(TypedDict, total=False):
     transactionOpBatchInterval: int | str
     transactionOpMsgMaxSize: int | str
     transactionTimeOut: int | str
+    trustedBrokers: str | os.PathLike[str] | None
     trustedProxies: str | os.PathLike[str] | None
     trustedSlaves: str | os.PathLike[str] | None
     useServerSideResetOffset: bool | str

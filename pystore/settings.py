@@ -646,6 +646,21 @@ _OURS: dict[str, dict[str, Any]] = {
         "broker", "addresses",
         "proxies whose PROXY header says where a client is, separated by ';'; *: all",
         type="String", default="127.0.0.1;::1", at_start=True),
+    "ownAddresses": _row(
+        "broker", "addresses",
+        "host:port of port mappings that clients reach this broker at, separated by ';': requests"
+        " signed for them are served",
+        type="String", default="", at_start=True),
+    "passwordsFor": _row(
+        "broker", "addresses",
+        "request 3004 answers passwords in clear to a Super from these, separated by ';': Apache's"
+        " proxies",
+        type="String", default="", at_start=True),
+    "trustedBrokers": _row(
+        "broker", "addresses",
+        "brokers that are believed without proof, separated by ';'; default: *, with"
+        " innerClientAuthenticationCredentials nobody",
+        type="String", default="", at_start=True),
     "trustedSlaves": _row(
         "broker", "addresses",
         "slaves may follow from these, separated by ';'; default: *, with access control this host",

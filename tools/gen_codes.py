@@ -60,8 +60,8 @@ DIFFERS: dict[int, str] = {
     51: "as 50",
     53: "as 50",
     54: "as 50; secrets are not answered",
-    3004: "passwords are not answered",
-    3005: "as 3004",
+    3004: "passwords are answered sealed, and in clear to addresses of `passwordsFor` alone",
+    3005: "passwords are not answered",
     200051: "[internals/pop.md](internals/pop.md)",
     200053: "a delivery that is over is refused with 208",
 }

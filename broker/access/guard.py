@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from broker.access.addresses import address_of
 from broker.access.needs import Verdict
-from broker.access.signature import ACCESS_KEY
+from broker.access.proof import ASKS_FOR_PROOF, prove_answer
+from broker.access.recipients import without_scope
+from broker.access.signature import ACCESS_KEY, Binding, binding_of
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command, Refused
-from broker.wire.handlers import Handler, Peer
+from broker.wire.handlers import Handler, Peer, Result
 
 __all__ = ["Decide", "Guard", "host_of", "is_loopback", "subject_of"]
 
@@ -23,6 +25,9 @@ _CONSUMES = frozenset(
     }
 )  # fmt: skip
 _quiet = RateLimitedLogger(SafeLogger("broker.access"))
+
+#: As upstream's code of a request whose signature is not right.
+_NO_PERMISSION = 16
 
 #: A verdict on a request from a host. Raises: Refused for a request that cannot be read.
 Decide = Callable[[Command, str], Verdict]
@@ -58,28 +63,73 @@ def is_loopback(peer: Peer) -> bool:
 
 class Guard:
     """Lets the rules decide before a handler is asked. refused: requests refused since the start.
-    granted: is called with each request that was let in."""
+    granted: is called with each request that was let in. secret_of: of an access key, None for
+    nobody's. own: addresses of this broker beside the one that a client came to, each
+    ``host:port``. What is signed for one broker is refused by others."""
 
-    def __init__(self, decide: Decide, granted: Callable[[Peer, Command], None]) -> None:
+    def __init__(
+        self,
+        decide: Decide,
+        granted: Callable[[Peer, Command], None],
+        secret_of: Callable[[str], str | None],
+        own: Callable[[], frozenset[str]],
+    ) -> None:
         self._decide = decide
         self._granted = granted
+        self._secret_of, self._own = secret_of, own
         self.refused = 0
 
     def before(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """Wraps the handlers, so that each is asked only if the rules allow it."""
-        return {code: self._guarded(handler) for code, handler in handlers.items()}
+        made = {code: self._guarded(handler) for code, handler in handlers.items()}
+        if ASKS_FOR_PROOF in made:
+            made[ASKS_FOR_PROOF] = self._proving(made[ASKS_FOR_PROOF])
+        return made
 
     def _guarded(self, handler: Handler) -> Handler:
-        def checked(peer: Peer, command: Command) -> object:
+        def checked(peer: Peer, command: Command) -> Result:
             self.check(peer, command)
             return handler(peer, command)
 
-        return checked  # type: ignore[return-value]
+        return checked
+
+    def _proving(self, handler: Handler) -> Handler:
+        """Whoever has signed for this broker is shown that it knows the secret."""
+
+        def answer(peer: Peer, command: Command) -> Result:
+            result = handler(peer, command)
+            secret = self._secret_of(command.ext.get(ACCESS_KEY, ""))
+            if secret is None or result is None or binding_of(command) is None:
+                return result
+            if not isinstance(result, Command):
+                return _prove_later(command, result, secret)
+            prove_answer(command, result, secret)
+            return result
+
+        return answer
+
+    def _recipients(self, peer: Peer) -> frozenset[str]:
+        return self._own() | {without_scope(peer.local)}
+
+    def _is_for_us(self, peer: Peer, command: Command, binding: Binding) -> bool:
+        return binding.code == command.code and not self._recipients(peer).isdisjoint(
+            binding.recipients
+        )
 
     def check(self, peer: Peer, command: Command) -> None:
         """Raises: Refused."""
         host = host_of(peer)
-        verdict = self._decide(command, host)
+        binding = binding_of(command)
+        if binding is None or self._is_for_us(peer, command, binding):
+            verdict = self._decide(command, host)
+        else:
+            remark = (
+                f"request {binding.code} was signed for the broker at"
+                f" {' or '.join(binding.recipients)[:200]}, and this is request {command.code} at"
+                f" {' or '.join(sorted(self._recipients(peer)))[:400]}: where clients reach this"
+                " broker at that address, its ownAddresses has to name it"
+            )
+            verdict = Verdict(False, "signed for another broker", _NO_PERMISSION, remark)
         if verdict.allowed:
             self._granted(peer, command)
             return
@@ -95,3 +145,12 @@ class Guard:
             verdict.remark,
         )
         raise Refused(verdict.code, verdict.remark)
+
+
+async def _prove_later(
+    command: Command, work: Awaitable[Command | None], secret: str
+) -> Command | None:
+    answer = await work
+    if answer is not None:
+        prove_answer(command, answer, secret)
+    return answer

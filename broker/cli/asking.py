@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Inquirer", "RefusedByBroker", "ask", "check_address", "inquirer"]
 
+#: How long a server has for an answer.
+_ASK_S = 3.0
+
 
 class RefusedByBroker(BadArgument):
     """answered: the code of the answer."""
@@ -47,11 +50,10 @@ class Inquirer:
 
     async def ask(self, address: str, command: Command) -> Command:
         """Returns the answer, whatever its code. Raises: OSError, TimeoutError."""
-        from broker.access.signature import sign
+        from broker.services.asking import BrokerAsker
 
-        if self._signer is not None:
-            sign(command, self._signer)
-        return await self._client.request(address, command)
+        asker = BrokerAsker(self._client, self._signer, trusted="*")  # a person named it
+        return await asker.request(address, command, _ASK_S)
 
     async def body(
         self, address: str, code: int, ext: dict[str, str] | None = None, *, next_step: str = ""

@@ -152,6 +152,7 @@ def _ask(
     ValueError."""
     import asyncio
 
+    from broker.access.recipients import recipients_of
     from broker.access.signature import sign
     from broker.cli.signing import context_of
     from broker.services.controlled.engine import EngineRefused
@@ -161,9 +162,9 @@ def _ask(
     signer = credentials_of(files[0])
     tls = context_of(files[1])
 
-    def signed(command: Command) -> None:
+    def signed(command: Command, address: str) -> None:
         if signer is not None:
-            sign(command, signer)
+            sign(command, signer, *recipients_of(address, None))
 
     async def ask() -> _T:
         engine = engine_of(controller, cluster, name, Path("none"), 0o600, 1000, signed, tls)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,13 @@ class SigningHook:
     ps_client_send encodes; None where this interpreter does not show its library.
     """
 
-    def __init__(self, credentials: Credentials) -> None:
-        self._credentials = credentials
+    def __init__(
+        self,
+        credentials: Credentials,
+        recipients: Callable[[str], tuple[str, ...]] | None = None,
+    ) -> None:
+        """recipients: whom a request to this address is signed for; None: whoever gets it."""
+        self._credentials, self._recipients = credentials, recipients
         self.fields = {ACCESS_KEY: credentials.access_key}
         if credentials.security_token:
             self.fields[SECURITY_TOKEN] = credentials.security_token
@@ -35,7 +41,8 @@ class SigningHook:
         if request.serialize == BINARY:
             # Upstream's brokers sign the word null for an empty value of a binary header.
             request.ext = {name: value for name, value in request.ext.items() if value}
-        sign(request, self._credentials)
+        recipients = self._recipients(address) if self._recipients is not None else ()
+        sign(request, self._credentials, *recipients)
 
     def after_response(self, address: str, request: Command, response: Command) -> None:
         pass

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from broker.access.recipients import recipients_of
 from broker.client import errors
 from broker.client.credentials import SigningHook
 from broker.client.errors import (
@@ -65,12 +66,18 @@ class Network:
         masters_only: bool,
         route_changed: Callable[[str], None] | None = None,
         connected_again: Callable[[], None] | None = None,
+        binds: bool = False,
     ) -> None:
+        """binds: what is signed is good for the server alone that is asked, which a producer or
+        a consumer behind a proxy does not know."""
         self.name = name
         self.settings = settings
         credentials = settings.credentials
         #: Signs every request; None: nobody does.
-        self.signing = SigningHook(credentials) if credentials is not None else None
+        self._binds = binds and credentials is not None
+        self.signing = None
+        if credentials is not None:
+            self.signing = SigningHook(credentials, self._recipients if binds else None)
         self._hooks = (*settings.hooks, *([self.signing] if self.signing is not None else ()))
         #: Whether requests may be encoded in C, unseen by Python.
         self._plain = not settings.hooks and (
@@ -121,6 +128,11 @@ class Network:
             connector=self.settings.connector,
         )
         self.spawn(self._keep())
+
+    @property
+    def remoting(self) -> RemotingClient | None:
+        """What requests go over; None before the start."""
+        return self._remoting
 
     @property
     def started(self) -> bool:
@@ -221,6 +233,10 @@ class Network:
         with _named_errors():
             await remoting.connection(address, self.settings.request_timeout_s)
 
+    def _recipients(self, address: str) -> tuple[str, ...]:
+        made = self._remoting.connected(address) if self._remoting is not None else None
+        return recipients_of(address, made.address if made is not None else None)
+
     def forget(self, address: str) -> None:
         """Drops the connection, so that the next request makes a new one."""
         if self._remoting is not None:
@@ -241,6 +257,8 @@ class Network:
             self._refuse()
         assert remoting is not None
         hooks = self._hooks
+        if self._binds:  # whom it is for is known once there is a connection
+            await self.connect(address)
         if hooks:
             self.before(address, command)
         with _named_errors():
@@ -276,6 +294,8 @@ class Network:
             self._refuse()
         assert remoting is not None
         command.flag |= ONEWAY
+        if self._binds:
+            await self.connect(address)
         self.before(address, command)
         with _named_errors():
             await remoting.oneway(address, command, self.settings.request_timeout_s)

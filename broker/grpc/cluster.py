@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from broker.access.needs import AccessAction
+from broker.access.recipients import recipients_of
 from broker.client.credentials import SigningHook
 from broker.client.errors import BrokerRefused, ClientError, NoRoute, RequestTimeout
 from broker.client.faults import FaultTable
@@ -37,6 +38,7 @@ from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.remoting.client import RemotingClient
 from broker.remoting.connection import Connection
+from broker.services.asking import BrokerAsker
 from broker.services.groups import Groups
 from broker.services.topics import READ, WRITE, Topics
 from broker.wire import mqjson
@@ -140,8 +142,12 @@ class ClusterBrokers:
     ) -> None:
         self._tls: ssl.SSLContext | None = settings.tls_context()
         self._credentials = settings.credentials
-        self._signing = SigningHook(self._credentials) if self._credentials is not None else None
-        self.network = Network("the proxy", servers, settings, {}, self._beat, masters_only=True)
+        self._signing = None
+        if self._credentials is not None:
+            self._signing = SigningHook(self._credentials, lambda at: recipients_of(at, None))
+        self.network = Network(
+            "the proxy", servers, settings, {}, self._beat, masters_only=True, binds=True
+        )
         self.links = Links(lambda address, client_id: self.join((address, client_id), asked))
         self._faults = FaultTable()
         #: Of masters, by the broker's name.
@@ -150,6 +156,9 @@ class ClusterBrokers:
         self._clusters: dict[str, str] = {}
         self._cluster = conf.cluster
         self.access = ProxyAccess(conf, self._ask_any)
+        #: Of users and policies; made at the start.
+        self._asker: BrokerAsker | None = None
+        self._trusted = conf.trusted
         #: Names of those that could not be reached there: they may be elsewhere by now.
         self._doubted: set[str] = set()
         self._places: dict[str, tuple[Route, Mapping[str, str], tuple[TopicPlace, ...]]] = {}
@@ -174,6 +183,10 @@ class ClusterBrokers:
     async def start(self, cluster: str = "") -> None:
         """cluster: that must be there; empty: any. Raises: BadArgument, ClientError."""
         self.network.start()
+        assert self.network.remoting is not None
+        self._asker = BrokerAsker(
+            self.network.remoting, self._credentials, self._trusted, takes_clear_passwords=True
+        )
         if not cluster:
             return
         known = (await self._cluster_info()).get("clusterAddrTable") or {}
@@ -325,7 +338,9 @@ class ClusterBrokers:
         if known is not None and time.monotonic() - known.at < _KNOWN_S:
             attributes: Mapping[str, str] = known.value
             return attributes
-        answer = await self._first(route.brokers, RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+        answer = await self._first(
+            route.brokers, RequestCode.GET_TOPIC_CONFIG, {"topic": topic}, self._own
+        )
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             found: Mapping[str, str] = _ANY_TYPE
         elif answer.code == ResponseCode.SUCCESS:
@@ -350,7 +365,9 @@ class ClusterBrokers:
         if route is None:
             return None
         fields = {"group": name}
-        answer = await self._first(route.brokers, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, fields)
+        answer = await self._first(
+            route.brokers, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, fields, self._own
+        )
         group = None
         if answer.code == ResponseCode.SUCCESS:
             group = _read(lambda: Groups.from_json(mqjson.loads(answer.body)))
@@ -363,19 +380,30 @@ class ClusterBrokers:
             await self._look()
         wanted = self._cluster
         names = [name for name, each in self._clusters.items() if not wanted or each == wanted]
-        return await self._first(names, code, fields)
+        return await self._first(names, code, fields, self._believed)
 
     async def _first(
-        self, names: Iterable[str], code: int, fields: Mapping[str, object]
+        self,
+        names: Iterable[str],
+        code: int,
+        fields: Mapping[str, object],
+        ask: Callable[[str, Command, float], Coroutine[Any, Any, Command]],
     ) -> Command:
         """The first answer that one of the brokers gives. Raises: Problem."""
         problem = Problem(Code.INTERNAL_SERVER_ERROR, "no broker is known that could be asked")
         for name in sorted(names, key=lambda name: (not self.is_available(name), name)):
             try:
-                return await self._own(name, request_of(code, fields), _ASKED_S)
+                return await ask(name, request_of(code, fields), _ASKED_S)
             except Problem as failed:
                 problem = failed
         raise problem
+
+    async def _believed(self, broker: str, command: Command, timeout_s: float) -> Command:
+        """What a broker answers that knows the proxy's secret. Raises: Problem."""
+        address = await self.address(broker, command.code)
+        assert self._asker is not None
+        work = self._asker.request(address, _encodable(command), timeout_s)
+        return await self.asked_of(broker, work, timeout_s)
 
     async def reader(self, topic: str, wanted: str) -> str:
         places = await self.places(topic)

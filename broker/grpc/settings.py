@@ -20,7 +20,7 @@ _DAY_MS = 24 * 3600 * 1000
 _FILE_MAX = 1 << 20
 _OF_CLUSTER = (
     "host", "namesrv", "cluster", "remoting_port", "remoting_host", "authenticate", "authorize",
-    "credentials", "metrics", "metrics_port", "metrics_host",
+    "credentials", "trusted", "metrics", "metrics_port", "metrics_host",
 )  # fmt: skip
 #: What may be said, as it is so here: upstream's classes, and that the proxy signs.
 _SO_ANYWAY: dict[str, object] = {"enableAclRpcHookForClusterMode": True} | {
@@ -96,6 +96,8 @@ class ProxySettings:
     authorize: bool = _of("authorizationEnabled", False)
     #: JSON: what the proxy signs with.
     credentials: str = _of("innerClientAuthenticationCredentials", "", shown=False)
+    #: Ours: brokers that are believed about users without proof, separated by ;.
+    trusted: str = _of("trustedBrokers", "")
 
     def _check_mode(self, mode: str, source: str) -> None:
         if self.mode and self.mode.upper() != mode:

@@ -705,14 +705,16 @@ class Core:
             self._check(lib.ps_core_guard(self.handle, functions, self._error))
 
     def grant(
-        self, address: tuple[str, int], code: int, key: str, secret: str, topic: str, group: str
-    ) -> None:
+        self, address: tuple[str, int], code: int, key: str, secret: str, topic: str, group: str,
+        binding: str = "",
+    ) -> None:  # fmt: skip
         """Serves, until revoke(), whoever signs with the secret of `key` and asks from this address
-        by `code` for topic and group. `group` is that of pulls, else empty."""
+        by `code` for topic and group. `group` is that of pulls, else empty. `binding` is that of
+        requests that are signed for this broker alone, without its nonce, else empty."""
         host = host_bytes(address)[:-4]
         lib.ps_core_grant(
             self.handle, *_name(key), *_name(secret), host, len(host), code, *_name(topic),
-            *_name(group),
+            *_name(group), *_name(binding),
         )  # fmt: skip
 
     def revoke(self) -> None:

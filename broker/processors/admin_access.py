@@ -1,6 +1,6 @@
 """Access control by tools: the plain list (50 to 54), users and policies (3001 to 3010).
 
-Secrets are taken; one request alone answers them (`user`).
+Secrets are taken; one request alone answers them, sealed (`user`).
 docs/internals/access.md#admin-requests
 """
 
@@ -13,13 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from broker.access.addresses import Pattern, parse_pattern
+from broker.access.addresses import Pattern, address_of, parse_pattern
 from broker.access.plain import Account, parse_right
 from broker.access.plain_file import plain_json
 from broker.access.policies import User
-from broker.access.signature import is_signed_by
+from broker.access.proof import SEALED, seal
+from broker.access.signature import binding_of, is_signed_by
 from broker.processors.bodies import ANY, read
 from broker.processors.turns import reply_with
+from broker.services.asking import patterns_of
 from broker.services.context import Services
 from broker.services.plain_access import PlainAccess
 from broker.services.policy_access import PolicyAccess, Rejected
@@ -160,14 +162,27 @@ class AccessProcessor:
         return _done(command, policies.delete_user(name, self._by(command)))
 
     def user(self, peer: Peer, command: Command) -> Command:
-        """Returns a user, with the password for a Super whose signature counts: proxies, Apache's
-        as ours, verify with it what clients have signed."""
+        """Returns a user. A Super whose signature counts gets the password, too, sealed with its
+        own secret: proxies and slaves of ours verify with it what clients have signed. In clear it
+        goes to addresses of passwordsFor alone: Apache's proxies know no other."""
         found = self._policies(command).rules.users.get(command.ext.get("username", ""))
         if found is None:
             return command.reply()
-        by = self._by(command)
-        secret = by is not None and by.superuser and is_signed_by(command, by.password)
-        return command.reply(body=mqjson.dumps(found.as_json(secret=secret)))
+        by, row = self._by(command), found.as_json(secret=False)
+        if by is not None and by.superuser and is_signed_by(command, by.password):
+            whole = found.as_json(secret=True)
+            if binding_of(command) is not None:
+                row[SEALED] = seal(command, by.password, mqjson.dumps(whole).decode())
+            elif self._may_have_passwords(peer):
+                row = whole
+        return command.reply(body=mqjson.dumps(row))
+
+    def _may_have_passwords(self, peer: Peer) -> bool:
+        given = self.s.settings["passwordsFor"]
+        host = address_of(peer.address[0])
+        return bool(given) and any(
+            each.matches(host) for each in patterns_of("passwordsFor", given)
+        )
 
     def users(self, peer: Peer, command: Command) -> Work:
         users, part = self._policies(command).rules.users, command.ext.get("filter", "")

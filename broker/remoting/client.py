@@ -77,9 +77,16 @@ class RemotingClient(Closing):
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout
         connection = await self.connection(address, timeout)
+        return await self.request_on(connection, command, max(0.0, end - loop.time()))
+
+    async def request_on(
+        self, connection: Connection, command: Command, timeout: float = 3.0
+    ) -> Command:
+        """Does the same over a connection that is there already. Raises: TimeoutError,
+        ConnectionError."""
         reads = connection.reads
         try:
-            return await connection.request(command, max(0.0, end - loop.time()))
+            return await connection.request(command, timeout)
         except TimeoutError:
             if connection.reads == reads:
                 connection.abort("no response", f"request {command.code}")

@@ -14,7 +14,7 @@ from broker.access.guard import Guard, subject_of
 from broker.access.needs import AccessAction, AccessRequest, Ask, Verdict, topic_need
 from broker.access.plain import PlainRules
 from broker.access.policies import PolicyRules, User
-from broker.access.signature import ACCESS_KEY, Credentials
+from broker.access.signature import ACCESS_KEY, BINDING, Credentials
 from broker.loop.safe_log import SafeLogger
 from broker.services.plain_access import PlainAccess
 from broker.services.policy_access import PolicyAccess, user_of_setting
@@ -28,8 +28,9 @@ __all__ = ["Access", "inner_credentials"]
 
 log = SafeLogger("broker.access")
 
-#: Address, code, key, secret, topic and group of a request that may be served: see Core.grant.
-Grant = Callable[[tuple[str, int], int, str, str, str, str], None]
+#: Address, code, key, secret, topic, group and binding of a request that may be served: see
+#: Core.grant.
+Grant = Callable[[tuple[str, int], int, str, str, str, str, str], None]
 _PACKAGE = "org.apache.rocketmq.auth."
 
 
@@ -118,9 +119,12 @@ class Access:
         assert source is not None
         return source.rules
 
-    def guard(self, ask_plain: Ask, ask_policies: Ask, grant: Grant) -> Guard:
+    def guard(
+        self, ask_plain: Ask, ask_policies: Ask, grant: Grant, own: Callable[[], frozenset[str]]
+    ) -> Guard:
         """Returns what stands before the handlers, given what requests need by either kind of
-        rules. `grant` tells the core what it may serve by itself."""
+        rules. `grant` tells the core what it may serve by itself. `own` has addresses of this
+        broker."""
         ask = ask_plain if self.plain is not None else ask_policies
 
         def decide(command: Command, host: str) -> Verdict:
@@ -133,9 +137,13 @@ class Access:
             if secret or self.plain is not None:
                 peer.know()
             if key and secret and asked is not None:
-                grant(peer.address, command.code, key, secret, *asked)
+                binding = command.ext.get(BINDING, "").rpartition(" ")[0]  # without its nonce
+                grant(peer.address, command.code, key, secret, *asked, binding)
 
-        return Guard(decide, granted)
+        def secret_of(key: str) -> str | None:
+            return self.rules.secret_of(key) if key else None
+
+        return Guard(decide, granted, secret_of, own)
 
     def may_publish(self, user: str, host: str, topic: str) -> bool:
         """Returns whether a user who has proved who it is may publish to a topic, by the present

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from broker.access.recipients import without_scope
 from broker.access.signature import Credentials, sign
 from broker.loop.reasons import reason_of
 from broker.loop.safe_log import SafeLogger
@@ -171,10 +172,10 @@ class Registration:
     async def _members_at(self, server: Peer) -> dict[int, str]:
         name, cluster = self._settings["brokerName"], self._settings["brokerClusterName"]
         ext = {"brokerName": name, "clusterName": cluster}
-        command = self._signed(Command(RequestCode.GET_BROKER_MEMBER_GROUP, ext))
+        command = self._signed(server, Command(RequestCode.GET_BROKER_MEMBER_GROUP, ext))
         answer = await server.request(command, _UNREGISTER_S)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # 4.9
-            command = self._signed(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+            command = self._signed(server, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
             answer = await server.request(command, _UNREGISTER_S)
             if answer.code == ResponseCode.SUCCESS:
                 row = (_CLUSTER.loads(answer.body)["brokerAddrTable"] or {}).get(name)
@@ -231,7 +232,7 @@ class Registration:
         command = Command(RequestCode.UNREGISTER_BROKER, self._identity())
         with contextlib.suppress(OSError, TimeoutError):
             assert server.peer is not None
-            await server.peer.request(self._signed(command), _UNREGISTER_S)
+            await server.peer.request(self._signed(server.peer, command), _UNREGISTER_S)
 
     def tick(self) -> None:
         """Runs every second, as a job of the duty."""
@@ -254,7 +255,7 @@ class Registration:
         for server in self._servers:
             if server.registered and server.peer is not None:
                 beat = Command(RequestCode.BROKER_HEARTBEAT, self._identity())
-                server.peer.send(self._signed(beat))
+                server.peer.send(self._signed(server.peer, beat))
 
     # ---- topics that changed ----
 
@@ -296,9 +297,10 @@ class Registration:
 
     # ---- requests ----
 
-    def _signed(self, command: Command) -> Command:
+    def _signed(self, server: Peer, command: Command) -> Command:
+        """For this name server alone: whoever is one must not ask brokers with it."""
         if self._credentials is not None:
-            sign(command, self._credentials)
+            sign(command, self._credentials, without_scope(server.address))
         return command
 
     def _identity(self) -> dict[str, str]:
@@ -400,7 +402,7 @@ class Registration:
             if server.peer is None or server.peer.closed:
                 server.registered = False
                 server.peer = await self._dial(server.address)
-            answer = await server.peer.request(self._signed(command), timeout)
+            answer = await server.peer.request(self._signed(server.peer, command), timeout)
         except (OSError, TimeoutError) as failed:
             problem = reason_of(failed)
         else:
@@ -433,7 +435,7 @@ class Registration:
             ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
             command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
             with contextlib.suppress(OSError, TimeoutError, ValueError):
-                answer = await server.peer.request(self._signed(command), 3.0)
+                answer = await server.peer.request(self._signed(server.peer, command), 3.0)
                 if answer.code == ResponseCode.SUCCESS:
                     return _ROUTE.loads(answer.body)
         return None

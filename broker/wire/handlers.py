@@ -16,6 +16,8 @@ class Peer(Protocol):
 
     #: (address, port) of the other end; behind a proxy that says so, the client's.
     address: tuple[str, int]
+    #: (address, port) of our end.
+    local: tuple[str, int]
     closed: bool
     #: Free for services: what they keep about this peer.
     state: dict[str, Any]

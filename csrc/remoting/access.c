@@ -20,9 +20,9 @@ typedef struct signer { /* a key, and what signs with its secret */
 typedef struct grant {
     struct grant *gr_next;
     signer *gr_signer;
-    int32_t gr_code, gr_host_len, gr_topic_len, gr_group_len;
+    int32_t gr_code, gr_host_len, gr_topic_len, gr_group_len, gr_binding_len;
     uint32_t gr_hash;
-    uint8_t gr_bytes[]; /* host, topic, group */
+    uint8_t gr_bytes[]; /* host, topic, group, binding */
 } grant;
 
 struct ps_access {
@@ -35,7 +35,7 @@ struct ps_access {
 
 /* What a request asks for. */
 typedef struct asked {
-    ps_slice key, signature, topic, group;
+    ps_slice key, signature, topic, group, binding;
     const uint8_t *host;
     int32_t host_len, code;
 } asked;
@@ -138,11 +138,24 @@ static signer *find_signer(ps_access *a, ps_slice key) {
     return s;
 }
 
-static bool is_signed(const ps_access *a, const signer *s, const ps_command *r, ps_slice given) {
+/* A binding is believed where it is what is signed first, and nowhere else. */
+static bool is_signed(const ps_access *a, const signer *s, const ps_command *r, const asked *q) {
     char text[PS_SIGNATURE_LEN];
-    return given.len == PS_SIGNATURE_LEN &&
-           ps_signer_sign(s->sg_signs, r->fields, r->field_count, r->body, text) &&
-           a->ac_do.differ(text, given.data, PS_SIGNATURE_LEN) == 0;
+    ps_slice first;
+    if (q->signature.len != PS_SIGNATURE_LEN ||
+        !ps_signer_sign(s->sg_signs, r->fields, r->field_count, r->body, text) ||
+        a->ac_do.differ(text, q->signature.data, PS_SIGNATURE_LEN) != 0)
+        return false;
+    if (!ps_signer_is_bound(s->sg_signs, &first)) return q->binding.len == 0;
+    return q->binding.len > 0 && first.data == q->binding.data;
+}
+
+/* Without its nonce, which is its last word. */
+static ps_slice binding_of(const ps_command *r) {
+    ps_slice found = ps_command_field(r, "!for");
+    while (found.len > 0 && found.data[found.len - 1] != ' ') found.len--;
+    if (found.len > 0) found.len--;
+    return found;
 }
 
 /* ---- grants ---- */
@@ -170,6 +183,7 @@ static bool read_asked(const ps_conn *n, const ps_command *r, asked *out) {
     out->topic = ps_command_field(r, topic);
     out->key = ps_command_field(r, "AccessKey");
     out->signature = ps_command_field(r, "Signature");
+    out->binding = binding_of(r);
     return out->key.len > 0 && out->signature.len > 0 && out->topic.len > 0;
 }
 
@@ -178,16 +192,19 @@ static uint32_t hash_asked(const asked *q) {
     h = ps_hash_more(h, q->host, q->host_len);
     h = ps_hash_more(h, q->topic.data, q->topic.len);
     h = ps_hash_more(h, q->group.data, q->group.len);
+    h = ps_hash_more(h, q->binding.data, q->binding.len);
     return (h ^ (uint32_t)q->code) * 16777619u;
 }
 
 static grant *find_grant(const ps_access *a, const asked *q, uint32_t hash) {
     for (grant *g = a->ac_grants[hash % BUCKETS]; g != NULL; g = g->gr_next) {
         const uint8_t *topic = g->gr_bytes + g->gr_host_len;
+        const uint8_t *group = topic + g->gr_topic_len;
         if (g->gr_hash == hash && g->gr_code == q->code && g->gr_host_len == q->host_len &&
             memcmp(g->gr_bytes, q->host, (size_t)q->host_len) == 0 &&
             is_text(q->topic, topic, g->gr_topic_len) &&
-            is_text(q->group, topic + g->gr_topic_len, g->gr_group_len) &&
+            is_text(q->group, group, g->gr_group_len) &&
+            is_text(q->binding, group + g->gr_group_len, g->gr_binding_len) &&
             is_text(q->key, g->gr_signer->sg_key, g->gr_signer->sg_len))
             return g;
     }
@@ -199,7 +216,7 @@ bool ps_access_granted(ps_conn *n, const ps_command *r) {
     asked q;
     if ((r->flag & PS_FLAG_RESPONSE) || !read_asked(n, r, &q)) return false;
     const grant *g = find_grant(a, &q, hash_asked(&q));
-    if (g == NULL || !is_signed(a, g->gr_signer, r, q.signature)) return false;
+    if (g == NULL || !is_signed(a, g->gr_signer, r, &q)) return false;
     a->ac_let_in++;
     n->cn_known = true;
     return true;
@@ -244,13 +261,15 @@ bool ps_access_lets_call(ps_conn *n, const ps_proof *p, int32_t code, int32_t al
 
 void ps_core_grant(ps_core *c, const char *key, int32_t key_len, const char *secret,
                    int32_t secret_len, const uint8_t *host, int32_t host_len, int32_t code,
-                   const char *topic, int32_t topic_len, const char *group, int32_t group_len) {
+                   const char *topic, int32_t topic_len, const char *group, int32_t group_len,
+                   const char *binding, int32_t binding_len) {
     PS_CORE_HELD(c);
     ps_access *a = c->co_access;
     if (a == NULL || key_len <= 0 || topic_len <= 0) return;
     asked q = {.key = {(const uint8_t *)key, key_len},
                .topic = {(const uint8_t *)topic, topic_len},
                .group = {(const uint8_t *)group, group_len},
+               .binding = {(const uint8_t *)binding, binding_len},
                .host = host,
                .host_len = host_len,
                .code = code};
@@ -265,12 +284,15 @@ void ps_core_grant(ps_core *c, const char *key, int32_t key_len, const char *sec
         s->sg_next = *bucket;
         *bucket = s;
     }
-    grant *g = malloc(sizeof *g + (size_t)host_len + (size_t)topic_len + (size_t)group_len);
+    grant *g = malloc(sizeof *g + (size_t)host_len + (size_t)topic_len + (size_t)group_len +
+                      (size_t)binding_len);
     if (g == NULL) return;
-    *g = (grant){a->ac_grants[hash % BUCKETS], s, code, host_len, topic_len, group_len, hash};
+    *g = (grant){a->ac_grants[hash % BUCKETS], s, code, host_len, topic_len, group_len,
+                 binding_len, hash};
     memcpy(g->gr_bytes, host, (size_t)host_len);
     memcpy(g->gr_bytes + host_len, topic, (size_t)topic_len);
     memcpy(g->gr_bytes + host_len + topic_len, group, (size_t)group_len);
+    memcpy(g->gr_bytes + host_len + topic_len + group_len, binding, (size_t)binding_len);
     a->ac_grants[hash % BUCKETS] = g;
     a->ac_count++;
 }

@@ -12,10 +12,12 @@
 /* From now on a frame is served only if it is granted; others are handed on. */
 int ps_core_guard(ps_core *core, const ps_digest_functions *functions, ps_error *error);
 /* Lets in what is signed with this secret, asks by `code` for topic and group, and comes from this
- * address (4 or 16 bytes). No memory for it: it goes to Python again, as everything else. */
+ * address (4 or 16 bytes). binding: of requests that are signed for this broker alone, without
+ * their nonce. No memory for it: it goes to Python again, as everything else. */
 void ps_core_grant(ps_core *core, const char *key, int32_t key_len, const char *secret,
                    int32_t secret_len, const uint8_t *host, int32_t host_len, int32_t code,
-                   const char *topic, int32_t topic_len, const char *group, int32_t group_len);
+                   const char *topic, int32_t topic_len, const char *group, int32_t group_len,
+                   const char *binding, int32_t binding_len);
 /* What the headers of a gRPC call say: whose key, the date that is signed with its secret, and the
  * signature in hexadecimal. key_len 0: they name nobody. */
 typedef struct ps_proof {

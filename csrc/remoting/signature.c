@@ -20,6 +20,8 @@ struct ps_signer {
     state si_inner, si_outer;
     int32_t si_count; /* fields of the last request; then their order */
     uint8_t si_order[A_FEW];
+    bool si_bound; /* the last request; then its first value */
+    ps_slice si_first;
 };
 
 /* A digest that has hashed the secret, each byte combined with `pad`. */
@@ -161,11 +163,41 @@ static bool is_signature(ps_slice name) {
     return name.len == 9 && memcmp(name.data, "Signature", 9) == 0;
 }
 
+/* The word that a binding begins with (broker/access/signature.py). Places in it; -1: it is not. */
+static int32_t match_word(ps_slice part, int32_t at) {
+    static const char word[] = "pystore-for ";
+    const int32_t len = (int32_t)sizeof word - 1;
+    for (int32_t i = 0; i < part.len && at < len; i++)
+        if (part.data[i] != (uint8_t)word[at++]) return -1;
+    return at;
+}
+
+static void look_at_begin(ps_signer *s, const ps_field *const *sorted, int32_t count,
+                          ps_slice body) {
+    int32_t at = 0, i = 0;
+    s->si_first = (ps_slice){NULL, 0};
+    for (; i < count && at >= 0; i++) {
+        if (is_signature(sorted[i]->name)) continue;
+        if (s->si_first.data == NULL) s->si_first = sorted[i]->value;
+        int32_t next = match_word(sorted[i]->value, at);
+        if (next == at && sorted[i]->value.len > 0) break; /* all of the word was there */
+        at = next;
+    }
+    if (at >= 0) at = match_word(body, at);
+    s->si_bound = at == (int32_t)sizeof "pystore-for " - 1;
+}
+
+bool ps_signer_is_bound(const ps_signer *s, ps_slice *first) {
+    *first = s->si_first;
+    return s->si_bound;
+}
+
 bool ps_signer_sign(ps_signer *s, const ps_field *fields, int32_t count, ps_slice body,
                     char *text) {
     const ps_field *sorted[PS_FIELDS_MAX];
     uint8_t sum[SUM];
     if (count > PS_FIELDS_MAX || !sort_fields(s, fields, count, sorted)) return false;
+    look_at_begin(s, sorted, count, body);
     gathered g;
     begin_digest(s, &g);
     for (int32_t i = 0; i < count; i++)

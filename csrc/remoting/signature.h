@@ -34,7 +34,10 @@ void ps_signer_free(ps_signer *signer); /* NULL is harmless */
  * order in Java is another one; or the library refuses. */
 bool ps_signer_sign(ps_signer *signer, const ps_field *fields, int32_t count, ps_slice body,
                     char *text);
-/* The same of one text, in lower hexadecimal: PS_SIGNATURE_HEX characters. False: the library
+/* Of the request that was signed last: whether it is bound to a recipient, since what is signed
+ * begins as a binding does, whatever its fields are called; and the value of its first field. */
+bool ps_signer_is_bound(const ps_signer *signer, ps_slice *first);
+/* Signs one text, in lower hexadecimal: PS_SIGNATURE_HEX characters. False: the library
  * refuses. */
 bool ps_signer_sign_text(ps_signer *signer, ps_slice text, char *hex);
 

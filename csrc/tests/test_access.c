@@ -24,8 +24,8 @@ static void begin(void) {
     kit_topic("T", 1, HOT);
     kit_topic("U", 1, HOT);
     CHECK_EQ(0, ps_core_guard(kit_core, &toy_digest, &e));
-    ps_core_grant(kit_core, "K", 1, SECRET, 8, here, 4, 310, "T", 1, "", 0);
-    ps_core_grant(kit_core, "K", 1, SECRET, 8, here, 4, 11, "T", 1, "G", 1);
+    ps_core_grant(kit_core, "K", 1, SECRET, 8, here, 4, 310, "T", 1, "", 0, "", 0);
+    ps_core_grant(kit_core, "K", 1, SECRET, 8, here, 4, 11, "T", 1, "G", 1, "", 0);
     conn = kit_conn(1);
 }
 
@@ -125,12 +125,56 @@ static void test_what_changes_after_signing_is_handed_on(void) {
     end();
 }
 
+/* 1: served. The binding stands in a field of this name. */
+static int send_bound(const char *name, const char *binding) {
+    kit_frame f;
+    char text[PS_SIGNATURE_LEN + 1];
+    kit_send(&f, 0, 1, "T", 0, UNIQ);
+    kit_text(&f, name, binding);
+    sign(&f, "K", SECRET, "body", text);
+    return served(&f, "body");
+}
+
+static void test_what_is_bound_is_granted_as_it_is_bound(void) {
+    begin();
+    CHECK_EQ(0, send_bound("!for", "pystore-for a:1 310 n1\n"));
+    ps_core_grant(kit_core, "K", 1, SECRET, 8, here, 4, 310, "T", 1, "", 0,
+                  "pystore-for a:1 310", 19);
+    CHECK_EQ(1, send_bound("!for", "pystore-for a:1 310 n2\n"));
+    CHECK_EQ(0, send_bound("!for", "pystore-for b:1 310 n3\n"));
+    CHECK_EQ(1, send_as("K", SECRET, "T"));
+    end();
+}
+
+/* The field may be called otherwise, and be several: what is signed begins with the word. */
+static void test_a_binding_counts_whatever_its_field_is_called(void) {
+    kit_frame f;
+    char text[PS_SIGNATURE_LEN + 1];
+    begin();
+    CHECK_EQ(0, send_bound("!a", "pystore-for b:1 310 n\n"));
+    CHECK_EQ(0, send_bound("A", "pystore-for b:1 310 n\n"));
+    CHECK_EQ(1, send_bound("z", "pystore-for b:1 310 n\n")); /* not what is signed first */
+    kit_send(&f, 0, 1, "T", 0, UNIQ);
+    kit_text(&f, "!a", "pystore-");
+    kit_text(&f, "!b", "for b:1 310 n\n");
+    sign(&f, "K", SECRET, "body", text);
+    CHECK_EQ(0, served(&f, "body"));
+    kit_send(&f, 0, 1, "T", 0, UNIQ); /* a grant's own words behind another's */
+    ps_core_grant(kit_core, "K", 1, SECRET, 8, here, 4, 310, "T", 1, "", 0,
+                  "pystore-for a:1 310", 19);
+    kit_text(&f, "!a", "pystore-for b:1 310 n\n");
+    kit_text(&f, "!for", "pystore-for a:1 310 n\n");
+    sign(&f, "K", SECRET, "body", text);
+    CHECK_EQ(0, served(&f, "body"));
+    end();
+}
+
 static void test_a_grant_is_for_one_address(void) {
     begin();
     ps_core_revoke(kit_core);
-    ps_core_grant(kit_core, "K", 1, SECRET, 8, there, 4, 310, "T", 1, "", 0);
+    ps_core_grant(kit_core, "K", 1, SECRET, 8, there, 4, 310, "T", 1, "", 0, "", 0);
     CHECK_EQ(0, send_as("K", SECRET, "T"));
-    ps_core_grant(kit_core, "K", 1, SECRET, 8, here, 4, 310, "T", 1, "", 0);
+    ps_core_grant(kit_core, "K", 1, SECRET, 8, here, 4, 310, "T", 1, "", 0, "", 0);
     CHECK_EQ(1, send_as("K", SECRET, "T"));
     end();
 }
@@ -139,7 +183,7 @@ static void test_revoked_grants_are_gone(void) {
     begin();
     ps_core_revoke(kit_core);
     CHECK_EQ(0, send_as("K", SECRET, "T"));
-    ps_core_grant(kit_core, "K", 1, "b-secret", 8, here, 4, 310, "T", 1, "", 0);
+    ps_core_grant(kit_core, "K", 1, "b-secret", 8, here, 4, 310, "T", 1, "", 0, "", 0);
     CHECK_EQ(0, send_as("K", SECRET, "T"));
     CHECK_EQ(1, send_as("K", "b-secret", "T"));
     end();
@@ -200,6 +244,8 @@ int main(void) {
     test_a_pull_is_granted_to_its_group();
     test_without_a_signature_it_is_handed_on();
     test_what_changes_after_signing_is_handed_on();
+    test_what_is_bound_is_granted_as_it_is_bound();
+    test_a_binding_counts_whatever_its_field_is_called();
     test_a_grant_is_for_one_address();
     test_revoked_grants_are_gone();
     test_a_call_proves_its_key_by_the_date();

@@ -189,7 +189,7 @@ static void grant_all(void) {
     for (size_t i = 0; i < 2 * (sizeof all / sizeof *all); i++)
         ps_core_grant(kit_core, "K", 1, SECRET, sizeof SECRET - 1, i % 2 ? net_source : here, 4,
                       all[i / 2].code, all[i / 2].topic, (int32_t)strlen(all[i / 2].topic),
-                      all[i / 2].group, (int32_t)strlen(all[i / 2].group));
+                      all[i / 2].group, (int32_t)strlen(all[i / 2].group), "", 0);
 }
 
 static void change_tables(int turn) {

@@ -173,7 +173,14 @@ async def test_a_silent_member_of_a_controller_hides_nobody() -> None:
     async with member("") as silent, member("leader:1") as other:
         client: Any = RemotingClient()
         engine = ApacheController(
-            client, f"{silent};{other}", "c", "b", Path("none"), 0o644, 3000, lambda _: None
+            client,
+            f"{silent};{other}",
+            "c",
+            "b",
+            Path("none"),
+            0o644,
+            3000,
+            lambda *_: None,
         )
         found: list[str] = []
 

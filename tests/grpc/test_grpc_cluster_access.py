@@ -16,7 +16,9 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "broker"))
 
 from access_cases import play
 from caller import CODE, Caller, message, serving
+from strangers import stranger_at
 from test_grpc_cluster import ack, receive
+from waiting import until
 
 from broker import Broker, Consumer, Credentials, Message, NameServer, Producer
 from broker.access.policies import User
@@ -25,6 +27,7 @@ from broker.grpc.proxy import Proxy
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.loop.thread import LoopThread
+from broker.wire.codes import RequestCode as Code
 from pystore.errors import BadArgument
 
 DATE = "20261122T110000Z"
@@ -63,8 +66,8 @@ def headers_of(user: str, password: str) -> dict[str, str | None]:
 class Guarded:
     """A broker with users, and the proxy."""
 
-    def __init__(self, broker: Broker, proxy: Proxy) -> None:
-        self.broker, self.proxy = broker, proxy
+    def __init__(self, broker: Broker, proxy: Proxy, thread: LoopThread) -> None:
+        self.broker, self.proxy, self.run = broker, proxy, thread.run
 
     def caller(self, user: str | None = None, password: str = "") -> Caller:
         return Caller(self.proxy.address, headers_of(user, password) if user is not None else None)
@@ -97,7 +100,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         proxy = Proxy(names.address, conf=conf, grpc_port=0, remoting_port=0, drain_s=0.2)
         thread.run(proxy.start())
         try:
-            found = Guarded(broker, proxy)
+            found = Guarded(broker, proxy, thread)
             found.permit("shop", ("Topic:Normal", "Pub,Sub"), ("Group:g", "Sub"))
             yield found
         finally:
@@ -185,15 +188,15 @@ def test_remoting_clients_are_checked_as_well(guarded: Guarded) -> None:
         producer.send(Message("Normal", b"12 apples"))
 
 
-def test_a_password_is_told_to_a_super_alone(guarded: Guarded) -> None:
-    """Whose signature counts: the proxy needs it to verify what clients sign."""
+def test_a_password_is_told_to_nobody_in_clear(guarded: Guarded) -> None:
+    """The proxy, which needs it to verify what clients sign, unseals it."""
     policies = guarded.broker.services.access.policies
     guarded.permit("guest", ("Cluster:DefaultCluster", "Get"))
     found = {}
     for user, password in (("inner", "inner-secret"), ("guest", "guest-secret")):
         found[user] = _ask_for_user(guarded.broker, user, password, "shop")
-    assert found["inner"]["password"] == "shop-secret"
-    assert "password" not in found["guest"] and found["guest"]["username"] == "shop"
+    assert not any("password" in each or "pystoreSealed" in each for each in found.values())
+    assert found["guest"]["username"] == found["inner"]["username"] == "shop"
     assert policies.rules.users["shop"] == User("shop", "shop-secret")
 
 
@@ -284,3 +287,27 @@ def test_a_client_id_is_the_users_that_came_first(guarded: Guarded) -> None:
             assert "is another user's" in status.message
         assert shop("Heartbeat").status.code == CODE.OK
         assert shop("NotifyClientTermination").status.code == CODE.OK
+
+
+def test_a_stranger_who_registers_as_a_broker_says_who_nobody_is(guarded: Guarded) -> None:
+    """He is asked for no user, and what the proxy sends him is refused by the broker."""
+    user = {"username": "evil", "password": "evil-1", "userType": "Super", "userStatus": "enable"}
+    answers = {int(Code.AUTH_GET_USER): user}
+    (servers,) = guarded.proxy.servers
+    with stranger_at(servers, "0", 0, answers, relay=guarded.broker.address) as stranger:
+        assert guarded.proxy.service is not None
+        brokers = guarded.proxy.service.broker
+
+        async def sees() -> bool:
+            await brokers._look()  # no more often than it may ask
+            return "0" in brokers._clusters
+
+        until(lambda: guarded.run(sees()), "the stranger's registration")
+        with guarded.caller("evil", "evil-1") as caller:
+            status = caller.send(message("Normal")).status
+            assert status.code == CODE.UNAUTHORIZED and "not found" in status.message
+        assert stranger.seen and not stranger.asked(Code.AUTH_GET_USER)
+        for asked, told in stranger.seen:
+            assert told.code == 16 or asked.code == Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
+    with guarded.caller("shop", "shop-secret") as caller:
+        assert caller.send(message("Normal")).status.code == CODE.OK

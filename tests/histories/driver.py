@@ -31,7 +31,7 @@ TOPIC, QUEUES, PAUSE_S = "orders", 8, 0.03
 def engine_at(world: World) -> Engine:
     """For the harness: it looks, and moves."""
     return engine_of(world.engine_address, CLUSTER, NAME, world.folder / "none", 0o644, LIFE_MS,
-                     lambda _: None, None)  # fmt: skip
+                     lambda *_: None, None)  # fmt: skip
 
 
 async def until_in_sync(look: Look, what: str, starting: World | None = None) -> None:

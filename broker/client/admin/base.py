@@ -50,8 +50,9 @@ class AdminBase(Closing):
         self._cluster = cluster
         self._servers = () if broker is not None else name_servers(namesrv, settings)
         self.network = Network(
-            "the administrator", self._servers, settings, {}, lambda: b"", masters_only=True
-        )
+            "the administrator", self._servers, settings, {}, lambda: b"", masters_only=True,
+            binds=True,
+        )  # fmt: skip
 
     async def start(self) -> Self:
         """Must come before the first question; ``async with`` does it. Raises: Misuse."""

@@ -42,10 +42,11 @@ class ApacheController:
         identity: Path,
         mode: int,
         timeout_ms: int,
-        sign: Callable[[Command], None],
+        sign: Callable[[Command, str], None],
     ) -> None:
         """identity: ``brokerIdentity``, and mode of the file. timeout_ms: a broker that is not
-        heard for so long is dead for the controller. sign: called with each request."""
+        heard for so long is dead for the controller. sign: called with each request, and
+        whom it is for."""
         self._client, self._sign = client, sign
         self._addresses = [each.strip() for each in addresses.split(";") if each.strip()]
         self._cluster, self._name = cluster, name
@@ -131,7 +132,7 @@ class ApacheController:
     async def _beat_at(self, address: str, fields: Mapping[str, str]) -> None:
         try:
             command = Command(RequestCode.BROKER_HEARTBEAT, dict(fields))
-            self._sign(command)
+            self._sign(command, address)
             await self._client.oneway(address, command)
         except (OSError, TimeoutError, ValueError):  # the round that looks tells of it
             return
@@ -194,7 +195,7 @@ class ApacheController:
         return leader
 
     async def _request(self, address: str, command: Command) -> Command:
-        self._sign(command)
+        self._sign(command, address)
         return await self._client.request(address, command, _ASK_S)
 
 

@@ -25,7 +25,7 @@ def engine_of(
     identity: Path,
     mode: int,
     timeout_ms: int,
-    sign: Callable[[Command], None],
+    sign: Callable[[Command, str], None],
     tls: SSLContext | None,
 ) -> Engine:
     """address: as controllerAddr. identity: ``brokerIdentity`` of the broker, and mode of that

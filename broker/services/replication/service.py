@@ -7,9 +7,10 @@ import asyncio
 import socket
 from collections.abc import Callable, Mapping
 
-from broker.access.addresses import Pattern, address_of, parse_pattern
-from broker.access.signature import Credentials, sign
+from broker.access.addresses import Pattern, address_of
+from broker.access.signature import Credentials
 from broker.remoting.client import RemotingClient
+from broker.services.asking import BrokerAsker, patterns_of
 from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.offsets import ConsumerOffsets
@@ -74,7 +75,8 @@ class Replication:
         BadArgument, StoreError."""
         self._store, self._reign = store, reign
         self._epochs = _epochs_of(store, reign)
-        self._client, self._credentials, self._registration = client, credentials, registration
+        self._registration = registration
+        self._asker = BrokerAsker(client, credentials, config["trustedBrokers"])
         self._known = MasterKnown()
         if reign is not None and reign.record is not None:
             self.use_master(reign.record.address, reign.record.ha_address)
@@ -186,9 +188,7 @@ class Replication:
 
     async def request(self, address: str, command: Command) -> Command:
         """Raises: OSError, TimeoutError, ValueError."""
-        if self._credentials is not None:
-            sign(command, self._credentials)
-        return await self._client.request(address, command, _ASK_S)
+        return await self._asker.request(address, command, _ASK_S)
 
 
 def _epochs_of(store: Store, reign: Reign | None) -> EpochFile:
@@ -211,7 +211,4 @@ def _epochs_of(store: Store, reign: Reign | None) -> EpochFile:
 def _trusted(config: Config, guarded: bool) -> list[Pattern]:
     """Raises: BadArgument."""
     given = config["trustedSlaves"] or ("127.0.0.1;::1" if guarded else "*")
-    try:
-        return [parse_pattern(text) for text in given.split(";")]
-    except ValueError as bad:
-        raise BadArgument(f"trustedSlaves: {bad}") from None
+    return patterns_of("trustedSlaves", given)

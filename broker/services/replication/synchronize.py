@@ -142,8 +142,8 @@ class Synchronizer:
         if answer.code != ResponseCode.SUCCESS or not isinstance(row, dict):
             raise OSError(f"{answer.code} {answer.remark}")
         if not row.get("password"):
-            raise OSError("it tells no passwords: innerClientAuthenticationCredentials must be of a"
-                          " Super user there")  # fmt: skip
+            raise OSError("it tells no passwords: innerClientAuthenticationCredentials must be set,"
+                          " and be of a Super user there")  # fmt: skip
         return parse_user(row, name)
 
     async def take_back(self) -> None:
