@@ -102,10 +102,13 @@ demo: build ## the round trip of the README, on the flights of 2013
 
 ##@ Test
 
-# The C tests need no .venv: they are built and run while it is made.
+# The C tests need no .venv: they are built and run while it is made. One that fails ends neither the
+# others nor the Python suite, and is named again at the end.
 test: | build/.nghttp2 ## everything: C under sanitizers, threads, then the Python suite
-	@$(MAKE) -s -j$$(($(JOBS) + 1)) build prepare $(C_RUNS) $(C_TSAN_RUNS) $(C_BENCH_RUNS)
-	@$(PYTEST)
+	@$(MAKE) -s -k -j$$(($(JOBS) + 1)) build prepare $(C_RUNS) $(C_TSAN_RUNS) $(C_BENCH_RUNS); c=$$?; \
+	$(MAKE) -s build && { $(PYTEST); }; python=$$?; \
+	if [ $$c -ne 0 ]; then echo "C tests failed: $$(cd build/ctests && ls *.failed 2>/dev/null | xargs)" >&2; fi; \
+	[ $$c -eq 0 ] && [ $$python -eq 0 ]
 
 test-py: build ## the Python suite alone
 	@$(PYTEST)
@@ -297,12 +300,12 @@ MEMORY := $(shell test -w /dev/shm && echo env TMPDIR=/dev/shm)
 # run/NAME runs that program and prints its name and result.
 $(C_TSAN_RUNS): PREFIX := $(FIXED)
 $(C_RUNS) $(C_TSAN_RUNS) $(C_BENCH_RUNS): run/%: build/ctests/%
-	@mkdir -p build/bench
+	@mkdir -p build/bench; rm -f $<.failed
 	@start=$$(date +%s.%N); \
 	if $(MEMORY) $(PREFIX) $< $(ARGS) >$<.log 2>&1; then \
 	  printf '%-28s ok      %6.2f s\n' $* $$(echo "$$(date +%s.%N) $$start" | awk '{print $$1 - $$2}'); \
 	else \
-	  code=$$?; { printf '%-28s FAILED (exit %d)\n' $* $$code; cat $<.log; }; exit 1; \
+	  code=$$?; touch $<.failed; { printf '%-28s FAILED (exit %d)\n' $* $$code; cat $<.log; }; exit 1; \
 	fi
 
 # What tests fetch once into the user's caches is fetched while the C tests run; tests that need it

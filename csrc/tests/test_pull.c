@@ -384,6 +384,8 @@ static void test_statistics(void) {
 
 /* ---- held pulls ---- */
 
+#define BOUND_MS 120000
+
 static int64_t now_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -404,12 +406,12 @@ static void hold(ps_conn *n, int32_t opaque, const char *group, int64_t suspend_
     CHECK_EQ(-2, pull(n, &f)->code);
 }
 
-/* Until the eventfd or the time says so, as the event loop would. */
-static int64_t wait_and_pump(int64_t at_most_ms) {
-    int64_t next = kit_pump(false), until = now_ms() + at_most_ms;
+/* Until the eventfd or the time says so, as the event loop would. Only a hang reaches the bound. */
+static int64_t wait_and_pump(void) {
+    int64_t next = kit_pump(false), until = now_ms() + BOUND_MS;
     while (kit_answer_count == 0 && now_ms() < until) {
         struct pollfd p = {ps_core_event_fd(kit_core), POLLIN, 0};
-        poll(&p, 1, (int)(next >= 0 && next < at_most_ms ? next : at_most_ms));
+        poll(&p, 1, (int)(next >= 0 && next < BOUND_MS ? next : BOUND_MS));
         next = kit_pump(false);
     }
     return next;
@@ -421,7 +423,7 @@ static void test_holding(void) {
     kit_subscribe("G", "H", "", 0, 0);
     kit_subscribe("A", "H", "TagA\0", 1, 0);
     hold(n, 11, "G", 10000); /* the queue is not there yet */
-    CHECK(kit_look_in_ms > 9000 && kit_look_in_ms <= 10001);
+    CHECK(kit_look_in_ms > 0 && kit_look_in_ms <= 10001);
     CHECK_EQ(1, held());
     kit_put("H", 0, UNIQ "TAGS\1TagB\2");
     CHECK(kit_news);
@@ -431,15 +433,19 @@ static void test_holding(void) {
     CHECK_EQ(1, kit_field(kit_last(), "nextBeginOffset"));
     CHECK_EQ(0, held());
 
-    hold(n, 12, "A", 200); /* what does not match is passed over, and told at the end */
+    hold(n, 12, "A", BOUND_MS); /* what does not match is passed over, and told at the end */
     for (int i = 0; i < 3; i++) kit_put("H", 0, UNIQ "TAGS\1TagB\2");
     kit_clear();
     CHECK(kit_pump(false) > 0);
     CHECK_EQ(0, kit_answer_count);
-    int64_t begun = now_ms();
-    wait_and_pump(5000);
-    CHECK(now_ms() - begun >= 150 && now_ms() - begun < 2000);
+    kit_pump(true);
     CHECK(kit_last()->code == 20 && kit_field(kit_last(), "nextBeginOffset") == 4);
+    int64_t begun = now_ms();
+    kit_clear();
+    hold(n, 12, "A", 50);
+    wait_and_pump();
+    CHECK(now_ms() - begun >= 50);
+    CHECK(kit_last()->code == 19 && kit_field(kit_last(), "nextBeginOffset") == 4);
     hold(n, 13, "A", 10000);
     kit_put("H", 0, UNIQ "TAGS\1TagB\2");
     kit_pump(false);
@@ -471,20 +477,24 @@ static void test_holding(void) {
 static void test_deadlines(void) {
     static const int32_t waits[] = {90, 20, 60, 40, 10, 30};
     ps_conn *n = kit_conn(1);
-    int64_t begun = now_ms();
+    /* The first and the last moment that may be the deadline of each, by what it asked for. */
+    int64_t first[100], latest[100];
     for (int i = 0; i < 6; i++) {
+        first[waits[i]] = now_ms() + waits[i];
         hold(n, waits[i], "G", waits[i]);
+        latest[waits[i]] = now_ms() + waits[i];
         CHECK(kit_look_in_ms >= 0 && kit_look_in_ms <= waits[i] + 1);
         if (i > 0) CHECK(kit_look_in_ms <= 21);
     }
     for (int32_t last = 0, i = 0; i < 6; i++) {
         kit_clear();
-        wait_and_pump(1000);
+        wait_and_pump();
         if (!CHECK(kit_answer_count >= 1)) break;
         for (int k = 0; k < kit_answer_count; k++) {
             const ps_command *c = kit_answers[k].command;
             CHECK(c->code == 19 && kit_field(c, "nextBeginOffset") == kit_queue_end("H", 0));
-            CHECK(c->opaque > last && now_ms() - begun >= c->opaque);
+            CHECK(now_ms() >= first[c->opaque]);
+            CHECK(last == 0 || first[last] <= latest[c->opaque]);
             last = c->opaque;
         }
         i += kit_answer_count - 1;
@@ -547,14 +557,14 @@ static void test_changes_while_held(void) {
     CHECK_EQ(2, held());
     kit_clear();
     CHECK_EQ(0, ps_core_reset(kit_core, "A", 1, "H", 1, 0, 2, &e)); /* told to the first */
-    int64_t next = wait_and_pump(1000);
+    int64_t next = wait_and_pump();
     CHECK(kit_answer_count == 1 && kit_last()->code == 21 && next > 0);
     CHECK_EQ(2, kit_field(kit_last(), "nextBeginOffset"));
     kit_topic("H", 2, HOT);
     kit_put("H", 0, UNIQ "TAGS\1TagC\2");
     kit_put("H", 0, UNIQ "TAGS\1TagA\2");
     kit_clear();
-    wait_and_pump(1000);
+    wait_and_pump();
     CHECK(kit_answer_count == 1 && kit_last()->code == 0 && held() == 0);
     CHECK_EQ(kit_last()->body.len, (int32_t)be32_get(kit_last()->body.data));
     ps_conn_free(n);
@@ -572,7 +582,7 @@ static void test_news_of_others(void) {
         usleep(i % 4 == 0 ? 120000 : 100); /* asleep or polling */
         kit_clear();
         CHECK_EQ(0, ps_put(t, 0, 0, "b", 1, "a\1b\2", 4, 0, &out));
-        wait_and_pump(5000);
+        wait_and_pump();
         CHECK(kit_answer_count == 1 && kit_last()->opaque == i && kit_last()->code == 0);
     }
     ps_conn_free(n);
