@@ -165,6 +165,7 @@ def _follow_or_lead(o: Options, store: Store) -> None:
             raise_error(error[0], error.code)
         if followed:
             store.learn_topics()  # which its master had no time to tell of
+            store.set_back_progress()  # its master's may be ahead of the log that came
         return
     lib.ps_follow_begin(handle)  # nothing here may put a record of its own
     if store.metadata.delays_known():  # its master's progress comes a little late

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Generic, TypeVar
 
@@ -22,6 +22,7 @@ from pystore.configfiles import (
     TopicConfig,
 )
 from pystore.errors import BadArgument
+from pystore.names import REVIVE_GROUP
 
 _Row = TypeVar("_Row", TopicConfig, SubscriptionGroup)
 
@@ -156,6 +157,35 @@ class Offsets:
                 for queue, offset in sorted(rows[f"{topic}{AT}{group}"].items())
             ]
             return found[:count], sum(map(len, rows.values()))
+
+    def beyond(self, ends: Mapping[tuple[str, int], int]) -> list[tuple[ConsumerOffset, int]]:
+        """Returns the offsets past the ends of their queues, in the order of all(), each with the
+        highest that it may be. ends: the next offset of each topic and queue, 0 of those it lacks.
+        REVIVE_GROUP keeps the last record that is done, so -1 there says that none may be kept."""
+        found = []
+        with self._meta._lock:
+            for pair, queues in self._meta._rows("offsets").items():
+                topic, _, group = pair.partition(AT)
+                last = 1 if group == REVIVE_GROUP else 0
+                for queue, offset in queues.items():
+                    allowed = ends.get((topic, queue), 0) - last
+                    if offset > allowed:
+                        found.append((ConsumerOffset(group, topic, queue, offset), allowed))
+        return sorted(found, key=lambda row: _TOPIC_FIRST(row[0]))
+
+    def set_back(self, group: str, topic: str, queue: int, allowed: int) -> None:
+        """Sets an offset to what beyond() says; one that may not be kept goes. Raises: BadArgument,
+        ReadOnly, StoreClosed, DiskFull."""
+        if allowed >= 0:
+            self.commit(group, topic, queue, allowed, reset=True)
+            return
+        meta, pair = self._meta, f"{topic}{AT}{group}"
+        with meta._write() as txn:
+            queues = meta._rows("offsets").get(pair, {})
+            if queues.pop(queue, None) is not None:
+                key = struct.pack(">16si", _metadb.pair_key(pair), queue)
+                txn.delete(key, db=meta._dbs["offsets"])
+                meta._bump("offsets", txn)
 
     def delete(self, group: str | None = None, topic: str | None = None) -> int:
         """Removes the offsets of a group, of a topic, or of both together; returns how many queues.

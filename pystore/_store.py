@@ -19,9 +19,9 @@ from pystore._background import Exporter, FlushQueue
 from pystore._batch import PutBatch
 from pystore._columns import column_of, int_array
 from pystore._enums import PutStatus
-from pystore._offsets import clamp_offsets
+from pystore._offsets import set_back_progress
 from pystore._reading import Base, Progress, TopicHandle
-from pystore._report import Action, RecoveryMode, ReportItem
+from pystore._report import Action, ReportItem
 from pystore._results import STATUS, CleanReport, DueDelivery, PutManyResult, PutResult
 from pystore.errors import BadArgument, DiskFull, MessageIllegal
 from pystore.metadata import Metadata, system_topics
@@ -73,8 +73,7 @@ class Store(Base):
             self.learn_topics()
             if bare:
                 self._settle_pending()
-            if self.report.mode is RecoveryMode.ABNORMAL:
-                self._clamp_offsets()
+            self.set_back_progress()
         except BaseException:
             self.metadata.close()
             super().close()
@@ -195,14 +194,11 @@ class Store(Base):
         ]
         self.report = replace(self.report, items=(*self.report.items, *found))
 
-    def _clamp_offsets(self) -> None:
-        ends = {(q.topic, q.queue): q.max_offset for q in self.queues()}
-        found = clamp_offsets(self.metadata, ends)
-        for item in found:
-            _log.warning(
-                "%s: %s: the offset %d was set back to %d", self.path, item.why, item.end,
-                item.start,
-            )  # fmt: skip
+    def set_back_progress(self) -> None:
+        """Sets consumer offsets and progress of delay levels beyond the ends of their queues back
+        (pystore/_offsets.py): at the open, and when a store that followed another one leads.
+        Raises: DiskFull, StoreIOError."""
+        found = set_back_progress(self.metadata, self.queues())
         self.report = replace(self.report, items=(*self.report.items, *found))
 
     def put(

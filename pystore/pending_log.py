@@ -112,11 +112,14 @@ class _Finder:
         else:
             half_from = meta.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) or 0
             op_from = op_read = meta.offsets.get(TRANSACTION_GROUP, OP_TOPIC, 0) or 0
+        # What lies beyond the ends is of a log that is gone.
+        half_from, op_read = min(half_from, self._half_end), min(op_read, self._op_end)
+        op_from = min(op_from, op_read)
         self._half_from = max(half_from, half.min_offset if half is not None else 0)
         self._op_read = max(op_read, op.min_offset if op is not None else 0)
         self.found = Pending(
             {row.offset: row for row in rows} if known is not None else {},
-            max(self._half_end, half_from), max(self._op_end, op_read), op_from, [], [], {},
+            self._half_end, self._op_end, op_from, [], [], {},
             store.info().log_max, known is None, False,
         )  # fmt: skip
         #: Newest copy's offset of a half that is known by its first one's.
@@ -124,7 +127,11 @@ class _Finder:
 
     def _fits(self, mark: Mark) -> bool:
         """Whether the log is still the one that the mark was made of."""
-        if mark.log_end > self._store.info().log_max or mark.half_next > self._half_end:
+        ends = (
+            (mark.log_end, self._store.info().log_max), (mark.half_next, self._half_end),
+            (mark.op_next, self._op_end),
+        )  # fmt: skip
+        if any(seen > end for seen, end in ends):
             return False
         if mark.witness < 0:
             return True

@@ -198,7 +198,12 @@ STEPS: dict[str, str] = {
     "The page %s failed": _DEFECT,
     # ---- the store ----
     "%s/%s: cannot be repaired: %s": _FILE,
-    "%s: %s: the offset %d was set back to %d": "nothing; messages may come again",
+    "%s: group %s stood past the end of %s: set back %s": "nothing; messages may come again",
+    "%s: delay level %d stood past the end of its queue: set back from %d to %d": "nothing",
+    "A batch of %s@%s, queue %d, offsets %d to %d, is not taken: the queue ends at %d":
+        "nothing; its messages are gone",
+    "Consumer offsets are of a log up to %d, this one ends at %d: all check points are looked for":
+        "nothing; the log lost its end, or is another one",
     "%s: skipped %d damaged message(s) of queue %s/%d, the first at offset %d;"
     " info().damaged_reads counts them": "`pystore verify`, then [damage.md](damage.md)",
     "%s: the disk has room again; messages are accepted": "nothing",

@@ -85,7 +85,9 @@ int ps_deliver_due(ps_store *s, int32_t level, int64_t from, int64_t now, int32_
         ps_topic_find(&s->st_topics, PS_SCHEDULE_TOPIC, (int32_t)strlen(PS_SCHEDULE_TOPIC));
     ps_queue *q = t != NULL ? ps_topic_queue(t, level - 1) : NULL;
     int code = 0;
-    if (q != NULL) {
+    if (q == NULL) {
+        out->next_offset = 0; /* where its first message will be */
+    } else {
         int64_t min = atomic_load(&q->cq_min), max = atomic_load(&q->cq_max);
         out->next_offset = from < min ? min : from > max ? max : from;
         code = deliver_level(s, q, now, delay, most, out, e);

@@ -1004,7 +1004,7 @@ class KeptAsideFinding(Finding):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetPastEndFinding(Finding):
-    """A group's committed offset is past the end of its queue: it will skip new messages."""
+    """A group's committed offset is past the end of its queue: the next open sets it back."""
 
     about: ClassVar[Kind] = Kind(
         "offset-past-end",
@@ -1012,8 +1012,8 @@ class OffsetPastEndFinding(Finding):
         "queue",
         Mend.REPAIR,
         "group {group} stands at {end}, the queue ends at {start}",
-        "a group's committed offset is past the end of its queue: it will skip new messages",
-        "the same",
+        "a group's committed offset is past the end of its queue: the next open sets it back",
+        "keeps it: the group skips new messages",
         "pystore repair STORE",
     )
     severity: Severity = Severity.ERROR

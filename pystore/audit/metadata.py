@@ -326,10 +326,10 @@ def check_offsets(
     for pair, rows in beside.offsets.items():
         topic, _, group = pair.partition("@")
         for queue, offset in rows.items():
-            if offset > ends.get((topic, queue), offset):
+            if offset > ends.get((topic, queue), 0):
                 past.append((group, topic, queue, offset))
     for group, topic, queue, offset in sorted(past):
-        end = ends[topic, queue]
+        end = ends.get((topic, queue), 0)
         layout.found(
             OffsetPastEndFinding, "config/consumerOffset.json", start=end, end=offset,
             count=offset - end, topic=topic, queue=queue, group=group,

@@ -636,19 +636,57 @@ def test_offsets_past_the_end_are_set_back_after_a_crash(store_path, small, capl
         assert ("config/consumerOffset.json", 5, 6, 1) in [
             (i.what, i.start, i.end, i.records) for i in items
         ]
-    assert caplog.text.count("was set back to") == 4
+    assert caplog.text.count("set back") == 4
     offsets = json.loads((store_path / "config/consumerOffset.json").read_text())["offsetTable"]
     assert offsets["T@g"] == {"0": 6, "1": 5}
 
 
-def test_offsets_are_left_alone_after_a_clean_exit(store_path, small):
-    """Nothing was lost: an offset past the end is somebody's wish."""
+def test_offsets_past_the_end_are_set_back_after_a_clean_exit(store_path, small, caplog):
+    """The files of config/ may be another store's, or an older log was put beside them."""
     with pystore.open(store_path, **small) as store:
         store.put("T", b"x", queue=0)
-        store.metadata.offsets.commit("g", "T", 0, 90)
+        for group, topic, queue, offset in (
+            ("g", "T", 0, 90), ("done", "T", 0, 1), ("g", "T", 1, 3),
+            ("CID_RMQ_SYS_REVIVE_GROUP", "T", 0, 5), ("CID_RMQ_SYS_REVIVE_GROUP", "T", 2, 0),
+        ):  # fmt: skip
+            store.metadata.offsets.commit(group, topic, queue, offset)
+        store.metadata.delay_offsets.commit(2, 8)
     with pystore.open(store_path, **small) as store:
-        assert store.metadata.offsets.get("g", "T", 0) == 90
+        kept = {(o.group, o.queue): o.offset for o in store.metadata.offsets.all()}
+        # POP keeps the last record that is done: none is, in a queue that is not there.
+        revive = {("CID_RMQ_SYS_REVIVE_GROUP", 0): 0}
+        assert kept == {("g", 0): 1, ("done", 0): 1, ("g", 1): 0} | revive
+        assert store.metadata.delay_offsets.get(2) == 0
+        assert store.report.offsets_clamped == 5
+    told = "group g stood past the end of T: set back queue 0 from 90 to 1, queue 1 from 3 to 0"
+    assert told in caplog.text
+    assert "delay level 2 stood past the end of its queue: set back from 8 to 0" in caplog.text
+    with pystore.open(store_path, **small) as store:
         assert store.report.offsets_clamped == 0
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_config_without_its_log_hides_no_new_message(store_path, small, clean):
+    with pystore.open(store_path, **small) as store:
+        for _ in range(5):
+            store.put("T", b"old", queue=0)
+        store.metadata.offsets.commit("g", "T", 0, 5)
+    shutil.rmtree(store_path / "commitlog")
+    shutil.rmtree(store_path / "consumequeue")
+    if not clean:
+        crashed(store_path)
+    with pystore.open(store_path, **small) as store:
+        assert store.put("T", b"new", queue=0).queue_offset == 0
+        assert store.metadata.offsets.get("g", "T", 0) == 0
+
+
+def test_first_message_of_a_delay_level_is_delivered_however_far_its_progress_is(store_path, small):
+    with pystore.open(store_path, **small) as store:
+        due = store.deliver_due(1, 7, now_ms=1)
+        assert due.offset == 0
+        store.put("T", b"late", queue=0, delay_level=1)
+        done = store.deliver_due(1, due.offset, now_ms=1 << 50)
+        assert (done.delivered, store.range("T", 0)) == (1, (0, 1))
 
 
 def test_old_records_after_the_end_stay_dead(store_path, small):

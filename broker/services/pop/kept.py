@@ -41,7 +41,13 @@ def take(path: Path, end: int) -> list[CheckPoint] | None:
         return None
     try:
         said = _FILE.loads(data)
-        return [taken_from(each) for each in said["open"]] if said["log"] == end else None
+        if said["log"] == end:
+            return [taken_from(each) for each in said["open"]]
+        log.info(
+            "%s is of a log up to %d, this one ends at %d, so the log is asked: it named %d open"
+            " check points", path, said["log"], end, len(said["open"]),
+        )  # fmt: skip
+        return None
     except (ValueError, TypeError) as bad:
         log.warning("%s cannot be read, so the log is asked: %s", path, bad)
         return None

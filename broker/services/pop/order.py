@@ -180,9 +180,15 @@ class OrderTable:
         found = OrderFile.read(self._path)
         for place, batch in found.batches.items():
             topic, group, queue = place
+            end = end_of(topic, queue)
+            if batch.offsets[-1] >= end:
+                log.warning(
+                    "A batch of %s@%s, queue %d, offsets %d to %d, is not taken: the queue ends"
+                    " at %d", topic, group, queue, batch.offsets[0], batch.offsets[-1], end,
+                )  # fmt: skip
+                continue
             try:
-                if batch.offsets[-1] < end_of(topic, queue):
-                    self.batches.put(place, batch)
+                self.batches.put(place, batch)
             except BadArgument as bad:
                 log.warning("A batch of %s@%s is popped again: %s", topic, group, bad)
         self._saved = -1 if found.lines else self.batches.changes

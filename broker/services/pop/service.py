@@ -133,6 +133,10 @@ class Pop:
                 self.points.add(ck)
             return
         if since > end:  # the log lost its end with the power
+            log.warning(
+                "Consumer offsets are of a log up to %d, this one ends at %d: all check points"
+                " are looked for", since, end,
+            )  # fmt: skip
             since = 0
             await asyncio.to_thread(self._store.metadata.set_offsets_mark, end)
         found = await asyncio.to_thread(self.log.find, timers, self.revive.done, since)
@@ -173,7 +177,12 @@ class Pop:
         or of messages that a power failure took with it."""
         for (group, topic, queue), offset in offsets.items():
             high = self._store.range(topic, queue)[1]
-            if (self._offsets.get(group, topic, queue) or 0) < offset <= high:
+            if offset > high:
+                log.info(
+                    "Group %s does not go on at %d of %s, queue %d, as its pops say: the queue"
+                    " ends at %d", group, offset, topic, queue, high,
+                )  # fmt: skip
+            elif (self._offsets.get(group, topic, queue) or 0) < offset:
                 self._offsets.commit(group, topic, queue, offset)
 
     def serve(self) -> None:
