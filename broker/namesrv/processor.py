@@ -227,11 +227,13 @@ class Processor:
         return command.reply()
 
     def heartbeat(self, peer: Peer, command: Command) -> Command:
-        self._routes.sign_of_life(command.text("clusterName"), command.text("brokerAddr"))
+        self._routes.sign_of_life(
+            command.text("clusterName"), command.text("brokerName"), command.text("brokerAddr")
+        )
         return command.reply()
 
     def query_data_version(self, peer: Peer, command: Command) -> Command:
-        cluster, address = command.text("clusterName"), command.text("brokerAddr")
+        who = command.text("clusterName"), command.text("brokerName"), command.text("brokerAddr")
         asked = None
         _check_size(command)
         if command.body:
@@ -240,9 +242,9 @@ class Processor:
             except ValueError as bad:
                 text = f"the data version cannot be read: {bad}"
                 raise Refused(ResponseCode.SYSTEM_ERROR, text) from None
-        changed = self._routes.is_changed(cluster, address, asked)
-        self._routes.sign_of_life(cluster, address)
-        known = self._routes.version_of(cluster, address)
+        changed = self._routes.is_changed(*who, asked)
+        self._routes.sign_of_life(*who)
+        known = self._routes.version_of(*who)
         body = compact(version_to_json(known)) if known is not None else b""
         return command.reply(ext={"changed": changed}, body=body)
 

@@ -3,6 +3,9 @@
 Upstream's RouteInfoManager has the same five tables. What is different:
 
 - Nothing of a registration that is refused stays (upstream leaves the broker's name behind).
+- A broker is known by cluster, name and address, upstream's by cluster and address: whoever
+  registers an address under another name takes nothing from the first, which goes with its own
+  connection or silence. Nobody leaves under another name.
 - A name that goes leaves every cluster it was registered in, and its static topics' mapping.
 - The order of brokers in a route is that of their registration; upstream's is that of a hash.
 """
@@ -92,6 +95,10 @@ class BrokerSet:
         return made
 
 
+#: Cluster, name and address of a broker.
+LiveKey = tuple[str, str, str]
+
+
 class Closable(Protocol):
     def close(self) -> None: ...
 
@@ -100,7 +107,6 @@ class Closable(Protocol):
 class Live:
     """A broker that has given a sign of life."""
 
-    name: str
     broker_id: int
     seen_ms: int
     timeout_ms: int
@@ -173,17 +179,18 @@ class Routes:
         self._topics: dict[str, dict[str, BrokerTopic]] = {}
         self._brokers: dict[str, BrokerSet] = {}
         self._clusters: dict[str, dict[str, None]] = {}
-        self._live: dict[tuple[str, str], Live] = {}
+        #: By cluster, name and address: whoever names an address takes nothing from another name.
+        self._live: dict[LiveKey, Live] = {}
         #: Keys of _live by connection; topics of _topics by broker name, and those of _mapping by
         #: the name that registered them, with the name that they stand under.
-        self._by_peer: dict[Closable, dict[tuple[str, str], None]] = {}
+        self._by_peer: dict[Closable, dict[LiveKey, None]] = {}
         self._served: dict[str, dict[str, None]] = {}
         self._mapped: dict[str, dict[str, str]] = {}
         #: Topics of brokers that are gone.
         self._stale: deque[Iterator[None]] = deque()
         #: Bytes that registrations take, roughly.
         self.size = 0
-        self._filters: dict[tuple[str, str], list[str]] = {}
+        self._filters: dict[LiveKey, list[str]] = {}
         self._mapping: dict[str, dict[str, Any]] = {}
         #: Routes by topic: in plain and in quoted JSON.
         self._encoded: tuple[dict[str, bytes], dict[str, bytes]] = {}, {}
@@ -193,7 +200,7 @@ class Routes:
     def counts(self) -> tuple[dict[str, int], int]:
         """Returns how many brokers are registered, by cluster, and how many topics have a route."""
         brokers: Counter[str] = Counter()
-        for cluster, _ in self._live:
+        for cluster, _, _ in self._live:
             brokers[cluster] += 1
         return dict(brokers), len(self._topics)
 
@@ -202,13 +209,12 @@ class Routes:
     def register(self, given: BrokerRegistration) -> RegistrationAnswer | None:
         """None refuses it: an unknown broker must tell all of its topics first. take_more() takes
         what is left of very many."""
-        key = (given.cluster, given.address)
+        key = (given.cluster, given.name, given.address)
         broker = self._brokers.get(given.name)
         known = broker.addresses if broker is not None else {}
         # An address has one id: a slave that becomes a master leaves its old one.
         before = {n: a for n, a in known.items() if a != given.address or n == given.broker_id}
         if self._outdated(given, before.get(given.broker_id)):
-            self._forget_live(key)
             return RegistrationAnswer()
         if given.broker_id not in before and len(given.topics) == 1:
             return None
@@ -229,7 +235,7 @@ class Routes:
         self._take_topics(given, broker, first)
         self._forget_live(key)
         self._live[key] = Live(
-            given.name, given.broker_id, self._clock_ms(), given.timeout_ms, given.version,
+            given.broker_id, self._clock_ms(), given.timeout_ms, given.version,
             given.peer, given.ha_address,
         )  # fmt: skip
         if given.peer is not None:
@@ -255,7 +261,7 @@ class Routes:
         self.size += size - broker.size
         broker.size = size
 
-    def _forget_live(self, key: tuple[str, str]) -> None:
+    def _forget_live(self, key: LiveKey) -> None:
         live = self._live.pop(key, None)
         keys = self._by_peer.get(live.peer) if live is not None and live.peer is not None else None
         if live is None or live.peer is None or keys is None:
@@ -269,7 +275,7 @@ class Routes:
         controller."""
         if address is None or address == given.address:
             return False
-        other = self._live.get((given.cluster, address))
+        other = self._live.get((given.cluster, given.name, address))
         return other is not None and other.version.state_version > given.version.state_version
 
     def _registered(
@@ -278,7 +284,7 @@ class Routes:
         master = broker.addresses.get(MASTER_ID)
         if given.broker_id == MASTER_ID or master is None:
             return RegistrationAnswer(change=change)
-        live = self._live.get((given.cluster, master))
+        live = self._live.get((given.cluster, given.name, master))
         if live is None:
             return RegistrationAnswer(change=change)
         return RegistrationAnswer(master, live.ha_address, change)
@@ -288,7 +294,7 @@ class Routes:
         is_slave = given.broker_id != MASTER_ID
         if is_slave and (given.acting_master is None or given.broker_id != min(broker.addresses)):
             return
-        changed = first or self.is_changed(given.cluster, given.address, given.version)
+        changed = first or self.is_changed(given.cluster, given.name, given.address, given.version)
         name = given.name
         if self.switches.delete_topics and not given.mapping:
             for topic in [t for t in self._served.get(name, ()) if t not in given.topics]:
@@ -336,7 +342,7 @@ class Routes:
             at[name] = row
             self.forget(topic)
 
-    def _take_filters(self, key: tuple[str, str], filters: list[str]) -> bool:
+    def _take_filters(self, key: LiveKey, filters: list[str]) -> bool:
         """Takes the filter servers, and says whether they changed."""
         if filters == self._filters.get(key, []):
             return False
@@ -346,17 +352,19 @@ class Routes:
             del self._filters[key]
         return True
 
-    def is_changed(self, cluster: str, address: str, version: DataVersion | None) -> bool:
+    def is_changed(
+        self, cluster: str, name: str, address: str, version: DataVersion | None
+    ) -> bool:
         """Says whether a broker's topics are not those that it registered last."""
-        live = self._live.get((cluster, address))
+        live = self._live.get((cluster, name, address))
         return live is None or live.version != version
 
-    def version_of(self, cluster: str, address: str) -> DataVersion | None:
-        live = self._live.get((cluster, address))
+    def version_of(self, cluster: str, name: str, address: str) -> DataVersion | None:
+        live = self._live.get((cluster, name, address))
         return live.version if live is not None else None
 
-    def sign_of_life(self, cluster: str, address: str) -> None:
-        live = self._live.get((cluster, address))
+    def sign_of_life(self, cluster: str, name: str, address: str) -> None:
+        live = self._live.get((cluster, name, address))
         if live is not None:
             live.seen_ms = self._clock_ms()
 
@@ -369,10 +377,10 @@ class Routes:
         reduced: set[str] = set()
         changes = []
         for cluster, address, name, broker_id in gone:
-            self._forget_live((cluster, address))
-            self._filters.pop((cluster, address), None)
+            self._forget_live((cluster, name, address))
+            self._filters.pop((cluster, name, address), None)
             broker = self._brokers.get(name)
-            if broker is None:
+            if broker is None or any((c, name, address) in self._live for c in broker.clusters):
                 continue
             was_min = bool(broker.addresses) and broker_id == min(broker.addresses)
             broker.addresses = {n: a for n, a in broker.addresses.items() if a != address}
@@ -464,9 +472,11 @@ class Routes:
         peers = [live.peer for live in late.values() if live.peer is not None]
         return self.unregister(self._keys(late)), peers
 
-    def _keys(self, keys: Iterable[tuple[str, str]]) -> list[tuple[str, str, str, int]]:
-        found = ((key, self._live[key]) for key in keys)
-        return [(*key, live.name, live.broker_id) for key, live in found]
+    def _keys(self, keys: Iterable[LiveKey]) -> list[tuple[str, str, str, int]]:
+        return [
+            (cluster, address, name, self._live[cluster, name, address].broker_id)
+            for cluster, name, address in keys
+        ]
 
     # ---- topics ----
 
@@ -510,7 +520,7 @@ class Routes:
         filters: dict[str, Any] = {}
         for broker in brokers if self._filters else ():
             for address in broker.addresses.values():
-                found = self._filters.get((broker.cluster, address))
+                found = self._filters.get((broker.cluster, broker.name, address))
                 if found is not None:
                     filters[address] = found
         made: dict[str, Any] = {

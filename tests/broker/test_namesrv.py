@@ -197,7 +197,7 @@ def test_a_broker_without_sign_of_life_goes(routes, clock):
     assert routes.expire() == ([], [])
     assert shown(routes, "a")[0].keys() == {"broker-a"}
     clock.now += 100_000
-    routes.sign_of_life("c1", "broker-a:0")
+    routes.sign_of_life("c1", "broker-a", "broker-a:0")
     clock.now += 120_000
     assert routes.expire() == ([], [])
     assert shown(routes, "a") is not None
@@ -214,6 +214,67 @@ def test_a_broker_that_says_so_goes_and_its_name_with_the_last(routes):
     routes.unregister([("c1", "broker-a:1", "broker-a", 1), ("c1", "gone:1", "gone", 0)])
     assert shown(routes, "a") is None
     assert routes.system_topics() == ([], None)
+
+
+# An address that somebody else names: a pod's that is used again while the old connection is half
+# open, a broker that was renamed, or a stranger's word.
+
+
+def test_a_broker_goes_with_its_connection_whoever_took_its_address(routes):
+    old, new = Peer(), Peer()
+    routes.register(broker("broker-a", address="x:1", peer=old))
+    routes.register(broker("broker-b", address="x:1", peer=new))
+    routes.peer_closed(old)
+    assert shown(routes, "a")[0] == {"broker-b": {0: "x:1"}}
+    routes.peer_closed(new)
+    assert shown(routes, "a") is None and routes.cluster_info()["clusterAddrTable"] == {}
+
+
+def test_a_broker_goes_with_its_silence_whoever_took_its_address(routes, clock):
+    routes.register(broker("broker-a", address="x:1"))
+    clock.now += 60_000
+    routes.register(broker("broker-b", address="x:1"))
+    clock.now += 60_001
+    routes.sign_of_life("c1", "broker-b", "x:1")
+    routes.expire()
+    assert shown(routes, "a")[0] == {"broker-b": {0: "x:1"}}
+
+
+def test_nobody_leaves_under_another_name_or_cluster(routes, clock):
+    peer = Peer()
+    routes.register(broker("broker-a", address="x:1", peer=peer))
+    routes.register(broker("broker-b", address="y:1"))
+    routes.unregister([("c1", "x:1", "broker-b", 0), ("c2", "x:1", "broker-a", 0)])
+    assert shown(routes, "a")[0] == {"broker-a": {0: "x:1"}, "broker-b": {0: "y:1"}}
+    routes.peer_closed(peer)
+    assert shown(routes, "a")[0] == {"broker-b": {0: "y:1"}}
+
+
+def test_a_broker_whose_registration_is_outdated_goes_with_its_connection(routes):
+    """It was a slave of the name before; nothing of what was refused stays."""
+    slave, master = Peer(), Peer()
+    routes.register(broker(number=1, address="x:1", peer=slave))
+    routes.register(broker(address="new:1", state=5, peer=master))
+    routes.register(broker(address="x:1", state=4, peer=slave))
+    assert shown(routes, "a")[0] == {"broker-a": {0: "new:1", 1: "x:1"}}
+    routes.peer_closed(slave)
+    assert shown(routes, "a")[0] == {"broker-a": {0: "new:1"}}
+
+
+def test_a_broker_in_two_clusters_goes_with_the_last(routes):
+    one, two = Peer(), Peer()
+    routes.register(broker(peer=one))
+    routes.register(broker(cluster="c2", peer=two))
+    routes.peer_closed(one)
+    assert shown(routes, "a") is not None
+    routes.peer_closed(two)
+    assert shown(routes, "a") is None
+
+
+def test_filter_servers_are_of_one_name(routes):
+    routes.register(broker("broker-a", address="x:1", filters=["f:1"]))
+    routes.register(broker("broker-b", address="x:1"))
+    assert routes.route("a")["filterServerTable"] == {"x:1": ["f:1"]}
 
 
 MANY = {f"t{i}": TWO["a"] for i in range(35)}
