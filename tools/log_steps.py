@@ -47,6 +47,10 @@ STEPS: dict[str, str] = {
     "What slaves did in this master's place is not taken over; will retry: %s": _FILE,
     "The master is gone: this slave does what is due in its place": "start the master again",
     "The slave at %s does not say what it did: %s": _NETWORK,
+    "The slave at %s has sent %d messages that are not in the log here: they are passed over":
+        "find out whether this log lost its end, or who that slave is",
+    "The slave at %s is not asked what it did: trustedSlaves does not name it":
+        "name its host in trustedSlaves, or find out who has registered there",
     # ---- the broker ----
     "Listening on %s without access control or TLS: whoever reaches it may read, write and delete"
     " everything. Change it with\n  pystore broker --secure\nor listen on this host only:\n"

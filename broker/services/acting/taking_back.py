@@ -5,22 +5,25 @@ brokers is closed in the log, as a recall, a decision or an acknowledgement clos
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from broker.access.addresses import address_of
 from broker.hot.popped import CheckPoint, Key
 from broker.loop.safe_log import SafeLogger
 from broker.services.acting.bridge import AskAt, Bridge, NotStored
 from broker.services.acting.due import what_was_due
 from broker.services.acting.escaped import Origin
+from broker.services.acting.said import read_said
 from broker.services.context import Services
 from broker.services.delivered import close_level
 from broker.services.pop import Pop
 from broker.services.pop.kept import taken_from
-from broker.services.replication.synchronize import Synchronizer
-from broker.wire import mqjson
+from broker.services.replication.synchronize import Moved, Synchronizer
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
+from pystore.errors import StoreError
 from pystore.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pystore.timers import Timers
 
@@ -37,6 +40,10 @@ _PAUSE_S = 1.0
 _JAVA_STOPS_S = 2.0
 #: Messages that other brokers are asked for at once.
 _AT_ONCE = 32
+#: Check points and acknowledgements that a slave may tell of.
+_POPS_MAX = 4_000_000
+#: Offsets that are logged one by one.
+_LOGGED = 20
 
 
 def ha_info(s: Services) -> dict[str, str]:
@@ -71,7 +78,8 @@ class TakingBack:
             log.info("Waiting for %d slaves, to know what they did", expected)
         while True:
             members = await self._members(end - _PATIENCE_S + _NAMES_S)
-            slaves = {at for number, at in members.items() if number} | set(also())
+            slaves = {at for number, at in members.items() if number and self._may_follow(at)}
+            slaves |= set(also())
             left = slaves - asked - {self._s.address}
             for address in left:
                 try:
@@ -88,6 +96,16 @@ class TakingBack:
                 return
             await asyncio.sleep(_PAUSE_S)
 
+    def _may_follow(self, address: str) -> bool:
+        """Whoever is not let in as a slave has done nothing in this broker's place, whatever he is
+        registered as."""
+        host, replication = address.rpartition(":")[0], self._s.replication
+        if replication is None or address_of(host) is None or replication.trusts(host):
+            return True
+        log.warning("The slave at %s is not asked what it did: trustedSlaves does not name it",
+                    address)  # fmt: skip
+        return False
+
     async def _members(self, end: float) -> Mapping[int, str]:
         while True:
             try:
@@ -102,17 +120,19 @@ class TakingBack:
         """Raises: OSError, TimeoutError, ValueError, StoreError."""
         s = self._s
         answer = await self._exchange(address, {})
-        gone, said = None, {}
+        gone: list[Origin] | None = None
+        said: Mapping[str, Any] = {}
         if answer.body:
-            said = mqjson.loads(bytes(answer.body))
-            gone = [Origin(*row) for row in said["escaped"]]
+            said = await read_said(bytes(answer.body))
+            gone = self._within_the_log(address, said["escaped"])
 
         async def ask(command: Command) -> Command:
             return await self._ask(address, command)
 
         if gone is None:
             await self._stop_java()
-        await Synchronizer(ask, s.store, s.topics, s.groups, s.offsets).take_back()
+        moved = await Synchronizer(ask, s.store, s.topics, s.groups, s.offsets).take_back()
+        _log_moved(address, moved)
         if gone is None:
             self._close(await self._find_gone(address))
             return
@@ -122,9 +142,22 @@ class TakingBack:
         await s.offsets.persist()
         end = str(s.store.info().log_max)
         await self._exchange(address, {"escaped": "taken", "logEnd": end})
-        if gone:
-            log.info("The slave at %s has sent %d messages in this broker's place", address,
-                     len(gone))  # fmt: skip
+        _log_gone(address, gone)
+
+    def _within_the_log(self, address: str, gone: Iterable[Origin]) -> list[Origin]:
+        """Returns those that are places of this log: it may have lost its end."""
+        found = list(gone)
+        kept = [each for each in found if each.offset < self._end_of(each)]
+        if len(kept) < len(found):
+            log.warning("The slave at %s has sent %d messages that are not in the log here: they"
+                        " are passed over", address, len(found) - len(kept))  # fmt: skip
+        return kept
+
+    def _end_of(self, origin: Origin) -> int:
+        try:
+            return self._s.store.range(origin.topic, origin.queue)[1]
+        except StoreError:  # a name that no topic can have
+            return 0
 
     # ---- a slave of Java's ----
 
@@ -147,9 +180,7 @@ class TakingBack:
                     found.append(origin)
                 elif not isinstance(answer, bool | NotStored):
                     unknown += 1
-        if found:
-            log.info("The slave at %s has sent %d messages in this broker's place", address,
-                     len(found))  # fmt: skip
+        _log_gone(address, found)
         if unknown:
             log.warning("Of %d messages nobody says whether the slave at %s has sent them: they may"
                         " come twice", unknown, address)  # fmt: skip
@@ -165,12 +196,17 @@ class TakingBack:
         while True:
             rows = said.get("pops") or []
             for row in rows:
-                self._take_pop(pop, *row)
+                try:
+                    self._take_pop(pop, *row)
+                except (TypeError, IndexError, KeyError) as bad:
+                    raise ValueError(f"it tells of a check point {row!r:.200}: {bad}") from None
             count += len(rows)
             if not rows or not said.get("popsMore"):
                 break
+            if count > _POPS_MAX:
+                raise ValueError(f"it tells of more than {_POPS_MAX} check points")
             answer = await self._exchange(address, {"popsFrom": str(count)})
-            said = mqjson.loads(bytes(answer.body))
+            said = await read_said(bytes(answer.body))
         if count:
             log.info("The slave at %s has told of %d check points", address, count)
 
@@ -255,6 +291,31 @@ class TakingBack:
             if done:
                 pop.points.put_ack(ck, done)
                 pop.points.acknowledge(ck, done)
+
+
+def _log_gone(address: str, gone: Iterable[Origin]) -> None:
+    """What counts as done from now on, since a slave says that it has sent it."""
+    counts = Counter(each.group or each.topic for each in gone)
+    if counts:
+        log.info(
+            "The slave at %s has sent %d messages in this broker's place: %s",
+            address,
+            counts.total(),
+            _some(f"{n} of {what}" for what, n in counts.items()),
+        )
+
+
+def _log_moved(address: str, moved: list[Moved]) -> None:
+    """What consumers and delays pass over from now on, since a slave says that it has served it."""
+    if moved:
+        log.info("The slave at %s has served further than this broker, which goes on there: %s",
+                 address, _some(map(str, moved)))  # fmt: skip
+
+
+def _some(texts: Iterable[str]) -> str:
+    shown = list(texts)
+    more = f", and {len(shown) - _LOGGED} more" if len(shown) > _LOGGED else ""
+    return ", ".join(shown[:_LOGGED]) + more
 
 
 def _is_of(ck: CheckPoint, topic: str, group: str, queue: int) -> bool:

@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.access.policies import User, parse_acl, parse_user
 from broker.loop.rate_limited_log import RateLimitedLogger
@@ -27,9 +27,9 @@ from broker.wire.command import Command, Refused
 from pystore import Store
 from pystore.configfiles import version_from_json
 from pystore.errors import StoreError
-from pystore.names import RETRY_PREFIX
+from pystore.names import RETRY_PREFIX, SCHEDULE_TOPIC
 
-__all__ = ["Ask", "Synchronizer"]
+__all__ = ["Ask", "Moved", "Synchronizer"]
 
 quiet = RateLimitedLogger(SafeLogger(__name__))
 
@@ -49,6 +49,17 @@ _USERS_AGAIN = 20
 
 #: Asks the master. Raises: OSError, TimeoutError.
 Ask = Callable[[Command], Awaitable[Command]]
+
+
+class Moved(NamedTuple):
+    """What goes on at another offset than before."""
+
+    what: str
+    before: int
+    after: int
+
+    def __str__(self) -> str:
+        return f"{self.what:.200} from {self.before} to {self.after}"
 
 
 class Synchronizer:
@@ -146,10 +157,11 @@ class Synchronizer:
                           " and be of a Super user there")  # fmt: skip
         return parse_user(row, name)
 
-    async def take_back(self) -> None:
+    async def take_back(self) -> list[Moved]:
         """Of a slave that acted as this master: what its consumers have committed, and how far its
-        delays are, where that is further than here. Raises: OSError, TimeoutError, ValueError,
-        StoreError."""
+        delays are, where that is further than here. Returns what that moved. Raises: OSError,
+        TimeoutError, ValueError, StoreError."""
+        moved: list[Moved] = []
         for code, take in (
             (RequestCode.GET_ALL_CONSUMER_OFFSET, self._take_offsets),
             (RequestCode.GET_ALL_DELAY_OFFSET, self._take_delays),
@@ -157,7 +169,8 @@ class Synchronizer:
             answer = await self._ask(Command(code))
             if answer.code != ResponseCode.SUCCESS:
                 raise OSError(f"{answer.code} {answer.remark}")
-            await take(await _parsed(bytes(answer.body)), only_forward=True)
+            await take(await _parsed(bytes(answer.body)), moved)
+        return moved
 
     async def _take_topics(self, body: Mapping[str, Any]) -> None:
         """The master's topics take the place of ours."""
@@ -187,8 +200,11 @@ class Synchronizer:
             if have is None or self._groups.to_json(have) != self._groups.to_json(wanted):
                 self._groups.take(wanted)
 
-    async def _take_offsets(self, body: Mapping[str, Any], *, only_forward: bool = False) -> None:
-        """None beyond the messages that are here: a consumer would lose those that come next."""
+    async def _take_offsets(
+        self, body: Mapping[str, Any], moved: list[Moved] | None = None
+    ) -> None:
+        """moved: takes only what rises, and is told of it; None: takes all. Nothing beyond the
+        messages that are here: a consumer would lose those that come next."""
         pieces = Pieces()
         if self.order is not None:  # a master of Java's does not tell
             self.order.take_over(str(body.get("order") or "").encode())
@@ -196,27 +212,47 @@ class Synchronizer:
             await pieces.next()
             topic, _, group = pair.partition("@")
             for queue, offset in queues.items() if isinstance(queues, dict) else ():
-                number, at = int(queue), int(offset)
+                number, at = _number(queue), _number(offset)
                 if not group or not 0 <= number < 65536 or at < 0:
                     raise ValueError(f"an offset of {pair:.200} is {queue}: {offset}")
                 at = min(at, self._store.range(topic, number)[1])
-                if not only_forward or at > (self._offsets.get(group, topic, number) or 0):
-                    self._offsets.commit(group, topic, number, at)
+                if moved is not None:
+                    before = self._offsets.get(group, topic, number) or 0
+                    if at <= before:
+                        continue
+                    moved.append(Moved(f"{group} at {topic}/{number}", before, at))
+                self._offsets.commit(group, topic, number, at)
 
     async def _take_modes(self, body: Mapping[str, Any]) -> None:
         if self.modes is not None:
             await self.modes.take_over(body)
 
-    async def _take_delays(self, body: Mapping[str, Any], *, only_forward: bool = False) -> None:
-        """How far each level has been delivered: what this broker would begin with as a master."""
-        with self._store.metadata.batch():
-            for level, offset in _member(body, "offsetTable").items():
-                if not 0 < int(level) <= 64 or int(offset) < 0:
-                    raise ValueError(f"the progress of level {level} is {offset}")
-                kept = self._store.metadata.delay_offsets.get(int(level)) or 0
-                if only_forward and int(offset) <= kept:
-                    continue
-                self._store.metadata.delay_offsets.commit(int(level), int(offset), reset=True)
+    async def _take_delays(self, body: Mapping[str, Any], moved: list[Moved] | None = None) -> None:
+        """How far each level has been delivered: what this broker would begin with as a master.
+        moved: as above; nothing beyond the messages that are here is passed over then."""
+        metadata = self._store.metadata
+        with metadata.batch():
+            for name, offset in _member(body, "offsetTable").items():
+                level, at = _number(name), _number(offset)
+                if not 0 < level <= 64 or at < 0:
+                    raise ValueError(f"the progress of level {name} is {offset}")
+                if moved is not None:
+                    at = min(at, self._store.range(SCHEDULE_TOPIC, level - 1)[1])
+                    before = metadata.delay_offsets.get(level) or 0
+                    if at <= before:
+                        continue
+                    moved.append(Moved(f"delay level {level}", before, at))
+                metadata.delay_offsets.commit(level, at, reset=True)
+
+
+def _number(value: object) -> int:
+    """Raises: ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"{value!r:.80} is not a number")
+    found = int(value)
+    if abs(found) >= 1 << 63:
+        raise ValueError(f"{value!r:.80} is beyond 64 bits")
+    return found
 
 
 async def _parsed(body: bytes) -> Mapping[str, Any]:
