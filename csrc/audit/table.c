@@ -17,7 +17,7 @@ ps_audit *ps_audit_new(const ps_audit_conf *conf, ps_io *io) {
     a->au_io = io != NULL ? io : ps_io_system();
     a->au_conf = *conf;
     a->au_root = strdup(conf->root);
-    a->au_checks = conf->check_crc ? PS_CHECK_BODY_CRC | PS_CHECK_PROP_IF : 0;
+    a->au_checks = conf->check_crc ? PS_CHECK_SUMS : 0;
     a->au_dispatched = a->au_indexed = -1;
     a->au_levels.count = conf->level_count;
     memcpy(a->au_levels.delay_ms, conf->level_delay_ms, sizeof a->au_levels.delay_ms);

@@ -32,6 +32,9 @@ typedef enum ps_rec_outcome {
 void ps_blank_write(uint8_t *p, int32_t remaining);
 /* cdef end */
 
+/* Every sum that a record has. */
+#define PS_CHECK_SUMS (PS_CHECK_BODY_CRC | PS_CHECK_PROP_IF)
+
 typedef struct ps_record {
     const uint8_t *start;
     int32_t size;

@@ -60,7 +60,7 @@ static const uint8_t *find_magic_head(const uint8_t *p, int64_t n) {
 }
 
 int64_t ps_log_next_whole(const ps_mapfile *mf, int64_t from, int64_t stamp, ps_record *out) {
-    const int checks = PS_CHECK_BODY_CRC | PS_CHECK_PROP_IF;
+    const int checks = PS_CHECK_SUMS;
     int64_t data, end;
     if (stamp > ps_now_ms() + PS_STAMP_AHEAD_MS) stamp = 0;
     while (ps_log_next_data(mf, from, &data, &end)) {

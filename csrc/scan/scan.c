@@ -250,9 +250,16 @@ static int32_t rows_filter(scanner *sn, int32_t count) {
     return kept;
 }
 
+static bool row_checked(const ps_row *r, int checks) {
+    ps_record rec;
+    return ps_record_check(r->rw_start, r->rw_size, -1, checks, &rec) == PS_REC_OK;
+}
+
+/* A time that the record's own sum belies leaves nothing out where sums are checked. */
 static inline bool time_wanted(const scanner *sn, const ps_row *r) {
     int64_t stored = (int64_t)be64_get(r->rw_middle + PS_MIDDLE_STORE_TIMESTAMP);
-    return stored >= sn->sn_spec.store_time_min && stored <= sn->sn_spec.store_time_max;
+    return (stored >= sn->sn_spec.store_time_min && stored <= sn->sn_spec.store_time_max) ||
+           (sn->sn_spec.check_crc && !row_checked(r, PS_CHECK_PROP_IF));
 }
 
 /* Whether a unit's tags code may belong to one of the tags. Codes below 32 bits are addresses in
@@ -307,11 +314,6 @@ static int row_inflate(scanner *sn, ps_row *r) {
     return 0;
 }
 
-static bool row_crc_good(const ps_row *r) {
-    uint32_t crc = ps_crc32(0, r->rw_body, (size_t)r->rw_body_len) & 0x7FFFFFFF;
-    return r->rw_body_len == 0 || (int32_t)crc == (int32_t)be32_get(r->rw_start + PS_AT_BODY_CRC);
-}
-
 /* ---- damage ---- */
 
 /* Why there is no segment for `physical`: the file was deleted, or cannot be opened any more. */
@@ -326,21 +328,24 @@ static const char *missing_name(scanner *sn, int64_t physical) {
     return sn->sn_why;
 }
 
-/* What is wrong at `physical`, for the error's text. */
-static const char *damage_name(scanner *sn, int64_t physical, int32_t unit_size) {
+/* What is wrong at `physical`, for the error's text. c: the candidate of a queue scan, or NULL. */
+static const char *damage_name(scanner *sn, int64_t physical, const candidate *c) {
     const segment *sg = segment_cached(sn, physical);
     ps_record rec = {0};
     if (sg == NULL) return missing_name(sn, physical);
     int64_t avail = sg->sg_to - physical;
     ps_rec_outcome o = ps_record_check(sg->sg_map + (physical - sg->sg_from), avail, physical,
-                                       PS_CHECK_BODY_CRC, &rec);
-    if (o == PS_REC_BLANK && unit_size == 0) return "whole records follow the blank";
-    if (o == PS_REC_BLANK || (o == PS_REC_OK && unit_size != 0 && rec.size != unit_size))
+                                       PS_CHECK_SUMS, &rec);
+    if (o == PS_REC_BLANK && c == NULL) return "whole records follow the blank";
+    if (o == PS_REC_BLANK || (o == PS_REC_OK && c != NULL && rec.size != c->ca_size))
         return "the record does not match its queue unit";
-    if (o == PS_REC_OK && sn->sn_topic != NULL && !ps_queue_is_of(sn->sn_queue, &rec))
-        return "a record of another queue";
-    return o == PS_REC_OK ? "the body does not inflate, or the record has another queue offset"
-                          : ps_rec_outcome_name(o);
+    if (o != PS_REC_OK) return ps_rec_outcome_name(o);
+    if (c != NULL && !ps_queue_is_of(sn->sn_queue, &rec)) return "a record of another queue";
+    if (c == NULL || ps_unit_belongs(sn->sn_store, sn->sn_queue, c->ca_offset, &rec))
+        return "the body does not inflate";
+    snprintf(sn->sn_why, sizeof sn->sn_why, "the record itself has the queue offset %lld",
+             (long long)rec.queue_offset);
+    return sn->sn_why;
 }
 
 /* Returns 0 when the scan skips damage, and counts it. Else the batch ends before it, or, when
@@ -367,7 +372,7 @@ static int unit_damaged(scanner *sn, const candidate *c) {
     if (c->ca_size == PS_UNIT_NONE)
         return fail_scan(sn, EIO, "queue %s/%d, offset %lld: the log has lost the message", topic,
                          id, (long long)c->ca_offset);
-    const char *why = damage_name(sn, c->ca_physical, c->ca_size);
+    const char *why = damage_name(sn, c->ca_physical, c);
     return fail_scan(
         sn, EIO,
         "queue %s/%d, offset %lld: the record of %d bytes at physical offset %lld cannot "
@@ -381,7 +386,7 @@ static int given_damaged(scanner *sn) {
     int64_t left = sn->sn_end - sn->sn_at, place = -1;
     ps_record rec = {0};
     if (left >= PS_RECORD_FIXED) place = (int64_t)be64_get(p + PS_AT_PHYSICAL_OFFSET);
-    ps_rec_outcome o = ps_record_check(p, left, place, PS_CHECK_BODY_CRC, &rec);
+    ps_rec_outcome o = ps_record_check(p, left, place, PS_CHECK_SUMS, &rec);
     int code = damage_met(sn, 1, place);
     if (code < 0)
         return fail_scan(sn, EIO, "the record at physical offset %lld cannot be read: %s",
@@ -400,7 +405,7 @@ static int64_t next_after(const segment *sg, int64_t at, int64_t before) {
     ps_record rec;
     int64_t stamp = 0;
     ps_rec_outcome o = ps_record_check(sg->sg_map + (at - sg->sg_from), sg->sg_to - at, at,
-                                       PS_CHECK_BODY_CRC, &rec);
+                                       PS_CHECK_SUMS, &rec);
     if (o == PS_REC_OK || o == PS_REC_CRC) return at + rec.size;
     if (before >= sg->sg_from && before < at &&
         ps_record_check(sg->sg_map + (before - sg->sg_from), at - before, before, 0, &rec) ==
@@ -415,7 +420,7 @@ static int log_damaged(scanner *sn) {
     if (sn->sn_given != NULL) return given_damaged(sn);
     int64_t at = sn->sn_at, file_size = sn->sn_store->st_log.lg_files.ss_file_size;
     int64_t log_min = atomic_load(&sn->sn_store->st_log.lg_min);
-    const char *why = damage_name(sn, at, 0);
+    const char *why = damage_name(sn, at, NULL);
     int code = damage_met(sn, 1, at);
     if (code < 0)
         return fail_scan(sn, EIO, "log: the record at physical offset %lld cannot be read: %s",
@@ -736,7 +741,8 @@ static int rows_bodies(scanner *sn, int32_t *count) {
     for (int32_t i = 0; i < *count; i++) {
         ps_row *r = &sn->sn_row[i];
         bool inflate = sn->sn_inflate && r->rw_sys_flag & PS_SYS_COMPRESSED && r->rw_body_len > 0;
-        int code = sn->sn_spec.check_crc && !row_crc_good(r) ? PS_E_DAMAGED : 0;
+        bool bad = sn->sn_spec.check_crc && !row_checked(r, PS_CHECK_BODY_CRC);
+        int code = bad ? PS_E_DAMAGED : 0;
         if (code == 0 && inflate) code = row_inflate(sn, r);
         if (code == PS_E_NO_MEMORY)
             return sn->sn_failed = fail_scan(sn, ENOMEM, "no memory to decompress a body");
@@ -786,9 +792,13 @@ static int block_read(scanner *sn, int32_t room, int32_t *count) {
     int code = sn->sn_topic != NULL             ? queue_rows(sn, room, count)
                : sn->sn_given != NULL ? given_rows(sn, room, count)
                                              : log_rows(sn, room, count);
-    if (sn->sn_tail && code == BLOCK_DONE) {
+    /* The sum of the properties comes before the filter, which believes them. */
+    bool sums = sn->sn_spec.check_crc != 0;
+    if ((sn->sn_tail || sums) && code == BLOCK_DONE) {
         for (int32_t i = 0; i < *count; i++) {
-            if (__builtin_expect(!tail_parse(&sn->sn_row[i]), 0)) {
+            ps_row *r = &sn->sn_row[i];
+            bool good = !sums || row_checked(r, PS_CHECK_PROP_IF);
+            if (__builtin_expect(!good || (sn->sn_tail && !tail_parse(r)), 0)) {
                 code = row_damaged(sn, i);
                 *count = i;
             }

@@ -207,7 +207,7 @@ bool ps_unit_record(const ps_unit *u, const uint8_t *p, int64_t avail, ps_record
         r->physical_offset == u->physical)
         return true;
     /* A whole record there says by its sums that the unit's size is what is wrong. */
-    return ps_record_check(p, avail, u->physical, PS_CHECK_BODY_CRC | PS_CHECK_PROP_IF, r) ==
+    return ps_record_check(p, avail, u->physical, PS_CHECK_SUMS, r) ==
            PS_REC_OK;
 }
 
@@ -225,7 +225,7 @@ static bool record_of(ps_store *s, const ps_unit *u, ps_mapfile **mf, ps_record 
     if (!ps_unit_record(u, p, (*mf)->mf_size - at, r)) return false;
     return !s->st_conf.check_crc_on_read ||
            ps_record_check(p, (*mf)->mf_size - at, u->physical,
-                           PS_CHECK_BODY_CRC | PS_CHECK_PROP_IF, r) == PS_REC_OK;
+                           PS_CHECK_SUMS, r) == PS_REC_OK;
 }
 
 /* By how much a record's queue offset differs from its place. Damage makes any number of it, so it
@@ -463,7 +463,7 @@ ps_batch *ps_log_read(ps_store *s, int64_t physical, const ps_read_options *o, p
         b->info.outcome = p == NULL ? -1 : 0;
         if (p != NULL)
             out = ps_record_check(p, avail, physical,
-                                  o->check_crc ? PS_CHECK_BODY_CRC | PS_CHECK_PROP_IF : 0, &r);
+                                  o->check_crc ? PS_CHECK_SUMS : 0, &r);
         if (out == PS_REC_BLANK && ps_log_blank_hides(mf, physical - mf->mf_base))
             out = PS_REC_SIZE; /* whole records that nobody would hear of */
         if (p != NULL && out == PS_REC_BLANK) {

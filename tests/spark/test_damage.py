@@ -97,6 +97,30 @@ def test_a_wrong_body_is_found_when_sums_are_checked(load, store_path, small):
     assert load(store_path, checkCrc="true", failOnDataLoss="false").count() == 2
 
 
+def test_a_flipped_property_is_found_when_the_record_has_a_sum_of_all(store_path, small):
+    with pystore.open(store_path, **small, enabledAppendPropCRC=True) as store:
+        m = [store.put("t", b"a", queue=0, tags="red").physical_offset for _ in range(3)][1]
+        size = store.message(m).size
+    log = segments(store_path)[0].read_bytes()
+    damage(store_path, log.index(b"red", m, m + size), b"rod")
+    assert rows(plan(options(store_path)), options(store_path)) == [0, 1, 2]
+    for more in ({}, {"sql92": "TAGS = 'red'"}, {"tags": "red"}):
+        checked = options(store_path, checkCrc="true", **more)
+        with pytest.raises(DataLoss, match=f"physical offset {m} cannot be read: bad crc"):
+            rows(plan(checked), checked)
+    left = options(store_path, checkCrc="true", failOnDataLoss="false")
+    assert rows(plan(left), left) == [0, 2]
+
+
+def test_a_wrong_queue_offset_is_told_as_one(store_path, small):
+    with pystore.open(store_path, **small) as store:
+        m = [store.put("t", b"a", queue=0).physical_offset for _ in range(3)][1]
+    damage(store_path, m + 20, (77).to_bytes(8, "big"))
+    why = f"offset 1: the record .* {m} cannot be read: the record itself has the queue offset 77"
+    with pytest.raises(DataLoss, match=why):
+        rows(plan(options(store_path)), options(store_path))
+
+
 def test_a_segment_deleted_before_the_scan(load, make):
     path = make({"t": [6000]}, mappedFileSizeCommitLog=1 << 18)
     frame = load(path)

@@ -7,6 +7,9 @@ import gc
 import random
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from waiting import BOUND_S, until
@@ -600,14 +603,45 @@ def test_a_body_that_claims_too_much_gets_no_room():
         inflate(2, head + bytes(8))
 
 
-def test_properties_sum_is_verified_where_there_is_one(store_path, small):
-    """A flipped property is found by message() when the record carries the properties CRC."""
+def _arrow(reader: Any, **options: Any) -> list[Any]:
+    import pyarrow as pa
+
+    stream = reader.arrow("T", 0, columns=("tags", "flag", "storeTimestamp"), **options)
+    return pa.RecordBatchReader.from_stream(stream).read_all().to_pylist()
+
+
+#: Ways to read a store that look at sums: what each does to a record whose sums do not fit.
+SUM_READERS: dict[str, Callable[[Path], object]] = {
+    "message": lambda path: pystore.Reader(path).message(0),
+    "messages": lambda path: list(pystore.Reader(path).messages(check_crc=True)),
+    "read": lambda path: pystore.Reader(path, checkCRCOnRead=True).read("T", 0, 0)[0],
+    "arrow": lambda path: _arrow(pystore.Reader(path), check_crc=True),
+    "arrow of a tag": lambda path: _arrow(pystore.Reader(path), check_crc=True, tags="TagA"),
+    "arrow of a time": lambda path: _arrow(
+        pystore.Reader(path), check_crc=True, store_time=(0, 10**12)
+    ),
+    "arrow of SQL92": lambda path: _arrow(
+        pystore.Reader(path), check_crc=True, sql="TAGS = 'TagA'"
+    ),
+}
+
+
+@pytest.mark.parametrize("way", SUM_READERS)
+@pytest.mark.parametrize(
+    ("what", "at"), [("tag", None), ("flag", 16), ("bornTimestamp", 43), ("storeTimestamp", 63)]
+)
+def test_the_sum_of_a_whole_record_is_checked_where_there_is_one(store_path, small, way, what, at):
+    """A body's own sum says nothing of properties, flags and times."""
+    pytest.importorskip("pyarrow")
     with pystore.open(store_path, **small, enabledAppendPropCRC=True) as store:
         put = store.put("T", b"body", tags="TagA", queue=0)
         assert store.message(put.physical_offset).tags == "TagA"
     with (store_path / "commitlog" / f"{0:020d}").open("r+b") as log:
         record = log.read(put.size)
-        log.seek(record.index(b"TagA"))
-        log.write(b"TagB")
-    with pystore.Reader(store_path) as reader, pytest.raises(pystore.RecordDamaged):
-        reader.message(put.physical_offset)
+        at = record.index(b"TagA") + 3 if at is None else at
+        log.seek(at)
+        log.write(bytes([record[at] ^ 1]))
+    with pytest.raises((pystore.RecordDamaged, OSError, IndexError)):
+        SUM_READERS[way](store_path)
+    (found,) = pystore.Reader(store_path).messages()
+    assert bytes(found.body) == b"body"
