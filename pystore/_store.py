@@ -363,6 +363,7 @@ class Store(Base):
         queue: int | None = None,
         queues: Any = None,
         flag: int = 0,
+        flags: Any = None,
         wait: bool = True,
         born_timestamps: Any = None,
     ) -> PutManyResult:
@@ -374,6 +375,7 @@ class Store(Base):
         tags, keys: one text for all, or a column like bodies (keys separated by spaces).
         properties: one mapping for all, a list of mappings, or a column of encoded properties.
         queue: all to this one; queues: an int32 array, one a message; neither: in turn.
+        flag: of all; flags: an int32 array, one a message.
         born_timestamps: int64 ms, one a message; None: now.
         A message that asks for a time to come (TIMER_DELIVER_MS and its kin) is refused as
         TimerIllegal: put it alone.
@@ -387,6 +389,9 @@ class Store(Base):
         placed = ffi.new("int64_t[]", 2 * n)
         many.queue_offsets, many.physical_offsets = placed, placed + n
         entry = self._topic(topic)
+        if flags is not None:
+            keep.append(int_array(flags, "i", n, "flags"))
+            many.flags = ffi.cast("int32_t *", ffi.from_buffer(keep[-1]))
         highest = queue or 0
         if queues is not None:
             ids = int_array(queues, "i", n, "queues")

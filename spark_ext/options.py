@@ -44,6 +44,13 @@ LAST_MS = INT64_MAX >> 1
 #: Characters of a wrong value in an error.
 VALUE_SHOWN = 80
 
+#: Of a table of the catalogue, which comes without options.
+NOT_OF_TABLES = (
+    "Spark keeps the options of a table from sources written in Python: make a view, CREATE"
+    " TEMPORARY VIEW name USING rocketmq OPTIONS (path '/data/store')"
+)
+#: What comes with the options of a table that is being made.
+_OF_TABLES = {"provider", "owner"}
 #: Options that Spark's own machinery passes along; none of ours.
 _OF_SPARK = {"path", "paths", "checkpointlocation", "queryname", "outputmode"}
 
@@ -148,6 +155,8 @@ class WriteOptions(NamedTuple):
     conf: Mapping[str, str] | str
     network: NetworkOptions | None = None
     transactional: bool = False
+    #: An option is given that only a write has, so that it is not an INSERT INTO a view.
+    certain: bool = False
 
 
 # ---- kinds of values ----
@@ -404,6 +413,7 @@ _WRITE: dict[str, tuple[_Parser, str]] = {
     "spool": (_text, ""),
     "lockTimeout": (_span_ms, "10s"),
     "storeConf": (_text, ""),
+    "copy": (_truth, "false"),
     "transactional": (_truth, "false"),
     **_NETWORK,
 }
@@ -413,7 +423,7 @@ _STREAM_ONLY = (
     "stateFile", "commitToGroup",
 )  # fmt: skip
 #: Of a write, where the store is opened by the driver and not by a broker.
-_STORE_ONLY = ("queues", "spool", "lockTimeout", "storeConf")
+_STORE_ONLY = ("queues", "spool", "lockTimeout", "storeConf", "copy")
 _BATCH_ONLY = (
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "maxStoreTimestamp", "keys",
     "startingLogOffset", "endingLogOffset",
@@ -474,7 +484,10 @@ def _paths(given: Mapping[str, str], otherwise: tuple[str, ...] = ()) -> tuple[s
     if not found and otherwise:
         return otherwise
     if not found:
-        raise BadOption("no store given: pass its directory, e.g. .load('/data/store')")
+        raise BadOption(
+            "no store given: pass its directory, e.g. .load('/data/store')"
+            + ("" if lower else f"; {NOT_OF_TABLES}")
+        )
     if len(set(found)) != len(found):
         raise BadOption("a store is listed twice")
     return tuple(_plain(p) for p in found)
@@ -722,6 +735,8 @@ def _check_broker() -> None:
 def parse_columns(given: Mapping[str, str]) -> tuple[tuple[str, ...], str, bool]:
     """Options columns and includeProperties, and whether timers=pending; all others checked too.
     Raises: BadOption."""
+    if {name.lower() for name in given} >= _OF_TABLES:
+        raise BadOption(f"a table of Spark's catalogue cannot read a store: {NOT_OF_TABLES}")
     v = _collect(given, _READ, reading=True)
     _stores(given, v)
     return v["columns"] or (), v["includeProperties"], v["timers"] == "pending"
@@ -816,6 +831,7 @@ def parse_write(given: Mapping[str, str], *, streaming: bool = False) -> WriteOp
         conf=_conf(v["storeConf"] or ""),
         network=network,
         transactional=v["transactional"],
+        certain=bool(v["given"] - _READ.keys() - {"copy"}) or v["copy"],
     )
 
 

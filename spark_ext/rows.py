@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["COLUMNS", "SPOOL", "Stamper", "check_schema"]
+__all__ = ["COLUMNS", "IGNORED", "SPOOL", "Stamper", "check_schema"]
 
 #: The columns of a write: types that Spark may give them.
 COLUMNS: dict[str, tuple[str, ...]] = {

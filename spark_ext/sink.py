@@ -33,7 +33,7 @@ from pystore.properties import NAME_END, PROPERTY_END, pair
 from spark_ext.errors import SinkError
 from spark_ext.ledger import CommitEntry, Ledger, Stamp, stamps_since
 from spark_ext.options import WriteOptions
-from spark_ext.rows import Stamper, check_schema
+from spark_ext.rows import IGNORED, Stamper, check_schema
 from spark_ext.tasks import batch_of_stream, task_ids
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ class BatchWriter(DataSourceArrowWriter):
         if overwrite:
             raise SinkError("a store is never overwritten: use .mode('append')")
         check_schema(schema, options.topic)
+        _check_copy(options, schema)
         self.options = options
         self.job = options.job or uuid.uuid4().hex[:16]
 
@@ -120,6 +121,18 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         _clear(self.options, self.job)
+
+
+def _check_copy(options: WriteOptions, schema: StructType) -> None:
+    """Refuses what Spark makes of an INSERT INTO a view: the view's columns and its options, which
+    may as well be a write of messages that were read. Raises: SinkError."""
+    places = [name for name in schema.names if name in IGNORED]
+    if places and not options.certain and (Path(options.path) / "commitlog").exists():
+        raise SinkError(
+            f"column '{places[0]}' says where a message lay, and an INSERT INTO a view that reads"
+            f" {options.path} would write into that store: drop {', '.join(places)}, or give"
+            " option copy=true to add copies of messages to it"
+        )
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -257,7 +270,7 @@ def _put(
 
     import pystore
 
-    done = len(present)
+    done, turns = len(present), _Turns(store)
     try:
         for path in entry.spools:
             partition = int(Path(path).name.split("-")[0])
@@ -265,7 +278,7 @@ def _put(
                 continue
             with pa.OSFile(path) as file, pa.ipc.open_stream(file) as batches:
                 for batch in batches:
-                    done += _put_batch(store, batch, partition, queues, present)
+                    done += _put_batch(store, batch, partition, queues, present, turns)
         store.flush()
     except (pystore.StoreError, OSError, pa.ArrowException) as e:
         raise SinkError(
@@ -275,47 +288,76 @@ def _put(
     ledger.put(entry._replace(done=True, spools=()))
 
 
+class _Turns:
+    """Which queue of a topic is next for rows that name none: batches go on where the one before
+    ended. What a topic has taken so far says where that was, so nothing has to be remembered."""
+
+    def __init__(self, store: pystore.Store) -> None:
+        self._store = store
+        self._next: dict[str, int] = {}
+
+    def take(self, topic: str, rows: int) -> int:
+        """Returns the turn of the first of these rows."""
+        if topic not in self._next:
+            there = [*self._store.queues(topic), *self._store.queues(SCHEDULE_TOPIC)]
+            self._next[topic] = sum(q.max_offset for q in there)
+        first = self._next[topic]
+        self._next[topic] += rows
+        return first
+
+
 def _put_batch(
-    store: pystore.Store, batch: pa.RecordBatch, partition: int, queues: int, present: set[Stamp]
+    store: pystore.Store,
+    batch: pa.RecordBatch,
+    partition: int,
+    queues: int,
+    present: set[Stamp],
+    turns: _Turns,
 ) -> int:
-    """Puts one batch, a topic and flag at a time; returns how many messages that were."""
+    """Puts one batch, a topic and delay level at a time, the rows of each in their order; returns
+    how many messages that were."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if present:
         keep = [(partition, row) not in present for row in batch.column("row").to_pylist()]
         batch = batch.filter(pa.array(keep, pa.bool_()))
+    # A level that is too high counts as the last, as at a broker.
+    last = pa.scalar(len(store.settings.delay_levels_ms), pa.int32())
+    levels = pc.min_element_wise(batch.column("level"), last)
+    batch = batch.set_column(batch.schema.get_field_index("level"), "level", levels)
     put = 0
     for topic in pc.unique(batch.column("topic")).to_pylist():
         of_topic = batch.filter(pc.equal(batch.column("topic"), topic))
-        spread = _spread(store, of_topic, topic, queues)
-        for flag in pc.unique(spread.column("flag")).to_pylist():
-            some = spread.filter(pc.equal(spread.column("flag"), flag))
-            for level in pc.unique(some.column("level")).to_pylist():
-                put += _put_level(store, some, topic, flag, level)
+        spread = _spread(store, of_topic, topic, queues, turns)
+        for level in pc.unique(spread.column("level")).to_pylist():
+            put += _put_level(store, spread, topic, level)
     return put
 
 
-def _spread(store: pystore.Store, batch: pa.RecordBatch, topic: str, queues: int) -> pa.RecordBatch:
+def _spread(
+    store: pystore.Store, batch: pa.RecordBatch, topic: str, queues: int, turns: _Turns
+) -> pa.RecordBatch:
     """Gives every message a queue: its own, that of its sharding key, or the next in turn."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     asked = max(pc.max(batch.column("queue")).as_py(), queues - 1, 0)
     count = max(1, store.metadata.ensure_topic(topic, asked).write_queue_nums)
-    turn = pa.array([i % count for i in range(batch.num_rows)], pa.int32())
     shard = pc.abs(batch.column("shard").cast(pa.int64()))  # Java: abs, and 0 for what has none
     shard = pc.if_else(pc.equal(shard, 1 << 31), 0, shard)
     shard = pc.subtract(shard, pc.multiply(pc.divide(shard, count), count)).cast(pa.int32())
-    queue = pc.if_else(
-        pc.less(batch.column("queue"), 0), pc.coalesce(shard, turn), batch.column("queue")
-    )
+    named = pc.greater_equal(batch.column("queue"), 0)
+    free = pc.invert(pc.or_(named, pc.is_valid(shard)))
+    place = pc.cumulative_sum(free.cast(pa.int64()))  # from 1 on
+    rows = place[-1].as_py() if len(place) else 0
+    place = pc.add(place, turns.take(topic, rows) - 1)
+    turn = pc.subtract(place, pc.multiply(pc.divide(place, count), count)).cast(pa.int32())
+    queue = pc.if_else(named, batch.column("queue"), pc.coalesce(shard, turn))
     return batch.set_column(batch.schema.get_field_index("queue"), "queue", queue)
 
 
-def _put_level(
-    store: pystore.Store, batch: pa.RecordBatch, topic: str, flag: int, level: int
-) -> int:
+def _put_level(store: pystore.Store, batch: pa.RecordBatch, topic: str, level: int) -> int:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -324,9 +366,8 @@ def _put_level(
     queue: Any = some.column("queue")
     target = topic
     if level:
-        # Where upstream keeps a delayed message until its time; a level that is too high counts as
-        # the last, as at a broker.
-        target, level = SCHEDULE_TOPIC, min(level, len(store.settings.delay_levels_ms))
+        # Where upstream keeps a delayed message until its time.
+        target = SCHEDULE_TOPIC
         real = queue.cast(pa.string()).cast(pa.binary())
         head = pair("DELAY", level) + pair("REAL_TOPIC", topic) + "REAL_QID" + NAME_END
         end = PROPERTY_END.encode()
@@ -338,7 +379,7 @@ def _put_level(
         some.column("body"),
         properties=properties,
         queues=queue.to_numpy(),
-        flag=flag,
+        flags=some.column("flag").to_numpy(),
         born_timestamps=pc.fill_null(some.column("born"), now).to_numpy(),
     )
     return int(some.num_rows)

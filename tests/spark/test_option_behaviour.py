@@ -28,6 +28,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 import pyarrow as pa
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from spark_ext import schema, sink
 from spark_ext.batch import read_part
@@ -630,6 +631,23 @@ def _(here: Here) -> None:
         assert (path / "commitlog" / f"{0:020d}").stat().st_size == 131072
     with pytest.raises(BadOption, match="storeConf"):
         written(here, storeConf="{")
+
+
+@of("write", "copy")
+def _(here: Here) -> None:
+    """What an INSERT INTO a view brings is refused, unless an option says that it is a write."""
+    frame = StructType([StructField("body", BinaryType()), StructField("queueOffset", LongType())])
+
+    def writer(path: Path, **given: str) -> None:
+        sink.BatchWriter(parse_write({"path": str(path), "topic": "w", **given}), frame, False)
+
+    writer(here.tmp / "new")
+    written(here, here.tmp / "there")
+    for given in ({}, {"copy": "false"}):
+        with pytest.raises(SinkError, match=r"'queueOffset' says where .* an INSERT INTO a view"):
+            writer(here.tmp / "there", **given)
+    for given in ({"copy": "true"}, {"jobId": "a"}, {"storeConf": "{}"}):
+        writer(here.tmp / "there", **given)
 
 
 # ---- the page ----

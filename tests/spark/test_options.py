@@ -135,6 +135,21 @@ def test_options_are_read_whatever_their_case():
     assert read(True, **waits).trigger_delay_ms == 120_000
 
 
+@pytest.mark.parametrize("parse", [parse_write, lambda given: parse_read(given, streaming=False)])
+def test_a_table_of_the_catalogue_is_told_to_be_a_view(parse):
+    """Spark gives the reader and the writer of such a table no options at all."""
+    with pytest.raises(BadOption, match=r"no store given: .* make a view, CREATE TEMPORARY VIEW"):
+        parse({})
+
+
+def test_making_a_table_of_the_catalogue_is_refused_at_once():
+    """With what Spark 4.3 asks the schema for."""
+    given = {"location": "file:/s", "path": "file:/s", "provider": "rocketmq", "owner": "me",
+             "topic": "t", "option.topic": "t"}  # fmt: skip
+    with pytest.raises(BadOption, match="a table of Spark's catalogue cannot read a store: "):
+        table.parse_columns(given)
+
+
 def test_write_options():
     assert parse_write({"path": "/s", "storeConf": '{"a": 1}'}).conf == {"a": 1}
     with pytest.raises(BadOption, match="it is neither"):

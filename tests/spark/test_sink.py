@@ -85,6 +85,14 @@ def test_a_copy_of_a_store_has_the_same_messages(spark, load, make, save, tmp_pa
         ]  # fmt: skip
 
 
+def test_an_insert_into_a_view_that_reads_a_store_is_refused(spark, make):
+    path = make({"t": [3]})
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW seen USING rocketmq OPTIONS (path '{path}')")
+    with pytest.raises(Exception, match="INSERT INTO a view that reads"):
+        spark.sql("INSERT INTO seen SELECT * FROM seen")
+    assert len(messages(path)) == 3
+
+
 def test_sharding_keys_choose_the_queue_as_javas_client_does(spark, save, store_path):
     from pystore.javahash import java_hash
 
@@ -243,6 +251,43 @@ def test_a_commit_cut_off_is_finished_once(spark, save, store_path, monkeypatch)
     assert not leftovers(store_path)
 
 
+def test_rows_without_a_queue_go_on_in_turn_over_batches(store_path):
+    """One row a batch, as of a slow stream; delayed ones have their turn, too."""
+    from spark_ext import sink
+    from spark_ext.options import parse_write
+
+    given = {"path": str(store_path), "topic": "t", "storeConf": json.dumps(SMALL)}
+    options = parse_write(given)
+    for batch in range(8):
+        delayed = {"delayLevel": [3]} if batch == 2 else {}
+        sink._commit(options, "job", batch, [spooled(options, "job", 0, [str(batch)], **delayed)])
+    queues = {
+        bytes(m.body).decode(): int(m.properties.get("REAL_QID", m.queue))
+        for m in messages(store_path)
+    }
+    assert [queues[str(batch)] for batch in range(8)] == list(range(8))
+
+
+def test_rows_of_one_key_stay_in_their_order_whatever_their_flags(store_path):
+    from spark_ext import sink
+    from spark_ext.options import parse_write
+
+    given = {"path": str(store_path), "topic": "t", "storeConf": json.dumps(SMALL)}
+    options = parse_write(given)
+    bodies = [f"{i:02}" for i in range(12)]
+    flags, levels = [i % 3 for i in range(12)], [99 if i < 4 or i % 2 else 18 for i in range(12)]
+    more = {"flag": flags, "shardingKey": ["k"] * 12}
+    sink._commit(options, "a", 0, [spooled(options, "a", 0, bodies, **more)])
+    delayed = spooled(options, "b", 0, bodies, delayLevel=levels, **more)
+    sink._commit(options, "b", 0, [delayed])
+    for topic in ("t", "SCHEDULE_TOPIC_XXXX"):
+        found = [m for m in messages(store_path) if m.topic == topic]
+        assert [(bytes(m.body).decode(), m.flag) for m in found] == list(
+            zip(bodies, flags, strict=True)
+        )
+        assert len({m.queue for m in found}) == 1
+
+
 def test_a_spool_that_cannot_be_written_is_named(store_path, tmp_path):
     import pyarrow as pa
 
@@ -294,13 +339,13 @@ def test_a_commit_that_stopped_inside_a_batch_is_finished_by_hand(store_path, mo
     assert sink.finish(store_path) == 0
 
 
-def spooled(options: Any, job: str, partition: int, texts: list[str]) -> Any:
+def spooled(options: Any, job: str, partition: int, texts: list[str], **more: list[Any]) -> Any:
     """A task's spool, without Spark."""
     import pyarrow as pa
 
     from spark_ext import sink
 
-    batch = pa.record_batch({"body": pa.array(texts)})
+    batch = pa.record_batch({"body": texts, **more})
     made = sink._spool(iter([batch]), options, job, 0)
     path = Path(made.path)
     renamed = path.with_name(f"{partition:06d}{path.name[6:]}")

@@ -450,6 +450,11 @@ def test_put_many_common_values(store):
     assert [r.property_map for r in records(store)] == [common, common]
 
 
+def test_put_many_takes_a_flag_for_each_message(store):
+    store.put_many("T", [b"a", b"b", b"c"], queue=0, flag=9, flags=array.array("i", [3, 1, 2]))
+    assert [m.flag for m in store.read("T", 0, 0)] == [3, 1, 2]
+
+
 def test_put_many_in_turn(store):
     """Without a queue the messages go round the topic's queues."""
     store.put_many("T", [b"x"] * 8)
