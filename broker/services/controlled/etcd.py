@@ -19,6 +19,13 @@ from urllib.parse import unquote
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.remoting.client import parse_address
+from broker.services.controlled.answers import (
+    MalformedAnswer,
+    object_of,
+    ranges_of,
+    text_in,
+    value_of,
+)
 from broker.services.controlled.engine import NO_EPOCH, EngineRefused, Heartbeat
 from broker.services.controlled.identity import Identity
 from broker.services.replication.reign import Record
@@ -30,8 +37,8 @@ quiet = RateLimitedLogger(SafeLogger("broker.controlled"))
 #: In plain text, and by TLS.
 SCHEME, SCHEME_TLS = "etcd://", "etcds://"
 _ASK_S = 2.0
-#: Bytes of an answer.
-_ANSWER_MAX = 4 << 20
+#: Bytes of an answer, and of what is read of it at once.
+_ANSWER_MAX, _PIECE = 4 << 20, 64 << 10
 #: Somebody else changes the same key.
 _TRIES = 8
 
@@ -90,7 +97,7 @@ class Gateway:
                 named = {"name": self._user, "password": self._password}
                 self._token = ""
                 answer = await self._ask_one(host, port, "auth/authenticate", named)
-                self._token = str(answer["token"])
+                self._token = text_in(answer, "token")
             try:
                 return await self._ask_one(host, port, path, body)
             except _TokenRefused:
@@ -110,20 +117,25 @@ class Gateway:
                 f"Content-Length: {len(data)}\r\n\r\n"
             )
             writer.write(head.encode() + data)
-            answer = await reader.read(_ANSWER_MAX)
-            while piece := await reader.read(_ANSWER_MAX):
-                answer += piece
+            answer = await _read_all(reader, f"{host}:{port}")
         finally:
-            writer.close()
+            writer.transport.abort()  # what it still sends is not waited for
         head_of, _, text = answer.partition(b"\r\n\r\n")
         status = head_of.split(b" ", 2)[1:2]
         if status != [b"200"]:
             kind = _TokenRefused if status == [b"401"] else OSError
             raise kind(f"{host}:{port} says {text[:200].decode(errors='replace')}")
-        found = json.loads(text)
-        if not isinstance(found, dict):
-            raise ValueError(f"{host}:{port} answers no object")
-        return found
+        return object_of(text, f"{host}:{port}")
+
+
+async def _read_all(reader: asyncio.StreamReader, where: str) -> bytes:
+    """Raises: OSError for an answer that does not end."""
+    answer = bytearray()
+    while piece := await reader.read(_PIECE):
+        answer += piece
+        if len(answer) > _ANSWER_MAX:
+            raise MalformedAnswer(f"{where} answers more than {_ANSWER_MAX >> 20} MB")
+    return bytes(answer)
 
 
 @dataclass
@@ -279,10 +291,11 @@ class EtcdEngine:
         async with self._leasing:
             if self._lease:
                 answer = await self._gateway.ask("lease/keepalive", {"ID": self._lease})
-                if int((answer.get("result") or {}).get("TTL") or 0) > 0:
+                if _time_left(answer) > 0:
                     return
             self._lease = ""
-            granted = str((await self._gateway.ask("lease/grant", {"TTL": str(self._ttl_s)}))["ID"])
+            answer = await self._gateway.ask("lease/grant", {"TTL": str(self._ttl_s)})
+            granted = text_in(answer, "ID")
             put = {"key": _b64(f"{self._key}/alive/{number}"), "value": "", "lease": granted}
             await self._gateway.ask("kv/put", put)
             self._lease = granted
@@ -310,7 +323,7 @@ class EtcdEngine:
     async def _read(self) -> _Group:
         """Key and leases, of one revision."""
         answer = await self._gateway.ask("kv/txn", {"success": self._ranges()})
-        return self._group_of(answer["responses"])
+        return self._group_of(answer)
 
     async def _write(self, group: _Group, guards: list[dict[str, Any]]) -> tuple[bool, _Group]:
         """Whether it was written, and what is there now. It is not written when the key is not
@@ -325,7 +338,7 @@ class EtcdEngine:
             "failure": self._ranges(),
         }  # fmt: skip
         answer = await self._gateway.ask("kv/txn", asked)
-        return bool(answer.get("succeeded")), self._group_of(answer["responses"][-2:])
+        return bool(answer.get("succeeded")), self._group_of(answer)
 
     async def _write_or_refuse(self, group: _Group) -> Record:
         """Raises: EngineRefused, and what asking raises."""
@@ -341,14 +354,15 @@ class EtcdEngine:
             {"requestRange": {"key": _b64(alive), "rangeEnd": _b64(alive[:-1] + "0")}},
         ]
 
-    def _group_of(self, answers: list[dict[str, Any]]) -> _Group:
-        """What the two ranges have found."""
-        keys, leases = (each["response_range"].get("kvs") or [] for each in answers)
-        alive = frozenset(int(_text(each["key"]).rpartition("/")[2]) for each in leases)
+    def _group_of(self, answer: dict[str, Any]) -> _Group:
+        """What the two ranges have found. Raises: MalformedAnswer."""
+        keys, leases = ranges_of(answer)
+        numbers = [each["key"].rpartition("/")[2] for each in leases]
+        alive = frozenset(int(each) for each in numbers if each.isdecimal() and len(each) < 19)
         self._seen = _Group(alive=alive)
         if keys:
-            found = json.loads(_text(keys[0]["value"]))
-            self._seen = _Group(revision=int(keys[0]["mod_revision"]), alive=alive, **found)
+            found = value_of(keys[0]["value"])
+            self._seen = _Group(revision=keys[0]["mod_revision"], alive=alive, **found)
         return self._seen
 
 
@@ -356,5 +370,8 @@ def _b64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def _text(data: str) -> str:
-    return base64.b64decode(data).decode()
+def _time_left(answer: dict[str, Any]) -> int:
+    """Of a lease that is kept, in seconds."""
+    result = answer.get("result")
+    left = str(result.get("TTL")) if isinstance(result, dict) else ""
+    return int(left) if left.isdecimal() and len(left) < 19 else 0
