@@ -49,6 +49,7 @@ STEPS: dict[str, str] = {
     "The slave at %s does not say what it did: %s": _NETWORK,
     "The slave at %s has sent %d messages that are not in the log here: they are passed over":
         "find out whether this log lost its end, or who that slave is",
+    "What was popped of what is deleted may come back: %s": _WRITE,
     "The slave at %s is not asked what it did: trustedSlaves does not name it":
         "name its host in trustedSlaves, or find out who has registered there",
     # ---- the broker ----

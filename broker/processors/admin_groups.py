@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
@@ -75,7 +76,7 @@ class GroupProcessor:
         return self._deleted(command, name, end)
 
     async def _deleted(
-        self, command: Command, name: str, end: Coroutine[Any, Any, None] | None
+        self, command: Command, name: str, end: asyncio.Task[None] | None
     ) -> Command:
         if end is not None:
             await ended(end)

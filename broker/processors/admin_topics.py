@@ -93,7 +93,7 @@ class TopicProcessor:
         return self._deleted(command, names, ends)
 
     async def _deleted(
-        self, command: Command, names: list[str], ends: list[Coroutine[Any, Any, None]]
+        self, command: Command, names: list[str], ends: list[asyncio.Task[None]]
     ) -> Command:
         for end in ends:
             await ended(end)

@@ -118,12 +118,15 @@ class ClientProcessor:
         return self.s.clients.signed(name, fingerprint)
 
     def unregister(self, peer: Peer, command: Command) -> Command:
-        self.s.clients.leave(
-            peer,
-            command.text("clientID"),
-            command.text("producerGroup", ""),
-            command.text("consumerGroup", ""),
-        )
+        client_id, producer = command.text("clientID"), command.text("producerGroup", "")
+        access = self.s.access
+        if access is not None and access.is_on:
+            user = access.user_of(command)
+            self.s.clients.check_owner(
+                Channel(peer, client_id, command.language, command.version, user)
+            )
+            self.s.clients.check_producer(peer, producer, user)
+        self.s.clients.leave(peer, client_id, producer, command.text("consumerGroup", ""))
         return command.reply()
 
     # ---- questions ----

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Mapping
 from functools import wraps
 
@@ -25,11 +26,11 @@ from pystore.errors import (
 __all__ = ["always", "check_leads", "ended", "put_refusal"]
 
 
-async def ended(end: Awaitable[None]) -> None:
+async def ended(end: asyncio.Task[None]) -> None:
     """Waits for the end of what was popped of a deleted topic or group, so that it does not come
     back. Raises: Refused."""
     try:
-        await end
+        await asyncio.shield(end)  # it goes on when who asked goes
     except StoreError as failed:
         raise Refused(
             ResponseCode.SYSTEM_ERROR,

@@ -485,6 +485,17 @@ class Clients:
                 f"the client id {channel.client_id[:100]} is another user's: use one of your own",
             )
 
+    def check_producer(self, peer: Peer, group: str, user: str) -> None:
+        """Checks who leaves a producer group: nothing else protects those, as any topic may have
+        any. Raises: Refused for one in which only others are."""
+        channels = self.producers.get(group, {})
+        if peer in channels or not channels or any(c.user == user for c in channels.values()):
+            return
+        raise Refused(
+            ResponseCode.NO_PERMISSION,
+            f"the producer group {group[:100]} is another user's: leave those that are your own",
+        )
+
     def _remember(self, channel: Channel) -> None:
         peer, client_id = channel.peer, channel.client_id
         if peer.state.get("client_id") != client_id:

@@ -279,6 +279,23 @@ def test_a_client_id_is_refused_to_another_user_while_its_first_one_is_there(gua
     until(lambda: play(guarded.port, beat(MALLORY))[0] == 0)
 
 
+def test_nobody_leaves_for_another_user(guarded):
+    """A producer group, or a client, by 35; with one's own it is answered as in RocketMQ."""
+
+    def leave(who, client, group):
+        return request(who, 35, None, clientID=client, producerGroup=group)
+
+    with socket.create_connection(("127.0.0.1", guarded.port), 300) as sock:
+        beat = {"clientID": "left@1", "producerDataSet": [{"groupName": "alices"}]}
+        sock.sendall(frame(request(ALICE, 34, beat)))
+        assert b'"code":0' in sock.recv(1 << 16)
+        for client in ("left@1", "mallory@1"):
+            code, remark, _ = play(guarded.port, leave(MALLORY, client, "alices"))
+            assert (code, "another user's" in remark) == (16, True)
+        assert play(guarded.port, leave(MALLORY, "mallory@1", "mallorys"))[0] == 0
+        assert play(guarded.port, leave(ALICE, "left@1", "alices"))[0] == 0
+
+
 # ---- halves of others ----
 
 

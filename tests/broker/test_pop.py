@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import tarfile
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from popping import popping, records
 from waiting import BOUND_S, until_async
 
 import pystore
+from broker.processors.admin_groups import GroupProcessor
 from broker.processors.assignment import shared
 from broker.processors.needs import NeedsOfPolicies
 from broker.services.pop.modes import Mode
@@ -144,6 +147,22 @@ async def test_nothing_of_a_deleted_name_comes_back_after_a_restart(store_path, 
         p.shift(30_000)
         bodies = [body for _, _, body in await p.handles()]
         assert bodies == ([b"new"] * 3 if what == "topic" else [])
+
+
+async def test_what_was_popped_of_a_deleted_group_ends_although_who_deleted_it_is_gone(store_path):
+    """The connection closes before the handler's work has begun."""
+    async with popping(store_path) as p:
+        p.make_topic()
+        p.put("a", "b")
+        await p.handles(invisible=20_000)
+        end = p.broker.store.info().log_max
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            handler = GroupProcessor(p.broker.services).handlers()[Code.DELETE_SUBSCRIPTIONGROUP]
+            handler(None, Command(Code.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g"})).close()
+            gc.collect()
+        await until_async(lambda: p.broker.store.info().log_max > end, "the acknowledgements")
+        assert len(p.pop_service.points) == 0
 
 
 def put_check_point(store, broker, start, born_host):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -366,17 +366,23 @@ class Pop:
                 records += [bytes(message.record) for message in found]
         return records, rest
 
-    def forget(
-        self, *, topic: str | None = None, group: str | None = None
-    ) -> Coroutine[Any, Any, None]:
+    def forget(self, *, topic: str | None = None, group: str | None = None) -> asyncio.Task[None]:
         """Forgets a topic or a group that was deleted: at once nothing of it comes back any more.
         After what this returns nothing comes back after a restart either, even if the same names
-        are used again; that raises StoreError."""
+        are used again; that raises StoreError, and goes on whether anybody waits for it or not."""
         self.order.batches.forget(topic, group)
         ended = []
         for ck in [each for each in self.points if _is_of(each, topic, group)]:
             ended.append((ck, self.points.acknowledge(ck, ck.offsets)))
-        return self._put_ends(ended)
+        task = asyncio.get_running_loop().create_task(self._put_ends(ended))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.warning("What was popped of what is deleted may come back: %s", task.exception())
 
     async def _put_ends(self, ended: list[tuple[CheckPoint, list[int]]]) -> None:
         for i, (ck, offsets) in enumerate(ended):
