@@ -189,6 +189,7 @@ def _make_core(settings: Settings, store: Store) -> Core:
         long_polling=settings["longPollingEnable"],
         short_polling_ms=settings["shortPollingTimeMills"],
         parked_max=settings["maxHeldPulls"],
+        offsets_max=settings["maxOffsetsPerBroker"],
         slave_reads=settings["slaveReadEnable"],
         slave=is_slave(settings),
     )

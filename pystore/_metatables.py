@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pystore import _metadb, configfiles
 from pystore._metastore import MetaStore
@@ -124,6 +124,42 @@ class Offsets:
                 rows.setdefault(pair, {})[queue] = offset
                 meta._bump("offsets", txn, meta._settings["consumerOffsetUpdateVersionStep"])
             return True
+
+    def set_many(self, rows: Iterable[tuple[tuple[str, str, int], int]]) -> None:
+        """Sets the offset of each group, topic and queue, also backwards. Names that no file could
+        hold are passed over.
+
+        Raises: BadArgument for a number out of range, ReadOnly, StoreClosed, DiskFull."""
+        pairs: dict[tuple[str, str], dict[int, int]] = {}
+        for (group, topic, queue), offset in rows:
+            check_number("queue", queue, 0, INT32[1])
+            check_number("offset", offset, 0, INT64[1])
+            pairs.setdefault((topic, group), {})[queue] = offset
+        meta = self._meta
+        with meta._exclusive(), meta._write() as txn:
+            for (topic, group), queues in pairs.items():
+                try:
+                    _check_name(group, "groups")
+                    _check_name(topic, "topics")
+                except BadArgument:
+                    continue
+                self._set_pair(txn, f"{topic}{AT}{group}", queues)
+
+    def _set_pair(self, txn: Any, pair: str, queues: dict[int, int]) -> None:
+        meta = self._meta
+        known, digest = meta._rows("offsets"), _metadb.pair_key(pair)
+        old = known.get(pair, {})
+        moved = [(queue, offset) for queue, offset in queues.items() if old.get(queue) != offset]
+        if not moved:
+            return
+        if pair not in known:
+            txn.put(digest, pair.encode(), db=meta._dbs["pairs"])
+        key, value = struct.Struct(">16si").pack, struct.Struct(">q").pack
+        with txn.cursor(db=meta._dbs["offsets"]) as cursor:
+            cursor.putmulti([(key(digest, queue), value(offset)) for queue, offset in moved])
+        known.setdefault(pair, {}).update(moved)
+        for _ in moved:
+            meta._bump("offsets", txn, meta._settings["consumerOffsetUpdateVersionStep"])
 
     def get(self, group: str, topic: str, queue: int) -> int | None:
         """Returns the next offset to consume, or None when the group never committed there."""

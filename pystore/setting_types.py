@@ -128,6 +128,7 @@ class SettingValues(TypedDict, total=False):
     maxHeldPulls: int | str
     maxIndexNum: int | str
     maxMessageSize: int | str
+    maxOffsetsPerBroker: int | str
     maxOpenCheckPoints: int | str
     maxPopPollingSize: int | str
     maxQueuesPerBroker: int | str

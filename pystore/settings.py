@@ -684,6 +684,10 @@ _OURS: dict[str, dict[str, Any]] = {
         "broker", "groups",
         "a subscription group that would bring the broker over this many is refused, and not made "
         "by what its clients ask", type="int", default=131072, low=16, high=1 << 24),
+    "maxOffsetsPerBroker": _row(
+        "broker", "offsets",
+        "a consumer offset of a client that would be one more, of a group in a queue, is refused",
+        type="int", default=1 << 20, low=1024, high=1 << 26, at_start=True),
     "maxOpenCheckPoints": _row(
         "broker", "batches",
         "POP batches that are not acknowledged altogether; more are not handed out", type="int",

@@ -58,6 +58,8 @@ STEPS: dict[str, str] = {
     "  bindAddress=127.0.0.1": "one of the two ([operate.md](operate.md#security-checklist))",
     "Kept the settings of before, since the file cannot be used: %s":
         "correct it (`pystore broker -c FILE --check-conf`), then send SIGHUP again",
+    "%d times there was no room for another consumer offset: maxOffsetsPerBroker":
+        "delete groups that nobody uses, or raise it ([settings.md](settings.md))",
     "The broker opens its store again, since it cannot change its role":
         "nothing, if it serves then; else read the traceback, and start it again",
     "The store is not opened again": "read the traceback; `pystore verify`, then start it again",

@@ -55,7 +55,7 @@ _STATUS_OF_WAITS = {
     lib.PS_FLUSH_SLAVE_TIMEOUT: PutStatus.FLUSH_SLAVE_TIMEOUT,
 }
 _SERVICE_NOT_AVAILABLE = 14
-_ROWS = 4096
+_ROWS = 2048
 #: INT64_MAX: a time without an end.
 _FOR_GOOD = (1 << 63) - 1
 #: Seconds that answering held pulls takes before others have their turn.
@@ -212,18 +212,21 @@ class Core:
         long_polling: bool = True,
         short_polling_ms: int = 1000,
         parked_max: int = 100_000,
+        offsets_max: int = 0,
         slave_reads: bool = False,
         slave: bool = False,
         seed: int = 0,
     ) -> None:
-        """`parked_max` limits the pulls that are held at once; more are answered at once. `seed` is
-        that of the queues that it chooses; 0 takes the clock. Raises: OutOfMemory, StoreIOError."""
+        """`parked_max` limits the pulls that are held at once; more are answered at once.
+        `offsets_max` limits the consumer offsets that clients make; 0: any number. `seed` is that
+        of the queues that it chooses; 0 takes the clock. Raises: OutOfMemory, StoreIOError."""
         self._store = store
         self._error = ffi.new("ps_error *")
         made = _new_core(
             store, self._error, cluster=cluster, region=region, broker=broker, trace_on=trace_on,
             frame_max=frame_max, long_polling=long_polling, short_polling_ms=short_polling_ms,
-            parked_max=parked_max, slave_reads=slave_reads, slave=slave, seed=seed,
+            parked_max=parked_max, offsets_max=offsets_max, slave_reads=slave_reads, slave=slave,
+            seed=seed,
         )  # fmt: skip
         self.handle: Any = made
         lib.ps_core_turn(made, CORE_NS)
@@ -455,24 +458,29 @@ class Core:
                 return memoryview(ffi.buffer(out, size))
             size += _BLOCKS  # others commit meanwhile
 
-    def take_changed_offsets(self) -> list[OffsetRow]:
-        """Returns the offsets that moved since the last call."""
-        left = _ROWS
+    def take_changed_offsets(self, *, begin: bool) -> list[OffsetRow]:
+        """Returns some of the offsets that moved since they were taken; an empty list ends the
+        round, which one that begins has to come first of."""
+        rows = ffi.new("ps_offset_row[]", _ROWS)
+        count = lib.ps_core_take_offsets(self.handle, begin, rows, _ROWS)
         found: list[OffsetRow] = []
-        while left > 0:
-            room, rows = left, ffi.new("ps_offset_row[]", left)
-            left = lib.ps_core_offsets(self.handle, True, rows, room)
-            size = min(left, room) * _OFFSET_ROW.size
-            last, names = None, ("", "")
-            for at, (*pair, queue, offset) in enumerate(
-                _OFFSET_ROW.iter_unpack(ffi.buffer(rows, size))
-            ):
-                if pair != last:  # rows of one pair follow each other
-                    row, last = rows[at], pair
-                    names = _text(row.group, row.group_len), _text(row.topic, row.topic_len)
-                found.append((*names, queue, offset))
-            left -= room
+        last, names = None, ("", "")
+        for at, (*pair, queue, offset) in enumerate(
+            _OFFSET_ROW.iter_unpack(ffi.buffer(rows, count * _OFFSET_ROW.size))
+        ):
+            if pair != last:  # rows of one pair follow each other
+                row, last = rows[at], pair
+                names = _text(row.group, row.group_len), _text(row.topic, row.topic_len)
+            found.append((*names, queue, offset))
         return found
+
+    def may_commit(self, group: str, topic: str, queue: int) -> bool:
+        """Returns whether a client may commit there: it has an offset, or there is room for one."""
+        return bool(lib.ps_core_may_commit(self.handle, *_name(group), *_name(topic), queue))
+
+    def take_refused_offsets(self) -> int:
+        """Returns how often there was no room for an offset, since the last call."""
+        return int(lib.ps_core_offsets_refused(self.handle))
 
     def delete_offsets(self, group: str | None = None, topic: str | None = None) -> None:
         """Deletes the offsets of a group, of a topic, or of both together."""

@@ -71,6 +71,12 @@ class OffsetProcessor:
             )
         if offset < 0:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"commitOffset {offset} is invalid")
+        if not self.s.core.may_commit(group, topic, queue):
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                "the broker has as many consumer offsets as it may, maxOffsetsPerBroker"
+                f" {self.s.settings['maxOffsetsPerBroker']}: delete groups that nobody uses",
+            )
         self.s.offsets.commit(group, topic, queue, offset)
         return command.reply()
 

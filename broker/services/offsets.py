@@ -4,19 +4,23 @@ at no cost; this loads it at the start and brings what changed into the metadata
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Callable, Iterable
 
 from broker.hot.core import Core, OffsetRow
+from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Pieces
 from pystore import Store
-from pystore.errors import BadArgument, StoreError
+from pystore.errors import StoreError
 
 __all__ = ["ConsumerOffsets", "hot_bytes", "is_young", "place_of"]
 
 log = SafeLogger(__name__)
+_quiet = RateLimitedLogger(log)
+
+#: Offsets that are written together: whoever needs the metadata waits so long.
+_BATCH = 1 << 13
 
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -71,7 +75,8 @@ class ConsumerOffsets:
         """Fills the core's table."""
         for each in self._metadata.offsets.all():
             self._core.commit_offset(each.group, each.topic, each.queue, each.offset)
-        self._core.take_changed_offsets()  # these are on the disk already
+        while self._core.take_changed_offsets(begin=True):
+            pass  # these are on the disk already
 
     def get(self, group: str, topic: str, queue: int) -> int | None:
         return self._core.offset(group, topic, queue)
@@ -115,63 +120,95 @@ class ConsumerOffsets:
         not move an offset that comes after it, even if the same name is used again. Raises:
         StoreError."""
         async with self._writing:  # what is written meanwhile would stay
-            mark, end = self._take()
+            await self._persist()
+            mark = self._mark_now()
+            while self._take(begin=True):
+                pass  # of the time that the last write took
             self._core.delete_offsets(group, topic)
             for key in list(self._unsaved):
                 if group in (None, key[0]) and topic in (None, key[1]):
                     del self._unsaved[key]
             await asyncio.to_thread(self._metadata.offsets.delete, group, topic)
-            await self._write_taken(mark, end)
+            await self._write_taken(mark)
 
     # ---- to the disk ----
 
-    def _take(self) -> tuple[int, int]:
-        """Takes what has changed, and returns the end of the log before and after it. Others put
-        records and move offsets meanwhile: all records up to the first end are in the offsets, and
-        what the offsets rest on lies before the second."""
-        mark = self._log_end() if self.known_to is None else self.known_to
-        for group, topic, queue, offset in self._core.take_changed_offsets():
+    def _mark_now(self) -> int:
+        """Returns the end of the log up to which all records are in the offsets of now: others put
+        records and move offsets meanwhile."""
+        return self._log_end() if self.known_to is None else self.known_to
+
+    def _take(self, *, begin: bool) -> bool:
+        """Takes some of what has changed; False: no more of this round has."""
+        rows = self._core.take_changed_offsets(begin=begin)
+        for group, topic, queue, offset in rows:
             self._unsaved[group, topic, queue] = offset
-        return mark, self._log_end()
+        return bool(rows)
 
     async def persist(self) -> None:
         """Brings what changed to the disk; what could not be written stays for the next time."""
+        refused = self._core.take_refused_offsets()
+        if refused:
+            _quiet.warning(
+                "offsets",
+                "%d times there was no room for another consumer offset: maxOffsetsPerBroker",
+                refused,
+            )
         async with self._writing:
-            mark, end = self._take()
-            if self._unsaved:
-                await self._write_taken(mark, end)
+            await self._persist()
 
-    async def _write_taken(self, mark: int, end: int) -> None:
+    async def _persist(self) -> None:
+        """Many groups may have moved at once: they are taken in pieces, and written in batches. The
+        mark comes with the last."""
+        if self._unsaved:  # an older round failed
+            await self._write_taken(None)
+        mark, pieces = self._mark_now(), Pieces()
+        more = self._take(begin=True)
+        while more:
+            await pieces.next()
+            more = self._take(begin=False)
+            if more and len(self._unsaved) >= _BATCH:
+                await self._write_taken(None)
+        if self._unsaved:
+            await self._write_taken(mark)
+
+    async def _write_taken(self, mark: int | None) -> None:
+        """Writes what was taken. What it rests on lies before the end of the log."""
         rows, self._unsaved = self._unsaved, {}
         try:
-            await asyncio.to_thread(self._write, list(rows.items()), mark, end)
+            await asyncio.to_thread(self._write, rows.items(), mark, self._log_end())
         except BaseException:
             self._unsaved = rows | self._unsaved
             raise
 
     def persist_now(self) -> None:
         """Writes what changed at the very end, when nothing else runs."""
-        mark, end = self._take()
+        mark = self._mark_now()
+        while self._take(begin=True):
+            if len(self._unsaved) >= _BATCH:
+                self._write(self._unsaved.items(), None, self._log_end())
+                self._unsaved = {}
         rows, self._unsaved = self._unsaved, {}
         if rows:
-            self._write(rows.items(), mark, end)
+            self._write(rows.items(), mark, self._log_end())
 
     def _log_end(self) -> int:
         return self._store.info().log_max
 
-    def _write(self, rows: Iterable[tuple[tuple[str, str, int], int]], mark: int, end: int) -> None:
-        """Writes offsets; `mark` and `end` are what _take returned. What the offsets rest on is on
-        the disk before they are: so a message that was sent back, popped or revived is not passed
-        over after a power failure because its copy is gone and the offset is not."""
+    def _write(
+        self, rows: Iterable[tuple[tuple[str, str, int], int]], mark: int | None, end: int
+    ) -> None:
+        """Writes offsets, and the mark, if this completes it. What the offsets rest on lies before
+        `end`, and is on the disk before they are: so a message that was sent back, popped or
+        revived is not passed over after a power failure because its copy is gone and the offset is
+        not."""
         sync = self.before_write
         if sync is not None:
             sync()
         if self._store.info().log_flushed < end:
             self._store.flush()
         with self._metadata.batch():
-            if self.is_marked:
+            if self.is_marked and mark is not None:
                 self._metadata.set_offsets_mark(mark)
-            for key, offset in rows:
-                # A name that no file could hold came from a hostile client, and goes with it.
-                with contextlib.suppress(BadArgument):
-                    self._metadata.offsets.commit(*key, offset, reset=True)
+            # A name that no file could hold came from a hostile client, and goes with it.
+            self._metadata.offsets.set_many(rows)

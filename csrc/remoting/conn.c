@@ -51,6 +51,8 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
     c->co_long_polling = conf->long_polling != 0;
     c->co_short_polling_ms = conf->short_polling_ms;
     c->co_parked_max = conf->parked_max;
+    c->co_marks.ms_max = conf->offsets_max;
+    c->co_marks.ms_changed_end = &c->co_marks.ms_changed;
     c->co_slave_reads = conf->slave_reads != 0;
     c->co_slave = conf->slave != 0;
     atomic_init(&c->co_leads_until, INT64_MAX);

@@ -85,6 +85,16 @@ typedef struct ps_mark { /* a group's place in a queue */
     struct ps_order *mk_order; /* the ordered batch that is out; NULL: none is */
 } ps_mark;
 
+/* Those of all pairs, and the pairs of which some have changed, in the order in which they did. */
+typedef struct ps_marks {
+    int64_t ms_count, ms_max; /* 0: any number */
+    int64_t ms_refused;
+    int64_t ms_round;
+    struct ps_pair *ms_changed, **ms_changed_end;
+    struct ps_pair *ms_taken; /* of which some are taken; NULL: none */
+    int32_t ms_taken_queue;   /* those of queues before it are */
+} ps_marks;
+
 typedef struct ps_pop_place ps_pop_place; /* popwait.c */
 
 /* A group and a topic: subscription, consumer offsets, statistics. */
@@ -102,7 +112,9 @@ typedef struct ps_pair {
     ps_pop_place *pr_places; /* at which pops wait: popwait.c */
     int64_t pr_popped; /* check points of it that are open, and ordered batches that are out */
     struct ps_order *pr_orders; /* the first of those batches: orders.h */
-    bool pr_changed;
+    ps_marks *pr_table; /* the core's */
+    struct ps_pair *pr_changed_next, **pr_changed_link; /* link NULL: it is not in that list */
+    int64_t pr_round; /* in which it came there */
     ps_count pr_got;
     ps_outflow pr_out[PS_WAYS];
     int64_t pr_points; /* check points that were opened, by it and by its retry topics */
@@ -213,6 +225,7 @@ struct ps_core {
     ps_chains co_topics, co_pairs; /* of ps_topic_entry, of ps_pair */
     uint32_t co_beats; /* counts what heartbeats rest on and is gone: topics, grants */
     ps_pair *co_all_pairs;
+    ps_marks co_marks;
 
     ps_waits co_waits;    /* answers of earlier calls that wait */
     int64_t co_wait_last; /* the number that was given last */
@@ -273,6 +286,10 @@ ps_pair *ps_core_pair_of(ps_core *c, const char *group, int32_t group_len, const
 void ps_pair_commit(ps_pair *p, int32_t queue_id, int64_t offset);
 void ps_pair_pulled(ps_pair *p, int32_t queue_id, int64_t next);
 ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make); /* NULL: none, or no memory */
+/* The same for a client. NULL: no memory, or the broker has too many; then that is counted. */
+ps_mark *ps_pair_mark_asked(ps_pair *p, int32_t queue_id);
+/* Whether so many more may be made for clients; if not, that is counted. */
+bool ps_pair_may_have(ps_pair *p, int32_t count);
 /* Makes those marks of queues 0 to count - 1 that are missing; one after the other, in any order,
  * they would move each other count times. count: at most 65,535 queues. False: no memory. */
 bool ps_pair_marks(ps_pair *p, int32_t count);

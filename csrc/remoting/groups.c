@@ -45,6 +45,7 @@ ps_pair *ps_core_pair_of(ps_core *c, const char *group, int32_t group_len, const
     if (p == NULL) return NULL;
     p->pr_group_len = group_len;
     p->pr_topic_len = topic_len;
+    p->pr_table = &c->co_marks;
     memcpy(p->pr_names, group, (size_t)group_len);
     memcpy(p->pr_names + group_len, topic, (size_t)topic_len);
     ps_chains_add(&c->co_pairs, p,
@@ -56,11 +57,40 @@ ps_pair *ps_core_pair_of(ps_core *c, const char *group, int32_t group_len, const
     return p;
 }
 
+/* ---- what has changed ---- */
+
+static void list_changed(ps_pair *p) {
+    ps_marks *t = p->pr_table;
+    if (p->pr_changed_link != NULL) return;
+    p->pr_round = t->ms_round;
+    p->pr_changed_next = NULL;
+    p->pr_changed_link = t->ms_changed_end;
+    *t->ms_changed_end = p;
+    t->ms_changed_end = &p->pr_changed_next;
+}
+
+static void unlist_changed(ps_pair *p) {
+    if (p->pr_changed_link == NULL) return;
+    *p->pr_changed_link = p->pr_changed_next;
+    if (p->pr_changed_next != NULL)
+        p->pr_changed_next->pr_changed_link = p->pr_changed_link;
+    else
+        p->pr_table->ms_changed_end = p->pr_changed_link;
+    p->pr_changed_link = NULL;
+}
+
+/* Nothing of it is to be taken any more. */
+static void forget_changes(ps_pair *p) {
+    unlist_changed(p);
+    if (p->pr_table->ms_taken == p) p->pr_table->ms_taken = NULL;
+}
+
 static void free_marks(ps_pair *p) {
+    forget_changes(p);
+    p->pr_table->ms_count -= p->pr_mark_count;
     free(p->pr_marks);
     p->pr_marks = NULL;
     p->pr_mark_count = p->pr_mark_room = 0;
-    p->pr_changed = false;
 }
 
 /* Nothing is committed, and no reset is to be told. */
@@ -173,7 +203,24 @@ ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make) {
     memmove(m + 1, m, (size_t)(p->pr_mark_count - at) * sizeof *m);
     *m = (ps_mark){.mk_queue = queue_id, .mk_offset = -1, .mk_reset = -1, .mk_pulled = -1};
     p->pr_mark_count++;
+    p->pr_table->ms_count++;
     return m;
+}
+
+static bool may_have(ps_marks *t, int32_t count) {
+    if (t->ms_max == 0 || t->ms_count + count <= t->ms_max) return true;
+    t->ms_refused++;
+    return false;
+}
+
+bool ps_pair_may_have(ps_pair *p, int32_t count) {
+    return may_have(p->pr_table, count);
+}
+
+ps_mark *ps_pair_mark_asked(ps_pair *p, int32_t queue_id) {
+    ps_mark *m = ps_pair_mark(p, queue_id, false);
+    if (m != NULL || !ps_pair_may_have(p, 1)) return m;
+    return ps_pair_mark(p, queue_id, true);
 }
 
 bool ps_pair_marks(ps_pair *p, int32_t count) {
@@ -195,6 +242,7 @@ bool ps_pair_marks(ps_pair *p, int32_t count) {
             all[queue] =
                 (ps_mark){.mk_queue = queue, .mk_offset = -1, .mk_reset = -1, .mk_pulled = -1};
     }
+    p->pr_table->ms_count += room - p->pr_mark_count;
     p->pr_mark_count = room;
     return true;
 }
@@ -203,11 +251,12 @@ void ps_pair_commit(ps_pair *p, int32_t queue_id, int64_t offset) {
     ps_mark *m = ps_pair_mark(p, queue_id, true);
     if (m == NULL || m->mk_reset >= 0 || m->mk_offset == offset) return;
     m->mk_offset = offset;
-    m->mk_changed = p->pr_changed = true;
+    m->mk_changed = true;
+    list_changed(p);
 }
 
 void ps_pair_pulled(ps_pair *p, int32_t queue_id, int64_t next) {
-    ps_mark *m = ps_pair_mark(p, queue_id, true);
+    ps_mark *m = ps_pair_mark_asked(p, queue_id);
     if (m != NULL) m->mk_pulled = next;
 }
 
@@ -270,26 +319,51 @@ int64_t ps_core_pulled(ps_core *c, const char *group, int32_t group_len, const c
     return m->mk_pulled > m->mk_offset ? m->mk_pulled : m->mk_offset;
 }
 
-int64_t ps_core_offsets(ps_core *c, int32_t changed, ps_offset_row *out, int64_t room) {
+/* The next pair of the round; NULL: there is none. */
+static ps_pair *next_changed(ps_marks *t) {
+    if (t->ms_taken != NULL) return t->ms_taken;
+    ps_pair *p = t->ms_changed;
+    if (p == NULL || p->pr_round >= t->ms_round) return NULL;
+    unlist_changed(p); /* what changes from here on lists it again */
+    t->ms_taken = p;
+    t->ms_taken_queue = 0;
+    return p;
+}
+
+int64_t ps_core_take_offsets(ps_core *c, int32_t begin, ps_offset_row *out, int64_t room) {
     PS_CORE_HELD(c);
+    ps_marks *t = &c->co_marks;
     int64_t n = 0;
-    for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) {
-        if (changed && !p->pr_changed) continue;
-        bool left = false;
-        for (int32_t i = 0; i < p->pr_mark_count; i++) {
+    if (begin) t->ms_round++;
+    for (ps_pair *p; n < room && (p = next_changed(t)) != NULL;) {
+        int32_t i = mark_place(p, t->ms_taken_queue);
+        for (; i < p->pr_mark_count && n < room; i++) {
             ps_mark *m = &p->pr_marks[i];
-            if (m->mk_offset < 0 || (changed && !m->mk_changed)) continue;
-            if (n++ >= room) {
-                left = true;
-                continue;
-            }
-            out[n - 1] = (ps_offset_row){p->pr_names,     p->pr_names + p->pr_group_len,
-                                         p->pr_group_len, p->pr_topic_len,
-                                         m->mk_queue,     m->mk_offset};
-            if (changed) m->mk_changed = false;
+            t->ms_taken_queue = m->mk_queue + 1;
+            if (m->mk_offset < 0 || !m->mk_changed) continue;
+            out[n++] = (ps_offset_row){p->pr_names,     p->pr_names + p->pr_group_len,
+                                       p->pr_group_len, p->pr_topic_len,
+                                       m->mk_queue,     m->mk_offset};
+            m->mk_changed = false;
         }
-        if (changed) p->pr_changed = left;
+        if (i == p->pr_mark_count) t->ms_taken = NULL;
     }
+    return n;
+}
+
+int32_t ps_core_may_commit(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                           int32_t topic_len, int32_t queue_id) {
+    PS_CORE_HELD(c);
+    ps_pair *p =
+        ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
+    if (p != NULL && ps_pair_mark(p, queue_id, false) != NULL) return 1;
+    return may_have(&c->co_marks, 1);
+}
+
+int64_t ps_core_offsets_refused(ps_core *c) {
+    PS_CORE_HELD(c);
+    int64_t n = c->co_marks.ms_refused;
+    c->co_marks.ms_refused = 0;
     return n;
 }
 
@@ -345,7 +419,7 @@ static void clear_marks(ps_pair *p) {
         m->mk_offset = m->mk_reset = m->mk_pulled = -1;
         m->mk_changed = false;
     }
-    p->pr_changed = false;
+    forget_changes(p);
 }
 
 void ps_core_forget_offsets(ps_core *c, const char *group, int32_t group_len, const char *topic,

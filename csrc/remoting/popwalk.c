@@ -2,6 +2,7 @@
  * over whichever protocol, asks here. docs/internals/pop.md#the-pop; upstream
  * PopMessageProcessor.popMsgFromQueue. */
 #include <errno.h>
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,8 @@
 #include "remoting/guard.h"
 
 #define PERCENT 100
+#define TOO_MANY                                                                                  \
+    "no memory for another consumer offset, or more than %" PRId64 " of them (maxOffsetsPerBroker)"
 
 typedef struct walk {
     ps_core *c;
@@ -41,16 +44,26 @@ static bool is_young(const walk *w, const place *p, int32_t queue_id, int64_t lo
            atomic_load(&s->st_log.lg_end) - physical <= w->rules->young_bytes;
 }
 
-/* A reset that the group was not told of takes effect. -1: no memory. */
+/* Whether a group that was never in a queue begins with its first message. */
+static bool from_first(const walk *w, const place *p) {
+    return w->ask->from_min || p->kind != 0;
+}
+
+/* A reset that the group was not told of takes effect. A queue without messages is left alone, if
+ * the group finds its beginning again: a topic has thousands of them. -1: no memory, or too many
+ * offsets. */
 static int64_t find_position(const walk *w, const place *p, int32_t queue_id) {
-    int64_t low, high;
-    ps_mark *m = ps_pair_mark(p->pair, queue_id, true);
+    int64_t low = -1, high = -1;
+    ps_mark *m = ps_pair_mark(p->pair, queue_id, false);
+    if (m == NULL || m->mk_offset < 0)
+        ps_queue_range(w->c->co_store, p->topic->te_topic, queue_id, &low, &high);
+    if (m == NULL && from_first(w, p) && low >= high) return high;
+    if (m == NULL) m = ps_pair_mark_asked(p->pair, queue_id);
     if (m == NULL) return -1;
     int64_t first = m->mk_reset >= 0 ? m->mk_reset : m->mk_offset;
     m->mk_reset = -1;
     if (first < 0) {
-        ps_queue_range(w->c->co_store, p->topic->te_topic, queue_id, &low, &high);
-        if (w->ask->from_min || p->kind != 0)
+        if (from_first(w, p))
             first = low;
         else
             first = is_young(w, p, queue_id, low, high) || high < 1 ? 0 : high - 1;
@@ -162,13 +175,13 @@ static bool take_from(walk *w, const place *p, int32_t queue_id, int64_t high) {
     int64_t at = find_position(w, p, queue_id);
     ps_batch_info info;
     if (at < 0) {
-        ps_fail(w->e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a consumer offset");
+        ps_fail(w->e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, TOO_MANY, p->pair->pr_table->ms_max);
         return false;
     }
+    if (high == at) return true;
     int32_t need = w->ask->most - found->messages;
     int64_t flying = ps_pair_mark(p->pair, queue_id, false)->mk_in_flight;
     bool over = !w->ask->ordered && rules->in_flight_max >= 0 && flying > rules->in_flight_max;
-    if (high == at) return true;
     if (w->stopped || over || need <= 0 || found->bytes >= rules->bytes_max ||
         has_filtered_enough(w)) {
         found->rest += high > at ? high - at : 0;
@@ -221,10 +234,12 @@ static int64_t *begin_seen(walk *w, int32_t from, int32_t count) {
 
 static bool walk_queues(walk *w, const place *p, int32_t first, int32_t from, int32_t count) {
     int64_t low, high, *seen = NULL;
-    if (count > 1 && !ps_pair_marks(p->pair, count)) {
-        ps_fail(w->e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for %d consumer offsets", count);
+    bool all = count > 1 && !from_first(w, p) && p->pair->pr_mark_count < count;
+    if (all && (!ps_pair_may_have(p->pair, count - p->pair->pr_mark_count) || !ps_pair_marks(p->pair, count))) {
+        ps_fail(w->e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, TOO_MANY, p->pair->pr_table->ms_max);
         return false;
     }
+    if (p->pair->pr_mark_count == 0) first = 0; /* marks that come in order move no others */
     if (p->kind == 0 && (seen = begin_seen(w, from, count)) == NULL) return false;
     for (int32_t i = 0; i < count; i++) {
         int32_t at = (first + i) % count;

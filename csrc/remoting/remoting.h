@@ -23,6 +23,7 @@ typedef struct ps_core_conf {
     int32_t long_polling;     /* longPollingEnable */
     int32_t short_polling_ms; /* shortPollingTimeMills: how long without it */
     int32_t parked_max;       /* pulls held at once; more are answered at once */
+    int64_t offsets_max;      /* of groups in queues, that clients make; 0: any */
     const char *broker;       /* name of the broker, for handles; NULL: empty */
     int32_t slave_reads;      /* slaveReadEnable: who is far behind is sent to a slave */
     int32_t slave;            /* it follows a master, which may have more */
@@ -81,9 +82,14 @@ int64_t ps_core_pulled(ps_core *core, const char *group, int32_t group_len, cons
 /* Commits `offset`; the next pull is answered with it and PULL_OFFSET_MOVED. */
 int ps_core_reset(ps_core *core, const char *group, int32_t group_len, const char *topic,
                   int32_t topic_len, int32_t queue_id, int64_t offset, ps_error *error);
-/* Rows into `out` up to `room`; returns how many there are. changed 1: those committed since they
- * were last taken, and only those written into `out` count as taken. */
-int64_t ps_core_offsets(ps_core *core, int32_t changed, ps_offset_row *out, int64_t room);
+/* The next offsets that were committed since they were last taken, up to `room`; 0: no more. What is
+ * committed after the call that began (begin 1) is for the next round, so that a round ends. */
+int64_t ps_core_take_offsets(ps_core *core, int32_t begin, ps_offset_row *out, int64_t room);
+/* How often a client was refused one more than offsets_max, since the last call of this. */
+int64_t ps_core_offsets_refused(ps_core *core);
+/* 1: a client may commit there, which has an offset already, or for which there is room. */
+int32_t ps_core_may_commit(ps_core *core, const char *group, int32_t group_len, const char *topic,
+                           int32_t topic_len, int32_t queue_id);
 #define PS_OFFSET_ROW_BYTES 12
 /* The offsets of one group, of one topic or of both (NULL: any), copied, so that whoever reads them
  * takes their time. One block a pair, each number in the order of the machine: three i32, the

@@ -204,7 +204,7 @@ static void change_tables(int turn) {
     kit_subscribe("leaving", "T", "", 0, turn);
     if (turn % 4 == 3) ps_core_forget_group(kit_core, "leaving", 7);
     CHECK(ps_core_commit(kit_core, "G", 1, "T", 1, turn % 4, turn, &e) >= 0);
-    ps_core_offsets(kit_core, 1, rows, 64);
+    ps_core_take_offsets(kit_core, 1, rows, 64);
     ps_core_get_totals(kit_core, &totals);
     if (guarded && turn % 8 == 7) ps_core_revoke(kit_core);
     if (guarded) grant_all();

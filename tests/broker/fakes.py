@@ -177,8 +177,15 @@ class FakeCore:
     def consumed(self, group=None, topic=None):
         return {row[:2] for row in self.offsets(group, topic)}
 
-    def take_changed_offsets(self):
-        changed, self.changed = self.changed, set()
+    def may_commit(self, group, topic, queue):
+        return True
+
+    def take_refused_offsets(self):
+        return 0
+
+    def take_changed_offsets(self, *, begin):
+        changed = list(self.changed)[: getattr(self, "PIECE", None)]
+        self.changed.difference_update(changed)
         return [(*key, self.table[key]) for key in changed if key in self.table]
 
     def delete_offsets(self, group=None, topic=None):

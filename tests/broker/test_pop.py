@@ -492,6 +492,38 @@ async def test_forged_and_stale_handles_do_nothing(store_path):
         assert [body for _, _, body in await p.handles(poll=10_000)] == [b"a", b"b"]
 
 
+async def test_queues_without_messages_cost_no_offset(store_path):
+    """Of a group that begins with the first message of each, wherever it stands then."""
+    async with popping(store_path) as p:
+        p.make_topic(queues=1000)
+        for queue in (3, 700):
+            p.broker.services.store.put("T", b"m", queue=queue)
+        assert (await p.pop(most=32, queue=-1, initMode=0)).code == 0
+        offsets = sorted(row[2:] for row in p.broker.services.offsets.all("g", "T"))
+        assert offsets == [(3, 1), (700, 1)]
+        p.broker.services.store.put("T", b"later", queue=5)
+        later = await p.pop(most=32, queue=-1, initMode=0)
+        assert [each[1] for each in records(later.body)] == [b"later"]
+
+
+async def test_consumer_offsets_of_a_broker_are_limited(store_path, caplog):
+    """By a refusal that names the setting; groups that are there go on, and the log says it."""
+    async with popping(store_path, maxOffsetsPerBroker=1024) as p:
+        p.make_topic(queues=1000)
+        p.broker.services.groups.found("late")
+        p.broker.services.store.put("T", b"m", queue=999)
+        assert (await p.pop(queue=-1, initMode=1)).code == 0
+        refused = await p.pop(queue=-1, initMode=1, group="late")
+        assert refused.code == 1 and "maxOffsetsPerBroker" in refused.remark
+        commit = {"code": Code.UPDATE_CONSUMER_OFFSET, "topic": "T", "commitOffset": 1}
+        for queue in range(30):
+            answer = await p.ask(**commit, consumerGroup="late", queueId=queue)
+        assert answer.code == 1 and "maxOffsetsPerBroker" in answer.remark
+        assert (await p.ask(**commit, consumerGroup="g", queueId=999)).code == 0
+        await p.broker.services.offsets.persist()
+        assert "there was no room for another consumer offset" in caplog.text
+
+
 @pytest.mark.parametrize("added", [" 4312", " 0 4312", " x", " "])
 async def test_what_a_proxy_adds_to_a_handle_is_passed_over(store_path, added):
     """Apache's proxy in cluster mode acknowledges with nine fields."""

@@ -351,6 +351,36 @@ def test_offsets_are_written_after_the_records_that_they_rest_on(tmp_path, small
         assert s.store.info().log_flushed >= end
 
 
+async def test_many_changed_offsets_are_saved_in_pieces(s, monkeypatch):
+    """No batch is large, other work runs between two pieces, and the mark, which says that all are
+    saved, comes with the last."""
+    monkeypatch.setattr(turns, "PIECE_S", 0.0)
+    monkeypatch.setattr("broker.services.offsets._BATCH", 100)
+    monkeypatch.setattr(s.core, "PIECE", 40, raising=False)
+    batches, steps = [], []
+    write = s.offsets._write
+
+    def written(rows, mark, end):
+        batches.append((len(rows), mark is not None))
+        write(rows, mark, end)
+
+    async def step():
+        while True:
+            steps.append(1)
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(s.offsets, "_write", written)
+    for queue in range(500):
+        s.offsets.commit("readers", "orders", queue, queue)
+    others = asyncio.get_running_loop().create_task(step())
+    await s.offsets.persist()
+    others.cancel()
+    assert [each for _, each in batches] == [False] * (len(batches) - 1) + [True]
+    assert max(count for count, _ in batches) <= 140 and len(steps) > len(batches) > 3
+    saved = s.store.metadata.offsets.all("readers", "orders")
+    assert {each.queue: each.offset for each in saved} == {n: n for n in range(500)}
+
+
 def test_offsets_that_could_not_be_saved_are_saved_later(s, monkeypatch):
     s.offsets.commit("readers", "orders", 0, 1)
     with monkeypatch.context() as broken:
