@@ -36,6 +36,7 @@ from broker.services.hooks import ConsumeMessageHook, SendMessageHook
 from broker.services.replication.service import is_slave
 from broker.serving import Listeners, listen, listen_for_slaves
 from pystore import Store
+from pystore.arguments import named_arguments
 from pystore.configfiles import TopicConfig
 from pystore.errors import StoreError
 from pystore.setting_types import SettingValues
@@ -557,6 +558,7 @@ class Broker(Stopping):
             config.perm, config.read_queue_nums, config.write_queue_nums,
         )  # fmt: skip
 
+    @named_arguments
     def create_topic(self, name: str, queues: int = 4, message_type: str | None = None) -> None:
         """Makes a topic before anybody sends to it, or changes how many queues it has.
         message_type: what RocketMQ 5's clients may send there: NORMAL, FIFO, DELAY, TRANSACTION;

@@ -36,6 +36,9 @@ _ALIKE = (
     "brokerClusterName", "brokerName", "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue",
     "maxHashSlotNum", "maxIndexNum", "messageDelayLevel", "timerPrecisionMs",
 )  # fmt: skip
+_NOT_SUPPORTED = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+_NO_BROKER = "it is not a broker: give a master's listenPort, 10911 by default"
+_RIGHTS = "it takes the rights of an administrator: --credentials"
 #: Stands in a folder that a clone made, and names its master. Neither make of broker reads it.
 MARK = "clone.json"
 #: A connection that ends before it brought anything is tried again so often.
@@ -118,7 +121,7 @@ class Clone:
         answer = await asker.request(self._master, Command(code), _ASK_S)
         if answer.code != ResponseCode.SUCCESS:
             error = BadArgument(f"{self._master} refused request {code}: {answer.remark}")
-            error.next_step = "it takes the rights of an administrator: --credentials"
+            error.next_step = _NO_BROKER if answer.code == _NOT_SUPPORTED else _RIGHTS
             raise error
         return bytes(answer.body)
 

@@ -24,6 +24,7 @@ from pystore._reading import Progress, Reader
 from pystore._report import Action, RecoveryMode, RecoveryReport, ReportItem
 from pystore._results import CleanReport, DueDelivery, Info, PutManyResult, PutResult, QueueInfo
 from pystore._store import Store
+from pystore.arguments import named_arguments as _named_arguments
 from pystore.errors import *  # noqa: F403  every exception class of the error table
 from pystore.metadata import Metadata, SubscriptionGroup, TopicConfig
 from pystore.settings import Settings
@@ -63,6 +64,7 @@ __all__ = [
 ]
 
 
+@_named_arguments
 def open(
     path: str | os.PathLike[str],
     conf: str | os.PathLike[str] | Mapping[str, object] | None = None,

@@ -20,8 +20,9 @@ from pystore._missing import missing
 from pystore._report import RecoveryReport, report_of
 from pystore._results import Info, QueueInfo
 from pystore._tags import tag_set
+from pystore.arguments import STUMBLES, named_arguments, refuse_wrong_types
 from pystore.closing import ClosedByWith
-from pystore.errors import BadArgument, NotFound, StoreClosed, UsedAfterFork
+from pystore.errors import BadArgument, NotFound, ReadOnly, StoreClosed, UsedAfterFork
 from pystore.metadata import Metadata
 from pystore.native import address_of, ffi, lib, raise_error, utf8
 from pystore.settings import fill, load
@@ -226,8 +227,11 @@ class Base(ClosedByWith):
             raise self._why_closed()
         return mapped[0], resident[0]
 
+    @named_arguments
     def queues(self, topic: str | None = None) -> list[QueueInfo]:
         """Returns every queue of the store, or of a topic, sorted by topic and queue id."""
+        if topic is not None:
+            utf8(topic, "the topic")
         handle = self.c_handle()
         room = max(16, lib.ps_store_queues(handle, ffi.NULL, 0))
         while True:
@@ -354,7 +358,11 @@ class Base(ClosedByWith):
         o.work_left = left
         error = self._scratch.error
         handle = self.c_handle()
-        raw = lib.ps_read(handle, self._find_topic(topic), queue, offset, o, error)
+        try:
+            raw = lib.ps_read(handle, self._find_topic(topic), queue, offset, o, error)
+        except STUMBLES:
+            refuse_wrong_types(Base.read, (self, topic, queue, offset), {})
+            raise
         if raw == ffi.NULL:
             self._fail(error)
         o.work_left = ffi.NULL  # `left` ends with this call
@@ -374,6 +382,7 @@ class Base(ClosedByWith):
                 self.path, batch.damaged, topic, queue, batch.first_damaged,
             )  # fmt: skip
 
+    @named_arguments
     def log(
         self,
         offset: int | None = None,
@@ -412,6 +421,7 @@ class Base(ClosedByWith):
             if batch.outcome > 0:
                 self.message(at)
 
+    @named_arguments
     def message(self, offset: int) -> Message:
         """The message at byte `offset` of the log, its body's CRC checked.
 
@@ -423,6 +433,7 @@ class Base(ClosedByWith):
             self._fail(error)
         return Batch(batch)[0]
 
+    @named_arguments
     def message_by_id(self, message_id: str) -> Message:
         """The message of an offsetMsgId (32 or 56 hexadecimal digits,
         docs/internals/format.md#identifiers)."""
@@ -434,6 +445,7 @@ class Base(ClosedByWith):
             raise BadArgument(f"'{message_id}' is not an offset message id (32 or 56 hex digits)")
         return self.message(int.from_bytes(raw[-8:], "big"))
 
+    @named_arguments
     def query(
         self,
         topic: str,
@@ -457,6 +469,7 @@ class Base(ClosedByWith):
             self._fail(error)
         return Batch(batch)
 
+    @named_arguments
     def units(
         self, topic: str, queue: int, offset: int = 0, count: int = 4096
     ) -> list[tuple[int, int, int]]:
@@ -478,6 +491,7 @@ class Base(ClosedByWith):
             zip(ffi.unpack(places, n), ffi.unpack(sizes, n), ffi.unpack(tags, n), strict=True)
         )
 
+    @named_arguments
     def offset_at(self, topic: str, queue: int, timestamp: int, *, upper: bool = False) -> int:
         """Queue offset at a store time in ms: the first message at or after it, or with `upper` the
         last at or before it; kept within the queue (docs/internals/format.md#consume-queue).
@@ -492,6 +506,7 @@ class Base(ClosedByWith):
             self._fail_queue(error, topic, queue)
         return at
 
+    @named_arguments
     def range(self, topic: str, queue: int) -> tuple[int, int]:
         """Returns the (min, max) offset of a queue, (0, 0) when it does not exist."""
         low, high = ffi.new("int64_t *"), ffi.new("int64_t *")
@@ -567,6 +582,7 @@ class Base(ClosedByWith):
 
     # ---- Arrow ----
 
+    @named_arguments
     def arrow(
         self, topic: str | None = None, queue: int | None = None, **options: Any
     ) -> ArrowStream:
@@ -575,6 +591,10 @@ class Base(ClosedByWith):
         from pystore._arrow import ArrowStream
 
         return ArrowStream(self, topic, queue, **options)
+
+
+class ReaderCannotWrite(ReadOnly, AttributeError):
+    """A Reader was asked for what only a Store can do."""
 
 
 class Reader(Base):
@@ -587,6 +607,7 @@ class Reader(Base):
     Raises: NotAStore, Forbidden, FileSizeMismatch, MissingSegment, BadArgument.
     """
 
+    @named_arguments
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -597,6 +618,16 @@ class Reader(Base):
     ) -> None:
         super().__init__(path, conf, progress, settings)
         self._metadata: Metadata | None = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raises: ReaderCannotWrite for what only a Store has, AttributeError."""
+            from pystore._store import Store
+
+            if not name.startswith("_") and hasattr(Store, name):
+                raise ReaderCannotWrite(f"a Reader has no {name}()", str(self.path))
+            raise AttributeError(f"'Reader' object has no attribute '{name}'")
 
     @property
     def metadata(self) -> Metadata:

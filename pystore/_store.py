@@ -23,6 +23,7 @@ from pystore._offsets import set_back_progress
 from pystore._reading import Base, Progress, TopicHandle
 from pystore._report import Action, ReportItem
 from pystore._results import STATUS, CleanReport, DueDelivery, PutManyResult, PutResult
+from pystore.arguments import STUMBLES, named_arguments, refuse_wrong_types
 from pystore.errors import BadArgument, DiskFull, MessageIllegal
 from pystore.metadata import Metadata, system_topics
 from pystore.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -49,6 +50,7 @@ class Store(Base):
 
     _writable = True
 
+    @named_arguments
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -240,39 +242,46 @@ class Store(Base):
         """
         # The arguments are not keyword-only, and the plain message has a call of its own, since
         # either would cost a tenth of the whole put.
-        raw = body if type(body) is bytes else _buffer(body)
-        if (
-            delay_level
-            or sys_flag
-            or reconsume_times
-            or born_timestamp
-            or born_host
-            or (prepared_transaction_offset)
-            or (properties and _asks_time(properties))
-        ):
-            return self.put_message(
-                topic, body, tags, keys, properties, queue, flag, wait, delay_level, sys_flag,
-                reconsume_times, born_timestamp, born_host, prepared_transaction_offset,
-            )  # fmt: skip
         try:
-            entry = self._topics[topic]
-        except KeyError:
-            entry = self._topic(topic)
-        if queue is None:
-            queue = self._turn(entry)
-        try:
-            if tags is None and keys is None and properties is None and wait and not flag:
-                result = _put.put(entry.address, queue, raw)
-            else:
-                encoded = _properties(tags, keys, properties, wait)
-                result = _put.put(entry.address, queue, raw, encoded, flag, wait)
-        except StoreError as error:
-            self._failed(error)
+            raw = body if type(body) is bytes else _buffer(body)
+            if (
+                delay_level
+                or sys_flag
+                or reconsume_times
+                or born_timestamp
+                or born_host
+                or (prepared_transaction_offset)
+                or (properties and _asks_time(properties))
+            ):
+                return self.put_message(
+                    topic, body, tags, keys, properties, queue, flag, wait, delay_level, sys_flag,
+                    reconsume_times, born_timestamp, born_host, prepared_transaction_offset,
+                )  # fmt: skip
+            try:
+                entry = self._topics[topic]
+            except KeyError:
+                entry = self._topic(topic)
+            if queue is None:
+                queue = self._turn(entry)
+            try:
+                if tags is None and keys is None and properties is None and wait and not flag:
+                    result = _put.put(entry.address, queue, raw)
+                else:
+                    encoded = _properties(tags, keys, properties, wait)
+                    result = _put.put(entry.address, queue, raw, encoded, flag, wait)
+            except StoreError as error:
+                self._failed(error)
+                raise
+            if queue >= entry.queues:
+                self._settle(topic, queue)
+            return result
+        except STUMBLES:
+            refuse_wrong_types(
+                Store.put, (self, topic, body, tags, keys, properties, queue, flag, wait), {}
+            )
             raise
-        if queue >= entry.queues:
-            self._settle(topic, queue)
-        return result
 
+    @named_arguments
     def put_message(
         self,
         topic: str,
@@ -352,6 +361,7 @@ class Store(Base):
             m.born_host_len = len(raw)
         return m
 
+    @named_arguments
     def put_many(
         self,
         topic: str,
@@ -444,6 +454,7 @@ class Store(Base):
             many.born_timestamps = ffi.cast("int64_t *", ffi.from_buffer(keep[-1]))
         return many, keep
 
+    @named_arguments
     def put_batch(
         self,
         topic: str,
@@ -486,6 +497,7 @@ class Store(Base):
             out.physical_offset + out.size,
         )
 
+    @named_arguments
     def batch(
         self, topic: str, *, size: int = 1000, queue: int | None = None, wait: bool = True
     ) -> PutBatch:
@@ -497,6 +509,7 @@ class Store(Base):
 
         size: messages that cross into C together. See PutBatch.
         """
+        utf8(topic, "the topic")  # stumbles here, and not at a put
         return PutBatch(self.put_many, topic, size, queue, wait)
 
     # ---- delays ----
@@ -560,6 +573,7 @@ class Store(Base):
 
     # ---- topics ----
 
+    @named_arguments
     def delete_topic(self, topic: str) -> None:
         """Deletes a topic: its queues, its row of the metadata and all consumer offsets in it.
 

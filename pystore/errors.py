@@ -315,12 +315,14 @@ class RecordDamaged(StoreError, ValueError):
 
 
 class NotFound(StoreError, LookupError):
-    """No such message, topic or queue. Next: list topics and queues with `pystore info`."""
+    """No such message, topic or queue. Next: see what there is: `pystore info` for a store,
+    `pystore admin` for a cluster.
+    """
 
     code = -41
     status = ""
     meaning = "no such message, topic or queue"
-    next_step = "list topics and queues with `pystore info`"
+    next_step = "see what there is: `pystore info` for a store, `pystore admin` for a cluster"
 
 
 class BadArgument(StoreError, ValueError):

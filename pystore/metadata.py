@@ -20,6 +20,7 @@ import os
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -82,8 +83,11 @@ _log = logging.getLogger("pystore")
 
 #: What is done about a config file without taking its content.
 _WITHOUT_FILES = ("kept", "rebuilt")
-#: Process, device and inode of the folders of metadata that are open here.
-_OPEN_HERE: set[tuple[int, int, int] | None] = set()
+#: What is open here, by process, device and inode of the folder. What nobody holds any more is gone
+#: by itself, as LMDB's own handle is.
+_OPEN_HERE: weakref.WeakValueDictionary[tuple[int, int, int] | None, Metadata] = (
+    weakref.WeakValueDictionary()
+)
 _OPEN_HERE_LOCK = threading.Lock()
 _OFFSETS_MARK = b"offsets/mark"
 _DELAYS_KNOWN = b"delays/known"
@@ -254,7 +258,7 @@ class Metadata(MetaStore, ClosedByWith):
             if entry in _OPEN_HERE:
                 text = "this process already has the metadata open"
                 raise StoreLocked(text, str(self.path), pid=os.getpid())
-            _OPEN_HERE.add(entry)
+            _OPEN_HERE[entry] = self
         self._entry = entry
 
     def _own(self) -> None:
@@ -277,7 +281,7 @@ class Metadata(MetaStore, ClosedByWith):
             os.close(fd)
         entry, self._entry = self._entry, None
         with _OPEN_HERE_LOCK:
-            _OPEN_HERE.discard(entry)
+            _OPEN_HERE.pop(entry, None)
 
     def size(self) -> tuple[int, int, int]:
         """Returns the bytes of the pages in use, the most they may become, and how many readers

@@ -141,7 +141,9 @@ def _config_set(
     for place in admin.cluster():
         before = admin.configuration(place.address)
         if unknown := [name for name in wanted if name not in before]:
-            raise NotFound(f"{place.address} has no setting {unknown[0]}")
+            error = NotFound(f"{place.address} has no setting {unknown[0]}")
+            error.next_step = "see `pystore admin config get`"
+            raise error
         if not dry_run:
             admin.configure(wanted, place.address)
         rows += [(place.address, name, before.get(name), wanted[name]) for name in wanted]

@@ -156,7 +156,17 @@ def _message_trace(
     Examples:
       pystore admin message trace 7F0000010000C8AF7B1C5A3D0A5C0000 -n 127.0.0.1:9876
     """
-    steps = admin.trace(id_, trace_topic=trace_topic)
+    from broker.client.errors import NoRoute
+
+    try:
+        steps = admin.trace(id_, trace_topic=trace_topic)
+    except NoRoute:
+        error = NotFound(f"nobody has traced anything: no broker has the topic {trace_topic}")
+        error.next_step = (
+            "have clients trace (trace=True, enableMsgTrace), and brokers take it:"
+            " traceTopicEnable=true"
+        )
+        raise error from None
     s.out.table(
         "trace",
         ("when", "step", "group", "host", "cost ms", "ok", "attempt"),

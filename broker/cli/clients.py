@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from pystore.cli.verbs import Session, When, parse_time, shown, usage
+from pystore.cli.verbs import Session, When, parse_time, shown, usage, with_step
 from pystore.errors import NotFound
 
 if TYPE_CHECKING:
@@ -49,7 +49,15 @@ def no_settings(s: Session) -> None:
 def client_errors(verb: str) -> Iterator[None]:
     """Turns the client's errors into those that exit codes are made of. Raises: BadArgument,
     NotFound, ConnectionError."""
-    from broker.client.errors import ClientError, InvalidMessage, Misuse, NoRoute
+    from broker.client.errors import (
+        BrokerRefused,
+        ClientError,
+        InvalidMessage,
+        Misuse,
+        NoRoute,
+        RequestTimeout,
+        Unreachable,
+    )
 
     try:
         yield
@@ -58,9 +66,16 @@ def client_errors(verb: str) -> Iterator[None]:
     except InvalidMessage as wrong:
         raise usage(str(wrong), "nothing of this message or for this group was sent") from None
     except NoRoute as missing:
-        raise NotFound(str(missing)) from None
-    except ClientError as failed:
+        error = NotFound(str(missing))
+        error.next_step = "see `pystore admin topic list`"
+        raise error from None
+    except BrokerRefused as refused:
+        step = "check --credentials" if refused.denied else "the log of that server may say more"
+        raise with_step(ConnectionError(str(refused)), step) from refused
+    except (Unreachable, RequestTimeout) as failed:
         raise ConnectionError(str(failed)) from failed
+    except ClientError as failed:
+        raise with_step(ConnectionError(str(failed)), "see docs/client.md, Errors") from failed
 
 
 def message_facts(message: ReceivedMessage) -> dict[str, object]:

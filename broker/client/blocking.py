@@ -343,8 +343,8 @@ class Consumer(StartedByWith):
         self,
         group: str,
         topics: str | Iterable[str] | Mapping[str, str] = (),
-        *,
         namesrv: str | Sequence[str] | None = None,
+        *,
         handler: Callable[[ReceivedMessage], object] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:

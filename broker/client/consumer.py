@@ -112,8 +112,8 @@ class AsyncConsumer(Closing):
         self,
         group: str,
         topics: str | Iterable[str] | Mapping[str, str] = (),
-        *,
         namesrv: str | Sequence[str] | None = None,
+        *,
         handler: Callable[[ReceivedMessage], object] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
@@ -616,6 +616,11 @@ class AsyncConsumer(Closing):
         self.network.check()
         if self._handling is not None:
             raise Misuse("this consumer has a handler, which gets the messages; do not iterate too")
+        if not self.subscriptions and not self._assigned_by_user:
+            raise Misuse(
+                f"the consumer {self.group} has no topic; name one when you make it, or call"
+                " subscribe() or assign() first"
+            )
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         """Message after message. Asking for the next says that the one before is done; a loop that
@@ -645,7 +650,8 @@ class AsyncConsumer(Closing):
 
     async def poll(self, timeout_s: float = 5.0, max_messages: int = 1024) -> list[ReceivedMessage]:
         """All messages that wait, or an empty list after the timeout. They are done once ack() says
-        so; a queue of which ``buffer_messages`` are not hands out no more. Raises: Misuse."""
+        so; a queue of which ``buffer_messages`` are not hands out no more. Raises: Misuse, also
+        before the consumer has a topic."""
         self._iterating()
         check_count("max_messages", max_messages, 1)
         check_seconds("timeout_s", timeout_s)

@@ -53,6 +53,13 @@ __all__ = [
 
 #: What reading a field or a body of an answer may end with.
 UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
+#: Codes of refusals that come before anything is stored.
+_BEFORE_STORING = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER, ResponseCode.FLOW_CONTROL,
+    }
+)  # fmt: skip
 #: How remarks of a plain access list begin.
 _DENIED = "org.apache.rocketmq.acl.common.AclException"
 
@@ -269,6 +276,15 @@ class SendFailed(ClientError):
         refused = [a.error for a in attempts if isinstance(a.error, BrokerRefused)]
         if refused and len(refused) == len(attempts) and all(each.denied for each in refused):
             text = f"{last}; it is not stored: check the credentials and what they may do"
+        elif (
+            refused
+            and len(refused) == len(attempts)
+            and all(each.code in _BEFORE_STORING for each in refused)
+        ):
+            text = (
+                f"the message to {topic} was refused in {len(attempts)} attempts and is not stored;"
+                f" the last: {last}"
+            )
         else:
             text = (
                 f"the message to {topic} was not acknowledged after {len(attempts)} attempts;"

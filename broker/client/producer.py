@@ -88,6 +88,7 @@ class ProducerOptions(ClientOptions, total=False):
     message_max: int
     batch_max: int
     create_queues: int
+    delay_levels: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,8 @@ class ProducerSettings:
     other brokers where there are any. max_in_flight: sends under way; whoever sends more waits.
     compression: zlib, lz4 or zstd, of bodies from compress_over bytes on (0: never). message_max:
     bytes of a body. batch_max: bytes of one request of send_batch(). create_queues: of a topic that
-    the broker creates on the first send; 0: none is created."""
+    the broker creates on the first send; 0: none is created. delay_levels: of the brokers'
+    messageDelayLevel."""
 
     send_timeout_s: float = 3.0
     retries: int = 2
@@ -106,13 +108,14 @@ class ProducerSettings:
     message_max: int = 4 << 20
     batch_max: int = 1 << 20
     create_queues: int = 4
+    delay_levels: int = 18
 
     def __post_init__(self) -> None:
         check_settings(
             self,
             at_least={
                 "max_in_flight": 1, "retries": 0, "compress_over": 0, "message_max": 1,
-                "batch_max": 1, "create_queues": 0,
+                "batch_max": 1, "create_queues": 0, "delay_levels": 0,
             },
             more_than_0=("send_timeout_s",),
         )  # fmt: skip
@@ -165,6 +168,7 @@ class AsyncProducer(Closing):
         self._rules = SendRules(
             self.group, self.settings.compression, self.settings.compress_over,
             self.settings.message_max, self.settings.create_queues, client.namespace,
+            self.settings.delay_levels,
         )  # fmt: skip
         self.network = Network(
             f"the producer {group}", name_servers(namesrv, client), client, self._handlers(),

@@ -103,6 +103,7 @@ COMPRESSIONS: Mapping[str, tuple[int, Callable[[bytes], bytes]]] = {
 class SendRules:
     """group: of the producer. compress_over: bytes of a body from which on it is compressed; 0:
     never. message_max: bytes of a body that brokers take. namespace: put before topics and groups.
+    delay_levels: how many levels brokers have.
     """
 
     group: str
@@ -111,6 +112,7 @@ class SendRules:
     message_max: int = 4 << 20
     create_queues: int = 4
     namespace: str = ""
+    delay_levels: int = 18
 
     def __post_init__(self) -> None:
         if self.compression not in COMPRESSIONS:
@@ -310,6 +312,12 @@ def check_message(message: Message, rules: SendRules) -> str:
     flag = message.flag
     if not (isinstance(flag, int) and -(1 << 31) <= flag < 1 << 31):
         raise InvalidMessage(f"the flag {flag!r} is not a number of 32 bits")
+    level = message.delay_level
+    if level and isinstance(level, int) and level > rules.delay_levels:
+        raise InvalidMessage(
+            f"delay_level {level}: brokers have levels 1 to {rules.delay_levels} and take any other"
+            " for the last; ask for a time with delay=, or set delay_levels of the producer"
+        )
     body = message.body
     if not isinstance(body, bytes):
         raise InvalidMessage(f"the body is {type(body).__name__}; encode it to bytes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import os
@@ -37,6 +38,7 @@ _BY_ERROR: tuple[tuple[type[errors.StoreError], int], ...] = (
     (errors.NotFound, NOTHING),
     (errors.BadArgument, USAGE),
     (errors.MessageIllegal, USAGE),
+    (errors.ExpressionIllegal, USAGE),
     (errors.NotAStore, NO_STORE),
     (errors.NewerLayout, NO_STORE),
     (errors.StoreLocked, LOCKED),
@@ -45,6 +47,12 @@ _BY_ERROR: tuple[tuple[type[errors.StoreError], int], ...] = (
     (errors.StrayFile, DAMAGED),
     (errors.MissingSegment, DAMAGED),
     (errors.Interrupted, INTERRUPTED),
+)
+
+#: By name: most verbs run without the modules of the last two.
+_NETWORK_KINDS = {"ConnectionError", "TimeoutError", "gaierror", "SSLError"}
+_OF_THE_NETWORK = frozenset(
+    {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENOTCONN, errno.ETIMEDOUT}
 )
 
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {n:>3}  {why}" for n, why in EXIT_CODES.items())
@@ -87,12 +95,26 @@ def exit_code_of(error: BaseException) -> int:
     return TROUBLE
 
 
+def _step_of(error: OSError) -> str:
+    """Returns what to do next: as who raised it says (with_step), else by where it comes from."""
+    notes = getattr(error, "__notes__", ())
+    if notes:
+        return str(notes[0])
+    if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+        return "choose another port or address, or end who has it: ss -ltnp"
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    of_a_server = error.errno is None and not error.filename  # nobody's system call
+    if of_a_server or error.errno in _OF_THE_NETWORK or kinds & _NETWORK_KINDS:
+        return "check the address and what listens there: pystore doctor HOST:PORT"
+    return "check the path, your rights on it and the room on its disk"
+
+
 def _failure_of(error: BaseException) -> Failure:
     code = exit_code_of(error)
     if isinstance(error, OSError) and not isinstance(error, errors.StoreError):
         place = f": {os.fsdecode(error.filename)}" if error.filename else ""
-        step = "check the path, your rights on it and the room on its disk"
-        return Failure(type(error).__name__, f"{error.strerror or error}{place}", step, code)
+        text = f"{error.strerror or error}{place}"
+        return Failure(type(error).__name__, text, _step_of(error), code)
     if not isinstance(error, errors.StoreError):
         return Failure(type(error).__name__, str(error), "", code)
     if isinstance(error, errors.StoreLocked):

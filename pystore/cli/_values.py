@@ -17,6 +17,7 @@ __all__ = [
     "shown",
     "unreadable",
     "usage",
+    "with_step",
 ]
 
 _LAST_MS = 253_402_300_799_999  # end of the year 9999, the last that a datetime can hold
@@ -51,6 +52,13 @@ def usage(text: str, next_step: str) -> BadArgument:
     """Makes the error of arguments that do not fit together."""
     error = BadArgument(text)
     error.next_step = next_step
+    return error
+
+
+def with_step(error: OSError, next_step: str) -> OSError:
+    """Gives an error of the network or of the system what to do next, in its note; without one the
+    kind of the error decides (pystore/cli/_app.py)."""
+    error.add_note(next_step)
     return error
 
 

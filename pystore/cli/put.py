@@ -78,6 +78,7 @@ def run(
     content = _body(body, body_file)
     properties = _properties(property_ or [])
     s.check_target(create)
+    _check_queue(s, topic, queue)
     extra = {"flushDiskType": "SYNC_FLUSH"} if sync else {}
 
     def put(store: Store) -> PutResult:
@@ -103,6 +104,20 @@ def run(
             _print(s, SCHEDULE_TOPIC if delay_level else topic, put(store))
             bar.update(done + 1, count)
     return 0
+
+
+def _check_queue(s: Session, topic: str, queue: int | None) -> None:
+    """Raises: BadArgument for a queue that a topic of the store does not have: whoever writes to
+    others makes them (`pystore.Store.put` does, and says so)."""
+    if queue is None or not s.exists():
+        return
+    with s.reader() as reader:
+        config = reader.metadata.topics.get(topic)
+    if config is not None and queue >= config.write_queue_nums:
+        raise usage(
+            f"the topic {topic} has the queues 0 to {config.write_queue_nums - 1}, not {queue}",
+            "leave --queue out to take them in turn",
+        )
 
 
 def _check_level(s: Session, level: int) -> None:

@@ -12,7 +12,8 @@ word, its value one :class:`Verb` or a sequence of them, all beginning with that
         with s.reader() as reader:
             s.out.facts("topic", {"queues": len(reader.queues(topic))})
 
-``usage`` makes the error for an invalid argument; ``parse_time`` reads a time, ``iso``
+``usage`` makes the error for an invalid argument, ``with_step`` gives one of the network its next
+step; ``parse_time`` reads a time, ``iso``
 writes one, ``When`` is one in ms that is shown as a date, ``Size`` a number of bytes; ``shown`` is
 a value as text, safe for a terminal; ``message_record`` and ``message_lines`` show a message as
 JSON and as text; ``show_balance`` shows what went in beside what came out;
@@ -27,7 +28,7 @@ from dataclasses import dataclass
 from pystore.cli._balance import show_balance
 from pystore.cli._records import message_lines, message_record
 from pystore.cli._session import Session, holder_of
-from pystore.cli._values import Size, When, iso, parse_time, shown, usage
+from pystore.cli._values import Size, When, iso, parse_time, shown, usage, with_step
 
 __all__ = [
     "Session",
@@ -42,6 +43,7 @@ __all__ = [
     "show_balance",
     "shown",
     "usage",
+    "with_step",
 ]
 
 

@@ -24,6 +24,7 @@ from broker import (
     TransactionProducer,
 )
 from broker.client import ClientError, HookFailed, InvalidMessage, Misuse, OffsetFileFailed
+from pystore.errors import BadArgument
 
 NOT_A_TEXT = (None, b"bytes", 5, math.nan, [], {})
 NOT_A_COUNT = (None, "5", 0, -1, math.nan, 1.5, True, 1 << 70)
@@ -265,3 +266,29 @@ async def test_offsets_that_cannot_be_kept_are_told_and_kept_later(made, tmp_pat
 def test_every_refusal_is_a_client_error():
     assert issubclass(HookFailed, ClientError)
     assert issubclass(OffsetFileFailed, OSError)
+
+
+def test_a_consumer_without_a_topic_says_so(made):
+    with made.consumer("no-topic") as consumer:
+        with pytest.raises(Misuse, match="has no topic"):
+            consumer.poll(0.1)
+        consumer.subscribe("orders")
+        consumer.poll(0.0)
+
+
+def test_name_servers_may_follow_the_topics_of_a_consumer():
+    assert Consumer("billing", "orders", "127.0.0.1:9876").group == "billing"
+
+
+def test_a_delay_level_that_brokers_do_not_have_is_refused(made):
+    with made.producer() as producer, pytest.raises(InvalidMessage, match="levels 1 to 18"):
+        producer.send(Message("orders", b"x", delay_level=19))
+    with made.producer(delay_levels=20) as producer:
+        producer.send(Message("orders", b"x", delay_level=19))
+
+
+def test_a_topic_of_a_broker_in_this_process_has_arguments_of_the_right_types(made):
+    with pytest.raises(BadArgument, match="queues is str"):
+        made.create_topic("other", queues="4")
+    with pytest.raises(BadArgument, match="name is NoneType"):
+        made.create_topic(None)

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from broker import Broker
 from pystore.cli import main
 
 
@@ -95,3 +96,40 @@ def test_what_goes_wrong_is_said_with_its_exit_code(pystore, words, lines, code,
     found, out, err = pystore(*words, lines=lines)
     assert (found, out) == (code, "")
     assert said in err
+
+
+@pytest.mark.parametrize(
+    ("words", "step"),
+    [
+        (("clone", "127.0.0.1:1", "copy"), "check the address"),
+        (("ha", "status", "127.0.0.1:1"), "check the address"),
+        (("ha", "group", "etcd://127.0.0.1:1", "b"), "check the address"),
+        (("admin", "cluster", "-n", "127.0.0.1:1"), "check the address"),
+        (("send", "t", "x", "-n", "127.0.0.1:1"), "check the address"),
+    ],
+    ids=lambda each: "-".join(each) if isinstance(each, tuple) else "",
+)
+def test_an_error_of_the_network_is_not_told_as_one_of_a_disk(words, step, capsys):
+    assert main([*words]) == 6
+    said = capsys.readouterr().err
+    assert step in said and "disk" not in said
+
+
+def test_a_name_server_that_is_asked_as_a_broker_is_named(server, tmp_path, capsys):
+    assert main(["clone", server.namesrv, str(tmp_path / "copy")]) == 2
+    assert "it is not a broker" in capsys.readouterr().err
+
+
+def test_a_trace_that_nobody_writes_is_told_so(tmp_path, capsys):
+    with Broker(tmp_path / "store", listenPort=0, drain_s=0.0, with_namesrv=True) as broker:
+        given = ["admin", "message", "trace", "0" * 32, "-n", broker.namesrv_address]
+        assert main(given) == 1
+    assert "trace=True" in capsys.readouterr().err
+
+
+def test_a_queue_that_the_topic_does_not_have_is_refused(tmp_path, capsys):
+    store = str(tmp_path / "store")
+    assert main(["put", store, "t", "x", "--create"]) == 0
+    assert main(["put", store, "t", "x", "--queue", "999"]) == 2
+    assert "queues 0 to" in capsys.readouterr().err
+    assert main(["tail", store, "t", "--sql", "a >>"]) == 2
