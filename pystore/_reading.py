@@ -39,6 +39,8 @@ _DAMAGE_LINES = 100  # lines about damaged queues that one handle logs
 _TAGS_KEPT = 1000  # parsed tag expressions
 _FILTERS_KEPT = 100  # compiled SQL92 filters, as many as upstream keeps
 _MOST_MESSAGES = 1 << 24  # a read gives at most
+#: Names of what a Store can do and a Reader cannot; the module of the Store fills it.
+ONLY_OF_STORE: set[str] = set()
 _LIVE: weakref.WeakSet[Base] = weakref.WeakSet()
 
 
@@ -623,9 +625,7 @@ class Reader(Base):
 
         def __getattr__(self, name: str) -> Any:
             """Raises: ReaderCannotWrite for what only a Store has, AttributeError."""
-            from pystore._store import Store
-
-            if not name.startswith("_") and hasattr(Store, name):
+            if name in ONLY_OF_STORE:
                 raise ReaderCannotWrite(f"a Reader has no {name}()", str(self.path))
             raise AttributeError(f"'Reader' object has no attribute '{name}'")
 

@@ -20,7 +20,7 @@ from pystore._batch import PutBatch
 from pystore._columns import column_of, int_array
 from pystore._enums import PutStatus
 from pystore._offsets import set_back_progress
-from pystore._reading import Base, Progress, TopicHandle
+from pystore._reading import ONLY_OF_STORE, Base, Progress, TopicHandle
 from pystore._report import Action, ReportItem
 from pystore._results import STATUS, CleanReport, DueDelivery, PutManyResult, PutResult
 from pystore.arguments import STUMBLES, named_arguments, refuse_wrong_types
@@ -706,3 +706,6 @@ def _encoded_column(properties: Any) -> Any:
     ):
         return [encode_properties(p) if p else b"" for p in properties]
     return properties
+
+
+ONLY_OF_STORE.update(name for name in dir(Store) if name[0] != "_" and not hasattr(Base, name))
