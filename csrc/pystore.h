@@ -406,6 +406,11 @@ int ps_follow_append(ps_store *store, int64_t at, const void *data, int64_t len,
 void ps_follow_pause(ps_store *store);
 /* Where the last record begins that a queue shows; -1: there is none. */
 int64_t ps_last_record(ps_store *store);
+/* Where the last whole record begins that ends at or before `place`, which a peer names and which
+ * may lie anywhere in the log; -1: there is none. *border: where a record or a blank ends there. */
+int64_t ps_record_before(ps_store *store, int64_t place, int64_t *border);
+/* Whether the log has these bytes at `at`. */
+int32_t ps_has_bytes(ps_store *store, int64_t at, const void *data, int64_t len);
 /* Takes messages again, after those of the log, which all count as confirmed: 1; 0: it does not
  * follow, and nothing happens. */
 int ps_follow_end(ps_store *store, ps_error *error);

@@ -170,8 +170,9 @@ STEPS: dict[str, str] = {
     "The master's last records are not compared: %s": _NETWORK,
     "The slave at %s asks for %d of the log, which retention has deleted: it needs a copy of this"
     " store": "make one (`pystore clone`), and start the slave on it",
-    "The slave at %s has another log than this broker up to %d, and is sent nothing: keep its store"
-    " aside and begin with an empty one, or set haTruncateDiverged": "one of the two",
+    "The slave at %s has another log than this broker up to %d, and is sent nothing until its log"
+    " has been compared as a whole: keep its store aside and begin with an empty one, or set"
+    " haTruncateDiverged": "one of the two",
     "The slave at %s is closed: %s": "look at that slave's log: it says why it left, and retries",
     "The slave at %s is gone: %s": "look whether it runs and is reached; it comes back by itself",
     "The slave at %s may not follow: see docs/replication.md":
@@ -180,7 +181,10 @@ STEPS: dict[str, str] = {
         "look whether its store was replaced; it comes back by itself",
     "The slave at %s reports a log up to %d, which this broker does not have: its log is another"
     " one, and it is sent nothing": "begin with an empty store",
-    "The log of the slave at %s is not compared: %s": _NETWORK,
+    "The slave at %s is sent nothing, since its log up to %d is not compared: %s":
+        "let the master ask that slave: it must be registered with the same name servers, answer"
+        " this host, and know the user of innerClientAuthenticationCredentials; of one that ends"
+        " within a record its haListenPort must be reached, or start it again",
     "Fewer than %d brokers are in sync (minInSyncReplicas): sends are refused, but those with"
     " WAIT=false": "start the slaves; `pystore ha status` shows who is missing",
     "The log is cut back from %d to %d, where it is the master's: what follows is kept in aside/":

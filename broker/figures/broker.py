@@ -169,7 +169,7 @@ class BrokerFigures:
         if replication.master is not None:
             slaves = replication.master.slaves
             page.add("pystore_ha_slaves", len(slaves), state="connected")
-            in_sync = sum(end - each.acked < gap for each in slaves)
+            in_sync = sum(each.is_within(gap, end) for each in slaves)
             page.add("pystore_ha_slaves", in_sync, state="in_sync")
             for each in slaves:
                 page.add("pystore_ha_slave_lag_bytes", max(0, end - each.acked), slave=each.address)

@@ -78,4 +78,6 @@ class LookupProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"can not find message by the offset, {offset}: {failed.text}",
             ) from failed
+        if "replicaDigest" in command.ext and self.s.replication is not None:
+            self.s.replication.take_proof(peer.address[0], offset, record, command.ext)
         return command.reply(body=record)

@@ -68,7 +68,8 @@ typedef struct ps_ha_peer {
     int64_t sent;           /* where the next frame begins */
     int64_t bytes;          /* sent to it, headers included */
     int64_t silent_ms;      /* since it was heard */
-    int32_t compared;       /* what it had at the beginning is known to be this log */
+    int32_t compared;       /* what it had at the beginning is known to be this log: before that it
+                             * is sent nothing, and is a copy of nothing */
     int32_t over;           /* PS_HA_ */
     int64_t detail;
 } ps_ha_peer;
@@ -90,8 +91,8 @@ ps_ha_master *ps_ha_master_start(ps_store *store, const ps_ha_conf *conf, ps_err
  * It does not block. host: a number of the slave's host; all connections of one count as one copy.
  */
 int ps_ha_master_take(ps_ha_master *master, int fd, int64_t id, int64_t host, ps_error *error);
-/* Whether what a slave had at its first report is this log. Before that is known, it counts as a
- * copy of nothing that was put before it came. */
+/* Whether what a slave had at its first report is this log. Before that is known it gets heartbeats
+ * alone, and is a copy of nothing; another one is closed. */
 void ps_ha_master_compared(ps_ha_master *master, int64_t id, int32_t same);
 /* Under a controller: answers wait for all of these hosts from now on, and readers see what all of
  * them have; 0: for none. need: below it what waits is refused; itself counted. Returns the end of

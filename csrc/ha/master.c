@@ -31,7 +31,7 @@ typedef struct peer {
     int pe_fd;
     bool pe_blocked; /* its socket takes nothing more for now */
     bool pe_told;    /* that it is over: the thread frees it */
-    int64_t pe_heard_ms, pe_wrote_ms, pe_began_ms;
+    int64_t pe_heard_ms, pe_wrote_ms;
     int64_t pe_window_ms, pe_window_left; /* with bytes_s: when it began, and what may be sent */
     uint8_t pe_report[PS_HA_EPOCH_REPORT]; /* the beginning of one */
     int32_t pe_report_len;
@@ -56,6 +56,7 @@ struct ps_ha_master {
     ps_ha_epoch *hm_epochs; /* NULL: there is no controller */
     int64_t hm_required[PS_HA_MEMBERS_MAX]; /* hosts that answers wait for, each of them */
     int32_t hm_required_len;
+    bool hm_counts; /* there is more to count: see ps_safe_copied */
 };
 
 static int64_t end_of_log(const ps_ha_master *m) {
@@ -141,7 +142,8 @@ static bool begin_frame(peer *p, int64_t now) {
         end_peer(p, PS_HA_BELOW, at);
         return false;
     }
-    int64_t end = end_to_send(m);
+    /* Of a log that is not known to be this one, what follows is not the next byte. */
+    int64_t end = p->pe_shown.compared ? end_to_send(m) : at;
     p->pe_body = ps_log_at(&m->hm_store->st_log, at, end, &avail, &p->pe_file);
     if (p->pe_body == NULL && at < end) { /* its segment cannot be mapped */
         end_peer(p, PS_HA_FAILED, EIO);
@@ -206,30 +208,19 @@ static bool send_some(peer *p) {
 
 /* ---- hearing ---- */
 
+/* Whether it is a copy of this log up to `end`. */
 static bool has_up_to(const peer *p, int64_t end) {
-    return p->pe_shown.over == PS_HA_GOES_ON && p->pe_shown.acked >= 0 && p->pe_shown.acked >= end;
-}
-
-/* The same, and it is proved: what it had when it came was compared, or all that waits was put
- * since then, so that it was sent to it by this connection. */
-static bool is_copy_up_to(const peer *p, int64_t end) {
-    const ps_ha_peer *shown = &p->pe_shown;
-    const ps_safe *safe = &p->pe_master->hm_store->st_safe;
-    int32_t disk_ms = safe->sf_sync ? safe->sf_timeout_ms : 0;
-    int64_t waits_ms = disk_ms > safe->sf_copies_timeout_ms ? disk_ms : safe->sf_copies_timeout_ms;
-    return has_up_to(p, end) &&
-           (shown->compared || (shown->acked > shown->began &&
-                                ps_monotonic_ms() - p->pe_began_ms > waits_ms));
+    return p->pe_shown.over == PS_HA_GOES_ON && p->pe_shown.compared && p->pe_shown.acked >= end;
 }
 
 /* How many hosts have the log up to `end`: a slave that comes again may be there twice. */
-static int32_t hosts_with(const ps_ha_master *m, int64_t end,
-                          bool (*has)(const peer *p, int64_t end)) {
+static int32_t hosts_with(const ps_ha_master *m, int64_t end) {
     int32_t count = 0;
     for (peer *p = m->hm_peers; p != NULL; p = p->pe_next) {
         const peer *before = m->hm_peers;
-        if (!has(p, end)) continue;
-        while (before != p && !(before->pe_shown.host == p->pe_shown.host && has(before, end)))
+        if (!has_up_to(p, end)) continue;
+        while (before != p &&
+               !(before->pe_shown.host == p->pe_shown.host && has_up_to(before, end)))
             before = before->pe_next;
         count += before == p;
     }
@@ -255,15 +246,12 @@ static void count_copies(ps_ha_master *m) {
     int64_t best = -1;
     if (m->hm_epochs != NULL) {
         best = end_of_required(m);
-        if (best > 0) ps_safe_copied(&m->hm_store->st_safe, best);
-        return;
+    } else if (wanted > 0) {
+        for (peer *p = m->hm_peers; p != NULL; p = p->pe_next)
+            if (has_up_to(p, best + 1) && hosts_with(m, p->pe_shown.acked) >= wanted)
+                best = p->pe_shown.acked;
     }
-    if (wanted < 1) return;
-    for (peer *p = m->hm_peers; p != NULL; p = p->pe_next)
-        if (is_copy_up_to(p, best + 1) &&
-            hosts_with(m, p->pe_shown.acked, is_copy_up_to) >= wanted)
-            best = p->pe_shown.acked;
-    if (best > 0) ps_safe_copied(&m->hm_store->st_safe, best);
+    m->hm_counts = best > 0 && ps_safe_copied(&m->hm_store->st_safe, best);
 }
 
 /* How many slaves an answer waits for, and whether there are enough: upstream's
@@ -272,7 +260,7 @@ static void look_who_is_near(ps_ha_master *m) {
     const ps_ha_conf *conf = &m->hm_conf;
     ps_safe *safe = &m->hm_store->st_safe;
     if (m->hm_epochs != NULL || (conf->copies_min < 1 && !conf->adapts)) return;
-    int32_t near = hosts_with(m, end_of_log(m) - conf->near_bytes + 1, has_up_to);
+    int32_t near = hosts_with(m, end_of_log(m) - conf->near_bytes + 1);
     int32_t wanted = !conf->adapts || near > conf->copies ? conf->copies : near;
     if (wanted < conf->copies_min) wanted = conf->copies_min;
     atomic_store(&safe->sf_short, near < conf->copies_min);
@@ -299,7 +287,6 @@ static void take_first_report(peer *p, int64_t end) {
         p->pe_shown.began = p->pe_shown.acked = end;
         /* Those of a controller have compared their epochs before. */
         p->pe_shown.compared = end == 0 || p->pe_master->hm_epochs != NULL;
-        p->pe_began_ms = ps_monotonic_ms();
     }
 }
 
@@ -367,7 +354,7 @@ static int until_behind(ps_ha_master *m) {
     int64_t end = end_to_send(m), now = ps_monotonic_ms(), first = TICK_MS;
     for (peer *p = m->hm_peers; p != NULL; p = p->pe_next) {
         if (p->pe_shown.over != PS_HA_GOES_ON || p->pe_blocked || p->pe_shown.acked < 0 ||
-            p->pe_shown.sent >= end)
+            !p->pe_shown.compared || p->pe_shown.sent >= end)
             continue;
         int64_t wait = bytes_allowed(p, now) > 0 ? 0 : p->pe_window_ms + WINDOW_MS - now;
         if (wait < first) first = wait;
@@ -426,9 +413,10 @@ static void *run_master(void *arg) {
     while (!atomic_load(&m->hm_stopping)) {
         bool more = serve_peers(m);
         look_who_is_near(m);
+        if (m->hm_counts) count_copies(m);
         /* Either whoever puts sees the flag, or this thread sees the new end. */
         atomic_store(naps, true);
-        int wait_ms = more ? 0 : until_behind(m);
+        int wait_ms = more || m->hm_counts ? 0 : until_behind(m);
         pthread_mutex_unlock(&m->hm_lock);
         int count = epoll_wait(m->hm_epoll, events, EVENTS, wait_ms);
         atomic_store(naps, false);
@@ -513,7 +501,9 @@ void ps_ha_master_compared(ps_ha_master *m, int64_t id, int32_t same) {
         if (!same) end_peer(p, PS_HA_OTHER, p->pe_shown.began);
     }
     count_copies(m);
+    look_who_is_near(m);
     pthread_mutex_unlock(&m->hm_lock);
+    ps_eventfd_tell(m->hm_store->st_sender_fd);
 }
 
 int64_t ps_ha_master_require(ps_ha_master *m, const int64_t *hosts, int32_t count,
@@ -527,8 +517,7 @@ int64_t ps_ha_master_require(ps_ha_master *m, const int64_t *hosts, int32_t coun
     if (count == 0) ps_safe_want_copies(safe, false, safe->sf_copies_timeout_ms);
     /* Whoever puts from here on waits; what was answered before ends below this. */
     if (count > 0 && alone) ps_safe_want_copies(safe, true, safe->sf_copies_timeout_ms);
-    int64_t end = end_of_log(m), sent = end_to_send(m);
-    if (alone) ps_safe_copied(safe, end);
+    int64_t end = alone ? ps_safe_lead(safe) : end_of_log(m), sent = end_to_send(m);
     count_copies(m);
     pthread_mutex_unlock(&m->hm_lock);
     /* The blank at a segment's end is held back, and holds nothing. */

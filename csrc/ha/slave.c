@@ -33,6 +33,8 @@ struct ps_ha_slave {
     uint8_t hs_header[PS_HA_EPOCH_HEADER];
     int32_t hs_header_len;
     ps_ha_epoch *hs_epochs; /* NULL: there is no controller */
+    int64_t hs_confirmed; /* by the master, as it says: of its log, and anywhere in it */
+    bool hs_confirms;     /* there is more of it to pass */
     int64_t hs_at, hs_left; /* of the frame under way: where its next byte belongs, and how many */
     uint8_t hs_data[READ_ROOM];
 };
@@ -59,7 +61,7 @@ static int read_epoch(ps_ha_slave *h, ps_error *e) {
     if (h->hs_left > 0 && (of->epoch != (int32_t)be32_get(at + 16) ||
                            of->start != (int64_t)be64_get(at + 20)))
         return NEW_EPOCH;
-    ps_safe_copied(&h->hs_store->st_safe, (int64_t)be64_get(at + 28));
+    h->hs_confirmed = (int64_t)be64_get(at + 28);
     return 0;
 }
 
@@ -105,6 +107,12 @@ static int take_bytes(ps_ha_slave *h, const uint8_t *data, int64_t len, ps_error
     return code;
 }
 
+/* What the master confirms, as far as it is here. */
+static void confirm_what_is_here(ps_ha_slave *h) {
+    if (h->hs_epochs != NULL)
+        h->hs_confirms = ps_safe_copied(&h->hs_store->st_safe, h->hs_confirmed);
+}
+
 /* ---- reports ---- */
 
 /* With SYNC_FLUSH a slave has what its disk has. */
@@ -139,6 +147,7 @@ static int hear_master(ps_ha_slave *h, ps_error *e) {
     }
     h->hs_heard_ms = ps_monotonic_ms();
     int code = take_bytes(h, h->hs_data, n, e);
+    confirm_what_is_here(h);
     pthread_mutex_lock(&h->hs_lock);
     h->hs_shown.bytes += n;
     h->hs_shown.end = end_of_store(h);
@@ -161,7 +170,9 @@ static int follow_master(ps_ha_slave *h, ps_error *e) {
             continue;
         }
         int64_t until_idle = h->hs_conf.idle_ms + 1 - (now - h->hs_heard_ms);
-        if (poll(fds, 2, (int)(left < until_idle ? left : until_idle)) < 0) continue;
+        int64_t wait = h->hs_confirms ? 0 : left < until_idle ? left : until_idle;
+        if (poll(fds, 2, (int)wait) < 0) continue;
+        if (h->hs_confirms) confirm_what_is_here(h);
         if (fds[1].revents != 0) return PS_HA_CLOSED;
         if (fds[0].revents != 0) over = hear_master(h, e);
     }

@@ -10,6 +10,7 @@
 #include "pystore.h"
 
 #define NS_PER_MS 1000000LL
+#define PASS_BYTES (4 << 20) /* of records that are passed in one call: the lock of the caller */
 
 void ps_safe_init(ps_safe *s, ps_log *log) {
     s->sf_log = log;
@@ -23,7 +24,7 @@ void ps_safe_init(ps_safe *s, ps_log *log) {
 int64_t ps_safe_visible(const ps_safe *s) {
     int64_t end = atomic_load_explicit(&s->sf_log->lg_end, memory_order_acquire);
     if (atomic_load_explicit(&s->sf_hides, memory_order_relaxed) && ps_safe_lacks_copies(s, end))
-        end = atomic_load_explicit(&s->sf_copied, memory_order_acquire);
+        end = atomic_load_explicit(&s->sf_copied, memory_order_acquire).bd_at;
     if (!s->sf_sync) return end;
     int64_t safe = ps_safe_flushed(s);
     return safe < end ? safe : end;
@@ -188,10 +189,22 @@ int ps_safe_block_for_copies(ps_safe *s, int64_t position, int64_t since_ms, ps_
     return explain_outcome(s, how, e);
 }
 
-void ps_safe_copied(ps_safe *s, int64_t position) {
-    if (position <= atomic_load(&s->sf_copied)) return;
-    atomic_store_explicit(&s->sf_copied, position, memory_order_release);
+bool ps_safe_copied(ps_safe *s, int64_t place) {
+    bool more = false;
+    ps_border before = atomic_load(&s->sf_copied);
+    if (place <= before.bd_at) return false;
+    ps_border now = ps_border_before(s->sf_log, before, place, PASS_BYTES, &more);
+    if (now.bd_at <= before.bd_at) return more;
+    atomic_store_explicit(&s->sf_copied, now, memory_order_release);
     ps_safe_moved(s);
+    return more;
+}
+
+int64_t ps_safe_lead(ps_safe *s) {
+    ps_border end = ps_border_end(s->sf_log);
+    atomic_store_explicit(&s->sf_copied, end, memory_order_release);
+    ps_safe_moved(s);
+    return end.bd_at;
 }
 
 void ps_safe_want_copies(ps_safe *s, bool on, int32_t timeout_ms) {

@@ -10,7 +10,7 @@
 #ifndef PS_SAFE_H
 #define PS_SAFE_H
 
-#include "log/commitlog.h"
+#include "log/border.h"
 
 typedef struct ps_waits ps_waits;
 
@@ -31,7 +31,7 @@ typedef struct ps_safe {
     _Atomic bool sf_copies;       /* SYNC_MASTER: answers wait for slaves */
     int32_t sf_timeout_ms;        /* syncFlushTimeout */
     int32_t sf_copies_timeout_ms; /* slaveTimeout; both count from the put */
-    _Atomic int64_t sf_copied;    /* enough slaves have everything below; it never goes back */
+    _Atomic ps_border sf_copied;  /* enough brokers have everything below */
     _Atomic bool sf_hides;        /* with sf_copies: readers do not see what slaves lack */
     _Atomic bool sf_short;        /* fewer than minInSyncReplicas are near: what waits is refused */
     void (*sf_told)(void *arg);   /* with sf_sync or sf_hides, after each move: readers see more */
@@ -64,7 +64,7 @@ static inline int64_t ps_safe_flushed(const ps_safe *s) {
 /* Whether slaves are waited for and do not have all below `position`. */
 static inline bool ps_safe_lacks_copies(const ps_safe *s, int64_t position) {
     return atomic_load_explicit(&s->sf_copies, memory_order_relaxed) &&
-           position > atomic_load_explicit(&s->sf_copied, memory_order_acquire);
+           position > atomic_load_explicit(&s->sf_copied, memory_order_acquire).bd_at;
 }
 /* Whether an answer must wait that rests on records up to `position`; 0: it rests on none. */
 static inline bool ps_safe_must_wait(const ps_safe *s, int64_t position) {
@@ -81,8 +81,13 @@ int64_t ps_safe_visible(const ps_safe *s);
 void ps_safe_moved(ps_safe *s);
 /* Ends every wait: PS_E_CLOSED. */
 void ps_safe_close(ps_safe *s);
-/* Enough slaves have everything below `position`. */
-void ps_safe_copied(ps_safe *s, int64_t position);
+/* Enough brokers say that they have everything below `place`, which may lie within a record and
+ * beyond the end of this log: what counts is the last border up to there. It never goes back. True:
+ * there is more to pass, by calling it again. */
+bool ps_safe_copied(ps_safe *s, int64_t place);
+/* Nobody else says any more what is copied: it is this log as it is, whatever was said before.
+ * Returns its end. */
+int64_t ps_safe_lead(ps_safe *s);
 /* From now on answers wait for slaves, or do not any more; timeout_ms: slaveTimeout. */
 void ps_safe_want_copies(ps_safe *s, bool on, int32_t timeout_ms);
 /* Waits until this disk has `position`: 0, PS_FLUSH_DISK_TIMEOUT, or an error. */

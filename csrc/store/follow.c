@@ -47,9 +47,8 @@ int ps_follow_end(ps_store *s, ps_error *e) {
     ps_queue **queues;
     if (!atomic_load(&s->st_follow.fo_on)) return 0;
     ps_follow_pause(s);
-    int64_t end = atomic_load(&s->st_log.lg_end);
     if (s->st_safe.sf_sync && ps_flusher_sync(&s->st_flusher, 0, e) < 0) return e->code;
-    ps_safe_copied(&s->st_safe, end); /* nobody else says any more what is confirmed */
+    ps_safe_lead(&s->st_safe);
     if (ps_dispatch_catch_up(s, e) < 0) return e->code;
     int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     pthread_mutex_lock(&s->st_log.lg_append_lock);
@@ -78,6 +77,37 @@ int64_t ps_last_record(ps_store *s) {
     free(queues);
     ps_leave(s);
     return physical;
+}
+
+int64_t ps_record_before(ps_store *s, int64_t place, int64_t *border) {
+    ps_border end = {-1};
+    int64_t record = -1;
+    if (ps_enter(s) >= 0) {
+        record = ps_border_record(&s->st_log, place, &end);
+        ps_leave(s);
+    }
+    *border = end.bd_at;
+    return record;
+}
+
+int32_t ps_has_bytes(ps_store *s, int64_t at, const void *data, int64_t len) {
+    const uint8_t *theirs = data;
+    bool same = ps_enter(s) >= 0;
+    if (!same) return 0;
+    int64_t end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire);
+    while (same && len > 0) {
+        ps_mapfile *mf;
+        int64_t n = 0;
+        const uint8_t *ours = ps_log_at(&s->st_log, at, end, &n, &mf);
+        if (n > len) n = len;
+        same = ours != NULL && memcmp(ours, theirs, (size_t)n) == 0;
+        ps_mapfile_unref(mf);
+        at += n;
+        theirs += n;
+        len -= n;
+    }
+    ps_leave(s);
+    return same;
 }
 
 /* ---- what comes ---- */

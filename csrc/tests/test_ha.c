@@ -41,6 +41,10 @@ static int64_t end_of(ps_store *s) {
     return atomic_load(&s->st_log.lg_end);
 }
 
+static int64_t copied_of(ps_store *s) {
+    return atomic_load(&s->st_safe.sf_copied).bd_at;
+}
+
 static void until_equal(ps_store *master, ps_store *slave) {
     for (int i = 0; i < 20000 && end_of(slave) < end_of(master); i++) usleep(500);
     CHECK_EQ(end_of(master), end_of(slave));
@@ -76,6 +80,12 @@ static ps_ha_peer peer_of(ps_ha_master *m) {
     return p[0];
 }
 
+/* Its log is this one, as was found. */
+static void compare_peer(ps_ha_master *m, int64_t id) {
+    for (int i = 0; i < 20000 && (peer_of(m).id != id || peer_of(m).acked < 0); i++) usleep(500);
+    ps_ha_master_compared(m, id, 1);
+}
+
 /* Both ends, and the slave again after it was cut off. */
 static void test_both_ends(ps_store *master, const char *name) {
     ps_error e = {0};
@@ -91,6 +101,7 @@ static void test_both_ends(ps_store *master, const char *name) {
         CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
         CHECK_EQ(0, ps_ha_master_take(m, fd[0], round, 1, &e));
         ps_ha_slave *h = ps_ha_slave_start(slave, &conf, fd[1], told, &e);
+        compare_peer(m, round);
         put_some(master, 40);
         if (round % 2 == 0) usleep((useconds_t)check_below(3000));
         else until_equal(master, slave);
@@ -100,9 +111,8 @@ static void test_both_ends(ps_store *master, const char *name) {
     CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
     CHECK_EQ(0, ps_ha_master_take(m, fd[0], 99, 1, &e));
     ps_ha_slave *h = ps_ha_slave_start(slave, &conf, fd[1], told, &e);
+    compare_peer(m, 99);
     until_equal(master, slave);
-    for (int i = 0; i < 20000 && (peer_of(m).id != 99 || peer_of(m).acked < 0); i++) usleep(500);
-    ps_ha_master_compared(m, 99, 1);
     /* Answers wait for the slave, and no longer than they may. */
     ps_want_copies(master, 1, 10000);
     t = ps_topic_open(master, "T", 1, 1, &e);
@@ -193,10 +203,10 @@ static void test_copies_are_counted_by_hosts(ps_store *master) {
         CHECK_EQ(0, ps_ha_master_take(m, fd[i][0], i, hosts[i], &e));
         CHECK_EQ(PS_HA_REPORT, write(fd[i][1], data, sizeof data));
         for (int k = 0; k < 20000 && peer_of(m).acked != end; k++) usleep(500);
-        CHECK(atomic_load(&master->st_safe.sf_copied) < end); /* whose log it has is not known */
+        CHECK(copied_of(master) < end); /* whose log it has is not known */
         ps_ha_master_compared(m, i, 1);
-        CHECK(atomic_load(&master->st_safe.sf_copied) >= end || i < 2);
-        if (i == 1) CHECK(atomic_load(&master->st_safe.sf_copied) < end);
+        CHECK(copied_of(master) >= end || i < 2);
+        if (i == 1) CHECK(copied_of(master) < end);
     }
     ps_want_copies(master, 0, 100);
     ps_ha_master_stop(m);
@@ -218,31 +228,31 @@ static void report(int fd, int64_t end) {
     CHECK_EQ(PS_HA_REPORT, write(fd, data, sizeof data));
 }
 
-/* A log that is not compared is a copy of nothing that was put before it came, and of what it was
- * sent once nothing waits any more that was put before. */
-static void test_what_was_not_sent_is_no_copy(ps_store *master) {
+/* A log that is not compared is sent nothing but heartbeats, and is no copy of anything. */
+static void test_a_log_that_is_not_compared_is_sent_nothing(ps_store *master) {
     ps_error e = {0};
     int fd[2];
+    uint8_t head[PS_HA_HEADER];
     ps_ha_master *m = ps_ha_master_start(master, &conf, &e);
-    int64_t before = end_of(master), copied = atomic_load(&master->st_safe.sf_copied);
+    int64_t copied = copied_of(master);
     ps_want_copies(master, 1, 100);
     put_some(master, 1);
     int64_t came = end_of(master);
     CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
     CHECK_EQ(0, ps_ha_master_take(m, fd[0], 1, 1, &e));
     report(fd[1], came);
-    for (int k = 0; k < 20000 && peer_of(m).acked != came; k++) usleep(500);
-    put_some(master, 1);
+    put_some(master, 3);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(PS_HA_HEADER, recv(fd[1], head, sizeof head, MSG_WAITALL));
+        CHECK_EQ(came, (int64_t)be64_get(head));
+        CHECK_EQ(0, (int32_t)be32_get(head + 8));
+    }
+    CHECK_EQ(copied, copied_of(master));
+    ps_ha_master_compared(m, 1, 1);
     for (int k = 0; k < 20000 && peer_of(m).sent != end_of(master); k++) usleep(500);
     report(fd[1], end_of(master));
-    for (int k = 0; k < 20000 && peer_of(m).acked != end_of(master); k++) usleep(500);
-    CHECK(peer_of(m).acked == end_of(master) && before < came);
-    usleep(220000);
-    CHECK_EQ(copied, atomic_load(&master->st_safe.sf_copied));
-    report(fd[1], end_of(master));
-    for (int k = 0; k < 20000 && atomic_load(&master->st_safe.sf_copied) <= copied; k++)
-        usleep(500);
-    CHECK_EQ(end_of(master), atomic_load(&master->st_safe.sf_copied));
+    for (int k = 0; k < 20000 && copied_of(master) < end_of(master); k++) usleep(500);
+    CHECK_EQ(end_of(master), copied_of(master));
     report(fd[1], came);
     CHECK_EQ(PS_HA_BACK, until_over(m).over);
     close(fd[1]);
@@ -257,6 +267,42 @@ static void test_what_was_not_sent_is_no_copy(ps_store *master) {
     ps_ha_master_stop(m);
 }
 
+/* As Java's slaves report, at the ends of chunks: readers see what is whole there. */
+static void test_a_report_within_a_record_is_rounded_down(void) {
+    ps_error e = {0};
+    ps_put_result out = {0};
+    ps_store *s = open_one("rounded", &e);
+    int64_t borders[64] = {0}, whole;
+    int fd[2], count = 0;
+    ps_topic *t = ps_topic_open(s, "T", 1, 1, &e);
+    ps_hide_unconfirmed(s);
+    ps_want_copies(s, 1, 10);
+    ps_ha_master *m = ps_ha_master_start(s, &conf, &e);
+    CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
+    CHECK_EQ(0, ps_ha_master_take(m, fd[0], 1, 1, &e));
+    report(fd[1], 0);
+    while (end_of(s) < 2 * SEGMENT) {
+        borders[++count] = end_of(s); /* a blank may follow */
+        put_some(s, 1);
+    }
+    for (int k = 0; k < 20000 && peer_of(m).sent != end_of(s); k++) usleep(500);
+    int fell = 0;
+    for (int64_t at = 1; at < end_of(s); at += 300) {
+        report(fd[1], at);
+        for (int k = 0; k < 20000 && peer_of(m).acked != at; k++) usleep(500);
+        for (whole = count; borders[whole] > at;) whole--;
+        int64_t base = at - at % SEGMENT, due = borders[whole] > base ? borders[whole] : base;
+        CHECK_EQ(due, ps_confirmed(s));
+        CHECK_EQ(0, ps_dispatch_catch_up(s, &e));
+        fell += due < at;
+    }
+    CHECK(fell > 50);
+    CHECK_EQ(0, ps_put(t, 0, 0, "x", 1, NULL, 0, 0, &out));
+    close(fd[1]);
+    ps_ha_master_stop(m);
+    ps_store_free(s);
+}
+
 /* No faster than it may be: 2,000 bytes in each 100 ms. */
 static void test_what_a_slave_is_sent_is_bounded(ps_store *master) {
     ps_error e = {0};
@@ -267,9 +313,11 @@ static void test_what_a_slave_is_sent_is_bounded(ps_store *master) {
     put_some(master, 30);
     ps_ha_master *m = ps_ha_master_start(master, &slow, &e);
     CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
-    int64_t began = ps_monotonic_ms();
     CHECK_EQ(0, ps_ha_master_take(m, fd[0], 1, 1, &e));
     report(fd[1], end_of(master) - 10000);
+    for (int k = 0; k < 20000 && peer_of(m).acked < 0; k++) usleep(500);
+    int64_t began = ps_monotonic_ms();
+    ps_ha_master_compared(m, 1, 1);
     for (int k = 0; k < 20000 && peer_of(m).sent != end_of(master); k++) usleep(500);
     CHECK_EQ(end_of(master), peer_of(m).sent);
     CHECK(ps_monotonic_ms() - began >= 300);
@@ -393,6 +441,59 @@ static void test_epochs(ps_store *master) {
     close(told);
 }
 
+static void confirm_by_hand(int fd, int64_t at, const void *body, int32_t len, int64_t confirmed) {
+    uint8_t head[PS_HA_EPOCH_HEADER] = {0};
+    be32_put(head, PS_HA_TRANSFER);
+    be32_put(head + 4, (uint32_t)len);
+    be64_put(head + 8, (uint64_t)at);
+    be32_put(head + 16, 1);
+    be64_put(head + 28, (uint64_t)confirmed);
+    CHECK_EQ((ssize_t)sizeof head, write(fd, head, sizeof head));
+    if (len > 0) CHECK_EQ(len, write(fd, body, (size_t)len));
+}
+
+/* Java's master with its default settings confirms its own end: what the slave puts once it is the
+ * master itself waits for others all the same. Within a record nothing is confirmed either. */
+static void test_what_a_master_confirms_beyond_the_end_is_no_copy(void) {
+    static const ps_ha_epoch first = {.epoch = 1};
+    ps_error e = {0};
+    ps_put_result out = {0};
+    int64_t avail;
+    int fd[2], told = eventfd(0, EFD_NONBLOCK);
+    ps_mapfile *mf;
+    ps_store *of = open_one("of", &e), *s = open_one("confirms", &e);
+    ps_ha_conf c = conf;
+    c.epochs = &first;
+    c.epochs_len = 1;
+    put_some(of, 3);
+    int64_t whole = end_of(of);
+    const uint8_t *log = ps_log_at(&of->st_log, 0, whole, &avail, &mf);
+    ps_follow_begin(s);
+    ps_want_copies(s, 1, 20);
+    ps_hide_unconfirmed(s);
+    CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
+    ps_ha_slave *h = ps_ha_slave_start(s, &c, fd[1], told, &e);
+    confirm_by_hand(fd[0], 0, log, (int32_t)whole, whole - 1);
+    for (int k = 0; k < 20000 && end_of(s) < whole; k++) usleep(500);
+    for (int k = 0; k < 20000 && ps_confirmed(s) == 0; k++) usleep(500);
+    CHECK(ps_confirmed(s) < whole - 1);
+    CHECK_EQ(0, ps_dispatch_catch_up(s, &e));
+    confirm_by_hand(fd[0], whole, NULL, 0, whole + 100000);
+    for (int k = 0; k < 20000 && ps_confirmed(s) < whole; k++) usleep(500);
+    CHECK_EQ(whole, ps_confirmed(s));
+    CHECK_EQ(whole, copied_of(s));
+    ps_ha_slave_stop(h);
+    CHECK_EQ(1, ps_follow_end(s, &e));
+    ps_topic *t = ps_topic_open(s, "T", 1, 1, &e);
+    CHECK_EQ(0, ps_put(t, 0, 0, "x", 1, NULL, 0, 1, &out));
+    CHECK_EQ(PS_FLUSH_SLAVE_TIMEOUT, out.status);
+    ps_mapfile_unref(mf);
+    ps_store_free(s);
+    ps_store_free(of);
+    close(fd[0]);
+    close(told);
+}
+
 /* Messages that readers get of each queue, up to the first that they do not. */
 static int64_t seen(ps_store *s) {
     int64_t count = 0;
@@ -443,7 +544,9 @@ int main(void) {
     put_some(master, 3);
     test_copies_are_counted_by_hosts(master);
     test_what_a_start_has_found_is_hidden_until_it_is_confirmed();
-    test_what_was_not_sent_is_no_copy(master);
+    test_a_log_that_is_not_compared_is_sent_nothing(master);
+    test_a_report_within_a_record_is_rounded_down();
+    test_what_a_master_confirms_beyond_the_end_is_no_copy();
     test_what_a_slave_is_sent_is_bounded(master);
     test_slaves_that_lie(master);
     test_masters_that_lie();

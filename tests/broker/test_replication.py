@@ -11,7 +11,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from access_cases import play
@@ -273,6 +273,33 @@ def test_a_slave_with_another_past_does_not_follow(names: str, tmp_path: Path) -
             assert master.services.replication.master.slaves == []
 
 
+@pytest.mark.parametrize("count", [0, 100])
+def test_of_a_master_whose_log_is_not_taken_nothing_is_taken(
+    count: int, names: str, tmp_path: Path
+) -> None:
+    """Neither of a foreign master nor of one that has lost its store."""
+    with Broker(tmp_path / "s", **SMALL) as other:
+        other.create_topic("orders", 3)
+        send(other, 30)
+    with master_of(tmp_path / "m", names) as master:
+        master.create_topic("orders", 8)
+        master.create_topic("theirs", 1)
+        send(master, count)
+        with slave_of(tmp_path / "s", names) as slave:
+            replication = slave.services.replication
+            until(lambda: "different pasts" in replication.slave.problem, "it says")
+            problems: list[str] = []
+
+            async def take() -> None:
+                replication.synchronize()
+                problems.extend(await replication.take_all())
+
+            slave.run(take())
+            assert all("no master's log is taken" in each for each in problems)
+            assert slave.services.topics.get("theirs") is None
+            assert slave.services.topics.get("orders").write_queue_nums == 3
+
+
 def test_segments_of_another_size_are_refused_by_name(names: str, tmp_path: Path) -> None:
     with master_of(tmp_path / "m", names) as master:
         master.create_topic("orders", 4)
@@ -389,8 +416,10 @@ def test_a_shorter_log_with_another_past_is_no_copy_and_is_sent_nothing(
         with socket.create_connection(("127.0.0.1", master.settings["haListenPort"])) as sock:
             sock.settimeout(200)
             sock.sendall(struct.pack(">q", end))
-            while sock.recv(65536):  # what is sent before it is compared
-                pass
+            got = b""
+            while data := sock.recv(65536):
+                got += data
+        assert set(struct.iter_unpack(">qi", got)) <= {(end, 0)}  # heartbeats alone
         asked = {"server": "4.9.7", "code": 310, "ext": SEND, "body": "x"}
         assert play(master.port, asked)[0] == 12
 
@@ -420,6 +449,40 @@ def test_a_reader_sees_a_message_once_a_slave_has_it(names: str, tmp_path: Path)
         with slave_of(tmp_path / "s", names) as slave:
             until(lambda: master.store.range("orders", 0) == (0, 2), "both messages")
             assert len(slave.store.read("orders", 0, 0)) == 2
+
+
+def test_a_report_within_a_record_hides_the_record_and_breaks_nothing(tmp_path: Path) -> None:
+    """Java's slaves report at the ends of chunks of 32 KiB."""
+    given: dict[str, Any] = {"inSyncReplicas": 2, "slaveTimeout": 60_000}
+    with Broker(
+        tmp_path / "m", brokerRole="SYNC_MASTER", consumeAfterReplication=True, **given, **SMALL
+    ) as master:
+        master.create_topic("orders", 1)
+        unwaited = {"server": "4.9.7", "code": 310, "ext": SEND | {"i": "WAIT\1false"}}
+        with socket.create_connection(("127.0.0.1", master.settings["haListenPort"])) as sock:
+            sock.settimeout(60)
+            sock.sendall(struct.pack(">q", 0))
+            stream = sock.makefile("rb")
+            for number in range(3):
+                assert play(master.port, unwaited | {"body": "x" * 100_000})[0] == 0
+                assert master.store.range("orders", 0)[1] == number
+                end = master.store.info().log_max
+                at = _take_chunk(stream)
+                while at < end:
+                    sock.sendall(struct.pack(">q", at))
+                    assert len(master.store.read("orders", 0, number)) == 0
+                    at = _take_chunk(stream)
+                sock.sendall(struct.pack(">q", at))
+                until(lambda n=number: master.store.range("orders", 0)[1] == n + 1, "the message")
+
+
+def _take_chunk(stream: BinaryIO) -> int:
+    """The end of the next frame that is no heartbeat."""
+    while True:
+        at, count = struct.unpack(">qi", stream.read(12))
+        if count > 0:
+            assert len(stream.read(count)) == count
+            return int(at + count)
 
 
 @pytest.mark.parametrize("given", [{"trustedSlaves": "10.0.0.1"}, {"aclEnable": True}])

@@ -151,6 +151,7 @@ def test_our_master_offers_the_frames_of_a_java_master(connection: int, tmp_path
         assert lib.ps_ha_master_take(master, its.detach(), 1, 1, error) == 0
         mine.settimeout(BOUND_S)
         mine.sendall(said("slave", connection)[:8])
+        compared(master)
         for frame in expected:
             if frame.at >= end:  # it was put while the slave was connected
                 append(store, frame.at, frame.body)
@@ -171,6 +172,7 @@ def test_the_blank_at_a_segments_end_is_sent_with_what_follows_it(tmp_path: Path
         assert lib.ps_ha_master_take(master, its.detach(), 1, 1, error) == 0
         mine.settimeout(BOUND_S)
         mine.sendall(struct.pack(">q", BEGIN))
+        compared(master)
         until(lambda: sent(master) > BEGIN, "the first record")
         append(store, BEGIN + SEGMENT // 2, whole[SEGMENT // 2 : BLANK - BEGIN])
         until(lambda: sent(master) == BLANK, "the last record")
@@ -219,6 +221,12 @@ def receive(sock: socket.socket, count: int) -> bytes:
         assert more, "the master closed the connection"
         data += more
     return data
+
+
+def compared(master: Any) -> None:
+    """The slave's log is this one, as was found."""
+    until(lambda: acked(master) >= 0, "its first report")
+    lib.ps_ha_master_compared(master, 1, True)
 
 
 def acked(master: Any) -> int:

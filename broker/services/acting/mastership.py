@@ -126,8 +126,9 @@ class Mastership:
         self._master.look()
         end, self._end_before = self._end_before, self._master.end()
         silent_ms = _BEATS * int(self._s.settings["haSendHeartbeatInterval"])
-        slaves = self._master.slaves
-        return any(each.acked >= end and each.silent_ms <= silent_ms for each in slaves)
+        return any(
+            each.is_within(1, end) and each.silent_ms <= silent_ms for each in self._master.slaves
+        )
 
     def hint(self, address: str) -> None:
         """A slave says that it acted, and that nobody has asked it what it did."""

@@ -1,21 +1,31 @@
 """The master's end: whether what a slave has when it comes is this log. Its report says how much it
-has, not what: Java's slaves follow with any log, and would count as copies of what they lack."""
+has, not what: Java's slaves follow with any log, and would count as copies of what they lack, and
+append what follows here to what they have (docs/replication.md#logs-with-different-pasts)."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
+import struct
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
 from broker.access.addresses import address_of
 from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.reasons import reason_of
 from broker.loop.safe_log import SafeLogger
 from broker.remoting.client import parse_address
+from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
 from pystore import Store
 from pystore.errors import StoreError
+from pystore.javaproperties import parse_java_properties
+from pystore.native import ffi, lib
 
-__all__ = ["Comparer"]
+__all__ = ["Comparer", "digest_of", "record_before"]
 
 quiet = RateLimitedLogger(SafeLogger(__name__))
 
@@ -25,63 +35,221 @@ AskAt = Callable[[str, Command], Awaitable[Command]]
 #: TimeoutError, ValueError.
 Members = Callable[[], Awaitable[Mapping[int, str]]]
 
-#: Records of the log that are looked at at once.
-_STEP = 1024
+#: What slaves have shown by themselves, and hosts that were refused, are remembered for so many.
+_KEPT = 256
+#: Ends of logs that were refused, of one host: the lowest count, nearest to where logs part.
+_ENDS = 16
+#: For a connection to a slave's own port for slaves, and for each piece of its log.
+_PIECE_S = 10.0
+_PIECE = 1 << 18
+_FRAME = struct.Struct(">qi")
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A broker that the slave may be. begin: of its log. knows: whether it says what it has."""
+
+    address: str
+    begin: int
+    knows: bool
+
+
+class _NotKnown(Exception):
+    """It cannot be said whether the log is this one."""
 
 
 class Comparer:
-    """Compares the last record that a slave has with the one here."""
+    """Compares the logs of slaves with the one here, before they are sent anything."""
 
     def __init__(self, store: Store, members: Members, ask: AskAt) -> None:
         self._store, self._members, self._ask = store, members, ask
+        #: Hosts with the ends of their logs, of slaves that have shown what is there.
+        self._shown: OrderedDict[tuple[object, int], None] = OrderedDict()
+        #: Ends of logs that were not this one, by hosts.
+        self._refused: OrderedDict[object, list[int]] = OrderedDict()
+
+    def take_proof(self, host: str, at: int, record: bytes, ext: Mapping[str, str]) -> None:
+        """A slave of ours has asked for the record at `at`, the last one of its log, and has shown
+        that it has the same (`replicaEnd`, `replicaDigest`)."""
+        with contextlib.suppress(ValueError):
+            end, size = int(ext.get("replicaEnd", "")), self._store.info().commitlog_file_size
+            closes = at + len(record)
+            blank = end % size == 0 and 0 < end - closes < size
+            if ext.get("replicaDigest") == digest_of(record) and (end == closes or blank):
+                self._shown[address_of(host), end] = None
+                while len(self._shown) > _KEPT:
+                    self._shown.popitem(last=False)
 
     async def compare(self, host: str, end: int) -> bool | None:
         """Whether a log of a slave at this host that ends at `end` is ours so far; None: nobody
-        there could be asked."""
+        says. The end may lie within a record: a Java slave's does after its connection broke."""
+        known = address_of(host)
+        if known not in self._refused and (known, end) in self._shown:
+            return True
         try:
-            last = await asyncio.to_thread(_last_before, self._store, end)
-            if last < 0:
-                return False
-            mine = bytes(self._store.message(last).record)
-            found = None
-            for number, address in (await self._members()).items():
-                if number == 0 or address_of(parse_address(address)[0]) != address_of(host):
-                    continue
-                view = Command(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(last)})
-                answer = await self._ask(address, view)
-                if answer.code == ResponseCode.SUCCESS and bytes(answer.body) == mine:
-                    return True
-                # Java's answers 1 to whoever has no rights, too.
-                if answer.code == ResponseCode.SUCCESS or (
-                    answer.code == ResponseCode.SYSTEM_ERROR and await self._may_ask(address)
-                ):
-                    found = False
-        except (OSError, TimeoutError, ValueError, StoreError) as failed:
-            quiet.warning("not compared", "The log of the slave at %s is not compared: %s",
-                          host, failed)  # fmt: skip
+            same = [await self._is_ours(each, known, end) for each in await self._who(known, end)]
+        except (_NotKnown, OSError, TimeoutError, ValueError, StoreError) as failed:
+            quiet.warning(
+                "not compared",
+                "The slave at %s is sent nothing, since its log up to %d is not compared: %s",
+                host, end, reason_of(failed),
+            )  # fmt: skip
             return None
-        return found
+        if all(same):
+            self._refused.pop(known, None)
+            return True
+        ends = self._refused.setdefault(known, [])
+        self._refused[known] = sorted({*ends, end})[:_ENDS]
+        while len(self._refused) > _KEPT:
+            self._refused.popitem(last=False)
+        return False
 
-    async def _may_ask(self, address: str) -> bool:
+    # ---- which broker it is ----
+
+    async def _who(self, host: object, end: int) -> list[_Candidate]:
+        """Those whose logs end where this slave's does, of its host if there are any: nothing moves
+        that end before it is compared. Raises: _NotKnown, OSError, TimeoutError, ValueError."""
+        here: list[_Candidate] = []
+        elsewhere: list[_Candidate] = []
+        problem = "no other broker of this name is registered"
+        for number, address in (await self._members()).items():
+            if number == 0:
+                continue
+            is_here = address_of(parse_address(address)[0]) == host
+            try:
+                found = await self._range_of(address)
+            except (OSError, TimeoutError) as failed:
+                if is_here:
+                    raise
+                problem = f"{address}: {reason_of(failed)}"
+                continue
+            if found is None and is_here:  # without rights
+                here.append(_Candidate(address, 0, False))
+            elif found is not None and found[1] == end:
+                (here if is_here else elsewhere).append(_Candidate(address, found[0], True))
+            else:
+                problem = "no broker of this name has a log that ends there"
+        if not here and not elsewhere:
+            raise _NotKnown(problem)
+        return here or elsewhere
+
+    async def _range_of(self, address: str) -> tuple[int, int] | None:
+        """Where its log begins and ends; None: it does not say. Raises: OSError, TimeoutError,
+        ValueError."""
         answer = await self._ask(address, Command(RequestCode.GET_BROKER_RUNTIME_INFO))
-        return answer.code == ResponseCode.SUCCESS
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        table = mqjson.loads(bytes(answer.body)).get("table") or {}
+        return int(table.get("commitLogMinOffset", 0)), int(table.get("commitLogMaxOffset", -1))
+
+    # ---- whether its log is ours ----
+
+    async def _is_ours(self, one: _Candidate, host: object, end: int) -> bool:
+        """Raises: _NotKnown, OSError, TimeoutError, ValueError, StoreError."""
+        last, border = await asyncio.to_thread(record_before, self._store, end)
+        if last >= max(0, one.begin) and not await self._has_record(one, last):
+            return False
+        refused = [each for each in self._refused.get(host, ()) if each < end]
+        if refused:
+            return await self._is_ours_as_a_whole(one, refused, border, end)
+        return border == end or await self._has_rest(one, border, end)
+
+    async def _has_record(self, one: _Candidate, at: int) -> bool:
+        """Raises: _NotKnown, OSError, TimeoutError, StoreError."""
+        view = Command(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(at)})
+        answer = await self._ask(one.address, view)
+        if answer.code == ResponseCode.SUCCESS:
+            return bytes(answer.body) == bytes(self._store.message(at).record)
+        # Java's answers 1 to whoever has no rights, too.
+        if answer.code == ResponseCode.SYSTEM_ERROR and one.knows:
+            return False
+        raise _NotKnown(f"asked for the record at {at}, {one.address} says {answer.code}"
+                        f" {answer.remark}")  # fmt: skip
+
+    async def _is_ours_as_a_whole(
+        self, one: _Candidate, refused: list[int], border: int, end: int
+    ) -> bool:
+        """Of a host whose log was another one before: what follows here may have been appended to
+        that by somebody else. Raises: as _is_ours."""
+        info = self._store.info()
+        begin = max(info.log_min, one.begin)
+        with contextlib.suppress(OSError, TimeoutError, ValueError):
+            return await self._has_bytes(one, begin, end)
+        if border < end and not await self._has_rest(one, border, end):
+            return False
+        # Its log cannot be read: where each segment begins, and wherever it was another one.
+        places = {await asyncio.to_thread(self._last_before, each) for each in refused}
+        size = info.commitlog_file_size
+        places |= set(range(begin - begin % size, border, size))
+        for at in sorted(places):
+            if at >= begin and not await self._has_record(one, at):
+                return False
+        return True
+
+    def _last_before(self, end: int) -> int:
+        return record_before(self._store, end)[0]
+
+    async def _has_rest(self, one: _Candidate, border: int, end: int) -> bool:
+        """Of a record that it has half of. Raises: _NotKnown, ValueError."""
+        try:
+            return await self._has_bytes(one, border, end)
+        except (OSError, TimeoutError) as failed:
+            raise _NotKnown(
+                f"it ends within the record at {border}, and its own port for slaves, where the"
+                f" half could be read, does not serve: {reason_of(failed)}. A new"
+                " start of that slave cuts the half off"
+            ) from failed
+
+    async def _has_bytes(self, one: _Candidate, at: int, end: int) -> bool:
+        """Whether its log is ours between the two places. Java's brokers serve the log at their
+        port for slaves whatever their role is, from any place but 0. Raises: OSError, TimeoutError,
+        ValueError."""
+        at = max(at, 1)  # the highest byte of a size
+        host, port = await self._port_for_slaves(one.address)
+        async with asyncio.timeout(_PIECE_S):
+            reader, writer = await asyncio.open_connection(host, port)
+        try:
+            writer.write(struct.pack(">q", at))
+            while at < end:
+                async with asyncio.timeout(_PIECE_S):
+                    place, left = _FRAME.unpack(await reader.readexactly(_FRAME.size))
+                if place != at or left <= 0:
+                    raise OSError(f"asked for {at} of its log, it sends {left} bytes of {place}")
+                while left > 0 and at < end:
+                    async with asyncio.timeout(_PIECE_S):
+                        data = await reader.readexactly(min(left, _PIECE))
+                    left -= len(data)
+                    data = data[: end - at]
+                    if not await asyncio.to_thread(has_bytes, self._store, at, data):
+                        return False
+                    at += len(data)
+        except asyncio.IncompleteReadError as cut:
+            raise OSError("the connection was closed") from cut
+        finally:
+            writer.close()
+        return True
+
+    async def _port_for_slaves(self, address: str) -> tuple[str, int]:
+        """Raises: OSError, TimeoutError, ValueError."""
+        answer = await self._ask(address, Command(RequestCode.GET_BROKER_CONFIG))
+        if answer.code != ResponseCode.SUCCESS:
+            raise OSError(f"asked for its settings, it says {answer.code} {answer.remark}")
+        given = parse_java_properties(bytes(answer.body).decode(errors="replace"))
+        host, port = parse_address(address)
+        return host, int(given.get("haListenPort", (0, "0"))[1]) or port + 1
 
 
-def _last_before(store: Store, end: int) -> int:
-    """Where the record begins that ends at `end`, or before the blank that does; -1: none does.
-    Raises: StoreError."""
-    info = store.info()
-    size = info.commitlog_file_size
-    at = max(info.log_min, (end - 1) // size * size)
-    last, upto = -1, at
-    while upto < end:
-        batch = store.log(upto, max_messages=_STEP)
-        starts = [each.physical_offset for each in batch]
-        last = max((start for start in starts if start < end), default=last)
-        if not starts or starts[-1] >= end:
-            break
-        upto = batch.next_offset
-    if last < 0:
-        return -1
-    closes = last + len(store.message(last).record)
-    return last if closes == end or (end % size == 0 and closes < end) else -1
+def record_before(store: Store, place: int) -> tuple[int, int]:
+    """Where the last whole record begins that ends at or before `place`, -1: none does; and where a
+    record or a blank ends there. Reads a segment: not on the loop."""
+    border = ffi.new("int64_t *")
+    return int(lib.ps_record_before(store.c_handle(), place, border)), int(border[0])
+
+
+def has_bytes(store: Store, at: int, data: bytes) -> bool:
+    """Whether the log has these bytes there."""
+    return bool(lib.ps_has_bytes(store.c_handle(), at, data, len(data)))
+
+
+def digest_of(record: bytes) -> str:
+    return hashlib.blake2b(record, digest_size=16).hexdigest()

@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from broker.loop.rate_limited_log import RateLimitedLogger
@@ -33,8 +33,8 @@ SLAVES_MAX = 64
 _COUNTED_S = 0.9
 #: When a slave has most likely said how much it has.
 _FIRST_LOOK_S = 0.05
-#: Until a slave that could not be compared is tried again.
-_COMPARE_AGAIN_S = 5.0
+#: Until a slave that could not be compared is tried again: it may not be registered yet.
+_COMPARE_AGAIN_S = 1.0
 #: Slaves under a controller that are being greeted at once.
 _GREETED_MAX = 16
 #: No broker has this number: who waits for it waits for good.
@@ -51,7 +51,8 @@ class SlaveSeen:
     -1: it has not said. sent: where the next bytes for it begin. bytes: sent to it so far, and
     rate: in the last second. since: when it came within haMaxGapNotInSync of the end, in ms since
     1970; 0: it is not there. number: of the broker, under a controller, else of its host.
-    silent_ms: since it was heard."""
+    silent_ms: since it was heard. compared: what it had when it came is known to be this log;
+    before that it is sent nothing."""
 
     address: str
     acked: int
@@ -61,6 +62,11 @@ class SlaveSeen:
     since: int
     number: int
     silent_ms: int
+    compared: bool
+
+    def is_within(self, gap: int, end: int) -> bool:
+        """Whether it is a copy of a log that ends at `end`, but for less than `gap` bytes."""
+        return self.compared and self.acked >= 0 and end - self.acked < gap
 
 
 def stream_conf(config: Config) -> Any:
@@ -283,24 +289,23 @@ class HaMaster:
 
     def _seen(self, address: str, peer: Any, before: SlaveSeen | None, passed: float) -> SlaveSeen:
         """passed: seconds since the last look."""
-        gap = self._store.info().log_max - peer.acked
-        near = peer.acked >= 0 and gap < self._config["haMaxGapNotInSync"]
         since = before.since if before is not None else 0
-        if near and not since:
-            since = time.time_ns() // 1_000_000
         count, rate = (before.bytes, before.rate) if before is not None else (0, 0)
         if passed >= _COUNTED_S:
             count, rate = peer.bytes, int((peer.bytes - count) / passed)
-        return SlaveSeen(
+        seen = SlaveSeen(
             address,
             peer.acked,
             peer.sent,
             count,
             rate,
-            since if near else 0,
+            since or time.time_ns() // 1_000_000,
             int(peer.host),
             peer.silent_ms,
+            bool(peer.compared),
         )
+        near = seen.is_within(self._config["haMaxGapNotInSync"], self._store.info().log_max)
+        return seen if near else replace(seen, since=0)
 
     def _tell_end(self, address: str, over: int, detail: int) -> None:
         if over == lib.PS_HA_BEYOND:
@@ -320,8 +325,9 @@ class HaMaster:
         elif over == lib.PS_HA_OTHER:
             quiet.warning(
                 "other",
-                "The slave at %s has another log than this broker up to %d, and is sent nothing:"
-                " keep its store aside and begin with an empty one, or set haTruncateDiverged",
+                "The slave at %s has another log than this broker up to %d, and is sent nothing"
+                " until its log has been compared as a whole: keep its store aside and begin with"
+                " an empty one, or set haTruncateDiverged",
                 address, detail,
             )  # fmt: skip
         elif over == lib.PS_HA_BACK:

@@ -83,15 +83,18 @@ class Replication:
         self._trusted = _trusted(config, guarded)
         self.master: HaMaster | None = None
         if sock is not None:
-            comparer = Comparer(store, registration.members, self.request)
-            self.master = HaMaster(store, config, sock, self.trusts, comparer, reign, self._epochs)
+            self._comparer = Comparer(store, registration.members, self.request)
+            self.master = HaMaster(
+                store, config, sock, self.trusts, self._comparer, reign, self._epochs
+            )
         self.slave: HaSlave | None = None
         self._synchronizing: asyncio.Task[list[str]] | None = None
         #: Whether a slave does not take over what the master has just now.
         self.is_held: Callable[[], bool] = lambda: False
         if is_slave(config):
             self.slave = HaSlave(store, config, self._known, self._ask, reign, self._epochs)
-            self._synchronizer = Synchronizer(self._ask, store, topics, groups, offsets)
+            self.slave.on_followed = self.synchronize
+            self._synchronizer = Synchronizer(self._ask_followed, store, topics, groups, offsets)
             self._synchronizer.modes, self._synchronizer.policies = modes, policies
             self._synchronizer.order = order
             registration.on_answer = self._learn
@@ -126,11 +129,12 @@ class Replication:
                 self._registration.again()
 
     def synchronize(self) -> None:
-        """A job of slaves, every few seconds; and at once, when the master becomes known."""
+        """A job of slaves, every few seconds; and at once, when a master is followed. Topics,
+        groups and offsets are those of a log: a slave that refuses a master's takes none of it."""
         running = self._synchronizing is not None and not self._synchronizing.done()
         if self.slave is None or self.is_held():
             return
-        if self._known.address and not running:
+        if self.slave.followed and not running:
             self._synchronizing = asyncio.get_running_loop().create_task(self._synchronizer.once())
 
     # ---- the master of a slave ----
@@ -142,10 +146,7 @@ class Replication:
             return
         if self._reign is not None and address != self._known.address:
             return  # a name server may know the master of before
-        new = address != self._known.address or not self._known.ha
         self.use_master(address, ha)
-        if new:
-            self.synchronize()
 
     @property
     def master_address(self) -> str:
@@ -163,7 +164,6 @@ class Replication:
         if self.slave is not None:
             self.use_master(address, ha)
             self.slave.again()
-            self.synchronize()
             self._registration.again()
 
     def last_epoch(self) -> int:
@@ -185,6 +185,18 @@ class Replication:
     async def _ask(self, command: Command) -> Command:
         """Raises: OSError, TimeoutError, ValueError."""
         return await self.request(self._known.address, command)
+
+    async def _ask_followed(self, command: Command) -> Command:
+        """Of the master whose log is taken, which may be another one than name servers say by now.
+        Raises: OSError, TimeoutError, ValueError."""
+        if self.slave is None or not self.slave.followed:
+            raise OSError("no master's log is taken just now")
+        return await self.request(self.slave.followed, command)
+
+    def take_proof(self, host: str, at: int, record: bytes, ext: Mapping[str, str]) -> None:
+        """A slave at this host shows what it has (copies.py)."""
+        if self.master is not None:
+            self._comparer.take_proof(host, at, record, ext)
 
     async def request(self, address: str, command: Command) -> Command:
         """Raises: OSError, TimeoutError, ValueError."""

@@ -17,6 +17,7 @@ from broker.loop.reasons import reason_of
 from broker.loop.safe_log import SafeLogger
 from broker.remoting.client import parse_address
 from broker.services.config import Config
+from broker.services.replication.copies import digest_of, record_before
 from broker.services.replication.divergence import find_common_end
 from broker.services.replication.epochs import Epoch, EpochFile, common_end, merge
 from broker.services.replication.greeting import greet_master
@@ -106,6 +107,10 @@ class HaSlave:
         #: Our log and that of the master part.
         self.diverged = False
         self.connected = ""
+        #: The main port of the master whose log is taken just now; empty: nobody's is.
+        self.followed = ""
+        #: Called when a master's log begins to be taken.
+        self.on_followed: Callable[[], None] | None = None
         #: Since it was told of this master.
         self.has_followed = False
         #: Called when a connection is over.
@@ -223,13 +228,17 @@ class HaSlave:
         if not address:
             raise OSError("no name server knows a master of this broker's name, and"
                           " haMasterAddress is not set")  # fmt: skip
+        master = self._master.address
         await self._compare()
-        await self._hand_over(await _connected(address))
+        if master:
+            await self._show_end()
+        await self._hand_over(await _connected(address), master)
 
     async def _follow_by_epochs(self, number: int) -> None:
         """Under a controller: where two logs part is known from their epochs. Raises: as
         follow_once."""
         self.connected = address = self._master.ha
+        master = self._master.address
         if not address:
             raise OSError("where the master takes slaves is not known yet")
         fd = await _connected(address)
@@ -242,7 +251,7 @@ class HaSlave:
             sock.close()
             raise
         sock.setblocking(True)
-        await self._hand_over(sock.detach())
+        await self._hand_over(sock.detach(), master)
 
     async def _agree(self, theirs: list[Epoch], their_end: int) -> None:
         """This log ends where it is the master's, and goes on with its epochs. Raises: Diverged,
@@ -264,8 +273,9 @@ class HaSlave:
         merged = merge(self._epochs.epochs, theirs, at)
         await asyncio.to_thread(self._epochs.replace, merged)
 
-    async def _hand_over(self, fd: int) -> None:
-        """Until the connection is over."""
+    async def _hand_over(self, fd: int, master: str) -> None:
+        """Until the connection is over. master: the main port of the one whose log was found to be
+        ours so far."""
         conf = stream_conf(self._config)
         kept = with_epochs(conf, self._epochs) if self._reign is not None else None
         loop, told, error = asyncio.get_running_loop(), os.eventfd(0), ffi.new("ps_error *")
@@ -277,8 +287,11 @@ class HaSlave:
             if handle == ffi.NULL:
                 raise_error(error[0], error.code)
             self._handle, self.problem, self.diverged = handle, "", False
+            self.followed = master
             self.has_followed, self.refused, self._failed_before = True, False, False
             quiet.info("follows", "Follows the master at %s", self.connected)
+            if self.on_followed is not None:
+                self.on_followed()
             while not over.is_set():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_COMPARE_S):
@@ -289,7 +302,7 @@ class HaSlave:
         finally:
             if handle != ffi.NULL:
                 self.heard_at = time.monotonic() - self.state()[2] / 1000
-            self._handle = ffi.NULL
+            self._handle, self.followed = ffi.NULL, ""
             if self.on_lost is not None:
                 self.on_lost()
             loop.remove_reader(told)
@@ -356,8 +369,8 @@ class HaSlave:
         if store.info().log_max > 0 or end == 0:
             return
         record = b""
-        if begin == 0:
-            answer = await self._view(0)
+        if begin < end:  # and with a record there is something to compare
+            answer = await self._view(begin)
             if answer.code != ResponseCode.SUCCESS:
                 raise OSError(f"asked for its first record, it says {answer.code} {answer.remark}")
             record = bytes(answer.body)
@@ -365,8 +378,22 @@ class HaSlave:
         if lib.ps_follow_append(store.c_handle(), begin, record, len(record), error) < 0:
             raise_error(error[0], error.code)
 
-    async def _view(self, at: int) -> Command:
-        return await self._ask(Command(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(at)}))
+    async def _show_end(self) -> None:
+        """Shows the master that the last record here is its own, which it has to know before it
+        sends anything, and cannot ask everybody for: a clone is registered nowhere. Java's masters
+        do not look at it. Raises: Diverged, OSError, TimeoutError, StoreError."""
+        end = self._store.info().log_max
+        last, _ = await asyncio.to_thread(record_before, self._store, end)
+        if last < 0:
+            return
+        mine = bytes(self._store.message(last).record)
+        answer = await self._view(last, replicaEnd=str(end), replicaDigest=digest_of(mine))
+        if answer.code != ResponseCode.SUCCESS or bytes(answer.body) != mine:
+            raise Diverged(f"its log has another record at {last} than this one, or none")
+
+    async def _view(self, at: int, **more: str) -> Command:
+        ext = {"offset": str(at), **more}
+        return await self._ask(Command(RequestCode.VIEW_MESSAGE_BY_ID, ext))
 
     async def master_range(self) -> tuple[int, int]:
         """Where the master's log begins and ends. Raises: OSError, TimeoutError, ValueError."""

@@ -21,8 +21,7 @@ def ha_status(replication: Replication | None, log_max: int, gap_max: int) -> di
         {
             "addr": each.address,
             "diff": log_max - each.acked,
-            # Who has not said yet how much it has is not waited for.
-            "inSync": each.acked >= 0 and log_max - each.acked < gap_max,
+            "inSync": each.is_within(gap_max, log_max),
             "inSyncSince": each.since,
             "slaveAckOffset": each.acked,
             "transferFromWhere": each.sent,
