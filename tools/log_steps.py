@@ -39,6 +39,7 @@ STEPS: dict[str, str] = {
     "%s: what is due does not go to another broker now: %s": _NETWORK,
     "Of %d messages nobody says whether the slave at %s has sent them: they may come twice":
         "consumers must bear a message twice",
+    "Cannot answer the password of a user: %s": "install `rocketmq-pystore[tls]`",
     "Cannot delete the list of what has gone: %s": _WRITE,
     "No name server says whether a slave acts as master: %s": "start a name server of 5.x",
     "Skipped a line of %s: %s": _FILE,

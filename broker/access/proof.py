@@ -7,13 +7,17 @@ nonce. Whoever does not know the secret can make neither an answer nor anything 
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import secrets
+from typing import TYPE_CHECKING
 
 from broker.access.signature import SIGNATURE
 from broker.wire.codes import RequestCode
 from broker.wire.command import Body, Command
+from pystore.errors import BadArgument
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 __all__ = ["ASKS_FOR_PROOF", "PROOF", "SEALED", "is_proven", "prove_answer", "seal", "unseal"]
 
@@ -23,8 +27,7 @@ ASKS_FOR_PROOF = int(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
 PROOF = "pystoreProof"
 #: The member of a user's JSON that has all of it, sealed.
 SEALED = "pystoreSealed"
-_SALT = 16
-_SUM = 32
+_NONCE = 12
 
 
 def prove_answer(request: Command, answer: Command, secret: str) -> None:
@@ -51,42 +54,38 @@ def _proof(request: Command, answer: Command, secret: str) -> str:
 
 
 def seal(request: Command, secret: str, text: str) -> str:
-    """Returns a text that only whoever signed the request can read: encrypted with HMAC-SHA256 in
-    counter mode, then authenticated, under keys of this request and a salt."""
-    salt = secrets.token_bytes(_SALT)
-    hidden = _mixed(request, secret, salt, text.encode())
-    return base64.b64encode(salt + hidden + _tag(request, secret, salt, hidden)).decode()
+    """Returns a text that only whoever signed the request can read: AES-GCM under a key of the
+    secret and of this request. Raises: BadArgument when cryptography is not installed."""
+    nonce = secrets.token_bytes(_NONCE)
+    hidden = _cipher(request, secret).encrypt(nonce, text.encode(), None)
+    return base64.b64encode(nonce + hidden).decode()
 
 
 def unseal(request: Command, secret: str, sealed: str) -> str:
-    """Raises: ValueError for what was not sealed for this request with this secret."""
+    """Raises: ValueError for what was not sealed for this request with this secret, BadArgument
+    (also a ValueError) when cryptography is not installed."""
+    cipher = _cipher(request, secret)
+    from cryptography.exceptions import InvalidTag
+
     try:
         data = base64.b64decode(sealed, validate=True)
-    except binascii.Error:
-        data = b""
-    salt, hidden, tag = data[:_SALT], data[_SALT:-_SUM], data[-_SUM:]
-    if len(data) < _SALT + _SUM or not hmac.compare_digest(
-        tag, _tag(request, secret, salt, hidden)
-    ):
-        raise ValueError("it is not sealed with the secret that the request was signed with")
-    return _mixed(request, secret, salt, hidden).decode()
+        plain: bytes = cipher.decrypt(data[:_NONCE], data[_NONCE:], None)
+    except (ValueError, InvalidTag):
+        raise ValueError(
+            "it is not sealed with the secret that the request was signed with"
+        ) from None
+    return plain.decode()
+
+
+def _cipher(request: Command, secret: str) -> AESGCM:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError:
+        raise BadArgument(
+            "passwords travel between brokers encrypted: install rocketmq-pystore[tls]"
+        ) from None
+    return AESGCM(hmac.digest(secret.encode(), b"pystore seal" + _signature_of(request), "sha256"))
 
 
 def _signature_of(request: Command) -> bytes:
     return request.ext.get(SIGNATURE, "").encode("utf-8", "replace")
-
-
-def _key(word: bytes, request: Command, secret: str, salt: bytes) -> bytes:
-    return hmac.digest(secret.encode(), word + salt + _signature_of(request), "sha256")
-
-
-def _tag(request: Command, secret: str, salt: bytes, hidden: bytes) -> bytes:
-    return hmac.digest(_key(b"pystore tag", request, secret, salt), hidden, "sha256")
-
-
-def _mixed(request: Command, secret: str, salt: bytes, data: bytes) -> bytes:
-    key, stream, count = _key(b"pystore seal", request, secret, salt), b"", 0
-    while len(stream) < len(data):
-        stream += hmac.digest(key, count.to_bytes(8, "big"), "sha256")
-        count += 1
-    return bytes(one ^ other for one, other in zip(data, stream, strict=False))

@@ -19,6 +19,8 @@ from broker.access.plain_file import plain_json
 from broker.access.policies import User
 from broker.access.proof import SEALED, seal
 from broker.access.signature import binding_of, is_signed_by
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
 from broker.processors.bodies import ANY, read
 from broker.processors.turns import reply_with
 from broker.services.asking import patterns_of
@@ -29,9 +31,11 @@ from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
-from pystore.errors import StoreError
+from pystore.errors import BadArgument, StoreError
 
 __all__ = ["AccessProcessor"]
+
+quiet = RateLimitedLogger(SafeLogger("broker.access"))
 
 _UPDATE_FAILED, _DELETE_FAILED, _WHITE_FAILED, _UNSUPPORTED = 209, 210, 211, 3
 _KEY_MIN = 7
@@ -172,7 +176,10 @@ class AccessProcessor:
         if by is not None and by.superuser and is_signed_by(command, by.password):
             whole = found.as_json(secret=True)
             if binding_of(command) is not None:
-                row[SEALED] = seal(command, by.password, mqjson.dumps(whole).decode())
+                try:
+                    row[SEALED] = seal(command, by.password, mqjson.dumps(whole).decode())
+                except BadArgument as lacking:
+                    quiet.warning("seal", "Cannot answer the password of a user: %s", lacking)
             elif self._may_have_passwords(peer):
                 row = whole
         return command.reply(body=mqjson.dumps(row))

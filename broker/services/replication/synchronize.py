@@ -154,7 +154,7 @@ class Synchronizer:
             raise OSError(f"{answer.code} {answer.remark}")
         if not row.get("password"):
             raise OSError("it tells no passwords: innerClientAuthenticationCredentials must be set,"
-                          " and be of a Super user there")  # fmt: skip
+                          " and be of a Super user there; its log says more")  # fmt: skip
         return parse_user(row, name)
 
     async def take_back(self) -> list[Moved]:
