@@ -317,6 +317,8 @@ def test_producer_is_found_by_its_name(s):
 
 def test_offsets_survive(tmp_path, small):
     with services(tmp_path / "store", small) as s:
+        for queue in (0, 3):
+            s.store.put_many("orders", [b"m"] * 17, queue=queue)
         s.offsets.commit("readers", "orders", 3, 17)
         s.offsets.commit("readers", "orders", 3, 5)  # clients may go back
         s.offsets.commit("bad@name", "orders", 0, 1)
