@@ -362,11 +362,13 @@ class ClusterBrokers:
             route = await self.route(topic)
             if route is not None:
                 break
-        if route is None:
+        # A client may tell the topics that it wants later: any broker knows its group.
+        brokers = route.brokers if route is not None else await self._brokers_of_cluster()
+        if not brokers:
             return None
         fields = {"group": name}
         answer = await self._first(
-            route.brokers, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, fields, self._own
+            brokers, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, fields, self._own
         )
         group = None
         if answer.code == ResponseCode.SUCCESS:
@@ -376,11 +378,13 @@ class ClusterBrokers:
 
     async def _ask_any(self, code: int, fields: Mapping[str, object]) -> Command:
         """What a broker of the cluster answers. Raises: Problem."""
+        return await self._first(await self._brokers_of_cluster(), code, fields, self._believed)
+
+    async def _brokers_of_cluster(self) -> list[str]:
         if not self._clusters:
             await self._look()
         wanted = self._cluster
-        names = [name for name, each in self._clusters.items() if not wanted or each == wanted]
-        return await self._first(names, code, fields, self._believed)
+        return [name for name, each in self._clusters.items() if not wanted or each == wanted]
 
     async def _first(
         self,

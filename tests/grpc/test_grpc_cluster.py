@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from broker.grpc.proxy import Proxy as GrpcProxy
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.loop.thread import LoopThread
-from pystore.configfiles import TopicConfig
+from pystore.configfiles import SubscriptionGroup, TopicConfig
 
 CONSUMER = Path(__file__).with_name("official_consumer.py")
 PYSTORE = Path(sys.executable).parent / "pystore"
@@ -123,6 +124,16 @@ def test_routes_name_all_brokers_at_the_address_that_was_asked(cluster: Cluster)
             assert at == [("one.example", port), ("two.example", port)]
             assert list(queue.accept_message_types) == [pb.MessageType.FIFO]
         assert route_of(caller, "Nowhere").status.code == CODE.TOPIC_NOT_FOUND
+
+
+def test_settings_without_a_subscription_are_those_of_the_group(cluster: Cluster) -> None:
+    """A client may tell the topics that it wants later."""
+    for broker in cluster.brokers:
+        group = SubscriptionGroup("ordered", consume_message_orderly=True, retry_max_times=2)
+        on_loop(broker, partial(broker.services.groups.update, group))
+    with proxy(cluster.namesrv) as made, Caller(made.grpc_address) as caller:
+        settings = caller.telemetry().subscribe("ordered").settings
+        assert settings.subscription.fifo and settings.backoff_policy.max_attempts == 3
 
 
 def test_the_official_client_sends_messages_of_every_kind(cluster: Cluster, tmp_path: Path) -> None:
