@@ -117,6 +117,11 @@ STEPS: dict[str, str] = {
     "Cannot read a check of a transaction: %s": "look whether its broker is of another make",
     "Closed the gRPC connection of %s: %s": _CLIENT,
     # ---- metrics, name server ----
+    "%d clients are connected to the pages; one more is refused":
+        "find out who leaves connections open",
+    "A malformed request was refused: %.200s":
+        "find out who is at the port; a browser or a probe sends whole ones",
+    "A request of `pystore web` failed": "read the traceback: it is a defect",
     "%d clients are connected to the metrics; one more is refused":
         "find out who leaves connections open; one scraper needs one",
     "A scrape failed": _DEFECT,

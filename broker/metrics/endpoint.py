@@ -14,6 +14,7 @@ import socket
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, cast
 
+from broker.loop.http_bounds import CONNECTIONS_MAX, HEAD_MAX, HEAD_S
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.wire.command import Body
@@ -23,11 +24,7 @@ __all__ = ["MetricsEndpoint", "ProbeCheck", "verdict"]
 log = SafeLogger("broker.metrics")
 _quiet = RateLimitedLogger(log)
 
-#: Connections at once; bytes of a request's head; seconds for it, and to read an answer; requests
-#: of one connection that wait.
-CONNECTIONS_MAX = 64
-HEAD_MAX = 8192
-HEAD_S = 10.0
+#: Seconds to read an answer, and between two requests.
 READ_S = 30.0
 IDLE_S = 120.0
 

@@ -18,12 +18,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlencode
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from broker.loop.http_bounds import CONNECTIONS_MAX, HEAD_MAX, HEAD_S
+from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.web.drawing import WIDTH
 from broker.web.records import text_of
@@ -39,6 +42,7 @@ _T = TypeVar("_T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 log = SafeLogger("broker.web")
+_quiet = RateLimitedLogger(log)
 COOKIE = "pystore-web"
 #: Of every answer. No script, no frame, nothing from elsewhere, nothing kept.
 HEADERS = {
@@ -80,6 +84,35 @@ def address_of_page(path: str, **query: object) -> str:
     return f"{path}?{urlencode(given)}" if given else path
 
 
+class _Complaints:
+    """The log of aiohttp: a malformed request is whoever's that reaches the port, and no defect."""
+
+    def debug(self, text: str, *arguments: object, **more: Any) -> None:
+        pass
+
+    def exception(self, text: str, *arguments: object, **more: Any) -> None:
+        failed = more.get("exc_info")
+        if isinstance(failed, HttpProcessingError):
+            first = str(failed.message or failed).partition("\n")[0]
+            _quiet.warning("malformed", "A malformed request was refused: %.200s", first)
+        else:
+            known = failed if isinstance(failed, BaseException) else None
+            log.error("A request of `pystore web` failed", exc_info=known)
+
+    warning = error = info = exception
+
+
+class _OneTooMany(asyncio.Protocol):
+    """A connection that there is no room for."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).abort()
+        _quiet.warning(
+            "connections", "%d clients are connected to the pages; one more is refused",
+            CONNECTIONS_MAX,
+        )  # fmt: skip
+
+
 class PageServer:
     """Serves pages. target: what they show. port: 0 takes a free one, which `port` names once it is
     started. credentials: a visitor signs in with them; None: the printed address lets in."""
@@ -114,6 +147,7 @@ class PageServer:
             "form_token": self.form_token, "write": False,
         }  # fmt: skip
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
 
     @property
     def address(self) -> str:
@@ -141,13 +175,25 @@ class PageServer:
             app.router.add_post(path, handler)
         app.router.add_get("/style.css", self._style)
         app.router.add_get("/favicon.ico", self._no_icon)
-        self._runner = web.AppRunner(app, access_log=None)
+        # A half request is closed as a connection is that nobody uses.
+        self._runner = web.AppRunner(
+            app, access_log=None, logger=_Complaints(), keepalive_timeout=HEAD_S,
+            max_line_size=HEAD_MAX, max_field_size=HEAD_MAX,
+        )  # fmt: skip
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self.host, self.port)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        self._listener = await asyncio.get_running_loop().create_server(
+            self._connection, self.host, self.port, backlog=CONNECTIONS_MAX
+        )
+        self.port = self._listener.sockets[0].getsockname()[1]
+
+    def _connection(self) -> asyncio.BaseProtocol:
+        assert self._runner is not None and self._runner.server is not None
+        server = self._runner.server
+        return server() if len(server.connections) < CONNECTIONS_MAX else _OneTooMany()
 
     async def stop(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
         self._reading.shutdown(wait=False, cancel_futures=True)
@@ -239,8 +285,13 @@ class PageServer:
 
     async def _sign_in(self, request: web.Request) -> web.Response:
         """Attempts take turns, so that nobody can try many."""
-        form, right = await request.post(), self._credentials
+        right = self._credentials
         assert right is not None
+        try:
+            async with asyncio.timeout(HEAD_S):
+                form = await request.post()
+        except TimeoutError:
+            return self._refusal(408, "the form did not come in time")
         async with self._signing_in:
             same = [
                 hmac.compare_digest(str(form.get(name, "")).encode("utf-8", "replace"), known)

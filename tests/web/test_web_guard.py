@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pages import Visitor, visiting
+from waiting import BOUND_S, until
 
 import pystore
+from broker.metrics import endpoint
+from broker.web import guard
 from broker.web.server import COOKIE, HEADERS
 
 HOSTILE = (
@@ -48,6 +53,55 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def visitor(store: Path) -> Iterator[Visitor]:
     with visiting(store) as made:
         yield made
+
+
+def connected(visitor: Visitor, sent: bytes) -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", visitor.server.port), BOUND_S)
+    made.sendall(sent)
+    return made
+
+
+def left_of(connection: socket.socket) -> bytes:
+    """What comes until the other end closes it."""
+    found = b""
+    with connection:
+        try:
+            while data := connection.recv(65536):
+                found += data
+        except ConnectionResetError:
+            pass
+    return found
+
+
+def test_malformed_requests_are_refused_with_one_line(
+    visitor: Visitor, caplog: pytest.LogCaptureFixture
+) -> None:
+    for sent in [b"GET / HTTP/1.1\r\na b: c\r\n\r\n"] * 30 + [b"\x16\x03\x01\r\n\r\n"] * 30:
+        assert left_of(connected(visitor, sent)).startswith(b"HTTP/1.0 400") or sent[0] == 22
+    said = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record.exc_info for record in said] == [None]
+    assert "malformed request" in caplog.text
+
+
+def test_half_a_request_is_closed(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "HEAD_S", 0.2)
+    with visiting(store) as visitor:
+        assert left_of(connected(visitor, b"GET / HT")) == b""
+
+
+def test_connections_are_limited(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the rule of the metrics port. When one goes, another comes in."""
+    assert guard.CONNECTIONS_MAX == endpoint.CONNECTIONS_MAX
+    monkeypatch.setattr(guard, "CONNECTIONS_MAX", 3)
+    with visiting(store) as visitor:
+        held = [connected(visitor, b"GET / HT") for _ in range(3)]
+        server = visitor.server._runner.server
+        until(lambda: len(server.connections) == 3, "all of them")
+        assert left_of(connected(visitor, b"GET / HT")) == b""
+        for each in held:
+            each.close()
+        until(lambda: not server.connections, "none of them")
+        assert visitor.get("/").status == 200
 
 
 PATHS = (
