@@ -121,7 +121,8 @@ class Processor:
     # ---- routes ----
 
     def route(self, peer: Peer, command: Command) -> Command:
-        topic = command.text("topic")
+        # One that is empty is a name that nobody has.
+        topic = "" if command.ext.get("topic") == "" else command.text("topic")
         settings = self._settings
         if settings.flag("needWaitForService") and time.monotonic() < self._ready_s:
             raise Refused(ResponseCode.SYSTEM_ERROR, "name server not ready")

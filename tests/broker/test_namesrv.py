@@ -988,3 +988,10 @@ sys.exit(serve(Slow(), lambda: print('ready', flush=True), 'INFO'))
         assert process.stdout.readline() == "stopping\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(BOUND_S) == 130
+
+
+async def test_a_route_of_a_topic_without_a_name_is_not_there():
+    """An empty name is a name that nobody has; a missing one is a malformed request."""
+    async with on_wire() as (wire, _):
+        assert (await wire.ask(Command(105, {"topic": ""}))).code == 17
+        assert (await wire.ask(Command(105))).code == 1
