@@ -672,6 +672,9 @@ int32_t ps_key_hash(int32_t java_hash);
 ps_io *ps_io_faulty_new(void);
 void ps_io_faulty_set(ps_io *io, uint32_t mask, int64_t countdown, int err, int forever);
 void ps_io_faulty_slow(ps_io *io, uint32_t mask, int32_t ms); /* each call takes so much more */
+/* Only calls on files whose path has this part count and fail; the text stays the caller's. It is
+ * set before anything is opened. */
+void ps_io_faulty_within(ps_io *io, const char *part);
 int64_t ps_io_faulty_calls(ps_io *io, uint32_t mask);
 int64_t ps_io_faulty_struck(ps_io *io);
 void ps_io_faulty_free(ps_io *io);

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -243,6 +244,8 @@ ps_io *ps_io_system_of(mode_t file_mode) {
 
 /* ---- the table that fails on purpose ---- */
 
+#define FDS_MAX 4096
+
 typedef struct faulty {
     ps_io fy_io; /* first, so that a ps_io * of this table is a faulty * */
     pthread_mutex_t fy_lock;
@@ -255,6 +258,8 @@ typedef struct faulty {
     int32_t fy_slow_ms;
     int64_t fy_calls[PS_IO_CALLS];
     int64_t fy_struck; /* faults injected so far */
+    const char *fy_within; /* only files whose path has this part count; NULL: all do */
+    bool fy_inside[FDS_MAX]; /* descriptors of such files */
 } faulty;
 
 /* Counts a call of `kind`. True, with errno set, when it is to fail. */
@@ -285,120 +290,141 @@ static bool must_fail(ps_io *io, int kind) {
     return fails;
 }
 
+/* fy_within is set before anything is opened. */
+static bool fails_at(ps_io *io, const char *path, int kind) {
+    const faulty *fy = (const faulty *)io;
+    return (fy->fy_within == NULL || strstr(path, fy->fy_within) != NULL) && must_fail(io, kind);
+}
+
+/* fd -1: a call that names no file. */
+static bool fails_on(ps_io *io, int fd, int kind) {
+    const faulty *fy = (const faulty *)io;
+    bool inside = fy->fy_within == NULL || (fd >= 0 && fd < FDS_MAX && fy->fy_inside[fd]);
+    return inside && must_fail(io, kind);
+}
+
+static void note_place(faulty *fy, int fd, const char *path) {
+    if (fy->fy_within != NULL && fd >= 0 && fd < FDS_MAX)
+        fy->fy_inside[fd] = strstr(path, fy->fy_within) != NULL;
+}
+
 static int faulty_open(ps_io *io, const char *path, int flags, mode_t mode) {
-    return must_fail(io, PS_IO_OPEN) ? -1 : system_open(io, path, flags, mode);
+    int fd = fails_at(io, path, PS_IO_OPEN) ? -1 : system_open(io, path, flags, mode);
+    note_place((faulty *)io, fd, path);
+    return fd;
 }
 
 /* The descriptor is closed although the call is said to fail, as Linux does it. */
 static int faulty_close(ps_io *io, int fd) {
+    bool fails = fails_on(io, fd, PS_IO_CLOSE);
     int rc = system_close(io, fd);
-    return must_fail(io, PS_IO_CLOSE) ? -1 : rc;
+    return fails ? -1 : rc;
 }
 
 static ssize_t faulty_pread(ps_io *io, int fd, void *buf, size_t len, off_t at) {
-    return must_fail(io, PS_IO_PREAD) ? -1 : system_pread(io, fd, buf, len, at);
+    return fails_on(io, fd, PS_IO_PREAD) ? -1 : system_pread(io, fd, buf, len, at);
 }
 
 static ssize_t faulty_pwrite(ps_io *io, int fd, const void *buf, size_t len, off_t at) {
-    return must_fail(io, PS_IO_PWRITE) ? -1 : system_pwrite(io, fd, buf, len, at);
+    return fails_on(io, fd, PS_IO_PWRITE) ? -1 : system_pwrite(io, fd, buf, len, at);
 }
 
 static int faulty_fsync(ps_io *io, int fd) {
-    return must_fail(io, PS_IO_FSYNC) ? -1 : system_fsync(io, fd);
+    return fails_on(io, fd, PS_IO_FSYNC) ? -1 : system_fsync(io, fd);
 }
 
 static int faulty_fdatasync(ps_io *io, int fd) {
-    return must_fail(io, PS_IO_FDATASYNC) ? -1 : system_fdatasync(io, fd);
+    return fails_on(io, fd, PS_IO_FDATASYNC) ? -1 : system_fdatasync(io, fd);
 }
 
 static int faulty_ftruncate(ps_io *io, int fd, off_t len) {
-    return must_fail(io, PS_IO_FTRUNCATE) ? -1 : system_ftruncate(io, fd, len);
+    return fails_on(io, fd, PS_IO_FTRUNCATE) ? -1 : system_ftruncate(io, fd, len);
 }
 
 static int faulty_fallocate(ps_io *io, int fd, int mode, off_t at, off_t len) {
-    return must_fail(io, PS_IO_FALLOCATE) ? -1 : system_fallocate(io, fd, mode, at, len);
+    return fails_on(io, fd, PS_IO_FALLOCATE) ? -1 : system_fallocate(io, fd, mode, at, len);
 }
 
 static void *faulty_mmap(ps_io *io, size_t len, int prot, int fd, off_t at) {
-    return must_fail(io, PS_IO_MMAP) ? MAP_FAILED : system_mmap(io, len, prot, fd, at);
+    return fails_on(io, fd, PS_IO_MMAP) ? MAP_FAILED : system_mmap(io, len, prot, fd, at);
 }
 
 static int faulty_munmap(ps_io *io, void *addr, size_t len) {
-    return must_fail(io, PS_IO_MUNMAP) ? -1 : system_munmap(io, addr, len);
+    return fails_on(io, -1, PS_IO_MUNMAP) ? -1 : system_munmap(io, addr, len);
 }
 
 static int faulty_msync(ps_io *io, void *addr, size_t len) {
-    return must_fail(io, PS_IO_MSYNC) ? -1 : system_msync(io, addr, len);
+    return fails_on(io, -1, PS_IO_MSYNC) ? -1 : system_msync(io, addr, len);
 }
 
 static int faulty_rename(ps_io *io, const char *from, const char *to) {
-    return must_fail(io, PS_IO_RENAME) ? -1 : system_rename(io, from, to);
+    return fails_at(io, from, PS_IO_RENAME) ? -1 : system_rename(io, from, to);
 }
 
 static int faulty_unlink(ps_io *io, const char *path) {
-    return must_fail(io, PS_IO_UNLINK) ? -1 : system_unlink(io, path);
+    return fails_at(io, path, PS_IO_UNLINK) ? -1 : system_unlink(io, path);
 }
 
 static int faulty_mkdir(ps_io *io, const char *path, mode_t mode) {
-    return must_fail(io, PS_IO_MKDIR) ? -1 : system_mkdir(io, path, mode);
+    return fails_at(io, path, PS_IO_MKDIR) ? -1 : system_mkdir(io, path, mode);
 }
 
 static int faulty_rmdir(ps_io *io, const char *path) {
-    return must_fail(io, PS_IO_RMDIR) ? -1 : system_rmdir(io, path);
+    return fails_at(io, path, PS_IO_RMDIR) ? -1 : system_rmdir(io, path);
 }
 
 static int faulty_fstat(ps_io *io, int fd, struct stat *st) {
-    return must_fail(io, PS_IO_FSTAT) ? -1 : system_fstat(io, fd, st);
+    return fails_on(io, fd, PS_IO_FSTAT) ? -1 : system_fstat(io, fd, st);
 }
 
 static int faulty_statvfs(ps_io *io, const char *path, struct statvfs *st) {
-    return must_fail(io, PS_IO_STATVFS) ? -1 : system_statvfs(io, path, st);
+    return fails_at(io, path, PS_IO_STATVFS) ? -1 : system_statvfs(io, path, st);
 }
 
 static int faulty_stat(ps_io *io, const char *path, struct stat *st) {
-    return must_fail(io, PS_IO_STAT) ? -1 : system_stat(io, path, st);
+    return fails_at(io, path, PS_IO_STAT) ? -1 : system_stat(io, path, st);
 }
 
 static int faulty_lstat(ps_io *io, const char *path, struct stat *st) {
-    return must_fail(io, PS_IO_LSTAT) ? -1 : system_lstat(io, path, st);
+    return fails_at(io, path, PS_IO_LSTAT) ? -1 : system_lstat(io, path, st);
 }
 
 static int faulty_access(ps_io *io, const char *path, int mode) {
-    return must_fail(io, PS_IO_ACCESS) ? -1 : system_access(io, path, mode);
+    return fails_at(io, path, PS_IO_ACCESS) ? -1 : system_access(io, path, mode);
 }
 
 static off_t faulty_lseek(ps_io *io, int fd, off_t at, int whence) {
-    return must_fail(io, PS_IO_LSEEK) ? -1 : system_lseek(io, fd, at, whence);
+    return fails_on(io, fd, PS_IO_LSEEK) ? -1 : system_lseek(io, fd, at, whence);
 }
 
 static DIR *faulty_opendir(ps_io *io, const char *path) {
-    return must_fail(io, PS_IO_OPENDIR) ? NULL : system_opendir(io, path);
+    return fails_at(io, path, PS_IO_OPENDIR) ? NULL : system_opendir(io, path);
 }
 
 static struct dirent *faulty_readdir(ps_io *io, DIR *folder) {
-    return must_fail(io, PS_IO_READDIR) ? NULL : system_readdir(io, folder);
+    return fails_on(io, -1, PS_IO_READDIR) ? NULL : system_readdir(io, folder);
 }
 
 /* As with close: the folder is let go whatever is said. */
 static int faulty_closedir(ps_io *io, DIR *folder) {
     int rc = system_closedir(io, folder);
-    return must_fail(io, PS_IO_CLOSEDIR) ? -1 : rc;
+    return fails_on(io, -1, PS_IO_CLOSEDIR) ? -1 : rc;
 }
 
 static int faulty_lock(ps_io *io, int fd, int command, struct flock *lock) {
-    return must_fail(io, PS_IO_LOCK) ? -1 : system_lock(io, fd, command, lock);
+    return fails_on(io, fd, PS_IO_LOCK) ? -1 : system_lock(io, fd, command, lock);
 }
 
 static int faulty_flock(ps_io *io, int fd, int operation) {
-    return must_fail(io, PS_IO_FLOCK) ? -1 : system_flock(io, fd, operation);
+    return fails_on(io, fd, PS_IO_FLOCK) ? -1 : system_flock(io, fd, operation);
 }
 
 static int faulty_syncfs(ps_io *io, int fd) {
-    return must_fail(io, PS_IO_SYNCFS) ? -1 : system_syncfs(io, fd);
+    return fails_on(io, fd, PS_IO_SYNCFS) ? -1 : system_syncfs(io, fd);
 }
 
 static int faulty_advise(ps_io *io, int fd, off_t at, off_t len, int advice) {
-    return must_fail(io, PS_IO_ADVISE) ? errno : system_advise(io, fd, at, len, advice);
+    return fails_on(io, fd, PS_IO_ADVISE) ? errno : system_advise(io, fd, at, len, advice);
 }
 
 static const ps_io faulty_table = {
@@ -452,6 +478,10 @@ void ps_io_faulty_set(ps_io *io, uint32_t mask, int64_t countdown, int err, int 
     fy->fy_forever = forever != 0;
     fy->fy_broken = false;
     pthread_mutex_unlock(&fy->fy_lock);
+}
+
+void ps_io_faulty_within(ps_io *io, const char *part) {
+    ((faulty *)io)->fy_within = part;
 }
 
 void ps_io_faulty_slow(ps_io *io, uint32_t mask, int32_t ms) {

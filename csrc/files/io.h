@@ -106,6 +106,9 @@ void ps_io_faulty_set(ps_io *io, uint32_t mask, int64_t countdown, int err, int 
 /* From now on each call of these kinds takes so many milliseconds more; 0: no longer, and those
  * under way end. */
 void ps_io_faulty_slow(ps_io *io, uint32_t mask, int32_t ms);
+/* Only calls on files whose path has this part count and fail; the text stays the caller's. It is
+ * set before anything is opened. */
+void ps_io_faulty_within(ps_io *io, const char *part);
 int64_t ps_io_faulty_calls(ps_io *io, uint32_t mask); /* calls seen so far of those kinds */
 int64_t ps_io_faulty_struck(ps_io *io); /* faults injected so far, of all kinds */
 void ps_io_faulty_free(ps_io *io);

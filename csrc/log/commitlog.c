@@ -139,8 +139,17 @@ static int log_make_file(ps_log *l, int64_t base, ps_mapfile **out, ps_error *e)
     return code;
 }
 
-int ps_log_make_file(ps_log *l, int64_t base, ps_mapfile **out, ps_error *e) {
-    return ps_places_why(l->lg_places, log_make_file(l, base, out, e), e);
+void ps_log_sync_failed(ps_log *l, int sys_errno) {
+    int32_t none = 0;
+    atomic_compare_exchange_strong(&l->lg_sync_errno, &none, sys_errno != 0 ? sys_errno : EIO);
+}
+
+/* Often made ahead, when nobody waits for it and would be told. */
+int ps_log_make_file(ps_log *l, int64_t base, ps_mapfile **out, ps_error *error) {
+    ps_error mine = {0}, *e = error != NULL ? error : &mine;
+    int code = log_make_file(l, base, out, e);
+    if (code == PS_E_FLUSH_FAILED) ps_log_sync_failed(l, e->sys_errno);
+    return ps_places_why(l->lg_places, code, e);
 }
 
 const uint8_t *ps_log_at(ps_log *l, int64_t physical, int64_t bound, int64_t *avail,
@@ -191,10 +200,12 @@ static int wipe_tail(ps_mapfile *mf, int64_t at, int64_t dirty, ps_aside *aside,
     return ps_mapfile_zero(mf, at, dirty, true, e);
 }
 
-int ps_log_delete(ps_log *l, int32_t i, ps_error *e) {
+int ps_log_delete(ps_log *l, int32_t i, ps_error *error) {
+    ps_error mine = {0}, *e = error != NULL ? error : &mine;
     int code = ps_segments_delete(&l->lg_files, i, e);
     for (int32_t d = 0; code == 0 && d < l->lg_dirs.count; d++)
         code = ps_sync_folder(l->lg_io, l->lg_dirs.path[d], e);
+    if (code == PS_E_FLUSH_FAILED) ps_log_sync_failed(l, e->sys_errno);
     return code;
 }
 

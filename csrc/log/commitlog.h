@@ -40,6 +40,7 @@ typedef struct ps_log {
     _Atomic int64_t lg_flushed;         /* everything below is on the disk */
     _Atomic int64_t lg_published_stamp; /* ms: store time of the last record below lg_end */
     _Atomic int64_t lg_puts;            /* messages put since the store was opened */
+    _Atomic int32_t lg_sync_errno; /* sticky: of a segment or folder that could not be synced */
     _Atomic bool lg_disk_full;          /* the disk had no room when the log last wanted some */
 } ps_log;
 
@@ -52,6 +53,9 @@ int ps_log_open(ps_log *l, ps_error *e);
 /* PS_E_NOT_ADJACENT when the records of a segment say that they belong at another place of the log,
  * where no segment has them: it was given the name of another. */
 int ps_log_check_names(ps_log *l, ps_error *e);
+/* A sync of one of its files or folders failed: no further one proves anything, so nothing of the
+ * log counts as synced from now on, and nothing more is put. */
+void ps_log_sync_failed(ps_log *l, int sys_errno);
 /* Makes the file that begins at `base`, with its first window reserved. */
 int ps_log_make_file(ps_log *l, int64_t base, ps_mapfile **out, ps_error *e);
 /* Deletes segment i (negative: from the end), on the disk, too, before the next one may go: a power

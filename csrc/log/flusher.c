@@ -28,7 +28,7 @@ static int sync_file(ps_flusher *f, ps_mapfile *mf, int least_pages, ps_error *e
     int64_t before = atomic_load(&mf->mf_flushed), began = ps_monotonic_ns();
     int code = ps_mapfile_flush(mf, least_pages, e);
     if (code < 0) {
-        atomic_store(&f->fl_safe->sf_errno, atomic_load(&mf->mf_errno));
+        ps_log_sync_failed(f->fl_log, atomic_load(&mf->mf_errno));
         return code;
     }
     int64_t flushed = atomic_load(&mf->mf_flushed);
@@ -37,24 +37,44 @@ static int sync_file(ps_flusher *f, ps_mapfile *mf, int least_pages, ps_error *e
     return flushed != before;
 }
 
-int ps_flusher_sync(ps_flusher *f, int least_pages, ps_error *e) {
+/* fl_lock held. 0, or an error: the log is not on the disk up to `end`. */
+static int sync_log(ps_flusher *f, int64_t end, int least_pages, ps_error *e) {
     ps_log *l = f->fl_log;
     int code = 0;
-    pthread_mutex_lock(&f->fl_lock);
-    int64_t stamp = atomic_load(&l->lg_published_stamp);
-    int64_t end = atomic_load(&l->lg_end);
     while (atomic_load(&l->lg_flushed) < end) {
-        ps_mapfile *mf = ps_segments_find(&l->lg_files, atomic_load(&l->lg_flushed), e);
-        if (mf == NULL) break;
+        ps_error why = {0};
+        int64_t at = atomic_load(&l->lg_flushed);
+        ps_mapfile *mf = ps_segments_find(&l->lg_files, at, &why);
+        int64_t first = mf == NULL && why.code == 0 ? ps_segments_base(&l->lg_files, 0) : -1;
+        if (first > at) { /* retention was faster */
+            atomic_store(&l->lg_flushed, first);
+            continue;
+        }
+        if (mf == NULL) /* cut off, or there is no memory to map it again */
+            return ps_fail(e, PS_E_FLUSH_FAILED, why.sys_errno, at, f->fl_safe->sf_root,
+                           "a segment that is not on the disk cannot be synced: %s",
+                           why.code != 0 ? why.text : "no longer there");
         code = sync_file(f, mf, least_pages, e);
         bool full = atomic_load(&mf->mf_flushed) >= mf->mf_size;
         ps_mapfile_unref(mf);
         if (code <= 0 || !full) break;
     }
-    if (code >= 0 && atomic_load(&l->lg_flushed) >= end) atomic_store(&f->fl_physic_stamp, stamp);
+    return code < 0 ? code : 0;
+}
+
+int ps_flusher_sync(ps_flusher *f, int least_pages, ps_error *e) {
+    ps_log *l = f->fl_log;
+    pthread_mutex_lock(&f->fl_lock);
+    int64_t stamp = atomic_load(&l->lg_published_stamp);
+    int64_t end = atomic_load(&l->lg_end);
+    int err = ps_safe_errno(f->fl_safe);
+    int code = err == 0 ? sync_log(f, end, least_pages, e)
+                        : ps_fail(e, PS_E_FLUSH_FAILED, err, atomic_load(&l->lg_flushed),
+                                  f->fl_safe->sf_root, "an earlier sync of the log failed");
+    if (code == 0 && atomic_load(&l->lg_flushed) >= end) atomic_store(&f->fl_physic_stamp, stamp);
     pthread_mutex_unlock(&f->fl_lock);
     ps_safe_moved(f->fl_safe);
-    return code < 0 ? code : 0;
+    return code;
 }
 
 int ps_flusher_wait(ps_flusher *f, int64_t physical, int32_t timeout_ms, ps_error *e) {
@@ -66,7 +86,7 @@ int ps_flusher_wait(ps_flusher *f, int64_t physical, int32_t timeout_ms, ps_erro
 /* ---- the thread ---- */
 
 static bool is_wanted(const ps_safe *s) {
-    return atomic_load(&s->sf_wanted) > ps_safe_flushed(s) && atomic_load(&s->sf_errno) == 0;
+    return atomic_load(&s->sf_wanted) > ps_safe_flushed(s) && ps_safe_errno(s) == 0;
 }
 
 /* Those whom the last sync has released put again at once, but not all in the same microsecond: the

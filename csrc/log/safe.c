@@ -39,7 +39,7 @@ int ps_safe_refuse(const ps_safe *s, ps_error *e) {
 #define GOES_ON 100 /* a wait that is not over */
 
 static int outcome_of_flush(const ps_safe *s, int64_t position, bool late) {
-    int err = atomic_load(&s->sf_errno); /* before the position, which moves no more after it */
+    int err = ps_safe_errno(s); /* before the position, which moves no more after it */
     if (ps_safe_flushed(s) >= position) return 0;
     if (err != 0) return PS_E_FLUSH_FAILED;
     if (atomic_load(&s->sf_closed)) return PS_E_CLOSED;
@@ -151,7 +151,7 @@ void ps_safe_close(ps_safe *s) {
 /* ---- waiting ---- */
 
 static int explain_outcome(const ps_safe *s, int how, ps_error *e) {
-    int err = atomic_load(&s->sf_errno);
+    int err = ps_safe_errno(s);
     if (how == PS_E_FLUSH_FAILED)
         return ps_fail(e, how, err, ps_safe_flushed(s), s->sf_root,
                        "the message is in the log but could not be synced");

@@ -36,7 +36,6 @@ typedef struct ps_safe {
     _Atomic bool sf_short;        /* fewer than minInSyncReplicas are near: what waits is refused */
     void (*sf_told)(void *arg);   /* with sf_sync or sf_hides, after each move: readers see more */
     void *sf_told_arg;
-    _Atomic int32_t sf_errno;     /* sticky: the sync that failed; it moves no more */
     pthread_mutex_t sf_lock;      /* of all that follows */
     pthread_cond_t sf_wake;       /* for the flusher: somebody waits */
     pthread_cond_t sf_done;       /* for those who block: it has moved */
@@ -60,6 +59,10 @@ void ps_safe_init(ps_safe *s, ps_log *log);
 /* What this disk has. */
 static inline int64_t ps_safe_flushed(const ps_safe *s) {
     return atomic_load_explicit(&s->sf_log->lg_flushed, memory_order_acquire);
+}
+/* The errno of a sync of the log that failed, 0: none has. It moves no more then. */
+static inline int32_t ps_safe_errno(const ps_safe *s) {
+    return atomic_load(&s->sf_log->lg_sync_errno);
 }
 /* Whether slaves are waited for and do not have all below `position`. */
 static inline bool ps_safe_lacks_copies(const ps_safe *s, int64_t position) {

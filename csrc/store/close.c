@@ -44,6 +44,10 @@ static int finish_writing(ps_store *s, ps_error *e) {
         pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
     }
     if (code == 0) code = ps_keeper_flush(s, true, e);
+    if (code == 0 && s->st_keeper.kp_unsynced.code != 0) {
+        *e = s->st_keeper.kp_unsynced;
+        code = e->code;
+    }
     if (code == 0 && !atomic_load(&s->st_dispatcher.ds_broken))
         code = ps_abort_remove(s->st_io, s->st_root, e);
     return code;

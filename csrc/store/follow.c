@@ -165,6 +165,10 @@ static int append_locked(ps_store *s, int64_t at, const uint8_t *data, int64_t l
         return ps_fail(e, PS_E_ARGUMENT, 0, at, s->st_root,
                        "the master goes on at %lld of the log, and this store at %lld",
                        (long long)at, (long long)f->fo_end);
+    int err = ps_safe_errno(&s->st_safe);
+    if (err != 0) /* the master would count a copy that this disk may never have */
+        return ps_fail(e, PS_E_FLUSH_FAILED, err, at, s->st_root, "a sync of the log failed: %s",
+                       strerror(err));
     while (len > 0) {
         ps_mapfile *mf = segment_locked(s, e);
         if (mf == NULL) return e->code;

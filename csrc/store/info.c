@@ -49,7 +49,7 @@ int ps_store_info(ps_store *s, ps_info *out) {
                      .writable = !s->st_readonly,
                      .disk_full = disk_full(s),
                      .sync_flush = s->st_conf.sync_flush,
-                     .flush_errno = atomic_load(&s->st_safe.sf_errno),
+                     .flush_errno = ps_safe_errno(&s->st_safe),
                      .fsyncs = atomic_load(&s->st_flusher.fl_fsyncs),
                      .sync_ns = atomic_load(&s->st_flusher.fl_fsync_ns),
                      .sync_max_ns = atomic_load(&s->st_flusher.fl_fsync_max_ns),

@@ -86,6 +86,8 @@ int ps_keeper_flush(ps_store *s, bool thorough, ps_error *e) {
     if (thorough && (code > 0 || (code == 0 && atomic_load(&s->st_keeper.kp_stopping))))
         code = ps_ends_write_locked(s, e);
     code = code > 0 ? 0 : code;
+    if (code == PS_E_FLUSH_FAILED && s->st_keeper.kp_unsynced.code == 0)
+        s->st_keeper.kp_unsynced = *e; /* a later sync that succeeds says nothing of these bytes */
     ps_keeper_show_locked(&s->st_keeper);
     pthread_mutex_unlock(&s->st_keeper.kp_lock);
     return code;

@@ -43,7 +43,7 @@ static int refuse_slow(ps_store *s, int32_t wait, ps_error *e) {
     if (atomic_load(&s->st_follow.fo_on))
         return ps_fail(e, PS_E_NOT_WRITEABLE, 0, -1, s->st_root,
                        "the store follows a master, and takes messages from that alone");
-    int err = atomic_load(&s->st_safe.sf_errno);
+    int err = ps_safe_errno(&s->st_safe);
     if (err != 0)
         return ps_fail(e, PS_E_FLUSH_FAILED, err, atomic_load(&s->st_log.lg_flushed), s->st_root,
                        "a sync of the log failed");
@@ -66,7 +66,7 @@ static int refuse_slow(ps_store *s, int32_t wait, ps_error *e) {
 static inline int refuse_put(ps_store *s, int32_t wait, ps_error *e) {
     if (__builtin_expect(
             !s->st_readonly && !atomic_load_explicit(&s->st_follow.fo_on, memory_order_relaxed) &&
-                !atomic_load_explicit(&s->st_safe.sf_errno, memory_order_relaxed) &&
+                !atomic_load_explicit(&s->st_log.lg_sync_errno, memory_order_relaxed) &&
                 !atomic_load_explicit(&s->st_safe.sf_short, memory_order_relaxed) &&
                 !atomic_load_explicit(&s->st_dispatcher.ds_broken, memory_order_relaxed) &&
                 !atomic_load_explicit(&s->st_retention.rt_disk_full, memory_order_relaxed) &&

@@ -45,6 +45,7 @@ typedef struct ps_keeper {
     pthread_mutex_t kp_lock;     /* one flush of derived files or deletion of a topic at a time */
     ps_checkpoint kp_checkpoint; /* kp_lock */
     bool kp_dirty;               /* it differs from the file; kp_lock */
+    ps_error kp_unsynced; /* the first sync that failed: the end will not be a clean one; kp_lock */
     _Atomic int64_t kp_shown[5]; /* its values, for who must not wait for a sync */
     pthread_mutex_t kp_nap_lock;
     pthread_cond_t kp_wake;   /* for the thread: the store stops */

@@ -80,6 +80,11 @@ class Faults:
         self._armed = names, at, forever
         lib.ps_io_faulty_set(self.table, mask(*names), at, err, forever)
 
+    def within(self, part):
+        """Only calls on files whose path has this part count; before anything is opened."""
+        self._part = ffi.new("char[]", part.encode())
+        lib.ps_io_faulty_within(self.table, self._part)
+
     def heal(self):
         """From now on every call succeeds. Returns how many failed since fail()."""
         injected = self.injected
@@ -690,6 +695,113 @@ def test_every_call_fails_with_every_error(tmp_path, seed):
     table = Table(tmp_path, rng, lambda path: None, work, still_there)
     table.run()
     assert table.struck.total() >= table.cases // 2  # how many come in all depends on threads
+
+
+# ---- syncs of the log, by number ----
+
+
+def life_of_segments(path, faults, flush):
+    """Puts over four segments, until the fault is known. Returns what was acknowledged; nothing may
+    be once it is known, and the end is no clean one then."""
+    told, known = [], False
+    try:
+        store = FaultyStore(path, faults, flushDiskType=flush)
+    except pystore.StoreError:
+        return told
+    with suppress(pystore.StoreError), opened_already(store):
+        for i in range(14):
+            if faults.injected:
+                until(lambda: store.info().flush_errno)
+                known = True
+            try:
+                told.append((store.put("T", b"%d" % i + bytes(15000), queue=0), b"%d" % i))
+                assert not known
+            except pystore.FlushFailed:
+                assert faults.injected
+    assert (path / "abort").exists() == bool(faults.injected)
+    return [(put.physical_offset, body + bytes(15000)) for put, body in told]
+
+
+@contextmanager
+def opened_already(store):
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_nothing_is_acknowledged_after_any_failed_sync_of_the_log(tmp_path, flush):
+    """Of a segment, of one that is made ahead, of their folder: the failure stays, the end is not
+    a clean one, and the next open recovers."""
+    counting = Faults()
+    counting.within("/commitlog")
+    counting.fail("fsync", "fdatasync", at=NEVER)
+    assert len(life_of_segments(tmp_path / "counting", counting, flush)) == 14
+    total = counting.calls("fsync", "fdatasync")
+    assert total > 8  # four segments and their folder
+    for number in range(1, total + 1):
+        for err in (errno.EIO, errno.ENOSPC) if number == total else (errno.EIO,):
+            faults, path = Faults(), tmp_path / f"{number}-{err}"
+            faults.within("/commitlog")
+            faults.fail("fsync", "fdatasync", at=number, err=err, forever=False)
+            told = life_of_segments(path, faults, flush)
+            struck = faults.heal()
+            with pystore.open(path) as store:
+                if struck:
+                    assert store.report.mode is not pystore.RecoveryMode.NORMAL
+            check(path, told)
+            shutil.rmtree(path)
+
+
+def test_syncs_go_on_after_retention_took_what_was_not_synced_yet(store_path, faults):
+    with opened(store_path, faults, flushIntervalCommitLog=60_000) as store:
+        for _ in range(14):
+            store.put("T", bytes(15000), queue=0)
+        assert store.info().log_flushed < store.clean(immediate=True).log_min
+        store.flush()
+        assert store.info().log_flushed == store.info().log_max
+
+
+def test_every_call_on_a_file_of_the_log_fails_once(tmp_path, seed):
+    """Whichever it is: what was acknowledged stays, and a store that was closed cleanly has all of
+    it without being recovered."""
+    rng = random.Random(seed)
+    cases = []
+    for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+        counting = Faults()
+        counting.within("/commitlog")
+        counting.fail(*CALLS, at=NEVER)
+        life_of_segments(tmp_path / flush, counting, flush)
+        for name in CALLS:
+            for number in range(1, counting.calls(name) + 1):
+                cases += [(flush, name, number, err) for err in (errno.EIO, errno.ENOSPC)]
+    whole = len(cases)
+    if ROUNDS < 100:
+        cases = rng.sample(cases, 3 * ROUNDS)
+    for flush, name, number, err in cases:
+        faults, path = Faults(), tmp_path / "store"
+        faults.within("/commitlog")
+        faults.fail(name, at=number, err=err, forever=False)
+        told = one_life(path, faults, flush)
+        faults.heal()
+        try:
+            check(path, told)
+        except BaseException as e:
+            raise AssertionError(f"{flush} {name} {number} {errno.errorcode[err]}: {e!r}") from e
+        shutil.rmtree(path)
+    print(f"{len(cases)} of {whole} cases")
+
+
+def one_life(path, faults, flush):
+    """The same puts, whatever fails; what was acknowledged."""
+    told = []
+    with suppress(pystore.StoreError), opened(path, faults, flushDiskType=flush) as store:
+        for i in range(14):
+            body = b"%d" % i + bytes(15000)
+            with suppress(pystore.StoreError):
+                told.append((store.put("T", body, queue=0).physical_offset, body))
+    return told
 
 
 # ---- recovery, and what deletes ----
