@@ -121,8 +121,7 @@ class Processor:
     # ---- routes ----
 
     def route(self, peer: Peer, command: Command) -> Command:
-        # One that is empty is a name that nobody has.
-        topic = "" if command.ext.get("topic") == "" else command.text("topic")
+        topic = command.ext.get("topic", "")  # none is a name that nobody has, as upstream
         settings = self._settings
         if settings.flag("needWaitForService") and time.monotonic() < self._ready_s:
             raise Refused(ResponseCode.SYSTEM_ERROR, "name server not ready")
