@@ -12,6 +12,7 @@ from broker.loop.safe_log import SafeLogger
 from broker.opened import Options
 from broker.services.access import inner_credentials
 from broker.services.context import Services
+from broker.services.controlled.continuity import Continuity
 from broker.services.controlled.engine import Engine, EngineRefused
 from broker.services.controlled.engines import engine_of
 from broker.services.controlled.etcd import SCHEME_TLS
@@ -25,6 +26,7 @@ log = SafeLogger("broker.controlled")
 
 #: A broker that has no number yet waits for its engine, which may be starting, too.
 _WAIT_S, _RETRY_S = 30.0, 1.0
+_IDENTITY = "brokerIdentity"
 
 
 async def join_engine(
@@ -36,12 +38,14 @@ async def join_engine(
     """address: ``host:port`` that clients reach the broker at. Raises: OSError, TimeoutError,
     ValueError, EngineRefused."""
     engine = _engine_of(o)
+    is_new = not o.path.joinpath(_IDENTITY).exists()
     number = await _number(engine, address)
     reign = Reign(number)
     o.take_role(reign)
     log.info("This broker has the number %d", number)
     timeout_ms = o.settings["controllerHeartBeatTimeoutMills"]
-    return GroupMember(engine, reign, become, o.take_role, services, timeout_ms)
+    continuity = Continuity(o.path / "brokerBoot", o.settings.file_mode, is_new)
+    return GroupMember(engine, reign, become, o.take_role, services, timeout_ms, continuity)
 
 
 async def _number(engine: Engine, address: str) -> int:
@@ -72,7 +76,7 @@ def _engine_of(o: Options) -> Engine:
         settings["controllerAddr"],
         settings["brokerClusterName"],
         settings["brokerName"],
-        o.path / "brokerIdentity",
+        o.path / _IDENTITY,
         settings.file_mode,
         settings["controllerHeartBeatTimeoutMills"],
         signed,

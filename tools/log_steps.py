@@ -103,6 +103,12 @@ STEPS: dict[str, str] = {
     "The in-sync set stays %s: %s":
         "nothing, if it passes; else `pystore ha group`",
     "A round of the engine failed": _DEFECT,
+    "The end of this broker's log may be missing, since its host or its store is not what it was:"
+    " others of the in-sync set come first":
+        "nothing, if another member leads: this one catches up",
+    "Of the in-sync set, %s did not come back in time: acknowledged messages may be missing if this"
+    " broker becomes the master":
+        "compare with those brokers' stores",
     "No number for this broker yet: %s": "look whether controllerAddr is right and answers",
     "The engine is not reached: this master acknowledges nothing until it is (epoch %d)":
         "start the controller or etcd; `pystore ha group` shows who is master",

@@ -70,6 +70,13 @@ def move(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check who is in sync; change nothing.")
     ] = False,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Under etcd: also to one that may lack messages, if who may have them is gone.",
+        ),
+    ] = False,
     credentials: CredentialsFile = None,
     trust: TrustFile = None,
 ) -> int | None:
@@ -93,8 +100,9 @@ def move(
         )
     if not dry_run:
         before = _ask(
-            controller, cluster, name, (credentials, trust), lambda engine: engine.move(number)
-        )
+            controller, cluster, name, (credentials, trust),
+            lambda engine: engine.move(number, accept_loss),
+        )  # fmt: skip
     _show(s, before)
     return 0
 

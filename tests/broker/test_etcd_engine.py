@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from etcd_server import PROGRAM, Etcd, etcd
 from waiting import until_async
 
-from broker.services.controlled.engine import EngineRefused, Heartbeat
+from broker.services.controlled.engine import EngineRefused, Heartbeat, LogDoubt
 from broker.services.controlled.etcd import EtcdEngine, Gateway
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="etcd is not installed (etcd-server)")
@@ -37,12 +38,22 @@ class Group:
         gateway = Gateway(self._server.address)
         return EtcdEngine(gateway, "c", self._name, path, 0o644, timeout_ms)
 
-    async def joined(self, member: str, timeout_ms: int = 60_000) -> tuple[EtcdEngine, int]:
+    async def joined(
+        self, member: str, timeout_ms: int = 60_000, doubt: LogDoubt | None = None
+    ) -> tuple[EtcdEngine, int]:
         made = self.engine(member, timeout_ms)
         number = await made.number(f"{member}:1")
-        await made.register(number, f"{member}:1", f"{member}:2")
+        await made.register(number, f"{member}:1", f"{member}:2", doubt)
         made.beat(number, STATE)
         return made, number
+
+    async def pair(self, doubt: LogDoubt | None = None) -> tuple[EtcdEngine, EtcdEngine]:
+        """Broker 1 was the master of both, and has started again; broker 2 is in the set."""
+        one, _ = await self.joined("m1")
+        other, _ = await self.joined("m2")
+        await until_async(lambda: other._lease, "its lease")
+        await one.change_set(await one.elect(1), frozenset({1, 2}))
+        return (await self.joined("m1", doubt=doubt))[0], other
 
 
 @pytest.fixture
@@ -189,6 +200,99 @@ def test_who_saw_the_master_go_succeeds_it_if_nothing_has_changed(group: Group) 
         found = await asyncio.gather(other.succeed(second, record), third.succeed(last, record))
         assert {(each.master, each.epoch) for each in found} == {(found[0].master, 2)}
         assert found[0].master in (second, last)
+
+    run(scene())
+
+
+def test_a_master_that_may_lack_something_hands_over_to_a_member_that_lives(group: Group) -> None:
+    async def scene() -> None:
+        one, _ = await group.pair(LogDoubt(1, 700))
+        record = await one.elect(1)
+        assert (record.master, record.epoch, record.in_sync) == (2, 2, {2})
+
+    run(scene())
+
+
+def test_without_a_doubt_it_is_the_master_again(group: Group) -> None:
+    async def scene() -> None:
+        one, _ = await group.pair()
+        assert (await one.elect(1)).master == 1
+
+    run(scene())
+
+
+def test_who_may_lack_something_waits_for_members_that_may_have_it(group: Group) -> None:
+    async def scene() -> None:
+        one, other = await group.pair(LogDoubt(1, 700))
+        await other.leave()
+        with pytest.raises(EngineRefused, match=r"\[2\] of the in-sync set.*--accept-loss"):
+            await one.elect(1)
+        assert (await one.look()).master is None
+        again, number = await group.joined("m2")
+        assert (await again.elect(number)).master == number
+
+    run(scene())
+
+
+def test_of_a_set_in_doubt_the_longest_log_comes_first(group: Group) -> None:
+    async def scene() -> None:
+        one, other = await group.pair(LogDoubt(1, 700))
+        await other.register(2, "m2:1", "m2:2", LogDoubt(1, 800))
+        assert (await one.elect(1)).master == 2
+
+    run(scene())
+
+
+def test_of_a_set_in_doubt_the_newer_epoch_comes_before_the_longer_log(group: Group) -> None:
+    async def scene() -> None:
+        one, other = await group.pair(LogDoubt(2, 700))
+        await other.register(2, "m2:1", "m2:2", LogDoubt(1, 800))
+        assert (await one.elect(1)).master == 1
+
+    run(scene())
+
+
+def test_a_set_of_one_comes_back_whatever_it_lacks(group: Group) -> None:
+    async def scene() -> None:
+        one, first = await group.joined("m1")
+        await one.elect(first)
+        again, _ = await group.joined("m1", doubt=LogDoubt(1, 700))
+        assert (await again.elect(first)).master == first
+
+    run(scene())
+
+
+def test_a_doubt_ends_once_the_member_vouches_in_the_epoch_that_is(group: Group) -> None:
+    async def scene() -> None:
+        one, other = await group.pair()
+        record = await one.elect(1)
+        record = await one.change_set(record, frozenset({1, 2}))
+        await other.register(2, "m2:1", "m2:2", LogDoubt(1, 700))
+        assert (await other.succeed(2, record)).master == 1
+        with pytest.raises(EngineRefused, match="has begun meanwhile"):
+            await other.vouch(2, replace(record, epoch=1))
+        await other.vouch(2, record)
+        assert (await other.succeed(2, record)).master == 2
+
+    run(scene())
+
+
+def test_an_operator_moves_the_master_to_who_may_lack_something_if_nobody_else_is_there(
+    group: Group,
+) -> None:
+    async def scene() -> None:
+        one, other = await group.pair(LogDoubt(1, 700))
+        await other.leave()
+        with pytest.raises(EngineRefused):
+            await one.elect(1)
+        with pytest.raises(EngineRefused, match="accept-loss"):
+            await one.move(1)
+        again, _ = await group.joined("m2")
+        await until_async(lambda: again._lease, "its lease")
+        with pytest.raises(EngineRefused, match="move it to 2"):
+            await one.move(1, accepts_loss=True)
+        await again.leave()
+        assert (await one.move(1, accepts_loss=True)).master == 1
 
     run(scene())
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +18,7 @@ from waiting import until
 
 from broker import Broker, Message, NameServer, Producer
 from broker.client.errors import ClientError
+from broker.services.controlled import member as controlled_member
 from pystore.cli import main
 from pystore.errors import BadArgument
 
@@ -93,6 +97,78 @@ def test_another_broker_of_the_set_takes_over_and_the_old_one_follows_it(
         for (queue, offset), body in found.items():
             batch = other.store.read("orders", queue, offset, max_messages=1)
             assert bytes(batch[0].body) == body
+
+
+SERVE = textwrap.dedent(
+    """
+    import json, sys
+    from pathlib import Path
+    from broker import Broker
+
+    with Broker(Path(sys.argv[1]), **json.loads(sys.argv[2])) as one:
+        print(one.address, flush=True)
+        sys.stdin.read()
+    """
+)
+
+
+def lose_power(folder: Path, end: int, lost: int) -> None:
+    """The host of a broker that was killed starts again without the last bytes of its log, which
+    ends at `end`, in the first segment."""
+    with (folder / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(end - lost)
+        file.write(bytes(lost))
+    kept = folder / "brokerBoot"
+    kept.write_text(json.dumps(json.loads(kept.read_text()) | {"boot": "the one before"}))
+
+
+@needs_etcd
+def test_a_master_whose_host_lost_power_yields_to_a_member_that_has_all(
+    names: str, engine: Etcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is back before its lease is over, and nobody has noticed that it was gone."""
+
+    async def nothing_is_heard(address: str) -> bool:
+        return False
+
+    monkeypatch.setattr(controlled_member, "_refuses", nothing_is_heard)
+    folder = tmp_path / "a"
+    given = SMALL | {
+        "namesrvAddr": names, "enableControllerMode": True, "controllerAddr": engine.address,
+    }  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVE, str(folder), json.dumps(given)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        where = (engine.address, "b")
+        with member(tmp_path / "b", names, engine) as other:
+
+            def both_in_sync() -> bool:
+                record = other._member.reign.record if other._member is not None else None
+                return record is not None and record.in_sync == {1, 2}
+
+            until(both_in_sync, "both in sync")
+            found = send(names, 100)
+            end = other.store.info().log_max
+            process.kill()
+            process.wait()
+            lose_power(folder, end, 10_000)
+            with member(folder, names, engine) as one:
+                until(lambda: is_master(other), "the member that has all")
+                until(lambda: in_sync(other) == 2, "both in sync again")
+                for (queue, offset), body in found.items():
+                    batch = other.store.read("orders", queue, offset, max_messages=1)
+                    assert bytes(batch[0].body) == body
+                until_alike(other, one)
+                until(lambda: json.loads((folder / "brokerBoot").read_text())["sure"], "no doubt")
+                assert main(["ha", "move", *where, "1"]) == 0
+                until(lambda: is_master(one), "the move back")
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @needs_etcd

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from waiting import until_async
 
-from broker.services.controlled.engine import Heartbeat
+from broker.services.controlled.continuity import Continuity
+from broker.services.controlled.engine import Heartbeat, LogDoubt
 from broker.services.controlled.member import GroupMember
 from broker.services.replication.reign import Record, Reign
+from pystore import RecoveryMode
 
 OURS = Record(1, "h:1", "h:2", 1, frozenset({1}), 1)
 
@@ -20,7 +23,9 @@ class Engine:
         self.beats = 0
         self.record = Record(None, "", "", 0, frozenset(), 0)
 
-    async def register(self, number: int, address: str, ha_address: str) -> None: ...
+    async def register(
+        self, number: int, address: str, ha_address: str, doubt: LogDoubt | None
+    ) -> None: ...
 
     async def look(self) -> Record:
         return self.record
@@ -39,11 +44,16 @@ def broker() -> Any:
     replication = SimpleNamespace(
         master=None, slave=None, last_epoch=lambda: 0, confirmed=lambda: 0
     )
-    store = SimpleNamespace(info=lambda: SimpleNamespace(log_max=0))
-    return SimpleNamespace(address="h:1", ha_address="h:2", replication=replication, store=store)
+    store = SimpleNamespace(
+        info=lambda: SimpleNamespace(log_max=0), report=SimpleNamespace(mode=RecoveryMode.NEW)
+    )
+    return SimpleNamespace(
+        address="h:1", ha_address="h:2", replication=replication, store=store,
+        settings={"flushDiskType": "ASYNC_FLUSH"},
+    )  # fmt: skip
 
 
-async def test_who_changes_its_role_for_long_is_alive() -> None:
+async def test_who_changes_its_role_for_long_is_alive(tmp_path: Path) -> None:
     engine, s, done = Engine(), broker(), asyncio.Event()
 
     async def become(reign: Reign) -> None:
@@ -57,20 +67,22 @@ async def test_who_changes_its_role_for_long_is_alive() -> None:
         become,
         lambda reign: None,
         lambda: s,
-        60_000,  # type: ignore[arg-type]
+        60_000,
+        Continuity(tmp_path / "brokerBoot", 0o600, is_new=True),  # type: ignore[arg-type]
     )
     member.start()
     await done.wait()
     await member.stop()
 
 
-async def test_a_stop_that_comes_with_a_notice_is_not_lost() -> None:
+async def test_a_stop_that_comes_with_a_notice_is_not_lost(tmp_path: Path) -> None:
     """asyncio.wait_for of Python 3.11 loses a cancel that comes with the result."""
 
     async def never(reign: Reign) -> None: ...
 
     engine: Any = Engine()
-    member = GroupMember(engine, Reign(1), never, lambda reign: None, lambda: None, 60_000)
+    kept = Continuity(tmp_path / "brokerBoot", 0o600, is_new=True)
+    member = GroupMember(engine, Reign(1), never, lambda reign: None, lambda: None, 60_000, kept)
     for turns in range(6):
         member.start()
         await asyncio.sleep(0.01)

@@ -5,7 +5,7 @@ real_members.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from virtual_time import Events
@@ -34,6 +34,9 @@ class ModelEngine:
     def __init__(self, events: Events) -> None:
         self._events, self.record = events, Record()
         self.heard: dict[int, float] = {}
+        #: Of each member that said so: the boot in which it did, and epoch and end of its log;
+        #: None: it has none any more.
+        self.doubts: dict[int, tuple[int, tuple[int, int] | None]] = {}
         #: Refuses a set with a dead broker, as Apache's controller does.
         self._is_strict = events.chance.random() < 0.5
 
@@ -47,6 +50,18 @@ class ModelEngine:
         now = self.record
         return replace(now, master=None) if now.master and self._is_dead(now.master) else now
 
+    def note(self, who: int, boot: int, doubt: tuple[int, int] | None) -> None:
+        """What comes late from an earlier boot says nothing."""
+        if boot >= self.doubts.get(who, (0, None))[0]:
+            self.doubts[who] = boot, doubt
+
+    def vouch(self, who: int, boot: int, seen: Record) -> Record | None:
+        """None: refused."""
+        if (seen.master, seen.epoch) != (self.record.master, self.record.epoch):
+            return None
+        self.note(who, boot, None)
+        return self.record
+
     def elect(self, who: int, held: int) -> Record:
         """held: the epoch of which the asker is the master, without an end in between."""
         self.heard[who] = self._events.now
@@ -54,26 +69,39 @@ class ModelEngine:
         free = old.master in (None, who) or self._is_dead(old.master)
         if not free or (old.master == who and old.epoch == held):
             return old
-        able = [n for n in old.in_sync if not self._is_dead(n)] or ([who] if not old.epoch else [])
+        able = self._first(old.in_sync if old.epoch else frozenset({who}))
+        able = [n for n in able if not self._is_dead(n)]
         if able:
-            self._crown(who if who in able else self._events.chance.choice(sorted(able)))
+            self._crown(who if who in able else self._events.chance.choice(able))
+        elif old.master == who:  # and waits for those who come before it
+            self.record = replace(old, master=None)
         return self.look()
+
+    def _first(self, among: frozenset[int]) -> list[int]:
+        """Those without a doubt, else whose log is the longest."""
+        doubts = {n: self.doubts.get(n, (0, None))[1] for n in among}
+        sure = sorted(n for n, doubt in doubts.items() if doubt is None)
+        longest = max((doubt for doubt in doubts.values() if doubt is not None), default=None)
+        return sure or sorted(n for n, doubt in doubts.items() if doubt == longest)
 
     def succeed(self, who: int, seen: Record) -> Record:
         """Whether the old master is dead is the asker's word."""
         now = self.record
-        if (seen.master, seen.epoch) == (now.master, now.epoch) and who in now.in_sync:
+        may = who in now.in_sync and self.doubts.get(who, (0, None))[1] is None
+        if (seen.master, seen.epoch) == (now.master, now.epoch) and may:
             self._crown(who)
         return self.record
 
-    def move(self) -> None:
-        """By an operator, to anybody of the set."""
-        self._crown(self._events.chance.choice(sorted(self.record.in_sync) or [None]))
+    def move(self, able: Iterable[int]) -> None:
+        """By an operator, to anybody of the set who is able to."""
+        able = sorted(self.record.in_sync.intersection(able))
+        if able:
+            self._crown(self._events.chance.choice(able))
 
-    def _crown(self, who: int | None) -> None:
-        if who is not None:
-            old = self.record
-            self.record = Record(who, old.epoch + 1, frozenset({who}), old.number + 1)
+    def _crown(self, who: int) -> None:
+        old = self.record
+        self.doubts[who] = self.doubts.get(who, (0, None))[0], None
+        self.record = Record(who, old.epoch + 1, frozenset({who}), old.number + 1)
 
     def change_set(self, asked: Record, wanted: frozenset[int]) -> Record | None:
         now = self.record
@@ -87,6 +115,7 @@ class ModelEngine:
 
 class ModelMember(Broker):
     group: ModelGroup
+    boots = 0
 
     def forget(self) -> None:
         super().forget()
@@ -97,6 +126,7 @@ class ModelMember(Broker):
         super().start()
         self.former: int | None = None
         self.is_silent = True
+        self.boots += 1
         self.clock.at(0.1, self._turn)
 
     def on_lost(self) -> None:
@@ -130,9 +160,31 @@ class ModelMember(Broker):
             self.is_silent = record.master == self.number and record.epoch <= (self.former or 0)
             if not self.is_silent:
                 self._take(record)
+                self._end_doubt(record)
 
-        alive = None if self.is_silent else self.number
-        self.group.ask(self, lambda e: e.look(alive), looked)
+        alive, boot = None if self.is_silent else self.number, self.boots
+        doubt = (self.last_epoch(), len(self.log.entries)) if self.is_in_doubt else None
+
+        def look(engine: ModelEngine) -> Record:
+            engine.note(self.number, boot, doubt)
+            return engine.look(alive)
+
+        self.group.ask(self, look, looked)
+
+    def last_epoch(self) -> int:
+        return self.log.epochs[-1].epoch if self.log.epochs else -1
+
+    def _end_doubt(self, record: Record) -> None:
+        if self.is_master:
+            self.is_in_doubt = False
+        elif self.is_in_doubt and self.has_caught_up and record.epoch == self.record.epoch:
+            boot = self.boots
+
+            def vouched(found: Record | None) -> None:
+                if found is not None and self.boots == boot:
+                    self.is_in_doubt = False
+
+            self.group.ask(self, lambda e: e.vouch(self.number, boot, record), vouched)
 
     def _saw_go(self) -> None:
         """The master that this broker has followed does not listen any more."""
@@ -217,8 +269,11 @@ class ModelGroup(Group):
         super().__init__(events, name, fault_s)
         self.engine = ModelEngine(events)
 
+    def in_sync(self) -> Iterable[int]:
+        return self.engine.record.in_sync
+
     def move(self) -> None:
-        self.engine.move()
+        self.engine.move(each.number for each in self.brokers.values() if each.is_able)
 
     def ask(
         self,

@@ -5,8 +5,9 @@ disk and streams in place of the store and csrc/ha."""
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +27,9 @@ __all__ = ["RealGroup", "RealMember", "on_virtual_time", "real_group"]
 
 #: controllerHeartBeatTimeoutMills, and what the in-sync set goes by.
 DEAD_MS = 10_000
-SETTINGS = {"minInSyncReplicas": 1, "haMaxTimeSlaveNotCatchup": 15_000}
+SETTINGS = {
+    "minInSyncReplicas": 1, "haMaxTimeSlaveNotCatchup": 15_000, "flushDiskType": "ASYNC_FLUSH",
+}  # fmt: skip
 #: In which a member has stopped.
 STOP_S = 10.0
 #: Messages that a slave may lack and be invited: an entry of a log here is a byte of one there.
@@ -76,10 +79,11 @@ class RealMember(Broker):
     async def _run(self) -> None:
         gateway: Any = Gateway(self.group.etcd, self.group, self.number, self._process)
         engine = EtcdEngine(gateway, "c", self.group.name, Path("none"), 0o600, DEAD_MS)
+        continuity: Any = _Continuity(self)
         self._services = self._new_services()
         self.member = member.GroupMember(
             engine, Reign(self.number), self._become, lambda _: None, lambda: self._services,
-            DEAD_MS,
+            DEAD_MS, continuity,
         )  # fmt: skip
         self.member.start()
 
@@ -148,10 +152,13 @@ class RealMember(Broker):
             )
         else:
             made.slave = _Slave(self)
-        info = SimpleNamespace(log_max=0)
+        store = SimpleNamespace(
+            info=lambda: SimpleNamespace(log_max=len(self.log.entries)),
+            report=SimpleNamespace(mode=None),
+        )
         return SimpleNamespace(
             address=self.address, ha_address=f"{self.address}:ha", settings=SETTINGS,
-            replication=made, store=SimpleNamespace(info=lambda: info),
+            replication=made, store=store,
         )  # fmt: skip
 
     def _require(self, required: frozenset[int], *, refuses: bool, fenced: bool) -> int:
@@ -170,6 +177,26 @@ class _Slave:
     def has_followed(self) -> bool:
         return self._broker.has_followed
 
+    @property
+    def has_caught_up(self) -> bool:
+        return self._broker.has_caught_up
+
+
+class _Continuity:
+    """In place of the broker's own, whose file is the virtual disk's."""
+
+    def __init__(self, broker: RealMember) -> None:
+        self._broker = broker
+
+    @property
+    def is_sure(self) -> bool:
+        return not self._broker.is_in_doubt
+
+    async def begin(self, found: object, synced: bool) -> None: ...
+
+    async def settle(self) -> None:
+        self._broker.is_in_doubt = False
+
 
 def _number(address: str) -> int | None:
     """Of ``GROUP:NUMBER:ha``; None: not known."""
@@ -181,9 +208,13 @@ class RealGroup(Group):
         super().__init__(events, name, fault_s)
         self.etcd, self.index = Etcd(events), index
 
+    def in_sync(self) -> Iterable[int]:
+        found = self.etcd.value(f"/rocketmq/c/{self.name}")
+        return json.loads(found)["in_sync"] if found else ()
+
     def move(self) -> None:
         """pystore ha move, at a member that is up."""
-        able = [each for each in self.brokers.values() if each.up]
+        able = [each for each in self.brokers.values() if each.is_able]
         if not able:
             return
         who = self.events.chance.choice(able)

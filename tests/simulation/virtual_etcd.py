@@ -89,9 +89,16 @@ class Etcd:
 
     def _compare(self, asked: dict[str, Any]) -> bool:
         found = self._keys.get(asked["key"])
+        is_equal = asked["result"] == "EQUAL"
         if asked["target"] == "CREATE":
-            return int(asked["createRevision"]) == (found.created if found is not None else 0)
-        return int(asked["modRevision"]) == (found.changed if found is not None else 0)
+            now = found.created if found is not None else 0
+            return (int(asked["createRevision"]) == now) == is_equal
+        now = found.changed if found is not None else 0
+        return (int(asked["modRevision"]) == now) == is_equal
+
+    def value(self, key: str) -> str | None:
+        found = self._keys.get(base64.b64encode(key.encode()).decode())
+        return base64.b64decode(found.value).decode() if found is not None else None
 
     def _do(self, asked: dict[str, Any]) -> dict[str, Any]:
         if "requestPut" in asked:

@@ -3,14 +3,16 @@ an engine that each asks over a bad network, and what happens to all of them.
 
 Faults: brokers are killed, lose their power and with it what was not synced, stand still (SIGSTOP);
 pairs of them, and brokers and the engine, are cut off in both directions; connections break, and
-each end notices in its own time. Clocks run apart by five percent.
+each end notices in its own time. Clocks run apart by five percent. The brokers of half of the
+groups acknowledge what their disks do not have yet (ASYNC_FLUSH).
 
-After every step: each epoch has one master; a master that begins has every acknowledged message; no
-place of the log is ever served with two contents. After the last fault: a group heals by itself."""
+After every step: each epoch has one master; a master that begins has every acknowledged message
+that any broker of the in-sync set still has; no place of the log is ever served with two contents.
+After the last fault: a group heals by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -109,6 +111,8 @@ class Broker:
         rate = 1.0 + group.events.chance.uniform(-CLOCKS, CLOCKS)
         self.clock = Clock(group.events, rate)
         self.up = False
+        #: On its disk (continuity.py): it may lack what it acknowledged.
+        self.is_in_doubt = False
         self.forget()
 
     def forget(self) -> None:
@@ -120,15 +124,26 @@ class Broker:
         self.link: Link | None = None  # of a slave
         self.followed: Broker | None = None
         self.is_connecting = self.is_syncing = self.has_followed = False
+        self.goal = 0  # of a slave: where the master's log ended when it was greeted
+
+    @property
+    def is_able(self) -> bool:
+        """To be made the master by an operator, who looks."""
+        return self.up and not self.is_in_doubt
 
     def start(self) -> None:
         self.up = True
         self.forget()
+        if self.is_in_doubt:
+            self.group.lose()  # the others of its set may have lost their power, too
 
     def stop(self, *, power: bool = False) -> None:
         self.new_life()
         self.up = False
         self.log.restart(power=power)
+        if power and not self.group.syncs:
+            self.is_in_doubt = True
+            self.group.lose()
 
     def leave(self, done: Callable[[], None]) -> None:
         """Stops as a broker does that is told to; done: called when it has."""
@@ -152,6 +167,11 @@ class Broker:
 
     def on_lost(self) -> None:
         """The connection to the master is over."""
+
+    @property
+    def has_caught_up(self) -> bool:
+        """HaSlave.has_caught_up."""
+        return self.link is not None and self.has_followed and len(self.log.entries) >= self.goal
 
     # ---- roles ----
 
@@ -204,7 +224,8 @@ class Broker:
         ends = self.ends()
         if not self.is_master or self.is_fenced or not self.required <= ends.keys():
             return
-        end = min([self.log.synced, *(ends[each] for each in self.required)])
+        own = self.log.synced if self.group.syncs else len(self.log.entries)
+        end = min([own, *(ends[each] for each in self.required)])
         if end > self.confirmed:
             self.group.acknowledge(self, self.confirmed, end)
             self.confirmed = end
@@ -287,9 +308,9 @@ class Broker:
             )
         self.log.cut(at)
         self.log.epochs = merge(self.log.epochs, epochs, at)
-        self.has_followed = True
-        synced = self.log.synced
-        link.send(link.master, lambda: link.master.take_begin(link, at, synced))
+        self.has_followed, self.goal = True, end
+        acked = self.log.synced if self.group.syncs else at
+        link.send(link.master, lambda: link.master.take_begin(link, at, acked))
 
     def take_frame(
         self, link: Link, epoch: int, start: int, data: list[int], confirmed: int
@@ -299,6 +320,8 @@ class Broker:
             return
         self.log.entries += data
         self._sync_soon()
+        if not self.group.syncs:
+            self._report(link, len(self.log.entries))
         self.confirmed = max(self.confirmed, min(confirmed, len(self.log.entries)))
         self.group.serve(self, self.confirmed)
 
@@ -317,8 +340,11 @@ class Broker:
         link = self.link
         if self.is_master:
             self.confirm()
-        elif link is not None:
-            link.send(link.master, lambda: link.master.take_report(link, end))
+        elif link is not None and self.group.syncs:
+            self._report(link, end)
+
+    def _report(self, link: Link, end: int) -> None:
+        link.send(link.master, lambda: link.master.take_report(link, end))
 
     def __repr__(self) -> str:
         return f"broker {self.number} of {self.group.name}"
@@ -341,6 +367,8 @@ class Group:
         self.faults: dict[str, int] = {}
         self.is_peaceful = False
         self.messages = 0
+        #: SYNC_FLUSH of all brokers: an answer waits for the disk, and reports say what it has.
+        self.syncs = events.chance.random() < 0.5
         self._cut: set[frozenset[int]] = set()
 
     def is_lossy(self) -> bool:
@@ -468,6 +496,25 @@ class Group:
                 f"at {self.events.now:.2f} s {broker} begins epoch {epoch} without some of the"
                 f" {count} acknowledged messages"
             )
+
+    def in_sync(self) -> Iterable[int]:
+        """What the engine has."""
+        raise NotImplementedError
+
+    def lose(self) -> None:
+        """The power of a broker failed. What nobody of the set has any more is gone."""
+        kept = max((self._common(self.brokers[each]) for each in self.in_sync()), default=0)
+        if kept < len(self.acknowledged):
+            del self.acknowledged[kept:], self.served[kept:]
+            for each in self.brokers.values():
+                each.confirmed = min(each.confirmed, kept)
+                each.log.checked = min(each.log.checked, kept)
+
+    def _common(self, broker: Broker) -> int:
+        """How much of what was acknowledged it has."""
+        pairs = enumerate(zip(broker.log.entries, self.acknowledged, strict=False))
+        known = min(len(broker.log.entries), len(self.acknowledged))
+        return next((at for at, (one, other) in pairs if one != other), known)
 
     def acknowledge(self, broker: Broker, begin: int, end: int) -> None:
         # What an epoch begins with is confirmed, too, though nobody was told.

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from broker.loop.reasons import reason_of
+from broker.loop.safe_log import SafeLogger
 from broker.remoting.client import RemotingClient
-from broker.services.controlled.engine import NO_EPOCH, EngineRefused, Heartbeat
+from broker.services.controlled.engine import NO_EPOCH, EngineRefused, Heartbeat, LogDoubt
 from broker.services.controlled.identity import Identity
 from broker.services.replication.reign import Record
 from broker.wire import mqjson
@@ -20,15 +21,24 @@ from broker.wire.command import Command
 
 __all__ = ["ApacheController"]
 
+log = SafeLogger("broker.controlled")
+
 #: How long a member of the controller has to answer.
 _ASK_S = 3.0
 #: What the name of the leader is worth.
 _LEADER_S = 10.0
+#: How long a member with a doubt leaves mastership to others of the set, in lives: in the first one
+#: the controller notices that it is gone, in the second one the others come back.
+_YIELDS = 2.0
 
 
 class ApacheController:
     """Of one broker. addresses: of the members, ``host:port;host:port``; any of them says which
-    one leads."""
+    one leads.
+
+    The controller knows of no doubts. So a member with one seems dead to it, and does not ask for
+    an election, until it has caught up; or for some time, after which the controller elects whoever
+    has most of those who are there."""
 
     #: Its leader carries out what comes one after the other, and nothing of a former leader's.
     renumbers = False
@@ -51,10 +61,17 @@ class ApacheController:
         self._addresses = [each.strip() for each in addresses.split(";") if each.strip()]
         self._cluster, self._name = cluster, name
         self._identity = Identity(identity, mode)
-        self._timeout_ms = timeout_ms
+        self._timeout_ms, self._yields_s = timeout_ms, timeout_ms / 1000 * _YIELDS
         self._leader, self._leader_until = "", 0.0
         self._address = ""
         self._beats: set[asyncio.Task[None]] = set()
+        self._number = -1
+        self._doubt: LogDoubt | None = None
+        #: Of the set that this broker is in.
+        self._others: frozenset[int] = frozenset()
+        #: When this broker began to yield to them, with a doubt, and whether it has done so long.
+        self._yields_since: float | None = None
+        self._has_yielded = False
 
     # ---- the engine ----
 
@@ -80,7 +97,10 @@ class ApacheController:
         self._identity.keep(self._cluster, self._name, number)
         return number
 
-    async def register(self, number: int, address: str, ha_address: str) -> None:
+    async def register(
+        self, number: int, address: str, ha_address: str, doubt: LogDoubt | None
+    ) -> None:
+        self._number, self._doubt = number, doubt
         fields = self._of() | {
             "brokerId": str(number), "brokerAddress": address, "invokeTime": _now(),
         }  # fmt: skip
@@ -88,12 +108,42 @@ class ApacheController:
 
     async def look(self) -> Record:
         command = Command(RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": self._name})
-        return _record(await self._ask(command))
+        record = _record(await self._ask(command))
+        in_set = self._number in record.in_sync
+        self._others = record.in_sync - {self._number} if in_set else frozenset()
+        return record
+
+    async def vouch(self, number: int, record: Record) -> None:
+        self._doubt = None
 
     async def elect(self, number: int, held: int = NO_EPOCH) -> Record:
+        """Raises: as engine.py says."""
+        self._yield_no_longer()
+        if self._yields():
+            raise EngineRefused(
+                "the end of this broker's log may be missing, and of the in-sync set"
+                f" {sorted(self._others)} may have it: it leaves mastership to them for"
+                f" {self._yields_s:.0f} s"
+            )
         return await self._elect(number, "false", ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
 
-    async def move(self, number: int) -> Record:
+    def _yields(self) -> bool:
+        return self._doubt is not None and bool(self._others) and not self._has_yielded
+
+    def _yield_no_longer(self) -> None:
+        """If the others of the set had their time."""
+        now = time.monotonic()
+        if self._yields_since is None:
+            self._yields_since = now
+        if self._yields() and now - self._yields_since > self._yields_s:
+            self._has_yielded = True
+            log.warning(
+                "Of the in-sync set, %s did not come back in time: acknowledged messages may be"
+                " missing if this broker becomes the master",
+                sorted(self._others),
+            )
+
+    async def move(self, number: int, accepts_loss: bool = False) -> Record:
         return await self._elect(number, "true")
 
     async def _elect(self, number: int, designated: str, *also: int) -> Record:
@@ -119,6 +169,8 @@ class ApacheController:
 
     def beat(self, number: int, state: Heartbeat) -> None:
         """To each member of the controller: any may lead next, and must know who is alive."""
+        if self._yields():
+            return
         fields = self._of() | {
             "brokerAddr": self._address, "brokerId": str(number), "epoch": str(state.epoch),
             "maxOffset": str(state.end), "confirmOffset": str(state.confirmed),

@@ -9,7 +9,8 @@ What an engine guarantees, and all that its members rely on:
 3. A new master is elected from the in-sync set alone, while the old one is dead or has left, or at
    the word of an operator or of a member that saw it go (`succeed`); the set is then the new master
    alone, or has what it had. An old master that lives nevertheless acknowledges nothing more: it
-   waits for the new one, which is in its set.
+   waits for the new one, which is in its set. A member with a doubt comes after all members without
+   one (`LogDoubt`).
 4. The set changes only at the request of the master of the current epoch, who knows the current
    number of the set; each change gives the set a new number. A request that was refused has no
    effect; one without an answer may have, as long as that number is the current one.
@@ -26,7 +27,7 @@ from typing import Protocol
 
 from broker.services.replication.reign import Record
 
-__all__ = ["NO_EPOCH", "Engine", "EngineRefused", "Heartbeat"]
+__all__ = ["NO_EPOCH", "Engine", "EngineRefused", "Heartbeat", "LogDoubt"]
 
 #: Of who is the master of none.
 NO_EPOCH = -1
@@ -40,6 +41,16 @@ class Heartbeat:
     epoch: int
     end: int
     confirmed: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogDoubt:
+    """A member may lack what it had acknowledged in a former life (continuity.py), and has the log
+    up to byte `end`, in this epoch. It lasts until the member has caught up with a master, or is
+    the master."""
+
+    epoch: int
+    end: int
 
 
 class EngineRefused(Exception):
@@ -60,17 +71,26 @@ class Engine(Protocol):
         """The number of this broker, which is reached at `address`: the one that it has kept, else
         a new one, for ever."""
 
-    async def register(self, number: int, address: str, ha_address: str) -> None:
-        """Says where this broker is."""
+    async def register(
+        self, number: int, address: str, ha_address: str, doubt: LogDoubt | None
+    ) -> None:
+        """Says where this broker is, and whether it may lack something, before it asks for anything
+        else or follows anybody."""
+
+    async def vouch(self, number: int, record: Record) -> None:
+        """The doubt is over: this broker has all that the master of this record had after the doubt
+        was registered."""
 
     async def look(self) -> Record: ...
 
     async def elect(self, number: int, held: int = NO_EPOCH) -> Record:
         """Asks for an election: this broker would be the master. held: the epoch of which it is
-        the master, and has been without an end in between; an engine may leave it that one."""
+        the master, and has been without an end in between; an engine may leave it that one. With
+        a doubt it makes another one the master, or is refused, while others come before it."""
 
-    async def move(self, number: int) -> Record:
-        """By an operator: another broker of the set is the master from now on."""
+    async def move(self, number: int, accepts_loss: bool = False) -> Record:
+        """By an operator: another broker of the set is the master from now on. accepts_loss: also
+        one with a doubt, if nobody is alive that comes before it."""
 
     async def succeed(self, number: int, record: Record) -> Record:
         """By a member that had followed the master of this record, and that finds nobody at its

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from ssl import SSLContext, create_default_context
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import unquote
 
 from broker.loop.rate_limited_log import RateLimitedLogger
@@ -26,7 +26,7 @@ from broker.services.controlled.answers import (
     text_in,
     value_of,
 )
-from broker.services.controlled.engine import NO_EPOCH, EngineRefused, Heartbeat
+from broker.services.controlled.engine import NO_EPOCH, EngineRefused, Heartbeat, LogDoubt
 from broker.services.controlled.identity import Identity
 from broker.services.replication.reign import Record
 
@@ -141,7 +141,7 @@ async def _read_all(reader: asyncio.StreamReader, where: str) -> bytes:
 @dataclass
 class _Group:
     """The value of a name's key. revision: of the key, 0: it is not there. brokers: what is known
-    of each number; alive: numbers whose lease goes on."""
+    of each number, ``doubt`` (EPOCH:END) among it; alive: numbers whose lease goes on."""
 
     revision: int = 0
     master: int | None = None
@@ -158,6 +158,26 @@ class _Group:
             master, known.get("address", ""), known.get("ha", ""), self.epoch,
             frozenset(self.in_sync), self.set_number,
         )  # fmt: skip
+
+    def doubt(self, number: int) -> LogDoubt | None:
+        """Raises: ValueError."""
+        noted = self.brokers.get(str(number), {}).get("doubt")
+        return LogDoubt(*map(int, noted.split(":"))) if noted is not None else None
+
+    def heir(self, number: int) -> int | None:
+        """Who of the in-sync set may be the master when this one of it asks: itself, without a
+        doubt; else one without; else, of a set that is in doubt as a whole, who has most of the
+        log. None: it is not alive."""
+        doubts = {each: self.doubt(each) for each in self.in_sync}
+        if doubts.get(number) is None:
+            return number
+        sure = [each for each, doubt in doubts.items() if doubt is None]
+        if sure:
+            return min(self.alive.intersection(sure), default=None)
+        far = {each: (doubt.epoch, doubt.end, each == number) for each, doubt in doubts.items()
+               if doubt is not None}  # fmt: skip
+        best = max(far, key=lambda each: far[each])
+        return best if best == number or best in self.alive else None
 
     def text(self) -> str:
         names = ("master", "epoch", "in_sync", "set_number", "brokers")
@@ -204,10 +224,23 @@ class EtcdEngine:
         self._identity.keep(self._cluster, self._name, number)
         return number
 
-    async def register(self, number: int, address: str, ha_address: str) -> None:
+    async def register(
+        self, number: int, address: str, ha_address: str, doubt: LogDoubt | None
+    ) -> None:
         def note(group: _Group) -> None:
             known = group.brokers.setdefault(str(number), {})
             known |= {"address": address, "ha": ha_address}
+            known.pop("doubt", None)
+            if doubt is not None:
+                known["doubt"] = f"{doubt.epoch}:{doubt.end}"
+
+        await self._change(note)
+
+    async def vouch(self, number: int, record: Record) -> None:
+        def note(group: _Group) -> None:
+            if (group.master, group.epoch) != (record.master, record.epoch):
+                raise EngineRefused(f"epoch {group.epoch} has begun meanwhile")
+            group.brokers[str(number)].pop("doubt", None)
 
         await self._change(note)
 
@@ -228,15 +261,44 @@ class EtcdEngine:
         if not free or goes_on or (group.epoch > 0 and number not in group.in_sync):
             return group.record()
         guards = [] if group.master is None or is_mine else [self._is_dead(group.master)]
-        self._crown(group, number)
+        heir = group.heir(number)
+        if heir is None:
+            await self._leave_it_to_others(group, number)
+        elif heir != number:
+            guards.append(self._is_alive(heir))
+        self._crown(group, heir)
         return (await self._write(group, guards))[1].record()  # or somebody was faster
 
-    async def move(self, number: int) -> Record:
+    async def _leave_it_to_others(self, group: _Group, number: int) -> NoReturn:
+        """Who comes back with all of the log must not find a master that waits for it. Raises:
+        EngineRefused."""
+        if group.master == number:
+            group.master = None
+            await self._write(group, [])
+        raise EngineRefused(self._waits_for(group, number))
+
+    @staticmethod
+    def _waits_for(group: _Group, number: int) -> str:
+        others = sorted(set(group.in_sync) - {number})
+        return (
+            f"the end of the log of broker {number} may be missing, and {others} of the in-sync"
+            " set, who are not there, may have it: it waits for them"
+            f" (`pystore ha move --accept-loss` makes {number} the master without them)"
+        )
+
+    async def move(self, number: int, accepts_loss: bool = False) -> Record:
         group = await self._read()
         if number not in group.in_sync or number not in group.alive:
             raise EngineRefused(f"broker {number} is not in sync, or not alive")
         if group.master == number:
             return group.record()
+        heir = group.heir(number)
+        if heir is not None and heir != number:
+            raise EngineRefused(
+                f"broker {number} may lack acknowledged messages: move it to {heir}"
+            )
+        if heir is None and not accepts_loss:
+            raise EngineRefused(self._waits_for(group, number))
         self._crown(group, number)
         return await self._write_or_refuse(group)
 
@@ -251,7 +313,7 @@ class EtcdEngine:
             self._lease = ""
             return group.record()
         if (group.master, group.epoch) != (record.master, record.epoch) or (
-            number not in group.in_sync
+            number not in group.in_sync or group.doubt(number) is not None
         ):
             return group.record()
         self._crown(group, number)
@@ -304,10 +366,14 @@ class EtcdEngine:
         key = _b64(f"{self._key}/alive/{number}")
         return {"key": key, "target": "CREATE", "result": "EQUAL", "createRevision": "0"}
 
+    def _is_alive(self, number: int) -> dict[str, Any]:
+        return self._is_dead(number) | {"result": "NOT_EQUAL"}
+
     # ---- the key ----
 
     @staticmethod
     def _crown(group: _Group, number: int) -> None:
+        group.brokers.get(str(number), {}).pop("doubt", None)
         group.master, group.epoch = number, group.epoch + 1
         group.in_sync, group.set_number = [number], group.set_number + 1
 

@@ -14,7 +14,8 @@ from broker.loop.reasons import reason_of
 from broker.loop.safe_log import SafeLogger
 from broker.remoting.client import parse_address
 from broker.services.context import Services
-from broker.services.controlled.engine import NO_EPOCH, Engine, EngineRefused, Heartbeat
+from broker.services.controlled.continuity import Continuity
+from broker.services.controlled.engine import NO_EPOCH, Engine, EngineRefused, Heartbeat, LogDoubt
 from broker.services.controlled.set_keeper import SetKeeper
 from broker.services.replication.reign import Record, Reign
 from pystore.errors import StoreError
@@ -47,12 +48,13 @@ class GroupMember:
         keep: Callable[[Reign], None],
         services: Callable[[], Services | None],
         timeout_ms: int,
+        continuity: Continuity,
     ) -> None:
         """become: serves in another role. keep: what it is from its next start on.
         services: of the broker as it is now;
         None: it is being started. timeout_ms: after it the engine holds a broker for dead."""
         self._engine, self.reign, self._become, self._services = engine, reign, become, services
-        self._keep_reign = keep
+        self._keep_reign, self._continuity = keep, continuity
         self._lease_s, self._stuck_s = (timeout_ms / 1000 * each for each in (_LEASE, _STUCK))
         #: When it asked for the record that it goes by, and when the engine answered last.
         self._heard_s = self._answered_s = time.monotonic()
@@ -62,7 +64,7 @@ class GroupMember:
         #: What the engine is told of this broker every second; None: it is silent.
         self._beat: Heartbeat | None = None
         self._becoming: asyncio.Future[None] | None = None
-        self._registered = False
+        self._registered = self._has_begun = False
         #: The epoch when this life of the broker began: it is nobody's any more.
         self._former: int | None = None
         self.keeper: SetKeeper | None = None
@@ -153,6 +155,7 @@ class GroupMember:
             return
         self._show_alive(s)
         await self._take(record)
+        await self._end_doubt(record)
         if self.keeper is not None:
             self.keeper.fence(False)
             async with asyncio.timeout(self._lease_s):
@@ -166,8 +169,7 @@ class GroupMember:
 
     async def _ask(self, s: Services) -> Record:
         if not self._registered:
-            await self._engine.register(self.reign.number, s.address, s.ha_address)
-            self._registered = True
+            await self._register(s)
         record, gone = await asyncio.gather(self._engine.look(), self._saw_go(s))
         self._answered_s = time.monotonic()
         if self._former is None:
@@ -180,6 +182,29 @@ class GroupMember:
             log.info("Nobody is at %s any more: this broker would be the master", record.address)
             record = await self._engine.succeed(self.reign.number, record)
         return record
+
+    async def _register(self, s: Services) -> None:
+        if not self._has_begun:
+            synced = s.settings["flushDiskType"] == "SYNC_FLUSH"
+            await self._continuity.begin(s.store.report.mode, synced)
+            self._has_begun = True
+        state = self._state(s) if not self._continuity.is_sure else None
+        doubt = LogDoubt(state.epoch, state.end) if state is not None else None
+        await self._engine.register(self.reign.number, s.address, s.ha_address, doubt)
+        self._registered = True
+
+    async def _end_doubt(self, record: Record) -> None:
+        """Once this broker has all that was acknowledged, or is the one that says what that is."""
+        s, of = self._services(), self.reign.record
+        if self._continuity.is_sure or s is None or s.replication is None or of is None:
+            return
+        if (of.master, of.epoch) != (record.master, record.epoch):
+            return
+        if not self.reign.is_master:
+            if s.replication.slave is None or not s.replication.slave.has_caught_up:
+                return
+            await self._engine.vouch(self.reign.number, record)
+        await self._continuity.settle()
 
     async def _saw_go(self, s: Services) -> bool:
         """Whether the master that this broker has followed, in the epoch that it knows, has ended.

@@ -118,6 +118,8 @@ class HaSlave:
         self.rate = 0
         self.heard_at, self.refused = -math.inf, False
         self._counted = (time.monotonic(), 0)
+        #: Where the master's log ended when it was greeted last, under a controller.
+        self._their_end = 0
 
     def start(self) -> None:
         """The store follows already, and under a controller hides what is not confirmed
@@ -166,6 +168,12 @@ class HaSlave:
     def follows(self) -> bool:
         """Whether the master is connected."""
         return bool(self._handle != ffi.NULL)
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Under a controller: whether this log has all that the master's had when it was
+        connected."""
+        return self.follows and self._store.info().log_max >= self._their_end
 
     # ---- following ----
 
@@ -247,6 +255,7 @@ class HaSlave:
             sock.setblocking(False)
             theirs = await greet_master(sock, number)
             await self._agree(theirs.epochs, theirs.end)
+            self._their_end = theirs.end
         except BaseException:
             sock.close()
             raise
