@@ -53,7 +53,9 @@ static int refuse_slow(ps_store *s, int32_t wait, ps_error *e) {
                        s->st_dispatcher.ds_why.text);
     if (wait && ps_safe_refuse(&s->st_safe, e) < 0) return e->code;
     err = atomic_load(&s->st_dispatcher.ds_stall_errno);
-    if (err == 0 && !atomic_load(&s->st_retention.rt_disk_full)) return 0;
+    /* The keeper looked some seconds ago, and somebody may have made room since. */
+    bool full = atomic_load(&s->st_retention.rt_disk_full) && ps_retention_disk_full(s);
+    if (err == 0 && !full) return 0;
     if (err != 0 && ps_errno_code(err) != PS_E_DISK_FULL)
         return ps_fail(e, PS_E_NOT_WRITEABLE, err, -1, s->st_root,
                        "cannot extend a queue or the index yet");

@@ -50,6 +50,14 @@ static void disk_state(ps_store *s, int32_t *least, int32_t *most) {
     if (*most < 0) *least = *most = 0; /* nothing is known: then nothing is refused */
 }
 
+bool ps_retention_disk_full(ps_store *s) {
+    int32_t least, most;
+    disk_state(s, &least, &most);
+    bool full = least > RULE(s, rt_warning_ratio);
+    atomic_store(&s->st_retention.rt_disk_full, full);
+    return full;
+}
+
 static bool hour_has_come(const ps_store *s, int64_t now_ms) {
     time_t t = (time_t)(now_ms / 1000);
     struct tm local;

@@ -172,6 +172,8 @@ void *ps_keeper_main(void *store);
 
 /* retention.c */
 void ps_retention_set(ps_retention *r, const ps_conf *rules);
+/* Looks whether every folder of the log is fuller than it may be: then puts are refused. */
+bool ps_retention_disk_full(ps_store *s);
 int ps_retention_round(ps_store *s, int64_t now_ms, bool manual, bool immediate, bool dry_run,
                        ps_retention_report *out, ps_error *e);
 

@@ -310,6 +310,41 @@ static void test_what_is_resident_is_a_part_of_the_log(void) {
     free(folder);
 }
 
+static int whole_disk_used(ps_io *io, const char *path, struct statvfs *out) {
+    (void)io;
+    (void)path;
+    *out = (struct statvfs){.f_bsize = 4096, .f_frsize = 4096, .f_blocks = 100};
+    return 0;
+}
+
+/* The keeper looks now and then; a put that it would have refused looks itself. */
+static void test_a_disk_that_has_room_again_takes_the_next_put(void) {
+    char *folder = check_folder();
+    ps_io *io = ps_io_faulty_new();
+    ps_conf c = conf_small();
+    ps_error e = {0};
+    ps_put_result out;
+    ps_retention_report cleaned;
+    c.root = folder;
+    c.background = 0;
+    ps_store *s = ps_store_open(&c, io, NULL, NULL, &e);
+    if (CHECK(s != NULL)) {
+        ps_topic *t = topic_of(s, "t");
+        int (*real)(ps_io *, const char *, struct statvfs *) = io->statvfs;
+        io->statvfs = whole_disk_used;
+        CHECK_EQ(0, ps_retention_round(s, 0, false, false, false, &cleaned, &e));
+        CHECK_EQ(PS_E_DISK_FULL, ps_put(t, 0, 0, "b", 1, NULL, 0, 1, &out));
+        io->statvfs = real;
+        CHECK_EQ(0, ps_put(t, 0, 0, "b", 1, NULL, 0, 1, &out));
+        CHECK_EQ(0, ps_store_disk_full(s));
+        CHECK_EQ(0, ps_store_close(s, &e));
+    }
+    ps_store_free(s);
+    ps_io_faulty_free(io);
+    check_remove(folder);
+    free(folder);
+}
+
 /* An event loop asks whether the disk is full while a flush holds the keeper's lock over a sync: it
  * gets its answer, and no file is touched. A wait would hang here. */
 static void test_disk_full_waits_for_nobody(void) {
@@ -379,6 +414,7 @@ int main(void) {
     test_reader_of_going_files();
     test_what_is_resident_is_a_part_of_the_log();
     test_disk_full_waits_for_nobody();
+    test_a_disk_that_has_room_again_takes_the_next_put();
     test_damage();
     return check_end("test_store");
 }
