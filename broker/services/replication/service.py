@@ -89,12 +89,16 @@ class Replication:
             )
         self.slave: HaSlave | None = None
         self._synchronizing: asyncio.Task[list[str]] | None = None
+        #: This broker follows nobody any more.
+        self._over = asyncio.Event()
         #: Whether a slave does not take over what the master has just now.
         self.is_held: Callable[[], bool] = lambda: False
         if is_slave(config):
             self.slave = HaSlave(store, config, self._known, self._ask, reign, self._epochs)
             self.slave.on_followed = self.synchronize
-            self._synchronizer = Synchronizer(self._ask_followed, store, topics, groups, offsets)
+            self._synchronizer = Synchronizer(
+                self._ask_while_following, store, topics, groups, offsets
+            )
             self._synchronizer.modes, self._synchronizer.policies = modes, policies
             self._synchronizer.order = order
             registration.on_answer = self._learn
@@ -113,9 +117,10 @@ class Replication:
             self.slave.start()
 
     async def stop(self) -> None:
+        self._over.set()
         if self.slave is not None:
             await self.slave.stop()
-        if self._synchronizing is not None:
+        if self._synchronizing is not None:  # what was answered is taken over, whole
             await asyncio.wait({self._synchronizing}, timeout=_ASK_S)
             self._synchronizing.cancel()
 
@@ -197,6 +202,20 @@ class Replication:
         """A slave at this host shows what it has (copies.py)."""
         if self.master is not None:
             self._comparer.take_proof(host, at, record, ext)
+
+    async def _ask_while_following(self, command: Command) -> Command:
+        """A master that is silent is not waited for by who follows it no more, and may be the next
+        master. Raises: OSError, TimeoutError, ValueError."""
+        asked = asyncio.ensure_future(self._ask_followed(command))
+        over = asyncio.ensure_future(self._over.wait())
+        try:
+            await asyncio.wait({asked, over}, return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                raise OSError("this broker does not follow it any more")
+            return asked.result()
+        finally:
+            asked.cancel()
+            over.cancel()
 
     async def request(self, address: str, command: Command) -> Command:
         """Raises: OSError, TimeoutError, ValueError."""
