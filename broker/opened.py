@@ -38,6 +38,7 @@ from broker.services.locks import Locks
 from broker.services.offsets import ConsumerOffsets
 from broker.services.pop import Pop
 from broker.services.registration import Registration
+from broker.services.replication.master import WAITS
 from broker.services.replication.reign import Reign
 from broker.services.replication.service import Replication, is_slave
 from broker.services.schedule import Schedule
@@ -247,6 +248,8 @@ def _follow_settings(services: Services, names: frozenset[str]) -> None:
         apply_levels(services.settings["logLevels"])
     if "brokerPermission" in names:
         services.topics.rights_changed()
+    if names & WAITS and services.replication is not None and services.replication.master:
+        services.replication.master.settings_changed()
     if names & RETENTION:
         services.store.retain(services.settings.current)
     if "enablePropertyFilter" in names:

@@ -403,7 +403,7 @@ _USED: dict[str, dict[str, Any]] = {
     "inSyncReplicas": _row(
         "broker", "brokers",
         "SYNC_MASTER: so many must have a record before its answer, the master counted", low=1,
-        high=1 + 64, only=1, at_start=True, by_broker=True,
+        high=1 + 64, only=1, by_broker=True,
         because="replication is a broker's; this is a store without one"),
     "haListenPort": _row(
         "broker", "port",
@@ -421,8 +421,7 @@ _USED: dict[str, dict[str, Any]] = {
         "broker", "bytes", "of the log that a frame to a slave has at most", low=1, high=4 << 20,
         at_start=True),
     "haMaxGapNotInSync": _row(
-        "broker", "bytes", "a slave that is behind by less is in sync", low=0,
-        at_start=True),
+        "broker", "bytes", "a slave that is behind by less is in sync", low=0),
     "haFlowControlEnable": _row(
         "broker", "", "what a slave is sent is bounded by maxHaTransferByteInSecond",
         at_start=True),
@@ -430,8 +429,7 @@ _USED: dict[str, dict[str, Any]] = {
         "broker", "bytes", "of the log that a slave is sent in a second, with haFlowControlEnable",
         low=1000, at_start=True),
     "slaveTimeout": _row(
-        "broker", "ms", "an answer waits for slaves for so long, then it has code 12", low=1,
-        at_start=True),
+        "broker", "ms", "an answer waits for slaves for so long, then it has code 12", low=1),
     "slaveReadEnable": _row(
         "broker", "",
         "a slave answers pulls, else they get code 2; a master sends readers that are far behind to"
@@ -439,7 +437,7 @@ _USED: dict[str, dict[str, Any]] = {
     "minInSyncReplicas": _row(
         "broker", "brokers",
         "SYNC_MASTER: with fewer in sync, the master counted, sends are refused", low=1,
-        high=1 + 64, only=1, at_start=True, by_broker=True,
+        high=1 + 64, only=1, by_broker=True,
         because="replication is a broker's; this is a store without one"),
     "allAckInSyncStateSet": _row(
         "broker", "", "true with enableControllerMode: answers wait for all of the in-sync set",
@@ -448,7 +446,7 @@ _USED: dict[str, dict[str, Any]] = {
     "enableAutoInSyncReplicas": _row(
         "broker", "",
         "SYNC_MASTER: answers wait for those in sync alone, between minInSyncReplicas and"
-        " inSyncReplicas", only=False, at_start=True, by_broker=True,
+        " inSyncReplicas", only=False, by_broker=True,
         because="replication is a broker's; this is a store without one"),
     "enableControllerMode": _row(
         "broker", "", "a controller says which broker of a name is the master", at_start=True,
@@ -464,7 +462,7 @@ _USED: dict[str, dict[str, Any]] = {
         low=1000, at_start=True),
     "haMaxTimeSlaveNotCatchup": _row(
         "broker", "ms", "under a controller: a slave that has not caught up for so long is not in"
-        " sync any more", low=100, at_start=True),
+        " sync any more", low=100),
     "duplicationEnable": _row(
         "store", "", "must be false; consumeAfterReplication has readers wait for slaves",
         only=False, because="consumeAfterReplication has readers wait for slaves"),

@@ -105,7 +105,7 @@ STEPS: dict[str, str] = {
     "A round of the engine failed": _DEFECT,
     "The end of this broker's log may be missing, since its host or its store is not what it was:"
     " others of the in-sync set come first":
-        "nothing, if another member leads: this one catches up",
+        "nothing: it catches up",
     "Of the in-sync set, %s did not come back in time: acknowledged messages may be missing if this"
     " broker becomes the master":
         "compare with those brokers' stores",

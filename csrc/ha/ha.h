@@ -100,6 +100,9 @@ void ps_ha_master_compared(ps_ha_master *master, int64_t id, int32_t same);
  * become the master. Never calls back. */
 int64_t ps_ha_master_require(ps_ha_master *master, const int64_t *hosts, int32_t count,
                              int32_t refuses);
+/* Who is waited for has changed, and how long: copies, copies_min, adapts and near_bytes of `conf`;
+ * under a controller timeout_ms alone. What waits goes by it at once. Never calls back. */
+void ps_ha_master_wait_for(ps_ha_master *master, const ps_ha_conf *conf, int32_t timeout_ms);
 /* Its slaves, at most `room`; those that are gone are shown once. */
 int32_t ps_ha_master_peers(ps_ha_master *master, ps_ha_peer *out, int32_t room);
 void ps_ha_master_stop(ps_ha_master *master);

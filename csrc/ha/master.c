@@ -524,6 +524,28 @@ int64_t ps_ha_master_require(ps_ha_master *m, const int64_t *hosts, int32_t coun
     return end < sent ? end : sent;
 }
 
+void ps_ha_master_wait_for(ps_ha_master *m, const ps_ha_conf *conf, int32_t timeout_ms) {
+    ps_safe *safe = &m->hm_store->st_safe;
+    pthread_mutex_lock(&m->hm_lock);
+    if (m->hm_epochs == NULL) {
+        bool alone = m->hm_copies == 0;
+        m->hm_conf.copies = m->hm_copies = conf->copies;
+        m->hm_conf.copies_min = conf->copies_min;
+        m->hm_conf.adapts = conf->adapts;
+        m->hm_conf.near_bytes = conf->near_bytes;
+        ps_safe_want_copies(safe, conf->copies > 0, timeout_ms);
+        /* What was answered, and seen, without slaves stays so. */
+        if (alone && conf->copies > 0) ps_safe_copied(safe, end_of_log(m));
+        if (conf->copies_min < 1) atomic_store(&safe->sf_short, false);
+        look_who_is_near(m);
+        count_copies(m);
+    } else {
+        ps_safe_want_copies(safe, m->hm_required_len > 0, timeout_ms);
+    }
+    pthread_mutex_unlock(&m->hm_lock);
+    ps_eventfd_tell(m->hm_store->st_sender_fd);
+}
+
 int32_t ps_ha_master_peers(ps_ha_master *m, ps_ha_peer *out, int32_t room) {
     int32_t count = 0;
     int64_t now = ps_monotonic_ms();

@@ -207,8 +207,18 @@ int64_t ps_safe_lead(ps_safe *s) {
     return end.bd_at;
 }
 
+/* Each thread whose waits have other deadlines now looks at them again. */
+static void tell_all_locked(const ps_safe *s) {
+    const ps_waits *last = NULL;
+    for (const ps_wait *w = s->sf_lowest; w != NULL; w = w->wt_higher) {
+        if (w->wt_waits != last) ps_eventfd_tell(w->wt_waits->wa_fd);
+        last = w->wt_waits;
+    }
+}
+
 void ps_safe_want_copies(ps_safe *s, bool on, int32_t timeout_ms) {
     pthread_mutex_lock(&s->sf_lock);
+    if (s->sf_copies_timeout_ms != timeout_ms) tell_all_locked(s);
     s->sf_copies_timeout_ms = timeout_ms;
     atomic_store(&s->sf_copies, on);
     pthread_mutex_unlock(&s->sf_lock);

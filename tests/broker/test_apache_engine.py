@@ -36,7 +36,7 @@ class Controller:
 
 def engine(controller: Any, folder: Path) -> ApacheController:
     return ApacheController(
-        controller, "h:1", "c", "b", folder / "id", 0o600, 1000, lambda command: None
+        controller, "h:1", "c", "b", folder / "id", 0o600, 1000, lambda command, address: None
     )
 
 

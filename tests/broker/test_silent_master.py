@@ -32,7 +32,10 @@ def test_who_follows_a_master_no_more_does_not_wait_for_its_answers(
             replication.slave.followed = address
             replication.synchronize()
 
-        one.loop.call_soon_threadsafe(ask)  # type: ignore[union-attr]
+        assert one.loop is not None
+        one.loop.call_soon_threadsafe(ask)
         silent.accept()[0].recv(1)  # request 21 is under way
         one.run(replication.stop())
-        until(lambda: replication._synchronizing.done(), "the end of the round")  # type: ignore[union-attr]
+        round_ = replication._synchronizing
+        assert round_ is not None
+        until(round_.done, "the end of the round")

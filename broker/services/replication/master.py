@@ -22,7 +22,7 @@ from broker.services.replication.reign import Reign
 from pystore import Store
 from pystore.native import ffi, lib, raise_error
 
-__all__ = ["SLAVES_MAX", "HaMaster", "SlaveSeen", "stream_conf"]
+__all__ = ["SLAVES_MAX", "WAITS", "HaMaster", "SlaveSeen", "stream_conf"]
 
 log = SafeLogger(__name__)
 quiet = RateLimitedLogger(log)
@@ -39,6 +39,11 @@ _COMPARE_AGAIN_S = 1.0
 _GREETED_MAX = 16
 #: No broker has this number: who waits for it waits for good.
 _NOBODY = -1
+#: Settings of who is waited for, and how long.
+WAITS = frozenset({
+    "inSyncReplicas", "minInSyncReplicas", "enableAutoInSyncReplicas", "haMaxGapNotInSync",
+    "slaveTimeout",
+})  # fmt: skip
 _WHY = {
     lib.PS_HA_CLOSED: "it closed the connection",
     lib.PS_HA_SILENT: "it was silent for haHousekeepingInterval",
@@ -126,14 +131,10 @@ class HaMaster:
         """Raises: StoreError."""
         error = ffi.new("ps_error *")
         store = self._store.c_handle()
-        conf = stream_conf(self._config)
+        conf = self._conf()
         if self._reign is not None:
             kept = with_epochs(conf, self._epochs)
             lib.ps_hide_unconfirmed(store)
-        elif self._config["brokerRole"] == "SYNC_MASTER":
-            conf.copies = self._config["inSyncReplicas"] - 1
-            conf.copies_min = self._config["minInSyncReplicas"] - 1
-            conf.adapts = self._config["enableAutoInSyncReplicas"]
         if conf.copies > 0 and self._config["consumeAfterReplication"]:
             lib.ps_hide_unconfirmed(store)
         lib.ps_want_copies(store, conf.copies > 0, self._config["slaveTimeout"])
@@ -146,6 +147,20 @@ class HaMaster:
         self._sock.listen(SLAVES_MAX)
         self._sock.setblocking(False)
         asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
+
+    def _conf(self) -> Any:
+        """A ``ps_ha_conf *``; under a controller without what the set decides."""
+        conf = stream_conf(self._config)
+        if self._reign is None and self._config["brokerRole"] == "SYNC_MASTER":
+            conf.copies = self._config["inSyncReplicas"] - 1
+            conf.copies_min = self._config["minInSyncReplicas"] - 1
+            conf.adapts = self._config["enableAutoInSyncReplicas"]
+        return conf
+
+    def settings_changed(self) -> None:
+        """What waits for slaves goes by the settings of now."""
+        if self._handle != ffi.NULL:
+            lib.ps_ha_master_wait_for(self._handle, self._conf(), self._config["slaveTimeout"])
 
     def stop(self) -> None:
         """After the last client: nothing that waits for slaves is answered as if they had it."""
