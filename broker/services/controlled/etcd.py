@@ -162,7 +162,10 @@ class _Group:
     def doubt(self, number: int) -> LogDoubt | None:
         """Raises: ValueError."""
         noted = self.brokers.get(str(number), {}).get("doubt")
-        return LogDoubt(*map(int, noted.split(":"))) if noted is not None else None
+        if noted is None:
+            return None
+        epoch, end = map(int, noted.split(":"))
+        return LogDoubt(epoch, end)
 
     def heir(self, number: int) -> int | None:
         """Who of the in-sync set may be the master when this one of it asks: itself, without a
