@@ -180,7 +180,7 @@ fuzz: $(C_FUZZERS) build ## damaged frames and files, PS_FUZZ_RUNS for each read
 	done
 	@PS_TWINS=$${PS_TWINS:-100000} $(PY) -m pytest -q $(HOURS) tests/broker/test_send_twins.py
 
-attack: build ## strangers attack a broker, a name server and gRPC: loop, memory and log as a table
+attack: build ## strangers attack a broker, a name server, gRPC, or are the name server: loop, memory, log
 	@$(PY) -m tests.attack $(ARGS)
 
 damage-meta: build ## 1,000 damaged metadata files: none ends a process

@@ -1,18 +1,21 @@
 """Attacks a broker, a name server and the gRPC port, then the two ports of a proxy before them,
 with access control off and on:
 
-    python -m tests.attack [--only NAME,NAME] [--seed N] [--at broker|proxy|both]
+    python -m tests.attack [--only NAME,NAME] [--seed N] [--at broker|proxy|names|both]
                            [--access on|off|both]
 
 Each attack comes from strangers, is bounded in count and time, and ends. Each meets a process of
 its own, that gets no more than 512 MB of memory (RLIMIT_DATA). After each the table says how long
 the loop served nobody else (processor time), what the memory was, and what was logged.
-Exit code 1: a process died, or a bound was broken.
+Then, `names`: brokers, slaves, proxies and clients meet a stranger at their name server
+(hostile.py, met.py); they stay, log no traceback, and stop in time. Exit code 1: a process died, or
+a bound was broken.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import resource
@@ -28,12 +31,18 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.attack.attacks import ATTACKS, Target
+from tests.attack.hostile import Hostile
+from tests.attack.met import WHATS
 
 ROOT = Path(__file__).resolve().parents[2]
 #: ms of processor time, MB of anonymous memory, bytes of log: of one attack.
 HELD_MS, PEAK_MB, LOG_BYTES = 50.0, 512.0, 1 << 20
 #: Bytes that the stack of a thread may have: it counts as memory, whether it is used or not.
 STACK = 1 << 20
+#: Seconds that a process meets a stranger, and that its stop may take.
+MEETS_S, STOP_S = 6.0, 15.0
+#: ms that one answer of that stranger may hold a loop.
+ANSWER_MS = 200.0
 
 
 def limit_memory() -> None:
@@ -42,17 +51,22 @@ def limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (int(PEAK_MB) << 20, int(PEAK_MB) << 20))
 
 
-class Served:
-    """The process of served.py."""
+def words_of(at: str, access: bool) -> list[str]:
+    """Of the process of served.py."""
+    words = ["tests.attack.served", *(["--access"] if access else [])]
+    return [*words, *(["--proxy"] if at == "proxy" else [])]
 
-    def __init__(self, at: str, access: bool, log: IO[str]) -> None:
-        words = [sys.executable, "-m", "tests.attack.served", *(["--access"] if access else [])]
-        words += ["--proxy"] if at == "proxy" else []
+
+class Served:
+    """The process of a module of this folder. module: with its arguments."""
+
+    def __init__(self, module: Sequence[str], log: IO[str]) -> None:
+        words = [sys.executable, "-m", *module]
         self.process = subprocess.Popen(
             words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
             preexec_fn=limit_memory,
         )  # fmt: skip
-        self.ports: dict[str, int] = json.loads(self._line())
+        self.ports: dict[str, int] = json.loads(self._line() or "{}")
 
     def _line(self) -> str:
         assert self.process.stdout is not None
@@ -64,14 +78,15 @@ class Served:
             assert self.process.stdin is not None
             self.process.stdin.write("\n")
             self.process.stdin.flush()
-            found: dict[str, float] = json.loads(self._line())
+            found: dict[str, float] = json.loads(self._line() or "{}")
         except (OSError, ValueError):
             return None
         return found
 
     def stop(self) -> None:
-        with self.process:  # closes its pipes, and waits
+        with contextlib.suppress(BrokenPipeError), self.process:  # closes its pipes, and waits
             pass
+        self.process.wait()
 
 
 def run(names: Sequence[str], at: str, access: bool, seed: int) -> list[dict[str, Any]]:
@@ -79,7 +94,7 @@ def run(names: Sequence[str], at: str, access: bool, seed: int) -> list[dict[str
     rows = []
     for name in names:
         with tempfile.NamedTemporaryFile("w+") as log:
-            served = Served(at, access, log)
+            served = Served(words_of(at, access), log)
             served.told()
             began = time.monotonic()
             ATTACKS[name](Target(served.ports, random.Random(seed)))
@@ -97,11 +112,39 @@ def run(names: Sequence[str], at: str, access: bool, seed: int) -> list[dict[str
     return rows
 
 
-def broken(row: dict[str, Any], died: bool) -> str:
+def meet(what: str, seed: int, seconds: float) -> dict[str, Any]:
+    """A row: what becomes of a broker, a slave, a proxy or clients whose name server is a stranger,
+    and everybody that he names."""
+    with tempfile.NamedTemporaryFile("w+") as log, Hostile(seed) as stranger:
+        served = Served(["tests.attack.met", stranger.address, what], log)
+        served.told()
+        time.sleep(seconds)
+        told = served.told()
+        began = time.monotonic()
+        served.stop()
+        text = Path(log.name).read_text(errors="replace")
+        row: dict[str, Any] = {"attack": what, "at": "the names", "access": "guarded" in what}
+        row |= {"seconds": time.monotonic() - began, "log": len(text)}
+        row |= told or {"held_ms": 0.0, "peak_mb": 0.0}
+        # It reads answers of 12 MB, which is asked of nobody who serves strangers.
+        died = told is None or served.process.returncode != 0
+        row["broken"] = broken(row, died, held_ms=ANSWER_MS)
+        if "Traceback" in text:
+            row["broken"] += " a traceback"
+        if row["seconds"] > STOP_S:
+            row["broken"] += f" {row['seconds']:.0f} s for its stop"
+        if row["broken"]:
+            row["text"] = text
+        print(f"{what} at the names: {round(row['held_ms'])} ms, {round(row['peak_mb'])} MB,"
+              f" {sum(stranger.asked.values())} asked", file=sys.stderr)  # fmt: skip
+        return row
+
+
+def broken(row: dict[str, Any], died: bool, held_ms: float = HELD_MS) -> str:
     """Which bound was, if any."""
     if died:
         return "the process died"
-    bounds = (("held_ms", HELD_MS, "ms held"), ("peak_mb", PEAK_MB, "MB"),
+    bounds = (("held_ms", held_ms, "ms held"), ("peak_mb", PEAK_MB, "MB"),
               ("log", LOG_BYTES, "bytes of log"))  # fmt: skip
     found = [f"{row[key]:.0f} {unit}" for key, most, unit in bounds if row[key] > most]
     return ", ".join(found)
@@ -124,14 +167,18 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(ATTACKS), help="names, with commas between them")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31))
     parser.add_argument("--access", choices=("on", "off", "both"), default="both")
-    parser.add_argument("--at", choices=("broker", "proxy", "both"), default="both")
+    parser.add_argument("--at", choices=("broker", "proxy", "names", "both"), default="both")
     given = parser.parse_args()
     print(f"seed {given.seed}")
     kinds = {"on": [True], "off": [False], "both": [False, True]}[given.access]
-    places = ["broker", "proxy"] if given.at == "both" else [given.at]
+    places = {"both": ["broker", "proxy"], "names": []}.get(given.at, [given.at])
     names = given.only.split(",")
     rows = [row for at in places for access in kinds for row in run(names, at, access, given.seed)]
+    if given.at in ("names", "both"):
+        rows += [meet(what, given.seed, MEETS_S) for what in WHATS]
     Console().print(shown(rows))
+    for row in rows:
+        print(row.get("text", "")[-5000:], file=sys.stderr)
     return 1 if any(row["broken"] for row in rows) else 0
 
 

@@ -7,8 +7,9 @@ import random
 
 import pytest
 
-from tests.attack.__main__ import LOG_BYTES, PEAK_MB, run
+from tests.attack.__main__ import LOG_BYTES, PEAK_MB, meet, run
 from tests.attack.attacks import ATTACKS
+from tests.attack.met import WHATS
 
 
 @pytest.mark.parametrize("name", ["large_frames", "half_calls", "strangers", "slow_readers"])
@@ -29,3 +30,16 @@ def test_every_attack_ends_nobody_and_fills_nothing(name: str, at: str, access: 
     assert row["broken"] != "the process died"
     assert row["peak_mb"] <= PEAK_MB
     assert row["log"] <= LOG_BYTES
+
+
+@pytest.mark.parametrize(
+    "what", [each if each == "under_controller" else pytest.param(each, marks=pytest.mark.long)
+             for each in WHATS],
+)  # fmt: skip
+def test_a_stranger_at_the_name_server_ends_nobody(what: str) -> None:
+    """And everybody that he names is he."""
+    seed = random.randrange(1 << 31)
+    row = meet(what, seed, 1.0)
+    assert "the process died" not in row["broken"], (seed, row["text"])
+    assert "a traceback" not in row["broken"], (seed, row["text"])
+    assert row["peak_mb"] <= PEAK_MB and row["log"] <= LOG_BYTES, seed

@@ -11,7 +11,7 @@ from typing import Any
 
 from broker.loop.reasons import reason_of
 from broker.loop.safe_log import SafeLogger
-from broker.remoting.client import RemotingClient
+from broker.remoting.client import RemotingClient, parse_address
 from broker.services.controlled.engine import NO_EPOCH, EngineRefused, Heartbeat, LogDoubt
 from broker.services.controlled.identity import Identity
 from broker.services.replication.reign import Record
@@ -85,7 +85,8 @@ class ApacheController:
         asked = self._identity.asked(self._cluster, self._name)
         if asked is None:
             answer = await self._ask(Command(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, self._of()))
-            asked = int(answer.ext["nextBrokerId"]), f"{address};{time.time_ns() // 1_000_000}"
+            number = _number_of(answer.ext.get("nextBrokerId"), "nextBrokerId")
+            asked = number, f"{address};{time.time_ns() // 1_000_000}"
             self._identity.keep_asked(self._cluster, self._name, *asked)
         number, code = asked
         fields = self._of() | {"appliedBrokerId": str(number), "registerCheckCode": code}
@@ -244,6 +245,10 @@ class ApacheController:
         if answer.code != ResponseCode.SUCCESS or not leader:
             said = f"{answer.code} {answer.remark or ''}".strip()
             raise OSError(f"{address} knows no leader ({said})")
+        try:
+            parse_address(leader)
+        except ValueError as bad:
+            raise OSError(f"{address} names a leader at no address: {bad}") from None
         return leader
 
     async def _request(self, address: str, command: Command) -> Command:
@@ -256,17 +261,32 @@ def _now() -> str:
 
 
 def _record(answer: Command) -> Record:
-    """Raises: ValueError."""
+    """Raises: OSError for what no controller answers."""
     ext = answer.ext
-    body: Any = mqjson.loads(bytes(answer.body)) if answer.body else {}
-    if not isinstance(body, dict):
-        raise ValueError("the controller's set is no object")
-    master = int(ext.get("masterBrokerId") or -1)
+    try:
+        body: Any = mqjson.loads(bytes(answer.body), 0) if answer.body else {}
+    except ValueError as bad:
+        raise OSError(f"the controller's set is not read: {bad}") from None
+    members = body.get("syncStateSet") or () if isinstance(body, dict) else None
+    if not isinstance(members, list | tuple):
+        raise OSError("the controller's set is not a list of numbers")
+    master = _number_of(ext.get("masterBrokerId") or -1, "masterBrokerId")
     return Record(
         master=master if master >= 0 and ext.get("masterAddress") else None,
         address=ext.get("masterAddress") or "",
         ha_address="",
-        epoch=int(ext.get("masterEpoch") or 0),
-        in_sync=frozenset(int(each) for each in body.get("syncStateSet") or ()),
-        set_number=int(body.get("syncStateSetEpoch") or 0),
+        epoch=_number_of(ext.get("masterEpoch") or 0, "masterEpoch"),
+        in_sync=frozenset(_number_of(each, "syncStateSet") for each in members),
+        set_number=_number_of(body.get("syncStateSetEpoch") or 0, "syncStateSetEpoch"),
     )
+
+
+def _number_of(value: object, name: str) -> int:
+    """Raises: OSError."""
+    try:
+        found = int(value) if isinstance(value, int | str) else None
+    except ValueError:
+        found = None
+    if found is None or abs(found) >= 1 << 63:
+        raise OSError(f"{name} in the controller's answer is {value!r:.40}, which is not a number")
+    return found
