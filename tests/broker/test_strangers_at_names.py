@@ -71,6 +71,7 @@ def test_a_stranger_as_master_makes_no_user_and_gets_no_password(
             replication.use_master(stranger.address, stranger.address)
 
             async def take() -> list[str]:
+                replication.slave.followed = stranger.address  # as if his log had been taken
                 return list(await replication.take_all())
 
             problems = slave.run(take())
@@ -93,6 +94,7 @@ def test_a_slave_asks_nobody_anything_who_has_not_proven_himself(
         replication.use_master(stranger.address, stranger.address)
 
         async def take() -> list[str]:
+            replication.slave.followed = stranger.address  # as if his log had been taken
             return list(await replication.take_all())
 
         slave.run(take())
