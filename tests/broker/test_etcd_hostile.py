@@ -83,7 +83,8 @@ async def every_request(address: str, folder: Path) -> list[BaseException]:
     record = Record(1, "h:1", "h:2", 1, frozenset({1}), 1)
     for ask in (
         engine.number("h:1"), engine.register(1, "h:1", "h:2", None), engine.look(),
-        engine.elect(1), engine.move(1), engine.succeed(1, record), engine.change_set(record, frozenset({1})),
+        engine.elect(1), engine.move(1), engine.succeed(1, record),
+        engine.change_set(record, frozenset({1})),
     ):  # fmt: skip
         try:
             await ask
