@@ -53,7 +53,7 @@ scrape_configs:
 
 `metricsExporterType=OTLP_GRPC` sends the same figures to the collector at
 `metricsGrpcExporterTarget`, and `LOG` writes them to the log as OTLP's JSON at level INFO, both by
-the extra `otlp`: `pip install 'rocketmq-pystore[otlp]'`.
+the extra `otlp`.
 
 ## Board and alerts
 

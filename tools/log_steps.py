@@ -194,9 +194,7 @@ STEPS: dict[str, str] = {
     "The slave at %s reports a log up to %d, which this broker does not have: its log is another"
     " one, and it is sent nothing": "begin with an empty store",
     "The slave at %s is sent nothing, since its log up to %d is not compared: %s":
-        "let the master ask that slave: it must be registered with the same name servers, answer"
-        " this host, and know the user of innerClientAuthenticationCredentials; of one that ends"
-        " within a record its haListenPort must be reached, or start it again",
+        "let the master ask it: [how](replication.md#logs-with-different-pasts)",
     "Fewer than %d brokers are in sync (minInSyncReplicas): sends are refused, but those with"
     " WAIT=false": "start the slaves; `pystore ha status` shows who is missing",
     "The log is cut back from %d to %d, where it is the master's: what follows is kept in aside/":

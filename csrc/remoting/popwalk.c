@@ -235,7 +235,8 @@ static int64_t *begin_seen(walk *w, int32_t from, int32_t count) {
 static bool walk_queues(walk *w, const place *p, int32_t first, int32_t from, int32_t count) {
     int64_t low, high, *seen = NULL;
     bool all = count > 1 && !from_first(w, p) && p->pair->pr_mark_count < count;
-    if (all && (!ps_pair_may_have(p->pair, count - p->pair->pr_mark_count) || !ps_pair_marks(p->pair, count))) {
+    if (all && (!ps_pair_may_have(p->pair, count - p->pair->pr_mark_count) ||
+                !ps_pair_marks(p->pair, count))) {
         ps_fail(w->e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, TOO_MANY, p->pair->pr_table->ms_max);
         return false;
     }

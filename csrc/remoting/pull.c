@@ -246,7 +246,8 @@ static int serve_pull(ps_conn *n, const pull *p, const request *r) {
     ps_batch_info b;
     int rc = answer_reset(c, p);
     if (rc != 0) return rc;
-    if ((r->flags & SYS_COMMIT) && r->commit >= 0 && ps_pair_mark_asked(p->pair, p->queue_id) != NULL)
+    if ((r->flags & SYS_COMMIT) && r->commit >= 0 &&
+        ps_pair_mark_asked(p->pair, p->queue_id) != NULL)
         ps_pair_commit(p->pair, p->queue_id, r->commit);
     ps_batch *batch = read_at(c, p, p->offset);
     if (batch == NULL) return 0;

@@ -82,8 +82,8 @@ int64_t ps_core_pulled(ps_core *core, const char *group, int32_t group_len, cons
 /* Commits `offset`; the next pull is answered with it and PULL_OFFSET_MOVED. */
 int ps_core_reset(ps_core *core, const char *group, int32_t group_len, const char *topic,
                   int32_t topic_len, int32_t queue_id, int64_t offset, ps_error *error);
-/* The next offsets that were committed since they were last taken, up to `room`; 0: no more. What is
- * committed after the call that began (begin 1) is for the next round, so that a round ends. */
+/* The next offsets that were committed since they were last taken, up to `room`; 0: no more. What
+ * is committed after the call that began (begin 1) is for the next round, so that a round ends. */
 int64_t ps_core_take_offsets(ps_core *core, int32_t begin, ps_offset_row *out, int64_t room);
 /* How often a client was refused one more than offsets_max, since the last call of this. */
 int64_t ps_core_offsets_refused(ps_core *core);
