@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import socket
 import weakref
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from broker.hot.core import Core
 from broker.loop.lifetime import Stopping
+from broker.loop.passed_over import warn_of
 from broker.loop.safe_log import SafeLogger
 from broker.loop.thread import LoopThread
 from broker.opened import Ground, Options, open_ground, open_services
@@ -29,18 +29,20 @@ from broker.processors.pull import waited
 from broker.remoting.connection import Connection
 from broker.remoting.memory import join
 from broker.remoting.tls import TlsSettings
-from broker.services.config import served
 from broker.services.context import Services
 from broker.services.delivered import close_levels
 from broker.services.hooks import ConsumeMessageHook, SendMessageHook
 from broker.services.replication.service import is_slave
+from broker.services.setting_forms import servers_of
 from broker.serving import Listeners, listen, listen_for_slaves
+from broker.start_checks import Ask, bind_address, on_this_machine, read_start
 from pystore import Store
 from pystore.arguments import named_arguments
 from pystore.configfiles import TopicConfig
-from pystore.errors import StoreError
+from pystore.errors import BadArgument, StoreError
+from pystore.setting_problems import refuse
 from pystore.setting_types import SettingValues
-from pystore.settings import Settings, load
+from pystore.settings import Settings
 
 if TYPE_CHECKING:
     # A server process starts without what it may never use.
@@ -107,12 +109,13 @@ class Broker(Stopping):
         proxy_conf: str | os.PathLike[str] | None = None,
         **settings: Unpack[SettingValues],
     ) -> None:
-        """Raises: BadArgument for unknown settings."""
+        """Raises: BadArgument for settings that are refused, all at once."""
         path = Path(path_or_conf) if path_or_conf is not None else None
         if path is not None and path.is_file() and conf is None:
             conf, path = path, None
         given: dict[str, object] = dict(settings)
-        known = served(load(conf, given))
+        known, self._problems = read_start(conf, given)
+        refuse(self._problems)
         # As upstream: useTLS of the file, else tls.enable, else whether the server enforces it.
         use_tls = known["useTLS"] if "useTLS" in known.explicit else None
         self._options = Options(
@@ -128,7 +131,7 @@ class Broker(Stopping):
             proxy_conf=Path(proxy_conf) if proxy_conf is not None else None,
         )
         if "bindAddress" not in known.explicit:
-            self._options.set("bindAddress", _bind_address(known["brokerIP1"]))
+            self._options.set("bindAddress", bind_address(known))
         self._with_namesrv = with_namesrv
         self._anywhere = known["listenPort"] == 0
         self._namesrv_port = namesrv_port
@@ -229,6 +232,7 @@ class Broker(Stopping):
         """Raises: OSError for a port that is taken, RuntimeError when it runs already, and whatever
         opening the store raises."""
         self._check_stopped()
+        await asyncio.to_thread(self._check_machine)
         try:
             await self._start()
             if self._member is not None:
@@ -243,6 +247,14 @@ class Broker(Stopping):
             raise RuntimeError(
                 f"the broker of {self.path} is running already; stop it first, or make another one"
             )
+
+    def _check_machine(self) -> None:
+        """Raises: BadArgument for what the settings name and this machine does not have."""
+        o = self._options
+        ask = Ask(o.settings, o.conf, o.path, o.grpc_port, o.proxy_conf)
+        found = list(on_this_machine(ask))
+        refuse(found)
+        warn_of(each for each in (*self._problems, *found) if not each.is_error)
 
     async def _start(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -306,12 +318,17 @@ class Broker(Stopping):
 
     async def _join_engine(self) -> None:
         """Under a controller a broker begins as a slave of nobody, with a number of its own.
-        Raises: OSError, TimeoutError, ValueError, EngineRefused."""
+        Raises: OSError, TimeoutError, BadArgument for an engine that refuses this broker."""
         from broker.joining import join_engine
+        from broker.services.controlled.engine import EngineRefused
 
-        self._member = await join_engine(
-            self._options, self.address, self._become, lambda: self._services
-        )
+        try:
+            self._member = await join_engine(
+                self._options, self.address, self._become, lambda: self._services
+            )
+        except (ValueError, EngineRefused) as failed:
+            source = self.settings.source("controllerAddr")
+            raise BadArgument(f"the controller takes no such broker: {failed}", source) from None
 
     async def _become(self, reign: Reign) -> None:
         """Serves in another role, over the same store and at the same ports. Of what the services
@@ -363,7 +380,7 @@ class Broker(Stopping):
         self.namesrv = made
         host = self.settings["brokerIP1"]
         own = f"[{host}]:{made.port}" if ":" in host else f"{host}:{made.port}"
-        others = [a for a in (self.settings["namesrvAddr"] or "").split(";") if a and a != own]
+        others = [each for each in servers_of(self.settings["namesrvAddr"]) if each != own]
         self._options.set("namesrvAddr", ";".join([own, *others]))
 
     def reload(self) -> None:
@@ -373,11 +390,14 @@ class Broker(Stopping):
             log.info("There is no settings file to read again")
             return
         try:
-            now, later = self.services.settings.reload(self._options.given)
+            made, problems = read_start(self._options.conf, self._options.given)
+            refuse(problems)
+            now, later = self.services.settings.reload(made)
         except StoreError as bad:
             log.error("Kept the settings of before, since the file cannot be used: %s", bad)
             return
         log.info("Read %s again; changed: %s", self._options.conf, ", ".join(sorted(now)) or "-")
+        warn_of(problems)
         if later:
             log.warning("Only a start takes over: %s", ", ".join(sorted(later)))
 
@@ -614,12 +634,3 @@ class Broker(Stopping):
         for client in list(self._beside_us):
             with contextlib.suppress(ClientError):
                 client.close()
-
-
-def _bind_address(told: str) -> str:
-    """Where to listen by default: on loopback when clients are given such an address, else on every
-    interface."""
-    try:
-        return told if ipaddress.ip_address(told.strip("[]")).is_loopback else "0.0.0.0"
-    except ValueError:  # a name
-        return "127.0.0.1" if told == "localhost" else "0.0.0.0"

@@ -15,8 +15,8 @@ from broker.services.context import Services
 from broker.services.controlled.continuity import Continuity
 from broker.services.controlled.engine import Engine, EngineRefused
 from broker.services.controlled.engines import engine_of
-from broker.services.controlled.etcd import SCHEME_TLS
 from broker.services.controlled.member import GroupMember
+from broker.services.etcd_address import SCHEME_TLS
 from broker.services.replication.reign import Reign
 from broker.wire.command import Command
 

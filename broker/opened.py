@@ -42,6 +42,7 @@ from broker.services.replication.master import WAITS
 from broker.services.replication.reign import Reign
 from broker.services.replication.service import Replication, is_slave
 from broker.services.schedule import Schedule
+from broker.services.setting_forms import servers_of
 from broker.services.statistics import Statistics
 from broker.services.topics import Topics
 from broker.services.transaction import Transactions
@@ -257,7 +258,7 @@ def _follow_settings(services: Services, names: frozenset[str]) -> None:
     if "deliveryMaxTps" in names and services.schedule is not None:
         services.schedule.max_tps = services.settings["deliveryMaxTps"]
     if "namesrvAddr" in names:
-        services.registration.use((services.settings["namesrvAddr"] or "").split(";"))
+        services.registration.use(servers_of(services.settings["namesrvAddr"]))
 
 
 async def _open_timers(settings: Settings, store: Store, undo: AsyncExitStack) -> Timers | None:

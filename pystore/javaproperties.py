@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-__all__ = ["edit_java_properties", "parse_java_properties"]
+__all__ = ["edit_java_properties", "names_given_twice", "parse_java_properties"]
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _UNESCAPES = {char: letter for letter, char in _ESCAPES.items()}
@@ -60,6 +60,15 @@ def parse_java_properties(text: str) -> dict[str, tuple[int, str]]:
     Raises: ValueError with the line number, for a broken ``\\u`` escape.
     """
     return {name: (first, value) for name, first, _, value in _entries(text)}
+
+
+def names_given_twice(text: str) -> dict[str, list[int]]:
+    """Returns the lines of each name that a properties file has more than once. Raises: ValueError,
+    as parse_java_properties."""
+    lines: dict[str, list[int]] = {}
+    for name, first, _, _ in _entries(text):
+        lines.setdefault(name, []).append(first)
+    return {name: found for name, found in lines.items() if len(found) > 1}
 
 
 def _entries(text: str) -> Iterator[tuple[str, int, int, str]]:

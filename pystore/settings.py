@@ -5,14 +5,15 @@ Entry points: :func:`load` (a broker.conf and keywords to :class:`Settings`), :f
 made from). Names, types and defaults come from upstream's own classes
 (pystore/upstream_settings.py); what the store does with a setting stands in :data:`_USED`.
 
-Upstream silently ignores an unknown name and a value that it cannot read. Here both are
-refused, with the place and the nearest name: a setting that silently does nothing has cost people
-their messages.
+Upstream silently ignores an unknown name and a value that it cannot read: a setting that silently
+does nothing has cost people their messages. Here a mistyped name and an unreadable value are
+refused, all of a file at once, and a name that is far from every setting is passed over with a
+warning (pystore/setting_problems.py). Keywords are written for this store: an
+unknown one is refused.
 """
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import logging
 import math
@@ -20,15 +21,31 @@ import operator
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pystore import files
 from pystore.errors import BadArgument, StoreError
-from pystore.javaproperties import edit_java_properties, parse_java_properties
-from pystore.upstream_settings import OTHER_VERSIONS, UPSTREAM
+from pystore.javaproperties import edit_java_properties, names_given_twice, parse_java_properties
+from pystore.setting_problems import (
+    SettingProblem,
+    about_text,
+    about_unknown,
+    mistyped,
+    nearest,
+    refuse,
+)
+from pystore.upstream_settings import (
+    IN_GUIDES,
+    NAMESRV,
+    OTHER_VERSIONS,
+    PROXY,
+    RENAMED,
+    UPSTREAM,
+    UPSTREAM_VERSION,
+)
 
 __all__ = [
     "NOT_SERVED",
@@ -43,7 +60,9 @@ __all__ = [
     "load",
     "log_levels",
     "parse_java_properties",
+    "read_settings",
     "refuse_unserved",
+    "unserved",
     "without_password",
 ]
 
@@ -55,6 +74,7 @@ _LONG_MAX = 2**63 - 1
 _LONG_MIN = -(2**63)
 #: A broker.conf is a few kilobytes; what is larger is another file, and is not read into memory.
 _CONF_MAX_BYTES = 4 << 20
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: ps_conf.level_delay_ms has room for so many.
 _LEVELS_MAX = 64
 
@@ -719,16 +739,20 @@ _OURS: dict[str, dict[str, Any]] = {
 _STARTUP = ("rmqAddressServerDomain", "rmqAddressServerSubGroup")
 
 
-def refuse_unserved(settings: Settings, *, by_broker: bool = False) -> None:
-    """by_broker: a broker asks. Raises: BadArgument for a setting that asks for what nobody here
-    does."""
-    for name in settings.explicit & NOT_SERVED:
+def unserved(settings: Settings, *, by_broker: bool = False) -> Iterator[SettingProblem]:
+    """Settings that ask for what nobody here does. by_broker: a broker asks."""
+    for name in sorted(settings.explicit & NOT_SERVED):
         row, given = TABLE[name], settings[name]
         if given != row.only and not (by_broker and row.by_broker):
             shown = str(given).lower() if isinstance(given, bool) else given
-            raise BadArgument(
-                f"{name} = {shown} is not supported: {row.because}", settings.source(name)
+            yield SettingProblem(
+                name, settings.source(name), f"{name} = {shown} is not supported: {row.because}"
             )
+
+
+def refuse_unserved(settings: Settings) -> None:
+    """Raises: BadArgument for a setting that asks for what a store without a broker does not."""
+    refuse(unserved(settings))
 
 
 def _make_table() -> dict[str, Setting]:
@@ -747,6 +771,8 @@ def _make_table() -> dict[str, Setting]:
         add(name, "String", None, "BrokerStartup", "none")
     for name, (kind, version) in OTHER_VERSIONS.items():
         add(name, kind, None, version, "none")
+        if name.endswith(("AccessKey", "SecretKey")):
+            table[name] = replace(table[name], is_secret=True)
     for name, row in _OURS.items():
         table[name] = Setting(name=name, origin="ours", **row)
     return table
@@ -794,7 +820,8 @@ def edit_conf(path: Path, changes: Mapping[str, str]) -> None:
         raise files.os_error(failed, path) from failed
 
 
-def _read_conf(path: Path) -> dict[str, tuple[int, str]]:
+def _read_conf(path: Path) -> tuple[dict[str, tuple[int, str]], list[SettingProblem]]:
+    """Returns the entries of a file by name, and what another reader takes from it otherwise."""
     try:
         with path.open("rb") as file:
             data = file.read(_CONF_MAX_BYTES + 1)
@@ -809,9 +836,29 @@ def _read_conf(path: Path) -> dict[str, tuple[int, str]]:
     except UnicodeDecodeError:
         text = data.decode("latin-1")  # what Java reads such a file as
     try:
-        return parse_java_properties(text)
+        found = parse_java_properties(text)
+        twice = names_given_twice(text)
     except ValueError as bad:
         raise BadArgument(str(bad), where=str(path)) from None
+    problems = []
+    first = min(found, key=lambda name: found[name][0], default="")
+    if data.startswith(_BYTE_ORDER_MARK) and first and found[first][0] == 1:
+        text = "Apache's broker takes the byte order mark for a part of the first name, and passes"
+        problems.append(
+            SettingProblem(
+                first, f"{path}:1", f"{text} over {first}", False, "byte-order-mark",
+                "save the file as UTF-8 without a mark",
+            )
+        )  # fmt: skip
+    for name, lines in twice.items():
+        shown = ", ".join(map(str, lines))
+        problems.append(
+            SettingProblem(
+                name, f"{path}:{lines[-1]}", f"{name} is given in lines {shown}; the last holds",
+                False, "given-twice", "delete the other lines",
+            )
+        )  # fmt: skip
+    return found, problems
 
 
 # ---- values ----
@@ -820,7 +867,9 @@ def _read_conf(path: Path) -> dict[str, tuple[int, str]]:
 def _integer(value: object) -> int:
     if isinstance(value, str):
         if not re.fullmatch(r"[+-]?[0-9]{1,19}", value.strip()):
-            raise ValueError("it is not an integer")
+            percent = re.fullmatch(r"([0-9]{1,19}) ?%", value.strip())
+            hint = f"; write {percent[1]} alone" if percent else ""
+            raise ValueError(f"it is not an integer{hint}")
         return int(value)
     if isinstance(value, bool):
         raise ValueError("expected a number, not true or false")
@@ -875,9 +924,8 @@ def _convert(row: Setting, value: object) -> Value:
 
 
 def _nearest(name: str) -> str:
-    known = {each.lower(): each for each in TABLE}
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
-    return f"; the nearest name is '{known[near[0]]}'" if near else ""
+    near = nearest(name, TABLE)
+    return f"; the nearest name is '{near}'" if near else ""
 
 
 class Settings:
@@ -1051,16 +1099,30 @@ def load(
     they win; a value of None counts as not given. Values are of the setting's type, or text as a
     file would hold it ("4194304", "true").
 
-    Raises: BadArgument for a name that no upstream version has (with the nearest one that exists),
-    a value of the wrong type or out of its range, each with its place, and for a file that cannot
-    be read.
+    Raises: BadArgument for a keyword or a name in a mapping that no upstream version has (with the
+    nearest one that exists), a mistyped name in a file, a value of the wrong type or out of its
+    range, all of them with their places; and for a file that cannot be read.
     """
+    made, problems = read_settings(conf, overrides)
+    refuse(problems)
+    return made
+
+
+def read_settings(
+    conf: str | os.PathLike[str] | Mapping[str, object] | None = None,
+    overrides: Mapping[str, object] | None = None,
+) -> tuple[Settings, list[SettingProblem]]:
+    """As :func:`load`, but returns what is wrong with all of them, what is only passed over as
+    well; a setting that is refused has its default. Raises: BadArgument for a file that cannot be
+    read."""
     given: list[tuple[str, object, str]] = []
+    problems: list[SettingProblem] = []
     if isinstance(conf, Mapping):
         given += [(name, value, "conf") for name, value in conf.items() if value is not None]
     elif conf is not None:
         path = Path(conf)
-        for name, (line, text) in _read_conf(path).items():
+        entries, problems = _read_conf(path)
+        for name, (line, text) in entries.items():
             given.append((name, text, f"{path}:{line}"))
     if overrides is not None:
         given += [
@@ -1070,15 +1132,72 @@ def load(
     values: dict[str, Value] = {}
     sources: dict[str, str] = {}
     for name, value, source in given:
+        of_file = source not in ("conf", "keyword")
         row = TABLE.get(name) if isinstance(name, str) else None
         if row is None:
-            raise BadArgument(f"'{name}' ({source}) is not a setting{_nearest(str(name))}")
+            problems.append(_unknown(str(name), source, value if of_file else None))
+            continue
         try:
-            values[name] = _convert(row, value)
+            values[name] = _convert_of_file(row, value) if of_file else _convert(row, value)
         except ValueError as bad:
-            raise BadArgument(f"{name} = {value!r} ({source}): {bad}") from None
+            shown = value if isinstance(value, int | float | str) else str(value)
+            shown = "***" if row.is_secret else repr(without_password(shown))
+            problems.append(SettingProblem(name, source, f"{name} = {shown}: {bad}"))
+            continue
         sources[name] = source
-    return Settings(values, sources)
+        if row.used_by == "none" and values[name] != row.default and not row.because:
+            problems.append(_without_effect(row, source))
+    return Settings(values, sources), problems
+
+
+def _convert_of_file(row: Setting, value: object) -> Value:
+    """Raises: ValueError."""
+    hint = about_text(str(value).strip()) if not row.is_secret else ""
+    try:
+        made = _convert(row, value)
+    except ValueError as bad:
+        raise ValueError(f"{bad}; {hint}" if hint else str(bad)) from None
+    if hint:
+        raise ValueError(hint)
+    is_path = row.unit in ("path", "paths")
+    if is_path and os.name == "posix" and re.match(r"[A-Za-z]:[\\/]", str(made)):
+        raise ValueError("it is a path of Windows, and here a name in the present directory")
+    return made
+
+
+def _unknown(name: str, source: str, value: object) -> SettingProblem:
+    """value: of a line of a file; None: it is a keyword."""
+    if value is None:
+        return SettingProblem(name, source, f"'{name}' is not a setting{_nearest(name)}")
+    found = about_unknown(name, source, TABLE, IN_GUIDES)
+    if found.is_error:
+        meant = TABLE.get(mistyped(name, TABLE))
+        try:  # a second run would show what is wrong with the value under the right name
+            if meant is not None:
+                _convert_of_file(meant, value)
+        except ValueError as bad:
+            return replace(found, text=f"{found.text}; its value: {bad}")
+        return found
+    elsewhere = "name server" if name in NAMESRV else "proxy" if name in PROXY else ""
+    if name.startswith("tls."):
+        text = f"{name}: TLS is not set by this file, nor is it by upstream; it has no effect here"
+        return replace(found, text=text, mend="pass a file with tls.* lines: --tls FILE")
+    if elsewhere and name not in IN_GUIDES:
+        text = f"{name}: it is a setting of a {elsewhere}, and has no effect here"
+        return replace(found, text=text, mend=f"write it to the settings of the {elsewhere}")
+    return found
+
+
+def _without_effect(row: Setting, source: str) -> SettingProblem:
+    name, mend = row.name, "delete the line"
+    text = f"{name} has no effect here"
+    if name in OTHER_VERSIONS:
+        text = f"{name} has no effect here, nor in RocketMQ {UPSTREAM_VERSION}"
+        text += f": {OTHER_VERSIONS[name][1]} knows it"
+    if name in RENAMED:
+        mend = f"write {RENAMED[name]}"
+        text += ", today's name is " + RENAMED[name]
+    return SettingProblem(name, source, text, False, "no-effect", mend)
 
 
 # ---- into C ----

@@ -6,8 +6,12 @@ five that BrokerStartup fills from a broker.conf. A name that two classes share 
 first. None: no value, or one that upstream works out from the machine (processors, host name, home
 folder). listenPort is what BrokerStartup sets before it reads the file.
 
-OTHER_VERSIONS: names that 4.9.7 or 5.5.0 know and 5.3.3 does not, with type and version, so that
-their files are not refused.
+OTHER_VERSIONS: names for which another version from 4.0.0 to 5.5.0 has a setter, and 5.3.3 none,
+with type and the last version that has it, so that their files are not refused; those of tiered
+storage are MessageStoreConfig's of that module. RENAMED: those that
+have another name today. NAMESRV and PROXY: names of NamesrvConfig with ControllerConfig, and of
+ProxyConfig, of all these versions. IN_GUIDES: names that no version has, but files and guides for
+broker.conf have, since upstream passes over them; and what is to be known instead.
 """
 
 from __future__ import annotations
@@ -474,6 +478,7 @@ UPSTREAM: dict[str, dict[str, tuple[str, int | float | bool | str | None]]] = {
 
 OTHER_VERSIONS: dict[str, tuple[str, str]] = {
     "appendTopicForTimerDeleteKey": ("boolean", "5.5.0"),
+    "batchWriteKvCqSize": ("int", "5.3.1"),
     "checkCommitLogOffsetOnRecover": ("boolean", "5.5.0"),
     "combineAssignOffsetCQType": ("String", "5.5.0"),
     "combineCQEnableCheckSelf": ("boolean", "5.5.0"),
@@ -486,6 +491,8 @@ OTHER_VERSIONS: dict[str, tuple[str, str]] = {
     "commercialTimerCount": ("int", "4.9.7"),
     "commercialTransCount": ("int", "4.9.7"),
     "commitLogRecoverMaxNum": ("int", "5.5.0"),
+    "commitLogRollingInterval": ("int", "5.5.0"),
+    "commitLogRollingMinimumSize": ("int", "5.5.0"),
     "enableAcceleratedRecovery": ("boolean", "5.5.0"),
     "enableConnectionMetrics": ("boolean", "5.5.0"),
     "enableLagAndDlqMetrics": ("boolean", "5.5.0"),
@@ -501,6 +508,7 @@ OTHER_VERSIONS: dict[str, tuple[str, str]] = {
     "enableSplitMetadata": ("boolean", "5.5.0"),
     "enableStatsMetrics": ("boolean", "5.5.0"),
     "enableTransactionMetrics": ("boolean", "5.5.0"),
+    "enableTransparentRetry": ("boolean", "5.3.1"),
     "filterServerNums": ("int", "4.9.7"),
     "haSlaveFallbehindMax": ("int", "4.9.7"),
     "indexFileReadEnable": ("boolean", "5.5.0"),
@@ -517,21 +525,64 @@ OTHER_VERSIONS: dict[str, tuple[str, str]] = {
     "liteSubscriptionCheckInterval": ("long", "5.5.0"),
     "liteSubscriptionCheckTimeoutMills": ("long", "5.5.0"),
     "liteTtlCheckInterval": ("long", "5.5.0"),
+    "mapedFileSizeCommitLog": ("int", "4.5.0"),
+    "mapedFileSizeConsumeQueue": ("int", "4.5.0"),
     "maxClientEventCount": ("int", "5.5.0"),
+    "maxCommitJitter": ("int", "5.3.0"),
     "maxDelayTime": ("int", "4.9.7"),
     "maxLiteSubscriptionCount": ("long", "5.5.0"),
     "maxMessageFilterNumForNotification": ("int", "5.5.0"),
     "maxRocksDBIndexQueryDays": ("int", "5.5.0"),
+    "memTableFlushInterval": ("long", "5.1.4"),
     "metricsExportBatchMaxDataPoints": ("int", "5.5.0"),
     "minLiteTTl": ("long", "5.5.0"),
+    "objectStoreAccessKey": ("String", "5.5.0"),
+    "objectStoreBucket": ("String", "5.5.0"),
+    "objectStoreEndpoint": ("String", "5.5.0"),
+    "objectStoreSecretKey": ("String", "5.5.0"),
+    "ossAccessKey": ("String", "5.1.1"),
+    "ossBucket": ("String", "5.1.1"),
+    "ossEndpoint": ("String", "5.1.1"),
+    "ossSecretKey": ("String", "5.1.1"),
     "persistConsumerOffsetIncrementally": ("boolean", "5.5.0"),
     "popFromRetryProbabilityForPriority": ("int", "5.5.0"),
     "popPollingMapExpireTimeSeconds": ("int", "5.5.0"),
     "popReviveConcurrency": ("int", "5.5.0"),
     "popReviveSkipIfGroupAbsent": ("boolean", "5.5.0"),
     "priorityOrderAsc": ("boolean", "5.5.0"),
+    "readAheadBatchSizeFactorThreshold": ("int", "5.2.0"),
+    "readAheadCacheEnable": ("boolean", "5.5.0"),
+    "readAheadCacheExpireDuration": ("long", "5.5.0"),
+    "readAheadCacheSizeThresholdRate": ("double", "5.5.0"),
+    "readAheadMaxFactor": ("int", "5.2.0"),
+    "readAheadMessageCountThreshold": ("int", "5.5.0"),
+    "readAheadMessageSizeThreshold": ("int", "5.5.0"),
+    "readAheadMinFactor": ("int", "5.2.0"),
+    "recordGetMessageResult": ("boolean", "5.5.0"),
+    "serverLoadBalancerEnabled": ("boolean", "5.0.0-PREVIEW"),
     "sharedByteBufferNum": ("int", "5.5.0"),
     "splitMetadataSize": ("int", "5.5.0"),
+    "tieredBackendServiceProvider": ("String", "5.5.0"),
+    "tieredMetadataServiceProvider": ("String", "5.5.0"),
+    "tieredStorageLevel": ("String", "5.5.0"),
+    "tieredStoreCommitLogMaxSize": ("long", "5.5.0"),
+    "tieredStoreConsumeQueueMaxSize": ("long", "5.5.0"),
+    "tieredStoreCrcCheckEnable": ("boolean", "5.5.0"),
+    "tieredStoreDeleteFileEnable": ("boolean", "5.5.0"),
+    "tieredStoreDeleteFileInterval": ("long", "5.5.0"),
+    "tieredStoreFilePath": ("String", "5.5.0"),
+    "tieredStoreFileReservedTime": ("int", "5.5.0"),
+    "tieredStoreFilepath": ("String", "5.1.1"),
+    "tieredStoreGroupCommit": ("boolean", "5.5.0"),
+    "tieredStoreGroupCommitCount": ("int", "5.5.0"),
+    "tieredStoreGroupCommitSize": ("int", "5.5.0"),
+    "tieredStoreGroupCommitTimeout": ("int", "5.5.0"),
+    "tieredStoreIndexFileMaxHashSlotNum": ("int", "5.5.0"),
+    "tieredStoreIndexFileMaxIndexNum": ("int", "5.5.0"),
+    "tieredStoreIndexFileRollingIdleInterval": ("int", "5.3.0"),
+    "tieredStoreMaxFallBehindSize": ("long", "5.3.0"),
+    "tieredStoreMaxGroupCommitCount": ("int", "5.5.0"),
+    "tieredStoreMaxPendingLimit": ("int", "5.5.0"),
     "timerRecallToTimeWheelEnable": ("boolean", "5.5.0"),
     "timerRecallToTimelineEnable": ("boolean", "5.5.0"),
     "timerReputServiceCorePoolSize": ("int", "5.5.0"),
@@ -551,9 +602,117 @@ OTHER_VERSIONS: dict[str, tuple[str, str]] = {
     "transactionCheckRocksdbCoreThreads": ("int", "5.5.0"),
     "transactionCheckRocksdbMaxThreads": ("int", "5.5.0"),
     "transactionCheckRocksdbQueueCapacity": ("int", "5.5.0"),
+    "transferMetadataJsonToRocksdb": ("boolean", "5.3.1"),
+    "transferOffsetJsonToRocksdb": ("boolean", "5.3.1"),
     "useMessageFilterForNotification": ("boolean", "5.5.0"),
     "useSeparateRetryQueue": ("boolean", "5.5.0"),
     "useSeparateStorePathForRocksdbCQ": ("boolean", "5.5.0"),
     "useSingleRocksDBForAllConfigs": ("boolean", "5.5.0"),
     "writeWithoutMmap": ("boolean", "5.5.0"),
+}
+
+RENAMED: dict[str, str] = {
+    "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
+    "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
+    "memTableFlushInterval": "memTableFlushIntervalMs",
+}
+
+_NAMESRV_NAMES = """
+clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity clusterTest configBlackList
+configStorePath controllerDLegerGroup controllerDLegerPeers controllerDLegerSelfId
+controllerRequestThreadPoolQueueCapacity controllerStorePath controllerThreadPoolNums
+controllerType defaultThreadPoolNums defaultThreadPoolQueueCapacity
+deleteTopicWithBrokerRegistration electMasterMaxRetryCount enableAllTopicList
+enableControllerInNamesrv enableElectUncleanMaster enableTopicList jraftConfig kvConfigPath
+mappedFileSize metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
+metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader
+metricsGrpcExporterTarget metricsInDelta metricsLabel metricsPromExporterHost
+metricsPromExporterPort needWaitForService notifyBrokerRoleChanged notifyMinBrokerIdChanged
+orderMessageEnable processReadEvent productEnvName returnOrderTopicConfigToBroker
+rocketmqHome scanInactiveMasterInterval scanNotActiveBrokerInterval supportActingMaster
+unRegisterBrokerQueueCapacity waitSecondsForService
+"""
+
+NAMESRV: frozenset[str] = frozenset(_NAMESRV_NAMES.split())
+
+_PROXY_NAMES = """
+aclCacheExpiredSeconds aclCacheMaxNum aclCacheRefreshSeconds brokerConfigPath
+channelExpiredInSeconds channelExpiredTimeout consumerProcessorThreadPoolNums
+consumerProcessorThreadPoolQueueCapacity contextExpiredInSeconds defaultInvisibleTimeMills
+detectInterval detectTimeout enableACL enableAclRpcHookForClusterMode enableBatchAck
+enableGrpcEpoll enableMessageBodyEmptyCheck enablePrintJstack enableProxyAutoRenew
+enableRemotingLocalProxyGrpc enableTopicMessageTypeCheck grpcBossLoopNum
+grpcClientConsumerLongPollingBatchSize grpcClientConsumerLongPollingTimeoutMillis
+grpcClientConsumerMaxLongPollingTimeoutMillis grpcClientConsumerMinLongPollingTimeoutMillis
+grpcClientIdleTimeMills grpcClientManagerThreadPoolNums grpcClientManagerThreadQueueCapacity
+grpcClientProducerBackoffInitialMillis grpcClientProducerBackoffMaxMillis
+grpcClientProducerBackoffMultiplier grpcClientProducerMaxAttempts grpcConsumerThreadPoolNums
+grpcConsumerThreadQueueCapacity grpcMaxConcurrentCallsPerConnection
+grpcMaxInboundMessageSize grpcProducerThreadPoolNums grpcProducerThreadQueueCapacity
+grpcProxyRelayRequestTimeoutInSeconds grpcRouteThreadPoolNums grpcRouteThreadQueueCapacity
+grpcServerPort grpcShutdownTimeSeconds grpcThreadPoolNums grpcThreadPoolQueueCapacity
+grpcTlsCertPath grpcTlsKeyPath grpcTlsTestModeEnable grpcTransactionThreadPoolNums
+grpcTransactionThreadQueueCapacity grpcWorkerLoopNum heartbeatSyncerThreadPoolNums
+heartbeatSyncerThreadPoolQueueCapacity heartbeatSyncerTopicClusterName
+heartbeatSyncerTopicName invisibleTimeMillisWhenClear localProxyConnectTimeoutMs
+localServeAddr lockTimeoutMsInHandleGroup longPollingReserveTimeInMillis maxDelayTimeMills
+maxInvisibleTimeMills maxLiteRenewNumPerChannel maxLiteTopicSize maxMessageGroupSize
+maxMessageSize maxRenewRetryTimes maxSyncLiteSubscriptionRate maxTransactionRecoverySecond
+maxUserPropertySize messageDelayLevel metadataThreadPoolNums metadataThreadPoolQueueCapacity
+metricCollectorAddress metricCollectorMode metricGrpcExporterIntervalInMills
+metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills metricsExporterType
+metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel
+metricsPromExporterHost metricsPromExporterPort minInvisibleTimeMillsForRecv namesrvAddr
+namesrvDomain namesrvDomainSubgroup printJstackInMillis printThreadPoolStatusInMillis
+producerProcessorThreadPoolNums producerProcessorThreadPoolQueueCapacity proxyClusterName
+proxyMode proxyName regionId remotingAccessAddr remotingDefaultThreadPoolNums
+remotingDefaultThreadPoolQueueCapacity remotingHeartbeatThreadPoolNums
+remotingHeartbeatThreadPoolQueueCapacity remotingListenPort
+remotingPullMessageThreadPoolNums remotingPullThreadPoolQueueCapacity
+remotingSendMessageThreadPoolNums remotingSendThreadPoolQueueCapacity
+remotingTopicRouteThreadPoolNums remotingTopicRouteThreadPoolQueueCapacity
+remotingUpdateOffsetThreadPoolNums remotingUpdateOffsetThreadPoolQueueCapacity
+remotingWaitTimeMillsInDefaultQueue remotingWaitTimeMillsInHeartbeatQueue
+remotingWaitTimeMillsInPullQueue remotingWaitTimeMillsInSendQueue
+remotingWaitTimeMillsInTopicRouteQueue remotingWaitTimeMillsInUpdateOffsetQueue
+renewAheadTimeMillis renewMaxThreadPoolNums renewMaxTimeMillis renewSchedulePeriodMillis
+renewSliceTimeMillis renewThreadPoolNums renewThreadPoolQueueCapacity
+returnHandleGroupThreadPoolNums rocketMQClusterName rocketmqMQClientNum sendLatencyEnable
+startDetectorEnable subscriptionGroupConfigCacheExpiredInSeconds
+subscriptionGroupConfigCacheExpiredSeconds subscriptionGroupConfigCacheMaxNum
+subscriptionGroupConfigCacheRefreshSeconds tlsCertPath tlsCertWatchIntervalMs tlsKeyPassword
+tlsKeyPath tlsTestModeEnable topicConfigCacheExpiredInSeconds topicConfigCacheExpiredSeconds
+topicConfigCacheMaxNum topicConfigCacheRefreshSeconds topicRouteServiceCacheExpiredInSeconds
+topicRouteServiceCacheExpiredSeconds topicRouteServiceCacheMaxNum
+topicRouteServiceCacheRefreshSeconds topicRouteServiceThreadPoolNums
+topicRouteServiceThreadPoolQueueCapacity traceOn transactionDataExpireMillis
+transactionDataExpireScanPeriodMillis transactionDataMaxNum
+transactionDataMaxWaitClearMillis transactionHeartbeatBatchNum
+transactionHeartbeatPeriodSecond transactionHeartbeatThreadPoolNums
+transactionHeartbeatThreadPoolQueueCapacity useDelayLevel useEndpointPortFromRequest
+userCacheExpiredSeconds userCacheMaxNum userCacheRefreshSeconds userPropertyMaxNum
+"""
+
+PROXY: frozenset[str] = frozenset(_PROXY_NAMES.split())
+
+IN_GUIDES: dict[str, str] = {
+    "abortFile": "the file abort is in storePathRootDir",
+    "brokerConfigPaths": "it is a setting of a container of brokers",
+    "brokerRegisterPeriodMs": "the period of registrations is registerNameServerPeriod",
+    "checkTransactionMessageEnable": "transactions are always checked",
+    "compressMsgBodyOverHowmuch": "it is a setting of producers",
+    "enableDLedgerController": "the role comes from a controller with enableControllerMode",
+    "enableMessageIndex": "the index is switched by messageIndexEnable",
+    "enableProxy": "gRPC clients are served with the option --grpc",
+    "enableTrace": "the trace topic is made with traceTopicEnable",
+    "fastListenPort": "old clients are served at listenPort - 2",
+    "messageStoreType": "the kind of the store is storeType",
+    "permittedIP": "nobody is kept out by it: access control is aclEnable or authenticationEnabled",
+    "sendMessageTimeout": "it is a setting of producers",
+    "sendMsgTimeout": "it is a setting of producers",
+    "storeCheckpoint": "the file checkpoint is in storePathRootDir",
+    "storePathCheckpoint": "the file checkpoint is in storePathRootDir",
+    "storePathConsumeQueue": "queues are in consumequeue/ of storePathRootDir",
+    "storePathIndex": "the index is in index/ of storePathRootDir",
+    "traceTopicName": "the trace topic is msgTraceTopicName",
 }

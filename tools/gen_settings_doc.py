@@ -38,9 +38,14 @@ The file is a Java properties file: `name=value` or `name: value`, comments with
 continued with a backslash, `\\uXXXX` escapes. It is read as UTF-8, or as Latin-1 if it is not valid
 UTF-8. A keyword may be a number, a boolean or the text that the file would contain.
 
-- **Unknown names and invalid values are errors.** A name that no upstream version has, a wrong
-  type or a value out of range raises `BadArgument` with its place (`broker.conf:12`, or keyword)
-  and the nearest valid name. Upstream silently keeps its default.
+- **Invalid values and mistyped names are errors**, all of a file at once: `BadArgument` with their
+  places (`broker.conf:12`), what is wrong and the nearest valid name. Upstream silently keeps its
+  default. Quotes, comments behind a value and `${{variables}}` are parts of a value in such a file,
+  and are refused where they cannot be meant.
+- **Other unknown names of a file are passed over**, as upstream passes over them, with a warning
+  that says what becomes of each: a name of another version from 4.0.0 to 5.5.0, of a name server
+  or a proxy, of a guide, or of nobody. `pystore broker --strict` refuses them. A keyword, and
+  `--set`, must be the name of a setting.
 - **File sizes.** An existing store keeps its file sizes. If one of the four size settings is given,
   the files must match it.
 - **The directory passed to `open` wins** over `storePathRootDir`. If the file places the commit log

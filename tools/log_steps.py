@@ -57,6 +57,8 @@ STEPS: dict[str, str] = {
     "Listening on %s without access control or TLS: whoever reaches it may read, write and delete"
     " everything. Change it with\n  pystore broker --secure\nor listen on this host only:\n"
     "  bindAddress=127.0.0.1": "one of the two ([operate.md](operate.md#security-checklist))",
+    "Setting: %s (%s)": "correct or delete the line ([doctor.md](doctor.md#settings))",
+    "And %d settings more: %s": "see them all: `pystore broker -c FILE --check-conf`",
     "Kept the settings of before, since the file cannot be used: %s":
         "correct it (`pystore broker -c FILE --check-conf`), then send SIGHUP again",
     "%d times there was no room for another consumer offset: maxOffsetsPerBroker":

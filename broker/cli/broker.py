@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from broker.cli.checking import CheckConf, Strict, show_check
 from broker.cli.loglevel import (
     LogFileOption,
     LogFormat,
@@ -20,6 +22,8 @@ from pystore.cli.verbs import Session, usage
 
 if TYPE_CHECKING:
     from broker.broker import Broker
+    from broker.remoting.tls import TlsSettings
+    from pystore.settings import Settings
 
 __all__ = ["run"]
 
@@ -64,13 +68,6 @@ _ProxyConf = Annotated[
     Path | None,
     typer.Option("--proxy-conf", metavar="FILE", help="Settings of gRPC (rmq-proxy.json)."),
 ]
-_CheckConf = Annotated[
-    bool,
-    typer.Option(
-        "--check-conf",
-        help="Check the settings, print those that hold, and end; exit code 2: something is wrong.",
-    ),
-]
 _Secure = Annotated[
     bool,
     typer.Option(
@@ -94,7 +91,8 @@ def run(
     log_format: LogFormatOption = LogFormat.TEXT,
     log_file: LogFileOption = None,
     secure: _Secure = False,
-    check_conf: _CheckConf = False,
+    check_conf: CheckConf = False,
+    strict: Strict = False,
 ) -> int | None:
     """Run a RocketMQ broker until SIGTERM or Ctrl-C; print one line when it is ready.
 
@@ -106,9 +104,11 @@ def run(
     an administrator (admin.yml, for --credentials) in a folder beside the store, STORE.secure, all
     made at the first start; only signed requests over TLS are then served.
 
-    --check-conf reads the settings as a start would, and starts nothing. It refuses what is
-    unknown, what has no effect here and what does not go together, each with its line. SIGHUP has a
-    running broker read its --conf again; what only a start takes over is logged.
+    --check-conf checks the settings as a start does, on this machine, and starts nothing: each
+    problem with its line, all at once. A name that another version of RocketMQ knows, or that none
+    does, is passed over with a warning, a mistyped one is refused; --strict refuses both, here and
+    at a start. SIGHUP has a running broker read its --conf again; what only a start takes over is
+    logged.
 
     \b
     Examples:
@@ -117,46 +117,37 @@ def run(
       pystore broker --with-namesrv --secure
       pystore broker -c broker.conf -n 192.168.1.10:9876
       pystore broker --store ./store --port 0 --with-namesrv --namesrv-port 0 --json
-      pystore broker -c broker.conf --check-conf
+      pystore broker -c broker.conf --check-conf --strict
       pystore broker -n localhost:9876 --set brokerIP1=192.168.1.20 --set flushDiskType=SYNC_FLUSH
     """
     from broker.broker import Broker
     from broker.cli.serve import serve
-    from broker.remoting.tls import TlsSettings
-    from pystore.settings import load
+    from pystore.setting_problems import refuse, strictly
 
     given: dict[str, Any] = dict(s.sets)
-    if namesrv is not None:
-        given["namesrvAddr"] = namesrv
-    if port is not None:
-        given["listenPort"] = port
+    given |= {} if namesrv is None else {"namesrvAddr": namesrv}
+    given |= {} if port is None else {"listenPort": port}
     if grpc and grpc_port is None and proxy_conf is None:
         grpc_port = _GRPC_PORT
-    chosen = TlsSettings.from_file(tls) if tls is not None else None
+    if secure and tls is not None:
+        raise usage("--secure and --tls exclude each other", "leave one of them out")
+    check = _Check(s.conf, given, folder, grpc_port, proxy_conf, tls, thorough=check_conf)
     if check_conf:
-        return _check_conf(s, given, proxy_conf)
+        return show_check(s, _shown(check.settings), check.problems, strict=strict)
+    refuse(strictly(check.problems) if strict else check.problems)
+    chosen, settings = check.tls, check.settings
     if secure:
         from broker.cli.secure import secured
 
-        if chosen is not None:
-            raise usage("--secure and --tls exclude each other", "leave one of them out")
-        settings = load(s.conf, given)
-        root = folder or settings.root or Path.home() / "store"
-        chosen, users = secured(root.with_name(f"{root.name}.secure"), settings["brokerIP1"])
+        beside = check.store.with_name(f"{check.store.name}.secure")
+        chosen, users = secured(beside, settings["brokerIP1"])
         given |= users
-    if load(s.conf, given).source("serverSelectorThreads") == "default":
+    if settings.source("serverSelectorThreads") == "default":
         given["serverSelectorThreads"] = _threads_on(len(os.sched_getaffinity(0)))
     broker = Broker(
-        folder,
-        conf=s.conf,
-        with_namesrv=with_namesrv,
-        namesrv_port=namesrv_port,
-        tls=chosen,
-        grpc_port=grpc_port,
-        proxy_conf=proxy_conf,
-        **given,
-    )
-
+        folder, conf=s.conf, with_namesrv=with_namesrv, namesrv_port=namesrv_port, tls=chosen,
+        grpc_port=grpc_port, proxy_conf=proxy_conf, **given,
+    )  # fmt: skip
     return serve(
         broker,
         lambda: _print_ready(s, broker),
@@ -165,33 +156,45 @@ def run(
     )
 
 
-def _check_conf(s: Session, given: dict[str, Any], proxy_conf: Path | None) -> int:
-    """Shows the settings that are given and what is wrong with them. Raises: BadArgument for those
-    of gRPC."""
-    from broker.cli.doctor import show_findings
-    from broker.doctor.settings import check_settings, loaded
-    from pystore.settings import SECRETS, Settings, without_password
+class _Check:
+    """What a start would say of its settings. problems: all of them; tls: what --tls names, if it
+    can be used."""
 
-    if proxy_conf is not None:
-        from broker.grpc.settings import ProxySettings
+    def __init__(
+        self, conf: Path | None, given: dict[str, Any], folder: Path | None, grpc_port: int | None,
+        proxy_conf: Path | None, tls: Path | None, *, thorough: bool,
+    ) -> None:  # fmt: skip
+        """Raises: BadArgument for a settings file that cannot be read."""
+        from broker.remoting.tls import TlsSettings
+        from broker.start_checks import Ask, on_this_machine, read_start
+        from pystore.cli.verbs import holder_of
+        from pystore.errors import BadArgument
+        from pystore.setting_problems import SettingProblem
 
-        ProxySettings.read(proxy_conf)
-    settings = loaded(s.conf, given)
-    if isinstance(settings, Settings):
-        s.out.table(
-            "settings",
-            ("name", "value", "from"),
-            [
-                (
-                    name,
-                    "***" if name in SECRETS else without_password(settings[name]),
-                    settings.source(name),
-                )
-                for name in sorted(settings.explicit)
-            ],
-        )
-    found = list(check_settings(settings, str(s.conf or "--set")))
-    return 2 if show_findings(s, found) else 0
+        self.settings, self.problems = read_start(conf, given)
+        self.tls: TlsSettings | None = None
+        if tls is not None:
+            try:
+                self.tls = TlsSettings.from_file(tls)
+            except BadArgument as bad:
+                self.problems.append(SettingProblem("--tls", bad.where or str(tls), bad.text))
+        wrong = frozenset(each.name for each in self.problems if each.is_error)
+        ask = Ask(self.settings, conf, folder, grpc_port, proxy_conf)
+        self.store = ask.store
+        # The ports of a broker that runs are taken by itself.
+        runs = self.store.is_dir() and holder_of(self.store).locked
+        self.problems += on_this_machine(replace(ask, thorough=thorough and not runs), wrong)
+
+
+def _shown(settings: Settings) -> list[tuple[str, object, str]]:
+    """The settings that are given."""
+    from pystore.settings import SECRETS, without_password
+
+    return [
+        (name, "***" if name in SECRETS else without_password(settings[name]),
+         settings.source(name))
+        for name in sorted(settings.explicit)
+    ]  # fmt: skip
 
 
 def _threads_on(cores: int) -> int:

@@ -86,17 +86,29 @@ def run(
     return 0
 
 
-def show_findings(s: Session, found: list[Diagnosis]) -> bool:
-    """Shows findings; returns whether any is more than a note."""
+def show_findings(s: Session, found: list[Diagnosis], *, places: bool = False) -> bool:
+    """Shows findings; returns whether any is more than a note. places: also where each is, since
+    these are many."""
     from pystore.audit import Severity
 
+    columns = ("severity", "check", "what", "why it matters", "mend it by")
     if s.out.json:
         s.out.objects("findings", [each.as_dict() for each in found])
     elif found:
         s.out.table(
             "findings",
-            ("severity", "check", "what", "why it matters", "mend it by"),
-            [(e.severity.name.lower(), e.check, e.text, e.why, e.mend) for e in found],
+            (*columns[:2], *(("where",) if places else ()), *columns[2:]),
+            [
+                (
+                    e.severity.name.lower(),
+                    e.check,
+                    *((e.where,) if places else ()),
+                    e.text,
+                    e.why,
+                    e.mend,
+                )
+                for e in found
+            ],
         )
     else:
         s.out.note("nothing was found")

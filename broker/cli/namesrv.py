@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from broker.cli.checking import CheckConf, Strict, show_check
 from broker.cli.loglevel import (
     LogFileOption,
     LogFormat,
@@ -30,11 +31,15 @@ def run(
     log_level: LogLevelOption = LogLevel.WARNING,
     log_format: LogFormatOption = LogFormat.TEXT,
     log_file: LogFileOption = None,
+    check_conf: CheckConf = False,
+    strict: Strict = False,
 ) -> int | None:
     """Run a RocketMQ name server until SIGTERM or Ctrl-C; print one line when it is ready.
 
     Settings have upstream's names; pass them in a file or with --set: see docs/namesrv.md. By
     default, kvConfigPath and configStorePath are files in ~/namesrv, as upstream.
+
+    --check-conf and --strict do what they do for pystore broker.
 
     \b
     Examples:
@@ -44,20 +49,24 @@ def run(
     """
     from broker.cli.serve import serve
     from broker.namesrv.server import NameServer
+    from broker.namesrv.settings import NamesrvSettings
+    from pystore.setting_problems import refuse, strictly
 
     home = Path.home() / "namesrv"
     given: dict[str, object] = dict(s.sets)
     if port is not None:
         given["listenPort"] = port
-    names = NameServer(
-        s.conf,
-        {
-            "bindAddress": "0.0.0.0",
-            "kvConfigPath": home / "kvConfig.json",
-            "configStorePath": home / "namesrv.properties",
-        },
-        **given,
-    )
+    under = {
+        "bindAddress": "0.0.0.0",
+        "kvConfigPath": home / "kvConfig.json",
+        "configStorePath": home / "namesrv.properties",
+    }
+    if check_conf or strict:
+        problems = NamesrvSettings.look(s.conf, given, under)
+        if check_conf:
+            return show_check(s, [], problems, strict=strict)
+        refuse(strictly(problems))
+    names = NameServer(s.conf, under, **given)
 
     def ready() -> None:
         facts = {

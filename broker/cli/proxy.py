@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from broker.cli.checking import CheckConf, Strict, show_check
 from broker.cli.loglevel import (
     LogFileOption,
     LogFormat,
@@ -21,6 +22,7 @@ from pystore.cli.verbs import Session, usage
 
 if TYPE_CHECKING:
     from broker.grpc.proxy import Proxy
+    from pystore.setting_problems import SettingProblem
 
 __all__ = ["run"]
 
@@ -69,6 +71,8 @@ def run(
     log_level: LogLevelOption = LogLevel.WARNING,
     log_format: LogFormatOption = LogFormat.TEXT,
     log_file: LogFileOption = None,
+    check_conf: CheckConf = False,
+    strict: Strict = False,
 ) -> int | None:
     """Run a proxy for RocketMQ 5's gRPC clients before the brokers of a cluster, ours or Apache's,
     until SIGTERM or Ctrl-C; print one line when it is ready. Clients of the remoting protocol are
@@ -85,6 +89,8 @@ def run(
     authenticationEnabled or authorizationEnabled in --proxy-conf the proxy checks clients by
     itself, by the users and policies of the brokers, and signs for all that it lets in.
 
+    --check-conf and --strict do for --proxy-conf what they do for pystore broker.
+
     \b
     Examples:
       pystore proxy -n 127.0.0.1:9876
@@ -98,6 +104,7 @@ def run(
     from broker.grpc import what_is_missing
     from broker.remoting.tls import TlsSettings
     from pystore.errors import BadArgument
+    from pystore.setting_problems import refuse, strictly
 
     try:
         from broker.grpc.proxy import ROUTE_POLL_S, Proxy
@@ -106,6 +113,11 @@ def run(
     if s.conf is not None or s.sets:
         given = ", ".join(s.sets) or str(s.conf)
         raise usage(f"a proxy has no settings of a broker: {given}", "write them to --proxy-conf")
+    if check_conf or strict:
+        problems = _problems(proxy_conf, is_signed=credentials is not None)
+        if check_conf:
+            return show_check(s, [], problems, strict=strict)
+        refuse(strictly(problems))
     client = ClientSettings(
         tls=tls_of(trust), credentials=credentials_of(credentials), route_poll_s=ROUTE_POLL_S
     )
@@ -124,6 +136,14 @@ def run(
         )
     except ClientError as failed:
         raise BadArgument(f"the proxy cannot start: {failed}") from None
+
+
+def _problems(conf: Path | None, *, is_signed: bool) -> list[SettingProblem]:
+    if conf is None:
+        return []
+    from broker.doctor.proxies import proxy_problems
+
+    return proxy_problems(conf, is_signed=is_signed)[1]
 
 
 def _print_ready(s: Session, proxy: Proxy) -> None:

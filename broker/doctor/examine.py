@@ -14,10 +14,11 @@ from broker.doctor.environment import ABOUT_SILENCE, check_environment
 from broker.doctor.findings import Diagnosis, diagnosed
 from broker.doctor.folder import check_folder
 from broker.doctor.groups import check_groups
-from broker.doctor.proxies import check_proxy, check_proxy_settings, read_proxy_settings
+from broker.doctor.proxies import check_proxy, proxy_problems
 from broker.doctor.reaching import ServerKind, kind_of
+from broker.doctor.settings import of_problems
 from broker.remoting.client import RemotingClient
-from pystore.errors import BadArgument
+from broker.services.setting_forms import servers_of
 
 __all__ = ["examine_folder", "examine_network"]
 
@@ -39,7 +40,7 @@ async def examine_network(
     NAMESRV_ADDR. late_s: how long messages and transactions may wait. pause_s: between two looks at
     consumers. proxy_conf: the rmq-proxy.json of a proxy. Returns what was looked at, and what was
     found. Raises: ValueError for a malformed address, OSError for a file that cannot be read."""
-    names = tuple(filter(None, (namesrv or "").split(";")))
+    names = tuple(servers_of(namesrv))
     async with RemotingClient(tls=tls) as client:
         if address is None:
             found = await safely(check_environment(namesrv, client), "environment")
@@ -72,11 +73,10 @@ async def _of_proxy(
     made: list[Diagnosis] = []
     cluster = ""
     if conf is not None:
-        settings = read_proxy_settings(conf)
-        made += check_proxy_settings(settings, str(conf), is_signed=credentials is not None)
-        if not isinstance(settings, BadArgument):
-            cluster = settings.cluster
-            names = names or tuple(filter(None, settings.namesrv.split(";")))
+        settings, problems = proxy_problems(conf, is_signed=credentials is not None)
+        made += of_problems(problems, str(conf))
+        cluster = settings.cluster
+        names = names or tuple(servers_of(settings.namesrv))
     checks = check_proxy(
         where, client, servers=names, cluster=cluster, tls=tls, credentials=credentials
     )

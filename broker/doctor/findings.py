@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from broker.services.setting_rules import RULES
 from pystore.audit import Severity
 
 __all__ = ["CHECKS", "Diagnosis", "DoctorCheck", "Severity", "diagnosed"]
@@ -437,63 +438,36 @@ _ROWS = (
         "no-effect", "settings", _W, "what it asks for does not happen here", "delete the line"
     ),
     DoctorCheck(
-        "ratios-crossed",
-        "settings",
-        _E,
-        "puts are refused before retention frees anything",
-        "set diskMaxUsedSpaceRatio below diskSpaceWarningLevelRatio",
-    ),
-    DoctorCheck(
-        "message-over-segment",
-        "settings",
-        _E,
-        "such a message fits into no segment",
-        "set maxMessageSize below mappedFileSizeCommitLog",
-    ),
-    DoctorCheck(
-        "bound-elsewhere",
-        "settings",
-        _E,
-        "clients are sent to an address nobody listens at",
-        "set bindAddress=0.0.0.0, or to the address of brokerIP1",
-    ),
-    DoctorCheck(
-        "sync-alone",
+        "unknown-setting",
         "settings",
         _W,
-        "SYNC_MASTER waits for no slave with inSyncReplicas=1",
-        "set inSyncReplicas=2",
+        "neither this broker nor Apache's reads it",
+        "delete the line",
     ),
     DoctorCheck(
-        "slave-lost",
-        "settings",
-        _E,
-        "a slave finds its master by a name server",
-        "set namesrvAddr, or haMasterAddress",
-    ),
-    DoctorCheck(
-        "master-with-id", "settings", _E, "clients send to brokerId 0 only", "set brokerId=0"
-    ),
-    DoctorCheck(
-        "ports-clash",
-        "settings",
-        _E,
-        "the second of two ports cannot be opened",
-        "set haListenPort to another port",
-    ),
-    DoctorCheck(
-        "rights-without-users",
-        "settings",
-        _E,
-        "rights are checked, but nobody is asked who he is",
-        "set authenticationEnabled=true",
-    ),
-    DoctorCheck(
-        "checks-give-up-early",
+        "given-twice",
         "settings",
         _W,
-        "transactions are discarded before their producers had a minute to answer",
-        "raise transactionCheckMax or transactionCheckInterval",
+        "the earlier lines do not hold, although they are read first",
+        "delete the other lines",
+    ),
+    DoctorCheck(
+        "byte-order-mark",
+        "settings",
+        _W,
+        "the same file means something else to Apache's broker",
+        "save the file as UTF-8 without a mark",
+    ),
+    DoctorCheck(
+        "server-unknown",
+        "settings",
+        _W,
+        "the broker starts, and asks it in vain until the name has an address",
+        "correct the name, or add it to DNS or /etc/hosts",
+    ),
+    *(
+        DoctorCheck(rule.check, "settings", _E if rule.is_grave else _W, rule.why, rule.mend)
+        for rule in RULES
     ),
     # clients
     DoctorCheck(
@@ -523,9 +497,10 @@ _ROWS = (
 CHECKS: dict[str, DoctorCheck] = {each.name: each for each in _ROWS}
 
 
-def diagnosed(check: str, where: str, text: str, **filled: object) -> Diagnosis:
-    """Makes the finding of a check. filled: names in its mend."""
-    made = CHECKS[check].mend
+def diagnosed(check: str, where: str, text: str, *, own: str = "", **filled: object) -> Diagnosis:
+    """Makes the finding of a check. own: what mends this one, instead of the table's. filled: names
+    in the mend."""
+    made = own or CHECKS[check].mend
     for name, value in {"where": where, **filled}.items():
         made = made.replace(f"{{{name}}}", str(value))
     return Diagnosis(check, where, text, made)

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from broker.doctor.findings import Diagnosis, diagnosed
-from broker.doctor.settings import check_settings, loaded
+from broker.doctor.settings import loaded, of_problems
+from broker.start_checks import Ask, on_this_machine
 from pystore import Reader, javajson
 from pystore.cli.verbs import holder_of
 from pystore.errors import StoreError
@@ -43,11 +44,13 @@ _SPAN_MIN_S = 60.0
 def check_folder(path: Path, conf: Path | None, given: Mapping[str, object]) -> Iterator[Diagnosis]:
     """Checks a store, ours or Java's, whether a broker holds it or not. conf, given: settings of
     its broker, if they are known."""
-    settings = loaded(conf, given)
+    known, problems = loaded(conf, given)
     where = str(path)
     if conf is not None or given:
-        yield from check_settings(settings, str(conf or "--set"))
-    known = settings if isinstance(settings, Settings) else None
+        if known is not None:
+            wrong = frozenset(each.name for each in problems if each.is_error)
+            problems += on_this_machine(Ask(known, conf, path), wrong)
+        yield from of_problems(problems, str(conf or "--set"))
     if not path.is_dir():
         yield diagnosed("not-a-store", where, "there is no such folder")
         return

@@ -19,13 +19,13 @@ from broker.services.names import is_system_topic
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
-from pystore.errors import BadArgument
 from pystore.names import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX
+from pystore.setting_problems import SettingProblem
 
 if TYPE_CHECKING:
     from broker.grpc.settings import ProxySettings
 
-__all__ = ["check_proxy", "check_proxy_settings", "read_proxy_settings"]
+__all__ = ["check_proxy", "proxy_problems"]
 
 #: Asked for where no topic is known: the answer is that there is none.
 _NOBODYS = "pystore_doctor"
@@ -155,28 +155,20 @@ async def _sizes(
 # ---- rmq-proxy.json ----
 
 
-def read_proxy_settings(path: Path) -> ProxySettings | BadArgument:
-    """Reads settings as a proxy does; what it would refuse is returned. Raises: OSError."""
+def proxy_problems(
+    conf: Path, *, is_signed: bool = False
+) -> tuple[ProxySettings, list[SettingProblem]]:
+    """Returns settings as a proxy reads them, and what is wrong with them. is_signed: the proxy has
+    credentials beside them."""
     from broker.grpc.settings import CLUSTER, ProxySettings
 
-    try:
-        return ProxySettings.read(path, CLUSTER)
-    except BadArgument as refused:
-        return refused
-
-
-def check_proxy_settings(
-    found: ProxySettings | BadArgument, where: str, *, is_signed: bool = False
-) -> Iterator[Diagnosis]:
-    """where: what they were read from. is_signed: the proxy has credentials beside them."""
-    if isinstance(found, BadArgument):
-        yield diagnosed("refused-setting", found.where or where, found.text)
-        return
-    for check, text in _rules(found):
-        yield diagnosed(check, where, text)
-    if (found.authenticate or found.authorize) and not found.credentials and not is_signed:
+    made, problems = ProxySettings.look(conf, CLUSTER)
+    where = str(conf)
+    problems += [SettingProblem("", where, text, False, check) for check, text in _rules(made)]
+    if (made.authenticate or made.authorize) and not made.credentials and not is_signed:
         text = "innerClientAuthenticationCredentials is not set"
-        yield diagnosed("proxy-unsigned", where, text)
+        problems.append(SettingProblem("", where, text, False, "proxy-unsigned"))
+    return made, problems
 
 
 def _rules(s: ProxySettings) -> Iterator[tuple[str, str]]:

@@ -19,6 +19,7 @@ from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Pieces
 from broker.metrics.endpoint import ProbeCheck
+from broker.metrics.labels import labels_of
 from broker.metrics.loop_delay import LoopDelay
 from broker.metrics.page import Page, buckets
 from broker.metrics.rpc import RpcTimes, name_of_request, name_of_response
@@ -238,19 +239,6 @@ def add_creates(page: Page, times: RpcTimes) -> None:
         if "topic" in family:
             labels["is_system"] = "false"
         page.extend(buckets(family, labels, [int(n) for n in row[:-1]], round(row[-1], 3)))
-
-
-def labels_of(text: str | None) -> dict[str, str]:
-    """Returns the labels of metricsLabel, ``name:value,name:value``. Raises: ValueError."""
-    found = {}
-    for pair in filter(None, (part.strip() for part in (text or "").split(","))):
-        name, colon, value = pair.partition(":")
-        if not colon or not name.isidentifier() or not name.isascii():
-            raise ValueError(
-                f"'{pair}' is not a label: use name:value, with letters and _ in names"
-            )
-        found[name] = value
-    return found
 
 
 def _held(held: bool) -> str:

@@ -23,6 +23,7 @@ from broker.grpc.relay import Relay
 from broker.grpc.service import GrpcService
 from broker.grpc.settings import CLUSTER, ProxySettings
 from broker.loop.lifetime import Stopping
+from broker.loop.passed_over import warn_of
 from broker.loop.safe_log import SafeLogger
 from broker.metrics.endpoint import MetricsEndpoint
 from broker.remoting.connection import Limits
@@ -30,6 +31,7 @@ from broker.remoting.server import listening_socket
 from broker.remoting.tls import TlsSettings
 from broker.services.policy_access import user_of_setting
 from pystore.errors import BadArgument
+from pystore.setting_problems import SettingProblem, refuse
 
 __all__ = ["ROUTE_POLL_S", "Proxy"]
 
@@ -56,10 +58,11 @@ class Proxy(Stopping):
         client: ClientSettings | None = None,
         drain_s: float = 3.0,
     ) -> None:
-        """Raises: BadArgument, Misuse, OSError for a conf that cannot be read."""
-        self.settings = ProxySettings()
+        """Raises: BadArgument, Misuse."""
+        self.settings, self._problems = ProxySettings(), list[SettingProblem]()
         if conf is not None:
-            self.settings = ProxySettings.read(Path(conf), CLUSTER)
+            self.settings, self._problems = ProxySettings.look(Path(conf), CLUSTER)
+            refuse(self._problems)
         self._client = _signing(client, self.settings)
         self.servers = name_servers(namesrv or self.settings.namesrv or None, self._client)
         self._grpc_port = self.settings.port if grpc_port is None else grpc_port
@@ -93,6 +96,7 @@ class Proxy(Stopping):
     async def start(self) -> None:
         """Raises: OSError for a port that is taken; BadArgument, ClientError when
         rocketMQClusterName is given and the name server does not know it."""
+        warn_of(self._problems)
         try:
             await self._start()
         except BaseException:
@@ -124,8 +128,6 @@ class Proxy(Stopping):
         conf = self.settings
         if conf.metrics == "DISABLE":
             return
-        if conf.metrics != "PROM":
-            raise BadArgument(f"metricsExporterType = {conf.metrics}: a proxy knows PROM, DISABLE")
         sock = listening_socket(conf.metrics_host or conf.host or self._bind, conf.metrics_port)
         self._undo.callback(sock.close)
         figures = ProxyFigures(service, relay, conf.cluster)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from pystore.errors import BadArgument
+from pystore.setting_problems import SettingProblem, about_unknown, refuse
+from pystore.upstream_settings import PROXY, UPSTREAM
 
 __all__ = ["CLUSTER", "LOCAL", "ProxySettings"]
 
@@ -38,7 +39,8 @@ def _of(name: str, default: Any, *, shown: bool = True) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ProxySettings:
-    """Every setting has an effect; rmq-proxy.json with another name in it is refused."""
+    """Every setting has an effect. Other names of upstream's are passed over with a warning,
+    mistyped ones are refused (pystore/setting_problems.py)."""
 
     port: int = _of("grpcServerPort", 8081)
     mode: str = _of("proxyMode", "")
@@ -99,60 +101,115 @@ class ProxySettings:
     #: Ours: brokers that are believed about users without proof, separated by ;.
     trusted: str = _of("trustedBrokers", "")
 
-    def _check_mode(self, mode: str, source: str) -> None:
-        if self.mode and self.mode.upper() != mode:
-            raise BadArgument(
-                f"proxyMode {self.mode:.40} is not supported here: use {mode}", source
-            )
-        for each in fields(self):
-            is_given = getattr(self, each.name) != each.default
-            if mode == LOCAL and each.name in _OF_CLUSTER and is_given:
-                name = each.metadata["name"]
-                raise BadArgument(
-                    f"{name} has no effect here: it is a setting of pystore proxy", source
-                )
-
     @classmethod
     def read(cls, path: Path, mode: str = LOCAL) -> ProxySettings:
         """mode: that they are for. Raises: BadArgument for a file that is not rmq-proxy.json, or
-        that is meant for the other mode; OSError."""
-        with open(path, "rb") as file:
-            data = file.read(_FILE_MAX + 1)
+        whose settings are refused, all of them at once."""
+        made, problems = cls.look(path, mode)
+        refuse(problems)
+        return made
+
+    @classmethod
+    def look(cls, path: Path, mode: str = LOCAL) -> tuple[ProxySettings, list[SettingProblem]]:
+        """As read(), but returns what is wrong with all of them, what is only passed over as
+        well."""
         try:
-            given = json.loads(data[:_FILE_MAX])
+            with open(path, "rb") as file:
+                given = json.loads(file.read(_FILE_MAX + 1)[:_FILE_MAX])
             if not isinstance(given, dict):
                 raise ValueError("it holds no object")
-        except ValueError as bad:
-            raise BadArgument(f"the proxy's settings cannot be read: {bad}", str(path)) from None
-        made = cls.from_names(given, str(path))
-        made._check_mode(mode, str(path))
-        return made
+        except (ValueError, OSError, RecursionError) as bad:
+            why = bad.strerror if isinstance(bad, OSError) else bad
+            text = f"the proxy's settings cannot be read: {why}"
+            return cls(), [SettingProblem("--proxy-conf", str(path), text)]
+        return cls._taken(given, str(path), mode)
 
     @classmethod
     def from_names(cls, given: Mapping[str, object], source: str | None = None) -> ProxySettings:
         """Raises: BadArgument."""
+        made, problems = cls._taken(given, source or "", "")
+        refuse(problems)
+        return made
+
+    @classmethod
+    def _taken(
+        cls, given: Mapping[str, object], source: str, mode: str
+    ) -> tuple[ProxySettings, list[SettingProblem]]:
+        """mode: that they are for; empty: either."""
         known = {each.metadata["name"]: each for each in fields(cls)}
         changes: dict[str, Any] = {}
+        problems: list[SettingProblem] = []
         for name, value in given.items():
-            if name in _SO_ANYWAY and value != _SO_ANYWAY[name]:
-                raise BadArgument(
-                    f"{name} cannot be {json.dumps(value)[:200]} here: leave it out, or say"
-                    f" {json.dumps(_SO_ANYWAY[name])}",
-                    source,
-                )
-            if name in _SO_ANYWAY:
-                continue
             each = known.get(name)
             if each is None:
-                raise BadArgument(f"the setting {name:.60} is unknown, or has no effect", source)
+                problems += _not_served(name, value, source)
+                continue
             kind = type(each.default)
             if kind is str and isinstance(value, dict):
                 value = json.dumps(value)  # as upstream's reader of JSON takes it
             if type(value) is not kind or (isinstance(value, int) and not 0 <= value < 1 << 62):
                 said = json.dumps(value)[:60] if each.repr else ".."
-                raise BadArgument(f"{name} is {said}, which is not {_WORDS[kind]}", source)
+                text = f"{name} is {said}, which is not {_WORDS[kind]}"
+                problems.append(SettingProblem(name, source, text))
+                continue
+            fault = _out_of_range(name, value)
+            if fault:
+                problems.append(SettingProblem(name, source, f"{name} is {value}, {fault}"))
+                continue
             changes[each.name] = value
-        return replace(cls(), **changes)
+            if mode == LOCAL and each.name in _OF_CLUSTER and value != each.default:
+                problems.append(_of_a_proxy(name, source))
+        said = changes.get("mode", "")
+        if mode and said and said.upper() != mode:
+            text = f"proxyMode {said:.40} is not supported here: use {mode}"
+            problems.append(SettingProblem("proxyMode", source, text))
+        return replace(cls(), **changes), problems
+
+
+_PORTS = ("grpcServerPort", "remotingListenPort", "metricsPromExporterPort")
+
+
+def _out_of_range(name: str, value: object) -> str:
+    if name in _PORTS and isinstance(value, int) and value > 65535:
+        return "which is not a port"
+    if name == "metricsExporterType" and value not in ("PROM", "DISABLE"):
+        return "a proxy knows PROM and DISABLE"
+    return ""
+
+
+def _of_a_proxy(name: str, source: str) -> SettingProblem:
+    """In the file of a broker that serves gRPC itself."""
+    text = f"{name} has no effect here: it is a setting of pystore proxy"
+    if name in _PROMISES:
+        text = f"{name} has no effect here: the broker says who is let in"
+        return SettingProblem(name, source, text, mend=f"set {name} in broker.conf")
+    return SettingProblem(name, source, text, False, "no-effect", "delete the line")
+
+
+#: What would leave a door open if it were passed over.
+_PROMISES = ("authenticationEnabled", "authorizationEnabled", "enableACL")
+
+
+def _not_served(name: str, value: object, source: str) -> list[SettingProblem]:
+    """What is to be said of a setting that has no member here."""
+    if name in _SO_ANYWAY:
+        if value == _SO_ANYWAY[name]:
+            return []
+        text = (
+            f"{name} cannot be {json.dumps(value)[:200]} here: leave it out, or say"
+            f" {json.dumps(_SO_ANYWAY[name])}"
+        )
+        return [SettingProblem(name, source, text)]
+    if name in _PROMISES and value not in (False, None):
+        text = f"{name} has no effect here: it would let everybody in"
+        return [SettingProblem(name, source, text, mend="set authenticationEnabled instead")]
+    if name in PROXY or name in UPSTREAM["AuthConfig"]:
+        text = f"{name:.60} has no effect here"
+        mend = "pass --tls FILE instead" if "tls" in name.lower() else "delete it"
+        return [SettingProblem(name, source, text, False, "no-effect", mend)]
+    known = [each.metadata["name"] for each in fields(ProxySettings)]
+    found = about_unknown(name, source, [*known, *PROXY], {})
+    return [replace(found, text=f"{found.text:.300}", mend="")]
 
 
 _WORDS = {int: "a number from 0 on", bool: "true or false", str: "a text"}

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from broker.loop.lifetime import Stopping
+from broker.loop.passed_over import warn_of
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.loop.thread import LoopThread
@@ -28,7 +29,6 @@ from broker.remoting.server import RemotingServer, listening_socket
 from broker.remoting.tls import TlsSettings
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
-from pystore.errors import BadArgument
 
 __all__ = ["NameServer"]
 
@@ -94,6 +94,7 @@ class NameServer(Stopping):
     async def start(self) -> None:
         """Raises: OSError when the port is taken."""
         number = self.settings.number
+        warn_of(self.settings.problems)
         processor = Processor(self.settings, self.routes, self.kv, self._tell)
         self._server = RemotingServer(
             processor.handlers(),
@@ -116,13 +117,9 @@ class NameServer(Stopping):
         await self._serve_metrics(self._server)
 
     async def _serve_metrics(self, server: RemotingServer) -> None:
-        """Raises: BadArgument, OSError for a port that is taken."""
-        kind = self.settings.text("metricsExporterType")
-        if kind == "DISABLE":
+        """Raises: OSError for a port that is taken."""
+        if self.settings.text("metricsExporterType") == "DISABLE":
             return
-        if kind != "PROM":
-            await self.stop(0)
-            raise BadArgument(f"metricsExporterType = {kind}: a name server knows PROM and DISABLE")
         host = self.settings.text("metricsPromExporterHost") or self.settings.text("bindAddress")
         try:
             sock = listening_socket(host, self.settings.number("metricsPromExporterPort"))

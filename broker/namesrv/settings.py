@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from broker.remoting.tls import TlsSettings
 from pystore.errors import BadArgument
 from pystore.javaproperties import edit_java_properties, parse_java_properties
-from pystore.upstream_settings import UPSTREAM
+from pystore.setting_problems import (
+    BadSettings,
+    SettingProblem,
+    about_text,
+    about_unknown,
+    nearest,
+    refuse,
+)
+from pystore.settings import TABLE
+from pystore.upstream_settings import NAMESRV, UPSTREAM
 
 __all__ = ["USED", "NamesrvSettings"]
 
@@ -72,6 +81,8 @@ AT_START = frozenset({
     "metricsPromExporterHost",
 })  # fmt: skip
 
+_PORTS = ("listenPort", "metricsPromExporterPort")
+
 #: What would make another server of it, and what to do instead.
 _REFUSED = {
     "enableControllerInNamesrv": "run a controller as a process of its own",
@@ -109,10 +120,12 @@ class NamesrvSettings:
     ) -> None:
         """conf: a properties file. given: over it. under: below it, in place of the defaults.
 
-        Raises: BadArgument.
+        Raises: BadArgument, for all that is refused at once.
         """
         self._values: dict[str, Value] = dict(DEFAULTS)
         self._tls: dict[str, str] = {}
+        #: What was passed over; of a file that is used, no errors.
+        self.problems: list[SettingProblem] = []
         for name, value in (under or {}).items():
             self._set(name, value, "default")
         if conf is not None:
@@ -121,6 +134,24 @@ class NamesrvSettings:
                 self._set(name, text, f"{path}:{line}")
         for name, value in (given or {}).items():
             self._set(name, value, "keyword")
+        refuse(self.problems)
+
+    @classmethod
+    def look(
+        cls,
+        conf: str | Path | None,
+        given: Mapping[str, object] | None = None,
+        under: Mapping[str, object] | None = None,
+    ) -> list[SettingProblem]:
+        """Returns all that is wrong with settings, and what would only be passed over."""
+        try:
+            made = cls(conf, given, under)
+            made.tls()
+        except BadSettings as bad:
+            return list(bad.all_found)
+        except BadArgument as bad:
+            return [SettingProblem("", bad.where or str(conf or ""), bad.text)]
+        return made.problems
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
@@ -149,10 +180,16 @@ class NamesrvSettings:
             self._tls[name] = str(value)
             return
         if name not in self._values:
-            near = difflib.get_close_matches(name, [*DEFAULTS, *TLS_NAMES], n=1)
-            hint = f"; the nearest name is '{near[0]}'" if near else ""
-            raise BadArgument(f"unknown name server setting '{name}'{hint}", where)
-        self._values[name] = _converted(name, value, where)
+            self.problems.append(_unknown(name, where))
+            return
+        try:
+            self._values[name] = _converted(name, value, where)
+        except BadArgument as bad:
+            self.problems.append(SettingProblem(name, where, bad.text))
+            return
+        is_changed = name in UNUSED and self._values[name] != UNUSED[name]
+        if is_changed and where not in ("default", "keyword"):
+            self.problems.append(_without_effect(name, where))
 
     @property
     def black_list(self) -> frozenset[str]:
@@ -183,10 +220,32 @@ class NamesrvSettings:
         return edit_java_properties("", texts)
 
 
+def _unknown(name: str, where: str) -> SettingProblem:
+    if where in ("default", "keyword"):
+        near = nearest(name, [*DEFAULTS, *TLS_NAMES])
+        hint = f"; the nearest name is '{near}'" if near else ""
+        return SettingProblem(name, where, f"unknown name server setting '{name}'{hint}")
+    if name in NAMESRV or name in UPSTREAM["NettyClientConfig"]:
+        return _without_effect(name, where)
+    found = about_unknown(name, where, [*DEFAULTS, *TLS_NAMES, *NAMESRV], {})
+    if not found.is_error and name in TABLE:
+        text = f"{name}: it is a setting of a broker, and has no effect here"
+        return replace(found, text=text, mend="write it to broker.conf")
+    return found
+
+
+def _without_effect(name: str, where: str) -> SettingProblem:
+    text = f"{name} has no effect here"
+    return SettingProblem(name, where, text, False, "no-effect", "delete the line")
+
+
 def _converted(name: str, value: object, where: str) -> Value:
     """Converts a value to the type of the default. Raises: BadArgument."""
     default = DEFAULTS[name]
     text = str(value).strip()
+    hint = about_text(text) if where not in ("default", "keyword", "the request") else ""
+    if hint:
+        raise BadArgument(f"{name} = '{text}': {hint}", where)
     if isinstance(default, bool):
         if text.lower() not in ("true", "false"):
             raise BadArgument(f"{name} = '{text}' is not true or false", where)
@@ -197,12 +256,14 @@ def _converted(name: str, value: object, where: str) -> Value:
         if not text.lstrip("-").isdigit() or not text.isascii():
             raise BadArgument(f"{name} = '{text}' is not an integer", where)
         number = int(text)
-        high = 65535 if name == "listenPort" else _INT_MAX
+        high = 65535 if name in _PORTS else _INT_MAX
         if not 0 <= number <= high:
             raise BadArgument(f"{name} = {number} is not between 0 and {high}", where)
         return number
     if not {"\n", "\r", "\0"}.isdisjoint(text):
         raise BadArgument(f"{name} contains a line break or a NUL character", where)
+    if name == "metricsExporterType" and text not in ("PROM", "DISABLE"):
+        raise BadArgument(f"{name} = {text}: a name server knows PROM and DISABLE", where)
     return text
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from broker.access.guard import Guard, subject_of
@@ -22,9 +22,10 @@ from broker.wire.codes import RequestCode
 from broker.wire.command import Command
 from broker.wire.handlers import Peer
 from pystore.errors import BadArgument
+from pystore.setting_problems import SettingProblem, refuse
 from pystore.settings import Settings
 
-__all__ = ["Access", "inner_credentials"]
+__all__ = ["Access", "access_forms", "conf_folder", "inner_credentials"]
 
 log = SafeLogger("broker.access")
 
@@ -32,6 +33,12 @@ log = SafeLogger("broker.access")
 #: Core.grant.
 Grant = Callable[[tuple[str, int], int, str, str, str, str, str], None]
 _PACKAGE = "org.apache.rocketmq.auth."
+_INNER = "innerClientAuthenticationCredentials"
+#: Settings that name a user as JSON, by what the JSON has.
+_USERS = {
+    "initAuthenticationUser": ("username", "password"),
+    _INNER: ("accessKey", "secretKey"),
+}
 
 
 class Access:
@@ -49,17 +56,10 @@ class Access:
         #: Called on the loop after each change of the rules.
         self.changed: list[Callable[[], None]] = []
         self._folder = conf_folder(settings, conf, root)
-        newer = settings["authenticationEnabled"] or settings["authorizationEnabled"]
-        if settings["aclEnable"] and newer:
-            raise BadArgument(
-                "aclEnable and authenticationEnabled exclude each other: users and policies take"
-                " the place of the plain list, migrateAuthFromV1Enabled=true takes it over",
-                settings.source("aclEnable"),
-            )
+        refuse(access_forms(settings))
         if settings["aclEnable"]:
             self.plain = PlainAccess(self._folder, self._tell)
-        elif newer:
-            _check_classes(settings)
+        elif _has_users(settings):
             self.policies = PolicyAccess(root / "access", self._tell, settings.file_mode)
 
     @property
@@ -81,17 +81,13 @@ class Access:
             PolicyRules(
                 authenticate=settings["authenticationEnabled"],
                 authorize=settings["authorizationEnabled"],
-                unauthenticated=_codes(
-                    settings, "authenticationWhitelist", settings["authenticationWhitelist"]
-                ),
-                unauthorized=_codes(
-                    settings, "authorizationWhitelist", settings["authorizationWhitelist"]
-                ),
+                unauthenticated=_codes(settings["authenticationWhitelist"]),
+                unauthorized=_codes(settings["authorizationWhitelist"]),
             )
         )
         first = settings["initAuthenticationUser"]
         if first:
-            keys = ("username", "password")
+            keys = _USERS["initAuthenticationUser"]
             policies.make_now(user_of_setting("initAuthenticationUser", first, keys))
         inner = inner_credentials(settings)
         if inner is not None:
@@ -176,26 +172,51 @@ def conf_folder(settings: Settings, conf: Path | None, root: Path) -> Path:
 
 def inner_credentials(settings: Settings) -> Credentials | None:
     """Returns what the broker signs its own requests with. Raises: BadArgument."""
-    given = settings["innerClientAuthenticationCredentials"]
+    given = settings[_INNER]
     if not given:
         return None
-    keys = ("accessKey", "secretKey")
-    user = user_of_setting("innerClientAuthenticationCredentials", given, keys)
+    user = user_of_setting(_INNER, given, _USERS[_INNER])
     return Credentials(user.name, user.password)
 
 
-def _codes(settings: Settings, name: str, text: str | None) -> frozenset[int]:
-    """Raises: BadArgument."""
-    words = [word.strip() for word in (text or "").split(",") if word.strip()]
-    for word in words:
-        if not (word.isascii() and word.isdigit() and len(word) < 7):
-            raise BadArgument(f"{name}: '{word[:40]}' is not a request code", settings.source(name))
-    return frozenset(map(int, words))
+def _has_users(settings: Settings) -> bool:
+    return bool(settings["authenticationEnabled"] or settings["authorizationEnabled"])
 
 
-def _check_classes(settings: Settings) -> None:
-    """Checks that only upstream's classes are named, since others would have no effect. Raises:
-    BadArgument."""
+def access_forms(settings: Settings) -> Iterator[SettingProblem]:
+    """Settings of access control that contradict each other or cannot be read. No I/O."""
+    if settings["aclEnable"] and _has_users(settings):
+        yield SettingProblem(
+            "aclEnable", settings.source("aclEnable"),
+            "aclEnable and authenticationEnabled exclude each other: users and policies take"
+            " the place of the plain list, migrateAuthFromV1Enabled=true takes it over",
+        )  # fmt: skip
+    for name, keys in _USERS.items():
+        try:
+            if settings[name] and (_has_users(settings) or name == _INNER):
+                user_of_setting(name, settings[name], keys)
+        except BadArgument as bad:
+            yield SettingProblem(name, settings.source(name), bad.text)
+    if settings["aclEnable"] or not _has_users(settings):
+        return
+    yield from _foreign_classes(settings)
+    for name in ("authenticationWhitelist", "authorizationWhitelist"):
+        for word in _words(settings[name]):
+            if not (word.isascii() and word.isdigit() and len(word) < 7):
+                text = f"{name}: '{word[:40]}' is not a request code"
+                yield SettingProblem(name, settings.source(name), text)
+
+
+def _words(text: str | None) -> list[str]:
+    return [word.strip() for word in (text or "").split(",") if word.strip()]
+
+
+def _codes(text: str | None) -> frozenset[int]:
+    return frozenset(map(int, _words(text)))
+
+
+def _foreign_classes(settings: Settings) -> Iterator[SettingProblem]:
+    """Classes that are not upstream's, since those would have no effect."""
     one, two = "authentication", "authorization"
     known: list[tuple[str, str | None, str]] = [
         (f"{one}Provider", settings["authenticationProvider"], "provider.DefaultA#Provider"),
@@ -218,7 +239,5 @@ def _check_classes(settings: Settings) -> None:
         full = f"{_PACKAGE}{word}.{tail.replace('A#', word.capitalize())}"
         allowed = [full.replace("State*", kind) for kind in ("Stateless", "Stateful")]
         if given and given not in allowed:
-            raise BadArgument(
-                f"{name}: the class {given} is unknown; leave it out, or name {allowed[0]}",
-                settings.source(name),
-            )
+            text = f"{name}: the class {given} is unknown; leave it out, or name {allowed[0]}"
+            yield SettingProblem(name, settings.source(name), text)

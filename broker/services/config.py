@@ -4,47 +4,63 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from broker.services.access import access_forms
+from broker.services.setting_forms import malformed
 from pystore.configfiles import DataVersion
 from pystore.errors import BadArgument
+from pystore.setting_problems import SettingProblem, refuse
 from pystore.settings import (
     NOT_SERVED,
     SECRETS,
     TABLE,
     Settings,
     edit_conf,
-    load,
-    refuse_unserved,
+    unserved,
     without_password,
 )
 
-__all__ = ["Config", "served", "store_alone"]
+__all__ = ["Config", "served", "store_alone", "unfit", "without_unserved"]
 
 
 def served(settings: Settings) -> Settings:
     """Returns the settings as they are true of this broker, where upstream's defaults are not.
 
-    Raises: BadArgument for a setting that asks for what this broker cannot do."""
-    refuse_unserved(settings, by_broker=True)
+    Raises: BadSettings for those that ask for what this broker cannot do, all at once."""
+    refuse(unfit(settings))
+    return without_unserved(settings)
+
+
+def unfit(settings: Settings) -> Iterator[SettingProblem]:
+    """Settings that this broker cannot serve, or whose form is wrong. No I/O: a start asks, and so
+    does each change while it runs."""
+    yield from unserved(settings, by_broker=True)
+    yield from malformed(settings)
+    yield from access_forms(settings)
     if settings["enableControllerMode"]:
-        _check_controlled(settings)
-        return _without_unserved(settings)
+        yield from _of_controlled(settings)
+        return
     for name in _OF_CONTROLLER:
-        _refuse_unless_default(settings, name, "without enableControllerMode")
+        yield from _unless_default(settings, name, "without enableControllerMode = true")
     if settings["brokerId"] < 0:
-        raise BadArgument(
-            "brokerId = -1 has no meaning without enableControllerMode", settings.source("brokerId")
-        )
+        yield _problem(
+            settings, "brokerId",
+            "brokerId = -1 has no meaning without enableControllerMode = true",
+            "write 0 for a master, 1 or more for a slave",
+        )  # fmt: skip
     if settings["brokerRole"] == "SLAVE" and settings["brokerId"] == 0:
-        raise BadArgument(
+        yield _problem(
+            settings, "brokerRole",
             "brokerRole = SLAVE needs a brokerId of its own, from 1 on: 0 is the master's",
-            settings.source("brokerRole"),
-        )
-    _check_replicas(settings)
-    return _without_unserved(settings)
+        )  # fmt: skip
+    yield from _of_replicas(settings)
+
+
+def _problem(settings: Settings, name: str, text: str, mend: str = "") -> SettingProblem:
+    return SettingProblem(name, settings.source(name), text, mend=mend)
 
 
 #: Settings of a broker whose role a controller decides; and those that it decides instead.
@@ -58,33 +74,35 @@ _NOT_OF_CONTROLLER = (
 )  # fmt: skip
 
 
-def _check_controlled(settings: Settings) -> None:
-    """Raises: BadArgument for a setting that would have no effect under a controller."""
+def _of_controlled(settings: Settings) -> Iterator[SettingProblem]:
+    """Settings that would have no effect under a controller."""
     if not settings["controllerAddr"]:
-        raise BadArgument("enableControllerMode needs controllerAddr",
-                          settings.source("enableControllerMode"))  # fmt: skip
+        yield _problem(
+            settings, "enableControllerMode", "enableControllerMode needs controllerAddr"
+        )
     for name, allowed in (
         ("brokerRole", "SLAVE"),
         ("brokerId", -1),
         ("allAckInSyncStateSet", True),
     ):
         if name in settings.explicit and settings[name] != allowed:
-            raise BadArgument(
+            shown = str(allowed).lower() if allowed is True else allowed
+            yield _problem(
+                settings, name,
                 f"{name} = {settings[name]} has no effect with enableControllerMode: leave it out,"
-                f" or set it to {str(allowed).lower() if allowed is True else allowed}",
-                settings.source(name),
-            )
+                f" or set it to {shown}",
+            )  # fmt: skip
     for name in _NOT_OF_CONTROLLER:
-        _refuse_unless_default(settings, name, "with enableControllerMode")
+        yield from _unless_default(settings, name, "with enableControllerMode")
 
 
-def _refuse_unless_default(settings: Settings, name: str, when: str) -> None:
-    """Raises: BadArgument."""
+def _unless_default(settings: Settings, name: str, when: str) -> Iterator[SettingProblem]:
     if settings[name] != TABLE[name].default:
-        raise BadArgument(f"{name} = {settings[name]} has no effect {when}", settings.source(name))
+        shown = without_password(settings[name])
+        yield _problem(settings, name, f"{name} = {shown} has no effect {when}")
 
 
-def _without_unserved(settings: Settings) -> Settings:
+def without_unserved(settings: Settings) -> Settings:
     """Those that a file may have and no broker serves have their only value."""
     untrue = {
         name: TABLE[name].only
@@ -98,32 +116,31 @@ def _without_unserved(settings: Settings) -> Settings:
 _OF_SYNC_MASTER = ("inSyncReplicas", "minInSyncReplicas", "enableAutoInSyncReplicas")
 
 
-def _check_replicas(settings: Settings) -> None:
-    """A slave may have the settings of the master that it may become. Raises: BadArgument for a
-    setting that would have no effect, or that nothing can fulfil."""
+def _of_replicas(settings: Settings) -> Iterator[SettingProblem]:
+    """Settings that would have no effect, or that nothing can fulfil. A slave may have those of the
+    master that it may become."""
     for name in _OF_SYNC_MASTER:
         if settings["brokerRole"] == "ASYNC_MASTER" and settings[name] != TABLE[name].only:
-            raise BadArgument(
+            yield _problem(
+                settings, name,
                 f"{name} = {settings[name]} has no effect without brokerRole = SYNC_MASTER",
-                settings.source(name),
-            )
+            )  # fmt: skip
     if settings["consumeAfterReplication"] and settings["brokerRole"] == "ASYNC_MASTER":
-        raise BadArgument(
+        yield _problem(
+            settings, "consumeAfterReplication",
             "consumeAfterReplication has no effect without brokerRole = SYNC_MASTER",
-            settings.source("consumeAfterReplication"),
-        )
+        )  # fmt: skip
     for name in ("haFlowControlEnable", "haTruncateDiverged"):
         if settings[name] and not {"brokerRole", "haListenPort"} & settings.explicit:
-            raise BadArgument(
-                f"{name} has no effect without brokerRole: nobody replicates",
-                settings.source(name),
+            yield _problem(
+                settings, name, f"{name} has no effect without brokerRole: nobody replicates"
             )
     least, most = settings["minInSyncReplicas"], settings["inSyncReplicas"]
     if least > most:
-        raise BadArgument(
+        yield _problem(
+            settings, "minInSyncReplicas",
             f"minInSyncReplicas = {least} is more than inSyncReplicas = {most}",
-            settings.source("minInSyncReplicas"),
-        )
+        )  # fmt: skip
 
 
 def store_alone() -> dict[str, Any]:
@@ -173,11 +190,10 @@ class Config:
         for listener in self.changed:
             listener(names)
 
-    def reload(self, given: Mapping[str, object]) -> tuple[frozenset[str], frozenset[str]]:
-        """Reads the file again, and takes over what has changed there. `given` holds over the file.
-        Returns the names that hold now, and those that only a start takes over. Raises: BadArgument
-        for a file that cannot be used: everything stays as it was."""
-        made = served(load(self.file, dict(given)))
+    def reload(self, made: Settings) -> tuple[frozenset[str], frozenset[str]]:
+        """Takes over what the file, read again, has otherwise. Returns the names that hold now, and
+        those that only a start takes over. Raises: BadArgument for settings that cannot be served:
+        everything stays as it was."""
         changed = {
             name
             for name, row in TABLE.items()

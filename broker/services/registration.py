@@ -20,6 +20,7 @@ from broker.loop.reasons import reason_of
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Pieces
 from broker.services.config import Config
+from broker.services.setting_forms import servers_of
 from broker.services.topics import READ, WRITE, Topics
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
@@ -85,10 +86,6 @@ async def _beside(topics: int, work: Callable[[], _T]) -> _T:
     return work() if topics <= _AT_ONCE else await asyncio.to_thread(work)
 
 
-def _known(text: str | None) -> list[str]:
-    return [part.strip() for part in (text or "").split(";") if part.strip()]
-
-
 def _addresses(row: object) -> dict[int, str]:
     """Raises: ValueError."""
     found = row.get("brokerAddrs") if isinstance(row, dict) else None
@@ -112,7 +109,7 @@ class Registration:
         self._topics = topics
         self._address = address
         self._dial = dial
-        self._servers = [_Server(each) for each in _known(settings["namesrvAddr"])]
+        self._servers = [_Server(each) for each in servers_of(settings["namesrvAddr"])]
         self._pending: dict[str, TopicConfig] = {}
         self._all = False
         self._task: asyncio.Task[None] | None = None
@@ -220,8 +217,7 @@ class Registration:
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait({self._task})
         if self.stays:
             return
         await asyncio.gather(*(self._leave(s) for s in self._servers if s.registered))
@@ -405,7 +401,7 @@ class Registration:
                 server.registered = False
                 server.peer = await self._dial(server.address)
             answer = await server.peer.request(self._signed(server.peer, command), timeout)
-        except (OSError, TimeoutError) as failed:
+        except (OSError, TimeoutError, ValueError) as failed:  # ValueError: of its address
             problem = reason_of(failed)
         else:
             if answer.code == ResponseCode.SUCCESS:

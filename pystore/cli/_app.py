@@ -18,6 +18,7 @@ from pystore.cli._output import Failure, Json, Output, Text
 from pystore.cli._session import Session, parse_settings
 from pystore.cli._verbs import all_verbs, broken, verbs_of
 from pystore.cli.verbs import Verb
+from pystore.setting_problems import BadSettings
 
 __all__ = ["EXIT_CODES", "command_of", "exit_code_of", "main"]
 
@@ -117,6 +118,13 @@ def _failure_of(error: BaseException) -> Failure:
         return Failure(type(error).__name__, text, _step_of(error), code)
     if not isinstance(error, errors.StoreError):
         return Failure(type(error).__name__, str(error), "", code)
+    if isinstance(error, BadSettings) and len(error.problems) > 1:
+        rows = [
+            {"name": each.name, "where": each.where, "text": each.text, "mend": each.mend}
+            for each in error.problems
+        ]
+        text = f"{len(rows)} settings are refused"
+        return Failure(type(error).__name__, text, error.next_step, code, problems=rows)
     if isinstance(error, errors.StoreLocked):
         error.next_step = _WHEN_LOCKED
     place = f": {error.where}" if error.where else ""

@@ -218,13 +218,21 @@ class Text(Output):
 
     def error(self, failure: Failure) -> None:
         sentence = failure.text + (f" \u2014 {failure.next_step}" if failure.next_step else "")
+        rows: Any = failure.details.get("problems") or ()
+        lines = [printable(sentence), *(printable(_about(row)) for row in rows)]
         if sys.stderr.isatty():
             from rich.text import Text as Styled
 
-            line = Styled("error: ", "bold red") + Styled(printable(sentence))
+            line = Styled("error: ", "bold red") + Styled("\n  ".join(lines))
             _console(sys.stderr).print(line, soft_wrap=True)
         else:
-            sys.stderr.write(f"error: {printable(sentence)}\n")
+            sys.stderr.write("error: " + "\n  ".join(lines) + "\n")
+
+
+def _about(row: Mapping[str, str]) -> str:
+    """One of many problems: where, what, and what mends it."""
+    mend = f" \u2014 {row['mend']}" if row["mend"] else ""
+    return f"{row['where']}: {row['text']}{mend}"
 
 
 def _console(file: IO[str], **options: Any) -> Console:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fakes import send_command
 from loops import Wire
+from waiting import until_async
 
 from broker import Broker
 from broker.grpc.settings import _OF_CLUSTER, ProxySettings
@@ -193,7 +194,8 @@ def test_a_name_server_refuses_a_change_that_only_a_start_takes_over(name):
     settings = NamesrvSettings()
     settings.update({name: text_of(settings[name])})
     with pytest.raises(BadArgument, match=f"{name} takes effect only at a start"):
-        settings.update({"orderMessageEnable": "true", name: "7"})
+        another = "PROM" if name == "metricsExporterType" else "7"
+        settings.update({"orderMessageEnable": "true", name: another})
     assert not settings.flag("orderMessageEnable")
 
 
@@ -223,3 +225,68 @@ def test_the_service_of_grpc_starts_with_every_setting_changed(tmp_path):
     conf.write_text(json.dumps(given | {"proxyMode": "LOCAL"}))
     with Broker(tmp_path / "store", listenPort=0, grpc_port=0, proxy_conf=conf, drain_s=0.0) as it:
         assert it.grpc_port
+
+
+# ---- a change while it runs is checked as at a start ----
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("namesrvAddr", "127.0.0.1"),
+        ("namesrvAddr", "127.0.0.1:9876,127.0.0.1:9877"),
+        ("namesrvAddr", "127.0.0.1:9876;x"),
+        ("namesrvAddr", "${names}"),
+        ("namesrvAddr", '"127.0.0.1:9876"'),
+        ("brokerIP2", "a b"),
+        ("msgTraceTopicName", "a b"),
+        ("minInSyncReplicas", "2"),
+        ("fileReservedTime", "-1"),
+        ("logLevels", "other=INFO"),
+        ("duplicationEnable", "true"),
+    ],
+)
+def test_what_a_start_refuses_a_change_refuses_too(name, value):
+    config = Config(load({}))
+    before = config.current.as_dict()
+    with pytest.raises(BadArgument):
+        Broker("never-made", **{name: value})
+    with pytest.raises(BadArgument):
+        config.update({name: value})
+    assert config.current.as_dict() == before
+
+
+async def test_name_servers_change_while_it_runs_and_a_bad_one_does_not_stop_the_others(
+    store_path, tmp_path
+):
+    """A list that ends with a semicolon, and one of whose servers has no address."""
+    from broker import NameServer
+
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerName=b1\n")
+    async with NameServer(listenPort=0) as names, Broker(
+        store_path, conf=conf, listenPort=0, drain_s=0.0
+    ) as broker, await Wire.to(broker.port) as wire:  # fmt: skip
+        wanted = f"namesrvAddr=no-such-host.invalid:1;127.0.0.1:{names.port};\n".encode()
+        assert (await wire.ask(Command(25, {}, wanted))).code == 0
+        await until_async(lambda: "b1" in names.routes.cluster_info()["brokerAddrTable"])
+        refused = await wire.ask(Command(25, {}, b"namesrvAddr=127.0.0.1\n"))
+        assert refused.code == 1 and "host:port" in refused.remark
+        assert "b1" in names.routes.cluster_info()["brokerAddrTable"]
+    assert "no-such-host.invalid" in conf.read_text()
+    async with Broker(store_path, conf=conf, listenPort=0, drain_s=0.0) as again:
+        assert len(again.services.registration.servers) == 2
+
+
+async def test_a_name_server_whose_address_cannot_be_used_does_not_end_registration(store_path):
+    """Whatever put it there."""
+    from broker import NameServer
+
+    async with NameServer(listenPort=0) as names, Broker(
+        store_path, listenPort=0, drain_s=0.0, brokerName="b1"
+    ) as broker:  # fmt: skip
+        broker.services.registration.use(["no port", f"127.0.0.1:{names.port}"])
+        broker.services.registration.again()
+        await until_async(lambda: "b1" in names.routes.cluster_info()["brokerAddrTable"])
+        registered = dict(broker.services.registration.states())
+        assert registered == {"no port": False, f"127.0.0.1:{names.port}": True}

@@ -99,11 +99,11 @@ def test_what_changed_in_the_file_holds_after_sighup(tmp_path: Path) -> None:
 
         assert reloaded(CONF.replace("=72", "=48")) == "48"
         assert reloaded(CONF.replace("=72", "=24") + "flushDiskType=SYNC_FLUSH\n") == "24"
-        assert reloaded(CONF.replace("=72", "=12") + "noSuchThing=1\n") == "24", "all or nothing"
+        assert reloaded(CONF.replace("=72", "=12") + "flushDiscType=1\n") == "24", "all or nothing"
         assert reloaded(CONF.replace("fileReservedTime=72\n", "")) == "72", "the default"
         log = (tmp_path / "log").read_text()
         assert "Only a start takes over: flushDiskType" in log
-        assert "noSuchThing" in log
+        assert "flushDiscType" in log
         process.send_signal(signal.SIGTERM)
         assert process.wait(BOUND_S) == 0
 
@@ -130,7 +130,8 @@ def _answers(port: int) -> bool:
 
 def test_settings_that_hold_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     conf = tmp_path / "broker.conf"
-    conf.write_text("brokerName=a\nfileReservedTime=48\ninnerClientAuthenticationCredentials={}\n")
+    inner = 'innerClientAuthenticationCredentials={"accessKey":"a","secretKey":"secret"}'
+    conf.write_text(f"brokerName=a\nfileReservedTime=48\n{inner}\n")
     assert main(["broker", "-c", str(conf), "--check-conf", "--set", "brokerId=0", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     rows = {row["name"]: (row["value"], row["from"]) for row in found["settings"]}
@@ -143,11 +144,10 @@ def test_settings_that_hold_are_printed(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("line", "check"),
     [
-        ("noSuchThing=1", "refused-setting"),
+        ("flushDiscType=ASYNC_FLUSH", "refused-setting"),
         ("flushDiskType=SOMETIMES", "refused-setting"),
         ("enableControllerMode=true", "refused-setting"),
-        ("sendMessageThreadPoolNums=16", "no-effect"),
-        ("brokerRole=SYNC_MASTER", "sync-alone"),
+        ("brokerIP1=no-such-host.invalid", "refused-setting"),
     ],
 )
 def test_what_is_wrong_ends_with_2_and_names_the_line(
@@ -159,6 +159,22 @@ def test_what_is_wrong_ends_with_2_and_names_the_line(
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
     assert finding["check"] == check
     assert str(conf) in finding["where"]
+
+
+def test_a_start_names_all_lines_that_it_refuses_each_in_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokername=a\nbrokerId=x\nbrokerIP1=no-such-host.invalid\n")
+    words = ["broker", "-c", str(conf), "--store", str(tmp_path / "s"), "--port", "0"]
+    assert main(words) == 2
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: 3 settings are refused")
+    assert [line.split(": ")[0].strip() for line in lines] == [f"{conf}:{n}" for n in (1, 2, 3)]
+    assert main([*words, "--json"]) == 2
+    error = json.loads(capsys.readouterr().err)["error"]
+    assert [row["name"] for row in error["problems"]] == ["brokername", "brokerId", "brokerIP1"]
+    assert not (tmp_path / "s").exists()
 
 
 def test_nothing_is_started(tmp_path: Path) -> None:

@@ -35,7 +35,9 @@ def test_every_check_is_made_and_every_check_has_a_test() -> None:
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
 
-    assert set(CHECKS) <= named(ROOT / "broker" / "doctor")
+    settings = (ROOT / "broker" / "services", ROOT / "broker", ROOT / "pystore")
+    made = set.union(*(named(each) for each in (ROOT / "broker" / "doctor", *settings)))
+    assert set(CHECKS) <= made
     assert set(CHECKS) <= named(Path(__file__).parent)
 
 

@@ -20,11 +20,11 @@ from broker import Broker
 from broker.client.credentials import Credentials
 from broker.client.options import ClientSettings
 from broker.doctor import examine_network
-from broker.doctor.proxies import check_proxy_settings
+from broker.doctor.proxies import proxy_problems
 from broker.grpc.proxy import ROUTE_POLL_S, Proxy
-from broker.grpc.settings import ProxySettings
 from broker.loop.thread import LoopThread
 from broker.remoting.tls import TlsSettings
+from pystore.setting_problems import SettingProblem
 
 
 @contextlib.contextmanager
@@ -175,23 +175,31 @@ def test_it_lets_nobody_in_without_credentials(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_settings_that_do_not_go_together(
-    check: str, settings: dict[str, object], text: str
+    check: str, settings: dict[str, object], text: str, tmp_path: Path
 ) -> None:
-    (said,) = check_proxy_settings(ProxySettings.from_names(settings), "rmq-proxy.json")
-    assert said.check == check and text in said.text and said.where == "rmq-proxy.json"
+    (said,) = problems_of(settings, tmp_path)
+    assert said.check == check and text in said.text
+    assert said.place == str(tmp_path / "rmq-proxy.json")
 
 
 @pytest.mark.parametrize(
     "settings", [{}, {"metricsExporterType": "PROM"}, {"grpcServerPort": 0,
                                                       "remotingListenPort": 0}], ids=str,
 )  # fmt: skip
-def test_settings_that_are_right(settings: dict[str, object]) -> None:
-    assert not [*check_proxy_settings(ProxySettings.from_names(settings), "x")]
+def test_settings_that_are_right(settings: dict[str, object], tmp_path: Path) -> None:
+    assert not problems_of(settings, tmp_path)
 
 
-def test_credentials_beside_the_file_count() -> None:
-    found = ProxySettings.from_names({"authenticationEnabled": True})
-    assert not [*check_proxy_settings(found, "x", is_signed=True)]
+def test_credentials_beside_the_file_count(tmp_path: Path) -> None:
+    assert not problems_of({"authenticationEnabled": True}, tmp_path, is_signed=True)
+
+
+def problems_of(
+    settings: dict[str, object], folder: Path, *, is_signed: bool = False
+) -> list[SettingProblem]:
+    conf = folder / "rmq-proxy.json"
+    conf.write_text(json.dumps(settings))
+    return proxy_problems(conf, is_signed=is_signed)[1]
 
 
 def test_a_setting_that_a_proxy_would_refuse(broker: Broker, tmp_path: Path) -> None:

@@ -290,7 +290,7 @@ def test_rights_are_remembered_until_they_change(
     [
         ("[]", "object"),
         ("{", "cannot be read"),
-        ('{"nonsense": 1}', "nonsense"),
+        ('{"grpcServerPrt": 1}', "grpcServerPort"),
         ('{"maxMessageSize": "4"}', "maxMessageSize"),
         ('{"maxMessageSize": -1}', "maxMessageSize"),
         ('{"maxMessageSize": true}', "maxMessageSize"),

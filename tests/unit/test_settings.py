@@ -207,15 +207,22 @@ def test_keywords_win_over_the_file(tmp_path):
 # ---- refusals ----
 
 
-def test_an_unknown_name_is_refused_with_the_nearest(tmp_path):
+def test_a_mistyped_name_is_refused_with_the_nearest(tmp_path):
     """Upstream ignores it silently; here the error names the place and the nearest name."""
     path = tmp_path / "broker.conf"
     path.write_text("\nflushDiscType=SYNC_FLUSH\n")
-    assert refusal(path) == (
-        f"'flushDiscType' ({path}:2) is not a setting; the nearest name is 'flushDiskType'"
-    )
+    with pytest.raises(BadArgument) as caught:
+        load(path)
+    assert caught.value.where == f"{path}:2"
+    said = "'flushDiscType' is not a setting; the nearest name is 'flushDiskType'"
+    assert caught.value.text == said
+    assert "write flushDiskType" in caught.value.next_step
     assert refusal(FLUSHDISKTYPE="x").endswith("the nearest name is 'flushDiskType'")
-    assert refusal(qqqqqqqq=1) == "'qqqqqqqq' (keyword) is not a setting"
+
+
+def test_a_keyword_is_written_for_this_store_and_an_unknown_one_is_refused():
+    assert refusal(qqqqqqqq=1) == "'qqqqqqqq' is not a setting"
+    assert refusal(storeCheckpoint="/data").startswith("'storeCheckpoint' is not a setting")
 
 
 @pytest.mark.parametrize(
@@ -261,7 +268,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(tmp_path):
 def test_a_bad_value_is_refused_with_name_value_and_place(name, value):
     """Upstream silently keeps its default then."""
     text = refusal(**{name: value})
-    assert text.startswith(f"{name} = {value!r} (keyword): ")
+    assert text.startswith(f"{name} = {value!r}: ")
 
 
 @pytest.mark.parametrize(

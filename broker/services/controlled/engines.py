@@ -9,7 +9,8 @@ from ssl import SSLContext
 from broker.remoting.client import RemotingClient
 from broker.services.controlled.apache import ApacheController
 from broker.services.controlled.engine import Engine
-from broker.services.controlled.etcd import SCHEME, SCHEME_TLS, EtcdEngine, Gateway
+from broker.services.controlled.etcd import EtcdEngine, Gateway
+from broker.services.etcd_address import SCHEME, SCHEME_TLS
 from broker.wire.command import Command
 
 __all__ = ["engine_of"]

@@ -14,11 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from ssl import SSLContext, create_default_context
 from typing import Any, NoReturn
-from urllib.parse import unquote
 
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
-from broker.remoting.client import parse_address
 from broker.services.controlled.answers import (
     MalformedAnswer,
     object_of,
@@ -28,14 +26,13 @@ from broker.services.controlled.answers import (
 )
 from broker.services.controlled.engine import NO_EPOCH, EngineRefused, Heartbeat, LogDoubt
 from broker.services.controlled.identity import Identity
+from broker.services.etcd_address import SCHEME_TLS, parse_etcd
 from broker.services.replication.reign import Record
 
-__all__ = ["SCHEME", "SCHEME_TLS", "EtcdEngine", "Gateway"]
+__all__ = ["EtcdEngine", "Gateway"]
 
 quiet = RateLimitedLogger(SafeLogger("broker.controlled"))
 
-#: In plain text, and by TLS.
-SCHEME, SCHEME_TLS = "etcd://", "etcds://"
 _ASK_S = 2.0
 #: Bytes of an answer, and of what is read of it at once.
 _ANSWER_MAX, _PIECE = 4 << 20, 64 << 10
@@ -56,14 +53,10 @@ class Gateway:
         """addresses: ``etcd://host:port,host:port``, or ``etcds://`` for TLS, by `tls`, else by
         what the system trusts; before the hosts ``user:password@``, percent-encoded. patience_s:
         after it the next member is asked; the last one has longer. Raises: ValueError."""
-        scheme, _, rest = addresses.partition("://")
-        known, _, hosts = rest.rpartition("@")
-        parts = hosts.replace(";", ",").split(",")
-        self._members = [parse_address(part.strip()) for part in parts if part.strip()]
-        self._user, _, self._password = map(unquote, known.partition(":"))
+        self._members, self._user, self._password = parse_etcd(addresses)
         self._token = ""
         self._tls = None
-        if f"{scheme}://" == SCHEME_TLS:
+        if addresses.startswith(SCHEME_TLS):
             self._tls = tls if tls is not None else create_default_context()
         self._patience_s = patience_s
 

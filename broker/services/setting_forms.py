@@ -1,0 +1,158 @@
+"""Values that have a form: hosts, addresses, names that become topics, lists. No I/O: whether an
+address exists, a file is there or a port is free, broker/start_checks.py asks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from broker.access.addresses import parse_pattern
+from broker.remoting.client import parse_address
+from broker.services.etcd_address import SCHEME, SCHEME_TLS, parse_etcd
+from broker.services.names import is_legal
+from pystore.setting_problems import SettingProblem, about_text
+from pystore.settings import Settings, without_password
+
+__all__ = ["about_server", "malformed", "servers_of"]
+
+#: Of a name that stands in a topic of the broker's own, whose longest has 127 bytes.
+_NAME_MAX = 96
+_NAMES = ("brokerClusterName", "brokerName")
+_HOSTS = ("brokerIP1", "brokerIP2", "bindAddress", "metricsPromExporterHost")
+_PATTERNS = ("trustedProxies", "trustedSlaves", "trustedBrokers", "passwordsFor")
+
+#: Returns what is wrong with a value, and what mends it; None: nothing.
+Fault = tuple[str, str] | None
+
+
+def malformed(settings: Settings) -> Iterator[SettingProblem]:
+    checks: list[tuple[str, Callable[[str], Fault]]] = [
+        *((name, _about_name) for name in _NAMES),
+        ("msgTraceTopicName", _about_topic),
+        *((name, _about_host) for name in _HOSTS),
+        ("namesrvAddr", _about_servers),
+        ("ownAddresses", _about_servers),
+        ("haMasterAddress", lambda text: about_server(text) if text.strip() else None),
+        ("controllerAddr", _about_controllers),
+        *((name, _about_patterns) for name in _PATTERNS),
+        ("storePathCommitLog", _about_directories),
+        ("metricsLabel", _about_labels if settings["metricsExporterType"] != "DISABLE" else _pass),
+    ]
+    for name, check in checks:
+        value = settings[name] if name in settings.explicit else None
+        fault = check(value) if value is not None else None
+        if fault is not None:
+            why, mend = fault
+            text = f"{name} = {without_password(value)!r}: {why}"
+            yield SettingProblem(name, settings.source(name), text, mend=mend)
+
+
+def _pass(text: str) -> Fault:
+    return None
+
+
+def _about_name(text: str) -> Fault:
+    if not is_legal(text):
+        return "a name has letters, digits, '%', '|', '_' and '-' alone", "write another name"
+    if len(text) > _NAME_MAX:
+        return f"it is longer than {_NAME_MAX} characters", "write a shorter name"
+    return None
+
+
+def _about_topic(text: str) -> Fault:
+    if not is_legal(text) or len(text) > 127:
+        return "it is not the name of a topic", "write RMQ_SYS_TRACE_TOPIC, or delete the line"
+    return None
+
+
+def _about_host(text: str) -> Fault:
+    if not text:
+        return None
+    hint = about_text(text)
+    if hint:
+        return hint, "write the address alone"
+    if re.search(r"[\s/;,@]", text):
+        return "it is not one address or host name", "write the address alone"
+    if re.fullmatch(r"[^:\[\]]+:[0-9]+|\[.*\]:[0-9]+", text):
+        return "it has a port", "write the address alone; ports have settings of their own"
+    if text in ("0.0.0.0", "::", "[::]", "*"):
+        return None
+    try:
+        text.encode("idna")
+    except UnicodeError:
+        return "it is neither an address nor a host name", "write the address alone"
+    return None
+
+
+# ---- servers ----
+
+
+def servers_of(text: str | None) -> list[str]:
+    """Returns the parts of a list of servers, ``host:port;host:port``."""
+    return [part.strip() for part in (text or "").split(";") if part.strip()]
+
+
+def about_server(text: str) -> Fault:
+    """Returns what is wrong with one ``host:port``."""
+    mend = "write HOST:PORT, with ; between several"
+    hint = about_text(text)
+    if hint:
+        return hint, mend
+    if "," in text:
+        return "a comma separates no servers", mend
+    if "://" in text:
+        return f"'{text}' has a scheme", mend
+    try:
+        host, port = parse_address(text)
+    except ValueError as bad:
+        return str(bad), mend
+    if not port:
+        return f"'{text}' has no port", mend
+    if _about_host(host) is not None:
+        return f"'{host}' is neither an address nor a host name", mend
+    return None
+
+
+def _about_servers(text: str) -> Fault:
+    hint = about_text(text)
+    if hint:
+        return hint, "write HOST:PORT, with ; between several"
+    return next(filter(None, map(about_server, servers_of(text))), None)
+
+
+def _about_controllers(text: str) -> Fault:
+    if not text.startswith((SCHEME, SCHEME_TLS)):
+        return _about_servers(text)
+    try:
+        parse_etcd(text)
+    except ValueError as bad:
+        return str(bad), "write etcd://HOST:PORT,HOST:PORT"
+    return None
+
+
+# ---- lists ----
+
+
+def _about_patterns(text: str) -> Fault:
+    try:
+        for each in text.split(";"):
+            parse_pattern(each)
+    except ValueError as bad:
+        return str(bad), "write addresses, with ; between them"
+    return None
+
+
+def _about_directories(text: str) -> Fault:
+    if text and not text.strip(", "):
+        return "it names no directory", "write directories, with , between them"
+    return None
+
+
+def _about_labels(text: str) -> Fault:
+    from broker.metrics.labels import labels_of
+
+    try:
+        labels_of(text)
+    except ValueError as bad:
+        return str(bad), "write name:value, with , between them"
+    return None

@@ -1,0 +1,85 @@
+"""rmq-proxy.json: Apache's own is taken, what has no effect is said, a mistyped name is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("broker.grpc._http2")
+
+from broker import Broker
+from broker.grpc.settings import CLUSTER, LOCAL, ProxySettings
+from pystore.errors import BadArgument
+from pystore.setting_problems import BadSettings
+from pystore.upstream_settings import PROXY
+
+#: The file that Apache's distribution has, of 5.0.0 to 5.5.0.
+APACHES = '{\n  "rocketMQClusterName": "DefaultCluster"\n}'
+
+
+def written(folder: Path, given: str | dict[str, object]) -> Path:
+    path = folder / "rmq-proxy.json"
+    path.write_text(given if isinstance(given, str) else json.dumps(given))
+    return path
+
+
+def test_apaches_own_file_is_taken_by_a_broker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    conf = written(tmp_path, APACHES)
+    with Broker(tmp_path / "s", listenPort=0, grpc_port=0, proxy_conf=conf, drain_s=0.1) as broker:
+        assert broker.grpc_port
+    assert "rocketMQClusterName" in caplog.text
+
+
+def test_apaches_own_file_is_taken_by_a_proxy(tmp_path: Path) -> None:
+    made, problems = ProxySettings.look(written(tmp_path, APACHES), CLUSTER)
+    assert made.cluster == "DefaultCluster" and not problems
+
+
+@pytest.mark.parametrize("mode", [LOCAL, CLUSTER])
+def test_every_name_of_upstreams_is_taken_or_served(mode: str, tmp_path: Path) -> None:
+    """But those that would leave a door open where they are passed over."""
+    refused = set()
+    for name in sorted(PROXY):
+        value = {"enableACL": True, "metricsExporterType": "DISABLE", "proxyMode": mode}.get(name)
+        _, problems = ProxySettings.look(written(tmp_path, {name: value}), mode)
+        if any(each.is_error and "which is not" not in each.text for each in problems):
+            refused.add(name)
+    assert refused <= {"enableACL", "enableAclRpcHookForClusterMode"}
+    assert "enableACL" in refused
+
+
+def test_what_asks_for_access_control_is_not_passed_over(tmp_path: Path) -> None:
+    conf = written(tmp_path, {"authenticationEnabled": True})
+    with pytest.raises(BadArgument, match="the broker says who is let in"):
+        ProxySettings.read(conf, LOCAL)
+
+
+def test_all_that_is_refused_is_named_at_once(tmp_path: Path) -> None:
+    conf = written(tmp_path, {
+        "grpcServerPort": "8081", "grpcServerPrt": 1, "remotingListenPort": 70_000,
+        "metricsExporterType": "STDOUT", "grpcThreadPoolNums": 8, "somethingElse": 1,
+    })  # fmt: skip
+    _, problems = ProxySettings.look(conf, CLUSTER)
+    assert {each.name for each in problems if not each.is_error} == {
+        "grpcThreadPoolNums", "somethingElse",
+    }  # fmt: skip
+    with pytest.raises(BadSettings) as caught:
+        ProxySettings.read(conf, CLUSTER)
+    assert {each.name for each in caught.value.problems} == {
+        "grpcServerPort", "grpcServerPrt", "remotingListenPort", "metricsExporterType",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": ' * 100_000])
+def test_a_file_that_is_not_one_is_named(text: str, tmp_path: Path) -> None:
+    with pytest.raises(BadArgument, match="cannot be read"):
+        ProxySettings.read(written(tmp_path, text))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadArgument, match="No such file"):
+        ProxySettings.read(tmp_path / "none.json")
