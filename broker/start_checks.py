@@ -114,6 +114,14 @@ def _folders(ask: Ask) -> Iterator[SettingProblem]:
             if why:
                 text = f"storePathCommitLog = {folder}: {why}"
                 yield _problem(s, "storePathCommitLog", text, "name another directory")
+        for folder in s.commitlog_dirs(store) if s["storePathCommitLog"] else ():
+            if not folder.parent.exists() and not folder.is_relative_to(store):
+                text = f"storePathCommitLog: {folder} is not there; a start makes it, on whatever"
+                mend = "mount its disk first, or make it"
+                yield _problem(
+                    s, "storePathCommitLog", f"{text} disk that is", mend, "log-missing",
+                    is_error=False,
+                )  # fmt: skip
         if s["storePathCommitLog"] and _is_gone(store, s.commitlog_dirs(store)):
             text = (
                 f"storePathCommitLog = {s['storePathCommitLog']}: {store} is a store, and its log"

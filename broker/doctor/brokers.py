@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from broker.client.admin import AsyncAdmin, BrokerFacts
 from broker.client.errors import BrokerRefused, ClientError
 from broker.doctor.findings import Diagnosis, diagnosed
-from broker.doctor.reaching import ServerKind, can_connect, kind_of
+from broker.doctor.reaching import ServerKind, kind_of, why_no_broker
 from broker.loop.reasons import reason_of
 from broker.remoting.client import RemotingClient, parse_address
+from broker.services.setting_forms import about_server, servers_of
+from broker.services.setting_rules import at_odds
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
+from pystore.settings import TABLE, read_settings
 
 __all__ = ["check_broker", "check_name_server", "cluster_info", "is_loopback", "safely"]
 
 #: Seconds that two clocks may differ; what a broker says of its own has whole seconds.
 _SKEW_S = 10.0
 _SOON_H = 48.0
+#: Fewer open files are soon used up by connections.
+_FILES_MIN = 10_000
+#: Brokers whose clocks are compared at a name server.
+_CLOCKS_MAX = 64
 #: A put that one of a thousand takes, ms, that is slow.
 _SLOW_MS = 200.0
 #: Fewer puts say nothing of one in a thousand.
@@ -47,17 +55,21 @@ async def check_broker(
         yield diagnosed("access-refused", where, refused.remark or f"code {refused.code}")
         return
     name = settings.get("brokerName", "")
-    async for found in _address(where, settings):
+    async for found in _address(where, settings, client):
         yield found
-    own = tuple(filter(None, (settings.get("namesrvAddr") or "").split(";")))
+    own = servers_of(settings.get("namesrvAddr"))
     if not own and not namesrv:
         yield diagnosed("no-name-server", where, "namesrvAddr is not set")
     for server in dict.fromkeys((*own, *namesrv)):
+        fault = about_server(server)
+        if fault is not None:
+            yield diagnosed("name-server-address", where, f"namesrvAddr: {fault[0]}")
+            continue
         async for found in _known_to(server, where, name, settings, client):
             yield found
     for found in (
         *_door(where, settings), *_clock(where, facts), *_disk(where, facts, settings),
-        *_speed(where, facts),
+        *_speed(where, facts), *_limits(where, facts, settings), *_rules(where, settings),
     ):  # fmt: skip
         yield found
     if facts.entries.get("accessProblem"):
@@ -75,7 +87,9 @@ def _advertised(settings: Mapping[str, str], where: str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def _address(where: str, settings: Mapping[str, str]) -> AsyncIterator[Diagnosis]:
+async def _address(
+    where: str, settings: Mapping[str, str], client: RemotingClient
+) -> AsyncIterator[Diagnosis]:
     """What it tells clients must reach it, from here at least."""
     told, asked = _advertised(settings, where), parse_address(where)[0]
     if parse_address(told) == parse_address(where):
@@ -83,7 +97,7 @@ async def _address(where: str, settings: Mapping[str, str]) -> AsyncIterator[Dia
     if is_loopback(told) and not is_loopback(where):
         yield diagnosed("advertised-loopback", where, f"it advertises {told}", host=asked)
         return
-    failed = await can_connect(told)
+    failed = await why_no_broker(told, client)
     if failed:
         text = f"it advertises {told}: {failed}"
         yield diagnosed("advertised-address", where, text, host=asked)
@@ -98,7 +112,13 @@ async def _known_to(
         yield diagnosed("name-server-silent", where, f"name server {server}: {text}")
         return
     number, told = settings.get("brokerId", "0"), _advertised(settings, where)
-    known = (await _registered(server, client)).get(name, {}).get(number)
+    info = await cluster_info(server, client)
+    known = _registered(info).get(name, {}).get(number)
+    own = settings.get("brokerClusterName", "")
+    others = _alone(info).get(own)
+    if others and known is not None:
+        text = f"name server {server}: it alone is of cluster {own}, the others are of {others}"
+        yield diagnosed("other-cluster", where, text, cluster=others)
     if known is None:
         text = f"name server {server} knows no broker {name} with id {number}"
         yield diagnosed("name-server-ignorant", where, text, namesrv=server)
@@ -114,10 +134,19 @@ async def cluster_info(server: str, client: RemotingClient) -> dict[str, Any]:
     return found
 
 
-async def _registered(server: str, client: RemotingClient) -> dict[str, dict[str, str]]:
+def _registered(info: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Addresses by id, by the name of the broker, as a name server knows them."""
-    table = (await cluster_info(server, client)).get("brokerAddrTable") or {}
+    table = info.get("brokerAddrTable") or {}
     return {name: dict(data.get("brokerAddrs") or {}) for name, data in table.items()}
+
+
+def _alone(info: Mapping[str, Any]) -> dict[str, str]:
+    """Clusters of one broker beside a single one of more, which is the value."""
+    table: dict[str, Any] = info.get("clusterAddrTable") or {}
+    large = [name for name, brokers in table.items() if len(brokers) > 1]
+    if len(large) != 1:
+        return {}
+    return {name: large[0] for name, brokers in table.items() if len(brokers) == 1}
 
 
 # ---- how it is ----
@@ -132,18 +161,55 @@ def _door(where: str, settings: Mapping[str, str]) -> list[Diagnosis]:
     return [diagnosed("open-door", where, f"it listens on {bound} without access control")]
 
 
+#: Rules of settings that hold for any broker that runs; the others are seen at work here.
+_OF_RUNNING = frozenset({
+    "ratios-crossed", "message-over-frame", "advertised-nowhere", "sync-alone", "master-with-id",
+    "rights-without-users", "checks-give-up-early", "reserved-nothing", "half-open",
+    "silence-too-short", "sends-later", "delay-over-retention",
+})  # fmt: skip
+
+
+def _rules(where: str, settings: Mapping[str, str]) -> list[Diagnosis]:
+    """What its settings say, ours or Java's, by the rules that a start goes by."""
+    told = {name: text for name, text in settings.items() if name in TABLE}
+    made, _ = read_settings(told)
+    return [
+        diagnosed(each.check, where, each.text, own=each.mend)
+        for each in at_odds(made)
+        if each.check in _OF_RUNNING
+    ]
+
+
+def _limits(where: str, facts: BrokerFacts, settings: Mapping[str, str]) -> list[Diagnosis]:
+    """Of its process, where it says them."""
+    made = []
+    files = int(facts.entries.get("openFilesMax") or 0)
+    if 0 < files < _FILES_MIN:
+        made.append(diagnosed("few-files", where, f"it may open {files} files"))
+    most, wanted = int(facts.entries.get("mappingsMax") or 0), settings.get("mappedFilesMax")
+    if 0 < most < int(wanted or 0) * 1.2:
+        text = f"mappedFilesMax={wanted}, {most} mappings are allowed"
+        made.append(diagnosed("few-mappings", where, text))
+    return made
+
+
 def _clock(where: str, facts: BrokerFacts) -> list[Diagnosis]:
     """Its clock is when it booted, and how long it says that this is ago."""
-    parts = _RUNTIME.search(facts.entries.get("runtime", ""))
-    if parts is None or not facts.started_ms:
-        return []
-    days, hours, minutes, seconds = map(int, parts.groups())
-    runs = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    skew = facts.started_ms / 1000 + runs - time.time()
-    if abs(skew) <= _SKEW_S:
+    skew = _skew_s(facts.entries.get("runtime", ""), facts.started_ms)
+    if skew is None or abs(skew) <= _SKEW_S:
         return []
     way = "ahead of" if skew > 0 else "behind"
     return [diagnosed("clock-skew", where, f"its clock is {abs(skew):.0f} s {way} this one")]
+
+
+def _skew_s(runtime: str, started_ms: float) -> float | None:
+    """How far a clock is ahead of this one; None: its broker does not say."""
+    parts = _RUNTIME.search(runtime)
+    if parts is None or not started_ms:
+        return None
+    days, hours, minutes, seconds = map(int, parts.groups())
+    runs = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return started_ms / 1000 + runs - time.time()
 
 
 def _bytes_of(text: str) -> float:
@@ -170,10 +236,18 @@ def _disk(where: str, facts: BrokerFacts, settings: Mapping[str, str]) -> list[D
     free = _bytes_of(capacity.partition("Free : ")[2])
     whole = free / (1 - facts.disk_used) if facts.disk_used < 1 else 0.0
     room = (limit - facts.disk_used) * whole
-    if rate > 0 and whole and room / rate / 3600 < _SOON_H:
+    if rate <= 0 or not whole:
+        return []
+    made = []
+    if room / rate / 3600 < _SOON_H:
         text = f"{limit:.0%} of the disk are used in {room / rate / 3600:.0f} h"
-        return [diagnosed("disk-full-soon", where, f"{text}, at {rate / 1e6:.1f} MB/s")]
-    return []
+        made.append(diagnosed("disk-full-soon", where, f"{text}, at {rate / 1e6:.1f} MB/s"))
+    kept = (facts.log_max - facts.log_min + max(room, 0.0)) / rate / 3600
+    reserved = float(settings.get("fileReservedTime") or 72)
+    if kept < reserved:
+        text = f"fileReservedTime is {reserved:g} h, at {rate / 1e6:.1f} MB/s the disk holds"
+        made.append(diagnosed("disk-under-retention", where, f"{text} {kept:.0f} h"))
+    return made
 
 
 def _speed(where: str, facts: BrokerFacts) -> list[Diagnosis]:
@@ -209,18 +283,47 @@ async def _replication(
 async def check_name_server(where: str, client: RemotingClient) -> AsyncIterator[Diagnosis]:
     """Whether it knows brokers, and whether these can be reached from here. Raises: OSError,
     TimeoutError."""
-    table = await _registered(where, client)
+    info = await cluster_info(where, client)
+    table = _registered(info)
     if not table:
         yield diagnosed("no-brokers", where, "no broker is registered")
+    for cluster, others in sorted(_alone(info).items()):
+        text = f"one broker is of cluster {cluster}, the others are of {others}"
+        yield diagnosed("other-cluster", where, text, cluster=others)
     for name in sorted(table):
         addresses = table[name]
         if "0" not in addresses:
             yield diagnosed("no-master", where, f"of the broker {name} only slaves are registered")
         for number, address in sorted(addresses.items()):
-            failed = await can_connect(address)
+            failed = await why_no_broker(address, client)
             if failed:
                 text = f"the broker {name}, id {number}, at {address}: {failed}"
                 yield diagnosed("broker-unreachable", where, text)
+    every = [address for named in table.values() for address in named.values()]
+    async for found in _clocks(where, every, client):
+        yield found
+
+
+async def _clocks(
+    where: str, addresses: Sequence[str], client: RemotingClient
+) -> AsyncIterator[Diagnosis]:
+    """The clocks of brokers beside each other: who may not ask one is not told of it."""
+    skews: dict[str, float] = {}
+    for address in addresses[:_CLOCKS_MAX]:
+        with contextlib.suppress(OSError, TimeoutError, ValueError, LookupError, TypeError):
+            command = Command(RequestCode.GET_BROKER_RUNTIME_INFO)
+            answer = await client.request(address, command)
+            table = mqjson.loads(answer.body or b"{}").get("table") or {}
+            skew = _skew_s(str(table["runtime"]), float(table["bootTimestamp"]))
+            if skew is not None:
+                skews[address] = skew
+    if not skews:
+        return
+    behind, ahead = min(skews, key=skews.__getitem__), max(skews, key=skews.__getitem__)
+    apart = skews[ahead] - skews[behind]
+    if apart > _SKEW_S:
+        text = f"the clock of {ahead} is {apart:.0f} s ahead of that of {behind}"
+        yield diagnosed("clock-skew", where, text)
 
 
 async def safely(found: AsyncIterator[Diagnosis], where: str) -> list[Diagnosis]:
@@ -230,5 +333,14 @@ async def safely(found: AsyncIterator[Diagnosis], where: str) -> list[Diagnosis]
         async for each in found:
             made.append(each)
     except (ClientError, OSError, TimeoutError) as failed:
-        made.append(diagnosed("no-answer", where, reason_of(failed)))
+        check = "late-answer" if _is_late(failed) else "no-answer"
+        made.append(diagnosed(check, where, reason_of(failed)))
     return made
+
+
+def _is_late(failed: BaseException) -> bool:
+    """Whether somebody was there, who did not answer in time."""
+    cause: BaseException | None = failed
+    while cause is not None and not isinstance(cause, TimeoutError):
+        cause = cause.__cause__
+    return cause is not None

@@ -10,7 +10,8 @@ from broker.client.errors import Misuse
 from broker.doctor.brokers import check_name_server, safely
 from broker.doctor.findings import Diagnosis, diagnosed
 from broker.doctor.reaching import ServerKind, kind_of
-from broker.remoting.client import RemotingClient, parse_address
+from broker.remoting.client import RemotingClient
+from broker.services.setting_forms import about_server
 
 __all__ = ["ABOUT_SILENCE", "check_environment"]
 
@@ -36,10 +37,9 @@ async def check_environment(
     if not addresses:
         yield diagnosed("no-address", _WHERE, "NAMESRV_ADDR is not set")
     for address in addresses:
-        try:
-            parse_address(address)
-        except ValueError as bad:
-            yield diagnosed("bad-address", _WHERE, str(bad))
+        fault = about_server(address)
+        if fault is not None:
+            yield diagnosed("bad-address", _WHERE, f"{address}: {fault[0]}")
             continue
         kind, why = await kind_of(address, client)
         if kind is ServerKind.NAME_SERVER:

@@ -15,7 +15,7 @@ from broker.doctor.findings import Diagnosis, diagnosed
 from broker.doctor.folder import check_folder
 from broker.doctor.groups import check_groups
 from broker.doctor.proxies import check_proxy, proxy_problems
-from broker.doctor.reaching import ServerKind, kind_of
+from broker.doctor.reaching import ServerKind, kind_of, speaks_tls
 from broker.doctor.settings import of_problems
 from broker.remoting.client import RemotingClient
 from broker.services.setting_forms import servers_of
@@ -49,6 +49,8 @@ async def examine_network(
         shown: list[Diagnosis] = []
         if kind is ServerKind.TLS or (tls is not None and kind not in ABOUT_SILENCE):
             shown = await safely(check_certificate(address, tls), address)
+        elif kind not in ABOUT_SILENCE and await speaks_tls(address):
+            shown = await safely(check_certificate(address, None, only_dates=True), address)
         if kind in ABOUT_SILENCE:
             if tls is None or not shown:
                 shown.append(diagnosed(ABOUT_SILENCE[kind], address, why or kind.value))

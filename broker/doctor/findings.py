@@ -62,6 +62,13 @@ _ROWS = (
         "start it, or correct the address; see what listens: ss -ltn",
     ),
     DoctorCheck(
+        "late-answer",
+        "server",
+        _W,
+        "it is there, but clients wait for it, too, or give up",
+        "look at its load and its log; ask again: pystore doctor {where}",
+    ),
+    DoctorCheck(
         "not-rocketmq",
         "server",
         _E,
@@ -140,6 +147,20 @@ _ROWS = (
         "start it: pystore namesrv, or take it from namesrvAddr",
     ),
     DoctorCheck(
+        "name-server-address",
+        "broker",
+        _E,
+        "the broker registers nowhere by such an address",
+        "pystore admin config set namesrvAddr=HOST:9876 -b {where}, with ; between several",
+    ),
+    DoctorCheck(
+        "other-cluster",
+        "broker, name server",
+        _W,
+        "tools and proxies of the one cluster do not see it, nor do its topics reach there",
+        "pystore broker -c broker.conf --set brokerClusterName={cluster}",
+    ),
+    DoctorCheck(
         "name-server-ignorant",
         "broker",
         _E,
@@ -155,7 +176,7 @@ _ROWS = (
     ),
     DoctorCheck(
         "clock-skew",
-        "broker",
+        "broker, name server",
         _W,
         "delays, timers and resets by time count by two clocks that disagree",
         "timedatectl set-ntp true, on both hosts",
@@ -189,6 +210,13 @@ _ROWS = (
         "pystore admin config set fileReservedTime=HOURS -b HOST:PORT, or a larger disk",
     ),
     DoctorCheck(
+        "disk-under-retention",
+        "broker, folder",
+        _W,
+        "messages go before fileReservedTime is over, or are refused",
+        "a larger disk, or a fileReservedTime that it can keep",
+    ),
+    DoctorCheck(
         "slow-disk",
         "broker, folder",
         _W,
@@ -216,6 +244,27 @@ _ROWS = (
         _E,
         "each overwrites the others' subscription: messages are lost for some",
         "let all members of {group} subscribe to the same topics and tags",
+    ),
+    DoctorCheck(
+        "client-id-twice",
+        "broker",
+        _E,
+        "the queues are divided as if they were one: some are consumed twice, some by nobody",
+        "give each member of {group} an instance name of its own, or leave it out",
+    ),
+    DoctorCheck(
+        "lag-deleted",
+        "broker",
+        _E,
+        "the group never sees them",
+        "raise fileReservedTime, or consume faster: pystore admin group show {group} -b {where}",
+    ),
+    DoctorCheck(
+        "lag-over-retention",
+        "broker",
+        _E,
+        "retention deletes what the group has not consumed",
+        "pystore admin config set fileReservedTime=HOURS -b {where}, then look at {group}",
     ),
     DoctorCheck(
         "consumer-stands-still",
@@ -407,14 +456,14 @@ _ROWS = (
     ),
     DoctorCheck(
         "few-files",
-        "folder",
+        "broker, folder",
         _W,
         "connections are refused when the limit is reached",
         "LimitNOFILE=655350 in the unit, or ulimit -n 655350",
     ),
     DoctorCheck(
         "few-mappings",
-        "folder",
+        "broker, folder",
         _E,
         "the store cannot map its files, and does not open",
         "sysctl -w vm.max_map_count=655360",
@@ -464,6 +513,13 @@ _ROWS = (
         _W,
         "the broker starts, and asks it in vain until the name has an address",
         "correct the name, or add it to DNS or /etc/hosts",
+    ),
+    DoctorCheck(
+        "log-missing",
+        "settings",
+        _W,
+        "the log fills another disk than is meant, until somebody looks",
+        "mount its disk first, or make it",
     ),
     *(
         DoctorCheck(rule.check, "settings", _E if rule.is_grave else _W, rule.why, rule.mend)

@@ -7,7 +7,6 @@ import os
 import pwd
 import resource
 import shutil
-import socket
 import statistics
 import time
 from collections.abc import Iterator, Mapping
@@ -49,7 +48,8 @@ def check_folder(path: Path, conf: Path | None, given: Mapping[str, object]) -> 
     if conf is not None or given:
         if known is not None:
             wrong = frozenset(each.name for each in problems if each.is_error)
-            problems += on_this_machine(Ask(known, conf, path), wrong)
+            ask = Ask(known, conf, path, thorough=not holder_of(path).locked)
+            problems += on_this_machine(ask, wrong)
         yield from of_problems(problems, str(conf or "--set"))
     if not path.is_dir():
         yield diagnosed("not-a-store", where, "there is no such folder")
@@ -66,7 +66,6 @@ def check_folder(path: Path, conf: Path | None, given: Mapping[str, object]) -> 
     yield from _contents(path)
     if known is not None and (conf is not None or given):
         yield from _sizes(path, known)
-        yield from _port(path, known)
 
 
 # ---- whose it is ----
@@ -157,10 +156,24 @@ def _room(path: Path, settings: Settings | None) -> Iterator[Diagnosis]:
     rate = _bytes_a_second(path)
     if rate <= 0:
         return
-    hours = (limit * whole - used) / rate / 3600
+    hours, speed = (limit * whole - used) / rate / 3600, f"at {rate / 1e6:.1f} MB/s"
     if hours < _SOON_H:
-        text = f"{limit:.0%} of the disk are used in {hours:.0f} h, at {rate / 1e6:.1f} MB/s"
+        text = f"{limit:.0%} of the disk are used in {hours:.0f} h, {speed}"
         yield diagnosed("disk-full-soon", str(path), text)
+    reserved = settings["fileReservedTime"] if settings is not None else 0
+    kept = hours + _log_bytes(path) / rate / 3600
+    if 0 < kept < reserved:
+        text = f"fileReservedTime is {reserved} h, {speed} the disk holds {kept:.0f} h"
+        yield diagnosed("disk-under-retention", str(path), text)
+
+
+def _log_bytes(path: Path) -> int:
+    try:
+        with Reader(path) as reader:
+            info = reader.info()
+    except (StoreError, OSError):
+        return 0
+    return info.log_max - info.log_min
 
 
 def _disk_use(path: Path) -> tuple[int, int]:
@@ -276,19 +289,3 @@ def _sizes(path: Path, settings: Settings) -> Iterator[Diagnosis]:
                 text = f"{file.relative_to(path)} has {size} bytes, {name} is {wanted}"
                 yield diagnosed("segment-size", str(path), text, name=name, size=size)
                 break
-
-
-def _port(path: Path, settings: Settings) -> Iterator[Diagnosis]:
-    """Whether the broker could listen. One that runs has the port itself."""
-    port = settings["listenPort"]
-    if not port or holder_of(path).locked:
-        return
-    host = settings["bindAddress"] if "bindAddress" in settings.explicit else ""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as taken:
-            text = f"port {port} cannot be opened: {taken.strerror}"
-            yield diagnosed("port-taken", str(path), text)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 
 from broker.client.admin import AsyncAdmin, GroupMembers, QueueLag
 from broker.client.errors import ClientError
@@ -20,6 +21,10 @@ __all__ = ["check_groups"]
 
 #: Halves that are looked at, of a broker with a hundred thousand open ones.
 _HALVES_MAX = 1000
+#: Queues of a group whose first messages are looked at, those with most to consume.
+_QUEUES_MAX = 32
+#: Of fileReservedTime: older messages go soon.
+_SOON_RATIO = 0.8
 
 
 async def check_groups(
@@ -27,6 +32,7 @@ async def check_groups(
 ) -> AsyncIterator[Diagnosis]:
     """admin: asks this broker alone. late_s: how long a message may wait. pause_s: between two
     looks at what consumers have done. Raises: ClientError."""
+    reserved_s = float((await admin.configuration()).get("fileReservedTime") or 72) * 3600
     before = _by_group(await admin.all_lags())
     await asyncio.sleep(pause_s)
     now = _by_group(await admin.all_lags())
@@ -35,11 +41,17 @@ async def check_groups(
             continue
         members = await admin.members(group)
         if members is not None and len(members.clients) > 1:
+            for client, count in Counter(each.id for each in members.clients).items():
+                if count > 1:
+                    text = f"{count} members of {group} have the client id {client}"
+                    yield diagnosed("client-id-twice", where, text, group=group)
             async for found in _subscriptions(admin, where, members):
                 yield found
         async for found in _waiting(
             admin, where, group, before.get(group, {}), now.get(group, {}), members, late_s
         ):
+            yield found
+        async for found in _overtaken(admin, where, group, now.get(group, {}), reserved_s):
             yield found
     async for found in _dead_letters(admin, where):
         yield found
@@ -102,6 +114,30 @@ async def _waiting(
     check = "nobody-consumes" if members is None else "consumer-stands-still"
     text = f"{count} messages wait for {group}, the oldest for {oldest:.0f} s"
     yield diagnosed(check, where, text, group=group)
+
+
+async def _overtaken(
+    admin: AsyncAdmin, where: str, group: str, now: Mapping[MessageQueue, QueueLag],
+    reserved_s: float,
+) -> AsyncIterator[Diagnosis]:  # fmt: skip
+    """Messages that retention deletes before the group has consumed them, or has deleted."""
+    behind = sorted((lag for lag in now.values() if lag.behind), key=lambda each: -each.behind)
+    first: dict[MessageQueue, int] = {}
+    oldest, lost = 0.0, 0
+    for each in behind[:_QUEUES_MAX]:
+        if each.queue not in first:
+            facts = await admin.topic(each.queue.topic)
+            first |= {ends.queue: ends.min_offset for ends in facts.queues}
+        at = max(each.committed, first.get(each.queue, 0))
+        lost += at - each.committed
+        oldest = max(oldest, await _age_s(admin, where, replace(each, committed=at)))
+    hours = f"fileReservedTime is {reserved_s / 3600:g} h"
+    if lost:
+        text = f"{lost} messages were deleted before {group} consumed them; {hours}"
+        yield diagnosed("lag-deleted", where, text, group=group)
+    if oldest > reserved_s * _SOON_RATIO > 0:
+        text = f"{group} has not consumed what is {oldest / 3600:.0f} h old; {hours}"
+        yield diagnosed("lag-over-retention", where, text, group=group)
 
 
 async def _age_s(admin: AsyncAdmin, where: str, lag: QueueLag) -> float:

@@ -13,9 +13,11 @@ from broker.remoting.client import RemotingClient, parse_address
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
 
-__all__ = ["ServerKind", "can_connect", "kind_of"]
+__all__ = ["ServerKind", "can_connect", "kind_of", "speaks_tls", "why_no_broker"]
 
 _CONNECT_S = 3.0
+#: A server that was busy for one answer gets this long for another.
+_AGAIN_S = 10.0
 #: HTTP/2: the beginning of a connection, and the frame of settings that follows both ways.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _SETTINGS = 4
@@ -70,7 +72,7 @@ async def kind_of(
     if refused:
         return ServerKind.SILENT, refused
     try:
-        answer = await client.request(address, Command(RequestCode.GET_BROKER_RUNTIME_INFO))
+        answer = await _asked(address, client)
     except (OSError, TimeoutError) as failed:
         return await _other_kind(address, tls), str(failed)
     if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -78,10 +80,37 @@ async def kind_of(
     return ServerKind.NAME_SERVER, ""
 
 
+async def _asked(address: str, client: RemotingClient) -> Command:
+    """One answer may be late where much is done; a second one is waited for longer. Raises:
+    OSError, TimeoutError."""
+    command = Command(RequestCode.GET_BROKER_RUNTIME_INFO)
+    try:
+        return await client.request(address, command)
+    except TimeoutError:
+        if await speaks_tls(address):  # which asks nothing of who does not
+            raise
+        again = Command(RequestCode.GET_BROKER_RUNTIME_INFO)
+        return await client.request(address, again, _AGAIN_S)
+
+
+async def why_no_broker(address: str, client: RemotingClient) -> str:
+    """Returns why clients that are sent to an address find no broker there; empty: they do. Whoever
+    maps ports (docker's proxy, a load balancer) accepts connections for a server that is not
+    there."""
+    kind, why = await kind_of(address, client)
+    if kind in (ServerKind.BROKER, ServerKind.TLS):
+        return ""
+    if kind in (ServerKind.SILENT, ServerKind.NO_SUCH_HOST):
+        return why or kind.value
+    if kind is ServerKind.UNKNOWN:
+        return f"it accepts connections, but no broker answers ({why})"
+    return f"a {kind.value} answers there"
+
+
 async def _other_kind(address: str, tls: ssl.SSLContext | None) -> ServerKind:
     if await _speaks_http2(address, tls):
         return ServerKind.PROXY
-    if await _speaks_tls(address):
+    if await speaks_tls(address):
         return ServerKind.TLS
     return ServerKind.UNKNOWN
 
@@ -104,7 +133,8 @@ async def _speaks_http2(address: str, tls: ssl.SSLContext | None) -> bool:
     return head[3] == _SETTINGS
 
 
-async def _speaks_tls(address: str) -> bool:
+async def speaks_tls(address: str) -> bool:
+    """Whether TLS answers, whoever signed its certificate."""
     host, port = parse_address(address)
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE

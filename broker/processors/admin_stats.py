@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import resource
 import shutil
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any
 
 from broker.loop.turns import alone
@@ -28,6 +31,7 @@ __all__ = ["StatisticsProcessor"]
 
 _VERSION_NAME = "V5_3_3"
 _UNITS_MAX = 4096
+_MAP_COUNT = Path("/proc/sys/vm/max_map_count")
 #: Pools that a Java broker has; here everything runs on one loop, and nothing waits.
 _POOLS = {"send": 10000, "pull": 100000, "litePull": 100000, "query": 20000, "ack": 100000}
 
@@ -344,9 +348,11 @@ class StatisticsProcessor:
         return table
 
     def _guarded(self) -> dict[str, Any]:
-        """Returns our own entries: requests that held the event loop, by code, and what is wrong
-        with the files of access control."""
-        table: dict[str, Any] = {}
+        """Returns our own entries: limits of the process, requests that held the event loop, by
+        code, and what is wrong with the files of access control."""
+        table: dict[str, Any] = {"openFilesMax": resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
+        with contextlib.suppress(OSError, ValueError):
+            table["mappingsMax"] = int(_MAP_COUNT.read_text())
         dog, access = self.s.watchdog, self.s.access
         if dog is not None and dog.counts:
             table["loopHeldRequests"] = dict(sorted(dog.counts.items()))

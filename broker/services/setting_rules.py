@@ -116,6 +116,13 @@ def _reserved(s: Settings) -> str | None:
     return None
 
 
+def _delays(s: Settings) -> str | None:
+    longest, hours = max(s.delay_levels_ms, default=0), s["fileReservedTime"]
+    if not 0 < hours * 3_600_000 <= longest:
+        return None
+    return f"messageDelayLevel has a level of {longest / 3_600_000:g} h, fileReservedTime={hours}"
+
+
 def _permission(s: Settings) -> str | None:
     wanting = {2: "nobody can read", 4: "nobody can send"}.get(s["brokerPermission"] & 6)
     if s["brokerPermission"] & 6 == 6:
@@ -206,6 +213,10 @@ RULES: tuple[Rule, ...] = (
         "reserved-nothing", ("fileReservedTime",), _reserved,
         "each full segment is deleted at the next deleteWhen, whether it was consumed or not",
         "set fileReservedTime to hours, 72 by default", is_grave=False),
+    Rule(
+        "delay-over-retention", ("messageDelayLevel", "fileReservedTime"), _delays,
+        "a segment may go while messages of it are delayed", "raise fileReservedTime",
+        is_grave=False),
     Rule(
         "half-open", ("brokerPermission",), _permission,
         "name servers leave out of routes what is not permitted", "set brokerPermission=6",
