@@ -180,7 +180,8 @@ STEPS: dict[str, str] = {
     "Name server %s did not register this broker: %s": _NETWORK,
     # ---- replication ----
     "More than %d slaves: %s is closed": "find out who connects to the port for slaves",
-    "The master at %s is not followed: %s": _NETWORK,
+    "The master at %s is not followed: %s": "as the reason says, which is written as soon as it is"
+        " another one; it is retried",
     "The master's last records are not compared: %s": _NETWORK,
     "The slave at %s asks for %d of the log, which retention has deleted: it needs a copy of this"
     " store": "make one (`pystore clone`), and start the slave on it",
@@ -189,8 +190,8 @@ STEPS: dict[str, str] = {
     " haTruncateDiverged": "one of the two",
     "The slave at %s is closed: %s": "look at that slave's log: it says why it left, and retries",
     "The slave at %s is gone: %s": "look whether it runs and is reached; it comes back by itself",
-    "The slave at %s may not follow: see docs/replication.md":
-        "[replication.md](replication.md) says who may",
+    "The slave at %s may not follow: trustedSlaves does not name it":
+        "name its host there, or find out who it is ([replication.md](replication.md))",
     "The slave at %s reports %d of the log, less than before: it is closed":
         "look whether its store was replaced; it comes back by itself",
     "The slave at %s reports a log up to %d, which this broker does not have: its log is another"

@@ -25,15 +25,16 @@ class RateLimitedLogger:
 
     def log(
         self, level: int, kind: object, text: str, *args: object,
-        error: BaseException | None = None, depth: int = 1,
+        error: BaseException | None = None, depth: int = 1, at_once: bool = False,
     ) -> None:  # fmt: skip
         """Logs a line. Lines with the same `kind` count as the same. The traceback of `error` is
-        written with the line; `depth` is as of SafeLogger.log."""
+        written with the line; `depth` is as of SafeLogger.log. at_once: it is written whatever was
+        before: for what changes, by a caller that itself bounds how often."""
         now = time.monotonic()
         if kind not in self._kinds and len(self._kinds) >= KINDS_MAX:
             kind = _OTHERS
         seen = self._kinds.get(kind)
-        if seen is not None and now < seen[0] + PAUSE_S:
+        if seen is not None and now < seen[0] + PAUSE_S and not at_once:
             seen[1] += 1
             return
         self._kinds[kind] = [now, 0]
@@ -44,8 +45,8 @@ class RateLimitedLogger:
     def info(self, kind: object, text: str, *args: object) -> None:
         self.log(logging.INFO, kind, text, *args, depth=2)
 
-    def warning(self, kind: object, text: str, *args: object) -> None:
-        self.log(logging.WARNING, kind, text, *args, depth=2)
+    def warning(self, kind: object, text: str, *args: object, at_once: bool = False) -> None:
+        self.log(logging.WARNING, kind, text, *args, depth=2, at_once=at_once)
 
     def error(self, kind: object, error: BaseException, text: str, *args: object) -> None:
         self.log(logging.ERROR, kind, text, *args, error=error, depth=2)

@@ -51,8 +51,8 @@ class JavaLikePort:
                     self._send(slave)
 
     def _send(self, slave: socket.socket) -> None:
-        slave.settimeout(0.01)
         at = struct.unpack(">q", slave.recv(8))[0]
+        slave.settimeout(0.01)
         size = SMALL["mappedFileSizeCommitLog"]
         self.asked.append(at)
         if at == 0:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from broker.services.replication.epochs import Epoch
 
-__all__ = ["MasterGreeting", "SlaveGreeting", "greet_master", "greet_slave"]
+__all__ = ["ClosedUnheard", "MasterGreeting", "SlaveGreeting", "greet_master", "greet_slave"]
 
 #: Upstream's states of a connection.
 _HANDSHAKE = 1
@@ -23,6 +23,10 @@ _EPOCH = struct.Struct(">iq")
 #: Upstream's handshake is over after so long.
 _S = 5.0
 _EPOCHS_MAX = 4096
+
+
+class ClosedUnheard(ConnectionError):
+    """The other end closed the connection before it sent anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +60,16 @@ async def greet_slave(sock: socket.socket, epochs: Sequence[Epoch], end: int) ->
 
 
 async def greet_master(sock: socket.socket, number: int) -> MasterGreeting:
-    """The slave's part. Raises: OSError, TimeoutError, ValueError."""
+    """The slave's part. Raises: ClosedUnheard, OSError, TimeoutError, ValueError."""
     async with asyncio.timeout(_S):
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(sock, _SLAVE.pack(_HANDSHAKE, 0, 0, number))
-        state, size, end, _ = _MASTER.unpack(await _read(sock, _MASTER.size))
+        try:
+            await loop.sock_sendall(sock, _SLAVE.pack(_HANDSHAKE, 0, 0, number))
+            head = await _read(sock, 1)
+        except ConnectionError as closed:
+            raise ClosedUnheard(str(closed)) from closed
+        head += await _read(sock, _MASTER.size - 1)
+        state, size, end, _ = _MASTER.unpack(head)
         if state != _HANDSHAKE or size % _EPOCH.size or not 0 <= size <= _EPOCHS_MAX * _EPOCH.size:
             raise ValueError(f"state {state} with {size} bytes of epochs is no master's greeting")
         epochs = [Epoch(*row) for row in _EPOCH.iter_unpack(await _read(sock, size))]
@@ -72,6 +81,6 @@ async def _read(sock: socket.socket, size: int) -> bytes:
     while len(data) < size:
         piece = await loop.sock_recv(sock, size - len(data))
         if not piece:
-            raise OSError("the connection was closed in the middle of a greeting")
+            raise ConnectionError("the connection was closed in the middle of a greeting")
         data += piece
     return data

@@ -183,7 +183,9 @@ class HaMaster:
             self.look()  # some may be gone
         if not self._may(host):
             quiet.warning(
-                "not allowed", "The slave at %s may not follow: see docs/replication.md", address
+                "not allowed",
+                "The slave at %s may not follow: trustedSlaves does not name it",
+                address,
             )
             made.close()
         elif len(self._addresses) >= SLAVES_MAX:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import math
 import os
 import socket
@@ -20,7 +21,7 @@ from broker.services.config import Config
 from broker.services.replication.copies import digest_of, record_before
 from broker.services.replication.divergence import find_common_end
 from broker.services.replication.epochs import Epoch, EpochFile, common_end, merge
-from broker.services.replication.greeting import greet_master
+from broker.services.replication.greeting import ClosedUnheard, greet_master
 from broker.services.replication.master import stream_conf, with_epochs
 from broker.services.replication.reign import Reign
 from broker.services.replication.synchronize import Ask
@@ -50,6 +51,7 @@ _WHY = {
     lib.PS_HA_EPOCH: "a new epoch has begun",
     lib.PS_HA_SILENT: "it was silent for haHousekeepingInterval",
 }
+_RESET = (errno.ECONNRESET, errno.EPIPE)
 
 
 @dataclass(slots=True)
@@ -61,8 +63,8 @@ class MasterKnown:
     ha: str = ""
 
 
-async def _connected(address: str) -> int:
-    """The descriptor of a connection. Raises: OSError, TimeoutError, ValueError."""
+async def _connected(address: str) -> socket.socket:
+    """A connection that does not block. Raises: OSError, TimeoutError, ValueError."""
     loop = asyncio.get_running_loop()
     host, port = parse_address(address)
     async with asyncio.timeout(_CONNECT_S):
@@ -75,8 +77,25 @@ async def _connected(address: str) -> int:
         except BaseException:
             made.close()
             raise
-    made.setblocking(True)
-    return made.detach()
+    return made
+
+
+def _is_closed(sock: socket.socket) -> bool:
+    """Whether the other end has closed a connection, of whose bytes nothing is taken."""
+    try:
+        return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _kept_out(here: str) -> ConnectionError:
+    """A master that refuses a slave says nothing: it closes the connection."""
+    return ConnectionError(
+        f"it closed the connection from {here} before it sent anything, as a master does whose"
+        f" trustedSlaves does not name {here}; its log says why"
+    )
 
 
 class Diverged(Exception):
@@ -103,6 +122,8 @@ class HaSlave:
         self._task: asyncio.Task[None] | None = None
         self._handle = ffi.NULL
         self._failed_before = True
+        #: The reason that was logged last.
+        self._told = ""
         self.problem = "no master is known yet"
         #: Our log and that of the master part.
         self.diverged = False
@@ -222,8 +243,11 @@ class HaSlave:
         return answer.code == ResponseCode.SUCCESS and bytes(answer.body) == bytes(mine)
 
     def _tell(self, kind: str, problem: str) -> None:
+        """A reason that is not the one of before is not hidden by that one."""
         self.problem, self.diverged = problem, kind == "diverged"
-        quiet.warning(kind, "The master at %s is not followed: %s", self.connected or "?", problem)
+        is_new, self._told = problem != self._told, problem
+        quiet.warning(kind, "The master at %s is not followed: %s", self.connected or "?", problem,
+                      at_once=is_new)  # fmt: skip
 
     async def follow_once(self) -> None:
         """Follows until the connection is over. Raises: OSError and TimeoutError, when it is;
@@ -237,10 +261,33 @@ class HaSlave:
             raise OSError("no name server knows a master of this broker's name, and"
                           " haMasterAddress is not set")  # fmt: skip
         master = self._master.address
-        await self._compare()
-        if master:
-            await self._show_end()
-        await self._hand_over(await _connected(address), master)
+        sock = await _connected(address)
+        try:
+            await self._join(sock)
+            if master:
+                await self._show_end()
+        except BaseException:
+            sock.close()
+            raise
+        await self._hand_over(sock, master)
+
+    async def _join(self, sock: socket.socket) -> None:
+        """Compares, and begins an empty log, unless the master keeps this broker out: it has closed
+        the connection before it answered what was asked after it. Raises: as _compare."""
+        try:
+            found = await self._compare()
+        except Diverged:
+            if _is_closed(sock):  # by its word nothing here is cut back
+                raise _kept_out(sock.getsockname()[0]) from None
+            raise
+        record = await self._first_record(*found) if found is not None else None
+        if _is_closed(sock):
+            raise _kept_out(sock.getsockname()[0])
+        if found is not None and record is not None:
+            error = ffi.new("ps_error *")
+            store = self._store.c_handle()
+            if lib.ps_follow_append(store, found[0], record, len(record), error) < 0:
+                raise_error(error[0], error.code)
 
     async def _follow_by_epochs(self, number: int) -> None:
         """Under a controller: where two logs part is known from their epochs. Raises: as
@@ -249,18 +296,18 @@ class HaSlave:
         master = self._master.address
         if not address:
             raise OSError("where the master takes slaves is not known yet")
-        fd = await _connected(address)
-        sock = socket.socket(fileno=fd)
+        sock = await _connected(address)
         try:
-            sock.setblocking(False)
-            theirs = await greet_master(sock, number)
+            try:
+                theirs = await greet_master(sock, number)
+            except ClosedUnheard:
+                raise _kept_out(sock.getsockname()[0]) from None
             await self._agree(theirs.epochs, theirs.end)
             self._their_end = theirs.end
         except BaseException:
             sock.close()
             raise
-        sock.setblocking(True)
-        await self._hand_over(sock.detach(), master)
+        await self._hand_over(sock, master)
 
     async def _agree(self, theirs: list[Epoch], their_end: int) -> None:
         """This log ends where it is the master's, and goes on with its epochs. Raises: Diverged,
@@ -282,15 +329,17 @@ class HaSlave:
         merged = merge(self._epochs.epochs, theirs, at)
         await asyncio.to_thread(self._epochs.replace, merged)
 
-    async def _hand_over(self, fd: int, master: str) -> None:
-        """Until the connection is over. master: the main port of the one whose log was found to be
-        ours so far."""
+    async def _hand_over(self, sock: socket.socket, master: str) -> None:
+        """Follows until the connection is over. master: the main port of the one whose log was
+        found to be ours so far."""
         conf = stream_conf(self._config)
         kept = with_epochs(conf, self._epochs) if self._reign is not None else None
         loop, told, error = asyncio.get_running_loop(), os.eventfd(0), ffi.new("ps_error *")
+        here: str = sock.getsockname()[0]
+        sock.setblocking(True)
         over = asyncio.Event()
         loop.add_reader(told, over.set)
-        handle = lib.ps_ha_slave_start(self._store.c_handle(), conf, fd, told, error)
+        handle = lib.ps_ha_slave_start(self._store.c_handle(), conf, sock.detach(), told, error)
         del kept  # the core has a copy
         try:
             if handle == ffi.NULL:
@@ -307,7 +356,7 @@ class HaSlave:
                         await over.wait()
                 if not over.is_set() and self._reign is None:
                     await self._compare_again()
-            self._raise_why(handle)
+            self._raise_why(handle, here)
         finally:
             if handle != ffi.NULL:
                 self.heard_at = time.monotonic() - self.state()[2] / 1000
@@ -320,9 +369,13 @@ class HaSlave:
             os.close(told)
 
     @staticmethod
-    def _raise_why(handle: object) -> None:
+    def _raise_why(handle: object, here: str) -> None:
+        """here: the address that it was connected from."""
         shown = ffi.new("ps_ha_state *")
         lib.ps_ha_slave_show(handle, shown)
+        is_reset = shown.over == lib.PS_HA_FAILED and shown.error.sys_errno in _RESET
+        if not shown.bytes and (shown.over == lib.PS_HA_CLOSED or is_reset):
+            raise _kept_out(here)
         if shown.over in _WHY:
             raise OSError(_WHY[shown.over])
         if shown.over == lib.PS_HA_FAILED:
@@ -331,20 +384,20 @@ class HaSlave:
 
     # ---- whose log it is ----
 
-    async def _compare(self) -> None:
-        """The last record here, and the size of segments, are the master's. Raises: Diverged, and
-        OSError, TimeoutError, when it cannot be asked."""
+    async def _compare(self) -> tuple[int, int] | None:
+        """The last record here, and the size of segments, are the master's. Returns where its log
+        begins and ends, when there is no record here. Raises: Diverged, and OSError, TimeoutError,
+        when it cannot be asked."""
         last = lib.ps_last_record(self._store.c_handle())
         if not self._master.address:
             if last < 0:
-                return
+                return None
             raise OSError("the name server does not say where the master is, which has to be asked"
                           " for its last records before its log is taken")  # fmt: skip
         await self._compare_sizes()
         begin, end = await self.master_range()
         if last < 0:
-            await self._begin(begin, end)
-            return
+            return begin, end
         if last < begin:
             raise Diverged(
                 f"retention has deleted its log up to {begin}, and the last record here is at"
@@ -355,7 +408,7 @@ class HaSlave:
         elif await self._has_record_in_blank(last):
             at = last + len(self._store.message(last).record)
         else:
-            return
+            return None
         raise Diverged(
             f"its log has another record at {at} than this one, or none: the two logs have"
             " different pasts. Keep this store aside and begin with an empty one, or with a copy"
@@ -371,21 +424,18 @@ class HaSlave:
         answer = await self._view(end)
         return answer.code == ResponseCode.SUCCESS and check_record(bytes(answer.body)) is not None
 
-    async def _begin(self, begin: int, end: int) -> None:
-        """An empty log begins where the master's does. A master of Java's sends whoever reports 0
-        its last segment alone, so what is reported must not be 0."""
-        store = self._store
-        if store.info().log_max > 0 or end == 0:
-            return
-        record = b""
-        if begin < end:  # and with a record there is something to compare
-            answer = await self._view(begin)
-            if answer.code != ResponseCode.SUCCESS:
-                raise OSError(f"asked for its first record, it says {answer.code} {answer.remark}")
-            record = bytes(answer.body)
-        error = ffi.new("ps_error *")
-        if lib.ps_follow_append(store.c_handle(), begin, record, len(record), error) < 0:
-            raise_error(error[0], error.code)
+    async def _first_record(self, begin: int, end: int) -> bytes | None:
+        """What an empty log begins with where the master's does; None: it is not empty, or the
+        master's is. A master of Java's sends whoever reports 0 its last segment alone, so what is
+        reported must not be 0. Raises: OSError, TimeoutError."""
+        if self._store.info().log_max > 0 or end == 0:
+            return None
+        if begin >= end:
+            return b""
+        answer = await self._view(begin)  # and with a record there is something to compare
+        if answer.code != ResponseCode.SUCCESS:
+            raise OSError(f"asked for its first record, it says {answer.code} {answer.remark}")
+        return bytes(answer.body)
 
     async def _show_end(self) -> None:
         """Shows the master that the last record here is its own, which it has to know before it
