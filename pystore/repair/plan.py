@@ -51,7 +51,7 @@ from pystore.audit.kinds import (
     UnitTagsFinding,
     ZeroUnitsFinding,
 )
-from pystore.audit.layout import GAP_MOST, File, Layout
+from pystore.audit.layout import GAP_MOST, File, Layout, last_with_data
 from pystore.configfiles import SECTIONS
 from pystore.errors import MissingSegment, StoreError, StrayFile
 from pystore.notes import tombstones_without
@@ -113,8 +113,10 @@ def _stretch(layout: Layout, f: Finding) -> Action | None:
 
 def _closed(layout: Layout, audit: Audit, f: Finding) -> list[Action]:
     """Returns the blank of a segment that is cut where a record ends, or emptied, before another
-    one: it would have a hole once it is as long as the others."""
-    file = next((s for s in layout.segments[:-1] if layout.name(s.path) == f.file), None)
+    one that holds records: it would have a hole once it is as long as the others. Where files that
+    were made ahead alone follow, the log ends in it."""
+    before = layout.segments[: last_with_data(layout)]
+    file = next((s for s in before if layout.name(s.path) == f.file), None)
     if file is None or layout.segment_size - file.size < 8:
         return []
     ends = [f for f in audit.findings if isinstance(f, (*_STRETCHES, ShortBlankFinding))]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import pystore
-from pystore.audit import verify
+from pystore.audit import Severity, verify
 from pystore.audit.layout import look
 from pystore.repair import journal, repair, salvage, undo
 from pystore.settings import load
@@ -264,6 +264,54 @@ def test_one_repair_is_enough_when_all_segments_are_cut(length: int, tmp_path: P
     done = repair(tmp_path / "store")
     assert done.good
     assert look(tmp_path / "store", load(None, {})).segment_size == 1 << 16
+
+
+STEP, LITTLE = 512, 16 << 10  # bytes between cuts, and of a segment
+EVERY = list(itertools.product((-1, -2, -3), range(0, LITTLE, STEP), (False, True), (False, True)))
+#: The same in every worker; `make museum` takes all.
+SOME = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).sample(EVERY, 6)
+
+
+@pytest.fixture(scope="module")
+def little(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of four segments of 16 KiB, the last of which is half full."""
+    root, chosen, number = tmp_path_factory.mktemp("little") / "store", random.Random(7), 0
+    small = {**SMALL, "mappedFileSizeCommitLog": LITTLE, "maxHashSlotNum": 16, "maxIndexNum": 64}
+    with pystore.open(root, **small) as store:
+        while store.info().log_max <= 3 * LITTLE + 7000:
+            body = bytes(chosen.randrange(10, 400))
+            store.put("orders", body, queue=number % 2, keys=f"k{number}")
+            number += 1
+    return root
+
+
+@pytest.mark.parametrize(
+    ("which", "length", "crashed", "ahead"), EVERY if "PS_MUSEUM" in os.environ else SOME
+)
+def test_one_repair_is_enough_at_every_cut(
+    which: int, length: int, crashed: bool, ahead: bool, little: Path, tmp_path: Path
+) -> None:
+    """ahead: a segment that was made ahead, all zeros, follows."""
+    root = tmp_path / "store"
+    subprocess.run(["cp", "-a", little, root], check=True)
+    os.truncate(sorted((root / "commitlog").iterdir())[which], length)
+    if ahead:
+        with (root / "commitlog" / f"{4 * LITTLE:020d}").open("wb") as file:
+            file.truncate(LITTLE)
+    if crashed:
+        (root / "abort").touch()
+    done = repair(root)
+    assert done.good
+    assert done.after is not None
+    assert {f.severity for f in done.after.findings} <= {Severity.INFO}
+    assert repair(root).actions == []
+
+
+def test_the_last_used_segment_is_cut_before_one_that_was_made_ahead(
+    little: Path, tmp_path: Path
+) -> None:
+    """The log ends in it: no blank closes what was cut off."""
+    test_one_repair_is_enough_at_every_cut(-1, 9 * STEP, False, True, little, tmp_path)
 
 
 FAR = "00009000000000000000"
