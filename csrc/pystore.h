@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 /* cdef begin */
-#define PS_ABI 6 /* raised whenever a struct or a function below changes its meaning */
+#define PS_ABI 7 /* raised whenever a struct or a function below changes its meaning */
 
 typedef struct ps_store ps_store; /* a store opened for writing or for reading */
 /* a topic of an open store; lives as long as the store's handle */
@@ -52,6 +52,8 @@ typedef struct ps_conf {
     int32_t index_entries;           /* maxIndexNum */
     int32_t adopt_sizes;             /* take sizes from existing files instead of failing */
     int32_t keep_log;                /* recovery leaves the log to the byte; nothing may be put */
+    const char *queues_before;       /* the folder of the queues that are made again here, whose
+                                        units say whose an offset is; NULL: none */
     int32_t sync_flush;              /* flushDiskType = SYNC_FLUSH */
     int32_t flush_interval_ms;       /* flushIntervalCommitLog */
     int32_t flush_least_pages;       /* flushCommitLogLeastPages */

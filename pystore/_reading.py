@@ -101,6 +101,8 @@ class Base(ClosedByWith):
     _writable = False
     #: keep_log of ps_conf: the log belongs to another store.
     _keeps_log = False
+    #: queues_before of ps_conf: the folder of the queues that are made again here.
+    _queues_before: Path | None = None
 
     def __init__(
         self,
@@ -115,6 +117,9 @@ class Base(ClosedByWith):
         self._check_settings()
         raw, keep = fill(ffi, self.settings, os.fspath(path))
         raw.keep_log = self._keeps_log
+        if self._queues_before is not None:
+            keep = (keep, before := ffi.new("char[]", os.fsencode(self._queues_before)))
+            raw.queues_before = before
         error = ffi.new("ps_error *")
         report = ffi.new("ps_report *")
         opener = lib.ps_store_open if self._writable else lib.ps_reader_open

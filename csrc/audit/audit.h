@@ -4,8 +4,9 @@
  *
  * Order of use: ps_audit_new; ps_audit_queue for each queue folder; ps_audit_index for each index
  * file, oldest first; ps_audit_segment for each segment, in any order and from several threads at
- * once; ps_audit_queue_recount for each queue whose counts differ. What the records of the log ask
- * for is compared with the units and index entries that are there, and the other way round.
+ * once; ps_audit_rivals; ps_audit_queue_recount for each queue whose counts differ. What the
+ * records of the log ask for is compared with the units and index entries that are there, and the
+ * other way round.
  *
  * Parts of one audit may be done by many processes: what ps_audit_queue_get and ps_audit_index_get
  * say of a queue and an index file in one of them is told the others by ps_audit_queue_set and
@@ -114,6 +115,27 @@ int ps_audit_add_segment(ps_audit *audit, const char *path, int64_t base, int64_
  * stop: set by it to interrupt; may be NULL. */
 int ps_audit_segment(ps_audit *audit, int32_t number, int32_t last, ps_progress *progress,
                      ps_audit_segment_facts *facts, ps_findings *out, ps_error *error);
+
+/* Records of one queue that follow on each other in one segment and that no unit leads to. */
+typedef struct ps_audit_claim {
+    int64_t from_at, to_at; /* queue offsets [from_at, to_at) */
+    int64_t physical;       /* of the first record */
+    int32_t queue_id;
+    int32_t topic_len;
+    char topic[256]; /* bytes as stored, topic_len of them */
+} ps_audit_claim;
+
+/* The next of them, once the segments are audited: 1; 0: there are no more. And one that another
+ * process has met. */
+int ps_audit_claim_next(ps_audit *audit, ps_audit_claim *out);
+void ps_audit_claim_add(ps_audit *audit, const ps_audit_claim *claim);
+/* After all segments: records among them that claim one queue offset. */
+void ps_audit_rivals(ps_audit *audit, ps_findings *out);
+
+/* Whether a unit, 20 bytes, that stands at `offset` of a queue names the record that these `len`
+ * bytes begin with, and the record says so: queues/claims.h. */
+int ps_audit_unit_names(const uint8_t *unit, const uint8_t *record, int64_t len, const char *topic,
+                        int32_t topic_len, int32_t queue_id, int64_t offset);
 
 /* A leaf page of LMDB, `size` bytes: how many entries it has, if all of them are plain, in the page
  * and in order after the key `before`; -1: something is not so, and who asks must look closer.

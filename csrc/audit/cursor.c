@@ -16,8 +16,24 @@
 #define UNITS_FIRST 16 /* read at first: most of many queues hold little */
 #define UNITS_MOST 512
 
+static void end_run(au_cursors *cs, au_cursor *c) {
+    if (c->cu_run.to > 0)
+        au_rivals_add(&cs->cs_audit->au_rivals, c->cu_topic, c->cu_topic_len, c->cu_id,
+                      &c->cu_run);
+    c->cu_run = (au_run){0};
+}
+
+void au_cursor_claims(au_cursors *cs, au_cursor *c, const ps_record *r) {
+    if (c->cu_run.to == 0 || c->cu_run.to != r->queue_offset) {
+        end_run(cs, c);
+        c->cu_run = (au_run){r->queue_offset, r->queue_offset, r->physical_offset, NULL};
+    }
+    c->cu_run.to++;
+}
+
 void au_cursors_end(au_cursors *cs) {
     for (au_cursor *c = NULL; (c = ps_chains_each(&cs->cs_table, c)) != NULL;) {
+        end_run(cs, c);
         if (c->cu_queue != NULL) atomic_fetch_add(&c->cu_queue->qu_matched, c->cu_matched);
         free(c->cu_units);
     }

@@ -14,6 +14,7 @@ typedef struct au_cursor {
     uint8_t *cu_units;
     int64_t cu_from, cu_count, cu_room;
     int64_t cu_matched;
+    au_run cu_run;      /* records without a unit that follow on each other; to 0: none */
     int64_t cu_missing; /* number of the open finding of missing units, -1 none */
     int32_t cu_id, cu_topic_len;
     int32_t cu_topic_hash; /* "topic#" for index keys */
@@ -26,6 +27,8 @@ typedef struct au_cursors {
     au_cursor *cs_recent;
 } au_cursors;
 
+/* A record of the queue that no unit leads to. */
+void au_cursor_claims(au_cursors *cs, au_cursor *c, const ps_record *r);
 /* Adds what was matched to the queues and frees all. */
 void au_cursors_end(au_cursors *cs);
 /* The cursor of the record's queue; NULL: no memory. */

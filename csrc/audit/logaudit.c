@@ -12,6 +12,7 @@
 #include "format/multi.h"
 #include "format/utf8.h"
 #include "index/keys.h"
+#include "queues/claims.h"
 
 #define PROGRESS_STEP (4 << 20)
 #define HEAD 8          /* size and magic */
@@ -168,18 +169,17 @@ static void unit_missing(segment_walk *w, au_cursor *c, const ps_record *r) {
         c->cu_missing = w->out->count - 1;
 }
 
-/* Whether the record at `physical` claims the queue offset of r, too. */
-static bool same_claim(segment_walk *w, const ps_record *r, int64_t physical) {
-    const au_segment *s = au_segment_at(w->a, physical);
+/* Whether the unit that stands where r belongs names another record, which says so, too. */
+static bool is_of_another(segment_walk *w, const ps_record *r, const ps_unit *u) {
+    const ps_queue_place at = {r->topic, r->topic_len, r->queue_id, r->queue_offset};
+    const au_segment *s = au_segment_at(w->a, u->physical);
     ps_window other;
     ps_record x;
     if (s == NULL || ps_window_open(&other, w->a->au_io, s->sg_path, NULL) < 0) return false;
-    bool same = record_at(&other, w->a, s->sg_base, physical - s->sg_base, &x) == PS_REC_OK &&
-                x.queue_id == r->queue_id && x.queue_offset == r->queue_offset &&
-                x.topic_len == r->topic_len &&
-                memcmp(x.topic, r->topic, (size_t)x.topic_len) == 0;
+    bool named = record_at(&other, w->a, s->sg_base, u->physical - s->sg_base, &x) == PS_REC_OK &&
+                 ps_unit_names(u, &x, &at);
     ps_window_close(&other);
-    return same;
+    return named;
 }
 
 static void check_queue(segment_walk *w, const ps_record *r) {
@@ -201,13 +201,14 @@ static void check_queue(segment_walk *w, const ps_record *r) {
     au_cursor *c = au_cursor_of(&w->queues, r);
     if (c == NULL) return;
     if (!au_cursor_unit(&w->queues, c, q, &u) || u.size == PS_UNIT_NONE) {
+        au_cursor_claims(&w->queues, c, r);
         unit_missing(w, c, r);
         return;
     }
     int kind = 0;
     int64_t tags = ps_record_tags_code(r, &w->a->au_levels), value = 0;
     if (u.physical != at) {
-        kind = same_claim(w, r, u.physical) ? PS_FIND_SAME_OFFSET : PS_FIND_UNIT_FOREIGN;
+        kind = is_of_another(w, r, &u) ? PS_FIND_SAME_OFFSET : PS_FIND_UNIT_FOREIGN;
         value = u.physical;
     } else if (u.size != r->size) {
         kind = PS_FIND_UNIT_SIZE;

@@ -11,9 +11,7 @@
 
 #include "audit/table.h"
 #include "base/bytes.h"
-#include "format/multi.h"
-#include "queues/consumequeue.h"
-
+#include "queues/claims.h"
 
 /* One pass over the units of a folder. */
 typedef struct unit_walk {
@@ -192,12 +190,6 @@ typedef struct recount {
     ps_finding *ghost;
 } recount;
 
-static bool unit_names_record(const ps_record *r, const au_queue *q, int64_t offset) {
-    return r->queue_id == q->qu_id && r->queue_offset == offset &&
-           r->topic_len == q->qu_topic_len &&
-           memcmp(r->topic, q->qu_topic, (size_t)r->topic_len) == 0;
-}
-
 /* What is wrong with a unit: 0, or the kind of finding. */
 static int unit_against_record(recount *rc, int64_t offset, const ps_unit *u) {
     ps_audit *a = rc->walk.a;
@@ -215,12 +207,9 @@ static int unit_against_record(recount *rc, int64_t offset, const ps_unit *u) {
     if (p == NULL || ps_record_check(p, count, u->physical, a->au_checks, &r) != PS_REC_OK ||
         r.size != u->size || !ps_record_has_unit(&r) || au_gone(a, &r))
         return PS_FIND_UNIT_GHOST;
-    ps_multi m;
-    bool agrees = unit_names_record(&r, rc->walk.q, offset);
-    if (!agrees && a->au_lmq && ps_multi_of(&r, &m))
-        while (!agrees && ps_multi_next(&m))
-            agrees = unit_names_record(&m.mu_as, rc->walk.q, offset);
-    return agrees ? 0 : PS_FIND_DISAGREE;
+    const au_queue *q = rc->walk.q;
+    const ps_queue_place place = {q->qu_topic, q->qu_topic_len, q->qu_id, offset};
+    return ps_unit_names(u, &r, &place) ? 0 : PS_FIND_DISAGREE;
 }
 
 static void recount_unit(recount *rc, int64_t offset, const ps_unit *u) {
@@ -272,4 +261,13 @@ int ps_audit_queue_recount(ps_audit *a, const char *topic, int32_t topic_len, in
     }
     if (rc.segment != NULL) ps_window_close(&rc.log);
     return 0;
+}
+
+int ps_audit_unit_names(const uint8_t *unit, const uint8_t *record, int64_t len, const char *topic,
+                        int32_t topic_len, int32_t queue_id, int64_t offset) {
+    const ps_queue_place at = {(const uint8_t *)topic, topic_len, queue_id, offset};
+    ps_unit u;
+    ps_record r;
+    ps_unit_get(unit, &u);
+    return ps_record_decode(record, len, &r) == PS_REC_OK && ps_unit_names(&u, &r, &at);
 }

@@ -17,6 +17,7 @@ ps_audit *ps_audit_new(const ps_audit_conf *conf, ps_io *io) {
     a->au_io = io != NULL ? io : ps_io_system();
     a->au_conf = *conf;
     a->au_root = strdup(conf->root);
+    au_rivals_init(&a->au_rivals);
     a->au_checks = conf->check_crc ? PS_CHECK_SUMS : 0;
     a->au_dispatched = a->au_indexed = -1;
     a->au_levels.count = conf->level_count;
@@ -31,6 +32,7 @@ ps_audit *ps_audit_new(const ps_audit_conf *conf, ps_io *io) {
 void ps_audit_free(ps_audit *a) {
     if (a == NULL) return;
     ps_chains_free(&a->au_queues, true);
+    au_rivals_free(&a->au_rivals);
     for (au_forgotten *g = a->au_gone, *next; g != NULL; g = next) {
         next = g->fo_next;
         free(g);

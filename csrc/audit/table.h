@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "audit/audit.h"
+#include "audit/runs.h"
 #include "audit/window.h"
 #include "base/chains.h"
 #include "format/record.h"
@@ -59,6 +60,7 @@ struct ps_audit {
     int32_t au_index_count;
     au_segment *au_segments; /* by base */
     int32_t au_segment_count;
+    au_rivals au_rivals;
 };
 
 /* The queue, NULL when its folder is not there. */

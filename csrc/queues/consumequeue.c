@@ -24,34 +24,15 @@
 #include "base/bytes.h"
 #include "files/aside.h"
 #include "format/record.h"
-#include "queues/consumequeue.h"
+#include "queues/claims.h"
 
-#define UNIT_PHYSICAL 0
-#define UNIT_SIZE 8
-#define UNIT_TAGS 12
 #define RESERVE_WINDOW (256 * 1024)
 #define MANY_UNITS 1024 /* so many are worth reading ahead for */
 #define CHECK_UNITS 4096 /* read at once when every unit is looked at */
 
-void ps_unit_get(const uint8_t *p, ps_unit *u) {
-    u->physical = (int64_t)be64_get(p + UNIT_PHYSICAL);
-    u->size = (int32_t)be32_get(p + UNIT_SIZE);
-    u->tags_code = (int64_t)be64_get(p + UNIT_TAGS);
-}
-
 int64_t ps_unit_end(const ps_unit *u) {
     int64_t end;
     return __builtin_add_overflow(u->physical, (int64_t)u->size, &end) ? INT64_MAX : end;
-}
-
-void ps_unit_put(uint8_t *p, const ps_unit *u) {
-    be64_put(p + UNIT_PHYSICAL, (uint64_t)u->physical);
-    be64_put(p + UNIT_TAGS, (uint64_t)u->tags_code);
-    /* The size is what makes a unit valid for a reader in another process, so it is stored last. */
-#ifndef __SANITIZE_THREAD__ /* which knows no fences; threads here go by cq_max */
-    atomic_thread_fence(memory_order_release);
-#endif
-    be32_put(p + UNIT_SIZE, (uint32_t)u->size);
 }
 
 int64_t ps_queue_most(int32_t name_len, int64_t bytes) {
@@ -59,7 +40,7 @@ int64_t ps_queue_most(int32_t name_len, int64_t bytes) {
 }
 
 static bool unit_valid(const uint8_t *p) {
-    return (int64_t)be64_get(p + UNIT_PHYSICAL) >= 0 && (int32_t)be32_get(p + UNIT_SIZE) > 0;
+    return (int64_t)be64_get(p + PS_UNIT_AT_PHYSICAL) >= 0 && (int32_t)be32_get(p + PS_UNIT_AT_SIZE) > 0;
 }
 
 static void queue_folder(const ps_queue *q, char *out, size_t room) {
@@ -75,6 +56,7 @@ ps_queue *ps_queue_new(ps_queues_shared *shared, struct ps_topic *topic, const c
     q->cq_name = name;
     q->cq_name_len = (int32_t)strlen(name);
     q->cq_id = id;
+    q->cq_was = shared->qs_before != NULL ? INT64_MAX : 0;
     ps_segments_init(&q->cq_files, shared->qs_io, shared->qs_file_size,
                      PS_MAP_SPARING | (shared->qs_readonly ? 0 : PS_MAP_WRITE));
     q->cq_files.ss_mappings = shared->qs_mappings;
@@ -87,6 +69,7 @@ void ps_queue_free(ps_queue *q) {
     if (q == NULL) return;
     ps_queue_release(q);
     free(q->cq_tail);
+    free(q->cq_old);
     free(q);
 }
 
@@ -615,30 +598,15 @@ static int fill_gap(ps_queue *q, int64_t upto, int64_t physical, ps_error *e) {
     return code;
 }
 
-/* Whether a record at `physical` can have this offset when the queue ends at `max` and its last
- * record at `before`: each message between them took room in the log. */
-static bool offset_possible(const ps_queue *q, int64_t offset, int64_t physical, int64_t max,
+/* Whether a record can have this offset when the queue ends at `max` and its last record at
+ * `before`: each message between them took room in the log. Of the last record that need not be
+ * so when its segment is of another generation; then the unit that stood here says so. */
+static bool offset_possible(ps_queue *q, int64_t offset, const ps_unit *unit, int64_t max,
                             int64_t before) {
-    if (offset < 0 || offset > ps_queue_most(q->cq_name_len, physical)) return false;
+    if (offset < 0 || offset > ps_queue_most(q->cq_name_len, unit->physical)) return false;
     return max == 0 || before < 0 ||
-           offset - max <= ps_queue_most(q->cq_name_len, physical - before);
-}
-
-/* Whether the unit that stands at `offset` names another record than the one at `physical`, and
- * that one says so, too. */
-static bool is_of_another(ps_queue *q, int64_t offset, int64_t physical) {
-    const ps_queues_shared *shared = q->cq_shared;
-    const ps_mapfile *mf = atomic_load_explicit(&q->cq_last, memory_order_relaxed);
-    int64_t at = mf != NULL ? offset * PS_UNIT - mf->mf_base : -1;
-    uint8_t p[PS_UNIT];
-    ps_unit u;
-    if (at >= 0 && at < mf->mf_size)
-        memcpy(p, mf->mf_map + at, PS_UNIT);
-    else if (ps_segments_peek(&q->cq_files, offset * PS_UNIT, p, PS_UNIT, NULL) <= 0)
-        return false;
-    ps_unit_get(p, &u);
-    return u.physical != physical && unit_valid(p) && u.size != PS_UNIT_NONE &&
-           shared->qs_confirms(shared->qs_confirms_arg, q, offset, &u);
+           offset - max <= ps_queue_most(q->cq_name_len, unit->physical - before) ||
+           ps_unit_was_there(q, offset, unit);
 }
 
 /* Whether a record that would take the queue from `max` to `offset` is at odds with what stood
@@ -646,7 +614,7 @@ static bool is_of_another(ps_queue *q, int64_t offset, int64_t physical) {
 static bool is_rival(ps_queue *q, int64_t max, int64_t offset, int64_t physical) {
     int64_t end = offset < q->cq_was ? offset + 1 : q->cq_was;
     for (int64_t at = max; at < end; at++)
-        if (is_of_another(q, at, physical)) return true;
+        if (ps_unit_was_of_another(q, at, physical)) return true;
     return false;
 }
 
@@ -654,13 +622,13 @@ int ps_queue_append(ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *
     int64_t max = atomic_load_explicit(&q->cq_max, memory_order_relaxed);
     if (offset < max) {
         if (offset < 0) return PS_UNIT_IMPLAUSIBLE;
-        bool rival = q->cq_shared->qs_strict && is_of_another(q, offset, unit->physical);
+        bool rival = q->cq_shared->qs_strict && ps_unit_is_of_another(q, offset, unit->physical);
         return rival ? PS_UNIT_RIVAL : 0;
     }
     bool gap = __builtin_expect(offset > max, 0);
     bool empty = gap && max == 0 && ps_segments_count(&q->cq_files) == 0;
     if (gap) {
-        if (!offset_possible(q, offset, unit->physical, max, atomic_load(&q->cq_max_physical)))
+        if (!offset_possible(q, offset, unit, max, atomic_load(&q->cq_max_physical)))
             return PS_UNIT_IMPLAUSIBLE;
         if (q->cq_shared->qs_strict && (!empty || q->cq_shared->qs_log_before)) {
             q->cq_hole = true;
@@ -868,7 +836,7 @@ int64_t ps_queue_rewind(ps_queue *q, int64_t physical, ps_error *e) {
 int ps_queue_settle(ps_queue *q, ps_error *e) {
     int64_t keep = atomic_load(&q->cq_max), was = q->cq_was;
     q->cq_was = 0;
-    return keep < was ? discard_units(q, keep, was, e) : 0;
+    return keep < was && was != INT64_MAX ? discard_units(q, keep, was, e) : 0;
 }
 
 bool ps_queue_begins_before(ps_queue *q, int64_t physical) {
@@ -1060,12 +1028,12 @@ int ps_queue_tail_add_locked(ps_queue *q, int64_t offset, const ps_unit *unit) {
         bool rival = q->cq_shared->qs_strict &&
                      (i >= 0 ? q->cq_tail[i].physical != unit->physical &&
                                    q->cq_tail[i].size != PS_UNIT_NONE
-                             : is_of_another(q, offset, unit->physical));
+                             : ps_unit_is_of_another(q, offset, unit->physical));
         return rival ? PS_UNIT_RIVAL : 0;
     }
     bool empty = max == 0 && q->cq_tail_count == 0;
     if (offset > max &&
-        !offset_possible(q, offset, unit->physical, max, atomic_load(&q->cq_max_physical)))
+        !offset_possible(q, offset, unit, max, atomic_load(&q->cq_max_physical)))
         return PS_UNIT_IMPLAUSIBLE;
     if (offset > max && q->cq_shared->qs_strict && (!empty || q->cq_shared->qs_log_before)) {
         q->cq_hole = true;

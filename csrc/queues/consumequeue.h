@@ -4,6 +4,7 @@
 #ifndef PS_CONSUMEQUEUE_H
 #define PS_CONSUMEQUEUE_H
 
+#include "base/bytes.h"
 #include "base/chains.h"
 #include "files/places.h"
 #include "files/segments.h"
@@ -17,6 +18,26 @@ typedef struct ps_unit {
     int64_t tags_code;
 } ps_unit;
 
+#define PS_UNIT_AT_PHYSICAL 0
+#define PS_UNIT_AT_SIZE 8
+#define PS_UNIT_AT_TAGS 12
+
+static inline void ps_unit_get(const uint8_t *p, ps_unit *u) {
+    u->physical = (int64_t)be64_get(p + PS_UNIT_AT_PHYSICAL);
+    u->size = (int32_t)be32_get(p + PS_UNIT_AT_SIZE);
+    u->tags_code = (int64_t)be64_get(p + PS_UNIT_AT_TAGS);
+}
+
+static inline void ps_unit_put(uint8_t *p, const ps_unit *u) {
+    be64_put(p + PS_UNIT_AT_PHYSICAL, (uint64_t)u->physical);
+    be64_put(p + PS_UNIT_AT_TAGS, (uint64_t)u->tags_code);
+    /* The size is what makes a unit valid for a reader in another process, so it is stored last. */
+#ifndef __SANITIZE_THREAD__ /* which knows no fences; threads here go by cq_max */
+    atomic_thread_fence(memory_order_release);
+#endif
+    be32_put(p + PS_UNIT_AT_SIZE, (uint32_t)u->size);
+}
+
 /* Of a queue's name, for tables of queues. */
 static inline uint32_t ps_queue_hash(const uint8_t *topic, int32_t len, int32_t id) {
     uint32_t h = ps_hash_more(ps_hash_of(NULL, 0) ^ (uint32_t)id * 2654435761u, topic, len);
@@ -24,6 +45,7 @@ static inline uint32_t ps_queue_hash(const uint8_t *topic, int32_t len, int32_t 
 }
 
 struct ps_aside;
+struct ps_old_units;
 struct ps_parked;
 struct ps_queue;
 struct ps_record;
@@ -47,6 +69,9 @@ typedef struct ps_queues_shared {
      * also when nobody can tell. By the log, which is no concern of this room. */
     bool (*qs_confirms)(void *arg, struct ps_queue *q, int64_t offset, const ps_unit *unit);
     void *qs_confirms_arg;
+    /* The folder with the queues that recovery makes again, which say whose an offset is; NULL: the
+     * files that are there do. */
+    const char *qs_before;
     pthread_rwlock_t qs_lock; /* the table's shape, and the tails of a reader's queues */
     ps_mappings *qs_mappings; /* bounds what queues and log have mapped */
     /* Queues whose last file the dispatcher holds, half of the mappings at most: dispatch lock. */
@@ -69,7 +94,8 @@ typedef struct ps_queue {
     _Atomic int64_t cq_max_physical; /* end of the last record indexed, -1 none */
     int32_t cq_held_slot;            /* in qs_held; dispatch lock */
     int64_t cq_held_max;             /* cq_max when its hand passed */
-    int64_t cq_was;                  /* cq_max before ps_queue_rewind, 0 when it is settled */
+    int64_t cq_was;                  /* units below stood before the recovery; 0: it is settled */
+    struct ps_old_units *cq_old;     /* units that stood in another store: claims.c */
     int64_t cq_next;                 /* next offset to be assigned; append lock */
     int64_t cq_last_start;           /* as opened: start of the last record indexed, -1 none */
     int64_t cq_first_start;          /* as opened: of the first unit's record, -1 none */
@@ -179,8 +205,6 @@ int ps_queue_refresh_locked(ps_queue *q, ps_error *e);
  * is treated as ps_queue_append does. */
 int ps_queue_tail_add_locked(ps_queue *q, int64_t offset, const ps_unit *unit);
 
-void ps_unit_get(const uint8_t *p, ps_unit *u);
-void ps_unit_put(uint8_t *p, const ps_unit *u);
 /* How many records of this queue have room in so many bytes of the log, at most. */
 int64_t ps_queue_most(int32_t name_len, int64_t bytes);
 /* Where the unit's record ends. Damage makes any number of a unit: the furthest place there is for

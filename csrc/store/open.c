@@ -94,6 +94,7 @@ static ps_store *store_new(const ps_conf *conf, ps_io *io, bool readonly, ps_err
     s->st_conf = *conf;
     s->st_conf.root = s->st_root;
     s->st_conf.commitlog_dirs = NULL;
+    s->st_conf.queues_before = NULL;
     ps_aside_init(&s->st_aside, s->st_io, s->st_root);
     s->st_readonly = readonly;
     s->st_lock_fd = s->st_sender_fd = -1;
@@ -104,6 +105,7 @@ static ps_store *store_new(const ps_conf *conf, ps_io *io, bool readonly, ps_err
                                          conf->timer_precision_ms};
     pthread_mutex_init(&s->st_close_lock, NULL);
     init_objects(s);
+    s->st_topics.tt_shared.qs_before = conf->queues_before;
     if (split_dirs(s, conf->commitlog_dirs, e) < 0) {
         ps_store_free(s);
         return NULL;

@@ -37,6 +37,7 @@
 #include "format/multi.h"
 #include "log/resync.h"
 #include "store/indexer.h"
+#include "queues/claims.h"
 #include "store/store.h"
 
 #define PROGRESS_STEP (16 << 20)
@@ -96,12 +97,11 @@ bool ps_recover_confirms(void *store, ps_queue *q, int64_t offset, const ps_unit
     int64_t avail;
     if (u->physical < atomic_load(&s->st_log.lg_min)) return true;
     const uint8_t *p = ps_log_at(&s->st_log, u->physical, INT64_MAX, &avail, &mf);
-    bool good = p != NULL &&
-                ps_record_check(p, avail, u->physical, checks_of(s), &r) == PS_REC_OK &&
-                ps_queue_is_of(q, &r);
+    const ps_queue_place at = {(const uint8_t *)q->cq_name, q->cq_name_len, q->cq_id, offset};
+    bool good = p != NULL && ps_record_check(p, avail, u->physical, checks_of(s), &r) == PS_REC_OK;
     /* A unit of a lost message names the next record of the queue. */
-    good = good && (u->size == PS_UNIT_NONE ? r.queue_offset > offset
-                                            : r.size == u->size && r.queue_offset == offset);
+    good = good && (u->size == PS_UNIT_NONE ? ps_queue_is_of(q, &r) && r.queue_offset > offset
+                                            : ps_unit_names(u, &r, &at));
     ps_mapfile_unref(mf);
     return good;
 }
@@ -782,6 +782,7 @@ static void hide_units(ps_store *s, int64_t end) {
     ps_queue **queues;
     ps_unit u;
     int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
+    s->st_topics.tt_shared.qs_before = NULL;
     for (int32_t i = 0; i < n; i++) {
         int64_t max = atomic_load(&queues[i]->cq_max), ends;
         ends = atomic_load(&queues[i]->cq_max_physical);

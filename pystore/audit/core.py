@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
@@ -22,11 +22,13 @@ from pystore.errors import NotFound
 from pystore.native import ffi, lib, raise_error
 from pystore.settings import Settings, fill
 
-__all__ = ["CoreAudit", "IndexFacts", "Key", "QueueFacts", "SegmentFacts"]
+__all__ = ["Claim", "CoreAudit", "IndexFacts", "Key", "QueueFacts", "SegmentFacts"]
 
 Progress = Callable[[str, int, int], None]
 #: Topic and queue id.
 Key = tuple[str, int]
+#: Topic, queue id, queue offsets [begin, end), and the place of the first record.
+Claim = tuple[bytes, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def _bytes(topic: str) -> bytes:
 
 
 class CoreAudit:
-    """One audit, in this order: queues(), index(), segments(), recount()."""
+    """One audit, in this order: queues(), index(), segments(), rivals(), recount()."""
 
     def __init__(
         self, layout: Layout, settings: Settings, audit: Audit, progress: Progress
@@ -191,6 +193,25 @@ class CoreAudit:
         return [facts[i] for i in numbers]
 
     def name_segments(self) -> None:
+    def rivals(self) -> None:
+        """Compares the records that no unit leads to; it comes after segments()."""
+        with self._findings() as out:
+            lib.ps_audit_rivals(self._raw, out)
+
+    def claims(self) -> list[Claim]:
+        """Returns the records that no unit leads to, as segments() met them."""
+        found, raw = [], ffi.new("ps_audit_claim *")
+        while lib.ps_audit_claim_next(self._raw, raw):
+            topic = bytes(ffi.buffer(raw.topic, raw.topic_len))
+            found.append((topic, raw.queue_id, raw.from_at, raw.to_at, raw.physical))
+        return found
+
+    def take_claims(self, claims: Iterable[Claim]) -> None:
+        """Takes over what other processes met, instead of segments()."""
+        for topic, queue, begin, end, physical in claims:
+            given = ffi.new("ps_audit_claim *", (begin, end, physical, queue, len(topic), topic))
+            lib.ps_audit_claim_add(self._raw, given)
+
         """Tells the core of all segments; it comes before segments() of some, and before
         recount()."""
         if self._named:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from pystore.audit.core import CoreAudit, IndexFacts, Key, Progress, QueueFacts, SegmentFacts
+from pystore.audit.core import Claim, CoreAudit, IndexFacts, Key, Progress, QueueFacts, SegmentFacts
 from pystore.audit.findings import Audit, Finding
 from pystore.audit.layout import Layout, last_with_data
 from pystore.errors import NotAStore
@@ -73,6 +73,7 @@ class PartFindings:
     indexes: list[IndexFacts] = field(default_factory=list)
     segments: list[SegmentFacts] = field(default_factory=list)
     matched: dict[Key, int] = field(default_factory=dict)
+    claims: list[Claim] = field(default_factory=list)
 
 
 #: Does the parts of one step, and returns what each found, in order.
@@ -122,6 +123,7 @@ def audit_part(shared: AuditContext, part: AuditPart) -> PartFindings:
         found.indexes = core.index(part.items)
     elif part.step == "log":
         found.segments = core.segments(1, shared.last, part.items)
+        found.claims = core.claims()
         asked = ((key, core.facts(*key).matched) for key in shared.queues)
         found.matched = {key: count for key, count in asked if count > 0}
     else:
@@ -198,7 +200,9 @@ class SpreadAudit(CoreAudit):
         numbers = list(range(len(files)) if some is None else some)
         found = list(self._do(self._cut("log", numbers, [files[i].size for i in numbers])))
         matched: dict[Key, int] = {}
+        self.name_segments()
         for each in found:
+            self.take_claims(each.claims)
             for key, count in each.matched.items():
                 matched[key] = matched.get(key, 0) + count
         known = self._shared.queues

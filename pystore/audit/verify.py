@@ -87,6 +87,7 @@ def verify(
     steps.index()
     facts = steps.segments(jobs or os.cpu_count() or 1)
     if not live:
+        steps.rivals()
         steps.recount(steps.differing(everywhere=deep))
     _sum_up(audit, layout, facts)
     check_checkpoint(layout, max((f.last_time for f in facts), default=-1))

@@ -33,9 +33,7 @@ class _Claim:
     queue: int
     offset: int
     topic_at: int
-
-    def names(self, topic: bytes, queue: int, offset: int) -> bool:
-        return (self.topic, self.queue, self.offset) == (topic, queue, offset)
+    data: bytes
 
 
 def read_at(path: Path, at: int, count: int) -> bytes:
@@ -63,32 +61,44 @@ def _claim(layout: Layout, physical: int) -> _Claim | None:
         return None
     data, head = found
     topic = data[head.topic_at : head.topic_at + head.topic_len]
-    return _Claim(file, physical, topic, head.queue, head.queue_offset, at + head.topic_at)
+    return _Claim(file, physical, topic, head.queue, head.queue_offset, at + head.topic_at, data)
 
 
-def _unit(layout: Layout, topic: bytes, queue: int, offset: int) -> int | None:
-    """Returns the log offset to which a unit points, or None when there is none."""
+def _unit(layout: Layout, topic: bytes, queue: int, offset: int) -> tuple[int, bytes] | None:
+    """Returns the log offset to which a unit points, and the unit, or None when there is none."""
     base = offset * UNIT - offset * UNIT % layout.queue_file_size
     files = layout.queues.get((os.fsdecode(topic), queue), [])
     file = next((each for each in files if each.number == base), None)
-    data = b"" if file is None or offset < 0 else read_at(file.path, offset * UNIT - base, 12)
+    data = b"" if file is None or offset < 0 else read_at(file.path, offset * UNIT - base, UNIT)
     size = int.from_bytes(data[8:12], "big", signed=True)
-    return int.from_bytes(data[:8], "big", signed=True) if len(data) == 12 and size > 0 else None
+    whole = len(data) == UNIT and size > 0
+    return (int.from_bytes(data[:8], "big", signed=True), data) if whole else None
+
+
+def _at(layout: Layout, topic: bytes, queue: int, offset: int) -> tuple[_Claim | None, bool]:
+    """Returns the record to which the unit of a place points, and whether the unit names it: only
+    then the place is that record's (csrc/queues/claims.h)."""
+    unit = _unit(layout, topic, queue, offset)
+    claim = None if unit is None else _claim(layout, unit[0])
+    if unit is None or claim is None:
+        return None, False
+    named = lib.ps_audit_unit_names(
+        unit[1], claim.data, len(claim.data), topic, len(topic), queue, offset
+    )
+    return claim, bool(named)
 
 
 def _agreed(layout: Layout, topic: bytes, queue: int, offset: int) -> int | None:
     """Returns the log offset to which the unit points, when the record there says the same of
     itself."""
-    physical = _unit(layout, topic, queue, offset)
-    claim = None if physical is None else _claim(layout, physical)
-    return physical if claim is not None and claim.names(topic, queue, offset) else None
+    claim, named = _at(layout, topic, queue, offset)
+    return claim.physical if claim is not None and named else None
 
 
 def _strange(layout: Layout, topic: bytes, queue: int, offset: int) -> bool:
     """Returns whether the unit points to a record of another place."""
-    physical = _unit(layout, topic, queue, offset)
-    claim = None if physical is None else _claim(layout, physical)
-    return claim is not None and not claim.names(topic, queue, offset)
+    claim, named = _at(layout, topic, queue, offset)
+    return claim is not None and not named
 
 
 def _fits(layout: Layout, claim: _Claim) -> bool:
@@ -103,7 +113,7 @@ def _fits(layout: Layout, claim: _Claim) -> bool:
 def _fills_a_gap(layout: Layout, claim: _Claim, topic: bytes, queue: int, offset: int) -> bool:
     """Returns whether the log lacks the message at this place of the queue, and it can be this
     record."""
-    if _unit(layout, claim.topic, claim.queue, claim.offset) == claim.physical:
+    if (_unit(layout, claim.topic, claim.queue, claim.offset) or (-1,))[0] == claim.physical:
         return False  # delivered where it says
     before, after = (_agreed(layout, topic, queue, offset + by) for by in (-1, 1))
     if any(_strange(layout, topic, queue, offset + by) for by in (-1, 1)):

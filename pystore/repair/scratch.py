@@ -36,11 +36,17 @@ _ELSEWHERE = (
 
 class _Scratch(Store):
     """A store in which what recovery would cut off or close over stays, since no manifest would
-    know of it. Its own metadata goes with it, so the topics of its log are not looked at."""
+    know of it. Where two records claim one queue offset, the units of the store that it is made for
+    say whose it is, as they do for an open. Its own metadata goes with it, so the topics of its log
+    are not looked at."""
 
     _keeps_log = True
 
     def learn_topics(self) -> None: ...
+    def __init__(self, layout: Layout, into: Path, progress: Progress | None, given: Any) -> None:
+        self._queues_before = layout.root / "consumequeue"
+        super().__init__(into, None, progress=progress, **given)
+
 
     def _settle_pending(self) -> None: ...
 
@@ -77,7 +83,7 @@ def make_derived(
     given["cleanResourceInterval"] = 0  # retention must not run here
     if ahead is not None and ahead(layout, settings, into, "index" in names):
         (into / "abort").unlink()
-    with _Scratch(into, None, progress=progress, **given) as store:
+    with _Scratch(layout, into, progress, given) as store:
         return store.report
 
 

@@ -37,7 +37,11 @@ def shown() -> list[kinds.Kind]:
     """All kinds, each store undamaged first."""
     stores = dict.fromkeys(kind.store for kind in kinds.all_kinds())
     sound = [kinds.Kind("undamaged", store, "undamaged", lambda s, r: None) for store in stores]
-    return sound + [k for k in kinds.all_kinds() if not k.what.endswith(NO_FILES)]
+    return sound + [
+        k
+        for k in kinds.all_kinds()
+        if not k.what.endswith(NO_FILES) and k.what not in kinds.GENERATION
+    ]  # the golden stores have too few segments
 
 
 @dataclass

@@ -227,6 +227,37 @@ SEGMENT: dict[str, Damage] = {
 }
 
 
+# ---- segments of other generations ----
+
+
+def _generation(of: int) -> Damage:
+    """The second segment, of another generation: records that stand whole in its place and claim
+    the queue offsets of the messages of another segment."""
+
+    def damaged(s: Sample, root: Path) -> Touched:
+        here, there = damage.segments(root)[1], damage.segments(root)[of]
+        base, data = int(here.name), bytearray(there.read_bytes())
+        size, at = here.stat().st_size, 0
+        while at + 36 <= len(data) and (length := int.from_bytes(data[at : at + 4], "big")) > 8:
+            if data[at + 4 : at + 8] != MAGIC_BLANK:
+                data[at + 28 : at + 36] = (base + at).to_bytes(8, "big")
+            at += length
+        if not any(data[at:]) and size - at >= 8:  # the last one ends without a blank
+            data[at : at + 8] = (size - at).to_bytes(4, "big") + MAGIC_BLANK
+        here.write_bytes(data)
+        return s.overlapping(base, base + size)
+
+    return damaged
+
+
+MAGIC_BLANK = bytes.fromhex("cbd43194")
+#: Two records claim one queue offset, whatever mends the rest.
+GENERATION: dict[str, Damage] = {
+    "segment of a later generation": _generation(2),
+    "segment of an earlier generation": _generation(0),
+}
+
+
 # ---- queues ----
 
 
@@ -461,7 +492,10 @@ def _of_store(store: str, apache: bool) -> Iterator[Kind]:
             if what == "page of zeros" and place == "last":
                 continue  # the same as zeros there
             yield Kind(f"{what}, {place} record", store, what, _in_log(what, place))
-    for table in (SEGMENT, QUEUE, INDEX, BESIDE):
+    tables = (
+        (SEGMENT, QUEUE, INDEX, BESIDE) if apache else (SEGMENT, GENERATION, QUEUE, INDEX, BESIDE)
+    )
+    for table in tables:
         for what, do in table.items():
             if store != "normal-exit" or what not in OF_TWO_SEGMENTS:
                 yield Kind(what, store, what, do)
