@@ -68,6 +68,7 @@ typedef struct ps_conf {
     int32_t check_crc_on_recover;    /* checkCRCOnRecover */
     int32_t check_crc_on_read;       /* checkCRCOnRead */
     int32_t message_index_enable;    /* messageIndexEnable */
+    int32_t index_tags;              /* indexTagsEnable */
     int32_t long_topic_v2;           /* autoMessageVersionOnTopicLen */
     int32_t clean_interval_ms;       /* cleanResourceInterval; 0: no cleaning by itself */
     int32_t file_reserved_hours;     /* fileReservedTime */
@@ -511,9 +512,11 @@ ps_batch *ps_log_read(ps_store *store, int64_t physical, const ps_read_options *
 /* The one record at a physical offset; NULL with PS_E_NOT_FOUND or PS_E_DAMAGED. */
 ps_batch *ps_message_at(ps_store *store, int64_t physical, ps_error *error);
 /* Through the index, newest files first, at most `max` messages (0: all), each holding the key
- * itself in UNIQ_KEY or KEYS and stored within [begin, end]; ascending physical offsets. */
+ * itself in UNIQ_KEY or KEYS, or, with `tags`, as its TAGS, and stored within [begin, end];
+ * ascending physical offsets. */
 ps_batch *ps_query(ps_store *store, const char *topic, int32_t topic_len, const char *key,
-                   int32_t key_len, int64_t begin, int64_t end, int32_t max, ps_error *error);
+                   int32_t key_len, int32_t tags, int64_t begin, int64_t end, int32_t max,
+                   ps_error *error);
 void ps_batch_get(const ps_batch *batch, ps_batch_info *out);
 /* PS_E_FILE_SIZE when another process has cut off a file that the batch points into, else 0. */
 int ps_batch_whole(const ps_batch *batch, ps_error *error);

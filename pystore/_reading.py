@@ -118,8 +118,8 @@ class Base(ClosedByWith):
         raw, keep = fill(ffi, self.settings, os.fspath(path))
         raw.keep_log = self._keeps_log
         if self._queues_before is not None:
-            keep = (keep, before := ffi.new("char[]", os.fsencode(self._queues_before)))
-            raw.queues_before = before
+            keep.append(ffi.new("char[]", os.fsencode(self._queues_before)))
+            raw.queues_before = keep[-1]
         error = ffi.new("ps_error *")
         report = ffi.new("ps_report *")
         opener = lib.ps_store_open if self._writable else lib.ps_reader_open
@@ -461,8 +461,11 @@ class Base(ClosedByWith):
         begin: int = 0,
         end: int = (1 << 63) - 1,
         max_messages: int = 0,
+        tags: bool = False,
     ) -> Batch:
-        """Messages that carry `key` in KEYS or as UNIQ_KEY, through the index files.
+        """Messages that carry `key` in KEYS or as UNIQ_KEY, or, with `tags`, as their tags, through
+        the index files; these lead to tags where ``indexTagsEnable`` is set, or RocketMQ 5.5.0 has
+        written them.
 
         begin, end: store times in ms, inclusive. max_messages: the newest so many; 0: all. Unlike
         upstream, which returns whatever has the same hash, the key itself is compared.
@@ -470,8 +473,9 @@ class Base(ClosedByWith):
         name, wanted = utf8(topic, "the topic"), utf8(key, "the key")
         error = ffi.new("ps_error *")
         batch = lib.ps_query(
-            self.c_handle(), name, len(name), wanted, len(wanted), begin, end, max_messages, error
-        )
+            self.c_handle(), name, len(name), wanted, len(wanted), tags, begin, end, max_messages,
+            error,
+        )  # fmt: skip
         if batch == ffi.NULL:
             self._fail(error)
         return Batch(batch)

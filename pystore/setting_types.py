@@ -108,6 +108,7 @@ class SettingValues(TypedDict, total=False):
     idempotentProduceTopics: str | os.PathLike[str] | None
     idempotentProduceWindow: int | str
     inSyncReplicas: int | str
+    indexTagsEnable: bool | str
     initAuthenticationUser: str | os.PathLike[str] | None
     initPopOffsetByCheckMsgInMem: bool | str
     innerClientAuthenticationCredentials: str | os.PathLike[str] | None

@@ -710,6 +710,10 @@ _OURS: dict[str, dict[str, Any]] = {
         "broker", "batches",
         "POP batches that are not acknowledged altogether; more are not handed out", type="int",
         default=1_000_000, low=1),
+    "indexTagsEnable": _row(
+        "store", "",
+        "put the tags of messages into the key index, too, as RocketMQ 5.5.0 does; an index that "
+        "has them keeps having them", "index_tags", type="boolean", default=False),
     "checkCRCOnRead": _row(
         "store", "",
         "reads of queues pass over a message whose body does not fit its CRC, and count it",

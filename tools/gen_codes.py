@@ -51,7 +51,8 @@ DIFFERS: dict[int, str] = {
     25: "unknown names, invalid values and settings that only a start applies are refused by name",
     26: "settings without effect here are listed, too, but for sizes of thread pools, `brokerIP2`,"
     " `rocketmqHome` and the paths of the store, which hang on the machine",
-    12: "`indexLastUpdatePhyoffset` is where the index ends, not where its last message begins",
+    12: "`indexLastUpdatePhyoffset` is where the index ends, not where its last message begins;"
+    " `indexType` is 5.5.0's, and tags are there with `indexTagsEnable`",
     27: "the same as 329",
     28: "pools, page cache and timers are named with the values of an idle broker",
     314: "a group that is not there is made, or refused where groups are not made by themselves",

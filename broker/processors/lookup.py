@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from broker.loop.turns import alone
@@ -11,6 +12,7 @@ from broker.services.context import Services
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
+from pystore import Batch
 from pystore.errors import StoreError
 
 __all__ = ["LookupProcessor"]
@@ -34,16 +36,20 @@ class LookupProcessor:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"maxNum {count} is negative")
         if command.flag_of("_UNIQUE_KEY_QUERY"):
             count = int(self.s.settings["defaultQueryMaxNum"])
+        # Of 5.5.0's types, K and U lead to the same keys; `lastKey` pages through another index.
+        tags = command.text("indexType", "") == "T"
         begin = max(0, command.number("beginTimestamp", 0))
         end = command.number("endTimestamp", (1 << 63) - 1)
-        return self._query(command, topic, key, begin, end, min(count, _MOST))
+        find = partial(
+            self.s.store.query, topic, key, begin=begin, end=end, tags=tags,
+            max_messages=min(count, _MOST),
+        )  # fmt: skip
+        return self._query(command, find, count)
 
     @alone
-    async def _query(
-        self, command: Command, topic: str, key: str, begin: int, end: int, count: int
-    ) -> Command:
+    async def _query(self, command: Command, find: Callable[[], Batch], count: int) -> Command:
         # Index files may have to come from the disk.
-        body = await asyncio.to_thread(self._records, topic, key, begin, end, count)
+        body = await asyncio.to_thread(self._records, find) if count else b""
         info = self.s.store.info()
         ext = {
             "indexLastUpdatePhyoffset": info.dispatched,
@@ -57,12 +63,10 @@ class LookupProcessor:
             ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", ext
         )
 
-    def _records(self, topic: str, key: str, begin: int, end: int, count: int) -> bytes:
+    def _records(self, find: Callable[[], Batch]) -> bytes:
         parts: list[bytes] = []
         size = 0
-        if count == 0:
-            return b""
-        for message in self.s.store.query(topic, key, begin=begin, end=end, max_messages=count):
+        for message in find():
             size += message.size
             if parts and size > _BYTES_MAX:
                 break

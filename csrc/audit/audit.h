@@ -72,6 +72,7 @@ typedef struct ps_audit_segment_facts {
     int64_t units_pending; /* records after the furthest unit of all queues, without a unit */
     int64_t pending_from;  /* physical, of the first of them; -1 none */
     int64_t keys;          /* that the records carry */
+    int64_t tags_entries;  /* entries of the index that lead to tags */
     int64_t keys_pending;  /* of them, after the last index entry */
     int64_t keys_pending_from;
     int64_t forgotten;     /* records that ps_audit_forget told of */
@@ -136,6 +137,10 @@ void ps_audit_rivals(ps_audit *audit, ps_findings *out);
  * bytes begin with, and the record says so: queues/claims.h. */
 int ps_audit_unit_names(const uint8_t *unit, const uint8_t *record, int64_t len, const char *topic,
                         int32_t topic_len, int32_t queue_id, int64_t offset);
+
+/* Of an index entry with this hash, and its record: 1, it is that of the record's tags; 0, it is
+ * not although the record has some; -1, it has none. */
+int ps_audit_tells_of_tags(const uint8_t *record, int64_t len, int32_t hash);
 
 /* A leaf page of LMDB, `size` bytes: how many entries it has, if all of them are plain, in the page
  * and in order after the key `before`; -1: something is not so, and who asks must look closer.

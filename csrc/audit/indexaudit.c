@@ -7,6 +7,7 @@
 
 #include "audit/table.h"
 #include "index/indexfile.h"
+#include "index/keys.h"
 
 /* Walks the entries in order; heads[s] becomes the newest entry of slot s. Returns the number of
  * the first entry that is unsound, or count. */
@@ -127,4 +128,9 @@ int ps_audit_index_set(ps_audit *a, const char *path, const ps_audit_index_facts
     x->xi_end = facts->end;
     if (x->xi_end > a->au_indexed) a->au_indexed = x->xi_end;
     return 0;
+}
+
+int ps_audit_tells_of_tags(const uint8_t *record, int64_t len, int32_t hash) {
+    ps_record r;
+    return ps_record_decode(record, len, &r) == PS_REC_OK ? ix_tells_of_tags(&r, hash) : -1;
 }

@@ -272,16 +272,16 @@ static int32_t topic_hash_of(const segment_walk *w, const ps_record *r) {
 }
 
 static void check_keys(segment_walk *w, const ps_record *r) {
-    int32_t wanted[KEYS_MOST], count = 0, len;
-    const uint8_t *key;
+    int32_t wanted[KEYS_MOST], count = 0, hash;
     ix_keys k;
     au_entry e;
     skip_ghosts(w, r->physical_offset);
-    if (!ix_record_keys(r, &k)) return;
-    int32_t topic = topic_hash_of(w, r);
+    bool keyed = ix_record_keys(r, false, &k);
+    if (!keyed && (r->sys_flag & PS_SYS_TX_MASK) == PS_SYS_TX_ROLLBACK) return;
+    int32_t topic = keyed ? topic_hash_of(w, r) : 0;
     int64_t all = 0;
-    while (ix_key_next(&k, &key, &len)) {
-        if (count < KEYS_MOST) wanted[count++] = ix_key_hash(topic, key, len);
+    while (keyed && ix_key_next(&k, topic, &hash)) {
+        if (count < KEYS_MOST) wanted[count++] = hash;
         all++;
     }
     w->facts->keys += all;
@@ -292,6 +292,8 @@ static void check_keys(segment_walk *w, const ps_record *r) {
         if (i < count) {
             wanted[i] = wanted[--count];
             missing--;
+        } else if (ix_tells_of_tags(r, e.hash) > 0) {
+            w->facts->tags_entries++; /* an index may have them, and need not */
         } else if (all > KEYS_MOST)
             missing--; /* of so many keys the rest are only counted */
         else

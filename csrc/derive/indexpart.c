@@ -19,18 +19,16 @@ typedef struct dv_index {
 
 static int take_keys(void *arg, const ps_record *r, ps_error *e) {
     dv_index *x = arg;
-    const uint8_t *key;
-    int32_t len;
+    int32_t hash;
     ix_keys k;
     (void)e;
-    if (!ix_record_keys(r, &k)) return 1;
-    for (; x->in_skip > 0 && ix_key_next(&k, &key, &len); x->in_skip--)
+    if (!ix_record_keys(r, false, &k)) return 1;
+    int32_t topic = ix_topic_hash_cached(&x->in_topic, r);
+    for (; x->in_skip > 0 && ix_key_next(&k, topic, &hash); x->in_skip--)
         if (x->in_skip == 1) x->in_head = ix_head_after(r->physical_offset, r->store_timestamp);
     if (x->in_skip > 0) return 1;
-    int32_t topic = ix_topic_hash_cached(&x->in_topic, r);
-    for (; x->in_left > 0 && ix_key_next(&k, &key, &len); x->in_left--)
-        ix_put(x->in_map, x->in_slots, &x->in_head, ix_key_hash(topic, key, len),
-               r->physical_offset, r->store_timestamp);
+    for (; x->in_left > 0 && ix_key_next(&k, topic, &hash); x->in_left--)
+        ix_put(x->in_map, x->in_slots, &x->in_head, hash, r->physical_offset, r->store_timestamp);
     return x->in_left > 0;
 }
 

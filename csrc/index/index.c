@@ -31,6 +31,9 @@
 #define CHECKED_ENTRIES (8 << 20) /* entries that recovery reads one by one: about 160 MB */
 #define NAME_HIGHEST 999999999999999999 /* 17 digits are usual; one more follows on them */
 #define NAME_TRIES 64
+/* Entries at the end of a file that are looked at for tags, and how many of records with tags. */
+#define TAGS_LOOKED 64
+#define TAGS_TELLING 4
 #define WHY_ASIDE "an entry is unsound: keys from there on are indexed again"
 
 struct ps_index {
@@ -39,6 +42,7 @@ struct ps_index {
     ps_mappings *ix_mappings;
     int32_t ix_slots, ix_entries; /* of new files */
     bool ix_adopt, ix_read_only;
+    bool ix_tags; /* they are put, too */
 
     pthread_mutex_t ix_load_lock; /* one reading of the folder at a time; taken before ix_lock */
     pthread_rwlock_t ix_lock;     /* guards the list, not the files */
@@ -381,7 +385,28 @@ int ps_index_range(ps_index *ix, int64_t *file, int64_t *first, int64_t *last, p
 
 bool ps_index_wants(const ps_record *r) {
     ix_keys k;
-    return ix_record_keys(r, &k);
+    return ix_record_keys(r, false, &k);
+}
+
+void ps_index_set_tags(ps_index *ix) {
+    ix->ix_tags = true;
+}
+
+bool ps_index_has_tags(ps_index *ix, int (*tells)(void *, int64_t, int32_t), void *arg) {
+    ix_file f = AFTER_ALL;
+    ix_entry entry;
+    bool found = false;
+    while (!found && step_to_file(ix, OLDER, &f, NULL) > 0) {
+        int32_t n = ix_file_count(&f), least = n > TAGS_LOOKED ? n - TAGS_LOOKED : 1;
+        for (int told = 0; n > least && told < TAGS_TELLING && !found; n--) {
+            ix_file_entry(&f, n - 1, &entry);
+            int said = tells(arg, entry.en_physical, entry.en_hash);
+            told += said >= 0;
+            found = said > 0;
+        }
+    }
+    ix_file_release(&f);
+    return found;
 }
 
 int64_t ps_index_timestamp(ps_index *ix) {
@@ -705,21 +730,18 @@ static int to_entries_of(ps_index *ix, int64_t physical, ix_file *f, int32_t *n,
  * code. */
 static int32_t keys_there(ps_index *ix, const ps_record *r, ix_keys k, int32_t topic,
                           ps_error *e) {
-    int32_t n, there = 0, len;
-    const uint8_t *key;
+    int32_t n, there = 0, hash;
     ix_entry entry;
     ix_file f;
     int code = to_entries_of(ix, r->physical_offset, &f, &n, e);
-    while (code > 0 && ix_key_next(&k, &key, &len)) {
+    while (code > 0 && ix_key_next(&k, topic, &hash)) {
         while (code > 0 && n >= ix_file_count(&f)) {
             code = step_to_file(ix, NEWER, &f, e);
             n = 1;
         }
         if (code <= 0) break;
         ix_file_entry(&f, n++, &entry);
-        if (entry.en_physical != r->physical_offset ||
-            entry.en_hash != ix_key_hash(topic, key, len))
-            break;
+        if (entry.en_physical != r->physical_offset || entry.en_hash != hash) break;
         there++;
     }
     ix_file_release(&f);
@@ -740,24 +762,23 @@ static int put_again(ps_index *ix, const ps_record *r, ps_error *e) {
 
 int ps_index_put(ps_index *ix, const ps_record *r, ps_error *e) {
     ix_keys k;
-    const uint8_t *key;
-    int32_t len, skip = 0, written = 0;
+    int32_t hash, skip = 0, written = 0;
     if (ix->ix_read_only)
         return ps_fail(e, PS_E_READ_ONLY, 0, -1, ix->ix_folder, "the index is read-only");
-    if (r->physical_offset < ix->ix_end || !ix_record_keys(r, &k)) return 0;
+    if (r->physical_offset < ix->ix_end || !ix_record_keys(r, ix->ix_tags, &k)) return 0;
     int32_t topic = ix_topic_hash_cached(&ix->ix_topic, r), wanted = ix_keys_count(k);
     if (r->physical_offset == ix->ix_end && (skip = keys_there(ix, r, k, topic, e)) < 0)
         return skip;
     wanted -= skip;
     int code = skip > 0 ? put_again(ix, r, e) : 0;
     if (code == 0 && wanted > 0) code = make_room(ix, wanted, e);
-    while (code == 0 && ix_key_next(&k, &key, &len)) {
+    while (code == 0 && ix_key_next(&k, topic, &hash)) {
         if (skip-- > 0) continue;
         if (ix->ix_head.hd_count >= ix->ix_last.if_entries)
             code = make_room(ix, wanted - written, e);
         if (code == 0) {
-            ix_put(ix_bytes(&ix->ix_last), ix->ix_last.if_slots, &ix->ix_head,
-                   ix_key_hash(topic, key, len), r->physical_offset, r->store_timestamp);
+            ix_put(ix_bytes(&ix->ix_last), ix->ix_last.if_slots, &ix->ix_head, hash,
+                   r->physical_offset, r->store_timestamp);
             written++;
         }
     }
@@ -803,14 +824,15 @@ static void query_chain(const ix_file *f, int64_t begin_time, ix_query *q) {
 }
 
 int32_t ps_index_query(ps_index *ix, const char *topic, int32_t topic_len, const char *key,
-                       int32_t key_len, int64_t begin, int64_t end, int64_t *skip, int64_t *out,
-                       int32_t room, ps_error *e) {
+                       int32_t key_len, bool tags, int64_t begin, int64_t end, int64_t *skip,
+                       int64_t *out, int32_t room, ps_error *e) {
     ix_query q = {.begin = begin, .end = end, .skip = *skip, .out = out, .room = room};
     bool older = true;
     ix_file f = AFTER_ALL;
     int code = 0;
     int32_t topic_hash = ix_topic_hash((const uint8_t *)topic, topic_len);
-    q.hash = ix_key_hash(topic_hash, (const uint8_t *)key, key_len);
+    q.hash = tags ? ix_tags_hash(topic_hash, (const uint8_t *)key, key_len)
+                  : ix_key_hash(topic_hash, (const uint8_t *)key, key_len);
     while (code == 0 && older && q.found < room && (code = step_to_file(ix, OLDER, &f, e)) > 0) {
         int64_t first = shared64_get(ix_bytes(&f) + IX_AT_BEGIN_TIME);
         int64_t last = shared64_get(ix_bytes(&f) + IX_AT_END_TIME);

@@ -26,7 +26,13 @@ void ps_index_close(ps_index *ix);
  * kept in *aside, unless that is NULL. *cut: entries taken off. Returns 0; ps_index_end says where
  * the caller must start putting again. */
 int ps_index_cut(ps_index *ix, int64_t physical, ps_aside *aside, int64_t *cut, ps_error *e);
-/* Whether ps_index_put makes an entry of this record. */
+/* From now on tags are put, too. */
+void ps_index_set_tags(ps_index *ix);
+/* Whether one of the last entries of a file is that of a record's tags: tells says so of an entry,
+ * 1, or that it is not although the record has tags, 0, or that it has none, -1. */
+bool ps_index_has_tags(ps_index *ix, int (*tells)(void *arg, int64_t physical, int32_t hash),
+                       void *arg);
+/* Whether ps_index_put makes an entry of this record, whatever its tags. */
 bool ps_index_wants(const ps_record *r);
 /* Places of the first and the last record in the file that comes after *file, oldest first (-1: in
  * the first one), which is then *file. Files that hold no entry are passed over. 1, 0 when there
@@ -39,21 +45,22 @@ int64_t ps_index_end(ps_index *ix);
  * Used by recovery: entries before the checkpoint are on the disk, later ones may not be. */
 int64_t ps_index_first_after(ps_index *ix, int64_t timestamp);
 
-/* Indexes a record's UNIQ_KEY and KEYS as docs/internals/format.md#index says (rolled back ones
- * never). Skips duplicates; the record at ps_index_end gets just those keys that are not there
- * yet, so that putting may start with it. Dispatcher only: not thread-safe against itself; safe
- * against queries. Returns keys written, or an error code: PS_E_DISK_FULL, PS_E_FLUSH_FAILED,
- * PS_E_IO; the record can be put again after one. */
+/* Indexes a record's UNIQ_KEY and KEYS, and its tags where they are put, as
+ * docs/internals/format.md#index says (rolled back ones never). Skips duplicates; the record at
+ * ps_index_end gets just those keys that are not there yet, so that putting may start with it.
+ * Dispatcher only: not thread-safe against itself; safe against queries. Returns keys written, or
+ * an error code: PS_E_DISK_FULL, PS_E_FLUSH_FAILED, PS_E_IO; the record can be put again after
+ * one. */
 int ps_index_put(ps_index *ix, const ps_record *r, ps_error *e);
 
-/* Collects phyOffsets of entries with this key's hash and times that overlap [begin, end] ms,
- * newest file first, at most `room`; not verified against the record. Returns how many (up to
- * room), or an error code: PS_E_FILE_SIZE when another process has cut off a file that had to be
- * looked at, PS_E_NO_MEMORY, PS_E_IO. *skip: how many matches to skip first, so that a caller that
- * filters can ask on; updated. */
+/* Collects phyOffsets of entries with this key's hash (tags: the key is those of a record) and
+ * times that overlap [begin, end] ms, newest file first, at most `room`; not verified against the
+ * record. Returns how many (up to room), or an error code: PS_E_FILE_SIZE when another process has
+ * cut off a file that had to be looked at, PS_E_NO_MEMORY, PS_E_IO. *skip: how many matches to skip
+ * first, so that a caller that filters can ask on; updated. */
 int32_t ps_index_query(ps_index *ix, const char *topic, int32_t topic_len, const char *key,
-                       int32_t key_len, int64_t begin, int64_t end, int64_t *skip, int64_t *out,
-                       int32_t room, ps_error *e);
+                       int32_t key_len, bool tags, int64_t begin, int64_t end, int64_t *skip,
+                       int64_t *out, int32_t room, ps_error *e);
 
 int ps_index_flush(ps_index *ix,
                    ps_error *e); /* syncs what changed; *_timestamp below is durable then */

@@ -40,7 +40,8 @@ int64_t ps_queue_most(int32_t name_len, int64_t bytes) {
 }
 
 static bool unit_valid(const uint8_t *p) {
-    return (int64_t)be64_get(p + PS_UNIT_AT_PHYSICAL) >= 0 && (int32_t)be32_get(p + PS_UNIT_AT_SIZE) > 0;
+    return (int64_t)be64_get(p + PS_UNIT_AT_PHYSICAL) >= 0 &&
+           (int32_t)be32_get(p + PS_UNIT_AT_SIZE) > 0;
 }
 
 static void queue_folder(const ps_queue *q, char *out, size_t room) {

@@ -174,6 +174,7 @@ static int open_index(ps_store *s, ps_report *report, ps_error *e) {
         ps_index_open(s->st_io, folder, s->st_conf.index_slots, s->st_conf.index_entries,
                       s->st_conf.adopt_sizes != 0, s->st_readonly, &s->st_mappings, &s->st_aside,
                       &skipped, &s->st_index, e);
+    if (code == 0 && s->st_conf.index_tags) ps_index_set_tags(s->st_index);
     if (code == 0 && skipped > 0)
         ps_report_add(report, PS_ACTION_SKIPPED, 0, 0, skipped, "index",
                       "files that are not index files");

@@ -524,31 +524,33 @@ static bool has_token(const uint8_t *text, int32_t len, const char *key, int32_t
     return false;
 }
 
-/* The hash only says "perhaps": topic and key themselves decide. */
-static bool has_key(const ps_record *r, const char *topic, int32_t topic_len, const char *key,
-                    int32_t key_len) {
-    ps_property p;
-    if (r->topic_len != topic_len || memcmp(r->topic, topic, (size_t)topic_len) != 0) return false;
-    if (ps_property_find(r->properties, r->properties_len, "UNIQ_KEY", 8, &p) &&
-        p.value_len == key_len && memcmp(p.value, key, (size_t)key_len) == 0)
-        return true;
-    return ps_property_find(r->properties, r->properties_len, "KEYS", 4, &p) &&
-           has_token(p.value, p.value_len, key, key_len);
-}
-
-static int by_place(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 typedef struct query {
     const char *topic, *key;
     int32_t topic_len, key_len, max;
     int64_t begin, end;
     int64_t *found;
     int32_t count, room;
+    bool tags; /* the key is the TAGS of a record */
     ps_error why;
 } query;
+
+/* The hash only says "perhaps": topic and key themselves decide. */
+static bool has_key(const ps_record *r, const query *q) {
+    const char *whole = q->tags ? "TAGS" : "UNIQ_KEY";
+    ps_property p;
+    if (r->topic_len != q->topic_len || memcmp(r->topic, q->topic, (size_t)q->topic_len) != 0)
+        return false;
+    if (ps_property_find(r->properties, r->properties_len, whole, (int32_t)strlen(whole), &p) &&
+        p.value_len == q->key_len && memcmp(p.value, q->key, (size_t)q->key_len) == 0)
+        return true;
+    return !q->tags && ps_property_find(r->properties, r->properties_len, "KEYS", 4, &p) &&
+           has_token(p.value, p.value_len, q->key, q->key_len);
+}
+
+static int by_place(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
 
 static int keep_matches(ps_store *s, query *q, const int64_t *places, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
@@ -558,7 +560,7 @@ static int keep_matches(ps_store *s, query *q, const int64_t *places, int32_t n)
         const uint8_t *p = ps_log_at(&s->st_log, places[i], end, &avail, &mf);
         bool match = p != NULL && ps_record_check(p, avail, places[i], 0, &r) == PS_REC_OK &&
                      r.store_timestamp >= q->begin && r.store_timestamp <= q->end &&
-                     has_key(&r, q->topic, q->topic_len, q->key, q->key_len);
+                     has_key(&r, q);
         ps_mapfile_unref(mf);
         if (p == NULL && ps_segments_whole(&s->st_log.lg_files, places[i], &q->why) < 0)
             return PS_E_FILE_SIZE;
@@ -648,8 +650,8 @@ static int run_query(ps_store *s, query *q) {
     int code = s->st_readonly ? query_tail(s, q) : 0;
     if (s->st_index == NULL || code < 0) return code;
     do {
-        n = ps_index_query(s->st_index, q->topic, q->topic_len, q->key, q->key_len, q->begin,
-                           q->end, &skip, places, QUERY_STEP, &q->why);
+        n = ps_index_query(s->st_index, q->topic, q->topic_len, q->key, q->key_len, q->tags,
+                           q->begin, q->end, &skip, places, QUERY_STEP, &q->why);
         if (n < 0) return n;
         code = keep_matches(s, q, places, n);
         /* The last record of the index may be the first of a reader's tail: one more than asked
@@ -660,11 +662,13 @@ static int run_query(ps_store *s, query *q) {
 }
 
 ps_batch *ps_query(ps_store *s, const char *topic, int32_t topic_len, const char *key,
-                   int32_t key_len, int64_t begin, int64_t end, int32_t max, ps_error *e) {
+                   int32_t key_len, int32_t tags, int64_t begin, int64_t end, int32_t max,
+                   ps_error *e) {
     query q = {.topic = topic,
                .topic_len = topic_len,
                .key = key,
                .key_len = key_len,
+               .tags = tags != 0,
                .begin = begin,
                .end = end,
                .max = max};

@@ -35,9 +35,10 @@
 
 #include "base/bytes.h"
 #include "format/multi.h"
+#include "index/keys.h"
 #include "log/resync.h"
-#include "store/indexer.h"
 #include "queues/claims.h"
+#include "store/indexer.h"
 #include "store/store.h"
 
 #define PROGRESS_STEP (16 << 20)
@@ -158,6 +159,20 @@ static int64_t next_keyed(ps_store *s, int64_t at) {
         at = o == PS_REC_OK ? at + r.size : next;
     }
     return -1;
+}
+
+/* Of an entry: whether it is that of its record's tags. */
+static int tells_of_tags(void *store, int64_t physical, int32_t hash) {
+    ps_store *s = store;
+    ps_record r;
+    ps_mapfile *mf;
+    int64_t avail;
+    const uint8_t *at = ps_log_at(&s->st_log, physical, INT64_MAX, &avail, &mf);
+    int said = -1;
+    if (at != NULL && ps_record_check(at, avail, physical, 0, &r) == PS_REC_OK)
+        said = ix_tells_of_tags(&r, hash);
+    ps_mapfile_unref(mf);
+    return said;
 }
 
 /* The end of the record at `at`, or -1. */
@@ -729,6 +744,9 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
     s->st_topics.tt_shared.qs_strict = true;
     s->st_topics.tt_shared.qs_log_before = c->queues_from > atomic_load(&s->st_log.lg_min);
     if (code >= 0 && abnormal) code = rewind_queues(s, c->queues_from, c->report, e);
+    /* An index that has tags, as upstream writes it from 5.5.0 on, keeps having them. */
+    if (s->st_index != NULL && ps_index_has_tags(s->st_index, tells_of_tags, s))
+        ps_index_set_tags(s->st_index);
     if (code >= 0 && abnormal) code = cut_index(s, c->index_from, c->report, e);
     if (code >= 0) code = start_index(c, e);
     if (code >= 0) code = scan_and_index(c, e);
@@ -764,6 +782,7 @@ int ps_recover(ps_store *s, ps_report *report, ps_progress *progress, ps_error *
         if (code == 0) code = correct_queues(s, e);
         if (code == 0) set_stamps(&c);
     }
+    s->st_topics.tt_shared.qs_before = NULL;
     report->log_min = atomic_load(&s->st_log.lg_min);
     report->log_max = atomic_load(&s->st_log.lg_end);
     atomic_store(&s->st_dispatcher.ds_end, report->log_max);
@@ -782,7 +801,6 @@ static void hide_units(ps_store *s, int64_t end) {
     ps_queue **queues;
     ps_unit u;
     int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
-    s->st_topics.tt_shared.qs_before = NULL;
     for (int32_t i = 0; i < n; i++) {
         int64_t max = atomic_load(&queues[i]->cq_max), ends;
         ends = atomic_load(&queues[i]->cq_max_physical);

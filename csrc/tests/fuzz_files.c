@@ -172,8 +172,8 @@ static bool use_index(void) {
         char key[8];
         int len = snprintf(key, sizeof key, "k%d", 4 * i + 1);
         skip = 0;
-        found = ps_index_query(ix, "topic-a", 7, key, len, 0, INT64_MAX, &skip, out, 2 * ENTRIES,
-                               &e);
+        found = ps_index_query(ix, "topic-a", 7, key, len, false, 0, INT64_MAX, &skip, out,
+                               2 * ENTRIES, &e);
         CHECK(found <= 2 * ENTRIES);
     }
     for (int i = 0; i < 8 && ps_index_range(ix, &file, &first, &last, &e) > 0; i++) continue;

@@ -158,7 +158,7 @@ static int64_t ask_keys(ps_store *s) {
         ps_batch_info b = {0};
         ps_error e = {0};
         int len = snprintf(key, sizeof key, "k%d", i);
-        ps_batch *batch = ps_query(s, "topic-a", 7, key, len, 0, INT64_MAX, 0, &e);
+        ps_batch *batch = ps_query(s, "topic-a", 7, key, len, 0, 0, INT64_MAX, 0, &e);
         if (batch != NULL) ps_batch_get(batch, &b);
         found += b.count;
         ps_batch_free(batch);

@@ -83,8 +83,8 @@ static ps_index *open_ix(const char *path, int32_t slots, int32_t entries) {
 static int32_t ask(ps_index *ix, const char *topic, const char *key, int64_t begin, int64_t end,
                    int64_t out[ROOM]) {
     int64_t skip = 0;
-    return ps_index_query(ix, topic, (int32_t)strlen(topic), key, (int32_t)strlen(key), begin, end,
-                          &skip, out, ROOM, NULL);
+    return ps_index_query(ix, topic, (int32_t)strlen(topic), key, (int32_t)strlen(key), false,
+                          begin, end, &skip, out, ROOM, NULL);
 }
 
 /* How many answers name `physical`. */
@@ -321,15 +321,15 @@ static void answers_can_be_asked_for_in_pieces(void) {
     int32_t total = ask(ix, "T", "same", ALWAYS, all);
     CHECK_EQ(66, total);
     for (int32_t got = 1; got > 0; n += got) {
-        got = ps_index_query(ix, "T", 1, "same", 4, ALWAYS, &skip, piece, 1 + (int32_t)(n % 7),
-                             NULL);
+        got = ps_index_query(ix, "T", 1, "same", 4, false, ALWAYS, &skip, piece,
+                             1 + (int32_t)(n % 7), NULL);
         CHECK_EQ(n + got, skip);
         for (int32_t i = 0; i < got; i++)
             CHECK_EQ(all[n + i], piece[i]);
     }
     CHECK_EQ(total, n);
     skip = 3;
-    CHECK_EQ(0, ps_index_query(ix, "T", 1, "same", 4, ALWAYS, &skip, piece, 0, NULL));
+    CHECK_EQ(0, ps_index_query(ix, "T", 1, "same", 4, false, ALWAYS, &skip, piece, 0, NULL));
     CHECK_EQ(3, skip);
     ps_index_close(ix);
 }

@@ -127,7 +127,8 @@ static int64_t count_queues(ps_store *s) {
 static int64_t count_key(ps_store *s, const char *topic, const char *key) {
     ps_error e = {0};
     ps_batch *b =
-        ps_query(s, topic, (int32_t)strlen(topic), key, (int32_t)strlen(key), 0, INT64_MAX, 0, &e);
+        ps_query(s, topic, (int32_t)strlen(topic), key, (int32_t)strlen(key), 0, 0, INT64_MAX, 0,
+                 &e);
     ps_batch_info i;
     CHECK(b != NULL);
     ps_batch_get(b, &i);
@@ -278,7 +279,7 @@ static void look_around(ps_store *s) {
     ps_topic *t = ps_topic_open(s, "singles", 7, 0, &e);
     for (int64_t at = 0; at < 300; at += 100) ps_batch_free(ps_read(s, t, 0, at, &o, &e));
     ps_batch_free(ps_log_read(s, 0, &o, &e));
-    ps_batch_free(ps_query(s, "singles", 7, "k1", 2, 0, INT64_MAX, 0, &e));
+    ps_batch_free(ps_query(s, "singles", 7, "k1", 2, 0, 0, INT64_MAX, 0, &e));
 }
 
 /* What was just written is mapped and in memory; of a store that was opened again nothing is mapped

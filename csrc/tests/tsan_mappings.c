@@ -89,7 +89,7 @@ static int found_by_key(ps_store *s, int32_t queue, int32_t round) {
     char key[32];
     ps_error e = {0};
     ps_batch_info info;
-    ps_batch *b = ps_query(s, "T", 1, key, key_of(key, queue, round), 0, INT64_MAX, 0, &e);
+    ps_batch *b = ps_query(s, "T", 1, key, key_of(key, queue, round), 0, 0, INT64_MAX, 0, &e);
     if (b == NULL) printf("query: %s %s\n", e.text, e.where);
     if (!CHECK(b != NULL)) return 0;
     ps_batch_get(b, &info);

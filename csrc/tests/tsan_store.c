@@ -211,7 +211,7 @@ static void *looks_up(void *arg) {
         char key[32];
         ps_error e = {0};
         int len = snprintf(key, sizeof key, "k0-%d", (int)(dice(j) % PUTS));
-        ps_batch *batch = ps_query(s, "T0", 2, key, len, 0, INT64_MAX, 0, &e);
+        ps_batch *batch = ps_query(s, "T0", 2, key, len, 0, 0, INT64_MAX, 0, &e);
         if (batch == NULL && ended(j, e.code))
             return NULL;
         touched(batch);
@@ -393,7 +393,7 @@ static int64_t found_by_keys(ps_store *s, int count) {
         char key[20];
         ps_batch_info info = {0};
         int len = snprintf(key, sizeof key, "k%d", i);
-        ps_batch *batch = ps_query(s, "r", 1, key, len, 0, INT64_MAX, 0, NULL);
+        ps_batch *batch = ps_query(s, "r", 1, key, len, 0, 0, INT64_MAX, 0, NULL);
         if (batch != NULL)
             ps_batch_get(batch, &info);
         found += info.count;

@@ -63,6 +63,7 @@ class SegmentFacts:
     units_pending: int
     pending_from: int
     keys: int
+    tags_entries: int
     keys_pending: int
     keys_pending_from: int
     forgotten: int
@@ -192,7 +193,6 @@ class CoreAudit:
             teller.join()
         return [facts[i] for i in numbers]
 
-    def name_segments(self) -> None:
     def rivals(self) -> None:
         """Compares the records that no unit leads to; it comes after segments()."""
         with self._findings() as out:
@@ -212,6 +212,7 @@ class CoreAudit:
             given = ffi.new("ps_audit_claim *", (begin, end, physical, queue, len(topic), topic))
             lib.ps_audit_claim_add(self._raw, given)
 
+    def name_segments(self) -> None:
         """Tells the core of all segments; it comes before segments() of some, and before
         recount()."""
         if self._named:

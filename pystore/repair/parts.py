@@ -185,6 +185,8 @@ def derive(
     `keys` says how many each segment holds. Raises: as :func:`derive_part`; OSError."""
     if (layout.root / "deletedTopics").exists() or not layout.segments or layout.light_queues:
         return False
+    if index and settings["indexTagsEnable"]:
+        return False  # `keys` are without tags
     shape = (settings["maxHashSlotNum"], settings["maxIndexNum"])
     slots, entries = layout.index[-1][1:] if layout.index else shape
     made = into / f"parts-{secrets.token_hex(8)}"

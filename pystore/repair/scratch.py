@@ -15,6 +15,7 @@ from typing import Any
 from pystore._report import RecoveryReport
 from pystore._store import Store
 from pystore.audit.delays import with_own_levels
+from pystore.audit.indextags import with_own_tags
 from pystore.audit.layout import Layout
 from pystore.files import make_folders, write_whole
 from pystore.repair.journal import Journal
@@ -42,11 +43,11 @@ class _Scratch(Store):
 
     _keeps_log = True
 
-    def learn_topics(self) -> None: ...
     def __init__(self, layout: Layout, into: Path, progress: Progress | None, given: Any) -> None:
         self._queues_before = layout.root / "consumequeue"
         super().__init__(into, None, progress=progress, **given)
 
+    def learn_topics(self) -> None: ...
 
     def _settle_pending(self) -> None: ...
 
@@ -60,7 +61,7 @@ def make_derived(
     the recovery then finds nothing to do."""
     shutil.rmtree(into, ignore_errors=True)
     make_folders(into, settings.file_mode)
-    settings = with_own_levels(settings, layout)
+    settings = with_own_tags(with_own_levels(settings, layout), layout)
     (into / "abort").touch(mode=settings.file_mode)
     for topic, queue in layout.light_queues:
         make_folders(into / "consumequeue" / topic / str(queue), settings.file_mode)

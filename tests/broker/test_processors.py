@@ -533,6 +533,24 @@ def test_messages_by_key_and_place(desk):
     assert desk.ask(33, offset=1 << 40).code == 1
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_messages_by_the_type_of_their_key(tmp_path, small, told):
+    """5.5.0's types: K and U lead to keys, T to tags, where the index has them."""
+    with services(tmp_path / "tagged", {**small, "indexTagsEnable": told}) as s:
+        desk = Desk(s)
+        desk.send(properties={"KEYS": "k1", "UNIQ_KEY": "U", "TAGS": "red"})
+        (message,) = desk.wait("orders")
+        window = {"beginTimestamp": 0, "endTimestamp": (1 << 63) - 1, "maxNum": 10, "lastKey": ""}
+
+        def found(key, kind):
+            return desk.ask(12, topic="orders", key=key, indexType=kind, **window).body
+
+        record = bytes(message.record)
+        assert (found("k1", "K"), found("U", "U"), found("red", "K")) == (record, record, b"")
+        assert found("red", "T") == (record if told else b"")
+        assert found("k1", "T") == b""
+
+
 # ---- heartbeats ----
 
 

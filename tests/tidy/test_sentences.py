@@ -4,7 +4,7 @@ Sentences are what an exception says of itself, what a finding or a diagnosis sa
 answer, a line of a log. A walk over each function knows where they come from (an ``except``, an
 annotation, a name that only they have) and follows them through local names; it refuses whatever
 looks inside: a search, a split, a comparison, a conversion. Showing, joining and cutting to a
-length are no looks.
+length, or to the first line, are no looks.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ class _Walk:
         if isinstance(node, ast.Call):
             name, given = _name(node.func), [*node.args, *(k.value for k in node.keywords)]
             of = node.func.value if isinstance(node.func, ast.Attribute) else None
-            if name in LOOKS and self.is_sentence(of):
+            line_end = [getattr(arg, "value", None) for arg in node.args] == ["\n"]
+            if name in LOOKS and self.is_sentence(of) and not line_end:
                 return True
             return name in PATTERNS | NUMBERS and any(map(self.is_sentence, given))
         if isinstance(node, ast.Compare):

@@ -17,7 +17,8 @@ from pystore.upstream_settings import OTHER_VERSIONS, UPSTREAM
 
 #: Fields of ps_conf that no setting of upstream's reaches, or that go with another field.
 OWN_FIELDS = {
-    "adopt_sizes", "keep_log", "queues_before", "store_host_len", "level_count", "reserve_window", "background"
+    "adopt_sizes", "keep_log", "queues_before", "store_host_len", "level_count", "reserve_window",
+    "background",
 }  # fmt: skip
 
 
