@@ -127,8 +127,8 @@ class DueDelivery(NamedTuple):
     """What one round over a delay level did.
 
     offset: where the level goes on, in its queue. next_ms: when the message there is due, -1 when
-    there is none. skipped: those without readable record or destination. end: physical, of the last
-    one delivered, 0 when there was none.
+    there is none. skipped: those without readable record or destination, or whose topic was deleted
+    meanwhile. end: physical, of the last one delivered, 0 when there was none.
     """
 
     offset: int

@@ -24,10 +24,11 @@ from pystore._reading import ONLY_OF_STORE, Base, Progress, TopicHandle
 from pystore._report import Action, ReportItem
 from pystore._results import STATUS, CleanReport, DueDelivery, PutManyResult, PutResult
 from pystore.arguments import STUMBLES, named_arguments, refuse_wrong_types
-from pystore.errors import BadArgument, DiskFull, MessageIllegal
+from pystore.errors import BadArgument, DiskFull, MessageIllegal, TopicIllegal
 from pystore.metadata import Metadata, system_topics
 from pystore.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pystore.native import address_of, ffi, lib, utf8
+from pystore.notes import tombstones_of
 from pystore.properties import checked, encode_properties, joined, pair
 from pystore.settings import RETENTION, Settings, fill, host_bytes, refuse_unserved
 from pystore.store_error import StoreError, make
@@ -173,7 +174,9 @@ class Store(Base):
 
     def _settle_pending(self) -> None:
         """At an open without any metadata: topics that nothing names but messages which wait for
-        their time or their decision. Without a row no pull would reach what is delivered there."""
+        their time or their decision. Without a row no pull would reach what is delivered there.
+        Those of a topic that was deleted since go nowhere."""
+        deleted = self._deleted()
         for q in self.queues():
             offset = q.min_offset
             while q.topic in _WAITING and offset < q.max_offset:
@@ -181,11 +184,20 @@ class Store(Base):
                 for message in batch:
                     topic = message.properties.get("REAL_TOPIC", "")
                     queue = message.properties.get("REAL_QID", "0")
+                    if message.physical_offset < deleted.get(topic, 0):
+                        continue
                     with contextlib.suppress(BadArgument, ValueError):
                         self.metadata.ensure_topic(topic, int(queue))
                 if batch.next_offset <= offset:
                     break
                 offset = batch.next_offset
+
+    def _deleted(self) -> dict[str, int]:
+        """Returns the topics that were deleted: none of their records below the offset counts."""
+        try:
+            return dict(tombstones_of((self.path / "deletedTopics").read_bytes()) or ())
+        except FileNotFoundError:
+            return {}
 
     def _note_config(self) -> None:
         """Puts metadata that was not where it should be into the report."""
@@ -598,8 +610,12 @@ class Store(Base):
 
     def delete_queues(self, topic: str) -> None:
         """Deletes the queues alone, for a broker, which keeps topics and offsets by itself."""
-        handle, error = self._find_topic(topic), ffi.new("ps_error *")
+        error, raw = ffi.new("ps_error *"), utf8(topic, "the topic")
+        # Made when it never had a message: some that wait may be meant for it.
+        handle = lib.ps_topic_open(self.c_handle(), raw, len(raw), 1, error)
         if handle == ffi.NULL:
+            with contextlib.suppress(TopicIllegal):  # no topic may have that name: none has
+                self._fail(error)
             return
         if lib.ps_topic_delete(self.c_handle(), handle, error) < 0:
             self._fail(error)

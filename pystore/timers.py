@@ -62,10 +62,10 @@ class TimerRound(NamedTuple):
     """What one round did.
 
     next_ms: when the first that waits is due, -1: none waits. offset: of the topic's queue, read up
-    to here. skipped: without readable record or destination. late_ms: the largest delay of a
-    delivery against its time. end: physical, of the last one delivered, 0: none was. more: there is
-    more to do now. waits: the disk is behind, so that it has to wait. next_is_pop: the first goes
-    to a revive topic, where nobody waits for it.
+    to here. skipped: without readable record or destination, or whose topic was deleted meanwhile.
+    late_ms: the largest delay of a delivery against its time. end: physical, of the last one
+    delivered, 0: none was. more: there is more to do now. waits: the disk is behind, so that it has
+    to wait. next_is_pop: the first goes to a revive topic, where nobody waits for it.
     """
 
     next_ms: int
@@ -284,7 +284,8 @@ class Timers:
 
     def roll(self, before_ms: int, *, most: int = 4096) -> int:
         """Puts timers again whose record was stored before before_ms, so that they outlive
-        retention: how many. Raises: DiskFull and whatever else ``put`` raises."""
+        retention, and drops those whose topic was deleted meanwhile: how many both are. Raises:
+        DiskFull and whatever else ``put`` raises."""
         rolled = lib.ps_timers_roll(self._handle, before_ms, most, self._error)
         if rolled < 0:
             raise_error(self._error)

@@ -171,6 +171,8 @@ STEPS: dict[str, str] = {
         "look whether the machine is short of processor time; if not, report it",
     # ---- delays, timers, duties, hooks ----
     "%s cannot deliver: %s": _NOTHING,
+    "%s: passed over %d messages that cannot be read, or whose topic was deleted":
+        "nothing if a topic was deleted; otherwise `pystore verify`, then [damage.md](damage.md)",
     "Java's timer files are not written: %s": _WRITE + "; a move to Java needs them",
     "Closed %s: heartbeats of all clients take more than %d MB, its own %d MB": _CLIENT,
     "Cannot do the job: %s": _DEFECT,

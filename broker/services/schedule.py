@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from broker.hot.core import Core
+from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.services.timer_metrics import TimerMetrics
 from pystore import DueDelivery, Store
@@ -49,6 +50,7 @@ _GATHER_POP_S = 0.010
 _SAVED_EACH = 256 << 20
 
 _log = SafeLogger("broker.schedule")
+_quiet = RateLimitedLogger(_log)
 
 
 class _Source(ABC):
@@ -105,7 +107,7 @@ class _Level(_Source):
             return
         self.offset = done.offset
         self.schedule.delivered += done.delivered
-        self.schedule.skipped += done.skipped
+        self.schedule.passed_over(self.name, done.skipped)
         pending = self.pending
         end = max(done.end, pending[-1][1] if pending else 0)
         if len(pending) >= _PENDING_MAX:
@@ -152,7 +154,7 @@ class _Timers(_Source):
         figures.recalled += done.recalled
         figures.late_max_ms = max(figures.late_max_ms, done.late_ms)
         self.schedule.delivered += done.delivered
-        self.schedule.skipped += done.skipped
+        self.schedule.passed_over(self.name, done.skipped)
 
     def _tell(self, done: TimerRound, now_ms: int) -> None:
         """Logs the progress while it catches up after a stop."""
@@ -200,6 +202,16 @@ class Schedule:
         self.skipped = 0
         #: Of the log, at a slave: up to here what was read of timers is saved.
         self._followed = 0
+
+    def passed_over(self, source: str, count: int) -> None:
+        """Counts and logs messages that go nowhere."""
+        self.skipped += count
+        if count:
+            _quiet.warning(
+                source,
+                "%s: passed over %d messages that cannot be read, or whose topic was deleted",
+                source, count,
+            )  # fmt: skip
 
     # ---- starting and stopping ----
 

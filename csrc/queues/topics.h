@@ -21,7 +21,9 @@ struct ps_topic {
     _Atomic int64_t tp_delivered, tp_delivered_bytes; /* messages whose delay was over */
     _Atomic int64_t tp_level_bytes, tp_level_sizes[PS_SIZES]; /* of those from delay levels */
     struct ps_pop_place *tp_pops; /* the listener's own: where pops wait for messages of it */
-    int64_t tp_gone_below; /* records before it are of a life that was deleted; dispatch lock */
+    /* Records before it are of a life that was deleted (store/tombstones.c). Written with the
+     * dispatch lock. */
+    _Atomic int64_t tp_gone_below;
     _Atomic(ps_queue *) *_Atomic tp_blocks[PS_QUEUE_BLOCKS];
     char tp_name[]; /* ends with 0x00 */
 };
@@ -49,5 +51,11 @@ ps_queue *ps_topic_queue_get(ps_topic *t, int32_t id);
 ps_queue *ps_topic_queue_get_locked(ps_topic *t, int32_t id); /* lock held for writing */
 int ps_topic_queue_add_locked(ps_topic *t, ps_queue *q);
 int32_t ps_queues_snapshot(ps_topics *tt, ps_queue ***out); /* every queue now; free *out */
+
+/* Whether a record at this place was stored for a life of the topic that has been deleted since: it
+ * goes to none of its queues, neither by itself nor when its time or decision comes. */
+static inline bool ps_topic_is_past(const ps_topic *t, int64_t physical) {
+    return physical < atomic_load_explicit(&t->tp_gone_below, memory_order_relaxed);
+}
 
 #endif

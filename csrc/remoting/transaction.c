@@ -6,7 +6,8 @@
  * is refused, or would have to wait for the disk, is passed to the broker, which writes the answer.
  * A rollback has its op written with the call that decided it; a commit need not, since its final
  * message says which half it is of (preparedTransactionOffset), and recovery looks for it. A half
- * is never put back while it waits, as upstream does: what it would say, the table knows. */
+ * is never put back while it waits, as upstream does: what it would say, the table knows. One whose
+ * topic was deleted meanwhile is not committed: it is rolled back, or discarded in the end. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -185,12 +186,21 @@ static int final_place(ps_core *c, const ps_record *r, ps_topic **topic, ps_mess
     return *topic != NULL ? 0 : PS_E_TOPIC_ILLEGAL;
 }
 
+static int64_t first_place(ps_tx *x, const ps_half *h) {
+    ps_half_row row;
+    ps_halves_row(x, h, &row);
+    return row.root_physical;
+}
+
 static int put_final(ps_core *c, const ps_half *h, const ps_record *r, ps_put_result *put) {
     ps_topic *topic = NULL;
     ps_message m;
     message_of(r, h->hf_physical, &m);
     m.sys_flag |= PS_SYS_TX_COMMIT;
     int code = final_place(c, r, &topic, &m, &put->error);
+    if (code == 0 && ps_topic_is_past(topic, first_place(c->co_tx, h)))
+        code = ps_fail(&put->error, PS_E_MESSAGE_ILLEGAL, 0, r->physical_offset, NULL,
+                       "topic %s was deleted after the half message came", topic->tp_name);
     if (code == 0) code = ps_put_message(c->co_store, topic, &m, put);
     if (code < 0) return code;
     const uint8_t *name = (const uint8_t *)h->hf_topic->tn_text;

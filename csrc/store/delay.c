@@ -5,10 +5,10 @@
  *
  * Policy: the deliver time of a unit is believed unless it lies further ahead than the level's
  * delay (the clock jumped, or the table of levels was shortened): then it is due now. A unit whose
- * record cannot be read, or that names no topic or the half topic, is passed over and counted,
- * unless another process has cut its file off: that is an error, and the message waits. A
- * put that fails ends the round at that message, which is tried again: none is lost, and none is
- * delivered twice within one life of the process. */
+ * record cannot be read, or that names no topic or the half topic, or one that was deleted while
+ * the message waited, is passed over and counted, unless another process has cut its file off: that
+ * is an error, and the message waits. A put that fails ends the round at that message, which is
+ * tried again: none is lost, and none is delivered twice within one life of the process. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -40,7 +40,8 @@ static int deliver_unit(ps_store *s, ps_queue *q, const ps_unit *u, int64_t now,
         out->next_ms = due;
         code = 0;
     } else if (r != NULL && ps_real_place(r->properties, r->properties_len, &name, &queue_id) &&
-               (topic = ps_deliver_topic(s, name)) != NULL) {
+               (topic = ps_deliver_topic(s, name)) != NULL &&
+               !ps_topic_is_past(topic, r->physical_offset)) {
         /* Its properties stay as they were stored, as upstream leaves them. */
         ps_text properties = {r->properties, r->properties_len};
         code = ps_deliver(s, r, properties, topic, queue_id, true, &out->end, e);

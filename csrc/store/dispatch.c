@@ -62,7 +62,7 @@ static int dispatch_unit(ps_store *s, const ps_record *r, ps_dispatched *done, p
         return 0;
     }
     ps_topic *t = topic_of(s, r);
-    if (t != NULL && r->physical_offset < t->tp_gone_below) return 0;
+    if (t != NULL && ps_topic_is_past(t, r->physical_offset)) return 0;
     ps_queue *q = t != NULL ? ps_topic_queue_get(t, r->queue_id) : NULL;
     if (q == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, r->physical_offset, NULL,

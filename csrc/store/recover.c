@@ -280,7 +280,7 @@ static int read_unit(scan *c, const ps_record *r, ps_dispatched *done) {
         return 0;
     }
     ps_topic *t = ps_topic_get(&s->st_topics, (const char *)r->topic, r->topic_len);
-    if (t != NULL && r->physical_offset < t->tp_gone_below) return 0;
+    if (t != NULL && ps_topic_is_past(t, r->physical_offset)) return 0;
     ps_queue *q = t != NULL ? ps_topic_queue_get(t, r->queue_id) : NULL;
     if (q == NULL) return PS_E_NO_MEMORY;
     if (c->healing && !q->cq_hole) return 0;

@@ -487,6 +487,9 @@ static int deliver_one(ps_timers *t, const ps_pending_entry *x, int64_t now, ps_
         !is_due(t, &record, &out_ms, &due)) {
         code = ps_deliver_skip(t->tm_store, t->tm_queue, ps_pending_offset(x->id), &out->skipped,
                                e);
+    } else if (ps_topic_is_past(topic, r->physical_offset)) {
+        out->skipped++;
+        count_gone(t, &record.words, false);
     } else if (!compose_properties(t, r, put_waited(t, r, now, added), &properties)) {
         code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a timer");
     } else {
@@ -578,6 +581,18 @@ static bool still_waits(ps_timers *t, const ps_pending_entry *x) {
     return false;
 }
 
+/* One whose topic was deleted meanwhile would come back with its next life: it waits no longer. */
+static int roll_or_drop(ps_timers *t, const ps_pending_entry *x, const timer_record *record,
+                        ps_error *e) {
+    int32_t queue_id;
+    ps_topic *topic = place_of(t, &record->words, &queue_id);
+    if (topic == NULL || !ps_topic_is_past(topic, record->r.physical_offset))
+        return roll_one(t, record, e);
+    int code = ps_pending_cancel(&t->tm_pending, *x, e);
+    if (code == 0) count_gone(t, &record->words, false);
+    return code;
+}
+
 static int64_t roll_timers(ps_timers *t, int64_t before_ms, int32_t most, ps_error *e) {
     ps_pending_entry *old = malloc((size_t)most * sizeof *old);
     int64_t rolled = 0, recalled = 0;
@@ -588,7 +603,7 @@ static int64_t roll_timers(ps_timers *t, int64_t before_ms, int32_t most, ps_err
     for (int64_t i = 0; code == 0 && i < n; i++) {
         timer_record x;
         if (read_at(t, ps_pending_offset(old[i].id), &x) && still_waits(t, &old[i])) {
-            code = roll_one(t, &x, e);
+            code = roll_or_drop(t, &old[i], &x, e);
             rolled += code == 0;
         }
         ps_mapfile_unref(x.mf);

@@ -4,6 +4,10 @@
  *
  * deletedTopics, in the store's root, is a note of such entries; the layout: files/notes.h.
  *
+ * What waits for a time or a decision is such a record, too: when that comes, it goes nowhere
+ * (ps_topic_is_past). So a topic that never had a message is kept in mind as well, while anything
+ * waits at all.
+ *
  * The file is replaced before the first queue file goes, and before a message is put that counts
  * from 0 again. So after a crash in between the queues are there whole, with a file that says
  * otherwise: they are stale, go at the next open, and are made again from the records after the
@@ -239,6 +243,12 @@ void ps_tombstones_hide(ps_store *s) {
 
 /* ---- deleting ---- */
 
+/* Whether a topic is one of those whose messages wait for their time or their decision. */
+static bool is_waiting_room(const ps_topic *t) {
+    return strcmp(t->tp_name, PS_SCHEDULE_TOPIC) == 0 || strcmp(t->tp_name, PS_TIMER_TOPIC) == 0 ||
+           strcmp(t->tp_name, PS_HALF_TOPIC) == 0;
+}
+
 /* From here on the topic's messages count from 0. */
 static int begin_anew_locked(ps_store *s, ps_topic *t, ps_queue **queues, int32_t n, ps_error *e) {
     int64_t was = t->tp_gone_below;
@@ -246,7 +256,10 @@ static int begin_anew_locked(ps_store *s, ps_topic *t, ps_queue **queues, int32_
     if (queues == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root,
                        "no memory for the list of queues");
-    for (int32_t i = 0; i < n; i++) any = any || (queues[i]->cq_topic == t && queues[i]->cq_next);
+    for (int32_t i = 0; i < n && !any; i++) {
+        const ps_topic *of = queues[i]->cq_topic;
+        any = queues[i]->cq_next > 0 && (of == t || is_waiting_room(of));
+    }
     if (!any) return 0;
     t->tp_gone_below = atomic_load(&s->st_log.lg_end);
     int code = write_file(s, e);

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import shutil
 import time
 from contextlib import asynccontextmanager
 
+import pytest
 from loops import until
 from storeview import message_facts
 from waiting import settled_async
 
 import pystore
 from broker.hot.core import Core
+from broker.loop.rate_limited_log import RateLimitedLogger
+from broker.loop.safe_log import SafeLogger
 from broker.services.schedule import Schedule
 from pystore.native import lib
 
@@ -287,3 +292,37 @@ async def test_delivered_messages_are_those_that_apache_delivers(golden, golden_
                 assert facts(found[key]) == facts(line)
                 compared += 1
         assert compared >= 9
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_what_waits_for_a_deleted_topic_goes_nowhere(store_path, again, caplog, monkeypatch):
+    """However its topic is made again meanwhile, and after a restart. One put since comes."""
+    async with on_schedule(store_path, messageDelayLevel="1h") as s:
+        put(s, b"old", 1)
+        put(s, b"other", 1, topic="U")
+        s.store.metadata.ensure_topic("T")
+        s.store.delete_topic("T")  # without a message of its own
+        if again:
+            put(s, b"new", 1)
+    caplog.set_level(logging.WARNING, "broker.schedule")
+    fresh = RateLimitedLogger(SafeLogger("broker.schedule"))
+    monkeypatch.setattr("broker.services.schedule._quiet", fresh)
+    async with on_schedule(store_path, messageDelayLevel="1h") as s:
+        s.later(2 * HOUR_MS)
+        await until(lambda: s.schedule.delivered == 1 + again)
+        assert (s.bodies(), s.bodies("U")) == ([b"new"] if again else [], [b"other"])
+        assert s.schedule.skipped == 1 and "Delay level 1: passed over 1 mess" in caplog.text
+    with pystore.open(store_path) as store:
+        assert ("T" in store.topics()) is again
+
+
+def test_an_open_without_metadata_makes_no_row_of_a_deleted_topic(store_path):
+    with pystore.open(store_path, **SMALL) as store:
+        store.put("T", b"x", queue=0, delay_level=3)
+        store.put("U", b"x", queue=0, delay_level=3)
+        store.metadata.ensure_topic("T")
+        store.delete_topic("T")
+    shutil.rmtree(store_path / "meta")
+    shutil.rmtree(store_path / "config")
+    with pystore.open(store_path, **SMALL) as store:
+        assert "U" in store.metadata.topics and "T" not in store.metadata.topics

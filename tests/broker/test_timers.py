@@ -325,3 +325,38 @@ async def test_what_waits_for_a_topic_is_counted_again_after_a_start(store_path)
         assert of_topic(t).waiting + of_topic(t, "U").waiting == left < 20_000
         assert of_topic(t).delivered == len(t.arrived())
         assert of_topic(t, "U").waiting == 5_000 - len(t.arrived("U"))
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_timers_of_a_deleted_topic_go_nowhere(store_path, again):
+    """They are not put again either, and wait no longer for it once they are due."""
+    async with timed(store_path) as t:
+        for topic in ("T", "U"):
+            await t.send({"TIMER_DELIVER_MS": str(t.now() + HOUR_MS)}, topic=topic, body=b"old")
+        assert (await t.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")).code == 0
+        if again:
+            await t.send({"TIMER_DELIVER_MS": str(t.now() + HOUR_MS)}, body=b"new")
+        await until(lambda: t.schedule.timers.last.pending == 2 + again)
+    async with timed(store_path) as t:
+        t.schedule.shift_clock(2 * HOUR_MS)
+        await until(lambda: t.arrived("U") and len(t.arrived("T")) == again)
+        await until(lambda: t.schedule.timers.last.pending == 0)
+        assert [bytes(m.body) for m in t.arrived()] == [b"new"] * again
+        assert t.schedule.timers.metrics.skipped == 1
+        assert of_topic(t).waiting == 0
+    with Store(store_path) as store:
+        assert ("T" in store.topics()) is again
+
+
+async def test_timers_of_a_deleted_topic_are_not_put_again(store_path):
+    async with timed(store_path) as t:
+        for topic in ("T", "U"):
+            await t.send({"TIMER_DELIVER_MS": str(t.now() + HOUR_MS)}, topic=topic)
+        assert (await t.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")).code == 0
+        timers = t.schedule.timers.timers
+        assert timers.roll(t.now() + HOUR_MS, most=1) + timers.roll(t.now() + HOUR_MS) == 2
+        t.schedule.look_at_timers()
+        await until(lambda: t.schedule.timers.last.pending == 1)
+        assert [m.properties["REAL_TOPIC"] for m in arrived(t.broker.store, TIMER_TOPIC)] == [
+            "T", "U", "U",
+        ]  # fmt: skip

@@ -696,6 +696,35 @@ async def test_broker_finishes_the_transactions_of_a_java_broker(golden, name, o
         assert {b"%d" % half.offset for half in asked} <= set(named)
 
 
+# ---- a half whose topic is deleted ----
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_half_of_a_deleted_topic_is_not_committed(tmp_path, small, again):
+    """Not into the topic's next life either, whoever asks, before and after a restart. It can be
+    rolled back, or is discarded in the end; one that came since is committed."""
+    clock, given = Clock(), small | {"transactionCheckMax": 1}
+    async with transacting(tmp_path / "s", given, clock=clock) as t:
+        p = await t.producer()
+        halves = [await p.half(body=b"old") for _ in range(3)]
+        assert (await p.ask(Command(215, {"topic": "orders"}))).code == 0
+        answer = await p.end(halves[0], COMMIT)
+        assert answer.code == 13 and "topic orders was deleted" in answer.remark
+        assert (await p.end(halves[1], ROLLBACK)).code == 0
+        if again:
+            new = await p.half(body=b"new")
+    async with transacting(tmp_path / "s", given, clock=clock) as t:
+        p = await t.producer()
+        assert (await p.end(halves[2], COMMIT, fromTransactionCheck=True)).code == 13
+        if again:
+            assert (await p.end(new, COMMIT, fromTransactionCheck=True)).code == 0
+        assert (await t.round()).asked == 2
+        assert (await t.round()).given_up == 2
+        assert [bytes(m.body) for m in t.bodies(DISCARDED)] == [b"old"] * 2
+        assert t.texts("orders") == [b"new"] * again
+        assert ("orders" in t.store.topics()) is again
+
+
 # ---- a half whose file is deleted, and tools that reach for the broker's own offsets ----
 
 
