@@ -386,7 +386,8 @@ def _group_delete(
     ] = False,
     dry_run: DryRun = False,
 ) -> int | None:
-    """Delete a consumer group, and where it was. Its retries and dead letters stay.
+    """Delete a consumer group, and where it was. Its retries and dead letters stay,
+    and how far it has read its retries.
 
     \b
     Examples:

@@ -11,8 +11,10 @@ from broker.hot.core import Core, OffsetRow
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Pieces
+from broker.wire.receipts import is_retry_of
 from pystore import Store
 from pystore.errors import StoreError
+from pystore.names import RETRY_PREFIX
 
 __all__ = ["ConsumerOffsets", "hot_bytes", "is_young", "place_of"]
 
@@ -29,6 +31,10 @@ def hot_bytes(ratio: int) -> int:
     """Returns how long the hot part of the log is, which ends with the log. `ratio` is the value of
     accessMessageInMemoryMaxRatio."""
     return _MEMORY * ratio // 100
+
+
+def _is_own(topic: str, group: str) -> bool:
+    return topic == RETRY_PREFIX + group or is_retry_of(topic, group) is not None
 
 
 def place_of(store: Store, topic: str, queue: int, offset: int) -> int | None:
@@ -117,19 +123,30 @@ class ConsumerOffsets:
 
     async def delete(self, group: str | None = None, topic: str | None = None) -> None:
         """Deletes the offsets of a group, of a topic, or of both together. Records from before do
-        not move an offset that comes after it, even if the same name is used again. Raises:
-        StoreError."""
+        not move an offset that comes after it, even if the same name is used again. Of a group
+        those in its own retry topics stay, as these do: if it is made again, what it acknowledged
+        there does not come once more. Raises: StoreError."""
         async with self._writing:  # what is written meanwhile would stay
             await self._persist()
             mark = self._mark_now()
             while self._take(begin=True):
                 pass  # of the time that the last write took
-            self._core.delete_offsets(group, topic)
+            topics = {topic}
+            if group is not None and topic is None:
+                known = {each.topic for each in self._metadata.offsets.all(group)}
+                topics = {t for t in known | self.topics_of(group) if not _is_own(t, group)}
+            for each in topics:
+                self._core.delete_offsets(group, each)
             for key in list(self._unsaved):
-                if group in (None, key[0]) and topic in (None, key[1]):
+                if group in (None, key[0]) and (key[1] in topics or None in topics):
                     del self._unsaved[key]
-            await asyncio.to_thread(self._metadata.offsets.delete, group, topic)
+            await asyncio.to_thread(self._forget, group, topics)
             await self._write_taken(mark)
+
+    def _forget(self, group: str | None, topics: Iterable[str | None]) -> None:
+        with self._metadata.batch():
+            for topic in topics:
+                self._metadata.offsets.delete(group, topic)
 
     # ---- to the disk ----
 

@@ -149,6 +149,26 @@ async def test_nothing_of_a_deleted_name_comes_back_after_a_restart(store_path, 
         assert bodies == ([b"new"] * 3 if what == "topic" else [])
 
 
+async def test_a_deleted_group_made_again_gets_no_acknowledged_retry(store_path):
+    """Its retry topics stay, and so do its offsets there; all others go, after a restart too."""
+    async with popping(store_path) as p:
+        p.make_topic()
+        p.put("a", "b")
+        await p.handles(invisible=20_000)
+        p.shift(30_000)
+        await until_async(lambda: p.broker.store.range("%RETRY%g_T", 0)[1] == 2)
+        for handle, topic, _ in await p.handles():
+            await p.ack(handle, topic)
+        p.broker.services.offsets.commit("g", "%RETRY%g", 0, 0)
+        asked = {"groupName": "g", "cleanOffset": "true"}
+        assert (await p.ask(Code.DELETE_SUBSCRIPTIONGROUP, **asked)).code == 0
+        left = {row.topic for row in p.broker.store.metadata.offsets.all("g")}
+        assert left == p.broker.services.offsets.topics_of("g") == {"%RETRY%g", "%RETRY%g_T"}
+    async with popping(store_path, popFromRetryProbability=100) as p:
+        found = {topic for _, topic, _ in await p.handles()}
+        assert "%RETRY%g_T" not in found
+
+
 async def test_what_was_popped_of_a_deleted_group_ends_although_who_deleted_it_is_gone(store_path):
     """The connection closes before the handler's work has begun."""
     async with popping(store_path) as p:
