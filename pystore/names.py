@@ -26,11 +26,14 @@ __all__ = [
     "SYNC_MEMBER_PREFIX",
     "SYSTEM_GROUP_PREFIX",
     "SYSTEM_PREFIX",
+    "SYSTEM_TOPICS",
     "TEMPLATE_TOPIC",
     "TIMER_TOPIC",
     "TOOLS_GROUP",
     "TRACE_TOPIC",
     "TRANSACTION_GROUP",
+    "is_internal_topic",
+    "is_system_topic",
 ]
 
 
@@ -68,6 +71,22 @@ SYSTEM_PREFIX = _known("PS_SYSTEM_PREFIX")
 #: Members of a group of brokers. The broker's name follows.
 SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
+#: Topics of the system beside those with its prefix.
+SYSTEM_TOPICS = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_TOPIC,
+        DISCARD_TOPIC,
+        TIMER_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        TEMPLATE_TOPIC,
+        BENCHMARK_TOPIC,
+        TRACE_TOPIC,
+    }
+)
+
 #: Groups of the broker's own.
 SYSTEM_GROUP_PREFIX = _known("PS_SYSTEM_GROUP_PREFIX")
 #: The one that reads halves, and the one that reads check points of POP.
@@ -75,3 +94,18 @@ TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 #: The one that upstream's tools read with.
 TOOLS_GROUP = "TOOLS_CONSUMER"
+
+
+def is_system_topic(name: str) -> bool:
+    """Returns whether a topic is one of the system's own (upstream's ``isSystemTopic``)."""
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
+
+
+def is_internal_topic(name: str) -> bool:
+    """Returns whether no application sends to a topic by itself: one of the system's, one that a
+    broker makes for a group's retries and dead letters, or the topic of replies."""
+    return (
+        is_system_topic(name)
+        or name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        or name.endswith(REPLY_SUFFIX)
+    )

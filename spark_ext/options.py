@@ -11,6 +11,7 @@ import datetime as dt
 import importlib.util
 import json
 import re
+import zoneinfo
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,6 +42,8 @@ INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
 QUEUE_ID_MAX = 65535
 #: The latest time that an option may name, in ms: searches look around it.
 LAST_MS = INT64_MAX >> 1
+#: A time as a number.
+_MS = re.compile(r"\s*-?[0-9]{1,19}\s*")
 #: Characters of a wrong value in an error.
 VALUE_SHOWN = 80
 
@@ -115,6 +118,7 @@ class ReadOptions(NamedTuple):
     time_min: int | None
     time_max: int | None
     transactions: str
+    internal: bool
     timers: str
     min_partitions: int
     max_records: int
@@ -235,8 +239,8 @@ def _span_ms(name: str, value: str) -> int:
 
 
 def _moment(name: str, value: str) -> int:
-    """Reads milliseconds since 1970: as they are, or ISO 8601, in UTC when it names no zone."""
-    if re.fullmatch(r"\s*-?[0-9]{1,19}\s*", value):
+    """Reads milliseconds since 1970: as they are, or ISO 8601 with its zone."""
+    if _MS.fullmatch(value):
         return max(-LAST_MS, _at_most(name, int(value), LAST_MS))
     try:
         moment = dt.datetime.fromisoformat(value.strip())
@@ -246,8 +250,35 @@ def _moment(name: str, value: str) -> int:
             f" {_quoted(value)}"
         ) from None
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=dt.UTC)
+        raise BadOption(
+            f"option {name} names no zone, and Spark does not tell a source the session's: write"
+            f" {_quoted(value.strip() + 'Z')}, or give option timeZone, such as"
+            " spark.conf.get('spark.sql.session.timeZone')"
+        )
     return round(moment.timestamp() * 1000)
+
+
+def _zone(name: str, value: str) -> dt.tzinfo:
+    """Reads a zone as Spark's timeZone options do: Europe/Berlin, UTC, or +01:00."""
+    try:
+        if re.fullmatch(r"[+-][0-9]{2}:[0-9]{2}|Z", value):
+            found = dt.datetime.fromisoformat(f"2000-01-01T00:00:00{value}").tzinfo
+            assert found is not None
+            return found
+        return zoneinfo.ZoneInfo(value)
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        raise BadOption(
+            f"option {name} is a zone such as Europe/Berlin, UTC or +01:00, not {_quoted(value)}"
+        ) from None
+
+
+def _in_zone(value: str, zone: dt.tzinfo) -> str:
+    """A time that names no zone as one of this zone; any other value as it is."""
+    if not _MS.fullmatch(value):
+        with contextlib.suppress(ValueError):
+            moment = dt.datetime.fromisoformat(value.strip())
+            return (moment if moment.tzinfo else moment.replace(tzinfo=zone)).isoformat()
+    return value
 
 
 def _regex(name: str, value: str) -> str:
@@ -380,7 +411,9 @@ _READ: dict[str, tuple[_Parser, str]] = {
     "keys": (_names, ""),
     "minStoreTimestamp": (_moment, ""),
     "maxStoreTimestamp": (_moment, ""),
+    "timeZone": (_zone, ""),
     "includeTransactions": (_one_of("committed", "all"), "committed"),
+    "internalTopics": (_truth, "true"),
     "timers": (_one_of("stored", "pending"), "stored"),
     "minPartitions": (_count, "1"),
     "maxRecordsPerPartition": (_number, str(1 << 62)),
@@ -418,6 +451,9 @@ _WRITE: dict[str, tuple[_Parser, str]] = {
     **_NETWORK,
 }
 
+#: Times of which ISO 8601 may leave out the zone.
+_MOMENTS = ("startingTimestamp", "endingTimestamp", "minStoreTimestamp", "maxStoreTimestamp")
+
 _STREAM_ONLY = (
     "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
     "stateFile", "commitToGroup",
@@ -453,6 +489,11 @@ def _collect(
             near = nearest(name, known) or nearest(name, upstream.values())
             raise BadOption(f"unknown option '{name}'{near}")
     lower = {name.lower(): value for name, value in given.items()}
+    if lower.get("timezone") and "timezone" in proper:
+        zone = _zone("timeZone", lower["timezone"])
+        lower |= {
+            n.lower(): _in_zone(lower[n.lower()], zone) for n in _MOMENTS if n.lower() in lower
+        }
     values: dict[str, Any] = {}
     for name, (parse, default) in known.items():
         text = lower.get(name.lower())
@@ -772,6 +813,7 @@ def parse_read(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         time_min=v["minStoreTimestamp"],
         time_max=v["maxStoreTimestamp"],
         transactions=v["includeTransactions"],
+        internal=v["internalTopics"],
         timers=v["timers"],
         min_partitions=v["minPartitions"],
         max_records=v["maxRecordsPerPartition"],

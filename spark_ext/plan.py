@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from pystore.names import HALF_TOPIC, OP_TOPIC
+from pystore.names import HALF_TOPIC, OP_TOPIC, is_internal_topic
 from spark_ext.errors import BadOption, DataLoss
 from spark_ext.options import EARLIEST, LATEST, Bound, PushedFilters, ReadOptions
 from spark_ext.stores import known_damage, open_reader
@@ -137,6 +137,7 @@ def find_queues(
             name in options.topics if options.topics else pattern is None or pattern.fullmatch(name)
         )
         and (name in options.topics or options.transactions == "all" or name not in HALF_TOPICS)
+        and (name in options.topics or options.internal or not is_internal_topic(name))
     }
     return [
         [
@@ -477,6 +478,17 @@ def _bounded(options: ReadOptions) -> bool:
     )
 
 
+def _everything(options: ReadOptions) -> bool:
+    """Whether a scan of the log wants every topic, so that it need not name them."""
+    pushed = options.pushed is not None and options.pushed.topics is not None
+    return not options.topics and not options.pattern and not pushed and options.internal
+
+
+def _too_many(named: Iterable[Span | Range]) -> bool:
+    """Whether so many topics cannot travel with each partition."""
+    return sum(map(len, {each.topic for each in named})) > TOPICS_TEXT_MAX
+
+
 def _wants_log(reader: pystore.Reader, options: ReadOptions, ranges: Sequence[Range]) -> bool:
     if options.scan == "queue":
         return False
@@ -487,6 +499,8 @@ def _wants_log(reader: pystore.Reader, options: ReadOptions, ranges: Sequence[Ra
             )
         return True
     if _bounded(options) or options.time_min is not None or options.time_max is not None:
+        return False
+    if not _everything(options) and _too_many(ranges):
         return False
     info = reader.info()
     log = info.log_max - info.log_min
@@ -509,9 +523,8 @@ def log_parts(
     low, high = _log_range(reader, path, options)
     size = reader.info().commitlog_file_size
     topics = tuple(sorted({s.topic for s in spans}))
-    pushed = options.pushed is not None and options.pushed.topics is not None
-    everything = not options.topics and not options.pattern and not pushed
-    if not everything and sum(map(len, topics)) > TOPICS_TEXT_MAX:
+    everything = _everything(options)
+    if not everything and _too_many(spans):
         raise BadOption(f"option scan=log cannot name {len(topics)} topics; leave it to scan=auto")
     if low >= high or not (topics or everything):
         return []

@@ -9,19 +9,13 @@ from broker.wire.codes import ResponseCode
 from broker.wire.command import Refused
 from pystore.names import (
     BENCHMARK_TOPIC,
-    DISCARD_TOPIC,
-    HALF_TOPIC,
-    OFFSET_MOVED_TOPIC,
-    OP_TOPIC,
-    SCHEDULE_TOPIC,
-    SELF_TEST_TOPIC,
     SYSTEM_GROUP_PREFIX,
-    SYSTEM_PREFIX,
+    SYSTEM_TOPICS,
     TEMPLATE_TOPIC,
-    TIMER_TOPIC,
     TOOLS_GROUP,
     TRACE_TOPIC,
     TRANSACTION_GROUP,
+    is_system_topic,
 )
 
 __all__ = [
@@ -39,19 +33,7 @@ TOPIC_MAX = 127
 GROUP_MAX = 255
 
 #: Clients may not send to these; the broker itself writes to some of them.
-NOT_FOR_CLIENTS = frozenset(
-    {
-        SCHEDULE_TOPIC,
-        HALF_TOPIC,
-        OP_TOPIC,
-        DISCARD_TOPIC,
-        TIMER_TOPIC,
-        SELF_TEST_TOPIC,
-        OFFSET_MOVED_TOPIC,
-    }
-)
-#: Those beside names that begin with rmq_sys_.
-SYSTEM_TOPICS = NOT_FOR_CLIENTS | {TEMPLATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
+NOT_FOR_CLIENTS = SYSTEM_TOPICS - {TEMPLATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
 
 #: Groups that are always there.
 RESERVED_GROUPS = (
@@ -72,10 +54,6 @@ _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
 def is_legal(name: str) -> bool:
     """Returns whether a name has upstream's letters only."""
     return _LEGAL.fullmatch(name) is not None
-
-
-def is_system_topic(name: str) -> bool:
-    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
 
 
 def check_topic(name: str) -> None:

@@ -633,6 +633,38 @@ def _(here: Here) -> None:
         written(here, storeConf="{")
 
 
+@of("read", "internalTopics")
+def _(here: Here) -> None:
+    path = here.tmp / "internal"
+    names = ["t", "%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"]
+    with pystore.open(path, **SMALL) as store:
+        for name in names:
+            store.put_many(name, [b"x"], queue=0)
+    for scan in ("queue", "log"):
+        assert topics(path, scan=scan) == sorted(names)
+        assert topics(path, internalTopics="false", scan=scan) == ["t"]
+    assert topics(path, internalTopics="false", topic="%DLQ%g") == ["%DLQ%g"]
+    assert topics(path, internalTopics="false", subscribePattern=".*g") == []
+
+
+@of("read", "timeZone")
+def _(here: Here) -> None:
+    def at(text: str, **more: str) -> int | None:
+        return parse_read(
+            {"path": "/s", "minStoreTimestamp": text, **more}, streaming=False
+        ).time_min
+
+    noon = at("2026-07-01T10:00:00Z")
+    for zone in ("Europe/Berlin", "+02:00"):
+        assert at("2026-07-01T12:00", timeZone=zone) == noon
+        assert at("2026-07-01T10:00:00Z", timeZone=zone) == noon
+        assert at("1000", timeZone=zone) == 1000
+    with pytest.raises(BadOption, match="minStoreTimestamp names no zone, and Spark does not tell"):
+        at("2026-07-01T12:00")
+    with pytest.raises(BadOption, match="option timeZone is a zone such as Europe/Berlin"):
+        at("2026-07-01T12:00", timeZone="Mars/Base")
+
+
 @of("write", "copy")
 def _(here: Here) -> None:
     """What an INSERT INTO a view brings is refused, unless an option says that it is a write."""
@@ -648,6 +680,15 @@ def _(here: Here) -> None:
             writer(here.tmp / "there", **given)
     for given in ({"copy": "true"}, {"jobId": "a"}, {"storeConf": "{}"}):
         writer(here.tmp / "there", **given)
+
+
+def topics(path: Path, **given: str) -> list[str]:
+    options = parse_read({"path": str(path), **given}, streaming=False)
+    layout = schema.ColumnLayout(("topic",), (False,), "json")
+    parts = plan(options)
+    return sorted(
+        {t for p in parts for b in read_part(p, layout, options) for t in b.column(0).to_pylist()}
+    )
 
 
 # ---- the page ----
