@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["BatchReader", "read_part"]
 
 FILES_WATCHED = 64
+#: A batch of so many rows is worth Spark's while as it is.
+ALONE_ROWS = 1024
+#: Of a range of at most so many units all are looked up at once.
+UNITS_AT_ONCE = 64
 
 
 class BatchReader(DataSourceReader):
@@ -53,8 +59,39 @@ def read_part(
 ) -> Iterator[pa.RecordBatch]:
     """Yields the batches of one partition. An empty plan comes as a partition that is not ours."""
     settle_worker()
-    if not isinstance(part, Part):
-        return
+    if isinstance(part, Part):
+        yield from _joined(_part_batches(part, layout, options), options)
+
+
+def _joined(batches: Iterator[pa.RecordBatch], options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """Makes one batch of many small ones, as short queues give: each costs Spark as much as a
+    thousand rows. A batch that comes alone is not copied."""
+    import pyarrow as pa
+
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        more = batch.get_total_buffer_size()
+        full = rows + batch.num_rows > options.batch_rows or size + more > options.batch_bytes
+        if held and full:
+            yield _one(pa.Table.from_batches(held))
+            held, rows, size = [], 0, 0
+        held.append(batch)
+        rows, size = rows + batch.num_rows, size + more
+        if batch.num_rows >= ALONE_ROWS and len(held) == 1:
+            yield held.pop()
+            rows = size = 0
+    if held:
+        yield _one(pa.Table.from_batches(held))
+
+
+def _one(table: pa.Table) -> pa.RecordBatch:
+    return table.combine_chunks().to_batches()[0]
+
+
+def _part_batches(
+    part: Part, layout: columns.ColumnLayout, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
     counts = _Counts(part)
     try:
         reader = _reader_of(part, options)
@@ -64,10 +101,9 @@ def read_part(
         if part.log is not None:
             yield from _read_log(reader, part, layout, options, counts)
             return
-        for topic, queue, start, end in part.ranges:
-            yield from _read_queue(
-                reader, part, (topic, queue, start, end), layout, options, counts
-            )
+        log = _LogFiles(reader)
+        for where in part.ranges:
+            yield from _read_queue(log, part, where, layout, options, counts)
     finally:
         let_go(part.path, options.settings_of(part.path))
         counts.tell(options.report)
@@ -110,7 +146,7 @@ def _read_broker(
 
 
 def _read_queue(
-    reader: pystore.Reader,
+    log: _LogFiles,
     part: Part,
     where: tuple[str, int, int, int],
     layout: columns.ColumnLayout,
@@ -118,6 +154,7 @@ def _read_queue(
     counts: _Counts,
 ) -> Iterator[pa.RecordBatch]:
     topic, queue, start, end = where
+    reader = log.reader
     low, high = reader.range(topic, queue)
     if high < end:
         reader.refresh()
@@ -134,10 +171,10 @@ def _read_queue(
         start, end = max(start, low), min(end, high)
     if start >= end:
         return
-    files = _files_of(reader, topic, queue, start, end)
-    stream = reader.arrow(
-        topic, queue, start=start, end=end, broker_name=part.broker, **_settings(layout, options)
-    )
+    files = log.of_range(topic, queue, start, end)
+    settings = _settings(layout, options)
+    settings["batch_rows"] = min(options.batch_rows, end - start)  # room for no more than there is
+    stream = reader.arrow(topic, queue, start=start, end=end, broker_name=part.broker, **settings)
     yield from _batches(stream, files, counts)
 
 
@@ -161,8 +198,7 @@ def _read_log(
             )
         counts.add(1, start)
         start, end = max(start, info.log_min), min(end, info.log_max)
-    size = info.commitlog_file_size
-    files = _segments(reader, start - start % size, end, size)
+    files = _LogFiles(reader).between(start, end)
     stream = reader.arrow(
         start=start,
         end=end,
@@ -191,7 +227,7 @@ def _settings(layout: columns.ColumnLayout, options: ReadOptions) -> dict[str, A
 
 
 def _batches(
-    stream: pystore.ArrowStream, files: Sequence[tuple[Path, int]], counts: _Counts
+    stream: pystore.ArrowStream, files: Sequence[tuple[str, int]], counts: _Counts
 ) -> Iterator[pa.RecordBatch]:
     """Yields the batches of a stream; what C says about damage becomes one sentence."""
     import pyarrow as pa
@@ -241,36 +277,39 @@ def _compare(reader: pystore.Reader, part: Part) -> None:
         )
 
 
-def _files_of(
-    reader: pystore.Reader, topic: str, queue: int, start: int, end: int
-) -> list[tuple[Path, int]]:
-    """Returns the segments between the first and the last record of a range, with the size each
-    must have."""
-    size = reader.info().commitlog_file_size
-    first, last = reader.units(topic, queue, start, 1), reader.units(topic, queue, end - 1, 1)
-    if not first or not last:
-        return []
-    return _segments(reader, first[0][0] - first[0][0] % size, last[0][0] + 1, size)
+class _LogFiles:
+    """The segments that a part is read from, with the size that each must have."""
+
+    def __init__(self, reader: pystore.Reader) -> None:
+        self.reader = reader
+        self._size = reader.info().commitlog_file_size
+        self._folders = [str(f) for f in reader.settings.commitlog_dirs(reader.path)]
+
+    def of_range(self, topic: str, queue: int, start: int, end: int) -> list[tuple[str, int]]:
+        """Those between the first and the last record of a range."""
+        units = self.reader.units
+        if end - start <= UNITS_AT_ONCE:
+            places = [unit[0] for unit in units(topic, queue, start, end - start)]
+        else:
+            edges = (units(topic, queue, at, 1) for at in (start, end - 1))
+            places = [unit[0] for found in edges for unit in found]
+        return self.between(min(places), max(places) + 1) if places else []
+
+    def between(self, start: int, end: int) -> list[tuple[str, int]]:
+        bases = range(start - start % self._size, end, self._size)[:FILES_WATCHED]
+        return [(f"{folder}/{base:020d}", self._size) for base in bases for folder in self._folders]
 
 
-def _segments(reader: pystore.Reader, start: int, end: int, size: int) -> list[tuple[Path, int]]:
-    folders = reader.settings.commitlog_dirs(reader.path)
-    names = [f"{base:020d}" for base in range(start, end, size)[:FILES_WATCHED]]
-    if len(folders) == 1:
-        return [(folders[0] / name, size) for name in names]
-    return [(folder / name, size) for name in names for folder in folders]
-
-
-def _check_whole(files: Sequence[tuple[Path, int]]) -> None:
+def _check_whole(files: Sequence[tuple[str, int]]) -> None:
     """Checks files after each batch: what a file that was cut off held last is zeros in its
     mapping, and could pass for a body. A deleted file stays readable while it is mapped."""
     for path, size in files:
         with contextlib.suppress(OSError):
-            found = path.stat().st_size
-            if found < size and path.is_file():
+            found = os.stat(path)  # noqa: PTH116 - twenty thousand of them, for as many queues
+            if found.st_size < size and stat.S_ISREG(found.st_mode):
                 raise DataLoss(
-                    f"on host {socket.gethostname()}: {path} was truncated to {found} bytes while"
-                    f" it was read; expected {size}"
+                    f"on host {socket.gethostname()}: {path} was truncated to {found.st_size} bytes"
+                    f" while it was read; expected {size}"
                 )
 
 

@@ -33,7 +33,7 @@ HALF_TOPICS = (HALF_TOPIC, OP_TOPIC)
 CLOCK_MARGIN_MS = 10_000
 #: Ranges smaller than this share partitions, since a partition costs some 15 ms whatever it holds.
 SMALL_BYTES = 4 << 20
-RANGES_MAX = 12  # per partition, so that it stays below 1 KB when pickled
+RANGES_MAX = 2048  # per partition, so that it stays below 64 KB when pickled
 TOPICS_TEXT_MAX = 600
 #: A log scan reads everything once and in order; it pays when most of it is wanted and the page
 #: cache cannot hold what several queues would read again.
@@ -69,7 +69,7 @@ class Range(NamedTuple):
 
 
 class Part(InputPartition):
-    """What one task reads, below 1 KB when pickled.
+    """What one task reads; small when pickled, for it travels with the task.
 
     ranges: (topic, queue, start, end) each; or, for a scan of the log, none: then `log` is (from,
     to) in bytes and `topics` the names wanted, empty for all. probe: place and size of the first
@@ -151,7 +151,8 @@ def find_queues(
 
 def _facts(reader: pystore.Reader) -> Iterable[tuple[str, int, int, int]]:
     for q in reader.queues():
-        yield q.topic, q.queue, q.min_offset, max(q.min_offset, q.max_offset)
+        # One text a topic: a partition of a thousand queues then names it once when pickled.
+        yield sys.intern(q.topic), q.queue, q.min_offset, max(q.min_offset, q.max_offset)
 
 
 def _check_known_damage(reader: pystore.Reader, options: ReadOptions) -> None:

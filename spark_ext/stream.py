@@ -141,10 +141,14 @@ def shares(lags: Mapping[Key, int], budget: int) -> Offsets:
 
 
 class _Lag(NamedTuple):
-    """What waits after a batch. until: of the monotonic clock; oldest: its store time in ms."""
+    """What waits after a batch. until: of the monotonic clock; oldest: its store time in ms;
+    latest: the ends of the queues, as Spark has them."""
 
     planned: Offsets | None = None
+    spans: Mapping[Key, Span] | None = None
     until: float = 0.0
+    latest: Mapping[str, Any] | None = None
+    rows: int = 0
     bytes: int = 0
     oldest: int | None = None
 
@@ -374,38 +378,38 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Spark gives a Python source no metrics of its own, but shows what this returns in each
         progress, as ``latestOffset`` of the source.
         """
-        spans = self._look()
-        latest = encode({key: span.high for key, span in spans.items()})
-        if self._planned is not None:
-            latest["behind"] = self._behind(self._planned, spans)
+        spans, planned, lag = self._look(), self._planned, self._lag
+        due = time.monotonic() >= lag.until and lag.rows > 0
+        if lag.latest is None or planned is not lag.planned or spans is not lag.spans or due:
+            self._lag = lag = self._measured(planned, spans)
+        latest = dict(lag.latest or {})
+        if planned is not None:
+            age = 0 if lag.oldest is None else max(0, int(time.time() * 1000) - lag.oldest)
+            latest["behind"] = {"rows": lag.rows, "bytes": lag.bytes, "ms": age}
         return latest
 
-    def _behind(self, planned: Offsets, spans: Mapping[Key, Span]) -> dict[str, int]:
-        """Rows; bytes, estimated from the sizes of some; and the age of the oldest message in ms.
+    def _measured(self, planned: Offsets | None, spans: Mapping[Key, Span]) -> _Lag:
+        """Counts rows; estimates bytes from the sizes of some; finds the oldest message.
 
         Sizes and times are looked up once a second, or when a batch is planned: Spark asks after
         each poll.
         """
-        ranges = {
-            key: (max(planned.get(key, span.low), span.low), span.high)
-            for key, span in spans.items()
-        }
-        waiting = {key: (a, b) for key, (a, b) in ranges.items() if a < b}
+        latest = encode({key: span.high for key, span in spans.items()})
+        begins = {key: max((planned or {}).get(key, s.low), s.low) for key, s in spans.items()}
+        waiting = {key: (a, spans[key].high) for key, a in begins.items() if a < spans[key].high}
         rows = sum(b - a for a, b in waiting.values())
-        now = time.monotonic()
-        if planned != self._lag.planned or now >= self._lag.until:
-            paths = self._paths()
-            size, oldest = 0, None
-            for (topic, broker, queue), (a, b) in waiting.items():
-                reader = self._open(paths[broker])
-                size += record_bytes(reader, topic, queue, a, b) * (b - a)
-                found = stored_at(reader, topic, queue, a)
-                if found is not None:
-                    oldest = found if oldest is None else min(oldest, found)
-            self._lag = _Lag(planned, now + LAG_KEPT_S, size, oldest)
-        lag = self._lag
-        age = 0 if lag.oldest is None else max(0, int(time.time() * 1000) - lag.oldest)
-        return {"rows": rows, "bytes": lag.bytes, "ms": age if rows else 0}
+        now, old = time.monotonic(), self._lag
+        if planned == old.planned and now < old.until and rows:
+            return old._replace(planned=planned, spans=spans, latest=latest, rows=rows)
+        paths = self._paths()
+        size, oldest = 0, None
+        for (topic, broker, queue), (a, b) in waiting.items():
+            reader = self._open(paths[broker])
+            size += record_bytes(reader, topic, queue, a, b) * (b - a)
+            found = stored_at(reader, topic, queue, a)
+            if found is not None:
+                oldest = found if oldest is None else min(oldest, found)
+        return _Lag(planned, spans, now + LAG_KEPT_S, latest, rows, size, oldest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, until = decode(start), decode(end)

@@ -265,14 +265,23 @@ def test_compressed_bodies_are_inflated_unless_told_not_to(load, store_path, sma
     assert bytes(load(store_path, decompress="false").first().body) == packed
 
 
-def test_readers_are_small_to_send(make):
+def test_many_short_queues_are_few_partitions_and_batches(make):
+    """A partition costs Spark some 15 ms, and a batch as much as a thousand rows."""
+    from spark_ext import schema
+    from spark_ext.batch import read_part
     from spark_ext.options import parse_read
     from spark_ext.plan import plan
 
-    path = make({f"a-topic-with-quite-a-long-name-{i}": [1] * 8 for i in range(30)})
-    parts = plan(parse_read({"path": str(path)}, streaming=False))
-    assert max(len(pickle.dumps(p)) for p in parts) < 1024
-    assert len(parts) < 30  # small queues share partitions
+    path = make({f"a-topic-with-quite-a-long-name-{i}": [2] * 8 for i in range(30)})
+    layout = schema.ColumnLayout(("topic", "queueOffset", "body"), (False,) * 3, "json")
+    for rows, count in ((8192, 1), (100, 5)):
+        options = parse_read({"path": str(path), "batchRows": str(rows)}, streaming=False)
+        (part,) = plan(options)
+        assert len(pickle.dumps(part)) < 240 * 24
+        batches = list(read_part(part, layout, options))
+        assert len(batches) == count
+        found = [row for batch in batches for row in batch.to_pylist()]
+        assert len({(row["topic"], row["body"]) for row in found}) == len(found) == 480
 
 
 def test_the_path_may_be_a_file_address(load, make):

@@ -355,6 +355,16 @@ def test_what_a_store_is_known_by_outlives_retention(make, small):
     assert polled(reader_of(path, topic="t"), renewed) == renewed
 
 
+def test_an_idle_query_measures_nothing_again(make, monkeypatch):
+    reader = reader_of(make({"t": [10]}), startingOffsets="latest")
+    polled(reader, reader.initialOffset())
+    first = reader.reportLatestOffset()
+    reader._look_again = time.monotonic() + 3600
+    monkeypatch.setattr(type(reader), "_measured", None)
+    assert reader.reportLatestOffset() == first
+    assert first["behind"] == {"rows": 0, "bytes": 0, "ms": 0}
+
+
 def test_an_idle_query_counts_nothing_again(make, monkeypatch):
     path = make({"t": [10]})
     reader = reader_of(path, startingOffsets="latest")
