@@ -20,7 +20,7 @@ from pyspark.sql.datasource import InputPartition
 from pystore.names import HALF_TOPIC, OP_TOPIC, is_internal_topic
 from spark_ext.errors import BadOption, DataLoss
 from spark_ext.options import EARLIEST, LATEST, Bound, PushedFilters, ReadOptions
-from spark_ext.stores import known_damage, open_reader
+from spark_ext.stores import damaged_index, known_damage, open_reader
 
 if TYPE_CHECKING:
     import pystore
@@ -389,7 +389,10 @@ def queue_parts(
 
 def plan(options: ReadOptions) -> list[Part]:
     """The partitions of a batch read. Raises: BadOption, DataLoss, SourceError."""
-    readers = [open_reader(path, options.settings_of(path), fresh=True) for path in options.paths]
+    readers = [
+        open_reader(path, options.settings_of(path), fresh=True, index=bool(options.keys))
+        for path in options.paths
+    ]
     brokers = broker_names(options)
     found = find_queues(readers, options)
     check_table(options.start, "startingOffsets", found, brokers)
@@ -431,6 +434,12 @@ def key_ranges(
     reader: pystore.Reader, options: ReadOptions, broker: str, spans: Sequence[Span]
 ) -> list[Range]:
     """The exact places of the keys, out of the index; neighbours become one range."""
+    damage = damaged_index(reader)
+    if damage and options.fail_on_loss:
+        raise DataLoss(
+            f"option keys: {damage}; mend it by `pystore rebuild {reader.path}`, or filter the"
+            " column keys instead; failOnDataLoss=false takes what it still finds"
+        )
     if reader.info().index_files == 0:
         raise BadOption("option keys: the store has no index; filter the column keys instead")
     allowed = {(s.topic, s.queue): s for s in spans}

@@ -23,7 +23,14 @@ from spark_ext.options import StoreSettings, is_remote
 if TYPE_CHECKING:
     import pystore
 
-__all__ = ["close_reader", "known_damage", "let_go", "open_reader", "settle_worker"]
+__all__ = [
+    "close_reader",
+    "damaged_index",
+    "known_damage",
+    "let_go",
+    "open_reader",
+    "settle_worker",
+]
 
 _KEPT = 8
 #: linux/tcp.h; Python's socket module does not have it. 8 ms is the least that a kernel of 250 Hz
@@ -67,14 +74,16 @@ _cache: OrderedDict[tuple[str, StoreSettings], _KeptReader] = OrderedDict()
 _settled = False
 
 
-def open_reader(path: str, settings: StoreSettings = (), *, fresh: bool = False) -> pystore.Reader:
+def open_reader(
+    path: str, settings: StoreSettings = (), *, fresh: bool = False, index: bool = False
+) -> pystore.Reader:
     """Returns the reader of the store at `path`. settings: under upstream's names. fresh: as the
-    store is now, for planning. Raises: SourceError naming this host, where the folder is not a
-    store or cannot be read."""
+    store is now, for planning. index: with its index checked, as opening does. Raises: SourceError
+    naming this host, where the folder is not a store or cannot be read."""
     import pystore
 
     held = _cache.pop((path, settings), None)
-    if fresh and held is not None and (is_remote(path) or known_damage(held.reader)):
+    if fresh and held is not None and (is_remote(path) or index or known_damage(held.reader)):
         held = None  # not closed: see below
     if held is not None and held.stale:
         held.reader.close()
@@ -134,6 +143,21 @@ def known_damage(reader: pystore.Reader) -> list[str]:
         for item in reader.report.items
         if item.action is pystore.Action.SKIPPED and item.what == "commitlog"
     ]
+
+
+def damaged_index(reader: pystore.Reader) -> str:
+    """Says what a reader found damaged of the index when it was opened: keys in it are not found.
+    Empty: nothing."""
+    import pystore
+
+    return next(
+        (
+            f"the index of {reader.path} is damaged: {item.why}"
+            for item in reader.report.items
+            if item.action is pystore.Action.SKIPPED and item.what == "index"
+        ),
+        "",
+    )
 
 
 def _check_log(reader: pystore.Reader) -> None:

@@ -19,19 +19,27 @@
 
 /* ---- opening ---- */
 
+/* The size of the segments, as the files show it, or 0. One that ends where the next begins is
+ * whole; a file that was cut off is not believed while another is. */
+static int64_t size_shown(const ps_listing *found) {
+    int64_t likely = 0;
+    for (int32_t i = 0; i < found->count; i++) {
+        const struct ps_listed *file = &found->items[i];
+        if (file->size <= PS_RECORD_FIXED || file->number % file->size != 0) continue;
+        if (i + 1 < found->count && file->number + file->size == file[1].number) return file->size;
+        if (likely == 0) likely = file->size;
+    }
+    return likely;
+}
+
 static int adopt_size(ps_log *l, const ps_listing *found, const char *folder, bool *adopted,
                       ps_error *e) {
     char path[PATH_MAX];
+    int64_t shown = l->lg_adopt_sizes && !*adopted ? size_shown(found) : 0;
+    if (shown != 0) l->lg_files.ss_file_size = shown;
     for (int32_t i = 0; i < found->count; i++) {
         const struct ps_listed *file = &found->items[i];
         if (file->size == l->lg_files.ss_file_size || file->size == 0) continue;
-        if (l->lg_adopt_sizes && !*adopted && file->size > PS_RECORD_FIXED &&
-            file->number % file->size == 0) {
-            l->lg_files.ss_file_size = file->size;
-            *adopted = true;
-            i = -1;
-            continue;
-        }
         snprintf(path, sizeof path, "%s/%s", folder, file->name);
         return ps_fail(e, PS_E_FILE_SIZE, 0, -1, path, "the file has %lld bytes, not %lld",
                        (long long)file->size, (long long)l->lg_files.ss_file_size);

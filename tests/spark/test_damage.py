@@ -112,6 +112,32 @@ def test_a_flipped_property_is_found_when_the_record_has_a_sum_of_all(store_path
     assert rows(plan(left), left) == [0, 2]
 
 
+@pytest.mark.parametrize("which", [slice(1), slice(None)], ids=["one file", "every file"])
+def test_keys_of_a_damaged_index_are_not_silently_missing(store_path, small, which):
+    with pystore.open(store_path, **small | {"maxHashSlotNum": 100, "maxIndexNum": 40}) as store:
+        for i in range(60):
+            store.put("t", b"x", queue=0, keys=f"k{i % 3}")
+    whole = options(store_path, keys="k0,k1,k2")
+    assert rows(plan(whole), whole) == list(range(60))
+    for file in sorted((store_path / "index").iterdir())[which]:
+        with file.open("r+b") as index:
+            index.seek(40)  # its slots
+            index.write(bytes(400))
+    with pytest.raises(DataLoss, match=r"option keys: the index of .* damaged: .*pystore rebuild"):
+        plan(whole)
+    assert len(plan(options(store_path))) == 1  # whatever needs no index
+
+
+@pytest.mark.parametrize("size", [30_000, 1 << 17, 1 << 16])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_the_segment_that_was_cut_off_is_named_and_not_a_sound_one(make, size, which):
+    path = make({"t": [9000]}, mappedFileSizeCommitLog=1 << 18)
+    cut = segments(path)[which]
+    os.truncate(cut, size)
+    with pytest.raises(SourceError, match=f"has {size} bytes, not {1 << 18}: {cut}"):
+        plan(options(path))
+
+
 def test_a_wrong_queue_offset_is_told_as_one(store_path, small):
     with pystore.open(store_path, **small) as store:
         m = [store.put("t", b"a", queue=0).physical_offset for _ in range(3)][1]
