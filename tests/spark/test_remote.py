@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,6 +143,24 @@ def test_a_store_that_changed_has_a_mirror_of_its_own(bucket, log, store_path, s
         put(store, "t", 0, 10, first=2 * COUNT)
     bucket(log, "changed")
     assert rows(url, topic="t").num_rows == before + 10
+
+
+def test_a_copy_replaced_in_place_is_seen_where_nothing_tells_of_changes(tmp_path, small):
+    """A file system without ETags or times of changes; both copies have files of the same sizes."""
+    import fsspec
+
+    fs = fsspec.filesystem("memory")
+    for body in (b"old", b"new", b"one more"):
+        path = tmp_path / ("more" if body == b"one more" else body.decode())
+        if body == b"one more":  # the same store, written on
+            shutil.copytree(tmp_path / "new", path)
+        with pystore.open(path, **small) as store:
+            store.put("t", body, queue=0)
+        for file in (f for f in path.rglob("*") if f.is_file()):
+            fs.pipe_file(f"/replaced/{file.relative_to(path)}", file.read_bytes())
+        found = rows("memory://replaced").column("body").to_pylist()
+        assert found == ([b"new", body] if body == b"one more" else [body])
+    fs.rm("/replaced", recursive=True)
 
 
 def test_damage_is_told_with_its_place(bucket, log):
