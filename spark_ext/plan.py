@@ -29,8 +29,10 @@ __all__ = ["Part", "Range", "Span", "broker_names", "cut", "find_queues", "plan"
 
 HALF_TOPICS = (HALF_TOPIC, OP_TOPIC)
 
-#: Store times follow the log, but a broker's clock may be set back; so far a search looks around.
-CLOCK_MARGIN_MS = 10_000
+#: Store times follow the log, but a broker's clock may be set back; a search looks at least so far
+#: around, which is the hour of a wrong summer time and some minutes: see clock_margin().
+CLOCK_MARGIN_MS = 70 * 60_000
+CLOCK_GUIDES, CLOCK_SAMPLES = 4, 8
 #: Ranges smaller than this share partitions, since a partition costs some 15 ms whatever it holds.
 SMALL_BYTES = 4 << 20
 RANGES_MAX = 2048  # per partition, so that it stays below 64 KB when pickled
@@ -309,14 +311,41 @@ def within(span: Span, start: int, end: int, fail_on_loss: bool) -> tuple[int, i
     return start, max(start, end)
 
 
+def clock_margin(reader: pystore.Reader, options: ReadOptions, spans: Sequence[Span]) -> int:
+    """How far a search by store time looks around, in ms.
+
+    A binary search finds a place with an earlier time before it. Where the clock was never set back
+    by more than the margin, what lies before that place is earlier than what was asked for. Samples
+    of the longest queues show a clock that was set back further than the least margin, unless it
+    had caught up before the next sample.
+    """
+    if options.time_min is None and options.time_max is None:
+        return 0
+    seen: list[tuple[int, int]] = []
+    for span in sorted(spans, key=lambda s: s.low - s.high)[:CLOCK_GUIDES]:
+        step = max(1, -(-(span.high - span.low) // CLOCK_SAMPLES))
+        for at in [*range(span.low, span.high, step), span.high - 1][: CLOCK_SAMPLES + 1]:
+            units = reader.units(span.topic, span.queue, at, 1)
+            stored = stored_at(reader, span.topic, span.queue, at)
+            if units and stored is not None:
+                seen.append((units[0][0], stored))
+    times = [stored for _, stored in sorted(seen)]
+    fall = max(
+        (top - t for top, t in zip(itertools.accumulate(times, max), times, strict=True)), default=0
+    )
+    rise = max((b - a for a, b in itertools.pairwise(times)), default=0)
+    return max(CLOCK_MARGIN_MS, fall + max(rise, 0) if fall else 0)
+
+
 def narrow(
-    reader: pystore.Reader, options: ReadOptions, span: Span, start: int, end: int
+    reader: pystore.Reader, options: ReadOptions, span: Span, start: int, end: int, margin: int
 ) -> tuple[int, int]:
-    """Leaves out what the store-time range and the offsets of pushed filters cannot contain."""
+    """Leaves out what the store-time range and the offsets of pushed filters cannot contain.
+    margin: that of clock_margin()."""
     if options.time_min is not None:
-        start = max(start, first_at(reader, span, options.time_min - CLOCK_MARGIN_MS))
+        start = max(start, first_at(reader, span, options.time_min - margin))
     if options.time_max is not None:
-        end = min(end, first_at(reader, span, options.time_max + 1 + CLOCK_MARGIN_MS))
+        end = min(end, first_at(reader, span, options.time_max + 1 + margin))
     if options.pushed is not None:
         start, end = max(start, options.pushed.first), min(end, options.pushed.last + 1)
     return start, max(start, end)
@@ -419,11 +448,12 @@ def span_ranges(
 ) -> list[Range]:
     """The range of each queue that is not empty."""
     ranges = []
+    margin = clock_margin(reader, options, spans)
     for span in spans:
         start = start_of(reader, options, broker, span)
         end = end_of(reader, options, broker, span)
         start, end = within(span, start, end, options.fail_on_loss)
-        start, end = narrow(reader, options, span, start, end)
+        start, end = narrow(reader, options, span, start, end, margin)
         if start < end:
             size = record_bytes(reader, span.topic, span.queue, start, end)
             ranges.append(Range(span.topic, span.queue, start, end, size))
@@ -443,14 +473,11 @@ def key_ranges(
     if reader.info().index_files == 0:
         raise BadOption("option keys: the store has no index; filter the column keys instead")
     allowed = {(s.topic, s.queue): s for s in spans}
-    begin, end = (
-        options.time_min or 0,
-        options.time_max if options.time_max is not None else (1 << 63) - 1,
-    )
+    margin = clock_margin(reader, options, spans)
     places: dict[tuple[str, int, int], int] = {}
     for topic in sorted({s.topic for s in spans}):
         for key in options.keys:
-            for m in reader.query(topic, key, begin=begin, end=end):
+            for m in reader.query(topic, key):  # whatever its time: the index knows one clock
                 places[topic, m.queue, m.queue_offset] = m.size
     ranges: list[Range] = []
     limits: dict[tuple[str, int], tuple[int, int]] = {}
@@ -461,7 +488,7 @@ def key_ranges(
         if (topic, queue) not in limits:
             a, b = start_of(reader, options, broker, span), end_of(reader, options, broker, span)
             a, b = within(span, a, b, options.fail_on_loss)
-            limits[topic, queue] = narrow(reader, options, span, a, b)
+            limits[topic, queue] = narrow(reader, options, span, a, b, margin)
         low, high = limits[topic, queue]
         if not low <= at < high:
             continue

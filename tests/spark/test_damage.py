@@ -138,6 +138,23 @@ def test_the_segment_that_was_cut_off_is_named_and_not_a_sound_one(make, size, w
         plan(options(path))
 
 
+@pytest.mark.parametrize("hours", [1, 30])
+@pytest.mark.parametrize("more", [{}, {"keys": "k"}])
+def test_a_clock_that_was_set_back_hides_no_message_from_a_range_of_times(
+    store_path, small, hours, more
+):
+    """Half the messages before it, and half after it: an hour's worth each."""
+    with pystore.open(store_path, **small) as store:
+        places = [store.put("t", b"a", queue=0, keys="k").physical_offset for _ in range(500)]
+    begun, back, step = 1_700_000_000_000, hours * 3_600_000, 14_400
+    times = [begun + i * step - (back if i >= 250 else 0) for i in range(500)]
+    for place, stored in zip(places, times, strict=True):
+        damage(store_path, place + 56, stored.to_bytes(8, "big"))
+    for low, high in ((times[0], times[249]), (times[249], times[249]), (times[250], times[-1])):
+        given = options(store_path, minStoreTimestamp=str(low), maxStoreTimestamp=str(high), **more)
+        assert rows(plan(given), given) == [i for i in range(500) if low <= times[i] <= high]
+
+
 def test_a_wrong_queue_offset_is_told_as_one(store_path, small):
     with pystore.open(store_path, **small) as store:
         m = [store.put("t", b"a", queue=0).physical_offset for _ in range(3)][1]
