@@ -44,7 +44,8 @@ def run(
             progress=lambda path, done, total: bar.update(done, total, f"reading {path}"),
             **dict[str, Any](s.sets),
         )  # fmt: skip
-    facts = {"a": found.a, "b": found.b, "same": found.same}
+    facts: dict[str, Any] = {"a": found.a, "b": found.b, "same": found.same}
+    facts["logs part at"] = found.parts_at
     s.out.facts("diff", {**facts, "records in a": found.records_a, "records in b": found.records_b})
     for name, ranges in _tables(found):
         if s.out.json:

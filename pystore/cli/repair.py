@@ -20,7 +20,8 @@ __all__ = ["rebuild", "run"]
 
 def _options(s: Session, bar: Any) -> dict[str, Any]:
     def tell(phase: str, done: int, total: int | None) -> None:
-        bar.update(done, total, PHASES.get(phase, phase))
+        if phase in PHASES:  # the others say that one has ended
+            bar.update(done, total, PHASES[phase])
 
     return {"progress": tell, **s.sets}
 

@@ -265,4 +265,6 @@ def undo(
             journal.undo(layout)
             shutil.rmtree(folder / "made", ignore_errors=True)
             return Repair(str(root), journal.actions, side=str(folder))
-    raise NotFound("no repair of this store can be undone", str(root))
+    error = NotFound("no repair of this store can be undone", str(root))
+    error.next_step = "nothing to do: no repair has changed this store, or all are undone"
+    raise error

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ import pystore
 from pystore.audit import verify
 from pystore.audit.kinds import SameOffsetFinding
 from pystore.cli import main
+from pystore.cli.repair import _options
 from pystore.errors import MissingSegment, StrayFile
 from pystore.repair import Repair, plan, rebuild, repair, salvage, undo
 from pystore.repair.journal import Journal
@@ -515,3 +517,13 @@ def test_a_heap_of_nameless_segments_becomes_a_store(sample: Sample, tmp_path: P
     assert in_queues(tmp_path / "store") == in_log(sample.root)
     with pystore.open(tmp_path / "store") as store:
         assert "orders" in [t.name for t in store.metadata.topics.list()]
+
+
+def test_progress_shows_no_phase_that_has_ended():
+    """An open ends with a report of nothing done."""
+    shown = []
+    bar = SimpleNamespace(update=lambda *what: shown.append(what))
+    tell = _options(SimpleNamespace(sets={}), bar)["progress"]
+    tell("log", 5, 10)
+    tell("done", 0, 10)
+    assert shown == [(5, 10, "checking the log")]
