@@ -97,6 +97,44 @@ def test_a_member_that_hides_what_it_may_lack_is_found() -> None:
     assert fails(lambda seed: run_model(seed, make=HidesItsDoubt), range(190, 2000))
 
 
+class TakesPlacesForBorders(ModelMember):
+    """What a Java-like member reports, within a message, is how far that is."""
+
+    def border_of(self, place: int) -> int:
+        return min(place, len(self.log.entries))
+
+
+class BelievesWhatItLacks(ModelMember):
+    """A master confirms its own end, so what comes is confirmed before it has come."""
+
+    def take_confirmed(self, told: int) -> int:
+        return told
+
+
+class KeepsWhatItWasTold(ModelMember):
+    """The end that its master confirmed counts still when it is the master itself."""
+
+    told = 0
+
+    def take_confirmed(self, told: int) -> int:
+        self.told = told
+        return super().take_confirmed(told)
+
+    def begin_master(self, epoch: int, in_sync: frozenset[int]) -> None:
+        self.confirmed = self.told
+        super().begin_master(epoch, in_sync)
+
+
+@pytest.mark.parametrize(
+    ("make", "first"),
+    [(TakesPlacesForBorders, 0), (BelievesWhatItLacks, 0), (KeepsWhatItWasTold, 190)],
+)
+def test_a_member_that_believes_what_java_reports_is_found(
+    make: type[ModelMember], first: int
+) -> None:
+    assert fails(lambda seed: run_model(seed, make=make), range(first, first + 2000))
+
+
 @pytest.mark.parametrize(("rules", "first"), [(ForgetsGuests, 50), (DropsAtOnce, 600)])
 def test_wrong_rules_are_found(rules: type[InSync], first: int) -> None:
     class Wrong(ModelMember):

@@ -21,6 +21,12 @@ __all__ = ["KINDS", "run_fleet", "run_model", "run_real"]
 HEALS_S = 60.0
 
 
+def _mix(group: Group, seed: int) -> None:
+    """A third of the groups has one or two members that are like Java's."""
+    if seed // 3 % 3 == 0:
+        group.make_like_java(1 + seed // 9 % 2)
+
+
 def run_model(
     seed: int,
     seconds: float = 30.0,
@@ -31,6 +37,7 @@ def run_model(
     """heals: whether peace follows; of a seed alone: after one in eight. Raises: Violation."""
     events = Events(random.Random(seed))
     group = model_group(events, members=2 + seed % 3, fault_s=2.5, make=make)
+    _mix(group, seed)
     group.send_each(1.0)
     group.fail_now_and_then()
     events.run_until(seconds)
@@ -48,6 +55,7 @@ def run_real(
     """kinds: of faults; send_s: between two sends. Raises: Violation."""
     events = Events(random.Random(seed))
     group = real_group(events, members=2 + seed % 3, fault_s=3.0)
+    _mix(group, seed)
     with on_virtual_time([group], rules):
         group.kinds = kinds
         group.send_each(send_s)
@@ -66,6 +74,8 @@ def run_fleet(seed: int, seconds: float = 86_400.0) -> list[Group]:
         model_group(events, f"broker-{at}", members=4 if at == 0 else 3, fault_s=600.0)
         for at in range(33)
     ]
+    for each in groups[::3]:
+        each.make_like_java(1)
     fleet = Fleet(events, groups, send_s=20.0)
     for each in groups:
         each.fail_now_and_then()

@@ -4,14 +4,18 @@ an engine that each asks over a bad network, and what happens to all of them.
 Faults: brokers are killed, lose their power and with it what was not synced, stand still (SIGSTOP);
 pairs of them, and brokers and the engine, are cut off in both directions; connections break, and
 each end notices in its own time. Clocks run apart by five percent. The brokers of half of the
-groups acknowledge what their disks do not have yet (ASYNC_FLUSH).
+groups acknowledge what their disks do not have yet (ASYNC_FLUSH). A third of the groups has one or
+two members whose streams are Java's, and messages of up to 1 MB, which come in chunks.
 
 After every step: each epoch has one master; a master that begins has every acknowledged message
-that any broker of the in-sync set still has; no place of the log is ever served with two contents.
+that any broker of the in-sync set still has; no place of the log is ever served with two contents,
+and no half of a message is served. What a Java-like master alone confirms is nobody's promise: by
+default it says of its whole log that all have it.
 After the last fault: a group heals by itself."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -21,7 +25,7 @@ from virtual_time import Clock, Events, Violation
 from broker.services.controlled.in_sync import InSync
 from broker.services.replication.epochs import Epoch, common_end, merge
 
-__all__ = ["FAULTS", "Broker", "Group", "Link", "Log"]
+__all__ = ["FAULTS", "Broker", "Group", "Link", "Log", "border_before"]
 
 #: How far clocks run apart, in either direction.
 CLOCKS = 0.05
@@ -31,14 +35,25 @@ NOTICED_S = 6.0
 FAULTS = [
     "kill", "kill", "power", "leave", "pause", "part", "engine", "break", "move", "heal", "heal",
 ]  # fmt: skip
-#: A frame has so many messages at most.
+#: A frame has so many entries at most.
 FRAME = 6
+#: What an entry has of its message: how many more of it follow. A message is an entry for each
+#: 32 KiB, so the largest has 32.
+LEFT_BITS = 5
+
+
+def border_before(entries: Sequence[int], place: int) -> int:
+    """The last place at or before this one that is within no message."""
+    place = min(place, len(entries))
+    while place and entries[place - 1] & ((1 << LEFT_BITS) - 1):
+        place -= 1
+    return place
 
 
 @dataclass
 class Log:
-    """What a disk has. synced: entries that a power cut leaves. checked: entries that are those
-    that were served at their places."""
+    """What a disk has: the entries of each message. synced: entries that a power cut leaves.
+    checked: entries that are those that were served at their places."""
 
     entries: list[int] = field(default_factory=list)
     synced: int = 0
@@ -52,6 +67,7 @@ class Log:
     def restart(self, *, power: bool) -> None:
         if power:
             self.cut(self.synced)
+        self.cut(border_before(self.entries, len(self.entries)))
         self.epochs = [each for each in self.epochs if each.start <= len(self.entries)]
 
 
@@ -66,6 +82,7 @@ class Link:
         self.is_broken, self.is_pumping, self.is_open = False, False, False
         self.sent, self.told = 0, -1  # entries that were sent; the confirmed end that was said last
         self.acked = -1  # what the slave has, as its master knows
+        self.epochs: list[Epoch] = []  # the master's, as it greeted
 
     def lives_at(self, end: Broker) -> bool:
         return end.clock.life == self._lives[end]
@@ -94,6 +111,7 @@ class Link:
     def notice(self, end: Broker) -> None:
         if end is self.slave and end.link is self:
             end.link = None
+            end.drop_half()
             end.on_lost()
         elif self in end.links:
             end.links.remove(self)
@@ -113,13 +131,17 @@ class Broker:
         self.up = False
         #: On its disk (continuity.py): it may lack what it acknowledged.
         self.is_in_doubt = False
+        #: Its streams are Java's: it reports chunks and what memory has, has no epoch of which it
+        #: has nothing, and confirms its own end.
+        self.is_like_java = False
         self.forget()
 
     def forget(self) -> None:
         """What memory had of one role."""
         self.epoch, self.is_master = 0, False
         self.required: frozenset[int] = frozenset()
-        self.is_fenced, self.confirmed = False, 0
+        self.is_fenced = False
+        self.confirmed = self.answered = 0  # what was confirmed to it, and what it acknowledged
         self.links: list[Link] = []  # of a master's slaves, the oldest first
         self.link: Link | None = None  # of a slave
         self.followed: Broker | None = None
@@ -138,6 +160,8 @@ class Broker:
             self.group.lose()  # the others of its set may have lost their power, too
 
     def stop(self, *, power: bool = False) -> None:
+        # A Java-like member reports what its disk lacks, without doubts: its loss is left out.
+        power = power and not self.is_like_java
         self.new_life()
         self.up = False
         self.log.restart(power=power)
@@ -212,8 +236,7 @@ class Broker:
         awake = self.up and self.group.events.now >= self.clock.paused_until
         if not awake or not self.is_master or self.is_fenced:
             return False
-        self.group.messages += 1
-        self.log.entries.append(self.group.messages)
+        self.log.entries += self.group.new_message()
         self._sync_soon()
         self.confirm()
         self._pump_all()
@@ -221,16 +244,18 @@ class Broker:
 
     def confirm(self) -> None:
         """ps_safe_copied: what all have who are required, and this disk."""
-        ends = self.ends()
-        if not self.is_master or self.is_fenced or not self.required <= ends.keys():
+        if not self.is_master or self.is_fenced:
             return
-        own = self.log.synced if self.group.syncs else len(self.log.entries)
-        end = min([own, *(ends[each] for each in self.required)])
-        if end > self.confirmed:
-            self.group.acknowledge(self, self.confirmed, end)
-            self.confirmed = end
+        ends, end = self.ends(), min(self.confirmed, len(self.log.entries))
+        if self.required <= ends.keys():
+            own = self.log.synced if self.group.syncs else len(self.log.entries)
+            had = min([own, *(ends[each] for each in self.required)])
+            end = max(end, self.border_of(had))
+        if end > self.answered:
+            self.group.acknowledge(self, self.answered, end)
+            self.answered, self.confirmed = end, max(self.confirmed, end)
             self._pump_all()
-        self.group.serve(self, self.confirmed)
+        self.group.serve(self, end)
 
     def _pump_all(self) -> None:
         for each in self.links:
@@ -240,7 +265,7 @@ class Broker:
         """The next frame: messages, and how much is confirmed."""
         if link.is_pumping or not link.is_open:
             return
-        if link.sent >= len(self.log.entries) and link.told >= self.confirmed:
+        if link.sent >= len(self.log.entries) and link.told >= self._end_to_tell():
             return
         link.is_pumping = True
 
@@ -250,12 +275,16 @@ class Broker:
                 return
             start = link.sent
             data = self.log.entries[start : start + self.group.events.chance.randrange(1, FRAME)]
-            link.sent, link.told = start + len(data), self.confirmed
-            epoch, told = self.epoch, self.confirmed
+            link.sent, link.told = start + len(data), self._end_to_tell()
+            epoch, told = self.epoch, link.told
             link.send(link.slave, lambda: link.slave.take_frame(link, epoch, start, data, told))
             self._pump(link)
 
         self.clock.at(self.group.events.chance.uniform(0.001, 0.05), pump)
+
+    def _end_to_tell(self) -> int:
+        """allAckInSyncStateSet=false is Java's default."""
+        return len(self.log.entries) if self.is_like_java else self.confirmed
 
     def take_hello(self, link: Link) -> None:
         if not self.is_master:
@@ -298,32 +327,64 @@ class Broker:
         self._connect_soon(1.0 if self.link is None else 3.0)
 
     def take_epochs(self, link: Link, epochs: list[Epoch], end: int) -> None:
+        self.drop_half()
         ours = len(self.log.entries)
         at = common_end(self.log.epochs, ours, epochs, end) if ours else 0
         if at < 0:
             raise self.group.events.violated(f"{self} has no epoch in common with its master")
-        if at < self.confirmed:
+        if at < self.log.checked:
             raise self.group.events.violated(
-                f"{self} cuts at {at} what was confirmed up to {self.confirmed}"
+                f"{self} cuts at {at} what was served up to {self.log.checked}"
             )
         self.log.cut(at)
-        self.log.epochs = merge(self.log.epochs, epochs, at)
+        self.confirmed = min(self.confirmed, at)  # a store that is cut is opened again
+        merged = merge(self.log.epochs, epochs, at)
+        self.log.epochs = [e for e in merged if not self.is_like_java or e.start < at]
+        link.epochs = epochs
         self.has_followed, self.goal = True, end
-        acked = self.log.synced if self.group.syncs else at
+        acked = self._end_to_report()
         link.send(link.master, lambda: link.master.take_begin(link, at, acked))
 
     def take_frame(
         self, link: Link, epoch: int, start: int, data: list[int], confirmed: int
     ) -> None:
-        if start != len(self.log.entries) or self.log.epochs[-1].epoch != epoch:
+        if start != len(self.log.entries) or link.epochs[-1].epoch != epoch:
             link.cut()
             return
         self.log.entries += data
+        if self.is_like_java and data:
+            known = {each.epoch for each in self.log.epochs}
+            self.log.epochs += [
+                each
+                for each in link.epochs
+                if each.start < len(self.log.entries) and each.epoch not in known
+            ]
         self._sync_soon()
-        if not self.group.syncs:
-            self._report(link, len(self.log.entries))
-        self.confirmed = max(self.confirmed, min(confirmed, len(self.log.entries)))
-        self.group.serve(self, self.confirmed)
+        if self.is_like_java or not self.group.syncs:
+            self._report(link, self._end_to_report())
+        self.confirmed = max(self.confirmed, self.take_confirmed(confirmed))
+        # What a Java-like master confirms, nobody but itself may have.
+        shown = min(self.confirmed, len(self.log.entries))
+        self.group.serve(self, shown, promised=not link.master.is_like_java)
+
+    def take_confirmed(self, told: int) -> int:
+        """What a slave makes of the end that its master confirms."""
+        return self.border_of(told)
+
+    def border_of(self, place: int) -> int:
+        """What is made of a place that a peer reports."""
+        return border_before(self.log.entries, place)
+
+    def drop_half(self) -> None:
+        """ps_follow_pause: half a message is not kept until the next connection, but by Java's."""
+        if not self.is_like_java:
+            self.log.cut(border_before(self.log.entries, len(self.log.entries)))
+
+    def _end_to_report(self) -> int:
+        entries = self.log.entries
+        if self.is_like_java:
+            return len(entries)
+        return border_before(entries, self.log.synced if self.group.syncs else len(entries))
 
     # ---- the disk ----
 
@@ -336,12 +397,12 @@ class Broker:
 
     def _sync(self) -> None:
         self.is_syncing = False
-        self.log.synced = end = len(self.log.entries)
+        self.log.synced = len(self.log.entries)
         link = self.link
         if self.is_master:
             self.confirm()
-        elif link is not None and self.group.syncs:
-            self._report(link, end)
+        elif link is not None and link.epochs and self.group.syncs:
+            self._report(link, self._end_to_report())
 
     def _report(self, link: Link, end: int) -> None:
         link.send(link.master, lambda: link.master.take_report(link, end))
@@ -370,6 +431,19 @@ class Group:
         #: SYNC_FLUSH of all brokers: an answer waits for the disk, and reports say what it has.
         self.syncs = events.chance.random() < 0.5
         self._cut: set[frozenset[int]] = set()
+        self._is_mixed = False
+
+    def make_like_java(self, count: int) -> None:
+        """So many of its brokers, but for one at least; and messages are of 1 KB to 1 MB."""
+        self._is_mixed = True
+        for each in self.events.chance.sample(sorted(self.brokers), len(self.brokers) - 1)[:count]:
+            self.brokers[each].is_like_java = True
+
+    def new_message(self) -> list[int]:
+        """Its entries."""
+        self.messages += 1
+        chunks = math.ceil(2 ** self.events.chance.uniform(-5, LEFT_BITS)) if self._is_mixed else 1
+        return [self.messages << LEFT_BITS | left for left in range(chunks - 1, -1, -1)]
 
     def is_lossy(self) -> bool:
         """Whether this message of the engine's is lost."""
@@ -526,8 +600,13 @@ class Group:
             )
         self.acknowledged += broker.log.entries[known:end]
 
-    def serve(self, broker: Broker, end: int) -> None:
+    def serve(self, broker: Broker, end: int, *, promised: bool = True) -> None:
+        """promised: that all of the in-sync set have it."""
         log, known = broker.log, len(self.served)
+        if border_before(log.entries, end) != end:
+            raise self.events.violated(f"{broker} serves half of a message, up to {end}")
+        if not promised:
+            return
         begin, last = log.checked, min(end, known)
         if log.entries[begin:last] != self.served[begin:last]:
             raise self.events.violated(f"{broker} serves another log up to {end} than was served")
@@ -539,8 +618,9 @@ class Group:
         master = self.master()
         if master is None:
             raise self._unhealed(f"{self.name} has no master")
-        if master.confirmed < len(master.log.entries) - 20 or not master.confirmed:
-            end = len(master.log.entries)
+        end, left = len(master.log.entries), (1 << LEFT_BITS) - 1
+        late = [each for each in master.log.entries[master.confirmed :] if not each & left]
+        if len(late) > 20 or not master.confirmed:
             raise self._unhealed(f"{master} has confirmed {master.confirmed} of {end}")
         others = self.brokers.keys() - {master.number}
         if master.required != others:
