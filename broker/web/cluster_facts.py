@@ -47,10 +47,13 @@ Placed = tuple[str, RecordView]
 class CachedAnswer(Generic[_T]):
     """An answer that is asked for again when it is old; meanwhile the old one is shown."""
 
-    def __init__(self, ask: Callable[[], Awaitable[_T]], fresh_s: float | None = None) -> None:
-        """fresh_s: how long it is taken for the present."""
+    def __init__(
+        self, ask: Callable[[], Awaitable[_T]], fresh_s: float | None = None,
+        stale_s: float = _STALE_S,
+    ) -> None:  # fmt: skip
+        """fresh_s: how long it is taken for the present. stale_s: how old it may be shown."""
         self._ask = ask
-        self._fresh_s = fresh_s
+        self._fresh_s, self._stale_s = fresh_s, stale_s
         self._value: _T | None = None
         self._when = float("-inf")
         self._asking: asyncio.Task[_T] | None = None
@@ -80,7 +83,7 @@ class CachedAnswer(Generic[_T]):
         """Returns what may be shown, and whether it is of the present."""
         age = time.monotonic() - self._when
         is_fresh = age < (_FRESH_S if self._fresh_s is None else self._fresh_s)
-        return (self._value if is_fresh or age < _STALE_S else None), is_fresh
+        return (self._value if is_fresh or age < self._stale_s else None), is_fresh
 
     def _question(self) -> asyncio.Task[_T]:
         if self._asking is None or self._asking.done():
@@ -149,7 +152,7 @@ class ClusterFacts:
 
     def __init__(self, admin: AsyncAdmin, walker: AsyncAdmin, *, of_broker: bool = False) -> None:
         self.admin, self.walker = admin, walker
-        self._of_broker = of_broker
+        self.of_broker = of_broker
         self.places = CachedAnswer(admin.cluster)
         self.topics = CachedAnswer(self._topics)
         self.brokers = CachedAnswer(self._brokers)
@@ -186,7 +189,7 @@ class ClusterFacts:
         """All of them, from a name server by name alone: what each broker has of tens of thousands
         takes a second."""
         queues: dict[str, int | None] = {}
-        if self._of_broker:
+        if self.of_broker:
             queues = {each.name: each.read_queue_nums for each in await self.admin.topics()}
         else:
             queues = dict.fromkeys(await self.admin.topic_names())

@@ -4,6 +4,7 @@ cluster_actions.py, and only where the start allowed it."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,13 @@ from broker.client.admin import AsyncAdmin
 from broker.client.errors import BadAnswer, BrokerRefused, ClientError, Misuse, NoRoute
 from broker.client.rates import rows_between
 from broker.web.cluster_actions import ClusterActions, is_secret
-from broker.web.cluster_facts import ClusterFacts, Placed
+from broker.web.cluster_facts import CachedAnswer, ClusterFacts, Placed
+from broker.web.cluster_overview import ClusterOverview
 from broker.web.drawing import plot_of
 from broker.web.guard import Handler, download
 from broker.web.rows import GroupRow, paged
 from broker.web.store_pages import message_page
+from pystore import __version__
 from pystore.cli.verbs import parse_time
 from pystore.errors import BadArgument
 from pystore.names import DLQ_PREFIX
@@ -34,8 +37,8 @@ __all__ = ["ClusterServer"]
 #: Messages of one page.
 _MESSAGES = 20
 _PLOT_REFRESH_S = "2"
-#: How long a page waits for how far all groups are.
-_SOON_S = 0.05
+#: How long a page waits for what is counted, and the first page for what the doctor finds.
+_SOON_S, _AT_ONCE_S = 0.3, 0.05
 
 
 class ClusterServer(ClusterActions):
@@ -43,7 +46,7 @@ class ClusterServer(ClusterActions):
     cluster_actions.py offers."""
 
     menu = (
-        ("/", "Cluster"), ("/topics", "Topics"), ("/groups", "Groups"), ("/find", "Find"),
+        ("/", "Overview"), ("/topics", "Topics"), ("/groups", "Groups"), ("/find", "Find"),
         ("/dead", "Dead letters"), ("/rates", "Rates"),
     )  # fmt: skip
 
@@ -53,6 +56,7 @@ class ClusterServer(ClusterActions):
     ) -> None:  # fmt: skip
         super().__init__(target, host, port, credentials, write=write)
         self._options: dict[str, Any] = {"credentials": credentials, "tls": tls}
+        self._overview: ClusterOverview | None = None
 
     def routes(self) -> Mapping[str, Handler]:
         return {
@@ -64,8 +68,14 @@ class ClusterServer(ClusterActions):
 
     async def start(self) -> None:
         """Raises: OSError, ClientError when nobody of a cluster answers there."""
-        self._facts = await self._found()
+        facts = self._facts = await self._found()
+        namesrv = "" if facts.of_broker else self.target
+        self._overview = ClusterOverview(facts, namesrv, **self._asking())
+        self._overview.start()
         await super().start()
+
+    def _asking(self) -> dict[str, Any]:
+        return {name: self._options[name] for name in ("credentials", "tls")}
 
     async def _found(self) -> ClusterFacts:
         """Of a name server, or, where it does not know what one is asked, of a broker. Raises:
@@ -91,6 +101,8 @@ class ClusterServer(ClusterActions):
 
     async def stop(self) -> None:
         await super().stop()
+        if self._overview is not None:
+            await self._overview.close()
         if self._facts is not None:
             await self._facts.close()
 
@@ -118,8 +130,39 @@ class ClusterServer(ClusterActions):
         look = await self.facts.brokers.get()
         known = {each.address: each for each in look.brokers}
         places = await self.facts.places.get()
-        rows = [(place, known.get(place.address)) for place in places]
-        return self._page("cluster.html", rows=rows, problems=look.problems)
+        overview = self._overview
+        assert overview is not None
+        overview.take(look)
+        names, lag, dead, waiting, replicas, examined = await asyncio.gather(
+            *(self._known(each, _SOON_S) for each in (
+                overview.names, overview.lag, overview.dead, overview.waiting, overview.replicas,
+            )), self._known(overview.examined, _AT_ONCE_S),
+        )  # fmt: skip
+        topics, groups = names or (None, None)
+        timers, halves = waiting or (None, None)
+        totals = {
+            "Topics": (topics, "/topics"), "Groups": (groups, "/groups"), "Lag": (lag, "/groups"),
+            "Dead letters": (dead, "/dead"), "Timers waiting": (timers, ""),
+            "Open transactions": (halves, ""),
+        }  # fmt: skip
+        messages, sizes = overview.plots()
+        found = paged(places, self._page_of(request))
+        return self._page(
+            "cluster.html", problems=look.problems, totals=totals, examined=examined,
+            messages=messages, sizes=sizes, version=__version__, now_ms=time.time_ns() // 1_000_000,
+            clusters=sorted({place.cluster for place in places}), found=found,
+            query=dict(request.query), replicas=replicas or {},
+            rows=[(place, known.get(place.address)) for place in found.rows],
+            samples=len(overview.samples),
+        )  # fmt: skip
+
+    @staticmethod
+    async def _known(answer: CachedAnswer[Any], wait_s: float) -> Any:
+        """What is known in time; None where it is not, or where a broker refuses it."""
+        try:
+            return await answer.soon(wait_s)
+        except ClientError:
+            return None
 
     async def _topics(self, request: web.Request) -> web.StreamResponse:
         query = dict(request.query)

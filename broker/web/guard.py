@@ -84,6 +84,15 @@ def address_of_page(path: str, **query: object) -> str:
     return f"{path}?{urlencode(given)}" if given else path
 
 
+def _since(ms: int) -> str:
+    """How long ago something began: its two largest units."""
+    minutes = max(0, ms) // 60_000
+    days, hours = minutes // 1440, minutes // 60 % 24
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min"
+
+
 class _Complaints:
     """The log of aiohttp: a malformed request is whoever's that reaches the port, and no defect."""
 
@@ -140,6 +149,7 @@ class PageServer:
             "name": lambda text: text_of(str(text), _NAME_SHOWN),
             "bytes": lambda n: shown(Size(n)).partition(" (")[0],
             "count": lambda n: "-" if n is None else f"{n:,}",
+            "since": _since,
             "rate": lambda n: "-" if n is None else f"{n:,.1f}",
         }  # fmt: skip
         self._templates.globals |= {

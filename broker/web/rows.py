@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from broker.services.names import is_system_topic
-from pystore.names import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX
+from broker.services.names import RESERVED_GROUPS, is_system_topic
+from pystore.names import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, SYSTEM_GROUP_PREFIX
 
 __all__ = [
     "KINDS_OF_TOPICS",
@@ -17,6 +17,7 @@ __all__ = [
     "QueueRow",
     "RowPage",
     "TopicRow",
+    "is_system_group",
     "kind_of",
     "paged",
 ]
@@ -37,6 +38,11 @@ def kind_of(topic: str) -> str:
     if topic.startswith(RETRY_PREFIX):
         return "retries"
     return "system" if is_system_topic(topic) or topic.endswith(REPLY_SUFFIX) else "messages"
+
+
+def is_system_group(name: str) -> bool:
+    """Whether a group is one of a broker's own."""
+    return name in RESERVED_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,13 @@ from pages import Visitor, visiting_server
 from waiting import until
 
 from broker import Admin, Broker, Consumer, Message, Producer
-from broker.client.admin import AccessRight
+from broker.client.admin import AccessRight, BrokerFacts
 from broker.client.credentials import Credentials
 from broker.client.errors import BrokerRefused, NoRoute
-from broker.web import cluster_facts
+from broker.client.rates import Look
+from broker.web import cluster_facts, cluster_overview
 from broker.web.cluster_actions import is_secret
+from broker.web.cluster_overview import byte_rate
 from broker.web.cluster_server import ClusterServer
 from broker.web.drawing import plot_of
 from broker.wire.codes import RequestCode
@@ -77,8 +79,47 @@ def writing(broker: Broker) -> Iterator[Visitor]:
 
 def test_the_cluster_and_its_brokers(reading: Visitor, broker: Broker) -> None:
     row = next(row for row in reading.get("/").rows() if row)
-    assert row[0] == "broker-a" and row[2] == "master"
-    assert row[3].endswith(f":{broker.port}")
+    assert row[0] == "broker-a" and row[1] == "master"
+    assert row[2].endswith(f":{broker.port}")
+
+
+def test_the_overview_has_totals_and_findings(reading: Visitor, broker: Broker) -> None:
+    """The doctor is asked in the background, and what it found stands there with its command."""
+    first = reading.get("/")
+    assert first.status == 200 and "Dead letters" in first.text
+    pattern = r"<dt>(?:<a[^>]*>)?([^<]*)(?:</a>)?</dt><dd>([^<]*)</dd>"
+    totals = dict(re.findall(pattern, first.body.decode()))
+    assert totals["Dead letters"] == "6" and totals["Open transactions"] == "0"
+    until(lambda: "billing has 6 dead letters" in reading.get("/").text, "what the doctor finds")
+    assert "pystore admin dlq list billing" in reading.get("/").text
+
+
+def test_no_visitor_waits_for_the_doctor(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may take as long as it likes."""
+
+    async def never(*given: object, **named: object) -> tuple[str, list[Any]]:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody wakes it")
+
+    monkeypatch.setattr(cluster_overview, "examine_network", never)
+    with visiting_server(lambda: ClusterServer(broker.namesrv_address, "127.0.0.1", 0)) as one:
+        assert "The doctor is looking" in one.get("/").text
+
+
+def look_of(when: float, *brokers: tuple[str, int]) -> Look:
+    facts = [
+        BrokerFacts(where, "", 0, 1.0, 2.0, 0, 0, 0.0, 0, 0, 0, {"putMessageSizeTotal": str(size)})
+        for where, size in brokers
+    ]
+    return Look(when, facts)
+
+
+def test_bytes_a_second_are_counted_between_two_looks() -> None:
+    """A broker that started meanwhile counts from its start; one that is new, from the next
+    look on."""
+    before = look_of(10.0, ("a", 1000), ("b", 5000))
+    assert byte_rate(None, before) == 0.0
+    assert byte_rate(before, look_of(20.0, ("a", 2000), ("b", 500), ("c", 9999))) == 150.0
 
 
 def counted(one: Visitor, path: str, **query: Any) -> Any:
@@ -464,7 +505,7 @@ def test_pages_of_one_thing_ask_nothing_of_all_groups(
     make = lambda: ClusterServer(broker.namesrv_address, "127.0.0.1", 0)  # noqa: E731
     with visiting_server(make) as one:
         asked = requests_of(one, monkeypatch)
-        for path in ("/", "/topic?name=evil", "/group?name=billing"):
+        for path in ("/topic?name=evil", "/group?name=billing"):
             assert one.get(path).status == 200
         assert asked and RequestCode.GET_BROKER_CONSUME_STATS not in asked
 
