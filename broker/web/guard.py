@@ -44,6 +44,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = SafeLogger("broker.web")
 _quiet = RateLimitedLogger(log)
 COOKIE = "pystore-web"
+#: Strangers may see it, so that the page that refuses them is legible.
+_STYLE_PATH = "/style.css"
 #: Of every answer. No script, no frame, nothing from elsewhere, nothing kept.
 HEADERS = {
     "Content-Security-Policy": (
@@ -166,6 +168,11 @@ class PageServer:
         secret = "" if self._credentials is not None else f"?token={self.token}"
         return f"http://{host}:{self.port}/{secret}"
 
+    @property
+    def cookie(self) -> str:
+        """Browsers keep cookies by host, whatever the port: each port has a name of its own."""
+        return f"{COOKIE}-{self.port}"
+
     def routes(self) -> Mapping[str, Handler]:
         """Pages by path."""
         raise NotImplementedError
@@ -183,7 +190,7 @@ class PageServer:
             app.router.add_get(path, handler)
         for path, handler in self.actions().items():
             app.router.add_post(path, handler)
-        app.router.add_get("/style.css", self._style)
+        app.router.add_get(_STYLE_PATH, self._style)
         app.router.add_get("/favicon.ico", self._no_icon)
         # A half request is closed as a connection is that nobody uses.
         self._runner = web.AppRunner(
@@ -230,7 +237,7 @@ class PageServer:
             answer = await self._sign_in(request)
         elif self._credentials is None and self._is_known(request.query.get("token", "")):
             answer = self._let_in()
-        elif not self._is_let_in(request):
+        elif request.path != _STYLE_PATH and not self._is_let_in(request):
             answer = self._entrance("")
         elif request.method == "POST" and not await self._has_token(request):
             answer = self._refusal(403, "the form is not of this run; load its page again")
@@ -282,7 +289,7 @@ class PageServer:
 
     def _is_let_in(self, request: web.Request) -> bool:
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        return self._is_known(request.cookies.get(COOKIE, "")) or self._is_known(bearer)
+        return self._is_known(request.cookies.get(self.cookie, "")) or self._is_known(bearer)
 
     async def _has_token(self, request: web.Request) -> bool:
         given = str((await request.post()).get("token", ""))
@@ -290,7 +297,7 @@ class PageServer:
 
     def _let_in(self) -> web.Response:
         answer = redirection("/")
-        answer.set_cookie(COOKIE, self.token, httponly=True, samesite="Strict", path="/")
+        answer.set_cookie(self.cookie, self.token, httponly=True, samesite="Strict", path="/")
         return answer
 
     async def _sign_in(self, request: web.Request) -> web.Response:

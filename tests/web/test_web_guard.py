@@ -123,7 +123,7 @@ def test_every_answer_has_strict_headers(visitor: Visitor, path: str) -> None:
     assert "unsafe" not in policy and "script-src" not in policy
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", [path for path in PATHS if path != "/style.css"])
 def test_a_stranger_sees_nothing(visitor: Visitor, path: str) -> None:
     for token in (None, "", "wrong", visitor.server.token[:-1]):
         visitor.token = token
@@ -132,14 +132,23 @@ def test_a_stranger_sees_nothing(visitor: Visitor, path: str) -> None:
         assert b"evil" not in answer.body.replace(b"name=evil", b"")
 
 
+def test_the_page_that_refuses_a_stranger_is_styled(visitor: Visitor) -> None:
+    visitor.token = None
+    style = visitor.get("/style.css")
+    assert style.status == 200 and "Content-Security-Policy" in style.headers
+    assert visitor.get("/style.css", headers={"Host": "evil.example"}).status == 403
+
+
 def test_the_printed_address_lets_a_browser_in(visitor: Visitor) -> None:
     secret, visitor.token = visitor.token, None
     answer = visitor.get("/", token=secret)
     assert (answer.status, answer.headers["Location"]) == (303, "/")
     cookie = answer.headers["Set-Cookie"]
+    name = cookie.partition("=")[0]
+    assert name == f"{COOKIE}-{visitor.server.port}", "a second server does not overwrite it"
     assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
-    assert visitor.get("/", headers={"Cookie": f"{COOKIE}={secret}"}).status == 200
-    assert visitor.get("/", headers={"Cookie": f"{COOKIE}=x"}).status == 403
+    assert visitor.get("/", headers={"Cookie": f"{name}={secret}"}).status == 200
+    assert visitor.get("/", headers={"Cookie": f"{name}=x"}).status == 403
     assert visitor.get("/", token="wrong").status == 403
 
 
