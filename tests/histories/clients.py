@@ -31,11 +31,12 @@ FAILURES = (OSError, TimeoutError, ValueError, KeyError)
 
 
 def bodies(records: bytes | memoryview) -> list[str]:
-    """Of the messages of a pull's answer."""
+    """Of the messages of a pull's answer: the first word of each."""
     found, at = [], 0
     while at < len(records):
         size, length = _HEAD.unpack_from(records, at)
-        found.append(bytes(records[at + _HEAD.size : at + _HEAD.size + length]).decode())
+        body = bytes(records[at + _HEAD.size : at + _HEAD.size + length])
+        found.append(body.partition(b" ")[0].decode())
         at += size
     return found
 
@@ -85,8 +86,10 @@ class Client:
 
     def __init__(
         self, number: int, seed: int, history: History, look: Look, brokers: Sequence[str],
-        topic: str, queues: int,
+        topic: str, queues: int, sizes: tuple[int, int] = (0, 0),
     ) -> None:  # fmt: skip
+        """sizes: bytes of a body, at least and at most; 0: of its name alone."""
+        self._sizes = sizes
         self.number, self._history, self._look = number, history, look
         self._brokers, self._topic, self._queues = list(brokers), topic, queues
         self._chance = random.Random(seed * 1000 + number)
@@ -130,8 +133,13 @@ class Client:
             "bornTimestamp": "1700000000000", "properties": f"UNIQ_KEY\x01{name}\x02",
             "reconsumeTimes": "0", "unitMode": "false", "batch": "false",
         }  # fmt: skip
+        body, (least, most) = name.encode(), self._sizes
+        if most:
+            body += b" "
+            size = int(least * (most / least) ** self._chance.random())
+            body += self._chance.randbytes(max(size - len(body), 0))
         call = now_ns()
-        answer = await self._ask(address, Command(RequestCode.SEND_MESSAGE, ext, name.encode()))
+        answer = await self._ask(address, Command(RequestCode.SEND_MESSAGE, ext, body))
         if answer is None or answer.code != 0:
             # Whatever was said: it may be there.
             self._history.note("send", call, id=name, answered=False, **rest)

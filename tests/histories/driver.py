@@ -1,6 +1,7 @@
 """One run: clients against three brokers under an engine, faults, and the history in a file. Run
-by run.py in a network of its own: ``FOLDER ENGINE SECONDS SEED CLIENTS PLAN MAKE``, PLAN
-`random`, `kill`, `engine` or an issue's number. Prints what happened as JSON."""
+by run.py in a network of its own: ``FOLDER ENGINE SECONDS SEED CLIENTS PLAN MAKE SIZES``, PLAN
+`random`, `kill`, `engine` or an issue's number, SIZES `LEAST-MOST` of bodies, `0-0`: names alone.
+Prints what happened as JSON."""
 
 from __future__ import annotations
 
@@ -56,18 +57,21 @@ async def kill_once(faults: Faults, look: Look, seconds: float) -> None:
     await asyncio.sleep(seconds * 2 / 3)
 
 
-async def work(world: World, plan: str, seconds: float, seed: int, count: int) -> dict[str, object]:
+async def work(world: World, plan: str, seconds: float, seed: int, count: int,
+               sizes: tuple[int, int]) -> dict[str, object]:  # fmt: skip
     look = Look(engine_at(world))
     await until_in_sync(look, "at the beginning", world)
     brokers = [each.address for each in world.brokers]
     history = History(world.folder / "history.jsonl")
-    clients = [Client(n, seed, history, look, brokers, TOPIC, QUEUES) for n in range(count)]
+    clients = [Client(n, seed, history, look, brokers, TOPIC, QUEUES, sizes) for n in range(count)]
     await make_topic(look, clients[0])
     for address in brokers:
         await until_async(lambda address=address: knows_topic(address), f"the topic at {address}")
     faults, ending = Faults(world, look, seed), [False]
     busy = clients if plan not in SCENES else []
-    running = [asyncio.ensure_future(each.run(lambda: ending[0], PAUSE_S)) for each in busy]
+    # A disk takes what comes within some minutes.
+    pause = PAUSE_S * (10 if sizes[1] else 1)
+    running = [asyncio.ensure_future(each.run(lambda: ending[0], pause)) for each in busy]
     if plan in SCENES:
         await SCENES[plan](world, look, clients[0])
     elif plan == "kill":
@@ -123,10 +127,15 @@ def sound(store: Path) -> str:
 
 
 def main() -> None:
-    folder, engine, seconds, seed, count, plan, make = sys.argv[1:8]
-    with World(Path(folder), engine, make) as world:
+    folder, engine, seconds, seed, count, plan, make, sizes = sys.argv[1:9]
+    least, most = map(int, sizes.split("-"))
+    # A segment takes the largest message.
+    more = {"mappedFileSizeCommitLog": 4 << 20} if most else {}
+    with World(Path(folder), engine, make, more) as world:
         try:
-            out = asyncio.run(work(world, plan, float(seconds), int(seed), int(count)))
+            out = asyncio.run(
+                work(world, plan, float(seconds), int(seed), int(count), (least, most))
+            )
             out["exit"] = world.stop()
             out["verify"] = [sound(each.disk / "store") for each in world.brokers]
         except BaseException:

@@ -1,6 +1,7 @@
 """Runs, and what Porcupine says of their histories:
 
     python tests/histories/run.py [--engine etcd,apache] [--seconds 600] [--seed N] [--clients 8]
+        [--members java,ours,ours] [--sizes 1024-1048576]
 
 Prints the seed, the counts of operations and faults; keeps the folder of a run that fails."""
 
@@ -61,10 +62,11 @@ def one(
     clients: int,
     plan: str,
     make: str = "ours",
+    sizes: str = "0-0",
 ) -> tuple[dict[str, Any], list[str]]:
     """What happened, and what is wrong with it."""
     words = ["unshare", "-n", sys.executable, str(HERE / "driver.py"), str(folder), engine,
-             str(seconds), str(seed), str(clients), plan, make]  # fmt: skip
+             str(seconds), str(seed), str(clients), plan, make, sizes]  # fmt: skip
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         return {}, [f"the run ended with {done.returncode}: {done.stderr[-6000:]}"]
@@ -72,7 +74,9 @@ def one(
     found = check(checker, folder / "history.jsonl")
     wrong = [] if found["ok"] else [json.dumps(found, indent=1)]
     wrong += [each for each in out["verify"] if each]
-    if out["exit"] != ([0, 0, 0] if make == "ours" else [143, 143, 143]):
+    makes = make.split(",")
+    ends = [0 if each == "ours" else 143 for each in (makes if len(makes) == 3 else makes * 3)]
+    if out["exit"] != ends:
         wrong.append(f"the brokers ended with {out['exit']}")
     return out | {"checked": found}, wrong
 
@@ -83,6 +87,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--members", default="ours", help="ours or java: of all, or of each broker")
+    parser.add_argument("--sizes", default="0-0", help="of bodies in bytes, at least and at most")
     given = parser.parse_args()
     checker, engines = program(), given.engine.split(",")
     if checker is None:
@@ -94,7 +100,8 @@ def main() -> None:
             sys.exit(why)
         folder = Path(tempfile.mkdtemp(prefix="histories-"))
         seconds = given.seconds / len(engines)
-        out, wrong = one(folder, checker, engine, seconds, given.seed, given.clients, "random")
+        out, wrong = one(folder, checker, engine, seconds, given.seed, given.clients, "random",
+                         given.members, given.sizes)  # fmt: skip
         counts = {name: out.get(name) for name in ("history", "faults", "epochs")}
         print(json.dumps({"engine": engine, "seconds": seconds} | counts), flush=True)
         for each in wrong:

@@ -151,7 +151,8 @@ class EngineMember(Process):
 
 @dataclass
 class World:
-    """kind: ``etcd`` or ``apache``, of the engine. make: ``ours`` or ``java``, of the brokers.
+    """kind: ``etcd`` or ``apache``, of the engine. make: ``ours`` or ``java``, of the brokers; or
+    one of each broker, with commas between.
     more: settings of theirs."""
 
     folder: Path
@@ -163,6 +164,12 @@ class World:
     engine: list[EngineMember] = field(default_factory=list)
     names: launch.Server | None = None
     fakes_clocks: bool = False
+
+    @property
+    def makes(self) -> list[str]:
+        """Of each broker."""
+        given = self.make.split(",")
+        return given if len(given) == 3 else given * 3
 
     @property
     def engine_address(self) -> str:
@@ -283,7 +290,7 @@ class World:
             "haHousekeepingInterval": 3000, "haMaxTimeSlaveNotCatchup": 5000,
             "slaveReadEnable": "true", **self.more,
         }  # fmt: skip
-        if self.make == "java":
+        if self.makes[number] == "java":
             return Broker(host, _java_server(host, folder, conf), folder=folder)
         file = folder / "broker.conf"
         file.write_text("".join(f"{name}={value}\n" for name, value in conf.items()), "utf-8")
