@@ -250,7 +250,7 @@ _ROWS = (
         "broker",
         _E,
         "the queues are divided as if they were one: some are consumed twice, some by nobody",
-        "give each member of {group} an instance name of its own, or leave it out",
+        "give each member an instance name of its own, or none",
     ),
     DoctorCheck(
         "lag-deleted",

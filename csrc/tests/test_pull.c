@@ -237,7 +237,7 @@ static void test_offsets_table(void) {
     CHECK_EQ(-1, offset_of("C", "P", 65536));
     CHECK_EQ(-1, offset_of("none", "P", 0));
     /* A room too small: the rows that did not fit are still to be taken. What is committed
-     * meanwhile, behind it or before, is for the next round. */
+     * meanwhile is for the next round. */
     CHECK_EQ(3, ps_core_take_offsets(kit_core, 1, rows, 3));
     CHECK_EQ(0, commit("E", 0, 1));
     CHECK_EQ(0, commit("C", rows[0].queue_id, 1));

@@ -20,7 +20,7 @@ from broker.services.context import Services
 from broker.services.delivered import close_level
 from broker.services.pop import Pop
 from broker.services.pop.kept import taken_from
-from broker.services.replication.synchronize import Moved, Synchronizer
+from broker.services.replication.synchronize import OffsetChange, Synchronizer
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
 from pystore.errors import StoreError
@@ -305,7 +305,7 @@ def _log_gone(address: str, gone: Iterable[Origin]) -> None:
         )
 
 
-def _log_moved(address: str, moved: list[Moved]) -> None:
+def _log_moved(address: str, moved: list[OffsetChange]) -> None:
     """What consumers and delays pass over from now on, since a slave says that it has served it."""
     if moved:
         log.info("The slave at %s has served further than this broker, which goes on there: %s",

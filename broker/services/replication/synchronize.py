@@ -29,7 +29,7 @@ from pystore.configfiles import version_from_json
 from pystore.errors import StoreError
 from pystore.names import RETRY_PREFIX, SCHEDULE_TOPIC
 
-__all__ = ["Ask", "Moved", "Synchronizer"]
+__all__ = ["Ask", "OffsetChange", "Synchronizer"]
 
 quiet = RateLimitedLogger(SafeLogger(__name__))
 
@@ -51,7 +51,7 @@ _USERS_AGAIN = 20
 Ask = Callable[[Command], Awaitable[Command]]
 
 
-class Moved(NamedTuple):
+class OffsetChange(NamedTuple):
     """What goes on at another offset than before."""
 
     what: str
@@ -157,11 +157,11 @@ class Synchronizer:
                           " and be of a Super user there; its log says more")  # fmt: skip
         return parse_user(row, name)
 
-    async def take_back(self) -> list[Moved]:
+    async def take_back(self) -> list[OffsetChange]:
         """Of a slave that acted as this master: what its consumers have committed, and how far its
         delays are, where that is further than here. Returns what that moved. Raises: OSError,
         TimeoutError, ValueError, StoreError."""
-        moved: list[Moved] = []
+        moved: list[OffsetChange] = []
         for code, take in (
             (RequestCode.GET_ALL_CONSUMER_OFFSET, self._take_offsets),
             (RequestCode.GET_ALL_DELAY_OFFSET, self._take_delays),
@@ -201,7 +201,7 @@ class Synchronizer:
                 self._groups.take(wanted)
 
     async def _take_offsets(
-        self, body: Mapping[str, Any], moved: list[Moved] | None = None
+        self, body: Mapping[str, Any], moved: list[OffsetChange] | None = None
     ) -> None:
         """moved: takes only what rises, and is told of it; None: takes all. Nothing beyond the
         messages that are here: a consumer would lose those that come next."""
@@ -220,14 +220,16 @@ class Synchronizer:
                     before = self._offsets.get(group, topic, number) or 0
                     if at <= before:
                         continue
-                    moved.append(Moved(f"{group} at {topic}/{number}", before, at))
+                    moved.append(OffsetChange(f"{group} at {topic}/{number}", before, at))
                 self._offsets.commit(group, topic, number, at)
 
     async def _take_modes(self, body: Mapping[str, Any]) -> None:
         if self.modes is not None:
             await self.modes.take_over(body)
 
-    async def _take_delays(self, body: Mapping[str, Any], moved: list[Moved] | None = None) -> None:
+    async def _take_delays(
+        self, body: Mapping[str, Any], moved: list[OffsetChange] | None = None
+    ) -> None:
         """How far each level has been delivered: what this broker would begin with as a master.
         moved: as above; nothing beyond the messages that are here is passed over then."""
         metadata = self._store.metadata
@@ -241,7 +243,7 @@ class Synchronizer:
                     before = metadata.delay_offsets.get(level) or 0
                     if at <= before:
                         continue
-                    moved.append(Moved(f"delay level {level}", before, at))
+                    moved.append(OffsetChange(f"delay level {level}", before, at))
                 metadata.delay_offsets.commit(level, at, reset=True)
 
 
