@@ -77,7 +77,7 @@ def test_a_learner_is_nobody_to_be_waited_for(monkeypatch: pytest.MonkeyPatch) -
     """Java's asyncLearner: it follows, and never joins the set."""
     monkeypatch.setattr(HaMaster, "look", lambda _: None)
     master = HaMaster.__new__(HaMaster)
-    master.slaves = [SlaveSeen("h:1", END, 0, 0, 0, 0, number, 0) for number in (-2, 3)]
+    master.slaves = [SlaveSeen("h:1", END, 0, 0, 0, 0, number, 0, True) for number in (-2, 3)]
     assert master.ends() == {3: END}
 
 
@@ -116,5 +116,5 @@ def test_of_a_broker_that_is_connected_twice_the_newer_connection_counts(
 ) -> None:
     monkeypatch.setattr(HaMaster, "look", lambda _: None)
     master = HaMaster.__new__(HaMaster)
-    master.slaves = [SlaveSeen("h:1", acked, 0, 0, 0, 0, 3, 0) for acked in (7, END)]
+    master.slaves = [SlaveSeen("h:1", acked, 0, 0, 0, 0, 3, 0, True) for acked in (7, END)]
     assert master.ends() == {3: 7}

@@ -335,7 +335,7 @@ def test_while_another_master_is_elected_clients_keep_their_queues(
 
     pair = {"brokerName": "a", "brokerIP1": "127.0.0.1"}
     with unpolled(monkeypatch) as (names, caller), ExitStack() as undo:
-        with serving(tmp_path / "m", namesrvAddr=names, **pair):
+        with serving(tmp_path / "m", namesrvAddr=names, brokerRole="ASYNC_MASTER", **pair):
             slave = undo.enter_context(
                 Broker(
                     tmp_path / "s", brokerRole="SLAVE", brokerId=1, listenPort=0,
@@ -347,7 +347,7 @@ def test_while_another_master_is_elected_clients_keep_their_queues(
         until(lambda: send(timeout=1.0) == CODE.FORBIDDEN, "that the route has no master")
         permissions = {each.permission for each in route_of(caller, "Normal").message_queues}
         assert permissions == {pb.Permission.READ_WRITE}
-        with serving(tmp_path / "m", namesrvAddr=names, **pair):
+        with serving(tmp_path / "m", namesrvAddr=names, brokerRole="ASYNC_MASTER", **pair):
             until(lambda: send() == CODE.OK, "the next master")
 
 

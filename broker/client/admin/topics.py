@@ -195,10 +195,11 @@ class GroupAdmin(AdminBase):
         return masters
 
     async def members(self, group: str) -> GroupMembers | None:
-        """Returns who consumes for a group now; None for nobody. Raises: ClientError."""
+        """Returns who consumes for a group now; None for nobody. Several that one broker knows by
+        one client id are all there. Raises: ClientError."""
         self.network.check()
         code, fields = RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}
-        clients: dict[str, ConnectedClient] = {}
+        clients: dict[str, list[ConnectedClient]] = {}
         first: dict[Any, Any] | None = None
         subscriptions: dict[str, str] = {}
         for address in await self._masters():
@@ -209,7 +210,11 @@ class GroupAdmin(AdminBase):
                 continue
             body = self._read(answer, code, address)
             with reading(code.name, address):
-                clients |= {each.id: each for each in connected(body)}
+                here: dict[str, list[ConnectedClient]] = {}
+                for each in connected(body):
+                    here.setdefault(each.id, []).append(each)
+                for id_, found in here.items():
+                    clients[id_] = max(clients.get(id_, []), found, key=len)
                 table = body.get("subscriptionTable") or {}
                 subscriptions |= {str(t): str(s.get("subString", "*")) for t, s in table.items()}
             first = first or body
@@ -218,7 +223,8 @@ class GroupAdmin(AdminBase):
         return GroupMembers(
             group, str(first.get("consumeType", "")), str(first.get("messageModel", "")),
             str(first.get("consumeFromWhere", "")),
-            tuple(clients[each] for each in sorted(clients)), dict(sorted(subscriptions.items())),
+            tuple(each for id_ in sorted(clients) for each in clients[id_]),
+            dict(sorted(subscriptions.items())),
         )  # fmt: skip
 
     async def producers(self, group: str) -> list[ConnectedClient]:
