@@ -23,12 +23,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import stat
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -207,36 +208,44 @@ def _read_rows(name: str, txn: Any, dbs: Mapping[str, Any]) -> dict[Any, Any]:
 
 
 def _read_offsets(txn: Any, dbs: Mapping[str, Any]) -> dict[str, dict[int, int]]:
-    """Of each pair its queues' offsets. There may be a million, so rows are unpacked together; both
-    tables are in the order of their keys, which begin with the digest of the pair."""
-    digests = list(txn.cursor(dbs["pairs"]).iternext(values=False))
-    names = [bytes(name).decode("utf-8", "surrogatepass")
-             for name in txn.cursor(dbs["pairs"]).iternext(keys=False)]  # fmt: skip
-    keys = list(txn.cursor(dbs["offsets"]).iternext(values=False))
-    values = list(txn.cursor(dbs["offsets"]).iternext(keys=False))
-    for parts, size in ((keys, _OFFSET_KEY.size), (values, 8)):
-        if set(map(len, parts)) - {size}:
-            raise ValueError("an offset's row has another length")
-    offsets = struct.unpack(f">{len(values)}q", b"".join(values))
+    """Of each pair its queues' offsets. There may be a million, so rows are unpacked together, some
+    at a time; both tables are in the order of their keys, which begin with the digest of the
+    pair."""
+    pairs = txn.cursor(dbs["pairs"]).iternext()
+    found = txn.cursor(dbs["offsets"]).iternext()
     rows: dict[str, dict[int, int]] = {}
     row: dict[int, int] = {}
-    at, last = -1, None
-    for (digest, queue), offset in zip(
-        _OFFSET_KEY.iter_unpack(b"".join(keys)), offsets, strict=True
-    ):
-        if digest == last:
+    last = None
+    while some := list(itertools.islice(found, _ROWS_AT_ONCE)):
+        keys, values = zip(*some, strict=True)
+        for parts, size in ((keys, _OFFSET_KEY.size), (values, 8)):
+            if set(map(len, parts)) - {size}:
+                raise ValueError("an offset's row has another length")
+        offsets = struct.unpack(f">{len(values)}q", b"".join(values))
+        for (digest, queue), offset in zip(
+            _OFFSET_KEY.iter_unpack(b"".join(keys)), offsets, strict=True
+        ):
+            if digest != last:
+                row, last = _next_row(rows, pairs, digest), digest
             row[queue] = offset
-            continue
-        at += 1
-        while digests[at] != digest:
-            rows[names[at]] = {}  # a pair that was made and has no offset
-            at += 1
-        row = rows[names[at]] = {queue: offset}
-        last = digest
-    rows.update((name, {}) for name in names[at + 1 :])
+    for _, name in pairs:
+        rows[bytes(name).decode("utf-8", "surrogatepass")] = {}
     return rows
 
 
+def _next_row(
+    rows: dict[str, dict[int, int]], pairs: Iterator[tuple[bytes, bytes]], wanted: bytes
+) -> dict[int, int]:
+    """Adds the rows of pairs up to the wanted one; those before it were made and have no offset.
+    Raises: ValueError."""
+    for digest, name in pairs:
+        row = rows[bytes(name).decode("utf-8", "surrogatepass")] = {}
+        if digest == wanted:
+            return row
+    raise ValueError("an offset's row is of no pair")
+
+
+_ROWS_AT_ONCE = 1 << 14
 _OFFSET_KEY = struct.Struct(">16si")  # digest of the pair, queue
 #: Member that holds a row's name, how a row is read, how it is written.
 ROWS: dict[str, tuple[str, Any, Any]] = {

@@ -323,11 +323,13 @@ def check_offsets(
     if live:
         return  # it moves on while it is read
     past = []
-    for pair, rows in beside.offsets.items():
+    by_topic: dict[str, dict[int, int]] = {}
+    for (topic, queue), end in ends.items():
+        by_topic.setdefault(topic, {})[queue] = end
+    for pair, rows in beside.offsets.items():  # a million, perhaps
         topic, _, group = pair.partition("@")
-        for queue, offset in rows.items():
-            if offset > ends.get((topic, queue), 0):
-                past.append((group, topic, queue, offset))
+        end_of = by_topic.get(topic, {}).get
+        past += [(group, topic, q, offset) for q, offset in rows.items() if offset > end_of(q, 0)]
     for group, topic, queue, offset in sorted(past):
         end = ends.get((topic, queue), 0)
         layout.found(
