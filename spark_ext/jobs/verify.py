@@ -58,10 +58,12 @@ def show_audit(j: Job, audit: Audit) -> None:
         Plot("kind", "findings"),
     )  # fmt: skip
     names = ("severity", "kind", "file", "start", "end", "count", "topic", "queue", "details")
+    typed = j.session.out.json  # as `pystore verify` shows them, to people and to programs
     rows = [
-        (f.severity.name, f.kind, f.file, f.start, f.end, f.count, f.topic, f.queue, describe(f))
+        (f.severity.name, f.kind, f.file, f.start, f.end, f.count, f.topic, f.queue,
+         f.details if typed else describe(f))
         for f in audit.findings
-    ]
+    ]  # fmt: skip
     j.report.table("findings", names, rows)
 
 

@@ -96,4 +96,5 @@ def test_what_another_reader_takes_otherwise_is_a_warning(
     assert (finding["check"], finding["severity"]) == (check, "warning")
     assert finding["where"].startswith(str(conf))
     assert main([*words, "--strict"]) == 2
-    assert main([*words[:3], "--strict", *words[4:]]) == 2, "neither does a start"
+    if check != "server-unknown":  # a start asks for the name later, again and again
+        assert main([*words[:3], "--strict", *words[4:]]) == 2, "neither does a start"
