@@ -7,7 +7,7 @@ from broker import AsyncConsumer, ReceivedMessage, RetryLater
 
 
 async def handle(message: ReceivedMessage) -> None:
-    if message.attempt == 0 and message.tags == "slow-start":
+    if message.attempt == 1 and message.tags == "slow-start":
         raise RetryLater(delay_level=1)  # a second later, to whichever member is free
     print("worked on", message.body.decode(), flush=True)
 

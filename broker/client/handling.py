@@ -53,7 +53,7 @@ class RetryLater(Exception):
     >>> attempts, done = [], threading.Event()
     >>> def handle(message):
     ...     attempts.append(message.attempt)
-    ...     if message.attempt == 0:
+    ...     if message.attempt == 1:
     ...         raise RetryLater(delay_level=1)  # after the broker's first delay: a second
     ...     done.set()
     >>> with Producer("orders-api") as producer:
@@ -62,7 +62,7 @@ class RetryLater(Exception):
     ...     done.wait(300)
     True
     >>> attempts
-    [0, 1]
+    [1, 2]
     """
 
     def __init__(self, delay_level: int = 0) -> None:
@@ -314,7 +314,7 @@ class OrderlyHandling:
             if task.cancelling():
                 raise
             log.exception("Handler of %s failed for %s", consumer.network.name, message)
-        tries = self._tries[which] = self._tries.get(which, message.attempt) + 1
+        tries = self._tries[which] = self._tries.get(which, message.head.reconsume_times) + 1
         most = consumer.settings.max_retries
         if most < 0 or tries <= most:
             return False

@@ -104,7 +104,7 @@ class ReceivedMessage(Received):
     >>> with Consumer("bakery", "bread", start="first") as consumer:
     ...     message = next(iter(consumer))
     >>> message.body, message.tags, message.keys, message.attempt
-    (b'2 loaves', 'rye', ['order-18'], 0)
+    (b'2 loaves', 'rye', ['order-18'], 1)
     >>> message.message_id == result.message_id
     True
     """
@@ -186,8 +186,9 @@ class ReceivedMessage(Received):
 
     @property
     def attempt(self) -> int:
-        """How often it was delivered to this group before: 0 the first time."""
-        return self.head.reconsume_times
+        """The number of this delivery to the group: 1 the first time. Upstream's reconsumeTimes
+        counts from 0."""
+        return self.head.reconsume_times + 1
 
     @property
     def flag(self) -> int:

@@ -262,11 +262,11 @@ class Popping:
         batch = message.progress
         if not isinstance(batch, PoppedBatch) or not batch.is_open(message.queue_offset):
             return
-        if delay_level < 0 or message.attempt >= self._consumer.settings.retries:
+        if delay_level < 0 or message.head.reconsume_times >= self._consumer.settings.retries:
             await give_back(self._consumer, message, -1)
             batch.done(message.queue_offset)
             return
-        step = delay_level - 3 if delay_level else message.attempt
+        step = delay_level - 3 if delay_level else message.head.reconsume_times
         await self.extend(message, _AGAIN_S[max(0, min(step, len(_AGAIN_S) - 1))])
         if batch.handles.pop(message.queue_offset, None) is not None:
             self._open -= 1

@@ -158,7 +158,7 @@ class Tracer:
         self._add(
             (
                 "SubBefore", _now_ms(), region, self._group, request, message.message_id,
-                message.attempt, keys,
+                message.head.reconsume_times, keys,
             ),
             message.message_id, *message.keys,
         )  # fmt: skip

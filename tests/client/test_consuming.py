@@ -175,8 +175,8 @@ async def test_a_failed_message_comes_again_and_then_is_a_dead_letter(server, na
                 except NoRoute:
                     await asyncio.sleep(0.05)
             (letter,) = await take(reader, 1)
-    assert seen == [(n, topic, ["order-17"], b"bad") for n in range(2)]
-    assert (letter.body, letter.attempt) == (b"bad", 2)
+    assert seen == [(n, topic, ["order-17"], b"bad") for n in (1, 2)]
+    assert (letter.body, letter.attempt) == (b"bad", 3)
 
 
 async def test_nack_gives_a_message_to_the_group_again(server, name):
@@ -186,7 +186,7 @@ async def test_nack_gives_a_message_to_the_group_again(server, name):
         (first,) = await consumer.poll(BOUND_S)
         await consumer.nack(first, delay_level=1)
         (again,) = await take(consumer, 1)
-        assert (again.attempt, again.topic) == (1, topic)
+        assert (again.attempt, again.topic) == (2, topic)
         assert first.message_id == again.message_id == sent.message_id
         assert consumer.position(first.queue) == first.queue_offset + 1
 
@@ -196,7 +196,7 @@ def test_a_handler_in_threads_may_ask_for_another_time(server, name):
 
     def handle(message):
         seen.append((message.attempt, threading.current_thread().name[:16]))
-        if not message.attempt:
+        if message.attempt == 1:
             raise RetryLater(1)
 
     with Producer("p", server.namesrv) as producer:
@@ -205,7 +205,7 @@ def test_a_handler_in_threads_may_ask_for_another_time(server, name):
         end = time.monotonic() + BOUND_S
         while len(seen) < 2 and time.monotonic() < end:
             time.sleep(0.01)
-    assert seen == [(0, "rocketmq-handler"), (1, "rocketmq-handler")]
+    assert seen == [(1, "rocketmq-handler"), (2, "rocketmq-handler")]
 
 
 async def test_an_orderly_handler_keeps_each_queues_order(server, name):
@@ -236,11 +236,11 @@ async def test_a_handler_that_never_returns_does_not_hold_the_queue(server, name
 
     async def handle(message):
         seen.append(message.attempt)
-        if not message.attempt:
+        if message.attempt == 1:
             await asyncio.Event().wait()
 
     async with consumer_of(server, name("g"), topic, handler=handle, handler_timeout_s=0.3):
-        await until(lambda: seen == [0, 1])
+        await until(lambda: seen == [1, 2])
 
 
 # ---- lite pull ----

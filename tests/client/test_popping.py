@@ -70,7 +70,7 @@ async def test_what_is_not_acknowledged_comes_again_and_extend_keeps_it(store_pa
             again = []
             while not again:
                 again = await consumer.poll()
-            assert [(m.body, m.attempt, m.topic) for m in again] == [(b"left", 1, "T")]
+            assert [(m.body, m.attempt, m.topic) for m in again] == [(b"left", 2, "T")]
             with pytest.raises(BrokerRefused):
                 await consumer.extend(found[b"left"], 100)
             consumer.ack(found[b"kept"], again[0])
@@ -85,7 +85,7 @@ async def test_a_handler_that_fails_gets_the_message_again_after_its_delay(store
 
         async def handle(message):
             attempts.append(message.attempt)
-            if message.attempt == 0:
+            if message.attempt == 1:
                 raise RetryLater(4)
 
         async with consumer_of(broker, handler=handle, poll_wait_s=2):
@@ -93,7 +93,7 @@ async def test_a_handler_that_fails_gets_the_message_again_after_its_delay(store
             points = broker.services.pop.points
             await until_async(lambda: [ck.invisible_ms for ck in points] == [30_000])
             shift(broker, 31_000)
-            await until_async(lambda: attempts == [0, 1] and not len(points))
+            await until_async(lambda: attempts == [1, 2] and not len(points))
 
 
 async def test_a_message_that_came_too_often_is_a_dead_letter(store_path):

@@ -451,7 +451,7 @@ async def test_a_message_sent_over_grpc_means_the_same_over_remoting(store_path)
         async with raw.broker.async_consumer("classic", "F", start="first") as consumer:
             got = await anext(aiter(consumer))
         assert (got.body, got.topic, got.message_id) == (b"modern", "F", "01AB")
-        assert (got.tags, got.keys, got.attempt) == ("tag", ["k1", "k2"], 0)
+        assert (got.tags, got.keys, got.attempt) == ("tag", ["k1", "k2"], 1)
         wanted = {
             "shape": "round", "__SHARDINGKEY": "one", "TRACE_CONTEXT": "00-11-22",
             "BORN_TIMESTAMP": "1700000000123",

@@ -15,8 +15,8 @@ STEPS = ("sent", "begun", "done")
 class TraceStep:
     """One step of a message's way. kind: sent, begun (a consumer has it) or done. when_ms: ms since
     1970. group: of the producer or consumer. host: where it went, or who had it; empty: the record
-    does not say. cost_ms: how long it took; None for begun. attempt: earlier deliveries of a
-    message that is begun."""
+    does not say. cost_ms: how long it took; None for begun. attempt: the number
+    of the delivery that has begun, from 1; 0 for the other kinds."""
 
     kind: str
     when_ms: int
@@ -49,7 +49,7 @@ def _step(fields: list[str], message_id: str) -> TraceStep | None:
         return TraceStep("sent", int(fields[1]), fields[3], fields[8], int(fields[10]), ok)
     if kind == "SubBefore" and fields[5] == message_id:
         host = fields[8] if len(fields) > 8 else ""
-        return TraceStep("begun", int(fields[1]), fields[3], host, None, True, int(fields[6]))
+        return TraceStep("begun", int(fields[1]), fields[3], host, None, True, int(fields[6]) + 1)
     if kind == "SubAfter" and fields[2] == message_id:
         when, group = (int(fields[7]), fields[8]) if len(fields) > 8 else (0, "")
         return TraceStep("done", when, group, "", int(fields[3]), fields[4] == "true")
