@@ -423,8 +423,8 @@ class Events:
         self._rows = ffi.new("ps_net_event[]", _ROWS)
         #: Events that were not looked at yet; their bytes stay until the next are asked for.
         self._waiting: deque[Any] = deque()
-        #: There were as many as were asked for.
-        self._more = False
+        #: How many there were when they were asked for last.
+        self._count = 0
         self._loop.add_reader(lib.ps_net_event_fd(handle), self._ready)
 
     def stop(self) -> None:
@@ -434,7 +434,7 @@ class Events:
 
     def take_all(self) -> None:
         """Takes what is left once the thread has ended."""
-        while self._take_some():
+        while self._take_some() or self._count:
             pass
 
     def _ready(self) -> None:
@@ -449,11 +449,10 @@ class Events:
     def _take_some(self) -> bool:
         """Returns whether there may be more."""
         if not self._waiting:
-            count: int = lib.ps_net_events(self._handle, self._rows, _ROWS)
-            self._waiting.extend(self._rows[0:count])
-            self._more = count == _ROWS
+            self._count = lib.ps_net_events(self._handle, self._rows, _ROWS)
+            self._waiting.extend(self._rows[0 : self._count])
         self._take(self._piece())
-        return bool(self._waiting) or self._more
+        return bool(self._waiting) or self._count == _ROWS
 
     def _piece(self) -> Iterator[Any]:
         until = monotonic() + PIECE_S

@@ -146,7 +146,8 @@ void ps_net_stop(ps_net *net);
 void ps_net_free(ps_net *net);
 /* Readable: call ps_net_events. */
 int ps_net_event_fd(ps_net *net);
-/* Takes up to `room` events, in order; what they point at is good until the next call. */
+/* Takes up to `room` events; what they point at is good until the next call; 0: none is left. Those
+ * of a link are in order. Links that come and go wait behind what others ask, a few at a time. */
 int64_t ps_net_events(ps_net *net, ps_net_event *out, int64_t room);
 /* What ps_core_next has for a link goes to its thread. 0: there is none, or no memory. */
 int ps_net_give(ps_core *core, const ps_step *step);

@@ -1,4 +1,4 @@
-/* The two queues between a network thread and Python: what is asked, and what is told. */
+/* The queues between a network thread and Python: what is asked, and what is told. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -6,6 +6,8 @@
 
 #include "base/threads.h"
 #include "net/reactor.h"
+
+#define RARE_AT_ONCE 16 /* events of links that come and go, behind all others */
 
 /* NULL: no memory. */
 static void *add_item(ps_queue_of *q, size_t size) {
@@ -21,13 +23,22 @@ static void *add_item(ps_queue_of *q, size_t size) {
 
 /* ---- to Python ---- */
 
+/* Whether it waits with links that come and go, of which thousands may do so at once: who is there
+ * already does not wait for them. What a link brings stays in order. */
+static bool is_rare(const ps_net_event *e) {
+    return e->kind == PS_NET_OPENED || e->kind == PS_NET_CLOSED || e->kind == PS_NET_UNOPENED ||
+           e->kind == PS_NET_HANDED || (e->link != NULL && e->link->lk_rare > 0);
+}
+
 /* data: becomes the event's. */
 static bool add_event(ps_net *net, const ps_net_event *event, uint8_t *data) {
     pthread_mutex_lock(&net->nt_lock);
-    ps_net_event *to = add_item(&net->nt_events, sizeof *to);
+    bool rare = is_rare(event);
+    ps_net_event *to = add_item(rare ? &net->nt_rare : &net->nt_events, sizeof *to);
     if (to != NULL) {
         *to = *event;
         to->data = data;
+        if (rare && event->link != NULL) event->link->lk_rare++;
     }
     pthread_mutex_unlock(&net->nt_lock);
     if (to == NULL) free(data);
@@ -100,6 +111,22 @@ static void count_frame(ps_net *net, const ps_net_event *e) {
         ps_net_ask_for(net, &(ps_net_ask){.kind = PS_ASK_TAKEN, .link = link});
 }
 
+/* The first few of those that are rare; Python is woken for the rest. */
+static void take_rare(ps_net *net) {
+    ps_queue_of *q = &net->nt_rare;
+    const ps_net_event *all = q->items;
+    for (int i = 0; i < RARE_AT_ONCE && net->nt_rare_from < q->count; i++) {
+        ps_net_event *to = add_item(&net->nt_taken, sizeof *to);
+        if (to == NULL) break;
+        *to = all[net->nt_rare_from++];
+        if (to->link != NULL) to->link->lk_rare--;
+    }
+    if (net->nt_rare_from == q->count)
+        q->count = net->nt_rare_from = 0;
+    else
+        ps_eventfd_tell(net->nt_told);
+}
+
 int64_t ps_net_events(ps_net *net, ps_net_event *out, int64_t room) {
     uint64_t count;
     drop_given(net);
@@ -109,6 +136,7 @@ int64_t ps_net_events(ps_net *net, ps_net_event *out, int64_t room) {
         ps_queue_of empty = net->nt_taken;
         net->nt_taken = net->nt_events;
         net->nt_events = empty;
+        take_rare(net);
         pthread_mutex_unlock(&net->nt_lock);
     }
     net->nt_given = net->nt_taken.count < room ? net->nt_taken.count : room;

@@ -443,9 +443,11 @@ void ps_net_free(ps_net *net) {
     for (int64_t i = 0; i < net->nt_given; i++)
         free((void *)((ps_net_event *)net->nt_taken.items)[i].data);
     ps_net_free_events(&net->nt_events, 0);
+    ps_net_free_events(&net->nt_rare, net->nt_rare_from);
     free(net->nt_asks.items);
     free(net->nt_taken.items);
     free(net->nt_events.items);
+    free(net->nt_rare.items);
     free(net->nt_links);
     int fds[] = {net->nt_epoll, net->nt_listen, net->nt_wake, net->nt_told};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)

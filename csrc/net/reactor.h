@@ -63,6 +63,7 @@ struct ps_link {
     ps_link *lk_next_dirty;
     _Atomic int64_t lk_unsent; /* with what still is on its way from Python */
     _Atomic int64_t lk_queued, lk_queued_bytes; /* frames that wait for Python */
+    int64_t lk_rare; /* its events in nt_rare */
 };
 
 /* What Python asks for, and other threads. */
@@ -122,9 +123,11 @@ struct ps_net {
     int64_t nt_look_ms; /* when to look at held pulls next; -1: when told */
     int64_t nt_swept_ms;
     _Atomic int64_t nt_unfinished; /* of its own links */
-    pthread_mutex_t nt_lock;  /* of the two queues */
+    pthread_mutex_t nt_lock;  /* of the three queues */
     ps_queue_of nt_asks;      /* ps_net_ask, from Python and from other threads */
     ps_queue_of nt_events;    /* ps_net_event, to Python */
+    ps_queue_of nt_rare; /* the same of links that come and go, from nt_rare_from on: queue.c */
+    int64_t nt_rare_from;
     ps_queue_of nt_taken;     /* those that Python has now; its thread's alone */
     int64_t nt_given;         /* how many of them it was given */
     bool nt_quiet;            /* events were added since Python was told last; its thread's */

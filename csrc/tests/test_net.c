@@ -336,6 +336,57 @@ static void test_frames_that_wait_for_python_are_bounded(void) {
     close_all();
 }
 
+static int64_t reads_of_all(void) {
+    int64_t sum = 0;
+    for (int i = 0; i < net_threads; i++) sum += ps_net_turns(net_all[i]);
+    return sum;
+}
+
+/* Counts, in order, what each has told. The first that comes must be the frame of who is there. */
+static void count_events(ps_net *from, bool has_frame, int counts[]) {
+    enum { ROWS = 512 };
+    static ps_net_event rows[ROWS];
+    for (int64_t n; (n = ps_net_events(from, rows, ROWS)) > 0; has_frame = false) {
+        if (has_frame) CHECK_EQ(PS_NET_FRAME, rows[0].kind);
+        for (int64_t i = 0; i < n; i++) {
+            counts[rows[i].kind]++;
+            CHECK(counts[PS_NET_CLOSED] <= counts[PS_NET_OPENED]);
+            if (rows[i].kind == PS_NET_CLOSED) ps_link_forget(rows[i].link);
+        }
+    }
+}
+
+/* Who is there does not wait for those that come and go; what each of them brings is in order. */
+static void test_who_is_there_goes_before_a_storm(void) {
+    enum { STORM = 200 };
+    ps_net_conf conf = net_conf();
+    int counts[PS_NET_TLS_WANTED + 1] = {0};
+    open_all(&conf);
+    net_client here = net_connect();
+    ask_python(&here, 1);
+    expect(&here, 999);
+    atomic_store(&net_over, true); /* from now on Python's part is ours */
+    pthread_join(net_python, NULL);
+    int64_t before = reads_of_all();
+    for (int i = 0; i < STORM; i++) {
+        net_client c = net_connect();
+        ask_python(&c, i);
+        net_leave(&c);
+    }
+    NET_UNTIL(reads_of_all() >= before + STORM && ps_net_links(net) == 1);
+    before = ps_net_turns(net);
+    ask_python(&here, 2);
+    NET_UNTIL(ps_net_turns(net) > before);
+    for (int i = 0; i < net_threads; i++) ps_net_stop(net_all[i]);
+    for (int i = 0; i < net_threads; i++) count_events(net_all[i], i == 0, counts);
+    CHECK_EQ(STORM, counts[PS_NET_OPENED]);
+    CHECK_EQ(STORM + 1, counts[PS_NET_FRAME]);
+    CHECK_EQ(STORM, counts[PS_NET_CLOSED]);
+    for (int i = net_threads; i-- > 0;) ps_net_free(net_all[i]);
+    net_leave(&here);
+    kit_close();
+}
+
 static void test_the_largest_unfinished_frame_gives_way(void) {
     ps_net_conf conf = net_conf();
     conf.unfinished_max = 3 << 20;
@@ -638,6 +689,7 @@ static void run_all(void) {
     RUN(test_large_records_are_written_from_where_they_lie);
     RUN(test_one_that_never_reads_is_closed);
     RUN(test_frames_that_wait_for_python_are_bounded);
+    RUN(test_who_is_there_goes_before_a_storm);
     RUN(test_the_largest_unfinished_frame_gives_way);
     RUN(test_one_too_many_is_handed_over);
     RUN(test_without_a_descriptor_connections_wait_until_there_is_one);
