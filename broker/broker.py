@@ -537,7 +537,7 @@ class Broker(Stopping):
         """A client for threads runs on the loop of a broker that was started by ``with``, which
         closes it at the latest with itself."""
         if self._thread is not None:
-            client.runner.use(self._thread)
+            client._runner.use(self._thread)
             self._beside_us.add(client)
         return client
 

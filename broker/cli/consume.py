@@ -13,6 +13,7 @@ from pystore.names import TOOLS_GROUP
 
 if TYPE_CHECKING:
     from broker.client.consumer import AsyncConsumer
+    from broker.client.message import MessageQueue
 
 __all__ = ["run"]
 
@@ -75,17 +76,18 @@ def run(
             credentials=credentials_of(credentials),
             tls=tls_of(trust),
         )
-        return asyncio.run(_consume(s, consumer, topic, group is not None, count, follow))
+        return asyncio.run(_consume(s, consumer, topic, begin, group is not None, count, follow))
 
 
 async def _consume(
-    s: Session, consumer: AsyncConsumer, topic: str, grouped: bool, count: int | None, follow: bool
-) -> int:
+    s: Session, consumer: AsyncConsumer, topic: str, start: str | int, grouped: bool,
+    count: int | None, follow: bool,
+) -> int:  # fmt: skip
     printed = 0
     async with consumer:
         if not grouped:
             queues = await consumer.queues(topic)
-            await consumer.assign({queue: await consumer.first_offset(queue) for queue in queues})
+            await consumer.assign({queue: await _begin(consumer, queue, start) for queue in queues})
         ends = {queue: await consumer.end(queue) for queue in consumer.assignment}
         while count is None or printed < count:
             left = 1024 if count is None else count - printed
@@ -100,6 +102,12 @@ async def _consume(
         if grouped:
             await consumer.commit()
     return 0 if printed or follow else 1
+
+
+async def _begin(consumer: AsyncConsumer, queue: MessageQueue, start: str | int) -> int:
+    if isinstance(start, int):
+        return await consumer.offset_at(queue, start)
+    return await (consumer.beginning(queue) if start == "first" else consumer.end(queue))
 
 
 def _reached(consumer: AsyncConsumer, ends: dict[Any, int]) -> bool:

@@ -42,6 +42,7 @@ from broker.client.producer import (
     ProducerSettings,
     refuse_unknown,
 )
+from broker.client.ready import ReadyMessages
 from broker.client.transactions import (
     CHECKS_AT_ONCE,
     AsyncTransactionProducer,
@@ -50,6 +51,7 @@ from broker.client.transactions import (
     TransactionListener,
     TransactionResult,
     check_listener,
+    refuse_unsafe,
     state_of,
     text_of,
 )
@@ -193,7 +195,8 @@ def twin_of(method: Callable[..., Any]) -> Callable[..., Any]:
     def wait(self: Producer | Consumer, /, *args: Any, **options: Any) -> Any:
         work = getattr(self._twin, name)
         is_async = inspect.iscoroutinefunction(work)
-        return self.runner.run(work(*args, **options) if is_async else on_loop(work, args, options))
+        running = work(*args, **options) if is_async else on_loop(work, args, options)
+        return self._runner.run(running)
 
     # Not functools.wraps: what unwraps the method would find one that has to be awaited.
     vars(wait)["__signature__"] = inspect.signature(method, eval_str=True)
@@ -207,8 +210,8 @@ class HandOver:
     """Hands messages from the loop over to a thread. The thread may be interrupted when they have
     left the loop and before it has them: then they go back. All of it happens on the loop."""
 
-    def __init__(self, twin: AsyncConsumer) -> None:
-        self._twin = twin
+    def __init__(self, ready: ReadyMessages) -> None:
+        self._ready = ready
         self._found: list[ReceivedMessage] = []
         self._lost = False
 
@@ -223,7 +226,7 @@ class HandOver:
         """The thread no longer waits."""
         self._lost = True
         found, self._found = self._found, []
-        self._twin.give_back(found)
+        self._ready.give_back(found)
 
 
 class StartedByWith(ClosedByWith):
@@ -259,10 +262,11 @@ class Producer(StartedByWith):
         """Raises: Misuse, InvalidMessage (an illegal group)."""
         refuse_unknown(type(self).__name__, options, ClientSettings, ProducerSettings)
         self._twin = AsyncProducer(group, namesrv, **options)
-        self.runner = Runner(self._twin.network.name)
+        self._runner = Runner(self._twin.network.name)
 
     @property
     def group(self) -> str:
+        """The group, with the namespace."""
         return self._twin.group
 
     @property
@@ -272,23 +276,23 @@ class Producer(StartedByWith):
 
     def start(self) -> Self:
         """Must come before the first send; ``with`` does it. Raises: Misuse."""
-        self.runner.start()
+        self._runner.start()
         try:
-            self.runner.run(self._twin.start())
+            self._runner.run(self._twin.start())
         except BaseException:
-            self.runner.stop()
+            self._runner.stop()
             raise
         return self
 
     def close(self) -> None:
         """Waits for sends under way, then leaves nothing behind. Harmless when repeated."""
-        if self.runner.started:
+        if self._runner.started:
             try:
-                self.runner.run(self._twin.close())
+                self._runner.run(self._twin.close())
             finally:
-                self.runner.stop()
+                self._runner.stop()
         else:
-            self.runner.stop()
+            self._runner.stop()
 
     send = twin_of(AsyncProducer.send)
     send_batch = twin_of(AsyncProducer.send_batch)
@@ -307,7 +311,7 @@ class Producer(StartedByWith):
         async def submit() -> asyncio.Future[SendResult]:
             return await self._twin.submit(message, key=key, queue=queue)
 
-        task = self.runner.run(submit())
+        task = self._runner.run(submit())
         made: concurrent.futures.Future[SendResult] = concurrent.futures.Future()
         made.set_running_or_notify_cancel()
 
@@ -319,7 +323,7 @@ class Producer(StartedByWith):
             else:
                 made.set_result(done.result())
 
-        self.runner.live().call(task.add_done_callback, settle)
+        self._runner.live().call(task.add_done_callback, settle)
         return made
 
 
@@ -360,7 +364,8 @@ class Consumer(StartedByWith):
             group, topics, namesrv=namesrv, handler=self._call if handler is not None else None,
             **options,
         )  # fmt: skip
-        self.runner = Runner(self._twin.network.name)
+        self._member = self._twin._member
+        self._runner = Runner(self._member.network.name)
         self._taken: deque[ReceivedMessage] = deque()
         self._done: list[ReceivedMessage] = []
         self._tell_due = 0.0
@@ -376,6 +381,7 @@ class Consumer(StartedByWith):
 
     @property
     def group(self) -> str:
+        """The group, with the namespace."""
         return self._twin.group
 
     @property
@@ -390,13 +396,13 @@ class Consumer(StartedByWith):
 
     def start(self) -> Self:
         """As AsyncConsumer.start()."""
-        self.runner.start()
+        self._runner.start()
         if self._function is not None:
             self._pool = concurrent.futures.ThreadPoolExecutor(
-                self._twin.settings.concurrency, "rocketmq-handler"
+                self._member.settings.concurrency, "rocketmq-handler"
             )
         try:
-            self.runner.run(self._twin.start())
+            self._runner.run(self._twin.start())
         except BaseException:
             self._end()
             raise
@@ -405,12 +411,12 @@ class Consumer(StartedByWith):
     def close(self) -> None:
         """As AsyncConsumer.close(). A handler's thread cannot be ended from outside: HandlerStuck
         says that one is left."""
-        if not self.runner.started:
-            self.runner.stop()
+        if not self._runner.started:
+            self._runner.stop()
             return
         wait = True
         try:
-            self.runner.run(self._finish())
+            self._runner.run(self._finish())
         except HandlerStuck:
             wait = False
             raise
@@ -423,7 +429,7 @@ class Consumer(StartedByWith):
         await self._twin.close()
 
     def _end(self, wait: bool = True) -> None:
-        self.runner.stop()
+        self._runner.stop()
         if self._pool is not None:
             self._pool.shutdown(wait=wait, cancel_futures=True)
             self._pool = None
@@ -433,7 +439,7 @@ class Consumer(StartedByWith):
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Message after message. Asking for the next says that the one before is done; a loop that
         is left by an exception leaves its message to be delivered again. Ends with close()."""
-        self.runner.live()
+        self._runner.live()
         while True:
             message = self._next()
             if message is None:
@@ -462,13 +468,13 @@ class Consumer(StartedByWith):
     def _tell_done(self) -> None:
         done, self._done = self._done, []
         self._tell_due = time.monotonic() + TELL_DONE_S
-        self.runner.live().call(self._twin.ack, *done)
+        self._runner.live().call(self._twin.ack, *done)
 
     async def _take(
         self, done: Sequence[ReceivedMessage], most: int
     ) -> list[ReceivedMessage] | None:
         self._twin.ack(*done)
-        if not await self._twin.wait_ready():
+        if not await self._member.ready.wait():
             return None
         return await self._twin.poll(0.0, most)
 
@@ -484,19 +490,19 @@ class Consumer(StartedByWith):
     ) -> list[ReceivedMessage] | None:
         """Returns the coroutine's result. done: what that result acknowledges, perhaps in vain when
         the thread is interrupted."""
-        handed = HandOver(self._twin)
+        handed = HandOver(self._member.ready)
         try:
-            return self.runner.run(handed.take(work))
+            return self._runner.run(handed.take(work))
         except BaseException:
             with contextlib.suppress(Misuse):
-                thread = self.runner.live()
+                thread = self._runner.live()
                 thread.call(self._twin.ack, *done)
                 thread.call(handed.lose)
             raise
 
     def batches(self, max_messages: int = 1024) -> Iterator[list[ReceivedMessage]]:
         """Lists of all messages that wait. Asking for the next says that the one before is done."""
-        self.runner.live()
+        self._runner.live()
         check_count("max_messages", max_messages, 1)
         done: Sequence[ReceivedMessage] = ()
         while True:
@@ -516,7 +522,7 @@ class Consumer(StartedByWith):
 
     def ack(self, *messages: ReceivedMessage) -> None:
         """As AsyncConsumer.ack()."""
-        thread = self.runner.live()
+        thread = self._runner.live()
         check_messages("ack()", messages)
         thread.call(self._twin.ack, *messages)
 
@@ -546,14 +552,14 @@ class Consumer(StartedByWith):
             self._done = []
             await self._twin.commit()
 
-        self.runner.run(commit())
+        self._runner.run(commit())
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """As AsyncConsumer.seek()."""
         check_queue(queue)
         check_offset("offset", offset)
         self._taken = deque(m for m in self._taken if m.progress.queue != queue)
-        self.runner.run(self._twin.seek(queue, offset))
+        self._runner.run(self._twin.seek(queue, offset))
 
 
 class TransactionProducer(Producer):
@@ -593,7 +599,7 @@ class TransactionProducer(Producer):
         asked = self._asked if self._function is not None else None
         refuse_unknown(type(self).__name__, options, ClientSettings, ProducerSettings)
         self._twin = AsyncTransactionProducer(group, namesrv, check=asked, **options)
-        self.runner = Runner(self._twin.network.name)
+        self._runner = Runner(self._twin.network.name)
 
     async def _asked(self, message: ReceivedMessage) -> LocalState | None:
         assert self._pool is not None and self._function is not None
@@ -621,7 +627,7 @@ class TransactionProducer(Producer):
         """As AsyncTransactionProducer.send_in_transaction()."""
         if self._listener is None:
             raise Misuse("send_in_transaction() needs a listener; use 'with transaction(message)'")
-        run, twin = self.runner.run, self._twin
+        run, twin = self._runner.run, self._twin
         tx = run(twin.begin(message))
         if tx.send_result.status is not SendStatus.SEND_OK:
             return run(twin.end(tx, LocalState.ROLLBACK))
@@ -636,9 +642,9 @@ class TransactionProducer(Producer):
     @contextlib.contextmanager
     def transaction(self, message: Message) -> Iterator[Transaction]:
         """As AsyncTransactionProducer.transaction()."""
-        run, twin = self.runner.run, self._twin
+        run, twin = self._runner.run, self._twin
         tx = run(twin.begin(message))
-        run(twin.check_status(tx))
+        run(refuse_unsafe(twin, tx))
         try:
             yield tx
         except BaseException as error:

@@ -1,91 +1,23 @@
-"""The consumer of asyncio programs.
-
-How a message goes: a task a queue pulls (``pulling.py``) and puts what came into one deque; from
-there it goes to whoever asks: the iterator, poll(), or the handler's workers (``handling.py``).
-Which queues are ours is decided in ``rebalance.py``. What is done, and what may be committed, is
-kept by queue in ``progress.py``.
-"""
+"""The consumer of asyncio programs; ``consumer_member.py`` does its work."""
 
 from __future__ import annotations
 
-import asyncio
-import datetime as dt
-import json
-from collections import deque
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Self, Unpack
 
-from broker.client.allocation import strategy_of
-from broker.client.broadcast import OffsetFile
-from broker.client.checks import (
-    OFFSET_MAX,
-    check_count,
-    check_messages,
-    check_offset,
-    check_queue,
-    check_queues,
-    check_seconds,
-)
-from broker.client.client_metrics import ClientMetrics
-from broker.client.errors import (
-    ClientError,
-    Misuse,
-    Unreachable,
-    reading,
-)
-from broker.client.handling import (
-    ConcurrentHandling,
-    Handling,
-    OrderlyHandling,
-    RetryLater,
-    awaitable,
-)
-from broker.client.inquiries import consumer_handlers
-from broker.client.member import Changed, ConsumerOptions, ConsumerSettings
+from broker.client.checks import check_count, check_messages, check_seconds
+from broker.client.consumer_member import ConsumerMember
+from broker.client.errors import Misuse
+from broker.client.member import ConsumerOptions, ConsumerSettings
 from broker.client.message import MessageQueue, ReceivedMessage
-from broker.client.network import Network, number_in
-from broker.client.options import (
-    INNER_PRODUCER,
-    INT_MAX,
-    ClientSettings,
-    checked_group,
-    name_servers,
-)
-from broker.client.popping import Popping
+from broker.client.options import INT_MAX, ClientSettings
 from broker.client.producer import refuse_unknown, settings_of
-from broker.client.progress import QueueProgress
-from broker.client.pulling import Puller
-from broker.client.rebalance import Rebalancer
-from broker.client.retrying import send_back
-from broker.client.routes import Route
-from broker.client.sending import RETRY_TOPIC_MAX, check_name, with_namespace, without_namespace
-from broker.client.subscription import (
-    TopicSubscription,
-    consumer_data,
-    heartbeat_body,
-    parse_topics,
-)
-from broker.client.telemetry import Spans
-from broker.client.tracing import Tracer
 from broker.loop.lifetime import Closing
-from broker.loop.safe_log import SafeLogger
-from broker.wire.codes import RequestCode, ResponseCode
-from broker.wire.command import Command
-from broker.wire.handlers import Handler, Peer
-from pystore.names import RETRY_PREFIX
+from broker.wire.codes import RequestCode
 
 __all__ = ["AsyncConsumer", "ConsumerOptions", "ConsumerSettings"]
-
-log = SafeLogger("broker.client")
 
 
 class AsyncConsumer(Closing):
@@ -120,69 +52,20 @@ class AsyncConsumer(Closing):
         """Raises: Misuse, InvalidMessage (an illegal group)."""
         refuse_unknown(type(self).__name__, options, ClientSettings, ConsumerSettings)
         client = settings_of(ClientSettings, options)
-        self.settings = settings_of(ConsumerSettings, options)
-        self.namespace = client.namespace
-        self.group = checked_group(group, client.namespace)
-        self.network = Network(
-            f"the consumer {group}", name_servers(namesrv, client), client, self._handlers(),
-            self._beat,
-            masters_only=False, route_changed=lambda topic: self._rebalancer.soon(),
-            connected_again=lambda: self._rebalancer.soon(),
-        )  # fmt: skip
-        self.strategy = strategy_of(self.settings.strategy)
-        self.subscriptions: dict[str, TopicSubscription] = {}
-        self.progress: dict[MessageQueue, QueueProgress] = {}
-        self._pullers: dict[MessageQueue, Puller] = {}
-        self._ready: deque[ReceivedMessage] = deque()
-        self._arrived: deque[asyncio.Future[None]] = deque()
-        self._popping = Popping(self) if self.settings.mode == "pop" else None
-        self._rebalancer: Rebalancer | Popping = self._popping or Rebalancer(self)
-        self._assigned_by_user = False
-        self._started = False
-        self._stopping = False
-        self._last: ReceivedMessage | None = None
-        self._failure: BaseException | None = None
-        self._closed_event: asyncio.Event | None = None
-        self._offsets: OffsetFile | None = None
-        self._tracer: Tracer | None = None
-        self._handler = awaitable(handler) if handler is not None else None
-        if client.trace and self._handler is not None:
-            self._tracer = Tracer(self.network, self.group, "CONSUME")
-            self._handler = self._tracer.around(self._handler)
-        if client.spans and self._handler is not None:
-            spans = Spans(client, self.group, self.network.client_id)
-            self._handler = spans.around(self._handler)
-        if client.metrics is not None and self._handler is not None:
-            self._handler = ClientMetrics(client.metrics, self.group).around(self._handler)
-        self._handling: Handling | None = None
-        if self._handler is not None:
-            kind = OrderlyHandling if self.settings.orderly else ConcurrentHandling
-            self._handling = kind(self, self._handler)
-        elif self.settings.orderly:
-            raise Misuse("orderly needs a handler; a loop over the consumer has an order anyway")
-        for topic, expression in parse_topics(topics).items():
-            self._add(topic, expression)
-
-    def _add(self, topic: str, expression: str) -> None:
-        if not isinstance(topic, str) or not topic.strip():
-            raise Misuse("a subscription needs the name of a topic")
-        full = with_namespace(topic, self.namespace)
-        check_name("topic", full, RETRY_TOPIC_MAX)
-        self.subscriptions[full] = TopicSubscription.of(full, expression)
-        retry = f"{RETRY_PREFIX}{self.group}"
-        if not self.settings.broadcast and retry not in self.subscriptions:
-            self.subscriptions[retry] = TopicSubscription.of(retry)
-
-    def shown(self, topic: str) -> str:
-        """Returns a topic without the namespace."""
-        return without_namespace(topic, self.namespace)
+        settings = settings_of(ConsumerSettings, options)
+        self._member = ConsumerMember(group, topics, namesrv, client, settings, handler)
 
     # ---- life ----
 
     @property
+    def group(self) -> str:
+        """The group, with the namespace."""
+        return self._member.group
+
+    @property
     def client_id(self) -> str:
         """How brokers and tools show this client."""
-        return self.network.client_id
+        return self._member.client_id
 
     async def start(self) -> Self:
         """Registers with the brokers and divides the queues; ``async with`` does it.
@@ -190,48 +73,8 @@ class AsyncConsumer(Closing):
         Raises: Unreachable, NoRoute for a topic that nobody serves, BrokerRefused for an SQL
         expression that a broker does not take, Misuse.
         """
-        self.network.start()
-        try:
-            await self._start()
-        except BaseException:
-            await self.close()
-            raise
+        await self._member.start()
         return self
-
-    async def _start(self) -> None:
-        self._closed_event = asyncio.Event()
-        if self.settings.broadcast:
-            self._offsets = OffsetFile.of(self.settings.offsets_folder, self.group)
-            await asyncio.to_thread(self._offsets.load)
-        self._started = True
-        for topic in self._wanted_topics():
-            route = await self.network.route_soon(topic)
-            await self._check_expression(self.subscriptions[topic], route)
-        await self.network.beat()
-        if self.subscriptions:
-            await self._rebalancer.start()
-        self.network.spawn(self._keep())
-        if self._handling is not None:
-            self._handling.start()
-        if self._tracer is not None:
-            self._tracer.start()
-
-    def _wanted_topics(self) -> list[str]:
-        return [topic for topic in self.subscriptions if not topic.startswith(RETRY_PREFIX)]
-
-    async def _check_expression(self, subscription: TopicSubscription, route: Route) -> None:
-        """Brokers say at once what they think of an expression in SQL."""
-        if subscription.kind == "TAG":
-            return
-        body = {
-            "clientId": self.client_id,
-            "group": self.group,
-            "subscriptionData": subscription.as_json(),
-        }
-        for address in sorted(route.addresses(masters_only=True)):
-            await self.network.request(
-                address, RequestCode.CHECK_CLIENT_CONFIG, None, json.dumps(body).encode()
-            )
 
     async def close(self) -> None:
         """Stops pulling, lets handlers finish, commits, leaves the group. Harmless when repeated.
@@ -239,34 +82,7 @@ class AsyncConsumer(Closing):
         Raises: HandlerStuck when a handler is still running after stop_timeout_s; WrongLoop on
         another event loop than that of start(), Forked.
         """
-        if self._stopping:
-            if self._closed_event is not None:
-                await self._closed_event.wait()
-            return
-        if self.network.started:
-            self.network.check()
-        self._stopping = True
-        stuck: ClientError | None = None
-        try:
-            self._wake_all()
-            await self._rebalancer.stop()
-            self._stop_pullers(list(self._pullers))
-            if self._handling is not None:
-                stuck = await self._handling.stop(self.settings.stop_timeout_s)
-            if self._started:
-                await self._commit_last()
-                await self._rebalancer.unlock(list(self.progress))
-                if self._tracer is not None:
-                    await self._tracer.flush()
-        finally:
-            for progress in self.progress.values():
-                progress.dropped = True
-            self._ready.clear()
-            await self.network.close([("consumerGroup", self.group)])
-            if self._closed_event is not None:
-                self._closed_event.set()
-        if stuck is not None:
-            raise stuck
+        await self._member.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -274,51 +90,20 @@ class AsyncConsumer(Closing):
     async def run(self) -> None:
         """Waits until close() is called elsewhere, while the handler works. Raises: Misuse without
         a handler."""
-        self.network.check()
-        if self._handling is None or self._closed_event is None:
+        self._member.network.check()
+        if self._member.handling is None:
             raise Misuse("run() is for a consumer with a handler; iterate over this one")
-        await self._closed_event.wait()
-
-    async def _keep(self) -> None:
-        """Commits what is done every auto_commit_s."""
-        pause = self.settings.auto_commit_s
-        while pause > 0:
-            await asyncio.sleep(pause)
-            try:
-                await self._commit_now()
-            except ClientError as failed:
-                log.info("%s cannot commit offsets; will retry: %s", self.network.name, failed)
+        await self._member.closed()
 
     # ---- what is subscribed to ----
 
     async def subscribe(self, topic: str, expression: str = "*") -> None:
         """Adds a topic, or changes what is wanted of it. Raises: as start()."""
-        self._subscribed_only("subscribe()")
-        self._add(topic, expression)
-        if self._started:
-            full = with_namespace(topic, self.namespace)
-            route = await self.network.route_soon(full)
-            await self._check_expression(self.subscriptions[full], route)
-            await self.network.beat()
-            await self._rebalancer.start()
+        await self._member.subscribe(topic, expression)
 
     async def unsubscribe(self, topic: str) -> None:
         """Leaves a topic: its queues go to other members. Raises: Misuse, BrokerRefused."""
-        self._subscribed_only("unsubscribe()")
-        full = with_namespace(topic, self.namespace)
-        if self.subscriptions.pop(full, None) is None:
-            raise Misuse(f"{topic} is not subscribed to; it is one of {self._wanted_topics()}")
-        if self._started:
-            await self.revoke([q for q in self.progress if q.topic == full])
-            await self.network.beat()
-
-    def _subscribed_only(self, what: str) -> None:
-        if self._assigned_by_user:
-            raise Misuse(f"{what} and assign() exclude each other; use one of them")
-
-    def _pulled_only(self, what: str) -> None:
-        if self._popping is not None:
-            raise Misuse(f'{what} needs queues of one\'s own; with mode="pop" there are none')
+        await self._member.unsubscribe(topic)
 
     async def assign(self, queues: Iterable[MessageQueue] | Mapping[MessageQueue, int]) -> None:
         """Takes these queues and no others, whoever else reads them (lite pull). A mapping says at
@@ -326,297 +111,77 @@ class AsyncConsumer(Closing):
 
         Raises: Misuse when topics are subscribed to, Unreachable, BrokerRefused.
         """
-        self.network.check()
-        self._pulled_only("assign()")
-        if self.subscriptions:
-            raise Misuse("assign() and topics exclude each other; use one of them")
-        wanted = set(check_queues(queues))
-        given = dict(queues) if isinstance(queues, Mapping) else {}
-        for offset in given.values():
-            check_offset("offset", offset)
-        self._assigned_by_user = True
-        for topic in {queue.topic for queue in wanted}:
-            await self.network.route_soon(topic)
-        await self.revoke([queue for queue in self.progress if queue not in wanted])
-        fresh = sorted(wanted - self.progress.keys())
-        await self.take({q: given[q] if q in given else await self.start_offset(q) for q in fresh})
+        self._member.network.check()
+        self._member.pulled_only("assign()")
+        await self._member.assign(queues)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that can be read. Raises: NoRoute, Unreachable, Misuse,
-        InvalidMessage for what is no name."""
-        self.network.check()
-        full = with_namespace(topic, self.namespace)
-        check_name("topic", full, RETRY_TOPIC_MAX)
-        if self.network.known_route(full) is None:
-            return (await self.network.route_soon(full)).read
-        return (await self.network.route(full, fresh=True)).read
+        """Returns the queues of a topic that can be read. Raises: NoRoute, Unreachable, Misuse,
+        InvalidMessage for an invalid name."""
+        self._member.network.check()
+        return await self._member.queues(topic)
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:
         """The queues that are ours now."""
-        return frozenset(self.progress)
+        return frozenset(self._member.progress)
 
-    async def take(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Begins pulling queues at these offsets."""
-        if not offsets or self._stopping:
-            return
-        for queue, offset in offsets.items():
-            self.progress[queue] = progress = QueueProgress(queue, offset, self.shown)
-            self._pullers[queue] = Puller(self, progress)
-        if self._handling is not None:
-            self._handling.assigned([self.progress[queue] for queue in offsets])
-        for queue in offsets:
-            self._pullers[queue].next()
-        await self._tell(self.settings.on_assigned, list(offsets))
-
-    async def revoke(self, queues: Collection[MessageQueue]) -> None:
-        """Stops pulling queues, commits what is done of them and lets them go."""
-        if not queues:
-            return
-        self._stop_pullers(queues)
-        if self._handling is not None:
-            await self._handling.revoked([self.progress[q] for q in queues if q in self.progress])
-        await self._tell(self.settings.on_revoked, queues)
-        await self._commit_last(queues)
-        for queue in queues:
-            progress = self.progress.pop(queue, None)
-            if progress is not None:
-                progress.dropped = True
-        self._ready = deque(m for m in self._ready if not m.progress.dropped)
-        await self._rebalancer.unlock(queues)
-
-    def _stop_pullers(self, queues: Collection[MessageQueue]) -> None:
-        for queue in queues:
-            puller = self._pullers.pop(queue, None)
-            if puller is not None:
-                puller.stop()
-
-    async def _tell(self, callback: Changed | None, queues: Collection[MessageQueue]) -> None:
-        if callback is None:
-            return
-        try:
-            told = callback(queues)
-            if told is not None:
-                await told
-        except Exception:
-            log.exception("Rebalance callback of %s failed", self.network.name)
-
-    # ---- where a queue begins, and how far we are ----
-
-    def broker_of(self, queue: MessageQueue, broker_id: int = 0) -> str:
-        """Returns the address of the queue's broker with this id, else of its master, else of any.
-        Raises: Unreachable, Misuse."""
-        check_queue(queue)
-        route = self.network.known_route(queue.topic)
-        address = route.address(queue.broker, broker_id) if route is not None else None
-        if address is None:
-            raise Unreachable(f"no address of the broker {queue.broker} is known")
-        return address
-
-    async def start_offset(self, queue: MessageQueue) -> int:
-        """Returns where to begin: at the committed offset, else as `start` says. Raises:
-        ClientError."""
-        known = await self.committed(queue)
-        return known if known is not None else await self.first_offset(queue)
-
-    async def first_offset(self, queue: MessageQueue) -> int:
-        """Returns where a group that has committed nothing begins, as `start` says. Raises:
-        ClientError."""
-        start = self.settings.start
-        retry = queue.topic.startswith(RETRY_PREFIX)
-        if start == "first" or (start == "last" and retry):
-            return await self.beginning(queue)
-        if start == "last" or retry:
-            return await self.end(queue)
-        when = start.timestamp() * 1000 if isinstance(start, dt.datetime) else int(start)
-        return await self.offset_at(queue, int(when))
+    # ---- offsets ----
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Returns the offset that the group has committed, or None before its first commit. Raises:
         ClientError."""
-        self.network.check()
-        check_queue(queue)
-        if self._offsets is not None:
-            return self._offsets.get(queue)
-        answer = await self._ask(
-            RequestCode.QUERY_CONSUMER_OFFSET, queue, fine=(0, ResponseCode.QUERY_NOT_FOUND),
-            consumerGroup=self.group, setZeroIfNotFound=False,
-        )  # fmt: skip
-        return self._offset_in(answer, queue) if answer.code == 0 else None
-
-    async def _ask(
-        self, code: int, queue: MessageQueue, fine: Sequence[int] = (0,), **more: object
-    ) -> Command:
-        self.network.check()
-        check_queue(queue)
-        fields = {"topic": queue.topic, "queueId": queue.queue, "bname": queue.broker, **more}
-        return await self.network.request(self.broker_of(queue), code, fields, fine=fine)
-
-    def _offset_in(self, answer: Command, queue: MessageQueue) -> int:
-        with reading(f"a question for an offset of {queue}", self.broker_of(queue)):
-            return number_in(answer, "offset")
-
-    async def _offset(self, code: int, queue: MessageQueue, **more: object) -> int:
-        return self._offset_in(await self._ask(code, queue, (0,), **more), queue)
+        return await self._member.committed(queue)
 
     async def beginning(self, queue: MessageQueue) -> int:
-        """The offset of the oldest message that is left. Raises: ClientError."""
-        return await self._offset(RequestCode.GET_MIN_OFFSET, queue)
+        """Returns the offset of the oldest message that is left. Raises: ClientError."""
+        return await self._member.offset(RequestCode.GET_MIN_OFFSET, queue)
 
     async def end(self, queue: MessageQueue) -> int:
-        """The offset that the next message will get. Raises: ClientError."""
-        return await self._offset(RequestCode.GET_MAX_OFFSET, queue)
+        """Returns the offset that the next message will get. Raises: ClientError."""
+        return await self._member.offset(RequestCode.GET_MAX_OFFSET, queue)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message stored at that time or later. Raises: ClientError."""
-        check_count("timestamp_ms", timestamp_ms, -OFFSET_MAX)
-        return await self._offset(
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=timestamp_ms
-        )
+        """Returns the offset of the first message stored at that time or later. Raises:
+        ClientError."""
+        return await self._member.offset_at(queue, timestamp_ms)
 
     def position(self, queue: MessageQueue) -> int:
-        """The offset of the next message that is not done. Raises: Misuse."""
-        return self._ours(queue).commit_offset
-
-    def _ours(self, queue: MessageQueue) -> QueueProgress:
-        self.network.check()
-        check_queue(queue)
-        progress = self.progress.get(queue)
-        if progress is None:
-            raise Misuse(f"{queue} is not assigned to this consumer; see its assignment")
-        return progress
+        """Returns the offset of the next message that is not done. Raises: Misuse."""
+        return self._member.ours(queue).commit_offset
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continues a queue at an offset; messages of it that wait are dropped. Raises: Misuse."""
-        progress = self._ours(queue)
-        check_offset("offset", offset)
-        self._stop_pullers([queue])
-        progress.reset(offset)
-        self._ready = deque(m for m in self._ready if m.progress is not progress)
-        if not self._stopping:
-            self._pullers[queue] = Puller(self, progress)
-            self._pullers[queue].next()
+        await self._member.seek(queue, offset)
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Brings no more of these queues, all by default, until resume(). What was pulled before
         still comes. Raises: Misuse."""
-        self._pulled_only("pause()")
-        self.network.check()
-        for queue in check_queues(queues) if queues is not None else list(self.progress):
-            self._ours(queue).paused = True
+        self._member.pulled_only("pause()")
+        for progress in self._member.all_of_ours(queues):
+            progress.paused = True
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Ends a pause. Raises: Misuse."""
-        self._pulled_only("resume()")
-        self.network.check()
-        for queue in check_queues(queues) if queues is not None else list(self.progress):
-            progress = self._ours(queue)
+        self._member.pulled_only("resume()")
+        for progress in self._member.all_of_ours(queues):
             progress.paused = False
             if progress.wake is not None:
                 progress.wake()
 
     async def commit(self) -> None:
         """Commits what is done now, and waits until the brokers know. Raises: ClientError."""
-        self.network.check()
-        await self._commit_now()
-
-    async def _commit_now(self, queues: Collection[MessageQueue] | None = None) -> None:
-        wanted = [
-            progress
-            for queue, progress in self.progress.items()
-            if (queues is None or queue in queues)
-            and not progress.dropped
-            and progress.commit_offset != progress.committed
-        ]
-        if not wanted:
-            return
-        if self._offsets is not None:
-            told = [(each, each.commit_offset, each.epoch) for each in wanted]
-            for progress, offset, _ in told:
-                self._offsets.put(progress.queue, offset)
-            await asyncio.to_thread(self._offsets.save)
-            for progress, offset, epoch in told:
-                if progress.epoch == epoch:
-                    progress.committed = offset
-            return
-        done = await asyncio.gather(*map(self._commit_one, wanted), return_exceptions=True)
-        for each in done:
-            if isinstance(each, BaseException):
-                raise each
-
-    async def _commit_last(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Commits before queues go. Whoever commits by hand has done so, or does not want it."""
-        if self.settings.auto_commit_s > 0:
-            try:
-                await self._commit_now(queues)
-            except ClientError as failed:
-                log.warning("%s could not commit; messages come again: %s", self.group, failed)
-
-    async def _commit_one(self, progress: QueueProgress) -> None:
-        queue, offset, epoch = progress.queue, progress.commit_offset, progress.epoch
-        fields = {
-            "consumerGroup": self.group, "topic": queue.topic, "queueId": queue.queue,
-            "commitOffset": offset, "bname": queue.broker,
-        }  # fmt: skip
-        await self.network.request(
-            self.broker_of(queue), RequestCode.UPDATE_CONSUMER_OFFSET, fields
-        )
-        if progress.epoch == epoch:
-            progress.committed = offset
+        self._member.network.check()
+        await self._member.commit()
 
     # ---- receiving ----
 
-    def arrived(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Takes messages from the pullers."""
-        if self._handling is not None and self._handling.takes(messages):
-            return
-        self._ready.extend(messages)
-        self.spread()
-
-    def spread(self) -> None:
-        """Wakes one waiter if a message is left for it. The waiter does the same once it waits
-        itself, so that short work does not wake everybody for each message."""
-        waiting = self._arrived
-        while waiting and self._ready:
-            future = waiting.popleft()
-            if not future.done():
-                future.set_result(None)
-                break
-
-    def _wake_all(self) -> None:
-        while self._arrived:
-            future = self._arrived.popleft()
-            if not future.done():
-                future.set_result(None)
-
-    def take_ready(self) -> ReceivedMessage | None:
-        """Returns a message that waits, or None."""
-        ready = self._ready
-        while ready:
-            message = ready.popleft()
-            if not message.progress.dropped:
-                return message
-        return None
-
-    async def wait_ready(self, timeout_s: float | None = None) -> bool:
-        """Waits for a message. Returns False after the timeout, or when the consumer closes."""
-        while not self._ready:
-            if self._stopping:
-                return False
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._arrived.append(future)
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await future
-            except TimeoutError:
-                return False
-        return True
-
     def _iterating(self) -> None:
-        self.network.check()
-        if self._handling is not None:
+        member = self._member
+        member.network.check()
+        if member.handling is not None:
             raise Misuse("this consumer has a handler, which gets the messages; do not iterate too")
-        if not self.subscriptions and not self._assigned_by_user:
+        if not member.subscriptions and not member.assigned_by_user:
             raise Misuse(
                 f"the consumer {self.group} has no topic; name one when you make it, or call"
                 " subscribe() or assign() first"
@@ -629,117 +194,66 @@ class AsyncConsumer(Closing):
         return self._each()
 
     async def _each(self) -> AsyncIterator[ReceivedMessage]:
+        ready = self._member.ready
         while True:
-            message = self.take_ready()
+            message = ready.take()
             if message is None:
-                if not await self.wait_ready():
+                if not await ready.wait():
                     return
                 continue
             yield message
             self.ack(message)
 
     async def batches(self, max_messages: int = 1024) -> AsyncIterator[list[ReceivedMessage]]:
-        """Lists of all messages that wait. Asking for the next says that the one before is done."""
+        """Yields lists of all messages that wait. Asking for the next says that the one before is
+        done."""
         self._iterating()
         check_count("max_messages", max_messages, 1)
-        while await self.wait_ready():
-            batch = self._drain(max_messages)
+        ready = self._member.ready
+        while await ready.wait():
+            batch = ready.take_many(max_messages)
             if batch:
                 yield batch
                 self.ack(*batch)
 
     async def poll(self, timeout_s: float = 5.0, max_messages: int = 1024) -> list[ReceivedMessage]:
-        """All messages that wait, or an empty list after the timeout. They are done once ack() says
-        so; a queue of which ``buffer_messages`` are not hands out no more. Raises: Misuse, also
-        before the consumer has a topic."""
+        """Returns all messages that wait, or an empty list after the timeout. They are done once
+        ack() says so; a queue of which ``buffer_messages`` are not hands out no more. Raises:
+        Misuse, also before the consumer has a topic."""
         self._iterating()
         check_count("max_messages", max_messages, 1)
         check_seconds("timeout_s", timeout_s)
-        if not self._ready and not await self.wait_ready(timeout_s):
+        if not await self._member.ready.wait(timeout_s):
             return []
-        return self._drain(max_messages)
-
-    def give_back(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Puts back messages that were taken and did not reach their taker: they come next."""
-        left = [m for m in messages if m.progress.is_open(m.queue_offset)]
-        self._ready.extendleft(reversed(left))
-        self.spread()
-
-    def _drain(self, most: int) -> list[ReceivedMessage]:
-        ready = self._ready
-        if len(ready) <= most:
-            batch = [m for m in ready if not m.progress.dropped]
-            ready.clear()
-            return batch
-        return [m for _ in range(most) if (m := self.take_ready()) is not None]
+        return self._member.ready.take_many(max_messages)
 
     def ack(self, *messages: ReceivedMessage) -> None:
-        """Messages are done: their offsets are committed with the next commit. Raises: Misuse."""
+        """Says that messages are done: their offsets are committed with the next commit. Raises:
+        Misuse."""
         check_messages("ack()", messages)
         for progress, of_one in groupby(messages, attrgetter("progress")):
             progress.done(*[message.queue_offset for message in of_one])
 
     async def nack(self, message: ReceivedMessage, delay_level: int = 0) -> None:
-        """The message is to come again, to any member of the group. delay_level: 0 is 10 s the
-        first time and more each time, -1 makes it a dead letter at once.
+        """Has the message delivered again, as upstream's sendMessageBack, to any member of the
+        group. delay_level: 0 is 10 s the first time and more each time, -1 makes it a dead letter
+        at once.
 
         Raises: Misuse in broadcasting and after assign(), where nothing comes again; ClientError.
         """
-        self.network.check()
+        self._member.network.check()
         check_messages("nack()", [message])
         check_count("delay_level", delay_level, -1, INT_MAX)
-        if self.settings.broadcast or self._assigned_by_user:
-            raise Misuse("nothing comes again in broadcasting, or after assign(); seek() instead")
-        if self._popping is not None:
-            await self._popping.nack(message, delay_level)
-            return
-        if message.progress.is_open(message.queue_offset):
-            await send_back(self, message, delay_level)
-            message.progress.done(message.queue_offset)
+        await self._member.nack(message, delay_level)
 
     async def extend(self, message: ReceivedMessage, invisible_s: float) -> None:
-        """With mode="pop": the message stays ours for so long from now on.
+        """Keeps a popped message ours for so long from now on, as upstream's
+        changeInvisibleDuration.
 
         Raises: Misuse for a message that is done or was pulled; BrokerRefused when it has gone back
         to the group already; ClientError.
         """
-        self.network.check()
-        if self._popping is None:
+        self._member.network.check()
+        if self._member.popping is None:
             raise Misuse('extend() is for consumers with mode="pop"')
-        await self._popping.extend(message, invisible_s)
-
-    # ---- what brokers ask ----
-
-    def _handlers(self) -> dict[int, Handler]:
-        return consumer_handlers(self) | {
-            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed
-        }
-
-    async def consume_directly(self, message: ReceivedMessage) -> tuple[str, str | None]:
-        """Gives a message that a tool sends to the handler. Returns how it went, in upstream's
-        words."""
-        if self._handler is None:
-            return "CR_THROW_EXCEPTION", "this consumer has no handler"
-        try:
-            await self._handler(message)
-        except RetryLater as later:
-            return "CR_LATER", str(later)
-        except Exception as error:  # noqa: BLE001 - it is the tool's answer
-            return "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}"
-        return "CR_SUCCESS", None
-
-    def _members_changed(self, peer: Peer, command: Command) -> None:
-        """Somebody joined or left the group."""
-        self._rebalancer.soon()
-
-    def _beat(self) -> bytes:
-        start = self.settings.start
-        names = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
-        named = names[start] if isinstance(start, str) else "CONSUME_FROM_TIMESTAMP"
-        consumer = None
-        if self.subscriptions:
-            consumer = consumer_data(
-                self.group, self.subscriptions.values(), broadcast=self.settings.broadcast,
-                active=False, start=named,
-            )  # fmt: skip
-        return heartbeat_body(self.network.client_id, [INNER_PRODUCER], consumer)
+        await self._member.popping.extend(message, invisible_s)

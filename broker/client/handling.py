@@ -125,11 +125,11 @@ class ConcurrentHandling:
         task = asyncio.current_task()
         assert task is not None
         loop = asyncio.get_running_loop()
-        clock, count = loop.time, 0
+        clock, count, ready = loop.time, 0, consumer.ready
         while not self._stopping:
-            message = consumer.take_ready()
+            message = ready.take()
             if message is None:
-                if not await consumer.wait_ready():
+                if not await ready.wait():
                     return
                 continue
             count += 1
@@ -157,7 +157,7 @@ class ConcurrentHandling:
 
     def _spread(self) -> None:
         self._spreading = False
-        self._consumer.spread()
+        self._consumer.ready.wake_one()
 
     async def _failed(self, message: ReceivedMessage, delay_level: int) -> None:
         """Sends the message back. When no broker takes it, it waits here and comes again."""

@@ -1,7 +1,7 @@
 """Sends under way: how many there may be, and the quick way of one that needs no task.
 
 A send whose route is known and whose connection is open is written at once; its answer settles the
-user's future directly. Whatever does not go well goes on in ``AsyncProducer._deliver``.
+user's future directly. Whatever does not go well goes on in ``Sender.deliver``.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.network import Network
 from broker.client.options import ClientOptions, check_settings
 from broker.client.progress import QueueProgress
+from broker.client.ready import ReadyMessages
 from broker.client.subscription import TopicSubscription
 
 __all__ = ["Changed", "ConsumerOptions", "ConsumerSettings", "Member", "Start"]
@@ -144,6 +145,7 @@ class Member(Protocol):
     strategy: Strategy
     subscriptions: dict[str, TopicSubscription]
     progress: dict[MessageQueue, QueueProgress]
+    ready: ReadyMessages
 
     @property
     def client_id(self) -> str: ...
@@ -176,15 +178,6 @@ class Member(Protocol):
 
     def arrived(self, messages: Sequence[ReceivedMessage]) -> None:
         """Takes messages that were pulled."""
-
-    def take_ready(self) -> ReceivedMessage | None:
-        """Returns a message that waits, or None."""
-
-    async def wait_ready(self, timeout_s: float | None = None) -> bool:
-        """Waits for a message. Returns False after the timeout, or when the consumer closes."""
-
-    def spread(self) -> None:
-        """Wakes one waiter if a message is left for it."""
 
     async def nack(self, message: ReceivedMessage, delay_level: int = 0) -> None:
         """Has the message delivered again. Raises: Misuse, ClientError."""

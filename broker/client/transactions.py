@@ -225,7 +225,7 @@ class AsyncTransactionProducer(AsyncProducer):
         Raises: as send(); TransactionNotStarted when it was stored unsafely.
         """
         tx = await self.begin(message)
-        await self.check_status(tx)
+        await refuse_unsafe(self, tx)
         try:
             yield tx
         except BaseException as error:
@@ -240,22 +240,12 @@ class AsyncTransactionProducer(AsyncProducer):
             raise InvalidMessage("a message in a transaction has no delay; brokers ignore it")
         extra = {"TRAN_MSG": "true", "PGROUP": self.group}
         outgoing = prepare(message, self._rules, extra=extra, sys_flag=HALF)
-        await self._introduce(await self._route(outgoing.topic))
-        async with self._slots:
-            result = await self._deliver(outgoing, self._any, None, result_of)
+        await self._introduce(await self._sender.route(outgoing.topic))
+        async with self._sender.slots:
+            result = await self._sender.deliver(outgoing, self._sender.any_queue, None, result_of)
         with reading(f"the half message to {outgoing.topic}", result.queue.broker):
             offset_id_of(result.offset_message_id)  # without it no end can be told
         return Transaction(message, result)
-
-    async def check_status(self, tx: Transaction) -> None:
-        """Raises: TransactionNotStarted, after a rollback, when the half is stored unsafely."""
-        status = tx.send_result.status
-        if status is not SendStatus.SEND_OK:
-            await self.end(tx, LocalState.ROLLBACK)
-            raise TransactionNotStarted(
-                f"the half message to {tx.message.topic} was stored unsafely ({status.name}) and is"
-                " rolled back; try again"
-            )
 
     async def _introduce(self, route: Route) -> None:
         """Registers with the broker, which can only ask producers that it has heard of."""
@@ -296,7 +286,9 @@ class AsyncTransactionProducer(AsyncProducer):
         }  # fmt: skip
 
     async def _broker_of(self, tx: Transaction) -> str:
-        return self._master(await self._route(self._full(tx.message.topic)), tx.send_result.queue)
+        return self._sender.master(
+            await self._sender.route(self._full(tx.message.topic)), tx.send_result.queue
+        )
 
     # ---- checks ----
 
@@ -355,6 +347,17 @@ class AsyncTransactionProducer(AsyncProducer):
             log.warning("%s stays open; the broker asks again: %s", message.transaction_id, failed)
             return
         peer.send(answer)
+
+
+async def refuse_unsafe(producer: AsyncTransactionProducer, tx: Transaction) -> None:
+    """Raises: TransactionNotStarted, after a rollback, when the half is stored unsafely."""
+    status = tx.send_result.status
+    if status is not SendStatus.SEND_OK:
+        await producer.end(tx, LocalState.ROLLBACK)
+        raise TransactionNotStarted(
+            f"the half message to {tx.message.topic} was stored unsafely ({status.name}) and is"
+            " rolled back; try again"
+        )
 
 
 def check_listener(listener: object, check: object) -> None:

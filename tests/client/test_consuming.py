@@ -293,9 +293,9 @@ async def test_the_buffer_of_a_queue_is_bounded(server, name):
     async with AsyncProducer("p", server.namesrv, create_queues=1) as producer:
         await producer.send_batch([Message(topic, body) for body in numbers(300)])
     async with consumer_of(server, name("g"), topic, buffer_messages=50, pull_batch=10) as consumer:
-        await until(lambda: len(consumer._ready) >= 50)
+        await until(lambda: len(consumer._member.ready) >= 50)
         await asyncio.sleep(0.1)
-        assert len(consumer._ready) < 60
+        assert len(consumer._member.ready) < 60
         assert len(await take(consumer, 300)) == 300
 
 

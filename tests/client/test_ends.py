@@ -356,7 +356,7 @@ def test_ctrl_c_between_the_loop_and_the_thread_loses_no_message(tmp_path, small
         with broker.producer() as producer:
             producer.send_batch([Message("orders", b"%d" % n) for n in range(3)])
         with broker.consumer("g", "orders", start="first") as consumer:
-            thread = consumer.runner.live()
+            thread = consumer._runner.live()
             with pytest.MonkeyPatch.context() as patch:
                 submit = thread.submit
                 patch.setattr(thread, "submit", lambda work: Interrupted(submit(work)))

@@ -287,7 +287,7 @@ def test_another_instance_answers_for_one_that_was_killed(shop, when, left):
 
 def test_a_young_order_without_a_log_is_not_decided(shop):
     with shop.orders() as orders:
-        orders.producer.runner.run(orders.producer._twin.begin(Message(TOPIC, b"{}", keys="x")))
+        orders.producer._runner.run(orders.producer._twin.begin(Message(TOPIC, b"{}", keys="x")))
         shop.later()
         shop.later()
         assert shop.open == 1
@@ -301,7 +301,7 @@ def test_an_order_that_nobody_decides_is_put_aside(shop):
         kept = orders.producer._function
         orders.producer._function = lambda message: (asked.append(message), kept(message))[1]
         body = b'{"order": "x", "product": "apples", "quantity": 3}'
-        orders.producer.runner.run(orders.producer._twin.begin(Message(TOPIC, body, keys="x")))
+        orders.producer._runner.run(orders.producer._twin.begin(Message(TOPIC, body, keys="x")))
         for count in range(1, 16):
             shop.later()
             until(lambda n=count: len(asked) == n)
@@ -332,7 +332,7 @@ def test_orders_are_asked_for_no_sooner_and_no_oftener_than_set(tmp_path):
 
         orders.producer._function = check
         began = time.monotonic()
-        orders.producer.runner.run(orders.producer._twin.begin(Message(TOPIC, b"{}", keys="x")))
+        orders.producer._runner.run(orders.producer._twin.begin(Message(TOPIC, b"{}", keys="x")))
         until(lambda: len(asked) >= 3)
     # Rounds are a second apart at least; how long one takes to reach us varies.
     for n, at in enumerate(asked, 1):

@@ -359,7 +359,7 @@ async def test_a_broker_that_answers_pulls_with_nonsense_is_asked_more_and_more_
         await consumer.assign({queue: 0})
         await until(lambda: max(pauses, default=0.0) >= 1.5, "long pauses")
         monkeypatch.setattr(pulling.asyncio, "sleep", sleep)
-        assert not consumer._ready
+        assert not consumer._member.ready
         asked.append(liar.asked.count(PULL))
     assert asked[0] <= 12, asked
     said = [each for each in caplog.records if each.levelname == "WARNING"]

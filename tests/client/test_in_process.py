@@ -293,5 +293,5 @@ async def test_what_no_broker_takes_is_refused_by_name(tmp_path, settings, messa
         for send in (producer.send, producer.submit):
             with pytest.raises(InvalidMessage):
                 await send(message)
-        assert producer._slots.taken == 0
+        assert producer._sender.slots.taken == 0
         assert (await producer.send(Message("orders", b"x"))).queue_offset == 1

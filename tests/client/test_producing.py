@@ -81,9 +81,9 @@ async def test_many_in_flight_are_bounded(server, name):
         await producer.send(Message(topic, b"first"))
         for number in range(100):
             await producer.submit(Message(topic, b"%d" % number))
-            assert producer._slots.taken <= 4
+            assert producer._sender.slots.taken <= 4
         await producer.flush()
-        assert not producer._slots.taken
+        assert not producer._sender.slots.taken
     assert len(await fetch(server, topic, 101)) == 101
 
 

@@ -1,16 +1,31 @@
 """Every public name of the client and the embedded broker has an example in its docstring that runs
-as it stands there, where NAMESRV_ADDR names a broker.
+as it stands there, where NAMESRV_ADDR names a broker; what a client shows is what its page names.
 """
 
 from __future__ import annotations
 
 import doctest
+import re
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
 import broker
 import broker.client
-from broker import Broker
+from broker import (
+    AsyncConsumer,
+    AsyncProducer,
+    AsyncTransactionProducer,
+    Broker,
+    Consumer,
+    LocalState,
+    Message,
+    Producer,
+    ReceivedMessage,
+    Transaction,
+    TransactionProducer,
+)
 
 NAMES = sorted({*broker.__all__, *broker.client.__all__})
 
@@ -33,3 +48,42 @@ def test_its_example_runs(name, namesrv, tmp_path, monkeypatch):
     said: list[str] = []
     result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(found, out=said.append)
     assert result.failed == 0, "".join(said)
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "client.md"
+
+
+def named_on_the_page() -> dict[str, set[str]]:
+    """What the section "Methods" names, by class: `` - `Class`, `Class`: `name`, `name` ``."""
+    section = PAGE.read_text(encoding="utf-8").partition("\n## Methods\n")[2].partition("\n## ")[0]
+    found: dict[str, set[str]] = defaultdict(set)
+    for item in re.split(r"\n- ", section)[1:]:
+        classes, _, names = item.partition(":")
+        for each in re.findall(r"`(\w+)`", classes):
+            found[each] |= set(re.findall(r"`(\w+)`", names))
+    return found
+
+
+def shown(value: object) -> set[str]:
+    """What a completion shows of it."""
+    return {name for name in dir(value) if not name.startswith("_")}
+
+
+def _check(message: ReceivedMessage) -> LocalState:
+    return LocalState.UNKNOWN
+
+
+def test_the_page_names_what_the_classes_show() -> None:
+    names = "127.0.0.1:1"
+    clients = [
+        Producer("p", names), AsyncProducer("p", names), Consumer("g", "t", names),
+        AsyncConsumer("g", "t", names), TransactionProducer("p", names, check=_check),
+        AsyncTransactionProducer("p", names, check=_check),
+    ]  # fmt: skip
+    half = Transaction(Message("t", b"x"), None)  # type: ignore[arg-type]
+    page = named_on_the_page()
+    for of_all, kind in (("Producer", "Transaction"), ("AsyncProducer", "AsyncTransaction")):
+        page[f"{kind}Producer"] |= page[of_all]
+    assert {type(each).__name__: shown(each) for each in (*clients, half)} | {
+        "ReceivedMessage": shown(ReceivedMessage)
+    } == page

@@ -51,7 +51,7 @@ def _iterator_of(
 
     def each(self: Admin, /, *args: _P.args, **options: _P.kwargs) -> Iterator[_T]:
         items = method(self.twin, *args, **options)
-        while (found := self.runner.run(following(items))) is not None:
+        while (found := self._runner.run(following(items))) is not None:
             yield found[0]
 
     each.__name__, each.__doc__ = method.__name__, method.__doc__
@@ -82,25 +82,25 @@ class Admin(StartedByWith):
     ) -> None:
         """Raises: Misuse."""
         self.twin = self._twin = AsyncAdmin(namesrv, broker=broker, cluster=cluster, **options)
-        self.runner = Runner(self.twin.network.name)
+        self._runner = Runner(self.twin.network.name)
 
     def start(self) -> Self:
         """Must come before the first question; ``with`` does it. Raises: Misuse."""
-        self.runner.start()
+        self._runner.start()
         try:
-            self.runner.run(self.twin.start())
+            self._runner.run(self.twin.start())
         except BaseException:
-            self.runner.stop()
+            self._runner.stop()
             raise
         return self
 
     def close(self) -> None:
         """Leaves nothing behind. Harmless when repeated."""
         try:
-            if self.runner.started:
-                self.runner.run(self.twin.close())
+            if self._runner.started:
+                self._runner.run(self.twin.close())
         finally:
-            self.runner.stop()
+            self._runner.stop()
 
     cluster = twin_of(AsyncAdmin.cluster)
     broker = twin_of(AsyncAdmin.broker)
