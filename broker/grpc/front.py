@@ -227,6 +227,7 @@ class Front:
                     await loop.connect_accepted_socket(lambda: connection, own, ssl=context)
                 except BaseException:
                     own.close()
+                    connection.connection_lost(None)  # uvloop tells it nothing
                     raise
             await ended
         finally:

@@ -147,20 +147,14 @@ class RemotingClient(Closing):
             self._made[address] = done.result()
 
     async def _connect(self, address: str, host: str, port: int) -> Connection:
-        loop = asyncio.get_running_loop()
-        made: Connection | None = None
         if self._connector is not None:
-            made = self._connector(address, lambda: Connection(self._shared))
-            if made is not None:
-                return made
+            near = self._connector(address, lambda: Connection(self._shared))
+            if near is not None:
+                return near
+        made = self._make(host)
         try:
-            async with asyncio.timeout(self._connect_s):
-                _, made = await loop.create_connection(lambda: self._make(host), host, port)
-                if isinstance(made.intake, TlsIntake):
-                    await made.intake.start()
+            await self._open(made, host, port)
         except TimeoutError:
-            if made is not None:
-                made.kill()
             raise TimeoutError(
                 f"{address} did not accept a connection within {self._connect_s:g} s"
             ) from None
@@ -171,6 +165,16 @@ class RemotingClient(Closing):
         except OSError as failed:  # names that nobody knows, networks that cannot be reached
             raise ConnectionError(f"no connection to {address}: {failed}") from failed
         return made
+
+    async def _open(self, made: Connection, host: str, port: int) -> None:
+        try:
+            async with asyncio.timeout(self._connect_s):
+                await asyncio.get_running_loop().create_connection(lambda: made, host, port)
+                if isinstance(made.intake, TlsIntake):
+                    await made.intake.start()
+        except BaseException:
+            made.cut()
+            raise
 
     def _make(self, host: str) -> Connection:
         tls = self._tls

@@ -256,6 +256,8 @@ class Connection(asyncio.BufferedProtocol):
             self._shared.on_connect(self)
 
     def connection_lost(self, error: Exception | None) -> None:
+        if self.closed:  # cut() was first
+            return
         self.closed = self._closing = True
         self._shared.wheel.remove(self)
         self._shared.connections.discard(self)
@@ -861,6 +863,13 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         if self._transport is not None:
             self._transport.abort()
+
+    def cut(self) -> None:
+        """Ends a connection whose opening failed. uvloop closes the socket of an opening that is
+        cancelled, and does not tell."""
+        self.kill()
+        if self._transport is not None:
+            self.connection_lost(None)
 
     def idle(self) -> None:
         """Is called by the wheel when nothing was read or written for idle_s."""

@@ -483,6 +483,23 @@ async def test_one_connection_serves_all_who_ask_at_once():
         assert len(server.connections) == 1
 
 
+async def test_a_connection_whose_opening_is_ended_is_not_kept(monkeypatch):
+    """What ends it may come between the connection and the task that waits for it."""
+    made = Connection.connection_made
+
+    def met(self, transport):
+        made(self, transport)
+        for task in client._making.values():
+            task.cancel()
+
+    monkeypatch.setattr(Connection, "connection_made", met)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        async with RemotingClient() as client:
+            with pytest.raises(ConnectionError, match="the client is closed"):
+                await client.connection(f"127.0.0.1:{listening.getsockname()[1]}")
+            assert not client._shared.connections
+
+
 # ---- the end ----
 
 

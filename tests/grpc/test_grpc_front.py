@@ -11,16 +11,19 @@ import socket
 import ssl
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
+import uvloop
 from caller import CODE, Caller, message, serving
 from waiting import BOUND_S, until
 
 from broker import Broker
 from broker.access.policies import User
+from broker.grpc._http2 import Service
 from broker.grpc.front import Front
+from broker.grpc.http2 import Http2Connection
 from broker.grpc.local import LocalBroker
 from broker.grpc.schema import METHODS, SERVICE, pb
 from broker.grpc.settings import ProxySettings
@@ -387,3 +390,39 @@ async def _most_begun_at_once(count: int) -> int:
             most = max(most, begun - before)
         await front.stop()
     return most
+
+
+def test_a_connection_whose_opening_is_ended_is_closed() -> None:
+    """A stop may come between the connection and the task that waits for it."""
+    uvloop.run(_end_an_opening())
+
+
+async def _end_an_opening() -> None:
+    service = Service(((b"/s/Method", False),), 10_000, 1 << 16, 1 << 20, 1 << 20, 1 << 30, ())
+    failures: list[dict[str, Any]] = []
+    ended: list[asyncio.Future[None]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, said: failures.append(said))
+
+    class Met(Http2Connection):
+        def data_received(self, data: bytes) -> None:
+            self._unfed.append(data)  # as when the turn's time is over
+            self._wait()
+            for task in front._tasks:
+                task.cancel()
+
+    def speak(address: tuple[str, int], end: asyncio.Future[None]) -> Http2Connection:
+        ended.append(end)
+        return Met(service, address, cast(Any, None), end)
+
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        front = Front(listening, speak, TlsSettings(), 9, lambda host: False, lambda at: None)
+        front.start()
+        with socket.create_connection(listening.getsockname(), BOUND_S) as sock:
+            sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            while not ended or front._tasks:
+                await asyncio.sleep(0)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not failures and ended[0].done(), failures
+        await front.stop()
