@@ -48,19 +48,30 @@ static int64_t end_of_store(const ps_ha_slave *h) {
 /* An epoch must be known on this disk before anything of it is taken. */
 #define NEW_EPOCH 1
 
+/* Whether a row of the list is what the frame names as the epoch of its bytes. */
+static bool is_named(const ps_ha_slave *h, int32_t i) {
+    return i < h->hs_conf.epochs_len &&
+           h->hs_epochs[i].epoch == (int32_t)be32_get(h->hs_header + 16) &&
+           h->hs_epochs[i].start == (int64_t)be64_get(h->hs_header + 20);
+}
+
+/* Java's master names the next epoch with the last bytes of one: it goes on to that before it
+ * writes the header (upstream AutoSwitchHAConnection.transferToSlave). */
+static bool is_last_before(const ps_ha_slave *h, int32_t next) {
+    return is_named(h, next) && h->hs_at + h->hs_left == h->hs_epochs[next].start;
+}
+
 /* 0, NEW_EPOCH, or an error. */
 static int read_epoch(ps_ha_slave *h, ps_error *e) {
     const uint8_t *at = h->hs_header;
-    int32_t state = (int32_t)be32_get(at), len = h->hs_conf.epochs_len;
+    int32_t state = (int32_t)be32_get(at);
     if (state != PS_HA_TRANSFER)
         return ps_fail(e, PS_E_ARGUMENT, 0, state, NULL,
                        "the master sent a frame of state %d instead of log", (int)state);
     h->hs_left = (int32_t)be32_get(at + 4);
     h->hs_at = (int64_t)be64_get(at + 8);
-    const ps_ha_epoch *of = &h->hs_epochs[ps_ha_epoch_at(h->hs_epochs, len, h->hs_at)];
-    if (h->hs_left > 0 && (of->epoch != (int32_t)be32_get(at + 16) ||
-                           of->start != (int64_t)be64_get(at + 20)))
-        return NEW_EPOCH;
+    int32_t of = ps_ha_epoch_at(h->hs_epochs, h->hs_conf.epochs_len, h->hs_at);
+    if (h->hs_left > 0 && !is_named(h, of) && !is_last_before(h, of + 1)) return NEW_EPOCH;
     h->hs_confirmed = (int64_t)be64_get(at + 28);
     return 0;
 }

@@ -441,15 +441,66 @@ static void test_epochs(ps_store *master) {
     close(told);
 }
 
-static void confirm_by_hand(int fd, int64_t at, const void *body, int32_t len, int64_t confirmed) {
+static void send_of(int fd, ps_ha_epoch of, int64_t at, const void *body, int32_t len,
+                    int64_t confirmed) {
     uint8_t head[PS_HA_EPOCH_HEADER] = {0};
     be32_put(head, PS_HA_TRANSFER);
     be32_put(head + 4, (uint32_t)len);
     be64_put(head + 8, (uint64_t)at);
-    be32_put(head + 16, 1);
+    be32_put(head + 16, (uint32_t)of.epoch);
+    be64_put(head + 20, (uint64_t)of.start);
     be64_put(head + 28, (uint64_t)confirmed);
     CHECK_EQ((ssize_t)sizeof head, write(fd, head, sizeof head));
     if (len > 0) CHECK_EQ(len, write(fd, body, (size_t)len));
+}
+
+/* Java's master names the next epoch with the last bytes of one. Of bytes that go on after those
+ * nobody knows which epoch they are of. */
+static void test_the_last_bytes_of_an_epoch_may_name_the_next_one(void) {
+    ps_error e = {0};
+    int64_t avail;
+    int fd[2], told = eventfd(0, EFD_NONBLOCK);
+    ps_mapfile *mf;
+    ps_store *of = open_one("borders", &e), *s = open_one("crosses", &e);
+    put_some(of, 3);
+    int64_t border = end_of(of);
+    put_some(of, 3);
+    int64_t whole = end_of(of), half = border / 2;
+    const uint8_t *log = ps_log_at(&of->st_log, 0, whole, &avail, &mf);
+    const ps_ha_epoch epochs[] = {{.epoch = 1}, {.epoch = 2, .start = border}};
+    ps_ha_conf c = conf;
+    c.epochs = epochs;
+    c.epochs_len = 2;
+    ps_follow_begin(s);
+    CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
+    ps_ha_slave *h = ps_ha_slave_start(s, &c, fd[1], told, &e);
+    send_of(fd[0], epochs[0], 0, log, (int32_t)half, 0);
+    send_of(fd[0], epochs[1], half, log + half, (int32_t)(border - half), 0);
+    send_of(fd[0], epochs[1], border, log + border, (int32_t)(whole - border), 0);
+    for (int k = 0; k < 20000 && end_of(s) < whole; k++) usleep(500);
+    CHECK_EQ(whole, end_of(s));
+    ps_ha_slave_stop(h);
+    close(fd[0]);
+    ps_store_free(s);
+
+    s = open_one("goes_on", &e);
+    ps_follow_begin(s);
+    CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
+    h = ps_ha_slave_start(s, &c, fd[1], told, &e);
+    send_of(fd[0], epochs[1], 0, log, (int32_t)whole, 0);
+    ps_ha_state shown = {0};
+    for (int k = 0; k < 20000 && shown.over == PS_HA_GOES_ON; k++) {
+        usleep(500);
+        ps_ha_slave_show(h, &shown);
+    }
+    CHECK_EQ(PS_HA_EPOCH, shown.over);
+    CHECK_EQ(0, end_of(s));
+    ps_ha_slave_stop(h);
+    close(fd[0]);
+    ps_mapfile_unref(mf);
+    ps_store_free(s);
+    ps_store_free(of);
+    close(told);
 }
 
 /* Java's master with its default settings confirms its own end: what the slave puts once it is the
@@ -473,12 +524,12 @@ static void test_what_a_master_confirms_beyond_the_end_is_no_copy(void) {
     ps_hide_unconfirmed(s);
     CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
     ps_ha_slave *h = ps_ha_slave_start(s, &c, fd[1], told, &e);
-    confirm_by_hand(fd[0], 0, log, (int32_t)whole, whole - 1);
+    send_of(fd[0], first, 0, log, (int32_t)whole, whole - 1);
     for (int k = 0; k < 20000 && end_of(s) < whole; k++) usleep(500);
     for (int k = 0; k < 20000 && ps_confirmed(s) == 0; k++) usleep(500);
     CHECK(ps_confirmed(s) < whole - 1);
     CHECK_EQ(0, ps_dispatch_catch_up(s, &e));
-    confirm_by_hand(fd[0], whole, NULL, 0, whole + 100000);
+    send_of(fd[0], first, whole, NULL, 0, whole + 100000);
     for (int k = 0; k < 20000 && ps_confirmed(s) < whole; k++) usleep(500);
     CHECK_EQ(whole, ps_confirmed(s));
     CHECK_EQ(whole, copied_of(s));
@@ -547,6 +598,7 @@ int main(void) {
     test_a_log_that_is_not_compared_is_sent_nothing(master);
     test_a_report_within_a_record_is_rounded_down();
     test_what_a_master_confirms_beyond_the_end_is_no_copy();
+    test_the_last_bytes_of_an_epoch_may_name_the_next_one();
     test_what_a_slave_is_sent_is_bounded(master);
     test_slaves_that_lie(master);
     test_masters_that_lie();

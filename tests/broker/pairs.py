@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import struct
 import threading
@@ -15,7 +16,9 @@ from waiting import until
 
 from broker import Broker, Message
 
-__all__ = ["SMALL", "JavaLikePort", "Link", "master_of", "send", "slave_of", "until_alike"]
+__all__ = [
+    "SMALL", "JavaLikePort", "Link", "lose_power", "master_of", "send", "slave_of", "until_alike",
+]  # fmt: skip
 
 SMALL: dict[str, Any] = {
     "mappedFileSizeCommitLog": 1 << 18, "mappedFileSizeConsumeQueue": 20_000, "maxHashSlotNum": 100,
@@ -73,10 +76,12 @@ class JavaLikePort:
 
 class Link:
     """A port that passes bytes on to another one of this host. While it is cut nobody gets through,
-    and nobody is let in."""
+    and nobody is let in. silent: the far end is not told that the near one is gone, as nobody is of
+    a host that loses its power."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, silent: bool = False) -> None:
         self._to, self._tasks = port, set[asyncio.Task[None]]()
+        self._passes_until = asyncio.ALL_COMPLETED if silent else asyncio.FIRST_COMPLETED
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._server: asyncio.Server | None = None
@@ -126,7 +131,7 @@ class Link:
             ways = (reader, back), (there, writer)
             passing = {asyncio.create_task(_pass(*way)) for way in ways}
             try:
-                await asyncio.wait(passing, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(passing, return_when=self._passes_until)
             finally:
                 for each in passing:
                     each.cancel()
@@ -165,6 +170,16 @@ def send(broker: Broker, count: int, topic: str = "orders") -> None:
     with broker.producer(send_timeout_s=10) as producer:
         for number in range(count):
             producer.send(Message(topic, b"%d" % number * 50, keys=f"k{number}"))
+
+
+def lose_power(store: Path, end: int, lost: int) -> None:
+    """The host of a broker that was killed starts again without the last bytes of its log, which
+    ends at `end`, in the first segment."""
+    with (store / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(end - lost)
+        file.write(bytes(lost))
+    kept = store / "brokerBoot"
+    kept.write_text(json.dumps(json.loads(kept.read_text()) | {"boot": "the one before"}))
 
 
 def until_alike(master: Broker, slave: Broker) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from etcd_server import PROGRAM, Etcd, etcd
-from pairs import SMALL, until_alike
+from pairs import SMALL, lose_power, until_alike
 from waiting import until
 
 from broker import Broker, Message, NameServer, Producer
@@ -110,16 +110,6 @@ SERVE = textwrap.dedent(
         sys.stdin.read()
     """
 )
-
-
-def lose_power(folder: Path, end: int, lost: int) -> None:
-    """The host of a broker that was killed starts again without the last bytes of its log, which
-    ends at `end`, in the first segment."""
-    with (folder / "commitlog" / f"{0:020d}").open("r+b") as file:
-        file.seek(end - lost)
-        file.write(bytes(lost))
-    kept = folder / "brokerBoot"
-    kept.write_text(json.dumps(json.loads(kept.read_text()) | {"boot": "the one before"}))
 
 
 @needs_etcd

@@ -15,6 +15,9 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "broker"))
 import controllers
 import launch
 from controllers import Controller, Sender, member_of
+from pairs import Link, lose_power
+
+from pystore import Reader
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 
@@ -146,3 +149,70 @@ def test_a_tool_moves_the_master(
     for peer in (other, one):
         assert peer.broker_server.stop() == 0
     sender.check(one.store, other.store)
+
+
+#: So that all of a log lies in one segment, and the dead stay in the set as long as a test takes.
+ROOMY = {"mappedFileSizeCommitLog": 64 << 20, "haMaxTimeSlaveNotCatchup": 3_000_000}
+#: Bytes, of what was acknowledged.
+LOST = 150_000
+
+
+def lose_the_power_of(peer: launch.Peer) -> None:
+    with Reader(peer.store) as reader:
+        end = reader.info().log_max
+    assert end > 2 * LOST
+    lose_power(peer.store, end, LOST)
+
+
+def until_the_other_leads(
+    under: Controller, peers: list[launch.Peer], sender: Sender, who: launch.Peer
+) -> None:
+    launch.wait("the one that has all", lambda: under.master(NAME) == who.broker)
+    launch.wait("both in sync again", lambda: len(under.in_sync(NAME)) == 2)
+    sender.wait(200)
+    assert "log may be missing" in peers[0].broker_server.said()
+
+
+def check_both(peers: list[launch.Peer], sender: Sender) -> None:
+    for peer in peers:
+        assert peer.broker_server.stop() in (0, 143)
+    sender.check(*(peer.store for peer in peers))
+
+
+@pytest.mark.parametrize("second", ["ours", "java"])
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_master_whose_host_lost_power_yields_to_the_one_that_has_all(
+    under: Controller, peers: list[launch.Peer], tmp_path: Path, second: str, silent: bool
+) -> None:
+    """silent: the controller does not notice its end before it is back, as after a power failure:
+    its heartbeats come through a link that says nothing of it."""
+    with Link(int(under.address.rpartition(":")[2]), silent) as link:
+        given = ROOMY | {"controllerAddr": link.address}
+        with Sender(under.names) as sender:
+            start_pair(under, peers, tmp_path, "ours", second, **given)
+            one, other = peers
+            sender.wait(2500)
+            one.broker_server.kill()
+            lose_the_power_of(one)
+            assert not silent or under.master(NAME) == one.broker
+            one.broker_server.start()
+            until_the_other_leads(under, peers, sender, other)
+        check_both(peers, sender)
+
+
+def test_who_lost_power_and_is_back_first_waits_for_the_one_that_has_all(
+    under: Controller, peers: list[launch.Peer], tmp_path: Path
+) -> None:
+    with Sender(under.names) as sender:
+        start_pair(under, peers, tmp_path, "ours", "ours", **ROOMY)
+        one, other = peers
+        sender.wait(2500)
+        other.broker_server.kill()
+        one.broker_server.kill()
+        lose_the_power_of(one)
+        one.broker_server.start()
+        launch.wait("that it waits", lambda: "leaves mastership to" in one.broker_server.said())
+        assert under.master(NAME) == ""
+        other.broker_server.start()
+        until_the_other_leads(under, peers, sender, other)
+    check_both(peers, sender)
