@@ -87,7 +87,7 @@ def records(network: NetworkOptions, wanted: PullRange, chunk_bytes: int) -> Ite
             **client_options(network),
         ) as consumer:
             _check_queue(consumer, queue)
-            end = min(wanted.end, consumer.end(queue))
+            end = min(wanted.end, consumer.max_offset(queue))
             chunk: list[bytes] = []
             size = 0
             for message in _messages(consumer, queue, wanted, end):

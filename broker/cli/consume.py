@@ -88,7 +88,7 @@ async def _consume(
         if not grouped:
             queues = await consumer.queues(topic)
             await consumer.assign({queue: await _begin(consumer, queue, start) for queue in queues})
-        ends = {queue: await consumer.end(queue) for queue in consumer.assignment}
+        ends = {queue: await consumer.max_offset(queue) for queue in consumer.assignment}
         while count is None or printed < count:
             left = 1024 if count is None else count - printed
             found = await consumer.poll(1.0, left)
@@ -107,7 +107,7 @@ async def _consume(
 async def _begin(consumer: AsyncConsumer, queue: MessageQueue, start: str | int) -> int:
     if isinstance(start, int):
         return await consumer.offset_at(queue, start)
-    return await (consumer.beginning(queue) if start == "first" else consumer.end(queue))
+    return await (consumer.min_offset(queue) if start == "first" else consumer.max_offset(queue))
 
 
 def _reached(consumer: AsyncConsumer, ends: dict[Any, int]) -> bool:

@@ -133,11 +133,11 @@ class AsyncConsumer(Closing):
         ClientError."""
         return await self._member.committed(queue)
 
-    async def beginning(self, queue: MessageQueue) -> int:
+    async def min_offset(self, queue: MessageQueue) -> int:
         """Returns the offset of the oldest message that is left. Raises: ClientError."""
         return await self._member.offset(RequestCode.GET_MIN_OFFSET, queue)
 
-    async def end(self, queue: MessageQueue) -> int:
+    async def max_offset(self, queue: MessageQueue) -> int:
         """Returns the offset that the next message will get. Raises: ClientError."""
         return await self._member.offset(RequestCode.GET_MAX_OFFSET, queue)
 

@@ -116,7 +116,7 @@ def test_wrong_arguments_of_a_consumer_are_refused(made):
         all_refused(consumer.assign, (None, "text", queue, [queue, None], 5))
         all_refused(lambda v: consumer.assign({queue: v}), NOT_AN_OFFSET)
         consumer.assign({queue: 0})
-        for name in ("committed", "beginning", "end", "position"):
+        for name in ("committed", "min_offset", "max_offset", "position"):
             all_refused(getattr(consumer, name), NOT_A_QUEUE)
         for name in ("pause", "resume"):
             all_refused(getattr(consumer, name), ("text", queue, 5, [None]))

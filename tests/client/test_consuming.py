@@ -265,7 +265,7 @@ async def test_assigned_queues_are_sought_and_committed_by_hand(server, name):
         await consumer.seek(queue, 3)
         await consumer.commit()
         assert await consumer.committed(queue) == 3
-        assert (await consumer.beginning(queue), await consumer.end(queue)) == (0, 6)
+        assert (await consumer.min_offset(queue), await consumer.max_offset(queue)) == (0, 6)
         with pytest.raises(Misuse, match="exclude"):
             await consumer.subscribe(topic)
         with pytest.raises(Misuse, match="seek"):

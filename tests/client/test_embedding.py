@@ -130,7 +130,7 @@ def test_a_broker_starts_again_on_its_folder(tmp_path, settings):
             queue = producer.queues("orders")[0] if turn else None
             result = producer.send(Message("orders", b"x"), queue=queue)
             with broker.consumer("counts", auto_commit_s=0, start="first") as consumer:
-                assert sum(consumer.end(q) for q in consumer.queues("orders")) == turn + 1
+                assert sum(consumer.max_offset(q) for q in consumer.queues("orders")) == turn + 1
             assert result.queue_offset >= 0
 
 
@@ -158,7 +158,7 @@ def test_several_brokers_live_in_one_process(tmp_path, settings):
                 producer.send_batch([Message("orders", b"x")] * (n + 1))
         for n, broker in enumerate(brokers):
             with broker.consumer("g", start="first") as consumer:
-                assert sum(consumer.end(q) for q in consumer.queues("orders")) == n + 1
+                assert sum(consumer.max_offset(q) for q in consumer.queues("orders")) == n + 1
     finally:
         for broker in brokers:
             broker.__exit__(None, None, None)

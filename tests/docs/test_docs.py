@@ -99,6 +99,8 @@ def test_every_block_runs_or_is_marked() -> None:
                 wrong.append(f"{place} holds commands: make it a `console` block")
             if block.why is not None and len(block.why.split()) < 3:
                 wrong.append(f"{place} is not run, and the reason is missing")
+            if re.search(r"\.__a?(enter|exit)__", block.text):
+                wrong.append(f"{place} calls what `with` calls: use `with`, or an ExitStack")
     assert not wrong, "\n".join(wrong)
 
 

@@ -48,8 +48,8 @@ def send_all(producer: Producer, rng: random.Random) -> tuple[set[bytes], set[by
 def read_all(namesrv: str) -> list[bytes]:
     with Consumer("ends-reader", namesrv=namesrv, auto_commit_s=0) as consumer:
         queues = consumer.queues("ends")
-        consumer.assign({queue: consumer.beginning(queue) for queue in queues})
-        count = sum(consumer.end(queue) - consumer.beginning(queue) for queue in queues)
+        consumer.assign({queue: consumer.min_offset(queue) for queue in queues})
+        count = sum(consumer.max_offset(queue) - consumer.min_offset(queue) for queue in queues)
         found: list[bytes] = []
         while len(found) < count:
             messages = consumer.poll(timeout_s=5)
