@@ -627,7 +627,7 @@ typedef struct ps_scan {
     ps_inflate inflate; /* NULL: compressed bodies stay as they are */
     void *inflate_arg;
     /* Whole records one after the other, such as a pull brings, in the place of the log: then there
-     * is no store, topic or range. They are copied. */
+     * is not a store, topic or range. They are copied. */
     const uint8_t *records;
     int64_t records_len;
 } ps_scan;

@@ -260,7 +260,7 @@ def by_broker(judge: Judge) -> None:
 def fresh(folder: Path) -> None:
     """Takes away what an earlier run left, unless somebody has it open for writing."""
     if folder.exists() and not (folder / "commitlog").is_dir():
-        sys.exit(f"{folder} is no store; the demo will not delete it")
+        sys.exit(f"{folder} is not a store; the demo will not delete it")
     try:
         if folder.exists():
             pystore.open(folder).close()

@@ -132,7 +132,7 @@ static PyObject *raise_error(const module_state *m, const ps_error *e, int code)
     return NULL;
 }
 
-/* Raises OverflowError beyond int32, TypeError for what is no integer. */
+/* Raises OverflowError beyond int32, TypeError for what is not an integer. */
 static int as_int32(PyObject *value, int32_t *out) {
     long long n = PyLong_AsLongLong(value);
     if (n == -1 && PyErr_Occurred()) return -1;

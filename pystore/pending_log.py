@@ -49,7 +49,7 @@ def half_of(message: Message) -> PendingHalf | None:
 
 def copy_of(half: PendingHalf, properties: Mapping[str, str]) -> tuple[int | None, str | None]:
     """Which half this one is a copy of, that a Java broker put back: its offset, or the id that
-    the first half with that id shares with it; (None, None) of a half that is no copy.
+    the first half with that id shares with it; (None, None) of a half that is not a copy.
 
     A copy that Java made for immunity's sake names the offset; one that it made for a check has
     only the same id.

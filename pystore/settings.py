@@ -806,7 +806,7 @@ def edit_conf(path: Path, changes: Mapping[str, str]) -> None:
     The file holds its old content or all of the new one, whenever the power fails; its previous
     content becomes its ``.bak``, as upstream's MixAll.string2File leaves it.
 
-    Raises: Forbidden, DiskFull, StoreIOError, BadArgument for a file that is no properties file.
+    Raises: Forbidden, DiskFull, StoreIOError, BadArgument for a file that is not a properties file.
     """
     path = path.resolve()  # a link stays one
     # By bytes: entries that are not changed need not be understood.

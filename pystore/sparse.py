@@ -16,7 +16,7 @@ _PIECE = 1 << 20
 
 
 def data_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Position and length of what is no hole within [start, end). Raises: OSError."""
+    """Yields position and length of the data between holes within [start, end). Raises: OSError."""
     at = start
     while at < end:
         try:

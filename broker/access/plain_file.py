@@ -260,13 +260,13 @@ class _PlainFileReader:
     def default(
         self, key: str, fields: Mapping[str, Node], text: Mapping[str, str], name: str
     ) -> int:
-        """Whatever is no right is DENY, as in upstream, but not silently."""
+        """Whatever is not a right is DENY, as in upstream, but not silently."""
         given = text.get(name, "")
         found = parse_right(given)
         if given and found is None:
             self.warnings.append(
-                f"{self.place(fields[name])}: account {key}: {name} {given} is no right, taken as"
-                " DENY"
+                f"{self.place(fields[name])}: account {key}: {name} {given} is not a right, taken"
+                " as DENY"
             )
         return found or DENY
 
@@ -282,7 +282,7 @@ class _PlainFileReader:
                 raise self.fail(item, f"account {key}: {name}: {resource} stands twice")
             if right is None:
                 self.warnings.append(
-                    f"{self.place(item)}: account {key}: {name}: {parts[1].strip()} is no right,"
+                    f"{self.place(item)}: account {key}: {name}: {parts[1].strip()} is not a right,"
                     " taken as DENY"
                 )
             if "*" in resource:

@@ -51,7 +51,7 @@ class ClientMetrics:
     """The metrics of one client."""
 
     def __init__(self, registry: MetricsRegistry, group: str) -> None:
-        """Raises: Misuse for what is no registry, or without the extra ``prometheus``."""
+        """Raises: Misuse for what is not a registry, or without the extra ``prometheus``."""
         if not callable(getattr(registry, "register", None)):
             raise Misuse(f"metrics is {registry!r}; pass a CollectorRegistry of prometheus_client")
         self._group = group

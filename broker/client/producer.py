@@ -402,7 +402,7 @@ class AsyncProducer(Closing):
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that take messages. Raises: NoRoute, Unreachable, Misuse,
-        InvalidMessage for what is no name."""
+        InvalidMessage for an invalid name."""
         self.network.check()
         full = self._full(topic)
         check_name("topic", full, RETRY_TOPIC_MAX)

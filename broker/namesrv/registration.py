@@ -168,8 +168,8 @@ def route_rows(data: bytes) -> dict[str, BrokerTopic]:
 
 @lru_cache(4096)  # most topics of a broker are alike
 def _checked(*numbers: Any) -> BrokerTopic:
-    """Takes what a broker may have been told, as upstream does: one odd topic of a broker is no
-    reason to refuse all of its topics."""
+    """Takes what a broker may have been told, as upstream does: one odd topic of a broker does
+    not have all of its topics refused."""
     for number in numbers:
         if type(number) is not int or not -(1 << 31) <= number < 1 << 31:
             raise ValueError(f"a topic has the invalid number {number!r:.40}")

@@ -74,7 +74,7 @@ class BrokerAsker:
         try:
             row = mqjson.loads(body or b"{}")
             if not isinstance(row, dict):
-                raise ValueError("the answer is no object")
+                raise ValueError("the answer is not an object")
             if SEALED in row and self._credentials is not None:
                 return unseal(command, self._credentials.secret_key, str(row[SEALED])).encode()
         except ValueError as bad:

@@ -76,7 +76,7 @@ class DeliverySearch:
         return found
 
     def _takes_copy(self, message: Message) -> bool:
-        """Whether there is a copy of the message, which is no other's then."""
+        """Returns whether there is a copy of the message; no other message has it then."""
         topic, number = place = _place_of(message.properties)
         if not topic:
             return True

@@ -145,8 +145,8 @@ class PolicyAccess:
             return None, f"the copy of the users is damaged ({bad})"
 
     def _write_copy(self, rows: AccessRows) -> None:
-        """Writes the copy. The database holds everything, so a copy that cannot be written is no
-        failure."""
+        """Writes the copy. The database holds everything, so a copy that cannot be written
+        does no harm."""
         path = self.folder / COPY
         try:
             files.write_whole(path, rows.to_file(), mode=0o600)

@@ -97,7 +97,7 @@ static const watched *find_watched(uintptr_t at) {
     return NULL;
 }
 
-/* mmap is no listed async-signal-safe function, but a bare system call on Linux, and the signal
+/* mmap is not a listed async-signal-safe function, but a bare system call on Linux, and the signal
  * comes of a load of our own, never in the midst of malloc. It is not of the I/O table, since no
  * file is touched. */
 static void on_bus_error(int number, siginfo_t *info, void *context) {

@@ -28,7 +28,7 @@ void ps_aside_init(ps_aside *a, ps_io *io, const char *root);
  * PS_E_DISK_FULL, PS_E_IO: then nothing may be taken away. */
 int ps_aside_bytes(ps_aside *a, const char *file, int64_t at, const uint8_t *bytes, int64_t len,
                    const char *why, ps_error *e);
-/* Moves a file or folder of the root there. A missing one is no failure. */
+/* Moves a file or folder of the root there. A missing one is not a failure. */
 int ps_aside_move(ps_aside *a, const char *file, const char *why, ps_error *e);
 
 #endif

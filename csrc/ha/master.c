@@ -320,7 +320,7 @@ static void hear_peer(peer *p) {
         return;
     }
     int64_t len = p->pe_report_len + n, rest = len % whole;
-    if (len >= whole) { /* less is no sign of life */
+    if (len >= whole) { /* less is not a sign of life */
         p->pe_heard_ms = ps_monotonic_ms();
         if (read_report(p, data + len - rest - whole, &end))
             take_report(p, end);

@@ -8,8 +8,8 @@
 #include "files/mapfile.h"
 #include "format/record.h"
 
-/* The next part of the file at or after `from` that is no hole: [*data, *end), both places in the
- * file. False when there is none. Where the file system cannot tell, all of it counts. */
+/* The next part of the file at or after `from` that is not a hole: [*data, *end), both places in
+ * the file. False when there is none. Where the file system cannot tell, all of it counts. */
 bool ps_log_next_data(const ps_mapfile *mf, int64_t from, int64_t *data, int64_t *end);
 
 /* The first place of the file at or after `from` (a place in the file) where a whole record stands:
@@ -20,7 +20,7 @@ bool ps_log_next_data(const ps_mapfile *mf, int64_t from, int64_t *data, int64_t
 int64_t ps_log_next_whole(const ps_mapfile *mf, int64_t from, int64_t stamp, ps_record *out);
 
 /* Whether a whole record follows the blank at `at` (a place in the file), which should close its
- * file, and is no older than the last one before it. */
+ * file, and is not older than the last one before it. */
 bool ps_log_blank_hides(const ps_mapfile *mf, int64_t at);
 
 /* ps_log_base_of and ps_log_misnamed, which tell where segments belong: pystore.h. */

@@ -67,7 +67,7 @@ static bool is_utf8(const ps_proto_field *f) {
     return !f->is_number && ps_utf8_valid(f->data, f->len);
 }
 
-/* Nobody looks at it, but a malformed one is no message. */
+/* Nobody looks at it, but a malformed one is not a message. */
 static bool read_digest(const ps_proto_field *in) {
     ps_proto_reader r = ps_proto_reader_of(in->data, in->len);
     ps_proto_field f;

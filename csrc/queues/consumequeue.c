@@ -278,7 +278,7 @@ static int look_at(const unit_file *f, int64_t i, sound *out, ps_error *e) {
 }
 
 /* The first unit at or after i that may be one, or is damage; f->units when there is none. It looks
- * past some pages of zeros: where the rest of a file is no hole, it can be megabytes of them. */
+ * past some pages of zeros: where the rest of a file is not a hole, it can be megabytes of them. */
 static int64_t next_possible(const unit_file *f, int64_t i, const sound *s, uint8_t *buf,
                              ps_error *e) {
     int64_t last = i + CHECK_UNITS < f->units ? i + CHECK_UNITS : f->units;
@@ -295,7 +295,7 @@ static int64_t next_possible(const unit_file *f, int64_t i, const sound *s, uint
     return f->units;
 }
 
-/* Whether units follow the end that bisection found: then that is no end. A writer may have put
+/* Whether units follow the end that bisection found: then it is not the end. A writer may have put
  * them meanwhile, in their order. 1, 0 or an error code. */
 static int check_beyond(const unit_file *f, sound *out, ps_error *e) {
     if (out->units >= f->units) return 0;

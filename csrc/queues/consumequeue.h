@@ -66,7 +66,7 @@ typedef struct ps_queues_shared {
      * one. Set before the queues are opened. */
     int64_t qs_log_limit;
     /* Whether the record that a unit names is there and is the one of this offset of the queue;
-     * also when nobody can tell. By the log, which is no concern of this room. */
+     * also when nobody can tell. By the log, which this room does not know. */
     bool (*qs_confirms)(void *arg, struct ps_queue *q, int64_t offset, const ps_unit *unit);
     void *qs_confirms_arg;
     /* The folder with the queues that recovery makes again, which say whose an offset is; NULL: the

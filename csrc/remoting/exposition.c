@@ -180,7 +180,7 @@ static void put_text(ps_buffer *b, const char *text) {
     b->len += (int64_t)len;
 }
 
-/* The value of a label: a backslash, a quote and a line feed are escaped, and what is no UTF-8 is
+/* The value of a label: a backslash, a quote and a line feed are escaped, and what is not UTF-8 is
  * mended. Room for three times its bytes is there. */
 static void put_value(ps_buffer *b, const uint8_t *text, int32_t len) {
     uint8_t *to = b->data + b->len;

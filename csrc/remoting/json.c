@@ -39,7 +39,7 @@ static int32_t read_hex4(const uint8_t *p, const uint8_t *end) {
     return (a | b | c | d) < 0 ? -1 : a << 12 | b << 8 | c << 4 | d;
 }
 
-/* \uXXXX, two of them for a character beyond the first plane. Half of such a pair is no character;
+/* \uXXXX, two of them for a character beyond the first plane. Half of such a pair is malformed;
  * it becomes the question mark that Java writes when it stores one. */
 static bool read_unicode_escape(ps_json *j, const uint8_t **p, uint8_t **to) {
     int32_t unit = read_hex4(*p + 2, j->end);

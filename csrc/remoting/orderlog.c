@@ -146,7 +146,7 @@ static void append_line(ps_core *c, ps_order_log *l, const uint8_t *line, int64_
 }
 
 /* What changes while a file is saved is for the journal after it, too. Without memory for it, there
- * is no journal: as after a failed write. */
+ * is not a journal: as after a failed write. */
 static void keep_line(ps_core *c, ps_order_log *l, const uint8_t *line, int64_t len) {
     if (!l->ol_saving) return;
     uint8_t *to = ps_buffer_room(&l->ol_since, len);

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* Bytes that the disk may be behind: a delivery is no reason for a sender to wait longer. */
+/* Bytes that the disk may be behind: a sender does not wait longer for a delivery. */
 #define BEHIND_MAX (64LL << 20)
 
 ps_topic *ps_deliver_topic(ps_store *s, ps_text name) {

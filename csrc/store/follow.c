@@ -155,7 +155,8 @@ static int publish_locked(ps_store *s, ps_mapfile *mf, ps_error *e) {
     atomic_store_explicit(&mf->mf_wrote, at - mf->mf_base, memory_order_release);
     ps_append_publish_locked(l, at, l->lg_last_stamp, count);
     if (o == PS_REC_OK || o == PS_REC_BLANK || (o == PS_REC_SHORT && end < last)) return 0;
-    return ps_fail(e, PS_E_DAMAGED, 0, at, mf->mf_path, "what the master sent is no record: %s",
+    return ps_fail(e, PS_E_DAMAGED, 0, at, mf->mf_path,
+                   "the master sent bytes that are not a valid record: %s",
                    ps_rec_outcome_name(o));
 }
 

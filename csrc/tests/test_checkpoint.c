@@ -243,7 +243,7 @@ static void lock_meets_other_processes(ps_io *io) {
         end_of(pid);
         CHECK_EQ(0, ps_lock_holder(io, root));
         CHECK_EQ(0, ps_lock_take(io, root, &fd, &e));
-        /* The abort file of the dead one is no hint as to who holds the lock now. */
+        /* The abort file of the dead one does not say who holds the lock now. */
         CHECK_EQ(-1, ps_lock_holder(io, root));
         ps_lock_release(io, fd);
         CHECK_EQ(0, ps_abort_remove(io, root, &e));

@@ -222,7 +222,7 @@ static void test_json_refused(void) {
     for (size_t i = 0; i < sizeof JSON_REFUSED / sizeof *JSON_REFUSED; i++)
         if (!CHECK_EQ(PS_E_FRAME, decode_json(JSON_REFUSED[i], &c)))
             printf("  %s\n", JSON_REFUSED[i]);
-    /* A NUL ends nothing and is no blank. */
+    /* A NUL ends nothing and is not a blank. */
     CHECK_EQ(PS_E_FRAME, decode(0, "{}\0", 3, &c));
     CHECK_EQ(PS_E_FRAME, decode(0, "\0{}", 3, &c));
     CHECK_EQ(PS_E_FRAME, decode(0, "{\0}", 3, &c));

@@ -230,7 +230,7 @@ static void test_sends_handed_on(void) {
         {"i", UNIQ "TIMER_DELAY_MS\0011.5\2"},
         {"i", UNIQ "INNER_MULTI_DISPATCH\1x\2"},
         {"i", UNIQ "\1x\2"},
-        {"m", "true"}, /* and the body is no batch */
+        {"m", "true"}, /* and the body is not a batch */
     };
     ps_conn *n = kit_conn(1);
     kit_frame f;
@@ -526,7 +526,7 @@ static void test_wait(ps_conn *n) {
                  {UNIQ "WAIT\1yes\2", 0},
                  {UNIQ "WAIT\1" "1\2", 0},
                  {UNIQ "WAIT\1 true\2", 0},
-                 {UNIQ "WAIT\1\2", 1}, /* without a value it is no property */
+                 {UNIQ "WAIT\1\2", 1}, /* without a value it is not a property */
                  {UNIQ "WAIT\1true\2WAIT\1false\2", 0}};
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
         kit_send(&f, 0, 7, "T", 0, asked[i].properties);

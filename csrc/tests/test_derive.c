@@ -143,7 +143,7 @@ static void test_a_call_that_fails_is_an_error(void) {
         int code = units_of(io, 0, segments);
         int whole = code > 0 ? index_of(io, 1, path) : 1;
         struck = ps_io_faulty_struck(io);
-        /* A folder that another part has made is no failure, nor is a file that cannot reserve. */
+        /* A folder that another part has made does no harm, nor does a file that cannot reserve. */
         CHECKF(struck == 0 ? code == 1 && whole == 1 : code != 0 && whole != 0, "call %d: %d",
                (int)n, code);
         if (code == 1) check_queues();

@@ -225,7 +225,7 @@ static void test_the_page_cache_is_not_believed_after_a_crash(void) {
     free(root);
 }
 
-/* A folder that cannot be listed is no empty folder: the open fails, and says which. */
+/* A folder that cannot be listed is not an empty one: the open fails, and says which. */
 static void test_a_folder_that_cannot_be_listed(void) {
     char *root = check_folder();
     ps_error e = {0};

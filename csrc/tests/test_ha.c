@@ -228,7 +228,7 @@ static void report(int fd, int64_t end) {
     CHECK_EQ(PS_HA_REPORT, write(fd, data, sizeof data));
 }
 
-/* A log that is not compared is sent nothing but heartbeats, and is no copy of anything. */
+/* A log that is not compared is sent nothing but heartbeats, and is not a copy of anything. */
 static void test_a_log_that_is_not_compared_is_sent_nothing(ps_store *master) {
     ps_error e = {0};
     int fd[2];

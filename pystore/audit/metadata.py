@@ -46,7 +46,7 @@ __all__ = [
 _JSON_MAX = 256 << 20
 _HOUR_MS = 3_600_000
 _PIECE = UNIT.size << 10  # bytes of a queue that are read at once
-#: What is no such note is made again at the next open.
+#: Whatever is not such a note is made again at the next open.
 _NOTES = {"queueEnds": (lib.PS_NOTE_ENDS,),
           "timers/state": (lib.PS_NOTE_TIMERS_OLD, lib.PS_NOTE_TIMERS)}  # fmt: skip
 #: Files of a broker whose damage it meets itself, as long as they are files.

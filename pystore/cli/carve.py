@@ -91,7 +91,7 @@ def run(
                 try:
                     count.add(message.topic, target.put(put), content)
                 except MessageIllegal as bad:
-                    text = f"the record is no message that a store takes ({bad.text})"
+                    text = f"the record is not a message that a store takes ({bad.text})"
                     raise RecordDamaged(text, offset=message.physical_offset) from bad
     facts = {"store": str(out), "messages": count.messages, "log": Size(count.bytes)}
     facts["topics"] = count.topics

@@ -176,7 +176,7 @@ def _gathered(source: Path, taken: Iterable[_HeapFile]) -> tuple[Census, list[st
 def _left(
     source: Path, left: list[tuple[_HeapFile, str]], after: Census, balance: Balance
 ) -> list[tuple[str, int, str]]:
-    """Returns what was not taken over. Only what the store has all the same is no difference."""
+    """Returns what was not taken over. What the store has all the same is not a difference."""
     there = set(zip(after.places, after.sums, strict=True)) if left else set()
     told = []
     for each, why in left:

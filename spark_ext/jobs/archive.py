@@ -69,7 +69,7 @@ def run(
     # Spark's tasks write there, whatever directory they run in.
     archive = j.output = archive.absolute()
     with j.reader():
-        pass  # what is no store is refused before anything is made
+        pass  # what is not a store is refused before anything is made
     j.check_outside(archive)
     with alone(archive, "_lock"):
         with j.reader() as reader:

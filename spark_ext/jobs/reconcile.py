@@ -60,7 +60,7 @@ def run(
     """
     if not is_archive(j.path):
         with j.reader():
-            pass  # what is no store is refused before Spark starts
+            pass  # what is not a store is refused before Spark starts
     sides = []
     for number, path in enumerate((j.path.absolute(), other.absolute())):
         frame = _messages(j, path, own=number == 0)

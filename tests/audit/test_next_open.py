@@ -1,4 +1,4 @@
-"""What the next open of a crashed store mends is no damage; what it does not mend is."""
+"""What the next open of a crashed store mends is not damage; what it does not mend is."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ FORGED: dict[str, tuple[str, dict[str, Any]]] = {
     "a name with a zero": ("patch", {"file": "commitlog/\0"}),
     "the side folder": ("replace", {"file": "repair-20200101000000/manifest.json"}),
     "the lock": ("replace", {"file": "lock"}),
-    "a file that is no segment": ("zero", {"file": "config/topics.json"}),
+    "a file that is not a segment": ("zero", {"file": "config/topics.json"}),
     "a position below zero": ("patch", {"new": [[-1, "00"]], "old": [[-1, "00"]]}),
     "a position past any file": ("patch", {"new": [[1 << 40, "00"]], "old": [[1 << 40, "00"]]}),
     "no hexadecimal": ("patch", {"new": [[1, "zz"]], "old": [[1, "00"]]}),

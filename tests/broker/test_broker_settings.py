@@ -190,7 +190,7 @@ def test_a_name_server_refuses_what_would_make_another_server_of_it(name):
 
 @pytest.mark.parametrize("name", ["listenPort", "metricsExporterType", "waitSecondsForService"])
 def test_a_name_server_refuses_a_change_that_only_a_start_takes_over(name):
-    """The value that it has already is no change; nothing of the request holds."""
+    """The value that it has already is not a change; nothing of the request holds."""
     settings = NamesrvSettings()
     settings.update({name: text_of(settings[name])})
     with pytest.raises(BadArgument, match=f"{name} takes effect only at a start"):

@@ -477,7 +477,7 @@ def test_a_report_within_a_record_hides_the_record_and_breaks_nothing(tmp_path: 
 
 
 def _take_chunk(stream: BinaryIO) -> int:
-    """The end of the next frame that is no heartbeat."""
+    """The end of the next frame that is not a heartbeat."""
     while True:
         at, count = struct.unpack(">qi", stream.read(12))
         if count > 0:

@@ -148,7 +148,7 @@ def test_members_are_told_when_their_group_changes(s):
     s.clients.consumer_beat(channel(one), a_beat("orders"))
     assert one.notices() == []
     s.clients.consumer_beat(channel(one), a_beat("orders", version=2))
-    assert one.notices() == []  # a newer version alone is no change
+    assert one.notices() == []  # a newer version alone is not a change
     s.clients.consumer_beat(channel(two, "c2"), a_beat("orders", version=2))
     assert (one.notices(), two.notices()) == (["readers"], ["readers"])
     s.clients.consumer_beat(channel(one), a_beat("orders", "bills", version=3))

@@ -331,7 +331,7 @@ def captured_checks():
 
 async def test_checks_say_what_captured_checks_say(tmp_path, small):
     """All properties, and the number of the check, which rises by one from check to check. Apache's
-    begins at 2 where a half was put back for its immunity before, which is no check here."""
+    begins at 2 where a half was put back for its immunity before, which is not a check here."""
     captured = captured_checks()
     assert sum(map(len, captured)) == 45
     made = ("topic", "REAL_TOPIC", "REAL_QID", "__transactionId__", TIMES)

@@ -164,12 +164,12 @@ def other_opaque(answer):
 
 
 def frame_with(header, length=None):
-    """A frame around a header that is no command's."""
+    """A frame around a header that is not a command's."""
     size = len(header) if length is None else length
     return struct.pack(">ii", 4 + len(header), size) + header
 
 
-#: What is no frame, or half of one: the connection ends.
+#: What is not a frame, or half of one: the connection ends.
 NO_FRAMES = {
     "noise": lambda answer: [b"\xff" * 64],
     "length 0": lambda answer: [bytes(8)],

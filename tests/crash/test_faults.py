@@ -600,7 +600,7 @@ def whole_life(path, faults, flush, acknowledged):
 
 
 #: What an error says of the call that failed; calls that it does not name are those whose failure
-#: is no error.
+#: is not an error.
 SAYS = {
     "open": "open|create|make|read", "pread": "read", "pwrite": "write|zero|copy", "fsync": "sync",
     "fdatasync": "sync", "msync": "sync", "syncfs": "sync", "ftruncate": "resize",
@@ -702,7 +702,7 @@ def test_every_call_fails_with_every_error(tmp_path, seed):
 
 def life_of_segments(path, faults, flush):
     """Puts over four segments, until the fault is known. Returns what was acknowledged; nothing may
-    be once it is known, and the end is no clean one then."""
+    be once it is known, and the end is not a clean one then."""
     told, known = [], False
     try:
         store = FaultyStore(path, faults, flushDiskType=flush)

@@ -464,7 +464,7 @@ OF_TWO_SEGMENTS = {
     "middle segment emptied", "segment of another size",
 }  # fmt: skip
 
-#: Nothing is hidden or wrong: verify has nothing to say, or what it says is no damage.
+#: Nothing is hidden or wrong: verify has nothing to say, or what it says is not damage.
 QUIET = {
     "queueEnds noise", "queueEnds emptied", "file among topics", "empty next segment",
     "queue file too many", "stray file in the index", "topics.json gone", "born time",

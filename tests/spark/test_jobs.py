@@ -392,7 +392,7 @@ def same_audit(one: Any, other: Any) -> bool:
 def spoil(path: Path, seed: int) -> None:
     """A store with damage in the log, a queue and the index. The log's is a wrong magic code of a
     record that is not the last: most other bytes of a record have no checksum, and what is cut at
-    the end is no damage."""
+    the end is not damage."""
     rng = random.Random(seed)
     queues = sorted(path.glob("consumequeue/*/*/*"))
     log = min(path.glob("commitlog/*"))

@@ -381,7 +381,7 @@ def test_a_child_may_not_use_its_parents_metadata(root):
 
 
 def test_a_closed_one_says_so(root):
-    """Closing twice is no mistake."""
+    """Closing twice is not a mistake."""
     meta = Metadata(root)
     meta.close()
     meta.close()

@@ -347,7 +347,7 @@ def test_message_beyond_the_log(store, offset):
 
 @pytest.mark.parametrize("message_id", ["", "xyz", "00" * 15, "7F00000100002A9F" + "g" * 16])
 def test_message_id_is_checked(store, message_id):
-    """What is no message id raises BadArgument."""
+    """What is not a message id raises BadArgument."""
     with pytest.raises(pystore.BadArgument):
         store.message_by_id(message_id)
 
@@ -371,7 +371,7 @@ def test_query_finds_each_key(store):
 
 
 def test_query_compares_the_key_itself(store):
-    """Keys of one hash (AaAa, BBBB) are told apart, and a key is no prefix or part of another."""
+    """Keys of one hash (AaAa, BBBB) are told apart, and a part of a key does not find it."""
     for key in ("AaAa", "BBBB", "AaAaBBBB", "xAaAa"):
         store.put("T", key, keys=key)
     assert bodies(store.query("T", "AaAa")) == [b"AaAa"]

@@ -260,7 +260,7 @@ def test_missing_segment_is_refused(store_path, small):
 
 
 def test_last_empty_file_is_removed(store_path, small):
-    """A last file of length 0, as a crash may leave it, is no obstacle."""
+    """A last file of length 0, as a crash may leave it, does not matter."""
     with pystore.open(store_path, **small) as store:
         fill(store, 5)
     (store_path / "commitlog" / f"{1 << 20:020d}").touch()

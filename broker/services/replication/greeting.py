@@ -51,7 +51,7 @@ async def greet_slave(sock: socket.socket, epochs: Sequence[Epoch], end: int) ->
     async with asyncio.timeout(_S):
         state, _, learner, number = _SLAVE.unpack(await _read(sock, _SLAVE.size))
         if state != _HANDSHAKE or number < 0:
-            raise ValueError(f"state {state} of slave {number} is no greeting")
+            raise ValueError(f"state {state} of slave {number} is not a greeting")
         rows = b"".join(_EPOCH.pack(*each) for each in epochs)
         last = epochs[-1].epoch if epochs else -1
         data = _MASTER.pack(_HANDSHAKE, len(rows), end, last) + rows
@@ -71,7 +71,7 @@ async def greet_master(sock: socket.socket, number: int) -> MasterGreeting:
         head += await _read(sock, _MASTER.size - 1)
         state, size, end, _ = _MASTER.unpack(head)
         if state != _HANDSHAKE or size % _EPOCH.size or not 0 <= size <= _EPOCHS_MAX * _EPOCH.size:
-            raise ValueError(f"state {state} with {size} bytes of epochs is no master's greeting")
+            raise ValueError(f"state {state} with {size} bytes of epochs does not greet a slave")
         epochs = [Epoch(*row) for row in _EPOCH.iter_unpack(await _read(sock, size))]
     return MasterGreeting(end, epochs)
 

@@ -266,7 +266,7 @@ def _rows(body: bytes) -> list[Mapping[str, Any]]:
     """Raises: ValueError."""
     found = mqjson.loads(body or b"[]")
     if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
-        raise ValueError("the answer is no list of objects")
+        raise ValueError("the answer is not a list of objects")
     return found
 
 
@@ -279,7 +279,7 @@ def _object(body: bytes) -> Mapping[str, Any]:
     """Raises: ValueError."""
     found = mqjson.loads(body)
     if not isinstance(found, dict):
-        raise ValueError(f"the answer is no object: {json.dumps(found)[:100]}")
+        raise ValueError(f"the answer is not an object: {json.dumps(found)[:100]}")
     return found
 
 
@@ -287,5 +287,5 @@ def _member(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Raises: ValueError."""
     found = body.get(name, {})
     if not isinstance(found, dict):
-        raise ValueError(f"{name} of the answer is no object")
+        raise ValueError(f"{name} of the answer is not an object")
     return found

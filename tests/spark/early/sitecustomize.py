@@ -31,7 +31,7 @@ def _connect() -> None:
 
 
 def _is_awaited() -> bool:
-    """Only these are told a port or a path; what they start inherits it, but is no module of it."""
+    """Only these are told a port or a path; what they start inherits it, as no module of it."""
     told = {"PYTHON_WORKER_FACTORY_PORT", "PYTHON_WORKER_FACTORY_SOCK_PATH"} & os.environ.keys()
     flag, module = ["", "", *sys.orig_argv][-2:]
     return bool(told) and flag == "-m" and module.startswith("pyspark.")
