@@ -384,8 +384,11 @@ class Broker(Stopping):
         self._options.set("namesrvAddr", ";".join([own, *others]))
 
     def reload(self) -> None:
-        """Reads broker.conf again, on the broker's loop. What has changed there holds from now on;
-        what only a start takes over is logged, and so is a file that cannot be used."""
+        """Reads broker.conf again, on the broker's loop, and the files of its certificate. What has
+        changed there holds from now on; what only a start takes over is logged, and so is a file
+        that cannot be used."""
+        if self._listeners is not None:
+            self._listeners.certificates.read_again()
         if self._options.conf is None:
             log.info("There is no settings file to read again")
             return

@@ -21,6 +21,7 @@ from broker.opened import Options
 from broker.processors import all_handlers
 from broker.processors.bodies import beside
 from broker.processors.needs import NeedsOfPlain, NeedsOfPolicies, topic_of
+from broker.remoting.certificates import Certificates
 from broker.remoting.connection import Connection, Limits
 from broker.remoting.server import RemotingServer, listening_socket
 from broker.remoting.tls import TlsSettings
@@ -126,6 +127,8 @@ class Listeners:
         self.endpoint: MetricsEndpoint | None = None
         self.main: RemotingServer | None = None
         self.grpc: GrpcService[LocalBroker] | None = None
+        self._tls = o.tls if o.tls is not None else TlsSettings()
+        self.certificates = Certificates(self._tls)
 
     async def start(self, ports: list[socket.socket], undo: AsyncExitStack) -> None:
         """ports: as `listen` returns them; they are its own from now on. Raises: OSError, and
@@ -148,6 +151,8 @@ class Listeners:
                 vip, sending, self._core.framer_without_pulls, undo
             )
         self.figures.servers["remoting"] = self.main
+        self.certificates.start()
+        undo.push_async_callback(self.certificates.stop)
         await self._serve_grpc(undo)
         await self._serve_metrics(undo)
 
@@ -204,7 +209,7 @@ class Listeners:
             handlers,
             sock=sock,
             framer=framer,
-            tls=self._o.tls,
+            tls=self._tls,
             limits=self._limits,
             watchdog=services.watchdog,
             on_close=closed,
@@ -237,9 +242,8 @@ class Listeners:
             LocalBroker, services, self._unguarded,
             framer=self._core.framer_let_in, limits=self._limits, closed=services.clients.departed,
         )  # fmt: skip
-        tls = o.tls if o.tls is not None else TlsSettings()
         service = GrpcService(
-            local, conf, sock, limits=self._limits, tls=tls, core=self._core.handle
+            local, conf, sock, limits=self._limits, tls=self._tls, core=self._core.handle
         )
         undo.push_async_callback(service.stop, o.drain_s)
         await service.start()

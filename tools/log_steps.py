@@ -59,6 +59,8 @@ STEPS: dict[str, str] = {
     "  bindAddress=127.0.0.1": "one of the two ([operate.md](operate.md#security-checklist))",
     "Setting: %s (%s)": "correct or delete the line ([doctor.md](doctor.md#settings))",
     "And %d settings more: %s": "see them all: `pystore broker -c FILE --check-conf`",
+    "Kept the certificate of before: %s":
+        "correct tls.server.certPath and tls.server.keyPath: they are read once they change",
     "Kept the settings of before, since the file cannot be used: %s":
         "correct it (`pystore broker -c FILE --check-conf`), then send SIGHUP again",
     "%d times there was no room for another consumer offset: maxOffsetsPerBroker":

@@ -78,4 +78,4 @@ def run(
         s.out.record(facts, lambda: f"The Name Server boot success. address={facts['address']}")
         s.out.flush()
 
-    return serve(names, ready, LogOptions(log_level, log_format, log_file))
+    return serve(names, ready, LogOptions(log_level, log_format, log_file), names.reload)

@@ -132,7 +132,10 @@ def run(
 
     try:
         return serve(
-            proxy, lambda: _print_ready(s, proxy), LogOptions(log_level, log_format, log_file)
+            proxy,
+            lambda: _print_ready(s, proxy),
+            LogOptions(log_level, log_format, log_file),
+            proxy.reload,
         )
     except ClientError as failed:
         raise BadArgument(f"the proxy cannot start: {failed}") from None

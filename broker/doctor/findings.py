@@ -101,14 +101,14 @@ _ROWS = (
         "server",
         _E,
         "clients refuse it",
-        "a new certificate at tls.server.certPath, then a restart",
+        "a new certificate and key at tls.server.certPath and tls.server.keyPath: no restart",
     ),
     DoctorCheck(
         "certificate-expires",
         "server",
         _W,
         "clients refuse it from then on",
-        "a new certificate at tls.server.certPath, then a restart",
+        "a new certificate and key at tls.server.certPath and tls.server.keyPath: no restart",
     ),
     DoctorCheck(
         "certificate-name",

@@ -56,7 +56,6 @@ class Front:
         self._sock = sock
         self._speak = speak
         self._tls = tls
-        self._context: ssl.SSLContext | None = None
         self._max = connections_max
         self._trusts = trusts
         self._gone = gone
@@ -191,9 +190,7 @@ class Front:
             return None
         if not tls:
             return address, None
-        if self._context is None:  # a certificate may have to be made
-            self._context = await asyncio.to_thread(self._tls_context)
-        return address, self._context
+        return address, await asyncio.to_thread(self._tls_context)  # it may have to be made
 
     async def _is_given_back(
         self, sock: socket.socket, header: ProxyHeader, first: bytes | None

@@ -26,6 +26,7 @@ from broker.loop.lifetime import Stopping
 from broker.loop.passed_over import warn_of
 from broker.loop.safe_log import SafeLogger
 from broker.metrics.endpoint import MetricsEndpoint
+from broker.remoting.certificates import Certificates
 from broker.remoting.connection import Limits
 from broker.remoting.server import listening_socket
 from broker.remoting.tls import TlsSettings
@@ -70,6 +71,7 @@ class Proxy(Stopping):
         self._remoting_port = own if remoting_port is None else remoting_port
         self._bind = bind
         self._tls = tls if tls is not None else TlsSettings()
+        self._certificates = Certificates(self._tls)
         self._drain_s = drain_s
         self._undo = contextlib.AsyncExitStack()
         self.service: GrpcService[ClusterBrokers] | None = None
@@ -119,6 +121,8 @@ class Proxy(Stopping):
         relay = Relay(service.broker, self.settings, other, limits=Limits(), tls=self._tls)
         self._undo.push_async_callback(relay.stop, self._drain_s)
         await relay.start()
+        self._certificates.start()
+        self._undo.push_async_callback(self._certificates.stop)
         self.service, self.relay = service, relay
         await self._serve_metrics(service, relay)
         log.info("Proxy is ready at %s and %s", self.address, self.remoting_address)
@@ -137,6 +141,10 @@ class Proxy(Stopping):
         self._undo.push_async_callback(made.stop)
         await made.start()
         self.metrics_port = made.port
+
+    def reload(self) -> None:
+        """Reads the files of its certificate again, on its loop."""
+        self._certificates.read_again()
 
     async def stop(self) -> None:
         """Answers calls in progress, then ends. Harmless when repeated."""

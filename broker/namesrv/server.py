@@ -23,6 +23,7 @@ from broker.namesrv.kv import KvConfig
 from broker.namesrv.processor import Processor
 from broker.namesrv.routes import MinIdChange, Routes
 from broker.namesrv.settings import NamesrvSettings
+from broker.remoting.certificates import Certificates
 from broker.remoting.client import RemotingClient
 from broker.remoting.connection import Connection, Limits
 from broker.remoting.server import RemotingServer, listening_socket
@@ -68,6 +69,7 @@ class NameServer(Stopping):
         self.kv = KvConfig(Path(path) if path else None)
         self.routes = Routes(lambda: time.monotonic_ns() // 1_000_000)
         self._tls = tls if tls is not None else self.settings.tls()
+        self._certificates = Certificates(self._tls)
         self.watchdog = Watchdog(LOOP_HELD_MS)
         self._server: RemotingServer | None = None
         self._times = RpcTimes()
@@ -113,6 +115,7 @@ class NameServer(Stopping):
             self._server = None
             raise
         self._client = RemotingClient(tls=self._tls.client_context())
+        self._certificates.start()
         self._arm()
         await self._serve_metrics(self._server)
 
@@ -136,6 +139,10 @@ class NameServer(Stopping):
         """The port of the metrics, /health and /ready; 0: there is none."""
         return self._metrics.port if self._metrics is not None else 0
 
+    def reload(self) -> None:
+        """Reads the files of its certificate again, on its loop."""
+        self._certificates.read_again()
+
     async def stop(self, drain_s: float | None = None) -> None:
         """Answers requests in progress for drain_s at most (shutdownWaitTimeSeconds), then
         stops."""
@@ -150,6 +157,7 @@ class NameServer(Stopping):
             self._scan.cancel()
         if drain_s is None:
             drain_s = self.settings.number("shutdownWaitTimeSeconds")
+        await self._certificates.stop()
         await server.stop(drain_s)
         for task in [*self._telling, *([self._cleaning] if self._cleaning is not None else [])]:
             task.cancel()

@@ -9,6 +9,7 @@ with a PROXY header are handed to the loop as sockets, and go back once it is re
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections import deque
@@ -367,7 +368,10 @@ class TlsOfThreads:
     loop, when the first client asks for it, and clients wait for that."""
 
     def __init__(self, tls: TlsSettings) -> None:
-        self._tls = tls  # it outlives the threads, which use what it has made
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        #: What the threads use.
+        self._spoken: Any = None
         self._first: Any = None
         self._making: asyncio.Task[None] | None = None
 
@@ -379,8 +383,13 @@ class TlsOfThreads:
     def start(self, first: Any) -> None:
         """Is called once, with the first thread of the port (``ps_net *``)."""
         self._first = first
+        self._tls.listeners.append(self._made_anew)
         if self._tls.mode == "disabled" or self._tls.is_ready:
             self._speak()
+
+    def _made_anew(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._speak)
 
     async def is_spoken(self) -> bool:
         """Returns whether the threads speak TLS; a certificate of our own is made first."""
@@ -404,10 +413,14 @@ class TlsOfThreads:
         """Without a context they are handed to the loop, which says what is missing."""
         if self._first is None:
             return
-        lib.ps_net_speak_tls(self._first, self._tls.of_threads if self._wished else ffi.NULL)
+        spoken = self._tls.of_threads if self._wished else ffi.NULL
+        lib.ps_net_speak_tls(self._first, spoken)
+        self._spoken = spoken
 
     def stop(self) -> None:
         """Is called before the threads end."""
+        if self._first is not None:
+            self._tls.listeners.remove(self._made_anew)
         self._first = None
 
 

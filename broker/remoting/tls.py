@@ -67,8 +67,10 @@ class TlsSettings:
     client_trust_cert_path: str = ""
     #: And whether they are for the host that was asked. Not upstream's, which never looks.
     verify_host: bool = True
-    _context: ssl.SSLContext | None = field(default=None, repr=False)
-    _of_threads: Any = field(default=None, repr=False, compare=False)
+    #: The server's context, and the same for network threads (``ps_tls *``), or None for these.
+    _made: tuple[ssl.SSLContext, Any] | None = field(default=None, repr=False, compare=False)
+    #: Called, on any thread, after the context was made anew.
+    listeners: list[Callable[[], None]] = field(default_factory=list, repr=False, compare=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     NAMES = {  # noqa: RUF012 - the slots make it a constant of the class
@@ -164,15 +166,15 @@ class TlsSettings:
         """Returns the context of the server, which is made once. Raises: BadArgument when a file
         cannot be used."""
         with self._lock:
-            if self._context is None:
-                self._context = self._make()
-            return self._context
+            if self._made is None:
+                self._made = self._make()
+            return self._made[0]
 
     @property
     def is_ready(self) -> bool:
         """Returns whether the context of the server was made: a certificate of our own takes some
         40 ms, which no event loop has."""
-        return self._context is not None
+        return self._made is not None
 
     def prepare(self) -> None:
         """Makes the context of the server, on a thread; what is wrong with it, server_context()
@@ -181,13 +183,31 @@ class TlsSettings:
             self.server_context()
 
     @property
+    def files(self) -> tuple[str, ...]:
+        """Returns the paths of what the server's context is made of; without a certificate of its
+        own it is made of none."""
+        paths = (self.cert_path, self.key_path, self.trust_cert_path)
+        return tuple(filter(None, paths)) if self.cert_path and self.mode != "disabled" else ()
+
+    def read_again(self) -> None:
+        """Makes the server's context of the files as they are now; connections that are there go on
+        with what they have. Blocks.
+
+        Raises: BadArgument when a file cannot be used: everything stays as it was."""
+        if not self.files:
+            return
+        self._made = self._make()
+        for each in list(self.listeners):
+            each()
+
+    @property
     def of_threads(self) -> Any:
         """Returns the same for network threads (``ps_tls *``), once the context was made; None
-        before, and where they have no OpenSSL: then the event loop speaks TLS. It lives as long as
-        these settings."""
-        return self._of_threads
+        before, and where they have no OpenSSL: then the event loop speaks TLS. Whoever uses it
+        keeps it: read_again() makes another one."""
+        return self._made[1] if self._made is not None else None
 
-    def _make(self) -> ssl.SSLContext:
+    def _make(self) -> tuple[ssl.SSLContext, Any]:
         if self.cert_path:
             return self._make_of(self.cert_path, self.key_path, self.key_password)
         if not self.test_mode:
@@ -195,7 +215,7 @@ class TlsSettings:
         with _self_signed_files() as path:
             return self._make_of(path, path, "")
 
-    def _make_of(self, cert: str, key: str, password: str) -> ssl.SSLContext:
+    def _make_of(self, cert: str, key: str, password: str) -> tuple[ssl.SSLContext, Any]:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
@@ -206,8 +226,7 @@ class TlsSettings:
         if want is not ssl.CERT_NONE:
             _trust(context, self.trust_cert_path, ssl.Purpose.CLIENT_AUTH)
         context.verify_mode = want
-        self._of_threads = _context_of_threads(context, cert, key, password, self.trust_cert_path)
-        return context
+        return context, _context_of_threads(context, cert, key, password, self.trust_cert_path)
 
 
 def _load(context: ssl.SSLContext, cert: str, key: str, password: str) -> None:

@@ -430,14 +430,20 @@ static void await_tls(ps_link *link) {
     ps_link_watch(link);
 }
 
-static bool begin_tls(ps_link *link, ps_tls *tls) {
+/* False: the port has no TLS. *readable: the link is to be read now. */
+static bool begin_tls(ps_link *link, bool *readable) {
+    ps_net *port = link->lk_net->nt_first;
     int least = 1;
+    pthread_mutex_lock(&port->nt_tls_lock);
+    bool spoken = port->nt_tls != NULL;
+    if (spoken) link->lk_tls = ps_tls_begin(port->nt_tls, link->lk_fd);
+    pthread_mutex_unlock(&port->nt_tls_lock);
+    if (!spoken) return false;
     setsockopt(link->lk_fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least);
     link->lk_seen_ms = ps_monotonic_ms();
-    link->lk_tls = ps_tls_begin(tls, link->lk_fd);
-    if (link->lk_tls != NULL) return shake_hands(link);
-    ps_link_end(link, NULL);
-    return false;
+    *readable = link->lk_tls != NULL && shake_hands(link);
+    if (link->lk_tls == NULL) ps_link_end(link, NULL);
+    return true;
 }
 
 /* To Python, with what it has said; first: its first byte. One that was there before has said all
@@ -452,19 +458,18 @@ static void hand_over(ps_link *link, int first) {
  * HTTP/2 and a PROXY header with other bytes; HTTP/2 with a line of text, as a PROXY header may. */
 static bool look_at_first(ps_link *link) {
     const ps_net_conf *conf = &link->lk_net->nt_conf;
-    ps_net *port = link->lk_net->nt_first;
+    bool readable = false;
     ssize_t wanted = conf->h2 != NULL ? PS_H2_FIRST : 1;
     uint8_t first[PS_H2_FIRST];
     if (link->lk_tls != NULL) return shake_hands(link);
     ssize_t count = recv(link->lk_fd, first, (size_t)wanted, MSG_PEEK);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     if (count == wanted && first[0] == TLS_HANDSHAKE) {
-        if (!port->nt_tls_settled) {
+        if (!link->lk_net->nt_first->nt_tls_settled) {
             await_tls(link);
             return false;
         }
-        ps_tls *tls = port->nt_tls;
-        if (tls != NULL) return begin_tls(link, tls);
+        if (begin_tls(link, &readable)) return readable;
     }
     if (count == wanted && !conf->tls_only &&
         (conf->h2 != NULL ? memcmp(first, "PRI", PS_H2_FIRST) == 0 : first[0] == 0))

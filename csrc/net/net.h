@@ -127,7 +127,7 @@ ps_tls *ps_tls_new(const ps_tls_conf *conf, ps_error *error);
 void ps_tls_free(ps_tls *tls); /* NULL does nothing. Connections keep what they use of it. */
 /* From now on the port speaks TLS as this says, with whoever begins with it; NULL: it hands them to
  * Python. Before that they wait, and PS_NET_TLS_WANTED comes once. Of the first thread, for all; it
- * outlives them. */
+ * is used until the next call, or until they end. */
 void ps_net_speak_tls(ps_net *net, ps_tls *tls);
 /* The thread with the fewest links takes back a connection that Python was handed, whatever
  * links_max is: what it begins with now is what the port speaks, or TLS if the port has it;

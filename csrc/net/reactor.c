@@ -453,6 +453,7 @@ void ps_net_free(ps_net *net) {
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
         if (fds[i] >= 0) close(fds[i]);
     pthread_mutex_destroy(&net->nt_lock);
+    pthread_mutex_destroy(&net->nt_tls_lock);
     free(net);
 }
 
@@ -511,6 +512,7 @@ ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_n
     net->nt_look_ms = -1;
     net->nt_quiet = true;
     pthread_mutex_init(&net->nt_lock, NULL);
+    pthread_mutex_init(&net->nt_tls_lock, NULL);
     if (first == NULL) join_port(net);
     int code = open_descriptors(net, listen_fd) ? 0 : errno;
     if (code == 0) register_thread(net, net);
@@ -550,7 +552,9 @@ int32_t ps_net_links(ps_net *net) {
 }
 
 void ps_net_speak_tls(ps_net *net, ps_tls *tls) {
+    pthread_mutex_lock(&net->nt_tls_lock);
     net->nt_tls = tls;
+    pthread_mutex_unlock(&net->nt_tls_lock);
     net->nt_tls_settled = true;
     for (int32_t i = 0; i < net->nt_all_count; i++)
         ps_net_ask_for(net->nt_all[i], &(ps_net_ask){.kind = PS_ASK_TLS});

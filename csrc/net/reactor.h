@@ -107,7 +107,8 @@ struct ps_net {
     _Atomic int32_t nt_count; /* links that it has, or that were given to it */
     _Atomic int32_t nt_links_max; /* of the first alone, as the next */
     _Atomic int64_t nt_unfinished_max;
-    _Atomic(ps_tls *) nt_tls; /* NULL: TLS is handed to Python, once that is settled */
+    ps_tls *nt_tls; /* NULL: TLS is handed to Python, once that is settled */
+    pthread_mutex_t nt_tls_lock; /* of nt_tls, which may be another one at any time */
     atomic_bool nt_tls_settled, nt_tls_asked;
     int64_t nt_serial;
     _Atomic int64_t nt_waiting; /* calls that wait for messages: hotcalls.c */

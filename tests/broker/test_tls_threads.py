@@ -15,6 +15,8 @@ from waiting import BOUND_S, until, until_async
 
 from broker.broker import Broker
 from broker.loop import rate_limited_log
+from broker.namesrv.server import NameServer
+from broker.remoting import certificates
 from broker.remoting.client import RemotingClient
 from broker.remoting.connection import Limits
 from broker.remoting.links import LinkConnection
@@ -320,3 +322,50 @@ def test_its_end_is_said(tmp_path, small):
 async def test_many_begin_at_once(tmp_path, small):
     async with started(tmp_path, small, tls_of(tmp_path)) as broker:
         await all_are_answered(broker, 100)
+
+
+def shown_at(port):
+    """The certificate of the server there."""
+    return ssl.get_server_certificate(("127.0.0.1", port))
+
+
+def replace(folder):
+    """Another certificate and its key."""
+    cert, key = self_signed("localhost")
+    (folder / "server.pem").write_text(cert)
+    (folder / "server.key").write_text(key)
+    return cert
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_new_certificate_is_for_new_connections(tmp_path, small, asked, monkeypatch):
+    """Asked: by SIGHUP; else its files were changed."""
+    monkeypatch.setattr(certificates, "LOOK_S", 300.0 if asked else 0.02)
+    tls = tls_of(tmp_path)
+    async with (
+        started(tmp_path, small, tls, grpc_port=0) as broker,
+        NameServer(None, None, tls, listenPort=0) as names,
+        RemotingClient(tls=client_context()) as client,
+    ):
+        ports = broker.port, broker.grpc_port, names.port
+        before = (tmp_path / "server.pem").read_text()
+        assert (await client.request(broker.address, send(), timeout=BOUND_S)).code == 0
+        assert {await asyncio.to_thread(shown_at, port) for port in ports} == {before}
+        after = replace(tmp_path)
+        if asked:
+            broker.reload()
+            names.reload()
+        for port in ports:
+            while await asyncio.to_thread(shown_at, port) != after:
+                await asyncio.sleep(0.01)
+        assert (await client.request(broker.address, send(1), timeout=BOUND_S)).code == 0
+        assert len(broker._listeners.main.connections) == 1
+
+
+async def test_a_certificate_without_its_key_leaves_the_old_one(tmp_path, small, caplog):
+    async with started(tmp_path, small, tls_of(tmp_path)) as broker:
+        before = (tmp_path / "server.pem").read_text()
+        (tmp_path / "server.pem").write_text(self_signed("localhost")[0])
+        broker.reload()
+        await until_async(lambda: "Kept the certificate of before" in caplog.text)
+        assert await asyncio.to_thread(shown_at, broker.port) == before

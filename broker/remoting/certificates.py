@@ -1,0 +1,79 @@
+"""Reads a server's certificate again when its files change, or on request, as upstream's
+FileWatchService does. New connections get the new one; those that are there go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Sequence
+
+from broker.loop.safe_log import SafeLogger
+from broker.remoting.tls import TlsSettings
+from pystore.errors import BadArgument
+
+__all__ = ["Certificates"]
+
+log = SafeLogger("broker.remoting")
+
+#: Seconds between two looks at the files.
+LOOK_S = 2.0
+
+
+class Certificates:
+    """Watches the files of a server's TLS from start() to stop(), both on the running loop."""
+
+    def __init__(self, tls: TlsSettings) -> None:
+        self._tls = tls
+        self._watching: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._tls.files:
+            self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    async def stop(self) -> None:
+        for task in (self._watching, self._reading):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        self._watching = self._reading = None
+
+    def read_again(self) -> None:
+        """Begins to read the files. What comes of it is logged."""
+        if self._tls.files:
+            self._reading = asyncio.get_running_loop().create_task(self._read())
+
+    async def _watch(self) -> None:
+        used = await asyncio.to_thread(_state_of, self._tls.files)
+        before = used
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now = await asyncio.to_thread(_state_of, self._tls.files)
+            # Certificate and key are rarely written at one moment: they are read once they rest.
+            if now != used and now == before:
+                used = now
+                await self._read()
+            before = now
+
+    async def _read(self) -> None:
+        try:
+            await asyncio.to_thread(self._tls.read_again)
+        except BadArgument as bad:
+            log.error("Kept the certificate of before: %s", bad)
+        else:
+            log.info("Read the certificate again: %s", self._tls.cert_path)
+
+
+def _state_of(paths: Sequence[str]) -> list[tuple[int, ...]]:
+    """Returns what differs once a file was written or replaced."""
+    found: list[tuple[int, ...]] = []
+    for path in paths:
+        try:
+            of = os.stat(path)
+            found.append((of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns))
+        except OSError:
+            found.append(())
+    return found
