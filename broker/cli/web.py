@@ -44,7 +44,7 @@ def run(
     lock is taken. HOST:PORT in its place, of a name server or a broker, shows what runs; --write
     lets visitors redrive dead letters, move offsets and change settings. Open the address that is
     printed: it holds a secret, without which nothing is shown; with credentials visitors sign in
-    with that user and secret instead. It ends with Ctrl-C. Needs rocketmq-pystore[web].
+    with that user and secret instead. It ends with Ctrl-C. Needs the extra web.
 
     \b
     Examples:
