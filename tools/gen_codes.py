@@ -49,8 +49,9 @@ DIFFERS: dict[int, str] = {
     310: "as 10",
     320: "as 10; no body of another layout is stored",
     25: "unknown names, invalid values and settings that only a start applies are refused by name",
-    26: "settings without effect here are listed, too, but for sizes of thread pools, `brokerIP2`,"
-    " `rocketmqHome` and the paths of the store, which hang on the machine",
+    26: "settings without effect here are listed, too, sizes of thread pools as upstream works them"
+    " out; `brokerIP2` is `brokerIP1` where it is not set, and `rocketmqHome` is missing where"
+    " neither it nor `ROCKETMQ_HOME` is",
     12: "`indexLastUpdatePhyoffset` is where the index ends, not where its last message begins;"
     " `indexType` is 5.5.0's, and tags are there with `indexTagsEnable`",
     27: "the same as 329",

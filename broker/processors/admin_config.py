@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable
+from pathlib import Path
 from typing import Any
 
 from broker.access.guard import is_loopback
@@ -96,7 +97,8 @@ class ConfigProcessor:
 
     def get(self, peer: Peer, command: Command) -> Command:
         version = mqjson.dumps(version_to_json(self.s.settings.version)).decode()
-        return command.reply(ext={"version": version}, body=self.s.settings.as_text().encode())
+        text = self.s.settings.as_text(Path(self.s.store.path))
+        return command.reply(ext={"version": version}, body=text.encode())
 
     def nothing(self, peer: Peer, command: Command) -> Command:
         """Does nothing, since retention deletes queue files together with log files here."""

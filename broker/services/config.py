@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from pystore.settings import (
     SECRETS,
     TABLE,
     Settings,
+    Value,
     edit_conf,
     unserved,
     without_password,
@@ -212,13 +214,40 @@ class Config:
                 raise BadArgument(f"{name} takes effect only at a start: write it to broker.conf")
         return made, names
 
-    def as_text(self) -> str:
+    def as_text(self, store: Path) -> str:
         """Returns ``name=value`` lines of every setting that has a value, as GET_BROKER_CONFIG has
-        them, without secrets."""
+        them, without secrets. `store` is the folder of the store. What upstream works out from the
+        machine is worked out as it does."""
+        settings = self.current
+        values = _of_the_machine(os.cpu_count() or 1) | {
+            name: value for name, value in settings.as_dict().items() if value is not None
+        }
+        folders = ",".join(map(str, settings.commitlog_dirs(store)))
+        values |= {"storePathRootDir": str(store), "storePathCommitLog": folders}
+        values.setdefault("brokerIP2", settings["brokerIP1"])
+        if home := os.environ.get("ROCKETMQ_HOME"):
+            values.setdefault("rocketmqHome", home)
         lines = []
-        for name, value in sorted(self.current.as_dict().items()):
-            if value is not None and name not in SECRETS:
+        for name, value in sorted(values.items()):
+            if name not in SECRETS:
                 value = without_password(value)
                 shown = str(value).lower() if isinstance(value, bool) else str(value)
                 lines.append(f"{name}={shown}\n")
         return "".join(lines)
+
+
+def _of_the_machine(processors: int) -> dict[str, Value]:
+    """Returns upstream's default sizes of pools of threads (BrokerConfig and NettyClientConfig of
+    5.3.3). They are without effect here, as all such sizes are."""
+    few, many = min(processors, 4), 16 + 2 * processors
+    return {
+        "clientCallbackExecutorThreads": processors,
+        "endTransactionThreadPoolNums": max(8 + 2 * processors, 4 * few),
+        "heartbeatThreadPoolNums": min(32, processors),
+        "litePullMessageThreadPoolNums": many,
+        "processReplyMessageThreadPoolNums": many,
+        "pullMessageThreadPoolNums": many,
+        "putMessageFutureThreadPoolNums": few,
+        "queryMessageThreadPoolNums": 8 + processors,
+        "sendMessageThreadPoolNums": few,
+    }

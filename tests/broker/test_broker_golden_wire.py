@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import lzma
+import os
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -25,7 +26,6 @@ from broker.broker import Broker
 from broker.wire import codec, mqjson
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
-from pystore.upstream_settings import UPSTREAM
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "wire-5.3.3.jsonl.xz"
 PORT = 10911
@@ -204,17 +204,24 @@ async def one(tmp_path, settings, code):
         return await wire.ask(Command(code, opaque=1))
 
 
-def test_config_has_every_name_of_the_real_one(frames, tmp_path, small):
-    def names(body):
-        return {line.partition("=")[0] for line in bytes(body).decode().splitlines() if line}
+def test_config_has_every_name_of_the_real_one(frames, tmp_path, small, monkeypatch):
+    def values(body):
+        return dict(line.split("=", 1) for line in bytes(body).decode().splitlines() if line)
 
     row = next(row for _, request, row in exchanges(frames) if request.code == 26 and row)
-    real = names(bytes.fromhex(row["hex"])[200:])  # the capture cuts it
+    real = bytes.fromhex(row["hex"])[200:].decode().splitlines()[1:-1]  # the capture cuts it
+    monkeypatch.setenv("ROCKETMQ_HOME", "/opt/rocketmq")
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)  # as there
 
     async def scenario():
         return await one(tmp_path, small, RequestCode.GET_BROKER_CONFIG)
 
-    ours = names(run(scenario()).body)
-    assert len(real) > 20
-    of_the_machine = {name for each in UPSTREAM.values() for name in each if each[name][1] is None}
-    assert not sorted(real - ours - of_the_machine)[1:-1]  # the first and the last name are cut
+    ours = values(run(scenario()).body)
+    assert len(real) > 20 and not {line.partition("=")[0] for line in real} - ours.keys()
+    store = tmp_path / "store"
+    assert ours.items() >= {
+        "storePathRootDir": str(store), "storePathCommitLog": str(store / "commitlog"),
+        "brokerIP2": ours["brokerIP1"], "rocketmqHome": "/opt/rocketmq",
+        "sendMessageThreadPoolNums": "2", "pullMessageThreadPoolNums": "20",
+        "queryMessageThreadPoolNums": "10", "endTransactionThreadPoolNums": "12",
+    }.items()  # fmt: skip

@@ -161,7 +161,7 @@ def test_a_java_file_with_the_values_that_are_true_here_is_taken(tmp_path):
 @pytest.mark.parametrize("served", [True, False])
 def test_settings_say_whether_timers_are_served(tmp_path, small, served):
     with Broker(tmp_path / "s", listenPort=0, timerWheelEnable=served, **small) as broker:
-        text = broker.services.settings.as_text()
+        text = broker.services.settings.as_text(tmp_path)
         assert f"timerWheelEnable={str(served).lower()}\n" in text
 
 

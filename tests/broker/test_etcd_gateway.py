@@ -138,7 +138,7 @@ def test_a_password_is_not_shown() -> None:
             settings = load(None, given)
             shown = f"etcds://user:***@{hosts}"
             assert shown in repr(settings) and "cret" not in repr(settings)
-            assert f"controllerAddr={shown}\n" in Config(settings).as_text()
+            assert f"controllerAddr={shown}\n" in Config(settings).as_text(Path("/store"))
     plain = load(None, {"controllerAddr": "etcd://h:1,i:2"})
     assert "etcd://h:1,i:2" in repr(plain)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from fakes import FakeCore, FakePeer, services
@@ -558,7 +559,7 @@ def test_settings_change_all_or_none():
     config.update({"brokerPermission": "4", "brokerName": config["brokerName"]})
     assert (config["brokerPermission"], config.version.counter) == (4, 1)
     assert told == [{"brokerPermission"}]
-    assert "brokerPermission=4\n" in config.as_text()
+    assert "brokerPermission=4\n" in config.as_text(Path("/store"))
 
 
 def test_retention_follows_a_change_at_once(s):
