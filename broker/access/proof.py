@@ -19,12 +19,23 @@ from pystore.errors import BadArgument
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-__all__ = ["ASKS_FOR_PROOF", "PROOF", "SEALED", "is_proven", "prove_answer", "seal", "unseal"]
+__all__ = [
+    "ASKS_FOR_PROOF",
+    "HA_ADDRESS",
+    "PROOF",
+    "SEALED",
+    "is_proven",
+    "prove_answer",
+    "seal",
+    "unseal",
+]
 
 #: What a connection begins with whose other end has to prove who it is: a short answer.
 ASKS_FOR_PROOF = int(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
 #: The field of an answer with its proof.
 PROOF = "pystoreProof"
+#: The field that says where who proves it takes slaves.
+HA_ADDRESS = "pystoreHaAddress"
 #: The member of a user's JSON that has all of it, sealed.
 SEALED = "pystoreSealed"
 _NONCE = 12

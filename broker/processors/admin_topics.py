@@ -7,6 +7,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
+from broker.access.proof import HA_ADDRESS
 from broker.loop.turns import alone
 from broker.processors.bodies import TOPICS, read
 from broker.processors.durable import settled
@@ -128,7 +129,8 @@ class TopicProcessor:
         return command.reply(body=mqjson.dumps(self.s.topics.to_json(config)))
 
     def system(self, peer: Peer, command: Command) -> Command:
-        return command.reply(body=mqjson.dumps({"topicList": self.s.topics.system()}))
+        ext = {HA_ADDRESS: ha} if (ha := self.s.ha_address) else {}
+        return command.reply(ext=ext, body=mqjson.dumps({"topicList": self.s.topics.system()}))
 
     async def consumed_by(self, peer: Peer, command: Command) -> Command:
         topic, turns = command.text("topic"), Turns()

@@ -4,7 +4,7 @@ is asked, and believed if it proves that it knows the secret (docs/trust.md)."""
 from __future__ import annotations
 
 from broker.access.addresses import Pattern, address_of, parse_pattern
-from broker.access.proof import ASKS_FOR_PROOF, SEALED, is_proven, unseal
+from broker.access.proof import ASKS_FOR_PROOF, HA_ADDRESS, SEALED, is_proven, unseal
 from broker.access.recipients import recipients_of
 from broker.access.signature import Credentials, sign
 from broker.remoting.client import RemotingClient
@@ -16,7 +16,7 @@ from pystore.errors import BadArgument
 
 __all__ = ["BrokerAsker", "NotBelieved", "patterns_of"]
 
-#: In the state of a connection: its other end knows the secret.
+#: In the state of a connection: its other end knows the secret, and takes slaves at this address.
 _PROVEN = "proven"
 
 
@@ -63,6 +63,14 @@ class BrokerAsker:
             answer.body = self._unsealed(address, command, answer)
         return answer
 
+    async def ha_address(self, address: str, timeout_s: float) -> str:
+        """Returns where the broker at ``host:port`` has proven to take slaves; empty: it says
+        nothing of it, or is believed without proof. Raises: as request()."""
+        connection = await self._client.connection(address, timeout_s)
+        if not self._is_trusted(connection):
+            await self._make_proven(address, connection, timeout_s)
+        return str(connection.state.get(_PROVEN, ""))
+
     def sign(self, address: str, connection: Connection, command: Command) -> None:
         """Signs a request for the broker that the connection leads to."""
         if self._credentials is not None:
@@ -102,7 +110,7 @@ class BrokerAsker:
         self.sign(address, connection, challenge)
         answer = await self._client.request_on(connection, challenge, timeout_s)
         if is_proven(challenge, answer, self._credentials.secret_key):
-            connection.state[_PROVEN] = True
+            connection.state[_PROVEN] = answer.ext.get(HA_ADDRESS, "")
             return
         said = ""
         if answer.code != ResponseCode.SUCCESS:

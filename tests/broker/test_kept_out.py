@@ -76,10 +76,13 @@ async def why_not(
         writer.close()
 
     async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+        async def ha_address() -> str:
+            return f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
         epochs = EpochFile(store.path / "epochFileCheckpoint", 0o644, [])
-        known = MasterKnown("127.0.0.1:1", address)
-        slave = HaSlave(store, Config(load()), known, ask, reign, epochs)
+        known = MasterKnown("127.0.0.1:1")
+        slave = HaSlave(store, Config(load()), known, ask, reign, epochs, ha_address)
         with pytest.raises(OSError, match=KEPT_OUT) as why:
             await slave.follow_once()
     return why.value, asked

@@ -207,8 +207,12 @@ def test_a_slave_with_a_blank_where_the_master_has_a_record_does_not_follow(
     with following(tmp_path / "s") as store, socket.create_server(("127.0.0.1", 0)) as port:
         append(store, BEGIN, whole[:SEGMENT])
         epochs = EpochFile(store.path / "epochFileCheckpoint", 0o644, [])
-        known = MasterKnown("127.0.0.1:1", f"127.0.0.1:{port.getsockname()[1]}")
-        slave = HaSlave(store, Config(load()), known, ask, None, epochs)
+
+        async def ha_address() -> str:
+            return f"127.0.0.1:{port.getsockname()[1]}"
+
+        known = MasterKnown("127.0.0.1:1")
+        slave = HaSlave(store, Config(load()), known, ask, None, epochs, ha_address)
         with pytest.raises(Diverged, match=f"another record at {BLANK}"):
             asyncio.run(slave.follow_once())
         assert asked[-1] == BLANK

@@ -4,6 +4,7 @@ they believe (docs/trust.md)."""
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,24 @@ def test_a_slave_asks_nobody_anything_who_has_not_proven_himself(
             Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
         }
         assert users_of(slave) == {"admin", "inner"}
+
+
+def test_a_slave_takes_no_log_where_a_stranger_says_that_the_master_gives_it(
+    names: str, tmp_path: Path
+) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as elsewhere,
+        master_of(tmp_path / "m", names, **ACCESS) as master,
+        Stranger({}) as stranger,
+    ):
+        elsewhere.setblocking(False)
+        lie = f"127.0.0.1:{elsewhere.getsockname()[1]}"
+        stranger.register(names, "b", 0, lie, brokerAddr=master.address)
+        with slave_of(tmp_path / "s", names, **ACCESS) as slave:
+            until(lambda: follows(slave), "that it follows")
+            assert slave.services.replication.slave.connected == master.services.ha_address
+        with pytest.raises(BlockingIOError):
+            elsewhere.accept()
 
 
 def test_what_was_signed_for_one_broker_is_refused_by_another(names: str, tmp_path: Path) -> None:

@@ -94,7 +94,9 @@ class Replication:
         #: Whether a slave does not take over what the master has just now.
         self.is_held: Callable[[], bool] = lambda: False
         if is_slave(config):
-            self.slave = HaSlave(store, config, self._known, self._ask, reign, self._epochs)
+            self.slave = HaSlave(
+                store, config, self._known, self._ask, reign, self._epochs, self._ha_address
+            )
             self.slave.on_followed = self.synchronize
             self._synchronizer = Synchronizer(
                 self._ask_while_following, store, topics, groups, offsets
@@ -186,6 +188,12 @@ class Replication:
     async def take_all(self) -> list[str]:
         """Takes over what tools make at the master, once. Returns what failed."""
         return await self._synchronizer.once()
+
+    async def _ha_address(self) -> str:
+        """Where the master takes slaves: as it says itself, where it has to prove who it is, else
+        as the name server says. Raises: OSError, TimeoutError, ValueError."""
+        address, ha = self._known.address, self._known.ha
+        return (await self._asker.ha_address(address, _ASK_S) if address else "") or ha
 
     async def _ask(self, command: Command) -> Command:
         """Raises: OSError, TimeoutError, ValueError."""

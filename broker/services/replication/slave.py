@@ -10,7 +10,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from broker.loop.rate_limited_log import RateLimitedLogger
@@ -112,9 +112,11 @@ class HaSlave:
 
     def __init__(
         self, store: Store, config: Config, master: MasterKnown, ask: Ask, reign: Reign | None,
-        epochs: EpochFile,
+        epochs: EpochFile, ha_address: Callable[[], Awaitable[str]],
     ) -> None:  # fmt: skip
-        """reign: under a controller, with the epochs of this log."""
+        """reign: under a controller, with the epochs of this log. ha_address: where the master
+        takes slaves; empty: unknown; it raises as `ask`."""
+        self._ha_address = ha_address
         self._reign, self._epochs = reign, epochs
         self._store, self._config, self._master, self._ask = store, config, master, ask
         #: Told where the log is to end, with haTruncateDiverged; the store is then opened again.
@@ -255,8 +257,7 @@ class HaSlave:
         if self._reign is not None:
             await self._follow_by_epochs(self._reign.number)
             return
-        address = self._config["haMasterAddress"] or self._master.ha
-        self.connected = address
+        address = self.connected = self._config["haMasterAddress"] or await self._ha_address()
         if not address:
             raise OSError("no name server knows a master of this broker's name, and"
                           " haMasterAddress is not set")  # fmt: skip
@@ -292,8 +293,8 @@ class HaSlave:
     async def _follow_by_epochs(self, number: int) -> None:
         """Under a controller: where two logs part is known from their epochs. Raises: as
         follow_once."""
-        self.connected = address = self._master.ha
         master = self._master.address
+        self.connected = address = await self._ha_address()
         if not address:
             raise OSError("where the master takes slaves is not known yet")
         sock = await _connected(address)
