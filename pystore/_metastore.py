@@ -129,13 +129,15 @@ class MetaStore:
         if size < _metadb.MAP_MAX:
             self._env.set_mapsize(min(2 * size, _metadb.MAP_MAX))
 
-    def _bump(self, name: str, txn: Any, step: int = 1) -> None:
-        """Counts a change of a table; every step-th one is a new version of its file."""
+    def _bump(self, name: str, txn: Any, step: int = 1, changes: int = 1) -> None:
+        """Counts changes of a table; every step-th one is a new version of its file."""
         self._dirty.add(name)
-        count = self._changes[name] = self._changes.get(name, 0) + 1
-        if count % step == 0:
+        before = self._changes.get(name, 0)
+        count = self._changes[name] = before + changes
+        versions = count // step - before // step
+        if versions > 0:
             parts = self._state.parts[name]
-            parts.version = parts.version.bumped()
+            parts.version = parts.version.bumped(versions)
             self._put_version(name, txn)
 
     def _put_version(self, name: str, txn: Any) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -125,19 +125,16 @@ class Offsets:
                 meta._bump("offsets", txn, meta._settings["consumerOffsetUpdateVersionStep"])
             return True
 
-    def set_many(self, rows: Iterable[tuple[tuple[str, str, int], int]]) -> None:
-        """Sets the offset of each group, topic and queue, also backwards. Names that no file could
+    def set_many(self, pairs: Mapping[tuple[str, str], Mapping[int, int]]) -> None:
+        """Sets offsets by queue of each group and topic, also backwards. Names that no file could
         hold are passed over.
 
         Raises: BadArgument for a number out of range, ReadOnly, StoreClosed, DiskFull."""
-        pairs: dict[tuple[str, str], dict[int, int]] = {}
-        for (group, topic, queue), offset in rows:
-            check_number("queue", queue, 0, INT32[1])
-            check_number("offset", offset, 0, INT64[1])
-            pairs.setdefault((topic, group), {})[queue] = offset
         meta = self._meta
         with meta._exclusive(), meta._write() as txn:
-            for (topic, group), queues in pairs.items():
+            for (group, topic), queues in pairs.items():
+                _check_numbers("queue", queues, 0, INT32[1])
+                _check_numbers("offset", queues.values(), 0, INT64[1])
                 try:
                     _check_name(group, "groups")
                     _check_name(topic, "topics")
@@ -145,21 +142,23 @@ class Offsets:
                     continue
                 self._set_pair(txn, f"{topic}{AT}{group}", queues)
 
-    def _set_pair(self, txn: Any, pair: str, queues: dict[int, int]) -> None:
+    def _set_pair(self, txn: Any, pair: str, queues: Mapping[int, int]) -> None:
         meta = self._meta
         known, digest = meta._rows("offsets"), _metadb.pair_key(pair)
         old = known.get(pair, {})
-        moved = [(queue, offset) for queue, offset in queues.items() if old.get(queue) != offset]
+        moved = sorted(queues.items() - old.items())
         if not moved:
             return
         if pair not in known:
             txn.put(digest, pair.encode(), db=meta._dbs["pairs"])
         key, value = struct.Struct(">16si").pack, struct.Struct(">q").pack
         with txn.cursor(db=meta._dbs["offsets"]) as cursor:
-            cursor.putmulti([(key(digest, queue), value(offset)) for queue, offset in moved])
+            cursor.putmulti(
+                [(key(digest, queue), value(offset)) for queue, offset in sorted(moved)]
+            )
         known.setdefault(pair, {}).update(moved)
-        for _ in moved:
-            meta._bump("offsets", txn, meta._settings["consumerOffsetUpdateVersionStep"])
+        step = meta._settings["consumerOffsetUpdateVersionStep"]
+        meta._bump("offsets", txn, step, len(moved))
 
     def get(self, group: str, topic: str, queue: int) -> int | None:
         """Returns the next offset to consume, or None when the group never committed there."""
@@ -296,3 +295,8 @@ def _check_name(name: str, table: str) -> None:
 def check_number(what: str, value: int, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise BadArgument(f"{what} = {value!r} is not between {low} and {high}")
+
+
+def _check_numbers(what: str, values: Collection[int], low: int, high: int) -> None:
+    for value in (min(values, default=low), max(values, default=low)):
+        check_number(what, value, low, high)

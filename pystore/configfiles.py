@@ -52,9 +52,9 @@ class DataVersion:
     counter: int = 0
     timestamp: int = 0
 
-    def bumped(self) -> DataVersion:
-        """Returns the version after one more change, now."""
-        return DataVersion(self.state_version, self.counter + 1, time.time_ns() // 1_000_000)
+    def bumped(self, changes: int = 1) -> DataVersion:
+        """Returns the version after so many more changes, the last of them now."""
+        return DataVersion(self.state_version, self.counter + changes, time.time_ns() // 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 from broker.loop.turns import CORE_NS
@@ -62,6 +64,7 @@ _FOR_GOOD = (1 << 63) - 1
 _A_TURN_S = 0.01
 #: ps_offset_row: two addresses, two lengths, queue, offset.
 _OFFSET_ROW = struct.Struct("@PPiiiq")
+_NAMES_OF_ROW, _MOVED_OF_ROW = itemgetter(0, 1, 2, 3), itemgetter(4, 5)
 #: A block of ps_core_offsets_of: lengths of the names, number of rows; a row; and bytes for many.
 _BLOCK, _BLOCK_ROW = struct.Struct("=iii"), struct.Struct("=iq")
 _BLOCKS = 64 << 10
@@ -458,20 +461,19 @@ class Core:
                 return memoryview(ffi.buffer(out, size))
             size += _BLOCKS  # others commit meanwhile
 
-    def take_changed_offsets(self, *, begin: bool) -> list[OffsetRow]:
-        """Returns some of the offsets that moved since they were taken; an empty list ends the
-        round, which one that begins has to come first of."""
+    def take_changed_offsets(self, *, begin: bool) -> list[tuple[str, str, dict[int, int]]]:
+        """Returns some of the offsets that moved since they were taken: group, topic, and queues
+        with their offsets. An empty list ends the round, which one that begins has to come first
+        of."""
         rows = ffi.new("ps_offset_row[]", _ROWS)
         count = lib.ps_core_take_offsets(self.handle, begin, rows, _ROWS)
-        found: list[OffsetRow] = []
-        last, names = None, ("", "")
-        for at, (*pair, queue, offset) in enumerate(
-            _OFFSET_ROW.iter_unpack(ffi.buffer(rows, count * _OFFSET_ROW.size))
-        ):
-            if pair != last:  # rows of one pair follow each other
-                row, last = rows[at], pair
-                names = _text(row.group, row.group_len), _text(row.topic, row.topic_len)
-            found.append((*names, queue, offset))
+        found, at = [], 0
+        taken = _OFFSET_ROW.iter_unpack(ffi.buffer(rows, count * _OFFSET_ROW.size))
+        for _, same in groupby(taken, _NAMES_OF_ROW):  # rows of one pair follow each other
+            row, queues = rows[at], dict(map(_MOVED_OF_ROW, same))
+            at += len(queues)
+            group, topic = _text(row.group, row.group_len), _text(row.topic, row.topic_len)
+            found.append((group, topic, queues))
         return found
 
     def may_commit(self, group: str, topic: str, queue: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from broker.hot.core import Core, OffsetRow
 from broker.loop.rate_limited_log import RateLimitedLogger
@@ -22,7 +22,7 @@ log = SafeLogger(__name__)
 _quiet = RateLimitedLogger(log)
 
 #: Offsets that are written together: whoever needs the metadata waits so long.
-_BATCH = 1 << 13
+_BATCH = 1 << 15
 
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -66,7 +66,8 @@ class ConsumerOffsets:
         self._store = store
         self._metadata = store.metadata
         self._core = core
-        self._unsaved: dict[tuple[str, str, int], int] = {}
+        #: Queues and their offsets, by group and topic.
+        self._unsaved: dict[tuple[str, str], dict[int, int]] = {}
         #: Whether records of the log move offsets too (those of POP): the end of the log up to
         #: which they have is kept beside them then.
         self.is_marked = False
@@ -158,9 +159,12 @@ class ConsumerOffsets:
     def _take(self, *, begin: bool) -> bool:
         """Takes some of what has changed; False: no more of this round has."""
         rows = self._core.take_changed_offsets(begin=begin)
-        for group, topic, queue, offset in rows:
-            self._unsaved[group, topic, queue] = offset
+        for group, topic, queues in rows:
+            self._unsaved.setdefault((group, topic), {}).update(queues)
         return bool(rows)
+
+    def _is_full(self) -> bool:
+        return sum(map(len, self._unsaved.values())) >= _BATCH
 
     async def persist(self) -> None:
         """Brings what changed to the disk; what could not be written stays for the next time."""
@@ -184,7 +188,7 @@ class ConsumerOffsets:
         while more:
             await pieces.next()
             more = self._take(begin=False)
-            if more and len(self._unsaved) >= _BATCH:
+            if more and self._is_full():
                 await self._write_taken(None)
         if self._unsaved:
             await self._write_taken(mark)
@@ -193,27 +197,29 @@ class ConsumerOffsets:
         """Writes what was taken. What it rests on lies before the end of the log."""
         rows, self._unsaved = self._unsaved, {}
         try:
-            await asyncio.to_thread(self._write, rows.items(), mark, self._log_end())
+            await asyncio.to_thread(self._write, rows, mark, self._log_end())
         except BaseException:
-            self._unsaved = rows | self._unsaved
+            for pair, queues in self._unsaved.items():  # what came meanwhile is newer
+                rows.setdefault(pair, {}).update(queues)
+            self._unsaved = rows
             raise
 
     def persist_now(self) -> None:
         """Writes what changed at the very end, when nothing else runs."""
         mark = self._mark_now()
         while self._take(begin=True):
-            if len(self._unsaved) >= _BATCH:
-                self._write(self._unsaved.items(), None, self._log_end())
+            if self._is_full():
+                self._write(self._unsaved, None, self._log_end())
                 self._unsaved = {}
         rows, self._unsaved = self._unsaved, {}
         if rows:
-            self._write(rows.items(), mark, self._log_end())
+            self._write(rows, mark, self._log_end())
 
     def _log_end(self) -> int:
         return self._store.info().log_max
 
     def _write(
-        self, rows: Iterable[tuple[tuple[str, str, int], int]], mark: int | None, end: int
+        self, rows: Mapping[tuple[str, str], Mapping[int, int]], mark: int | None, end: int
     ) -> None:
         """Writes offsets, and the mark, if this completes it. What the offsets rest on lies before
         `end`, and is on the disk before they are: so a message that was sent back, popped or

@@ -186,7 +186,7 @@ class FakeCore:
     def take_changed_offsets(self, *, begin):
         changed = list(self.changed)[: getattr(self, "PIECE", None)]
         self.changed.difference_update(changed)
-        return [(*key, self.table[key]) for key in changed if key in self.table]
+        return [(g, t, {q: self.table[g, t, q]}) for g, t, q in changed if (g, t, q) in self.table]
 
     def delete_offsets(self, group=None, topic=None):
         for key in list(self.table):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
 
 import pytest
@@ -13,7 +14,9 @@ from waiting import BOUND_S
 import pystore
 from broker.hot.core import Core
 from broker.remoting.client import RemotingClient
+from broker.services.offsets import ConsumerOffsets
 from broker.wire.command import BINARY, JSON, ONEWAY, Command
+from pystore import javajson
 from pystore.native import lib
 
 SEND, PULL, ECHO = 310, 11, 4711
@@ -318,7 +321,9 @@ async def test_offsets_and_names_that_clients_make_up(store_path):
         taken = core.take_changed_offsets(begin=True)
         while rows := core.take_changed_offsets(begin=False):
             taken += rows
-        assert len({row[2] for row in taken}) == len(taken) == 10_000
+        assert {group for group, _, _ in taken} == {f"group{i}" for i in range(7)}
+        moved = [row for _, topic, queues in taken for row in queues.items() if topic == "T"]
+        assert sorted(moved) == [(65535 - i, i) for i in range(9_999, -1, -1)]
         assert core.take_changed_offsets(begin=True) == []
         assert core.offset("group0", "T", 65535) == 0 and core.offset("none", "T", 0) is None
         assert len([*core.offsets("group1")]) == len([*core.offsets("group1", "T")]) > 1000
@@ -340,3 +345,27 @@ async def test_the_core_frees_what_it_holds(store_path):
             hot.core.close()
             hot.core.close()
         assert hot.core.handle is None
+
+
+async def test_offsets_are_not_saved_one_by_one(store_path):
+    """A broker stops with a million of them."""
+    async with on_store(store_path) as hot:
+        count = 20_000
+        for i in range(count):
+            hot.core.commit_offset(f"group{i % 10}", "T", i // 10, i)
+        calls = 0
+
+        def count_calls(frame, event, arg):
+            nonlocal calls
+            calls += event == "call"
+
+        offsets = ConsumerOffsets(hot.store, hot.core)
+        sys.setprofile(count_calls)
+        try:
+            offsets.persist_now()
+            hot.store.metadata.export_json()
+        finally:
+            sys.setprofile(None)
+        text = (store_path / "config" / "consumerOffset.json").read_bytes()
+        assert javajson.loads(text)["offsetTable"]["T@group3"]["1999"] == 19_993
+        assert 0 < calls < count / 4
