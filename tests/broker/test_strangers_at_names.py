@@ -118,7 +118,10 @@ def test_a_slave_takes_no_log_where_a_stranger_says_that_the_master_gives_it(
         stranger.register(names, "b", 0, lie, brokerAddr=master.address)
         with slave_of(tmp_path / "s", names, **ACCESS) as slave:
             until(lambda: follows(slave), "that it follows")
-            assert slave.services.replication.slave.connected == master.services.ha_address
+            replication = slave.services.replication
+            assert replication.slave.connected == master.services.ha_address
+            replication.use_master(master.address, lie)  # an operator's word, who may have a tunnel
+            assert slave.run(replication._ha_address()) == lie
         with pytest.raises(BlockingIOError):
             elsewhere.accept()
 

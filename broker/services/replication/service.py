@@ -153,7 +153,7 @@ class Replication:
             return
         if self._reign is not None and address != self._known.address:
             return  # a name server may know the master of before
-        self.use_master(address, ha)
+        self._known.address, self._known.ha, self._known.is_told = address, ha, True
 
     @property
     def master_address(self) -> str:
@@ -163,7 +163,7 @@ class Replication:
     def use_master(self, address: str, ha: str) -> None:
         """Follows this one from the next connection on. address: of its main port; ha: of its port
         for slaves."""
-        self._known.address, self._known.ha = address, ha
+        self._known.address, self._known.ha, self._known.is_told = address, ha, not ha
 
     def follow(self, address: str, ha: str) -> None:
         """Under a controller: the master is this one now; without `ha`, a name server says where
@@ -190,10 +190,12 @@ class Replication:
         return await self._synchronizer.once()
 
     async def _ha_address(self) -> str:
-        """Where the master takes slaves: as it says itself, where it has to prove who it is, else
-        as the name server says. Raises: OSError, TimeoutError, ValueError."""
-        address, ha = self._known.address, self._known.ha
-        return (await self._asker.ha_address(address, _ASK_S) if address else "") or ha
+        """Where the master takes slaves. What a name server says of it counts unless the master has
+        to prove who it is, and says it itself. Raises: OSError, TimeoutError, ValueError."""
+        known = self._known
+        if not (known.is_told and known.address):
+            return known.ha
+        return await self._asker.ha_address(known.address, _ASK_S) or known.ha
 
     async def _ask(self, command: Command) -> Command:
         """Raises: OSError, TimeoutError, ValueError."""

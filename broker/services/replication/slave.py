@@ -56,11 +56,12 @@ _RESET = (errno.ECONNRESET, errno.EPIPE)
 
 @dataclass(slots=True)
 class MasterKnown:
-    """Where the master is. address: of its main port, as the name server says; ha: of its port for
-    slaves."""
+    """Where the master is. address: of its main port; ha: of its port for slaves; is_told: by a
+    name server, so that the master itself knows better."""
 
     address: str = ""
     ha: str = ""
+    is_told: bool = False
 
 
 async def _connected(address: str) -> socket.socket:
