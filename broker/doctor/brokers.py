@@ -125,6 +125,9 @@ async def _known_to(
     elif known != told:
         text = f"name server {server} has {name} with id {number} at {known}, not at {told}"
         yield diagnosed("name-taken", where, text)
+    for rival in _rivals(info).get((name, number), ()) if known == told else ():
+        text = f"{rival} registers as {name} with id {number} at name server {server}, too"
+        yield diagnosed("name-taken", where, text)
 
 
 async def cluster_info(server: str, client: RemotingClient) -> dict[str, Any]:
@@ -138,6 +141,12 @@ def _registered(info: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Addresses by id, by the name of the broker, as a name server knows them."""
     table = info.get("brokerAddrTable") or {}
     return {name: dict(data.get("brokerAddrs") or {}) for name, data in table.items()}
+
+
+def _rivals(info: Mapping[str, Any]) -> dict[tuple[str, str], list[str]]:
+    """Who registers with a name and an id that another holds, as our name servers say."""
+    table: dict[str, dict[str, list[str]]] = info.get("brokerRivalTable") or {}
+    return {(name, number): of for name, ids in table.items() for number, of in ids.items()}
 
 
 def _alone(info: Mapping[str, Any]) -> dict[str, str]:
@@ -290,6 +299,9 @@ async def check_name_server(where: str, client: RemotingClient) -> AsyncIterator
     for cluster, others in sorted(_alone(info).items()):
         text = f"one broker is of cluster {cluster}, the others are of {others}"
         yield diagnosed("other-cluster", where, text, cluster=others)
+    for (name, number), rivals in sorted(_rivals(info).items()):
+        of = " and ".join((table.get(name, {}).get(number, ""), *rivals))
+        yield diagnosed("name-taken", where, f"{of} register as {name} with id {number}")
     for name in sorted(table):
         addresses = table[name]
         if "0" not in addresses:

@@ -169,7 +169,7 @@ _ROWS = (
     ),
     DoctorCheck(
         "name-taken",
-        "broker",
+        "broker, name server",
         _E,
         "two brokers have one name and id: clients reach now this one, now the other",
         "pystore broker -c broker.conf --set brokerName=OTHER",

@@ -108,6 +108,8 @@ class Live:
     """A broker that has given a sign of life."""
 
     broker_id: int
+    #: The first and the last sign of life.
+    since_ms: int
     seen_ms: int
     timeout_ms: int
     version: DataVersion
@@ -233,10 +235,11 @@ class Routes:
         broker.zone = given.zone
         self._charge(broker, given)
         self._take_topics(given, broker, first)
+        now, was = self._clock_ms(), self._live.get(key)
         self._forget_live(key)
         self._live[key] = Live(
-            given.broker_id, self._clock_ms(), given.timeout_ms, given.version,
-            given.peer, given.ha_address,
+            given.broker_id, was.since_ms if was is not None else now, now, given.timeout_ms,
+            given.version, given.peer, given.ha_address,
         )  # fmt: skip
         if given.peer is not None:
             self._by_peer.setdefault(given.peer, {})[key] = None
@@ -580,10 +583,25 @@ class Routes:
         self.forget_all()
 
     def cluster_info(self) -> dict[str, Any]:
-        return {
+        """Upstream's two tables; ``brokerRivalTable`` beside them, which is ours, when two brokers
+        take one name and id from each other."""
+        made: dict[str, Any] = {
             "brokerAddrTable": {name: each.as_json() for name, each in self._brokers.items()},
             "clusterAddrTable": {name: list(of) for name, of in self._clusters.items()},
         }
+        rivals = self._rivals()
+        return made | {"brokerRivalTable": rivals} if rivals else made
+
+    def _rivals(self) -> dict[str, dict[int, list[str]]]:
+        """By name and id: who registered again after another broker took both. One that moved to
+        another address was silent from then on."""
+        found: dict[str, dict[int, list[str]]] = {}
+        for (cluster, name, address), live in self._live.items():
+            holder = self._brokers[name].addresses.get(live.broker_id)
+            has = self._live.get((cluster, name, holder)) if holder not in (None, address) else None
+            if has is not None and live.seen_ms > has.since_ms:
+                found.setdefault(name, {}).setdefault(live.broker_id, []).append(address)
+        return found
 
     def member_group(self, cluster: str, name: str) -> dict[str, Any]:
         broker = self._brokers.get(name)
