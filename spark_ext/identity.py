@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pystore
 
-__all__ = ["Identity", "Kinship", "aged", "compare", "identity_of"]
+__all__ = ["Identity", "Kinship", "aged", "compare", "identity_of", "outlived"]
 
 #: (byte of the log, digest of the record there), the newest first; empty: the store had no record.
 Identity = tuple[tuple[int, str], ...]
@@ -67,6 +67,12 @@ def aged(reader: pystore.Reader, known: Identity) -> bool:
     return bool(known) and known[0][0] + info.commitlog_file_size <= (
         info.log_min + (info.log_max - info.log_min) // 2
     )
+
+
+def outlived(reader: pystore.Reader, known: Identity) -> bool:
+    """Says whether retention has deleted what an identity knows, and with it each record that the
+    log had when the identity was taken: the newest one known began the segment that was written."""
+    return bool(known) and reader.info().log_min > known[0][0]
 
 
 def _digest(reader: pystore.Reader, place: int) -> str | None:

@@ -25,7 +25,7 @@ from spark_ext import schema as columns
 from spark_ext.batch import read_part
 from spark_ext.errors import DataLoss, SourceError
 from spark_ext.groups import commit_to_group
-from spark_ext.identity import Identity, Kinship, aged, compare, identity_of
+from spark_ext.identity import Identity, Kinship, aged, compare, identity_of, outlived
 from spark_ext.options import ReadOptions
 from spark_ext.plan import (
     Part,
@@ -222,7 +222,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _identities(self) -> Identities:
         return {broker: identity_of(self._open(path)) for broker, path in self._paths().items()}
 
-    def _kinship(self, offset: Mapping[str, Any]) -> dict[str, Kinship]:
+    def _kinship(self, offset: Mapping[str, Any], spans: Mapping[Key, Span]) -> dict[str, Kinship]:
         """What each store is to the one that an offset is of. Raises: SourceError, DataLoss for one
         that is another."""
         paths, known = self._paths(), identities(offset)
@@ -230,6 +230,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for broker, kinship in found.items():
             if kinship is Kinship.OTHER:
                 self._other_store(broker, known[broker])
+            if kinship is Kinship.UNKNOWN and outlived(self._open(paths[broker]), known[broker]):
+                # All that was read is deleted. Each queue that begins just there has lost nothing,
+                # and is one of the same store: another would have to begin there by accident.
+                mine = {key: n for key, n in decode(offset).items() if key[1] == broker}
+                if all(key in spans and spans[key].low == n for key, n in mine.items()):
+                    found[broker] = Kinship.SAME
         return found
 
     def _other_store(self, broker: str, known: Identity) -> None:
@@ -322,7 +328,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _counted(self, start: dict[str, Any], spans: Mapping[Key, Span]) -> _Count:
         """Raises: DataLoss, SourceError for stores and queues that are not what they were."""
-        kinship = self._kinship(start)
+        kinship = self._kinship(start, spans)
         same = {b for b in kinship if kinship[b] is not Kinship.OTHER}
         left = {b for _, b, _ in decode(start)} - kinship.keys()  # stores that are not read now
         begin = {key: n for key, n in decode(start).items() if key[1] in same | left}
@@ -414,7 +420,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, until = decode(start), decode(end)
         spans = self._look(now=True)
-        before, after = self._kinship(start), self._kinship(end)
+        before, after = self._kinship(start, spans), self._kinship(end, spans)
         ranges: dict[str, list[Range]] = {}
         paths = self._paths()
         for key, last in sorted(until.items()):

@@ -355,6 +355,29 @@ def test_what_a_store_is_known_by_outlives_retention(make, small):
     assert polled(reader_of(path, topic="t"), renewed) == renewed
 
 
+@pytest.mark.parametrize("unread", [0, 5])
+def test_a_query_that_stopped_while_retention_replaced_the_log_goes_on_if_it_lost_nothing(
+    make, unread
+):
+    """Nothing that it read is there any more, and each queue begins where it stopped, or later."""
+    from tests.spark.losses import drop_oldest
+
+    path = make({"t": [10], "busy": [1]}, mappedFileSizeCommitLog=1 << 16)
+    reader = reader_of(path, startingOffsets="earliest", topic="t")
+    start = polled(reader, reader.initialOffset())
+    with pystore.open(path) as store:
+        put(store, "t", 0, unread, first=10)
+        put(store, "busy", 0, 3000)
+        put(store, "t", 0, 3, first=20)
+    drop_oldest(path, 3)
+    if unread:
+        with pytest.raises(DataLoss, match="offsets 10 to 14 of t/0 no longer exist"):
+            polled(reader_of(path, topic="t"), start)
+        return
+    end = polled(reader_of(path, topic="t"), start)
+    assert planned(reader_of(path, topic="t"), start, end) == [("t", 0, 10, 13)]
+
+
 def test_an_idle_query_measures_nothing_again(make, monkeypatch):
     reader = reader_of(make({"t": [10]}), startingOffsets="latest")
     polled(reader, reader.initialOffset())
