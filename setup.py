@@ -56,7 +56,7 @@ def by_hand(
         define_macros=[("Py_LIMITED_API", "0x030b0000")],
         py_limited_api=True,
         extra_compile_args=[
-            "-std=gnu11", "-O3", "-Wall", "-Wextra", "-Wno-missing-field-initializers",
+            "-std=gnu11", "-O3", "-g1", "-Wall", "-Wextra", "-Wno-missing-field-initializers",
             "-Wformat", "-Werror=format-security",  # as the Python of Debian asks for
             "-fvisibility=hidden",
         ],

@@ -44,7 +44,8 @@ HEADERS = (
     "derive/derive.h",
 )
 NOT_CORE = ("tests", "http2")
-FLAGS = ["-std=gnu11", "-O3", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
+#: -g1, after the -g of Python: lines are all that a stack needs, for a fifth less time.
+FLAGS = ["-std=gnu11", "-O3", "-g1", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
 
 
 def declarations(name: str) -> str:
