@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from waiting import BOUND_S
+
 __all__ = ["ANSWERS", "CASES", "answers", "ask"]
 
 #: By name of the case: code, and the names of its fields.
@@ -130,7 +132,7 @@ def ask(address: str, code: int, ext: dict[str, str], body: bytes = b"") -> tupl
     head: dict[str, Any] = {"code": code, "language": "JAVA", "version": 479, "opaque": 1}
     header = json.dumps({**head, "flag": 0, "extFields": ext}).encode()
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=60) as wire:
+    with socket.create_connection((host, int(port)), timeout=BOUND_S) as wire:
         wire.sendall(struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body)
         frame = wire.makefile("rb")
         _, size = struct.unpack(">ii", frame.read(8))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from waiting import until
+from waiting import BOUND_S, until
 
 from broker import Broker, Message
 
@@ -167,7 +167,7 @@ def slave_of(folder: Path, names: str, **more: Any) -> Iterator[Broker]:
 
 
 def send(broker: Broker, count: int, topic: str = "orders") -> None:
-    with broker.producer(send_timeout_s=10) as producer:
+    with broker.producer(send_timeout_s=BOUND_S) as producer:
         for number in range(count):
             producer.send(Message(topic, b"%d" % number * 50, keys=f"k{number}"))
 

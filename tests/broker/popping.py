@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from contextlib import asynccontextmanager
 
+from waiting import BOUND_S
+
 from broker.broker import Broker
 from broker.remoting.client import RemotingClient
 from broker.wire.codes import RequestCode as Code
@@ -69,7 +71,7 @@ class Popper:
         self.broker.services.schedule.shift_clock(self._shift_ms)
         self.pop_service.look()
 
-    async def ask(self, code, body=b"", timeout=60.0, **ext):
+    async def ask(self, code, body=b"", timeout=BOUND_S, **ext):
         named = {name: str(value) for name, value in ext.items()}
         return await self.client.request(
             self.broker.address, Command(code, named, body=body), timeout=timeout

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 from transacting import COMMIT, ROLLBACK, Producer
-from waiting import until_async
+from waiting import BOUND_S, until_async
 
 from broker.wire.codes import RequestCode as Code
 
@@ -65,7 +65,7 @@ def fetch(port, path="/metrics", method="GET"):
     """Status, headers and body."""
     asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
     try:
-        with urllib.request.urlopen(asked, timeout=60) as answer:
+        with urllib.request.urlopen(asked, timeout=BOUND_S) as answer:
             return answer.status, dict(answer.headers), answer.read().decode()
     except urllib.error.HTTPError as refused:
         return refused.code, dict(refused.headers), refused.read().decode()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from pairs import SMALL, Link, master_of, slave_of, until_alike
-from waiting import until
+from waiting import BOUND_S, until
 
 from broker import Broker, Message, NameServer
 from broker.remoting.client import RemotingClient
@@ -134,7 +134,7 @@ def until_taken_over(slave: Broker, group: bool = False) -> None:
 
 
 def put_delayed(broker: Broker, count: int, what: bytes, **how: Any) -> Counter[bytes]:
-    with broker.producer(send_timeout_s=10) as producer:
+    with broker.producer(send_timeout_s=BOUND_S) as producer:
         for number in range(count):
             producer.send(Message("orders", b"%s%d" % (what, number), **how))
     return Counter(b"%s%d" % (what, number) for number in range(count))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from etcd_server import PROGRAM, Etcd, etcd
 from pairs import SMALL, lose_power, until_alike
-from waiting import until
+from waiting import BOUND_S, until
 
 from broker import Broker, Message, NameServer, Producer
 from broker.client.errors import ClientError
@@ -248,7 +248,7 @@ def test_without_etcd_nothing_is_acknowledged_until_it_is_back(
         engine.start()
         until(lambda: is_master(one) and in_sync(one) == 1
               and not one._member.keeper.fenced, "that it goes on")  # fmt: skip
-        with one.producer(send_timeout_s=10) as producer:
+        with one.producer(send_timeout_s=BOUND_S) as producer:
             assert producer.send(Message("orders", b"x")).status.name == "SEND_OK"
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from waiting import BOUND_S
 
 import broker.metrics
 from broker import Broker, Message, NameServer
@@ -141,7 +142,7 @@ class Prometheus:
 
     def __exit__(self, *_):
         self.process.terminate()
-        self.process.wait(30)
+        self.process.wait(BOUND_S)
         self._log.close()
 
     def ask(self, path):
@@ -159,7 +160,7 @@ class Prometheus:
             if alert["state"] == "firing"
         }
 
-    def until(self, holds, what, bound_s=120):
+    def until(self, holds, what, bound_s=BOUND_S):
         end = time.monotonic() + bound_s
         while time.monotonic() < end:
             try:
@@ -185,7 +186,7 @@ def started_broker(folder, port, *more, names=None):
         yield process, json.loads(process.stdout.readline())
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(BOUND_S)
         process.stdout.close()
 
 
@@ -213,7 +214,7 @@ def test_a_real_prometheus_scrapes_and_its_alerts_fire(tmp_path):
                         lambda: "RocketMQConsumerLag" in prometheus.firing(), "the alert of lag"
                     )
             process.kill()
-            process.wait(30)
+            process.wait(BOUND_S)
             prometheus.until(
                 lambda: "RocketMQBrokerDown" in prometheus.firing(), "the alert of a dead broker"
             )

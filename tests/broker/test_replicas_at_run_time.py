@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pairs import SMALL
-from waiting import until
+from waiting import BOUND_S, until
 
 from broker import Broker, Message, SendResult
 
@@ -40,7 +40,7 @@ def change(broker: Broker, **changes: Any) -> None:
 def test_what_waits_for_a_slave_that_is_gone_is_answered_at_once(
     master: Broker, changes: dict[str, str], status: str
 ) -> None:
-    with master.producer(send_timeout_s=60) as producer, ThreadPoolExecutor(1) as pool:
+    with master.producer(send_timeout_s=BOUND_S) as producer, ThreadPoolExecutor(1) as pool:
         sent: Future[SendResult] = pool.submit(producer.send, SOME)
         until(lambda: master.store.info().log_max > 0, "the message in the log")
         assert not sent.done()
@@ -49,7 +49,7 @@ def test_what_waits_for_a_slave_that_is_gone_is_answered_at_once(
 
 
 def test_answers_wait_for_slaves_from_the_change_on(master: Broker) -> None:
-    with master.producer(send_timeout_s=60) as producer:
+    with master.producer(send_timeout_s=BOUND_S) as producer:
         change(master, inSyncReplicas="1")
         assert producer.send(SOME).status.name == "SEND_OK"
         change(master, inSyncReplicas="2", slaveTimeout="1")

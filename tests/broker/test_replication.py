@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import pytest
 from access_cases import play
 from pairs import SMALL, JavaLikePort, master_of, send, slave_of, until_alike
-from waiting import until
+from waiting import BOUND_S, until
 
 from broker import Broker, Message
 from broker.services.replication.status import ha_status
@@ -129,7 +129,7 @@ def test_an_answer_of_a_synchronous_master_waits_for_the_slave(
     ) as master:  # fmt: skip
         master.create_topic("orders", 4)
         with slave_of(tmp_path / "s", names, flushDiskType=flush) as slave:
-            with master.producer(send_timeout_s=60) as producer:
+            with master.producer(send_timeout_s=BOUND_S) as producer:
                 for number in range(50):
                     sent = producer.send(Message("orders", b"%d" % number))
                     at = int(sent.offset_message_id[16:], 16)
@@ -180,7 +180,7 @@ def test_who_is_gone_is_not_waited_for_if_the_settings_say_so(names: str, tmp_pa
     with master_of(
         tmp_path / "m", names, "SYNC_MASTER", inSyncReplicas=2, enableAutoInSyncReplicas=True,
         slaveTimeout=600_000,
-    ) as master, master.producer(send_timeout_s=300) as producer:  # fmt: skip
+    ) as master, master.producer(send_timeout_s=BOUND_S) as producer:  # fmt: skip
         master.create_topic("orders", 4)
         producer.send(Message("orders", b"alone"))
         with slave_of(tmp_path / "s", names) as slave:
@@ -390,7 +390,7 @@ def test_a_slave_that_comes_again_is_compared_and_counts(names: str, tmp_path: P
         with slave_of(tmp_path / "s", names) as slave:
             send(master, 1500)  # several segments
             until_alike(master, slave)
-        with slave_of(tmp_path / "s", names), master.producer(send_timeout_s=240) as producer:
+        with slave_of(tmp_path / "s", names), master.producer(send_timeout_s=BOUND_S) as producer:
             producer.send(Message("orders", b"once more"))
 
 
@@ -440,7 +440,7 @@ def test_a_reader_sees_a_message_once_a_slave_has_it(names: str, tmp_path: Path)
     given = {"inSyncReplicas": 2, "slaveTimeout": 20, "consumeAfterReplication": True}
     with master_of(tmp_path / "m", names, "SYNC_MASTER", **given) as master:
         master.create_topic("orders", 1)
-        with master.producer(send_timeout_s=60) as producer:
+        with master.producer(send_timeout_s=BOUND_S) as producer:
             assert producer.send(Message("orders", b"1")).status.name == "FLUSH_SLAVE_TIMEOUT"
             assert (
                 producer.send(Message("orders", b"2", wait_stored=False)).status.name == "SEND_OK"

@@ -120,7 +120,7 @@ async def test_a_consumer_leaves_a_half_open_connection_by_its_heartbeat(tmp_pat
 async def test_a_late_broker_is_waited_for(tmp_path, small):
     async with (
         relayed(tmp_path, small) as relay,
-        AsyncProducer(find_route=relay.route, send_timeout_s=60.0) as producer,
+        AsyncProducer(find_route=relay.route, send_timeout_s=BOUND_S) as producer,
     ):
         relay.late_s = 0.2
         began = time.monotonic()

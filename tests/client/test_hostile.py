@@ -16,6 +16,7 @@ import zlib
 
 import pytest
 from loops import run, serving, until
+from waiting import BOUND_S
 
 from broker import (
     AsyncConsumer,
@@ -197,7 +198,7 @@ NO_FRAMES = {
 async def test_a_send_is_repeated_after_an_answer_that_is_none(tmp_path, small, told):
     async with (
         lied_to(tmp_path, small) as liar,
-        AsyncProducer(find_route=liar.route, send_timeout_s=60.0) as producer,
+        AsyncProducer(find_route=liar.route, send_timeout_s=BOUND_S) as producer,
     ):
         liar.lie(SEND, told)
         result = await producer.send(Message("orders", b"x"))
@@ -254,7 +255,7 @@ async def test_answers_that_come_twice_or_late_belong_to_nobody_else(tmp_path, s
 async def test_a_batch_is_repeated_too(tmp_path, small):
     async with (
         lied_to(tmp_path, small) as liar,
-        AsyncProducer(find_route=liar.route, send_timeout_s=60.0) as producer,
+        AsyncProducer(find_route=liar.route, send_timeout_s=BOUND_S) as producer,
     ):
         liar.lie(RequestCode.SEND_BATCH_MESSAGE, with_fields(queueOffset="first"))
         found = await producer.send_batch([Message("orders", b"%d" % n) for n in range(3)])
@@ -523,7 +524,7 @@ async def test_a_reply_that_does_not_inflate_ends_the_wait(tmp_path, small):
 
         liar.lie(SEND, pushed)
         with pytest.raises(BadAnswer, match="bad zlib stream"):
-            await producer.request(Message("orders", b"x"), timeout_s=60.0)
+            await producer.request(Message("orders", b"x"), timeout_s=BOUND_S)
 
 
 def test_a_reply_is_inflated_beside_the_loop(tmp_path, small, monkeypatch):
@@ -550,7 +551,7 @@ def test_a_reply_is_inflated_beside_the_loop(tmp_path, small, monkeypatch):
                 return [codec.encode(answer), frame]
 
             liar.lie(SEND, pushed)
-            reply = await producer.request(Message("orders", b"x"), timeout_s=60.0)
+            reply = await producer.request(Message("orders", b"x"), timeout_s=BOUND_S)
             assert reply.body == bytes(5000)
 
     run(scenario())

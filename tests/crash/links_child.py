@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "broker"))
 
 from pairs import master_of, slave_of, until_alike
-from waiting import until
+from waiting import BOUND_S, until
 
 from broker import Broker, Message, NameServer
 
@@ -51,7 +51,7 @@ class Load:
 
     def _send(self) -> None:
         number = 0
-        with self.broker.producer(send_timeout_s=30) as producer:
+        with self.broker.producer(send_timeout_s=BOUND_S) as producer:
             while not self._over.is_set():
                 number += 1
                 body = b"%d " % number * 200

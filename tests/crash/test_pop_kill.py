@@ -15,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 
+from waiting import BOUND_S
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "broker"))
 from popping import Popper
 
@@ -100,7 +102,7 @@ async def produce(p, ledger, round_, chance):
     for n in range(100_000):
         body = f"{round_}-{n}".encode()
         answer = await p.client.request(
-            p.address, p_send(body, chance.randrange(2)), timeout=30.0
+            p.address, p_send(body, chance.randrange(2)), timeout=BOUND_S
         )  # fmt: skip
         if answer.code == 0:
             ledger.sent.append(body)
@@ -215,7 +217,7 @@ async def last_life(path, ledger):
 
 
 async def settle(p, ledger, group, order):
-    sent, ends = set(ledger.sent), time.monotonic() + 300
+    sent, ends = set(ledger.sent), time.monotonic() + BOUND_S
     idle_until = time.monotonic() + 3 * INVISIBLE_MS / 1000
     while idle_until > time.monotonic() < ends:
         answer = await p.pop(

@@ -22,6 +22,9 @@ import (
 
 const count = 60
 
+// Only a hang reaches it, as BOUND_S of tests/waiting.py.
+const bound = 5 * time.Minute
+
 var namesrv []string
 var failed bool
 
@@ -36,8 +39,8 @@ func report(check string, err error) {
 }
 
 // within asks until it holds.
-func within(limit time.Duration, what func() error) error {
-	end := time.Now().Add(limit)
+func within(what func() error) error {
+	end := time.Now().Add(bound)
 	for {
 		err := what()
 		if err == nil || time.Now().After(end) {
@@ -101,10 +104,11 @@ var credentials = primitive.Credentials{
 	SecretKey: os.Getenv("ROCKETMQ_SECRET_KEY"),
 }
 
-// gather is a push consumer; what it got, sorted, once it has `want` messages.
+// gather is a push consumer; which messages it got, sorted, once there are `want`. One may come twice: a producer and a
+// consumer that a busy machine holds up repeat, and nothing of RocketMQ forbids it.
 func gather(topic, group, tags string, want int, options ...consumer.Option) ([]string, error) {
 	var mutex sync.Mutex
-	var got []string
+	seen := map[string]bool{}
 	options = append([]consumer.Option{consumer.WithNameServer(namesrv), consumer.WithGroupName(group),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
 		consumer.WithCredentials(credentials)}, options...)
@@ -117,7 +121,7 @@ func gather(topic, group, tags string, want int, options ...consumer.Option) ([]
 			mutex.Lock()
 			defer mutex.Unlock()
 			for _, m := range list {
-				got = append(got, string(m.Body))
+				seen[string(m.Body)] = true
 			}
 			return consumer.ConsumeSuccess, nil
 		})
@@ -128,17 +132,21 @@ func gather(topic, group, tags string, want int, options ...consumer.Option) ([]
 		return nil, err
 	}
 	defer c.Shutdown()
-	err = within(60*time.Second, func() error {
+	err = within(func() error {
 		mutex.Lock()
 		defer mutex.Unlock()
-		if len(got) < want {
-			return fmt.Errorf("%d of %d messages came", len(got), want)
+		if len(seen) < want {
+			return fmt.Errorf("%d of %d messages came", len(seen), want)
 		}
 		return nil
 	})
 	time.Sleep(300 * time.Millisecond)
 	mutex.Lock()
 	defer mutex.Unlock()
+	var got []string
+	for text := range seen {
+		got = append(got, text)
+	}
 	sort.Strings(got)
 	if err == nil && len(got) != want {
 		err = fmt.Errorf("%d messages came, %d were to: %s", len(got), want, strings.Join(got, ", "))
@@ -161,7 +169,7 @@ func pull(topic, group string) error {
 	}
 	defer c.Shutdown()
 	seen := map[string]bool{}
-	return within(60*time.Second, func() error {
+	return within(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
 		r, err := c.Poll(ctx, time.Second)
@@ -206,13 +214,15 @@ func retry(topic, group string) error {
 		return err
 	}
 	defer c.Shutdown()
-	return within(60*time.Second, func() error {
+	return within(func() error {
 		mutex.Lock()
 		defer mutex.Unlock()
-		if len(tries) != 2 || tries[1] != 1 {
-			return fmt.Errorf("reconsume times of the tries: %v", tries)
+		for _, times := range tries {
+			if times == 1 {
+				return nil
+			}
 		}
-		return nil
+		return fmt.Errorf("reconsume times of the tries: %v", tries)
 	})
 }
 
@@ -251,9 +261,8 @@ func main() {
 	broker, run := os.Args[2], os.Args[3]
 	topic := "go-" + run
 	report("create", create(topic, broker))
-	time.Sleep(time.Second)
+	report("admin", within(func() error { return administer(topic) }))
 	report("produce", produce(topic))
-	report("admin", administer(topic))
 	checks := map[string]func() error{
 		"push": func() error { _, err := gather(topic, "go-push-"+run, "*", count+8); return err },
 		"push-tag": func() error {

@@ -7,6 +7,7 @@ import json
 from contextlib import asynccontextmanager
 
 import grpc.aio
+from waiting import BOUND_S
 
 from broker.broker import Broker
 from broker.grpc.links import LinkedCalls
@@ -55,7 +56,7 @@ class Raw:
 
     # ---- calls ----
 
-    def call(self, method, request, timeout=30.0, metadata=None):
+    def call(self, method, request, timeout=BOUND_S, metadata=None):
         kind = METHODS[method]
         make = self.channel.unary_stream if kind.streams_out else self.channel.unary_unary
         made = make(
@@ -101,7 +102,7 @@ class Raw:
             made.long_polling_timeout.FromMilliseconds(int(poll * 1000))
         return made
 
-    async def receive(self, timeout=30.0, metadata=None, **more):
+    async def receive(self, timeout=BOUND_S, metadata=None, **more):
         """Status and messages; what ends them is there, too."""
         replies = [
             each

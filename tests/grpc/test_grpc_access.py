@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from caller import CODE, Caller, message, serving
 from test_grpc_cluster_access import headers_of
+from waiting import BOUND_S
 
 from broker import Broker
 from broker.access.policies import Acl, parse_acl
@@ -117,7 +118,7 @@ def receive(caller: Caller, topic: str = "Normal", group: str = "g") -> list[Any
         "group": pb.Resource(name=group), "message_queue": queue, "filter_expression": every,
         "batch_size": 32, "invisible_duration": {"seconds": 60},
     }  # fmt: skip
-    return caller.stream("ReceiveMessage", timeout=60, **wanted)
+    return caller.stream("ReceiveMessage", timeout=BOUND_S, **wanted)
 
 
 def acknowledge(caller: Caller, found: Any) -> int:

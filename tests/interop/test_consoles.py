@@ -23,7 +23,7 @@ import launch
 import pytest
 from java_member import JavaMember
 from ports import free_port
-from waiting import until
+from waiting import BOUND_S, until
 
 from broker import Message
 from broker.client import Consumer, Producer
@@ -151,7 +151,7 @@ class Dashboard:
         # Its guard against forgery: the same words as a cookie and as a header.
         request.add_header("Cookie", "XSRF-TOKEN=same")
         request.add_header("X-XSRF-TOKEN", "same")
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=BOUND_S) as answer:
             said = json.load(answer)
         assert not isinstance(said, dict) or said.get("status", 0) == 0, (path, said)
         return said["data"] if isinstance(said, dict) and "status" in said else said

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import launch
 import pytest
+from waiting import BOUND_S
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "broker"))
 from popping import Popper, popping, records
@@ -83,7 +84,7 @@ def test_what_is_in_flight_crosses_over_to_apaches_broker_and_back(tmp_path, ref
             assert (await p.ack(found[1][0])).code == 0
 
     async def at_apache(peer):
-        came, ends = {}, time.monotonic() + 120
+        came, ends = {}, time.monotonic() + BOUND_S
         async with RemotingClient() as client:
             p = OfApache(peer, client)
             while len(came) < 2 and time.monotonic() < ends:

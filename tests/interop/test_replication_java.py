@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "broker"))
 
 import launch
-from waiting import until
+from waiting import BOUND_S, until
 
 from broker import Broker, Message, Producer
 
@@ -43,7 +43,7 @@ def same_logs(ours: Path, theirs: Path, end: int) -> None:
 
 
 def send(names: str, count: int) -> None:
-    with Producer("p", names, send_timeout_s=20) as producer:
+    with Producer("p", names, send_timeout_s=BOUND_S) as producer:
         for number in range(count):
             producer.send(Message("orders", b"%d" % number * 40, keys=f"k{number}"))
 

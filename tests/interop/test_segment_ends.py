@@ -11,6 +11,7 @@ import random
 
 import launch
 import pytest
+from waiting import BOUND_S
 
 from broker import Consumer, Message, Producer
 from broker.client import SendFailed
@@ -67,8 +68,13 @@ def test_what_fits_into_no_segment_is_not_acknowledged(make, tmp_path, request, 
     settings = {"mappedFileSizeCommitLog": SEGMENT, "maxMessageSize": 4 << 20}
     with launch.running(make, tmp_path / "peer", settings) as peer:
         with Producer(
-            "ends", peer.namesrv, compress_over=0, batch_max=4 << 20, retries=0, send_timeout_s=30
-        ) as producer:
+            "ends",
+            peer.namesrv,
+            compress_over=0,
+            batch_max=4 << 20,
+            retries=0,
+            send_timeout_s=BOUND_S,
+        ) as producer:  # fmt: skip
             acknowledged, too_large, codes = send_all(producer, rng)
         peer.kill()
         peer.restart()
