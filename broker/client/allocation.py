@@ -27,7 +27,8 @@ VIRTUAL_NODES = 10
 def average(
     queues: Sequence[MessageQueue], clients: Sequence[str], own: str
 ) -> Sequence[MessageQueue]:
-    """AVG: each member gets a run of neighbouring queues; the first members get one more."""
+    """Divides as AVG: each member gets a run of neighbouring queues; the first members get one
+    more."""
     index, count = clients.index(own), len(clients)
     each, rest = divmod(len(queues), count)
     start = index * each + min(index, rest)
@@ -37,14 +38,15 @@ def average(
 def average_by_circle(
     queues: Sequence[MessageQueue], clients: Sequence[str], own: str
 ) -> Sequence[MessageQueue]:
-    """AVG_BY_CIRCLE: each of n members gets every n-th queue."""
+    """Divides as AVG_BY_CIRCLE: each of n members gets every n-th queue."""
     return queues[clients.index(own) :: len(clients)]
 
 
 def consistent_hash(
     queues: Sequence[MessageQueue], clients: Sequence[str], own: str
 ) -> Sequence[MessageQueue]:
-    """CONSISTENT_HASH: a ring of ten points a member; few queues move when a member comes."""
+    """Divides as CONSISTENT_HASH: a ring of ten points a member; few queues move when a member
+    comes."""
     ring = sorted((_place(f"{c}-{n}"), c) for c in clients for n in range(VIRTUAL_NODES))
     places = [place for place, _ in ring]
     mine = []
@@ -65,7 +67,7 @@ def _place(text: str) -> int:
 
 
 def by_config(queues: Collection[MessageQueue]) -> Strategy:
-    """CONFIG: the queues that the user names.
+    """Makes the strategy CONFIG: the queues that the user names.
 
     >>> from broker import MessageQueue
     >>> from broker.client import by_config
@@ -78,7 +80,8 @@ def by_config(queues: Collection[MessageQueue]) -> Strategy:
 
 
 def machine_room(rooms: Collection[str]) -> Strategy:
-    """MACHINE_ROOM: only queues of brokers named ``room@broker`` in these rooms, divided evenly.
+    """Makes the strategy MACHINE_ROOM: only queues of brokers named ``room@broker`` in these rooms,
+    divided evenly.
 
     >>> from broker import MessageQueue
     >>> from broker.client import machine_room
@@ -104,8 +107,8 @@ def machine_room_nearby(
     room_of_broker: Callable[[MessageQueue], str],
     room_of_client: Callable[[str], str],
 ) -> Strategy:
-    """MACHINE_ROOM_NEARBY: queues of a room go to the members there; a room without members is
-    divided among all. inner: divides in each room.
+    """Makes the strategy MACHINE_ROOM_NEARBY: queues of a room go to the members there; a room
+    without members is divided among all. inner: divides in each room.
 
     >>> from broker import MessageQueue
     >>> from broker.client import machine_room_nearby

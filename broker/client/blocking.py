@@ -123,7 +123,7 @@ class Runner:
         self._given = thread
 
     def start(self) -> None:
-        """Raises: Misuse."""
+        """Takes the loop that the client's coroutines run on. Raises: Misuse."""
         if self._closed:
             raise AlreadyClosed(f"{self._name} is closed; make a new one")
         if self._thread is not None:
@@ -136,7 +136,8 @@ class Runner:
         return self._thread is not None
 
     def live(self) -> LoopThread:
-        """Raises: NotStarted, AlreadyClosed, Forked, Misuse on the loop's own thread."""
+        """Returns the loop of a client that is started. Raises: NotStarted, AlreadyClosed, Forked,
+        Misuse on the loop's own thread."""
         if self._thread is None:
             if self._closed:
                 raise AlreadyClosed(f"{self._name} is closed; make a new one")
@@ -185,8 +186,8 @@ def twin_of(
 @overload
 def twin_of(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]: ...
 def twin_of(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method of the same name, signature and documentation that runs `method` of the asyncio
-    twin on the shared loop and waits for its result."""
+    """Returns the method of the same name, signature and documentation that runs `method` of the
+    asyncio twin on the shared loop and waits for its result."""
     name = method.__name__
 
     async def on_loop(work: Callable[..., Any], args: Any, options: Any) -> Any:
@@ -223,7 +224,7 @@ class HandOver:
         return found
 
     def lose(self) -> None:
-        """The thread no longer waits."""
+        """Says that the thread no longer waits: what it was to have goes back."""
         self._lost = True
         found, self._found = self._found, []
         self._ready.give_back(found)
@@ -275,7 +276,7 @@ class Producer(StartedByWith):
         return self._twin.client_id
 
     def start(self) -> Self:
-        """Must come before the first send; ``with`` does it. Raises: Misuse."""
+        """Starts the producer, before its first send; ``with`` does it. Raises: Misuse."""
         self._runner.start()
         try:
             self._runner.run(self._twin.start())
@@ -306,7 +307,7 @@ class Producer(StartedByWith):
     def submit(
         self, message: Message, *, key: str | None = None, queue: MessageQueue | None = None
     ) -> concurrent.futures.Future[SendResult]:
-        """As AsyncProducer.submit(); the future may be waited for in any thread."""
+        """Does as AsyncProducer.submit(); the future may be waited for in any thread."""
 
         async def submit() -> asyncio.Future[SendResult]:
             return await self._twin.submit(message, key=key, queue=queue)
@@ -395,7 +396,7 @@ class Consumer(StartedByWith):
         return self._twin.assignment
 
     def start(self) -> Self:
-        """As AsyncConsumer.start()."""
+        """Does as AsyncConsumer.start()."""
         self._runner.start()
         if self._function is not None:
             self._pool = concurrent.futures.ThreadPoolExecutor(
@@ -409,8 +410,8 @@ class Consumer(StartedByWith):
         return self
 
     def close(self) -> None:
-        """As AsyncConsumer.close(). A handler's thread cannot be ended from outside: HandlerStuck
-        says that one is left."""
+        """Does as AsyncConsumer.close(). A handler's thread cannot be ended from outside:
+        HandlerStuck says that one is left."""
         if not self._runner.started:
             self._runner.stop()
             return
@@ -437,8 +438,9 @@ class Consumer(StartedByWith):
     # ---- receiving ----
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        """Message after message. Asking for the next says that the one before is done; a loop that
-        is left by an exception leaves its message to be delivered again. Ends with close()."""
+        """Yields message after message. Asking for the next says that the one before is done; a
+        loop that is left by an exception leaves its message to be delivered again. Ends with
+        close()."""
         self._runner.live()
         while True:
             message = self._next()
@@ -517,11 +519,11 @@ class Consumer(StartedByWith):
             done = found
 
     def poll(self, timeout_s: float = 5.0, max_messages: int = 1024) -> list[ReceivedMessage]:
-        """As AsyncConsumer.poll()."""
+        """Does as AsyncConsumer.poll()."""
         return self._handed(lambda: self._twin.poll(timeout_s, max_messages)) or []
 
     def ack(self, *messages: ReceivedMessage) -> None:
-        """As AsyncConsumer.ack()."""
+        """Does as AsyncConsumer.ack()."""
         thread = self._runner.live()
         check_messages("ack()", messages)
         thread.call(self._twin.ack, *messages)
@@ -545,7 +547,7 @@ class Consumer(StartedByWith):
     resume = twin_of(AsyncConsumer.resume)
 
     def commit(self) -> None:
-        """As AsyncConsumer.commit()."""
+        """Does as AsyncConsumer.commit()."""
 
         async def commit() -> None:
             self._twin.ack(*self._done)
@@ -555,7 +557,7 @@ class Consumer(StartedByWith):
         self._runner.run(commit())
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """As AsyncConsumer.seek()."""
+        """Does as AsyncConsumer.seek()."""
         check_queue(queue)
         check_offset("offset", offset)
         self._taken = deque(m for m in self._taken if m.progress.queue != queue)
@@ -612,19 +614,19 @@ class TransactionProducer(Producer):
             raise RuntimeError(f"the check raised {type(ended).__name__}") from ended
 
     def start(self) -> Self:
-        """As AsyncProducer.start()."""
+        """Does as AsyncProducer.start()."""
         self._pool = concurrent.futures.ThreadPoolExecutor(CHECKS_AT_ONCE, "rocketmq-check")
         return super().start()
 
     def close(self) -> None:
-        """As AsyncProducer.close()."""
+        """Does as AsyncProducer.close()."""
         super().close()
         if self._pool is not None:
             self._pool.shutdown(wait=not self._twin.checks_waiting, cancel_futures=True)
             self._pool = None
 
     def send_in_transaction(self, message: Message, argument: object = None) -> TransactionResult:
-        """As AsyncTransactionProducer.send_in_transaction()."""
+        """Does as AsyncTransactionProducer.send_in_transaction()."""
         if self._listener is None:
             raise Misuse("send_in_transaction() needs a listener; use 'with transaction(message)'")
         run, twin = self._runner.run, self._twin
@@ -641,7 +643,7 @@ class TransactionProducer(Producer):
 
     @contextlib.contextmanager
     def transaction(self, message: Message) -> Iterator[Transaction]:
-        """As AsyncTransactionProducer.transaction()."""
+        """Does as AsyncTransactionProducer.transaction()."""
         run, twin = self._runner.run, self._twin
         tx = run(twin.begin(message))
         run(refuse_unsafe(twin, tx))

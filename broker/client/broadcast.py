@@ -24,12 +24,14 @@ class OffsetFile:
 
     @classmethod
     def of(cls, folder: str | None, group: str) -> OffsetFile:
-        """folder: its default is ~/.rocketmq_offsets, as upstream's."""
+        """Returns the file of a group. folder: its default is ~/.rocketmq_offsets, as
+        upstream's."""
         base = Path(folder) if folder is not None else Path.home() / ".rocketmq_offsets"
         return cls(base / group / "offsets.json", group)
 
     def load(self) -> None:
-        """An absent file is empty. Raises: OffsetFileFailed, for a damaged one, too."""
+        """Reads the offsets; an absent file is empty. Raises: OffsetFileFailed, for a damaged one,
+        too."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -58,7 +60,7 @@ class OffsetFile:
         self._offsets[queue] = offset
 
     def save(self) -> None:
-        """Raises: OffsetFileFailed."""
+        """Writes the offsets. Raises: OffsetFileFailed."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self.path, mqjson.dumps({"offsetTable": self._offsets}))

@@ -18,8 +18,8 @@ SECONDS_MAX, OFFSET_MAX = float(1 << 52), (1 << 63) - 1
 
 
 def check_seconds(name: str, value: object, *, more_than_0: bool = False) -> None:
-    """Raises: Misuse for a value that is not a number, not finite, or not above 0 where it must
-    be."""
+    """Checks a number of seconds. Raises: Misuse for a value that is not a number, not finite, or
+    not above 0 where it must be."""
     if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
         raise Misuse(f"{name} is {value!r:.80}; pass seconds")
     if more_than_0 and not 0 < value <= SECONDS_MAX:
@@ -27,7 +27,7 @@ def check_seconds(name: str, value: object, *, more_than_0: bool = False) -> Non
 
 
 def check_count(name: str, value: object, least: int, most: int = OFFSET_MAX) -> None:
-    """Raises: Misuse."""
+    """Checks a whole number against its bounds. Raises: Misuse."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise Misuse(f"{name} is {value!r:.80}; pass a whole number")
     if not least <= value <= most:
@@ -35,12 +35,12 @@ def check_count(name: str, value: object, least: int, most: int = OFFSET_MAX) ->
 
 
 def check_offset(name: str, value: object) -> None:
-    """Raises: Misuse."""
+    """Checks an offset. Raises: Misuse."""
     check_count(name, value, 0)
 
 
 def check_queue(queue: object) -> None:
-    """Raises: Misuse."""
+    """Checks that it is a queue. Raises: Misuse."""
     if not isinstance(queue, MessageQueue) or not isinstance(queue.topic, str):
         raise Misuse(
             f"{queue!r:.80} is not a MessageQueue; pass one of those that queues(topic) lists"
@@ -48,7 +48,7 @@ def check_queue(queue: object) -> None:
 
 
 def check_queues(queues: object) -> list[MessageQueue]:
-    """Several queues. Raises: Misuse."""
+    """Returns several queues, as a list. Raises: Misuse."""
     if isinstance(queues, MessageQueue) or not isinstance(queues, Iterable):
         raise Misuse(f"{queues!r:.80} is not several queues; pass a list of them")
     found = list(queues)
@@ -58,7 +58,7 @@ def check_queues(queues: object) -> list[MessageQueue]:
 
 
 def check_messages(what: str, messages: Iterable[object]) -> None:
-    """Raises: Misuse."""
+    """Checks that each is a message that was received. Raises: Misuse."""
     for message in messages:
         if isinstance(message, ReceivedMessage):
             continue

@@ -188,8 +188,9 @@ class AsyncConsumer(Closing):
             )
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """Message after message. Asking for the next says that the one before is done; a loop that
-        is left by an exception leaves its message to be delivered again. Ends with close()."""
+        """Returns an iterator over message after message. Asking for the next says that the one
+        before is done; a loop that is left by an exception leaves its message to be delivered
+        again. Ends with close()."""
         self._iterating()
         return self._each()
 

@@ -164,7 +164,7 @@ class ConsumerMember:
         return [topic for topic in self.subscriptions if not topic.startswith(RETRY_PREFIX)]
 
     async def _check_expression(self, subscription: TopicSubscription, route: Route) -> None:
-        """Brokers say at once what they think of an expression in SQL."""
+        """Asks every broker whether it takes an expression in SQL."""
         if subscription.kind == "TAG":
             return
         body = {
@@ -251,7 +251,7 @@ class ConsumerMember:
             raise Misuse(f"{what} and assign() exclude each other; use one of them")
 
     def pulled_only(self, what: str) -> None:
-        """Raises: Misuse with mode="pop"."""
+        """Refuses a call that needs queues of one's own. Raises: Misuse with mode="pop"."""
         if self.popping is not None:
             raise Misuse(f'{what} needs queues of one\'s own; with mode="pop" there are none')
 
@@ -503,7 +503,7 @@ class ConsumerMember:
         return "CR_SUCCESS", None
 
     def _members_changed(self, peer: Peer, command: Command) -> None:
-        """Somebody joined or left the group."""
+        """Divides the queues soon: somebody joined or left the group."""
         self._rebalancer.soon()
 
     def _beat(self) -> bytes:

@@ -30,7 +30,8 @@ class SigningHook:
         credentials: Credentials,
         recipients: Callable[[str], tuple[str, ...]] | None = None,
     ) -> None:
-        """recipients: whom a request to this address is signed for; None: whoever gets it."""
+        """Takes the credentials to sign with. recipients: whom a request to this address is signed
+        for; None: whoever gets it."""
         self._credentials, self._recipients = credentials, recipients
         self.fields = {ACCESS_KEY: credentials.access_key}
         if credentials.security_token:

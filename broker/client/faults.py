@@ -65,7 +65,8 @@ class QueueChooser:
         now: float,
         failed: Collection[str] = (),
     ) -> MessageQueue:
-        """queues: not empty. failed: brokers that this message was already sent to in vain."""
+        """Returns the queue for the next attempt. queues: not empty. failed: brokers that this
+        message was already sent to in vain."""
         self._next = at = self._next + 1
         count = len(queues)
         if not failed and not faults.avoided:

@@ -80,7 +80,7 @@ class Handling(Protocol):
     def start(self) -> None: ...
 
     def takes(self, messages: Sequence[ReceivedMessage]) -> bool:
-        """Whether it keeps the messages itself."""
+        """Says whether it keeps the messages itself."""
 
     def assigned(self, progress: Sequence[QueueProgress]) -> None: ...
 
@@ -175,7 +175,8 @@ class ConcurrentHandling:
             asyncio.get_running_loop().call_later(AGAIN_S, consumer.arrived, [message])
 
     async def _sweep(self) -> None:
-        """A handler that does not return must not hold up the queue for ever."""
+        """Replaces workers whose handler does not return, so that they hold up no queue for
+        ever."""
         limit = self._consumer.settings.handler_timeout_s
         clock = asyncio.get_running_loop().time
         while True:
@@ -239,7 +240,8 @@ class OrderlyHandling:
             self._workers[each] = self._consumer.network.spawn(self._work(each))
 
     async def revoked(self, progress: Sequence[QueueProgress]) -> None:
-        """The message under way is finished first: the next owner must come after it."""
+        """Lets queues go once the message under way is finished: the next owner must come after
+        it."""
         for each in progress:
             self._buffers[each].clear()
         tasks = [self._end(each) for each in progress]

@@ -51,8 +51,8 @@ def local_address() -> str:
 
 
 def client_id(instance_name: str | None, unit_name: str | None = None) -> str:
-    """``address@instance[@unit]``, as brokers and tools show it. instance_name: None makes one that
-    no other client has."""
+    """Returns ``address@instance[@unit]``, as brokers and tools show it. instance_name: None makes
+    one that no other client has."""
     name = instance_name or f"{os.getpid()}#{time.monotonic_ns()}{secrets.token_hex(2)}"
     made = f"{local_address()}@{name}"
     return f"{made}@{unit_name}" if unit_name else made
@@ -86,11 +86,13 @@ class _Keys:
         return f"{self.start}{next(self.count) & 0xFFFF:04X}"
 
     def source(self) -> tuple[str, Iterator[int]]:
-        """What keys of this moment begin with, and the numbers whose last 16 bits end them."""
+        """Returns what keys of this moment begin with, and the numbers whose last 16 bits end
+        them."""
         return self.new()[:-4], self.count
 
     def new_many(self, count: int) -> list[str]:
-        """So many. A run of _AT_ONCE has one time, and takes longer than a millisecond to make."""
+        """Returns so many keys. A run of _AT_ONCE has one time, and takes longer than a millisecond
+        to make."""
         if not count:
             return []
         start, count_on = self.source()

@@ -131,7 +131,7 @@ class InFlight:
             self.settle(Answer(code, queue, offset, ids, transaction))
 
     def set_result(self, answer: Command) -> None:
-        """An answer that had to be decoded: mostly one that refuses."""
+        """Settles the send by an answer that had to be decoded: mostly one that refuses."""
         if answer.code not in STORED:
             self.finished = True
             self._owner.refused(self, answer)
@@ -154,7 +154,7 @@ class InFlight:
         self._owner.stored(self)
 
     def set_exception(self, error: Exception) -> None:
-        """The connection ended, or the answer did not come in time."""
+        """Ends the send: the connection is gone, or the answer did not come in time."""
         self.finished = True
         self._owner.lost(self, error)
 
@@ -226,8 +226,8 @@ class Lane:
     def send_plain(
         self, at: tuple[int, int], target: Target, opaque: int, message: Message, key: str
     ) -> SendResult | Literal[False] | None:
-        """Straight to the core of a broker in this process, which is `at` these addresses; see
-        _messages.send_plain."""
+        """Sends a message straight to the core of a broker in this process, which is `at` these
+        addresses; see _messages.send_plain."""
         return send_plain(
             at, self._signer_at, target.base, opaque, message, self._topic, self._body_max, key,
             target.queue,
@@ -244,7 +244,7 @@ class Lane:
         return Answer(*found) if found else found
 
     def frame(self, target: Target, outgoing: PreparedSend, opaque: int) -> bytes:
-        """Raises: BadFrame."""
+        """Returns the frame of a send. Raises: BadFrame."""
         base, body = target.base, outgoing.body
         properties = outgoing.properties.encode("utf-8", "replace")
         while True:

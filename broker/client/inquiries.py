@@ -16,7 +16,7 @@ __all__ = ["consumer_handlers"]
 
 
 def consumer_handlers(consumer: Member) -> dict[int, Handler]:
-    """Handlers of the requests that brokers send to consumers."""
+    """Returns handlers of the requests that brokers send to consumers."""
 
     def reset(peer: Peer, command: Command) -> None:
         table = mqjson.loads(command.body).get("offsetTable") or {}
@@ -44,7 +44,7 @@ def consumer_handlers(consumer: Member) -> dict[int, Handler]:
 
 
 async def _reset(consumer: Member, offsets: dict[MessageQueue, int]) -> None:
-    """A tool has moved the group: our queues continue there."""
+    """Continues our queues where a tool has moved the group."""
     for queue, offset in offsets.items():
         if queue in consumer.progress:
             await consumer.seek(queue, offset)
@@ -52,7 +52,7 @@ async def _reset(consumer: Member, offsets: dict[MessageQueue, int]) -> None:
 
 
 def _running_info(consumer: Member) -> dict[str, object]:
-    """ConsumerRunningInfo, as consumerStatus of the admin tool reads it."""
+    """Returns ConsumerRunningInfo, as consumerStatus of the admin tool reads it."""
     settings = consumer.settings
     queues = {
         queue: {
@@ -91,7 +91,7 @@ def _running_info(consumer: Member) -> dict[str, object]:
 
 
 async def _directly(consumer: Member, command: Command) -> Command:
-    """A tool has one message consumed here, now. Its offset does not count."""
+    """Has one message consumed here and now, for a tool. Its offset does not count."""
     began = time.monotonic()
     messages = placed(bytes(command.body), command.ext.get("brokerName", ""), consumer.shown)
     result, remark = await consumer.consume_directly(messages[0])

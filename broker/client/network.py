@@ -68,8 +68,8 @@ class Network:
         connected_again: Callable[[], None] | None = None,
         binds: bool = False,
     ) -> None:
-        """binds: what is signed is good for the server alone that is asked, which a producer or
-        a consumer behind a proxy does not know."""
+        """Takes who the client is, and what it answers. binds: what is signed is good for the
+        server alone that is asked, which a producer or a consumer behind a proxy does not know."""
         self.name = name
         self.settings = settings
         credentials = settings.credentials
@@ -140,7 +140,8 @@ class Network:
         return self._loop is not None and not self._closed
 
     def check(self) -> None:
-        """Raises: NotStarted, AlreadyClosed, WrongLoop, Forked."""
+        """Checks that the client is started, in this process and on this loop. Raises: NotStarted,
+        AlreadyClosed, WrongLoop, Forked."""
         if asyncio._get_running_loop() is not self._loop or self._closed or self._loop is None:
             self._refuse()
 
@@ -175,7 +176,8 @@ class Network:
             log.error("Background task of %s failed", self.name, exc_info=error)
 
     async def close(self, groups: Iterable[tuple[str, str]] = ()) -> None:
-        """groups: (field, group) that brokers are told to forget. Harmless when repeated."""
+        """Closes every connection. groups: (field, group) that brokers are told to forget. Harmless
+        when repeated."""
         if self._closed or self._loop is None:
             self._closed = True
             return
@@ -227,7 +229,8 @@ class Network:
         return connection, connection.begin(command, waiter)
 
     async def connect(self, address: str) -> None:
-        """Raises: Unreachable, RequestTimeout."""
+        """Connects to a server, unless a connection is there. Raises: Unreachable,
+        RequestTimeout."""
         remoting = self._remoting
         assert remoting is not None
         with _named_errors():
@@ -330,9 +333,9 @@ class Network:
             self._wake.set()
 
     async def route(self, topic: str, *, create_queues: int = 0, fresh: bool = False) -> Route:
-        """create_queues: for a topic that does not exist, the route on which a send creates it with
-        so many queues. fresh: asks a name server even if the route is known. Raises: NoRoute,
-        Unreachable."""
+        """Returns the route of a topic. create_queues: for a topic that does not exist, the route
+        on which a send creates it with so many queues. fresh: asks a name server even if the route
+        is known. Raises: NoRoute, Unreachable."""
         found = self._routes.get(topic)
         now = time.monotonic()
         if found is not None and (not fresh or now - self._fetched.get(topic, 0) < REFRESH_S):
@@ -439,7 +442,8 @@ class Network:
         return found
 
     def _lost(self, connection: Connection) -> None:
-        """A connection closed: the server at its other end may have forgotten us."""
+        """Takes note of a connection that closed: the server at its other end may have forgotten
+        us."""
         if self._closed:
             return
         self._beaten.clear()
@@ -534,7 +538,7 @@ def number_in(answer: Command, name: str) -> int:
 
 
 def request_of(code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> Command:
-    """A request with values as the wire has them; those that are None are left out."""
+    """Returns a request with values as the wire has them; those that are None are left out."""
     ext: dict[str, str] = {}
     for name, value in (fields or {}).items():
         if value is None:

@@ -165,7 +165,8 @@ def check_settings(
 
 
 def name_servers(given: str | Sequence[str] | None, settings: ClientSettings) -> tuple[str, ...]:
-    """``host:port`` texts, of one text with ; between them, of several, or of NAMESRV_ADDR.
+    """Returns the ``host:port`` texts, of one text with ; between them, of several, or of
+    NAMESRV_ADDR.
 
     Raises: Misuse when there is none, or one that is malformed.
     """

@@ -152,7 +152,7 @@ class Popping:
                 await asyncio.sleep(BACKOFF_S[0])
 
     async def _pop(self, topic: str, broker: str) -> Command:
-        """Raises: ClientError."""
+        """Sends one pop and returns its answer. Raises: ClientError."""
         consumer = self._consumer
         settings, wanted = consumer.settings, consumer.subscriptions[topic]
         fields = {
@@ -170,8 +170,8 @@ class Popping:
         )  # fmt: skip
 
     def _received(self, topic: str, broker: str, answer: Command) -> list[ReceivedMessage]:
-        """The messages of an answer, each with its batch. Raises: BadAnswer, also for one that does
-        not say which deliveries they are."""
+        """Returns the messages of an answer, each with its batch. Raises: BadAnswer, also for one
+        that does not say which deliveries they are."""
         consumer, said = self._consumer, answer.ext
         tags = consumer.subscriptions[topic].tags
         wanted = None if tags is None else frozenset(tag.encode() for tag in tags)
@@ -235,7 +235,7 @@ class Popping:
             log.warning("Cannot acknowledge %s; it comes again: %s", handle.text, failed)
 
     async def extend(self, message: ReceivedMessage, invisible_s: float) -> None:
-        """The message stays with us for so long from now on. Raises: Misuse, ClientError."""
+        """Keeps the message with us for so long from now on. Raises: Misuse, ClientError."""
         check_messages("extend()", [message])
         check_seconds("invisible_s", invisible_s, more_than_0=True)
         batch = message.progress
@@ -257,8 +257,9 @@ class Popping:
             )  # fmt: skip
 
     async def nack(self, message: ReceivedMessage, delay_level: int) -> None:
-        """The message comes again, to any member: after the delay of the level, by its attempt when
-        that is 0. A dead letter when it came too often, or for -1. Raises: Misuse, ClientError."""
+        """Has the message delivered again, to any member: after the delay of the level, by its
+        attempt when that is 0. A dead letter when it came too often, or for -1. Raises: Misuse,
+        ClientError."""
         batch = message.progress
         if not isinstance(batch, PoppedBatch) or not batch.is_open(message.queue_offset):
             return

@@ -103,8 +103,8 @@ def settings_of(kind: type[_T], options: Mapping[str, Any]) -> _T:
 
 
 def refuse_unknown(what: str, options: Mapping[str, Any], *kinds: type) -> None:
-    """what: the class that the user named. Raises: Misuse for a keyword that no class of settings
-    has."""
+    """Refuses options that no class of settings has. what: the class that the user named. Raises:
+    Misuse for a keyword that no class of settings has."""
     names = {f.name for kind in kinds for f in fields(kind)}
     for name in options:
         if name not in names:
@@ -177,7 +177,7 @@ class AsyncProducer(Closing):
         return self.network.client_id
 
     async def start(self) -> Self:
-        """Must come before the first send; ``async with`` does it. Raises: Misuse."""
+        """Starts the producer, before its first send; ``async with`` does it. Raises: Misuse."""
         self.network.start()
         self._sender.start()
         if self._tracer is not None:
@@ -401,7 +401,7 @@ class AsyncProducer(Closing):
         await self.network.request(address, RequestCode.RECALL_MESSAGE, fields)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that take messages. Raises: NoRoute, Unreachable, Misuse,
+        """Returns the queues of a topic that take messages. Raises: NoRoute, Unreachable, Misuse,
         InvalidMessage for an invalid name."""
         self.network.check()
         full = self._full(topic)

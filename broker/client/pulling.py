@@ -188,13 +188,14 @@ class Puller:
             self._fail(failed)
 
     def set_exception(self, error: Exception) -> None:
-        """The connection ended, or the answer did not come in time."""
+        """Ends the pull: the connection is gone, or the answer did not come in time."""
         self._asked = None
         if not self._stopped:
             self._fail(error if isinstance(error, ClientError) else Unreachable(str(error)))
 
     def _look(self) -> None:
-        """One timer for many pulls: it is set again for what is left."""
+        """Ends a pull that is overdue. One timer serves many pulls: it is set again for what is
+        left."""
         self._late = None
         if self._stopped or self._asked is None:
             return
@@ -312,7 +313,7 @@ class Puller:
 
 
 def _broker_in(answer: Command) -> int:
-    """The id of the broker that it says to ask next: a slave, when the master would have to read
-    from its disk."""
+    """Returns the id of the broker that it says to ask next: a slave, when the master would have to
+    read from its disk."""
     text = answer.ext.get("suggestWhichBrokerId", "0")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0

@@ -47,7 +47,7 @@ class TopRow:
 
 
 def _sums(lags: Iterable[QueueLag]) -> dict[tuple[str, str], tuple[int, int, int]]:
-    """Lag, end and committed offset, summed over the queues of a group and topic."""
+    """Returns lag, end and committed offset, summed over the queues of a group and topic."""
     found: dict[tuple[str, str], tuple[int, int, int]] = {}
     for each in lags:
         key = (each.group, each.queue.topic)
@@ -57,8 +57,8 @@ def _sums(lags: Iterable[QueueLag]) -> dict[tuple[str, str], tuple[int, int, int
 
 
 def rows_between(before: Look | None, now: Look, sort: str = "lag") -> list[TopRow]:
-    """Rows in order: numbers from the largest on, names from the first on. A group that was reset
-    back, or a topic that was made again, has no rate for once."""
+    """Returns rows in order: numbers from the largest on, names from the first on. A group that was
+    reset back, or a topic that was made again, has no rate for once."""
     old: Mapping[tuple[str, str], tuple[int, int, int]] = _sums(before.lags) if before else {}
     seconds = now.when - before.when if before else 0.0
     rows = []

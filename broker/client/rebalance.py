@@ -120,7 +120,8 @@ class Rebalancer:
     def _share(
         self, queues: Sequence[MessageQueue], members: list[str]
     ) -> Collection[MessageQueue]:
-        """Raises: Misuse for a strategy of the user's that raises, or does not return queues."""
+        """Returns our share of the queues. Raises: Misuse for a strategy of the user's that raises,
+        or does not return queues."""
         strategy = self._consumer.strategy
         try:
             return check_queues(strategy(queues, members, self._consumer.client_id))

@@ -34,9 +34,9 @@ def received(
     body: bytes, progress: QueueProgress, tags: Collection[bytes] | None = None, delta: int = 0,
     topic: bytes | None = None,
 ) -> list[ReceivedMessage]:  # fmt: skip
-    """The messages of a pull answer's body. tags: those that are wanted. delta: what a broker of a
-    static topic wants to have added to their offsets. topic: of all of them; None: any. Raises:
-    BadRecord."""
+    """Returns the messages of a pull answer's body. tags: those that are wanted. delta: what a
+    broker of a static topic wants to have added to their offsets. topic: of all of them; None: any.
+    Raises: BadRecord."""
     made: list[ReceivedMessage] = []
     room, at, end = _ROWS, 0, len(body)
     raw = ffi.from_buffer("uint8_t[]", body)
@@ -71,7 +71,7 @@ def received(
 def encode_batch(
     flags: Sequence[int], bodies: Sequence[bytes], properties: Sequence[bytes]
 ) -> bytes:
-    """The body of a batch (docs/internals/format.md#batch). properties: encoded. Raises:
+    """Returns the body of a batch (docs/internals/format.md#batch). properties: encoded. Raises:
     BadArgument for properties that are too long."""
     count = len(bodies)
     all_bodies, all_properties = b"".join(bodies), b"".join(properties)

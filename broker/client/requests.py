@@ -52,7 +52,7 @@ class Waiting:
         return key, future
 
     async def result(self, key: str, future: asyncio.Future[Reply], timeout_s: float) -> Reply:
-        """Raises: RequestTimeout."""
+        """Waits for the reply and returns it. Raises: RequestTimeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await future
@@ -68,7 +68,7 @@ class Waiting:
         self._futures.pop(key, None)
 
     def pushed(self, peer: Peer, command: Command) -> Result:
-        """PUSH_REPLY_MESSAGE_TO_CLIENT: the answer of a request."""
+        """Takes PUSH_REPLY_MESSAGE_TO_CLIENT: the answer of a request."""
         properties = parse_properties(command.ext.get("properties", "").encode())
         future = self._futures.get(properties.get(CORRELATION, ""))
         if future is None or future.done():
@@ -85,7 +85,7 @@ async def _inflated(
     future: asyncio.Future[Reply], kind: int, body: bytes, properties: Mapping[str, str],
     peer: Peer, command: Command,
 ) -> Command:  # fmt: skip
-    """Beside the event loop: a few bytes may become many."""
+    """Inflates the body beside the event loop: a few bytes may become many."""
     try:
         with reading("a request, as a reply,", str(peer)):
             body = await asyncio.to_thread(inflate, kind, body)

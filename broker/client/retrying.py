@@ -36,7 +36,8 @@ async def give_back(consumer: Member, message: ReceivedMessage, delay_level: int
 
 
 async def send_back(consumer: Member, message: ReceivedMessage, delay_level: int) -> None:
-    """Raises: ClientError when no broker takes it."""
+    """Sends a message back to its broker, else to the group's retry topic. Raises: ClientError when
+    no broker takes it."""
     try:
         await give_back(consumer, message, delay_level)
     except (BrokerRefused, Unreachable, RequestTimeout):

@@ -217,8 +217,8 @@ class Sender:
         near.sent(False)
 
     def send_nearby(self, message: Message) -> SendResult | asyncio.Future[SendResult] | None:
-        """The same without a request in Python, for a message that asks for nothing unusual: its
-        result, or the wait for it. None: nothing has happened."""
+        """Does the same as begin() without a request in Python, for a message that asks for nothing
+        unusual: its result, or the wait for it. None: nothing has happened."""
         if not self._nearby or type(message) is not Message or type(message.topic) is not str:
             return None
         topic, slots = message.topic, self.slots

@@ -121,7 +121,8 @@ class SendRules:
 
 
 def check_name(what: str, name: str, longest: int) -> None:
-    """Raises: InvalidMessage for a topic or group that no broker takes."""
+    """Checks the name of a topic or a group. Raises: InvalidMessage for a topic or group that no
+    broker takes."""
     if not isinstance(name, str):
         raise InvalidMessage(f"the {what} is {type(name).__name__}; pass its name as text")
     if not _LEGAL_TOPIC.fullmatch(name):
@@ -193,7 +194,7 @@ _PLAIN = pair("WAIT", "true")
 
 
 def properties_of(message: Message, key: str) -> str:
-    """All properties of a message that goes out, encoded. Raises: InvalidMessage."""
+    """Returns all properties of a message that goes out, encoded. Raises: InvalidMessage."""
     if not (message.tags or message.keys or message.properties or message.delay_level) and (
         message.wait_stored is True and not message.waits
     ):
@@ -282,7 +283,8 @@ def encoded(properties: Mapping[str, str]) -> str:
 
 
 def checked_properties(text: str, count: int) -> str:
-    """count: of the pairs in it. Raises: InvalidMessage."""
+    """Returns encoded properties that fit into a record. count: of the pairs in it. Raises:
+    InvalidMessage."""
     if not is_joined(text, count):
         raise InvalidMessage("a property, tag or key holds one of the characters 0x01 and 0x02")
     if len(text) > PROPERTIES_MAX or (
@@ -481,8 +483,8 @@ class Answer(NamedTuple):
 
 
 def answer_of(command: Command, queue: MessageQueue, address: str) -> Answer:
-    """queue: the one that it was sent to, where the answer names none. address: who answered.
-    Raises: BadAnswer."""
+    """Reads the answer to a send. queue: the one that it was sent to, where the answer names none.
+    address: who answered. Raises: BadAnswer."""
     with reading(f"a send to {queue.topic}", address):
         return _answer_of(command, queue)
 

@@ -49,7 +49,7 @@ class TopicSubscription:
 
     @classmethod
     def of(cls, topic: str, expression: str = "*") -> TopicSubscription:
-        """Raises: Misuse for a blank topic or SQL expression."""
+        """Makes the subscription to a topic. Raises: Misuse for a blank topic or SQL expression."""
         if not isinstance(topic, str) or not topic.strip():
             raise Misuse("a subscription needs the name of a topic")
         if not isinstance(expression, str):
@@ -80,7 +80,7 @@ class TopicSubscription:
 
 
 def parse_topics(given: str | Iterable[str] | Mapping[str, str]) -> dict[str, str]:
-    """Expressions by topic. Raises: Misuse."""
+    """Returns expressions by topic. Raises: Misuse."""
     if isinstance(given, str):
         return {given: "*"}
     if isinstance(given, Mapping):
@@ -98,7 +98,8 @@ def heartbeat_body(
     producer_groups: Sequence[str] = (),
     consumer: Mapping[str, object] | None = None,
 ) -> bytes:
-    """consumer: of consumer_data(); None for a client that only sends."""
+    """Returns the body of a heartbeat. consumer: of consumer_data(); None for a client that only
+    sends."""
     body = {
         "clientID": client_id,
         "consumerDataSet": [] if consumer is None else [consumer],

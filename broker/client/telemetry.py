@@ -124,7 +124,7 @@ class Spans:
     def around(
         self, handler: Callable[[ReceivedMessage], Awaitable[object]]
     ) -> Callable[[ReceivedMessage], Awaitable[object]]:
-        """The handler, in a span that continues the one of the send and is linked to it."""
+        """Returns the handler, in a span that continues the one of the send and is linked to it."""
 
         async def traced(message: ReceivedMessage) -> object:
             sent = self._propagate.extract(message.properties)
@@ -150,8 +150,8 @@ class Spans:
         self, operation: str, topic: str, kind: Any, facts: dict[str, Any],
         *, current: bool = True, **more: Any,
     ) -> Iterator[Any]:  # fmt: skip
-        """A span while the block runs; an exception of it is recorded. current: spans that are
-        made meanwhile belong to it."""
+        """Opens a span while the block runs; an exception of it is recorded. current: spans that
+        are made meanwhile belong to it."""
         known = {name: value for name, value in facts.items() if value not in (None, "", [])}
         attributes = self._common | known | {
             _PREFIX + "operation.name": operation, _PREFIX + "operation.type": operation,

@@ -130,7 +130,7 @@ class Tracer:
     def around(
         self, handler: Callable[[ReceivedMessage], Awaitable[object]]
     ) -> Callable[[ReceivedMessage], Awaitable[object]]:
-        """The handler, with a record before and one after each message."""
+        """Returns the handler, with a record before and one after each message."""
 
         async def traced(message: ReceivedMessage) -> object:
             if message.properties.get("TRACE_ON") == "false":

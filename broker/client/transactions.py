@@ -139,8 +139,8 @@ class TransactionListener(Protocol):
     ) -> LocalState | Awaitable[LocalState | None] | None: ...
 
     def check(self, message: ReceivedMessage) -> LocalState | Awaitable[LocalState | None] | None:
-        """Whether the local work of the message was done. It must look at something durable: the
-        process that did the work may be gone."""
+        """Says whether the local work of the message was done. It must look at something durable:
+        the process that did the work may be gone."""
 
 
 Check = Callable[[ReceivedMessage], "LocalState | Awaitable[LocalState | None] | None"]
@@ -187,8 +187,9 @@ class AsyncTransactionProducer(AsyncProducer):
         self.checks_waiting = 0
 
     async def start(self) -> Self:
-        """As AsyncProducer.start(). Registers with every broker that can hold half messages, so
-        that transactions of a producer that is gone are checked before this one sends."""
+        """Starts as AsyncProducer.start() does. Registers with every broker that can hold half
+        messages, so that transactions of a producer that is gone are checked before this one
+        sends."""
         await super().start()
         self.network.follow(HALF_TOPIC)
         return self
@@ -219,8 +220,8 @@ class AsyncTransactionProducer(AsyncProducer):
 
     @contextlib.asynccontextmanager
     async def transaction(self, message: Message) -> AsyncIterator[Transaction]:
-        """The half message is stored; the block does the local work. Leaving it normally commits,
-        an exception rolls back.
+        """Stores the half message; the block does the local work. Leaving it normally commits, an
+        exception rolls back.
 
         Raises: as send(); TransactionNotStarted when it was stored unsafely.
         """
@@ -268,8 +269,9 @@ class AsyncTransactionProducer(AsyncProducer):
         return TransactionResult(tx.send_result, state)
 
     async def end_confirmed(self, tx: Transaction, state: LocalState) -> None:
-        """As end(), but waits for the broker's answer. Raises: BrokerRefused (the half message is
-        gone, or was ended otherwise), NoRoute, Unreachable, RequestTimeout."""
+        """Ends a transaction as end() does, but waits for the broker's answer. Raises:
+        BrokerRefused (the half message is gone, or was ended otherwise), NoRoute, Unreachable,
+        RequestTimeout."""
         self.network.check()
         address = await self._broker_of(tx)
         await self.network.request(address, RequestCode.END_TRANSACTION, self._ending(tx, state))
@@ -350,7 +352,8 @@ class AsyncTransactionProducer(AsyncProducer):
 
 
 async def refuse_unsafe(producer: AsyncTransactionProducer, tx: Transaction) -> None:
-    """Raises: TransactionNotStarted, after a rollback, when the half is stored unsafely."""
+    """Rolls back a half message that is stored unsafely. Raises: TransactionNotStarted, after a
+    rollback, when the half is stored unsafely."""
     status = tx.send_result.status
     if status is not SendStatus.SEND_OK:
         await producer.end(tx, LocalState.ROLLBACK)
@@ -361,7 +364,8 @@ async def refuse_unsafe(producer: AsyncTransactionProducer, tx: Transaction) -> 
 
 
 def check_listener(listener: object, check: object) -> None:
-    """Raises: Misuse unless it is one of the two, and can be asked."""
+    """Checks what answers the broker's checks. Raises: Misuse unless it is one of the two, and can
+    be asked."""
     if (listener is None) == (check is None):
         raise Misuse(
             "a transaction producer needs either a listener, or check=, a function that says"

@@ -42,7 +42,7 @@ class AsyncAdmin(TopicAdmin, GroupAdmin, BrokerAdmin, DeadLetterAdmin, AccessAdm
 def _iterator_of(
     method: Callable[Concatenate[AsyncAdmin, _P], AsyncIterator[_T]],
 ) -> Callable[Concatenate[Admin, _P], Iterator[_T]]:
-    """The method of the same name that waits for each item of its asyncio twin."""
+    """Returns the method of the same name that waits for each item of its asyncio twin."""
 
     async def following(items: AsyncIterator[_T]) -> tuple[_T] | None:
         async for item in items:
@@ -85,7 +85,7 @@ class Admin(StartedByWith):
         self._runner = Runner(self.twin.network.name)
 
     def start(self) -> Self:
-        """Must come before the first question; ``with`` does it. Raises: Misuse."""
+        """Starts, before the first question; ``with`` does it. Raises: Misuse."""
         self._runner.start()
         try:
             self._runner.run(self.twin.start())

@@ -55,7 +55,7 @@ class AdminBase(Closing):
         )  # fmt: skip
 
     async def start(self) -> Self:
-        """Must come before the first question; ``async with`` does it. Raises: Misuse."""
+        """Starts, before the first question; ``async with`` does it. Raises: Misuse."""
         self.network.start()
         return self
 
@@ -141,15 +141,15 @@ class AdminBase(Closing):
         return {name: value for name, (_, value) in found.items()}
 
     def _one(self, address: str | None) -> str:
-        """Raises: Misuse without an address."""
+        """Returns the address of the broker that is meant. Raises: Misuse without an address."""
         at = address or self._broker
         if at is None:
             raise Misuse("say which broker: pass its address; cluster() lists them")
         return at
 
     async def _masters(self) -> list[str]:
-        """Addresses of the brokers that take changes. Raises: Unreachable when there is none,
-        ClientError."""
+        """Returns addresses of the brokers that take changes. Raises: Unreachable when there is
+        none, ClientError."""
         if self._broker is not None:
             return [self._broker]
         found = [place.address for place in await self.cluster() if place.id == 0]
@@ -159,7 +159,8 @@ class AdminBase(Closing):
         return found
 
     async def _route(self, topic: str) -> Route | None:
-        """Raises: ClientError."""
+        """Returns the route of a topic, or None when no name server has one. Raises:
+        ClientError."""
         answer = await self.network.ask_servers(
             RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}
         )
@@ -171,7 +172,7 @@ class AdminBase(Closing):
             return parse_route(answer.body, topic)
 
     async def _serving(self, topic: str) -> list[str]:
-        """Addresses of the masters that serve a topic. Raises: NoRoute, ClientError."""
+        """Returns addresses of the masters that serve a topic. Raises: NoRoute, ClientError."""
         if self._broker is not None:
             return [self._broker]
         route = await self._route(topic)
@@ -184,9 +185,9 @@ class AdminBase(Closing):
         return found
 
     async def _topic_json(self, address: str, topic: str) -> Any:
-        """A topic as its broker has it, in JSON; None: it has none of this name. One request of one
-        topic, since a broker may have tens of thousands; 4.9 knows only that of all. Raises:
-        ClientError."""
+        """Returns a topic as its broker has it, in JSON; None: it has none of this name. One
+        request of one topic, since a broker may have tens of thousands; 4.9 knows only that of all.
+        Raises: ClientError."""
         answer = await self.network.request(
             address, RequestCode.GET_TOPIC_CONFIG, {"topic": topic},
             fine=(0, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),

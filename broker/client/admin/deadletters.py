@@ -131,7 +131,8 @@ class DeadLetterAdmin(MessageAdmin):
         return report
 
     async def _check_group(self, group: str) -> None:
-        """Raises: Misuse for one that no broker has, and whose messages never died; ClientError."""
+        """Checks that there is such a group. Raises: Misuse for one that no broker has, and whose
+        messages never died; ClientError."""
         if group in await self.group_table():
             return
         for address in await self._masters():
@@ -171,7 +172,8 @@ class _Driver:
         self._began = time.monotonic()
 
     async def work_on(self, letters: Sequence[ReceivedMessage]) -> None:
-        """Raises: ClientError, after the others of the batch are through."""
+        """Sends a batch of letters to where they belong. Raises: ClientError, after the others of
+        the batch are through."""
         for letter in letters:
             if letter.queue.broker not in self._addresses:
                 found = await self._admin.address_of(letter)
@@ -217,7 +219,8 @@ class _Driver:
         raise AssertionError("unreachable")
 
     def _target(self, letter: ReceivedMessage) -> str:
-        """Raises: Misuse for a letter that does not say where it came from."""
+        """Returns the topic that a letter goes to. Raises: Misuse for a letter that does not say
+        where it came from."""
         if self._to != "topic":
             return self._report.target
         said = letter.properties

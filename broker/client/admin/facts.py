@@ -153,7 +153,7 @@ class OffsetMove:
 
 
 def _number(table: Mapping[str, Any], name: str) -> int:
-    """A number that may be missing, or a text, as 4.9 has them all."""
+    """Returns a number that may be missing, or a text, as 4.9 has them all."""
     try:
         return int(float(table.get(name) or 0))
     except ValueError:
@@ -161,7 +161,8 @@ def _number(table: Mapping[str, Any], name: str) -> int:
 
 
 def _first_rate(table: Mapping[str, Any], *names: str) -> float:
-    """The first of the rates of 10 s, 1 min and 10 min; upstream spelled one name in two ways."""
+    """Returns the first of the rates of 10 s, 1 min and 10 min; upstream spelled one name in two
+    ways."""
     for name in names:
         words = str(table.get(name) or "").split()
         if words:
@@ -170,7 +171,8 @@ def _first_rate(table: Mapping[str, Any], *names: str) -> float:
 
 
 def broker_facts(address: str, table: Mapping[str, Any]) -> BrokerFacts:
-    """table: of the answer. Raises: ValueError, TypeError for what cannot be read."""
+    """Reads the facts of a broker. table: of the answer. Raises: ValueError, TypeError for what
+    cannot be read."""
     puts = _number(table, "msgPutTotalTodayNow") - _number(table, "msgPutTotalTodayMorning")
     gets = _number(table, "msgGetTotalTodayNow") - _number(table, "msgGetTotalTodayMorning")
     return BrokerFacts(
@@ -190,7 +192,8 @@ def broker_facts(address: str, table: Mapping[str, Any]) -> BrokerFacts:
 
 
 def queue_ends(body: Mapping[str, Any]) -> list[QueueEnds]:
-    """Of GET_TOPIC_STATS_INFO. Raises: what reading ends with (errors.UNREADABLE)."""
+    """Reads the answer to GET_TOPIC_STATS_INFO. Raises: what reading ends with
+    (errors.UNREADABLE)."""
     return [
         QueueEnds(
             queue, int(ends["minOffset"]), int(ends["maxOffset"]), int(ends["lastUpdateTimestamp"])
@@ -200,7 +203,7 @@ def queue_ends(body: Mapping[str, Any]) -> list[QueueEnds]:
 
 
 def queue_lags(group: str, body: Mapping[str, Any]) -> list[QueueLag]:
-    """Of GET_CONSUME_STATS. Raises: what reading ends with (errors.UNREADABLE)."""
+    """Reads the answer to GET_CONSUME_STATS. Raises: what reading ends with (errors.UNREADABLE)."""
     found = []
     for queue, said in sorted((body.get("offsetTable") or {}).items()):
         committed, end = int(said["consumerOffset"]), int(said["brokerOffset"])
@@ -212,7 +215,7 @@ def queue_lags(group: str, body: Mapping[str, Any]) -> list[QueueLag]:
 
 
 def connected(body: Mapping[str, Any]) -> tuple[ConnectedClient, ...]:
-    """Of the connections of a group. Raises: what reading ends with (errors.UNREADABLE)."""
+    """Reads the connections of a group. Raises: what reading ends with (errors.UNREADABLE)."""
     return tuple(
         ConnectedClient(
             str(each["clientId"]), str(each["clientAddr"]), str(each.get("language", "")),

@@ -136,7 +136,7 @@ class MessageAdmin(OffsetAdmin):
     async def _pull(
         self, address: str, progress: QueueProgress, offset: int
     ) -> tuple[list[ReceivedMessage], int]:
-        """Messages, and where the next pull begins."""
+        """Returns messages, and where the next pull begins."""
         queue = progress.queue
         fields = {
             "consumerGroup": TOOLS_GROUP, "topic": queue.topic, "queueId": queue.queue,

@@ -23,8 +23,8 @@ Target = Literal["first", "last"] | int
 
 
 def _lags_of(bodies: Iterable[tuple[str, dict[Any, Any]]]) -> list[QueueLag]:
-    """Of GET_BROKER_CONSUME_STATS, by address; tens of thousands of queues in a large cluster.
-    Raises: BadAnswer."""
+    """Reads the answers to GET_BROKER_CONSUME_STATS, by address; tens of thousands of queues in a
+    large cluster. Raises: BadAnswer."""
     found: list[QueueLag] = []
     for address, body in bodies:
         with reading(RequestCode.GET_BROKER_CONSUME_STATS.name, address):
@@ -121,8 +121,8 @@ class OffsetAdmin(AdminBase):
     # ---- parts ----
 
     async def _queues(self, topic: str) -> list[tuple[str, list[MessageQueue]]]:
-        """The queues of a topic that can be read, by the address of their master. Raises: NoRoute,
-        ClientError."""
+        """Returns the queues of a topic that can be read, by the address of their master. Raises:
+        NoRoute, ClientError."""
         if self._broker is None:
             route = await self._route(topic)
             if route is None or not route.brokers:

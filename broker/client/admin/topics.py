@@ -38,7 +38,7 @@ _QUEUES_MAX = 65536
 
 
 def _topics_of(tables: Mapping[str, Mapping[str, Any]]) -> list[TopicConfig]:
-    """Of GET_ALL_TOPIC_CONFIG, by address. Raises: BadAnswer."""
+    """Reads the answers to GET_ALL_TOPIC_CONFIG, by address. Raises: BadAnswer."""
     found: dict[str, TopicConfig] = {}
     for address, table in tables.items():
         with reading("GET_ALL_TOPIC_CONFIG", address):
@@ -56,7 +56,7 @@ def _topics_of(tables: Mapping[str, Mapping[str, Any]]) -> list[TopicConfig]:
 
 
 def _groups_of(table: Mapping[str, Any]) -> list[SubscriptionGroup]:
-    """Of GET_ALL_SUBSCRIPTIONGROUP_CONFIG. Raises: BadAnswer."""
+    """Reads the table of GET_ALL_SUBSCRIPTIONGROUP_CONFIG. Raises: BadAnswer."""
     with reading("GET_ALL_SUBSCRIPTIONGROUP_CONFIG", "a broker"):
         return [group_from_json(name, table[name]) for name in sorted(table)]
 
@@ -65,7 +65,7 @@ class TopicAdmin(AdminBase):
     """Topics: list, describe, create, delete."""
 
     async def _topic_tables(self, addresses: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """The topics of each broker, as it has them in JSON. Raises: ClientError."""
+        """Returns the topics of each broker, as it has them in JSON. Raises: ClientError."""
         found = await self._of_all(addresses, RequestCode.GET_ALL_TOPIC_CONFIG, {})
         return {address: body.get("topicConfigTable") or {} for address, body in found}
 

@@ -28,8 +28,8 @@ class TraceStep:
 
 
 def steps_in(body: bytes, message_id: str) -> Iterator[TraceStep]:
-    """The steps of one message among the records of a trace message; malformed ones are passed
-    over."""
+    """Yields the steps of one message among the records of a trace message; malformed ones are
+    passed over."""
     for record in body.decode("utf-8", "replace").split("\x02"):
         fields = record.split("\x01")
         try:
@@ -41,7 +41,8 @@ def steps_in(body: bytes, message_id: str) -> Iterator[TraceStep]:
 
 
 def _step(fields: list[str], message_id: str) -> TraceStep | None:
-    """Raises: IndexError, ValueError for a malformed record."""
+    """Returns the step of a record when it is one of this message. Raises: IndexError, ValueError
+    for a malformed record."""
     kind = fields[0]
     if kind == "Pub" and fields[5] == message_id:
         # The last but one says whether it went well in newer versions, the last in older ones.
