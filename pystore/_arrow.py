@@ -90,7 +90,7 @@ def _destroy(capsule: int) -> None:
     "int64_t(void *, int32_t, const uint8_t *, int64_t, uint8_t *, int64_t)", error=-1
 )
 def _inflate(arg: Any, kind: int, data: Any, size: int, out: Any, room: int) -> int:
-    """Compressed bodies are inflated by Python's libraries; C asks for the few that there are."""
+    """Inflates a compressed body with Python's libraries; C asks for the few that there are."""
     try:
         full = inflate(kind, ffi.buffer(data, size))
     except Exception:  # noqa: BLE001 whatever a decompressor raises, C hears "the bytes are bad"
@@ -101,8 +101,8 @@ def _inflate(arg: Any, kind: int, data: Any, size: int, out: Any, room: int) -> 
 
 
 def survive_truncation() -> None:
-    """From now on what reads a file fails, and names it, when another process has cut it off;
-    without this the process dies of SIGBUS.
+    """Installs what keeps the process alive: from now on what reads a file fails, and names it,
+    when another process has cut it off; without this the process dies of SIGBUS.
 
     Installs a handler of that signal, once; opening a store does so, too. A signal that is not of a
     store's file goes to the handler that was there before.
@@ -115,7 +115,7 @@ def survive_truncation() -> None:
 
 
 def _check_columns(columns: Sequence[str], properties: str) -> None:
-    """Raises: BadArgument."""
+    """Checks the columns of a scan. Raises: BadArgument."""
     if properties not in ("map", "json"):
         raise BadArgument(f"properties is 'map' or 'json', not '{properties}'")
     for name in columns:

@@ -38,7 +38,7 @@ def _new_folder(root: Path, file_mode: int) -> Path:
 
 
 def _write_manifest(folder: Path, rows: list[dict[str, Any]], file_mode: int) -> None:
-    """Durable, as the folder is then. Raises: OSError."""
+    """Writes the manifest; it is durable then, as the folder is. Raises: OSError."""
     with new_file(folder / "manifest.jsonl", file_mode) as file:
         file.writelines(json.dumps(row).encode() + b"\n" for row in rows)
         file.flush()

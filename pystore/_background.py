@@ -24,7 +24,8 @@ class Exporter:
     on upstream's cadence. A thread of its own, so that a put of a new topic does not wait."""
 
     def __init__(self, metadata: Metadata, watch: Callable[[], object]) -> None:
-        """watch: a bound method, called about every five seconds and kept by a weak reference."""
+        """Takes what is called. watch: a bound method, called about every five seconds and kept by
+        a weak reference."""
         self._wake, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(
             target=_export_now_and_then,

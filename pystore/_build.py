@@ -58,7 +58,7 @@ def declarations(name: str) -> str:
 
 
 def relative(*patterns: str) -> list[str]:
-    """Paths below the project's root: setuptools refuses absolute ones."""
+    """Returns paths below the project's root: setuptools refuses absolute ones."""
     found = [path for pattern in patterns for path in CSRC.glob(pattern)]
     return sorted(path.relative_to(ROOT).as_posix() for path in found)
 

@@ -123,7 +123,7 @@ def _arrow(value: Any) -> Column:
 
 
 def column_of(values: Any, what: str = "bodies") -> Column:
-    """The column of a list of bytes or str, an Arrow array, or a ``(data, offsets)`` pair.
+    """Returns the column of a list of bytes or str, an Arrow array, or a ``(data, offsets)`` pair.
 
     Raises: BadArgument for anything else.
     """

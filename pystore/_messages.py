@@ -324,12 +324,12 @@ class Batch(Sequence[Message]):
         return int(self._info.bytes)
 
     def offsets(self) -> list[int]:
-        """The queue offset of every message."""
+        """Returns the queue offset of every message."""
         views = self._views
         return [views[i].queue_offset for i in range(self._count)]
 
     def records(self) -> bytes:
-        """Every record as it is stored, one after the other. Raises: FileSizeMismatch."""
+        """Returns every record as it is stored, one after the other. Raises: FileSizeMismatch."""
         to = bytearray(self.size)
         if to:
             lib.ps_batch_records(self._info, ffi.from_buffer(to))
@@ -338,7 +338,7 @@ class Batch(Sequence[Message]):
         return bytes(to)
 
     def raw_bodies(self) -> list[memoryview]:
-        """Every stored body as a read-only view: the quickest way through a backlog.
+        """Returns every stored body as a read-only view: the quickest way through a backlog.
 
         Raises: FileSizeMismatch, as ``Message.raw_body`` does.
         """
@@ -350,7 +350,7 @@ class Batch(Sequence[Message]):
         return [m.raw_body for m in self]
 
     def bodies(self) -> list[memoryview | bytes]:
-        """Every body, inflated where it is compressed; views else."""
+        """Returns every body, inflated where it is compressed; views else."""
         if self._compressed:
             return [m.body for m in self]
         return list(self.raw_bodies())

@@ -208,9 +208,9 @@ def _read_rows(name: str, txn: Any, dbs: Mapping[str, Any]) -> dict[Any, Any]:
 
 
 def _read_offsets(txn: Any, dbs: Mapping[str, Any]) -> dict[str, dict[int, int]]:
-    """Of each pair its queues' offsets. There may be a million, so rows are unpacked together, some
-    at a time; both tables are in the order of their keys, which begin with the digest of the
-    pair."""
+    """Returns of each pair its queues' offsets. There may be a million, so rows are unpacked
+    together, some at a time; both tables are in the order of their keys, which begin with the
+    digest of the pair."""
     pairs = txn.cursor(dbs["pairs"]).iternext()
     found = txn.cursor(dbs["offsets"]).iternext()
     rows: dict[str, dict[int, int]] = {}
@@ -307,8 +307,8 @@ def size_of(env: Any, meta: Path) -> int:
 
 
 def check_size(meta: Path, size: int) -> None:
-    """Whether the file still has that many bytes, and the lock file its own: LMDB's next look at a
-    page that somebody has cut off would end the process. Raises: RecordDamaged."""
+    """Checks that the file still has that many bytes, and the lock file its own: LMDB's next look
+    at a page that somebody has cut off would end the process. Raises: RecordDamaged."""
     for path, bytes_ in ((meta / "data.mdb", size), (meta / "lock.mdb", _LOCK_BYTES)):
         try:
             found = path.stat().st_size
@@ -351,7 +351,8 @@ def _copy_environment(meta: Path, into: BinaryIO) -> bool:
 
 
 def read_copy(meta: Path) -> MetadataState | None:
-    """The state of an environment that another process may be writing to; None when there is none.
+    """Returns the state of an environment that another process may be writing to; None when there
+    is none.
 
     Raises: NewerLayout, RecordDamaged, Forbidden, StoreIOError.
     """
@@ -359,7 +360,7 @@ def read_copy(meta: Path) -> MetadataState | None:
 
 
 def from_copy(meta: Path, read: Callable[[Any], _T]) -> _T | None:
-    """What `read` makes of a copy of the environment; None when there is none.
+    """Returns what `read` makes of a copy of the environment; None when there is none.
 
     Nothing is locked or written, neither beside the store: the copy lies in memory.
     Raises: NewerLayout, RecordDamaged, Forbidden, StoreIOError.

@@ -70,7 +70,7 @@ def _table(raw: bytes) -> _Table:
 
 
 def _metas(fd: int, size: int) -> tuple[int, int, int, list[_Table]]:
-    """Page size, last page, transaction and the two tables of the last commit."""
+    """Returns page size, last page, transaction and the two tables of the last commit."""
     first = os.pread(fd, _HEAD + _META.size, 0)
     if len(first) < _HEAD + _META.size:
         raise PageError("the file is too short")
@@ -127,7 +127,7 @@ class _Walk:
         return data
 
     def nodes(self, number: int, data: bytes) -> list[int]:
-        """Where the nodes begin; none of their heads reaches out of the page."""
+        """Returns where the nodes begin; none of their heads reaches out of the page."""
         _, _, _, lower, upper = _PAGE.unpack_from(data)
         if not _HEAD < lower <= upper <= self.page or lower % 2:
             raise PageError(f"page {number} has no sound bounds")
@@ -179,7 +179,8 @@ class _Walk:
         return kept
 
     def plain(self, data: bytes, before: bytes | None, flags: int) -> int:
-        """How many entries a leaf page has that is sound at the first look; -1: look closer."""
+        """Returns how many entries a leaf page has that is sound at the first look; -1: look
+        closer."""
         least = b"" if before is None else before
         found: int = lib.ps_audit_leaf(
             data, self.page, least, -1 if before is None else len(before), flags & _INTEGER_KEY,
@@ -215,7 +216,7 @@ class _Walk:
         return found
 
     def overflow(self, number: int, size: int) -> tuple[int, bytes]:
-        """How many pages a long value takes, and its first bytes, up to a page."""
+        """Returns how many pages a long value takes, and its first bytes, up to a page."""
         pages = (_HEAD - 1 + size) // self.page + 1
         self.take(number, pages)
         data = self.read(number, _OVERFLOW)
@@ -224,7 +225,8 @@ class _Walk:
         return pages, os.pread(self.fd, size, number * self.page + _HEAD)
 
     def free(self, table: _Table, txn: int) -> None:
-        """The lists of pages that may be written again: in use nowhere, and each in one list."""
+        """Checks the lists of pages that may be written again: in use nowhere, and each in one
+        list."""
         for key, flags, value in self.tree(table, "free"):
             ids = [i for (i,) in struct.iter_unpack("<Q", value[: len(value) // 8 * 8])]
             if len(key) != 8 or int.from_bytes(key, "little") > txn or flags & _SUB or not ids:

@@ -64,7 +64,7 @@ class MetaStore:
         return self._state.parts[name].rows
 
     def _read_pending(self, read: Callable[[Any, Mapping[str, Any]], _Found]) -> _Found:
-        """What `read` makes of a transaction and the tables; of a copy when read-only."""
+        """Returns what `read` makes of a transaction and the tables; of a copy when read-only."""
         self._check_open()
         if not self.readonly:
             with self._lock:
@@ -84,7 +84,8 @@ class MetaStore:
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[Self]:
-        """``with meta.batch():`` all changes inside are one transaction, or none when it raises.
+        """Makes one transaction of a block. ``with meta.batch():`` all changes inside are one
+        transaction, or none when it raises.
 
         Other threads wait meanwhile. Raises: ReadOnly, StoreClosed, DiskFull, StoreIOError.
         """

@@ -149,13 +149,13 @@ class Base(ClosedByWith):
         """Refuses what has no effect. Raises: BadArgument."""
 
     def _io(self) -> Any:
-        """The I/O table; tests override it to make calls fail."""
+        """Returns the I/O table; tests override it to make calls fail."""
         return ffi.NULL
 
     # ---- life ----
 
     def c_handle(self) -> Any:
-        """The ``ps_store *`` of the C core, for what calls into it (pystore/native.py).
+        """Returns the ``ps_store *`` of the C core, for what calls into it (pystore/native.py).
 
         Raises: StoreClosed, UsedAfterFork.
         """
@@ -343,8 +343,8 @@ class Base(ClosedByWith):
         transfer_limits: bool = False,
         filter_work: int = 0,
     ) -> Batch:
-        """Messages of a queue from `offset` on (docs/internals/format.md#reading-a-queue; upstream
-        ``getMessage``).
+        """Returns messages of a queue from `offset` on (docs/internals/format.md#reading-a-queue;
+        upstream ``getMessage``).
 
         max_bytes: of the records, 128 MiB when None; the first message always comes. tags: an
         expression ``A || B``, compared by hash, then by text. sql: an SQL92 filter on properties
@@ -414,7 +414,7 @@ class Base(ClosedByWith):
         return Batch(batch)
 
     def messages(self, *, check_crc: bool = False) -> Iterator[Message]:
-        """Every message of the log, oldest first.
+        """Yields every message of the log, oldest first.
 
         Raises: RecordDamaged, with its place, where no whole record stands.
         """
@@ -430,7 +430,7 @@ class Base(ClosedByWith):
 
     @named_arguments
     def message(self, offset: int) -> Message:
-        """The message at byte `offset` of the log, its body's CRC checked.
+        """Returns the message at byte `offset` of the log, its body's CRC checked.
 
         Raises: NotFound beyond the log, RecordDamaged where no whole record starts.
         """
@@ -442,7 +442,7 @@ class Base(ClosedByWith):
 
     @named_arguments
     def message_by_id(self, message_id: str) -> Message:
-        """The message of an offsetMsgId (32 or 56 hexadecimal digits,
+        """Returns the message of an offsetMsgId (32 or 56 hexadecimal digits,
         docs/internals/format.md#identifiers)."""
         try:
             raw = bytes.fromhex(message_id)
@@ -463,9 +463,9 @@ class Base(ClosedByWith):
         max_messages: int = 0,
         tags: bool = False,
     ) -> Batch:
-        """Messages that carry `key` in KEYS or as UNIQ_KEY, or, with `tags`, as their tags, through
-        the index files; these lead to tags where ``indexTagsEnable`` is set, or RocketMQ 5.5.0 has
-        written them.
+        """Returns messages that carry `key` in KEYS or as UNIQ_KEY, or, with `tags`, as their tags,
+        through the index files; these lead to tags where ``indexTagsEnable`` is set, or RocketMQ
+        5.5.0 has written them.
 
         begin, end: store times in ms, inclusive. max_messages: the newest so many; 0: all. Unlike
         upstream, which returns whatever has the same hash, the key itself is compared.
@@ -484,7 +484,7 @@ class Base(ClosedByWith):
     def units(
         self, topic: str, queue: int, offset: int = 0, count: int = 4096
     ) -> list[tuple[int, int, int]]:
-        """Raw consume queue units from `offset`: (physical offset, size, tags code) each.
+        """Returns raw consume queue units from `offset`: (physical offset, size, tags code) each.
 
         Raises: NotFound when there is no such queue, FileSizeMismatch when its file was cut off.
         """
@@ -504,8 +504,9 @@ class Base(ClosedByWith):
 
     @named_arguments
     def offset_at(self, topic: str, queue: int, timestamp: int, *, upper: bool = False) -> int:
-        """Queue offset at a store time in ms: the first message at or after it, or with `upper` the
-        last at or before it; kept within the queue (docs/internals/format.md#consume-queue).
+        """Returns the queue offset at a store time in ms: the first message at or after it, or with
+        `upper` the last at or before it; kept within the queue
+        (docs/internals/format.md#consume-queue).
 
         Raises: NotFound when there is no such queue, FileSizeMismatch when a file was cut off.
         """
@@ -549,7 +550,7 @@ class Base(ClosedByWith):
         sql: str | None = None,
         timeout: float | None = None,
     ) -> Iterator[Message]:
-        """Messages as they come, waiting for more at the end.
+        """Yields messages as they come, waiting for more at the end.
 
         offset: where to begin; None: what comes from now on. tags, sql: as ``read``. timeout:
         seconds without a message after which it ends; None: never. Messages that were deleted
@@ -576,7 +577,8 @@ class Base(ClosedByWith):
         sql: str | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[Message]:
-        """``follow`` for asyncio: the waiting is done in a worker thread."""
+        """Yields messages as ``follow`` does, for asyncio: the waiting is done in a worker
+        thread."""
         import asyncio
 
         at = self.range(topic, queue)[1] if offset is None else offset
@@ -633,7 +635,8 @@ class Reader(Base):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Raises: ReaderCannotWrite for what only a Store has, AttributeError."""
+            """Refuses names that a reader lacks. Raises: ReaderCannotWrite for what only a Store
+            has, AttributeError."""
             if name in ONLY_OF_STORE:
                 raise ReaderCannotWrite(f"a Reader has no {name}()", str(self.path))
             raise AttributeError(f"'Reader' object has no attribute '{name}'")

@@ -173,8 +173,8 @@ class Store(Base):
                     self.metadata.ensure_topic(q.topic, q.queue)
 
     def _settle_pending(self) -> None:
-        """At an open without any metadata: topics that nothing names but messages which wait for
-        their time or their decision. Without a row no pull would reach what is delivered there.
+        """Makes, at an open without any metadata, topics that nothing names but messages which wait
+        for their time or their decision. Without a row no pull would reach what is delivered there.
         Those of a topic that was deleted since go nowhere."""
         deleted = self._deleted()
         for q in self.queues():
@@ -314,7 +314,7 @@ class Store(Base):
         block: bool = True,
         as_stored: bool = False,
     ) -> PutResult:
-        """``put`` for a caller that waits for the sync elsewhere, such as a broker.
+        """Puts as ``put`` does, for a caller that waits for the sync elsewhere, such as a broker.
 
         block: wait for the sync here. as_stored: it was in a log before, and belongs where it was
         there, whatever time its properties ask for. Everything else as ``put``, errors included.
@@ -354,7 +354,8 @@ class Store(Base):
             self._settle(topic, queue)
 
     def _check_level(self, level: int) -> None:
-        """Raises: BadArgument for a level that messageDelayLevel does not have."""
+        """Checks a delay level. Raises: BadArgument for a level that messageDelayLevel does not
+        have."""
         last = len(self.settings.delay_levels_ms)
         if not 0 < level <= last:
             raise BadArgument(f"delay_level {level}: messageDelayLevel has levels 1 to {last}")
@@ -513,7 +514,7 @@ class Store(Base):
     def batch(
         self, topic: str, *, size: int = 1000, queue: int | None = None, wait: bool = True
     ) -> PutBatch:
-        """A buffer in front of ``put_many``, for messages that come one by one::
+        """Returns a buffer in front of ``put_many``, for messages that come one by one::
 
             with store.batch("orders") as batch:
                 for order in orders:
@@ -549,8 +550,8 @@ class Store(Base):
     # ---- durability ----
 
     async def put_async(self, topic: str, body: bytes | str, **options: Any) -> PutResult:
-        """``put`` for asyncio: with SYNC_FLUSH the sync is awaited, not blocked on; many awaiting
-        puts share one sync. Arguments and errors as ``put``."""
+        """Puts as ``put`` does, for asyncio: with SYNC_FLUSH the sync is awaited, not blocked on;
+        many awaiting puts share one sync. Arguments and errors as ``put``."""
         result = self.put_message(topic, body, **options, block=False)
         end = result.physical_offset + result.size
         if not options.get("wait", True) or not self.must_wait(end):
@@ -558,8 +559,9 @@ class Store(Base):
         return result.with_status(await self.durable(end))
 
     def must_wait(self, offset: int) -> bool:
-        """Whether nobody may be told yet that the log below `offset` is stored: with SYNC_FLUSH,
-        while the disk lacks part of it. False for offset 0, which stands for no record."""
+        """Says whether nobody may be told yet that the log below `offset` is stored: with
+        SYNC_FLUSH, while the disk lacks part of it. False for offset 0, which stands for no
+        record."""
         return bool(lib.ps_must_wait(self.c_handle(), offset))
 
     def wait_flushed(self, offset: int, timeout: float = 5.0) -> bool:
@@ -628,9 +630,9 @@ class Store(Base):
     def clean(
         self, *, immediate: bool = False, dry_run: bool = False, now_ms: int = 0
     ) -> CleanReport:
-        """One round of retention (docs/internals/format.md#retention): deletes expired segments,
-        at most deleteFileBatchMax, whatever the hour. immediate: the oldest ones although not
-        expired. dry_run: only counts."""
+        """Runs one round of retention (docs/internals/format.md#retention): deletes expired
+        segments, at most deleteFileBatchMax, whatever the hour. immediate: the oldest ones although
+        not expired. dry_run: only counts."""
         raw, error = ffi.new("ps_retention_report *"), ffi.new("ps_error *")
         if lib.ps_store_clean(self.c_handle(), now_ms, 1, immediate, dry_run, raw, error) < 0:
             self._fail(error)
@@ -641,8 +643,8 @@ class Store(Base):
         )  # fmt: skip
 
     def clean_by_itself(self, on: bool) -> None:
-        """Whether segments that expire are deleted by themselves, as they are from the start on. If
-        not, they stay until clean() or until it is on again."""
+        """Sets whether segments that expire are deleted by themselves, as they are from the start
+        on. If not, they stay until clean() or until it is on again."""
         lib.ps_store_clean_by_itself(self.c_handle(), on)
 
     def retain(self, settings: Settings) -> None:

@@ -63,7 +63,7 @@ class AccessRows:
 
     @classmethod
     def from_file(cls, data: bytes) -> AccessRows:
-        """Raises: ValueError for damage."""
+        """Reads the rows of a file. Raises: ValueError for damage."""
         try:
             content = json.loads(data)
             told = content.pop("sum")
@@ -75,13 +75,13 @@ class AccessRows:
         return rows
 
     def contradicts(self, database: AccessRows) -> bool:
-        """Whether this, a copy, says that the database is damaged, or not the one that it is of: a
-        copy is never ahead, and one of the same version is the same."""
+        """Says whether this, a copy, says that the database is damaged, or not the one that it is
+        of: a copy is never ahead, and one of the same version is the same."""
         return self.version >= database.version and self != database
 
 
 def has_access_copy(root: Path) -> bool:
-    """Whether users and policies of a store can be had from their copy."""
+    """Says whether users and policies of a store can be had from their copy."""
     try:
         AccessRows.from_file((root / "access" / COPY).read_bytes())
     except (OSError, ValueError):
@@ -116,11 +116,11 @@ class Tables:
         close(self._env, self._place)
 
     def size(self) -> int:
-        """Bytes of the file that the last commit uses."""
+        """Returns the bytes of the file that the last commit uses."""
         return size_of(self._env, self._place)
 
     def read(self) -> AccessRows:
-        """Raises: ValueError for damage, lmdb.Error."""
+        """Reads the database. Raises: ValueError for damage, lmdb.Error."""
         with self._env.begin() as txn:
             return self._read(txn)
 
@@ -135,7 +135,8 @@ class Tables:
         return int(txn.get(_VERSION, b"0", db=self._dbs[_INFO])) if _INFO in self._dbs else 0
 
     def write(self, users: Changes, acls: Changes, version: int | None = None) -> AccessRows:
-        """What there is then. version: None counts on. Raises: ValueError, lmdb.Error."""
+        """Writes the database and returns what it holds then. version: None counts on. Raises:
+        ValueError, lmdb.Error."""
         with self._env.begin(write=True) as txn:
             for table, changes in ((_USERS, users), (_ACLS, acls)):
                 for name, value in changes.items():

@@ -89,7 +89,7 @@ def _hint(annotation: Any, function: Callable[..., Any]) -> Any:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value may be of that type; in doubt it may."""
+    """Says whether a value may be of that type; in doubt it may."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, each) for each in typing.get_args(hint))

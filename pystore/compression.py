@@ -11,7 +11,7 @@ _LARGEST_BODY = 256 << 20  # a compressed body that claims more is taken for an 
 
 
 def inflate(kind: int, data: bytes | memoryview, most: int = _LARGEST_BODY) -> bytes:
-    """A compressed body in full.
+    """Returns a compressed body in full.
 
     kind: bits 8 to 10 of sysFlag: 0 and 3 zlib, 1 LZ4 frame, 2 Zstandard
     (docs/internals/format.md#system-flag). Raises: ValueError when the bytes are no such stream,

@@ -237,7 +237,7 @@ def _to_json(name_member: str, members: Any, row: Any) -> Json:
 
 
 def topic_from_json(name: str, value: Any) -> TopicConfig:
-    """Raises: ValueError naming the member."""
+    """Makes a topic of its row. Raises: ValueError naming the member."""
     topic: TopicConfig = _from_json(TopicConfig, "topicName", _TOPIC, name, value)
     return topic
 
@@ -247,7 +247,7 @@ def topic_to_json(row: TopicConfig) -> Json:
 
 
 def group_from_json(name: str, value: Any) -> SubscriptionGroup:
-    """Raises: ValueError naming the member."""
+    """Makes a group of its row. Raises: ValueError naming the member."""
     group: SubscriptionGroup = _from_json(SubscriptionGroup, "groupName", _GROUP, name, value)
     return group
 
@@ -257,7 +257,7 @@ def group_to_json(row: SubscriptionGroup) -> Json:
 
 
 def check_row(row: TopicConfig | SubscriptionGroup) -> None:
-    """Raises: ValueError naming the member that upstream could not read back."""
+    """Checks a row. Raises: ValueError naming the member that upstream could not read back."""
     if isinstance(row, TopicConfig):
         topic_from_json(row.name, topic_to_json(row))
     else:
@@ -265,7 +265,7 @@ def check_row(row: TopicConfig | SubscriptionGroup) -> None:
 
 
 def version_from_json(value: Any) -> DataVersion:
-    """4.9 has no stateVersion. Raises: ValueError."""
+    """Makes a version of its JSON; 4.9 has no stateVersion. Raises: ValueError."""
     given = _object(value)
     names = ("stateVersion", "counter", "timestamp")
     return DataVersion(*(_int64(given.get(name, 0)) for name in names))
@@ -297,7 +297,7 @@ def _decode_offsets(value: Any) -> dict[str, dict[int, int]]:
 
 
 def _groups_of_topics(rows: Mapping[str, Any]) -> dict[str, list[str]]:
-    """groupTopicMap: upstream derives it when it writes and ignores it when it reads."""
+    """Returns groupTopicMap: upstream derives it when it writes and ignores it when it reads."""
     topics: dict[str, list[str]] = {}
     for pair in sorted(rows):
         topic, at, group = pair.partition(AT)
@@ -321,7 +321,7 @@ class Section:
     derived: Callable[[Mapping[Any, Any]], Json] = lambda rows: {}
 
     def loads(self, data: bytes) -> Parts:
-        """Raises: ValueError that says what is wrong with the file."""
+        """Reads a file. Raises: ValueError that says what is wrong with the file."""
         value = dict(_object(javajson.loads(data)))
         version = value.pop("dataVersion", None)
         rows = value.pop(self.table, None)
@@ -334,7 +334,7 @@ class Section:
         )
 
     def dumps(self, parts: Parts) -> bytes:
-        """The file's content."""
+        """Returns the file's content."""
         return javajson.dumps(
             {
                 **parts.extra,
@@ -380,5 +380,6 @@ RAW_FILES = (
 
 
 def check_json(data: bytes) -> None:
-    """Raises: ValueError that says what is wrong with a file that is not interpreted."""
+    """Checks a file that is kept as it is. Raises: ValueError that says what is wrong with a file
+    that is not interpreted."""
     _object(javajson.loads(data))

@@ -72,7 +72,7 @@ def os_error(
 
 
 def read_file(path: Path) -> bytes | None:
-    """The content, or None when there is no such file.
+    """Returns the content, or None when there is no such file.
 
     Raises: Forbidden, StoreIOError; also for what is not a regular file, or larger than
     :data:`FILE_MAX_BYTES`.
@@ -110,7 +110,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: Path, *, durable: bool = True, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
-    """A file to write to; at the end of the block it takes the place of the one at `path`.
+    """Opens a file to write to; at the end of the block it takes the place of the one at `path`.
 
     Whenever the power fails, `path` holds its old content or all of the new one. It keeps the
     rights of the old one. When the block raises, nothing has happened. durable: the new one is

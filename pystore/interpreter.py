@@ -12,12 +12,13 @@ _MODULES = ("_interpreters", "_xxsubinterpreters")
 
 
 def _number(found: Any) -> int:
-    """Of an interpreter, from 3.13 on first of a tuple."""
+    """Returns the number of an interpreter, from 3.13 on first of a tuple."""
     return int(found[0] if isinstance(found, tuple) else found)
 
 
 def _refuse_subinterpreters() -> None:
-    """Raises: ImportError in any interpreter but the first of the process."""
+    """Lets only one interpreter load the core. Raises: ImportError in any interpreter but the first
+    of the process."""
     for name in _MODULES:
         try:
             module = importlib.import_module(name)

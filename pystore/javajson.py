@@ -65,7 +65,7 @@ _STRICT: dict[str, Any] = {"parse_constant": _no_constant, "parse_float": _finit
 
 
 def loads(data: bytes | str) -> Any:
-    """The value that a configuration file holds; every key of an object is a str.
+    """Returns the value that a configuration file holds; every key of an object is a str.
 
     data: UTF-8 bytes or text. Of equal keys the last one wins, as upstream has it.
 
@@ -121,7 +121,8 @@ def _text(value: object, line: str, encode: Callable[[object], str]) -> str:
 
 
 def dumps(value: object) -> bytes:
-    """A configuration file in upstream's layout: tabs, no space after colons, keys sorted, UTF-8.
+    """Returns a configuration file in upstream's layout: tabs, no space after colons, keys sorted,
+    UTF-8.
 
     value: dicts with str or int keys, lists, str, int, float, bool, None. Integer keys are quoted
     and sorted by number. Raises: ValueError for NaN and infinities, TypeError for other types.

@@ -50,7 +50,8 @@ def _unescape(text: str) -> str:
 
 
 def parse_java_properties(text: str) -> dict[str, tuple[int, str]]:
-    """The text of a Java properties file as name: (line number, value), the last of equal names.
+    """Reads the text of a Java properties file as name: (line number, value), the last of equal
+    names.
 
     Syntax of java.util.Properties.load: ``=``, ``:`` or white space between name and value; ``#``
     and ``!`` comments; a backslash at the end continues a line; ``\\uXXXX``, ``\\t``, ``\\n``,
@@ -84,8 +85,8 @@ def _entries(text: str) -> Iterator[tuple[str, int, int, str]]:
 
 
 def edit_java_properties(text: str, changes: Mapping[str, str]) -> str:
-    """The text with other values: each in the place of its entry, new ones at the end, the rest as
-    it was. Of equal names the last counts, so that one is changed.
+    """Returns the text with other values: each in the place of its entry, new ones at the end, the
+    rest as it was. Of equal names the last counts, so that one is changed.
 
     Raises: ValueError with the line number, as parse_java_properties.
     """

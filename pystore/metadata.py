@@ -111,7 +111,7 @@ class ConfigEvent:
 
 
 def system_topics(settings: Settings) -> list[TopicConfig]:
-    """The topics that a broker with these settings makes at its start
+    """Returns the topics that a broker with these settings makes at its start
     (docs/internals/format.md#config-files)."""
     cluster, broker = settings["brokerClusterName"], settings["brokerName"]
     defaults = settings["defaultTopicQueueNums"]
@@ -205,7 +205,8 @@ class Metadata(MetaStore, ClosedByWith):
                 _log.warning("%s/%s: %s: %s", self.root, event.file, event.action, event.why)
 
     def _set_aside(self, damaged: RecordDamaged) -> ConfigEvent:
-        """Raises: StoreLocked while another process has the database open, Forbidden, DiskFull."""
+        """Sets a damaged table aside. Raises: StoreLocked while another process has the database
+        open, Forbidden, DiskFull."""
         try:
             self._own()
             folder = move_aside(self.root, [self.path], str(damaged), self._file_mode)
@@ -262,8 +263,8 @@ class Metadata(MetaStore, ClosedByWith):
         self._entry = entry
 
     def _own(self) -> None:
-        """LMDB lets several processes write; a store has one writer, whoever opens its
-        metadata."""
+        """Takes the lock of the writer: LMDB lets several processes write, a store has one writer,
+        whoever opens its metadata."""
         path = self.path / "owner"
         self._owner_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._file_mode)
         try:
@@ -371,7 +372,7 @@ class Metadata(MetaStore, ClosedByWith):
         return self._state.parts[name].version
 
     def bump(self, name: str) -> None:
-        """A new version of a table although no row changed: what others read into it did.
+        """Makes a new version of a table although no row changed: what others read into it did.
 
         Raises: ReadOnly, StoreClosed, DiskFull.
         """
@@ -392,8 +393,9 @@ class Metadata(MetaStore, ClosedByWith):
     # ---- rules of groups ----
 
     def forbidden(self) -> dict[str, dict[str, int]]:
-        """forbiddenTable of subscriptionGroup.json: by group and topic, bits of what the group may
-        not do there; bit 0: read. What a file has there in another shape counts as none."""
+        """Returns forbiddenTable of subscriptionGroup.json: by group and topic, bits of what the
+        group may not do there; bit 0: read. What a file has there in another shape counts as
+        none."""
         self._check_open()
         table = self._state.parts["groups"].extra.get("forbiddenTable")
         return {
@@ -413,8 +415,8 @@ class Metadata(MetaStore, ClosedByWith):
     # ---- how far consumer offsets are kept ----
 
     def offsets_mark(self) -> int:
-        """The offset of the log up to which the consumer offsets say what records of it did to
-        them; 0: nobody has noted it."""
+        """Returns the offset of the log up to which the consumer offsets say what records of it did
+        to them; 0: nobody has noted it."""
 
         def read(txn: Any, dbs: Mapping[str, Any]) -> int:
             raw = txn.get(_OFFSETS_MARK, db=dbs["info"]) if "info" in dbs else None
@@ -431,7 +433,8 @@ class Metadata(MetaStore, ClosedByWith):
     # ---- how far delay levels are kept ----
 
     def delays_known(self) -> bool:
-        """Whether the offsets of delay levels say all that was delivered: a clean end noted it."""
+        """Says whether the offsets of delay levels say all that was delivered: a clean end noted
+        it."""
 
         def read(txn: Any, dbs: Mapping[str, Any]) -> bool:
             raw = txn.get(_DELAYS_KNOWN, db=dbs["info"]) if "info" in dbs else None
@@ -440,7 +443,8 @@ class Metadata(MetaStore, ClosedByWith):
         return self._read_pending(read)
 
     def set_delays_known(self, known: bool) -> None:
-        """Raises: ReadOnly, StoreClosed, DiskFull."""
+        """Notes whether the offsets say all that was delivered. Raises: ReadOnly, StoreClosed,
+        DiskFull."""
         with self._write() as txn:
             txn.put(_DELAYS_KNOWN, b"1" if known else b"0", db=self._dbs["info"])
 
@@ -463,7 +467,7 @@ class Metadata(MetaStore, ClosedByWith):
             return [row.name for row in rows]
 
     def ensure_topic(self, name: str, queue_id_max: int = 0) -> TopicConfig:
-        """The topic, made as a broker would on a first message, with room for the queue id.
+        """Returns the topic, made as a broker would on a first message, with room for the queue id.
 
         A new one has perm 6 and max(defaultTopicQueueNums, queue_id_max + 1) queues; one queue when
         it is a retry or dead-letter topic. One that has too few queues gets more: consumers would
@@ -520,7 +524,7 @@ class Metadata(MetaStore, ClosedByWith):
         return events
 
     def _keep_torn(self, name: str, file: str, why: str) -> None:
-        """The next export takes the place of what is damaged, so that goes aside first."""
+        """Copies a damaged file aside: the next export takes its place."""
         path = self.config / file
         both = zip((path, path.with_name(f"{file}.bak")), _read_both(path), strict=True)
         torn = [each for each, data in both if data and not _readable(name, data)]
@@ -705,7 +709,7 @@ class Metadata(MetaStore, ClosedByWith):
         return self._is_known(file, old) or _readable(name, old)
 
     def _is_newer(self, name: str, file: str, now: bytes) -> bool:
-        """Whether a broker's service has written its file since it was read: the copy in the
+        """Says whether a broker's service has written its file since it was read: the copy in the
         database is an older one then, which the next open replaces."""
         return not self._is_known(file, now) and _readable(name, now)
 
@@ -780,7 +784,8 @@ def _read_both(path: Path) -> tuple[bytes | None, bytes | None]:
 
 
 def _print_of(taken: bytes, main: bytes | None, bak: bytes | None) -> Fingerprint:
-    """What is ours once the content `taken` of a file or its ``.bak`` has replaced the table."""
+    """Returns what is ours once the content `taken` of a file or its ``.bak`` has replaced the
+    table."""
     return Fingerprint([_metadb.digest(main)] if taken is main else [], [_metadb.digest(bak)])
 
 

@@ -46,7 +46,7 @@ def text_of(chars: Any) -> str:
 
 
 def view_of(owner: Any, segment: Any) -> memoryview:
-    """A read-only view on mapped bytes (``ps_segment_view``) that keeps their owner alive.
+    """Returns a read-only view on mapped bytes (``ps_segment_view``) that keeps their owner alive.
 
     cffi's gc gives a new pointer whose destructor holds the owner: the buffer holds the pointer,
     and each slice of the view holds the buffer.
@@ -71,7 +71,8 @@ def raise_error(error: Any, code: int | None = None) -> NoReturn:
 
 
 def utf8(text: str, what: str) -> bytes:
-    """The text as stored. Raises: BadArgument for a lone surrogate, which is not valid text."""
+    """Returns the text as stored. Raises: BadArgument for a lone surrogate, which is not valid
+    text."""
     try:
         return text.encode()
     except UnicodeEncodeError as e:

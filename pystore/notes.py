@@ -32,7 +32,7 @@ def checkpoint_times(data: bytes) -> CheckpointTimes:
 
 
 def is_note(data: bytes, *magics: int) -> bool:
-    """Whether these are the bytes of a note of one of these kinds, with the right sum."""
+    """Says whether these are the bytes of a note of one of these kinds, with the right sum."""
     raw = ffi.from_buffer(data)
     return any(lib.ps_note_good(raw, len(data), magic) for magic in magics)
 

@@ -15,8 +15,8 @@ __all__ = ["check_package", "shadowed"]
 
 
 def shadowed(package: str) -> BadArgument | None:
-    """The error to raise when `package` of this distribution cannot be imported because another
-    module has its name; None when it is the right one, or none is there at all."""
+    """Returns the error to raise when `package` of this distribution cannot be imported because
+    another module has its name; None when it is the right one, or none is there at all."""
     ours = Path(__file__).resolve().parents[1] / package
     try:
         found = importlib.util.find_spec(package)
@@ -36,7 +36,8 @@ def shadowed(package: str) -> BadArgument | None:
 
 
 def check_package(package: str) -> None:
-    """Raises: BadArgument that names the file, when another module shadows `package`."""
+    """Checks that a package is ours. Raises: BadArgument that names the file, when another module
+    shadows `package`."""
     error = shadowed(package)
     if error is not None:
         raise error

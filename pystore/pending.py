@@ -88,7 +88,7 @@ class Mark:
 
 
 def immunity_of(text: str | None) -> int:
-    """CHECK_IMMUNITY_TIME_IN_SECONDS as PendingHalf has it: the core reads it."""
+    """Returns CHECK_IMMUNITY_TIME_IN_SECONDS as PendingHalf has it: the core reads it."""
     if not text:
         return int(lib.PS_IMMUNITY_NONE)
     raw = text.encode("utf-8", "replace")
@@ -102,7 +102,8 @@ class PendingTable:
         self._meta = meta
 
     def load(self) -> tuple[Mark | None, list[PendingHalf]]:
-        """The mark, None when nothing was ever written, and the rows in order of their offsets.
+        """Returns the mark, None when nothing was ever written, and the rows in order of their
+        offsets.
 
         Raises: RecordDamaged, StoreClosed.
         """

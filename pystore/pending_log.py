@@ -27,13 +27,14 @@ _FINALS = 4096
 
 
 def op_offsets(body: bytes) -> list[int]:
-    """The half queue offsets that an op names: one number, or several with commas between them and
-    after the last one; what is not a number is skipped."""
+    """Returns the half queue offsets that an op names: one number, or several with commas between
+    them and after the last one; what is not a number is skipped."""
     return [int(part) for part in body.split(b",") if part.isdigit() and len(part) < 19]
 
 
 def half_of(message: Message) -> PendingHalf | None:
-    """A record of the half topic as an open half; None when it says neither group nor topic."""
+    """Returns a record of the half topic as an open half; None when it says neither group nor
+    topic."""
     properties = message.properties
     group, topic = properties.get("PGROUP", ""), properties.get("REAL_TOPIC", "")
     if not group or not topic or len(group.encode()) > 255 or len(topic.encode()) > 255:
@@ -48,8 +49,8 @@ def half_of(message: Message) -> PendingHalf | None:
 
 
 def copy_of(half: PendingHalf, properties: Mapping[str, str]) -> tuple[int | None, str | None]:
-    """Which half this one is a copy of, that a Java broker put back: its offset, or the id that
-    the first half with that id shares with it; (None, None) of a half that is not a copy.
+    """Returns which half this one is a copy of, that a Java broker put back: its offset, or the id
+    that the first half with that id shares with it; (None, None) of a half that is not a copy.
 
     A copy that Java made for immunity's sake names the offset; one that it made for a check has
     only the same id.
@@ -80,7 +81,7 @@ class Pending:
 
 
 def _records(store: Store | Reader, topic: str, start: int) -> Iterator[Message]:
-    """The records of queue 0 of a topic from an offset on."""
+    """Yields the records of queue 0 of a topic from an offset on."""
     at = start
     while True:
         batch = store.read(topic, 0, at, max_messages=1024)
@@ -126,7 +127,7 @@ class _Finder:
         self._copies = {r.root: r.offset for r in self.found.rows.values() if r.root != r.offset}
 
     def _fits(self, mark: Mark) -> bool:
-        """Whether the log is still the one that the mark was made of."""
+        """Says whether the log is still the one that the mark was made of."""
         ends = (
             (mark.log_end, self._store.info().log_max), (mark.half_next, self._half_end),
             (mark.op_next, self._op_end),
@@ -164,7 +165,7 @@ class _Finder:
         found.rows[half.offset] = half
 
     def _first(self, half: PendingHalf, properties: dict[str, str]) -> PendingHalf | None:
-        """The half that a Java broker put back as this one."""
+        """Returns the half that a Java broker put back as this one."""
         offset, key = copy_of(half, properties)
         if offset is None and key is not None:
             same = [m.queue_offset for m in self._store.query(HALF_TOPIC, key)]
@@ -212,8 +213,9 @@ class _Finder:
         return named
 
     def _first_op(self) -> int:
-        """Java forgets the op of a half once it has put the half back, and asks again and again:
-        for such copies the ops since their first are read."""
+        """Returns where the first op of a half is: Java forgets the op of a half once it has put
+        the half back, and asks again and again: for such copies the ops since their first are
+        read."""
         copied = [r.store_ms for r in self.found.rows.values() if r.offset != r.root]
         if not copied or not self._op_end:
             return self._op_read
@@ -222,7 +224,7 @@ class _Finder:
     # ---- final messages ----
 
     def _tail(self) -> int:
-        """Where the search for final messages begins: at a record."""
+        """Returns where the search for final messages begins: at a record."""
         info = self._store.info()
         if self.known is not None:
             return max(self.known.log_from, info.log_min)
@@ -257,7 +259,7 @@ class _Finder:
 
 
 def settled(store: Store | Reader, start: int) -> Iterator[tuple[int, Decision]]:
-    """(place of the half, decision) of the records that settle a half, from a place on."""
+    """Yields (place of the half, decision) of the records that settle a half, from a place on."""
     error, at = ffi.new("ps_error *"), ffi.new("int64_t *", start)
     rows, end = ffi.new("ps_final[]", _FINALS), store.info().log_max
     while True:
@@ -271,7 +273,8 @@ def settled(store: Store | Reader, start: int) -> Iterator[tuple[int, Decision]]
 
 
 def find_pending(store: Store | Reader, *, anew: bool = False) -> Pending:
-    """What is open in a store, be it opened for writing or for reading. anew: from the log alone.
+    """Returns what is open in a store, be it opened for writing or for reading. anew: from the log
+    alone.
 
     Raises: RecordDamaged, StoreClosed, StoreIOError.
     """

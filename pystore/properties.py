@@ -18,24 +18,25 @@ NAME_END, PROPERTY_END = chr(lib.PS_NAME_SEPARATOR), chr(lib.PS_PROPERTY_SEPARAT
 
 
 def pair(name: str, value: object) -> str:
-    """One property as text, for callers that join several and look at all of them at the end."""
+    """Returns one property as text, for callers that join several and look at all of them at the
+    end."""
     return f"{name}{NAME_END}{value}{PROPERTY_END}"
 
 
 def joined(properties: Mapping[str, str]) -> str:
-    """All of them as text; is_joined tells whether their separators are right."""
+    """Returns all of them as text; is_joined tells whether their separators are right."""
     return "".join([f"{name}{NAME_END}{value}{PROPERTY_END}"
                     for name, value in properties.items()])  # fmt: skip
 
 
 def is_joined(text: str, pairs: int) -> bool:
-    """Whether a text of so many properties holds no separator within one."""
+    """Says whether a text of so many properties holds no separator within one."""
     return text.count(NAME_END) == pairs and text.count(PROPERTY_END) == pairs
 
 
 def parse_properties(raw: bytes) -> dict[str, str]:
-    """Properties as upstream's parser reads them: the last of equal names wins, empty ones drop
-    out.
+    """Returns properties as upstream's parser reads them: the last of equal names wins, empty ones
+    drop out.
 
     raw: ``NAME 0x01 VALUE 0x02 ...`` in UTF-8, the last separator optional
     (docs/internals/format.md#properties).
@@ -49,7 +50,7 @@ def parse_properties(raw: bytes) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The encoded form of a mapping (docs/internals/format.md#properties).
+    """Returns the encoded form of a mapping (docs/internals/format.md#properties).
 
     Raises: PropertiesIllegal when a name or value holds a separator, 0x01 or 0x02. Lengths and
     empty names are the store's own check.
@@ -58,7 +59,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def checked(text: str, pairs: int) -> bytes:
-    """The joined text of so many pairs as bytes. Raises: PropertiesIllegal."""
+    """Returns the joined text of so many pairs as bytes. Raises: PropertiesIllegal."""
     if not is_joined(text, pairs):
         raise PropertiesIllegal("a property contains a separator (0x01 or 0x02)")
     return utf8(text, "a property")

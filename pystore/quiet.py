@@ -29,7 +29,8 @@ def open_quietly(path: Path) -> BinaryIO:
 
 
 def read_quietly(path: Path, most: int) -> bytes | None:
-    """The bytes of a file, None when there is none. Raises: OSError, also for more than `most`."""
+    """Returns the bytes of a file, None when there is none. Raises: OSError, also for more than
+    `most`."""
     try:
         with open_quietly(path) as file:
             _check_size(file, path, most)
@@ -46,8 +47,8 @@ def _check_size(file: BinaryIO, path: Path, most: int) -> None:
 
 @contextlib.contextmanager
 def memory_file() -> Iterator[tuple[BinaryIO, Path]]:
-    """A file in memory, and a path of this process that leads to it: for what wants a path. It
-    needs no rights on any folder, and nothing of it stays when the process is killed.
+    """Opens a file in memory, and a path of this process that leads to it: for what wants a path.
+    It needs no rights on any folder, and nothing of it stays when the process is killed.
 
     Raises: OSError.
     """

@@ -74,13 +74,14 @@ assert ffi.sizeof("ps_fields") == ROW_SIZE
 
 
 def head_of(rows: bytes, index: int) -> RecordHead:
-    """rows: of ps_fields_read."""
+    """Returns the head of a record. rows: of ps_fields_read."""
     return RecordHead._make(_ROW.unpack_from(rows, index * ROW_SIZE))
 
 
 def read_records(data: Buffer, at: int = 0, *, checks: int = 0, room: int = _ROWS
                  ) -> list[RecordHead]:  # fmt: skip
-    """The whole records that stand at `at` and after it, one after the other, `room` at most.
+    """Returns the whole records that stand at `at` and after it, one after the other, `room` at
+    most.
 
     checks: 0 or CHECK_BODY.
     """
@@ -92,7 +93,8 @@ def read_records(data: Buffer, at: int = 0, *, checks: int = 0, room: int = _ROW
 
 
 def check_record(data: Buffer, *, checks: int = 0) -> RecordHead | None:
-    """The fields of the record that these bytes are; None when they are not one, or more."""
+    """Returns the fields of the record that these bytes are; None when they are not one, or
+    more."""
     row = ffi.new(_ROW_TYPE)
     if lib.ps_fields_check(ffi.from_buffer(data), len(data), checks, row) < 0:
         return None
@@ -100,7 +102,7 @@ def check_record(data: Buffer, *, checks: int = 0) -> RecordHead | None:
 
 
 def record_head(record: Buffer) -> RecordHead:
-    """The fields of a whole record. Raises: ValueError when it is not one."""
+    """Returns the fields of a whole record. Raises: ValueError when it is not one."""
     head = check_record(record)
     if head is None:
         raise ValueError("not a whole record")
@@ -108,20 +110,22 @@ def record_head(record: Buffer) -> RecordHead:
 
 
 def record_size(data: Buffer) -> int | None:
-    """The bytes that a record which begins like this says that it has; None: none begins so."""
+    """Returns the bytes that a record which begins like this says that it has; None: none begins
+    so."""
     size = lib.ps_fields_size(ffi.from_buffer(data), len(data))
     return None if size < 0 else int(size)
 
 
 def blank_size(data: Buffer) -> int | None:
-    """The bytes up to the segment's end, as the blank says that begins like this; None: none
-    does."""
+    """Returns the bytes up to the segment's end, as the blank says that begins like this; None:
+    none does."""
     size = lib.ps_fields_blank_size(ffi.from_buffer(data), len(data))
     return None if size < 0 else int(size)
 
 
 def record_at(fd: int, at: int) -> tuple[bytes, RecordHead] | None:
-    """The whole record at a place of an open file, its sums not looked at; None: none stands there.
+    """Returns the whole record at a place of an open file, its sums not looked at; None: none
+    stands there.
 
     Raises: OSError.
     """

@@ -82,7 +82,7 @@ def _line_of(problem: SettingProblem) -> str:
 
 
 def refuse(problems: Iterable[SettingProblem]) -> None:
-    """Raises: BadSettings, if any of the problems is an error."""
+    """Refuses the problems of a start. Raises: BadSettings, if any of the problems is an error."""
     found = tuple(problems)
     errors = tuple(each for each in found if each.is_error)
     if errors:
@@ -128,8 +128,8 @@ def _words(name: str) -> list[str]:
 def about_unknown(
     name: str, where: str, known: Iterable[str], guides: Mapping[str, str]
 ) -> SettingProblem:
-    """What becomes of a line whose name is not a setting. known: names of settings. guides: names
-    that files have although nothing reads them, and what to know of each."""
+    """Returns what becomes of a line whose name is not a setting. known: names of settings. guides:
+    names that files have although nothing reads them, and what to know of each."""
     if name in guides:
         text = f"{name}: no version of RocketMQ reads it; {guides[name]}"
         return SettingProblem(name, where, text, False, "unknown-setting", "delete the line")

@@ -122,7 +122,7 @@ class Setting:
 
 
 def _delay_levels_ms(text: str) -> list[int]:
-    """``"1s 5s 2h"`` as milliseconds: the grammar of upstream's messageDelayLevel.
+    """Returns ``"1s 5s 2h"`` as milliseconds: the grammar of upstream's messageDelayLevel.
 
     Raises ValueError.
     """
@@ -156,7 +156,7 @@ def log_levels(text: str) -> dict[str, int]:
 
 
 def _hours_mask(text: str) -> int:
-    """``"04;16"`` as a mask, bit h for local hour h. Raises ValueError."""
+    """Returns ``"04;16"`` as a mask, bit h for local hour h. Raises ValueError."""
     mask = 0
     for word in filter(None, (part.strip() for part in text.split(";"))):
         if not re.fullmatch(r"[0-9]{1,2}", word) or int(word) > 23:
@@ -166,7 +166,7 @@ def _hours_mask(text: str) -> int:
 
 
 def _file_mode(text: str) -> int:
-    """``"0640"`` as a number. Raises ValueError."""
+    """Returns ``"0640"`` as a number. Raises ValueError."""
     if not re.fullmatch(r"[0-7]{3,4}", text):
         raise ValueError("it is not a file mode: use octal digits, as in 0640")
     mode = int(text, 8)
@@ -185,7 +185,7 @@ def _not_empty(text: str) -> None:
 
 
 def _must_be(*allowed: object, why: str) -> Callable[[object], None]:
-    """A check that refuses what would make another layout on disk than this store reads."""
+    """Returns a check that refuses what would make another layout on disk than this store reads."""
 
     def check(value: object) -> None:
         if value not in allowed:
@@ -209,7 +209,7 @@ def _row(
 
 
 def _must_be_false(why: str) -> dict[str, Any]:
-    """The row of a switch that this store cannot honour, and must not pretend to."""
+    """Returns the row of a switch that this store cannot honour, and must not pretend to."""
     return _row("store", "", f"must be false: {why}", check=_must_be(False, why=why))
 
 
@@ -744,7 +744,7 @@ _STARTUP = ("rmqAddressServerDomain", "rmqAddressServerSubGroup")
 
 
 def unserved(settings: Settings, *, by_broker: bool = False) -> Iterator[SettingProblem]:
-    """Settings that ask for what nobody here does. by_broker: a broker asks."""
+    """Yields settings that ask for what nobody here does. by_broker: a broker asks."""
     for name in sorted(settings.explicit & NOT_SERVED):
         row, given = TABLE[name], settings[name]
         if given != row.only and not (by_broker and row.by_broker):
@@ -755,7 +755,8 @@ def unserved(settings: Settings, *, by_broker: bool = False) -> Iterator[Setting
 
 
 def refuse_unserved(settings: Settings) -> None:
-    """Raises: BadArgument for a setting that asks for what a store without a broker does not."""
+    """Refuses what only a broker serves. Raises: BadArgument for a setting that asks for what a
+    store without a broker does not."""
     refuse(unserved(settings))
 
 
@@ -790,7 +791,7 @@ SECRETS = frozenset(row.name for row in TABLE.values() if row.is_secret)
 
 
 def without_password(value: Value) -> Value:
-    """A value as it may be shown: an address that has a password in it loses it."""
+    """Returns a value as it may be shown: an address that has a password in it loses it."""
     return re.sub(r"(://[^/:,]*):.*@", r"\1:***@", value) if isinstance(value, str) else value
 
 
@@ -942,7 +943,8 @@ class Settings:
     __slots__ = ("_sources", "_values")
 
     def __init__(self, values: Mapping[str, Value], sources: Mapping[str, str]) -> None:
-        """values: converted values of the names given. sources: where each was given."""
+        """Keeps values. values: converted values of the names given. sources: where each was
+        given."""
         self._values = dict(values)
         self._sources = dict(sources)
 
@@ -979,20 +981,21 @@ class Settings:
         return frozenset(self._values)
 
     def source(self, name: str) -> str:
-        """``keyword``, ``path:line`` or ``default``. Raises KeyError for an unknown name."""
+        """Returns ``keyword``, ``path:line`` or ``default``. Raises KeyError for an unknown
+        name."""
         return self._sources.get(name) or ("default" if TABLE[name] else "")
 
     def as_dict(self) -> dict[str, Value]:
-        """Every setting with its value."""
+        """Returns every setting with its value."""
         return {name: self[name] for name in TABLE}
 
     def replaced(self, **overrides: object) -> Settings:
-        """A copy with some settings changed. Raises BadArgument as :func:`load` does."""
+        """Returns a copy with some settings changed. Raises BadArgument as :func:`load` does."""
         changed = load(None, overrides)
         return Settings(self._values | changed._values, self._sources | changed._sources)
 
     def clamped(self, name: str) -> int:
-        """A ratio in percent, moved into the range that upstream allows it
+        """Returns a ratio in percent, moved into the range that upstream allows it
         (docs/internals/format.md#retention)."""
         row = TABLE[name]
         low, high = row.clamp if row.clamp is not None else (row.low, row.high)
@@ -1005,7 +1008,7 @@ class Settings:
         return Path(os.path.abspath(text)) if text else None  # noqa: PTH100 - keeps symbolic links
 
     def commitlog_dirs(self, root: str | os.PathLike[str]) -> list[Path]:
-        """Folders of the commit log, absolute, for a store that lies in ``root``.
+        """Returns the folders of the commit log, absolute, for a store that lies in ``root``.
 
         A folder that the settings file puts inside its own storePathRootDir is taken inside
         ``root`` instead: a copy of a store, opened with the original's broker.conf, must not reach
@@ -1052,7 +1055,8 @@ class Settings:
 
 
 def _literal(text: str) -> bytes:
-    """4 or 16 bytes of an address; an IPv4 one within IPv6 becomes 4, as Java's InetAddress has it.
+    """Returns 4 or 16 bytes of an address; an IPv4 one within IPv6 becomes 4, as Java's InetAddress
+    has it.
 
     Raises ValueError.
     """
@@ -1063,7 +1067,8 @@ def _literal(text: str) -> bytes:
 
 
 def host_bytes(host: str) -> bytes:
-    """``"10.0.0.1:40000"`` or ``"[::1]:40000"`` as it stands in a record: address bytes, i32 port.
+    """Returns ``"10.0.0.1:40000"`` or ``"[::1]:40000"`` as it stands in a record: address bytes,
+    i32 port.
 
     Without a port it is 0. Names are not looked up. Raises: BadArgument.
     """
@@ -1079,7 +1084,8 @@ def host_bytes(host: str) -> bytes:
 
 
 def _address(text: str) -> bytes:
-    """4 or 16 bytes of an address or of a host name, which is looked up. Raises BadArgument."""
+    """Returns 4 or 16 bytes of an address or of a host name, which is looked up. Raises
+    BadArgument."""
     try:
         return _literal(text)
     except ValueError:
@@ -1097,7 +1103,7 @@ def load(
     conf: str | os.PathLike[str] | Mapping[str, object] | None = None,
     overrides: Mapping[str, object] | None = None,
 ) -> Settings:
-    """The settings of a broker.conf with keywords over them.
+    """Returns the settings of a broker.conf with keywords over them.
 
     conf: path of a properties file, or a mapping of names to values, or None. overrides: keywords;
     they win; a value of None counts as not given. Values are of the setting's type, or text as a
@@ -1116,9 +1122,9 @@ def read_settings(
     conf: str | os.PathLike[str] | Mapping[str, object] | None = None,
     overrides: Mapping[str, object] | None = None,
 ) -> tuple[Settings, list[SettingProblem]]:
-    """As :func:`load`, but returns what is wrong with all of them, what is only passed over as
-    well; a setting that is refused has its default. Raises: BadArgument for a file that cannot be
-    read."""
+    """Reads settings as :func:`load` does, but returns what is wrong with all of them, what is only
+    passed over as well; a setting that is refused has its default. Raises: BadArgument for a file
+    that cannot be read."""
     given: list[tuple[str, object, str]] = []
     problems: list[SettingProblem] = []
     if isinstance(conf, Mapping):
@@ -1155,7 +1161,7 @@ def read_settings(
 
 
 def _convert_of_file(row: Setting, value: object) -> Value:
-    """Raises: ValueError."""
+    """Converts the value of a line. Raises: ValueError."""
     hint = about_text(str(value).strip()) if not row.is_secret else ""
     try:
         made = _convert(row, value)
@@ -1170,7 +1176,7 @@ def _convert_of_file(row: Setting, value: object) -> Value:
 
 
 def _unknown(name: str, source: str, value: object) -> SettingProblem:
-    """value: of a line of a file; None: it is a keyword."""
+    """Returns the problem of an unknown name. value: of a line of a file; None: it is a keyword."""
     if value is None:
         return SettingProblem(name, source, f"'{name}' is not a setting{_nearest(name)}")
     found = about_unknown(name, source, TABLE, IN_GUIDES)
@@ -1213,7 +1219,8 @@ def fill(
     root: str | os.PathLike[str],
     init: Callable[[Any], object] | None = None,
 ) -> tuple[Any, list[Any]]:
-    """A ``ps_conf *`` filled from the table, and the objects that must live as long as it is used.
+    """Returns a ``ps_conf *`` filled from the table, and the objects that must live as long as it
+    is used.
 
     ffi: that of pystore._core. root: folder of the store, which wins over storePathRootDir. init:
     fills in the fields that no setting reaches; default ``lib.ps_conf_init``. File sizes are for a

@@ -33,8 +33,8 @@ def data_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def copy_range(file: BinaryIO, start: int, end: int, into: Path, mode: int) -> None:
-    """Bytes [start, end) of a file as a file of their own, holes left out, on the disk. mode: of
-    that file, less the umask."""
+    """Writes bytes [start, end) of a file as a file of their own, holes left out, on the disk.
+    mode: of that file, less the umask."""
     with new_file(into, mode) as out:
         out.truncate(end - start)
         for at, count in data_ranges(file.fileno(), start, end):

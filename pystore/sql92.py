@@ -11,7 +11,7 @@ __all__ = ["WORK_MAX", "check_work", "compiled"]
 
 
 def compiled(sql: str, *, whole: bool = True) -> Any:
-    """The ``ps_sql92`` of an expression.
+    """Returns the ``ps_sql92`` of an expression.
 
     whole: where upstream would stop reading in the midst and ignore the rest, which no caller
     means, it is refused: ``a LIKE 'x'`` would be ``a``. False for a broker, whose clients are used
@@ -39,7 +39,8 @@ WORK_MAX: int = lib.PS_SQL92_WORK_MAX
 
 
 def check_work(expression: Any) -> None:
-    """Raises: ExpressionIllegal for an expression that costs a broker too much."""
+    """Checks what an expression costs. Raises: ExpressionIllegal for an expression that costs a
+    broker too much."""
     work = lib.ps_sql92_work(expression, lib.PS_PROPERTIES_MAX)
     if work > WORK_MAX:
         raise ExpressionIllegal(

@@ -39,13 +39,13 @@ class TimerMessage(NamedTuple):
 
 
 def plain_properties(message: Message) -> dict[str, str]:
-    """What the sender gave, without what makes it wait."""
+    """Returns what the sender gave, without what makes it wait."""
     return {n: v for n, v in message.properties.items() if n not in _OF_TIMERS}
 
 
 def find_timer(store: Base, timers: Timers, offset: int) -> TimerMessage | None:
-    """The timer whose record has this offset in the queue of the timer topic; None: none waits
-    there."""
+    """Returns the timer whose record has this offset in the queue of the timer topic; None: none
+    waits there."""
     try:
         batch = store.read(TIMER_TOPIC, 0, offset, max_messages=1)
     except NotFound:
@@ -74,7 +74,8 @@ class Editor:
     @classmethod
     @contextmanager
     def opened(cls, store: Store) -> Iterator[Editor]:
-        """At the end the set is saved, and handed over to Java, as at a broker's stop."""
+        """Opens the set of timers; at the end it is saved, and handed over to Java, as at a
+        broker's stop."""
         timers = Timers(store)
         try:
             yield cls(store, timers)
@@ -87,7 +88,8 @@ class Editor:
             timers.close()
 
     def cancel(self, found: TimerMessage) -> None:
-        """The message is not delivered, although its time may have passed meanwhile.
+        """Takes the timer away: the message is not delivered, although its time may have passed
+        meanwhile.
 
         Raises: BadArgument when it has no UNIQ_KEY; whatever ``put`` raises.
         """
@@ -95,7 +97,8 @@ class Editor:
         self._put_waiting(found, b"0", mark, sys_flag=0)
 
     def reschedule(self, found: TimerMessage, due_ms: int) -> None:
-        """It is delivered then instead; a crash in between leaves both times, never none.
+        """Moves the timer: it is delivered then instead; a crash in between leaves both times,
+        never none.
 
         Raises: BadArgument when it has no UNIQ_KEY; whatever ``put`` raises, TimerIllegal beyond
         timerMaxDelaySec among it.
@@ -113,7 +116,7 @@ class Editor:
     def _put_waiting(
         self, found: TimerMessage, body: bytes, properties: dict[str, str], sys_flag: int
     ) -> None:
-        """A record of the timer topic, with the slot of the one that was found."""
+        """Puts a record of the timer topic, with the slot of the one that was found."""
         place = {
             "TIMER_OUT_MS": str(found.timer.out_ms),
             "REAL_TOPIC": found.topic,
@@ -139,13 +142,13 @@ class Editor:
 
 
 def count_of(text: str | None) -> int:
-    """A number that a broker wrote, 0 when it did not."""
+    """Returns a number that a broker wrote, 0 when it did not."""
     good = text is not None and text.isascii() and text.isdecimal() and len(text) < 19
     return int(text) if good and text is not None else 0
 
 
 def _named_key(found: TimerMessage) -> str:
-    """Raises: BadArgument when it has none."""
+    """Returns the UNIQ_KEY of a timer. Raises: BadArgument when it has none."""
     if not found.key:
         error = BadArgument(
             f"the timer at {found.timer.offset} has no UNIQ_KEY, which is what a recall names"

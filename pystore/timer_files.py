@@ -36,7 +36,7 @@ _PLAIN, _ROLL = 1, 3
 
 
 def _slot(out_ms: int, now: int) -> tuple[int, int]:
-    """Magic and slot time of a unit that is written now: upstream's rule of rolling."""
+    """Returns magic and slot time of a unit that is written now: upstream's rule of rolling."""
     window = _WINDOW * _PRECISION_MS
     if out_ms - now < window:
         return _PLAIN, out_ms
@@ -66,7 +66,7 @@ class _Log:
         self.end += len(unit)
 
     def place(self) -> int:
-        """Where the next unit comes to lie."""
+        """Returns where the next unit comes to lie."""
         left = self._size - self.end % self._size
         return self.end + left if left < _UNIT.size + _BLANK.size else self.end
 
@@ -112,8 +112,9 @@ def write_timer_files(
     root: Path, timers: Sequence[Timer], queue_end: int, now_ms: int, file_size: int,
     file_mode: int = files.FILE_MODE,
 ) -> None:  # fmt: skip
-    """timers: all that wait. queue_end: of the timer topic's queue, everything before it was read.
-    file_size: mappedFileSizeTimerLog. file_mode: storeFileMode. Raises: OSError."""
+    """Writes the files that Java reads. timers: all that wait. queue_end: of the timer topic's
+    queue, everything before it was read. file_size: mappedFileSizeTimerLog. file_mode:
+    storeFileMode. Raises: OSError."""
     _forget_timer_files(root)
     files.make_folders(root / "timerlog", file_mode)
     now = now_ms - now_ms % _PRECISION_MS

@@ -45,12 +45,13 @@ _PAGE = 4096
 
 
 def slot_of(due_ms: int, precision_ms: int) -> int:
-    """TIMER_OUT_MS of a message that is due then, as csrc/format/timer.c sets it."""
+    """Returns TIMER_OUT_MS of a message that is due then, as csrc/format/timer.c sets it."""
     return due_ms - 1 - (due_ms - 1) % precision_ms
 
 
 def delete_mark(topic: str, key: str, due_ms: int) -> dict[str, str]:
-    """Properties of the message that takes the timer of this topic and UNIQ_KEY away."""
+    """Returns the properties of the message that takes the timer of this topic and UNIQ_KEY
+    away."""
     return {
         "TIMER_DEL_UNIQKEY": f"{topic}+{key}",
         "UNIQ_KEY": key,
@@ -132,8 +133,8 @@ class RecallHandle(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> RecallHandle:
-        """Raises: BadArgument for a malformed handle. out_ms is negative when only its time is not
-        a number."""
+        """Reads a recall handle. Raises: BadArgument for a malformed handle. out_ms is negative
+        when only its time is not a number."""
         try:
             padded = text + "=" * (-len(text) % 4)
             parts = base64.b64decode(padded, altchars=b"-_", validate=True).decode().split(" ")
@@ -192,7 +193,7 @@ class Timers:
         return self._recover(None)
 
     def close(self) -> None:
-        """A second call does nothing."""
+        """Closes the set; a second call does nothing."""
         handle, self._handle = self._handle, None
         if handle is not None:
             lib.ps_timers_close(handle)
@@ -292,8 +293,8 @@ class Timers:
         return int(rolled)
 
     def capture(self) -> tuple[Any, int]:
-        """What survives a crash, for :func:`save_timers`, once the log is on the disk up to the
-        offset that comes with it."""
+        """Returns what survives a crash, for :func:`save_timers`, once the log is on the disk up to
+        the offset that comes with it."""
         end = ffi.new("int64_t *")
         state = lib.ps_timers_capture(self._handle, end, self._error)
         if state == ffi.NULL:

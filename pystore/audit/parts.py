@@ -88,13 +88,14 @@ def _witness(layout: Layout, last: int) -> bytes:
 
 
 def share(layout: Layout, settings: Settings, state: str, last: int) -> AuditContext:
-    """What parts begin with, without what is found. Raises: OSError."""
+    """Returns what parts begin with, without what is found. Raises: OSError."""
     own = replace(layout, findings=[])
     return AuditContext(own, settings, state, [], last, _witness(layout, last))
 
 
 def check_same(shared: AuditContext) -> None:
-    """Raises: NotAStore where this host has another store at the path, or none."""
+    """Checks that the store is the one that was planned for. Raises: NotAStore where this host has
+    another store at the path, or none."""
     try:
         same = _witness(shared.layout, shared.last) == shared.witness
     except OSError:
@@ -135,7 +136,7 @@ def audit_part(shared: AuditContext, part: AuditPart) -> PartFindings:
 def cut_parts(
     step: str, items: Sequence[_Item], sizes: Sequence[int], most: int
 ) -> list[AuditPart]:
-    """At most `most` parts of about the same size, in order."""
+    """Returns at most `most` parts of about the same size, in order."""
     parts: list[AuditPart] = []
     weights = [size + 1 for size in sizes]  # an empty file takes a look, too
     share = sum(weights) / max(1, most)

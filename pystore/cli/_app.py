@@ -286,8 +286,8 @@ def _make_app(verbs: Iterable[Verb]) -> typer.Typer:
 
 @functools.cache
 def command_of(word: str = "") -> Any:
-    """click's command of the program with the verbs of that word alone, which is a part of the work
-    of making them all; without such verbs, of the whole program."""
+    """Returns click's command of the program with the verbs of that word alone, which is a part of
+    the work of making them all; without such verbs, of the whole program."""
     found = verbs_of(word) if word else ()
     if word and not found:
         return command_of()

@@ -175,7 +175,7 @@ class Text(Output):
             self._plain(name, columns, rows)
 
     def _plain(self, name: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
-        """Columns in a pipe: nothing is cut to a width that nobody sees."""
+        """Prints columns in a pipe: nothing is cut to a width that nobody sees."""
         cells = [[shown(value) for value in row] for row in rows]
         if columns:
             cells.insert(0, list(columns))
@@ -230,7 +230,7 @@ class Text(Output):
 
 
 def _about(row: Mapping[str, str]) -> str:
-    """One of many problems: where, what, and what mends it."""
+    """Returns the text of one of many problems: where, what, and what mends it."""
     mend = f" \u2014 {row['mend']}" if row["mend"] else ""
     return f"{row['where']}: {row['text']}{mend}"
 

@@ -104,7 +104,8 @@ FIELDS: dict[str, Callable[[Message], Any]] = {
 
 
 def msg_line(m: Message) -> str:
-    """The ``msg`` line of the reference's dump: the values of FIELDS, in one pass over the record.
+    """Returns the ``msg`` line of the reference's dump: the values of FIELDS, in one pass over the
+    record.
 
     A dump asks for every field of millions of messages, so the record is taken apart in one call
     instead of attribute by attribute.
@@ -159,7 +160,7 @@ def cq_line(topic: str, queue: int, offset: int, unit: tuple[int, int, int]) -> 
 
 
 def message_record(message: Message, *, stored: bool = False) -> dict[str, object]:
-    """A message for JSON: the fields of a ``msg`` line, its ids and its body.
+    """Returns a message for JSON: the fields of a ``msg`` line, its ids and its body.
 
     stored: the body as it lies on the disk, compressed or not; else inflated. A body that does not
     inflate comes as it lies there, with ``body_error``. ``body_encoding`` is utf-8 or base64.

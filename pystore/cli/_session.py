@@ -105,7 +105,7 @@ class Session:
             yield reader
 
     def exists(self) -> bool:
-        """Whether there is a commit log."""
+        """Says whether there is a commit log."""
         return any(d.is_dir() for d in self.settings().commitlog_dirs(self.path))
 
     def check_target(self, create: bool) -> None:
@@ -137,7 +137,7 @@ class Session:
 
     @contextmanager
     def scratch(self) -> Iterator[Store]:
-        """An empty store with the same limits, thrown away afterwards.
+        """Opens an empty store with the same limits, thrown away afterwards.
 
         A dry run puts into it, so that it accepts and refuses exactly what the real run would.
         """

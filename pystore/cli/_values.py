@@ -42,7 +42,7 @@ def human_size(n: int) -> str:
 
 
 def iso(ms: int) -> str:
-    """``2026-11-21T05:40:01.123Z``; the bare number when no calendar holds it."""
+    """Returns ``2026-11-21T05:40:01.123Z``; the bare number when no calendar holds it."""
     if not 0 <= ms <= _LAST_MS:
         return str(ms)
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")[:23] + "Z"
@@ -69,7 +69,7 @@ def unreadable(option: str, path: object, failed: OSError) -> BadArgument:
 
 
 def parse_time(text: str, option: str) -> int:
-    """Milliseconds since 1970, from such a number or from ISO 8601.
+    """Returns milliseconds since 1970, from such a number or from ISO 8601.
 
     A time without a zone is UTC, as everything that is shown. Raises: BadArgument.
     """
@@ -88,7 +88,8 @@ def parse_time(text: str, option: str) -> int:
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Text with control characters as ``\xNN``: what lies in a store must not drive a terminal.
+    r"""Returns text with control characters as ``\xNN``: what lies in a store must not drive a
+    terminal.
 
     keep: characters that pass although they are control characters.
     """

@@ -65,8 +65,8 @@ def all_verbs() -> tuple[Verb, ...]:
 
 
 def verbs_of(word: str) -> tuple[Verb, ...]:
-    """Those that begin with that word; of the others nothing is imported. Empty: there are none, or
-    they cannot be imported."""
+    """Returns those that begin with that word; of the others nothing is imported. Empty: there are
+    none, or they cannot be imported."""
     own = tuple(verb for verb in _OWN if verb.name == word)
     if own:
         return own

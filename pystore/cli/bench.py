@@ -129,7 +129,7 @@ class _Bench:
         self._batch = batch
 
     def rows(self) -> list[tuple[object, ...]]:
-        """Work, messages, seconds, messages/s, MB/s."""
+        """Returns work, messages, seconds, messages/s, MB/s."""
         works: list[tuple[str, Callable[[], int]]] = [
             ("put", self._put), ("put_many", self._put_many), ("read", self._read),
             ("query", self._query),
@@ -203,7 +203,7 @@ class _Bench:
         return count
 
     def _query(self) -> int:
-        """Keys spread over all of those put."""
+        """Queries keys spread over all of those put."""
         self._store.refresh()
         asked = min(_QUERIES, self._messages)
         return sum(

@@ -135,7 +135,7 @@ def _target(
 
 
 def _records(reader: Reader, low: int, high: int) -> Iterator[Message]:
-    """The messages that begin in a range of the log. Raises: RecordDamaged.
+    """Yields the messages that begin in a range of the log. Raises: RecordDamaged.
 
     A record begins with each segment, so the walk starts with the segment of `low`.
     """

@@ -97,7 +97,7 @@ def _limits(s: Session, reader: Reader) -> None:
 
 
 def _first(reader: Reader, start: int) -> int:
-    """A record's place at or before `start`, to walk from.
+    """Returns a record's place at or before `start`, to walk from.
 
     `start` itself when a record stands there; else the start of its file, since nothing in between
     says where a record begins.
@@ -111,7 +111,8 @@ def _first(reader: Reader, start: int) -> int:
 
 
 def _next_known(reader: Reader, start: int, end: int) -> int:
-    """The first record at or after `start` that a queue points to; `end` when there is none.
+    """Returns the first record at or after `start` that a queue points to; `end` when there is
+    none.
 
     After a damaged place only the queues say where a record begins.
     """

@@ -84,7 +84,8 @@ def run(
 
 
 def _check_targets(messages: str | None, metadata: Path | None) -> None:
-    """Raises: BadArgument for a file that the export would replace."""
+    """Checks the files that are to be written. Raises: BadArgument for a file that the export would
+    replace."""
     targets = [] if messages in (None, "-") else [Path(str(messages))]
     if metadata is not None:
         targets += [metadata / s.file for s in SECTIONS.values()]

@@ -83,7 +83,8 @@ def run(
 
 
 def _by_id(reader: Reader, id_: str) -> Message:
-    """Raises: NotFound when the place holds a message of another id."""
+    """Returns the message with an id. Raises: NotFound when the place holds a message of another
+    id."""
     message = reader.message_by_id(id_)
     if message.offset_message_id != id_.upper():
         raise NotFound(

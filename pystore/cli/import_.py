@@ -233,7 +233,7 @@ def _message(text: bytes) -> dict[str, Any]:
 
 
 def arguments(value: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the put that stores an exported message again.
+    """Returns the arguments of the put that stores an exported message again.
 
     value: a message as ``message_record(message, stored=True)`` makes it. Raises: BadArgument
     naming the member that is wrong.

@@ -107,8 +107,8 @@ def run(
 
 
 def _check_queue(s: Session, topic: str, queue: int | None) -> None:
-    """Raises: BadArgument for a queue that a topic of the store does not have: whoever writes to
-    others makes them (`pystore.Store.put` does, and says so)."""
+    """Checks the queue of a put. Raises: BadArgument for a queue that a topic of the store does not
+    have: whoever writes to others makes them (`pystore.Store.put` does, and says so)."""
     if queue is None or not s.exists():
         return
     with s.reader() as reader:

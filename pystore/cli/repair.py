@@ -134,7 +134,7 @@ RebuildDryRun = Annotated[
 
 
 def chosen(queues: bool, index: bool, checkpoint: bool, metadata: bool) -> dict[str, Any]:
-    """Which files are made again: without a choice all but the metadata."""
+    """Returns which files are made again: without a choice all but the metadata."""
     usual = not (queues or index or checkpoint or metadata)
     return {
         "queues": queues or usual, "index": index or usual, "checkpoint": checkpoint or usual,

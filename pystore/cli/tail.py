@@ -178,7 +178,8 @@ class _Tail:
         return self._shown - before
 
     def _show_last(self, ranges: dict[int, tuple[int, int]], count: int) -> None:
-        """The last so many over all queues: of each queue the last, then the last of these."""
+        """Shows the last so many over all queues: of each queue the last, then the last of
+        these."""
         last: list[Message] = []
         for queue, (low, high) in ranges.items():
             if count:

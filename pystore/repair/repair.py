@@ -53,7 +53,7 @@ class Repair:
         return (seen is None or seen.sound) and (self.balance is None or self.balance.good)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Returns what JSON takes."""
         actions = [{"do": a.do, "file": a.file, "what": a.what, "done": a.done}
                    for a in self.actions]  # fmt: skip
         return {
@@ -231,7 +231,7 @@ def rebuild(
 
 
 def _census(root: Path, given: Settings) -> Census:
-    """The records of the log as they stand now."""
+    """Returns the records of the log as they stand now."""
     return Census.of((file.path, file.number) for file in look_at_log(root, given).segments)
 
 

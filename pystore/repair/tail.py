@@ -55,7 +55,7 @@ def cut_back(root: Path, settings: Settings, at: int) -> Path | None:
 
 
 def _pieces(name: str, file: File, at: int) -> list[Piece]:
-    """Parts of a segment that follow `at`, without the holes after its last byte."""
+    """Returns the parts of a segment that follow `at`, without the holes after its last byte."""
     begin = max(0, at - file.number)
     with file.path.open("rb") as opened:
         end = _last_data(opened.fileno(), begin, file.size)
@@ -63,7 +63,7 @@ def _pieces(name: str, file: File, at: int) -> list[Piece]:
 
 
 def _last_data(fd: int, begin: int, size: int) -> int:
-    """End of the last piece from `begin` on that is not zero all over, or `begin`."""
+    """Returns the end of the last piece from `begin` on that is not zero all over, or `begin`."""
     last = begin
     for start, length in data_ranges(fd, begin, size):
         for at in range(start, start + length, _LOOK):
