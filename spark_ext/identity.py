@@ -36,7 +36,7 @@ class Kinship(enum.Enum):
 
 
 def identity_of(reader: pystore.Reader) -> Identity:
-    """The identity of a store as it is now. Costs a read of two records."""
+    """Returns the identity of a store as it is now. Costs a read of two records."""
     info = reader.info()
     size = info.commitlog_file_size
     newest = max(info.log_max - 1, 0) // size * size
@@ -76,7 +76,7 @@ def outlived(reader: pystore.Reader, known: Identity) -> bool:
 
 
 def _digest(reader: pystore.Reader, place: int) -> str | None:
-    """A digest of the record at a place; None where no whole record begins."""
+    """Returns a digest of the record at a place; None where no whole record begins."""
     import pystore
 
     try:

@@ -70,7 +70,8 @@ class Ledger:
         return self.folder / f"{job}.json"
 
     def get(self, job: str) -> CommitEntry | None:
-        """Raises: SinkError for an entry that is damaged: what it says is not guessed."""
+        """Returns the entry of a batch, or None. Raises: SinkError for an entry that is damaged:
+        what it says is not guessed."""
         path = self._path(job)
         try:
             data = read_file(path)

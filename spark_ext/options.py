@@ -142,7 +142,7 @@ class ReadOptions(NamedTuple):
     pushed: PushedFilters | None = None
 
     def settings_of(self, path: str) -> StoreSettings:
-        """The settings of the store at a path."""
+        """Returns the settings of the store at a path."""
         return dict(zip(self.paths, self.settings, strict=True)).get(path, ())
 
 
@@ -181,7 +181,8 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _json(value: str) -> Any:
-    """Raises: ValueError for what is not JSON, is nested too deeply, or names something twice."""
+    """Reads the JSON of an option. Raises: ValueError for what is not JSON, is nested too deeply,
+    or names something twice."""
     try:
         return json.loads(value, object_pairs_hook=_each_once)
     except RecursionError:
@@ -273,7 +274,7 @@ def _zone(name: str, value: str) -> dt.tzinfo:
 
 
 def _in_zone(value: str, zone: dt.tzinfo) -> str:
-    """A time that names no zone as one of this zone; any other value as it is."""
+    """Returns a time that names no zone as one of this zone; any other value as it is."""
     if not _MS.fullmatch(value):
         with contextlib.suppress(ValueError):
             moment = dt.datetime.fromisoformat(value.strip())
@@ -307,7 +308,8 @@ def _count(name: str, value: str) -> int:
 
 
 def _group(name: str, value: str) -> str:
-    """As upstream's Validators.checkGroup; it is also the name of a file (groups.py)."""
+    """Checks a group as upstream's Validators.checkGroup; it is also the name of a file
+    (groups.py)."""
     if not re.fullmatch(r"[%|a-zA-Z0-9_-]{1,255}", value):
         raise BadOption(
             f"option {name} is a consumer group: at most 255 letters, digits, '%', '|', '_' and"
@@ -317,7 +319,7 @@ def _group(name: str, value: str) -> str:
 
 
 def _table(name: str, value: str) -> dict[str, dict[str, dict[int, int]]]:
-    """``{"topic": {"broker": {"0": 23}}}``; the broker may be left out: it is "" then."""
+    """Reads ``{"topic": {"broker": {"0": 23}}}``; the broker may be left out: it is "" then."""
     shape = f'option {name} is JSON such as {{"topic": {{"broker-a": {{"0": 23}}}}}}'
     try:
         read = _json(value)
@@ -337,7 +339,7 @@ def _table(name: str, value: str) -> dict[str, dict[str, dict[int, int]]]:
 
 
 def _queue(text: str) -> int:
-    """A queue id as a key of JSON: without zeros before it, so that each has one name."""
+    """Returns a queue id as a key of JSON: without zeros before it, so that each has one name."""
     if not re.fullmatch(r"-?(0|[1-9][0-9]{0,9})", text):
         raise ValueError
     return int(text)
@@ -479,8 +481,8 @@ _NOT_OF_TIMERS = (
 def _collect(
     given: Mapping[str, str], known: Mapping[str, tuple[_Parser, str]], *, reading: bool = False
 ) -> dict[str, Any]:
-    """Every option's value by its proper name; ``settings`` holds those of the store, which a read
-    may name beside its own. Raises: BadOption."""
+    """Returns every option's value by its proper name; ``settings`` holds those of the store, which
+    a read may name beside its own. Raises: BadOption."""
     proper = {name.lower(): name for name in known}
     strange = [n for n in given if n.lower() not in proper and n.lower() not in _OF_SPARK]
     upstream = _upstream_names() if strange and reading else {}
@@ -513,7 +515,8 @@ def _upstream_names() -> dict[str, str]:
 
 
 def _paths(given: Mapping[str, str], otherwise: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """load(path), load([path, path]), or option path. otherwise: when none of them is given."""
+    """Returns the paths of load(path), load([path, path]), or option path. otherwise: when none of
+    them is given."""
     lower = {name.lower(): value for name, value in given.items()}
     found: list[str] = []
     for name in ("paths", "path"):
@@ -535,19 +538,20 @@ def _paths(given: Mapping[str, str], otherwise: tuple[str, ...] = ()) -> tuple[s
 
 
 def _plain(path: str) -> str:
-    """The folder of a ``file:`` address; others stay as they are."""
+    """Returns the folder of a ``file:`` address; others stay as they are."""
     if path.startswith("file:"):
         return "/" + path[5:].lstrip("/")
     return path.rstrip("/") if is_remote(path) else path
 
 
 def is_remote(path: str) -> bool:
-    """Whether a store is on a file system that fsspec knows, and not on a disk of the host."""
+    """Says whether a store is on a file system that fsspec knows, and not on a disk of the host."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path) is not None
 
 
 def _check_remote(v: dict[str, Any], paths: tuple[str, ...], streaming: bool) -> None:
-    """Raises: BadOption for what needs more of a store than its queues and its log."""
+    """Checks the options of a store on another file system. Raises: BadOption for what needs more
+    of a store than its queues and its log."""
     far = next(filter(is_remote, paths), None)
     if far is None:
         return
@@ -575,7 +579,7 @@ _OF_READERS = (
 def _stores(
     given: Mapping[str, str], v: dict[str, Any]
 ) -> tuple[tuple[str, ...], tuple[StoreSettings, ...]]:
-    """The folders of the stores and the settings of each.
+    """Returns the folders of the stores and the settings of each.
 
     Settings come from option conf, one file for all or a list with one for each, and from options
     that are named as upstream's settings, which win. The files are read here, on the driver: tasks
@@ -608,7 +612,7 @@ def _stores(
 
 
 def _of_reader(settings: pystore.Settings, path: str) -> dict[str, Any]:
-    """What tasks must know of a store's settings; folders as they are on the driver."""
+    """Returns what tasks must know of a store's settings; folders as they are on the driver."""
     kept = {name: settings[name] for name in _OF_READERS if name in settings.explicit}
     if settings["storePathCommitLog"]:
         kept["storePathCommitLog"] = ",".join(map(str, settings.commitlog_dirs(path)))
@@ -616,7 +620,7 @@ def _of_reader(settings: pystore.Settings, path: str) -> dict[str, Any]:
 
 
 def _listed(text: str | None) -> list[str]:
-    """One file, or a JSON list of them."""
+    """Returns one file, or a JSON list of them."""
     if not text or not text.strip().startswith("["):
         return [text] if text else []
     try:
@@ -647,7 +651,7 @@ def _end(v: dict[str, Any]) -> Bound:
 
 
 def _check_use(v: dict[str, Any], streaming: bool) -> None:
-    """Options that do not go together, or not with this kind of read."""
+    """Refuses options that do not go together, or not with this kind of read."""
     for name in _BATCH_ONLY if streaming else _STREAM_ONLY:
         if name in v["given"]:
             kind, other = (
@@ -700,7 +704,8 @@ _ENDS = (
 
 
 def _check_order(v: dict[str, Any]) -> None:
-    """Raises: BadOption for a range that ends before it begins: it would read nothing."""
+    """Checks that a range ends after it begins. Raises: BadOption for a range that ends before it
+    begins: it would read nothing."""
     for first, last in _ENDS:
         for where, start, end in _both_ends(v[first], v[last]):
             if start > end >= 0:
@@ -724,7 +729,8 @@ def _both_ends(first: Any, last: Any) -> Iterator[tuple[str, int, int]]:
 
 
 def _check_timers(v: dict[str, Any], streaming: bool) -> None:
-    """Raises: BadOption for what makes no sense beside timers=pending."""
+    """Checks what stands beside timers=pending. Raises: BadOption for what makes no sense beside
+    timers=pending."""
     if streaming:
         raise BadOption(
             "option timers=pending does not apply to a stream: a stream only adds rows, and timers"
@@ -740,7 +746,7 @@ def _check_timers(v: dict[str, Any], streaming: bool) -> None:
 
 
 def _network(v: dict[str, Any]) -> NetworkOptions | None:
-    """None without option nameServer. Raises: BadOption."""
+    """Returns how to reach the network, None without option nameServer. Raises: BadOption."""
     if not v["nameServer"]:
         lost = [name for name in _NETWORK if name in v["given"]]
         if lost:
@@ -763,7 +769,8 @@ def _network(v: dict[str, Any]) -> NetworkOptions | None:
 
 
 def _check_broker() -> None:
-    """A job's own broker.py comes before the package with the client. Raises: BadOption."""
+    """Checks where the client comes from: a job's own broker.py comes before the package with the
+    client. Raises: BadOption."""
     from pystore.errors import BadArgument
     from pystore.packages import check_package
 
@@ -774,8 +781,8 @@ def _check_broker() -> None:
 
 
 def parse_columns(given: Mapping[str, str]) -> tuple[tuple[str, ...], str, bool]:
-    """Options columns and includeProperties, and whether timers=pending; all others checked too.
-    Raises: BadOption."""
+    """Reads the options columns and includeProperties, and whether timers=pending; all others
+    checked too. Raises: BadOption."""
     if {name.lower() for name in given} >= _OF_TABLES:
         raise BadOption(f"a table of Spark's catalogue cannot read a store: {NOT_OF_TABLES}")
     v = _collect(given, _READ, reading=True)
@@ -784,7 +791,7 @@ def parse_columns(given: Mapping[str, str]) -> tuple[tuple[str, ...], str, bool]
 
 
 def parse_read(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """The options of a reader. Raises: BadOption, a sentence with the option's name."""
+    """Returns the options of a reader. Raises: BadOption, a sentence with the option's name."""
     v = _collect(given, _READ, reading=True)
     _check_use(v, streaming)
     paths, settings = _stores(given, v)
@@ -838,7 +845,7 @@ def parse_read(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 
 def _conf(text: str) -> Mapping[str, str] | str:
-    """Settings of the store: JSON, or the name of a broker.conf."""
+    """Returns the settings of the store: JSON, or the name of a broker.conf."""
     if not text.strip().startswith("{"):
         return text
     try:
@@ -848,7 +855,7 @@ def _conf(text: str) -> Mapping[str, str] | str:
 
 
 def parse_write(given: Mapping[str, str], *, streaming: bool = False) -> WriteOptions:
-    """The options of a writer. Raises: BadOption."""
+    """Returns the options of a writer. Raises: BadOption."""
     v = _collect(given, _WRITE)
     if streaming and v["jobId"]:
         # Numbers of batches begin at 0 again with each checkpoint: under a name that outlives it,
@@ -880,7 +887,7 @@ def parse_write(given: Mapping[str, str], *, streaming: bool = False) -> WriteOp
 def _target(
     given: Mapping[str, str], v: dict[str, Any], network: NetworkOptions | None
 ) -> tuple[str, ...]:
-    """The one store of a write; "" for a write over the network. Raises: BadOption."""
+    """Returns the one store of a write; "" for a write over the network. Raises: BadOption."""
     if v["transactional"] and network is None:
         raise BadOption(
             "option transactional is for a write over the network; a write into a store takes each"

@@ -106,7 +106,8 @@ class Part(InputPartition):
 
 
 def broker_names(options: ReadOptions) -> tuple[str, ...]:
-    """A name for each store: given, or broker-a, broker-b and so on; the files do not tell."""
+    """Returns a name for each store: given, or broker-a, broker-b and so on; the files do not
+    tell."""
     if options.brokers:
         return options.brokers
     return tuple(f"broker-{_letters(i)}" for i in range(len(options.paths)))
@@ -119,7 +120,7 @@ def _letters(i: int) -> str:
 def find_queues(
     readers: Sequence[pystore.Reader], options: ReadOptions, *, missing_fails: bool = True
 ) -> list[list[Span]]:
-    """The queues that the options ask for, for each store.
+    """Returns the queues that the options ask for, for each store.
 
     missing_fails: a topic of the list that no store has is an error. Raises: BadOption, DataLoss.
     """
@@ -158,7 +159,8 @@ def _facts(reader: pystore.Reader) -> Iterable[tuple[str, int, int, int]]:
 
 
 def _check_known_damage(reader: pystore.Reader, options: ReadOptions) -> None:
-    """Raises: DataLoss, unless the options say that the rest is read: then it is printed once."""
+    """Checks for damage that is known. Raises: DataLoss, unless the options say that the rest is
+    read: then it is printed once."""
     for what in known_damage(reader):
         if options.fail_on_loss:
             raise DataLoss(
@@ -178,7 +180,7 @@ def _no_topic(name: str, there: Iterable[str]) -> str:
 
 
 def _left(pushed: PushedFilters, broker: str, spans: Sequence[Span]) -> list[Span]:
-    """The queues that pushed filters leave."""
+    """Returns the queues that pushed filters leave."""
     return [
         s
         for s in spans
@@ -192,7 +194,7 @@ def _left(pushed: PushedFilters, broker: str, spans: Sequence[Span]) -> list[Spa
 
 
 def first_at(reader: pystore.Reader, span: Span, ms: int) -> int:
-    """The first offset stored at or after `ms`; the queue's end when there is none."""
+    """Returns the first offset stored at or after `ms`; the queue's end when there is none."""
     if span.low >= span.high:
         return span.high
     last = reader.read(span.topic, span.queue, span.high - 1, max_messages=1)
@@ -202,7 +204,8 @@ def first_at(reader: pystore.Reader, span: Span, ms: int) -> int:
 
 
 def stored_at(reader: pystore.Reader, topic: str, queue: int, offset: int) -> int | None:
-    """The store time of a message, in ms; None: it cannot be read, as one that was just deleted."""
+    """Returns the store time of a message, in ms; None: it cannot be read, as one that was just
+    deleted."""
     import pystore
 
     try:
@@ -215,7 +218,8 @@ def stored_at(reader: pystore.Reader, topic: str, queue: int, offset: int) -> in
 def check_table(
     bound: Bound, name: str, found: Sequence[Sequence[Span]], brokers: Sequence[str]
 ) -> None:
-    """Every topic, broker and queue of a JSON table must be one that is read. Raises: BadOption."""
+    """Checks a JSON table: every topic, broker and queue of a JSON table must be one that is read.
+    Raises: BadOption."""
     for topic, inner in (bound.table or {}).items():
         for broker, queues in inner.items():
             if broker and broker not in brokers:
@@ -232,7 +236,8 @@ def check_table(
 
 
 def check_sql(options: ReadOptions, reader: pystore.Reader) -> None:
-    """A malformed SQL92 filter is reported by the driver, not by each task. Raises: BadOption."""
+    """Checks a SQL92 filter: a malformed one is reported by the driver, not by each task. Raises:
+    BadOption."""
     import pystore
 
     if options.sql:
@@ -243,7 +248,7 @@ def check_sql(options: ReadOptions, reader: pystore.Reader) -> None:
 
 
 def bound_of(bound: Bound, broker: str, span: Span) -> int | None:
-    """What a JSON table says about a queue."""
+    """Returns what a JSON table says about a queue."""
     inner: Mapping[str, Mapping[int, int]] = (bound.table or {}).get(span.topic, {})
     for name in (broker, ""):
         if name in inner and span.queue in inner[name]:
@@ -252,7 +257,7 @@ def bound_of(bound: Bound, broker: str, span: Span) -> int | None:
 
 
 def start_of(reader: pystore.Reader, options: ReadOptions, broker: str, span: Span) -> int:
-    """Where a queue begins, as the options say; not yet kept within the queue."""
+    """Returns where a queue begins, as the options say; not yet kept within the queue."""
     bound = options.start
     ms = bound.ms if bound.kind == "time" else None
     if bound.kind in ("offsets", "times"):
@@ -278,7 +283,7 @@ def start_of(reader: pystore.Reader, options: ReadOptions, broker: str, span: Sp
 
 
 def end_of(reader: pystore.Reader, options: ReadOptions, broker: str, span: Span) -> int:
-    """Where a queue ends, as the options say."""
+    """Returns where a queue ends, as the options say."""
     bound = options.end
     if bound.kind == "time":
         return first_at(reader, span, bound.ms)
@@ -312,7 +317,7 @@ def within(span: Span, start: int, end: int, fail_on_loss: bool) -> tuple[int, i
 
 
 def clock_margin(reader: pystore.Reader, options: ReadOptions, spans: Sequence[Span]) -> int:
-    """How far a search by store time looks around, in ms.
+    """Returns how far a search by store time looks around, in ms.
 
     A binary search finds a place with an earlier time before it. Where the clock was never set back
     by more than the margin, what lies before that place is earlier than what was asked for. Samples
@@ -355,7 +360,7 @@ def narrow(
 
 
 def record_bytes(reader: pystore.Reader, topic: str, queue: int, start: int, end: int) -> int:
-    """The mean size of a record between two offsets, from a few places spread over them."""
+    """Returns the mean size of a record between two offsets, from a few places spread over them."""
     count = end - start
     step = max(1, count // SAMPLES)
     sizes = []
@@ -401,7 +406,7 @@ def cut(ranges: Sequence[Range], options: ReadOptions) -> list[list[Range]]:
 def queue_parts(
     reader: pystore.Reader, path: str, broker: str, pieces: Iterable[Sequence[Range]]
 ) -> list[Part]:
-    """Partitions that read queues."""
+    """Returns partitions that read queues."""
     parts = []
     for piece in pieces:
         first = piece[0]
@@ -417,7 +422,7 @@ def queue_parts(
 
 
 def plan(options: ReadOptions) -> list[Part]:
-    """The partitions of a batch read. Raises: BadOption, DataLoss, SourceError."""
+    """Returns the partitions of a batch read. Raises: BadOption, DataLoss, SourceError."""
     readers = [
         open_reader(path, options.settings_of(path), fresh=True, index=bool(options.keys))
         for path in options.paths
@@ -446,7 +451,7 @@ def plan(options: ReadOptions) -> list[Part]:
 def span_ranges(
     reader: pystore.Reader, options: ReadOptions, broker: str, spans: Sequence[Span]
 ) -> list[Range]:
-    """The range of each queue that is not empty."""
+    """Returns the range of each queue that is not empty."""
     ranges = []
     margin = clock_margin(reader, options, spans)
     for span in spans:
@@ -463,7 +468,7 @@ def span_ranges(
 def key_ranges(
     reader: pystore.Reader, options: ReadOptions, broker: str, spans: Sequence[Span]
 ) -> list[Range]:
-    """The exact places of the keys, out of the index; neighbours become one range."""
+    """Returns the exact places of the keys, out of the index; neighbours become one range."""
     damage = damaged_index(reader)
     if damage and options.fail_on_loss:
         raise DataLoss(
@@ -504,7 +509,7 @@ def key_ranges(
 
 
 def _bounded(options: ReadOptions) -> bool:
-    """Whether the query names offsets, queues or keys: the log knows none of them."""
+    """Says whether the query names offsets, queues or keys: the log knows none of them."""
     p = options.pushed or PushedFilters()
     return bool(
         options.keys
@@ -516,13 +521,13 @@ def _bounded(options: ReadOptions) -> bool:
 
 
 def _everything(options: ReadOptions) -> bool:
-    """Whether a scan of the log wants every topic, so that it need not name them."""
+    """Says whether a scan of the log wants every topic, so that it need not name them."""
     pushed = options.pushed is not None and options.pushed.topics is not None
     return not options.topics and not options.pattern and not pushed and options.internal
 
 
 def _too_many(named: Iterable[Span | Range]) -> bool:
-    """Whether so many topics cannot travel with each partition."""
+    """Says whether so many topics cannot travel with each partition."""
     return sum(map(len, {each.topic for each in named})) > TOPICS_TEXT_MAX
 
 
@@ -552,7 +557,7 @@ def _memory_bytes() -> int:
 def log_parts(
     reader: pystore.Reader, path: str, broker: str, options: ReadOptions, spans: Sequence[Span]
 ) -> list[Part]:
-    """Partitions that read the log, cut where records begin.
+    """Returns partitions that read the log, cut where records begin.
 
     A file begins with a record; within a file, the units of the longest queues tell where some
     begin.

@@ -45,7 +45,7 @@ class PullRange:
         self.lost = lost
 
     def missing(self, first: int, end: int) -> None:
-        """Raises: DataLoss, when that is an error."""
+        """Reports records that are missing. Raises: DataLoss, when that is an error."""
         if first >= end:
             return
         if self.lost is None:
@@ -56,7 +56,7 @@ class PullRange:
         self.lost(end - first)
 
     def check(self, message: ReceivedMessage) -> None:
-        """Raises: SourceError for a record that is not the planned one."""
+        """Checks the first record. Raises: SourceError for a record that is not the planned one."""
         where = f"offset {message.queue_offset} of {self.topic}/{self.queue}"
         if (message.stored_topic, message.head.queue) != (self.topic, self.queue):
             raise SourceError(
@@ -106,7 +106,8 @@ def records(network: NetworkOptions, wanted: PullRange, chunk_bytes: int) -> Ite
 
 
 def _check_queue(consumer: Consumer, queue: MessageQueue) -> None:
-    """Raises: SourceError for a broker that the name server does not know."""
+    """Checks that the name server knows a broker. Raises: SourceError for a broker that the name
+    server does not know."""
     there = {each.broker for each in consumer.queues(queue.topic)}
     if queue.broker not in there:
         raise SourceError(

@@ -92,7 +92,8 @@ def _both(known: frozenset[Any] | None, more: frozenset[Any]) -> frozenset[Any]:
 
 
 def _bounds(f: Filter) -> tuple[int | None, int | None, frozenset[Any] | None]:
-    """The lowest and the highest value a filter lets through, and the values when it lists them.
+    """Returns the lowest and the highest value a filter lets through, and the values when it lists
+    them.
 
     Numbers for numbers, microseconds for times, None where there is no bound. A filter that is not
     understood lists no value at all.
@@ -125,7 +126,7 @@ def _plain(value: object) -> int | str | None:
 
 
 def _timed(options: ReadOptions, low: int | None, high: int | None) -> ReadOptions:
-    """Store times are whole milliseconds."""
+    """Rounds store times, which are whole milliseconds."""
     first, last = options.time_min, options.time_max
     if low is not None:
         ms = max(0, -(-low // 1000))

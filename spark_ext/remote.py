@@ -152,7 +152,7 @@ class _Mirror:
             at = step
 
     def _pieces(self, start: int, end: int) -> Iterator[bytes]:
-        """Bytes of the mirrored log."""
+        """Yields bytes of the mirrored log."""
         for base, file in sorted(self._log.items()):
             low, high = max(start, base), min(end, base + file.size)
             if low < high:
@@ -210,7 +210,7 @@ class _Mirror:
 
 
 def _runs(blocks: list[int]) -> Iterator[tuple[int, int]]:
-    """(first, count) of neighbours."""
+    """Yields (first, count) of neighbours."""
     for _, group in itertools.groupby(enumerate(blocks), lambda pair: pair[1] - pair[0]):
         run = [block for _, block in group]
         for i in range(0, len(run), BLOCKS_MAX):

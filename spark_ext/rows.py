@@ -100,7 +100,8 @@ class Stamper:
         *,
         empty_bodies: bool = True,
     ) -> None:
-        """empty_bodies: whether they are allowed; stores take them, brokers do not."""
+        """Makes the converter. empty_bodies: whether they are allowed; stores take them, brokers do
+        not."""
         self.topic = topic
         self.empty_bodies = empty_bodies
         self.tags = tags
@@ -197,7 +198,7 @@ class Stamper:
         return whole.cast(pa.binary())
 
     def _one(self, name: str, values: Any) -> Any:
-        """``NAME 0x01 VALUE 0x02`` where there is a value."""
+        """Returns ``NAME 0x01 VALUE 0x02`` where there is a value."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

@@ -63,7 +63,7 @@ class ColumnLayout(NamedTuple):
 
 
 def ddl(columns: Sequence[str] | None, properties: str, *, timers: bool = False) -> str:
-    """The schema of a load without ``.schema(...)``, as DDL.
+    """Returns the schema of a load without ``.schema(...)``, as DDL.
 
     columns: option ``columns``. properties: option ``includeProperties``; ``none`` leaves the
     column out of the default ones. timers: option timers=pending.

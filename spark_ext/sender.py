@@ -61,10 +61,10 @@ class BatchSender(DataSourceArrowWriter):
         return send(iterator, self.options, self.job, 0)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing is left to do: tasks end after the acknowledgements."""
+        """Does nothing: tasks end after the acknowledgements."""
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What was sent cannot be undone."""
+        """Does nothing: what was sent cannot be undone."""
 
 
 class StreamSender(DataSourceStreamArrowWriter):
@@ -79,10 +79,10 @@ class StreamSender(DataSourceStreamArrowWriter):
         return send(iterator, self.options, query, batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing is left to do: tasks end after the acknowledgements."""
+        """Does nothing: tasks end after the acknowledgements."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was sent cannot be undone."""
+        """Does nothing: what was sent cannot be undone."""
 
 
 def check_frame(options: WriteOptions, schema: StructType, overwrite: bool) -> None:
@@ -93,7 +93,7 @@ def check_frame(options: WriteOptions, schema: StructType, overwrite: bool) -> N
 
 
 def _check(options: WriteOptions, schema: StructType, overwrite: bool) -> None:
-    """Raises: SinkError, BadSchema."""
+    """Checks what can be known before rows come. Raises: SinkError, BadSchema."""
     check_frame(options, schema, overwrite)
     if "shardingKey" in schema.names and "queueId" in schema.names:
         raise BadSchema("give one of the columns shardingKey and queueId: both choose the queue")
@@ -132,8 +132,8 @@ async def _send(
 
 
 async def _send_rows(producer: AsyncProducer, rows: pa.RecordBatch) -> int:
-    """Rows that may go to any queue go in batches; those of one queue or key one after the other;
-    delayed ones, which batches do not take, each for itself."""
+    """Sends rows: those that may go to any queue go in batches; those of one queue or key one after
+    the other; delayed ones, which batches do not take, each for itself."""
     plain: list[Message] = []
     lanes: dict[tuple[str, str, int], list[Message]] = {}
     queues = rows.column("queue").to_pylist()
@@ -175,7 +175,8 @@ async def _queue_of(producer: AsyncProducer, topic: str, queue: int) -> MessageQ
 
 
 def check_stored(results: Sequence[SendResult]) -> None:
-    """Raises: SinkError for a message that a power failure may take."""
+    """Checks how messages were stored. Raises: SinkError for a message that a power failure may
+    take."""
     from broker.client import SendStatus
 
     for result in results:
@@ -187,8 +188,8 @@ def check_stored(results: Sequence[SendResult]) -> None:
 
 
 def messages_of(rows: pa.RecordBatch) -> Iterator[Message]:
-    """Properties that the broker or the client sets of its own are those of the copy that was
-    read, and left out."""
+    """Yields messages of rows. Properties that the broker or the client sets of its own are those
+    of the copy that was read, and left out."""
     from broker.client import Message
     from broker.client.sending import PROTOCOL_PROPERTIES
     from pystore.properties import parse_properties

@@ -35,7 +35,8 @@ print("%d.%d" % sys.version_info[:2])
 
 
 def session(builder: SparkSession.Builder | None = None) -> SparkSession:
-    """A session in which ``format("rocketmq")`` works, or one sentence that says what is missing.
+    """Returns a session in which ``format("rocketmq")`` works, or one sentence that says what is
+    missing.
 
     Starts Spark's Python processes with the Python that runs this, unless ``PYSPARK_PYTHON`` or the
     ``python3`` of the path serves. builder: ``SparkSession.builder`` with settings; None: as it is.
@@ -64,7 +65,8 @@ def register(spark: SparkSession) -> SparkSession:
 
 
 def _check_pyspark() -> None:
-    """Raises: SourceError naming what is not installed, or is too old."""
+    """Checks that PySpark is there. Raises: SourceError naming what is not installed, or is too
+    old."""
     if importlib.util.find_spec("pyspark") is None:
         raise SourceError(f"{sys.executable} cannot import pyspark: pip install {EXTRA}")
     check_packages()
@@ -93,7 +95,8 @@ def _is_remote(builder: SparkSession.Builder) -> bool:
 
 
 def _check_java() -> None:
-    """Raises: SourceError for a machine without Java, or with one that Spark does not start on."""
+    """Checks the Java of this machine. Raises: SourceError for a machine without Java, or with one
+    that Spark does not start on."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     where = f"JAVA_HOME is {home}" if home else "there is no 'java' on the path"

@@ -30,7 +30,8 @@ __all__ = ["RocketmqSource"]
 
 
 def _check_pystore() -> None:
-    """A job's own pystore.py comes before the package. Raises: SourceError that names it."""
+    """Checks where the package comes from: a job's own pystore.py comes before the package. Raises:
+    SourceError that names it."""
     found = importlib.util.find_spec("pystore")
     if found is not None and found.submodule_search_locations is None:
         raise SourceError(

@@ -116,7 +116,7 @@ def _new_reader(path: str, settings: StoreSettings) -> pystore.Reader:
 
 
 def let_go(path: str, settings: StoreSettings = ()) -> None:
-    """At the end of a task: closes the reader where address space is limited, or of a copy on
+    """Closes, at the end of a task, the reader where address space is limited, or of a copy on
     another file system, which the next task must list again.
 
     ``spark.executor.pyspark.memory`` limits it in workers, and every segment that a reader has
@@ -185,7 +185,7 @@ def _anchor_of(reader: pystore.Reader) -> _Anchor | None:
 
 
 def settle_worker() -> None:
-    """Once per worker, what would otherwise cost every task.
+    """Does, once per worker, what would otherwise cost every task.
 
     - What is loaded by now is not looked at again by ``gc.collect()``, which Spark calls after
       every task and which takes 7 ms with pyarrow loaded.

@@ -223,8 +223,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {broker: identity_of(self._open(path)) for broker, path in self._paths().items()}
 
     def _kinship(self, offset: Mapping[str, Any], spans: Mapping[Key, Span]) -> dict[str, Kinship]:
-        """What each store is to the one that an offset is of. Raises: SourceError, DataLoss for one
-        that is another."""
+        """Returns what each store is to the one that an offset is of. Raises: SourceError, DataLoss
+        for one that is another."""
         paths, known = self._paths(), identities(offset)
         found = {b: compare(self._open(p), known.get(b, ())) for b, p in paths.items()}
         for broker, kinship in found.items():
@@ -258,7 +258,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             print(f"rocketmq: {what}; it is read from its beginning", file=sys.stderr)
 
     def _check_known(self, offset: Mapping[str, Any], found: Mapping[str, Kinship]) -> None:
-        """Raises: DataLoss for a store whose log no longer shows whether it is the same."""
+        """Checks that each store is the one of the offset. Raises: DataLoss for a store whose log
+        no longer shows whether it is the same."""
         for broker, kinship in found.items():
             if kinship is Kinship.UNKNOWN and self.options.fail_on_loss:
                 info = self._open(self._paths()[broker]).info()
@@ -323,11 +324,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode(self._planned, self._identities())
 
     def _rest(self) -> None:
-        """Until the next look nothing new can be found, and Spark asks again within 10 ms."""
+        """Sleeps a little: until the next look nothing new can be found, and Spark asks again
+        within 10 ms."""
         time.sleep(min(IDLE_MAX_S, max(0.0, self._look_again - time.monotonic())))
 
     def _counted(self, start: dict[str, Any], spans: Mapping[Key, Span]) -> _Count:
-        """Raises: DataLoss, SourceError for stores and queues that are not what they were."""
+        """Counts what the queues hold. Raises: DataLoss, SourceError for stores and queues that are
+        not what they were."""
         kinship = self._kinship(start, spans)
         same = {b for b in kinship if kinship[b] is not Kinship.OTHER}
         left = {b for _, b, _ in decode(start)} - kinship.keys()  # stores that are not read now
@@ -346,8 +349,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _Count(start, spans, begin, at, lags, self._quiet(start, begin))
 
     def _quiet(self, start: dict[str, Any], begin: Offsets) -> dict[str, Any]:
-        """The offset while nothing waits: the same one, for Spark makes a batch of any other; and
-        a newer one, with no rows, before retention takes the records by which a store is known."""
+        """Returns the offset while nothing waits: the same one, for Spark makes a batch of any
+        other; and a newer one, with no rows, before retention takes the records by which a store is
+        known."""
         known = identities(start)
         if any(aged(self._open(path), known.get(b, ())) for b, path in self._paths().items()):
             return encode(begin, self._identities())
@@ -379,7 +383,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {key: min(taken[key], max(1, w // each[key])) for key, w in weights.items()}
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """The ends of the queues, and how far the batch that is planned stays behind them.
+        """Returns the ends of the queues, and how far the batch that is planned stays behind them.
 
         Spark gives a Python source no metrics of its own, but shows what this returns in each
         progress, as ``latestOffset`` of the source.
@@ -449,7 +453,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return parts
 
     def _begun_behind(self, key: Key, first: int, last: int) -> None:
-        """Batch 0 was planned, the query died, and "latest" is now after what was planned."""
+        """Refuses a query that began behind itself: batch 0 was planned, the query died, and
+        "latest" is now after what was planned."""
         if self.options.fail_on_loss:
             raise DataLoss(
                 f"the first batch of this query was to end at {last} of {key[0]}/{key[2]}, but its"
@@ -486,8 +491,8 @@ def _remembered(path: Path) -> dict[str, Any] | None:
 
 
 def _remember(path: Path, offset: dict[str, Any]) -> None:
-    """The file has all of the offset or is not there, and stays after a power failure. Raises:
-    SourceError naming it."""
+    """Writes a file: it has all of the offset or is not there, and stays after a power failure.
+    Raises: SourceError naming it."""
     try:
         make_folders(path.parent, FILE_MODE)
         write_whole(path, json.dumps(offset).encode())

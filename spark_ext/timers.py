@@ -97,7 +97,7 @@ def plan_timers(options: ReadOptions) -> list[TimerPart]:
 
 
 def _waiting(reader: pystore.Reader) -> _Waiting:
-    """Raises: SourceError."""
+    """Returns the timers that wait. Raises: SourceError."""
     import pyarrow as pa
 
     import pystore
@@ -201,7 +201,7 @@ class _Shape:
     def rows(
         self, batch: pa.RecordBatch, offsets: pa.Int64Array, due: pa.Int64Array
     ) -> pa.RecordBatch:
-        """Those of a batch that wait, in the columns of the query."""
+        """Returns those of a batch that wait, in the columns of the query."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

@@ -110,7 +110,7 @@ class StreamHalves(DataSourceStreamArrowWriter):
 
 
 def _check(options: WriteOptions, schema: StructType, overwrite: bool) -> None:
-    """Raises: SinkError, BadSchema."""
+    """Checks what can be known before rows come. Raises: SinkError, BadSchema."""
     check_frame(options, schema, overwrite)
     for name in _REFUSED_COLUMNS:
         if name in schema.names:
@@ -256,7 +256,8 @@ async def _end_all(
     commit: bool,
     confirmed: bool,
 ) -> None:
-    """confirmed: waits for each answer; else what does not reach the broker is left to checks."""
+    """Ends halves. confirmed: waits for each answer; else what does not reach the broker is left to
+    checks."""
     from broker.client import LocalState
 
     state = LocalState.COMMIT if commit else LocalState.ROLLBACK
@@ -321,8 +322,8 @@ async def _store(
 async def _decision(
     producer: AsyncTransactionProducer, job: str, batch: int
 ) -> dict[str, Any] | None:
-    """The decision on a batch, with "done" once all its halves were ended. The first one counts,
-    should two commits have run at once. Raises: ClientError."""
+    """Returns the decision on a batch, with "done" once all its halves were ended. The first one
+    counts, should two commits have run at once. Raises: ClientError."""
     from broker.client.queries import messages_by_key
 
     found = await messages_by_key(producer.network, DECISIONS, _key(job, batch))

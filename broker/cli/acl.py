@@ -39,7 +39,7 @@ _Dry = Annotated[
 def _opened(
     s: Session, rules: Path | None, broker: str | None, credentials: Path | None, trust: Path | None
 ) -> Rules:
-    """Raises: StoreError, OSError."""
+    """Opens the rules that are meant. Raises: StoreError, OSError."""
     from broker.cli.acl_rules import rules_at, rules_of_broker
 
     no_settings(s)
@@ -54,7 +54,7 @@ def _opened(
 
 
 def _resource(text: str) -> Resource:
-    """Raises: BadArgument."""
+    """Reads a resource. Raises: BadArgument."""
     from broker.access.policies import parse_resource
 
     found = parse_resource(text)
@@ -65,7 +65,7 @@ def _resource(text: str) -> Resource:
 
 
 def _action(text: str) -> AccessAction:
-    """Raises: BadArgument."""
+    """Reads an action. Raises: BadArgument."""
     from broker.access.needs import AccessAction
 
     for action in AccessAction:
@@ -77,7 +77,7 @@ def _action(text: str) -> AccessAction:
 
 
 def _rights(allow: list[str] | None, deny: list[str] | None) -> tuple[Right, ...]:
-    """Raises: BadArgument."""
+    """Reads rights. Raises: BadArgument."""
     from broker.access.needs import AccessAction
     from broker.cli.acl_rules import Right
 

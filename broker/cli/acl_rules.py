@@ -72,11 +72,12 @@ class Rules(Protocol):
         """Makes or changes a user. dry: only checks. Raises: StoreError."""
 
     def remove(self, user: str, resource: Resource | None, dry: bool) -> None:
-        """resource: None for the user itself. Raises: StoreError."""
+        """Removes rights. resource: None for the user itself. Raises: StoreError."""
 
 
 def rules_at(path: Path, check_free: Callable[[Path], None]) -> Rules:
-    """check_free: called with a store that is about to be changed. Raises: StoreError."""
+    """Returns the rules at a place. check_free: called with a store that is about to be changed.
+    Raises: StoreError."""
     if not path.exists():
         raise NotAStore("the path does not exist", str(path))
     if path.is_file():
@@ -124,7 +125,7 @@ def rules_of_broker(broker: str, credentials: Path | None, trust: Path | None) -
 
 
 def _bits(right: Right) -> int:
-    """Raises: BadArgument for what a plain list cannot say."""
+    """Returns the bits of rights. Raises: BadArgument for what a plain list cannot say."""
     try:
         right.resource.check()
     except Malformed as bad:
@@ -150,7 +151,7 @@ def _bits(right: Right) -> int:
 
 
 def _changed(account: Account | None, change: UserChange) -> Account:
-    """Raises: BadArgument."""
+    """Returns an account with another right. Raises: BadArgument."""
     if change.sources:
         raise usage(
             "rights of a plain list hold from everywhere",
@@ -188,7 +189,7 @@ def _pattern(text: str) -> Pattern:
 
 
 def _without(account: Account, resource: Resource) -> Account:
-    """Raises: NotFound."""
+    """Returns an account without a right. Raises: NotFound."""
     name = resource.name
     topic, group = resource.kind is ResourceKind.TOPIC, resource.kind is ResourceKind.GROUP
     if topic and name in account.topics:
@@ -203,7 +204,7 @@ def _without(account: Account, resource: Resource) -> Account:
 
 
 def _account(rules: PlainRules, user: str, where: str) -> Account:
-    """Raises: NotFound."""
+    """Returns the account of a user. Raises: NotFound."""
     found = rules.accounts.get(user)
     if found is None:
         raise NotFound(f"there is no account {user}", where)
@@ -239,7 +240,7 @@ class _PlainOfBroker:
         self._ask = ask
 
     def now(self) -> PlainRules:
-        """Without secrets, which a broker does not tell."""
+        """Returns the rules without secrets, which a broker does not tell."""
         found = self._ask(Code.GET_ACL_CONFIG, {})
         accounts = [self._read(each) for each in found.get("plainAccessConfigs") or ()]
         white = tuple(_pattern(text) for text in found.get("globalWhiteAddrs") or ())
@@ -414,7 +415,7 @@ class _UsersOfBroker(_Users):
         self._ask = ask
 
     def now(self) -> PolicyRules:
-        """Without passwords, which a broker does not tell."""
+        """Returns the rules without passwords, which a broker does not tell."""
         users = [
             parse_user({**each, "password": "untold"}, each["username"])
             for each in self._ask(Code.AUTH_LIST_USERS, {})

@@ -37,7 +37,7 @@ _Grep = Annotated[
 
 
 def _whole(message: ReceivedMessage) -> dict[str, object]:
-    """All of a message, with what the protocol adds."""
+    """Returns all of a message, with what the protocol adds."""
     return {
         **message_facts(message),
         "offset_msg_id": message.offset_message_id,
@@ -123,7 +123,7 @@ def _message_find(
 def _filter(
     key: str | None, tag: str | None, grep: str | None
 ) -> Callable[[ReceivedMessage], bool]:
-    """Raises: BadArgument."""
+    """Makes the filter of messages. Raises: BadArgument."""
     try:
         pattern = re.compile(grep.encode()) if grep is not None else None
     except re.error as bad:

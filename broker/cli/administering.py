@@ -39,7 +39,8 @@ _COMPLETION_S = 1.0
 
 
 def _topics_that_begin(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The topics that a name server, or the broker, knows; nothing when it does not answer."""
+    """Returns the topics that a name server, or the broker, knows; nothing when it does not
+    answer."""
     from broker.client.admin import Admin
 
     said = ctx.params

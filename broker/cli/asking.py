@@ -73,8 +73,8 @@ class Inquirer:
 
 @asynccontextmanager
 async def inquirer(credentials: Path | None, trust: Path | None) -> AsyncIterator[Inquirer]:
-    """credentials: by default those of the environment, if any. trust: None speaks plain text.
-    Raises: BadArgument."""
+    """Opens what asks brokers. credentials: by default those of the environment, if any. trust:
+    None speaks plain text. Raises: BadArgument."""
     from broker.remoting.client import RemotingClient
 
     signer = credentials_of(credentials)

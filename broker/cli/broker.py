@@ -187,7 +187,7 @@ class _Check:
 
 
 def _shown(settings: Settings) -> list[tuple[str, object, str]]:
-    """The settings that are given."""
+    """Returns the settings that are given."""
     from pystore.settings import SECRETS, without_password
 
     return [
@@ -198,7 +198,7 @@ def _shown(settings: Settings) -> list[tuple[str, object, str]]:
 
 
 def _threads_on(cores: int) -> int:
-    """Network threads of a process that is a broker and nothing else."""
+    """Returns the network threads of a process that is a broker and nothing else."""
     return 3 if cores > 4 else 1
 
 

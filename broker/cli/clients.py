@@ -79,7 +79,7 @@ def client_errors(verb: str) -> Iterator[None]:
 
 
 def message_facts(message: ReceivedMessage) -> dict[str, object]:
-    """A message as JSON shows it: the user's properties, and the body as text or Base64."""
+    """Returns a message as JSON shows it: the user's properties, and the body as text or Base64."""
     from broker.client.sending import PROTOCOL_PROPERTIES
 
     given = message.properties.items()
@@ -103,7 +103,7 @@ def message_facts(message: ReceivedMessage) -> dict[str, object]:
 
 
 def message_line(message: ReceivedMessage) -> str:
-    """A message as a line of text, without control characters."""
+    """Returns a message as a line of text, without control characters."""
     body = message.body[:200].decode("utf-8", "backslashreplace")
     return shown(
         f"{message.topic}/{message.queue.queue}@{message.queue_offset}"

@@ -131,7 +131,7 @@ def _show_members(s: Session, record: Record, credentials: Path | None, trust: P
 
 
 async def _members(address: str, credentials: Path | None, trust: Path | None) -> list[_Row]:
-    """Raises: RefusedByBroker, OSError, TimeoutError, ValueError."""
+    """Returns a row for each member. Raises: RefusedByBroker, OSError, TimeoutError, ValueError."""
     from broker.cli.asking import inquirer
     from broker.wire import mqjson
     from broker.wire.codes import RequestCode
@@ -156,8 +156,8 @@ def _ask(
     controller: str, cluster: str, name: str, files: tuple[Path | None, Path | None],
     work: Callable[[Engine], Awaitable[_T]],
 ) -> _T:  # fmt: skip
-    """files: credentials, and whom TLS trusts. Raises: BadArgument, OSError, TimeoutError,
-    ValueError."""
+    """Asks the engine. files: credentials, and whom TLS trusts. Raises: BadArgument, OSError,
+    TimeoutError, ValueError."""
     import asyncio
 
     from broker.access.recipients import recipients_of

@@ -77,7 +77,7 @@ class BrokerSeen:
 
 
 async def look_at(by: Inquirer, address: str) -> BrokerSeen:
-    """Raises: RefusedByBroker, OSError, TimeoutError, ValueError."""
+    """Asks a broker how far it is. Raises: RefusedByBroker, OSError, TimeoutError, ValueError."""
     from broker.wire import mqjson
     from broker.wire.codes import RequestCode
     from broker.wire.command import Command
@@ -127,8 +127,8 @@ async def _slave_row(by: Inquirer, address: str, row: dict[str, Any]) -> SlaveRo
 
 
 async def _seconds(by: Inquirer, address: str, end: int, behind: int) -> float | None:
-    """Age of the record at `end`, by this machine's clock; a slave of Java's may have reported a
-    place within one."""
+    """Returns the age of the record at `end`, by this machine's clock; a slave of Java's may have
+    reported a place within one."""
     from broker.wire.codes import RequestCode
     from broker.wire.command import Command
     from pystore.records import check_record
@@ -145,7 +145,8 @@ async def _seconds(by: Inquirer, address: str, end: int, behind: int) -> float |
 async def _brokers_of(
     by: Inquirer, namesrv: str, cluster: str | None, name: str | None
 ) -> list[str]:
-    """Addresses of all that the name server knows, masters first. Raises: NotFound, OSError."""
+    """Returns addresses of all that the name server knows, masters first. Raises: NotFound,
+    OSError."""
     from broker.wire import mqjson
     from broker.wire.codes import RequestCode
 
@@ -172,7 +173,7 @@ async def _brokers_of(
 
 
 async def _seen_or_not(by: Inquirer, address: str) -> BrokerSeen:
-    """One of many: that it does not answer is a finding."""
+    """Looks at one of many: that it does not answer is a finding."""
     try:
         return await look_at(by, address)
     except (OSError, TimeoutError) as failed:

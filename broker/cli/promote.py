@@ -55,7 +55,7 @@ class Rival:
     runs: bool = False
 
     def objection(self) -> str:
-        """Why the slave should not become the master; empty: nothing speaks against it."""
+        """Returns why the slave should not become the master; empty: nothing speaks against it."""
         if self.alike is False:
             return f"{self.where} has another past: its log differs before this one's end"
         if self.more > 0:
@@ -168,7 +168,7 @@ def _show(
 
 
 def _refuse(rivals: list[Rival], accept_loss: bool) -> None:
-    """Raises: LossRefused."""
+    """Refuses a promotion that may lose messages. Raises: LossRefused."""
     for rival in rivals:
         if rival.runs:
             error = LossRefused(f"the master at {rival.where} answers: two would take messages")
@@ -197,7 +197,7 @@ def _own_log(reader: Reader) -> OwnLog:
 
 
 def _stored(mine: Reader, own: OwnLog, store: Path) -> Rival:
-    """Raises: StoreError."""
+    """Returns what a stopped store holds. Raises: StoreError."""
     with Reader(store) as reader:
         theirs = _own_log(reader)
         found = Rival(str(store), "stopped", theirs.end, max(0, theirs.end - own.end))
@@ -217,7 +217,7 @@ def _has(reader: Reader, at: int, record: bytes) -> bool:
 
 
 def _count_from(reader: Reader, at: int) -> int:
-    """Messages from the record at byte `at` of the log on."""
+    """Returns the number of messages from the record at byte `at` of the log on."""
     count = 0
     while True:
         batch = reader.log(at)
@@ -229,7 +229,7 @@ def _count_from(reader: Reader, at: int) -> int:
 async def _asked(
     own: OwnLog, addresses: Iterable[str], credentials: Path | None, trust: Path | None
 ) -> list[Rival]:
-    """Raises: OSError, TimeoutError, BadArgument."""
+    """Returns what the brokers hold. Raises: OSError, TimeoutError, BadArgument."""
     from broker.wire.codes import RequestCode
     from broker.wire.command import Command
 

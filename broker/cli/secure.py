@@ -20,8 +20,8 @@ _ADMIN = "admin"
 
 
 def secured(folder: Path, host: str) -> tuple[TlsSettings, dict[str, str]]:
-    """TLS and settings of a broker that lets nobody in without them. folder: certificate, key and
-    the administrator's credentials, kept from start to start. host: that clients come to.
+    """Returns TLS and settings of a broker that lets nobody in without them. folder: certificate,
+    key and the administrator's credentials, kept from start to start. host: that clients come to.
 
     Raises: BadArgument without the package that makes certificates, OSError.
     """
@@ -47,7 +47,7 @@ def secured(folder: Path, host: str) -> tuple[TlsSettings, dict[str, str]]:
 
 
 def random_secret() -> str:
-    """32 letters that nobody guesses."""
+    """Returns 32 letters that nobody guesses."""
     return secrets.token_urlsafe(24)
 
 

@@ -44,7 +44,7 @@ def tls_of(file: Path | None) -> ssl.SSLContext | bool:
 
 
 def context_of(file: Path | None) -> ssl.SSLContext | None:
-    """None: plain text. Raises: BadArgument."""
+    """Returns the context of TLS. None: plain text. Raises: BadArgument."""
     from broker.remoting.tls import client_context
 
     if file is None:

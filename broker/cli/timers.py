@@ -166,7 +166,7 @@ def ls(
 
 
 def _moment(text: str, name: str) -> int:
-    """Raises: BadArgument."""
+    """Reads a moment. Raises: BadArgument."""
     ahead = delay_of(text, name) if text.startswith("+") else None
     if isinstance(ahead, timedelta):
         return _now() + ahead // timedelta(milliseconds=1)
@@ -251,7 +251,8 @@ def _histogram(s: Session, counts: list[tuple[str, int]]) -> None:
 
 
 def _offset_of(timers: Timers, text: str) -> int:
-    """Raises: BadArgument for what is neither an offset nor a handle; NotFound."""
+    """Reads an offset or a recall handle. Raises: BadArgument for what is neither an offset nor a
+    handle; NotFound."""
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
     handle = RecallHandle.parse(text)
@@ -364,7 +365,8 @@ def reschedule(
 
 
 def _send_again(s: Session, broker: str, found: TimerMessage, due: int) -> None:
-    """Raises: BadArgument for a time in the same slot, where the broker cannot tell the two."""
+    """Sends a timer again. Raises: BadArgument for a time in the same slot, where the broker cannot
+    tell the two."""
     if slot_of(due, s.settings()["timerPrecisionMs"]) == found.timer.out_ms:
         raise usage(
             "a running broker cannot tell the two apart: both are due in the same second",

@@ -171,7 +171,7 @@ def _screen(live: bool) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[None]:
-    """Keys come when they are pressed, and are not echoed."""
+    """Sets the terminal so that keys come when they are pressed, and are not echoed."""
     import termios
     import tty
 

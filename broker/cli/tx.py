@@ -144,7 +144,7 @@ def _ls_discarded(s: Session, reader: Reader, most: int) -> int:
 
 
 def _found(reader: Reader, offset: int) -> PendingHalf:
-    """Raises: NotFound."""
+    """Returns the half that is meant. Raises: NotFound."""
     for half in find_pending(reader).rows.values():
         if offset in (half.offset, half.root):
             return half

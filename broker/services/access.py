@@ -184,7 +184,7 @@ def _has_users(settings: Settings) -> bool:
 
 
 def access_forms(settings: Settings) -> Iterator[SettingProblem]:
-    """Settings of access control that contradict each other or cannot be read. No I/O."""
+    """Yields settings of access control that contradict each other or cannot be read. No I/O."""
     if settings["aclEnable"] and _has_users(settings):
         yield SettingProblem(
             "aclEnable", settings.source("aclEnable"),
@@ -216,7 +216,7 @@ def _codes(text: str | None) -> frozenset[int]:
 
 
 def _foreign_classes(settings: Settings) -> Iterator[SettingProblem]:
-    """Classes that are not upstream's, since those would have no effect."""
+    """Yields classes that are not upstream's, since those would have no effect."""
     one, two = "authentication", "authorization"
     known: list[tuple[str, str | None, str]] = [
         (f"{one}Provider", settings["authenticationProvider"], "provider.DefaultA#Provider"),

@@ -103,7 +103,7 @@ class BrokerAsker:
         )
 
     async def _make_proven(self, address: str, connection: Connection, timeout_s: float) -> None:
-        """Raises: NotBelieved, and what RemotingClient.request() raises."""
+        """Proves who asks. Raises: NotBelieved, and what RemotingClient.request() raises."""
         if self._credentials is None:
             raise NotBelieved(f"{address} is not among trustedBrokers")
         challenge = Command(ASKS_FOR_PROOF)

@@ -450,7 +450,7 @@ class Clients:
     # ---- producers ----
 
     def producer_beat(self, channel: Channel, group: str) -> None:
-        """Raises: Refused."""
+        """Takes the groups that a producer's heartbeat names. Raises: Refused."""
         joined, peer = self._of(channel), channel.peer
         self._grow(peer, joined, joined.producers, group, MEMBER + len(group))
         channels = self.producers.setdefault(group, {})

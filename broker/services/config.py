@@ -37,8 +37,8 @@ def served(settings: Settings) -> Settings:
 
 
 def unfit(settings: Settings) -> Iterator[SettingProblem]:
-    """Settings that this broker cannot serve, or whose form is wrong. No I/O: a start asks, and so
-    does each change while it runs."""
+    """Yields settings that this broker cannot serve, or whose form is wrong. No I/O: a start asks,
+    and so does each change while it runs."""
     yield from unserved(settings, by_broker=True)
     yield from malformed(settings)
     yield from access_forms(settings)
@@ -77,7 +77,7 @@ _NOT_OF_CONTROLLER = (
 
 
 def _of_controlled(settings: Settings) -> Iterator[SettingProblem]:
-    """Settings that would have no effect under a controller."""
+    """Yields settings that would have no effect under a controller."""
     if not settings["controllerAddr"]:
         yield _problem(
             settings, "enableControllerMode", "enableControllerMode needs controllerAddr"
@@ -105,7 +105,8 @@ def _unless_default(settings: Settings, name: str, when: str) -> Iterator[Settin
 
 
 def without_unserved(settings: Settings) -> Settings:
-    """Those that a file may have and no broker serves have their only value."""
+    """Returns the settings; those that a file may have and no broker serves have their only
+    value."""
     untrue = {
         name: TABLE[name].only
         for name in NOT_SERVED
@@ -119,8 +120,8 @@ _OF_SYNC_MASTER = ("inSyncReplicas", "minInSyncReplicas", "enableAutoInSyncRepli
 
 
 def _of_replicas(settings: Settings) -> Iterator[SettingProblem]:
-    """Settings that would have no effect, or that nothing can fulfil. A slave may have those of the
-    master that it may become."""
+    """Yields settings that would have no effect, or that nothing can fulfil. A slave may have those
+    of the master that it may become."""
     for name in _OF_SYNC_MASTER:
         if settings["brokerRole"] == "ASYNC_MASTER" and settings[name] != TABLE[name].only:
             yield _problem(

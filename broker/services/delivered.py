@@ -38,8 +38,8 @@ def close_levels(store: Store) -> None:
 
 
 def close_level(store: Store, level: int, gone: Collection[int] = ()) -> None:
-    """gone: offsets of messages that went to other brokers. What this one delivered lies between
-    them, when it was away more than once. Raises: StoreError."""
+    """Ends a level. gone: offsets of messages that went to other brokers. What this one delivered
+    lies between them, when it was away more than once. Raises: StoreError."""
     kept = store.metadata.delay_offsets
     at = before = max(kept.get(level) or 0, min(gone, default=0))
     done = DeliverySearch(store, level).find(at, gone.__contains__) | set(gone)
@@ -110,7 +110,7 @@ def _place_of(properties: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _identity(message: Message) -> object:
-    """What a message and its copy have in common."""
+    """Returns what a message and its copy have in common."""
     return (
         message.uniq_key, message.born_timestamp, message.reconsume_times, message.body_crc,
     )  # fmt: skip

@@ -102,7 +102,7 @@ class Groups:
         return self.count >= int(self._settings["maxGroupsPerBroker"])
 
     def _check_room(self) -> None:
-        """Raises: Refused when there may be no other group."""
+        """Checks that another group fits. Raises: Refused when there may be no other group."""
         if self._is_full:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
@@ -165,7 +165,7 @@ class Groups:
         self.changed(group)
 
     async def keep_forbidden(self) -> None:
-        """Raises: StoreError."""
+        """Keeps what groups may not do. Raises: StoreError."""
         async with self._writing:
             if not self._forbidden_changed:
                 return
@@ -189,7 +189,7 @@ class Groups:
 
     @staticmethod
     def from_json(value: object) -> SubscriptionGroup:
-        """Raises: Refused with INVALID_PARAMETER."""
+        """Reads a group. Raises: Refused with INVALID_PARAMETER."""
         try:
             if not isinstance(value, dict) or not isinstance(value.get("groupName"), str):
                 raise ValueError("the SubscriptionGroupConfig has no groupName")

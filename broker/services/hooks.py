@@ -114,7 +114,7 @@ class Hooks(Generic[_Of]):
         self._hooks.append(hook)
 
     def before(self, context: _Of) -> None:
-        """Raises: AbortProcessException."""
+        """Calls the hooks that come before. Raises: AbortProcessException."""
         for hook in self._hooks:
             try:
                 hook.before(context)

@@ -179,8 +179,8 @@ class ConsumerOffsets:
             await self._persist()
 
     async def _persist(self) -> None:
-        """Many groups may have moved at once: they are taken in pieces, and written in batches. The
-        mark comes with the last."""
+        """Writes the offsets. Many groups may have moved at once: they are taken in pieces, and
+        written in batches. The mark comes with the last."""
         if self._unsaved:  # an older round failed
             await self._write_taken(None)
         mark, pieces = self._mark_now(), Pieces()

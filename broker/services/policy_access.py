@@ -102,7 +102,7 @@ class PolicyAccess:
         return RecordDamaged(f"the users are damaged ({why})", str(self.folder / "data.mdb"))
 
     def _rules_of(self, rows: AccessRows, rules: PolicyRules) -> PolicyRules:
-        """Raises: RecordDamaged."""
+        """Makes the rules of rows. Raises: RecordDamaged."""
         try:
             users = {name: _user(row) for name, row in rows.users.items()}
             acls = {name: parse_acl(row) for name, row in rows.acls.items()}
@@ -118,7 +118,7 @@ class PolicyAccess:
         return replace(rules, users=users, acls=acls)
 
     def _open_tables(self) -> AccessRows:
-        """Raises: RecordDamaged, StoreIOError."""
+        """Opens the database, or takes its copy. Raises: RecordDamaged, StoreIOError."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             accessfiles.check_file(self.folder / "data.mdb")
@@ -227,7 +227,7 @@ class PolicyAccess:
             await self._put_user(user)
 
     async def update_user(self, name: str, body: Mapping[str, Any], by: User | None) -> None:
-        """Raises: Rejected, StoreError."""
+        """Changes a user. Raises: Rejected, StoreError."""
         _check_name(name)
         async with self._lock:
             old = self.rules.users.get(name)
@@ -286,7 +286,7 @@ class PolicyAccess:
             await self._put_acl(name, acl.without(kind, wanted))
 
     def acl_of(self, subject: str) -> dict[str, Any] | None:
-        """Raises: Rejected."""
+        """Returns the rights of a user, as upstream writes them. Raises: Rejected."""
         name = _name_of(subject)
         if name not in self.rules.users:
             raise Rejected(16, "The subject is not exist.")
@@ -308,7 +308,7 @@ class PolicyAccess:
         return made
 
     async def take_over(self, users: Mapping[str, User], acls: Mapping[str, Acl]) -> None:
-        """Those of a master take the place of all that are here, at a slave. None are taken from a
+        """Replaces all that are here by those of the master, at a slave. None are taken from a
         master without users: nobody could change it back. Raises: StoreError."""
         if not users:
             return
@@ -406,7 +406,7 @@ def _check_super(user: User, old: User | None, by: User | None) -> None:
 
 
 def _name_of(subject: str) -> str:
-    """Raises: Rejected."""
+    """Returns the name of a user. Raises: Rejected."""
     kind, colon, name = subject.partition(":")
     if not colon or kind.lower() != "user" or not name:
         raise Rejected(16, "The subject is not exist.")

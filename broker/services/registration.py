@@ -87,7 +87,7 @@ async def _beside(topics: int, work: Callable[[], _T]) -> _T:
 
 
 def _addresses(row: object) -> dict[int, str]:
-    """Raises: ValueError."""
+    """Reads the addresses of a name server's answer. Raises: ValueError."""
     found = row.get("brokerAddrs") if isinstance(row, dict) else None
     return {int(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
 
@@ -103,7 +103,7 @@ class Registration:
         dial: Dial,
         credentials: Credentials | None = None,
     ) -> None:
-        """`credentials` are what its requests are signed with."""
+        """Takes what is registered. `credentials` are what its requests are signed with."""
         self._credentials = credentials
         self._settings = settings
         self._topics = topics
@@ -139,8 +139,8 @@ class Registration:
         self._wake()
 
     async def members(self) -> dict[int, str]:
-        """The brokers of this one's name by their ids, as the name servers that answer know them:
-        who is known to one of them is there. Raises: OSError, when none answers."""
+        """Asks for the brokers of this one's name by their ids, as the name servers that answer
+        know them: who is known to one of them is there. Raises: OSError, when none answers."""
         problem = "no name server is set"
         found: dict[int, str] = {}
         answered = False
@@ -296,7 +296,8 @@ class Registration:
     # ---- requests ----
 
     def _signed(self, server: Peer, command: Command) -> Command:
-        """For this name server alone: whoever is one must not ask brokers with it."""
+        """Signs a request for this name server alone: whoever is one must not ask brokers with
+        it."""
         if self._credentials is not None:
             sign(command, self._credentials, without_scope(server.address))
         return command
@@ -371,8 +372,8 @@ class Registration:
             self._take_order_topics(answer.body)
 
     def _version(self) -> dict[str, Any]:
-        """Of the topics. A name server that knows the master of an epoch takes none of an earlier
-        one, whoever still registers (upstream: setStateMachineVersion)."""
+        """Returns the data version of the topics. A name server ignores registrations of an older
+        epoch (upstream: setStateMachineVersion)."""
         return version_to_json(replace(self._topics.version, state_version=self.epoch))
 
     def _version_query(self) -> Command:

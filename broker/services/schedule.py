@@ -97,7 +97,7 @@ class _Level(_Source):
         return done.delivered, 0.0 if s.core.watch_level(self.number, self.offset) else -1.0
 
     def go_on_at(self, offset: int) -> None:
-        """What comes before is done, by whoever did it."""
+        """Continues at an offset: what comes before is done, by whoever did it."""
         if offset > self.offset:
             self.offset = self.kept = offset
             self.pending.clear()
@@ -184,9 +184,9 @@ class Schedule:
         max_tps: int = 0,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
-        """`timers` None means that they are off. `max_tps` limits deliveries a second, of levels
-        and timers together; 0 sets no limit. `now_ms` is the clock of due times, which tests
-        set."""
+        """Takes the clocks and limits. `timers` None means that they are off. `max_tps` limits
+        deliveries a second, of levels and timers together; 0 sets no limit. `now_ms` is the clock
+        of due times, which tests set."""
         self.store = store
         self.core = core
         self._shift_ms = 0
@@ -250,7 +250,7 @@ class Schedule:
             self._begin(self.timers)
 
     async def stop_timers(self) -> None:
-        """Raises: FlushFailed, DiskFull."""
+        """Stops the timers and saves them. Raises: FlushFailed, DiskFull."""
         if self.timers is not None:
             self._end(self.timers)
             await self.save_timers()

@@ -142,7 +142,8 @@ def _frame(s: Settings) -> str | None:
 
 
 def _silence(s: Settings) -> str | None:
-    """Who is silent for too long is gone, and whoever sends a heartbeat is silent between two."""
+    """Returns what is wrong with the times of silence. Who is silent for too long is gone, and
+    whoever sends a heartbeat is silent between two."""
     acting = s["enableSlaveActingMaster"]
     for name, beat, beats in (
         ("serverChannelMaxIdleTimeSeconds", _CLIENT_BEAT_S, "clients send a heartbeat every 30 s"),
@@ -243,7 +244,7 @@ _LOOPBACK = Rule(
 
 
 def at_odds(settings: Settings) -> Iterator[SettingProblem]:
-    """What is worth a warning, each at the first line that is given of its settings."""
+    """Yields what is worth a warning, each at the first line that is given of its settings."""
     for rule in (*RULES, _LOOPBACK):
         if rule.check in _OF_ROLES and settings["enableControllerMode"]:
             continue

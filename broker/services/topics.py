@@ -194,7 +194,7 @@ class Topics:
         return config
 
     def take(self, config: TopicConfig) -> None:
-        """As the master of a slave has it. Raises: Refused."""
+        """Takes a topic as the master of a slave has it. Raises: Refused."""
         self._put(config)
 
     def for_send(
@@ -342,7 +342,7 @@ class Topics:
 
     @staticmethod
     def from_json(value: object) -> TopicConfig:
-        """Raises: Refused with INVALID_PARAMETER."""
+        """Reads a topic. Raises: Refused with INVALID_PARAMETER."""
         try:
             if not isinstance(value, dict) or not isinstance(value.get("topicName"), str):
                 raise ValueError("the TopicConfig has no topicName")

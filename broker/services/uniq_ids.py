@@ -11,7 +11,8 @@ __all__ = ["UniqIds"]
 
 class UniqIds:
     def __init__(self, address: bytes) -> None:
-        """`address` is that of the broker, as on disk without its port."""
+        """Takes the broker's address. `address` is that of the broker, as on disk without its
+        port."""
         self._prefix = address + os.getpid().to_bytes(4, "big")[-2:] + os.urandom(4)
         self._count = 0
 

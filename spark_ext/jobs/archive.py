@@ -174,7 +174,8 @@ def _write(j: Job, staged: Path, start: int, end: int) -> list[_Partition]:
 
 
 def _check_tiles(spans: list[tuple[int, int]], start: int, end: int) -> None:
-    """Raises: StoreIOError when the parts are not the bytes asked for, each once."""
+    """Checks the parts of a file. Raises: StoreIOError when the parts are not the bytes asked for,
+    each once."""
     edges = [start, *(edge for span in spans for edge in span), end]
     if edges[::2] != edges[1::2]:
         raise errors.StoreIOError(f"parts {spans} are not bytes {start} to {end} of the log")

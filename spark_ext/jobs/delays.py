@@ -101,8 +101,8 @@ def _delayed(j: Job, levels: dict[int, int]) -> DataFrame:
 
 
 def _timers(j: Job) -> DataFrame:
-    """The first of ASKING that a record has counts, as for the broker. A timer that was put back
-    to wait further, and a recall, ask for nothing."""
+    """Returns timers and recalls: the first of ASKING that a record has counts, as for the broker.
+    A timer that was put back to wait further, and a recall, ask for nothing."""
     from pystore.names import TIMER_TOPIC
     from pystore.timers import ASKING
 

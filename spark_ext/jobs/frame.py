@@ -94,15 +94,15 @@ class Job:
         return self.session.path
 
     def check_outside(self, path: Path) -> None:
-        """Of what a job writes to: a store does not open with files of others in its log. Raises:
-        BadArgument."""
+        """Checks what a job writes to: a store does not open with files of others in its log.
+        Raises: BadArgument."""
         folders = (self.path, *self.session.settings().commitlog_dirs(self.path))
         if any(path.resolve().is_relative_to(folder.resolve()) for folder in folders):
             raise usage(f"{path} lies in the store", "name a place elsewhere")
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[pystore.Reader]:
-        """The store, read by the driver. Raises: NotAStore and others of opening."""
+        """Opens the store, read by the driver. Raises: NotAStore and others of opening."""
         with self.session.reader() as reader:
             yield reader
 
@@ -183,7 +183,8 @@ class Job:
 
 
 def _fit_one_machine(spark: SparkSession, given: Mapping[str, str]) -> None:
-    """Spark's 200 partitions of a shuffle are for a cluster; here each costs more than its rows."""
+    """Sets the partitions of a shuffle: Spark's 200 of a shuffle are for a cluster; here each costs
+    more than its rows."""
     name, context = "spark.sql.shuffle.partitions", spark.sparkContext
     if name not in given and str(context.master).startswith("local"):
         spark.conf.set(name, str(2 * context.defaultParallelism))
@@ -221,7 +222,8 @@ def hour_ms(column: str) -> str:
 
 
 def _named(failed: Exception, output: Path | None = None) -> Exception:
-    """What Spark's error is about, as an error of ours. Never a stack. output: of the job."""
+    """Returns what Spark's error is about, as an error of ours. Never a stack. output: of the
+    job."""
     if full := _FULL.search(str(failed)):
         return errors.DiskFull(full[0], None if output is None else str(output))
     found = _OURS.findall(str(failed))
@@ -255,7 +257,8 @@ def _first_line(failed: Exception) -> str:
 
 @contextlib.contextmanager
 def _named_errors(j: Job) -> Iterator[None]:
-    """Raises: StoreError for whatever Spark raises, and DiskFull wherever a disk is full."""
+    """Names errors. Raises: StoreError for whatever Spark raises, and DiskFull wherever a disk is
+    full."""
     try:
         from pyspark.errors import PySparkException
     except ImportError as missing:
@@ -362,7 +365,8 @@ def _empty(folder: Path) -> Path:
 
 
 def main(name: str) -> None:
-    """``python -m spark_ext.jobs.NAME`` and ``spark-submit``: the verb, with this command line."""
+    """Runs ``python -m spark_ext.jobs.NAME`` and ``spark-submit``: the verb, with this command
+    line."""
     from pystore.cli import main as program
 
     sys.exit(program(["spark", name, *sys.argv[1:]]))

@@ -79,7 +79,8 @@ def _groups(j: Job, rows: list[Any]) -> None:
 
 
 def _hours(j: Job, behind: list[Any]) -> dict[tuple[str, str, int], int]:
-    """The table by hour. Returns the store time, ms, of the oldest that waits in each queue."""
+    """Adds the table by hour. Returns the store time, ms, of the oldest that waits in each
+    queue."""
     from pyspark.sql.functions import broadcast, expr
 
     columns = ("group", "topic", "hour", "messages")

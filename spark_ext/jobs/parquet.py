@@ -174,8 +174,8 @@ def _sum(column: Any) -> int:
 
 
 def _bodies_of_log(rows: pa.RecordBatch) -> int:
-    """By the CRCs in the records, each of which the scan has compared; that of an empty body says
-    nothing."""
+    """Returns the sum by the CRCs in the records, each of which the scan has compared; that of an
+    empty body says nothing."""
     import numpy as np
 
     sizes = np.diff(np.frombuffer(rows.column("body").buffers()[1], "int32"))
@@ -185,7 +185,7 @@ def _bodies_of_log(rows: pa.RecordBatch) -> int:
 
 
 def _sums_of(rows: pa.RecordBatch, bodies: int) -> Sums:
-    """bodies: the sum of their CRCs."""
+    """Returns the sums of a file. bodies: the sum of their CRCs."""
     columns = [_sum(rows.column(name)) for name in _NAMES if name != "body"]
     place = rows.column("commitLogOffset").to_numpy().argmax()
     last = ("commitLogOffset", "storeSize", "storeTimestamp", "bodyCRC")
@@ -215,7 +215,7 @@ class _ParquetFile:
         )  # fmt: skip
 
     def write(self, batches: list[pa.RecordBatch]) -> None:
-        """One row group."""
+        """Writes one row group."""
         import pyarrow as pa
 
         for rows in batches:
@@ -228,7 +228,8 @@ class _ParquetFile:
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
 
     def close(self) -> Sums:
-        """Raises: StoreIOError when the file does not hold what was written."""
+        """Closes the file and returns its sums. Raises: StoreIOError when the file does not hold
+        what was written."""
         self._writer.close()
         self._file.close()
         assert self._sums is not None

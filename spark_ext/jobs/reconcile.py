@@ -91,7 +91,7 @@ def _messages(j: Job, path: Path, *, own: bool) -> DataFrame:
 
 
 def _by_place(j: Job, both: DataFrame) -> int:
-    """The table by topic; returns how many places differ."""
+    """Adds the table by topic; returns how many places differ."""
     from pyspark.sql.functions import expr
 
     places = both.groupBy("topic", "queue", "offset").agg(
@@ -112,7 +112,7 @@ def _by_place(j: Job, both: DataFrame) -> int:
 
 
 def _by_content(j: Job, both: DataFrame, most: int) -> int:
-    """The tables of contents; returns how many messages only one side has."""
+    """Adds the tables of contents; returns how many messages only one side has."""
     from pyspark.sql.functions import expr
 
     contents = both.groupBy("topic", "id", "crc").agg(

@@ -75,7 +75,7 @@ class Report:
         self._blocks: list[_Block] = []
 
     def facts(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Named values."""
+        """Adds named values."""
         self._blocks.append(_Block(name, (), list(facts.items()), None))
 
     def table(
@@ -85,11 +85,11 @@ class Report:
         rows: Iterable[Sequence[Any]],
         plot: Plot | None = None,
     ) -> None:
-        """Rows under columns."""
+        """Adds rows under columns."""
         self._blocks.append(_Block(name, columns, list(rows), plot))
 
     def show(self, out: Any) -> None:
-        """To the command line's output, be it text or JSON."""
+        """Shows the report on the command line's output, be it text or JSON."""
         for block in self._blocks:
             if block.columns:
                 out.table(block.name, block.columns, block.rows)
@@ -97,11 +97,12 @@ class Report:
                 out.facts(block.name, dict(block.rows))
 
     def write(self, path: Path) -> None:
-        """The HTML page, whole or not at all. Raises: OSError, BadArgument without matplotlib."""
+        """Writes the HTML page, whole or not at all. Raises: OSError, BadArgument without
+        matplotlib."""
         write_whole(path, self.html().encode("utf-8", "backslashreplace"))
 
     def html(self) -> str:
-        """The page. Raises: BadArgument without matplotlib."""
+        """Returns the page. Raises: BadArgument without matplotlib."""
         title = html.escape(f"RocketMQ store: {self.title}")
         now = datetime.now(UTC).isoformat(timespec="seconds")
         parts = [

@@ -146,7 +146,8 @@ def _balance(put: Contents, log: Path) -> Balance:
 
 
 def _finish(j: Job, config: Path, settings: dict[str, Any], made: Path) -> None:
-    """Queues, index, checkpoint and metadata. An unclean end is what makes recovery read it all."""
+    """Makes queues, index, checkpoint and metadata. An unclean end is what makes recovery read it
+    all."""
     import pystore
 
     (made / "abort").touch()
@@ -157,7 +158,8 @@ def _finish(j: Job, config: Path, settings: dict[str, Any], made: Path) -> None:
 
 
 def _verify(j: Job, settings: dict[str, Any], made: Path, messages: int) -> None:
-    """Raises: RecordDamaged; the half-made store stays for a look."""
+    """Checks the store that was made. Raises: RecordDamaged; the half-made store stays for a
+    look."""
     from pystore.audit import verify
 
     audit = verify(made, j.session.conf, **settings)

@@ -76,7 +76,7 @@ def runs_of(archive: Path) -> list[ReportRun]:
 
 
 def _run_of(folder: Path) -> ReportRun:
-    """Raises: OSError, ValueError, TypeError."""
+    """Reads a run. Raises: OSError, ValueError, TypeError."""
     run = ReportRun(**json.loads((folder / "_run.json").read_text("utf-8")))
     numbers = (run.start, run.end, run.segment_size, run.messages, run.bytes, *run.witness)
     whole = all(type(number) is int for number in numbers) and run.segment_size > 0
@@ -87,7 +87,7 @@ def _run_of(folder: Path) -> ReportRun:
 
 
 def staging_of(archive: Path, run: str) -> Path:
-    """An empty directory for a run that is being made. What a killed one left goes."""
+    """Makes an empty directory for a run that is being made. What a killed one left goes."""
     folder = archive / "_staging"
     shutil.rmtree(folder, ignore_errors=True)
     make_folders(folder, FILE_MODE)
@@ -113,8 +113,9 @@ def _sync_tree(top: Path) -> None:
 
 @contextlib.contextmanager
 def made_beside(target: Path, suffix: str) -> Iterator[Path]:
-    """A directory TARGET.SUFFIX to write to, empty but for its lock. When the block ends, it is
-    synced and becomes `target`; when it raises, it stays for a look, and the next run empties it.
+    """Makes a directory TARGET.SUFFIX to write to, empty but for its lock. When the block ends, it
+    is synced and becomes `target`; when it raises, it stays for a look, and the next run empties
+    it.
 
     Raises: StoreLocked while another process writes there; OSError.
     """

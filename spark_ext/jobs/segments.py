@@ -51,7 +51,7 @@ class _Writer(DataSourceArrowWriter):
         self._sums = sums
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """A task that runs twice writes the same bytes to the same places."""
+        """Writes the parts; a task that runs twice writes the same bytes to the same places."""
         from pystore.repair.segments import put_records
 
         put = put_records(self._log, self._size, _records(iterator))

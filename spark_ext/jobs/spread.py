@@ -39,7 +39,8 @@ Work = Callable[[Any, Any], Any]
 
 
 def spread(j: Job) -> Callable[..., CoreAudit]:
-    """What pystore.audit.verify takes as `core`: its checks as tasks of this job's session."""
+    """Returns what pystore.audit.verify takes as `core`: its checks as tasks of this job's
+    session."""
 
     def run(shared: AuditContext, parts: Sequence[AuditPart]) -> Iterable[PartFindings]:
         label = _LABELS[parts[-1].step]
@@ -51,7 +52,7 @@ def spread(j: Job) -> Callable[..., CoreAudit]:
 
 
 def spread_making(j: Job) -> Making:
-    """What pystore.repair.rebuild takes as `parts`."""
+    """Returns what pystore.repair.rebuild takes as `parts`."""
 
     def run(deriving: Deriving, parts: Sequence[AuditPart]) -> Iterable[DerivedPart]:
         return on_executors(j, derive_part, deriving, parts, "making queues and index")
@@ -60,7 +61,7 @@ def spread_making(j: Job) -> Making:
 
 
 def _context(j: Job) -> SparkContext | None:
-    """None by Spark Connect."""
+    """Returns the context, None by Spark Connect."""
     from pyspark.errors import PySparkException
 
     try:
@@ -90,7 +91,7 @@ def on_executors(j: Job, work: Work, shared: Any, parts: Sequence[Any], label: s
 
 
 def _on_threads(j: Job, work: Callable[[Any], Any], parts: Sequence[Any], label: str) -> list[Any]:
-    """The same, by the driver; `work` lets go of the GIL."""
+    """Does the same by the driver; `work` lets go of the GIL."""
     done = []
     with ThreadPoolExecutor(os.cpu_count()) as pool, j.session.progress(label, "parts") as bar:
         for found in pool.map(work, parts):
@@ -100,7 +101,7 @@ def _on_threads(j: Job, work: Callable[[Any], Any], parts: Sequence[Any], label:
 
 
 def _source(begin: bytes, works: Sequence[bytes]) -> Any:
-    """A source of one row a part. It is pickled with the parts in it."""
+    """Registers a source of one row a part. It is pickled with the parts in it."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     class _SpreadReader(DataSourceReader):
@@ -128,8 +129,8 @@ def _source(begin: bytes, works: Sequence[bytes]) -> Any:
 
 
 def work_on(begin: bytes, part: bytes) -> bytes:
-    """One task, all of it pickled: this process has the same version of these modules, or the job
-    could not have begun."""
+    """Does one task, all of it pickled: this process has the same version of these modules, or the
+    job could not have begun."""
     from spark_ext.stores import settle_worker
 
     settle_worker()

@@ -95,8 +95,8 @@ def _write(j: Job, fates: DataFrame, folder: Path) -> None:
 
 
 def _checks_of_open(reader: Any) -> list[tuple[int, int]]:
-    """(first offset, checks) of open halves that were checked: this broker writes no copies of
-    them, the count is in the metadata."""
+    """Returns (first offset, checks) of open halves that were checked: this broker writes no copies
+    of them, the count is in the metadata."""
     from pystore.pending_log import find_pending
 
     return [(row.root, row.checks) for row in find_pending(reader).rows.values() if row.checks]
@@ -127,7 +127,7 @@ def _named(body: bytes) -> list[int]:
 
 
 def _read(j: Job, topic: str, columns: str) -> DataFrame:
-    """Queue 0 of a topic, which may be missing. A damaged op would name other halves."""
+    """Returns queue 0 of a topic, which may be missing. A damaged op would name other halves."""
     return j.read(
         columns, subscribePattern=topic, queues=0, includeTransactions="all", scan="queue",
         includeProperties="map", checkCrc="true",
@@ -135,7 +135,8 @@ def _read(j: Job, topic: str, columns: str) -> DataFrame:
 
 
 def _halves(j: Job) -> DataFrame:
-    """A row for each record of the half topic, with the offset of the first copy as `root`."""
+    """Returns a row for each record of the half topic, with the offset of the first copy as
+    `root`."""
     from pyspark.sql.functions import udf
 
     stored = _read(
@@ -164,7 +165,8 @@ def _halves(j: Job) -> DataFrame:
 
 
 def _finals(j: Job) -> DataFrame:
-    """(place of the half, when, committed or discarded) of each record that settles a half."""
+    """Returns (place of the half, when, committed or discarded) of each record that settles a
+    half."""
     log = j.read(
         "topic string, sysFlag int, preparedTransactionOffset long, storeTimestamp timestamp",
         scan="log", includeTransactions="all",
@@ -179,7 +181,7 @@ def _finals(j: Job) -> DataFrame:
 
 
 def _ops(j: Job) -> DataFrame:
-    """(offset of a half, when) of each decision that an op names."""
+    """Returns (offset of a half, when) of each decision that an op names."""
     from pyspark.sql.functions import udf
 
     ops = _read(j, OP_TOPIC, "body binary, storeTimestamp timestamp")
@@ -190,7 +192,7 @@ def _ops(j: Job) -> DataFrame:
 
 
 def _fates(j: Job, checked: list[tuple[int, int]]) -> DataFrame:
-    """A row for each transaction: offset, fate, group, topic, stored, resolved_ms, checks,
+    """Returns a row for each transaction: offset, fate, group, topic, stored, resolved_ms, checks,
     copies, commits, id, keys."""
     halves = _halves(j)
     transactions = halves.groupBy("root").agg(*_exprs(

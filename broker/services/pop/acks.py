@@ -52,7 +52,7 @@ class Acks:
         now_ms: Callable[[], int],
         added: Callable[[int], None],
     ) -> None:
-        """added: told when a new check point ends."""
+        """Takes the tables. added: told when a new check point ends."""
         self._points, self._ordered, self._log = points, ordered, log
         self._now_ms, self._added = now_ms, added
 

@@ -73,7 +73,7 @@ class PopOutcome:
 
     @classmethod
     def of(cls, raw: Any) -> PopOutcome:
-        """The outcome that a ``ps_pop_found *`` tells of."""
+        """Returns the outcome that a ``ps_pop_found *`` tells of."""
         out = cls(
             raw.pop_ms, raw.invisible_ms, raw.revive_queue, count=raw.messages, rest=raw.rest,
             size=raw.bytes, end=raw.end, full=bool(raw.full),

@@ -26,7 +26,7 @@ _OPEN = Shape(
 
 
 def keep(path: Path, points: Iterable[CheckPoint], end: int, mode: int) -> None:
-    """end: of the log. Raises: OSError."""
+    """Writes the file. end: of the log. Raises: OSError."""
     rows = [row_of(ck) for ck in points]
     files.make_folders(path.parent, mode)
     files.write_whole(path, mqjson.dumps({"log": end, "open": rows}), durable=False, mode=mode)
@@ -61,7 +61,7 @@ def row_of(ck: CheckPoint) -> dict[str, Any]:
 
 
 def taken_from(row: object) -> CheckPoint:
-    """Raises: ValueError."""
+    """Makes a check point of a row. Raises: ValueError."""
     said = _OPEN(row)
     return CheckPoint(
         said["t"], said["c"], said["q"], said["so"], said["pt"], said["it"], said["rq"],

@@ -98,7 +98,7 @@ class RequestModes:
         self._take(table)
 
     async def take_over(self, body: Mapping[str, Any]) -> None:
-        """Those of a master take the place of all that are here, at a slave: the body of
+        """Replaces all that are here by those of the master, at a slave: the body of
         GET_ALL_MESSAGE_REQUEST_MODE. Raises: ValueError, StoreError."""
         before, self._table = self._table, {}
         self._take(_FILE(body)["messageRequestModeMap"] or {})

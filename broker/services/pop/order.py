@@ -39,7 +39,7 @@ _INT_MAX = (1 << 31) - 1
 
 
 def _batch_of(value: Any) -> OrderedBatch:
-    """Raises: ValueError."""
+    """Makes a batch of a row. Raises: ValueError."""
     said = _BATCH(value)
     distances = said["o"]
     offsets = tuple(distances[:1]) + tuple(distances[0] + each for each in distances[1:])
@@ -88,7 +88,7 @@ class OrderFile:
 
     @classmethod
     def read(cls, path: Path) -> OrderFile:
-        """A file that cannot be read counts as none: its batches come once more."""
+        """Reads the file. A file that cannot be read counts as none: its batches come once more."""
         out = cls()
         try:
             out.raw = files.read_file(path) or b""

@@ -117,8 +117,8 @@ _BROKER = Shape(bn=TEXT)
 
 
 def is_of_another(message: Message, body: bytes, broker: str) -> bool:
-    """Whether the record speaks of another broker's messages, whose slave, one of Java's, put it
-    here while it acted. What a broker wrote itself is its own whatever its name was then: it was
+    """Says whether the record speaks of another broker's messages, whose slave, one of Java's, put
+    it here while it acted. What a broker wrote itself is its own whatever its name was then: it was
     born where it was stored. Raises: ValueError for a malformed body."""
     name = _BROKER.loads(body)["bn"]
     return bool(name) and name != broker and message.born_host != message.store_host
@@ -142,7 +142,8 @@ class ReviveLog:
     """Puts the records of check points, and reads them."""
 
     def __init__(self, store: Store, topic: str, points: CheckPoints, broker: str) -> None:
-        """points: whose records go to this topic. broker: the name of this one."""
+        """Takes the check points. points: whose records go to this topic. broker: the name of this
+        one."""
         self.topic, self._broker = topic, broker
         self._own_name = b'"bn":"%s"' % broker.encode()
         self._store, self._points = store, points

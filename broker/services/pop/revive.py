@@ -66,9 +66,9 @@ class Revive:
         came_back: Callable[[str, str, int], None],
         is_behind: Callable[[], bool],
     ) -> None:
-        """came_back: told topic and group of messages that can be popped again, and the end of
-        their copies in the log. is_behind: whether timers are late, so that check points may still
-        be on their way to the revive topic."""
+        """Takes what comes back. came_back: told topic and group of messages that can be popped
+        again, and the end of their copies in the log. is_behind: whether timers are late, so that
+        check points may still be on their way to the revive topic."""
         self._store, self._core, self._config = store, core, config
         self._topics, self._groups, self._offsets = topics, groups, offsets
         self._points, self._log = points, revive_log

@@ -227,7 +227,7 @@ class Pop:
         self._core.on_pop_due = None
 
     async def save_order(self) -> None:
-        """Raises: OSError, StoreError."""
+        """Writes the batches that are out. Raises: OSError, StoreError."""
         await self.order.save(self._offsets.persist)
 
     def save_now(self) -> None:

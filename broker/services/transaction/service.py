@@ -74,7 +74,7 @@ class Transactions:
         *,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
-        """`now_ms` is the clock that ages are counted by; tests set it."""
+        """Takes the halves. `now_ms` is the clock that ages are counted by; tests set it."""
         self.store = store
         self._core = core
         self._config = config
@@ -382,7 +382,7 @@ class Transactions:
         return self.halves.state().open >= OPEN_MAX
 
     def close_halves(self, offsets: Collection[int]) -> None:
-        """Another broker has these halves, and asks their producers. Raises: what putting
+        """Closes halves that another broker has, which asks their producers. Raises: what putting
         raises."""
         for half in list(self.halves.all()):
             if half.offset in offsets or half.root in offsets:
