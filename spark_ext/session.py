@@ -53,7 +53,7 @@ def session(builder: SparkSession.Builder | None = None) -> SparkSession:
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """The same for a session that is there already, which is returned. Raises: SourceError."""
+    """Does the same for a session that is there already, and returns it. Raises: SourceError."""
     _check_pyspark()
     context = None if _is_connect(spark) else spark.sparkContext
     if context is not None:

@@ -37,7 +37,7 @@ def delay_of(text: str, option: str) -> timedelta | datetime:
 
 
 def no_settings(s: Session) -> None:
-    """Raises: BadArgument for settings, which only a broker or a store has."""
+    """Refuses `--set`. Raises: BadArgument for settings, which only a broker or a store has."""
     if s.conf is not None or s.sets:
         given = ", ".join(s.sets) or str(s.conf)
         raise usage(

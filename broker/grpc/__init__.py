@@ -2,7 +2,7 @@
 
 
 def what_is_missing(error: ImportError) -> str:
-    """Why the service could not be imported, and what to do."""
+    """Returns why the service could not be imported, and what to do."""
     if error.name == "broker.grpc._http2":
         return (
             "the gRPC service was left out when this package was built, without nghttp2's header:"

@@ -38,7 +38,7 @@ _NAMES_MAX = 10_000
 
 
 def credentials_of(metadata: Mapping[str, str]) -> tuple[str, str, str] | None:
-    """Key, signed date and signature of a call; None: it is anonymous. Raises: Problem."""
+    """Returns key, signed date and signature of a call; None: it is anonymous. Raises: Problem."""
     text = metadata.get(AUTHORIZATION, "")
     if not text.strip():
         return None
@@ -63,7 +63,7 @@ def credentials_of(metadata: Mapping[str, str]) -> tuple[str, str, str] | None:
 
 
 def has_signed(secret: str, date: str, signature: str) -> bool:
-    """Whether the signature of a date is that of the secret."""
+    """Says whether the signature of a date is that of the secret."""
     return hmac.compare_digest(signature_of(secret, date), signature.lower())
 
 
@@ -89,7 +89,7 @@ def prove(call: Call, command: Command, rules: PlainRules | PolicyRules) -> None
 def verdict_on_topic(
     call: Call, rules: PlainRules | PolicyRules, topic: str, actions: tuple[AccessAction, ...]
 ) -> Verdict:
-    """Whether a client may do one of these to a topic. Raises: Problem."""
+    """Says whether a client may do one of these to a topic. Raises: Problem."""
     command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
     prove(call, command, rules)
     for action in actions:
@@ -100,14 +100,14 @@ def verdict_on_topic(
 
 
 def verdict_on_name(call: Call, rules: PlainRules | PolicyRules) -> Verdict:
-    """Whether a client is who it says, and may ask at all. Raises: Problem."""
+    """Says whether a client is who it says, and may ask at all. Raises: Problem."""
     command = Command(RequestCode.SEND_MESSAGE_V2)
     prove(call, command, rules)
     return rules.decide(command, lambda asked: AccessRequest(asked.code, ()), call.address[0])
 
 
 def is_known_to(call: Call, rules: PlainRules | PolicyRules) -> bool:
-    """Whether a call has proved the name of its client."""
+    """Says whether a call has proved the name of its client."""
     try:
         return credentials_of(call.metadata) is not None and verdict_on_name(call, rules).allowed
     except Problem:
@@ -115,7 +115,7 @@ def is_known_to(call: Call, rules: PlainRules | PolicyRules) -> bool:
 
 
 def _asks(topic: str, action: AccessAction) -> Ask:
-    """For a request that needs to do this to a topic."""
+    """Makes the question of a request that needs to do this to a topic."""
     return lambda command: AccessRequest(
         command.code, (Need(ResourceKind.TOPIC, topic, (action,)),)
     )
@@ -147,19 +147,19 @@ class ProxyAccess:
         return self._rules.authenticate or self._rules.authorize
 
     async def check(self, call: Call, command: Command) -> None:
-        """Raises: Problem with UNAUTHORIZED for what the client may not ask."""
+        """Checks a call. Raises: Problem with UNAUTHORIZED for what the client may not ask."""
         await self._know(call)
         own = Command(command.code, dict(command.ext), command.body)
         prove(call, own, self._rules)
         accept(self._rules.decide(own, self._needs, call.address[0]))
 
     async def check_topic(self, call: Call, topic: str, actions: tuple[AccessAction, ...]) -> None:
-        """Raises: as check()."""
+        """Checks what a call does to a topic. Raises: as check()."""
         await self._know(call)
         accept(verdict_on_topic(call, self._rules, topic, actions))
 
     async def check_name(self, call: Call) -> None:
-        """Raises: as check()."""
+        """Checks who calls. Raises: as check()."""
         await self._know(call)
         accept(verdict_on_name(call, self._rules))
 
@@ -167,7 +167,7 @@ class ProxyAccess:
         return is_known_to(call, self._rules)
 
     async def check_remoting(self, command: Command, host: str) -> None:
-        """A request of a remoting client. Raises: Refused, Problem."""
+        """Checks a request of a remoting client. Raises: Refused, Problem."""
         await self._learn(command.ext.get(ACCESS_KEY, ""))
         verdict = self._rules.decide(command, self._needs, host)
         if not verdict.allowed:
@@ -179,7 +179,7 @@ class ProxyAccess:
             await self._learn(given[0])
 
     async def _learn(self, name: str) -> None:
-        """Who that is, unless it was asked lately. Raises: Problem."""
+        """Learns who a user is, unless it was asked lately. Raises: Problem."""
         if not 0 < len(name.encode("utf-8", "replace")) <= NAME_MAX:
             return  # nobody has such a name
         at = self._asked.get(name)
@@ -197,7 +197,7 @@ class ProxyAccess:
             task.exception()  # whoever waits has it
 
     async def _fetch(self, name: str) -> None:
-        """Raises: Problem."""
+        """Asks a broker for a user. Raises: Problem."""
         said = await self._answer(RequestCode.AUTH_GET_USER, {"username": name})
         user = acl = None
         try:
@@ -221,7 +221,7 @@ class ProxyAccess:
         _put(self._acls, name, acl)
 
     async def _answer(self, code: int, fields: dict[str, str]) -> dict[str, Any]:
-        """The object that a broker answers, an empty one for none. Raises: Problem."""
+        """Returns the object that a broker answers, an empty one for none. Raises: Problem."""
         answer = await self._ask(code, fields)
         if answer.code != ResponseCode.SUCCESS:
             raise Problem(
@@ -246,6 +246,6 @@ def _put(table: dict[str, Any], name: str, value: object | None) -> None:
 
 
 def accept(verdict: Verdict) -> None:
-    """Raises: Problem with UNAUTHORIZED unless it allows."""
+    """Accepts a verdict. Raises: Problem with UNAUTHORIZED unless it allows."""
     if not verdict.allowed:
         raise Problem(Code.UNAUTHORIZED, verdict.remark)

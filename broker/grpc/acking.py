@@ -77,7 +77,8 @@ class Acking:
         self._renewals.release(group, given)
 
     async def change(self, call: Call, request: Any) -> Any:
-        """The reply has a handle even with an error: clients store it, whatever the status is."""
+        """Changes the invisible time. The reply has a handle even with an error: clients store it,
+        whatever the status is."""
         given = request.receipt_handle
         try:
             given = await self._change(call, request)
@@ -103,8 +104,8 @@ class Acking:
         return changed.text
 
     async def forward(self, call: Call, request: Any) -> Any:
-        """A handle whose time is over is taken: its message would come again, and clients try this
-        without end."""
+        """Forwards a message to the dead letters. A handle whose time is over is taken: its message
+        would come again, and clients try this without end."""
         topic, group, given = (
             topic_of(request.topic),
             group_of(request.group),
@@ -123,7 +124,7 @@ class Acking:
     # ---- handles ----
 
     async def _newest(self, group: str, given: str) -> Receipt:
-        """Raises: Problem."""
+        """Returns the handle that a renewal has made last. Raises: Problem."""
         held = await self._renewals.newest(group, given)
         if held is not None:
             return held
@@ -137,7 +138,7 @@ class Acking:
             raise Problem(Code.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
 
     async def _check_place(self, group: str, topic: str, receipt: Receipt) -> None:
-        """A handle may not name a record of somebody else's."""
+        """Checks a handle, which may not name a record of somebody else's."""
         if not await self._broker.holds(receipt.topic_of(group, topic), receipt):
             raise Problem(
                 Code.INVALID_RECEIPT_HANDLE,

@@ -162,7 +162,7 @@ class Brokers(Protocol):
         """Returns the link of the client that calls."""
 
     def gone(self, address: tuple[str, int]) -> list[str]:
-        """See Links.gone."""
+        """Returns who is gone; see Links.gone."""
 
     def close(self) -> None: ...
 

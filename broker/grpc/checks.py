@@ -21,7 +21,8 @@ _SECONDS_MAX = 1 << 40
 
 
 def topic_of(resource: Any) -> str:
-    """The topic's name. Namespaces are part of names, as Apache's proxy has it. Raises: Problem."""
+    """Returns the topic's name. Namespaces are part of names, as Apache's proxy has it. Raises:
+    Problem."""
     name: str = resource.name
     try:
         check_topic(name)
@@ -33,7 +34,7 @@ def topic_of(resource: Any) -> str:
 
 
 def group_of(resource: Any) -> str:
-    """The consumer group's name. Raises: Problem."""
+    """Returns the consumer group's name. Raises: Problem."""
     name: str = resource.name
     try:
         check_group(name)
@@ -45,7 +46,7 @@ def group_of(resource: Any) -> str:
 
 
 def check_invisible(invisible_ms: int, least_ms: int, limits: ProxySettings) -> None:
-    """Raises: Problem for a time that no message may stay invisible."""
+    """Checks an invisible time. Raises: Problem for a time that no message may stay invisible."""
     if invisible_ms < least_ms:
         raise Problem(
             Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too small. min is {least_ms}"
@@ -58,7 +59,7 @@ def check_invisible(invisible_ms: int, least_ms: int, limits: ProxySettings) -> 
 
 
 def check_topics_equal(messages: Any) -> str:
-    """The one topic of a send. Raises: Problem."""
+    """Returns the one topic of a send. Raises: Problem."""
     if not messages:
         raise Problem(Code.MESSAGE_CORRUPTED, "no message to send")
     topic = topic_of(messages[0].topic)
@@ -68,7 +69,7 @@ def check_topics_equal(messages: Any) -> str:
 
 
 def check_message(message: Any, limits: ProxySettings) -> None:
-    """One message of a send. Raises: Problem."""
+    """Checks one message of a send. Raises: Problem."""
     system = message.system_properties
     _check_body(len(message.body), limits)
     _check_properties(message, limits)
@@ -163,5 +164,5 @@ def _check_text(what: str, text: str, code: int) -> None:
 
 
 def _has_control(text: str) -> bool:
-    """Whether it holds a character below blank, or 127 to 159, as Java sees them."""
+    """Says whether it holds a character below blank, or 127 to 159, as Java sees them."""
     return not text.isprintable() and any(c < " " or "\x7f" <= c < "\xa0" for c in text)

@@ -61,7 +61,7 @@ SIZE_MAX = 128 << 20
 
 
 def retry_ms(attempts: int) -> int:
-    """When a message comes again to a consumer that has had it so often before."""
+    """Returns when a message comes again to a consumer that has had it so often before."""
     return _RETRIES_MS[min(attempts, len(_RETRIES_MS) - 1)]
 
 
@@ -83,7 +83,7 @@ class Client:
         self.asked: dict[str, asyncio.Future[Any]] = {}
 
     def use(self, link: BrokerLink) -> None:
-        """The connection on which the broker asks this client."""
+        """Takes the connection on which the broker asks this client."""
         self.link = link
         link.client = self
 
@@ -109,7 +109,7 @@ class Client:
         self.commands.tell(command)
 
     async def ask(self, command: Any, nonce: str) -> Any:
-        """The client's answer to a command of this nonce. Raises: TimeoutError."""
+        """Returns the client's answer to a command of this nonce. Raises: TimeoutError."""
         future = self.asked[nonce] = asyncio.get_running_loop().create_future()
         try:
             self.tell(command)
@@ -138,19 +138,19 @@ class GrpcClients:
         self.changed: Callable[[], None] = lambda: None
 
     def arrives(self, client_id: str) -> None:
-        """Its stream is open: settings will come."""
+        """Notes that its stream is open: settings will come."""
         if client_id not in self._clients and client_id not in self._arriving:
             self._arriving[client_id] = asyncio.get_running_loop().create_future()
 
     def arrived(self, client_id: str) -> None:
-        """Its settings are known, or its stream has ended."""
+        """Notes that its settings are known, or its stream has ended."""
         future = self._arriving.pop(client_id, None)
         if future is not None and not future.done():
             future.set_result(None)
 
     async def settled(self, client_id: str) -> Client | None:
-        """As get(), once settings under way have come: some clients do not wait for the answer to
-        them."""
+        """Returns what get() does, once settings under way have come: some clients do not wait for
+        the answer to them."""
         future = self._arriving.get(client_id)
         if future is not None:
             await asyncio.wait([future], timeout=_SETTLED_S)
@@ -163,7 +163,8 @@ class GrpcClients:
         return self._clients.get(client_id)
 
     def check_room(self, client: Client) -> None:
-        """Raises: Problem when its settings are too much beside those of all others."""
+        """Checks that its settings fit. Raises: Problem when its settings are too much beside those
+        of all others."""
         old = self._clients.get(client.client_id)
         more = client.size - (old.size if old is not None else 0)
         if more > 0 and self.size + more > SIZE_MAX:
@@ -186,8 +187,8 @@ class GrpcClients:
             self.dropped(client_id)
 
     def of(self, peer: Peer) -> Client | None:
-        """The client whose connection to the broker this is, once its settings are answered: it
-        expects nothing before that."""
+        """Returns the client whose connection to the broker this is, once its settings are
+        answered: it expects nothing before that."""
         link = peer.state.get(LINK)
         client = link.client if link is not None else None
         is_here = isinstance(client, Client) and self.get(client.client_id) is client
@@ -212,7 +213,8 @@ class ClientMethods:
     # ---- Telemetry ----
 
     async def telemetry(self, call: Call, incoming: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """The stream of one client: its settings and answers come, our settings and commands go."""
+        """Serves the stream of one client: its settings and answers come, our settings and commands
+        go."""
         client_id = call.client_id
         out = Outbox(self._broker.is_known(call))
         self._streams.add(out)
@@ -318,7 +320,7 @@ class ClientMethods:
     # ---- registration at the broker ----
 
     async def _register(self, client: Client, call: Call) -> None:
-        """call: that has it registered, now or again. Raises: Problem."""
+        """Registers a client. call: that has it registered, now or again. Raises: Problem."""
         producers: list[dict[str, Any]] = []
         consumers: list[dict[str, Any]] = []
         if client.is_producer:
@@ -341,7 +343,8 @@ class ClientMethods:
         return pb.HeartbeatResponse(status=ok())
 
     async def _check_owner(self, call: Call) -> None:
-        """A client id is the user's that came with it first. Raises: Problem."""
+        """Checks who owns a client id: it is the user's that came with it first. Raises:
+        Problem."""
         await self._broker.check(call, _beat(call.client_id, [], []))
         client = self._clients.get(call.client_id)
         if client is not None and _user_of(client.call) != _user_of(call):
@@ -375,7 +378,7 @@ class ClientMethods:
 def _beat(
     client_id: str, producers: list[dict[str, Any]], consumers: list[dict[str, Any]]
 ) -> Command:
-    """The heartbeat of a client with these groups."""
+    """Returns the heartbeat of a client with these groups."""
     body = {
         "clientID": client_id, "heartbeatFingerprint": 0, "withoutSub": False,
         "producerDataSet": producers, "consumerDataSet": consumers,
@@ -394,7 +397,7 @@ def _kept(settings: Any) -> Any:
 
 
 def _user_of(call: Call) -> str:
-    """Who calls, once that was checked; empty: nobody is named."""
+    """Returns who calls, once that was checked; empty: nobody is named."""
     given = credentials_of(call.metadata)
     return given[0] if given is not None else ""
 

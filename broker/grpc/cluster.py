@@ -82,8 +82,8 @@ class _CachedAnswer(NamedTuple):
 
 
 async def told(asks: Iterable[Coroutine[Any, Any, Command]]) -> list[Command]:
-    """The answers of all brokers that could be reached: the others hear of the client on the next
-    connection. Raises: Problem when there are brokers and none can be reached."""
+    """Returns the answers of all brokers that could be reached: the others hear of the client on
+    the next connection. Raises: Problem when there are brokers and none can be reached."""
     found = await asyncio.gather(*asks, return_exceptions=True)
     answers = [each for each in found if isinstance(each, Command)]
     for each in found:
@@ -110,13 +110,15 @@ class ClusterLink:
         self._spawn = spawn
 
     async def connection(self, broker: str, address: str, timeout_s: float) -> Connection:
-        """Made when there is none. Raises: TimeoutError, ConnectionError, ValueError."""
+        """Returns the connection, which is made when there is none. Raises: TimeoutError,
+        ConnectionError, ValueError."""
         made = await self._remoting.connection(address, timeout_s)
         made.state[LINK], made.state[BROKER] = self, broker
         return made
 
     async def ask(self, broker: str, address: str, command: Command, timeout_s: float) -> Command:
-        """Raises: TimeoutError, ConnectionError, ValueError."""
+        """Asks a broker and returns its answer. Raises: TimeoutError, ConnectionError,
+        ValueError."""
         await self.connection(broker, address, timeout_s)
         return await self._remoting.exchange(address, command, timeout_s)
 
@@ -181,7 +183,8 @@ class ClusterBrokers:
     # ---- life ----
 
     async def start(self, cluster: str = "") -> None:
-        """cluster: that must be there; empty: any. Raises: BadArgument, ClientError."""
+        """Starts to look at the cluster. cluster: that must be there; empty: any. Raises:
+        BadArgument, ClientError."""
         self.network.start()
         assert self.network.remoting is not None
         self._asker = BrokerAsker(
@@ -198,7 +201,7 @@ class ClusterBrokers:
             )
 
     async def stop(self) -> None:
-        """After the clients are gone."""
+        """Stops, after the clients are gone."""
         self.close()
         for each in self._elections.values():
             each.cancel()
@@ -207,7 +210,8 @@ class ClusterBrokers:
         await self.network.close()
 
     def _beat(self) -> bytes:
-        """The proxy is nobody's producer or consumer: it only shows brokers that it is there."""
+        """Returns the heartbeat of the proxy, which is nobody's producer or consumer: it only shows
+        brokers that it is there."""
         own = {"clientID": self.network.client_id, "producerDataSet": [], "consumerDataSet": []}
         return mqjson.dumps(own)
 
@@ -215,8 +219,8 @@ class ClusterBrokers:
         return self.links.of(call)
 
     def join(self, key: Key, asked: Handlers) -> ClusterLink:
-        """Connections of a client's own. asked: serves what brokers ask it. Whoever calls closes
-        them."""
+        """Makes the connections of a client's own. asked: serves what brokers ask it. Whoever calls
+        closes them."""
         return ClusterLink(key, RemotingClient(asked, tls=self._tls), self._spawn)
 
     def gone(self, address: tuple[str, int]) -> list[str]:
@@ -237,7 +241,8 @@ class ClusterBrokers:
     # ---- what brokers know ----
 
     async def everywhere(self, topic: str) -> Sequence[TopicPlace]:
-        """A broker that has lost its master a moment ago is told of as it was before."""
+        """Returns where a topic is; a broker that has lost its master a moment ago stands there as
+        it was before."""
         places, now = await self.places(topic), time.monotonic()
         return [
             self._led.get((topic, each.broker), each)
@@ -287,7 +292,7 @@ class ClusterBrokers:
             _remember(self._leaderless, key, time.monotonic())
 
     async def route(self, topic: str) -> Route | None:
-        """None for a topic that no name server knows. Raises: Problem."""
+        """Returns the route, None for a topic that no name server knows. Raises: Problem."""
         try:
             route = await self.network.route(topic)
         except NoRoute:
@@ -304,8 +309,8 @@ class ClusterBrokers:
         return route
 
     def _ask_again(self, topic: str) -> None:
-        """For the route of a topic of which no broker answers, or one is not what it was: it may be
-        older than the brokers are. This call does not wait for it."""
+        """Asks again for the route of a topic of which no broker answers, or one is not what it
+        was: it may be older than the brokers are. This call does not wait for it."""
         now = time.monotonic()
         if now - self._asked_again.get(topic, -REFRESH_S) >= REFRESH_S:
             _remember(self._asked_again, topic, now)
@@ -321,7 +326,7 @@ class ClusterBrokers:
                 self._addresses[name] = address
 
     async def told_route(self, topic: str) -> tuple[Command, dict[str, Any]]:
-        """What a name server answers now, and the body of it. Raises: Problem."""
+        """Returns what a name server answers now, and the body of it. Raises: Problem."""
         fields = {"topic": topic, "acceptStandardJsonOnly": True}
         try:
             answer = await self.network.ask_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
@@ -333,7 +338,8 @@ class ClusterBrokers:
         return answer, dict(mqjson.loads(answer.body))
 
     async def _attributes(self, topic: str, route: Route) -> Mapping[str, str]:
-        """Of the topic, from the first broker that says it. Raises: Problem."""
+        """Returns the attributes of the topic, from the first broker that says it. Raises:
+        Problem."""
         known = self._types.get(topic)
         if known is not None and time.monotonic() - known.at < _KNOWN_S:
             attributes: Mapping[str, str] = known.value
@@ -377,7 +383,7 @@ class ClusterBrokers:
         return group
 
     async def _ask_any(self, code: int, fields: Mapping[str, object]) -> Command:
-        """What a broker of the cluster answers. Raises: Problem."""
+        """Returns what a broker of the cluster answers. Raises: Problem."""
         return await self._first(await self._brokers_of_cluster(), code, fields, self._believed)
 
     async def _brokers_of_cluster(self) -> list[str]:
@@ -393,7 +399,7 @@ class ClusterBrokers:
         fields: Mapping[str, object],
         ask: Callable[[str, Command, float], Coroutine[Any, Any, Command]],
     ) -> Command:
-        """The first answer that one of the brokers gives. Raises: Problem."""
+        """Returns the first answer that one of the brokers gives. Raises: Problem."""
         problem = Problem(Code.INTERNAL_SERVER_ERROR, "no broker is known that could be asked")
         for name in sorted(names, key=lambda name: (not self.is_available(name), name)):
             try:
@@ -403,7 +409,7 @@ class ClusterBrokers:
         raise problem
 
     async def _believed(self, broker: str, command: Command, timeout_s: float) -> Command:
-        """What a broker answers that knows the proxy's secret. Raises: Problem."""
+        """Returns what a broker answers that knows the proxy's secret. Raises: Problem."""
         address = await self.address(broker, command.code)
         assert self._asker is not None
         work = self._asker.request(address, _encodable(command), timeout_s)
@@ -469,7 +475,7 @@ class ClusterBrokers:
     async def asked_of(
         self, broker: str, work: Coroutine[Any, Any, Command], timeout_s: float
     ) -> Command:
-        """What a broker answers; keeps in mind whether it does. Raises: Problem."""
+        """Returns what a broker answers, and keeps in mind whether it does. Raises: Problem."""
         try:
             answer = await work
         except (TimeoutError, RequestTimeout):
@@ -494,8 +500,8 @@ class ClusterBrokers:
     async def tell(
         self, call: Call, link: BrokerLink, command: Command, topics: Sequence[str]
     ) -> None:
-        """Those brokers that cannot be reached hear of the client with its next heartbeat. Raises:
-        Problem when none can, or one refuses."""
+        """Tells brokers of a client; those that cannot be reached hear of the client with its next
+        heartbeat. Raises: Problem when none can, or one refuses."""
         if self.access.is_on:
             await self.access.check(call, command)
         names = sorted(await self.brokers_of(topics))
@@ -504,7 +510,7 @@ class ClusterBrokers:
                 raise refused(answer)
 
     async def brokers_of(self, topics: Iterable[str]) -> set[str]:
-        """The names of the brokers that have one of the topics. Raises: Problem."""
+        """Returns the names of the brokers that have one of the topics. Raises: Problem."""
         names: set[str] = set()
         for topic in dict.fromkeys(topics):
             route = await self.route(topic)
@@ -520,7 +526,7 @@ class ClusterBrokers:
         return await self.asked_of(name, work, _ASKED_S)
 
     async def address(self, broker: str, code: int) -> str:
-        """Of a master. Raises: Problem for a broker that nobody knows."""
+        """Returns the address of a master. Raises: Problem for a broker that nobody knows."""
         found = self._addresses.get(broker)
         if found is None or broker in self._doubted:
             try:
@@ -555,7 +561,7 @@ class ClusterBrokers:
                     self._clusters[name] = str(data.get("cluster"))
 
     async def _cluster_info(self) -> Mapping[str, Any]:
-        """Raises: ClientError."""
+        """Asks for the brokers of the cluster. Raises: ClientError."""
         answer = await self.network.ask_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         try:
             found = mqjson.loads(answer.body) if not answer.code else None
@@ -600,8 +606,8 @@ class ClusterBrokers:
             self._signing.before_request(address, command)
 
     def _knows(self, call: Call) -> bool:
-        """Whether the client has proved that it has the proxy's own credentials. One that shows
-        none asks brokers unsigned. Raises: Problem for one that shows others."""
+        """Says whether the client has proved that it has the proxy's own credentials. One that
+        shows none asks brokers unsigned. Raises: Problem for one that shows others."""
         own, given = self._credentials, credentials_of(call.metadata)
         if own is None or given is None:
             return False
@@ -624,7 +630,8 @@ def _places(topic: str, route: Route, attributes: Mapping[str, str]) -> Iterable
 
 
 def _may_be_written(places: Sequence[TopicPlace]) -> bool:
-    """Whether there is nothing to wait for: a master takes messages, or each broker has one."""
+    """Says whether there is nothing to wait for: a master takes messages, or each broker has
+    one."""
     return any(each.writes for each in places) or all(0 in each.ids for each in places)
 
 
@@ -640,7 +647,7 @@ def _remember(table: dict[Any, Any], name: object, value: object) -> None:
 
 
 def _read(parse: Any) -> Any:
-    """Raises: Problem for what a broker said and nobody can read."""
+    """Reads an answer. Raises: Problem for what a broker said and nobody can read."""
     try:
         return parse()
     except (ValueError, Refused) as bad:
@@ -651,6 +658,6 @@ def _read(parse: Any) -> Any:
 
 
 def _problem(failed: ClientError) -> Problem:
-    """For what a name server did not answer."""
+    """Returns the problem of what a name server did not answer."""
     late = isinstance(failed, RequestTimeout)
     return Problem(Code.PROXY_TIMEOUT if late else Code.INTERNAL_SERVER_ERROR, str(failed))

@@ -20,17 +20,18 @@ _OVER = (ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL)
 
 
 def to_consume(group: str, topic: str) -> Command:
-    """A request that needs the right to consume the topic as this group."""
+    """Returns a request that needs the right to consume the topic as this group."""
     return Command(RequestCode.PULL_MESSAGE, {"topic": topic, "consumerGroup": group})
 
 
 async def ack(ask: Ask, group: str, topic: str, receipt: Receipt) -> None:
-    """Raises: Problem."""
+    """Acknowledges a message. Raises: Problem."""
     await _asked(ask, RequestCode.ACK_MESSAGE, _named(group, topic, receipt))
 
 
 async def change(ask: Ask, group: str, topic: str, receipt: Receipt, invisible_ms: int) -> Receipt:
-    """The handle from now on. Raises: Problem; with INVALID_RECEIPT_HANDLE the delivery is over."""
+    """Changes the invisible time and returns the handle from now on. Raises: Problem; with
+    INVALID_RECEIPT_HANDLE the delivery is over."""
     ext = _named(group, topic, receipt) | {"invisibleTime": invisible_ms}
     said = await _asked(ask, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
     try:

@@ -106,7 +106,7 @@ class LocalBroker:
         return self.links.of(call)
 
     def _ended(self, near: Connection) -> None:
-        """One of them is closed, because it was idle or its client is gone."""
+        """Forgets one that is closed, because it was idle or its client is gone."""
         self.links.ended(near.state[LINK])
 
     def _join(self, address: tuple[str, int], client_id: str = "") -> LocalLink:
@@ -145,7 +145,8 @@ class LocalBroker:
         return await self.places(topic)
 
     async def everywhere(self, topic: str) -> Sequence[TopicPlace]:
-        """Others as the name server has them, at their own hosts, as Apache's local mode."""
+        """Returns where a topic is: others as the name server has them, at their own hosts, as
+        Apache's local mode."""
         own, services = await self.places(topic), self.services
         route = await services.registration.route(topic)
         if route is None:
@@ -250,7 +251,7 @@ class LocalBroker:
         self._let_in(call, self.link(call), command)
 
     def _let_in(self, call: Call, link: LocalLink, command: Command) -> None:
-        """Raises: Problem with UNAUTHORIZED for what the rules refuse."""
+        """Asks the rules. Raises: Problem with UNAUTHORIZED for what the rules refuse."""
         guard = self._guard
         if guard is None:
             return

@@ -59,7 +59,7 @@ _INFLATED_MAX = 4 << 20
 
 
 def millis(stamp: Any) -> int:
-    """A Timestamp or a Duration in ms."""
+    """Returns a Timestamp or a Duration in ms."""
     ms: int = stamp.seconds * 1000 + stamp.nanos // _MS
     return ms
 
@@ -91,8 +91,8 @@ class Outgoing(NamedTuple):
 
 
 def outgoing(sends: Sends, message: Any, host: str, body_max: int) -> Outgoing:
-    """A pb.Message that was found to be right. host: of the client, for one that names none.
-    body_max: bytes that a compressed body may become.
+    """Returns a pb.Message that was found to be right. host: of the client, for one that names
+    none. body_max: bytes that a compressed body may become.
 
     Raises: Problem for a compressed body that cannot be read.
     """
@@ -111,7 +111,8 @@ def outgoing(sends: Sends, message: Any, host: str, body_max: int) -> Outgoing:
 
 
 def _unzipped(body: bytes, body_max: int) -> bytes:
-    """Clients of the remoting protocol cannot read gzip: it is stored as it was before."""
+    """Returns the body as it was before gzip, which clients of the remoting protocol cannot
+    read."""
     stream = zlib.decompressobj(zlib.MAX_WBITS | 16)
     try:
         made = stream.decompress(body, body_max + 1)
@@ -147,9 +148,9 @@ _compose = DELIVERIES.message
 
 
 def delivery_at_once(record: memoryview, topic: str, receipt: str, attempt: int) -> bytes | None:
-    """The reply of ReceiveMessage that hands out a stored record; None: its body is to be inflated,
-    which is not for the event loop. topic: that it is shown with. Raises: ValueError for bytes that
-    are not a record."""
+    """Returns the reply of ReceiveMessage that hands out a stored record; None: its body is to be
+    inflated, which is not for the event loop. topic: that it is shown with. Raises: ValueError for
+    bytes that are not a record."""
     inflated = None
     if int.from_bytes(record[_SYS_FLAG_AT : _SYS_FLAG_AT + 4], "big") & _COMPRESSED:
         inflated = _inflated_at_once(message_of(record))
@@ -159,7 +160,7 @@ def delivery_at_once(record: memoryview, topic: str, receipt: str, attempt: int)
 
 
 async def delivery(record: memoryview, topic: str, receipt: str, attempt: int) -> bytes:
-    """The same, of every record."""
+    """Returns the same, of every record."""
     made = delivery_at_once(record, topic, receipt, attempt)
     if made is None:
         copy = memoryview(bytes(record))
@@ -168,20 +169,20 @@ async def delivery(record: memoryview, topic: str, receipt: str, attempt: int) -
 
 
 def _inflated_delivery(record: memoryview, topic: str, receipt: str, attempt: int) -> bytes:
-    """The same, whatever it takes."""
+    """Returns the same, whatever it takes."""
     body, encoding = _body(message_of(record))
     return _compose(record, topic, receipt, attempt, encoding, body)
 
 
 def message_of(record: memoryview) -> ReceivedMessage:
-    """Raises: ValueError for bytes that are not a record."""
+    """Makes the message of a record. Raises: ValueError for bytes that are not a record."""
     (only,) = messages_of(bytes(record), QueueProgress(MessageQueue("", "", -1), 0))
     return only
 
 
 def incoming(received: ReceivedMessage, topic: str | None = None) -> Any:
-    """A stored message as pb.Message, without receipt handle. topic: that it is shown with; None:
-    the stored one. A compressed body takes long: is_compressed()."""
+    """Returns a stored message as pb.Message, without receipt handle. topic: that it is shown with;
+    None: the stored one. A compressed body takes long: is_compressed()."""
     name = topic if topic is not None else received.stored_topic
     attempt = received.head.reconsume_times + 1
     data = _inflated_delivery(received.record, name, "", attempt)
@@ -193,8 +194,8 @@ def is_compressed(received: ReceivedMessage) -> bool:
 
 
 def _inflated_at_once(received: ReceivedMessage) -> bytes | None:
-    """The body of a compressed message when it is a small one, as most are; None: others may take
-    long, or cannot be read."""
+    """Returns the body of a compressed message when it is a small one, as most are; None: others
+    may take long, or cannot be read."""
     if len(received.body_view) > _ZIPPED_SMALL:
         return None
     try:
@@ -204,9 +205,9 @@ def _inflated_at_once(received: ReceivedMessage) -> bytes | None:
 
 
 def _body(received: ReceivedMessage) -> tuple[bytes | None, int]:
-    """The body where it is not the stored one, and its encoding. It is inflated here, as no client
-    knows all of the kinds; one that is malformed, or becomes too long, is left to the client, as
-    Apache's proxy leaves all of them."""
+    """Returns the body where it is not the stored one, and its encoding. It is inflated here, as no
+    client knows all of the kinds; one that is malformed, or becomes too long, is left to the
+    client, as Apache's proxy leaves all of them."""
     if not is_compressed(received):
         return None, pb.Encoding.IDENTITY
     raw, flag = bytes(received.body_view), received.head.sys_flag

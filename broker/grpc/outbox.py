@@ -59,7 +59,8 @@ class Outbox:
             self._some.set()
 
     async def take(self) -> Any:
-        """The next command; None at the end. Raises: the problem that the stream ends with."""
+        """Returns the next command; None at the end. Raises: the problem that the stream ends
+        with."""
         while not self._waiting:
             if self._ended:
                 if self._last is not None:

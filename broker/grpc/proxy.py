@@ -96,7 +96,7 @@ class Proxy(Stopping):
         return _joined(self.settings.remoting_host or self.settings.host, port)
 
     async def start(self) -> None:
-        """Raises: OSError for a port that is taken; BadArgument, ClientError when
+        """Opens the ports. Raises: OSError for a port that is taken; BadArgument, ClientError when
         rocketMQClusterName is given and the name server does not know it."""
         warn_of(self._problems)
         try:
@@ -128,7 +128,7 @@ class Proxy(Stopping):
         log.info("Proxy is ready at %s and %s", self.address, self.remoting_address)
 
     async def _serve_metrics(self, service: GrpcService[ClusterBrokers], relay: Relay) -> None:
-        """Raises: BadArgument, OSError for a port that is taken."""
+        """Opens the port of metrics. Raises: BadArgument, OSError for a port that is taken."""
         conf = self.settings
         if conf.metrics == "DISABLE":
             return
@@ -155,7 +155,7 @@ class Proxy(Stopping):
 
 
 def _signing(client: ClientSettings | None, conf: ProxySettings) -> ClientSettings:
-    """Settings of what the proxy asks, with its credentials. Raises: BadArgument."""
+    """Returns the settings of what the proxy asks, with its credentials. Raises: BadArgument."""
     made = client if client is not None else ClientSettings(route_poll_s=ROUTE_POLL_S)
     name = "innerClientAuthenticationCredentials"
     if conf.credentials:

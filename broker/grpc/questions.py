@@ -51,7 +51,7 @@ class Questions:
         }
 
     def changed(self, peer: Peer, command: Command) -> None:
-        """Clients of this service do not divide queues."""
+        """Does nothing: clients of this service do not divide queues."""
 
     # ---- transactions ----
 
@@ -83,7 +83,8 @@ class Questions:
         return self._running_info(self._client(peer), command)
 
     async def _running_info(self, client: Client, command: Command) -> Command:
-        """ConsumerRunningInfo: what its settings say, and its threads where they are asked for."""
+        """Returns ConsumerRunningInfo: what its settings say, and its threads where they are asked
+        for."""
         subscription = client.settings.subscription
         body: dict[str, Any] = {
             "properties": {
@@ -155,7 +156,7 @@ class Questions:
 async def _check_later(
     client: Client, half: Half, message: ReceivedMessage, topic: str | None
 ) -> None:
-    """A body is inflated beside the event loop."""
+    """Asks for a check once the body is inflated, beside the event loop."""
     _check(client, half, await asyncio.to_thread(incoming, message, topic))
 
 
@@ -170,7 +171,7 @@ def _check(client: Client, half: Half, made: Any) -> None:
 
 
 def _message(command: Command) -> ReceivedMessage:
-    """The message that a request has as its body. Raises: ValueError."""
+    """Returns the message that a request has as its body. Raises: ValueError."""
     queue = MessageQueue(command.ext.get("topic", ""), command.ext.get("bname", ""), 0)
     found = received(bytes(command.body), QueueProgress(queue, 0))
     if len(found) != 1:

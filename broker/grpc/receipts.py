@@ -26,23 +26,24 @@ class Receipt(NamedTuple):
         return self.handle.pop_ms + self.handle.invisible_ms
 
     def renewed(self, pop_ms: int, invisible_ms: int) -> Receipt:
-        """After the invisible time was changed: a delivery of this message alone. One of an ordered
-        group keeps its batch."""
+        """Returns the receipt after a change of the invisible time: a delivery of this message
+        alone. One of an ordered group keeps its batch."""
         old = self.handle
         start = old.start if old.is_order else old.offset
         handle = old._replace(start=start, pop_ms=pop_ms, invisible_ms=invisible_ms)
         return Receipt(handle, self.physical)
 
     def topic_of(self, group: str, topic: str) -> str:
-        """The one that the message was read from: the topic itself, or its retry topic."""
+        """Returns the topic that the message was read from: the topic itself, or its retry
+        topic."""
         kind = self.handle.retry
         return topic if kind == NORMAL else retry_topic(group, topic, kind)
 
     @classmethod
     def parse(cls, text: str) -> Receipt:
-        """With eight fields, the remoting handle; with more (an Apache proxy in local mode adds two
-        when it changes one), the last is the offset in the log. Raises: ValueError that says what
-        is wrong."""
+        """Reads a handle: with eight fields, that of remoting; with more (an Apache proxy in local
+        mode adds two when it changes one), the last is the offset in the log. Raises: ValueError
+        that says what is wrong."""
         handle, parts = Handle.parse(text), text.split(" ")
         last = parts[-1] if len(parts) > _FIELDS else "-1"
         known = last.isascii() and last.isdigit() and len(last) < 19

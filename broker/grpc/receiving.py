@@ -100,7 +100,8 @@ class Receiving:
     # ---- QueryAssignment ----
 
     async def assignment(self, call: Call, request: Any) -> Any:
-        """Each queue to a group that consumes in order, else any queue of the broker."""
+        """Returns the queues: each to a group that consumes in order, else any queue of the
+        broker."""
         topic, group = topic_of(request.topic), group_of(request.group)
         await self._broker.check(call, to_consume(group, topic))
         places = await self._broker.places(topic)
@@ -125,7 +126,7 @@ class Receiving:
     # ---- ReceiveMessage ----
 
     async def receive(self, call: Call, request: Any) -> AsyncGenerator[Any, None]:
-        """A status, the messages, and a time, which ends them."""
+        """Yields a status, the messages, and a time, which ends them."""
         try:
             asked = await self._allowed(call, request)
             if not isinstance(self._broker, InProcess):
@@ -144,7 +145,7 @@ class Receiving:
                 yield reply
 
     async def _allowed(self, call: Call, request: Any) -> _ReceiveRequest:
-        """Raises: Problem."""
+        """Checks a request. Raises: Problem."""
         client = await self._clients.settled(call.client_id)
         if client is None or client.is_producer:
             raise Problem(
@@ -158,7 +159,7 @@ class Receiving:
     async def _handed_out(
         self, call: Call, asked: _ReceiveRequest, left: Sequence[_FoundMessage]
     ) -> AsyncGenerator[bytes, None]:
-        """The replies. What could not be sent is visible again soon."""
+        """Yields the replies. What could not be sent is visible again soon."""
         try:
             left = await self._passed(asked, left)
             if not left:
@@ -179,7 +180,7 @@ class Receiving:
     def _found_before(
         self, broker: InProcess, call: Call, asked: _ReceiveRequest, found: PopOutcome
     ) -> AsyncGenerator[bytes, None]:
-        """The replies with what a network thread has popped."""
+        """Returns the replies with what a network thread has popped."""
         rules = broker.pop_rules(call, RequestCode.POP_MESSAGE, asked.topic, asked.group)
         arrival: asyncio.Future[PopOutcome | StoreError] = (
             asyncio.get_running_loop().create_future()
@@ -190,7 +191,8 @@ class Receiving:
     def _popping(
         self, broker: InProcess, call: Call, asked: _ReceiveRequest
     ) -> AsyncGenerator[bytes, None]:
-        """The replies, of a pop from the broker of the same process. Raises: Problem, Refused."""
+        """Returns the replies, of a pop from the broker of the same process. Raises: Problem,
+        Refused."""
         rules = broker.pop_rules(call, RequestCode.POP_MESSAGE, asked.topic, asked.group)
         wanted = _wanted(rules, call, asked)
         arrival: asyncio.Future[PopOutcome | StoreError] = (
@@ -217,7 +219,7 @@ class Receiving:
         self, call: Call, asked: _ReceiveRequest, rules: PopRules,
         arrival: asyncio.Future[PopOutcome | StoreError],
     ) -> AsyncGenerator[bytes, None]:  # fmt: skip
-        """The replies with what is popped, once it is."""
+        """Yields the replies with what is popped, once it is."""
         try:
             popped = await arrival
         except asyncio.CancelledError:
@@ -239,7 +241,7 @@ class Receiving:
     # ---- what both have in common ----
 
     def _asked(self, call: Call, request: Any, client: Client, broker: str) -> _ReceiveRequest:
-        """broker: to be asked. Raises: Problem."""
+        """Reads a request. broker: to be asked. Raises: Problem."""
         own, settings = self._settings, client.settings
         wait_ms = poll_ms(call, request, millis(settings.request_timeout), own)
         topic, group = topic_of(request.message_queue.topic), group_of(request.group)
@@ -294,7 +296,7 @@ class Receiving:
             self._spawn(self._give_back(asked, self._found(asked, answer)))
 
     def _found(self, asked: _ReceiveRequest, answer: Command) -> list[_FoundMessage]:
-        """Raises: Problem for an answer that cannot be read."""
+        """Reads the answer to a pop. Raises: Problem for an answer that cannot be read."""
         name, said = asked.broker, answer.ext
         found = []
         try:
@@ -322,7 +324,7 @@ class Receiving:
     async def _passed(
         self, asked: _ReceiveRequest, found: Sequence[_FoundMessage]
     ) -> list[_FoundMessage]:
-        """Those that are handed out: one that was too often goes to the dead letters."""
+        """Returns those that are handed out: one that was too often goes to the dead letters."""
         passed = []
         for each in found:
             if each.attempts < asked.most:
@@ -355,7 +357,7 @@ class Receiving:
             self._broker.give_back(asked.group, asked.topic, found)
 
     async def _give_back(self, asked: _ReceiveRequest, found: Sequence[_FoundMessage]) -> None:
-        """Their client did not get them: they are visible again soon."""
+        """Gives messages back that their client did not get: they are visible again soon."""
         for each in found:
             self._renewals.release(asked.group, each.receipt.text)
             try:
@@ -374,7 +376,7 @@ class Receiving:
 
 
 def _wanted(rules: PopRules, call: Call, asked: _ReceiveRequest) -> PopRequest:
-    """Raises: Refused."""
+    """Makes the pop of a request. Raises: Refused."""
     return rules.request(
         call.host, topic=asked.topic, group=asked.group, queue=-1, most=asked.batch,
         invisible_ms=asked.invisible_ms, from_min=False, kind=asked.kind,
@@ -383,7 +385,7 @@ def _wanted(rules: PopRules, call: Call, asked: _ReceiveRequest) -> PopRequest:
 
 
 def _popped(asked: _ReceiveRequest, popped: PopOutcome) -> list[_FoundMessage]:
-    """Raises: StoreError."""
+    """Reads what was popped. Raises: StoreError."""
     return [
         _FoundMessage(message.record, Receipt(handle, message.physical_offset), times)
         for message, handle, times in popped.deliveries(asked.broker)
@@ -405,7 +407,7 @@ _OK: bytes = pb.ReceiveMessageResponse(status=ok()).SerializeToString()
 
 
 def _end() -> bytes:
-    """What ends the messages of a reply."""
+    """Returns what ends the messages of a reply."""
     made = pb.ReceiveMessageResponse()
     set_millis(made.delivery_timestamp, time.time_ns() // 1_000_000)
     data: bytes = made.SerializeToString()
@@ -413,13 +415,13 @@ def _end() -> bytes:
 
 
 def _shown(asked: _ReceiveRequest, each: _FoundMessage) -> tuple[memoryview, str, str, int]:
-    """What delivery() takes."""
+    """Returns what delivery() takes."""
     return each.record, asked.topic, each.receipt.text, each.attempts + 1
 
 
 def poll_ms(call: Call, request: Any, request_timeout_ms: int, own: ProxySettings) -> int:
-    """How long a request for messages may wait: as it says, else what its deadline leaves. Raises:
-    Problem when the client gives up before the shortest wait is over."""
+    """Returns how long a request for messages may wait: as it says, else what its deadline leaves.
+    Raises: Problem when the client gives up before the shortest wait is over."""
     left_s = call.remaining_s
     left = None if left_s is None else int(left_s * 1000)
     if request.HasField("long_polling_timeout"):
@@ -440,7 +442,7 @@ def poll_ms(call: Call, request: Any, request_timeout_ms: int, own: ProxySetting
 
 
 def _filter_of(given: Any) -> tuple[str, str]:
-    """Kind and expression of a filter. Raises: Problem."""
+    """Returns kind and expression of a filter. Raises: Problem."""
     expression: str = given.expression
     if given.type == pb.FilterType.SQL:
         return "SQL92", expression
@@ -450,7 +452,8 @@ def _filter_of(given: Any) -> tuple[str, str]:
 
 
 def _kind_of(stored: str, asked: _ReceiveRequest) -> str:
-    """Whether a message was read from the topic itself or from a retry topic of the group."""
+    """Returns whether a message was read from the topic itself or from a retry topic of the
+    group."""
     if stored == asked.topic:
         return NORMAL
     return RETRY_V2 if stored == retry_topic(asked.group, asked.topic, RETRY_V2) else RETRY_V1

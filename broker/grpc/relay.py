@@ -133,7 +133,7 @@ class _Client:
                 self.names.add(name)
 
     async def ask(self, broker: str, command: Command, timeout_s: float = REQUEST_S) -> Command:
-        """The broker's answer, as the answer to this command. Raises: Problem."""
+        """Returns the broker's answer, as the answer to this command. Raises: Problem."""
         address = await self._brokers.address(broker, command.code)
         self.know((broker,))
         own = replace(command, raw=None, value=None)
@@ -144,7 +144,7 @@ class _Client:
     async def _exchange(
         self, broker: str, address: str, command: Command, timeout_s: float
     ) -> Command:
-        """Raises: TimeoutError, ConnectionError, ValueError; Problem."""
+        """Asks a broker. Raises: TimeoutError, ConnectionError, ValueError; Problem."""
         connection = await self._link.connection(broker, address, timeout_s)
         if command.code == RequestCode.HEART_BEAT:
             connection.state[_BEATEN] = True
@@ -161,7 +161,8 @@ class _Client:
         return await self._link.ask(broker, address, command, timeout_s)
 
     async def _introduce(self, broker: str, connection: Connection, timeout_s: float) -> None:
-        """To a broker that it has not talked to, or not since the connection was lost."""
+        """Introduces the client to a broker that it has not talked to, or not since the connection
+        was lost."""
         async with self._beating:
             if self.beat is not None and _BEATEN not in connection.state:
                 await connection.request(replace(self.beat), timeout_s)
@@ -299,7 +300,8 @@ class Relay:
         return await self._client(peer).ask(broker, command, timeout_s)
 
     async def _check_type(self, command: Command) -> None:
-        """Raises: Problem for a message that the topic does not take, as for one over gRPC."""
+        """Checks the type of a message. Raises: Problem for a message that the topic does not take,
+        as for one over gRPC."""
         if command.code == RequestCode.RECALL_MESSAGE:
             topic, kind = command.text("topic"), int(Kind.DELAY)
         elif command.code in _SENDS:
@@ -340,7 +342,7 @@ class Relay:
         return await self._first(self._client(peer), command, (topic,))
 
     async def _first(self, client: _Client, command: Command, topics: Iterable[str]) -> Command:
-        """The first answer that one of the topics' brokers gives."""
+        """Returns the first answer that one of the topics' brokers gives."""
         names = await self._brokers.brokers_of(topics)
         problem = Problem(Code.TOPIC_NOT_FOUND, f"no broker has {', '.join(topics):.200}")
         for name in sorted(names, key=lambda name: (not self._brokers.is_available(name), name)):
@@ -401,7 +403,7 @@ class Relay:
         return command.reply(body=mqjson.dumps(route))
 
     def _address(self, peer: Peer) -> str:
-        """Where this client reaches the proxy: where it came to, unless settings say."""
+        """Returns where this client reaches the proxy: where it came to, unless settings say."""
         host = self._settings.remoting_host or self._settings.host
         if not host:
             host = cast(Connection, peer).local[0]
@@ -410,7 +412,7 @@ class Relay:
 
 
 def _worded(handler: Any) -> Handler:
-    """The handler, its problems in the remoting protocol's words."""
+    """Returns the handler, its problems in the remoting protocol's words."""
 
     async def handle(peer: Peer, command: Command) -> Command | None:
         try:
@@ -428,7 +430,7 @@ def _worded(handler: Any) -> Handler:
 
 
 def _kind_of(properties: Mapping[str, str]) -> int:
-    """The message type that a message's properties make, in upstream's order."""
+    """Returns the message type that a message's properties make, in upstream's order."""
     if properties.get("TRAN_MSG", "").lower() == "true":
         return int(Kind.TRANSACTION)
     if any(properties.get(name) for name in _DELAYS):

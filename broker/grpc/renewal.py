@@ -78,7 +78,7 @@ class Renewals:
         self._on_first: Callable[[], None] | None = None
 
     def on_first(self, told: Callable[[], None]) -> None:
-        """told: when the first message is held, now if one was."""
+        """Calls once. told: when the first message is held, now if one was."""
         self._on_first = told
         if self._turn:
             told()
@@ -87,7 +87,7 @@ class Renewals:
         return len(self._held)
 
     def hold(self, client: str, group: str, topic: str, receipt: Receipt, attempts: int) -> None:
-        """From now on the message is renewed."""
+        """Renews the message from now on."""
         held = RenewedMessage(client, group, topic, receipt, attempts, self._now_ms())
         given = receipt.text
         if self._turn == 0 and self._on_first is not None:
@@ -109,14 +109,15 @@ class Renewals:
         return not entry[2].ended and entry[2].due_ms == entry[0]
 
     async def newest(self, group: str, given: str) -> Receipt | None:
-        """The handle that stands for the one that the client was given; None: it is not renewed."""
+        """Returns the handle that stands for the one that the client was given; None: it is not
+        renewed."""
         held = self._held.get((group, given))
         if held is not None and held.busy is not None:
             await asyncio.wait([held.busy])
         return held.receipt if held is not None else None
 
     def release(self, group: str, given: str) -> None:
-        """It is acknowledged, or its client takes care of it."""
+        """Ends the renewal: the message is acknowledged, or its client takes care of it."""
         held = self._held.get((group, given))
         if held is not None:
             self._drop(held)
@@ -133,7 +134,7 @@ class Renewals:
     # ---- renewing ----
 
     async def tick(self) -> None:
-        """Every few seconds: renews what is due."""
+        """Renews what is due, every few seconds."""
         now, due = self._now_ms(), []
         while self._due and (self._due[0][0] <= now or not self._is_current(self._due[0])):
             entry = heapq.heappop(self._due)
@@ -177,7 +178,7 @@ class Renewals:
             self._plan(held, receipt.expires_ms - self._settings.renew_ahead_ms)
 
     async def gone(self, client: str) -> None:
-        """The client is gone: what it holds is visible again soon."""
+        """Lets go what a client held that is gone: it is visible again soon."""
         found = list(self._by_client.get(client, {}))
         for held in found:
             self._drop(held)

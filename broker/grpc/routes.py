@@ -33,12 +33,12 @@ _UNKNOWN_TYPE = (pb.MessageType.MESSAGE_TYPE_UNSPECIFIED,)
 
 
 def accepted_types(config: TopicConfig) -> tuple[int, ...]:
-    """The message types that a topic takes (its attribute message.type)."""
+    """Returns the message types that a topic takes (its attribute message.type)."""
     return _TYPES.get(config.attributes.get("message.type", "NORMAL"), _UNKNOWN_TYPE)
 
 
 def endpoints_of(host: str, port: int) -> Any:
-    """pb.Endpoints of one address."""
+    """Returns pb.Endpoints of one address."""
     host = host.strip("[]")
     try:
         is_v6 = ipaddress.ip_address(host).version == 6
@@ -84,14 +84,14 @@ class RouteMethods:
         return reply
 
     def broker_of(self, request: Any, place: TopicPlace, broker_id: int) -> Any:
-        """pb.Broker, as whoever asks with these endpoints reaches it: through us, or at a host of
-        its own."""
+        """Returns pb.Broker, as whoever asks with these endpoints reaches it: through us, or at a
+        host of its own."""
         endpoints = self._endpoints(request, place.host or self._broker.host)
         return pb.Broker(name=place.broker, id=broker_id, endpoints=endpoints)
 
     def _endpoints(self, request: Any, known: str) -> Any:
-        """pb.Endpoints of the service at the host that is known. Where brokers do not say what that
-        is, it is at those addresses that the client asked, with our port."""
+        """Returns pb.Endpoints of the service at the host that is known. Where brokers do not say
+        what that is, it is at those addresses that the client asked, with our port."""
         asked = request.endpoints.addresses
         keeps = self._settings.port_of_request and asked and 0 < asked[0].port < 65536
         if known or not asked:
@@ -106,8 +106,8 @@ class RouteMethods:
 
 
 def permissions(config: TopicConfig) -> Iterator[int]:
-    """One for each queue of a topic, in upstream's order: what can only be read, only be written,
-    both."""
+    """Yields one for each queue of a topic, in upstream's order: what can only be read, only be
+    written, both."""
     reads, writes = config.read_queue_nums, config.write_queue_nums
     may_read, may_write = config.perm & READ, config.perm & WRITE
     kind = pb.Permission

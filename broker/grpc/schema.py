@@ -41,7 +41,7 @@ class Method(SimpleNamespace):
     kind: int
 
     def parse(self, data: bytes) -> Any:
-        """A request. Raises: DecodeError."""
+        """Reads a request. Raises: DecodeError."""
         if len(data) > _FIELDS_MAX and count_fields(data, _SHAPES, self.kind, _FIELDS_MAX) > (
             _FIELDS_MAX
         ):
@@ -50,8 +50,8 @@ class Method(SimpleNamespace):
 
 
 def _shapes(requests: Iterable[Any]) -> tuple[bytes, dict[str, int]]:
-    """What count_fields() needs to know of the messages that requests are made of, and the number
-    of each by its name."""
+    """Returns what count_fields() needs to know of the messages that requests are made of, and the
+    number of each by its name."""
     kinds: dict[str, int] = {}
     pairs: list[list[int]] = []
 
@@ -81,8 +81,8 @@ def _shapes(requests: Iterable[Any]) -> tuple[bytes, dict[str, int]]:
 
 
 def _file(descriptors: bytes) -> bytes:
-    """The one FileDescriptorProto of a FileDescriptorSet. To import its class would take as long as
-    all the rest of this module."""
+    """Returns the one FileDescriptorProto of a FileDescriptorSet. To import its class would take as
+    long as all the rest of this module."""
     size = shift = 0
     for at in range(1, len(descriptors)):
         size |= (descriptors[at] & 0x7F) << shift

@@ -116,15 +116,15 @@ class Sending:
         return outgoing(self._plain, message, host, most)
 
     def _check_type(self, config: TopicConfig | None, message: Outgoing) -> None:
-        """Raises: Problem when the topic takes messages of another type. Upstream looks at the
-        first one alone."""
+        """Checks the type of messages. Raises: Problem when the topic takes messages of another
+        type. Upstream looks at the first one alone."""
         if self._settings.check_type and not message.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             check_type(config, message.kind)
 
     async def _put(
         self, call: Call, places: Sequence[TopicPlace], messages: Sequence[Outgoing]
     ) -> list[Any]:
-        """The entries of the reply for messages that go in one request."""
+        """Puts messages. Returns the entries of the reply for messages that go in one request."""
         first = messages[0]
         broker, queue = self._queue(places, first.group)
         answer = await self._broker.request(call, _command(messages, broker, queue), broker)
@@ -202,7 +202,7 @@ def check_type(config: TopicConfig | None, kind: int) -> None:
 
 
 def _wait_of(call: Call) -> float:
-    """Seconds that a send may wait for a master."""
+    """Returns the seconds that a send may wait for a master."""
     left = call.remaining_s
     return _MASTER_S if left is None else min(_MASTER_S, left - _SEND_S)
 
@@ -223,7 +223,7 @@ def _command(messages: Sequence[Outgoing], broker: str, queue: int) -> Command:
 
 
 def _fixed(topic: str, queue: int, broker: str, batch: bool) -> dict[str, str]:
-    """The fields that are the same for all messages to a queue."""
+    """Returns the fields that are the same for all messages to a queue."""
     return {
         "a": topic, "b": topic, "c": TEMPLATE_TOPIC, "d": "4", "e": str(queue), "j": "0",
         "k": "false", "m": "true" if batch else "false", "n": broker,
@@ -231,7 +231,7 @@ def _fixed(topic: str, queue: int, broker: str, batch: bool) -> dict[str, str]:
 
 
 def _transaction_of(message_id: str, kind: int, broker: str, put: Put) -> str:
-    """The transaction's id; that of the message, when it is in none."""
+    """Returns the transaction's id; that of the message, when it is in none."""
     if kind != Kind.TRANSACTION:
         return message_id
     return id_of(Half(message_id, put.offset, offset_id_of(put.ids).offset, broker))

@@ -56,10 +56,10 @@ class GrpcServer:
         is_known: Callable[[Call], bool],
         hot: HotCalls | None = None,
     ) -> None:
-        """`check` raises Problem for a call whose signature is wrong or missing. `is_known` says
-        whether access control is on and the call has a signature that is right, as far as can be
-        told at once. `hot` is what a network thread serves, which owns the connections then;
-        without it the loop has all of them."""
+        """Takes the methods. `check` raises Problem for a call whose signature is wrong or missing.
+        `is_known` says whether access control is on and the call has a signature that is right, as
+        far as can be told at once. `hot` is what a network thread serves, which owns the
+        connections then; without it the loop has all of them."""
         self._methods = [(METHODS[name], handler) for name, handler in handlers.items()]
         self._check = check
         self._is_known = is_known
@@ -173,7 +173,7 @@ async def _unary(method: Method, handler: Any, call: Call, data: bytes, stream: 
 
 
 def _failed(method: Method, error: Exception) -> bytes:
-    """The reply that says so."""
+    """Returns the reply that says so."""
     data: bytes = method.reply(status=_problem(method, error).status()).SerializeToString()
     return data
 
@@ -184,7 +184,7 @@ def _called(method: Method, handler: Any, call: Call, data: bytes) -> Any:
 
 
 async def _stream(method: Method, call: Callable[[], Any], stream: Stream) -> None:
-    """call: gives the replies, an async generator."""
+    """Serves a call that streams. call: gives the replies, an async generator."""
     replies: Any = None
     try:
         replies = call()
@@ -200,7 +200,7 @@ async def _stream(method: Method, call: Callable[[], Any], stream: Stream) -> No
 
 
 def _last(method: Method, error: Exception) -> Iterator[bytes]:
-    """What ends a stream of replies with an error."""
+    """Yields what ends a stream of replies with an error."""
     yield _failed(method, error)
     if "delivery_timestamp" in method.reply.DESCRIPTOR.fields_by_name:
         made = method.reply()  # clients take it for the end of what they received
@@ -247,7 +247,7 @@ async def _all_parsed(method: Method, requests: Any) -> AsyncIterator[Any]:
 
 
 def _problem(method: Method, error: Exception) -> Problem:
-    """What a client is told of an error."""
+    """Returns what a client is told of an error."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, Refused):

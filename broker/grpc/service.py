@@ -78,7 +78,8 @@ class GrpcService(Generic[_Made]):
         )  # fmt: skip
 
     def _methods(self, settings: ProxySettings) -> Handlers:
-        """One class for each group of methods; whoever adds a group names it here."""
+        """Returns the methods, of one class for each group of methods; whoever adds a group names
+        it here."""
         broker, clients = self.broker, self.clients
         routes = RouteMethods(broker, settings, self.port)
         self._sending = Sending(broker, settings)

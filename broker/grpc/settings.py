@@ -103,16 +103,16 @@ class ProxySettings:
 
     @classmethod
     def read(cls, path: Path, mode: str = LOCAL) -> ProxySettings:
-        """mode: that they are for. Raises: BadArgument for a file that is not rmq-proxy.json, or
-        whose settings are refused, all of them at once."""
+        """Reads rmq-proxy.json. mode: that they are for. Raises: BadArgument for a file that is not
+        rmq-proxy.json, or whose settings are refused, all of them at once."""
         made, problems = cls.look(path, mode)
         refuse(problems)
         return made
 
     @classmethod
     def look(cls, path: Path, mode: str = LOCAL) -> tuple[ProxySettings, list[SettingProblem]]:
-        """As read(), but returns what is wrong with all of them, what is only passed over as
-        well."""
+        """Reads as read() does, but returns what is wrong with all of them, what is only passed
+        over as well."""
         try:
             with open(path, "rb") as file:
                 given = json.loads(file.read(_FILE_MAX + 1)[:_FILE_MAX])
@@ -126,7 +126,7 @@ class ProxySettings:
 
     @classmethod
     def from_names(cls, given: Mapping[str, object], source: str | None = None) -> ProxySettings:
-        """Raises: BadArgument."""
+        """Makes settings of names and values. Raises: BadArgument."""
         made, problems = cls._taken(given, source or "", "")
         refuse(problems)
         return made
@@ -135,7 +135,8 @@ class ProxySettings:
     def _taken(
         cls, given: Mapping[str, object], source: str, mode: str
     ) -> tuple[ProxySettings, list[SettingProblem]]:
-        """mode: that they are for; empty: either."""
+        """Returns the settings and what is wrong with them. mode: that they are for; empty:
+        either."""
         known = {each.metadata["name"]: each for each in fields(cls)}
         changes: dict[str, Any] = {}
         problems: list[SettingProblem] = []
@@ -178,7 +179,7 @@ def _out_of_range(name: str, value: object) -> str:
 
 
 def _of_a_proxy(name: str, source: str) -> SettingProblem:
-    """In the file of a broker that serves gRPC itself."""
+    """Returns the problem of a proxy's setting in the file of a broker that serves gRPC itself."""
     text = f"{name} has no effect here: it is a setting of pystore proxy"
     if name in _PROMISES:
         text = f"{name} has no effect here: the broker says who is let in"
@@ -191,7 +192,7 @@ _PROMISES = ("authenticationEnabled", "authorizationEnabled", "enableACL")
 
 
 def _not_served(name: str, value: object, source: str) -> list[SettingProblem]:
-    """What is to be said of a setting that has no member here."""
+    """Returns what is to be said of a setting that has no member here."""
     if name in _SO_ANYWAY:
         if value == _SO_ANYWAY[name]:
             return []

@@ -53,7 +53,7 @@ def name_of(code: int) -> str:
 
 
 def status(code: int, text: str = "") -> Any:
-    """pb.Status. text: the code's name when there is none."""
+    """Makes a pb.Status. text: the code's name when there is none."""
     return pb.Status(code=code, message=(text or name_of(code))[:_TEXT_MAX])
 
 
@@ -62,13 +62,13 @@ def ok() -> Any:
 
 
 def of_response(code: int) -> int:
-    """The status code for a broker's response code."""
+    """Returns the status code for a broker's response code."""
     found: int = _OF_RESPONSE.get(code, Code.INTERNAL_SERVER_ERROR)  # type: ignore[call-overload]
     return found
 
 
 def overall(each: Iterable[Any]) -> Any:
-    """The status of a reply whose entries have these: the one that all have in common."""
+    """Returns the status of a reply whose entries have these: the one that all have in common."""
     codes = {one.code: one for one in each}
     if len(codes) == 1:
         (one,) = codes.values()

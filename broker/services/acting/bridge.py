@@ -103,7 +103,7 @@ def records_command(topic: str, broker: str, record: PopRecord) -> Command:
 
 
 def took_it(answer: Command) -> bool:
-    """Whether the broker has the message."""
+    """Says whether the broker has the message."""
     return answer.code in _HAS_IT
 
 
@@ -111,13 +111,14 @@ class Bridge:
     """Lives on the event loop."""
 
     def __init__(self, name: str, number: int, route: FindRoute, ask: AskAt) -> None:
-        """name, number: of this broker."""
+        """Takes who this broker is. name, number: of this broker."""
         self._name, self._number, self._route, self._ask = name, number, route, ask
         self._known: dict[str, tuple[float, list[tuple[str, int]]]] = {}
         self._turn = 0
 
     async def places(self, copy: Copy) -> list[tuple[str, int]]:
-        """Address and queue of each queue at other brokers that takes it. Raises: NotStored."""
+        """Returns address and queue of each queue at other brokers that takes it. Raises:
+        NotStored."""
         for topic in filter(None, (copy.topic, copy.like)):
             since, found = self._known.get(topic, (0.0, []))
             if not found or time.monotonic() - since > _ROUTE_S:
@@ -136,13 +137,14 @@ class Bridge:
                 yield from ((str(address), queue) for queue in range(row["writeQueueNums"]))
 
     async def next_place(self, copy: Copy) -> tuple[str, int]:
-        """Of the places, in turn. Raises: NotStored."""
+        """Returns one of the places, in turn. Raises: NotStored."""
         places = await self.places(copy)
         self._turn += 1
         return places[self._turn % len(places)]
 
     async def put(self, copy: Copy, address: str, queue: int) -> None:
-        """Raises: NotStored; OSError, TimeoutError, when the broker may have it nevertheless."""
+        """Puts a message at another broker. Raises: NotStored; OSError, TimeoutError, when the
+        broker may have it nevertheless."""
         group = copy.properties.get("PGROUP") or f"InnerProducerGroup_{self._name}_{self._number}"
         command = _send_command(
             group, copy.topic, queue, copy.properties, copy.body, sys_flag=copy.sys_flag,
@@ -161,14 +163,14 @@ class Bridge:
             raise NotStored(f"{address} says {answer.code} {answer.remark}")
 
     async def has_any(self, copy: Copy) -> bool:
-        """Whether one of the brokers that may have got the message has it: some time ago. Raises:
-        NotStored; OSError, TimeoutError, when one cannot be asked."""
+        """Says whether one of the brokers that may have got the message has it: some time ago.
+        Raises: NotStored; OSError, TimeoutError, when one cannot be asked."""
         asked = {address for address, _ in await self.places(copy)} if copy.key else set()
         said = (Doubt(at, copy.stored_in, copy.key, copy.born_ms) for at in asked)
         return any(await asyncio.gather(*(self.has(each, indexed=True) for each in said)))
 
     async def has(self, doubt: Doubt, *, indexed: bool = False) -> bool:
-        """Whether the broker has the message. `indexed`: it was put long ago. Raises: OSError,
+        """Says whether the broker has the message. `indexed`: it was put long ago. Raises: OSError,
         TimeoutError."""
         if not doubt.key:
             return False

@@ -270,7 +270,8 @@ class CheckPointsDue(Source):
         return sent
 
     async def _bring_back(self, pop: Pop, ck: CheckPoint) -> int:
-        """Raises: OSError, TimeoutError, when some have not gone; StoreError."""
+        """Brings check points back that are over. Raises: OSError, TimeoutError, when some have not
+        gone; StoreError."""
         offsets = ck.open_offsets()
         copies = [
             (Origin(ck.topic, ck.group, ck.queue, offset), copy)

@@ -22,7 +22,7 @@ class Escape:
         self.careful = False
 
     async def send_all(self, copies: Iterable[tuple[Origin, Copy]]) -> None:
-        """All of them at once. Raises: OSError, TimeoutError: some have not gone; the others
+        """Sends all of them at once. Raises: OSError, TimeoutError: some have not gone; the others
         have."""
         work = (self.send(origin, copy) for origin, copy in copies)
         done = await asyncio.gather(*work, return_exceptions=True)
@@ -32,7 +32,8 @@ class Escape:
                 raise failed
 
     async def send(self, origin: Origin, copy: Copy) -> None:
-        """Raises: OSError, TimeoutError: it has not gone, or nobody knows yet."""
+        """Sends one message to another broker. Raises: OSError, TimeoutError: it has not gone, or
+        nobody knows yet."""
         escaped, bridge = self.escaped, self._bridge
         if origin in escaped:
             return
@@ -63,8 +64,8 @@ class Escape:
                 self.escaped.gone(origin)
 
     async def _is_there(self, doubt: Doubt, copy: Copy) -> bool:
-        """Whether the broker has it that did not answer. As long as it cannot be asked, and is in
-        the route, nobody else gets the message. Raises: OSError, TimeoutError."""
+        """Says whether the broker has it that did not answer. As long as it cannot be asked, and is
+        in the route, nobody else gets the message. Raises: OSError, TimeoutError."""
         try:
             return await self._bridge.has(doubt)
         except (OSError, TimeoutError):

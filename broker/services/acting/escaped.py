@@ -81,8 +81,8 @@ class EscapeLedger:
         self._file: int | None = None
 
     def load(self, end_of: Callable[[str, int], int]) -> None:
-        """end_of: a queue; what lies beyond was cut off since, and is another message. Raises:
-        OSError."""
+        """Reads the file. end_of: a queue; what lies beyond was cut off since, and is another
+        message. Raises: OSError."""
         try:
             lines = self._path.read_bytes().splitlines()
         except FileNotFoundError:
@@ -119,16 +119,16 @@ class EscapeLedger:
         return bool(self._gone or self.doubtful)
 
     def sending(self, origin: Origin, doubt: Doubt) -> None:
-        """To be called before it is sent. Raises: OSError."""
+        """Notes a message before it is sent. Raises: OSError."""
         self._write([*origin, *doubt])
         self.doubtful[origin] = doubt
 
     def not_sent(self, origin: Origin) -> None:
-        """The other broker has refused it."""
+        """Forgets a message that the other broker has refused."""
         self.doubtful.pop(origin, None)
 
     def gone(self, origin: Origin) -> None:
-        """The other broker has it. Raises: OSError."""
+        """Notes that the other broker has it. Raises: OSError."""
         self._add(origin)
         self._write(list(origin))
 
@@ -147,7 +147,7 @@ class EscapeLedger:
             os.fdatasync(self._file)
 
     def forget(self) -> None:
-        """The master knows all of it. Raises: OSError."""
+        """Forgets everything: the master knows all of it. Raises: OSError."""
         self.close()
         self._gone.clear()
         self.doubtful.clear()

@@ -59,7 +59,7 @@ class Mastership:
         return self._away is not None and not self._away.done()
 
     def start(self) -> None:
-        """From now on slaves are looked for: until now they were asked."""
+        """Looks for slaves from now on: until now they were asked."""
         self._sure_at = time.monotonic()
         self._is_started = True
         self._lead()
@@ -83,7 +83,8 @@ class Mastership:
         self._s.core.lead_until(self._sure_at + pause_s)
 
     def look(self) -> None:
-        """A job, every second. It does not wait for name servers: one may be slow."""
+        """Looks who follows this master, and whether slaves have acted: a job, every second. It
+        does not wait for name servers: one may be slow."""
         if not self._s.registration.servers:  # no slave acts that has none either
             self._s.core.lead_until(math.inf)
             return
@@ -122,7 +123,7 @@ class Mastership:
             self._lead()
 
     def _is_followed(self) -> bool:
-        """Whether a slave was heard just now, and has the log as it was at the look before."""
+        """Says whether a slave was heard just now, and has the log as it was at the look before."""
         self._master.look()
         end, self._end_before = self._end_before, self._master.end()
         silent_ms = _BEATS * int(self._s.settings["haSendHeartbeatInterval"])
@@ -131,7 +132,7 @@ class Mastership:
         )
 
     def hint(self, address: str) -> None:
-        """A slave says that it acted, and that nobody has asked it what it did."""
+        """Takes the word of a slave that it acted, and that nobody has asked it what it did."""
         if len(self._told) < _TOLD_MAX:
             self._told.add(address)
         if not self._is_started:

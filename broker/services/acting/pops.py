@@ -55,7 +55,7 @@ class _Journal:
     is_over: bool = False
 
     def take(self, line: bytes) -> None:
-        """Raises: ValueError for a malformed line."""
+        """Takes a line of the journal. Raises: ValueError for a malformed line."""
         tag, _, rest = line.partition(b" ")
         if tag == b"whole":
             self.opened, self.acked, self.lines = {}, {}, []
@@ -112,7 +112,7 @@ class PopsAside:
         return self._file is not None
 
     def __bool__(self) -> bool:
-        """Whether the master has yet to be told something."""
+        """Says whether the master has yet to be told something."""
         return bool(self._numbers())
 
     def _numbers(self) -> list[int]:
@@ -154,11 +154,11 @@ class PopsAside:
         return pop.find_open(timers, since), self._read()
 
     def _is_here(self, ck: CheckPoint) -> bool:
-        """Whether its messages are: the log may have lost its end since."""
+        """Says whether its messages are: the log may have lost its end since."""
         return ck.offsets[-1] < self._s.store.range(ck.topic, ck.queue)[1]
 
     def _open(self) -> int:
-        """Raises: OSError."""
+        """Opens the journal. Raises: OSError."""
         mode = self._s.store.settings.file_mode
         files.make_folders(self._folder, mode)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -168,7 +168,7 @@ class PopsAside:
         return made
 
     def end(self) -> None:
-        """Nothing is popped here any more. Raises: OSError."""
+        """Ends popping here. Raises: OSError."""
         s, pop, file = self._s, self._s.pop, self._file
         if file is None or pop is None:
             return
@@ -192,8 +192,7 @@ class PopsAside:
             os.fdatasync(file)
 
     async def tidy(self) -> None:
-        """A file that is long gives way to the next one, and what is over is dropped. Raises:
-        OSError."""
+        """Replaces a file that is long by the next one, without what is over. Raises: OSError."""
         file, pop = self._file, self._s.pop
         if file is None or pop is None or os.fstat(file).st_size < self._long:
             return
@@ -223,7 +222,7 @@ class PopsAside:
     # ---- what is known ----
 
     def _read_lines(self, last: int) -> _Journal:
-        """Raises: OSError."""
+        """Reads the lines of the journal. Raises: OSError."""
         found = _Journal()
         for number in self._numbers():
             data = files.read_file(self._path(number)) if number <= last else None
@@ -236,7 +235,7 @@ class PopsAside:
         return found
 
     def _read(self) -> _Journal:
-        """In any thread. Raises: OSError."""
+        """Reads the journal, in any thread. Raises: OSError."""
         found = self._read_lines(self._number)
         if 0 <= found.taken <= self._s.store.info().log_max:
             return _Journal(is_over=True)
@@ -268,7 +267,8 @@ class PopsAside:
             yield ["ack", *key, sorted(offsets)]
 
     def taken(self, end: int) -> None:
-        """The master has put all of it into its log, which ends there. Raises: OSError."""
+        """Notes that the master has put all of it into its log, which ends there. Raises:
+        OSError."""
         self._note(b"taken %d" % end)
 
     def _note(self, line: bytes) -> None:
@@ -280,7 +280,7 @@ class PopsAside:
                 os.close(file)
 
     def forget(self) -> None:
-        """The log has it. Raises: OSError."""
+        """Forgets what the log has. Raises: OSError."""
         self._rows = None
         if not self.is_on:
             for number in self._numbers():
@@ -289,7 +289,7 @@ class PopsAside:
     # ---- a master of Java's ----
 
     def owe_java(self) -> None:
-        """A master returns that does not ask for it. Raises: OSError."""
+        """Keeps it for a master that returns and does not ask for it. Raises: OSError."""
         self._note(b"java")
 
     async def pay(self, ask: AskAt, address: str) -> None:
@@ -313,7 +313,7 @@ class PopsAside:
 
 
 def _is_kept(journal: _Journal, line: PopRecord, ends: Mapping[tuple[str, str, int], int]) -> bool:
-    """Whether it is owed, or says how far a queue was popped."""
+    """Says whether it is owed, or says how far a queue was popped."""
     ck = journal.opened.get(read_record(line.tag, line.body, line.queue).key)
     return _is_owed(journal, line) or (
         ck is not None and ck.offsets[-1] + 1 == ends[ck.group, ck.topic, ck.queue]
@@ -321,15 +321,16 @@ def _is_kept(journal: _Journal, line: PopRecord, ends: Mapping[tuple[str, str, i
 
 
 def _is_owed(journal: _Journal, line: PopRecord) -> bool:
-    """Whether it says something of a check point that is open, or of one that the master made."""
+    """Says whether it says something of a check point that is open, or of one that the master
+    made."""
     record = read_record(line.tag, line.body, line.queue)
     ck = journal.opened.get(record.key)
     return ck is None or ck.open > 0
 
 
 def _all_open(found: CheckPointScan, journal: _Journal) -> Iterable[CheckPoint]:
-    """Those of the log less what was acknowledged here, and those that were popped here. One that
-    the log knows is as the log says: a master has taken it."""
+    """Returns the check points of the log less what was acknowledged here, and those that were
+    popped here. One that the log knows is as the log says: a master has taken it."""
     in_log = {ck.key: ck for ck in found.open}
     for key, offsets in journal.acked.items():
         if key in in_log:

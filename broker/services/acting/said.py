@@ -17,7 +17,7 @@ _AT_ONCE = 16 << 10
 
 
 def _origin(value: Any) -> Origin:
-    """Raises: ValueError."""
+    """Reads an origin. Raises: ValueError."""
     if not isinstance(value, list) or len(value) != 4:
         raise ValueError(f"{value!r:.80} is not [topic, group, queue, offset]")
     topic, group, queue, offset = value
@@ -34,7 +34,7 @@ def _origin(value: Any) -> Origin:
 
 
 def _row(value: Any) -> list[Any]:
-    """Raises: ValueError."""
+    """Reads a row. Raises: ValueError."""
     if not isinstance(value, list) or len(value) < 2 or not isinstance(value[0], str):
         raise ValueError(f"{value!r:.80} is not [kind, what..]")
     return value

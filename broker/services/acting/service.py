@@ -83,13 +83,13 @@ class Acting:
     # ---- when ----
 
     def hint(self) -> None:
-        """A name server, or whoever says so, has news: it is asked, and nobody believed."""
+        """Asks the name server, which has news, or so somebody says who need not be believed."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.get_running_loop().create_task(self.look())
 
     async def look(self) -> None:
-        """A job, every second: whether the master is gone, and no broker of a smaller id is
-        there."""
+        """Looks whether the master is gone, and no broker of a smaller id is there: a job, every
+        second."""
         try:
             members = await self._s.registration.members()
         except (OSError, TimeoutError, ValueError) as failed:
@@ -112,14 +112,14 @@ class Acting:
         self._become(BrokerRole.ACTING if acts else BrokerRole.SLAVE)
 
     def _is_over(self) -> bool:
-        """Whether the master is dead, or has had time to notice that it is cut off."""
+        """Says whether the master is dead, or has had time to notice that it is cut off."""
         patience_s = int(self._s.settings["brokerNotActiveTimeoutMillis"]) / 1000
         slave = self._slave
         return slave.refused or time.monotonic() - slave.heard_at >= patience_s
 
     def _hint_master(self) -> None:
-        """A master that was never gone, or that no name server told of this slave, comes to know
-        that it acted."""
+        """Tells a master that was never gone, or to which no name server showed this slave, that it
+        acted."""
         replication, follows = self._s.replication, self._slave.follows
         running = self._hinting is not None and not self._hinting.done()
         if not follows or self.is_on:
@@ -144,7 +144,7 @@ class Acting:
                           failed)  # fmt: skip
 
     def _holds(self) -> bool:
-        """Whether what the master has is not taken over: it is the one that has to ask."""
+        """Returns whether this slave keeps what it did until the master has asked for it."""
         late = self._slave.follows and time.monotonic() > self._told_until
         return self.is_on or not (self._is_told or late)
 
@@ -164,8 +164,8 @@ class Acting:
         self._changing = asyncio.get_running_loop().create_task(duties.change_role(role))
 
     async def give_way(self) -> list[list[Any]]:
-        """The master returns: nothing is sent any more when this returns what has been sent, as
-        rows of Origin."""
+        """Ends acting, for the master that returns. Returns what has been sent, as rows of Origin;
+        nothing follows it."""
         self._gone = 0
         self._yields_until = self._told_until = time.monotonic() + _YIELD_S
         if self._changing is not None:
@@ -181,8 +181,8 @@ class Acting:
         return [list(origin) for origin in self.escaped]
 
     def _lead(self) -> None:
-        """A master of Java's takes over what has a later version than its own, which this slave
-        knows as it was some seconds before the end. Raises: StoreError."""
+        """Raises versions for a master of Java's, which takes over what has a later one than its
+        own; this slave knows that as it was some seconds before the end. Raises: StoreError."""
         metadata = self._s.store.metadata
         for name in ("offsets", "delays"):
             version = metadata.version(name)
@@ -198,7 +198,7 @@ class Acting:
         return {"pops": rows, "popsMore": more, "order": order}
 
     def owe_java(self) -> None:
-        """The master that returns is one of Java's: it gets what was popped here once it serves.
+        """Owes a master of Java's that returns what was popped here: it gets that once it serves.
         Raises: OSError."""
         self.pops.owe_java()
         self._owes = bool(self.pops)
@@ -219,8 +219,8 @@ class Acting:
                           failed)  # fmt: skip
 
     def taken(self, end: int) -> None:
-        """The master has closed what was sent, in its log up to `end`: what has gone is forgotten
-        once that is here. Raises: OSError."""
+        """Notes that the master has closed what was sent, in its log up to `end`: what has gone is
+        forgotten once that is here. Raises: OSError."""
         self._closed_at, self._is_told, self._owes = end, True, False
         self.pops.taken(end)
 

@@ -47,7 +47,7 @@ _LOGGED = 20
 
 
 def ha_info(s: Services) -> dict[str, str]:
-    """What EXCHANGE_BROKER_HA_INFO (906) says of this broker."""
+    """Returns what EXCHANGE_BROKER_HA_INFO (906) says of this broker."""
     host = s.settings["brokerIP2"] or s.settings["brokerIP1"]
     return {
         "masterHaAddress": f"[{host}]:{s.registration.ha_port}" if ":" in host
@@ -64,7 +64,7 @@ class TakingBack:
         self._s, self._ask = s, ask
 
     async def run(self, also: Callable[[], Iterable[str]] = tuple) -> None:
-        """also: addresses of more slaves.
+        """Takes back what slaves did. also: addresses of more slaves.
 
         Returns when each slave that the name server knows has been asked, or has not answered
         for long, and as many as totalReplicas says are there, or brokerNotActiveTimeoutMillis have
@@ -97,8 +97,8 @@ class TakingBack:
             await asyncio.sleep(_PAUSE_S)
 
     def _may_follow(self, address: str) -> bool:
-        """Whoever is not let in as a slave has done nothing in this broker's place, whatever he is
-        registered as."""
+        """Says whether a slave is believed: whoever is not let in as one has done nothing in this
+        broker's place, whatever he is registered as."""
         host, replication = address.rpartition(":")[0], self._s.replication
         if replication is None or address_of(host) is None or replication.trusts(host):
             return True
@@ -117,7 +117,7 @@ class TakingBack:
             await asyncio.sleep(_PAUSE_S)
 
     async def _take(self, address: str) -> None:
-        """Raises: OSError, TimeoutError, ValueError, StoreError."""
+        """Takes back what one slave did. Raises: OSError, TimeoutError, ValueError, StoreError."""
         s = self._s
         answer = await self._exchange(address, {})
         gone: list[Origin] | None = None
@@ -162,12 +162,13 @@ class TakingBack:
     # ---- a slave of Java's ----
 
     async def _stop_java(self) -> None:
-        """Such a slave goes on until a name server shows it the master."""
+        """Stops a slave of Java's, which goes on until a name server shows it the master."""
         await self._s.registration.start()
         await asyncio.sleep(_JAVA_STOPS_S)
 
     async def _find_gone(self, address: str) -> list[Origin]:
-        """It does not tell what it has sent: the other brokers are asked. Raises: StoreError."""
+        """Asks the other brokers what a slave of Java's has sent, which it does not tell. Raises:
+        StoreError."""
         s, found, unknown = self._s, list[Origin](), 0
         bridge = Bridge(s.broker_name, int(s.settings["brokerId"]), s.registration.route, self._ask)
         due = list(what_was_due(s))
@@ -187,8 +188,9 @@ class TakingBack:
         return found
 
     async def _take_pops(self, address: str, said: Mapping[str, Any]) -> None:
-        """What was popped at the slave is open here from now on, under the same handles, and what
-        was acknowledged there is done. Raises: OSError, TimeoutError, ValueError, StoreError."""
+        """Takes what was popped at the slave: it is open here from now on, under the same handles,
+        and what was acknowledged there is done. Raises: OSError, TimeoutError, ValueError,
+        StoreError."""
         pop, count = self._s.pop, 0
         assert pop is not None
         if said.get("order"):
@@ -211,7 +213,7 @@ class TakingBack:
             log.info("The slave at %s has told of %d check points", address, count)
 
     def _take_pop(self, pop: Pop, kind: str, *what: Any) -> None:
-        """Raises: ValueError, StoreError."""
+        """Takes one check point. Raises: ValueError, StoreError."""
         if kind != "open":
             *key, offsets = what
             ck, done = pop.points.get(Key(*key)), offsets
@@ -238,7 +240,7 @@ class TakingBack:
     # ---- closing ----
 
     def _close(self, gone: Iterable[Origin]) -> None:
-        """Raises: StoreError."""
+        """Closes what was sent. Raises: StoreError."""
         by_place: dict[tuple[str, str, int], set[int]] = {}
         for topic, group, queue, offset in gone:
             by_place.setdefault((topic, group, queue), set()).add(offset)
@@ -294,7 +296,7 @@ class TakingBack:
 
 
 def _log_gone(address: str, gone: Iterable[Origin]) -> None:
-    """What counts as done from now on, since a slave says that it has sent it."""
+    """Notes what counts as done from now on, since a slave says that it has sent it."""
     counts = Counter(each.group or each.topic for each in gone)
     if counts:
         log.info(
@@ -306,7 +308,8 @@ def _log_gone(address: str, gone: Iterable[Origin]) -> None:
 
 
 def _log_moved(address: str, moved: list[OffsetChange]) -> None:
-    """What consumers and delays pass over from now on, since a slave says that it has served it."""
+    """Notes what consumers and delays pass over from now on, since a slave says that it has served
+    it."""
     if moved:
         log.info("The slave at %s has served further than this broker, which goes on there: %s",
                  address, _some(map(str, moved)))  # fmt: skip
@@ -323,6 +326,6 @@ def _is_of(ck: CheckPoint, topic: str, group: str, queue: int) -> bool:
 
 
 def _read_queue(timers: Timers) -> None:
-    """Before anything is delivered."""
+    """Reads the queue, before anything is delivered."""
     while timers.run(most=1, now_ms=1).more:
         pass  # nothing is due in 1970

@@ -54,9 +54,9 @@ class ApacheController:
         timeout_ms: int,
         sign: Callable[[Command, str], None],
     ) -> None:
-        """identity: ``brokerIdentity``, and mode of the file. timeout_ms: a broker that is not
-        heard for so long is dead for the controller. sign: called with each request, and
-        whom it is for."""
+        """Takes how the controller is reached. identity: ``brokerIdentity``, and mode of the file.
+        timeout_ms: a broker that is not heard for so long is dead for the controller. sign: called
+        with each request, and whom it is for."""
         self._client, self._sign = client, sign
         self._addresses = [each.strip() for each in addresses.split(";") if each.strip()]
         self._cluster, self._name = cluster, name
@@ -76,8 +76,8 @@ class ApacheController:
     # ---- the engine ----
 
     async def number(self, address: str) -> int:
-        """A number is asked for with a code that says who asks, so that an answer that was lost
-        does not cost one. Raises: OSError, TimeoutError, ValueError, EngineRefused."""
+        """Asks for a number, with a code that says who asks, so that an answer that was lost does
+        not cost one. Raises: OSError, TimeoutError, ValueError, EngineRefused."""
         self._address = address
         kept = self._identity.read(self._cluster, self._name)
         if kept is not None:
@@ -118,7 +118,7 @@ class ApacheController:
         self._doubt = None
 
     async def elect(self, number: int, held: int = NO_EPOCH) -> Record:
-        """Raises: as engine.py says."""
+        """Asks for an election. Raises: as engine.py says."""
         self._yield_no_longer()
         if self._yields():
             raise EngineRefused(
@@ -132,7 +132,7 @@ class ApacheController:
         return self._doubt is not None and bool(self._others) and not self._has_yielded
 
     def _yield_no_longer(self) -> None:
-        """If the others of the set had their time."""
+        """Stops yielding once the others of the set had their time."""
         now = time.monotonic()
         if self._yields_since is None:
             self._yields_since = now
@@ -155,7 +155,7 @@ class ApacheController:
         return await self.look()
 
     async def succeed(self, number: int, record: Record) -> Record:
-        """The controller has noticed the end of the master's connection."""
+        """Reads the record: the controller notices the end of the master's connection by itself."""
         return await self.look()
 
     async def change_set(self, record: Record, in_sync: frozenset[int]) -> Record:
@@ -169,7 +169,8 @@ class ApacheController:
         return await self.look()
 
     def beat(self, number: int, state: Heartbeat) -> None:
-        """To each member of the controller: any may lead next, and must know who is alive."""
+        """Sends a heartbeat to each member of the controller: any may lead next, and must know who
+        is alive."""
         if self._yields():
             return
         fields = self._of() | {
@@ -191,7 +192,7 @@ class ApacheController:
             return
 
     async def leave(self) -> None:
-        """The controller notices by itself that the heartbeats end."""
+        """Does nothing: the controller notices by itself that the heartbeats end."""
         for task in list(self._beats):
             task.cancel()
         await self._client.close()
@@ -239,7 +240,7 @@ class ApacheController:
         raise OSError(f"no controller leads: {problem}")
 
     async def _ask_for_leader(self, address: str) -> str:
-        """Raises: OSError, TimeoutError."""
+        """Asks the controller who leads. Raises: OSError, TimeoutError."""
         answer = await self._request(address, Command(RequestCode.CONTROLLER_GET_METADATA_INFO))
         leader = answer.ext.get("controllerLeaderAddress")
         if answer.code != ResponseCode.SUCCESS or not leader:
@@ -261,7 +262,7 @@ def _now() -> str:
 
 
 def _record(answer: Command) -> Record:
-    """Raises: OSError for what no controller answers."""
+    """Reads a record of a controller's answer. Raises: OSError for what no controller answers."""
     ext = answer.ext
     try:
         body: Any = mqjson.loads(bytes(answer.body), 0) if answer.body else {}
@@ -282,7 +283,7 @@ def _record(answer: Command) -> Record:
 
 
 def _number_of(value: object, name: str) -> int:
-    """Raises: OSError."""
+    """Reads the number of a broker. Raises: OSError."""
     try:
         found = int(value) if isinstance(value, int | str) else None
     except ValueError:

@@ -23,7 +23,8 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_of_host() -> str:
-    """Another one after each start of the host; empty: not known, which is never the same."""
+    """Returns the boot id, another one after each start of the host; empty: not known, which is
+    never the same."""
     try:
         return _BOOT.read_text().strip()
     except OSError:
@@ -34,14 +35,14 @@ class Continuity:
     """Of one broker. is_sure: nothing that it acknowledged is missing in its log."""
 
     def __init__(self, path: Path, mode: int, is_new: bool) -> None:
-        """path: ``brokerBoot``, and mode of the file. is_new: this broker had no number so far, and
-        has acknowledged nothing."""
+        """Takes the file. path: ``brokerBoot``, and mode of the file. is_new: this broker had no
+        number so far, and has acknowledged nothing."""
         self._path, self._mode, self._is_new = path, mode, is_new
         self._synced, self.is_sure = False, False
 
     async def begin(self, found: RecoveryMode, synced: bool) -> None:
-        """A life begins. found: how the store was opened. synced: SYNC_FLUSH, so that the disk has
-        what will be acknowledged. Raises: OSError."""
+        """Begins a life of the broker. found: how the store was opened. synced: SYNC_FLUSH, so that
+        the disk has what will be acknowledged. Raises: OSError."""
         self._synced = synced
         await asyncio.to_thread(self._begin, found)
 
@@ -59,8 +60,8 @@ class Continuity:
         self._write()
 
     async def settle(self) -> None:
-        """It has caught up with a master, or is the master that others catch up with. Raises:
-        OSError."""
+        """Ends the doubt: this broker has caught up with a master, or is the one that others catch
+        up with. Raises: OSError."""
         self.is_sure = True
         try:
             await asyncio.to_thread(self._write)
@@ -69,7 +70,7 @@ class Continuity:
             raise
 
     def _read(self) -> dict[str, object]:
-        """Of the life before; empty: there was none. Raises: OSError."""
+        """Reads the file of the life before; empty: there was none. Raises: OSError."""
         try:
             found = json.loads(self._path.read_bytes())
         except FileNotFoundError:

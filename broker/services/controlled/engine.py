@@ -68,8 +68,8 @@ class Engine(Protocol):
     renumbers: bool
 
     async def number(self, address: str) -> int:
-        """The number of this broker, which is reached at `address`: the one that it has kept, else
-        a new one, for ever."""
+        """Returns the number of this broker, which is reached at `address`: the one that it has
+        kept, else a new one, for ever."""
 
     async def register(
         self, number: int, address: str, ha_address: str, doubt: LogDoubt | None
@@ -78,7 +78,7 @@ class Engine(Protocol):
         else or follows anybody."""
 
     async def vouch(self, number: int, record: Record) -> None:
-        """The doubt is over: this broker has all that the master of this record had after the doubt
+        """Ends the doubt: this broker has all that the master of this record had after the doubt
         was registered."""
 
     async def look(self) -> Record: ...
@@ -89,18 +89,18 @@ class Engine(Protocol):
         a doubt it makes another one the master, or is refused, while others come before it."""
 
     async def move(self, number: int, accepts_loss: bool = False) -> Record:
-        """By an operator: another broker of the set is the master from now on. accepts_loss: also
-        one with a doubt, if nobody is alive that comes before it."""
+        """Makes another broker of the set the master, for an operator. accepts_loss: also one with
+        a doubt, if nobody is alive that comes before it."""
 
     async def succeed(self, number: int, record: Record) -> Record:
-        """By a member that had followed the master of this record, and that finds nobody at its
-        address any more: it would be the master, if the record has not changed. An engine that
-        notices by itself may leave that alone."""
+        """Asks for the succession, for a member that had followed the master of this record and
+        finds nobody at its address any more: it would be the master, if the record has not changed.
+        An engine that notices by itself may leave that alone."""
 
     async def change_set(self, record: Record, in_sync: frozenset[int]) -> Record:
-        """By the master: another set, if the record has not changed."""
+        """Writes another set, for the master, if the record has not changed."""
 
     def beat(self, number: int, state: Heartbeat) -> None:
-        """This broker is alive. Does not wait, and does not raise."""
+        """Says that this broker is alive. Does not wait, and does not raise."""
 
     async def leave(self) -> None: ...

@@ -29,9 +29,9 @@ def engine_of(
     sign: Callable[[Command, str], None],
     tls: SSLContext | None,
 ) -> Engine:
-    """address: as controllerAddr. identity: ``brokerIdentity`` of the broker, and mode of that
-    file. timeout_ms: a broker that is silent for so long is dead. tls: None: plain text, but for
-    ``etcds://``. Raises: ValueError."""
+    """Makes the engine that a setting names. address: as controllerAddr. identity:
+    ``brokerIdentity`` of the broker, and mode of that file. timeout_ms: a broker that is silent for
+    so long is dead. tls: None: plain text, but for ``etcds://``. Raises: ValueError."""
     if address.startswith((SCHEME, SCHEME_TLS)):
         patience_s = min(max(timeout_ms / 1000 * _PATIENCE, _PATIENCE_S), _PATIENCE_MAX_S)
         gateway = Gateway(address, tls, patience_s)

@@ -50,9 +50,10 @@ class Gateway:
     def __init__(
         self, addresses: str, tls: SSLContext | None = None, patience_s: float = _ASK_S
     ) -> None:
-        """addresses: ``etcd://host:port,host:port``, or ``etcds://`` for TLS, by `tls`, else by
-        what the system trusts; before the hosts ``user:password@``, percent-encoded. patience_s:
-        after it the next member is asked; the last one has longer. Raises: ValueError."""
+        """Takes how etcd is reached. addresses: ``etcd://host:port,host:port``, or ``etcds://`` for
+        TLS, by `tls`, else by what the system trusts; before the hosts ``user:password@``,
+        percent-encoded. patience_s: after it the next member is asked; the last one has longer.
+        Raises: ValueError."""
         self._members, self._user, self._password = parse_etcd(addresses)
         self._token = ""
         self._tls = None
@@ -61,7 +62,7 @@ class Gateway:
         self._patience_s = patience_s
 
     async def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Raises: OSError, TimeoutError, ValueError."""
+        """Asks one member after the other. Raises: OSError, TimeoutError, ValueError."""
         problem: Exception = OSError("no member of etcd is named")
         for left in reversed(range(len(self._members))):
             host, port = self._members[0]
@@ -82,7 +83,7 @@ class Gateway:
     async def _ask_signed(
         self, host: str, port: int, path: str, body: dict[str, Any]
     ) -> dict[str, Any]:
-        """A token lasts some minutes, or until etcd starts again."""
+        """Asks with a token, which lasts some minutes, or until etcd starts again."""
         if not self._user:
             return await self._ask_one(host, port, path, body)
         for is_fresh in (not self._token, True):
@@ -122,7 +123,7 @@ class Gateway:
 
 
 async def _read_all(reader: asyncio.StreamReader, where: str) -> bytes:
-    """Raises: OSError for an answer that does not end."""
+    """Reads an answer. Raises: OSError for an answer that does not end."""
     answer = bytearray()
     while piece := await reader.read(_PIECE):
         answer += piece
@@ -153,7 +154,7 @@ class _Group:
         )  # fmt: skip
 
     def doubt(self, number: int) -> LogDoubt | None:
-        """Raises: ValueError."""
+        """Reads the doubt of a broker. Raises: ValueError."""
         noted = self.brokers.get(str(number), {}).get("doubt")
         if noted is None:
             return None
@@ -161,9 +162,9 @@ class _Group:
         return LogDoubt(epoch, end)
 
     def heir(self, number: int) -> int | None:
-        """Who of the in-sync set may be the master when this one of it asks: itself, without a
-        doubt; else one without; else, of a set that is in doubt as a whole, who has most of the
-        log. None: it is not alive."""
+        """Returns who of the in-sync set may be the master when this one of it asks: itself,
+        without a doubt; else one without; else, of a set that is in doubt as a whole, who has most
+        of the log. None: it is not alive."""
         doubts = {each: self.doubt(each) for each in self.in_sync}
         if doubts.get(number) is None:
             return number
@@ -188,8 +189,8 @@ class EtcdEngine:
     def __init__(
         self, gateway: Gateway, cluster: str, name: str, identity: Path, mode: int, timeout_ms: int
     ) -> None:
-        """identity: ``brokerIdentity``, and mode of the file. timeout_ms: a broker that does not
-        keep its lease for so long is dead."""
+        """Takes how etcd is reached. identity: ``brokerIdentity``, and mode of the file.
+        timeout_ms: a broker that does not keep its lease for so long is dead."""
         self._gateway, self._cluster, self._name = gateway, cluster, name
         self._key = f"/rocketmq/{cluster}/{name}"
         self._identity = Identity(identity, mode)
@@ -244,8 +245,9 @@ class EtcdEngine:
         return (await self._read()).record()
 
     async def elect(self, number: int, held: int = NO_EPOCH) -> Record:
-        """Whoever asks first of those in sync: all of them have what was acknowledged. A master
-        whose lease was over, and whom nobody has replaced meanwhile, goes on with its epoch."""
+        """Elects whoever asks first of those in sync: all of them have what was acknowledged. A
+        master whose lease was over, and whom nobody has replaced meanwhile, goes on with its
+        epoch."""
         await self._keep_alive(number)
         group = await self._read()
         if number not in group.alive:  # a request for an earlier lease came late
@@ -266,8 +268,8 @@ class EtcdEngine:
         return (await self._write(group, guards))[1].record()  # or somebody was faster
 
     async def _leave_it_to_others(self, group: _Group, number: int) -> NoReturn:
-        """Who comes back with all of the log must not find a master that waits for it. Raises:
-        EngineRefused."""
+        """Refuses to lead: who comes back with all of the log must not find a master that waits for
+        it. Raises: EngineRefused."""
         if group.master == number:
             group.master = None
             await self._write(group, [])
@@ -299,7 +301,7 @@ class EtcdEngine:
         return await self._write_or_refuse(group)
 
     async def succeed(self, number: int, record: Record) -> Record:
-        """The lease of a broker that is gone would last for a while."""
+        """Takes the place of a broker that is gone, whose lease would last for a while."""
         group = replace(self._seen)
         if number not in group.alive:
             await self._keep_alive(number)
@@ -328,7 +330,7 @@ class EtcdEngine:
             self._beating = asyncio.get_running_loop().create_task(self._beat(number))
 
     async def leave(self) -> None:
-        """Others need not wait for the lease."""
+        """Gives the lease back: others need not wait for it."""
         if self._beating is not None:
             self._beating.cancel()
         if self._lease:
@@ -344,8 +346,8 @@ class EtcdEngine:
             quiet.warning("no lease", "The lease at etcd is not kept: %s", failed)
 
     async def _keep_alive(self, number: int) -> None:
-        """One at a time: of two keys with a lease each, one would end with a lease that nobody
-        keeps."""
+        """Keeps the lease, one at a time: of two keys with a lease each, one would end with a lease
+        that nobody keeps."""
         async with self._leasing:
             if self._lease:
                 answer = await self._gateway.ask("lease/keepalive", {"ID": self._lease})
@@ -383,13 +385,13 @@ class EtcdEngine:
         raise OSError("the key of this broker's name changes all the time")
 
     async def _read(self) -> _Group:
-        """Key and leases, of one revision."""
+        """Reads key and leases, of one revision."""
         answer = await self._gateway.ask("kv/txn", {"success": self._ranges()})
         return self._group_of(answer)
 
     async def _write(self, group: _Group, guards: list[dict[str, Any]]) -> tuple[bool, _Group]:
-        """Whether it was written, and what is there now. It is not written when the key is not
-        what it was read as, or a guard does not hold."""
+        """Writes the record. Returns whether it was written, and what is there now. It is not
+        written when the key is not what it was read as, or a guard does not hold."""
         same = {
             "key": _b64(self._key), "target": "MOD", "result": "EQUAL",
             "modRevision": str(group.revision),
@@ -403,7 +405,7 @@ class EtcdEngine:
         return bool(answer.get("succeeded")), self._group_of(answer)
 
     async def _write_or_refuse(self, group: _Group) -> Record:
-        """Raises: EngineRefused, and what asking raises."""
+        """Writes the record. Raises: EngineRefused, and what asking raises."""
         done, now = await self._write(group, [])
         if not done:
             raise EngineRefused("the record has changed meanwhile")
@@ -417,7 +419,7 @@ class EtcdEngine:
         ]
 
     def _group_of(self, answer: dict[str, Any]) -> _Group:
-        """What the two ranges have found. Raises: MalformedAnswer."""
+        """Reads what the two ranges have found. Raises: MalformedAnswer."""
         keys, leases = ranges_of(answer)
         numbers = [each["key"].rpartition("/")[2] for each in leases]
         alive = frozenset(int(each) for each in numbers if each.isdecimal() and len(each) < 19)
@@ -433,7 +435,7 @@ def _b64(text: str) -> str:
 
 
 def _time_left(answer: dict[str, Any]) -> int:
-    """Of a lease that is kept, in seconds."""
+    """Returns the time left of a lease that is kept, in seconds."""
     result = answer.get("result")
     left = str(result.get("TTL")) if isinstance(result, dict) else ""
     return int(left) if left.isdecimal() and len(left) < 19 else 0

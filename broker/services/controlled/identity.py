@@ -20,8 +20,8 @@ class Identity:
         self._asked = path.with_name(path.name + "-temp")
 
     def read(self, cluster: str, name: str) -> int | None:
-        """The number, or None: there is none yet. Raises: ValueError for the file of another
-        broker, OSError."""
+        """Returns the number, or None: there is none yet. Raises: ValueError for the file of
+        another broker, OSError."""
         found = _read(self._path, 3)
         if found is None:
             return None
@@ -30,21 +30,22 @@ class Identity:
         return int(found[2])
 
     def asked(self, cluster: str, name: str) -> tuple[int, str] | None:
-        """Number and code of a request whose answer is unknown. Raises: OSError, ValueError."""
+        """Returns number and code of a request whose answer is unknown. Raises: OSError,
+        ValueError."""
         found = _read(self._asked, 4)
         return (int(found[2]), found[3]) if found and found[:2] == [cluster, name] else None
 
     def keep(self, cluster: str, name: str, number: int) -> None:
-        """Raises: OSError."""
+        """Keeps the number. Raises: OSError."""
         self._write(self._path, f"{cluster}#{name}#{number}")
         self.forget_asked()
 
     def keep_asked(self, cluster: str, name: str, number: int, code: str) -> None:
-        """Raises: OSError."""
+        """Keeps number and code before they are asked for. Raises: OSError."""
         self._write(self._asked, f"{cluster}#{name}#{number}#{code}")
 
     def forget_asked(self) -> None:
-        """Raises: OSError."""
+        """Forgets what was asked. Raises: OSError."""
         self._asked.unlink(missing_ok=True)
 
     def _write(self, path: Path, text: str) -> None:
@@ -58,7 +59,7 @@ class Identity:
 
 
 def _read(path: Path, parts: int) -> list[str] | None:
-    """Raises: OSError, ValueError."""
+    """Reads the file. Raises: OSError, ValueError."""
     try:
         text = path.read_text().strip()
     except FileNotFoundError:

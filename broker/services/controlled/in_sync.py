@@ -54,8 +54,8 @@ class InSync:
         return (self.held | asked | self.doubted | self.joining.keys()) - {self.me}
 
     def invite(self, ends: Mapping[int, int], end: int, near: int) -> list[int]:
-        """Who may be added: ends: what each connected slave has; end: of the log; near: who lacks
-        less will soon have all. The caller requires them all, then calls `invited`."""
+        """Returns who may be added. ends: what each connected slave has; end: of the log; near: who
+        lacks less will soon have all. The caller requires them all, then calls `invited`."""
         return sorted(
             number
             for number, has in ends.items()
@@ -63,12 +63,13 @@ class InSync:
         )
 
     def invited(self, number: int, end: int) -> None:
-        """It is required from byte `end` of the log on."""
+        """Notes a guest, which is required from byte `end` of the log on."""
         self.joining[number] = end
 
     def next_request(self, ends: Mapping[int, int], end: int, now_s: float, late_s: float) -> bool:
-        """Whether there is something to ask of the engine now: then `asked` is what. late_s: who
-        has not caught up for so long is out. A guest that is gone, or late, is not asked for."""
+        """Says whether there is something to ask of the engine now: then `asked` is what. late_s:
+        who has not caught up for so long is out. A guest that is gone, or late, is not asked
+        for."""
         for number in self.held | self.joining.keys():
             self._see(number, ends.get(number, -1), end, now_s)
         late = {n for n in self.held | self.joining.keys() if self._is_late(n, now_s, late_s)}
@@ -86,8 +87,8 @@ class InSync:
         return True
 
     def _see(self, number: int, has: int, end: int, now_s: float) -> None:
-        """Under a steady load nobody ever has all that is there. Who has what was there a while ago
-        was whole then (as Kafka's ISR has it)."""
+        """Notes who has caught up. Under a steady load nobody ever has all that is there. Who has
+        what was there a while ago was whole then (as Kafka's ISR has it)."""
         goal, goal_s = self._goals.get(number, (end, now_s))
         if number == self.me or has >= end or number not in self._caught_up_s:
             self._caught_up_s[number] = now_s
@@ -101,15 +102,16 @@ class InSync:
         return number != self.me and now_s - self._caught_up_s[number] > late_s
 
     def _absent(self, ends: Mapping[int, int], now_s: float, late_s: float) -> set[int]:
-        """Who is not connected keeps answers waiting: it is out much earlier."""
+        """Returns who is out for not being connected: it keeps answers waiting, so it is out much
+        earlier."""
         return {
             n for n in self.held
             if n != self.me and n not in ends and now_s - self._caught_up_s[n] > late_s / 10
         }  # fmt: skip
 
     def answered(self, held: frozenset[int], *, is_new: bool) -> None:
-        """The engine has this set. is_new: its number is higher than that of the last request, so
-        that whatever was asked before has happened, or never will."""
+        """Takes the set that the engine has. is_new: its number is higher than that of the last
+        request, so that whatever was asked before has happened, or never will."""
         if is_new:
             self.doubted = frozenset()
         else:
@@ -128,7 +130,7 @@ class InSync:
     def members(
         self, ends: Mapping[int, int], end: int, near: int, now_s: float, late_s: float
     ) -> list[MemberSeen]:
-        """Everybody that this master knows of, with the arguments of `invite` and
+        """Returns everybody that this master knows of, with the arguments of `invite` and
         `next_request`."""
         known = {self.me} | self.held | ends.keys() | self.joining.keys() | self._caught_up_s.keys()
         seen = []
@@ -144,7 +146,7 @@ class InSync:
         return seen
 
     def _risk(self, number: int, has: int | None, end: int, late: float, late_s: float) -> str:
-        """Why a member may soon be out."""
+        """Returns why a member may soon be out."""
         if self.asked is not None and number not in self.asked:
             return "it is late: the engine is asked to remove it"
         if has is None:
@@ -154,7 +156,7 @@ class InSync:
         return ""
 
     def _absence(self, number: int, has: int | None, end: int, near: int) -> str:
-        """Why a broker is not in the set."""
+        """Returns why a broker is not in the set."""
         if has is None:
             return "not connected"
         if self.asked is not None and number in self.asked:

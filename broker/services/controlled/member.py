@@ -50,9 +50,9 @@ class GroupMember:
         timeout_ms: int,
         continuity: Continuity,
     ) -> None:
-        """become: serves in another role. keep: what it is from its next start on.
-        services: of the broker as it is now;
-        None: it is being started. timeout_ms: after it the engine holds a broker for dead."""
+        """Takes the callbacks. become: serves in another role. keep: what it is from its next start
+        on. services: of the broker as it is now; None: it is being started. timeout_ms: after it
+        the engine holds a broker for dead."""
         self._engine, self.reign, self._become, self._services = engine, reign, become, services
         self._keep_reign, self._continuity = keep, continuity
         self._lease_s, self._stuck_s = (timeout_ms / 1000 * each for each in (_LEASE, _STUCK))
@@ -84,16 +84,16 @@ class GroupMember:
         await self._engine.leave()
 
     def hint(self) -> None:
-        """Somebody says that there is news: the engine is asked now, and nobody believed."""
+        """Asks the engine now: somebody says that there is news, who need not be believed."""
         self._news.set()
 
     def lost(self) -> None:
-        """The connection to the master is over: it may have ended."""
+        """Looks at once: the connection to the master is over, and it may have ended."""
         self._lost_s = time.monotonic()
         self.hint()
 
     def members(self) -> list[dict[str, object]]:
-        """Of the group, as its master sees them; nothing of a slave."""
+        """Returns the members of the group, as its master sees them; nothing of a slave."""
         seen = self.keeper.members() if self.keeper is not None else ()
         return [
             {"brokerId": each.number, "slaveAckOffset": each.end, "inSync": each.in_sync,
@@ -121,8 +121,8 @@ class GroupMember:
             self._news.clear()
 
     async def _stay_alive(self) -> None:
-        """Beside the rounds, which may take long: a broker that is busy is alive, and a master
-        that does not reach its engine is fenced in time."""
+        """Sends heartbeats beside the rounds, which may take long: a broker that is busy is alive,
+        and a master that does not reach its engine is fenced in time."""
         next_s = 0.0
         while True:
             now, s = time.monotonic(), self._services()
@@ -162,7 +162,7 @@ class GroupMember:
                 await self.keeper.round()
 
     def _show_alive(self, s: Services) -> None:
-        """From now on."""
+        """Shows that this broker is alive from now on."""
         self._beat = self._beat or self._state(s)
         if self._beat is not None:
             self._engine.beat(self.reign.number, self._beat)
@@ -194,7 +194,8 @@ class GroupMember:
         self._registered = True
 
     async def _end_doubt(self, record: Record) -> None:
-        """Once this broker has all that was acknowledged, or is the one that says what that is."""
+        """Ends the doubt once this broker has all that was acknowledged, or is the one that says
+        what that is."""
         s, of = self._services(), self.reign.record
         if self._continuity.is_sure or s is None or s.replication is None or of is None:
             return
@@ -207,8 +208,8 @@ class GroupMember:
         await self._continuity.settle()
 
     async def _saw_go(self, s: Services) -> bool:
-        """Whether the master that this broker has followed, in the epoch that it knows, has ended.
-        It does not listen, which a master that starts or is cut off does not show to who has
+        """Says whether the master that this broker has followed, in the epoch that it knows, has
+        ended. It does not listen, which a master that starts or is cut off does not show to who has
         followed it."""
         slave = s.replication.slave if s.replication is not None else None
         record = self.reign.record
@@ -219,9 +220,10 @@ class GroupMember:
         return await _refuses(record.address) and await _refuses(record.address)
 
     def _is_of_former_life(self, record: Record) -> bool:
-        """A master that has started again may have lost the end of its log, and slaves may have
-        it: in one epoch there would be two messages at one place (as in apache/rocketmq#7689). So
-        it is silent until the engine elects somebody, and has a new epoch if it is this broker."""
+        """Says whether this broker led in a former life. A master that has started again may have
+        lost the end of its log, and slaves may have it: in one epoch there would be two messages at
+        one place (as in apache/rocketmq#7689). So it is silent until the engine elects somebody,
+        and has a new epoch if it is this broker."""
         former = self._former if self._former is not None else -1
         return record.master == self.reign.number and record.epoch <= former
 
@@ -255,7 +257,7 @@ class GroupMember:
             self._follow(wanted)
 
     def _follow(self, wanted: Reign) -> None:
-        """The same slave, of another master or of the same one."""
+        """Follows another master, or the same one, as the same slave."""
         s, before = self._services(), self.reign.record
         self.reign = wanted
         self._keep_reign(wanted)
@@ -274,7 +276,7 @@ class GroupMember:
 
     @staticmethod
     def _state(s: Services | None) -> Heartbeat | None:
-        """Raises: StoreError."""
+        """Returns what a heartbeat says. Raises: StoreError."""
         if s is None or s.replication is None:
             return None
         return Heartbeat(s.replication.last_epoch(), s.store.info().log_max,
@@ -282,7 +284,7 @@ class GroupMember:
 
 
 async def _refuses(address: str) -> bool:
-    """Whether nobody listens there, at a host that answers."""
+    """Says whether nobody listens there, at a host that answers."""
     try:
         async with asyncio.timeout(_REFUSED_S):
             _, writer = await asyncio.open_connection(*parse_address(address))
@@ -295,5 +297,5 @@ async def _refuses(address: str) -> bool:
 
 
 def _where(record: Record) -> tuple[str, str, int]:
-    """What a slave connects for."""
+    """Returns what a slave connects for."""
     return record.address, record.ha_address, record.epoch

@@ -54,7 +54,7 @@ class SetKeeper:
             self.require()
 
     def saw(self, record: Record) -> None:
-        """What the engine has; of this epoch."""
+        """Takes what the engine has, of this epoch."""
         if not is_older(record, self.record) and record != self.record:
             is_new, self.record = is_older(self.record, record), record
             if self.rules.asked is None:
@@ -62,7 +62,7 @@ class SetKeeper:
                 self.require()
 
     def members(self) -> list[MemberSeen]:
-        """Who is how far, and why somebody is not in the set."""
+        """Returns who is how far, and why somebody is not in the set."""
         late_s = self._config["haMaxTimeSlaveNotCatchup"] / 1000
         return self.rules.members(
             self._master.ends(), self._master.end(), self._near, time.monotonic(), late_s
@@ -103,5 +103,5 @@ class SetKeeper:
 
 
 def is_older(one: Record, other: Record) -> bool:
-    """Whether the engine had this record before the other one."""
+    """Says whether the engine had this record before the other one."""
     return (one.epoch, one.set_number) < (other.epoch, other.set_number)

@@ -69,8 +69,8 @@ class Comparer:
         self._refused: OrderedDict[object, list[int]] = OrderedDict()
 
     def take_proof(self, host: str, at: int, record: bytes, ext: Mapping[str, str]) -> None:
-        """A slave of ours has asked for the record at `at`, the last one of its log, and has shown
-        that it has the same (`replicaEnd`, `replicaDigest`)."""
+        """Notes that a slave of ours has asked for the record at `at`, the last one of its log, and
+        has shown that it has the same (`replicaEnd`, `replicaDigest`)."""
         with contextlib.suppress(ValueError):
             end, size = int(ext.get("replicaEnd", "")), self._store.info().commitlog_file_size
             closes = at + len(record)
@@ -81,8 +81,9 @@ class Comparer:
                     self._shown.popitem(last=False)
 
     async def compare(self, host: str, end: int) -> bool | None:
-        """Whether a log of a slave at this host that ends at `end` is ours so far; None: nobody
-        says. The end may lie within a record: a Java slave's does after its connection broke."""
+        """Says whether a log of a slave at this host that ends at `end` is ours so far; None:
+        nobody says. The end may lie within a record: a Java slave's does after its connection
+        broke."""
         known = address_of(host)
         if known not in self._refused and (known, end) in self._shown:
             return True
@@ -107,8 +108,9 @@ class Comparer:
     # ---- which broker it is ----
 
     async def _who(self, host: object, end: int) -> list[_Candidate]:
-        """Those whose logs end where this slave's does, of its host if there are any: nothing moves
-        that end before it is compared. Raises: _NotKnown, OSError, TimeoutError, ValueError."""
+        """Returns those whose logs end where this slave's does, of its host if there are any:
+        nothing moves that end before it is compared. Raises: _NotKnown, OSError, TimeoutError,
+        ValueError."""
         here: list[_Candidate] = []
         elsewhere: list[_Candidate] = []
         problem = "no other broker of this name is registered"
@@ -134,8 +136,8 @@ class Comparer:
         return here or elsewhere
 
     async def _range_of(self, address: str) -> tuple[int, int] | None:
-        """Where its log begins and ends; None: it does not say. Raises: OSError, TimeoutError,
-        ValueError."""
+        """Returns where its log begins and ends; None: it does not say. Raises: OSError,
+        TimeoutError, ValueError."""
         answer = await self._ask(address, Command(RequestCode.GET_BROKER_RUNTIME_INFO))
         if answer.code != ResponseCode.SUCCESS:
             return None
@@ -145,7 +147,8 @@ class Comparer:
     # ---- whether its log is ours ----
 
     async def _is_ours(self, one: _Candidate, host: object, end: int) -> bool:
-        """Raises: _NotKnown, OSError, TimeoutError, ValueError, StoreError."""
+        """Says whether the log of a slave is ours. Raises: _NotKnown, OSError, TimeoutError,
+        ValueError, StoreError."""
         last, border = await asyncio.to_thread(record_before, self._store, end)
         if last >= max(0, one.begin) and not await self._has_record(one, last):
             return False
@@ -155,7 +158,8 @@ class Comparer:
         return border == end or await self._has_rest(one, border, end)
 
     async def _has_record(self, one: _Candidate, at: int) -> bool:
-        """Raises: _NotKnown, OSError, TimeoutError, StoreError."""
+        """Says whether a slave has our record. Raises: _NotKnown, OSError, TimeoutError,
+        StoreError."""
         view = Command(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(at)})
         answer = await self._ask(one.address, view)
         if answer.code == ResponseCode.SUCCESS:
@@ -169,8 +173,8 @@ class Comparer:
     async def _is_ours_as_a_whole(
         self, one: _Candidate, refused: list[int], border: int, end: int
     ) -> bool:
-        """Of a host whose log was another one before: what follows here may have been appended to
-        that by somebody else. Raises: as _is_ours."""
+        """Says whether all of a log is ours, of a host whose log was another one before: what
+        follows here may have been appended to that by somebody else. Raises: as _is_ours."""
         info = self._store.info()
         begin = max(info.log_min, one.begin)
         with contextlib.suppress(OSError, TimeoutError, ValueError):
@@ -190,7 +194,8 @@ class Comparer:
         return record_before(self._store, end)[0]
 
     async def _has_rest(self, one: _Candidate, border: int, end: int) -> bool:
-        """Of a record that it has half of. Raises: _NotKnown, ValueError."""
+        """Says whether it has our bytes of a record that it has half of. Raises: _NotKnown,
+        ValueError."""
         try:
             return await self._has_bytes(one, border, end)
         except (OSError, TimeoutError) as failed:
@@ -201,9 +206,9 @@ class Comparer:
             ) from failed
 
     async def _has_bytes(self, one: _Candidate, at: int, end: int) -> bool:
-        """Whether its log is ours between the two places. Java's brokers serve the log at their
-        port for slaves whatever their role is, from any place but 0. Raises: OSError, TimeoutError,
-        ValueError."""
+        """Says whether its log is ours between the two places. Java's brokers serve the log at
+        their port for slaves whatever their role is, from any place but 0. Raises: OSError,
+        TimeoutError, ValueError."""
         at = max(at, 1)  # the highest byte of a size
         host, port = await self._port_for_slaves(one.address)
         async with asyncio.timeout(_PIECE_S):
@@ -230,7 +235,7 @@ class Comparer:
         return True
 
     async def _port_for_slaves(self, address: str) -> tuple[str, int]:
-        """Raises: OSError, TimeoutError, ValueError."""
+        """Returns where a broker serves slaves. Raises: OSError, TimeoutError, ValueError."""
         answer = await self._ask(address, Command(RequestCode.GET_BROKER_CONFIG))
         if answer.code != ResponseCode.SUCCESS:
             raise OSError(f"asked for its settings, it says {answer.code} {answer.remark}")
@@ -240,14 +245,14 @@ class Comparer:
 
 
 def record_before(store: Store, place: int) -> tuple[int, int]:
-    """Where the last whole record begins that ends at or before `place`, -1: none does; and where a
-    record or a blank ends there. Reads a segment: not on the loop."""
+    """Returns where the last whole record begins that ends at or before `place`, -1: none does; and
+    where a record or a blank ends there. Reads a segment: not on the loop."""
     border = ffi.new("int64_t *")
     return int(lib.ps_record_before(store.c_handle(), place, border)), int(border[0])
 
 
 def has_bytes(store: Store, at: int, data: bytes) -> bool:
-    """Whether the log has these bytes there."""
+    """Says whether the log has these bytes there."""
     return bool(lib.ps_has_bytes(store.c_handle(), at, data, len(data)))
 
 

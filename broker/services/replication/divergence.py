@@ -37,7 +37,7 @@ async def find_common_end(store: Store, begin: int, same: HasSame) -> int:
 
 
 async def _last(places: Sequence[int], same: HasSame) -> int:
-    """The last of these places where the logs are the same; -1: there is none."""
+    """Returns the last of these places where the logs are the same; -1: there is none."""
     low, high = 0, len(places)
     while low < high:
         middle = (low + high) // 2
@@ -49,7 +49,7 @@ async def _last(places: Sequence[int], same: HasSame) -> int:
 
 
 def _steps(store: Store, at: int, end: int) -> list[int]:
-    """Where every _STEP-th record of a segment begins. Raises: StoreError."""
+    """Returns where every _STEP-th record of a segment begins. Raises: StoreError."""
     steps = []
     while at < end:
         batch = store.log(at, max_messages=_STEP)

@@ -27,8 +27,8 @@ class Epoch(NamedTuple):
 
 
 def common_end(ours: Sequence[Epoch], our_end: int, theirs: Sequence[Epoch], their_end: int) -> int:
-    """Where the log of one ends to be that of the other; -1: they have no epoch in common. Ends:
-    of the two logs."""
+    """Returns where the log of one ends to be that of the other; -1: they have no epoch in common.
+    Ends: of the two logs."""
     ours = [each for each in ours if each.start <= our_end]
     other = {each: _end_of(theirs, at, their_end) for at, each in enumerate(theirs)}
     for at in range(len(ours) - 1, -1, -1):
@@ -42,7 +42,7 @@ def _end_of(epochs: Sequence[Epoch], at: int, end: int) -> int:
 
 
 def merge(ours: Iterable[Epoch], theirs: Iterable[Epoch], at: int) -> list[Epoch]:
-    """The epochs of a log that is ours up to byte `at` and goes on as theirs."""
+    """Returns the epochs of a log that is ours up to byte `at` and goes on as theirs."""
     return [each for each in ours if each.start < at] + [e for e in theirs if e.start >= at]
 
 
@@ -58,8 +58,8 @@ class EpochFile:
 
     @classmethod
     def load(cls, path: Path, mode: int, log_end: int) -> EpochFile:
-        """Those that begin within the log. Raises: ValueError for a damaged file without a backup,
-        OSError."""
+        """Reads the epochs that begin within the log. Raises: ValueError for a damaged file without
+        a backup, OSError."""
         problem: ValueError | None = None
         for each in (path, path.with_name(path.name + ".bak")):
             try:
@@ -75,7 +75,8 @@ class EpochFile:
         return cls(path, mode, [])
 
     def replace(self, epochs: Iterable[Epoch]) -> None:
-        """On the disk when it returns. Raises: OSError, ValueError for epochs that go back."""
+        """Replaces the epochs; they are on the disk when it returns. Raises: OSError, ValueError
+        for epochs that go back."""
         found = list(epochs)
         _check(found)
         if found == self.epochs and self.path.exists():
@@ -92,7 +93,7 @@ class EpochFile:
         self.epochs = found
 
     def begin(self, epoch: int, end: int) -> None:
-        """This broker is the master of an epoch from the end of its log on. Raises: OSError,
+        """Begins an epoch: this broker is its master from the end of its log on. Raises: OSError,
         ValueError for an epoch that is not newer."""
         if not self.epochs or self.epochs[-1].epoch != epoch:
             self.replace([*self.epochs, Epoch(epoch, end)])
@@ -112,7 +113,7 @@ def _text(epochs: Iterable[Epoch]) -> bytes:
 
 
 def _parse(data: bytes) -> list[Epoch]:
-    """Raises: ValueError."""
+    """Reads the lines of the file. Raises: ValueError."""
     count, crc, *lines = data.decode("ascii").split("\n")
     rows = [line for line in lines if line]
     if len(rows) != int(count):

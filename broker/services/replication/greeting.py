@@ -46,7 +46,7 @@ class MasterGreeting:
 
 
 async def greet_slave(sock: socket.socket, epochs: Sequence[Epoch], end: int) -> SlaveGreeting:
-    """The master's part. Raises: OSError, TimeoutError, ValueError for something else than a
+    """Does the master's part. Raises: OSError, TimeoutError, ValueError for something else than a
     slave's greeting."""
     async with asyncio.timeout(_S):
         state, _, learner, number = _SLAVE.unpack(await _read(sock, _SLAVE.size))
@@ -60,7 +60,7 @@ async def greet_slave(sock: socket.socket, epochs: Sequence[Epoch], end: int) ->
 
 
 async def greet_master(sock: socket.socket, number: int) -> MasterGreeting:
-    """The slave's part. Raises: ClosedUnheard, OSError, TimeoutError, ValueError."""
+    """Does the slave's part. Raises: ClosedUnheard, OSError, TimeoutError, ValueError."""
     async with asyncio.timeout(_S):
         loop = asyncio.get_running_loop()
         try:

@@ -70,12 +70,12 @@ class SlaveSeen:
     compared: bool
 
     def is_within(self, gap: int, end: int) -> bool:
-        """Whether it is a copy of a log that ends at `end`, but for less than `gap` bytes."""
+        """Says whether it is a copy of a log that ends at `end`, but for less than `gap` bytes."""
         return self.compared and self.acked >= 0 and end - self.acked < gap
 
 
 def stream_conf(config: Config) -> Any:
-    """A ``ps_ha_conf *``."""
+    """Returns a ``ps_ha_conf *``."""
     return ffi.new(
         "ps_ha_conf *",
         {
@@ -110,8 +110,8 @@ class HaMaster:
         reign: Reign | None,
         epochs: EpochFile,
     ) -> None:
-        """may: whether a host may follow this broker. comparer: of the logs of those who do.
-        reign: under a controller, with the epochs of this log."""
+        """Takes the log and who may follow. may: whether a host may follow this broker. comparer:
+        of the logs of those who do. reign: under a controller, with the epochs of this log."""
         self._reign, self._epochs = reign, epochs
         self._greeting: set[asyncio.Task[None]] = set()
         self._store, self._config, self._sock, self._may = store, config, sock, may
@@ -128,7 +128,7 @@ class HaMaster:
         self._short = False
 
     def start(self) -> None:
-        """Raises: StoreError."""
+        """Opens the port for slaves. Raises: StoreError."""
         error = ffi.new("ps_error *")
         store = self._store.c_handle()
         conf = self._conf()
@@ -149,7 +149,7 @@ class HaMaster:
         asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
 
     def _conf(self) -> Any:
-        """A ``ps_ha_conf *``; under a controller without what the set decides."""
+        """Returns a ``ps_ha_conf *``; under a controller without what the set decides."""
         conf = stream_conf(self._config)
         if self._reign is None and self._config["brokerRole"] == "SYNC_MASTER":
             conf.copies = self._config["inSyncReplicas"] - 1
@@ -158,12 +158,13 @@ class HaMaster:
         return conf
 
     def settings_changed(self) -> None:
-        """What waits for slaves goes by the settings of now."""
+        """Has what waits for slaves go by the settings of now."""
         if self._handle != ffi.NULL:
             lib.ps_ha_master_wait_for(self._handle, self._conf(), self._config["slaveTimeout"])
 
     def stop(self) -> None:
-        """After the last client: nothing that waits for slaves is answered as if they had it."""
+        """Stops after the last client: nothing that waits for slaves is answered as if they had
+        it."""
         if self._handle == ffi.NULL:
             return
         asyncio.get_running_loop().remove_reader(self._sock.fileno())
@@ -231,9 +232,9 @@ class HaMaster:
         return int(lib.ps_ha_master_require(self._handle, wanted, len(wanted), refuses))
 
     def ends(self) -> dict[int, int]:
-        """What each broker that follows has reported, by its number; learners, who are never waited
-        for, have none. Of a broker that is connected twice its newer connection counts, which comes
-        first: it may have lost its disk since."""
+        """Returns what each broker that follows has reported, by its number; learners, who are
+        never waited for, have none. Of a broker that is connected twice its newer connection
+        counts, which comes first: it may have lost its disk since."""
         self.look()
         return {
             each.number: each.acked
@@ -242,7 +243,7 @@ class HaMaster:
         }
 
     def end(self) -> int:
-        """Of the log."""
+        """Returns the end of the log."""
         return int(self._store.info().log_max)
 
     # ---- a slave's connection ----
@@ -258,8 +259,8 @@ class HaMaster:
         asyncio.get_running_loop().call_later(_FIRST_LOOK_S, self.look)
 
     def look(self) -> None:
-        """A job of the duty, every second, and before a status is shown: how far each slave is,
-        and which are gone."""
+        """Looks how far each slave is, and which are gone: a job of the duty, every second, and
+        before a status is shown."""
         if self._handle == ffi.NULL:
             return
         room = ffi.new("ps_ha_peer[]", SLAVES_MAX + 1)
@@ -293,7 +294,7 @@ class HaMaster:
         self._comparing[number] = asyncio.get_running_loop().create_task(compare())
 
     def _tell_short(self) -> None:
-        """When it begins and when it ends that sends are refused."""
+        """Logs when it begins and when it ends that sends are refused."""
         short = bool(lib.ps_lacks_replicas(self._store.c_handle()))
         if short != self._short:
             self._short = short
@@ -305,7 +306,7 @@ class HaMaster:
                 log.info("At least %d brokers are in sync again", count)
 
     def _seen(self, address: str, peer: Any, before: SlaveSeen | None, passed: float) -> SlaveSeen:
-        """passed: seconds since the last look."""
+        """Returns how a slave is seen. passed: seconds since the last look."""
         since = before.since if before is not None else 0
         count, rate = (before.bytes, before.rate) if before is not None else (0, 0)
         if passed >= _COUNTED_S:

@@ -36,7 +36,7 @@ class Reign:
         return self.record is not None and self.record.master == self.number
 
     def is_same_as(self, other: Reign) -> bool:
-        """Whether it takes no new start to become the other one."""
+        """Says whether it takes no new start to become the other one."""
         return self.is_master == other.is_master and (
             not self.is_master or self.epoch == other.epoch
         )

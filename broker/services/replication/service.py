@@ -43,8 +43,8 @@ def is_slave(settings: Settings | Config) -> bool:
 
 
 def replicates(settings: Settings) -> bool:
-    """Whether slaves may follow this broker. Upstream's opens the port always: here a setting has
-    to say so, since whoever reaches it reads all there is."""
+    """Says whether slaves may follow this broker. Upstream's opens the port always: here a setting
+    has to say so, since whoever reaches it reads all there is."""
     asked = {"brokerRole", "haListenPort"} & settings.explicit
     return bool(asked) and not is_slave(settings)
 
@@ -69,10 +69,10 @@ class Replication:
         order: OrderTable | None = None,
         reign: Reign | None = None,
     ) -> None:
-        """sock: bound, for slaves; None: slaves have none. credentials: what a slave asks
-        its master is signed with them. guarded: access control is on. modes, policies, order: of
-        a slave, for what its master has. reign: of a broker under a controller. Raises:
-        BadArgument, StoreError."""
+        """Takes its part of replication. sock: bound, for slaves; None: slaves have none.
+        credentials: what a slave asks its master is signed with them. guarded: access control is
+        on. modes, policies, order: of a slave, for what its master has. reign: of a broker under a
+        controller. Raises: BadArgument, StoreError."""
         self._store, self._reign = store, reign
         self._epochs = _epochs_of(store, reign)
         self._registration = registration
@@ -106,7 +106,7 @@ class Replication:
             registration.on_answer = self._learn
 
     def trusts(self, host: str) -> bool:
-        """Whether a broker at this host may follow this one, or say that it is its master."""
+        """Says whether a broker at this host may follow this one, or say that it is its master."""
         found = address_of(host)
         return any(each.matches(found) for each in self._trusted)
 
@@ -127,7 +127,7 @@ class Replication:
             self._synchronizing.cancel()
 
     def look(self) -> None:
-        """A job, every second."""
+        """Looks after master and slaves: a job, every second."""
         if self.master is not None:
             self.master.look()
         if self.slave is not None:
@@ -136,8 +136,9 @@ class Replication:
                 self._registration.again()
 
     def synchronize(self) -> None:
-        """A job of slaves, every few seconds; and at once, when a master is followed. Topics,
-        groups and offsets are those of a log: a slave that refuses a master's takes none of it."""
+        """Takes what the master has beside its log: a job of slaves, every few seconds; and at
+        once, when a master is followed. Topics, groups and offsets are those of a log: a slave that
+        refuses a master's takes none of it."""
         running = self._synchronizing is not None and not self._synchronizing.done()
         if self.slave is None or self.is_held():
             return
@@ -147,7 +148,8 @@ class Replication:
     # ---- the master of a slave ----
 
     def _learn(self, answer: Mapping[str, str]) -> None:
-        """Where the name server says that the master is; one that is gone may come back there."""
+        """Learns where the name server says that the master is; one that is gone may come back
+        there."""
         address, ha = answer.get("masterAddr") or "", answer.get("haServerAddr") or ""
         if not address:
             return
@@ -166,19 +168,19 @@ class Replication:
         self._known.address, self._known.ha, self._known.is_told = address, ha, not ha
 
     def follow(self, address: str, ha: str) -> None:
-        """Under a controller: the master is this one now; without `ha`, a name server says where
-        it takes slaves. Nothing of the one before is taken any more."""
+        """Follows, under a controller, this master from now on; without `ha`, a name server says
+        where it takes slaves. Nothing of the one before is taken any more."""
         if self.slave is not None:
             self.use_master(address, ha)
             self.slave.again()
             self._registration.again()
 
     def last_epoch(self) -> int:
-        """The last one that this log has something of; -1: none."""
+        """Returns the last one that this log has something of; -1: none."""
         return self._epochs.epochs[-1].epoch if self._epochs.epochs else -1
 
     def confirmed(self) -> int:
-        """The end of what readers see."""
+        """Returns the end of what readers see."""
         return int(lib.ps_confirmed(self._store.c_handle()))
 
     @property
@@ -198,24 +200,24 @@ class Replication:
         return await self._asker.ha_address(known.address, _ASK_S) or known.ha
 
     async def _ask(self, command: Command) -> Command:
-        """Raises: OSError, TimeoutError, ValueError."""
+        """Asks the master. Raises: OSError, TimeoutError, ValueError."""
         return await self.request(self._known.address, command)
 
     async def _ask_followed(self, command: Command) -> Command:
-        """Of the master whose log is taken, which may be another one than name servers say by now.
-        Raises: OSError, TimeoutError, ValueError."""
+        """Asks the master whose log is taken, which may be another one than name servers say by
+        now. Raises: OSError, TimeoutError, ValueError."""
         if self.slave is None or not self.slave.followed:
             raise OSError("no master's log is taken just now")
         return await self.request(self.slave.followed, command)
 
     def take_proof(self, host: str, at: int, record: bytes, ext: Mapping[str, str]) -> None:
-        """A slave at this host shows what it has (copies.py)."""
+        """Takes a slave's proof of what it has (copies.py)."""
         if self.master is not None:
             self._comparer.take_proof(host, at, record, ext)
 
     async def _ask_while_following(self, command: Command) -> Command:
-        """A master that is silent is not waited for by who follows it no more, and may be the next
-        master. Raises: OSError, TimeoutError, ValueError."""
+        """Asks as long as the master is followed: who follows it no more, and may be the next one,
+        does not wait for it. Raises: OSError, TimeoutError, ValueError."""
         asked = asyncio.ensure_future(self._ask_followed(command))
         over = asyncio.ensure_future(self._over.wait())
         try:
@@ -228,12 +230,12 @@ class Replication:
             over.cancel()
 
     async def request(self, address: str, command: Command) -> Command:
-        """Raises: OSError, TimeoutError, ValueError."""
+        """Sends a request to the master. Raises: OSError, TimeoutError, ValueError."""
         return await self._asker.request(address, command, _ASK_S)
 
 
 def _epochs_of(store: Store, reign: Reign | None) -> EpochFile:
-    """Those of the log; a master begins its own. Raises: StoreError."""
+    """Reads the epochs of the log; a master begins its own. Raises: StoreError."""
     path, mode = store.path / "epochFileCheckpoint", store.settings.file_mode
     if reign is None:
         return EpochFile(path, mode, [])
@@ -250,6 +252,6 @@ def _epochs_of(store: Store, reign: Reign | None) -> EpochFile:
 
 
 def _trusted(config: Config, guarded: bool) -> list[Pattern]:
-    """Raises: BadArgument."""
+    """Reads the hosts that are trusted. Raises: BadArgument."""
     given = config["trustedSlaves"] or ("127.0.0.1;::1" if guarded else "*")
     return patterns_of("trustedSlaves", given)

@@ -65,7 +65,7 @@ class MasterKnown:
 
 
 async def _connected(address: str) -> socket.socket:
-    """A connection that does not block. Raises: OSError, TimeoutError, ValueError."""
+    """Returns a connection that does not block. Raises: OSError, TimeoutError, ValueError."""
     loop = asyncio.get_running_loop()
     host, port = parse_address(address)
     async with asyncio.timeout(_CONNECT_S):
@@ -82,7 +82,7 @@ async def _connected(address: str) -> socket.socket:
 
 
 def _is_closed(sock: socket.socket) -> bool:
-    """Whether the other end has closed a connection, of whose bytes nothing is taken."""
+    """Says whether the other end has closed a connection, of whose bytes nothing is taken."""
     try:
         return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
@@ -92,7 +92,8 @@ def _is_closed(sock: socket.socket) -> bool:
 
 
 def _kept_out(here: str) -> ConnectionError:
-    """A master that refuses a slave says nothing: it closes the connection."""
+    """Returns the error of a slave that is kept out. A master that refuses a slave says nothing: it
+    closes the connection."""
     return ConnectionError(
         f"it closed the connection from {here} before it sent anything, as a master does whose"
         f" trustedSlaves does not name {here}; its log says why"
@@ -115,8 +116,8 @@ class HaSlave:
         self, store: Store, config: Config, master: MasterKnown, ask: Ask, reign: Reign | None,
         epochs: EpochFile, ha_address: Callable[[], Awaitable[str]],
     ) -> None:  # fmt: skip
-        """reign: under a controller, with the epochs of this log. ha_address: where the master
-        takes slaves; empty: unknown; it raises as `ask`."""
+        """Takes whom to follow. reign: under a controller, with the epochs of this log. ha_address:
+        where the master takes slaves; empty: unknown; it raises as `ask`."""
         self._ha_address = ha_address
         self._reign, self._epochs = reign, epochs
         self._store, self._config, self._master, self._ask = store, config, master, ask
@@ -146,8 +147,8 @@ class HaSlave:
         self._their_end = 0
 
     def start(self) -> None:
-        """The store follows already, and under a controller hides what is not confirmed
-        (broker/opened.py)."""
+        """Starts to follow; the store does already, and under a controller hides what is not
+        confirmed (broker/opened.py)."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def again(self) -> None:
@@ -171,8 +172,8 @@ class HaSlave:
             self._task = None
 
     def state(self) -> tuple[int, int, int]:
-        """End of the log here, bytes received, ms since the master was heard; of the connection
-        there is."""
+        """Returns the end of the log here, bytes received, ms since the master was heard; of the
+        connection there is."""
         end = self._store.info().log_max
         if self._handle == ffi.NULL:
             return end, 0, 0
@@ -181,7 +182,7 @@ class HaSlave:
         return end, shown.bytes, shown.silent_ms
 
     def look(self) -> None:
-        """A job of the duty, every second."""
+        """Looks after the stream: a job of the duty, every second."""
         now, count = time.monotonic(), self.state()[1]
         then, before = self._counted
         self._counted = now, count
@@ -215,7 +216,7 @@ class HaSlave:
             self._failed_before = True
 
     async def _leave_the_past(self) -> None:
-        """With haTruncateDiverged: the log is cut back to the place where it is the master's."""
+        """Cuts the log back, with haTruncateDiverged, to the place where it is the master's."""
         if (
             self._reign is not None
             or not self._config["haTruncateDiverged"]
@@ -238,7 +239,8 @@ class HaSlave:
             await asyncio.Event().wait()  # until this store is closed
 
     async def _is_the_masters(self, at: int) -> bool:
-        """Raises: OSError, TimeoutError, StoreError."""
+        """Says whether a place of this log is the master's. Raises: OSError, TimeoutError,
+        StoreError."""
         answer = await self._view(at)
         if answer.code not in (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR):
             raise OSError(f"asked for the record at {at}, it says {answer.code} {answer.remark}")
@@ -246,7 +248,7 @@ class HaSlave:
         return answer.code == ResponseCode.SUCCESS and bytes(answer.body) == bytes(mine)
 
     def _tell(self, kind: str, problem: str) -> None:
-        """A reason that is not the one of before is not hidden by that one."""
+        """Logs a reason; one that is not the one of before is not hidden by that one."""
         self.problem, self.diverged = problem, kind == "diverged"
         is_new, self._told = problem != self._told, problem
         quiet.warning(kind, "The master at %s is not followed: %s", self.connected or "?", problem,
@@ -292,7 +294,7 @@ class HaSlave:
                 raise_error(error[0], error.code)
 
     async def _follow_by_epochs(self, number: int) -> None:
-        """Under a controller: where two logs part is known from their epochs. Raises: as
+        """Follows under a controller, where epochs tell where two logs part. Raises: as
         follow_once."""
         master = self._master.address
         self.connected = address = await self._ha_address()
@@ -312,7 +314,7 @@ class HaSlave:
         await self._hand_over(sock, master)
 
     async def _agree(self, theirs: list[Epoch], their_end: int) -> None:
-        """This log ends where it is the master's, and goes on with its epochs. Raises: Diverged,
+        """Cuts this log where it stops being the master's, and takes its epochs. Raises: Diverged,
         OSError, ValueError."""
         end = self._store.info().log_max
         at = common_end(self._epochs.epochs, end, theirs, their_end) if end > 0 else 0
@@ -372,7 +374,7 @@ class HaSlave:
 
     @staticmethod
     def _raise_why(handle: object, here: str) -> None:
-        """here: the address that it was connected from."""
+        """Raises what ended the stream. here: the address that it was connected from."""
         shown = ffi.new("ps_ha_state *")
         lib.ps_ha_slave_show(handle, shown)
         is_reset = shown.over == lib.PS_HA_FAILED and shown.error.sys_errno in _RESET
@@ -387,9 +389,9 @@ class HaSlave:
     # ---- whose log it is ----
 
     async def _compare(self) -> tuple[int, int] | None:
-        """The last record here, and the size of segments, are the master's. Returns where its log
-        begins and ends, when there is no record here. Raises: Diverged, and OSError, TimeoutError,
-        when it cannot be asked."""
+        """Checks that the last record here, and the size of segments, are the master's. Returns
+        where its log begins and ends, when there is no record here. Raises: Diverged, and OSError,
+        TimeoutError, when it cannot be asked."""
         last = lib.ps_last_record(self._store.c_handle())
         if not self._master.address:
             if last < 0:
@@ -418,8 +420,9 @@ class HaSlave:
         )
 
     async def _has_record_in_blank(self, last: int) -> bool:
-        """A master of Java's that was killed after the blank of a segment begins again where the
-        blank is, and may put a record there, which a slave that has the blank would never get."""
+        """Says whether the master has a record in our blank. A master of Java's that was killed
+        after the blank of a segment begins again where the blank is, and may put a record there,
+        which a slave that has the blank would never get."""
         end = last + len(self._store.message(last).record)
         if self._store.info().log_max == end:
             return False
@@ -427,9 +430,9 @@ class HaSlave:
         return answer.code == ResponseCode.SUCCESS and check_record(bytes(answer.body)) is not None
 
     async def _first_record(self, begin: int, end: int) -> bytes | None:
-        """What an empty log begins with where the master's does; None: it is not empty, or the
-        master's is. A master of Java's sends whoever reports 0 its last segment alone, so what is
-        reported must not be 0. Raises: OSError, TimeoutError."""
+        """Returns what an empty log begins with where the master's does; None: it is not empty, or
+        the master's is. A master of Java's sends whoever reports 0 its last segment alone, so what
+        is reported must not be 0. Raises: OSError, TimeoutError."""
         if self._store.info().log_max > 0 or end == 0:
             return None
         if begin >= end:
@@ -457,7 +460,8 @@ class HaSlave:
         return await self._ask(Command(RequestCode.VIEW_MESSAGE_BY_ID, ext))
 
     async def master_range(self) -> tuple[int, int]:
-        """Where the master's log begins and ends. Raises: OSError, TimeoutError, ValueError."""
+        """Returns where the master's log begins and ends. Raises: OSError, TimeoutError,
+        ValueError."""
         answer = await self._ask(Command(RequestCode.GET_BROKER_RUNTIME_INFO))
         if answer.code != ResponseCode.SUCCESS:
             raise OSError(f"asked where its log begins, it says {answer.code} {answer.remark}")
@@ -465,7 +469,7 @@ class HaSlave:
         return int(table.get("commitLogMinOffset", 0)), int(table.get("commitLogMaxOffset", 0))
 
     async def _compare_again(self) -> None:
-        """While it follows. Raises: Diverged."""
+        """Compares while it follows. Raises: Diverged."""
         try:
             await self._compare()
         except (OSError, TimeoutError, ValueError, StoreError) as failed:

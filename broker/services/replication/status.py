@@ -11,8 +11,9 @@ __all__ = ["ha_status"]
 
 
 def ha_status(replication: Replication | None, log_max: int, gap_max: int) -> dict[str, Any]:
-    """log_max: end of the log; gap_max: haMaxGapNotInSync. inSyncSince (ms since 1970, 0: not
-    in sync) and problem (why the master is not followed) are ours; Java's tools skip them."""
+    """Returns the status as upstream's tools read it. log_max: end of the log; gap_max:
+    haMaxGapNotInSync. inSyncSince (ms since 1970, 0: not in sync) and problem (why the master is
+    not followed) are ours; Java's tools skip them."""
     master = replication.master if replication is not None else None
     slave = replication.slave if replication is not None else None
     if master is not None:

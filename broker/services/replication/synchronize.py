@@ -80,7 +80,7 @@ class Synchronizer:
         self._taken: dict[int, bytes] = {}
 
     async def once(self) -> list[str]:
-        """All of it; what fails is logged and returned, and the rest goes on."""
+        """Takes all of it; what fails is logged and returned, and the rest goes on."""
         problems = []
         for code, take in (
             (RequestCode.GET_ALL_TOPIC_CONFIG, self._take_topics),
@@ -147,7 +147,7 @@ class Synchronizer:
         self._taken[RequestCode.AUTH_LIST_USERS], self._users_in = same, _USERS_AGAIN
 
     async def _user(self, name: str) -> User:
-        """Raises: OSError, TimeoutError, ValueError."""
+        """Asks for a user. Raises: OSError, TimeoutError, ValueError."""
         answer = await self._ask(Command(RequestCode.AUTH_GET_USER, {"username": name}))
         row = mqjson.loads(bytes(answer.body) or b"{}")
         if answer.code != ResponseCode.SUCCESS or not isinstance(row, dict):
@@ -158,9 +158,9 @@ class Synchronizer:
         return parse_user(row, name)
 
     async def take_back(self) -> list[OffsetChange]:
-        """Of a slave that acted as this master: what its consumers have committed, and how far its
-        delays are, where that is further than here. Returns what that moved. Raises: OSError,
-        TimeoutError, ValueError, StoreError."""
+        """Takes back, of a slave that acted as this master, what its consumers have committed, and
+        how far its delays are, where that is further than here. Returns what that moved. Raises:
+        OSError, TimeoutError, ValueError, StoreError."""
         moved: list[OffsetChange] = []
         for code, take in (
             (RequestCode.GET_ALL_CONSUMER_OFFSET, self._take_offsets),
@@ -173,7 +173,7 @@ class Synchronizer:
         return moved
 
     async def _take_topics(self, body: Mapping[str, Any]) -> None:
-        """The master's topics take the place of ours."""
+        """Replaces our topics by the master's."""
         pieces, found = Pieces(), _member(body, "topicConfigTable")
         for value in found.values():
             await pieces.next()
@@ -203,8 +203,9 @@ class Synchronizer:
     async def _take_offsets(
         self, body: Mapping[str, Any], moved: list[OffsetChange] | None = None
     ) -> None:
-        """moved: takes only what rises, and is told of it; None: takes all. Nothing beyond the
-        messages that are here: a consumer would lose those that come next."""
+        """Takes committed offsets. moved: takes only what rises, and is told of it; None: takes
+        all. Nothing beyond the messages that are here: a consumer would lose those that come
+        next."""
         pieces = Pieces()
         if self.order is not None:  # a master of Java's does not tell
             self.order.take_over(str(body.get("order") or "").encode())
@@ -230,8 +231,8 @@ class Synchronizer:
     async def _take_delays(
         self, body: Mapping[str, Any], moved: list[OffsetChange] | None = None
     ) -> None:
-        """How far each level has been delivered: what this broker would begin with as a master.
-        moved: as above; nothing beyond the messages that are here is passed over then."""
+        """Takes how far each level has been delivered: what this broker would begin with as a
+        master. moved: as above; nothing beyond the messages that are here is passed over then."""
         metadata = self._store.metadata
         with metadata.batch():
             for name, offset in _member(body, "offsetTable").items():
@@ -248,7 +249,7 @@ class Synchronizer:
 
 
 def _number(value: object) -> int:
-    """Raises: ValueError."""
+    """Reads a number. Raises: ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(f"{value!r:.80} is not a number")
     found = int(value)
@@ -258,12 +259,12 @@ def _number(value: object) -> int:
 
 
 async def _parsed(body: bytes) -> Mapping[str, Any]:
-    """The table of an answer; a long one is read beside the loop. Raises: ValueError."""
+    """Returns the table of an answer; a long one is read beside the loop. Raises: ValueError."""
     return _object(body) if len(body) < _AT_ONCE else await asyncio.to_thread(_object, body)
 
 
 def _rows(body: bytes) -> list[Mapping[str, Any]]:
-    """Raises: ValueError."""
+    """Reads a list of objects. Raises: ValueError."""
     found = mqjson.loads(body or b"[]")
     if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
         raise ValueError("the answer is not a list of objects")
@@ -271,12 +272,12 @@ def _rows(body: bytes) -> list[Mapping[str, Any]]:
 
 
 def _subject(row: Mapping[str, Any]) -> str:
-    """The user that an ACL is of."""
+    """Returns the user that an ACL is of."""
     return str(row.get("subject") or "").partition(":")[2]
 
 
 def _object(body: bytes) -> Mapping[str, Any]:
-    """Raises: ValueError."""
+    """Reads an object. Raises: ValueError."""
     found = mqjson.loads(body)
     if not isinstance(found, dict):
         raise ValueError(f"the answer is not an object: {json.dumps(found)[:100]}")
@@ -284,7 +285,7 @@ def _object(body: bytes) -> Mapping[str, Any]:
 
 
 def _member(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Raises: ValueError."""
+    """Reads a member of an object. Raises: ValueError."""
     found = body.get(name, {})
     if not isinstance(found, dict):
         raise ValueError(f"{name} of the answer is not an object")
