@@ -69,7 +69,7 @@ class TlsSettings:
     verify_host: bool = True
     #: The server's context, and the same for network threads (``ps_tls *``), or None for these.
     _made: tuple[ssl.SSLContext, Any] | None = field(default=None, repr=False, compare=False)
-    #: Called, on any thread, after the context was made anew.
+    #: Called, on any thread, after the context was made again.
     listeners: list[Callable[[], None]] = field(default_factory=list, repr=False, compare=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
