@@ -584,9 +584,10 @@ class Broker(Stopping):
     @named_arguments
     def create_topic(self, name: str, queues: int = 4, message_type: str | None = None) -> None:
         """Makes a topic before anybody sends to it, or changes how many queues it has.
-        message_type: what RocketMQ 5's clients may send there: NORMAL, FIFO, DELAY, TRANSACTION;
-        None: as it is, NORMAL for a new one. With ``async with``, call it on the broker's loop.
-        With ``with``, the name servers know of the change when it returns.
+        message_type: what RocketMQ 5's clients may send there: NORMAL, FIFO, DELAY, TRANSACTION, or
+        PRIORITY, whose queues are the levels; None: as it is, NORMAL for a new one. With
+        ``async with``, call it on the broker's loop. With ``with``, the name servers know of the
+        change when it returns.
         Raises: Refused for an illegal name or type."""
 
         def create() -> None:

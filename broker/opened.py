@@ -203,7 +203,7 @@ def _make_core(settings: Settings, store: Store) -> Core:
 
 def _make_services(o: Options, ground: Ground, core: Core, address: str) -> Services:
     store, config = ground.store, Config(o.settings, o.conf)
-    groups = Groups(config, store.metadata)
+    groups = Groups(config, store.metadata, core)
     topics = Topics(config, store.metadata, core)
     clients = Clients(groups, core, expire_s=config["channelExpiredTimeout"] / 1000)
     registration = Registration(

@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from pystore.errors import PropertiesIllegal
 from pystore.native import lib, utf8
 
-__all__ = ["NAME_END", "PROPERTY_END", "checked", "encode_properties", "is_joined", "joined",
-           "pair", "parse_properties"]  # fmt: skip
+__all__ = ["NAME_END", "PRIORITY", "PROPERTY_END", "checked", "encode_properties", "is_joined",
+           "joined", "pair", "parse_properties"]  # fmt: skip
 
 #: What ends a name, and what ends a value.
 NAME_END, PROPERTY_END = chr(lib.PS_NAME_SEPARATOR), chr(lib.PS_PROPERTY_SEPARATOR)
+
+#: Has the broker put a message into the queue of its level (csrc/format/messagetype.h).
+PRIORITY = "_SYS_MSG_PRIORITY_"
 
 
 def pair(name: str, value: object) -> str:

@@ -163,10 +163,14 @@ class SettingValues(TypedDict, total=False):
     popConsumerKVServiceEnable: bool | str
     popConsumerKVServiceInit: bool | str
     popFromRetryProbability: int | str
+    popFromRetryProbabilityForPriority: int | str
     popInflightMessageThreshold: int | str
     popPollingMapSize: int | str
     popPollingSize: int | str
     popResponseReturnActualRetryTopic: bool | str
+    priorityAgeingMs: int | str
+    priorityOrderAsc: bool | str
+    priorityRetriesInTurn: bool | str
     readOnlyCommitLogStorePaths: str | os.PathLike[str] | None
     recallMessageEnable: bool | str
     regionId: str | os.PathLike[str] | None

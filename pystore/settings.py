@@ -359,6 +359,11 @@ _USED: dict[str, dict[str, Any]] = {
     "popFromRetryProbability": _row(
         "broker", "percent", "share of pops that look at the retry topic before the topic itself",
         low=0, high=100),
+    "popFromRetryProbabilityForPriority": _row(
+        "broker", "percent", "the same share, of pops that go by priority", default=0, low=0,
+        high=100),
+    "priorityOrderAsc": _row(
+        "broker", "", "a larger priority is the more urgent one; false: a smaller", default=True),
     "popPollingSize": _row(
         "broker", "requests", "pops that wait at once for one topic, group and queue", low=0),
     "popPollingMapSize": _row(
@@ -710,6 +715,14 @@ _OURS: dict[str, dict[str, Any]] = {
         "broker", "batches",
         "POP batches that are not acknowledged altogether; more are not handed out", type="int",
         default=1_000_000, low=1),
+    "priorityAgeingMs": _row(
+        "broker", "ms",
+        "in a topic with priorities, a message gains a level each time it has waited so long; 0: "
+        "never", type="int", default=0, low=0),
+    "priorityRetriesInTurn": _row(
+        "broker", "",
+        "pops that go by priority hand out what comes back at its own level, and not after all "
+        "that waits", type="boolean", default=False),
     "indexTagsEnable": _row(
         "store", "",
         "put the tags of messages into the key index, too, as RocketMQ 5.5.0 does; an index that "

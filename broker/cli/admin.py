@@ -246,7 +246,8 @@ def _topic_create(
         str | None,
         typer.Option(
             "--type", metavar="TYPE",
-            help="What RocketMQ 5's clients may send: NORMAL, FIFO, DELAY, TRANSACTION.",
+            help="What RocketMQ 5's clients may send: NORMAL, FIFO, DELAY, TRANSACTION,"
+            " PRIORITY.",
         ),
     ] = None,
     dry_run: DryRun = False,

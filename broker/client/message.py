@@ -13,7 +13,7 @@ from broker.wire.mqjson import MessageQueue
 from pystore.compression import inflate
 from pystore.names import RETRY_PREFIX
 from pystore.native import address_of, ffi, lib
-from pystore.properties import parse_properties
+from pystore.properties import PRIORITY, parse_properties
 from pystore.records import RecordHead, head_of
 
 __all__ = ["Message", "MessageQueue", "ReceivedMessage", "SendResult", "SendStatus"]
@@ -30,7 +30,9 @@ class Message:
     1 to 18 of the broker's ``messageDelayLevel`` (1 s, 5 s, 10 s, 30 s, 1 min ... 2 h); 0: at once.
     delay: a timedelta, which the broker's clock counts from its arrival, or a datetime with a time
     zone; for brokers with timers. deliver_at_ms: the same, in ms since 1970. flag: the user's own.
-    wait_stored: False lets the broker answer before its disk or slave has the message.
+    wait_stored: False lets the broker answer before its disk or slave has the message. priority:
+    0 or more, of a message to a topic of type PRIORITY: it goes to the queue of that number, the
+    last one if there are fewer, and consumers that pop get the larger numbers first.
 
     >>> from broker import Message
     >>> Message("orders", b"12 apples", tags="fruit", keys="order-17").keys
@@ -47,6 +49,7 @@ class Message:
     delay: timedelta | datetime | None = None
     flag: int = 0
     wait_stored: bool = True
+    priority: int | None = None
 
     @property
     def waits(self) -> bool:
@@ -172,6 +175,12 @@ class ReceivedMessage(Received):
     def message_id(self) -> str:
         """The unique key that the sending client gave it, else the offset id."""
         return self.properties.get("UNIQ_KEY") or self.offset_message_id
+
+    @property
+    def priority(self) -> int | None:
+        """Its priority; None for a message that was sent without one."""
+        text = self.properties.get(PRIORITY, "")
+        return int(text) if text.isdecimal() else None
 
     @property
     def transaction_id(self) -> str:

@@ -32,7 +32,7 @@ from pystore.names import (
     SELF_TEST_TOPIC,
     TEMPLATE_TOPIC,
 )
-from pystore.properties import is_joined, joined, pair
+from pystore.properties import PRIORITY, is_joined, joined, pair
 
 __all__ = [
     "COMPRESSIONS", "PROTOCOL_PROPERTIES", "RETRY_CODES", "Answer", "PreparedSend", "SendRules",
@@ -61,7 +61,7 @@ _RESERVED = frozenset(
         "KEYS", "TAGS", "WAIT", "DELAY", "UNIQ_KEY", "TRAN_MSG", "PGROUP", "REAL_TOPIC", "REAL_QID",
         "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "MSG_REGION",
         "TRACE_ON", "CLUSTER", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS",
-        "__transactionId__", "POP_CK", "MIN_OFFSET", "MAX_OFFSET",
+        "__transactionId__", "POP_CK", "MIN_OFFSET", "MAX_OFFSET", PRIORITY,
     )
 )  # fmt: skip
 #: The others that brokers and clients put beside the user's.
@@ -75,6 +75,8 @@ PROTOCOL_PROPERTIES = _RESERVED | frozenset(
     )
 )  # fmt: skip
 _COMPRESSED = 1
+#: Of Java's int, as which brokers read it.
+_PRIORITY_MAX = 2**31 - 1
 HALF = 4
 
 
@@ -196,7 +198,7 @@ _PLAIN = pair("WAIT", "true")
 def properties_of(message: Message, key: str) -> str:
     """Returns all properties of a message that goes out, encoded. Raises: InvalidMessage."""
     if not (message.tags or message.keys or message.properties or message.delay_level) and (
-        message.wait_stored is True and not message.waits
+        message.wait_stored is True and message.priority is None and not message.waits
     ):
         return pair("UNIQ_KEY", key) + _PLAIN
     _check_types(message)
@@ -217,6 +219,9 @@ def properties_of(message: Message, key: str) -> str:
     if message.deliver_at_ms is not None or message.delay is not None:
         text += _time_of(message)
         count += 1
+    if message.priority is not None:
+        text += _priority_of(message)
+        count += 1
     if message.properties:
         for name, value in message.properties.items():
             if not isinstance(name, str) or not isinstance(value, str):
@@ -231,6 +236,20 @@ def properties_of(message: Message, key: str) -> str:
             text += pair(name, value)
         count += len(message.properties)
     return checked_properties(text, count)
+
+
+def _priority_of(message: Message) -> str:
+    """Makes the property that asks for the message's priority. Raises: InvalidMessage."""
+    priority = message.priority
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        raise _wrong("priority", priority, "a whole number")
+    if not 0 <= priority <= _PRIORITY_MAX:
+        raise InvalidMessage(f"priority {priority} is not from 0 to {_PRIORITY_MAX}")
+    if message.waits:
+        raise InvalidMessage(
+            "a message that waits for a time has no priority: brokers would take it away"
+        )
+    return pair(PRIORITY, priority)
 
 
 def _time_of(message: Message) -> str:
@@ -369,6 +388,10 @@ def prepare(
     if key is None:
         key = new_unique_key()
     properties = properties_of(message, key)
+    if message.priority is not None and sys_flag & HALF:
+        raise InvalidMessage(
+            "a message in a transaction has no priority: brokers would take it away"
+        )
     if extra:
         properties += encoded(extra)
     if rules.compress_over and len(body) >= rules.compress_over:
@@ -438,6 +461,8 @@ def _cut_any(
         topic = check_message(message, rules)
         if message.waits:
             raise InvalidMessage("a message with a delay cannot be in a batch; send it alone")
+        if message.priority is not None:
+            raise InvalidMessage("a message with a priority cannot be in a batch; send it alone")
         if topic.startswith(RETRY_PREFIX):
             raise InvalidMessage("a retry topic takes no batches; send the messages one by one")
         key = keys[index]

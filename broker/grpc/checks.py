@@ -91,6 +91,8 @@ def check_message(message: Any, limits: ProxySettings) -> None:
                 Code.ILLEGAL_MESSAGE_GROUP,
                 f"message group exceed the max size {limits.group_max}",
             )
+    if system.HasField("priority") and system.priority < 0:
+        raise Problem(Code.BAD_REQUEST, f"priority {system.priority} is negative")
     if _has_control(system.trace_context):
         raise Problem(Code.BAD_REQUEST, "trace context cannot contain control character")
     if _has_control(system.born_host):

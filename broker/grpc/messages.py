@@ -17,6 +17,7 @@ from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
 from pystore.compression import inflate
 from pystore.native import lib
+from pystore.properties import PRIORITY
 
 __all__ = [
     "HALF", "RESERVED", "Kind", "Outgoing", "delivery", "delivery_at_once", "incoming",
@@ -43,6 +44,7 @@ RESERVED = frozenset(
         "TIMER_ROLL_TIMES", "TIMER_ROLL_LABEL", "TIMER_DEL_UNIQKEY", "TIMER_DEL_FLAG",
         "__transactionId__", "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS",
         "__SHARDINGKEY", "TRACE_CONTEXT", "INNER_NUM", "REDIRECT", "INNER_MULTI_DISPATCH",
+        PRIORITY,
     )
 )  # fmt: skip
 #: Consumers see these all the same, as Apache's do.

@@ -40,7 +40,7 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import ONEWAY, Command, Refused
 from broker.wire.handlers import Handler, Peer
 from pystore.names import DLQ_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC
-from pystore.properties import parse_properties
+from pystore.properties import PRIORITY, parse_properties
 
 __all__ = ["Relay"]
 
@@ -435,4 +435,6 @@ def _kind_of(properties: Mapping[str, str]) -> int:
         return int(Kind.TRANSACTION)
     if any(properties.get(name) for name in _DELAYS):
         return int(Kind.DELAY)
-    return int(Kind.FIFO if properties.get("__SHARDINGKEY") else Kind.NORMAL)
+    if properties.get("__SHARDINGKEY"):
+        return int(Kind.FIFO)
+    return int(Kind.PRIORITY if PRIORITY in properties else Kind.NORMAL)

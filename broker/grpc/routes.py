@@ -23,6 +23,7 @@ _TYPES: dict[str, tuple[int, ...]] = {
     "FIFO": (pb.MessageType.FIFO,),
     "DELAY": (pb.MessageType.DELAY,),
     "TRANSACTION": (pb.MessageType.TRANSACTION,),
+    "PRIORITY": (pb.MessageType.PRIORITY,),
     "MIXED": (
         pb.MessageType.NORMAL, pb.MessageType.FIFO, pb.MessageType.DELAY,
         pb.MessageType.TRANSACTION,

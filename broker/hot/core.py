@@ -342,15 +342,26 @@ class Core:
         *,
         hot: bool,
         once: bool = False,
+        priority: bool = False,
     ) -> None:
         """Publishes a topic. With `hot` sends to it are answered here; otherwise each comes up to
-        Python. With `once` repeats of them are not stored, see broker/hot/dedup.py."""
-        flags = (lib.PS_SEND_HOT if hot else 0) | (lib.PS_SEND_ONCE if once else 0)
+        Python. With `once` repeats of them are not stored, see broker/hot/dedup.py. With `priority`
+        pops look at its queues by priority."""
+        flags = (
+            (lib.PS_SEND_HOT if hot else 0)
+            | (lib.PS_SEND_ONCE if once else 0)
+            | (lib.PS_TOPIC_PRIORITY if priority else 0)
+        )
         self._check(
             lib.ps_core_topic(
                 self.handle, *_name(name), read_queues, write_queues, perm, flags, self._error
             )
         )
+
+    def set_priority_factor(self, group: str, percent: int) -> None:
+        """Says in how many of 100 pops a group goes by priority, in topics that have some. Raises:
+        OutOfMemory."""
+        self._check(lib.ps_core_pop_factor(self.handle, *_name(group), percent, self._error))
 
     def take_kinds(self, topic: str, kinds: Iterable[int]) -> None:
         """Plain messages of these kinds (gRPC's MessageType) may go to a topic; that is forgotten

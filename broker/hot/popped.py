@@ -48,6 +48,10 @@ class CorePopRules(NamedTuple):
     retry_v1: bool
     retry_v2: bool
     retry_percent: int
+    ranked_retry_percent: int
+    lowest_first: bool
+    retries_ranked: bool
+    age_ms: int
     retry_as_stored: bool
     name_max: int
     invisible_max_ms: int

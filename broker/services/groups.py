@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from broker.hot.core import Core
+from broker.services.attributes import Rule, altered, whole_number
 from broker.services.config import Config
 from broker.services.names import GROUP_MAX, RESERVED_GROUPS, is_legal
 from broker.services.write_behind import KeptTexts, WriteBehindTable
@@ -20,6 +22,8 @@ from pystore.metadata import Metadata
 __all__ = ["Groups"]
 
 _READ = 1
+_PRIORITY_FACTOR = "priority.factor"
+_ATTRIBUTES: Mapping[str, Rule] = {_PRIORITY_FACTOR: whole_number(0, 100)}
 #: All of it is written at each change.
 _FORBIDDEN_MAX = 65_536
 
@@ -28,8 +32,10 @@ class Groups:
     """The table of groups. `changed` is called with the name of each group that was altered or
     deleted."""
 
-    def __init__(self, settings: Config, metadata: Metadata) -> None:
+    def __init__(self, settings: Config, metadata: Metadata, core: Core) -> None:
+        """`core` is told what pops need to know of the groups."""
         self._settings = settings
+        self._core = core
         self._rows = WriteBehindTable(metadata, metadata.groups, "groups")
         self._texts = KeptTexts(self._rows, self.to_json)
         self._metadata = metadata
@@ -42,10 +48,21 @@ class Groups:
         self.changed: Callable[[str], None] = lambda name: None
 
     def start(self) -> None:
-        """Makes the reserved groups that are missing."""
+        """Makes the reserved groups that are missing, and tells the core of those there are."""
         for name in RESERVED_GROUPS:
             if self.get(name) is None:
                 self._rows.put(SubscriptionGroup(name))
+        for group in self.all():
+            if group.attributes:
+                self._publish(group.name)
+
+    def _publish(self, name: str) -> None:
+        """Tells the core how often the group goes by priority; a file of another broker may say
+        what no tool could."""
+        group = self.get(name)
+        said = group.attributes.get(_PRIORITY_FACTOR, "") if group is not None else ""
+        percent = int(said) if said and not _ATTRIBUTES[_PRIORITY_FACTOR](said) else 100
+        self._core.set_priority_factor(name, percent)
 
     async def settled(self) -> None:
         """Waits until all changes are on the disk."""
@@ -113,11 +130,17 @@ class Groups:
     # ---- tools ----
 
     def update(self, group: SubscriptionGroup) -> None:
-        """Makes or replaces a group; members of its file that we do not know stay. Raises:
-        Refused."""
-        if self.get(group.name) is None:
+        """Makes or replaces a group; members of its file that we do not know stay, and its
+        attributes are changes of those that are there: ``+name`` or ``-name``. Raises: Refused."""
+        old = self.get(group.name)
+        if old is None:
             self._check_room()
-        self.take(group)
+        asked = [
+            (name, value if name.startswith("+") else None)
+            for name, value in group.attributes.items()
+        ]
+        attributes = altered(_ATTRIBUTES, asked, old.attributes if old is not None else None)
+        self.take(replace(group, attributes=attributes))
 
     def take(self, group: SubscriptionGroup) -> None:
         """Does the same, however many there are: a slave has what its master has."""
@@ -126,6 +149,7 @@ class Groups:
             self._rows.put(replace(group, extra=old.extra if old is not None else {}))
         except BadArgument as bad:
             raise Refused(ResponseCode.INVALID_PARAMETER, bad.text) from None
+        self._publish(group.name)
         self.changed(group.name)
 
     def delete(self, name: str) -> bool:
@@ -135,6 +159,7 @@ class Groups:
         if gone_topics := self.forbidden.pop(name, None):
             self._forbidden_count -= len(gone_topics)
             self._forbidden_changed = True
+        self._publish(name)
         self.changed(name)
         return gone
 

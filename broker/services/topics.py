@@ -9,6 +9,7 @@ from typing import Any
 
 from broker.hot.core import Core
 from broker.loop.safe_log import SafeLogger
+from broker.services.attributes import Rule, altered, one_of
 from broker.services.config import Config
 from broker.services.names import NOT_FOR_CLIENTS, check_topic, is_legal, is_system_topic
 from broker.services.write_behind import KeptTexts, WriteBehindTable
@@ -28,11 +29,13 @@ log = SafeLogger(__name__)
 INHERIT, WRITE, READ = 1, 2, 4
 #: Bits of topicSysFlag: the topic is of a unit; units subscribe to it.
 UNIT, UNIT_SUB = 1, 2
-_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
-    "queue.type": ("SimpleCQ", "BatchCQ"),
-    "cleanup.policy": ("DELETE", "COMPACTION"),
-    "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
-    "reserve.time": (),
+_ATTRIBUTES: Mapping[str, Rule] = {
+    "queue.type": one_of("SimpleCQ", "BatchCQ"),
+    "cleanup.policy": one_of("DELETE", "COMPACTION"),
+    "message.type": one_of(
+        "UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"
+    ),
+    "reserve.time": one_of(),
 }
 #: These are of the store's layout: fixed once the topic is there.
 _FIXED = ("queue.type", "cleanup.policy")
@@ -151,6 +154,7 @@ class Topics:
         self._core.publish_topic(
             config.name, config.read_queue_nums, config.write_queue_nums, perm,
             hot=self.is_hot(config), once=self.is_once(config.name),
+            priority=config.attributes.get("message.type") == "PRIORITY",
         )  # fmt: skip
 
     def publish_all(self) -> None:
@@ -289,29 +293,14 @@ class Topics:
         if problem:
             raise Refused(ResponseCode.INVALID_PARAMETER, problem)
 
-    def _attributes(self, changes: str, old: TopicConfig | None) -> dict[str, str]:
+    @staticmethod
+    def _attributes(changes: str, old: TopicConfig | None) -> dict[str, str]:
         """Returns the attributes after these changes. Raises: Refused."""
-        made = dict(old.attributes) if old is not None else {}
-        for change in filter(None, (part.strip() for part in changes.split(","))):
-            sign, (name, equals, value) = change[0], change[1:].partition("=")
-            problem = ""
-            if sign not in "+-" or (sign == "+") != bool(equals):
-                problem = f"'{change:.80}' is neither +name=value nor -name"
-            elif name not in _ATTRIBUTES:
-                problem = f"unsupported key: {name:.60}"
-            elif old is None and sign == "-":
-                problem = "only add attribute is supported while creating topic"
-            elif old is not None and name in _FIXED:
-                problem = f"attempt to update an unchangeable attribute: {name}"
-            elif sign == "+" and _ATTRIBUTES[name] and value not in _ATTRIBUTES[name]:
-                problem = f"value is not in set: {value:.60}"
-            if problem:
-                raise Refused(ResponseCode.SYSTEM_ERROR, problem)
-            if sign == "+":
-                made[name] = value
-            else:
-                made.pop(name, None)
-        return made
+        parts = (part.strip().partition("=") for part in changes.split(",") if part.strip())
+        asked = [(name, value if equals else None) for name, equals, value in parts]
+        return altered(
+            _ATTRIBUTES, asked, old.attributes if old is not None else None, fixed=_FIXED
+        )
 
     def set_order(self, names: frozenset[str]) -> None:
         """Takes over which topics are ordered, as the name servers say; they are not notified of

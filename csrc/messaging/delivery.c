@@ -5,10 +5,10 @@
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "base/bytes.h"
 #include "base/md5.h"
+#include "format/messagetype.h"
 #include "format/record.h"
 #include "format/utf8.h"
 #include "messaging/proto.h"
@@ -21,7 +21,6 @@
 #define PROPERTY_ROOM 16
 
 enum { DIGEST_MD5 = 2 };
-enum { TYPE_NORMAL = 1, TYPE_FIFO, TYPE_DELAY, TYPE_TRANSACTION };
 
 /* ---- properties ---- */
 
@@ -57,19 +56,6 @@ static int64_t number_of(const ps_property *p, int64_t otherwise) {
         value = value * 10 + (p->value[i] - '0');
     }
     return value;
-}
-
-static int type_of(const source *s) {
-    static const char *const delays[] = {"DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC",
-                                         "TIMER_DELAY_MS"};
-    ps_property p;
-    const ps_property *half = find_property(s, "TRAN_MSG", &p);
-    if (half != NULL && half->value_len == 4 &&
-        strncasecmp((const char *)half->value, "true", 4) == 0)
-        return TYPE_TRANSACTION;
-    for (size_t i = 0; i < sizeof delays / sizeof *delays; i++)
-        if (has_property(s, delays[i])) return TYPE_DELAY;
-    return has_property(s, "__SHARDINGKEY") ? TYPE_FIFO : TYPE_NORMAL;
 }
 
 /* ---- writing, from the end ---- */
@@ -172,6 +158,9 @@ static void put_system(writer *w, const source *s) {
     ps_property p;
     const char *at = has_property(s, "TIMER_DELIVER_MS") ? "TIMER_DELIVER_MS" : "TIMER_OUT_MS";
     int64_t deliver_ms = number_of(find_property(s, at, &p), 0);
+    const ps_property *rank = find_property(s, PS_PROPERTY_PRIORITY, &p);
+    int32_t priority = rank != NULL ? ps_priority_of(rank->value, rank->value_len) : -1;
+    if (priority >= 0) put_number(w, 22, (uint64_t)priority);
     put_value(w, 18, s, "TRACE_CONTEXT");
     put_value(w, 17, s, "__SHARDINGKEY");
     put_number(w, 16, (uint64_t)(int64_t)d->attempt);
@@ -186,7 +175,7 @@ static void put_system(writer *w, const source *s) {
     else
         put_host(w, 8, r->born_host, r->born_host_len);
     put_time(w, 7, number_of(find_property(s, "BORN_TIMESTAMP", &p), r->born_timestamp));
-    put_number(w, 6, (uint64_t)type_of(s));
+    put_number(w, 6, (uint64_t)ps_message_type(s->properties, s->properties_len));
     put_number(w, 5, (uint64_t)d->encoding);
     put_digest(w, d->body, d->body_len);
     put_id(w, s);

@@ -31,6 +31,8 @@ typedef struct draft {
     int32_t attempt;
     bool recovers; /* it says within which time */
     bool delayed;
+    bool ranked; /* it has a priority */
+    int32_t priority;
     const uint8_t *body;
     int64_t body_len;
     ps_proto_field system;        /* where the keys are */
@@ -122,6 +124,10 @@ static bool read_system_field(const ps_proto_field *f, draft *d) {
     case 19:
         d->recovers = true;
         return read_moment(f, &d->recovery);
+    case 22:
+        d->ranked = true;
+        d->priority = (int32_t)f->value;
+        return f->is_number && d->priority >= 0;
     default:
         return false;
     }
@@ -189,7 +195,7 @@ static bool is_within(const draft *d, const ps_h2_limits *limits) {
     return d->topic.len > 0 && !ps_proto_blank(d->id) && d->body_len >= limits->body_min &&
            d->body_len <= limits->body_max && d->texts <= limits->texts_max &&
            d->group.len < limits->group_max &&
-           (!d->delayed || (d->type != PS_H2_TRANSACTION &&
+           (!d->delayed || (d->type != PS_TYPE_TRANSACTION &&
                             in_ms(&d->delivery) <= ps_now_ms() + limits->delay_max_ms)) &&
            (!d->recovers || d->recovery.seconds <= limits->recovery_max_s);
 }
@@ -266,7 +272,8 @@ static bool put_all(ps_h2_message *m, const draft *d, ps_h2_text host) {
            put_property(m, "__BORNHOST", d->host.len > 0 ? d->host : host) &&
            put_number(m, "BORN_TIMESTAMP", m->born_ms) &&
            (!d->delayed || put_number(m, "TIMER_DELIVER_MS", in_ms(&d->delivery))) &&
-           (m->kind != PS_H2_TRANSACTION || put_half(m, d));
+           (!d->ranked || put_number(m, PS_PROPERTY_PRIORITY, d->priority)) &&
+           (m->kind != PS_TYPE_TRANSACTION || put_half(m, d));
 }
 
 bool ps_h2_message_read(const uint8_t *data, int64_t len, const ps_h2_limits *limits,
@@ -281,10 +288,11 @@ bool ps_h2_message_read(const uint8_t *data, int64_t len, const ps_h2_limits *li
     out->topic = d.topic;
     out->id = d.id;
     out->group = d.group;
-    out->kind = d.type == PS_H2_TRANSACTION ? PS_H2_TRANSACTION
-                : d.delayed                 ? PS_H2_DELAY
-                : d.group.len > 0           ? PS_H2_FIFO
-                                            : PS_H2_NORMAL;
+    out->kind = d.type == PS_TYPE_TRANSACTION ? PS_TYPE_TRANSACTION
+                : d.delayed                 ? PS_TYPE_DELAY
+                : d.group.len > 0           ? PS_TYPE_FIFO
+                : d.ranked                  ? PS_TYPE_PRIORITY
+                                            : PS_TYPE_NORMAL;
     out->zipped = d.encoding == ENCODING_GZIP;
     out->body = d.body;
     out->body_len = d.body_len;

@@ -6,14 +6,9 @@
 #define PS_HTTP2_MESSAGE_H
 
 #include "format/layout.h"
+#include "format/messagetype.h"
 #include "messaging/names.h"
 #include "messaging/proto.h"
-
-/* MessageType. */
-#define PS_H2_NORMAL 1
-#define PS_H2_FIFO 2
-#define PS_H2_DELAY 3
-#define PS_H2_TRANSACTION 4
 
 typedef struct ps_h2_limits {
     int64_t body_min, body_max; /* bytes */
@@ -27,7 +22,7 @@ typedef struct ps_h2_limits {
 
 typedef struct ps_h2_message { /* texts are borrowed */
     ps_h2_text topic, id, group; /* group: of an ordered message */
-    int32_t kind;
+    int32_t kind; /* PS_TYPE_ */
     bool zipped; /* the body, with gzip */
     const uint8_t *body;
     int64_t body_len, born_ms;

@@ -154,7 +154,7 @@ static int64_t reply_of(const ps_link *link, const ps_h2_message *m, const ps_pl
                         uint8_t to[PS_H2_REPLY_MAX]) {
     char id[PS_H2_TRANSACTION_ROOM(PS_H2_ID_MAX, PS_H2_BROKER_MAX)];
     ps_h2_text transaction = m->id;
-    if (m->kind == PS_H2_TRANSACTION)
+    if (m->kind == PS_TYPE_TRANSACTION)
         transaction = (ps_h2_text){id, ps_h2_transaction_id(m->id, at->offset, at->physical,
                                                             link->lk_net->nt_core->co_broker, id)};
     return ps_h2_message_reply(m->id, transaction, (ps_h2_text){at->recall, at->recall_len},

@@ -165,6 +165,7 @@ typedef struct ps_call {
     bool co_lends;                /* this call's answers may show records where they lie */
     ps_buffer co_handle; /* of the timer that was put last */
     ps_buffer co_pop_text, co_pop_seen; /* what a pop has found, as answered */
+    ps_buffer co_pop_ranks; /* in which order it looks at queues */
     ps_command *co_open; /* the send that ps_conn_read_send has read; NULL: none was yet */
     const uint8_t *co_open_frame; /* which, until the next call; NULL: none */
     ps_send co_open_send;

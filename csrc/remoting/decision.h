@@ -27,6 +27,7 @@ typedef struct ps_send {
     int32_t level;      /* DELAY, 0: none */
     int32_t wait;       /* WAIT as Boolean.parseBoolean reads it; 1 without one */
     int32_t immunity_s; /* PS_IMMUNITY_ when negative */
+    int32_t priority;   /* ps_priority_of; -1: none */
     int32_t restamped;  /* 1: some property has a name that the broker sets itself */
     int32_t pop;        /* 1: there is a POP_CK, which only the broker may set */
     int32_t body_len;

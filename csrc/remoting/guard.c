@@ -26,7 +26,7 @@ static void free_call(ps_call *call) {
     ps_buffer *all[] = {&call->co_pieces,   &call->co_lent,
                         &call->co_in,       &call->co_out,      &call->co_props,
                         &call->co_places,   &call->co_handle,   &call->co_pop_text,
-                        &call->co_pop_seen};
+                        &call->co_pop_seen, &call->co_pop_ranks};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) ps_buffer_free(all[i]);
     free(call->co_open);
     free(call->co_scratch);

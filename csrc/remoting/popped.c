@@ -32,6 +32,7 @@ void ps_pops_free(ps_pops *x) {
     }
     free(x->po_heaps);
     ps_chains_free(&x->po_table, false);
+    ps_chains_free(&x->po_factors, true);
     free(x);
 }
 

@@ -40,6 +40,10 @@ typedef struct ps_pop_rules {
     int32_t revive_queues;      /* that batches take turns with */
     int32_t retry_v1, retry_v2; /* which retry topics are looked at */
     int32_t retry_percent;      /* of requests look there first, the others last */
+    int32_t ranked_retry_percent; /* the same of pops that go by priority */
+    int32_t lowest_first;         /* 1: a smaller priority is the more urgent one */
+    int32_t retries_ranked;       /* 1: retry topics are looked at in turn with their own level */
+    int64_t age_ms; /* a message gains a level each time it has waited so long; 0: never */
     int32_t retry_as_stored;    /* 1: answers show retry topics' records under their own names */
     int32_t name_max;           /* bytes of a retry topic's name */
     int64_t invisible_max_ms;   /* a longer time, or just this one, is refused */
@@ -122,6 +126,10 @@ void ps_pop_found_take(ps_pop_found *from, ps_pop_found *to);
 
 /* From now on. PS_E_ARGUMENT, PS_E_NO_MEMORY. */
 int ps_core_pop_rules(ps_core *core, const ps_pop_rules *rules, ps_error *error);
+/* In so many of 100 pops a group goes by priority, in topics that have some; all do that say
+ * nothing. PS_E_ARGUMENT, PS_E_NO_MEMORY. */
+int ps_core_pop_factor(ps_core *core, const char *group, int32_t group_len, int32_t percent,
+                       ps_error *error);
 /* Where the records go. PS_E_TOPIC_ILLEGAL, PS_E_NO_MEMORY. */
 int ps_core_pop_set(ps_core *core, const char *revive_topic, int32_t len, ps_error *error);
 /* From now on records go to this file, a line each, and not to the log, which belongs to another

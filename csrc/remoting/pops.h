@@ -38,6 +38,7 @@ typedef struct ps_pops {
     int64_t po_waiting_bytes;
     ps_pop_rules po_rules;
     ps_order_log po_order;
+    ps_chains po_factors; /* poprank.c */
 } ps_pops;
 
 ps_pops *ps_pops_of(ps_core *c); /* NULL: no memory */
@@ -63,6 +64,18 @@ int ps_pop_take(ps_core *c, const ps_pop_ask *ask, ps_pop_found *found, int64_t 
                 ps_error *e);
 /* The same of one that only looks; it takes nothing. False: no memory. */
 bool ps_pop_look(ps_core *c, const ps_pop_ask *ask, ps_pop_found *found);
+/* poprank.c: whether this pop looks at the queues by priority. luck: from 0 to 99. */
+bool ps_pop_is_ranked(const ps_core *c, const ps_topic_entry *topic, const ps_pop_ask *ask,
+                      int32_t luck);
+typedef struct ps_pop_rank { /* of a queue */
+    int64_t rank; /* the greatest is looked at first */
+    int32_t queue;
+} ps_pop_rank;
+/* The topic's queues, the most urgent one first; until the next call. NULL: no memory. */
+ps_pop_rank *ps_pop_ranks(ps_core *c, const ps_topic_entry *topic, ps_pair *pair, int64_t now_ms);
+/* Before which of them, counted from 0, the retry topic's first message is due. */
+int32_t ps_pop_retry_place(ps_core *c, const ps_topic_entry *of, const ps_topic_entry *retry,
+                           ps_pair *pair, const ps_pop_rank *ranks, int64_t now_ms);
 /* popshow.c: answers with what was found, into co_out; nothing: that. */
 int ps_pop_answer(const ps_pop_asker *who, const ps_pop_found *found, ps_slice topic);
 /* Answers one that only looks. */

@@ -23,6 +23,9 @@ typedef struct walk {
     ps_filter *filter;
     int64_t filter_ends_ms; /* 0: nothing was filtered yet */
     bool stopped;           /* no check point can be kept: nothing more is taken */
+    int32_t luck;           /* of this pop, from 0 to 99 */
+    const ps_pop_rank *ranks; /* the order of the topic's queues; NULL: in turn */
+    int32_t retry_place;    /* before which of them retries are looked at; -1: as luck says */
     ps_error *e;
 } walk;
 
@@ -232,6 +235,8 @@ static int64_t *begin_seen(walk *w, int32_t from, int32_t count) {
     return seen;
 }
 
+static bool walk_retry(walk *w);
+
 static bool walk_queues(walk *w, const place *p, int32_t first, int32_t from, int32_t count) {
     int64_t low, high, *seen = NULL;
     bool all = count > 1 && !from_first(w, p) && p->pair->pr_mark_count < count;
@@ -243,7 +248,9 @@ static bool walk_queues(walk *w, const place *p, int32_t first, int32_t from, in
     if (p->pair->pr_mark_count == 0) first = 0; /* marks that come in order move no others */
     if (p->kind == 0 && (seen = begin_seen(w, from, count)) == NULL) return false;
     for (int32_t i = 0; i < count; i++) {
-        int32_t at = (first + i) % count;
+        bool ranked = p->kind == 0 && w->ranks != NULL;
+        int32_t at = ranked ? w->ranks[i].queue : (first + i) % count;
+        if (ranked && i == w->retry_place && !walk_retry(w)) return false;
         ps_queue_range(w->c->co_store, p->topic->te_topic, from + at, &low, &high);
         if (seen != NULL) seen[at] = high;
         if (is_blocked(w, p, from + at)) continue;
@@ -269,19 +276,24 @@ int32_t ps_retry_topic(ps_slice group, ps_slice topic, bool second, char to[PS_R
     return len + topic.len;
 }
 
-/* Only one kind of retry topic is looked at for one request, since its answer knows one. */
-static bool walk_retry(walk *w, int32_t luck) {
+/* Only one kind of retry topic is looked at for one request, since its answer knows one. False:
+ * none is. */
+static bool find_retry(walk *w, place *out) {
     const ps_pop_ask *ask = w->ask;
     char name[PS_RETRY_ROOM];
-    bool second = w->rules->retry_v2 && (!w->rules->retry_v1 || luck % 2 == 1);
-    place p;
-    if (ask->ordered || PS_BEGINS(ask->topic, ask->topic_len, PS_RETRY_PREFIX)) return true;
+    bool second = w->rules->retry_v2 && (!w->rules->retry_v1 || w->luck % 2 == 1);
+    if (ask->ordered || PS_BEGINS(ask->topic, ask->topic_len, PS_RETRY_PREFIX)) return false;
     const ps_slice group = {(const uint8_t *)ask->group, ask->group_len};
     const ps_slice topic = {(const uint8_t *)ask->topic, ask->topic_len};
     int32_t len = ps_retry_topic(group, topic, second, name);
-    if (!find_place(w, name, len, second ? 2 : 1, &p)) return true;
+    return find_place(w, name, len, second ? 2 : 1, out);
+}
+
+static bool walk_retry(walk *w) {
+    place p;
+    if (!find_retry(w, &p)) return true;
     int32_t queues = p.topic->te_read_queues;
-    return walk_queues(w, &p, luck % queues, 0, queues);
+    return walk_queues(w, &p, w->luck % queues, 0, queues);
 }
 
 static bool choose_filter(walk *w, ps_pair *pair) {
@@ -300,16 +312,39 @@ static bool choose_filter(walk *w, ps_pair *pair) {
     return true;
 }
 
+/* By priority, if the topic has some. False: no memory. */
+static bool rank_queues(walk *w, const place *p) {
+    place retry;
+    w->retry_place = -1;
+    if (w->ask->queue_id >= 0) return true;
+    w->ranks = ps_pop_ranks(w->c, p->topic, p->pair, w->found->pop_ms);
+    if (w->ranks == NULL) {
+        ps_fail(w->e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the order of %d queues",
+                p->topic->te_read_queues);
+        return false;
+    }
+    if (w->rules->retries_ranked && find_retry(w, &retry))
+        w->retry_place = ps_pop_retry_place(w->c, p->topic, retry.topic, retry.pair, w->ranks,
+                                            w->found->pop_ms);
+    return true;
+}
+
 static bool walk_all(walk *w, const place *p) {
     const ps_pop_ask *ask = w->ask;
-    int32_t luck = (int32_t)(ps_core_random(w->c) % PERCENT), queues = p->topic->te_read_queues;
-    bool retry_first = luck < w->rules->retry_percent;
+    int32_t queues = p->topic->te_read_queues;
     bool one = ask->queue_id >= 0;
     if (one && ask->queue_id >= queues) return true;
-    if (retry_first && !walk_retry(w, luck)) return false;
+    w->luck = (int32_t)(ps_core_random(w->c) % PERCENT);
+    w->retry_place = -1;
+    bool ranked = ps_pop_is_ranked(w->c, p->topic, ask, w->luck);
+    if (ranked && !rank_queues(w, p)) return false;
+    bool by_luck = w->luck < (ranked ? w->rules->ranked_retry_percent : w->rules->retry_percent);
+    bool retry_first = by_luck && w->retry_place < 0;
+    if (retry_first && !walk_retry(w)) return false;
     int32_t first = one ? 0 : (int32_t)(ps_core_random(w->c) % (uint64_t)queues);
     if (!walk_queues(w, p, first, one ? ask->queue_id : 0, one ? 1 : queues)) return false;
-    return retry_first || w->found->messages >= ask->most || walk_retry(w, luck);
+    bool done = retry_first || (w->retry_place >= 0 && w->retry_place < queues);
+    return done || w->found->messages >= ask->most || walk_retry(w);
 }
 
 static void count_ways(ps_pair *pair, const ps_pop_found *found) {

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "format/messagetype.h"
 #include "remoting/dedup.h"
 #include "remoting/halves.h"
 #include "remoting/guard.h"
@@ -34,6 +35,7 @@ typedef struct putting {
     int32_t level;
     bool half, wait, once, timed;
     bool again; /* it was stored before, and is counted no more */
+    bool unranked; /* it asks for a priority, which messages of its type do not have */
     int64_t out_ms; /* TIMER_OUT_MS, when it is timed */
     ps_slice key, uniq;
     /* done */
@@ -81,6 +83,17 @@ static int resolve_time(putting *p, ps_error *e) {
     return asked < 0 ? asked : 0;
 }
 
+/* A message of its own sends goes to the queue of its level, whichever was asked for and whatever
+ * type its topic has; upstream SendMessageProcessor.sendMessage. */
+static void resolve_priority(putting *p) {
+    const ps_send *s = p->s;
+    if (s->priority < 0 || s->batch || p->again) return;
+    p->unranked = ps_message_type(s->properties.data, s->properties.len) != PS_TYPE_PRIORITY;
+    int32_t queues = p->entry != NULL ? p->entry->te_write_queues : 0;
+    if (p->unranked || queues < 1) return;
+    p->queue_id = p->answer_queue_id = s->priority < queues ? s->priority : queues - 1;
+}
+
 static int resolve_decision(putting *p, ps_error *e) {
     const ps_send *s = p->s;
     const ps_decision *d = p->d;
@@ -106,6 +119,7 @@ static int resolve_decision(putting *p, ps_error *e) {
         p->key = ps_dedup_key(p->c, d->add, d->add_len, s->properties);
     /* The answer names the queue that was asked for, also when the message goes elsewhere. */
     p->answer_queue_id = s->queue_id >= 0 ? s->queue_id : p->queue_id;
+    resolve_priority(p);
     return resolve_time(p, e);
 }
 
@@ -158,6 +172,7 @@ static int compose_properties(putting *p, ps_error *e) {
                            .stamp = text_of(p->stamp),
                            .restamped = p->s->restamped && p->stamp.len > 0,
                            .pop = p->s->pop,
+                           .unranked = p->unranked,
                            .topic = text_of(p->name),
                            .queue_id = p->queue_id,
                            .level = p->half ? 0 : p->level,

@@ -4,6 +4,7 @@
  * Processor), levels as ps_delay_asked. */
 #include <string.h>
 
+#include "format/messagetype.h"
 #include "remoting/halves.h"
 
 #define LETTERS 13 /* a to m; n, the name of the broker, is not looked at */
@@ -105,6 +106,7 @@ void ps_send_read_properties(ps_slice properties, ps_send *out) {
     out->properties = properties;
     out->wait = 1;
     out->immunity_s = PS_IMMUNITY_NONE;
+    out->priority = -1;
     while (ps_property_next(properties.data, properties.len, &at, &p)) {
         ps_slice value = {p.value, p.value_len};
         switch (p.name[0]) {
@@ -122,6 +124,8 @@ void ps_send_read_properties(ps_slice properties, ps_send *out) {
         case '_':
             if (NAME_IS(&p, "__SHARDINGKEY")) out->asks |= PS_ASKS_ORDER;
             if (NAME_IS(&p, "__STARTDELIVERTIME")) out->asks |= PS_ASKS_DELAY;
+            if (NAME_IS(&p, PS_PROPERTY_PRIORITY))
+                out->priority = ps_priority_of(value.data, value.len);
             break;
         case 'T':
         case 'C':

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "format/messagetype.h"
 #include "format/property.h"
 
 /* Names, separators and numbers that a placement adds, at most. */
@@ -57,6 +58,7 @@ static bool is_dropped(const ps_placement *p, const ps_property *each) {
            is_named_in(each, p->add, PS_PROPERTY_SEPARATOR) ||
            (p->restamped && is_named_in(each, p->stamp, PS_PROPERTY_SEPARATOR)) ||
            (p->pop && ps_text_is(each->name, each->name_len, "POP_CK")) ||
+           (p->unranked && ps_text_is(each->name, each->name_len, PS_PROPERTY_PRIORITY)) ||
            (p->half && is_one_of(each, OF_HALVES)) ||
            (!p->half && p->level > 0 && is_one_of(each, OF_DELAYED)) ||
            (!p->half && p->timed && is_one_of(each, OF_TIMED));
@@ -79,7 +81,8 @@ int64_t ps_place_room(const ps_placement *p) {
 
 int64_t ps_place_properties(const ps_placement *p, uint8_t *to) {
     uint8_t *start = to;
-    bool plain = p->drop.len == 0 && p->add.len == 0 && !p->restamped && !p->pop;
+    bool plain =
+        p->drop.len == 0 && p->add.len == 0 && !p->restamped && !p->pop && !p->unranked;
     if (plain && !waits_elsewhere(p)) {
         to = ps_bytes_put(to, p->properties.data, p->properties.len);
         if (to > start && to[-1] != PS_PROPERTY_SEPARATOR && p->stamp.len > 0)

@@ -21,6 +21,7 @@ typedef struct ps_text { /* borrowed bytes */
 typedef struct ps_placement {
     ps_text properties; /* as they came, encoded */
     ps_text drop;       /* names, each ended by PS_NAME_SEPARATOR */
+    bool unranked;      /* its priority goes, since a message of its kind has none */
     ps_text add;        /* encoded; replace those of the same name */
     ps_text stamp;      /* encoded: what the broker says of each message */
     bool restamped;     /* some of `properties` have a name of `stamp`, and go */

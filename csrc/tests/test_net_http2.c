@@ -26,7 +26,7 @@ static void take_call(const ps_net_event *event) {
     case PS_H2_CALL:
         if (call->method != 0) break;
         atomic_fetch_add(&calls_up, 1);
-        ps_core_takes(kit_core, "T", 1, 1 << PS_H2_NORMAL | 1 << PS_H2_FIFO);
+        ps_core_takes(kit_core, "T", 1, 1 << PS_TYPE_NORMAL | 1 << PS_TYPE_FIFO);
         ps_link_client(event->link, "me", 0, 0, 0);
         ps_link_reply(event->link, call->stream, data, len, 1, 0);
         break;
@@ -125,7 +125,7 @@ static size_t put_send(uint8_t *to, const char *id) {
     uint8_t *end = ps_proto_put_bytes(topic, 2, "T", 1), *at = system;
     at = ps_proto_put_bytes(at, 3, id, (int64_t)strlen(id));
     *at++ = 5 << 3, *at++ = 1; /* body_encoding: IDENTITY */
-    *at++ = 6 << 3, *at++ = PS_H2_NORMAL;
+    *at++ = 6 << 3, *at++ = PS_TYPE_NORMAL;
     const uint8_t born[] = {1 << 3, 100};
     at = ps_proto_put_bytes(at, 7, born, sizeof born);
     at = ps_proto_put_bytes(at, 8, host, sizeof host - 1);

@@ -126,10 +126,18 @@ class FakeCore:
         self.put_times = [0] * 1011
         self.put_max_ms = 0
 
-    def publish_topic(self, name, read_queues, write_queues, perm, *, hot, once=False):
+    def publish_topic(
+        self, name, read_queues, write_queues, perm, *, hot, once=False, priority=False
+    ):
         self.topics[name] = (read_queues, write_queues, perm, hot)
         if self.real is not None:
-            self.real.publish_topic(name, read_queues, write_queues, perm, hot=hot, once=once)
+            self.real.publish_topic(
+                name, read_queues, write_queues, perm, hot=hot, once=once, priority=priority
+            )
+
+    def set_priority_factor(self, group, percent):
+        if self.real is not None:
+            self.real.set_priority_factor(group, percent)
 
     def withdraw_topic(self, name):
         self.topics.pop(name, None)
@@ -239,7 +247,7 @@ def services(path, settings=None, dial=nobody, *, seed=0):
             trace_on=config["traceOn"], seed=seed,
         )  # fmt: skip
         core = FakeCore(real)
-        groups = Groups(config, store.metadata)
+        groups = Groups(config, store.metadata, core)
         topics = Topics(config, store.metadata, core)
         clients = Clients(groups, core)
         clients.filters = lambda: bool(config["enablePropertyFilter"])

@@ -73,6 +73,7 @@ def a_request(rng: random.Random) -> Any:
         lambda: setattr(system, "body_encoding", rng.randrange(4)),
         lambda: setattr(system, "delivery_attempt", rng.choice([0, 1, 17, -1])),
         lambda: setattr(system, "queue_id", rng.choice([0, 3, -1])),
+        lambda: setattr(system, "priority", rng.choice([0, 7, 2**31 - 1, -1])),
         lambda: setattr(system.body_digest, "checksum", text()),
         lambda: setattr(one.topic, "resource_namespace", text()),
         lambda: stamp(system.born_timestamp),
@@ -146,6 +147,11 @@ STORED = {
             Kind.DELAY,
             {"message_type": Kind.DELAY, "delivery_timestamp": pb.Timestamp(seconds=9)},
             {"TIMER_DELIVER_MS": "9000"},
+        ),
+        (
+            Kind.PRIORITY,
+            {"message_type": Kind.PRIORITY, "priority": 0},
+            {"_SYS_MSG_PRIORITY_": "0"},
         ),
     ],
 )

@@ -28,7 +28,7 @@ def opened(store: AbstractContextManager[Store]) -> Iterator[Transactions]:
         try:
             offsets = ConsumerOffsets(writer, core)
             offsets.start()
-            groups = Groups(config, writer.metadata)
+            groups = Groups(config, writer.metadata, core)
             topics = Topics(config, writer.metadata, core)
             transactions = Transactions(writer, core, config, Clients(groups, core), topics)
             transactions.start_now()
