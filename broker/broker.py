@@ -229,8 +229,8 @@ class Broker(Stopping):
     # ---- starting ----
 
     async def start(self) -> None:
-        """Raises: OSError for a port that is taken, RuntimeError when it runs already, and whatever
-        opening the store raises."""
+        """Starts the broker. Raises: OSError for a port that is taken, RuntimeError when it runs
+        already, and whatever opening the store raises."""
         self._check_stopped()
         await asyncio.to_thread(self._check_machine)
         try:
@@ -242,14 +242,15 @@ class Broker(Stopping):
             raise
 
     def _check_stopped(self) -> None:
-        """Else a second start would fail half way, and end the first."""
+        """Refuses a second start, which would fail half way and end the first."""
         if self.loop is not None:
             raise RuntimeError(
                 f"the broker of {self.path} is running already; stop it first, or make another one"
             )
 
     def _check_machine(self) -> None:
-        """Raises: BadArgument for what the settings name and this machine does not have."""
+        """Checks what the settings ask of the machine. Raises: BadArgument for what the settings
+        name and this machine does not have."""
         o = self._options
         ask = Ask(o.settings, o.conf, o.path, o.grpc_port, o.proxy_conf)
         found = list(on_this_machine(ask))
@@ -269,7 +270,7 @@ class Broker(Stopping):
         await self._serve(self._ground)
 
     async def _serve(self, ground: Ground) -> None:
-        """In the role that the options have."""
+        """Serves in the role that the options have."""
         options, undo = self._options, self._undo
         slaves = listen_for_slaves(options.settings, self._ports[0], undo, anywhere=self._anywhere)
         if slaves is not None:
@@ -300,8 +301,8 @@ class Broker(Stopping):
         log.info("Broker %s is ready at %s", services.broker_name, self.address)
 
     async def _take_back(self) -> None:
-        """A master takes over what a slave did in its place, and what it, or the master before it,
-        delivered and did not write, before it delivers anything."""
+        """Takes over, as a master, what a slave did in its place, and what it, or the master before
+        it, delivered and did not write, before it delivers anything."""
         from broker.services.acting.taking_back import TakingBack
 
         services, settings = self.services, self.settings
@@ -317,8 +318,9 @@ class Broker(Stopping):
             await asyncio.to_thread(close_levels, services.store)
 
     async def _join_engine(self) -> None:
-        """Under a controller a broker begins as a slave of nobody, with a number of its own.
-        Raises: OSError, TimeoutError, BadArgument for an engine that refuses this broker."""
+        """Joins the engine: under a controller a broker begins as a slave of nobody, with a number
+        of its own. Raises: OSError, TimeoutError, BadArgument for an engine that refuses this
+        broker."""
         from broker.joining import join_engine
         from broker.services.controlled.engine import EngineRefused
 
@@ -459,13 +461,15 @@ class Broker(Stopping):
     # ---- hooks ----
 
     def add_send_hook(self, hook: SendMessageHook) -> None:
-        """Before the start, or on the broker's loop. Sends then all go through Python."""
+        """Adds a hook, before the start or on the broker's loop. Sends then all go through
+        Python."""
         self._send_hooks.append(hook)
         if self._services is not None:
             self._hook_sends(hook)
 
     def add_consume_hook(self, hook: ConsumeMessageHook) -> None:
-        """Before the start, or on the broker's loop. Pulls then all go through Python."""
+        """Adds a hook, before the start or on the broker's loop. Pulls then all go through
+        Python."""
         self._consume_hooks.append(hook)
         if self._services is not None:
             self._hook_pulls(hook)
@@ -491,7 +495,7 @@ class Broker(Stopping):
     def producer(
         self, group: str = "DEFAULT_PRODUCER", **options: Unpack[ProducerOptions]
     ) -> Producer:
-        """A producer of this broker, without a socket between; options as of Producer."""
+        """Returns a producer of this broker, without a socket between; options as of Producer."""
         from broker.client.blocking import Producer
 
         self._reach(options)
@@ -505,7 +509,7 @@ class Broker(Stopping):
         handler: Callable[[ReceivedMessage], object] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> Consumer:
-        """A consumer of this broker, without a socket between; options as of Consumer."""
+        """Returns a consumer of this broker, without a socket between; options as of Consumer."""
         from broker.client.blocking import Consumer
 
         self._reach(options)
@@ -515,7 +519,8 @@ class Broker(Stopping):
     def async_producer(
         self, group: str = "DEFAULT_PRODUCER", **options: Unpack[ProducerOptions]
     ) -> AsyncProducer:
-        """As producer(), for any event loop; on another one than the broker's through a socket."""
+        """Returns a producer as producer() does, for any event loop; on another one than the
+        broker's through a socket."""
         from broker.client.producer import AsyncProducer
 
         self._reach(options)
@@ -529,7 +534,8 @@ class Broker(Stopping):
         handler: Callable[[ReceivedMessage], Awaitable[object]] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> AsyncConsumer:
-        """As consumer(), for any event loop; on another one than the broker's through a socket."""
+        """Returns a consumer as consumer() does, for any event loop; on another one than the
+        broker's through a socket."""
         from broker.client.consumer import AsyncConsumer
 
         self._reach(options)
@@ -537,7 +543,7 @@ class Broker(Stopping):
         return AsyncConsumer(group, topics, namesrv=names, handler=handler, **options)
 
     def _beside(self, client: _Client) -> _Client:
-        """A client for threads runs on the loop of a broker that was started by ``with``, which
+        """Has a client for threads run on the loop of a broker that was started by ``with``, which
         closes it at the latest with itself."""
         if self._thread is not None:
             client._runner.use(self._thread)
@@ -545,7 +551,7 @@ class Broker(Stopping):
         return client
 
     def _join(self, address: str, make: Callable[[], Connection]) -> Connection | None:
-        """A connection of a client on our loop to our main port."""
+        """Returns a connection of a client on our loop to our main port."""
         server = self._listeners.main if self._listeners is not None else None
         if server is None or address != self.address or asyncio.get_running_loop() is not self.loop:
             return None
@@ -557,8 +563,8 @@ class Broker(Stopping):
         return made
 
     def _reach(self, options: ClientOptions) -> None:
-        """A broker without a name server tells its routes itself, and so does one whose own name
-        server takes TLS only from a client that does not speak it."""
+        """Tells a client its routes: a broker without a name server does so itself, and so does one
+        whose own name server takes TLS only from a client that does not speak it."""
         from broker.client.in_process import RouteFinder
 
         _ = self.services  # Raises: RuntimeError before the start
@@ -569,7 +575,7 @@ class Broker(Stopping):
             options.setdefault("find_route", RouteFinder(lambda: self.loop, self._route_of))
 
     def _route_of(self, topic: str) -> Route | None:
-        """On the broker's loop."""
+        """Returns a route, on the broker's loop."""
         from broker.client.routes import route_of_queues
 
         services = self._services

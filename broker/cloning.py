@@ -98,7 +98,8 @@ class Clone:
         self._credentials, self._tls = credentials, tls
 
     async def facts(self) -> MasterFacts:
-        """Raises: BadArgument when it is a slave or refuses, OSError, TimeoutError, ValueError."""
+        """Asks the master for what a clone has to know. Raises: BadArgument when it is a slave or
+        refuses, OSError, TimeoutError, ValueError."""
         async with RemotingClient(tls=self._tls) as client:
             text = await self._ask(client, RequestCode.GET_BROKER_CONFIG)
             runtime = await self._ask(client, RequestCode.GET_BROKER_RUNTIME_INFO)
@@ -252,7 +253,7 @@ class Clone:
                 await task
 
     async def _follow(self, slave: HaSlave, facts: MasterFacts) -> None:
-        """Again after a connection that broke, as long as each brings something."""
+        """Follows, again after a connection that broke, as long as each brings something."""
         fruitless = 0
         while True:
             before = slave.state()[0]

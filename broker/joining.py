@@ -35,8 +35,8 @@ async def join_engine(
     become: Callable[[Reign], Awaitable[None]],
     services: Callable[[], Services | None],
 ) -> GroupMember:
-    """address: ``host:port`` that clients reach the broker at. Raises: OSError, TimeoutError,
-    ValueError, EngineRefused."""
+    """Joins the engine. address: ``host:port`` that clients reach the broker at. Raises: OSError,
+    TimeoutError, ValueError, EngineRefused."""
     engine = _engine_of(o)
     is_new = not o.path.joinpath(_IDENTITY).exists()
     number = await _number(engine, address)
@@ -85,8 +85,8 @@ def _engine_of(o: Options) -> Engine:
 
 
 def _tls_of(o: Options) -> SSLContext | None:
-    """For an engine: etcd's address says whether it speaks TLS; who is trusted say the settings of
-    TLS, if there are any (tls.client.*)."""
+    """Returns the TLS for an engine: etcd's address says whether it speaks TLS; who is trusted say
+    the settings of TLS, if there are any (tls.client.*)."""
     if o.settings["controllerAddr"].startswith(SCHEME_TLS):
         return o.tls.client_context(True) if o.tls is not None else None
     return o.client_tls

@@ -13,8 +13,8 @@ __all__ = ["lazily"]
 def lazily(
     package: str, defined_in: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package. defined_in: the module that defines a public
-    name, by the name."""
+    """Returns ``__getattr__`` and ``__dir__`` of a package. defined_in: the module that defines a
+    public name, by the name."""
     names = vars(sys.modules[package])
 
     def find(name: str) -> object:

@@ -80,12 +80,13 @@ class Options:
     reign: Reign | None = None
 
     def set(self, name: str, value: object) -> None:
-        """A setting that is known only now."""
+        """Sets what is known only now."""
         self.given[name] = value
         self.settings = self.settings.replaced(**{name: value})
 
     def take_role(self, reign: Reign) -> None:
-        """Under a controller, whose numbers slaves have at name servers; the master has 0."""
+        """Takes a role under a controller, whose numbers slaves have at name servers; the master
+        has 0."""
         self.reign = reign
         self.set("brokerRole", "SYNC_MASTER" if reign.is_master else "SLAVE")
         self.set("brokerId", 0 if reign.is_master else reign.number)
@@ -104,7 +105,7 @@ class Ground:
 
 
 async def open_ground(o: Options, undo: AsyncExitStack) -> Ground:
-    """Raises: what opening the store raises."""
+    """Opens the store and what belongs to it. Raises: what opening the store raises."""
     # Opening may have to recover; the loop is not only ours.
     store = await asyncio.to_thread(_open_store, o)
     undo.push_async_callback(asyncio.to_thread, store.close)
@@ -158,7 +159,7 @@ async def open_services(
 
 
 def _follow_or_lead(o: Options, store: Store) -> None:
-    """The store takes its master's log alone, or messages. Raises: StoreError."""
+    """Has the store take its master's log alone, or messages. Raises: StoreError."""
     handle = store.c_handle()
     if not is_slave(o.settings):
         error = ffi.new("ps_error *")
@@ -262,7 +263,7 @@ def _follow_settings(services: Services, names: frozenset[str]) -> None:
 
 
 async def _open_timers(settings: Settings, store: Store, undo: AsyncExitStack) -> Timers | None:
-    """The timers that wait, unless they are off. A crash may have left some log to read."""
+    """Opens the timers that wait, unless they are off. A crash may have left some log to read."""
     if not settings["timerWheelEnable"]:
         return None
     began = told = time.monotonic()
@@ -288,7 +289,8 @@ def _save_timers(store: Store, timers: Timers) -> None:
 
 
 async def _control_access(o: Options, core: Core, undo: AsyncExitStack) -> Access:
-    """Before anybody is served. Raises: StoreError for rules that cannot be read."""
+    """Reads the rules, before anybody is served. Raises: StoreError for rules that cannot be
+    read."""
     access = Access(o.settings, o.conf, o.path)
     if not access.is_on:
         _warn_of_open_door(o)
@@ -305,7 +307,7 @@ def _replicate(
     o: Options, services: Services, access: Access, slaves: socket.socket | None,
     undo: AsyncExitStack,
 ) -> Replication | None:  # fmt: skip
-    """Raises: BadArgument, StoreError."""
+    """Makes the part of replication. Raises: BadArgument, StoreError."""
     if slaves is None and not is_slave(o.settings):
         return None
     client = RemotingClient(tls=o.client_tls)
@@ -326,7 +328,7 @@ def _replicate(
 
 
 def _act(services: Services) -> Acting | None:
-    """Raises: OSError."""
+    """Makes the part of acting for a master. Raises: OSError."""
     replication = services.replication
     slave = replication.slave if replication is not None else None
     if replication is None or slave is None or not services.settings["enableSlaveActingMaster"]:
@@ -345,13 +347,13 @@ def _keep_mastership(services: Services, o: Options) -> Mastership | None:
 
 
 def _first_frame_max(settings: Settings) -> int:
-    """Bytes of a frame before the first request of a connection was let in."""
+    """Returns the bytes of a frame before the first request of a connection was let in."""
     given: int = settings["maxFirstFrameBytes"]
     return given or settings["maxMessageSize"] + (1 << 20)
 
 
 def _warn_of_open_door(o: Options) -> None:
-    """A broker that anybody can reach lets everybody do everything."""
+    """Warns of an open door: a broker that anybody can reach lets everybody do everything."""
     found = address_of(o.settings["bindAddress"])
     if o.enforces_tls or (found is not None and found.is_loopback):
         return
@@ -381,8 +383,8 @@ async def _open_transactions(
 
 
 async def _remember(settings: Settings, core: Core) -> Dedup | None:
-    """What repeats are known by, when it is asked for. Reads the end of the log: topics and open
-    transactions are known by then, and nobody sends yet."""
+    """Reads what repeats are known by, when it is asked for. Reads the end of the log: topics and
+    open transactions are known by then, and nobody sends yet."""
     window = settings["idempotentProduceWindow"]
     if not window:
         return None

@@ -50,8 +50,8 @@ _NOT_ON_VIP = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
 def listen(settings: Settings, undo: AsyncExitStack) -> list[socket.socket]:
-    """The main port and, if it is free, that of old clients. They are bound before the store is
-    opened, which writes the port into every record. Raises: OSError."""
+    """Binds the main port and, if it is free, that of old clients. They are bound before the store
+    is opened, which writes the port into every record. Raises: OSError."""
     host, port = settings["bindAddress"], int(settings["listenPort"])
     main = listening_socket(host, port)
     undo.callback(main.close)
@@ -73,8 +73,8 @@ THREADS = 1
 def listen_for_slaves(
     settings: Settings, main: socket.socket, undo: AsyncExitStack, *, anywhere: bool
 ) -> socket.socket | None:
-    """The port that slaves follow this broker at; None: none may. Without haListenPort it is the
-    one after the main port, or any free one: `anywhere`, as the main port. Raises: OSError."""
+    """Binds the port that slaves follow this broker at; None: none may. Without haListenPort it is
+    the one after the main port, or any free one: `anywhere`, as the main port. Raises: OSError."""
     if not replicates(settings):
         return None
     given = settings.source("haListenPort") != "default"
@@ -87,7 +87,8 @@ def listen_for_slaves(
 
 
 def _own_addresses(services: Services) -> frozenset[str]:
-    """Those that requests may be signed for, beside the one that a client came to."""
+    """Returns the addresses that requests may be signed for, beside the one that a client came
+    to."""
     given = services.settings["ownAddresses"].split(";")
     return frozenset({services.address, *(each.strip() for each in given)} - {""})
 
@@ -131,8 +132,9 @@ class Listeners:
         self.certificates = Certificates(self._tls)
 
     async def start(self, ports: list[socket.socket], undo: AsyncExitStack) -> None:
-        """ports: as `listen` returns them; they are its own from now on. Raises: OSError, and
-        BadArgument for settings of gRPC that cannot be used, or without the extra ``grpc``."""
+        """Starts to serve. ports: as `listen` returns them; they are its own from now on. Raises:
+        OSError, and BadArgument for settings of gRPC that cannot be used, or without the extra
+        ``grpc``."""
         main, *others = ports
         for each in ports:
             undo.callback(each.close)
@@ -157,7 +159,7 @@ class Listeners:
         await self._serve_metrics(undo)
 
     async def _serve_metrics(self, undo: AsyncExitStack) -> None:
-        """Raises: OSError for a port that is taken, BadArgument."""
+        """Opens the port of metrics. Raises: OSError for a port that is taken, BadArgument."""
         settings = self._o.settings
         if settings["metricsExporterType"] == "DISABLE":
             return
@@ -182,7 +184,7 @@ class Listeners:
         self.endpoint = made
 
     def _export_metrics(self, figures: BrokerFigures, undo: AsyncExitStack) -> None:
-        """Raises: BadArgument without the extra ``otlp``."""
+        """Begins to export metrics. Raises: BadArgument without the extra ``otlp``."""
         from broker.figures.exporting import PeriodicExport, exporter_of
 
         found = exporter_of(self._o.settings)
@@ -199,7 +201,7 @@ class Listeners:
         undo: AsyncExitStack,
         core: Core | None = None,
     ) -> RemotingServer:
-        """core: serves connections on a network thread."""
+        """Starts a server. core: serves connections on a network thread."""
         services = self._services
 
         def closed(connection: Connection) -> None:
@@ -264,8 +266,8 @@ _OF_MASTER = (
 
 
 def _refusals_of_slave(settings: Settings) -> dict[int, Handler]:
-    """What a slave does not do (docs/replication.md): changes as 4.9 refuses them, pulls as 5.3.3
-    without slaveReadEnable."""
+    """Returns what a slave does not do (docs/replication.md): changes as 4.9 refuses them, pulls as
+    5.3.3 without slaveReadEnable."""
 
     def change(peer: Peer, command: Command) -> Command:
         raise Refused(
@@ -287,7 +289,7 @@ def _refusals_of_slave(settings: Settings) -> dict[int, Handler]:
 
 
 def _proxies(settings: Settings) -> list[Pattern]:
-    """Raises: BadArgument."""
+    """Reads the addresses of proxies. Raises: BadArgument."""
     try:
         return [parse_pattern(text) for text in settings["trustedProxies"].split(";")]
     except ValueError as bad:

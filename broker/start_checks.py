@@ -72,8 +72,8 @@ def read_start(
 
 
 def on_this_machine(ask: Ask, wrong: frozenset[str] = frozenset()) -> Iterator[SettingProblem]:
-    """What is wrong with settings on this machine: addresses, folders, files, ports. wrong: names
-    that are refused already. Blocks, since it looks names up."""
+    """Yields what is wrong with settings on this machine: addresses, folders, files, ports. wrong:
+    names that are refused already. Blocks, since it looks names up."""
     found = [*_folders(ask), *_addresses(ask), *_rules(ask), *_extras(ask), *_of_grpc(ask)]
     yield from (each for each in found if each.name not in wrong)
     wrong |= {each.name for each in found}
@@ -135,7 +135,7 @@ def _folders(ask: Ask) -> Iterator[SettingProblem]:
 
 
 def _why_not(folder: Path) -> str:
-    """Why files cannot be made and read in a folder; empty: they can, or it can be made."""
+    """Returns why files cannot be made and read in a folder; empty: they can, or it can be made."""
     try:
         if folder.is_dir():
             can = os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
@@ -152,7 +152,7 @@ def _why_not(folder: Path) -> str:
 
 
 def _is_gone(store: Path, log: Sequence[Path]) -> bool:
-    """Whether a store that was used would begin its log anew: its queues would be emptied."""
+    """Says whether a store that was used would begin its log again: its queues would be emptied."""
     try:
         if any(each.is_dir() for each in log):
             return False
@@ -216,7 +216,7 @@ def _listening(ask: Ask, wrong: frozenset[str]) -> Iterator[SettingProblem]:
 
 
 def _ports(ask: Ask) -> Sequence[tuple[str, str, int]]:
-    """The settings of ports, with hosts and numbers."""
+    """Returns the settings of ports, with hosts and numbers."""
     s, host = ask.settings, bind_address(ask.settings)
     main = s["listenPort"]
     found = [("listenPort", host, main)]

@@ -64,20 +64,21 @@ def rocketmq_broker(
 
 @pytest.fixture
 def rocketmq_namesrv(rocketmq_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> str:
-    """``host:port`` of the name server; the environment variable NAMESRV_ADDR says it too."""
+    """Returns ``host:port`` of the name server; the environment variable NAMESRV_ADDR says it
+    too."""
     monkeypatch.setenv("NAMESRV_ADDR", rocketmq_broker.namesrv_address)
     return rocketmq_broker.namesrv_address
 
 
 @pytest.fixture
 def rocketmq_grpc(rocketmq_broker: Broker) -> str:
-    """``host:port`` for RocketMQ 5's gRPC clients. Needs the extra ``grpc``."""
+    """Returns ``host:port`` for RocketMQ 5's gRPC clients. Needs the extra ``grpc``."""
     return rocketmq_broker.grpc_address
 
 
 @pytest.fixture
 def rocketmq_topic(request: pytest.FixtureRequest, rocketmq_broker: Broker) -> str:
-    """The name of a new topic with four queues."""
+    """Returns the name of a new topic with four queues."""
     name = re.sub(r"[^a-zA-Z0-9_-]", "_", request.node.name)[:100]
     topic = f"{name}-{next(_numbers)}"
     rocketmq_broker.create_topic(topic)

@@ -115,7 +115,7 @@ FAMILIES: tuple[tuple[int, int, str], ...] = (
 
 
 def family_of(code: int) -> str:
-    """Raises: SystemExit for a code that no family has."""
+    """Returns the family of a code. Raises: SystemExit for a code that no family has."""
     for first, last, what in FAMILIES:
         if first <= code <= last:
             return what
@@ -123,7 +123,8 @@ def family_of(code: int) -> str:
 
 
 def handlers_of_broker() -> Mapping[int, Handler]:
-    """The tables need no running broker: only the settings are looked at when they are made."""
+    """Returns the handlers; the tables need no running broker: only the settings are looked at when
+    they are made."""
     services = SimpleNamespace(settings=load(None, {}))
     return all_handlers(cast(Services, services))
 
@@ -134,7 +135,8 @@ async def handlers_of_namesrv() -> Mapping[int, Handler]:
 
 
 def methods_of_grpc() -> dict[str, Handler]:
-    """By name. A group's table names its methods without looking at anything else."""
+    """Returns the methods by name. A group's table names its methods without looking at anything
+    else."""
     made: dict[str, Handler] = {}
     for group in (RouteMethods, Sending, Ending, ClientMethods, Receiving, Acking):
         made.update(group.handlers(cast(Any, object.__new__(group))))
@@ -142,7 +144,7 @@ def methods_of_grpc() -> dict[str, Handler]:
 
 
 def grpc_lines(methods: Mapping[str, Handler]) -> list[str]:
-    """The section on gRPC."""
+    """Returns the section on gRPC."""
     lines = [
         "", f"## gRPC: {len(methods)} methods", "",
         f"Of `{SERVICE}`, on a port of its own ([grpc.md](grpc.md)). The others of its schema are",
@@ -157,7 +159,7 @@ def grpc_lines(methods: Mapping[str, Handler]) -> list[str]:
 
 
 def relay_lines() -> list[str]:
-    """The section on the proxy's port for clients of the remoting protocol."""
+    """Returns the section on the proxy's port for clients of the remoting protocol."""
     codes = ", ".join(
         f"{int(code)} `{RequestCode(code).name}`"
         for code in sorted(Relay.handlers(cast(Any, object.__new__(Relay))))
@@ -171,8 +173,9 @@ def relay_lines() -> list[str]:
 
 
 def hot_codes() -> dict[int, str]:
-    """The codes that `serve_frame` of conn.c hands to a function of the core, with the file of that
-    function. Raises: SystemExit when the switch is not there or a function is in no file."""
+    """Returns the codes that `serve_frame` of conn.c hands to a function of the core, with the file
+    of that function. Raises: SystemExit when the switch is not there or a function is in no
+    file."""
     numbers = dict(
         re.findall(r"#define (PS_REQUEST_\w+) (\d+)", (_CORE / "core.h").read_text("utf-8"))
     )
@@ -201,15 +204,15 @@ def path_of(handler: Any) -> str:
 
 
 def shown(path: str) -> str:
-    """What a link to a file is called."""
+    """Returns what a link to a file is called."""
     return path.removeprefix("broker/") if path.endswith(".py") else Path(path).name
 
 
 def rows_of(
     handlers: Mapping[int, Handler], differs: Mapping[int, str], hot: Mapping[int, str]
 ) -> list[str]:
-    """A table that fits 80 columns, then the remarks on its codes. Links of the places stand at the
-    end of the page."""
+    """Returns a table that fits 80 columns, then the remarks on its codes. Links of the places
+    stand at the end of the page."""
     unknown = set(differs) - set(map(int, handlers))
     if unknown:
         raise SystemExit(f"gen_codes.py speaks of codes that nobody serves: {sorted(unknown)}")
@@ -227,14 +230,14 @@ def rows_of(
 
 
 def links_of(hot: Mapping[int, str], *tables: Mapping[Any, Handler]) -> list[str]:
-    """The definitions of the links that `rows_of` names."""
+    """Returns the definitions of the links that `rows_of` names."""
     paths = {path_of(handler) for table in tables for handler in table.values()}
     paths |= set(hot.values())
     return sorted(f"[{shown(path)}]: ../{path}" for path in paths)
 
 
 def page_text() -> str:
-    """What docs/codes.md must hold."""
+    """Returns what docs/codes.md must hold."""
     broker, names = handlers_of_broker(), asyncio.run(handlers_of_namesrv())
     hot = hot_codes()
     answers = ", ".join(f"{each.value} `{each.name}`" for each in ResponseCode)

@@ -86,7 +86,7 @@ def unquote(literal: str) -> str:
 
 
 def parse(text: str) -> list[Entry]:
-    """The entries in the table's order; ValueError names what is wrong with one."""
+    """Returns the entries in the table's order; ValueError names what is wrong with one."""
     stream = tokens(text)
     entries: list[Entry] = []
     at = 0
@@ -158,7 +158,7 @@ __all__ = [
 
 
 def tree(entries: list[Entry]) -> str:
-    """The classes as a drawing."""
+    """Returns the classes as a drawing."""
     lines = ["StoreError (Exception)"]
 
     def draw(parent: str, indent: str) -> None:
@@ -182,7 +182,7 @@ def quoted(text: str) -> str:
 
 
 def assignment(target: str, text: str) -> list[str]:
-    """A line of at most 100 columns, or a parenthesised string over two."""
+    """Returns a line of at most 100 columns, or a parenthesised string over two."""
     line = f"    {target} = {quoted(text)}"
     return [line] if len(line) <= 100 else [f"    {target} = (", f"        {quoted(text)}", "    )"]
 
@@ -216,7 +216,7 @@ def module_text(entries: list[Entry]) -> str:
 
 
 def section(entry: Entry) -> list[str]:
-    """One exception: its place in the tree, what it means, what to do."""
+    """Returns the section of one exception: its place in the tree, what it means, what to do."""
     also = [f"`{base}`" for base in entry.bases if base != "StoreError"]
     facts = [f"`PS_E_{entry.name}`, {entry.code}"]
     if also:
@@ -251,7 +251,7 @@ def page_text(entries: list[Entry]) -> str:
 
 
 def outputs() -> dict[Path, str]:
-    """What each generated file must hold."""
+    """Returns what each generated file must hold."""
     entries = parse(TABLE.read_text(encoding="utf-8"))
     return {MODULE: module_text(entries), PAGE: page_text(entries)}
 

@@ -87,7 +87,8 @@ class Row:
 
 
 def calls(text: str) -> list[tuple[str, list[str]]]:
-    """The macros of the table with their arguments; neighbouring strings are joined, as in C."""
+    """Returns the macros of the table with their arguments; neighbouring strings are joined, as in
+    C."""
     found: list[tuple[str, list[str]]] = []
     for kind, value in tokens(text):
         if (kind, value) in (("mark", "("), ("mark", ")")):
@@ -112,7 +113,7 @@ def fields_of(text: str, words: set[str]) -> tuple[Field, ...]:
 
 
 def parse(text: str) -> tuple[list[Row], list[Word]]:
-    """The table's rows and words, in order; ValueError names what is wrong with one."""
+    """Returns the table's rows and words, in order; ValueError names what is wrong with one."""
     rows: list[Row] = []
     words: list[Word] = []
     for macro, given in calls(text):
@@ -210,7 +211,7 @@ def class_text(row: Row) -> str:
 
 
 def _fitted(literal: str) -> list[str]:
-    """An argument of at most 100 columns, or neighbouring strings in parentheses."""
+    """Returns an argument of at most 100 columns, or neighbouring strings in parentheses."""
     if len(literal) <= 90:
         return [literal + ","]
     pieces = textwrap.wrap(literal[1:-1], 80, drop_whitespace=False)
@@ -276,7 +277,7 @@ def page_text(rows: list[Row], words: list[Word]) -> str:
 
 
 def outputs() -> dict[Path, str]:
-    """What each generated file must hold."""
+    """Returns what each generated file must hold."""
     rows, words = parse(TABLE.read_text(encoding="utf-8"))
     return {MODULE: module_text(rows, words), PAGE: page_text(rows, words)}
 

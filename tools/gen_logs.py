@@ -101,8 +101,9 @@ class Line(NamedTuple):
 
 
 def logger_of(module: str, made: ast.expr, known: dict[str, str]) -> str | None:
-    """The name of the logger that an expression makes: `getLogger(...)`, `SafeLogger(...)`, or
-    `RateLimitedLogger(...)` of one of these or of a variable that is known; None: it makes none."""
+    """Returns the name of the logger that an expression makes: `getLogger(...)`, `SafeLogger(...)`,
+    or `RateLimitedLogger(...)` of one of these or of a variable that is known; None: it makes
+    none."""
     if isinstance(made, ast.Name):
         return known.get(made.id)
     if not isinstance(made, ast.Call):
@@ -126,7 +127,7 @@ class Logger(NamedTuple):
 
 
 def loggers_in(module: str, tree: ast.Module) -> dict[str, Logger]:
-    """Variable of the module: its logger."""
+    """Returns the logger of each variable of the module."""
     found: dict[str, Logger] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -144,7 +145,8 @@ def loggers_in(module: str, tree: ast.Module) -> dict[str, Logger]:
 
 
 def line_of(logger: Logger, call: ast.Call) -> Line:
-    """The longest text among the arguments is the line; rate-limited loggers take a kind first.
+    """Returns the longest text among the arguments is the line; rate-limited loggers take a kind
+    first.
 
     Raises: ValueError without one.
     """
@@ -183,7 +185,8 @@ def lines() -> Iterator[Line]:
 
 
 def step_for(row: Line) -> str:
-    """What to do about a line. Raises: KeyError for a warning that says no more than its line."""
+    """Returns what to do about a line. Raises: KeyError for a warning that says no more than its
+    line."""
     if row.level in ("DEBUG", "INFO"):
         return "-"
     if row.text in SPEAKING:
@@ -192,7 +195,8 @@ def step_for(row: Line) -> str:
 
 
 def page_text() -> str:
-    """Raises: KeyError, see `step_for`; ValueError for a step whose line nobody logs."""
+    """Returns what docs/logs.md must hold. Raises: KeyError, see `step_for`; ValueError for a step
+    whose line nobody logs."""
     rows = sorted(set(lines()))
     gone = {*STEPS, *SPEAKING} - {row.text for row in rows}
     if gone:

@@ -44,7 +44,7 @@ TYPES = {
 
 
 def module_text() -> str:
-    """What pystore/setting_types.py must hold."""
+    """Returns what pystore/setting_types.py must hold."""
     rows = sorted((row for row in TABLE.values() if row.used_by != "none"), key=lambda r: r.name)
     return HEAD + "".join(f"    {row.name}: {TYPES[row.type]}\n" for row in rows)
 

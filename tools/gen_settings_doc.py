@@ -87,7 +87,7 @@ def origins(used_by: str) -> str:
 
 
 def page_text() -> str:
-    """What docs/settings.md must hold."""
+    """Returns what docs/settings.md must hold."""
     lines = [INTRODUCTION]
     sections = (
         ("store", "Store"),

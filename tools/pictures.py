@@ -36,7 +36,7 @@ _BENCH, _TOPIC = "PystoreBench", "orders"
 
 
 def add_traffic(store: Path) -> None:
-    """What a broker stores for transactions of two groups, delays and timers."""
+    """Puts what a broker stores for transactions of two groups, delays and timers."""
     with Broker(store, listenPort=0, with_namesrv=True) as broker:
         for group, count in (("shop-tx", 400), ("refund-tx", 150)):
             names = broker.namesrv_address
@@ -56,7 +56,7 @@ def add_traffic(store: Path) -> None:
 
 
 def consume_some(store: Path) -> None:
-    """Two groups that stay behind."""
+    """Commits for two groups, which stay behind."""
     with pystore.open(store) as opened:
         for topic in (_BENCH, _TOPIC):
             for queue in (info.queue for info in opened.queues(topic)):
@@ -66,7 +66,7 @@ def consume_some(store: Path) -> None:
 
 
 def damaged_copy(store: Path, copy: Path) -> Path:
-    """Two records that cannot be read, and a queue file of zeros."""
+    """Copies a store, with two records that cannot be read, and a queue file of zeros."""
     shutil.copytree(store, copy)
     with pystore.Reader(store) as reader:
         places = [m.physical_offset for m in reader.read(_BENCH, 0, 100)[:3]]
@@ -82,7 +82,7 @@ def damaged_copy(store: Path, copy: Path) -> Path:
 
 
 def draw(folder: Path, job: str, *words: object, codes: tuple[int, ...] = (0,)) -> dict[str, str]:
-    """The plots of one job's report, by their names."""
+    """Returns the plots of one job's report, by their names."""
     page = folder / f"{job}.html"
     code = program(["spark", job, *map(str, words), "--report", str(page)])
     if code not in codes:

@@ -26,7 +26,8 @@ class Pattern:
     runs: tuple[tuple[int, int, int], ...] = ()
 
     def matches(self, address: Address | None) -> bool:
-        """address: None is one that could not be read; only a pattern for everybody matches it."""
+        """Says whether an address matches. address: None is one that could not be read; only a
+        pattern for everybody matches it."""
         if self.everybody:
             return True
         if address is None:
@@ -127,7 +128,8 @@ def _run(head: list[int], ends: tuple[int, int], parts: int, bits: int) -> tuple
 
 
 def _range_v4(text: str) -> tuple[int, int, int]:
-    """The first of parts 2 to 4 that is a range decides; what follows it is not looked at."""
+    """Reads a range: the first of parts 2 to 4 that is one decides; what follows it is not looked
+    at."""
     parts = [part.strip() for part in text.split(".")]
     if len(parts) > _V4_PARTS:
         raise ValueError(f"'{text}' has more than {_V4_PARTS} parts")

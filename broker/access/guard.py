@@ -94,7 +94,7 @@ class Guard:
         return checked
 
     def _proving(self, handler: Handler) -> Handler:
-        """Whoever has signed for this broker is shown that it knows the secret."""
+        """Adds a proof: whoever has signed for this broker is shown that it knows the secret."""
 
         def answer(peer: Peer, command: Command) -> Result:
             result = handler(peer, command)
@@ -117,7 +117,7 @@ class Guard:
         )
 
     def check(self, peer: Peer, command: Command) -> None:
-        """Raises: Refused."""
+        """Checks one request. Raises: Refused."""
         host = host_of(peer)
         binding = binding_of(command)
         if binding is None or self._is_for_us(peer, command, binding):

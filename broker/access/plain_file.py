@@ -60,7 +60,7 @@ class PlainFile:
 
 
 def read_text(path: Path) -> str:
-    """Raises: BadArgument."""
+    """Reads the file. Raises: BadArgument."""
     try:
         # A pipe that stands in the place of the file would never end, nor even open.
         with open(
@@ -83,12 +83,12 @@ def read_text(path: Path) -> str:
 
 
 def parse(path: Path, text: str) -> PlainFile:
-    """Raises: BadArgument that names file, line and account."""
+    """Reads the rules of a text. Raises: BadArgument that names file, line and account."""
     return _PlainFileReader(path).read(text)
 
 
 def load(path: Path) -> PlainFile:
-    """Raises: BadArgument."""
+    """Reads the rules of a file. Raises: BadArgument."""
     return parse(path, read_text(path))
 
 
@@ -183,8 +183,8 @@ class _PlainFileReader:
         return made
 
     def unindented(self, draft: _Draft, key: Node, value: Node) -> list[_Draft]:
-        """A field of an account at the margin: it belongs to the account before it. Accounts after
-        that have then become items of its last list."""
+        """Moves a field of an account that stands at the margin: it belongs to the account before
+        it. Accounts after that have then become items of its last list."""
         if not self.warnings:
             self.warnings.append(
                 f"{self.place(key)}: the fields of the accounts are not indented; they are taken"
@@ -260,7 +260,7 @@ class _PlainFileReader:
     def default(
         self, key: str, fields: Mapping[str, Node], text: Mapping[str, str], name: str
     ) -> int:
-        """Whatever is not a right is DENY, as in upstream, but not silently."""
+        """Reads a default. Whatever is not a right is DENY, as in upstream, but not silently."""
         given = text.get(name, "")
         found = parse_right(given)
         if given and found is None:
@@ -317,7 +317,7 @@ class _PlainFileReader:
         raise self.fail(node, "a list is wanted here: each item on a line that begins with -")
 
     def scalar(self, node: Node) -> str:
-        """The text as written; empty for null."""
+        """Returns the text as written; empty for null."""
         if not isinstance(node, Scalar):
             raise self.fail(node, "a single value is wanted here, not a list or a mapping")
         text = node.text or ""

@@ -49,7 +49,7 @@ class User:
     enabled: bool = True
 
     def as_json(self, *, secret: bool) -> dict[str, Any]:
-        """secret: with the password, for the disk."""
+        """Returns the user for JSON. secret: with the password, for the disk."""
         made = {
             "username": self.name,
             "userType": "Super" if self.superuser else "Normal",
@@ -161,7 +161,7 @@ class PolicyEntry:
 
 
 def parse_entry(given: object) -> PolicyEntry:
-    """Raises: Malformed."""
+    """Reads an entry. Raises: Malformed."""
     if not isinstance(given, dict):
         raise Malformed("The resource is null.")
     text = given.get("resource")
@@ -221,7 +221,7 @@ class Acl:
         return self.changed(kind, tuple(kept.values()))
 
     def without(self, kind: str, resource: Resource | None) -> Acl:
-        """resource: None for all of a policy."""
+        """Returns the rights without one. resource: None for all of a policy."""
         left = [e for e in self.policy(kind) if resource is not None and e.resource != resource]
         return self.changed(kind, left)
 
@@ -286,7 +286,7 @@ class PolicyRules:
     unauthorized: frozenset[int] = frozenset()
 
     def decide(self, command: Command, ask: Ask, host: str) -> Verdict:
-        """host: of the client, without its port."""
+        """Decides about a request. host: of the client, without its port."""
         name = command.ext.get(ACCESS_KEY)
         if self.authenticate and command.code not in self.unauthenticated:
             refused = self._authenticated(command, name)

@@ -73,8 +73,8 @@ def seal(request: Command, secret: str, text: str) -> str:
 
 
 def unseal(request: Command, secret: str, sealed: str) -> str:
-    """Raises: ValueError for what was not sealed for this request with this secret, BadArgument
-    (also a ValueError) when cryptography is not installed."""
+    """Opens what was sealed. Raises: ValueError for what was not sealed for this request with this
+    secret, BadArgument (also a ValueError) when cryptography is not installed."""
     cipher = _cipher(request, secret)
     from cryptography.exceptions import InvalidTag
 

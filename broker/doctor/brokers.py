@@ -39,7 +39,7 @@ _SIZE = re.compile(r"([\d.]+) ?([KMGTPE]?i?)B?")
 
 
 def is_loopback(address: str) -> bool:
-    """Whether host:port is of the host that asks."""
+    """Says whether host:port is of the host that asks."""
     host = parse_address(address)[0]
     return host.startswith("127.") or host in ("::1", "localhost")
 
@@ -47,8 +47,8 @@ def is_loopback(address: str) -> bool:
 async def check_broker(
     admin: AsyncAdmin, where: str, client: RemotingClient, namesrv: tuple[str, ...]
 ) -> AsyncIterator[Diagnosis]:
-    """admin: asks this broker alone. namesrv: name servers that should know it, beside its own.
-    Raises: ClientError."""
+    """Examines a broker. admin: asks this broker alone. namesrv: name servers that should know it,
+    beside its own. Raises: ClientError."""
     try:
         facts, settings = await admin.broker(), await admin.configuration()
     except BrokerRefused as refused:
@@ -90,7 +90,7 @@ def _advertised(settings: Mapping[str, str], where: str) -> str:
 async def _address(
     where: str, settings: Mapping[str, str], client: RemotingClient
 ) -> AsyncIterator[Diagnosis]:
-    """What it tells clients must reach it, from here at least."""
+    """Checks that what it tells clients reaches it, from here at least."""
     told, asked = _advertised(settings, where), parse_address(where)[0]
     if parse_address(told) == parse_address(where):
         return
@@ -138,19 +138,19 @@ async def cluster_info(server: str, client: RemotingClient) -> dict[str, Any]:
 
 
 def _registered(info: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Addresses by id, by the name of the broker, as a name server knows them."""
+    """Returns the addresses by id, by the name of the broker, as a name server knows them."""
     table = info.get("brokerAddrTable") or {}
     return {name: dict(data.get("brokerAddrs") or {}) for name, data in table.items()}
 
 
 def _rivals(info: Mapping[str, Any]) -> dict[tuple[str, str], list[str]]:
-    """Who registers with a name and an id that another holds, as our name servers say."""
+    """Returns who registers with a name and an id that another holds, as our name servers say."""
     table: dict[str, dict[str, list[str]]] = info.get("brokerRivalTable") or {}
     return {(name, number): of for name, ids in table.items() for number, of in ids.items()}
 
 
 def _alone(info: Mapping[str, Any]) -> dict[str, str]:
-    """Clusters of one broker beside a single one of more, which is the value."""
+    """Returns the clusters of one broker beside a single one of more, which is the value."""
     table: dict[str, Any] = info.get("clusterAddrTable") or {}
     large = [name for name, brokers in table.items() if len(brokers) > 1]
     if len(large) != 1:
@@ -179,7 +179,7 @@ _OF_RUNNING = frozenset({
 
 
 def _rules(where: str, settings: Mapping[str, str]) -> list[Diagnosis]:
-    """What its settings say, ours or Java's, by the rules that a start goes by."""
+    """Returns what its settings say, ours or Java's, by the rules that a start goes by."""
     told = {name: text for name, text in settings.items() if name in TABLE}
     made, _ = read_settings(told)
     return [
@@ -190,7 +190,7 @@ def _rules(where: str, settings: Mapping[str, str]) -> list[Diagnosis]:
 
 
 def _limits(where: str, facts: BrokerFacts, settings: Mapping[str, str]) -> list[Diagnosis]:
-    """Of its process, where it says them."""
+    """Checks the limits of its process, where it says them."""
     made = []
     files = int(facts.entries.get("openFilesMax") or 0)
     if 0 < files < _FILES_MIN:
@@ -203,7 +203,7 @@ def _limits(where: str, facts: BrokerFacts, settings: Mapping[str, str]) -> list
 
 
 def _clock(where: str, facts: BrokerFacts) -> list[Diagnosis]:
-    """Its clock is when it booted, and how long it says that this is ago."""
+    """Checks its clock, which is when it booted, and how long it says that this is ago."""
     skew = _skew_s(facts.entries.get("runtime", ""), facts.started_ms)
     if skew is None or abs(skew) <= _SKEW_S:
         return []
@@ -212,7 +212,7 @@ def _clock(where: str, facts: BrokerFacts) -> list[Diagnosis]:
 
 
 def _skew_s(runtime: str, started_ms: float) -> float | None:
-    """How far a clock is ahead of this one; None: its broker does not say."""
+    """Returns how far a clock is ahead of this one; None: its broker does not say."""
     parts = _RUNTIME.search(runtime)
     if parts is None or not started_ms:
         return None
@@ -222,7 +222,7 @@ def _skew_s(runtime: str, started_ms: float) -> float | None:
 
 
 def _bytes_of(text: str) -> float:
-    """``12.3 GiB`` as bytes; 0 when it cannot be read."""
+    """Returns ``12.3 GiB`` as bytes; 0 when it cannot be read."""
     found = _SIZE.match(text.strip())
     if found is None:
         return 0.0
@@ -290,7 +290,7 @@ async def _replication(
 
 
 async def check_name_server(where: str, client: RemotingClient) -> AsyncIterator[Diagnosis]:
-    """Whether it knows brokers, and whether these can be reached from here. Raises: OSError,
+    """Checks whether it knows brokers, and whether these can be reached from here. Raises: OSError,
     TimeoutError."""
     info = await cluster_info(where, client)
     table = _registered(info)
@@ -319,7 +319,7 @@ async def check_name_server(where: str, client: RemotingClient) -> AsyncIterator
 async def _clocks(
     where: str, addresses: Sequence[str], client: RemotingClient
 ) -> AsyncIterator[Diagnosis]:
-    """The clocks of brokers beside each other: who may not ask one is not told of it."""
+    """Compares the clocks of brokers beside each other: who may not ask one is not told of it."""
     skews: dict[str, float] = {}
     for address in addresses[:_CLOCKS_MAX]:
         with contextlib.suppress(OSError, TimeoutError, ValueError, LookupError, TypeError):
@@ -339,7 +339,7 @@ async def _clocks(
 
 
 async def safely(found: AsyncIterator[Diagnosis], where: str) -> list[Diagnosis]:
-    """What was found until a server went silent, and that it did."""
+    """Returns what was found until a server went silent, and that it did."""
     made: list[Diagnosis] = []
     try:
         async for each in found:
@@ -351,7 +351,7 @@ async def safely(found: AsyncIterator[Diagnosis], where: str) -> list[Diagnosis]
 
 
 def _is_late(failed: BaseException) -> bool:
-    """Whether somebody was there, who did not answer in time."""
+    """Says whether somebody was there, who did not answer in time."""
     cause: BaseException | None = failed
     while cause is not None and not isinstance(cause, TimeoutError):
         cause = cause.__cause__

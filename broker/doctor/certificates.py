@@ -21,10 +21,10 @@ _DATES, _NAMES = (9, 10), (62, 64)
 async def check_certificate(
     where: str, tls: ssl.SSLContext | None, *, only_dates: bool = False
 ) -> AsyncIterator[Diagnosis]:
-    """tls: of the user, which may take any name; None: there is none. Whom it trusts does not
-    matter here: the certificate itself is trusted, to see what else is wrong with it. only_dates:
-    of a server that takes plain text as well, and whose clients may look at no name. Raises:
-    OSError, TimeoutError."""
+    """Examines a certificate. tls: of the user, which may take any name; None: there is none. Whom
+    it trusts does not matter here: the certificate itself is trusted, to see what else is wrong
+    with it. only_dates: of a server that takes plain text as well, and whose clients may look at no
+    name. Raises: OSError, TimeoutError."""
     host = parse_address(where)[0]
     shown, _ = await _shown(where, None, "")
     if not only_dates and (tls is None or tls.check_hostname):

@@ -28,7 +28,7 @@ ABOUT_SILENCE = {
 async def check_environment(
     namesrv: str | None, client: RemotingClient
 ) -> AsyncIterator[Diagnosis]:
-    """namesrv: instead of NAMESRV_ADDR."""
+    """Examines the environment of a client. namesrv: instead of NAMESRV_ADDR."""
     for found in _credentials():
         yield found
     given = namesrv if namesrv is not None else os.environ.get("NAMESRV_ADDR", "")

@@ -86,5 +86,5 @@ async def _of_proxy(
 
 
 def _sorted(found: list[Diagnosis]) -> list[Diagnosis]:
-    """The worst first."""
+    """Returns the worst first."""
     return sorted(found, key=lambda each: -each.severity)

@@ -93,7 +93,7 @@ def _rights(path: Path) -> Iterator[Diagnosis]:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """The folder and what lies in it, but not each queue of each topic."""
+    """Yields the folder and what lies in it, but not each queue of each topic."""
     yield path
     for folder in ("", "commitlog", "index", "config", "meta", "consumequeue"):
         try:
@@ -129,7 +129,7 @@ def _disk(path: Path, settings: Settings | None) -> Iterator[Diagnosis]:
 
 
 def _filesystem(path: Path) -> str:
-    """The kind of the file system that a folder lies on; empty where nobody says."""
+    """Returns the kind of the file system that a folder lies on; empty where nobody says."""
     try:
         lines = _MOUNTS.read_text().splitlines()
     except OSError:
@@ -177,14 +177,14 @@ def _log_bytes(path: Path) -> int:
 
 
 def _disk_use(path: Path) -> tuple[int, int]:
-    """Bytes that are used, and the bytes of it all, as the core counts them: what is kept for the
-    system is neither."""
+    """Returns the bytes that are used, and the bytes of it all, as the core counts them: what is
+    kept for the system is neither."""
     found = shutil.disk_usage(path)
     return found.used, max(1, found.used + found.free)
 
 
 def _bytes_a_second(path: Path) -> float:
-    """How fast the log has grown, over what it holds; 0 when nothing can be said."""
+    """Returns how fast the log has grown, over what it holds; 0 when nothing can be said."""
     try:
         with Reader(path) as reader:
             info = reader.info()
@@ -196,7 +196,8 @@ def _bytes_a_second(path: Path) -> float:
 
 
 def sync_times(folder: Path) -> list[float]:
-    """Seconds that syncs of a file without a name take; empty where none can be made."""
+    """Returns the seconds that syncs of a file without a name take; empty where none can be
+    made."""
     try:
         file = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
     except OSError:
@@ -238,7 +239,7 @@ def _limits(path: Path) -> Iterator[Diagnosis]:
 
 
 def _limit_of(pid: int) -> int | None:
-    """How many files a process may open; None when it does not say, or has no limit."""
+    """Returns how many files a process may open; None when it does not say, or has no limit."""
     try:
         for line in Path(f"/proc/{pid}/limits").read_text().splitlines():
             if line.startswith("Max open files"):

@@ -30,8 +30,8 @@ _SOON_RATIO = 0.8
 async def check_groups(
     admin: AsyncAdmin, where: str, late_s: float, pause_s: float
 ) -> AsyncIterator[Diagnosis]:
-    """admin: asks this broker alone. late_s: how long a message may wait. pause_s: between two
-    looks at what consumers have done. Raises: ClientError."""
+    """Examines the groups of a broker. admin: asks this broker alone. late_s: how long a message
+    may wait. pause_s: between two looks at what consumers have done. Raises: ClientError."""
     reserved_s = float((await admin.configuration()).get("fileReservedTime") or 72) * 3600
     before = _by_group(await admin.all_lags())
     await asyncio.sleep(pause_s)
@@ -99,7 +99,7 @@ async def _waiting(
     admin: AsyncAdmin, where: str, group: str, before: Mapping[MessageQueue, QueueLag],
     now: Mapping[MessageQueue, QueueLag], members: GroupMembers | None, late_s: float,
 ) -> AsyncIterator[Diagnosis]:  # fmt: skip
-    """Queues that do not move although something waits, and has waited for long."""
+    """Reports queues that do not move although something waits, and has waited for long."""
     still = [
         each
         for queue, each in now.items()
@@ -120,7 +120,8 @@ async def _overtaken(
     admin: AsyncAdmin, where: str, group: str, now: Mapping[MessageQueue, QueueLag],
     reserved_s: float,
 ) -> AsyncIterator[Diagnosis]:  # fmt: skip
-    """Messages that retention deletes before the group has consumed them, or has deleted."""
+    """Reports messages that retention deletes before the group has consumed them, or has
+    deleted."""
     behind = sorted((lag for lag in now.values() if lag.behind), key=lambda each: -each.behind)
     first: dict[MessageQueue, int] = {}
     oldest, lost = 0.0, 0
@@ -141,7 +142,7 @@ async def _overtaken(
 
 
 async def _age_s(admin: AsyncAdmin, where: str, lag: QueueLag) -> float:
-    """How long the first message that waits lies there; 0 when it cannot be read."""
+    """Returns how long the first message that waits lies there; 0 when it cannot be read."""
     try:
         async for message in admin.read(where, lag.queue, lag.committed, lag.committed + 1):
             return max(0.0, time.time() - message.store_timestamp / 1000)
@@ -161,9 +162,9 @@ async def _dead_letters(admin: AsyncAdmin, where: str) -> AsyncIterator[Diagnosi
 
 
 async def _transactions(admin: AsyncAdmin, where: str, late_s: float) -> AsyncIterator[Diagnosis]:
-    """Halves that were put long ago, of groups without a producer that is connected. Those that are
-    decided and not yet passed over are among what a broker has not consumed; a minute is enough
-    for it."""
+    """Reports halves that were put long ago, of groups without a producer that is connected. Those
+    that are decided and not yet passed over are among what a broker has not consumed; a minute is
+    enough for it."""
     open_of: Counter[str] = Counter()
     now = time.time()
     for lag in await admin.lag(TRANSACTION_GROUP, HALF_TOPIC):

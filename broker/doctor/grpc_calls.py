@@ -63,7 +63,7 @@ class ProxyCalls:
         )
 
     async def _reply(self, method: str, request: bytes, *, ends: bool = True) -> bytes:
-        """The first message of the reply. ends: nothing follows the request."""
+        """Returns the first message of the reply. ends: nothing follows the request."""
         host, port = parse_address(self._where)
         if self._tls is not None:
             self._tls.set_alpn_protocols(["h2"])
@@ -118,7 +118,7 @@ def _message(data: bytes) -> bytes:
 
 
 def _block(headers: Mapping[str, str]) -> bytes:
-    """HPACK (RFC 7541): each header in full, as one that is not remembered."""
+    """Encodes as HPACK (RFC 7541): each header in full, as one that is not remembered."""
     made = bytearray()
     for name, value in headers.items():
         made.append(0)
@@ -129,7 +129,7 @@ def _block(headers: Mapping[str, str]) -> bytes:
 
 
 def _length(number: int) -> bytes:
-    """An integer with a prefix of seven bits."""
+    """Encodes an integer with a prefix of seven bits."""
     if number < 127:
         return bytes((number,))
     made, rest = bytearray((127,)), number - 127
@@ -141,7 +141,7 @@ def _length(number: int) -> bytes:
 
 
 async def _first_message(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """Raises: OSError when the call ends without one."""
+    """Reads the first message. Raises: OSError when the call ends without one."""
     data = bytearray()
     while True:
         head = await _exactly(reader, 9)

@@ -35,8 +35,8 @@ async def check_proxy(
     where: str, client: RemotingClient, *, servers: Sequence[str], cluster: str = "",
     tls: ssl.SSLContext | None = None, credentials: Credentials | None = None,
 ) -> AsyncIterator[Diagnosis]:  # fmt: skip
-    """where: of its gRPC service. servers: its name servers, as far as they are known. cluster: the
-    one it is for. Raises: OSError, TimeoutError."""
+    """Examines a proxy. where: of its gRPC service. servers: its name servers, as far as they are
+    known. cluster: the one it is for. Raises: OSError, TimeoutError."""
     known = _Known()
     for server in servers:
         kind, why = await kind_of(server, client)
@@ -70,7 +70,7 @@ class _Known:
         self.topic: tuple[str, str] | None = None
 
     async def add(self, server: str, client: RemotingClient) -> None:
-        """Raises: OSError, TimeoutError."""
+        """Asks a broker for what the proxy is compared with. Raises: OSError, TimeoutError."""
         self.servers.append(server)
         info = await cluster_info(server, client)
         self.clusters |= set(info.get("clusterAddrTable") or {})
@@ -96,7 +96,7 @@ def _is_of_users(topic: str) -> bool:
 
 
 async def _routes(where: str, calls: ProxyCalls, known: _Known) -> AsyncIterator[Diagnosis]:
-    """Where the proxy sends clients, for a topic that there is or for any."""
+    """Checks where the proxy sends clients, for a topic that there is or for any."""
     from broker.grpc.status import Code, name_of
 
     topic, server = known.topic or (_NOBODYS, "")
@@ -136,7 +136,7 @@ async def _sizes(
     where: str, calls: ProxyCalls, masters: Sequence[str], tls: ssl.SSLContext | None,
     credentials: Credentials | None,
 ) -> AsyncIterator[Diagnosis]:  # fmt: skip
-    """What producers are told to keep to, beside what the brokers take."""
+    """Checks what producers are told to keep to, beside what the brokers take."""
     if not masters:
         return
     most = (await calls.settings()).settings.publishing.max_body_size
@@ -172,7 +172,7 @@ def proxy_problems(
 
 
 def _rules(s: ProxySettings) -> Iterator[tuple[str, str]]:
-    """The settings that do not go together: a check, and what it says of them."""
+    """Yields the settings that do not go together: a check, and what it says of them."""
     ports = {"grpcServerPort": s.port, "remotingListenPort": s.remoting_port}
     if s.metrics != "DISABLE":
         ports["metricsPromExporterPort"] = s.metrics_port

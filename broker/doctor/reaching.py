@@ -52,7 +52,8 @@ async def can_connect(address: str) -> str:
 
 
 async def _end(writer: asyncio.StreamWriter) -> None:
-    """At once: whoever says goodbye in TLS may wait half a minute for the answer."""
+    """Ends a connection at once: whoever says goodbye in TLS may wait half a minute for the
+    answer."""
     writer.transport.abort()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
@@ -81,8 +82,8 @@ async def kind_of(
 
 
 async def _asked(address: str, client: RemotingClient) -> Command:
-    """One answer may be late where much is done; a second one is waited for longer. Raises:
-    OSError, TimeoutError."""
+    """Asks twice: one answer may be late where much is done; a second one is waited for longer.
+    Raises: OSError, TimeoutError."""
     command = Command(RequestCode.GET_BROKER_RUNTIME_INFO)
     try:
         return await client.request(address, command)
@@ -116,7 +117,7 @@ async def _other_kind(address: str, tls: ssl.SSLContext | None) -> ServerKind:
 
 
 async def _speaks_http2(address: str, tls: ssl.SSLContext | None) -> bool:
-    """Whether a gRPC service answers, in plain text or to whom TLS trusts."""
+    """Says whether a gRPC service answers, in plain text or to whom TLS trusts."""
     host, port = parse_address(address)
     if tls is not None:
         tls.set_alpn_protocols(["h2"])  # no service of gRPC answers without it
@@ -134,7 +135,7 @@ async def _speaks_http2(address: str, tls: ssl.SSLContext | None) -> bool:
 
 
 async def speaks_tls(address: str) -> bool:
-    """Whether TLS answers, whoever signed its certificate."""
+    """Says whether TLS answers, whoever signed its certificate."""
     host, port = parse_address(address)
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE

@@ -27,6 +27,6 @@ def loaded(
 
 
 def of_problems(problems: Iterable[SettingProblem], where: str) -> Iterator[Diagnosis]:
-    """where: what the settings were read from."""
+    """Yields a diagnosis of each problem. where: what the settings were read from."""
     for each in problems:
         yield diagnosed(each.check, each.place or where, each.text, own=each.mend)

@@ -28,7 +28,7 @@ def is_system_label(topic: str, group: str) -> str:
 async def add_connections(
     page: Page, s: Services, popping: Mapping[str, bool], turns: Pieces
 ) -> None:
-    """popping: groups that are connected, and whether they pop."""
+    """Adds the connections. popping: groups that are connected, and whether they pop."""
     seen: set[object] = set()  # one connection may produce for several groups
     makers: Counter[tuple[int, int]] = Counter()
     for channels in list(s.clients.producers.values()):

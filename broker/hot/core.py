@@ -220,9 +220,9 @@ class Core:
         slave: bool = False,
         seed: int = 0,
     ) -> None:
-        """`parked_max` limits the pulls that are held at once; more are answered at once.
-        `offsets_max` limits the consumer offsets that clients make; 0: any number. `seed` is that
-        of the queues that it chooses; 0 takes the clock. Raises: OutOfMemory, StoreIOError."""
+        """Makes the core. `parked_max` limits the pulls that are held at once; more are answered at
+        once. `offsets_max` limits the consumer offsets that clients make; 0: any number. `seed` is
+        that of the queues that it chooses; 0 takes the clock. Raises: OutOfMemory, StoreIOError."""
         self._store = store
         self._error = ffi.new("ps_error *")
         made = _new_core(
@@ -364,7 +364,7 @@ class Core:
         self._check(lib.ps_core_pop_factor(self.handle, *_name(group), percent, self._error))
 
     def take_kinds(self, topic: str, kinds: Iterable[int]) -> None:
-        """Plain messages of these kinds (gRPC's MessageType) may go to a topic; that is forgotten
+        """Lets plain messages of these kinds (gRPC's MessageType) go to a topic; that is forgotten
         when it is published again."""
         bits = sum(1 << kind for kind in set(kinds))
         lib.ps_core_takes(self.handle, *_name(topic), bits)
@@ -600,7 +600,7 @@ class Core:
         self._answer_held(True)
 
     def lead_until(self, until_s: float) -> None:
-        """Up to this time of the monotonic clock the broker is the master for sure; at the
+        """Sets until when, by the monotonic clock, the broker is the master for sure; at the
         beginning there is no end."""
         self._leads_until = until_s
         if self.handle is not None:
@@ -886,8 +886,8 @@ class HotFramer:
     def __init__(
         self, core: Core, connection: Link, number: int, up: int = 0, *, let_in: bool = False
     ) -> None:
-        """`up` has the PS_UP_ bits of what comes up to Python unserved; `let_in` means that access
-        control was asked."""
+        """Takes a connection. `up` has the PS_UP_ bits of what comes up to Python unserved;
+        `let_in` means that access control was asked."""
         self._core = core
         self._connection = connection
         self._id = number
@@ -1092,7 +1092,8 @@ class HotFramer:
 
 
 def _tell(after: Callable[[PutOutcome], None], sent: PutOutcome, outcome: int) -> None:
-    """outcome: of the wait; the answer's code says it, unless one was decided before."""
+    """Tells who waits. outcome: of the wait; the answer's code says it, unless one was decided
+    before."""
     code = _CODES_OF_WAITS.get(outcome, _SERVICE_NOT_AVAILABLE)
     after(sent._replace(code=sent.code or code))
 

@@ -82,7 +82,7 @@ class MetricsEndpoint:
         self.connections: set[_Connection] = set()
 
     async def start(self) -> None:
-        """Raises: OSError."""
+        """Opens the port. Raises: OSError."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: _Connection(self), sock=self._sock, backlog=CONNECTIONS_MAX
@@ -115,7 +115,7 @@ class MetricsEndpoint:
             return 500, _JSON, [b'{"error": "the scrape failed; see the log"}\n']
 
     async def _shared_page(self) -> Sequence[Body]:
-        """Whoever asks while a page is made gets the same one."""
+        """Returns a page; whoever asks while a page is made gets the same one."""
         if self._pages is None or self._pages.done():
             self._pages = asyncio.get_running_loop().create_task(self._made())
         return await asyncio.shield(self._pages)

@@ -9,12 +9,12 @@ __all__ = ["compact", "fastjson"]
 
 
 def compact(value: Any) -> bytes:
-    """Valid JSON in ASCII; integer keys are quoted."""
+    """Returns valid JSON in ASCII; integer keys are quoted."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 
 def fastjson(value: Any) -> bytes:
-    """The form that clients before 4.9.4 know: integer keys without quotes."""
+    """Returns the form that clients before 4.9.4 know: integer keys without quotes."""
     return _text(value).encode()
 
 

@@ -29,7 +29,8 @@ class KvConfig:
     """The tables in memory. Whoever changes them saves them: dumped() on the loop, then save()."""
 
     def __init__(self, path: Path | None) -> None:
-        """path: None keeps them in memory alone. Raises: RecordDamaged, StoreError of a file."""
+        """Reads the file. path: None keeps them in memory alone. Raises: RecordDamaged, StoreError
+        of a file."""
         self.path = path
         self.tables: Table = _load(path) if path is not None else {}
         #: Characters of all of it, and ENTRY for each key and namespace.
@@ -42,7 +43,7 @@ class KvConfig:
         return self.tables.get(namespace, {}).get(key)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Raises: BadArgument when all of it would be too large."""
+        """Keeps a value. Raises: BadArgument when all of it would be too large."""
         more = self._more(namespace, key, value)
         if more > 0 and self.size + more > CHARACTERS_MAX:
             self._drop_empty()

@@ -273,7 +273,8 @@ class Processor:
         setting: str,
         chosen: Callable[[list[str]], list[str]] = lambda topics: topics,
     ) -> Command:
-        """chosen: picks some of the topics. Other requests have their turn in between."""
+        """Answers with a list of topics. chosen: picks some of the topics. Other requests have
+        their turn in between."""
         if not self._settings.flag(setting):
             raise Refused(ResponseCode.SYSTEM_ERROR, "disable")
         topics, parts = self._routes.topics(), []
@@ -398,7 +399,7 @@ def _check_size(command: Command) -> None:
 
 
 def _parsed(data: bytes, compressed: bool, version: int) -> RegistrationBody:
-    """Raises: Refused."""
+    """Reads the body of a registration. Raises: Refused."""
     try:
         return parse(data, compressed, version)
     except ValueError as bad:

@@ -114,7 +114,7 @@ def is_packed(data: bytes, compressed: bool) -> bool:
 
 
 def parse(data: bytes, compressed: bool, version: int) -> RegistrationBody:
-    """Raises: ValueError that says what is wrong."""
+    """Reads a body. Raises: ValueError that says what is wrong."""
     if not data:
         return RegistrationBody()
     if version < V3_0_11:
@@ -212,8 +212,9 @@ def _unpacked(data: bytes) -> bytes:
 
 
 def _compressed(data: bytes, version: int) -> RegistrationBody:
-    """Length and JSON of the data version; count, then length and text of each topic; length and
-    JSON of the filter servers; from 5.0.0 count, then length and JSON of each mapping."""
+    """Reads a compressed body: length and JSON of the data version; count, then length and text of
+    each topic; length and JSON of the filter servers; from 5.0.0 count, then length and JSON of
+    each mapping."""
     parts = _Parts(_unpacked(data))
     made = RegistrationBody(version=data_version(parts.text().encode()))
     for _ in range(_counted(parts.number())):

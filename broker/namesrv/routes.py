@@ -209,8 +209,8 @@ class Routes:
     # ---- brokers come ----
 
     def register(self, given: BrokerRegistration) -> RegistrationAnswer | None:
-        """None refuses it: an unknown broker must tell all of its topics first. take_more() takes
-        what is left of very many."""
+        """Registers a broker. None refuses it: an unknown broker must tell all of its topics first.
+        take_more() takes what is left of very many."""
         key = (given.cluster, given.name, given.address)
         broker = self._brokers.get(given.name)
         known = broker.addresses if broker is not None else {}
@@ -374,8 +374,9 @@ class Routes:
     # ---- brokers go ----
 
     def unregister(self, gone: Iterable[tuple[str, str, str, int]]) -> list[MinIdChange]:
-        """gone: cluster, address, name and id of each. Whom to tell of smallest ids that changed.
-        drop_more() drops what is left of very many topics; routes do not show them any more."""
+        """Removes brokers. gone: cluster, address, name and id of each. Whom to tell of smallest
+        ids that changed. drop_more() drops what is left of very many topics; routes do not show
+        them any more."""
         removed: set[str] = set()
         reduced: set[str] = set()
         changes = []
@@ -437,7 +438,7 @@ class Routes:
     def _stale_rows(
         self, name: str, served: dict[str, None], mapped: dict[str, str]
     ) -> Iterator[None]:
-        """What it serves again by now stays."""
+        """Removes rows of a broker; what it serves again by now stays."""
         for topic in served:
             self.size -= ROW
             if topic not in self._served.get(name, ()):
@@ -484,14 +485,14 @@ class Routes:
     # ---- topics ----
 
     def register_topic(self, topic: str, rows: Mapping[str, BrokerTopic]) -> None:
-        """rows: by broker name; nothing happens when one of them is unknown."""
+        """Adds a topic. rows: by broker name; nothing happens when one of them is unknown."""
         if not rows or self.is_full or not all(name in self._brokers for name in rows):
             return
         for name, row in rows.items():
             self._serve(topic, name, row)
 
     def delete_topic(self, topic: str, cluster: str = "") -> None:
-        """cluster: empty deletes it everywhere."""
+        """Deletes a topic. cluster: empty deletes it everywhere."""
         at = self._topics.get(topic, {})
         names = self._clusters.get(cluster, {}) if cluster else dict.fromkeys(at)
         for name in [name for name in names if name in at]:
@@ -515,7 +516,7 @@ class Routes:
     # ---- questions ----
 
     def route(self, topic: str) -> dict[str, Any] | None:
-        """The route as JSON, or None when nobody serves the topic."""
+        """Returns the route as JSON, or None when nobody serves the topic."""
         at = self._topics.get(topic)
         brokers = [self._brokers[name] for name in at or () if name in self._brokers]
         if not at or not brokers:
@@ -579,12 +580,13 @@ class Routes:
         self._encoded_size = 0
 
     def _forget_broker(self, name: str) -> None:
-        """Most brokers serve most topics, so that a look at each would find nearly all."""
+        """Removes a broker from all topics: most brokers serve most topics, so that a look at each
+        would find nearly all."""
         self.forget_all()
 
     def cluster_info(self) -> dict[str, Any]:
-        """Upstream's two tables; ``brokerRivalTable`` beside them, which is ours, when two brokers
-        take one name and id from each other."""
+        """Returns upstream's two tables; ``brokerRivalTable`` beside them, which is ours, when two
+        brokers take one name and id from each other."""
         made: dict[str, Any] = {
             "brokerAddrTable": {name: each.as_json() for name, each in self._brokers.items()},
             "clusterAddrTable": {name: list(of) for name, of in self._clusters.items()},
@@ -593,8 +595,8 @@ class Routes:
         return made | {"brokerRivalTable": rivals} if rivals else made
 
     def _rivals(self) -> dict[str, dict[int, list[str]]]:
-        """By name and id: who registered again after another broker took both. One that moved to
-        another address was silent from then on."""
+        """Returns, by name and id, who registered again after another broker took both. One that
+        moved to another address was silent from then on."""
         found: dict[str, dict[int, list[str]]] = {}
         for (cluster, name, address), live in self._live.items():
             holder = self._brokers[name].addresses.get(live.broker_id)

@@ -94,7 +94,7 @@ class NameServer(Stopping):
         return f"{'127.0.0.1' if host in ('0.0.0.0', '') else host}:{self.port}"
 
     async def start(self) -> None:
-        """Raises: OSError when the port is taken."""
+        """Opens the port. Raises: OSError when the port is taken."""
         number = self.settings.number
         warn_of(self.settings.problems)
         processor = Processor(self.settings, self.routes, self.kv, self._tell)
@@ -120,7 +120,7 @@ class NameServer(Stopping):
         await self._serve_metrics(self._server)
 
     async def _serve_metrics(self, server: RemotingServer) -> None:
-        """Raises: OSError for a port that is taken."""
+        """Opens the port of metrics. Raises: OSError for a port that is taken."""
         if self.settings.text("metricsExporterType") == "DISABLE":
             return
         host = self.settings.text("metricsPromExporterHost") or self.settings.text("bindAddress")
@@ -167,7 +167,8 @@ class NameServer(Stopping):
     @classmethod
     @contextmanager
     def in_thread(cls, conf: str | Path | None = None, **settings: object) -> Iterator[NameServer]:
-        """A name server on a loop of its own, for code that has none; it stops with the block."""
+        """Runs a name server on a loop of its own, for code that has none; it stops with the
+        block."""
         made = cls(conf, None, **settings)
         loop = LoopThread("pystore-namesrv")
         try:

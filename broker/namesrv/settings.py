@@ -118,7 +118,8 @@ class NamesrvSettings:
         given: Mapping[str, object] | None = None,
         under: Mapping[str, object] | None = None,
     ) -> None:
-        """conf: a properties file. given: over it. under: below it, in place of the defaults.
+        """Reads settings. conf: a properties file. given: over it. under: below it, in place of the
+        defaults.
 
         Raises: BadArgument, for all that is refused at once.
         """
@@ -166,8 +167,8 @@ class NamesrvSettings:
         return str(self._values[name])
 
     def tls(self) -> TlsSettings:
-        """The settings of TLS, from the command line's names and from the file that tls.config.file
-        names. Raises: BadArgument."""
+        """Returns the settings of TLS, from the command line's names and from the file that
+        tls.config.file names. Raises: BadArgument."""
         given = dict(self._tls)
         file = given.get("tls.config.file", "")
         if file:

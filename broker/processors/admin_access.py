@@ -236,7 +236,7 @@ async def _done(command: Command, work: Awaitable[None], code: int = 1) -> Comma
 
 
 def _body(command: Command) -> dict[str, Any]:
-    """Raises: Refused, LongBody."""
+    """Reads the body of a request. Raises: Refused, LongBody."""
     return read(command, ANY) if command.body else {}
 
 
@@ -296,7 +296,7 @@ def _resource(text: str) -> tuple[str, int]:
 
 
 def _right(text: str, whole: str) -> int:
-    """Raises: Refused."""
+    """Reads the bits of a right. Raises: Refused."""
     found = parse_right(text)
     if found is None:
         raise Refused(

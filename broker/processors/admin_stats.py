@@ -262,8 +262,8 @@ class StatisticsProcessor:
     # ---- the broker ----
 
     def replication(self, peer: Peer, command: Command) -> Command:
-        """Who has what of the log; under a controller also, in a member that Java's tools skip, who
-        is in sync and why not."""
+        """Answers who has what of the log; under a controller also, in a member that Java's tools
+        skip, who is in sync and why not."""
         gap = self.s.settings["haMaxGapNotInSync"]
         body = ha_status(self.s.replication, self.s.store.info().log_max, gap)
         if self.s.member is not None:

@@ -182,7 +182,7 @@ class Admission:
             decision.add = {"DELAY": "0"}
 
     def _check_half(self) -> None:
-        """Raises: Refused."""
+        """Checks that a half message may be put. Raises: Refused."""
         transactions = self.s.transactions
         if transactions is None or self.s.settings["rejectTransactionMessage"]:
             raise Refused(

@@ -308,7 +308,7 @@ class NeedsOfPlain:
         }
 
     def __call__(self, command: Command) -> AccessRequest:
-        """Raises: Refused for a body that cannot be read."""
+        """Says what a request needs. Raises: Refused for a body that cannot be read."""
         code = command.code
         rule = self._rules.get(code)
         needs = tuple(rule(command)) if rule is not None else ()
@@ -425,7 +425,7 @@ class NeedsOfPolicies:
     change the cluster: what nobody thought of is for administrators."""
 
     def __init__(self, cluster: str, topic_at: TopicAt | None) -> None:
-        """`topic_at` is None at a proxy, whose brokers look at the record."""
+        """Makes the table. `topic_at` is None at a proxy, whose brokers look at the record."""
         self._rules: dict[int, Rule] = {
             **_POLICY,
             **(_by_place(topic_at, GET) if topic_at is not None else _PLACELESS),
@@ -438,6 +438,6 @@ class NeedsOfPolicies:
         return code in self._rules
 
     def __call__(self, command: Command) -> AccessRequest:
-        """Raises: Refused for a body that cannot be read."""
+        """Says what a request needs. Raises: Refused for a body that cannot be read."""
         code = command.code
         return AccessRequest(code, tuple(self._rules.get(code, self._unknown)(command)))

@@ -43,7 +43,7 @@ class PopProcessor:
     # ---- checks ----
 
     def _place(self, peer: Peer, command: Command, what: str) -> tuple[str, int, str]:
-        """Topic, queue (-1: all) and group. Raises: Refused."""
+        """Returns topic, queue (-1: all) and group. Raises: Refused."""
         topic, queue = command.text("topic"), command.number("queueId")
         group = command.text("consumerGroup")
         self._rules.check_place(topic, queue, group, what, host_text(peer))
@@ -63,7 +63,7 @@ class PopProcessor:
             )
 
     def _check_request(self, peer: Peer, command: Command) -> None:
-        """Raises: Refused."""
+        """Checks a pop. Raises: Refused."""
         self._rules.request(
             host_text(peer),
             topic=command.text("topic"),
@@ -102,7 +102,7 @@ class PopProcessor:
     # ---- looking ----
 
     def peek(self, peer: Peer, command: Command) -> Command:
-        """The next messages, without taking them."""
+        """Answers with the next messages, without taking them."""
         self._rules.check_readable("peek message")
         topic, queue, group = self._place(peer, command, "peek message")
         most = command.number("maxMsgNums")
@@ -130,12 +130,13 @@ class PopProcessor:
         return None
 
     def polling_info(self, peer: Peer, command: Command) -> Command:
-        """How many requests wait at exactly this place."""
+        """Answers how many requests wait at exactly this place."""
         self._rules.check_readable("polling info")
         topic, queue, group = self._place(peer, command, "polling info")
         count = self._rules.pop().waiting(topic, group, queue)
         return command.reply(0, _NO_REMARK, {"pollingNum": count})
 
     def rollback(self, peer: Peer, command: Command) -> Command:
-        """Check points go from RocksDB to the revive topic, where all of ours are anyway."""
+        """Does nothing: check points go from RocksDB to the revive topic, where all of ours are
+        anyway."""
         return command.reply()

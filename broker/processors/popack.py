@@ -41,7 +41,7 @@ class PopAckProcessor:
 
     @staticmethod
     def _delivery(command: Command) -> tuple[str, str, Handle]:
-        """Topic, group and the delivery that is meant. Raises: Refused."""
+        """Returns topic, group and the delivery that is meant. Raises: Refused."""
         topic, queue = command.text("topic"), command.number("queueId")
         offset, group = command.number("offset"), command.text("consumerGroup")
         try:
@@ -66,7 +66,8 @@ class PopAckProcessor:
         return once_durable(self.s, end, command.reply())
 
     def _ack_one(self, said: dict[str, Any]) -> int:
-        """One batch; what it names and is not there is passed over. The end of its record."""
+        """Acknowledges one batch; what it names and is not there is passed over. The end of its
+        record."""
         topic, group, kind = said["t"], said["c"], said["r"]
         if kind != NORMAL and not topic.startswith(RETRY_PREFIX):
             topic = retry_topic(group, topic, kind)
@@ -92,7 +93,7 @@ class PopAckProcessor:
 
 
 def _bits(text: str) -> list[int]:
-    """Numbers of the bits that are set. Raises: Refused."""
+    """Returns the numbers of the bits that are set. Raises: Refused."""
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

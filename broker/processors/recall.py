@@ -88,7 +88,7 @@ class RecallProcessor:
         check_leads(self.s)
 
     def _check_handle(self, topic: str, text: str) -> RecallHandle:
-        """Raises: Refused."""
+        """Checks a recall handle. Raises: Refused."""
         wrong = ResponseCode.ILLEGAL_OPERATION
         if not topic:
             raise Refused(wrong, "recall failed, the request names no topic")

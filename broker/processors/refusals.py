@@ -61,7 +61,8 @@ def always(fields: Mapping[str, object], handler: Handler) -> Handler:
 
 
 def check_leads(s: Services) -> None:
-    """A slave may be doing the same in this master's place. Raises: Refused."""
+    """Checks that this broker leads: a slave may be doing the same in this master's place. Raises:
+    Refused."""
     if not s.core.leads:
         raise Refused(
             ResponseCode.SERVICE_NOT_AVAILABLE,

@@ -36,13 +36,13 @@ class ReplicationProcessor:
         }
 
     def role_changed(self, peer: Peer, command: Command) -> Command:
-        """What it says is not believed: the controller is asked."""
+        """Asks the controller: what the request says is not believed."""
         if self.s.member is not None:
             self.s.member.hint()
         return command.reply()
 
     def epochs(self, peer: Peer, command: Command) -> Command:
-        """Upstream's EpochEntryCache: the last epoch has no end yet."""
+        """Answers with upstream's EpochEntryCache: the last epoch has no end yet."""
         s = self.s
         if s.member is None or s.replication is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
@@ -59,14 +59,14 @@ class ReplicationProcessor:
         return command.reply(body=mqjson.dumps(body))
 
     def min_id_changed(self, peer: Peer, command: Command) -> Command:
-        """What it says is not believed: the name server is asked."""
+        """Asks the name server: what the request says is not believed."""
         if self.s.acting is not None:
             self.s.acting.hint()
         return command.reply()
 
     def exchange(self, peer: Peer, command: Command) -> Command | Coroutine[Any, Any, Command]:
-        """A slave that comes asks where the master's log is; a master that returns says where its
-        own is, and the slave stops acting before it answers."""
+        """Answers both: a slave that comes asks where the master's log is; a master that returns
+        says where its own is, and the slave stops acting before it answers."""
         if self.s.acting is not None and command.ext.get("masterHaAddress"):
             self._check_may(peer)
             return self._give_way(command)
@@ -78,8 +78,8 @@ class ReplicationProcessor:
         return command.reply(ext=ha_info(self.s) if is_master else {})
 
     def _check_may(self, peer: Peer) -> None:
-        """Whoever says that it is the master ends the acting of a slave, which follows it then.
-        With access control it has shown that it may. Raises: Refused."""
+        """Checks who says so: whoever says that it is the master ends the acting of a slave, which
+        follows it then. With access control it has shown that it may. Raises: Refused."""
         access, replication = self.s.access, self.s.replication
         assert access is not None and replication is not None
         if not access.is_on and not replication.trusts(host_of(peer)):

@@ -105,10 +105,10 @@ class Framer(Protocol):
         True when received(0) must be called now, for what else the send has brought about."""
 
     def keep_beat(self, opaque: int, says_changed: bool) -> None:
-        """See Peer.keep_beat."""
+        """Keeps a heartbeat: see Peer.keep_beat."""
 
     def forget_beat(self) -> None:
-        """See Peer.forget_beat."""
+        """Forgets it: see Peer.forget_beat."""
 
     @property
     def beaten(self) -> float:
@@ -119,13 +119,13 @@ class Framer(Protocol):
         """Returns whether access control has let a request in."""
 
     def know(self) -> None:
-        """See Peer.know."""
+        """Knows the peer: see Peer.know."""
 
     def read_send(self, command: Command) -> AskedSend:
-        """See Peer.read_send."""
+        """Reads a send: see Peer.read_send."""
 
     def decide(self, command: Command, decision: PutDecision) -> PutOutcome | None:
-        """See Peer.decide."""
+        """Decides about a send: see Peer.decide."""
 
     def hand_on(self) -> None:
         """Makes received() give every command to Python from now on."""
@@ -157,8 +157,8 @@ class PlainFramer:
         frame_max: int = codec.FRAME_MAX,
         hold: Callable[[int], None] = lambda size: None,
     ) -> None:
-        """`scratch` is shared by framers that are never between buffer() and received() together.
-        `hold` is called with how many bytes of a frame are kept."""
+        """Takes its buffers. `scratch` is shared by framers that are never between buffer() and
+        received() together. `hold` is called with how many bytes of a frame are kept."""
         self._scratch = scratch
         self._hold = hold
         self._frame_max = frame_max

@@ -182,7 +182,8 @@ def _value(text: str, at: int, depth: int, *, key: bool = False) -> tuple[Any, i
 
 
 def _requoted(part: re.Match[str]) -> str:
-    """An escape, or a double quote, of a text in single quotes, as one in double quotes has it."""
+    """Returns an escape, or a double quote, of a text in single quotes, as one in double quotes has
+    it."""
     return {"\\'": "'", '"': '\\"'}.get(part[0], part[0])
 
 

@@ -1,0 +1,89 @@
+"""A docstring begins with what the function does: a verb in the third person, and its object."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("broker", "pystore", "pyspark_rocketmq", "pytest_rocketmq", "spark_ext", "tools")
+#: Rooms that are not written so yet.
+NOT_YET = (
+    "broker/grpc/front.py", "broker/grpc/http2.py", "broker/grpc/links.py", "broker/loop/",
+    "broker/remoting/", "broker/web/",
+)  # fmt: skip
+VERB = re.compile(r"[A-Z][a-z]+s\b")
+#: What ends like a verb and is none.
+OTHERS = {
+    "Access", "Address", "Addresses", "Always", "Brokers", "Browsers", "Bytes", "Classes",
+    "Clients", "Clusters", "Columns", "Connections", "Expressions", "Folders", "Groups", "Halves",
+    "Handlers", "Its", "Keys", "Messages", "Milliseconds", "Numbers", "Options", "Others",
+    "Partitions", "Parts", "Paths", "Properties", "Queues", "Rows", "Seconds", "Settings", "This",
+    "Times", "Topics",
+}  # fmt: skip
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def is_property(function: Function) -> bool:
+    """A property is named by what it is."""
+    names = {getattr(each, "attr", getattr(each, "id", "")) for each in function.decorator_list}
+    return bool(names & {"property", "cached_property", "setter"})
+
+
+def is_verb_of_the_program(function: Function) -> bool:
+    """The help of a command says what to do."""
+    if function.returns is None or ast.unparse(function.returns) != "int | None":
+        return False
+    first = function.args.args[:1]
+    session = bool(first and first[0].annotation and "Session" in ast.unparse(first[0].annotation))
+    return function.name == "run" or session
+
+
+def without_verb(source: str) -> Iterator[tuple[int, str]]:
+    """Yields line and first words of each docstring of a function that begins otherwise."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, Function) or is_property(node) or is_verb_of_the_program(node):
+            continue
+        text = ast.get_docstring(node) or ""
+        if not text or (node.name == "__init__" and text.startswith("Raises: ")):
+            continue  # the class says what it is made of
+        verb = VERB.match(text)
+        if verb is None or verb[0] in OTHERS or text.startswith("Raises:"):
+            yield node.lineno, text[:60]
+
+
+def test_docstrings_begin_with_a_verb() -> None:
+    found = []
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            if not name.startswith(NOT_YET):
+                text = path.read_text(encoding="utf-8")
+                found += [f"{name}:{line} {words!r}" for line, words in without_verb(text)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Whether it is there.", "Raises: Misuse.", "Of the topics.", "Messages of a queue.", "how"],
+)
+def test_what_begins_otherwise_is_found(text: str) -> None:
+    assert list(without_verb(f'def f():\n    """{text}"""'))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'def f():\n    """Returns the data version. Raises: Misuse."""',
+        'class C:\n    def __init__(self):\n        """Raises: Misuse."""',
+        'class C:\n    @property\n    def size(self):\n        """The bytes of it."""',
+        'def run(s: Session) -> int | None:\n    """Show a store."""',
+    ],
+)
+def test_what_begins_well_is_left_alone(source: str) -> None:
+    assert not list(without_verb(source))
