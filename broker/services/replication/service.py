@@ -192,8 +192,9 @@ class Replication:
         return await self._synchronizer.once()
 
     async def _ha_address(self) -> str:
-        """Returns where the master takes slaves. What a name server says of it counts unless the master has
-        to prove who it is, and says it itself. Raises: OSError, TimeoutError, ValueError."""
+        """Returns where the master takes slaves. What a name server says of it counts unless the
+        master has to prove who it is, and says it itself. Raises: OSError, TimeoutError,
+        ValueError."""
         known = self._known
         if not (known.is_told and known.address):
             return known.ha
