@@ -66,6 +66,7 @@ DIFFERS: dict[int, str] = {
     54: "as 50; secrets are not answered",
     3004: "passwords are answered sealed, and in clear to addresses of `passwordsFor` alone",
     3005: "passwords are not answered",
+    370: "refused with 604 when no such message waits, which upstream does not look at",
     200051: "[internals/pop.md](internals/pop.md)",
     200053: "a delivery that is over is refused with 208",
 }
