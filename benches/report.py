@@ -20,6 +20,10 @@ RESULTS = Path(__file__).resolve().parent / "results"
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 
 HEAD = """# Benchmarks
+"""
+
+ABOUT = """
+## How to read it
 
 Made by `python -m benches.report` from the runs kept in `benches/results`; the raw rounds are
 there. `make bench` and `make bench-peers` do the same on your machine.
@@ -327,11 +331,6 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
         " to 0.65 us; the rest sorts the fields, looks the grant up, and reads the two fields"
         " more.",
     ),
-    "sends": PlainSection(
-        "Who decides about a send",
-        "Processor time of the broker's process a message, and the ratio of an earlier commit's to"
-        " this one's, in turns (`python -m benches.sends --before CHECKOUT`).",
-    ),
     "audit": PlainSection(
         "Verify and rebuild",
         "Rates by processor time, so a core's; the log is in the page cache"
@@ -361,12 +360,107 @@ def machine_line(run: dict[str, Any]) -> str:
     return f"Run of {when[:4]}-{when[4:6]}-{when[6:8]}. Machine: {facts}.{scale}"
 
 
+#: What kept runs say side by side: the kind of the run, its rows of a rate, and of processor time.
+WORK = (
+    ("broker", "send, 64 threads, 128 bytes", "single messages"),
+    ("broker", "batches of 16, 64 threads, 128 bytes", "batches of 16"),
+    ("broker", "consume a backlog, 20 threads", "a backlog consumed"),
+    ("broker", "transactions, 32 threads, 128 bytes", "transactions"),
+    ("grpc", "send, 128 bytes, 64 in flight", "single messages over gRPC"),
+    ("grpc", "receive and acknowledge a backlog", "a backlog over gRPC"),
+    ("pop", "POP over remoting, each acknowledged, 20 threads", "POP"),
+)
+#: Worse by less than this is noise.
+NOISE = 1.05
+#: A load of the machine before a run that is more than the bench before it.
+BUSY = 4
+
+
+def median_of(kind: str, bench: str, mode: str, unit: str | None = None) -> float:
+    """The median of a row that is kept. Raises: StopIteration when there is none."""
+    rows = (r for r in run_of(kind)["rows"] if (r["bench"], r["mode"]) == (bench, mode))
+    found: list[float] = next(
+        r["rounds"] for r in rows if unit is None or r["unit"].strip() == unit
+    )
+    return median(found)
+
+
+def dates_of(*kinds: str) -> str:
+    days = sorted({run_of(kind)["when"][:8] for kind in kinds})
+    return " to ".join(f"{d[:4]}-{d[4:6]}-{d[6:]}" for d in dict.fromkeys((days[0], days[-1])))
+
+
+def worse() -> list[str]:
+    """Every figure of a kept run that is worse than Apache's or another's, beyond noise."""
+    found = []
+    for kind in sorted(path.stem.partition("-")[2] for path in RESULTS.glob("committed-*.json")):
+        run = run_of(kind)
+        rows = run["rows"] if isinstance(run, dict) else []
+        for row in rows:
+            if kind == "peers" and row["unit"] == "x" and median(row["rounds"]) * NOISE < 1:
+                found.append(f"{row['bench']}: {figure(median(row['rounds']), 'x')}")
+        theirs = [r for r in rows if r["mode"] in ("5.3.3", "5.5.0", "Java")]
+        for row, other in ((r, t) for r in rows if r not in theirs for t in theirs):
+            same = all(row[name] == other[name] for name in ("bench", "payload", "unit"))
+            a, b = median(row["rounds"]), median(other["rounds"])
+            if same and ((a > b * NOISE) if row["smaller"] else (a * NOISE < b)):
+                what = f"{row['bench']}, {row['payload']}".strip(", ")
+                mine = f"{figure(a, row['unit'])} ({row['mode']})"
+                found.append(f"{what}: {mine}, {figure(b, row['unit'])} ({other['mode']})")
+    return found
+
+
+def first_screen() -> list[str]:
+    """Ten lines: how fast, how much of Apache's processor time, under which conditions, what is
+    worse."""
+    rates, shares = [], []
+    for kind, bench, what in WORK:
+        ours, theirs = (median_of(kind, bench, mode, "/s") for mode in ("ours", "5.3.3"))
+        rates.append(f"{what} {amount(ours)}/s ({ours / theirs:.1f} ×)")
+        whose = "server's processor time each" if kind == "grpc" else (
+            "broker's processor time a million"
+        )  # fmt: skip
+        spent, other = (median_of(kind, f"{bench}: {whose}", mode) for mode in ("ours", "5.3.3"))
+        shares.append(f"{what} {100 * spent / other:.0f} %")
+    late = [median_of("broker", f"send at 10,000/s, {p}", m) for p in ("p50", "p99")
+            for m in ("ours", "5.3.3")]  # fmt: skip
+    memory = [median_of("broker", "anonymous memory after it", m) for m in ("ours", "5.3.3")]
+    pair = [
+        median_of("replication", "sync, 64 senders", m, "messages/s") for m in ("ours", "5.3.3")
+    ]
+    pairs_us = [median_of("replication", "sync, 64 senders", m, "both brokers' us a message")
+                for m in ("ours", "5.3.3")]  # fmt: skip
+    put = [median_of("peers", f"pystore {name}", "to the last queue unit", "/s")
+           for name in ("put_many", "put")]  # fmt: skip
+    kinds = sorted({kind for kind, _, _ in WORK} | {"replication", "peers"})
+    loaded = [k for k in kinds if float(run_of(k)["machine"]["load before"]) > BUSY]
+    busy = f", busy with other work during those of: {', '.join(loaded)}" if loaded else ""
+    days = dates_of(*kinds)
+    return [
+        "- **How fast**, beside Apache 5.3.3 under the same official Java client (in brackets how"
+        f" many times its rate): {'; '.join(rates)}.",
+        f"- **How much of Apache's processor time** the broker takes for it: {'; '.join(shares)}.",
+        f"- **How late** at 10,000 sends a second: p50 {late[0]:.2f} ms (5.3.3: {late[1]:.2f} ms),"
+        f" p99 {late[2]:.1f} ms ({late[3]:.1f} ms).",
+        f"- **Memory** after a load of sends: {memory[0]:.0f} MB (5.3.3: {memory[1]:,.0f} MB).",
+        f"- **With a slave in sync**, 64 senders: {amount(pair[0])}/s (5.3.3: {amount(pair[1])}/s);"
+        f" both brokers take {pairs_us[0]:.1f} µs a message ({pairs_us[1]:.1f} µs).",
+        f"- **The store in a process**, without a broker: {amount(put[0])}/s with `put_many`,"
+        f" {amount(put[1])}/s with `put`.",
+        "- **Under which conditions:** 128-byte bodies, `ASYNC_FLUSH`, files in the page cache,"
+        f" broker and client on one host of two cores; runs of {days}, on the machines that each"
+        f" section names{busy}.",
+        "- **What is worse**, of everything that is kept: " + "; ".join(worse()) + ".",
+    ]  # fmt: skip
+
+
 def page() -> str:
     """The text of docs/benchmarks.md."""
     peers, own = run_of("peers"), run_of("bench")
     ratios = [row for row in peers["rows"] if row["unit"] == "x"]
     rates = [row for row in peers["rows"] if row["unit"] != "x"]
-    lines = [HEAD, "## Beside its peers", "", machine_line(peers), "", *table(ratios), ""]
+    lines = [HEAD, *first_screen(), ABOUT]
+    lines += ["## Beside its peers", "", machine_line(peers), "", *table(ratios), ""]
     lines += ["The rates behind the ratios:", "", *table(rates), ""]
     for kind, section_of in SECTIONS.items():
         if (RESULTS / f"committed-{kind}.json").exists():
