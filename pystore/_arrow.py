@@ -303,8 +303,8 @@ class ArrowStream:
             s.tags, s.tags_len, s.tag_count = self._text(texts), len(texts), count
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Returns a capsule with a fresh ``ArrowArrayStream``; `requested_schema` is not needed,
-        since the columns were chosen before."""
+        """Returns a capsule with a fresh ``ArrowArrayStream``. requested_schema: not needed, since
+        the columns were chosen before."""
         struct = ffi.new("char[]", ctypes.sizeof(_CStream))
         error = ffi.new("ps_error *")
         self._stats = _new_stats()

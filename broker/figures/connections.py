@@ -55,7 +55,7 @@ def _mode(group: ConsumerGroup, pops: bool) -> str:
 
 
 def _by_version(clients: Counter[tuple[int, int]]) -> Iterator[tuple[dict[str, str], int]]:
-    """Returns how many clients there are by language and version, as labels; `clients` has the
+    """Returns how many clients there are by language and version, as labels. clients: has the
     numbers of these."""
     counts: Counter[tuple[str, str]] = Counter()
     for (language, number), count in clients.items():

@@ -44,7 +44,7 @@ class PeriodicExport:
     def __init__(
         self, page: Callable[[], Awaitable[Sequence[Body]]], export: Export, every_s: float
     ) -> None:
-        """Takes what exports. `export` is called in a thread."""
+        """Takes what exports. export: called in a thread."""
         self._page, self._export, self._every_s = page, export, every_s
         self._began_ns = time.time_ns()
         self._task: asyncio.Task[None] | None = None

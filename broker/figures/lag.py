@@ -27,8 +27,8 @@ class Lag:
     """The figures of all groups, renewed while it runs."""
 
     def __init__(self, services: Services, common: Mapping[str, str], most: int) -> None:
-        """Takes what a page begins with. `common` are labels of every sample; `most` is how many
-        series a metric has."""
+        """Takes what a page begins with. common: labels of every sample. most: how many series a
+        metric has."""
         self._s = services
         self._common, self._most = common, most
         self._task: asyncio.Task[None] | None = None

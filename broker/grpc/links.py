@@ -143,8 +143,8 @@ class LinkedCalls(CallsOfConnection):
         self, link: Any, transport: LinkTransport, serving: Serving,
         trusted: Callable[[str], tuple[str, int, bool, int, int]],
     ) -> None:  # fmt: skip
-        """trusted: of a client's id, that, how often a message is handed out to it, its time for a
-        request (ms), and which settings say so."""
+        """trusted: returns, for a client id, the id, its delivery attempts, whether it consumes in
+        order, its request timeout (ms), and the version of the settings that say so."""
         self._session = LinkedSession(link)
         super().__init__(self._session, transport.get_extra_info("peername"), serving)
         self._transport = self._link_transport = transport

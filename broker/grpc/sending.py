@@ -187,8 +187,8 @@ class Sending:
 
 
 def check_type(config: TopicConfig | None, kind: int) -> None:
-    """Checks that the topic takes messages of this kind (of Kind); `config` is None when there is
-    no such topic. Raises: Problem when it does not."""
+    """Checks that the topic takes messages of this kind (of Kind). config: None when there is no
+    such topic. Raises: Problem when it does not."""
     wanted = "UNSPECIFIED"
     if config is not None:
         if kind in accepted_types(config):

@@ -56,10 +56,10 @@ class GrpcServer:
         is_known: Callable[[Call], bool],
         hot: HotCalls | None = None,
     ) -> None:
-        """Takes the methods. `check` raises Problem for a call whose signature is wrong or missing.
-        `is_known` says whether access control is on and the call has a signature that is right, as
-        far as can be told at once. `hot` is what a network thread serves, which owns the
-        connections then; without it the loop has all of them."""
+        """Takes the methods. check: raises Problem for a call whose signature is wrong or missing.
+        is_known: says whether access control is on and the call has a signature that is right, as
+        far as can be told at once. hot: what a network thread serves, which owns the connections
+        then; without it the loop has all of them."""
         self._methods = [(METHODS[name], handler) for name, handler in handlers.items()]
         self._check = check
         self._is_known = is_known

@@ -220,9 +220,9 @@ class Core:
         slave: bool = False,
         seed: int = 0,
     ) -> None:
-        """Makes the core. `parked_max` limits the pulls that are held at once; more are answered at
-        once. `offsets_max` limits the consumer offsets that clients make; 0: any number. `seed` is
-        that of the queues that it chooses; 0 takes the clock. Raises: OutOfMemory, StoreIOError."""
+        """Makes the core. parked_max: limits the pulls that are held at once; more are answered at
+        once. offsets_max: limits the consumer offsets that clients make; 0: any number. seed: that
+        of the queues that it chooses; 0 takes the clock. Raises: OutOfMemory, StoreIOError."""
         self._store = store
         self._error = ffi.new("ps_error *")
         made = _new_core(
@@ -415,7 +415,7 @@ class Core:
         )
 
     def withdraw_subscription(self, group: str, topic: str | None = None) -> None:
-        """Withdraws a subscription; `topic` None stands for all of the group."""
+        """Withdraws a subscription. topic: None stands for all of the group."""
         name, size = _name(group) if topic is None else _name(topic)
         if topic is None:
             lib.ps_core_forget_group(self.handle, name, size)
@@ -565,8 +565,8 @@ class Core:
     def flows(self, labels: str, systems: str, most: int) -> tuple[memoryview, int]:
         """Returns the metrics of messages by topic and group as text, and how many series did not
         fit into `most` of a family. It may be called on any thread: it takes the lock for a copy
-        alone, and nothing of it needs the interpreter. `labels` stand in every sample; `systems`
-        are names of system topics, each ended by a line feed. Raises: OutOfMemory, StoreClosed."""
+        alone, and nothing of it needs the interpreter. `labels` stand in every sample. systems:
+        names of system topics, each ended by a line feed. Raises: OutOfMemory, StoreClosed."""
         handle = self.handle
         if handle is None:
             raise _closed()
@@ -663,7 +663,7 @@ class Core:
 
     def tell_popped(self, number: int, names: bytes, found: Any) -> None:
         """Tells what a pop of Python's has waited for, by its number; 0 stands for a call of a
-        network thread that is gone. `names` are the group and the topic, a line each. `found` is a
+        network thread that is gone. names: the group and the topic, a line each. found: a
         ``ps_pop_found *`` that is no longer valid afterwards."""
         raw = ffi.new("ps_pop_found *")
         lib.ps_pop_found_take(found, raw)
@@ -684,8 +684,8 @@ class Core:
             told(outcome)
 
     def tell_pulled(self, connection: Peer | None, conn_id: int, pulled: PullOutcome) -> None:
-        """Reports that a held pull was answered. `connection` is the one it came by; None stands
-        for the one with this id."""
+        """Reports that a held pull was answered. connection: the one it came by; None stands for
+        the one with this id."""
         framer = self._connections.get(conn_id)
         if connection is None and framer is not None:
             connection = framer._connection
@@ -715,7 +715,7 @@ class Core:
     # ---- access control ----
 
     def guard(self, first_frame_max: int = 0) -> None:
-        """Serves only granted requests from now on; all others come up to Python. `first_frame_max`
+        """Serves only granted requests from now on; all others come up to Python. first_frame_max:
         limits the bytes of a frame on connections that are not known yet; 0 sets the same limit as
         on others. Raises: OutOfMemory."""
         lib.ps_core_limit_first(self.handle, first_frame_max)
@@ -730,8 +730,8 @@ class Core:
         binding: str = "",
     ) -> None:  # fmt: skip
         """Serves, until revoke(), whoever signs with the secret of `key` and asks from this address
-        by `code` for topic and group. `group` is that of pulls, else empty. `binding` is that of
-        requests that are signed for this broker alone, without its nonce, else empty."""
+        by `code` for topic and group. group: that of pulls, else empty. binding: that of requests
+        that are signed for this broker alone, without its nonce, else empty."""
         host = host_bytes(address)[:-4]
         lib.ps_core_grant(
             self.handle, *_name(key), *_name(secret), host, len(host), code, *_name(topic),
@@ -886,8 +886,8 @@ class HotFramer:
     def __init__(
         self, core: Core, connection: Link, number: int, up: int = 0, *, let_in: bool = False
     ) -> None:
-        """Takes a connection. `up` has the PS_UP_ bits of what comes up to Python unserved;
-        `let_in` means that access control was asked."""
+        """Takes a connection. up: has the PS_UP_ bits of what comes up to Python unserved. let_in:
+        means that access control was asked."""
         self._core = core
         self._connection = connection
         self._id = number

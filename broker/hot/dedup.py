@@ -29,8 +29,8 @@ class Dedup:
     """Recognises repeats. All of it happens on the thread of the core."""
 
     def __init__(self, core: Core, window: int, key: str) -> None:
-        """Makes the memory. `window` is how many messages are to be remembered, and `key` the
-        property that names a message.
+        """Makes the memory. window: how many messages are to be remembered. key: the property that
+        names a message.
 
         Raises: BadArgument, OutOfMemory."""
         self._core = core

@@ -126,7 +126,7 @@ class Halves:
         self, *, on: bool, op_bytes: int, timeout_ms: int, broker: str, now_ms: int = 0
     ) -> None:
         """Sets what is done here. `on` False hands every half message and every decision on to
-        Python. `now_ms` is the clock that says whether a decision is late; 0 stands for the
+        Python. now_ms: the clock that says whether a decision is late; 0 stands for the
         system's."""
         conf = ffi.new("ps_tx_conf *")
         name = ffi.new("char[]", broker.encode())

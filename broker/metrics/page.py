@@ -49,8 +49,8 @@ def _bounds(name: str) -> list[str]:
 def buckets(
     name: str, labels: Mapping[str, str], counts: Sequence[int], sum_of: float
 ) -> Iterator[MetricSample]:
-    """Returns the samples of a histogram; `counts` are by bucket, each by itself, and the last is
-    of what is beyond all bounds."""
+    """Returns the samples of a histogram. counts: by bucket, each by itself, and the last is of
+    what is beyond all bounds."""
     so_far = 0
     for bound, count in zip(_bounds(name), counts, strict=True):
         so_far += count

@@ -53,8 +53,7 @@ class RpcTimes:
         self.creates: dict[tuple[str, bool], list[float]] = {}
 
     def answered(self, request: int, response: int, came: float, *, oneway: bool = False) -> None:
-        """Counts a request that was answered; `came` is when it was decoded, in monotonic
-        seconds."""
+        """Counts a request that was answered. came: when it was decoded, in monotonic seconds."""
         took_ms = (monotonic() - came) * 1000
         held = request in _POLLS and took_ms >= _HELD_MS
         result = "oneway" if oneway else "success"

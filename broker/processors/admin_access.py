@@ -225,7 +225,7 @@ class AccessProcessor:
 
 
 async def _done(command: Command, work: Awaitable[None], code: int = 1) -> Command:
-    """Answers once the change is on the disk; `code` is that of an error of the disk."""
+    """Answers once the change is on the disk. code: that of an error of the disk."""
     try:
         await work
     except Rejected as rejected:

@@ -81,8 +81,8 @@ class ClientProcessor:
     def _beaten(
         self, peer: Peer, command: Command, items: list[dict[str, Any]], changed: bool, changes: int
     ) -> Command:
-        """Ends a heartbeat; `changes` is what Clients.changes was when it began. What producers
-        alone have said once changes nothing when they say it again: it rests on no subscription."""
+        """Ends a heartbeat. changes: what Clients.changes was when it began. What producers alone
+        have said once changes nothing when they say it again: it rests on no subscription."""
         clients = self.s.clients
         if clients.changes == changes or not items:
             clients.settle(peer, (each["groupName"] for each in items), command.opaque, changed)

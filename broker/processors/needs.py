@@ -225,8 +225,8 @@ def _sent_back(topic_at: TopicAt) -> Rule:
 
 
 def _by_place(topic_at: TopicAt, look: AccessAction) -> dict[int, Rule]:
-    """Returns the needs of requests that name a record of the log; `look` is what reading that
-    record needs."""
+    """Returns the needs of requests that name a record of the log. look: what reading that record
+    needs."""
     return {
         Code.CONSUMER_SEND_MSG_BACK: _sent_back(topic_at),
         Code.END_TRANSACTION: _of_half(topic_at),
@@ -425,7 +425,7 @@ class NeedsOfPolicies:
     change the cluster: what nobody thought of is for administrators."""
 
     def __init__(self, cluster: str, topic_at: TopicAt | None) -> None:
-        """Makes the table. `topic_at` is None at a proxy, whose brokers look at the record."""
+        """Makes the table. topic_at: None at a proxy, whose brokers look at the record."""
         self._rules: dict[int, Rule] = {
             **_POLICY,
             **(_by_place(topic_at, GET) if topic_at is not None else _PLACELESS),

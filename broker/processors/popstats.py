@@ -75,7 +75,7 @@ def pops(s: Services, group: str, topic: str) -> bool:
 async def _of_group(
     s: Services, pop: Pop, turns: Turns, group: str, topic: str, names: list[str], is_retry: bool
 ) -> Iterator[MetricSample]:
-    """Returns the samples of a group; `names` are those of the topic or of its retry topics."""
+    """Returns the samples of a group. names: those of the topic or of its retry topics."""
     ready = flying = 0
     oldest = now = time.time_ns() // 1_000_000
     for name in names:

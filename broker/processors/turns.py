@@ -15,7 +15,7 @@ __all__ = ["Turns", "reply_with"]
 
 @alone
 async def reply_with(command: Command, made: Callable[[], object]) -> Command:
-    """Answers with JSON that takes long to write. `made` returns its value and is called in a
+    """Answers with JSON that takes long to write. made: returns its value and is called in a
     thread, so it must look at nothing that the loop changes meanwhile; an empty list stands for no
     body."""
 

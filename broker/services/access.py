@@ -119,7 +119,7 @@ class Access:
         self, ask_plain: Ask, ask_policies: Ask, grant: Grant, own: Callable[[], frozenset[str]]
     ) -> Guard:
         """Returns what stands before the handlers, given what requests need by either kind of
-        rules. `grant` tells the core what it may serve by itself. `own` has addresses of this
+        rules. `grant` tells the core what it may serve by itself. own: has addresses of this
         broker."""
         ask = ask_plain if self.plain is not None else ask_policies
 

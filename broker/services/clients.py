@@ -418,7 +418,7 @@ class Clients:
 
     def settle(self, peer: Peer, groups: Iterable[str], opaque: int, says_changed: bool) -> None:
         """Lets the core answer repeats of a heartbeat that has changed nothing, with
-        `says_changed`, until something changes that the answer rests on. `groups` are those of its
+        `says_changed`, until something changes that the answer rests on. groups: those of its
         consumers."""
         for name in groups:
             self.consumers[name].settled.add(peer)

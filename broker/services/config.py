@@ -217,7 +217,7 @@ class Config:
 
     def as_text(self, store: Path) -> str:
         """Returns ``name=value`` lines of every setting that has a value, as GET_BROKER_CONFIG has
-        them, without secrets. `store` is the folder of the store. What upstream works out from the
+        them, without secrets. store: the folder of the store. What upstream works out from the
         machine is worked out as it does."""
         settings = self.current
         values = _of_the_machine(os.cpu_count() or 1) | {

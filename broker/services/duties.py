@@ -102,7 +102,7 @@ class Duty:
         begin: Work = _nothing,
         end: Work = _nothing,
     ) -> None:
-        """Names a duty; `role` is the role whose duty it is; None means every broker's."""
+        """Names a duty. role: the role whose duty it is; None means every broker's."""
         self.name, self.role = name, role
         self._jobs, self._begin, self._end = jobs, begin, end
         self._running: list[_Running] = []
@@ -147,8 +147,8 @@ class Duties:
     """The duties of one broker, and the one timer of their jobs. They live on the broker's loop."""
 
     def __init__(self, table: Iterable[Duty], role: BrokerRole = BrokerRole.MASTER) -> None:
-        """Takes the table. `table` has the duties in the order in which they start; they stop in
-        the opposite order."""
+        """Takes the table. table: has the duties in the order in which they start; they stop in the
+        opposite order."""
         self._table = {duty.name: duty for duty in table}
         self.role = role
         #: Told of each change of role, between the last stop and the first start.

@@ -33,7 +33,7 @@ class Groups:
     deleted."""
 
     def __init__(self, settings: Config, metadata: Metadata, core: Core) -> None:
-        """Makes the table. `core` is told what pops need to know of the groups."""
+        """Makes the table. core: told what pops need to know of the groups."""
         self._settings = settings
         self._core = core
         self._rows = WriteBehindTable(metadata, metadata.groups, "groups")

@@ -28,7 +28,7 @@ _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def hot_bytes(ratio: int) -> int:
-    """Returns how long the hot part of the log is, which ends with the log. `ratio` is the value of
+    """Returns how long the hot part of the log is, which ends with the log. ratio: the value of
     accessMessageInMemoryMaxRatio."""
     return _MEMORY * ratio // 100
 

@@ -70,8 +70,8 @@ class PolicyAccess:
         self._lock = asyncio.Lock()
 
     def open(self, rules: PolicyRules, *, mend: bool = True) -> None:
-        """Opens the database. `rules` is what is on. With `mend` a damaged database is moved aside
-        and its copy counts; otherwise it is an error. Raises: StoreError."""
+        """Opens the database. rules: what is on. With `mend` a damaged database is moved aside and
+        its copy counts; otherwise it is an error. Raises: StoreError."""
         try:
             self._open(rules, mend)
         except BaseException:
@@ -171,7 +171,7 @@ class PolicyAccess:
     # ---- changes: the disk first, then the rules ----
 
     def _write(self, users: Changes, acls: Changes, version: int | None = None) -> AccessRows:
-        """Writes a change; `version` None means one more than the last. Raises: RecordDamaged,
+        """Writes a change. version: None means one more than the last. Raises: RecordDamaged,
         StoreIOError."""
         assert self._tables is not None
         try:
@@ -216,7 +216,7 @@ class PolicyAccess:
     # ---- admin requests ----
 
     async def create_user(self, name: str, body: Mapping[str, Any], by: User | None) -> None:
-        """Creates a user; `by` is the user who asks, None for an unknown one. Raises: Rejected,
+        """Creates a user. by: the user who asks, None for an unknown one. Raises: Rejected,
         StoreError."""
         _check_name(name)
         async with self._lock:
@@ -361,7 +361,7 @@ class PolicyAccess:
 
 
 def _entry(kind: ResourceKind, name: str | None, bits: int) -> PolicyEntry:
-    """Returns an entry of a policy; `name` None stands for every name."""
+    """Returns an entry of a policy. name: None stands for every name."""
     resource = Resource(kind, 2, name) if name is not None else Resource(kind, 0)
     if bits & DENY:
         return PolicyEntry(resource, (AccessAction.ALL,), False)

@@ -103,7 +103,7 @@ class Registration:
         dial: Dial,
         credentials: Credentials | None = None,
     ) -> None:
-        """Takes what is registered. `credentials` are what its requests are signed with."""
+        """Takes what is registered. credentials: what its requests are signed with."""
         self._credentials = credentials
         self._settings = settings
         self._topics = topics

@@ -184,9 +184,9 @@ class Schedule:
         max_tps: int = 0,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
-        """Takes the clocks and limits. `timers` None means that they are off. `max_tps` limits
-        deliveries a second, of levels and timers together; 0 sets no limit. `now_ms` is the clock
-        of due times, which tests set."""
+        """Takes the clocks and limits. timers: None means that they are off. max_tps: limits
+        deliveries a second, of levels and timers together; 0 sets no limit. now_ms: the clock of
+        due times, which tests set."""
         self.store = store
         self.core = core
         self._shift_ms = 0

@@ -24,8 +24,8 @@ class TimerMetrics:
     def __init__(
         self, timers: Timers, end: Callable[[], int], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Takes what is counted. `end` returns the end of the timer topic's queue; `clock` counts
-        the seconds of the rates."""
+        """Takes what is counted. end: returns the end of the timer topic's queue. clock: counts the
+        seconds of the rates."""
         self.timers = timers
         self._end, self._clock = end, clock
         self.offset = 0  # of the queue: everything before it was read

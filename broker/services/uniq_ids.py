@@ -11,8 +11,7 @@ __all__ = ["UniqIds"]
 
 class UniqIds:
     def __init__(self, address: bytes) -> None:
-        """Takes the broker's address. `address` is that of the broker, as on disk without its
-        port."""
+        """Takes the broker's address. address: that of the broker, as on disk without its port."""
         self._prefix = address + os.getpid().to_bytes(4, "big")[-2:] + os.urandom(4)
         self._count = 0
 

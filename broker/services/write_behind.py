@@ -165,7 +165,7 @@ class KeptTexts(Generic[_Row]):
     def __init__(
         self, rows: WriteBehindTable[_Row], to_json: Callable[[_Row], dict[str, Any]]
     ) -> None:
-        """Takes what is written. `to_json` makes no message queues."""
+        """Takes what is written. to_json: makes no message queues."""
         self._rows: WriteBehindTable[_Row] = rows
         self._to_json: Callable[[_Row], dict[str, Any]] = to_json
         self._kept: dict[str, tuple[_Row, JsonText]] = {}

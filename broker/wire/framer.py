@@ -39,7 +39,7 @@ class Link(Peer, Protocol):
     parts: Parts
 
     def abort(self, why: str, detail: str = "") -> None:
-        """Closes at once; `why` is logged, once a minute for each kind."""
+        """Closes at once. why: logged, once a minute for each kind."""
 
     @property
     def open(self) -> bool:
@@ -78,7 +78,7 @@ class Framer(Protocol):
     more: bool
 
     def buffer(self, hint: int) -> memoryview:
-        """Returns room to read into, at least one byte. `hint` says how many bytes the reader would
+        """Returns room to read into, at least one byte. hint: says how many bytes the reader would
         like."""
 
     def received(self, count: int) -> Sequence[Command]:
@@ -101,7 +101,7 @@ class Framer(Protocol):
         frame was read."""
 
     def sent_directly(self, answered: bool) -> bool:
-        """Follows a call of ps_conn_send; `answered` says that its caller has the answer. Returns
+        """Follows a call of ps_conn_send. answered: says that its caller has the answer. Returns
         True when received(0) must be called now, for what else the send has brought about."""
 
     def keep_beat(self, opaque: int, says_changed: bool) -> None:
@@ -157,8 +157,8 @@ class PlainFramer:
         frame_max: int = codec.FRAME_MAX,
         hold: Callable[[int], None] = lambda size: None,
     ) -> None:
-        """Takes its buffers. `scratch` is shared by framers that are never between buffer() and
-        received() together. `hold` is called with how many bytes of a frame are kept."""
+        """Takes its buffers. scratch: shared by framers that are never between buffer() and
+        received() together. hold: called with how many bytes of a frame are kept."""
         self._scratch = scratch
         self._hold = hold
         self._frame_max = frame_max
@@ -225,7 +225,7 @@ class PlainFramer:
         return ()
 
     def _keep(self, view: memoryview, at: int, end: int, size: int) -> None:
-        """Keeps what begins at `at`; `size` is that of the frame there, 0 when not yet known."""
+        """Keeps what begins at `at`. size: that of the frame there, 0 when not yet known."""
         self._keep_bytes(view, at, end, size)
         self._hold(len(self._own) if self._own is not None else len(self._part))
 

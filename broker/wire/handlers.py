@@ -44,7 +44,7 @@ class Peer(Protocol):
 
     def keep_beat(self, opaque: int, says_changed: bool) -> None:
         """Lets the core answer repeats of the heartbeat with this number, which Python has served,
-        until forget_beat. `says_changed` is IS_SUB_CHANGE of the answers."""
+        until forget_beat. says_changed: IS_SUB_CHANGE of the answers."""
 
     def forget_beat(self) -> None:
         """Makes its next heartbeat come up to Python."""

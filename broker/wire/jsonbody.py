@@ -271,7 +271,7 @@ class Shape:
     def loads(
         self, data: bytes | bytearray | memoryview, lax_max: int | None = None
     ) -> dict[str, Any]:
-        """Reads a whole body; `lax_max` is as of mqjson.loads. Raises: ValueError that says what is
+        """Reads a whole body. lax_max: as of mqjson.loads. Raises: ValueError that says what is
         wrong, and where."""
         try:
             return self(mqjson.loads(data, lax_max))

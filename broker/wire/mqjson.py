@@ -101,8 +101,8 @@ def _key(key: object) -> str:
 
 def loads(data: bytes | bytearray | memoryview, lax_max: int | None = None) -> Any:
     """Returns the value of a body: strict JSON, or what fastjson accepts besides: objects, bare
-    numbers and words as keys, single quotes, comments, a comma before the closing bracket.
-    `lax_max` is the longest body that is read so, since that is slow; None sets no limit.
+    numbers and words as keys, single quotes, comments, a comma before the closing bracket. lax_max:
+    the longest body that is read so, since that is slow; None sets no limit.
 
     A key that is a message queue comes as MessageQueue, any other as text. Raises: ValueError that
     says what is wrong."""

@@ -93,8 +93,8 @@ class Deliveries:
         }
 
     def handle(self, queue: int, offset: int, given: str | None, kind: str = NORMAL) -> Handle:
-        """Returns the handle of a message; `given` is its POP_CK, which one of a retry topic
-        brings. Raises: KeyError, ValueError."""
+        """Returns the handle of a message. given: its POP_CK, which one of a retry topic brings.
+        Raises: KeyError, ValueError."""
         if given:
             return Handle.parse(given)
         return Handle(

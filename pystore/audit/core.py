@@ -162,8 +162,8 @@ class CoreAudit:
     def segments(
         self, jobs: int, last: int | None = None, some: Collection[int] | None = None
     ) -> list[SegmentFacts]:
-        """Returns facts of each segment, in order, or of `some` alone, by number. `last` is the
-        number of the last one that holds anything; None looks for it."""
+        """Returns facts of each segment, in order, or of `some` alone, by number. last: the number
+        of the last one that holds anything; None looks for it."""
         self.name_segments()
         files = self._layout.segments
         numbers = range(len(files)) if some is None else some

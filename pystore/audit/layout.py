@@ -142,7 +142,7 @@ def _sorted(folder: Path | str) -> list[os.DirEntry[str]]:
 
 
 def _folders(folder: Path | str, others: list[Path]) -> Iterator[os.DirEntry[str]]:
-    """Returns what is a folder, or a link to one, by name; `others` takes everything else."""
+    """Returns what is a folder, or a link to one, by name. others: takes everything else."""
     for entry in _sorted(folder):
         with suppress(OSError):  # a link in a circle
             if entry.is_dir():

@@ -75,7 +75,7 @@ def _decoded(
     layout: Layout, name: str, path: Path, known: Sequence[Collection[str]] = ((), ())
 ) -> Any:
     """Returns the parsed content of a configuration file, or None when it is missing or damaged, or
-    when the database has its content. `known` has the digests of what the database last wrote to or
+    when the database has its content. known: has the digests of what the database last wrote to or
     read from the file and its ``.bak``."""
     bak = path.with_name(path.name + ".bak")
     section = SECTIONS.get(name)
@@ -339,7 +339,7 @@ def check_offsets(
 
 
 def check_checkpoint(layout: Layout, last_time: int) -> None:
-    """Compares the checkpoint with the log and the clock. `last_time` is the store time of the last
+    """Compares the checkpoint with the log and the clock. last_time: the store time of the last
     record in ms, or -1 when there is none."""
     path = layout.root / "checkpoint"
     try:

@@ -64,7 +64,7 @@ def refuse_if_held(root: Path) -> None:
 @contextmanager
 def hold_lock(root: Path, file_mode: int = FILE_MODE) -> Iterator[None]:
     """Holds the store's locks, as its writer would: that of the file `lock`, and that of its folder
-    (csrc/files/places.h). `file_mode` is that of the store (storeFileMode).
+    (csrc/files/places.h). file_mode: that of the store (storeFileMode).
 
     Raises: StoreLocked, StrayFile, Forbidden, StoreIOError."""
     refuse_if_held(root)
@@ -149,8 +149,8 @@ class Journal:
     def begin(
         cls, root: Path, actions: list[Action], file_mode: int, log_folders: list[Path]
     ) -> Journal:
-        """Makes the side folder and writes the plan into it; nothing else changes yet.
-        `log_folders` are those of the store, absolute.
+        """Makes the side folder and writes the plan into it; nothing else changes yet. log_folders:
+        those of the store, absolute.
 
         Raises: RecordDamaged for a plan that would leave the store, Forbidden, DiskFull,
         StoreIOError."""
@@ -211,7 +211,7 @@ class Journal:
     # ---- forwards ----
 
     def apply(self, rebuild: Callable[[Journal, Action], None]) -> None:
-        """Does what is not done yet; `rebuild` makes derived files (pystore.repair.scratch).
+        """Does what is not done yet. rebuild: makes derived files (pystore.repair.scratch).
 
         Raises: Forbidden, DiskFull, StoreIOError."""
         with _named(self.folder):

@@ -213,7 +213,7 @@ def derive(
 
 
 def _index_files(keys: Sequence[int], each: int) -> list[IndexFile]:
-    """Returns the index files to be made. `keys` are those of each segment; a file takes `each` of
+    """Returns the index files to be made. keys: those of each segment; a file takes `each` of
     them."""
     until = list(accumulate(keys))
     total = until[-1]

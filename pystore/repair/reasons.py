@@ -20,8 +20,8 @@ def balance_of(
     reasons: Iterable[str] = (),
 ) -> Balance:  # fmt: skip
     """Returns the balance of the log before and after the actions. A record that is no longer as it
-    was has an action that was for it, or is a difference without a reason. `reasons` are what else
-    is known."""
+    was has an action that was for it, or is a difference without a reason. reasons: what else is
+    known."""
     made = Balance(before.records, after.records, before.checksum, after.checksum, list(reasons))
     if made.equal:
         return made

@@ -57,7 +57,7 @@ def make_derived(
     ahead: Derive | None = None,
 ) -> RecoveryReport:  # fmt: skip
     """Makes what `names` asks for of the log in folder `into`, which is emptied first: queues and
-    checkpoint always, "index" only when it is named. `ahead` makes queues and index, where it can;
+    checkpoint always, "index" only when it is named. ahead: makes queues and index, where it can;
     the recovery then finds nothing to do."""
     shutil.rmtree(into, ignore_errors=True)
     make_folders(into, settings.file_mode)

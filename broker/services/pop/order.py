@@ -174,9 +174,9 @@ class OrderTable:
         self.batches.expire(now_ms - _KEPT_MS)
 
     def load(self, end_of: Callable[[str, int], int]) -> dict[QueuePlace, int]:
-        """Returns where groups continue, by what was noted after the file was saved. `end_of` is
-        the end of a topic's queue: the power may have taken the messages of a batch with it.
-        Raises: StoreError."""
+        """Returns where groups continue, by what was noted after the file was saved. end_of: the
+        end of a topic's queue: the power may have taken the messages of a batch with it. Raises:
+        StoreError."""
         found = OrderFile.read(self._path)
         for place, batch in found.batches.items():
             topic, group, queue = place

@@ -166,9 +166,8 @@ class ReviveLog:
     # ---- reading ----
 
     def find(self, timers: Timers, done: Callable[[int], int], since: int) -> CheckPointScan:
-        """Returns all that is open. `done` is the next offset of a revive queue that is not done
-        with. `since` is the log offset up to which offsets of consumers are known to be on the
-        disk.
+        """Returns all that is open. done: the next offset of a revive queue that is not done with.
+        since: the log offset up to which offsets of consumers are known to be on the disk.
 
         Nothing may be delivered meanwhile. Raises: StoreError."""
         found = CheckPointScan()
@@ -193,7 +192,7 @@ class ReviveLog:
         self, message: Message, said: Mapping[str, str], found: CheckPointScan,
         points: dict[object, CheckPoint], acks: list[AckRecord], since: int,
     ) -> None:  # fmt: skip
-        """Takes a record; `said` are its properties."""
+        """Takes a record. said: its properties."""
         try:
             tag = said.get("TAGS", "")
             if tag not in ("ck", "ack", "bAck"):

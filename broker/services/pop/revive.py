@@ -187,7 +187,7 @@ class Revive:
         self, open_ones: Iterable[CheckPoint], places: Mapping[Key, int]
     ) -> list[tuple[CheckPoint, list[int]]]:
         """Returns offsets of check points whose copy is in the log already: whoever wrote it was
-        killed before it could say so. `places` are the log offsets of the records of check points.
+        killed before it could say so. places: the log offsets of the records of check points.
 
         Raises: StoreError."""
         now = self._now_ms()

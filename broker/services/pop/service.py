@@ -155,8 +155,7 @@ class Pop:
 
     def find_open(self, timers: Timers, since: int) -> CheckPointScan:
         """Returns what is open in the log of a slave, which knows it by nothing else; in any
-        thread. `since` is the log offset up to which consumer offsets are known. Raises:
-        StoreError."""
+        thread. since: the log offset up to which consumer offsets are known. Raises: StoreError."""
         found = self.log.find(timers, self.revive.done, since)
         for ck, offsets in self.revive.copied(found.open, found.places):
             for offset in offsets:

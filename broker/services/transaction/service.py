@@ -74,7 +74,7 @@ class Transactions:
         *,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
-        """Takes the halves. `now_ms` is the clock that ages are counted by; tests set it."""
+        """Takes the halves. now_ms: the clock that ages are counted by; tests set it."""
         self.store = store
         self._core = core
         self._config = config
@@ -338,8 +338,8 @@ class Transactions:
             self._look(group, live)
 
     def _channel(self, group: str, topic: str | None = None) -> Channel | None:
-        """Returns a member of the group, one that takes more bytes if there is one. `topic` is that
-        of the half messages that it is to be asked about; None stands for any."""
+        """Returns a member of the group, one that takes more bytes if there is one. topic: that of
+        the half messages that it is to be asked about; None stands for any."""
         channels = self._clients.producers.get(group)
         if not channels:
             return None
