@@ -10,7 +10,7 @@ from broker.cli.admin_offsets import lag_table, show_members
 from broker.cli.administering import DryRun, Group, Topic, administered
 from pystore.cli.verbs import Session, Size, When, usage
 from pystore.errors import NotFound
-from pystore.names import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, SYSTEM_GROUP_PREFIX
+from pystore.names import is_internal_topic
 
 if TYPE_CHECKING:
     from broker.client.admin import Admin, BrokerPlace
@@ -172,7 +172,9 @@ def _topic_list(
 
     own = {name for place in admin.cluster() for name in (place.cluster, place.name)}
     found = [
-        each for each in admin.topics() if all_ or not (each.name in own or _is_internal(each.name))
+        each
+        for each in admin.topics()
+        if all_ or not (each.name in own or is_internal_topic(each.name))
     ]
     s.out.table(
         "topics",
@@ -186,16 +188,6 @@ def _topic_list(
         ],
     )  # fmt: skip
     return 0 if found else 1
-
-
-def _is_internal(name: str) -> bool:
-    from broker.services.names import is_system_topic
-
-    return (
-        is_system_topic(name)
-        or name.startswith((RETRY_PREFIX, DLQ_PREFIX))
-        or name.endswith(REPLY_SUFFIX)
-    )
 
 
 def _topic_show(s: Session, admin: Admin, topic: Topic) -> int | None:
@@ -303,16 +295,12 @@ def _group_list(
       pystore admin group list -n 127.0.0.1:9876
       pystore admin group list --json | jq -r '.groups[] | select(.behind > 1000) | .group'
     """
-    from broker.services.names import RESERVED_GROUPS
+    from broker.services.names import is_system_group
 
     behind: dict[str, int] = {}
     for each in admin.all_lags():
         behind[each.group] = behind.get(each.group, 0) + each.behind
-    found = [
-        each
-        for each in admin.groups()
-        if all_ or not (each.name in RESERVED_GROUPS or each.name.startswith(SYSTEM_GROUP_PREFIX))
-    ]
+    found = [each for each in admin.groups() if all_ or not is_system_group(each.name)]
     s.out.table(
         "groups",
         ("group", "behind", "may consume", "retries", "ordered"),

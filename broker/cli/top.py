@@ -14,6 +14,7 @@ import typer
 from broker.cli.administering import administered
 from broker.client.rates import SORTS, Look, TopRow, rows_between
 from broker.loop.reasons import reason_of
+from broker.services.names import is_system_group
 from pystore.cli.verbs import Session, shown, usage
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def look_at(admin: Admin, seen: dict[str, str]) -> Look:
             look.problems.append(f"{place.name}: {reason_of(failed)}")
         else:
             look.brokers.append(facts)
-            look.lags += lags
+            look.lags += [lag for lag in lags if not is_system_group(lag.group)]
     return look
 
 
@@ -76,7 +77,7 @@ def _top(
     Keys on a terminal: l, i, o sort by lag, by what comes in, by what goes out; g and t by name;
     q ends. In a pipe each look is printed after the other, with --json as a line of its own. Rates
     are those between two looks, so the first has none. A topic that no group consumes is not
-    listed; the brokers' rates have all.
+    listed, and neither are groups of the brokers' own; the brokers' rates have all.
 
     \b
     Examples:

@@ -274,6 +274,7 @@ class SendFailed(ClientError):
     def __init__(self, topic: str, attempts: Sequence[Attempt]) -> None:
         last = attempts[-1].error if attempts else None
         refused = [a.error for a in attempts if isinstance(a.error, BrokerRefused)]
+        tries = "one attempt" if len(attempts) == 1 else f"{len(attempts)} attempts"
         if refused and len(refused) == len(attempts) and all(each.denied for each in refused):
             text = f"{last}; it is not stored: check the credentials and what they may do"
         elif (
@@ -282,12 +283,12 @@ class SendFailed(ClientError):
             and all(each.code in _BEFORE_STORING for each in refused)
         ):
             text = (
-                f"the message to {topic} was refused in {len(attempts)} attempts and is not stored;"
+                f"the message to {topic} was refused in {tries} and is not stored;"
                 f" the last: {last}"
             )
         else:
             text = (
-                f"the message to {topic} was not acknowledged after {len(attempts)} attempts;"
+                f"the message to {topic} was not acknowledged after {tries};"
                 f" the last: {last}. It may have been stored nevertheless: consumers must bear"
                 " repeats"
             )

@@ -11,11 +11,11 @@ from dataclasses import replace
 from broker.client.admin import AsyncAdmin, GroupMembers, QueueLag
 from broker.client.errors import ClientError
 from broker.doctor.findings import Diagnosis, diagnosed
-from broker.services.names import RESERVED_GROUPS
+from broker.services.names import is_system_group
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode
 from broker.wire.mqjson import MessageQueue
-from pystore.names import DLQ_PREFIX, HALF_TOPIC, SYSTEM_GROUP_PREFIX, TRANSACTION_GROUP
+from pystore.names import DLQ_PREFIX, HALF_TOPIC, TRANSACTION_GROUP
 
 __all__ = ["check_groups"]
 
@@ -37,7 +37,7 @@ async def check_groups(
     await asyncio.sleep(pause_s)
     now = _by_group(await admin.all_lags())
     for group in (each.name for each in await admin.groups()):
-        if group in RESERVED_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX):
+        if is_system_group(group):
             continue
         members = await admin.members(group)
         if members is not None and len(members.clients) > 1:

@@ -348,9 +348,12 @@ class StatisticsProcessor:
         return table
 
     def _guarded(self) -> dict[str, Any]:
-        """Returns our own entries: limits of the process, requests that held the event loop, by
-        code, and what is wrong with the files of access control."""
-        table: dict[str, Any] = {"openFilesMax": resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
+        """Returns our own entries: bytes that went to groups, limits of the process, requests that
+        held the event loop, by code, and what is wrong with the files of access control."""
+        table: dict[str, Any] = {
+            "getMessageSizeTotal": self.s.statistics.got_bytes(),
+            "openFilesMax": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        }
         with contextlib.suppress(OSError, ValueError):
             table["mappingsMax"] = int(_MAP_COUNT.read_text())
         dog, access = self.s.watchdog, self.s.access

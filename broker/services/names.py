@@ -26,6 +26,7 @@ __all__ = [
     "check_offsets_may_change",
     "check_topic",
     "is_legal",
+    "is_system_group",
     "is_system_topic",
 ]
 
@@ -64,6 +65,11 @@ def check_topic(name: str) -> None:
 def check_group(name: str) -> None:
     """Checks the name of a group. Raises: Refused with INVALID_PARAMETER."""
     _check("group", name, GROUP_MAX)
+
+
+def is_system_group(name: str) -> bool:
+    """Returns whether a group is one that brokers have by themselves."""
+    return name in RESERVED_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def check_offsets_may_change(group: str) -> None:

@@ -135,6 +135,10 @@ class Statistics:
         """Returns the counters of the whole broker since the start."""
         return self._sums(self._core.sample())
 
+    def got_bytes(self) -> int:
+        """Returns the bytes that groups were sent since the start: the sum of GROUP_GET_SIZE."""
+        return self._core.totals().get_bytes
+
     def _sums(self, sample: Sample) -> dict[str, int]:
         totals, own = self._core.totals(), self._own_sums
         return {

@@ -7,142 +7,37 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, Generic, TypeVar
 
 from broker.client.admin import AsyncAdmin, BrokerPlace, QueueLag
+from broker.client.admin.facts import QueueEnds, queue_ends
 from broker.client.errors import ClientError, Misuse, NoRoute, reading
 from broker.client.ids import offset_id_of
 from broker.client.message import MessageQueue
 from broker.client.queries import messages_of_broker
 from broker.client.rates import Look
 from broker.client.routes import parse_route
+from broker.web.cached import CachedAnswer, CachedAnswers
 from broker.web.records import RecordView
 from broker.web.rows import KINDS_OF_TOPICS, GroupRow, LagRow, TopicRow, kind_of
+from broker.wire import mqjson
 from broker.wire.codes import RequestCode
 from pystore.configfiles import SubscriptionGroup, group_from_json
+from pystore.names import DLQ_PREFIX
 
-__all__ = ["CachedAnswer", "ClusterFacts", "Placed"]
+__all__ = ["ClusterFacts", "Placed"]
 
-_T = TypeVar("_T")
-#: How long an answer is taken for the present, and how old it may be shown while a newer one is
-#: under way.
-_FRESH_S, _STALE_S = 5.0, 60.0
-#: The first of these for what is asked for one topic or one group.
-_FRESH_OF_ONE_S = 1.0
 #: Between two looks for the plots, how many are kept, and how long nobody may watch.
 _STEP_S, _LOOKS, _WATCHED_S = 2.0, 150, 30.0
 #: Lags of a large cluster cost brokers much: the next look is so many times later as one took.
 _RESTS = 4.0
-#: Topics and groups of which the lags are kept, and groups of a topic.
-_NAMES, _GROUPS = 64, 20
+#: Groups of a topic that are shown.
+_GROUPS = 20
 #: Messages that a key finds, of each broker.
 _FOUND = 32
 #: A broker's name, and a message of it.
 Placed = tuple[str, RecordView]
-
-
-class CachedAnswer(Generic[_T]):
-    """An answer that is asked for again when it is old; meanwhile the old one is shown."""
-
-    def __init__(
-        self, ask: Callable[[], Awaitable[_T]], fresh_s: float | None = None,
-        stale_s: float = _STALE_S,
-    ) -> None:  # fmt: skip
-        """fresh_s: how long it is taken for the present. stale_s: how old it may be shown."""
-        self._ask = ask
-        self._fresh_s, self._stale_s = fresh_s, stale_s
-        self._value: _T | None = None
-        self._when = float("-inf")
-        self._asking: asyncio.Task[_T] | None = None
-        self._forgotten = 0
-
-    async def get(self) -> _T:
-        """Raises: ClientError."""
-        value, is_fresh = self._known()
-        if value is not None and is_fresh:
-            return value
-        asking = self._question()
-        return value if value is not None else await asyncio.shield(asking)
-
-    async def soon(self, wait_s: float) -> _T | None:
-        """Returns what is there now; if that is not known in time, what was there before, and None
-        where nothing is known. The question goes on. Raises: ClientError."""
-        value, is_fresh = self._known()
-        if value is not None and is_fresh:
-            return value
-        asking = self._question()
-        await asyncio.wait({asking}, timeout=wait_s)
-        if not asking.done() or (value is not None and asking.exception() is not None):
-            return value
-        return asking.result()
-
-    def _known(self) -> tuple[_T | None, bool]:
-        """Returns what may be shown, and whether it is of the present."""
-        age = time.monotonic() - self._when
-        is_fresh = age < (_FRESH_S if self._fresh_s is None else self._fresh_s)
-        return (self._value if is_fresh or age < self._stale_s else None), is_fresh
-
-    def _question(self) -> asyncio.Task[_T]:
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.ensure_future(self._renew())
-            self._asking.add_done_callback(_ended)
-        return self._asking
-
-    async def _renew(self) -> _T:
-        before = self._forgotten
-        value = await self._ask()
-        if before == self._forgotten:
-            self._value, self._when = value, time.monotonic()
-            return value
-        return await self._renew()
-
-    def forget(self) -> None:
-        """The next one who asks waits for what is there then, also where a question is under
-        way."""
-        self._when = float("-inf")
-        self._forgotten += 1
-
-    async def close(self) -> None:
-        """Ends a question that is under way."""
-        if self._asking is not None:
-            self._asking.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ClientError):
-                await self._asking
-
-
-class CachedAnswers(Generic[_T]):
-    """The same by name, of those names that were asked for last."""
-
-    def __init__(self, ask: Callable[[str], Awaitable[_T]]) -> None:
-        self._ask = ask
-        self._kept: dict[str, CachedAnswer[_T]] = {}
-
-    def of(self, name: str) -> CachedAnswer[_T]:
-        found = self._kept.pop(name, None)
-        if found is None:
-            found = CachedAnswer(partial(self._ask, name), _FRESH_OF_ONE_S)
-            if len(self._kept) >= _NAMES:
-                del self._kept[next(iter(self._kept))]
-        self._kept[name] = found
-        return found
-
-    def forget(self) -> None:
-        for kept in self._kept.values():
-            kept.forget()
-
-    async def close(self) -> None:
-        for kept in self._kept.values():
-            await kept.close()
-
-
-def _ended(asking: asyncio.Task[Any]) -> None:
-    """Whoever waits is told why it failed; where the old answer was shown, the next one asks
-    again."""
-    if not asking.cancelled():
-        asking.exception()
 
 
 class ClusterFacts:
@@ -163,6 +58,8 @@ class ClusterFacts:
         #: By topic: its groups, and how many messages each is behind. By group: its queues.
         self.groups_of = CachedAnswers(self._groups_of)
         self.lags_of = CachedAnswers(self._lags_of)
+        #: By topic: its queues, and the messages in them.
+        self.counts_of = CachedAnswers(self._counts_of)
         self.looks: deque[Look] = deque(maxlen=_LOOKS)
         self._watching: asyncio.Task[None] | None = None
         self._watched = 0.0
@@ -174,7 +71,7 @@ class ClusterFacts:
                 await self._watching
         for kept in (
             self.places, self.topics, self.groups, self.brokers, self.lags, self.configs,
-            self.groups_of, self.lags_of,
+            self.groups_of, self.lags_of, self.counts_of,
         ):  # fmt: skip
             await kept.close()
         await self.admin.close()
@@ -195,19 +92,57 @@ class ClusterFacts:
             queues = dict.fromkeys(await self.admin.topic_names())
         return await asyncio.to_thread(_topic_rows, queues)
 
-    async def with_queues(self, rows: Sequence[TopicRow]) -> list[TopicRow]:
-        """Returns the rows of one page with the queues that routes name. Raises: ClientError."""
-        return await asyncio.gather(*map(self._with_queues, rows))
+    async def with_counts(self, rows: Sequence[TopicRow], wait_s: float) -> list[TopicRow]:
+        """Returns the rows of one page with their queues and messages, as far as these are counted
+        in time."""
+        counts = await asyncio.gather(*(self._soon_of(row.name, wait_s) for row in rows))
+        return [
+            row if known is None else replace(row, queues=known[0], messages=known[1])
+            for row, known in zip(rows, counts, strict=True)
+        ]
 
-    async def _with_queues(self, row: TopicRow) -> TopicRow:
-        if row.queues is not None:
-            return row
-        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
-        answer = await self.admin.network.ask_servers(code, {"topic": row.name})
-        if answer.code:  # it has gone meanwhile
-            return row
-        with reading(code.name, "the name server"):
-            return replace(row, queues=len(parse_route(answer.body, row.name).read))
+    async def with_dead(self, rows: Sequence[GroupRow], wait_s: float) -> list[GroupRow]:
+        """The same of groups and their dead letters. Raises: ClientError."""
+        there = {each.name for each in await self.topics.get() if each.kind == "dead letters"}
+
+        async def dead(row: GroupRow) -> int | None:
+            if DLQ_PREFIX + row.name not in there:
+                return 0
+            known = await self._soon_of(DLQ_PREFIX + row.name, wait_s)
+            return None if known is None else known[1]
+
+        counts = await asyncio.gather(*map(dead, rows))
+        return [replace(row, dead=count) for row, count in zip(rows, counts, strict=True)]
+
+    async def _soon_of(self, topic: str, wait_s: float) -> tuple[int, int] | None:
+        """None where the topic went meanwhile, too, or where nobody may ask."""
+        try:
+            return await self.counts_of.of(topic).soon(wait_s)
+        except ClientError:
+            return None
+
+    async def _counts_of(self, topic: str) -> tuple[int, int]:
+        """Queues, and the messages in them. Raises: NoRoute, ClientError."""
+        if self.of_broker:
+            masters = list((await self.masters()).values())
+        else:
+            code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+            answer = await self.admin.network.ask_servers(code, {"topic": topic})
+            if answer.code:
+                raise NoRoute(f"no broker serves the topic {topic}", topic)
+            with reading(code.name, "the name server"):
+                masters = sorted(parse_route(answer.body, topic).addresses(masters_only=True))
+        ends = [
+            each for found in await asyncio.gather(*(self._ends_at(at, topic) for at in masters))
+            for each in found
+        ]  # fmt: skip
+        return len(ends), sum(each.max_offset - each.min_offset for each in ends)
+
+    async def _ends_at(self, address: str, topic: str) -> list[QueueEnds]:
+        code = RequestCode.GET_TOPIC_STATS_INFO
+        answer = await self.admin.network.request(address, code, {"topic": topic})
+        with reading(code.name, address):
+            return queue_ends(mqjson.loads(answer.body or b"{}"))
 
     async def _groups_of(self, topic: str) -> list[tuple[str, int | None]]:
         names = (await self.admin.groups_of(topic))[:_GROUPS]
@@ -285,13 +220,16 @@ class ClusterFacts:
 
     async def by_key(self, topic: str, key: str) -> list[Placed]:
         """Those with a key, or with a client's id. Raises: ClientError."""
-        found: list[Placed] = []
-        for broker, address in (await self.masters()).items():
-            messages = await messages_of_broker(
-                self.admin.network, broker, address, topic, key, _FOUND
-            )
-            found += [(broker, RecordView(bytes(message.record))) for message in messages]
-        return found
+        masters = await self.masters()
+        by_broker = await asyncio.gather(*(
+            messages_of_broker(self.admin.network, broker, address, topic, key, _FOUND)
+            for broker, address in masters.items()
+        ))  # fmt: skip
+        return [
+            (broker, RecordView(bytes(message.record)))
+            for broker, messages in zip(masters, by_broker, strict=True)
+            for message in messages
+        ]
 
     async def by_id(self, text: str) -> list[Placed]:
         """By an offset id, which names a broker of this cluster. Raises: Misuse, ClientError."""
@@ -349,12 +287,16 @@ class ClusterFacts:
             places = await self.admin.cluster()
         except ClientError as failed:
             look.problems.append(str(failed))
-        for place in places:
-            if place.id == 0:
-                try:
-                    look.brokers.append(await self.admin.broker(place.address))
-                except ClientError as failed:
-                    look.problems.append(str(failed))
+        masters = [place.address for place in places if place.id == 0]
+        for found in await asyncio.gather(
+            *(self.admin.broker(each) for each in masters), return_exceptions=True
+        ):
+            if isinstance(found, ClientError):
+                look.problems.append(str(found))
+            elif isinstance(found, BaseException):
+                raise found
+            else:
+                look.brokers.append(found)
         return look
 
 

@@ -8,25 +8,28 @@ import contextlib
 import ssl
 import time
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.client.errors import ClientError
 from broker.client.rates import Look
 from broker.doctor import examine_network
 from broker.doctor.findings import Diagnosis
-from broker.web.cluster_facts import CachedAnswer, ClusterFacts
+from broker.services.names import is_system_group
+from broker.web.cached import CachedAnswer
+from broker.web.cluster_facts import ClusterFacts
 from broker.web.drawing import RatePlot, plot_of
-from broker.web.rows import is_system_group
+from broker.web.rows import Examination
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
 
 if TYPE_CHECKING:
+    from broker.client.admin import BrokerFacts
     from broker.client.credentials import Credentials
 
-__all__ = ["ClusterOverview", "Examination", "RateSample", "byte_rate"]
+__all__ = ["ClusterOverview", "RateSample", "byte_rate"]
 
 #: Between two looks at rates, and how many are kept: a quarter of an hour. A look at a large
 #: cluster takes long; the next one is so many times later.
@@ -35,44 +38,38 @@ _STEP_S, _SAMPLES, _RESTS = 5.0, 180, 4.0
 _EXAMINED_S, _EXAMINED_MAX_S = 60.0, 3600.0
 #: Brokers that the doctor looks at, and how long at each.
 _BROKERS, _PATIENCE_S = 20, 60.0
-#: So many topics of dead letters are counted: each costs a request.
+#: So many topics of dead letters are counted: each costs requests.
 _DEAD = 200
+#: What brokers count of bytes in, and brokers of ours of bytes out.
+_IN, _OUT = "putMessageSizeTotal", "getMessageSizeTotal"
 
 
 @dataclass(frozen=True, slots=True)
 class RateSample:
-    """when: seconds of a steady clock. came, went: messages a second. came_bytes: bytes a second;
-    of the first look nobody knows it, and it is 0."""
+    """when: seconds of a steady clock. came, went: messages a second. came_bytes, went_bytes: bytes
+    a second; of the first look nobody knows them, and they are 0."""
 
     when: float
     came: float
     went: float
     came_bytes: float
+    went_bytes: float
 
 
-@dataclass(frozen=True, slots=True)
-class Examination:
-    """What the doctor found. when_ms: ms since 1970. skipped: brokers that it did not look at."""
-
-    when_ms: int
-    findings: list[Diagnosis] = field(default_factory=list)
-    skipped: int = 0
-
-
-def byte_rate(before: Look | None, now: Look) -> float:
-    """Bytes a second that were put between two looks. A broker that started meanwhile counts from
-    its start."""
+def byte_rate(before: Look | None, now: Look, entry: str) -> float:
+    """Bytes a second by which an entry grew between two looks. A broker that started meanwhile
+    counts from its start."""
     if before is None or now.when <= before.when:
         return 0.0
-    old = {each.address: _put_bytes(each.entries) for each in before.brokers}
-    new = {each.address: _put_bytes(each.entries) for each in now.brokers}
+    old = {each.address: _bytes_in(each.entries, entry) for each in before.brokers}
+    new = {each.address: _bytes_in(each.entries, entry) for each in now.brokers}
     grown = [size - old[where] if size >= old[where] else size
              for where, size in new.items() if where in old]  # fmt: skip
     return sum(grown) / (now.when - before.when)
 
 
-def _put_bytes(entries: Mapping[str, str]) -> int:
-    text = entries.get("putMessageSizeTotal", "")
+def _bytes_in(entries: Mapping[str, str], entry: str) -> int:
+    text = entries.get(entry, "")
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
@@ -125,20 +122,22 @@ class ClusterOverview:
         self.samples.append(
             RateSample(
                 look.when, sum(each.put_rate for each in look.brokers),
-                sum(each.get_rate for each in look.brokers), byte_rate(self._before, look),
+                sum(each.get_rate for each in look.brokers),
+                byte_rate(self._before, look, _IN), byte_rate(self._before, look, _OUT),
             )
         )  # fmt: skip
         self._before = look
 
     def plots(self) -> tuple[RatePlot, RatePlot]:
-        """Of messages, and of bytes."""
+        """Of messages, and of bytes. Apache's brokers do not count bytes out."""
         kept = list(self.samples)
         times = [each.when for each in kept]
-        came, went = [each.came for each in kept], [each.went for each in kept]
-        return (
-            plot_of(times, {"came": came, "went": went}),
-            plot_of(times, {"came": [each.came_bytes for each in kept]}),
-        )
+        sizes: dict[str, Sequence[float]] = {"came": [each.came_bytes for each in kept]}
+        if self._before is not None and all(_OUT in b.entries for b in self._before.brokers):
+            sizes["went"] = [each.went_bytes for each in kept]
+        return plot_of(times, {
+            "came": [each.came for each in kept], "went": [each.went for each in kept],
+        }), plot_of(times, sizes, binary=True)  # fmt: skip
 
     # ---- totals ----
 
@@ -154,32 +153,37 @@ class ClusterOverview:
             each.behind for each in await self._facts.lags.get() if not is_system_group(each.group)
         )
 
-    async def _dead(self) -> int | None:
+    async def _dead(self) -> tuple[int | None]:
         """Dead letters of all groups; None where too many groups have any. Raises: ClientError."""
         topics = [each for each in await self._facts.topics.get() if each.kind == "dead letters"]
         if len(topics) > _DEAD:
-            return None
-        return sum([(await self._facts.walker.topic(each.name)).messages for each in topics])
+            return (None,)
+        found = await asyncio.gather(*(self._facts.walker.topic(each.name) for each in topics))
+        return (sum(each.messages for each in found),)
 
     async def _waiting(self) -> tuple[int | None, int | None]:
         """Delayed messages, and open transactions; None where a broker does not count them. Raises:
         ClientError."""
-        timers: int | None = 0
-        halves: int | None = 0
-        for look in (await self._facts.brokers.get()).brokers:
-            levels = sum(
-                _level(text) for name, text in look.entries.items()
-                if name.startswith("scheduleMessageOffset_")
-            )  # fmt: skip
-            wheel = await self._metrics(look.address, "timers")
-            pending = wheel.get("rocketmq_timer_pending", 0) if wheel is not None else None
-            timers = None if timers is None or pending is None else timers + levels + int(pending)
-            table = await self._metrics(look.address, "transactions")
-            halves = None if halves is None or table is None else halves + sum(
-                int(value) for name, value in table.items()
-                if name.startswith("rocketmq_half_messages")
-            )  # fmt: skip
-        return timers, halves
+        looks = (await self._facts.brokers.get()).brokers
+        timers, halves = zip(
+            (0, 0), *await asyncio.gather(*map(self._waiting_at, looks)), strict=True
+        )
+        return _sum(timers), _sum(halves)
+
+    async def _waiting_at(self, look: BrokerFacts) -> tuple[int | None, int | None]:
+        """The same of one broker."""
+        wheel, table = await asyncio.gather(
+            self._metrics(look.address, "timers"), self._metrics(look.address, "transactions")
+        )
+        levels = sum(
+            _level(text) for name, text in look.entries.items()
+            if name.startswith("scheduleMessageOffset_")
+        )  # fmt: skip
+        pending = None if wheel is None else levels + int(wheel.get("rocketmq_timer_pending", 0))
+        halves = None if table is None else sum(
+            int(value) for name, value in table.items() if name.startswith("rocketmq_half_messages")
+        )  # fmt: skip
+        return pending, halves
 
     async def _metrics(self, address: str, of: str) -> Mapping[str, float] | None:
         """None of a broker of Apache's, which passes over what is asked for. Raises:
@@ -191,17 +195,20 @@ class ClusterOverview:
 
     async def _replicas(self) -> dict[str, str]:
         """What each master says of its slaves, by address. Raises: ClientError."""
-        found = {}
-        for where in (await self._facts.masters()).values():
-            answer = await self._facts.walker.network.exchange(
-                where, Command(RequestCode.GET_BROKER_HA_STATUS), 3.0
-            )
-            if answer.code:  # 4.9 does not know it
-                continue
-            rows = mqjson.loads(answer.body or b"{}").get("haConnectionInfo") or ()
-            in_sync = sum(bool(row.get("inSync")) for row in rows)
-            found[where] = f"{in_sync} of {len(rows)} in sync" if rows else "none"
-        return found
+        masters = list((await self._facts.masters()).values())
+        said = await asyncio.gather(*map(self._replicas_of, masters))
+        return {where: text for where, text in zip(masters, said, strict=True) if text}
+
+    async def _replicas_of(self, where: str) -> str:
+        """Raises: ClientError."""
+        answer = await self._facts.walker.network.exchange(
+            where, Command(RequestCode.GET_BROKER_HA_STATUS), 3.0
+        )
+        if answer.code:  # 4.9 does not know it
+            return ""
+        rows = mqjson.loads(answer.body or b"{}").get("haConnectionInfo") or ()
+        in_sync = sum(bool(row.get("inSync")) for row in rows)
+        return f"{in_sync} of {len(rows)} in sync" if rows else "none"
 
     # ---- what needs attention ----
 
@@ -225,6 +232,12 @@ class ClusterOverview:
                 found += some
         found.sort(key=lambda each: -each.severity)
         return Examination(time.time_ns() // 1_000_000, found, skipped)
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    """None where one of them is."""
+    known = [each for each in counts if each is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def _level(text: str) -> int:

@@ -14,14 +14,14 @@ from aiohttp import web
 from broker.client.admin import AsyncAdmin
 from broker.client.errors import BadAnswer, BrokerRefused, ClientError, Misuse, NoRoute
 from broker.client.rates import rows_between
+from broker.web.cached import known_soon
 from broker.web.cluster_actions import ClusterActions, is_secret
-from broker.web.cluster_facts import CachedAnswer, ClusterFacts, Placed
+from broker.web.cluster_facts import ClusterFacts, Placed
 from broker.web.cluster_overview import ClusterOverview
 from broker.web.drawing import plot_of
 from broker.web.guard import Handler, download
-from broker.web.rows import GroupRow, paged
+from broker.web.rows import GroupRow, groups_of_kind, of_kind, paged
 from broker.web.store_pages import message_page
-from pystore import __version__
 from pystore.cli.verbs import parse_time
 from pystore.errors import BadArgument
 from pystore.names import DLQ_PREFIX
@@ -47,7 +47,7 @@ class ClusterServer(ClusterActions):
 
     menu = (
         ("/", "Overview"), ("/topics", "Topics"), ("/groups", "Groups"), ("/find", "Find"),
-        ("/dead", "Dead letters"), ("/rates", "Rates"),
+        ("/dead", "Dead letters"), ("/rates", "Rates"), ("/doctor", "Doctor"),
     )  # fmt: skip
 
     def __init__(
@@ -63,7 +63,8 @@ class ClusterServer(ClusterActions):
             "/": self._cluster, "/topics": self._topics, "/topic": self._topic,
             "/groups": self._groups, "/group": self._group, "/find": self._find,
             "/message": self._message, "/body": self._body, "/record": self._record,
-            "/dead": self._dead, "/rates": self._rates, "/broker": self._broker, **self.forms(),
+            "/dead": self._dead, "/rates": self._rates, "/broker": self._broker,
+            "/doctor": self._doctor, **self.forms(),
         }  # fmt: skip
 
     async def start(self) -> None:
@@ -128,52 +129,49 @@ class ClusterServer(ClusterActions):
 
     async def _cluster(self, request: web.Request) -> web.StreamResponse:
         look = await self.facts.brokers.get()
-        known = {each.address: each for each in look.brokers}
+        by_address = {each.address: each for each in look.brokers}
         places = await self.facts.places.get()
         overview = self._overview
         assert overview is not None
         overview.take(look)
-        names, lag, dead, waiting, replicas, examined = await asyncio.gather(
-            *(self._known(each, _SOON_S) for each in (
-                overview.names, overview.lag, overview.dead, overview.waiting, overview.replicas,
-            )), self._known(overview.examined, _AT_ONCE_S),
-        )  # fmt: skip
-        topics, groups = names or (None, None)
-        timers, halves = waiting or (None, None)
+        known, counting = await known_soon({
+            "names": (overview.names, _SOON_S), "lag": (overview.lag, _SOON_S),
+            "dead": (overview.dead, _SOON_S), "waiting": (overview.waiting, _SOON_S),
+            "replicas": (overview.replicas, _SOON_S), "examined": (overview.examined, _AT_ONCE_S),
+        })  # fmt: skip
+        topics, groups = known["names"] or (None, None)
+        timers, halves = known["waiting"] or (None, None)
+        (dead,) = known["dead"] or (None,)
         totals = {
-            "Topics": (topics, "/topics"), "Groups": (groups, "/groups"), "Lag": (lag, "/groups"),
-            "Dead letters": (dead, "/dead"), "Timers waiting": (timers, ""),
-            "Open transactions": (halves, ""),
+            "Topics": (topics, "/topics"), "Groups": (groups, "/groups"),
+            "Lag": (known["lag"], "/groups"), "Dead letters": (dead, "/dead"),
+            "Timers waiting": (timers, ""), "Open transactions": (halves, ""),
         }  # fmt: skip
         messages, sizes = overview.plots()
         found = paged(places, self._page_of(request))
-        return self._page(
-            "cluster.html", problems=look.problems, totals=totals, examined=examined,
-            messages=messages, sizes=sizes, version=__version__, now_ms=time.time_ns() // 1_000_000,
+        return self._again(counting, self._page(
+            "cluster.html", problems=look.problems, totals=totals, examined=known["examined"],
+            messages=messages, sizes=sizes, now_ms=time.time_ns() // 1_000_000,
             clusters=sorted({place.cluster for place in places}), found=found,
-            query=dict(request.query), replicas=replicas or {},
-            rows=[(place, known.get(place.address)) for place in found.rows],
+            query=dict(request.query), replicas=known["replicas"] or {},
+            rows=[(place, by_address.get(place.address)) for place in found.rows],
             samples=len(overview.samples),
-        )  # fmt: skip
+        ))  # fmt: skip
 
-    @staticmethod
-    async def _known(answer: CachedAnswer[Any], wait_s: float) -> Any:
-        """What is known in time; None where it is not, or where a broker refuses it."""
-        try:
-            return await answer.soon(wait_s)
-        except ClientError:
-            return None
+    async def _doctor(self, request: web.Request) -> web.StreamResponse:
+        """All that the doctor finds."""
+        assert self._overview is not None
+        known, counting = await known_soon({"examined": (self._overview.examined, _SOON_S)})
+        return self._again(counting, self._page("doctor.html", **known))
 
     async def _topics(self, request: web.Request) -> web.StreamResponse:
         query = dict(request.query)
-        rows = await self.facts.topics.get()
-        if query.get("kind"):
-            rows = [row for row in rows if row.kind == query["kind"]]
+        rows = of_kind(await self.facts.topics.get(), query.get("kind", ""))
         found = paged(
             rows, self._number(request, "page", 1) or 1, wanted=query.get("q", ""),
             text=lambda topic: topic.name,
         )  # fmt: skip
-        found = replace(found, rows=await self.facts.with_queues(found.rows))
+        found = replace(found, rows=await self.facts.with_counts(found.rows, _SOON_S))
         return self._page("topics.html", found=found, query=query)
 
     async def _topic(self, request: web.Request) -> web.StreamResponse:
@@ -197,16 +195,6 @@ class ClusterServer(ClusterActions):
             found=paged(facts.queues, self._page_of(request)), query=dict(request.query),
         ))  # fmt: skip
 
-    @staticmethod
-    def _again(counting: bool, answer: web.Response) -> web.Response:
-        """A page that comes again by itself while something of it is being counted."""
-        if counting:
-            answer.headers["Refresh"] = "1"
-        return answer
-
-    def _page_of(self, request: web.Request) -> int:
-        return self._number(request, "page", 1) or 1
-
     def _chosen(self, request: web.Request, queues: Any) -> Any:
         """The queue that was asked for, else the first with messages."""
         broker, queue = request.query.get("broker", ""), self._number(request, "queue")
@@ -221,16 +209,21 @@ class ClusterServer(ClusterActions):
         """How far all groups are costs brokers much: a page that comes before that is known has
         their names, and comes again by itself."""
         query = dict(request.query)
-        rows = await self.facts.groups_soon(_SOON_S)
-        counting = rows is None
+        counted = await self.facts.groups_soon(_SOON_S)
+        counting = counted is None
         by_name = counting or query.get("by") == "name"
+        rows = groups_of_kind(
+            await self.facts.group_names() if counted is None else counted, query.get("kind", "")
+        )
         found = paged(
-            await self.facts.group_names() if rows is None else rows, self._page_of(request),
+            rows, self._page_of(request),
             wanted=query.get("q", ""), text=lambda group: group.name,
             order=None if by_name else lambda group: group.behind,
         )  # fmt: skip
+        found = replace(found, rows=await self.facts.with_dead(found.rows, _SOON_S))
         return self._again(counting, self._page(
             "groups.html", found=found, query=query, trouble="", counting=counting,
+            most=max((row.behind or 0 for row in rows), default=0),
         ))  # fmt: skip
 
     async def _group(self, request: web.Request) -> web.StreamResponse:

@@ -119,19 +119,23 @@ class RatePlot:
     seconds: float
 
 
-def _round_up(value: float) -> float:
-    """1, 2 or 5 times a power of ten, and not below the value."""
-    step = 1.0
+def _round_up(value: float, *, binary: bool) -> float:
+    """2, 4 or 10 times a power of ten, or a power of two, whose half is round, too; not below the
+    value."""
+    step = 2.0
     while True:
-        for factor in (1, 2, 5):
+        for factor in (1,) if binary else (1, 2, 5):
             if value <= factor * step:
                 return factor * step
-        step *= 10
+        step *= 2 if binary else 10
 
 
-def plot_of(times: Sequence[float], named: dict[str, Sequence[float]]) -> RatePlot:
-    """times: seconds, ascending; as many as each of the values."""
-    top = _round_up(max((max(values, default=0.0) for values in named.values()), default=0.0))
+def plot_of(
+    times: Sequence[float], named: dict[str, Sequence[float]], *, binary: bool = False
+) -> RatePlot:
+    """times: seconds, ascending; as many as each of the values. binary: of bytes."""
+    largest = max((max(values, default=0.0) for values in named.values()), default=0.0)
+    top = _round_up(largest, binary=binary)
     first, last = (times[0], times[-1]) if times else (0.0, 0.0)
     span = max(last - first, 1e-9)
     lines = []

@@ -30,13 +30,14 @@ from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.web.drawing import WIDTH
 from broker.web.records import text_of
+from pystore import __version__
 from pystore.cli.verbs import Size, iso, shown
 from pystore.errors import BadArgument, NotFound, RecordDamaged, StoreError
 
 if TYPE_CHECKING:
     from broker.client.credentials import Credentials
 
-__all__ = ["COOKIE", "HEADERS", "Handler", "PageServer", "download", "redirection"]
+__all__ = ["COOKIE", "HEADERS", "Handler", "PageServer", "download", "redirection", "text_of_size"]
 
 _T = TypeVar("_T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -95,6 +96,24 @@ def _since(ms: int) -> str:
     return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min"
 
 
+def text_of_size(size: int) -> str:
+    """Bytes in the unit that fits them."""
+    return shown(Size(size)).partition(" (")[0]
+
+
+def _ago(seconds: float) -> str:
+    """A span in the unit that fits it."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _of(count: int, what: str) -> str:
+    """A number of things: ``1 message``, ``2 messages``."""
+    many = what[:-1] + "ies" if what.endswith("y") else what + "s"
+    return f"{count:,} {what if count == 1 else many}"
+
+
 class _Complaints:
     """The log of aiohttp: a malformed request is whoever's that reaches the port, and no defect."""
 
@@ -149,14 +168,15 @@ class PageServer:
         self._templates.filters |= {
             "visible": visible, "iso": iso, "safe_text": text_of,
             "name": lambda text: text_of(str(text), _NAME_SHOWN),
-            "bytes": lambda n: shown(Size(n)).partition(" (")[0],
-            "count": lambda n: "-" if n is None else f"{n:,}",
-            "since": _since,
-            "rate": lambda n: "-" if n is None else f"{n:,.1f}",
+            "bytes": text_of_size,
+            "count": lambda n: "-" if n is None else n if isinstance(n, str) else f"{n:,}",
+            "since": _since, "ago": _ago, "of": _of,
+            "rate": lambda n: "-" if n is None else f"{n:,.0f}" if n >= 100 else f"{n:,.1f}",
+            "clock": lambda ms: iso(ms)[11:19],
         }  # fmt: skip
         self._templates.globals |= {
             "to": address_of_page, "width": int(WIDTH), "menu": self.menu,
-            "form_token": self.form_token, "write": False,
+            "form_token": self.form_token, "write": False, "version": __version__,
         }  # fmt: skip
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
@@ -346,6 +366,17 @@ class PageServer:
         if not (text.isascii() and text.isdigit()) or int(text[:20]) > _NUMBER_MAX:
             raise BadArgument(f"{name} is not a number")
         return int(text)
+
+    def _page_of(self, request: web.Request) -> int:
+        """Which page of a list is asked for. Raises: BadArgument."""
+        return self._number(request, "page", 1) or 1
+
+    @staticmethod
+    def _again(counting: bool, answer: web.Response) -> web.Response:
+        """A page that comes again by itself while something of it is being counted."""
+        if counting:
+            answer.headers["Refresh"] = "1"
+        return answer
 
     async def _style(self, request: web.Request) -> web.StreamResponse:
         text = await asyncio.to_thread((_STATIC / "style.css").read_text, "utf-8")

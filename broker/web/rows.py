@@ -4,21 +4,24 @@ them. No I/O."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from broker.services.names import RESERVED_GROUPS, is_system_topic
-from pystore.names import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, SYSTEM_GROUP_PREFIX
+from broker.doctor.findings import Diagnosis
+from broker.services.names import is_system_group
+from pystore.names import DLQ_PREFIX, RETRY_PREFIX, is_internal_topic
 
 __all__ = [
     "KINDS_OF_TOPICS",
+    "Examination",
     "GroupRow",
     "LagRow",
     "QueueRow",
     "RowPage",
     "TopicRow",
-    "is_system_group",
+    "groups_of_kind",
     "kind_of",
+    "of_kind",
     "paged",
 ]
 
@@ -37,12 +40,19 @@ def kind_of(topic: str) -> str:
         return "dead letters"
     if topic.startswith(RETRY_PREFIX):
         return "retries"
-    return "system" if is_system_topic(topic) or topic.endswith(REPLY_SUFFIX) else "messages"
+    return "system" if is_internal_topic(topic) else "messages"
 
 
-def is_system_group(name: str) -> bool:
-    """Whether a group is one of a broker's own."""
-    return name in RESERVED_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
+def of_kind(rows: Sequence[TopicRow], kind: str) -> Sequence[TopicRow]:
+    """kind: one of them, or `all`; empty: those that users send to."""
+    return rows if kind == "all" else [row for row in rows if row.kind == (kind or "messages")]
+
+
+def groups_of_kind(rows: Sequence[GroupRow], kind: str) -> Sequence[GroupRow]:
+    """kind: `system`, or `all`; empty: those of users."""
+    if kind == "all":
+        return rows
+    return [row for row in rows if is_system_group(row.name) == (kind == "system")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +104,15 @@ class GroupRow:
         """Sums over the queues of a group."""
         rows = list(lags)
         return cls(name, len({r.topic for r in rows}), sum(r.behind for r in rows), dead)
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What the doctor found. when_ms: ms since 1970. skipped: brokers that it did not look at."""
+
+    when_ms: int
+    findings: list[Diagnosis] = field(default_factory=list)
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)

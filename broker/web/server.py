@@ -10,12 +10,22 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
+from broker.web.cached import known_soon
 from broker.web.drawing import log_map
-from broker.web.guard import COOKIE, HEADERS, Handler, PageServer, download, redirection
+from broker.web.guard import (
+    COOKIE,
+    HEADERS,
+    Handler,
+    PageServer,
+    download,
+    redirection,
+    text_of_size,
+)
 from broker.web.rawlog import RawLog
 from broker.web.records import hex_lines
 from broker.web.rows import paged
 from broker.web.store_lists import StoreLists
+from broker.web.store_overview import StoreOverview
 from broker.web.store_pages import StorePages
 from pystore.audit import Audit, describe, mend_command, verify
 from pystore.errors import BadArgument, NotAStore, StoreError
@@ -31,14 +41,17 @@ __all__ = ["COOKIE", "HEADERS", "FolderServer"]
 _MAP_WIDTH = 1000
 #: Bytes of the log on one page.
 _LOG_BYTES = 1024
+#: How long a page waits for what is counted.
+_SOON_S = 0.3
 
 
 class FolderServer(PageServer):
     """Serves one store. port: 0 takes a free one, which `port` names once it is started."""
 
     menu = (
-        ("/", "Store"), ("/groups", "Groups"), ("/find", "Find"), ("/dead", "Dead letters"),
-        ("/waiting", "Waiting"), ("/verify", "Verify"), ("/map", "Map"),
+        ("/", "Overview"), ("/topics", "Topics"), ("/groups", "Groups"), ("/find", "Find"),
+        ("/dead", "Dead letters"), ("/waiting", "Waiting"), ("/verify", "Verify"), ("/map", "Map"),
+        ("/doctor", "Doctor"),
     )  # fmt: skip
 
     def __init__(
@@ -51,17 +64,18 @@ class FolderServer(PageServer):
         self._pages = StorePages(path, conf, given)
         self._lists = StoreLists(self._pages)
         self._log = RawLog(load(conf, given).commitlog_dirs(path))
+        self._overview = StoreOverview(path, conf, given, self._log)
         self._audit: Audit | None = None
         self._checking: asyncio.Task[Audit] | None = None
         self._progress = (0, 0)
 
     def routes(self) -> Mapping[str, Handler]:
         return {
-            "/": self._overview, "/topic": self._topic, "/find": self._find,
+            "/": self._store, "/topics": self._topics, "/topic": self._topic, "/find": self._find,
             "/message": self._message, "/body": self._body, "/record": self._record,
             "/verify": self._verify, "/map": self._map, "/log": self._bytes_of_log,
             "/groups": self._groups, "/group": self._group, "/dead": self._dead,
-            "/waiting": self._waiting,
+            "/waiting": self._waiting, "/doctor": self._doctor,
         }  # fmt: skip
 
     # ---- life ----
@@ -70,7 +84,7 @@ class FolderServer(PageServer):
         """Raises: OSError, NotAStore. A store that is there and cannot be opened is shown as far as
         its files can be read."""
         try:
-            await self._read(self._pages.overview, "", 0)
+            await self._read(self._pages.overview)
         except NotAStore:
             raise
         except StoreError:
@@ -80,18 +94,42 @@ class FolderServer(PageServer):
     async def stop(self) -> None:
         if self._checking is not None:
             self._checking.cancel()
+        await self._overview.close()
         if self._runner is not None:
             await self._read(self._pages.close)
         await super().stop()
 
-    async def _overview(self, request: web.Request) -> web.StreamResponse:
-        start = self._number(request, "start", 0)
-        wanted = request.query.get("q", "")
+    async def _store(self, request: web.Request) -> web.StreamResponse:
         try:
-            shown = await self._read(self._pages.overview, wanted, start)
+            shown = await self._read(self._pages.overview)
         except StoreError as failed:
             return self._page("closed.html", text=failed.text, next_step=failed.next_step)
-        return self._page("store.html", **shown)
+        asked = self._overview
+        known, counting = await known_soon({
+            "totals": (asked.totals, _SOON_S), "rates": (asked.rates, _SOON_S),
+            "waiting": (asked.waiting, _SOON_S), "examined": (asked.examined, _SOON_S),
+        })  # fmt: skip
+        sums, (timers, halves) = known["totals"], known["waiting"] or (None, None)
+        counts = {name: getattr(sums, name, None) for name in (
+            "messages", "topics", "groups", "lag", "dead",
+        )}  # fmt: skip
+        totals = {
+            "Messages": (counts["messages"], "/topics"),
+            "Size": (text_of_size(shown.pop("size")), "/map"),
+            "Topics": (counts["topics"], "/topics"), "Groups": (counts["groups"], "/groups"),
+            "Lag": (counts["lag"], "/groups"), "Dead letters": (counts["dead"], "/dead"),
+            "Timers waiting": (timers, "/waiting"), "Open transactions": (halves, "/waiting"),
+        }  # fmt: skip
+        (rates,) = known["rates"] or (None,)
+        return self._again(counting, self._page(
+            "store.html", totals=totals, rates=rates, examined=known["examined"],
+            audit=self._audit, **shown,
+        ))  # fmt: skip
+
+    async def _doctor(self, request: web.Request) -> web.StreamResponse:
+        """All that the doctor finds."""
+        known, counting = await known_soon({"examined": (self._overview.examined, _SOON_S)})
+        return self._again(counting, self._page("doctor.html", **known))
 
     async def _topic(self, request: web.Request) -> web.StreamResponse:
         name = request.query.get("name", "")
@@ -140,6 +178,9 @@ class FolderServer(PageServer):
         """A page of a list. work: is called with the query and the number of the page."""
         query, page = dict(request.query), self._number(request, "page", 1)
         return self._page(template, query=query, **await self._read(work, query, page))
+
+    async def _topics(self, request: web.Request) -> web.StreamResponse:
+        return await self._listed(request, "topics.html", self._lists.topics)
 
     async def _groups(self, request: web.Request) -> web.StreamResponse:
         return await self._listed(request, "groups.html", self._lists.groups)

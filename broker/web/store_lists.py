@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from broker.web.rows import GroupRow, LagRow, paged
+from broker.web.rows import (
+    GroupRow,
+    LagRow,
+    TopicRow,
+    groups_of_kind,
+    kind_of,
+    of_kind,
+    paged,
+)
 from broker.web.store_pages import StorePages
 from pystore.errors import NotFound, StoreError
 from pystore.names import DLQ_PREFIX
@@ -29,9 +37,9 @@ class StoreLists:
     def __init__(self, pages: StorePages) -> None:
         self._pages = pages
 
-    def _all_groups(self) -> _Groups:
-        """Raises: StoreError for a store that cannot be opened; metadata that cannot be read is a
-        trouble that the page tells."""
+    def all_groups(self) -> _Groups:
+        """Reads all of them. Raises: StoreError for a store that cannot be opened; metadata that
+        cannot be read is a trouble that the page tells."""
         reader = self._pages.open()
         ends = {(q.topic, q.queue): q.max_offset for q in reader.queues()}
         dead: dict[str, int] = {}
@@ -56,16 +64,27 @@ class StoreLists:
 
     def groups(self, query: _Query, page: int) -> dict[str, Any]:
         """Those furthest behind first, or by name. Raises: StoreError."""
-        found = self._all_groups()
+        found = self.all_groups()
         order = None if query.get("by") == "name" else lambda group: group.behind
-        rows = paged(
-            found.rows, page, wanted=query.get("q", ""), text=lambda g: g.name, order=order
-        )
-        return {"found": rows, "trouble": found.trouble}
+        chosen = groups_of_kind(found.rows, query.get("kind", ""))
+        rows = paged(chosen, page, wanted=query.get("q", ""), text=lambda g: g.name, order=order)
+        most = max((row.behind or 0 for row in chosen), default=0)
+        return {"found": rows, "trouble": found.trouble, "most": most}
+
+    def topics(self, query: _Query, page: int) -> dict[str, Any]:
+        """Topics by name. Raises: StoreError."""
+        counts: dict[str, list[int]] = {}
+        for queue in self._pages.open().queues():
+            row = counts.setdefault(queue.topic, [0, 0])
+            row[0] += 1
+            row[1] += len(queue)
+        rows = [TopicRow(name, kind_of(name), *counts[name]) for name in sorted(counts)]
+        chosen = of_kind(rows, query.get("kind", ""))
+        return {"found": paged(chosen, page, wanted=query.get("q", ""), text=lambda t: t.name)}
 
     def group(self, query: _Query, page: int) -> dict[str, Any]:
         """One, queue by queue. Raises: NotFound, StoreError."""
-        found, name = self._all_groups(), query.get("name", "")
+        found, name = self.all_groups(), query.get("name", "")
         row = next((each for each in found.rows if each.name == name), None)
         if row is None:
             raise NotFound(f"there is no group {name}")
@@ -77,6 +96,6 @@ class StoreLists:
 
     def dead(self, query: _Query, page: int) -> dict[str, Any]:
         """Groups with dead letters. Raises: StoreError."""
-        rows = [each for each in self._all_groups().rows if each.dead]
+        rows = [each for each in self.all_groups().rows if each.dead]
         found = paged(rows, page, order=lambda group: group.dead or 0)
         return {"found": found, "prefix": DLQ_PREFIX, "write": False}

@@ -11,14 +11,14 @@ from typing import Any
 
 from broker.web.explaining import body_of, explain
 from broker.web.records import RecordView
-from pystore import Reader
+from pystore import Reader, RecoveryReport
 from pystore.cli.verbs import Size, holder_of, iso, parse_time, shown
 from pystore.errors import BadArgument, NotFound, StoreError
 from pystore.pending_log import find_pending
 from pystore.records import check_record
 from pystore.timers import Timers
 
-__all__ = ["MessagePage", "StorePages", "message_page"]
+__all__ = ["MessagePage", "NextOpen", "StorePages", "message_page", "next_open"]
 
 #: Rows of one page; bytes of a body that are shown.
 ROWS, BODY_MAX = 100, 64 << 10
@@ -40,6 +40,34 @@ class MessagePage:
     fields: Iterable[Any]
     at: int
     whole_body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NextOpen:
+    """What the next open for writing would do. changes: whether it would change anything."""
+
+    text: str
+    changes: bool
+    items: tuple[str, ...] = ()
+
+
+def next_open(report: RecoveryReport, *, is_held: bool, is_crashed: bool) -> NextOpen:
+    """report: of a reader, which says what recovery would do."""
+    if is_held:
+        return NextOpen("A process has the store open, and has recovered it.", False)
+    items = tuple(
+        f"{item.action.name.lower()}: {item.what}, {item.start:,} to {item.end:,}: {item.why}"
+        for item in report.items[:ROWS]
+    )
+    if not is_crashed and not report.bytes_cut and not items:
+        return NextOpen("It was closed cleanly: the next open changes nothing.", False)
+    checked = f"{shown(Size(report.scanned_bytes)).partition(' (')[0]} of the log"
+    text = f"The next open for writing checks {checked} from byte {report.scanned_from:,} on"
+    if is_crashed:
+        text = f"It was not closed cleanly. {text}, and writes queues and index of it again"
+    if report.bytes_cut:
+        text += f"; it cuts off {report.bytes_cut:,} bytes at the end that are not a whole record"
+    return NextOpen(f"{text}.", True, items)
 
 
 class StorePages:
@@ -66,31 +94,24 @@ class StorePages:
 
     # ---- pages ----
 
-    def overview(self, wanted: str, start: int) -> dict[str, Any]:
-        """The store and its topics whose name holds `wanted`, from number `start` on."""
+    def overview(self) -> dict[str, Any]:
+        """The store, and what its next open would do. Raises: StoreError."""
         reader = self.open()
         info, holder = reader.info(), holder_of(self.path)
         state = (
             "in use" if holder.locked else "not closed cleanly" if info.abort_present else "closed"
         )
-        counts: dict[str, list[int]] = {}
-        for queue in reader.queues():
-            row = counts.setdefault(queue.topic, [0, 0])
-            row[0] += 1
-            row[1] += len(queue)
-        names = sorted(name for name in counts if wanted.lower() in name.lower())
         return {
             "facts": {
-                "state": f"{state}, by process {holder.pid}" if holder.pid else state,
-                "log": f"{info.log_min} to {info.log_max}",
-                "bytes": shown(Size(info.log_max - info.log_min)),
-                "segments": f"{info.log_files:,}",
-                "topics, queues": f"{info.topics:,}, {info.queues:,}",
-                "first stored": _moment(info.store_timestamp_min),
-                "last stored": _moment(info.store_timestamp_max),
+                "State": f"{state}, by process {holder.pid}" if holder.pid else state,
+                "Log, from byte to byte": f"{info.log_min:,} to {info.log_max:,}",
+                "Files of the log": f"{info.log_files:,}", "Queues": f"{info.queues:,}",
+                "Index files": f"{info.index_files:,}",
+                "First stored": _moment(info.store_timestamp_min),
+                "Last stored": _moment(info.store_timestamp_max),
             },
-            "topics": [(name, *counts[name]) for name in names[start : start + ROWS]],
-            "wanted": wanted, "start": start, "count": len(names), "rows": ROWS,
+            "size": info.log_max - info.log_min,
+            "will": next_open(reader.report, is_held=holder.locked, is_crashed=info.abort_present),
         }  # fmt: skip
 
     def topic(self, name: str, queue: int | None, offset: int | None) -> dict[str, Any]:

@@ -192,8 +192,8 @@ def test_runtime_info_has_every_key_of_the_real_one(frames, tmp_path, small):
             assert (await wire.ask(half)).code == 0
             return await wire.ask(Command(RequestCode.GET_BROKER_RUNTIME_INFO, opaque=2))
 
-    # What the doctor asks for of a broker of ours.
-    ours = {"mappingsMax", "openFilesMax"}
+    # What the doctor and the page ask for of a broker of ours.
+    ours = {"getMessageSizeTotal", "mappingsMax", "openFilesMax"}
     assert keys(real.body) == keys(run(scenario()).body) - ours
 
 

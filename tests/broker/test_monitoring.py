@@ -118,7 +118,7 @@ class Prometheus:
     def __init__(self, folder, targets):
         self.port = free_port()
         hurried = re.sub(r"for: \d+m", "for: 1s", ALERTS.read_text())
-        (folder / "alerts.yml").write_text(hurried.replace("> 60000", "> 1000"))
+        (folder / "alerts.yml").write_text(hurried.replace("/ 1000 > 60\n", "/ 1000 > 1\n"))
         conf = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(folder / "alerts.yml")],

@@ -34,6 +34,8 @@ def test_a_person_goes_from_the_store_to_a_record(browser: Browser, address: str
     browser.open(address)
     assert browser.run("return document.querySelector('h1').textContent") == "Store"
     assert "token" not in browser.run("return location.href"), "it is not left in the address"
+    browser.run("[...document.links].find(a => a.textContent == 'Topics').click()")
+    until(lambda: browser.path() == "/topics", "the topics")
     browser.run("[...document.links].find(a => a.textContent == 'orders').click()")
     until(lambda: "orders" in browser.run("return document.title"), "the topic")
     browser.run("document.querySelector('td a[href^=\"/message\"]').click()")
@@ -57,6 +59,7 @@ def test_a_hostile_message_stays_text(browser: Browser, address: str) -> None:
 
 def test_it_works_by_the_keyboard_alone(browser: Browser, address: str) -> None:
     browser.open(address)
+    browser.open(browser.run("return location.origin") + "/topics")
     browser.keys(_TAB)
     assert browser.run("return document.activeElement.textContent") == "To the content"
     browser.run("document.querySelector('input[name=q]').focus()")
@@ -70,7 +73,9 @@ def test_nothing_is_wider_than_a_phone(browser: Browser, address: str) -> None:
     base = browser.run("return location.origin")
     browser.size(500, 900)  # the narrowest that this browser has
     try:
-        for path in ("/", "/topic?name=orders", "/message?at=0", "/find", "/verify", "/waiting"):
+        for path in (
+            "/", "/topics", "/topic?name=orders", "/message?at=0", "/find", "/verify", "/waiting",
+        ):  # fmt: skip
             browser.open(base + path)
             too_wide = browser.run(
                 "return document.documentElement.scrollWidth - document.documentElement.clientWidth"

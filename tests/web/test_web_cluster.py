@@ -20,7 +20,7 @@ from broker.client.admin import AccessRight, BrokerFacts
 from broker.client.credentials import Credentials
 from broker.client.errors import BrokerRefused, NoRoute
 from broker.client.rates import Look
-from broker.web import cluster_facts, cluster_overview
+from broker.web import cached, cluster_facts, cluster_overview
 from broker.web.cluster_actions import is_secret
 from broker.web.cluster_overview import byte_rate
 from broker.web.cluster_server import ClusterServer
@@ -118,8 +118,10 @@ def test_bytes_a_second_are_counted_between_two_looks() -> None:
     """A broker that started meanwhile counts from its start; one that is new, from the next
     look on."""
     before = look_of(10.0, ("a", 1000), ("b", 5000))
-    assert byte_rate(None, before) == 0.0
-    assert byte_rate(before, look_of(20.0, ("a", 2000), ("b", 500), ("c", 9999))) == 150.0
+    entry = "putMessageSizeTotal"
+    assert byte_rate(None, before, entry) == 0.0
+    now = look_of(20.0, ("a", 2000), ("b", 500), ("c", 9999))
+    assert byte_rate(before, now, entry) == 150.0
 
 
 def counted(one: Visitor, path: str, **query: Any) -> Any:
@@ -135,7 +137,7 @@ def counted(one: Visitor, path: str, **query: Any) -> Any:
 
 
 def test_topics_and_their_queues(reading: Visitor, broker: Broker) -> None:
-    assert ["orders", "messages", "2", "-"] in reading.get("/topics", q="ORD").rows()
+    assert ["orders", "messages", "2", "40"] in reading.get("/topics", q="ORD").rows()
     rows = reading.get("/topic", name="orders").rows()
     for queue in (0, 1):
         low, high = broker.store.range("orders", queue)
@@ -152,7 +154,7 @@ def test_groups_with_what_waits_for_them(reading: Visitor, broker: Broker) -> No
         admin.reset_offsets("slow", "lagging", "first")
 
     def behind() -> bool:
-        return ["slow", "1", "2", "-"] in reading.get("/groups", q="slow").rows()
+        return ["slow", "1", "2", "", "0"] in reading.get("/groups", q="slow").rows()
 
     until(behind)
     rows = counted(reading, "/group", name="slow").rows()
@@ -282,7 +284,7 @@ def test_a_group_is_moved_after_a_look(writing: Visitor, broker: Broker) -> None
             0: ends[0], 1: 0,
         }  # fmt: skip
     rows = counted(writing, "/groups", q="moving").rows()
-    assert ["moving", "1", str(ends[1]), "-"] in rows, "the list is of before the change"
+    assert ["moving", "1", str(ends[1]), "", "0"] in rows, "the list is of before the change"
 
 
 @pytest.mark.parametrize(
@@ -349,6 +351,7 @@ def test_a_plot_ends_at_a_round_number() -> None:
     plot = plot_of([0.0, 1.0, 2.0], {"came": [0.0, 3.0, 7.0], "went": [0.0, 0.0, 0.0]})
     assert (plot.top, plot.seconds) == (10, 2.0)
     assert plot.lines[0].points == "0.0,170.0 500.0,122.0 1000.0,58.0"
+    assert plot_of([0.0, 1.0], {"came": [0.0, 700_000.0]}, binary=True).top == 1 << 20
     assert plot.lines[0].last == 7.0
     assert plot_of([], {"came": []}).lines[0].points == ""
 
@@ -359,7 +362,7 @@ def test_a_plot_ends_at_a_round_number() -> None:
 def test_a_broker_without_name_server_is_shown(broker: Broker) -> None:
     with visiting_server(lambda: ClusterServer(f"127.0.0.1:{broker.port}", "127.0.0.1", 0)) as one:
         assert "broker-a" in one.get("/").text
-        assert ["orders", "messages", "2", "-"] in one.get("/topics").rows()
+        assert ["orders", "messages", "2", "40"] in one.get("/topics").rows()
         assert "apples" in one.get("/topic", name="orders").text
 
 
@@ -377,7 +380,7 @@ def test_a_broker_with_access_control_is_asked_with_the_same_credentials(tmp_pat
             assert one.get("/topics").status == 403
             answer = one.post("/sign-in", user="root", secret="rootrootroot")
             cookie = {"Cookie": answer.headers["Set-Cookie"].partition(";")[0]}
-            assert "TBW102" in one.get("/topics", headers=cookie).text
+            assert "TBW102" in one.get("/topics", headers=cookie, kind="system").text
         with pytest.raises(BrokerRefused):
             visiting_server(lambda: ClusterServer(address, "127.0.0.1", 0)).__enter__()
 
@@ -435,11 +438,11 @@ def _counted(asked: list[int], ask: Any, address: str, command: Command, timeout
 def test_lists_are_kept_for_some_seconds(reading: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted: the second page asks for no names. Live rates may be asked for meanwhile."""
     asked, names = requests_of(reading, monkeypatch), RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-    monkeypatch.setattr(cluster_facts, "_FRESH_S", -1.0)
+    monkeypatch.setattr(cached, "_FRESH_S", -1.0)
     reading.get("/topics")
     until(lambda: asked.count(names), "a list that is renewed")
     before = asked.count(names)
-    monkeypatch.setattr(cluster_facts, "_FRESH_S", 1e9)
+    monkeypatch.setattr(cached, "_FRESH_S", 1e9)
     assert reading.get("/topics", page=2).status == 200
     assert asked.count(names) == before
 
@@ -452,12 +455,13 @@ def test_the_list_of_topics_asks_for_what_it_shows(
     make = lambda: ClusterServer(broker.namesrv_address, "127.0.0.1", 0)  # noqa: E731
     with visiting_server(make) as one:
         asked = requests_of(one, monkeypatch)
-        assert ["orders", "messages", "2", "-"] in one.get("/topics", q="orders").rows()
+        assert ["orders", "messages", "2", "40"] in one.get("/topics", q="orders").rows()
         # What draws the overview's lines asks beside it.
         beside = {RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_CLUSTER_INFO}
         assert set(asked) - beside == {
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
             RequestCode.GET_ROUTEINFO_BY_TOPIC,
+            RequestCode.GET_TOPIC_STATS_INFO,
         }
 
 
@@ -465,7 +469,7 @@ async def test_a_list_that_cannot_be_renewed_is_shown_as_it_was(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """For a while, and nothing is written of it to the terminal."""
-    monkeypatch.setattr(cluster_facts, "_FRESH_S", 0.0)
+    monkeypatch.setattr(cached, "_FRESH_S", 0.0)
     answers: list[int | Exception] = [1, NoRoute("it is gone", "x"), 2]
 
     async def ask() -> int:
@@ -474,7 +478,7 @@ async def test_a_list_that_cannot_be_renewed_is_shown_as_it_was(
             raise answer
         return answer
 
-    kept = cluster_facts.CachedAnswer(ask)
+    kept = cached.CachedAnswer(ask)
     assert [await kept.get() for _ in range(2)] == [1, 1]
     await asyncio.sleep(0)  # the question fails
     assert await kept.get() == 1
@@ -491,7 +495,7 @@ def test_a_page_asks_for_its_own_topic_or_group(
     """Counted: no list of all topics or groups, which may be tens of thousands."""
     assert reading.get("/group", name="billing").status == 200
     asked = requests_of(reading, monkeypatch)
-    monkeypatch.setattr(cluster_facts, "_FRESH_S", 1e9)
+    monkeypatch.setattr(cached, "_FRESH_S", 1e9)
     assert reading.get("/topic", name="evil").status == 200
     of_all = {RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG}
     assert not of_all & set(asked) and len(asked) <= 8, asked
@@ -532,12 +536,12 @@ def test_no_page_waits_until_all_groups_are_counted(
         monkeypatch.setattr(facts.lags, "_ask", held)
         page = one.get("/groups", q="counted")
         assert page.headers["Refresh"] and "is being counted" in page.text
-        assert ["counted", "-", "-", "-"] in page.rows()
+        assert ["counted", "-", "-", "", "0"] in page.rows()
         for path in ("/", "/topics", "/group?name=billing", "/topic?name=evil"):
             assert one.get(path).status == 200
         answered.set()
         until(lambda: "Refresh" not in one.get("/groups").headers, "the count")
-        assert ["counted", "0", "0", "-"] in one.get("/groups", q="counted").rows()
+        assert ["counted", "0", "0", "", "0"] in one.get("/groups", q="counted").rows()
 
 
 @pytest.mark.parametrize(

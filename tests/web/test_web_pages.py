@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -18,6 +19,8 @@ from waiting import BOUND_S, until
 import pystore
 from broker import Broker, LocalState, Message, TransactionProducer
 from broker.web.explaining import body_of, explain
+from broker.web.rawlog import RawLog
+from broker.web.store_overview import rates_of
 from pystore.cli.verbs import iso
 from pystore.records import check_record
 
@@ -25,6 +28,10 @@ SMALL: dict[str, Any] = {
     "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000, "maxHashSlotNum": 512,
     "maxIndexNum": 1024, "maxMessageSize": 1 << 18,
 }  # fmt: skip
+
+
+#: A total of an overview: its name, and its number.
+TOTAL = r"<dt>(?:<a[^>]*>)?([^<]*)(?:</a>)?</dt><dd>([^<]*)</dd>"
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +54,51 @@ def visitor(store: Path) -> Iterator[Visitor]:
 
 
 def test_the_store_and_its_topics(visitor: Visitor) -> None:
+    rows = visitor.get("/topics").rows()
+    assert ["orders", "messages", "2", "250"] in rows and ["letters", "messages", "1", "2"] in rows
+    found = [row for row in visitor.get("/topics", q="LETT").rows() if row]
+    assert found == [["letters", "messages", "1", "2"]]
+    assert "No topic." in visitor.get("/topics", q="none").text
+
+
+def test_the_overview_of_a_store_counts_what_it_holds(visitor: Visitor) -> None:
+    """Totals, what the next open would do, what the doctor finds, and rates by store times."""
+    until(lambda: "Refresh" not in visitor.get("/").headers, "what the page counts")
     page = visitor.get("/")
-    assert page.status == 200
-    assert ["orders", "2", "250"] in page.rows() and ["letters", "1", "2"] in page.rows()
-    assert "closed" in page.text
-    assert [row for row in visitor.get("/", q="LETT").rows() if row] == [["letters", "1", "2"]]
-    assert "No topic." in visitor.get("/", q="none").text
+    totals = dict(re.findall(TOTAL, page.body.decode()))
+    wanted = {"Messages": "252", "Topics": "2", "Groups": "1", "Lag": "120", "Dead letters": "0",
+              "Timers waiting": "0", "Open transactions": "0"}  # fmt: skip
+    assert {name: totals[name] for name in wanted} == wanted
+    text = " ".join(page.text.split())
+    assert "It was closed cleanly: the next open changes nothing." in text
+    assert "pystore doctor" in text and "The doctor is looking" not in text
+
+
+def test_what_the_next_open_would_do_is_said(golden: Callable[[str], Path]) -> None:
+    """Of a store that was killed: recovery checks its log again; nothing was changed to know it."""
+    with visiting(golden("killed")) as visitor:
+        text = " ".join(visitor.get("/").text.split())
+    assert "It was not closed cleanly. The next open for writing checks" in text
+
+
+def test_rates_are_counted_by_store_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """120 messages within a minute are two a second, whatever was stored long before."""
+    path = tmp_path / "s"
+    with pystore.open(path, **SMALL) as made:
+        for _ in range(60):
+            made.put("t", b"x" * 100, queue=0)
+    with pystore.Reader(path) as reader:
+        messages = list(reader.messages())
+        log = RawLog([path / "commitlog"])
+        times = {message.physical_offset: 1_000 * number for number, message in enumerate(messages)}
+        monkeypatch.setattr(
+            type(messages[0]), "store_timestamp", property(lambda m: times[m.physical_offset])
+        )
+        found = rates_of(reader, log)
+    assert found is not None and found.whole
+    assert (found.begin_ms, found.end_ms, found.messages.seconds) == (0, 59_000, 59.0)
+    (line,) = found.messages.lines
+    assert line.last == pytest.approx(60 / 59, rel=0.05)
 
 
 def test_many_topics_are_shown_a_page_at_a_time(tmp_path: Path) -> None:
@@ -61,8 +107,8 @@ def test_many_topics_are_shown_a_page_at_a_time(tmp_path: Path) -> None:
         for number in range(230):
             made.put(f"t{number:03}", b"x", queue=0)
     with visiting(path) as visitor:
-        first, last = visitor.get("/"), visitor.get("/", start=200)
-        assert [row[0] for row in first.rows() if row] == [f"t{n:03}" for n in range(100)]
+        first, last = visitor.get("/topics"), visitor.get("/topics", page=5)
+        assert [row[0] for row in first.rows() if row] == [f"t{n:03}" for n in range(50)]
         assert [row[0] for row in last.rows() if row] == [f"t{n:03}" for n in range(200, 230)]
         assert b'rel="next"' in first.body and b'rel="next"' not in last.body
 
@@ -222,8 +268,8 @@ def test_a_damaged_log_is_drawn(store: Path, tmp_path: Path) -> None:
 
 def test_a_crashed_store_of_java_is_shown(golden: Callable[[str], Path]) -> None:
     with visiting(golden("killed")) as visitor:
-        page = visitor.get("/")
-        assert "not closed cleanly" in page.text
+        assert "not closed cleanly" in visitor.get("/").text
+        page = visitor.get("/topics", kind="all")
         assert any(row and row[0] == "golden2_burst" for row in page.rows())
 
 
@@ -234,7 +280,8 @@ def test_a_store_in_use_shows_what_comes(tmp_path: Path) -> None:
         with visiting(path) as visitor:
             assert "in use" in visitor.get("/").text
             made.put("orders", b"2", queue=0)
-            until(lambda: ["orders", "1", "2"] in visitor.get("/").rows(), "the second message")
+            row = ["orders", "messages", "1", "2"]
+            until(lambda: row in visitor.get("/topics").rows(), "the second message")
 
 
 def test_nothing_is_changed(store: Path) -> None:
@@ -260,7 +307,7 @@ def test_the_command_serves_until_it_is_stopped(store: Path) -> None:
         address = json.loads(process.stdout.readline())["address"]
         keeps = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         with keeps.open(address, timeout=BOUND_S) as page:
-            assert b"orders" in page.read()
+            assert b"closed cleanly" in page.read()
         process.terminate()
         assert process.wait(BOUND_S) == 0
 

@@ -17,7 +17,7 @@ from waiting import until
 
 import pystore
 from broker import Admin, Broker, Consumer, Message, Producer
-from broker.web import cluster_facts, cluster_overview
+from broker.web import cached, cluster_facts, cluster_overview
 from broker.web.cluster_server import ClusterServer
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "museum"))
@@ -180,13 +180,13 @@ def test_rates_are_drawn(
     browser: Browser, pictures: Path, running: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_facts, "_STEP_S", 0.05)
-    monkeypatch.setattr(cluster_facts, "_FRESH_S", 0.05)
+    monkeypatch.setattr(cached, "_FRESH_S", 0.05)
     monkeypatch.setattr(cluster_overview, "_STEP_S", 0.05)
     make = lambda: ClusterServer(running.namesrv_address, "127.0.0.1", 0)  # noqa: E731
     with visiting_server(make) as visitor, Producer("shop", running.namesrv_address) as producer:
         browser.look(height=900)
         browser.open(visitor.server.address)
-        until(lambda: visitor.get("/").body.count(b"<polyline") == 3, "two looks at the rates")
+        until(lambda: visitor.get("/").body.count(b"<polyline") == 4, "two looks at the rates")
         until(lambda: b'class="finding"' in visitor.get("/").body, "what the doctor finds")
         for name, dark, width in (
             ("web-cluster", False, 1200), ("web-cluster-dark", True, 1200),
