@@ -7,7 +7,7 @@ from typing import Any
 from pystore.errors import ExpressionIllegal
 from pystore.native import ffi, lib, raise_error, utf8
 
-__all__ = ["WORK_MAX", "check_work", "compiled"]
+__all__ = ["WORK_MAX", "check_work", "compiled", "matches"]
 
 
 def compiled(sql: str, *, whole: bool = True) -> Any:
@@ -47,3 +47,9 @@ def check_work(expression: Any) -> None:
             f"the expression may look at {work} bytes of one message, {WORK_MAX} are"
             " allowed: use fewer CONTAINS"
         )
+
+
+def matches(expression: Any, properties: bytes) -> bool:
+    """Returns whether an expression is true of a record's properties, encoded as they are stored.
+    Any number of threads may ask."""
+    return bool(lib.ps_sql92_match(expression, properties, len(properties)))

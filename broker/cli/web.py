@@ -42,7 +42,7 @@ def run(
 
     STORE may be stopped, crashed or in use, of this project or of Java; nothing is changed and no
     lock is taken. HOST:PORT in its place, of a name server or a broker, shows what runs; --write
-    lets visitors redrive dead letters, move offsets and change settings. Open the address that is
+    lets forms of the pages change what runs, each after a look. Open the address that is
     printed: it holds a secret, without which nothing is shown; with credentials visitors sign in
     with that user and secret instead. It ends with Ctrl-C. Needs the extra web.
 

@@ -283,8 +283,7 @@ class SendFailed(ClientError):
             and all(each.code in _BEFORE_STORING for each in refused)
         ):
             text = (
-                f"the message to {topic} was refused in {tries} and is not stored;"
-                f" the last: {last}"
+                f"the message to {topic} was refused in {tries} and is not stored; the last: {last}"
             )
         else:
             text = (

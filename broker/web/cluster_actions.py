@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -46,6 +46,8 @@ class ClusterActions(PageServer):
     ) -> None:
         super().__init__(target, host, port, credentials)
         self._facts: ClusterFacts | None = None
+        #: Of every client of the cluster's.
+        self._options: dict[str, Any] = {}
         self._write = write
         #: One change after the other.
         self._changing = asyncio.Lock()
@@ -56,16 +58,18 @@ class ClusterActions(PageServer):
         assert self._facts is not None
         return self._facts
 
-    def forms(self) -> Mapping[str, Handler]:
+    def routes(self) -> Mapping[str, Handler]:
         return {
             "/redrive": self._redrive_form, "/reset": self._reset_form,
             "/setting": self._setting_form,
         }  # fmt: skip
 
-    def actions(self) -> Mapping[str, Handler]:
-        if not self._write:
-            return {}
+    def changes(self) -> Mapping[str, Handler]:
+        """What forms change, by path."""
         return {"/redrive": self._redrive, "/reset": self._reset, "/setting": self._set}
+
+    def actions(self) -> Mapping[str, Handler]:
+        return self.changes() if self._write else {}
 
     def _must_write(self, what: str) -> None:
         """Raises: Misuse."""
@@ -78,12 +82,22 @@ class ClusterActions(PageServer):
         form = await request.post()
         return [str(form.get(name, "")).strip() for name in names]
 
+    @staticmethod
+    def _whole_number(text: str, what: str, least: int, most: int) -> int:
+        """Of a field. Raises: Misuse."""
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(text) < 12):
+            raise Misuse(f"{what}: this is not a number")
+        if not least <= int(text) <= most:
+            raise Misuse(f"{what}: from {least} to {most:,}")
+        return int(text)
+
     # ---- dead letters ----
 
     async def _redrive_form(self, request: web.Request) -> web.StreamResponse:
         self._must_write("redrive")
         group = request.query.get("group", "")
-        return self._page("redrive.html", group=group, report=None, to="retry", key="", dry=False)
+        return self._page("redrive.html", group=group, report=None, to_="retry", key="", dry=False)
 
     async def _redrive(self, request: web.Request) -> web.StreamResponse:
         """Sends dead letters again, or says what would be sent; one form after the other."""
@@ -96,7 +110,7 @@ class ClusterActions(PageServer):
             report = await self.facts.admin.redrive(
                 group, to=to, wanted=wanted, most=_REDRIVE_MAX, dry_run=dry
             )
-        return self._page("redrive.html", group=group, report=report, to=to, key=key, dry=dry)
+        return self._page("redrive.html", group=group, report=report, to_=to, key=key, dry=dry)
 
     # ---- offsets ----
 
@@ -149,28 +163,30 @@ class ClusterActions(PageServer):
     async def _setting_form(self, request: web.Request) -> web.StreamResponse:
         self._must_write("change settings")
         address, name = (request.query.get(name, "") for name in ("address", "name"))
-        return await self._setting_page(address, name, None)
+        return await self._setting_page(address, name, None, asks=False)
 
     async def _setting_page(
-        self, address: str, name: str, wanted: str | None
+        self, address: str, name: str, wanted: str | None, *, asks: bool
     ) -> web.StreamResponse:
-        """wanted: what was asked for, beside what the broker has now."""
+        """wanted: what was asked for, beside what the broker has now. asks: before it is done."""
         place = await self._place(address)
         settings = await self.facts.admin.configuration(place.address)
         if name not in settings or is_secret(name):
             raise Misuse(f"the broker has no setting {name!r:.100} that can be changed here")
         return self._page(
             "setting.html", place=place, name=name, value=settings[name], wanted=wanted,
-            length=_VALUE_MAX,
+            length=_VALUE_MAX, asks=asks,
         )  # fmt: skip
 
     async def _set(self, request: web.Request) -> web.StreamResponse:
         """Changes one setting of a running broker, and shows what it has then: Apache's broker
         says nothing of a value that it does not take."""
-        address, name, value = await self._fields(request, "address", "name", "value")
-        await self._setting_page(address, name, None)  # it is one that may be changed
+        address, name, value, do = await self._fields(request, "address", "name", "value", "do")
         if len(value) > _VALUE_MAX:
             raise Misuse(f"the value is longer than {_VALUE_MAX} letters")
+        page = await self._setting_page(address, name, value, asks=True)  # it may be changed
+        if do != "change":
+            return page
         async with self._changing:
             await self.facts.admin.configure({name: value}, address)
-        return await self._setting_page(address, name, value)
+        return await self._setting_page(address, name, value, asks=False)

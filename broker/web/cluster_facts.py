@@ -90,7 +90,9 @@ class ClusterFacts:
             queues = {each.name: each.read_queue_nums for each in await self.admin.topics()}
         else:
             queues = dict.fromkeys(await self.admin.topic_names())
-        return await asyncio.to_thread(_topic_rows, queues)
+        places = await self.places.get()
+        own = {name for place in places for name in (place.cluster, place.name)}
+        return await asyncio.to_thread(_topic_rows, queues, own)
 
     async def with_counts(self, rows: Sequence[TopicRow], wait_s: float) -> list[TopicRow]:
         """Returns the rows of one page with their queues and messages, as far as these are counted
@@ -300,10 +302,11 @@ class ClusterFacts:
         return look
 
 
-def _topic_rows(queues: Mapping[str, int | None]) -> list[TopicRow]:
+def _topic_rows(queues: Mapping[str, int | None], own: set[str]) -> list[TopicRow]:
+    """own: names of the cluster and of brokers, which are topics, too."""
     by_kind: dict[str, list[TopicRow]] = {kind: [] for kind in KINDS_OF_TOPICS}
     for name, count in queues.items():
-        kind = kind_of(name)
+        kind = "system" if name in own else kind_of(name)
         by_kind[kind].append(TopicRow(name, kind, count, None))
     return [row for rows in by_kind.values() for row in rows]
 

@@ -12,15 +12,23 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from broker.client.admin import AsyncAdmin
-from broker.client.errors import BadAnswer, BrokerRefused, ClientError, Misuse, NoRoute
+from broker.client.errors import (
+    BadAnswer,
+    BrokerRefused,
+    ClientError,
+    InvalidMessage,
+    Misuse,
+    NoRoute,
+)
 from broker.client.rates import rows_between
 from broker.web.cached import known_soon
-from broker.web.cluster_actions import ClusterActions, is_secret
+from broker.web.cluster_actions import is_secret
 from broker.web.cluster_facts import ClusterFacts, Placed
 from broker.web.cluster_overview import ClusterOverview
+from broker.web.cluster_people import ClusterPeople
 from broker.web.drawing import plot_of
 from broker.web.guard import Handler, download
-from broker.web.rows import GroupRow, groups_of_kind, of_kind, paged
+from broker.web.rows import SOON_S, GroupRow, groups_of_kind, paged
 from broker.web.store_pages import message_page
 from pystore.cli.verbs import parse_time
 from pystore.errors import BadArgument
@@ -34,20 +42,19 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterServer"]
 
-#: Messages of one page.
-_MESSAGES = 20
 _PLOT_REFRESH_S = "2"
-#: How long a page waits for what is counted, and the first page for what the doctor finds.
-_SOON_S, _AT_ONCE_S = 0.3, 0.05
+#: How long the first page waits for what the doctor finds.
+_AT_ONCE_S = 0.05
 
 
-class ClusterServer(ClusterActions):
+class ClusterServer(ClusterPeople):
     """target: HOST:PORT of a name server, or of one broker. write: visitors may change what
     cluster_actions.py offers."""
 
     menu = (
-        ("/", "Overview"), ("/topics", "Topics"), ("/groups", "Groups"), ("/find", "Find"),
-        ("/dead", "Dead letters"), ("/rates", "Rates"), ("/doctor", "Doctor"),
+        ("/", "Overview"), ("/topics", "Topics"), ("/groups", "Groups"), ("/clients", "Clients"),
+        ("/find", "Find"), ("/dead", "Dead letters"), ("/rates", "Rates"), ("/users", "Users"),
+        ("/doctor", "Doctor"),
     )  # fmt: skip
 
     def __init__(
@@ -55,16 +62,16 @@ class ClusterServer(ClusterActions):
         tls: ssl.SSLContext | bool = False, write: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(target, host, port, credentials, write=write)
-        self._options: dict[str, Any] = {"credentials": credentials, "tls": tls}
+        self._options = {"credentials": credentials, "tls": tls}
         self._overview: ClusterOverview | None = None
 
     def routes(self) -> Mapping[str, Handler]:
         return {
-            "/": self._cluster, "/topics": self._topics, "/topic": self._topic,
-            "/groups": self._groups, "/group": self._group, "/find": self._find,
+            **super().routes(), "/": self._cluster, "/groups": self._groups,
+            "/group": self._group, "/find": self._find,
             "/message": self._message, "/body": self._body, "/record": self._record,
             "/dead": self._dead, "/rates": self._rates, "/broker": self._broker,
-            "/doctor": self._doctor, **self.forms(),
+            "/doctor": self._doctor,
         }  # fmt: skip
 
     async def start(self) -> None:
@@ -110,22 +117,29 @@ class ClusterServer(ClusterActions):
     def _explained(self, failed: Exception) -> tuple[int, str] | None:
         if isinstance(failed, NoRoute):
             return 404, str(failed)
-        if isinstance(failed, Misuse):
+        if isinstance(failed, Misuse | InvalidMessage):
             return 400, str(failed)
         return (502, str(failed)) if isinstance(failed, ClientError) else None
 
     # ---- lists ----
 
     async def _broker(self, request: web.Request) -> web.StreamResponse:
-        """The settings of one broker."""
+        """What one broker says of itself, or its settings."""
         place = await self._place(request.query.get("address", ""))
         query = dict(request.query)
-        rows = sorted((await self.facts.admin.configuration(place.address)).items())
+        facts, figures = None, query.get("kind", "") == "figures"
+        if figures:
+            facts = await self.facts.admin.broker(place.address)
+        values = await self.facts.admin.configuration(place.address) if not facts else facts.entries
+        rows = sorted(values.items())
         found = paged(
             rows, self._page_of(request), wanted=query.get("q", ""), text=lambda row: row[0]
         )
         shown = [(name, "hidden" if is_secret(name) else value) for name, value in found.rows]
-        return self._page("broker.html", place=place, found=found, rows=shown, query=query)
+        return self._page(
+            "broker.html", place=place, found=found, rows=shown, query=query, facts=facts,
+            now_ms=time.time_ns() // 1_000_000,
+        )  # fmt: skip
 
     async def _cluster(self, request: web.Request) -> web.StreamResponse:
         look = await self.facts.brokers.get()
@@ -135,9 +149,9 @@ class ClusterServer(ClusterActions):
         assert overview is not None
         overview.take(look)
         known, counting = await known_soon({
-            "names": (overview.names, _SOON_S), "lag": (overview.lag, _SOON_S),
-            "dead": (overview.dead, _SOON_S), "waiting": (overview.waiting, _SOON_S),
-            "replicas": (overview.replicas, _SOON_S), "examined": (overview.examined, _AT_ONCE_S),
+            "names": (overview.names, SOON_S), "lag": (overview.lag, SOON_S),
+            "dead": (overview.dead, SOON_S), "waiting": (overview.waiting, SOON_S),
+            "replicas": (overview.replicas, SOON_S), "examined": (overview.examined, _AT_ONCE_S),
         })  # fmt: skip
         topics, groups = known["names"] or (None, None)
         timers, halves = known["waiting"] or (None, None)
@@ -161,55 +175,14 @@ class ClusterServer(ClusterActions):
     async def _doctor(self, request: web.Request) -> web.StreamResponse:
         """All that the doctor finds."""
         assert self._overview is not None
-        known, counting = await known_soon({"examined": (self._overview.examined, _SOON_S)})
+        known, counting = await known_soon({"examined": (self._overview.examined, SOON_S)})
         return self._again(counting, self._page("doctor.html", **known))
-
-    async def _topics(self, request: web.Request) -> web.StreamResponse:
-        query = dict(request.query)
-        rows = of_kind(await self.facts.topics.get(), query.get("kind", ""))
-        found = paged(
-            rows, self._number(request, "page", 1) or 1, wanted=query.get("q", ""),
-            text=lambda topic: topic.name,
-        )  # fmt: skip
-        found = replace(found, rows=await self.facts.with_counts(found.rows, _SOON_S))
-        return self._page("topics.html", found=found, query=query)
-
-    async def _topic(self, request: web.Request) -> web.StreamResponse:
-        """Queues, groups, and the messages of one queue. How far groups are may come later, as on
-        the page of all groups."""
-        name = request.query.get("name", "")
-        facts = await self.facts.admin.topic(name)
-        chosen = self._chosen(request, facts.queues)
-        rows: list[RecordView] = []
-        at = 0
-        if chosen is not None:
-            low, high = chosen.min_offset, chosen.max_offset
-            at = self._number(request, "offset", max(low, high - _MESSAGES)) or 0
-            at = max(low, min(at, high))
-            queue = chosen.queue
-            rows = await self.facts.read(name, queue.broker, queue.queue, at, _MESSAGES)
-        known, groups = await self.facts.groups_of_soon(name, _SOON_S)
-        return self._again(not known, self._page(
-            "cluster_topic.html", name=name, facts=facts, chosen=chosen, rows=rows, at=at,
-            step=_MESSAGES, groups=groups, counting=not known,
-            found=paged(facts.queues, self._page_of(request)), query=dict(request.query),
-        ))  # fmt: skip
-
-    def _chosen(self, request: web.Request, queues: Any) -> Any:
-        """The queue that was asked for, else the first with messages."""
-        broker, queue = request.query.get("broker", ""), self._number(request, "queue")
-        for each in queues:
-            if queue is None and each.max_offset > each.min_offset:
-                return each
-            if queue == each.queue.queue and broker in ("", each.queue.broker):
-                return each
-        return None
 
     async def _groups(self, request: web.Request) -> web.StreamResponse:
         """How far all groups are costs brokers much: a page that comes before that is known has
         their names, and comes again by itself."""
         query = dict(request.query)
-        counted = await self.facts.groups_soon(_SOON_S)
+        counted = await self.facts.groups_soon(SOON_S)
         counting = counted is None
         by_name = counting or query.get("by") == "name"
         rows = groups_of_kind(
@@ -220,7 +193,7 @@ class ClusterServer(ClusterActions):
             wanted=query.get("q", ""), text=lambda group: group.name,
             order=None if by_name else lambda group: group.behind,
         )  # fmt: skip
-        found = replace(found, rows=await self.facts.with_dead(found.rows, _SOON_S))
+        found = replace(found, rows=await self.facts.with_dead(found.rows, SOON_S))
         return self._again(counting, self._page(
             "groups.html", found=found, query=query, trouble="", counting=counting,
             most=max((row.behind or 0 for row in rows), default=0),
@@ -229,7 +202,7 @@ class ClusterServer(ClusterActions):
     async def _group(self, request: web.Request) -> web.StreamResponse:
         name = request.query.get("name", "")
         await self.facts.check_group(name)
-        lags = await self.facts.lags_of.of(name).soon(_SOON_S)
+        lags = await self.facts.lags_of.of(name).soon(SOON_S)
         counting = lags is None
         row = GroupRow(name, None, None, None) if lags is None else GroupRow.of(name, lags, None)
         return self._again(counting, self._page(

@@ -30,9 +30,10 @@ from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.web.drawing import WIDTH
 from broker.web.records import text_of
+from broker.web.rows import counted
 from pystore import __version__
 from pystore.cli.verbs import Size, iso, shown
-from pystore.errors import BadArgument, NotFound, RecordDamaged, StoreError
+from pystore.errors import BadArgument, ExpressionIllegal, NotFound, RecordDamaged, StoreError
 
 if TYPE_CHECKING:
     from broker.client.credentials import Credentials
@@ -63,7 +64,7 @@ HEADERS = {
     "Server": "pystore",
 }
 _STATIC = Path(__file__).with_name("static")
-_STATUS = ((NotFound, 404), (RecordDamaged, 404), (BadArgument, 400))
+_STATUS = ((NotFound, 404), (RecordDamaged, 404), (BadArgument, 400), (ExpressionIllegal, 400))
 _NUMBER_MAX = (1 << 63) - 1
 #: Of a form; and between two wrong secrets, of all visitors together.
 _FORM_MAX, _PAUSE_S = 64 << 10, 0.5
@@ -106,12 +107,6 @@ def _ago(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def _of(count: int, what: str) -> str:
-    """A number of things: ``1 message``, ``2 messages``."""
-    many = what[:-1] + "ies" if what.endswith("y") else what + "s"
-    return f"{count:,} {what if count == 1 else many}"
 
 
 class _Complaints:
@@ -170,7 +165,7 @@ class PageServer:
             "name": lambda text: text_of(str(text), _NAME_SHOWN),
             "bytes": text_of_size,
             "count": lambda n: "-" if n is None else n if isinstance(n, str) else f"{n:,}",
-            "since": _since, "ago": _ago, "of": _of,
+            "since": _since, "ago": _ago, "of": counted,
             "rate": lambda n: "-" if n is None else f"{n:,.0f}" if n >= 100 else f"{n:,.1f}",
             "clock": lambda ms: iso(ms)[11:19],
         }  # fmt: skip

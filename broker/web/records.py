@@ -56,11 +56,15 @@ class RecordView:
     def size(self) -> int:
         return len(self.record)
 
+    @property
+    def raw_properties(self) -> bytes:
+        """As they are stored."""
+        head = self.head
+        return bytes(self.record[head.properties_at : head.properties_at + head.properties_len])
+
     @cached_property
     def properties(self) -> Mapping[str, str]:
-        head = self.head
-        raw = self.record[head.properties_at : head.properties_at + head.properties_len]
-        return parse_properties(bytes(raw))
+        return parse_properties(self.raw_properties)
 
     @property
     def offset_id(self) -> str:

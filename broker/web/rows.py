@@ -4,7 +4,7 @@ them. No I/O."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from broker.doctor.findings import Diagnosis
@@ -13,12 +13,14 @@ from pystore.names import DLQ_PREFIX, RETRY_PREFIX, is_internal_topic
 
 __all__ = [
     "KINDS_OF_TOPICS",
+    "SOON_S",
     "Examination",
     "GroupRow",
     "LagRow",
     "QueueRow",
     "RowPage",
     "TopicRow",
+    "counted",
     "groups_of_kind",
     "kind_of",
     "of_kind",
@@ -28,6 +30,8 @@ __all__ = [
 _Row = TypeVar("_Row")
 #: Rows of one page of a list.
 ROWS = 50
+#: How long a page waits for what is counted, seconds.
+SOON_S = 0.3
 
 
 #: What users look for comes first.
@@ -41,6 +45,11 @@ def kind_of(topic: str) -> str:
     if topic.startswith(RETRY_PREFIX):
         return "retries"
     return "system" if is_internal_topic(topic) else "messages"
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things: ``1 message``, ``2 messages``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def of_kind(rows: Sequence[TopicRow], kind: str) -> Sequence[TopicRow]:
@@ -67,12 +76,23 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """broker: empty in a folder. Offsets from first on, before end."""
+    """broker: empty in a folder. Offsets from first on, before end. last_ms: when the last message
+    was stored, ms since 1970; 0 for none."""
 
     broker: str
     queue: int
     first: int
     end: int
+    last_ms: int = 0
+
+    @property
+    def count(self) -> int:
+        """Messages."""
+        return self.end - self.first
+
+    def until(self, ms: int) -> QueueRow:
+        """The same, of which no message that is left is newer."""
+        return replace(self, last_ms=ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,12 @@ from broker.web.guard import (
     text_of_size,
 )
 from broker.web.rawlog import RawLog
-from broker.web.records import hex_lines
-from broker.web.rows import paged
+from broker.web.records import RecordView, hex_lines
+from broker.web.rows import SOON_S, QueueRow, paged
 from broker.web.store_lists import StoreLists
 from broker.web.store_overview import StoreOverview
 from broker.web.store_pages import StorePages
+from broker.web.topic_search import MessageFilter, Newest, newest, queue_of
 from pystore.audit import Audit, describe, mend_command, verify
 from pystore.errors import BadArgument, NotAStore, StoreError
 from pystore.records import CHECK_BODY, check_record
@@ -39,10 +40,10 @@ __all__ = ["COOKIE", "HEADERS", "FolderServer"]
 
 #: Of the map of a log, in its own units.
 _MAP_WIDTH = 1000
+#: Messages of one page, and how often one that follows comes again, seconds.
+_MESSAGES, _LIVE_S = 50, "2"
 #: Bytes of the log on one page.
 _LOG_BYTES = 1024
-#: How long a page waits for what is counted.
-_SOON_S = 0.3
 
 
 class FolderServer(PageServer):
@@ -106,8 +107,8 @@ class FolderServer(PageServer):
             return self._page("closed.html", text=failed.text, next_step=failed.next_step)
         asked = self._overview
         known, counting = await known_soon({
-            "totals": (asked.totals, _SOON_S), "rates": (asked.rates, _SOON_S),
-            "waiting": (asked.waiting, _SOON_S), "examined": (asked.examined, _SOON_S),
+            "totals": (asked.totals, SOON_S), "rates": (asked.rates, SOON_S),
+            "waiting": (asked.waiting, SOON_S), "examined": (asked.examined, SOON_S),
         })  # fmt: skip
         sums, (timers, halves) = known["totals"], known["waiting"] or (None, None)
         counts = {name: getattr(sums, name, None) for name in (
@@ -128,13 +129,38 @@ class FolderServer(PageServer):
 
     async def _doctor(self, request: web.Request) -> web.StreamResponse:
         """All that the doctor finds."""
-        known, counting = await known_soon({"examined": (self._overview.examined, _SOON_S)})
+        known, counting = await known_soon({"examined": (self._overview.examined, SOON_S)})
         return self._again(counting, self._page("doctor.html", **known))
 
     async def _topic(self, request: web.Request) -> web.StreamResponse:
-        name = request.query.get("name", "")
-        queue, offset = self._number(request, "queue"), self._number(request, "offset")
-        return self._page("topic.html", **await self._read(self._pages.topic, name, queue, offset))
+        """The newest messages of all queues, or those of one; queues and groups."""
+        query = dict(request.query)
+        name, wanted = query.get("name", ""), MessageFilter.of(query)
+        queues, groups = await self._read(self._pages.topic, name)
+        at, chosen = 0, queue_of(queues, "", self._number(request, "queue"))
+
+        async def read(queue: QueueRow, offset: int, most: int) -> list[RecordView]:
+            return await self._read(self._pages.views, name, queue.queue, offset, most)
+
+        if chosen is None:
+            shown = await newest(queues, read, wanted, _MESSAGES)
+        else:
+            at = self._number(request, "offset", max(0, chosen.end - _MESSAGES)) or 0
+            at = max(chosen.first, min(at, chosen.end))
+            found = await read(chosen, at, _MESSAGES) if at < chosen.end else []
+            shown = Newest([("", view) for view in found])
+        facts = {
+            "Messages": f"{sum(each.count for each in queues):,}", "Queues": f"{len(queues):,}",
+            "Groups": f"{len(groups):,}",
+        }  # fmt: skip
+        answer = self._page(
+            "topic.html", name=name, facts=facts, chosen=chosen, at=at, shown=shown, trouble="",
+            step=_MESSAGES, groups=groups, counting=False, query=query, wanted=wanted,
+            found=paged(queues, self._page_of(request)),
+        )  # fmt: skip
+        if query.get("live"):
+            answer.headers["Refresh"] = _LIVE_S
+        return answer
 
     async def _find(self, request: web.Request) -> web.StreamResponse:
         asked = [request.query.get(name, "").strip() for name in ("topic", "key", "id", "time")]

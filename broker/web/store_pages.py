@@ -11,14 +11,15 @@ from typing import Any
 
 from broker.web.explaining import body_of, explain
 from broker.web.records import RecordView
-from pystore import Reader, RecoveryReport
+from broker.web.rows import QueueRow, counted
+from pystore import QueueInfo, Reader, RecoveryReport
 from pystore.cli.verbs import Size, holder_of, iso, parse_time, shown
 from pystore.errors import BadArgument, NotFound, StoreError
 from pystore.pending_log import find_pending
 from pystore.records import check_record
 from pystore.timers import Timers
 
-__all__ = ["MessagePage", "NextOpen", "StorePages", "message_page", "next_open"]
+__all__ = ["MessagePage", "OpenForecast", "StorePages", "message_page", "next_open"]
 
 #: Rows of one page; bytes of a body that are shown.
 ROWS, BODY_MAX = 100, 64 << 10
@@ -43,7 +44,7 @@ class MessagePage:
 
 
 @dataclass(frozen=True, slots=True)
-class NextOpen:
+class OpenForecast:
     """What the next open for writing would do. changes: whether it would change anything."""
 
     text: str
@@ -51,23 +52,23 @@ class NextOpen:
     items: tuple[str, ...] = ()
 
 
-def next_open(report: RecoveryReport, *, is_held: bool, is_crashed: bool) -> NextOpen:
+def next_open(report: RecoveryReport, *, is_held: bool, is_crashed: bool) -> OpenForecast:
     """report: of a reader, which says what recovery would do."""
     if is_held:
-        return NextOpen("A process has the store open, and has recovered it.", False)
+        return OpenForecast("A process has the store open, and has recovered it.", False)
     items = tuple(
         f"{item.action.name.lower()}: {item.what}, {item.start:,} to {item.end:,}: {item.why}"
         for item in report.items[:ROWS]
     )
     if not is_crashed and not report.bytes_cut and not items:
-        return NextOpen("It was closed cleanly: the next open changes nothing.", False)
+        return OpenForecast("It was closed cleanly: the next open changes nothing.", False)
     checked = f"{shown(Size(report.scanned_bytes)).partition(' (')[0]} of the log"
     text = f"The next open for writing checks {checked} from byte {report.scanned_from:,} on"
     if is_crashed:
         text = f"It was not closed cleanly. {text}, and writes queues and index of it again"
     if report.bytes_cut:
         text += f"; it cuts off {report.bytes_cut:,} bytes at the end that are not a whole record"
-    return NextOpen(f"{text}.", True, items)
+    return OpenForecast(f"{text}.", True, items)
 
 
 class StorePages:
@@ -114,55 +115,47 @@ class StorePages:
             "will": next_open(reader.report, is_held=holder.locked, is_crashed=info.abort_present),
         }  # fmt: skip
 
-    def topic(self, name: str, queue: int | None, offset: int | None) -> dict[str, Any]:
-        """Queues, groups and messages of a topic; without a queue the last messages of the first
-        that has any. Raises: NotFound."""
+    def topic(self, name: str) -> tuple[list[QueueRow], list[tuple[str, int]]]:
+        """Queues of a topic, and its groups with what waits for them. Raises: NotFound."""
         reader = self.open()
         queues = reader.queues(name)
         if not queues:
             raise NotFound(f"there is no topic {name}")
-        if queue is None:
-            queue = next((q.queue for q in queues if len(q)), queues[0].queue)
-        chosen = next((q for q in queues if q.queue == queue), None)
-        if chosen is None:
-            raise NotFound(f"{name} has no queue {queue}")
-        low, high = chosen.min_offset, chosen.max_offset
-        at = max(low, high - ROWS) if offset is None else max(low, min(offset, high))
-        return {
-            "name": name, "queues": queues, "groups": self._groups(reader, name, queues),
-            "queue": queue, "low": low, "high": high, "at": at, "rows": ROWS,
-            "messages": self._lines(reader, name, queue, at, high),
-        }  # fmt: skip
+        rows = [
+            QueueRow("", q.queue, q.min_offset, q.max_offset, self._last_ms(reader, q))
+            for q in queues
+        ]
+        return rows, self._groups(reader, name, queues)
 
     @staticmethod
-    def _lines(reader: Reader, name: str, queue: int, at: int, high: int) -> list[dict[str, Any]]:
-        if at >= high:
-            return []
-        batch = reader.read(name, queue, at, max_messages=ROWS)
-        return [
-            {
-                "offset": message.queue_offset, "at": message.physical_offset,
-                "stored": _moment(message.store_timestamp), "tags": message.tags or "",
-                "keys": " ".join(message.keys), "size": message.size,
-                "body": bytes(message.raw_body[:80]).decode("utf-8", "replace"),
-            }
-            for message in batch
-        ]  # fmt: skip
+    def _last_ms(reader: Reader, queue: QueueInfo) -> int:
+        """0 where nothing is, or where it cannot be read."""
+        if not len(queue):
+            return 0
+        try:
+            last = reader.read(queue.topic, queue.queue, queue.max_offset - 1, max_messages=1)
+            return last[0].store_timestamp if len(last) else 0
+        except StoreError:
+            return 0
+
+    def views(self, name: str, queue: int, offset: int, most: int) -> list[RecordView]:
+        """Messages of a queue from an offset on. Raises: NotFound, StoreError."""
+        batch = self.open().read(name, queue, offset, max_messages=most)
+        return [RecordView(bytes(message.record)) for message in batch]
 
     @staticmethod
-    def _groups(reader: Reader, name: str, queues: Iterable[Any]) -> list[tuple[str, int, int]]:
-        """Groups with their committed messages and their lag. None when nobody can read them."""
+    def _groups(reader: Reader, name: str, queues: Iterable[Any]) -> list[tuple[str, int]]:
+        """Groups with their lag; none when nobody can read them."""
         ends = {q.queue: q.max_offset for q in queues}
-        found: dict[str, list[int]] = {}
+        found: dict[str, int] = {}
         try:
             rows = reader.metadata.offsets.all(topic=name)
         except StoreError:
             return []
         for row in rows:
-            sums = found.setdefault(row.group, [0, 0])
-            sums[0] += row.offset
-            sums[1] += max(0, ends.get(row.queue, 0) - row.offset)
-        return [(group, *found[group]) for group in sorted(found)]  # type: ignore[misc]
+            behind = max(0, ends.get(row.queue, 0) - row.offset)
+            found[row.group] = found.get(row.group, 0) + behind
+        return sorted(found.items())
 
     def waiting(self) -> dict[str, Any]:
         """Open transactions, the oldest first, and timers, the next due first: the first of each.
@@ -243,7 +236,7 @@ def message_page(data: bytes, at: int) -> MessagePage:
         "offset id": view.offset_id, "tags": view.tags or "-", "keys": view.keys or "-",
         "born": f"{_moment(head.born_ms)} at {hosts['bornHost']}",
         "stored": f"{_moment(head.store_ms)} at {hosts['storeHost']}",
-        "sent back": f"{head.reconsume_times} times",
+        "sent back": counted(head.reconsume_times, "time"),
     }  # fmt: skip
     return MessagePage(
         facts, dict(view.properties), text, kind, len(body), len(body) > BODY_MAX, problem,

@@ -56,10 +56,15 @@ def page(java: launch.Peer) -> Iterator[Visitor]:
 
 def test_cluster_topics_and_groups(page: Visitor, java: launch.Peer) -> None:
     row = next(row for row in page.get("/").rows() if row)
-    assert row[0] == "broker-a" and row[2] == "master"
-    assert [ORDER, "messages", "2", "-"] in page.get("/topics", q="ORD").rows()
-    queues = [row for row in page.get("/topic", name=ORDER).rows() if row[:1] == ["broker-a"]]
-    assert sum(int(row[4]) for row in queues if len(row) == 5) == COUNT
+    assert row[:2] == ["broker-a", "master"]
+    assert [ORDER, "messages", "2", str(COUNT)] in page.get("/topics", q="ORD").rows()
+    rows = page.get("/topic", name=ORDER).rows()
+    queues = [row for row in rows if len(row) == 5 and row[0].startswith("broker-a")]
+    assert sum(int(row[3]) for row in queues) == COUNT
+    assert sum(len(row) == 7 for row in rows) == COUNT, "the newest of both queues"
+    for path in ("/clients", "/users", "/doctor", "/trace?id=x"):
+        assert page.get(path).status == 200, path
+    assert "putTps" in page.get("/broker", address=java.broker, kind="figures", q="putTps").text
     until(lambda: any(row[0] == "billing" for row in page.get("/groups").rows() if row))
     assert page.get("/group", name="billing").status == 200
     assert page.get("/broker", address=java.broker).status == 200
@@ -104,6 +109,7 @@ def test_a_group_is_moved_and_a_setting_changed(page: Visitor, java: launch.Peer
     assert "2 queues were moved" in page.post("/reset", do="move", **form).text
     with Admin(java.namesrv) as admin:
         until(lambda: sum(lag.behind for lag in admin.lag("billing", ORDER)) == COUNT)
-    setting = {"token": page.server.form_token, "address": java.broker, "name": "fileReservedTime"}
+    setting = {"token": page.server.form_token, "address": java.broker, "name": "fileReservedTime",
+               "do": "change"}  # fmt: skip
     said = " ".join(page.post("/setting", value="71", **setting).text.split())
     assert "has taken 71" in said, said

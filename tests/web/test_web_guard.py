@@ -179,12 +179,14 @@ def test_hostile_content_is_text(visitor: Visitor, store: Path) -> None:
         "html", "head", "meta", "title", "link", "body", "a", "header", "nav", "p", "bdi", "main",
         "h1", "h2", "dl", "div", "dt", "dd", "pre", "details", "summary", "table", "thead",
         "tbody", "tr", "th", "td", "form", "label", "input", "button", "footer", "b", "span",
+        "section", "svg", "rect",
     }  # fmt: skip
     for path in paths:
         page = visitor.get(path).body.decode()
         tags = re.findall(r"<(/?[a-zA-Z!][^\s>]*)[^>]*>", page)
         assert {tag.strip("/").lower() for tag in tags} <= allowed | {"!doctype"}, path
         assert not re.search(r"<[^>]*\son\w+=", page), path
+        assert page.count("<svg") == page.count('<svg class="amount"'), "a bar of ours"
         assert not re.search(r"<[^>]*\s(style|src)=", page), path
         assert not re.search(r"href=\"(?![/#])", page), path
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", page), path

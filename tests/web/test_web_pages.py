@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import Visitor, visiting
+from pages import Answer, Visitor, visiting
 from waiting import BOUND_S, until
 
 import pystore
 from broker import Broker, LocalState, Message, TransactionProducer
+from broker.web import topic_search
 from broker.web.explaining import body_of, explain
 from broker.web.rawlog import RawLog
 from broker.web.store_overview import rates_of
@@ -113,18 +114,55 @@ def test_many_topics_are_shown_a_page_at_a_time(tmp_path: Path) -> None:
         assert b'rel="next"' in first.body and b'rel="next"' not in last.body
 
 
+def bodies(page: Answer) -> list[str]:
+    """Of the messages that a page lists."""
+    return [row[6] for row in page.rows() if len(row) == 7]
+
+
 def test_a_topic_its_groups_and_its_messages(visitor: Visitor) -> None:
+    """Without a queue the newest of all queues; of one, from any offset on."""
     page = visitor.get("/topic", name="orders")
-    assert ["0", "0", "125", "125"] in page.rows()
-    assert ["billing", "5", "120"] in page.rows()
-    rows = [row for row in page.rows() if len(row) == 6]
-    assert [row[0] for row in rows] == [str(n) for n in range(25, 125)], "the last of them"
+    assert ["0", "0", "125", "125", ""] in page.rows()
+    assert ["billing", "120", ""] in page.rows()
+    shown = bodies(page)
+    assert sorted(shown) == sorted(f'{{"apples": {n}}}' for n in range(200, 250))
     earlier = visitor.get("/topic", name="orders", queue=1, offset=3)
-    first = next(row for row in earlier.rows() if len(row) == 6)
-    assert (first[0], first[2], first[3], first[5]) == ("3", "paid", "k7", '{"apples": 7}')
+    first = next(row for row in earlier.rows() if len(row) == 7)
+    assert first[1:] == ["1", "3", "paid", "k7", first[5], '{"apples": 7}']
     assert visitor.get("/topic", name="absent").status == 404
     assert visitor.get("/topic", name="orders", queue=9).status == 404
     assert visitor.get("/topic", name="orders", queue="x").status == 400
+
+
+@pytest.mark.parametrize(
+    ("wanted", "count"),
+    [
+        ({"tag": "paid"}, 50), ({"tag": "open || paid"}, 50), ({"tag": "open"}, 0),
+        ({"sql": "colour = 'red'"}, 50), ({"sql": "colour = 'blue'"}, 0),
+        ({"text": "APPLES\": 24"}, 11), ({"text": "7}", "tag": "paid"}, 25),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_messages_are_filtered_by_tag_sql_and_text(
+    visitor: Visitor, wanted: dict[str, str], count: int
+) -> None:
+    page = visitor.get("/topic", name="orders", **wanted)
+    assert page.status == 200 and len(bodies(page)) == count, page.text
+
+
+def test_a_filter_looks_at_no_more_than_its_bound(
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_search, "LOOKED_MAX", 30)
+    page = visitor.get("/topic", name="orders", text="nowhere")
+    assert "Only the newest 30 messages were looked at" in " ".join(page.text.split())
+    assert visitor.get("/topic", name="orders", sql="colour LIKE (").status == 400
+    assert visitor.get("/topic", name="orders", text="x" * 501).status == 400
+
+
+def test_a_topic_is_followed_live(visitor: Visitor) -> None:
+    assert visitor.get("/topic", name="orders", live=1).headers["Refresh"] == "2"
+    assert "Refresh" not in visitor.get("/topic", name="orders").headers
 
 
 def place_of(store: Path, topic: str, number: int) -> int:

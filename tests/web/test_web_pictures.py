@@ -168,7 +168,9 @@ def test_offsets_and_settings_are_changed_by_a_person(
         browser.open(str(browser.run("return location.href")) + "&q=fileReservedTime")
         follow("change", "/setting")
         browser.run("document.querySelector('input[name=value]').value = '48';"
-                    "document.querySelector('main button').click()")  # fmt: skip
+                    "document.querySelector('button[value=look]').click()")  # fmt: skip
+        says("will have 48 instead of")
+        browser.run("document.querySelector('button[value=change]').click()")
         says("has taken 48")
         taken(browser, pictures / "web-setting.png")
     with Admin(running.namesrv_address) as admin:
@@ -187,7 +189,7 @@ def test_rates_are_drawn(
         browser.look(height=900)
         browser.open(visitor.server.address)
         until(lambda: visitor.get("/").body.count(b"<polyline") == 4, "two looks at the rates")
-        until(lambda: b'class="finding"' in visitor.get("/").body, "what the doctor finds")
+        until(lambda: b'class="finding ' in visitor.get("/").body, "what the doctor finds")
         for name, dark, width in (
             ("web-cluster", False, 1200), ("web-cluster-dark", True, 1200),
             ("web-cluster-phone", False, 390),

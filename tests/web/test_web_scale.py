@@ -10,7 +10,7 @@ import pytest
 from pages import visiting_server
 from waiting import until
 
-from broker import Broker
+from broker import Admin, Broker
 from broker.web.cluster_server import ClusterServer
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 
@@ -48,6 +48,8 @@ def test_no_page_of_ten_thousand_topics_waits_for_all_of_them(tmp_path: Path) ->
     most = {"maxQueuesPerTopic": LARGE_QUEUES}
     with Broker(tmp_path / "store", listenPort=0, with_namesrv=True, **most) as broker:
         broker.run(_fill(broker))
+        with Admin(broker.namesrv_address) as admin:
+            until(lambda: len(admin.topic_names()) > TOPICS, "that all are registered", 0.5)
         until(_rests, "the broker to be done with it")
         server = ClusterServer(broker.namesrv_address, "127.0.0.1", 0)
         server._options["request_timeout_s"] = 120  # a busy machine takes its time

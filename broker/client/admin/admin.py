@@ -116,6 +116,7 @@ class Admin(StartedByWith):
     delete_group = twin_of(AsyncAdmin.delete_group)
     members = twin_of(AsyncAdmin.members)
     producers = twin_of(AsyncAdmin.producers)
+    all_producers = twin_of(AsyncAdmin.all_producers)
     groups_of = twin_of(AsyncAdmin.groups_of)
     lag = twin_of(AsyncAdmin.lag)
     all_lags = twin_of(AsyncAdmin.all_lags)

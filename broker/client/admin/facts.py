@@ -21,6 +21,7 @@ __all__ = [
     "TopicFacts",
     "letters_of",
     "perm_of",
+    "producer_in",
 ]
 
 #: Letters of a permission, and upstream's bits.
@@ -222,4 +223,13 @@ def connected(body: Mapping[str, Any]) -> tuple[ConnectedClient, ...]:
             int(each.get("version") or 0),
         )
         for each in sorted(body.get("connectionSet") or (), key=lambda c: str(c["clientId"]))
+    )  # fmt: skip
+
+
+def producer_in(row: Mapping[str, Any]) -> ConnectedClient:
+    """Of GET_ALL_PRODUCER_INFO, which writes Java's text of an address: ``/127.0.0.1:51000``.
+    Raises: what reading ends with (errors.UNREADABLE)."""
+    return ConnectedClient(
+        str(row["clientId"]), str(row.get("remoteIP", "")).removeprefix("/"),
+        str(row.get("language", "")), int(row.get("version") or 0),
     )  # fmt: skip

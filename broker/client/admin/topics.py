@@ -15,6 +15,7 @@ from broker.client.admin.facts import (
     TopicFacts,
     connected,
     perm_of,
+    producer_in,
     queue_ends,
 )
 from broker.client.checks import check_count
@@ -240,6 +241,21 @@ class GroupAdmin(AdminBase):
                 with reading(code.name, address):
                     clients |= {each.id: each for each in connected(body)}
         return [clients[each] for each in sorted(clients)]
+
+    async def all_producers(self) -> dict[str, list[ConnectedClient]]:
+        """Returns the producers that are connected, by group; several brokers know the same ones.
+        Brokers before 4.9 do not tell them. Raises: BrokerRefused, ClientError."""
+        self.network.check()
+        code, found = RequestCode.GET_ALL_PRODUCER_INFO, dict[str, dict[str, ConnectedClient]]()
+        for address, body in await self._of_all(await self._masters(), code, {}):
+            with reading(code.name, address):
+                for group, clients in (body.get("data") or {}).items():
+                    found.setdefault(str(group), {}).update(
+                        (each.id, each) for each in map(producer_in, clients)
+                    )
+        return {
+            group: [found[group][id_] for id_ in sorted(found[group])] for group in sorted(found)
+        }
 
     async def groups_of(self, topic: str) -> list[str]:
         """Returns the groups that consume a topic, or did. Raises: NoRoute, ClientError."""
