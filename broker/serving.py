@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from broker.access.addresses import Pattern, address_of, parse_pattern
 from broker.figures.serving import ServingFigures
 from broker.grpc import what_is_missing
-from broker.hot.core import Core
+from broker.hot.core import WITHOUT_PULLS, Core
 from broker.loop.budget import Budget
 from broker.loop.safe_log import SafeLogger
 from broker.metrics.endpoint import MetricsEndpoint
@@ -29,7 +29,6 @@ from broker.services.context import Services
 from broker.services.replication.service import is_slave, replicates
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
-from broker.wire.framer import FramerFactory
 from broker.wire.handlers import Handler, Peer
 from pystore.errors import BadArgument
 from pystore.settings import Settings
@@ -46,6 +45,8 @@ log = SafeLogger("broker.broker")
 
 #: Old clients send to listenPort - 2 and pull from listenPort.
 _VIP = 2
+#: Its network thread among those that call the core (csrc/remoting/guard.h): after all others.
+_VIP_THREAD = 17
 _NOT_ON_VIP = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
@@ -140,17 +141,13 @@ class Listeners:
             undo.callback(each.close)
         if is_slave(self._o.settings) and not self._o.settings["slaveReadEnable"]:
             # The core would serve pulls: here they come to their handler, which refuses them.
-            self.main = await self._serve(
-                main, self._handlers, self._core.framer_without_pulls, undo
-            )
+            self.main = await self._serve(main, self._handlers, undo, WITHOUT_PULLS)
         else:
-            self.main = await self._serve(
-                main, self._handlers, self._core.framer, undo, core=self._core
-            )
+            self.main = await self._serve(main, self._handlers, undo)
         for vip in others:
             sending = {c: each for c, each in self._handlers.items() if c not in _NOT_ON_VIP}
             self.figures.servers["vip"] = await self._serve(
-                vip, sending, self._core.framer_without_pulls, undo
+                vip, sending, undo, WITHOUT_PULLS, range(_VIP_THREAD, _VIP_THREAD + 1)
             )
         self.figures.servers["remoting"] = self.main
         self.certificates.start()
@@ -197,11 +194,12 @@ class Listeners:
         self,
         sock: socket.socket,
         handlers: Mapping[int, Handler],
-        framer: FramerFactory,
         undo: AsyncExitStack,
-        core: Core | None = None,
+        up: int = 0,
+        numbers: range | None = None,
     ) -> RemotingServer:
-        """Starts a server. core: serves connections on a network thread."""
+        """Starts a server. up: what the core does not serve (PS_UP_). numbers: of its threads, if
+        they are not those of the main port."""
         services = self._services
 
         def closed(connection: Connection) -> None:
@@ -210,13 +208,14 @@ class Listeners:
         server = RemotingServer(
             handlers,
             sock=sock,
-            framer=framer,
+            framer=partial(self._core.framer, up=up),
             tls=self._tls,
             limits=self._limits,
             watchdog=services.watchdog,
             on_close=closed,
-            core=core,
-            threads=_threads_of(self._o.settings),
+            core=self._core,
+            up=up,
+            numbers=numbers or range(1, _threads_of(self._o.settings) + 1),
             times=self.figures.times,
         )
         await server.start()

@@ -237,9 +237,9 @@ class GrpcThread:
         self._links: dict[int, LinkedCalls] = {}
         self._metadata: dict[bytes, dict[str, str]] = {}
         self._stopped = False
-        self._on_the_loop = 0
         error = ffi.new("ps_error *")
-        conf = _conf(service, connections_max, idle_s, self._budget.limit)
+        conf = _conf(service, connections_max, idle_s)
+        conf.budget = self._budget.handle
         self._tls = TlsOfThreads(tls)
         conf.tls_only = self._tls.is_enforced
         conf.send_method = methods.index("SendMessage")
@@ -268,7 +268,6 @@ class GrpcThread:
         hot.clients.changed = self._settled
         hot.renewals.on_first(lambda: lib.ps_net_renewing(self._handle))
         self._tls.start(self._handle)
-        self._budget.share(self)
         self._events = Events(self._handle, self._take)
 
     @property
@@ -285,23 +284,10 @@ class GrpcThread:
         """Calls that wait for messages in the thread, which no connection here counts."""
         return int(lib.ps_net_waiting(self._handle)) if self._handle is not None else 0
 
-    # ---- limits that are shared with connections of the loop ----
-
-    @property
-    def unfinished(self) -> int:
-        return int(lib.ps_net_unfinished(self._handle))
-
-    def limit_unfinished(self, size: int) -> None:
-        self._unfinished_max = max(0, size)
-        self.leave_room(self._on_the_loop)
-
     def leave_room(self, on_the_loop: int) -> None:
         """So many connections of the port are the loop's."""
-        if self._handle is None:
-            return
-        self._on_the_loop = on_the_loop
-        links_max = max(0, self._connections_max - on_the_loop)
-        lib.ps_net_limit(self._handle, links_max, self._unfinished_max)
+        if self._handle is not None:
+            lib.ps_net_limit(self._handle, max(0, self._connections_max - on_the_loop))
 
     # ---- what comes back from the loop ----
 
@@ -328,7 +314,6 @@ class GrpcThread:
         lib.ps_net_stop(self._handle)
         self._stopped = True
         self._events.take_all()
-        self._budget.part(self)
         for each in list(self._links.values()):
             self._end(each)
         self._links.clear()
@@ -471,14 +456,13 @@ def _limit_receives(conf: Any, own: ProxySettings) -> None:
         setattr(conf, name, ffi.cast(ffi.typeof(getattr(conf, name)), address))
 
 
-def _conf(service: Service, connections_max: int, idle_s: float, unfinished_max: int) -> Any:
+def _conf(service: Service, connections_max: int, idle_s: float) -> Any:
     made = ffi.new("ps_net_conf *")
     made.number = _NUMBER
     made.links_max = connections_max
     made.queued_max, made.queued_bytes = _QUEUED, _QUEUED_BYTES
     made.write_high, made.write_low = _HIGH, _LOW
     made.unsent_max = 1 << 62  # replies wait in the session instead, which has its own limit
-    made.unfinished_max = unfinished_max
     made.idle_ms = int(idle_s * 1000)
     made.opening_ms, made.linger_ms = OPENING_MS, _LINGER_MS
     made.h2 = ffi.cast("struct ps_h2_functions *", net_functions())

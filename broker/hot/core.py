@@ -31,6 +31,7 @@ from pystore.errors import FlushFailed, OutOfMemory, StoreClosed
 from pystore.native import address_of, ffi, lib, raise_error
 
 __all__ = [
+    "WITHOUT_PULLS",
     "Core",
     "HotFramer",
     "OffsetRow",
@@ -47,6 +48,8 @@ __all__ = [
 HOT_CODES = frozenset((10, 11, 310, 320, 361))
 #: Those whose bytes Python keeps: the core serves them, or carries out what Python decided.
 _KEPT_CODES = HOT_CODES | {324, 325, 200050, 200054}
+#: What is handed on (PS_UP_) where pulls and pops are not served.
+WITHOUT_PULLS = lib.PS_UP_PULLS | lib.PS_UP_POPS
 #: POP_MESSAGE, NOTIFICATION.
 _POPS = frozenset((200050, 200054))
 #: By the outcome of a wait for the safe position.
@@ -183,7 +186,7 @@ class Looks(Protocol):
         them is answered now."""
 
 
-def _new_core(store: Store, error: Any, **given: str | int) -> Any:
+def _new_core(store: Store | None, error: Any, **given: str | int) -> Any:
     """Makes a core; `given` are members of ps_core_conf. Raises: OutOfMemory, StoreIOError."""
     conf, texts = ffi.new("ps_core_conf *"), []
     for name, value in given.items():
@@ -192,7 +195,7 @@ def _new_core(store: Store, error: Any, **given: str | int) -> Any:
             setattr(conf, name, texts[-1])
         else:
             setattr(conf, name, value)
-    made = lib.ps_core_new(store.c_handle(), conf, error)
+    made = lib.ps_core_new(store.c_handle() if store is not None else ffi.NULL, conf, error)
     if made == ffi.NULL:
         raise_error(error[0])
     return made
@@ -205,9 +208,9 @@ class Core:
 
     def __init__(
         self,
-        store: Store,
+        store: Store | None,
         *,
-        cluster: str,
+        cluster: str = "",
         broker: str = "",
         region: str = "DefaultRegion",
         trace_on: bool = True,
@@ -220,9 +223,11 @@ class Core:
         slave: bool = False,
         seed: int = 0,
     ) -> None:
-        """Makes the core. parked_max: limits the pulls that are held at once; more are answered at
-        once. offsets_max: limits the consumer offsets that clients make; 0: any number. seed: that
-        of the queues that it chooses; 0 takes the clock. Raises: OutOfMemory, StoreIOError."""
+        """Makes the core. store: None makes one that is bare: it only cuts what connections read
+        into frames, and gives all of them to Python. parked_max: limits the pulls that are held at
+        once; more are answered at once. offsets_max: limits the consumer offsets that clients make;
+        0: any number. seed: that of the queues that it chooses; 0 takes the clock. Raises:
+        OutOfMemory, StoreIOError."""
         self._store = store
         self._error = ffi.new("ps_error *")
         made = _new_core(
@@ -264,6 +269,11 @@ class Core:
         self._counter = ffi.new("ps_counter *")
         #: What became of the pull that was given back last; None: it waits.
         self.last_pull: PullOutcome | None = None
+
+    @property
+    def is_bare(self) -> bool:
+        """Returns whether there is no store."""
+        return self._store is None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Answers held pulls on this loop from now on."""
@@ -310,15 +320,11 @@ class Core:
             self._own = made
         return self._own
 
-    def framer(self, connection: Link) -> HotFramer:
-        """Returns what a connection of this broker reads through: see broker/wire/framer.py."""
+    def framer(self, connection: Link, up: int = 0) -> HotFramer:
+        """Returns what a connection of this broker reads through: see broker/wire/framer.py. `up`
+        has the PS_UP_ bits of what comes up to Python unserved."""
         self._last_id += 1
-        return HotFramer(self, connection, self._last_id)
-
-    def framer_without_pulls(self, connection: Link) -> HotFramer:
-        """Returns the same for a port where no pulls are served: they come up to Python."""
-        self._last_id += 1
-        return HotFramer(self, connection, self._last_id, lib.PS_UP_PULLS | lib.PS_UP_POPS)
+        return HotFramer(self, connection, self._last_id, up)
 
     def framer_let_in(self, connection: Link) -> HotFramer:
         """Returns the same for a connection whose other end asks access control before each
@@ -811,6 +817,7 @@ class Core:
     def must_wait(self, position: int) -> bool:
         """Returns whether an answer must wait that rests on records up to `position` of the log,
         the end of the last one; 0 stands for none."""
+        assert self._store is not None
         return self._store.must_wait(position)
 
     async def safe(self, position: int) -> PutStatus:
@@ -827,6 +834,7 @@ class Core:
         self.look_in(step.look_in_ms)
         outcome = await future
         if outcome == FlushFailed.code:
+            assert self._store is not None
             self._store.wait_flushed(position, 0)  # raises, and says which sync failed and how
         if outcome < 0:
             raise _closed()

@@ -1,5 +1,5 @@
 """What unfinished requests and unread answers may hold: one budget of bytes for all connections of
-an event loop, whatever their port (remoting, name server, proxy, gRPC).
+an event loop and its network threads, whatever their port (remoting, name server, proxy, gRPC).
 
 Over the limit the connections of strangers end before those of clients that access control has let
 in, the largest first, and of equal ones that which has waited longest.
@@ -8,9 +8,10 @@ in, the largest first, and of equal ones that which has waited longest.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Any, Protocol
 
 from broker.loop.per_loop import PerLoop
+from pystore.native import ffi, lib
 
 __all__ = ["UNFINISHED_MAX", "Budget", "Holder"]
 
@@ -37,21 +38,10 @@ class Holder(Protocol):
         """Closes at once."""
 
 
-class Threads(Protocol):
-    """Connections that are not the loop's (links.py), and that end the largest of their own."""
-
-    @property
-    def unfinished(self) -> int:
-        """Returns the bytes that they hold."""
-
-    def limit_unfinished(self, size: int) -> None:
-        """Limits the bytes that they may hold."""
-
-
 class Budget(PerLoop):
     """The budget of one loop. Everything happens on its thread."""
 
-    __slots__ = ("_held", "_limit", "_own", "_threads")
+    __slots__ = ("_held", "_limit", "_own", "handle")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
@@ -59,8 +49,9 @@ class Budget(PerLoop):
         self._held: dict[Holder, int] = {}
         #: Bytes of all of them.
         self._own = 0
-        self._threads: list[Threads] = []
         self._limit = UNFINISHED_MAX
+        #: ``ps_net_budget *``, which network threads share.
+        self.handle: Any = ffi.gc(lib.ps_net_budget_new(UNFINISHED_MAX), lib.ps_net_budget_free)
 
     @property
     def limit(self) -> int:
@@ -70,42 +61,31 @@ class Budget(PerLoop):
     @limit.setter
     def limit(self, size: int) -> None:
         self._limit = size
-        self._leave_the_rest()
+        lib.ps_net_budget_limit(self.handle, size)
 
     @property
     def held(self) -> int:
         """Returns the bytes that are held, by connections of network threads as well."""
-        return self._own + sum(each.unfinished for each in self._threads)
-
-    def share(self, threads: Threads) -> None:
-        """Makes connections of these threads share the budget."""
-        self._threads.append(threads)
-        self._leave_the_rest()
-
-    def part(self, threads: Threads) -> None:
-        """Ends their share."""
-        self._threads.remove(threads)
+        return int(lib.ps_net_budget_hold(self.handle, 0))
 
     def hold(self, holder: Holder, size: int) -> None:
         """Notes that `holder` holds so many bytes from now on."""
         self._set(holder, size)
         if self._is_exceeded:
             self._make_room(holder)
-        self._leave_the_rest()
 
     @property
     def _is_exceeded(self) -> bool:
         """Returns whether connections of the loop hold too much: half of the budget is theirs
-        whatever network threads hold."""
-        return self.held > self.limit and (not self._threads or 2 * self._own > self.limit)
-
-    def _leave_the_rest(self) -> None:
-        for each in self._threads:
-            each.limit_unfinished(max(self.limit - self._own, self.limit // 2))
+        whatever network threads hold, which end the largest of their own (csrc/net/link.c)."""
+        held = self.held
+        return held > self._limit and (held == self._own or 2 * self._own > self._limit)
 
     def _set(self, holder: Holder, size: int) -> None:
         held = self._held
-        self._own += size - held.get(holder, 0)
+        more = size - held.get(holder, 0)
+        self._own += more
+        lib.ps_net_budget_hold(self.handle, more)
         if size:
             held[holder] = size
         else:

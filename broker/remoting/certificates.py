@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from broker.loop.safe_log import SafeLogger
 from broker.remoting.tls import TlsSettings
@@ -72,7 +72,7 @@ def _state_of(paths: Sequence[str]) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = []
     for path in paths:
         try:
-            of = os.stat(path)
+            of = Path(path).stat()
             found.append((of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns))
         except OSError:
             found.append(())

@@ -55,17 +55,19 @@ class NetThreads:
     def __init__(
         self,
         core: Core,
-        count: int,
+        numbers: range,
         sock: socket.socket,
         shared: Endpoint,
         handed: Callable[[socket.socket, float], None],
         tls: TlsSettings,
+        up: int = 0,
     ) -> None:
-        """Starts `count` threads. `sock` listens; `handed` takes a connection that no thread
-        serves, and the seconds that it has for its first bytes.
+        """Starts threads of these numbers, which no other port of the core has. `sock` listens;
+        `handed` takes a connection that no thread serves, and the seconds that it has for its first
+        bytes. `up` has the PS_UP_ bits of what the core does not serve.
 
         Raises: OutOfMemory, StoreIOError."""
-        self.core, self.shared, self._handed = core, shared, handed
+        self.core, self.shared, self._handed, self.up = core, shared, handed, up
         self.tls = TlsOfThreads(tls)
         self.loop = asyncio.get_running_loop()
         limits = shared.limits
@@ -74,11 +76,11 @@ class NetThreads:
         )
         self._stopped = False
         self._pid = os.getpid()
-        self.unfinished_max = Budget.of(self.loop).limit
+        self.budget = Budget.of(self.loop)
         #: The first accepts.
         self._threads: list[NetThread] = []
         try:
-            for number in range(1, count + 1):
+            for number in numbers:
                 first = self._threads[0] if self._threads else None
                 self._threads.append(NetThread(self, number, sock, first))
         except StoreError:
@@ -86,8 +88,10 @@ class NetThreads:
             raise
         self._first = self._threads[0].handle
         self.tls.start(self._first)
-        Budget.of(self.loop).share(self)
-        core.served_by(self)
+        #: The first port of a core answers what it holds.
+        self._answers = numbers[0] == 1
+        if self._answers:
+            core.served_by(self)
 
     # ---- what the core asks for ----
 
@@ -103,14 +107,6 @@ class NetThreads:
             raise UsedAfterFork(f"the network threads are those of the process {self._pid}")
 
     # ---- limits that are shared with connections of the loop ----
-
-    @property
-    def unfinished(self) -> int:
-        return int(lib.ps_net_unfinished(self._first))
-
-    def limit_unfinished(self, size: int) -> None:
-        self.unfinished_max = size
-        self._limit()
 
     @property
     def count(self) -> int:
@@ -130,7 +126,7 @@ class NetThreads:
 
     def _limit(self) -> None:
         links_max = self.shared.limits.connections_max - self._on_the_loop
-        lib.ps_net_limit(self._first, max(0, links_max), max(0, self.unfinished_max))
+        lib.ps_net_limit(self._first, max(0, links_max))
 
     def take_over(self, sock: socket.socket, first: int) -> None:
         """Takes a connection that no thread serves as it is; `first` is its first byte, -1 means
@@ -177,9 +173,8 @@ class NetThreads:
             each.stop()
         for each in self._threads:
             each.take_all()
-        if self._stopped:
+        if self._stopped and self._answers:
             self.core.served_by(None)
-            Budget.of(self.loop).part(self)
         for each in reversed(self._threads):
             each.free()
 
@@ -355,7 +350,7 @@ def _conf(number: int, port: NetThreads) -> Any:
     made.queued_bytes = max(_QUEUED_BYTES, limits.frame_max)
     made.write_high, made.write_low = limits.write_high, limits.write_low
     made.unsent_max = limits.unsent_max
-    made.unfinished_max = port.unfinished_max
+    made.budget, made.up = port.budget.handle, port.up
     made.tls_only = port.tls.is_enforced
     made.opening_ms = int(limits.opening_s * 1000)
     made.idle_ms = int(limits.idle_s * 1000)

@@ -42,8 +42,9 @@ class RemotingServer(Stopping):
     `sock` is bound already and takes their place. `framer` makes the framer of each connection;
     None gives every request to the handlers. `on_connect` and `on_close` are called on the loop
     with each connection (a Peer); on_connect comes once its first bytes are understood. `watchdog`
-    calls the handlers. `core` serves connections on so many network
-    `threads` (links.py). `times` measures what the handlers answer."""
+    calls the handlers. `core` serves connections on network threads of these
+    `numbers` (links.py), but for what `up` names (PS_UP_). `times` measures what the handlers
+    answer."""
 
     def __init__(
         self,
@@ -60,7 +61,8 @@ class RemotingServer(Stopping):
         on_close: Told | None = None,
         watchdog: Watchdog | None = None,
         core: Core | None = None,
-        threads: int = 1,
+        numbers: range = range(1, 2),
+        up: int = 0,
         times: RpcTimes | None = None,
     ) -> None:
         self.host = host
@@ -75,7 +77,7 @@ class RemotingServer(Stopping):
         self._over: Endpoint | None = None
         self._server: asyncio.Server | None = None
         self._core = core
-        self._threads = threads
+        self._numbers, self._up = numbers, up
         self._net: NetThreads | None = None
         self._listening: socket.socket | None = None
         self._handing: set[asyncio.Task[Any]] = set()
@@ -97,7 +99,7 @@ class RemotingServer(Stopping):
     @property
     def thread_count(self) -> int:
         """Returns how many network threads serve it."""
-        return self._threads if self._net is not None else 0
+        return len(self._numbers) if self._net is not None else 0
 
     @property
     def thread_reads(self) -> int:
@@ -117,7 +119,7 @@ class RemotingServer(Stopping):
         if self._core is not None:
             sock.listen(self._backlog)
             self._net = NetThreads(
-                self._core, self._threads, sock, self._shared, self._take_over, self._tls
+                self._core, self._numbers, sock, self._shared, self._take_over, self._tls, self._up
             )
             self._listening = sock
         else:

@@ -81,7 +81,7 @@ static void weigh_link(ps_link *link) {
                                             link->lk_queued_bytes;
     if (now == link->lk_weight) return; /* as after most reads */
     link->lk_net->nt_unfinished += now - link->lk_weight;
-    link->lk_net->nt_first->nt_all_unfinished += now - link->lk_weight;
+    ps_net_budget_hold(link->lk_net->nt_conf.budget, now - link->lk_weight);
     link->lk_weight = now;
 }
 
@@ -509,19 +509,19 @@ static void have_others_weigh(ps_net *net) {
 }
 
 /* Over the limit those end first whom nobody knows, the largest of them first; a thread ends its
- * own, until it holds less than its share. */
+ * own, until it holds less than its share. Those of other ports find out in their next sweep. */
 void ps_link_keep_budget(ps_net *net) {
-    ps_net *first = net->nt_first;
-    int64_t limit = first->nt_unfinished_max, share = limit / first->nt_all_count;
-    if (first->nt_all_unfinished <= limit) return;
+    ps_net_budget *b = net->nt_conf.budget;
+    int64_t limit = b->max, share = limit / b->sharers;
+    if (b->held <= limit) return;
     /* Python may have taken frames meanwhile. */
     for (int32_t i = 0; i < net->nt_slots; i++)
         if (net->nt_links[i] != NULL) weigh_link(net->nt_links[i]);
-    if (first->nt_all_unfinished <= limit) return;
-    while (first->nt_all_unfinished > limit - limit / FREE) {
+    if (b->held <= limit) return;
+    while (b->held > limit - limit / FREE) {
         ps_link *largest = net->nt_unfinished >= share - share / FREE ? largest_of(net) : NULL;
         if (largest == NULL) {
-            if (first->nt_all_unfinished > limit) have_others_weigh(net);
+            if (b->held > limit) have_others_weigh(net);
             return;
         }
         ps_link_end(largest, "unfinished requests and unread answers of all connections exceed"

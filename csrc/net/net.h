@@ -16,6 +16,7 @@
 #define PS_THREADS_MAX 16
 typedef struct ps_net ps_net;   /* one thread, its links, and what it has to tell Python */
 typedef struct ps_link ps_link; /* one connection */
+typedef struct ps_net_budget ps_net_budget;
 struct ps_h2_functions;         /* http2/http2.h */
 struct ps_h2_conf;
 struct ps_h2_limits; /* messaging/message.h */
@@ -43,7 +44,7 @@ typedef struct ps_net_conf {
     int64_t queued_bytes; /* the same in bytes */
     int64_t write_high, write_low; /* unsent bytes: above high nothing is read until low */
     int64_t unsent_max;  /* then the link is closed */
-    int64_t unfinished_max; /* what all links hold (ps_net_unfinished): the largest go */
+    struct ps_net_budget *budget; /* of what its links hold, and others; it outlives the thread */
     int64_t idle_ms;     /* 0: never */
     int64_t linger_ms;   /* for the peer to read what is unsent when we close */
     int64_t opening_ms;  /* for a TLS handshake, and the first bytes of HTTP/2; 0: for ever */
@@ -153,16 +154,21 @@ int64_t ps_net_events(ps_net *net, ps_net_event *out, int64_t room);
 int ps_net_give(ps_core *core, const ps_step *step);
 /* The core has something to do for pulls that are held; all 1: every one is answered. */
 void ps_net_look(ps_net *net, int32_t all);
-/* Bytes that all links of the port hold: parts of frames, frames that wait for Python, answers that
- * are not read. And how many links there are. */
-int64_t ps_net_unfinished(ps_net *net);
 int64_t ps_net_turns(ps_net *net); /* reads of its links, since the start */
 int32_t ps_net_links(ps_net *net);
 /* Calls that wait for messages here; Python does not know them. */
 int64_t ps_net_waiting(ps_net *net);
-/* What the limits leave to the links, since Python's own connections take the rest. Of the first
+/* What the limit leaves to the links, since Python's own connections take the rest. Of the first
  * thread of a port, for all. */
-void ps_net_limit(ps_net *net, int32_t links_max, int64_t unfinished_max);
+void ps_net_limit(ps_net *net, int32_t links_max);
+/* Bytes that connections may hold together, of any ports, and of Python: parts of frames, frames
+ * that wait for Python, answers that are not read. Over it a thread that holds more than its share
+ * ends its largest links. NULL: no memory. */
+ps_net_budget *ps_net_budget_new(int64_t max);
+void ps_net_budget_free(ps_net_budget *budget);
+void ps_net_budget_limit(ps_net_budget *budget, int64_t max);
+/* Python holds so much more; returns what all hold now. */
+int64_t ps_net_budget_hold(ps_net_budget *budget, int64_t more);
 
 ps_conn *ps_link_conn(ps_link *link);
 void ps_link_write(ps_link *link, const uint8_t *data, int64_t len);

@@ -452,6 +452,8 @@ void ps_net_free(ps_net *net) {
     int fds[] = {net->nt_epoll, net->nt_listen, net->nt_wake, net->nt_told};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
         if (fds[i] >= 0) close(fds[i]);
+    ps_net_budget_hold(net->nt_conf.budget, -net->nt_unfinished);
+    net->nt_conf.budget->sharers--;
     pthread_mutex_destroy(&net->nt_lock);
     pthread_mutex_destroy(&net->nt_tls_lock);
     free(net);
@@ -486,8 +488,9 @@ static bool open_descriptors(ps_net *net, int listen_fd) {
            (listen_fd < 0 || net->nt_listen >= 0) &&
            watch_fd(net, net->nt_wake, EPOLLIN, &net->nt_wake) &&
            /* Whichever thread it wakes does all that there is; those of gRPC hold no pulls. */
-           (net->nt_conf.h2 != NULL || watch_fd(net, ps_core_event_fd(net->nt_core),
-                                                EPOLLIN | EPOLLEXCLUSIVE, &net->nt_look)) &&
+           (net->nt_conf.h2 != NULL || net->nt_core->co_store == NULL ||
+            watch_fd(net, ps_core_event_fd(net->nt_core), EPOLLIN | EPOLLEXCLUSIVE,
+                     &net->nt_look)) &&
            watch_fd(net, net->nt_listen, EPOLLIN, &net->nt_listen);
 }
 
@@ -507,7 +510,8 @@ ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_n
     net->nt_first = first != NULL ? first : net;
     net->nt_conf = *conf;
     net->nt_protocol = conf->h2 != NULL ? &ps_calls : NULL;
-    ps_net_limit(net, conf->links_max, conf->unfinished_max);
+    ps_net_limit(net, conf->links_max);
+    conf->budget->sharers++;
     net->nt_ready_end = &net->nt_ready;
     net->nt_look_ms = -1;
     net->nt_quiet = true;
@@ -540,10 +544,6 @@ int64_t ps_net_turns(ps_net *net) {
     return net->nt_turns;
 }
 
-int64_t ps_net_unfinished(ps_net *net) {
-    return net->nt_first->nt_all_unfinished;
-}
-
 int32_t ps_net_links(ps_net *net) {
     ps_net *first = net->nt_first;
     int32_t count = 0;
@@ -560,7 +560,6 @@ void ps_net_speak_tls(ps_net *net, ps_tls *tls) {
         ps_net_ask_for(net->nt_all[i], &(ps_net_ask){.kind = PS_ASK_TLS});
 }
 
-void ps_net_limit(ps_net *net, int32_t links_max, int64_t unfinished_max) {
+void ps_net_limit(ps_net *net, int32_t links_max) {
     net->nt_links_max = links_max;
-    net->nt_unfinished_max = unfinished_max;
 }

@@ -91,11 +91,15 @@ typedef struct ps_queue_of { /* a growing array */
     int64_t count, room;
 } ps_queue_of;
 
+struct ps_net_budget {
+    _Atomic int64_t held, max;
+    _Atomic int32_t sharers; /* threads, and Python */
+};
+
 struct ps_net {
     ps_net *nt_first; /* that accepts for it, or itself */
     ps_net *nt_all[PS_THREADS_MAX]; /* of the first alone: all of the port, itself at 0 */
     _Atomic int32_t nt_all_count;
-    _Atomic int64_t nt_all_unfinished;
     ps_core *nt_core;
     ps_net_conf nt_conf;
     pthread_t nt_thread;
@@ -105,8 +109,7 @@ struct ps_net {
     ps_link **nt_links; /* by slot; NULL: free */
     int32_t nt_slots, nt_free; /* nt_free: no slot below it is free */
     _Atomic int32_t nt_count; /* links that it has, or that were given to it */
-    _Atomic int32_t nt_links_max; /* of the first alone, as the next */
-    _Atomic int64_t nt_unfinished_max;
+    _Atomic int32_t nt_links_max; /* of the first alone */
     ps_tls *nt_tls; /* NULL: TLS is handed to Python, once that is settled */
     pthread_mutex_t nt_tls_lock; /* of nt_tls, which may be another one at any time */
     atomic_bool nt_tls_settled, nt_tls_asked;

@@ -194,7 +194,7 @@ typedef struct ps_call {
 } ps_call;
 
 #define PS_READ_ROOM (256 << 10)
-#define PS_CALLERS 17 /* the event loop, and so many network threads less one */
+#define PS_CALLERS 18 /* the event loop, and so many network threads less one */
 
 struct ps_core {
     pthread_mutex_t co_lock; /* held by who is alone in the core; recursive */

@@ -19,6 +19,7 @@ static ps_net *net; /* the first thread of the port */
 static ps_net *net_all[PS_THREADS_MAX];
 static int net_threads = 1; /* how many the next start begins */
 static int net_port;
+static ps_net_budget *net_budget;
 
 /* Python's part. */
 static pthread_t net_python;
@@ -31,6 +32,8 @@ static const uint8_t net_source[8] = {203, 0, 113, 7, 0, 0, 4711 >> 8, 4711 & 25
 static pthread_mutex_t net_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static CHECK_UNUSED ps_net_conf net_conf(void) {
+    if (net_budget == NULL) net_budget = ps_net_budget_new(0);
+    ps_net_budget_limit(net_budget, 64 << 20);
     return (ps_net_conf){.number = 1,
                          .links_max = 1000,
                          .queued_max = 8192,
@@ -38,7 +41,7 @@ static CHECK_UNUSED ps_net_conf net_conf(void) {
                          .write_high = 1 << 20,
                          .write_low = 256 << 10,
                          .unsent_max = 64 << 20,
-                         .unfinished_max = 64 << 20,
+                         .budget = net_budget,
                          .linger_ms = 5000};
 }
 

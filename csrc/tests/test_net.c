@@ -50,7 +50,7 @@ static int64_t held_pulls(void) {
 /* Every link has ended, and was forgotten. */
 static void expect_none_left(int opened) {
     NET_UNTIL(net_opened == opened && net_closed == opened);
-    NET_UNTIL(ps_net_unfinished(net) == 0);
+    NET_UNTIL(ps_net_budget_hold(net_budget, 0) == 0);
 }
 
 /* ---- serving ---- */
@@ -91,11 +91,11 @@ static void test_frames_may_be_cut_at_every_byte(void) {
     for (int64_t cut = 1; cut < len; cut++) {
         net_client c = net_connect();
         net_write(&c, frame, cut);
-        NET_UNTIL(ps_net_unfinished(net) > 0);
+        NET_UNTIL(ps_net_budget_hold(net_budget, 0) > 0);
         net_write(&c, frame + cut, len - cut);
         CHECK_EQ(7, expect(&c, 0));
         net_leave(&c);
-        NET_UNTIL(ps_net_unfinished(net) == 0);
+        NET_UNTIL(ps_net_budget_hold(net_budget, 0) == 0);
     }
     expect_none_left((int)len - 1);
     close_all();
@@ -389,18 +389,18 @@ static void test_who_is_there_goes_before_a_storm(void) {
 
 static void test_the_largest_unfinished_frame_gives_way(void) {
     ps_net_conf conf = net_conf();
-    conf.unfinished_max = 3 << 20;
+    ps_net_budget_limit(net_budget, 3 << 20);
     static uint8_t part[4 << 20]; /* more than that, however it is read */
     open_all(&conf);
     be32_put(part, 8 << 20);
     net_client small = net_connect(), large = net_connect();
     net_write(&small, part, 100 << 10);
-    NET_UNTIL(ps_net_unfinished(net) >= 100 << 10);
+    NET_UNTIL(ps_net_budget_hold(net_budget, 0) >= 100 << 10);
     net_write(&large, part, sizeof part);
     NET_UNTIL(net_closed == 1);
     CHECK(strstr(net_why, "maxUnfinishedBytes") != NULL);
     expect_end(&large);
-    CHECK(ps_net_unfinished(net) >= 100 << 10);
+    CHECK(ps_net_budget_hold(net_budget, 0) >= 100 << 10);
     net_leave(&small);
     expect_none_left(2);
     close_all();
@@ -517,7 +517,7 @@ static void test_peers_may_leave_at_every_step(void) {
     CHECK_EQ(1, expect(&c, 999));
     net_leave(&c);
     NET_UNTIL(net_opened == net_closed && net_opened > 0);
-    NET_UNTIL(ps_net_unfinished(net) == 0);
+    NET_UNTIL(ps_net_budget_hold(net_budget, 0) == 0);
     close_with_headers();
 }
 

@@ -146,7 +146,7 @@ static int64_t puts_so_far(void) {
 
 static void expect_none_left(void) {
     NET_UNTIL(net_closed == net_opened);
-    NET_UNTIL(ps_net_unfinished(net) == 0);
+    NET_UNTIL(ps_net_budget_hold(net_budget, 0) == 0);
     NET_UNTIL(ps_net_links(net) == 0);
 }
 
