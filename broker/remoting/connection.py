@@ -33,6 +33,7 @@ from broker.loop.turns import Line, Turns
 from broker.loop.watchdog import Watchdog
 from broker.metrics.rpc import RpcTimes
 from broker.wire import codec
+from broker.wire.answer_limits import check_answer
 from broker.wire.codec import BadFrame
 from broker.wire.codes import ResponseCode
 from broker.wire.command import ONEWAY, RESPONSE, Command, Refused
@@ -749,10 +750,12 @@ class Connection(asyncio.BufferedProtocol):
         timer = self._loop.call_later(timeout, self._late, opaque, command.code, timeout)
         try:
             self.send(command)
-            return await future
+            answer = await future
         finally:
             timer.cancel()
             self._outstanding.forget(opaque)
+        check_answer(command.code, answer)
+        return answer
 
     def begin(self, command: Command, waiter: Waiter) -> int:
         """Sends a request of ours; `waiter` gets the answer, or the end of the connection. Its time

@@ -22,6 +22,8 @@ from broker.remoting import connection
 from broker.remoting.client import RemotingClient
 from broker.remoting.connection import Connection, Limits
 from broker.wire import codec
+from broker.wire.answer_limits import SHORT_ANSWER_MAX
+from broker.wire.codes import RequestCode
 from broker.wire.command import BINARY, JSON, ONEWAY, Command, Refused
 from broker.wire.framer import PlainFramer
 
@@ -71,6 +73,19 @@ async def test_the_client_asks_and_is_told_errors():
         assert (answer.code, answer.remark) == (3, " request type 4711 not supported")
         answer = await client.request(at, Command(LATER))
         assert (answer.code, answer.remark) == (0, "later")
+
+
+async def test_what_is_short_is_not_read_when_it_is_long():
+    """A stranger may stand where a name server or a master is looked for."""
+    route, topics = RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_ALL_TOPIC_CONFIG
+    async with serving({route: echo, topics: echo}) as server, RemotingClient() as client:
+        at = f"127.0.0.1:{server.port}"
+        longest = bytes(SHORT_ANSWER_MAX)
+        assert len((await client.request(at, Command(route, {}, longest))).body) == len(longest)
+        with pytest.raises(ConnectionError, match="the answer to request 105 has 1048577 bytes"):
+            await client.request(at, Command(route, {}, longest + b"0"))
+        answer = await client.request(at, Command(topics, {}, longest + b"0"))
+        assert len(answer.body) == len(longest) + 1
 
 
 # ---- frames ----
