@@ -135,6 +135,7 @@ async def open_services(
     undo.callback(services.groups.write_now)
     undo.push_async_callback(services.groups.settled)
     undo.push_async_callback(services.topics.settled)
+    undo.push_async_callback(services.finishing.stop)
     timers = await _open_timers(o.settings, store, undo)
     services.schedule = schedule = Schedule(
         store, core, timers=timers, max_tps=o.settings["deliveryMaxTps"]

@@ -7,9 +7,11 @@ into C once, with the GIL let go; see csrc/pystore.h.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import threading
+from array import array
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -154,7 +156,18 @@ class Store(Base):
         self._exporter.changed()
 
     def _turn(self, entry: TopicHandle) -> int:
-        return next(entry.turn) % (entry.queues or int(self.settings["defaultTopicQueueNums"]))
+        return next(entry.turn) % self._queues_of(entry)
+
+    def _turns(self, entry: TopicHandle, count: int) -> array[int]:
+        """Returns the queues of so many messages, from the one on whose turn it is."""
+        turn, queues = next(entry.turn), self._queues_of(entry)
+        entry.turn = itertools.count(turn + count)
+        first = turn % queues
+        one_round = array("i", [*range(first, queues), *range(first)])
+        return (one_round * (count // queues + 1))[:count]
+
+    def _queues_of(self, entry: TopicHandle) -> int:
+        return entry.queues or int(self.settings["defaultTopicQueueNums"])
 
     def learn_topics(self) -> None:
         """Makes rows for topics that the log has and the metadata lacks, as a crash may leave them,
@@ -424,7 +437,8 @@ class Store(Base):
         elif queue is not None:
             many.queue_first, many.queue_count = queue, 1
         else:
-            many.queue_count = entry.queues or int(self.settings["defaultTopicQueueNums"])
+            keep.append(self._turns(entry, n))
+            many.queue_ids = ffi.cast("int32_t *", ffi.from_buffer(keep[-1]))
         out, stored = self._scratch.out, ffi.new("int64_t *")
         rc = lib.ps_put_many_messages(self.c_handle(), entry.handle, many, stored, out)
         if rc < 0:

@@ -178,6 +178,7 @@ STEPS: dict[str, str] = {
     "Java's timer files are not written: %s": _WRITE + "; a move to Java needs them",
     "Closed %s: heartbeats of all clients take more than %d MB, its own %d MB": _CLIENT,
     "Cannot do the job: %s": _DEFECT,
+    "Cannot finish %s: %s": "delete it again",
     "Cannot do the job: %s; will retry": _NOTHING,
     "Hook %s failed after a request": _YOURS,
     "Hook %s failed before a request": _YOURS,

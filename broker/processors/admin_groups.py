@@ -73,7 +73,8 @@ class GroupProcessor:
         self.s.groups.delete(name)
         self.s.statistics.forget(group=name)
         end = self.s.pop.forget(group=name) if self.s.pop is not None else None
-        return self._deleted(command, name, end)
+        work = self._deleted(command, name, end)
+        return self.s.finishing.run(f"deleting the group {name}", work)
 
     async def _deleted(
         self, command: Command, name: str, end: asyncio.Task[None] | None

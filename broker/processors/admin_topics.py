@@ -91,7 +91,8 @@ class TopicProcessor:
             self.s.statistics.forget(topic=each)
             if self.s.pop is not None:
                 ends.append(self.s.pop.forget(topic=each))
-        return self._deleted(command, names, ends)
+        work = self._deleted(command, names, ends)
+        return self.s.finishing.run(f"deleting the topic {name}", work)
 
     async def _deleted(
         self, command: Command, names: list[str], ends: list[asyncio.Task[None]]

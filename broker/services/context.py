@@ -14,6 +14,7 @@ from broker.services.access import Access
 from broker.services.clients import Clients
 from broker.services.config import Config
 from broker.services.duties import Duties
+from broker.services.finishing import Finishing
 from broker.services.groups import Groups
 from broker.services.hooks import ConsumeContext, Hooks, SendContext
 from broker.services.locks import Locks
@@ -105,6 +106,7 @@ class Services:
     watchdog: Watchdog | None = None
     send_hooks: Hooks[SendContext] = field(default_factory=Hooks)
     consume_hooks: Hooks[ConsumeContext] = field(default_factory=Hooks)
+    finishing: Finishing = field(default_factory=Finishing)
     started_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
     @property

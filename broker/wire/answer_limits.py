@@ -38,8 +38,8 @@ _SHORT = frozenset((
 
 
 def check_answer(code: int, answer: Command) -> None:
-    """Raises: ConnectionError, when the answer to a request of this code is too long to be
-    read."""
+    """Checks that the answer to a request of this code is not too long to be read. Raises:
+    ConnectionError."""
     size = len(answer.body)
     if size > SHORT_ANSWER_MAX and code in _SHORT:
         raise ConnectionError(

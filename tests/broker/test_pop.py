@@ -18,6 +18,7 @@ from waiting import BOUND_S, until_async
 
 import pystore
 from broker.processors.admin_groups import GroupProcessor
+from broker.processors.admin_topics import TopicProcessor
 from broker.processors.assignment import shared
 from broker.processors.needs import NeedsOfPolicies
 from broker.services.pop.modes import Mode
@@ -169,20 +170,26 @@ async def test_a_deleted_group_made_again_gets_no_acknowledged_retry(store_path)
         assert "%RETRY%g_T" not in found
 
 
-async def test_what_was_popped_of_a_deleted_group_ends_although_who_deleted_it_is_gone(store_path):
-    """The connection closes before the handler's work has begun."""
+async def test_a_delete_is_finished_although_who_asked_for_it_is_gone(store_path):
+    """The connections close before the handlers' work has begun, and the broker stops."""
     async with popping(store_path) as p:
         p.make_topic()
         p.put("a", "b")
         await p.handles(invisible=20_000)
-        end = p.broker.store.info().log_max
+        end, services = p.broker.store.info().log_max, p.broker.services
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            handler = GroupProcessor(p.broker.services).handlers()[Code.DELETE_SUBSCRIPTIONGROUP]
-            handler(None, Command(Code.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g"})).close()
+            handler = GroupProcessor(services).handlers()[Code.DELETE_SUBSCRIPTIONGROUP]
+            fields = {"groupName": "g", "cleanOffset": "true"}
+            handler(None, Command(Code.DELETE_SUBSCRIPTIONGROUP, fields)).close()
+            handler = TopicProcessor(services).handlers()[Code.DELETE_TOPIC_IN_BROKER]
+            handler(None, Command(Code.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).close()
             gc.collect()
         await until_async(lambda: p.broker.store.info().log_max > end, "the acknowledgements")
         assert len(p.pop_service.points) == 0
+    with pystore.Store(store_path) as store:
+        assert {row.topic for row in store.metadata.offsets.all("g")} <= {"%RETRY%g"}
+        assert "T" not in {q.topic for q in store.queues()} | set(store.metadata.topics.names())
 
 
 def put_check_point(store, broker, start, born_host):

@@ -455,12 +455,17 @@ def test_put_many_takes_a_flag_for_each_message(store):
     assert [m.flag for m in store.read("T", 0, 0)] == [3, 1, 2]
 
 
-def test_put_many_in_turn(store):
-    """Without a queue the messages go round the topic's queues."""
-    store.put_many("T", [b"x"] * 8)
-    queues = [r.queue_id for r in records(store)]
-    assert queues == [i % len(set(queues)) for i in range(8)]
-    assert len(set(queues)) > 1
+def test_put_many_in_turn(store_path, small):
+    """Without a queue the messages go round the topic's queues, from call to call and from open to
+    open: else those of small batches would all be in the first queue."""
+    for counts in ((3, 1, 0, 7), (2, 1), (9,)):
+        with pystore.open(store_path, **small) as store:
+            for count in counts:
+                store.put_many("T", [b"x"] * count)
+            queues = [r.queue_id for r in records(store)]
+            store.put("T", b"x")
+    assert 1 < len(set(queues)) < len(queues)
+    assert queues == [i % len(set(queues)) for i in range(3 + 1 + 7 + 1 + 2 + 1 + 1 + 9)]
 
 
 def test_put_many_over_segments(store):

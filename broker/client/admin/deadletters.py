@@ -133,12 +133,11 @@ class DeadLetterAdmin(MessageAdmin):
     async def _check_group(self, group: str) -> None:
         """Checks that there is such a group. Raises: Misuse for one that no broker has, and whose
         messages never died; ClientError."""
-        if group in await self.group_table():
-            return
-        for address in await self._masters():
+        for address in await self._masters():  # one row; brokers may have tens of thousands
             if await self._topic_json(address, DLQ_PREFIX + group) is not None:
                 return
-        raise Misuse(f"no broker has the group {group}, or dead letters of it; see groups()")
+        if group not in await self.group_table():
+            raise Misuse(f"no broker has the group {group}, or dead letters of it; see groups()")
 
     async def address_of(self, letter: ReceivedMessage) -> str:
         """Returns the address of the broker that has a message. Raises: NoRoute, ClientError."""
