@@ -11,6 +11,7 @@ import pytest
 from broker import Broker, Credentials, Message, Producer
 from broker.client import AlreadyClosed
 from broker.client.errors import BrokerRefused, SendFailed
+from broker.client.faults import FaultTable
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.tls import TlsSettings
 
@@ -56,7 +57,9 @@ def test_the_name_server_knows_a_topic_as_soon_as_it_is_made(tmp_path, settings)
             assert producer.send(Message(f"orders-{number}", b"x")).queue.queue == 0
 
 
-async def test_clients_on_the_loop_of_the_broker_have_no_socket(tmp_path, settings):
+async def test_clients_on_the_loop_of_the_broker_have_no_socket(tmp_path, settings, monkeypatch):
+    # A first send that was slow beside other work would have the broker avoided for a while.
+    monkeypatch.setattr(FaultTable, "avoided", False)
     async with Broker(tmp_path / "store", **settings) as broker:
         broker.create_topic("orders")
         async with broker.async_producer() as producer:
@@ -167,6 +170,7 @@ def test_several_brokers_live_in_one_process(tmp_path, settings):
 PROJECT = """
 import pytest
 from broker import Consumer, Message, Producer
+from broker.client.faults import FaultTable
 
 def test_through_a_broker(rocketmq_namesrv, rocketmq_topic):
     with Producer("shop", rocketmq_namesrv) as producer:
