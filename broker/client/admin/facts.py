@@ -227,8 +227,8 @@ def connected(body: Mapping[str, Any]) -> tuple[ConnectedClient, ...]:
 
 
 def producer_in(row: Mapping[str, Any]) -> ConnectedClient:
-    """Of GET_ALL_PRODUCER_INFO, which writes Java's text of an address: ``/127.0.0.1:51000``.
-    Raises: what reading ends with (errors.UNREADABLE)."""
+    """Reads the answer to GET_ALL_PRODUCER_INFO, which writes Java's text of an address:
+    ``/127.0.0.1:51000``. Raises: what reading ends with (errors.UNREADABLE)."""
     return ConnectedClient(
         str(row["clientId"]), str(row.get("remoteIP", "")).removeprefix("/"),
         str(row.get("language", "")), int(row.get("version") or 0),
