@@ -51,7 +51,7 @@ PACKAGES := $(wildcard pystore broker spark_ext pyspark_rocketmq pytest_rocketmq
 CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-c tsan tsan-net test-py test-busy test-cluster test-order test-dev judge \
+.PHONY: help setup build demo test test-c tsan tsan-net test-py test-busy test-cluster test-order test-dev judge upstream \
         attack crash crash-pop crash-timers crash-ha chaos-ha model-ha crash-acting damage-meta museum museum-java campaign chaos fuzz bench \
         bench-c bench-peers bench-broker bench-clients pictures lint format typecheck errors findings codes logs metrics docs docs-check \
         wheel test-wheel clean prepare proto $(C_RUNS) $(C_TSAN_RUNS)
@@ -133,6 +133,9 @@ test-dev: build ## the suite in Python's development mode: more checks, slower
 
 judge: build ## minutes with Java: takeovers in both directions, mixed clusters, name servers
 	@$(PY) -m pytest -q -m long $(HOURS)
+
+upstream: build ## Apache's integration tests and e2e suite, Java clients from 4.3 on: ARGS="its SOURCE", "clients"
+	@$(PY) tests/upstream/run.py $(ARGS)
 
 tsan-net: build/ctests/tsan_net ## ten minutes of mixed work over three network threads, under it too
 	@PS_SECONDS=$${PS_SECONDS:-600} $(FIXED) $<
