@@ -4,6 +4,7 @@ not; all of a file at once. Files of people who run RocketMQ, among them."""
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -295,3 +296,16 @@ def test_a_place_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "store"):
         assert "not a directory" in errors(checked(None, folder=folder))["storePathRootDir"]
+
+
+def test_the_page_says_what_comes_of_settings_that_are_not_supported(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "broker.md").read_text("utf-8")
+    section = page.partition("## What is not supported")[2]
+    rows = re.findall(r"^\|[^|]*\| (`\w+=[^|]*) \| (the start ends|a warning)", section, re.M)
+    assert len(rows) >= 4
+    for asking, outcome in rows:
+        for line in re.findall(r"`(\w+=[^`]*)`", asking):
+            (found,) = (p for p in checked(written(tmp_path, line)) if p.name in line)
+            assert (found.is_error, found.check) == {
+                "the start ends": (True, "refused-setting"), "a warning": (False, "no-effect"),
+            }[outcome], line  # fmt: skip
