@@ -246,7 +246,7 @@ class Timers:
                 width *= 4
 
     def of_pop(self) -> list[Timer]:
-        """Yields those that go to a revive topic of POP, in order; the others are not read for
+        """Returns those that go to a revive topic of POP, in order; the others are not read for
         it."""
         count = self._list(0, _FOREVER, ffi.NULL, 0, pop=True)
         rows = ffi.new("ps_timer_row[]", max(1, count))

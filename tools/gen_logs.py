@@ -145,8 +145,8 @@ def loggers_in(module: str, tree: ast.Module) -> dict[str, Logger]:
 
 
 def line_of(logger: Logger, call: ast.Call) -> Line:
-    """Returns the longest text among the arguments is the line; rate-limited loggers take a kind
-    first.
+    """Returns the longest text among the arguments, which is the line; rate-limited loggers take a
+    kind first.
 
     Raises: ValueError without one.
     """

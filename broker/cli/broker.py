@@ -198,7 +198,7 @@ def _shown(settings: Settings) -> list[tuple[str, object, str]]:
 
 
 def _threads_on(cores: int) -> int:
-    """Returns the network threads of a process that is a broker and nothing else."""
+    """Returns the number of network threads of a process that is a broker and nothing else."""
     return 3 if cores > 4 else 1
 
 

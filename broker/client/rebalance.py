@@ -194,7 +194,7 @@ class Rebalancer:
                 self._note_locks(await self._lock(queues))
 
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
-        """Returns the locks, so that other members need not wait until they expire."""
+        """Gives the locks back, so that other members need not wait until they expire."""
         if not self._consumer.settings.orderly or not queues:
             return
         for address, some in self._by_broker(queues).items():

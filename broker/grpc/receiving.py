@@ -145,7 +145,7 @@ class Receiving:
                 yield reply
 
     async def _allowed(self, call: Call, request: Any) -> _ReceiveRequest:
-        """Checks a request. Raises: Problem."""
+        """Reads a request and checks that it is allowed. Raises: Problem."""
         client = await self._clients.settled(call.client_id)
         if client is None or client.is_producer:
             raise Problem(

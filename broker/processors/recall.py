@@ -88,7 +88,7 @@ class RecallProcessor:
         check_leads(self.s)
 
     def _check_handle(self, topic: str, text: str) -> RecallHandle:
-        """Checks a recall handle. Raises: Refused."""
+        """Checks a recall handle and returns it. Raises: Refused."""
         wrong = ResponseCode.ILLEGAL_OPERATION
         if not topic:
             raise Refused(wrong, "recall failed, the request names no topic")
