@@ -18,7 +18,7 @@ from broker.client.message import MessageQueue
 from broker.client.queries import messages_of_broker
 from broker.client.rates import Look
 from broker.client.routes import parse_route
-from broker.web.cached import CachedAnswer, CachedAnswers
+from broker.web.cached import CachedAnswer, CachedAnswers, known_soon
 from broker.web.records import RecordView
 from broker.web.rows import KINDS_OF_TOPICS, GroupRow, LagRow, TopicRow, kind_of
 from broker.wire import mqjson
@@ -94,34 +94,38 @@ class ClusterFacts:
         own = {name for place in places for name in (place.cluster, place.name)}
         return await asyncio.to_thread(_topic_rows, queues, own)
 
-    async def with_counts(self, rows: Sequence[TopicRow], wait_s: float) -> list[TopicRow]:
+    async def with_counts(
+        self, rows: Sequence[TopicRow], wait_s: float
+    ) -> tuple[list[TopicRow], bool]:
         """Returns the rows of one page with their queues and messages, as far as these are counted
-        in time."""
-        counts = await asyncio.gather(*(self._soon_of(row.name, wait_s) for row in rows))
+        in time, and whether more is to come."""
+        known, more = await self._soon_of({row.name: row.name for row in rows}, wait_s)
         return [
-            row if known is None else replace(row, queues=known[0], messages=known[1])
-            for row, known in zip(rows, counts, strict=True)
-        ]
+            row if (of := known[row.name]) is None else replace(row, queues=of[0], messages=of[1])
+            for row in rows
+        ], more
 
-    async def with_dead(self, rows: Sequence[GroupRow], wait_s: float) -> list[GroupRow]:
-        """The same of groups and their dead letters. Raises: ClientError."""
+    async def with_dead(
+        self, rows: Sequence[GroupRow], wait_s: float
+    ) -> tuple[list[GroupRow], bool]:
+        """Returns the same of groups and their dead letters. Raises: ClientError."""
         there = {each.name for each in await self.topics.get() if each.kind == "dead letters"}
+        topics = {row.name: DLQ_PREFIX + row.name for row in rows}
+        asked = {name: topic for name, topic in topics.items() if topic in there}
+        known, more = await self._soon_of(asked, wait_s)
+        return [
+            replace(row, dead=0 if row.name not in asked else of and of[1])
+            for row in rows for of in (known.get(row.name),)
+        ], more  # fmt: skip
 
-        async def dead(row: GroupRow) -> int | None:
-            if DLQ_PREFIX + row.name not in there:
-                return 0
-            known = await self._soon_of(DLQ_PREFIX + row.name, wait_s)
-            return None if known is None else known[1]
-
-        counts = await asyncio.gather(*map(dead, rows))
-        return [replace(row, dead=count) for row, count in zip(rows, counts, strict=True)]
-
-    async def _soon_of(self, topic: str, wait_s: float) -> tuple[int, int] | None:
-        """None where the topic went meanwhile, too, or where nobody may ask."""
-        try:
-            return await self.counts_of.of(topic).soon(wait_s)
-        except ClientError:
-            return None
+    async def _soon_of(
+        self, topics: Mapping[str, str], wait_s: float
+    ) -> tuple[dict[str, tuple[int, int] | None], bool]:
+        """Returns what is known in time of topics, by any names; None also of one that went
+        meanwhile, and of one that nobody may ask for."""
+        return await known_soon({
+            name: (self.counts_of.of(topic), wait_s) for name, topic in topics.items()
+        })  # fmt: skip
 
     async def _counts_of(self, topic: str) -> tuple[int, int]:
         """Queues, and the messages in them. Raises: NoRoute, ClientError."""

@@ -21,6 +21,7 @@ from broker.client.errors import (
     NoRoute,
 )
 from broker.client.rates import rows_between
+from broker.services.names import is_system_group
 from broker.web.cached import known_soon
 from broker.web.cluster_actions import is_secret
 from broker.web.cluster_facts import ClusterFacts, Placed
@@ -193,8 +194,9 @@ class ClusterServer(ClusterPeople):
             wanted=query.get("q", ""), text=lambda group: group.name,
             order=None if by_name else lambda group: group.behind,
         )  # fmt: skip
-        found = replace(found, rows=await self.facts.with_dead(found.rows, SOON_S))
-        return self._again(counting, self._page(
+        shown, more = await self.facts.with_dead(found.rows, SOON_S)
+        found = replace(found, rows=shown)
+        return self._again(counting or more, self._page(
             "groups.html", found=found, query=query, trouble="", counting=counting,
             most=max((row.behind or 0 for row in rows), default=0),
         ))  # fmt: skip
@@ -279,6 +281,7 @@ class ClusterServer(ClusterPeople):
             "went": [sum(b.get_rate for b in look.brokers) for look in looks],
         })  # fmt: skip
         rows = rows_between(looks[-2] if len(looks) > 1 else None, looks[-1]) if looks else []
+        rows = [row for row in rows if not is_system_group(row.group)]
         answer = self._page(
             "rates.html", plot=plot, found=paged(rows, self._page_of(request)),
             problems=looks[-1].problems if looks else [], query=dict(request.query),

@@ -55,8 +55,9 @@ class ClusterTopics(ClusterActions):
         found = paged(
             rows, self._page_of(request), wanted=query.get("q", ""), text=lambda topic: topic.name
         )
-        found = replace(found, rows=await self.facts.with_counts(found.rows, SOON_S))
-        return self._page("topics.html", found=found, query=query)
+        shown, counting = await self.facts.with_counts(found.rows, SOON_S)
+        found = replace(found, rows=shown)
+        return self._again(counting, self._page("topics.html", found=found, query=query))
 
     async def _topic(self, request: web.Request) -> web.StreamResponse:
         """The newest messages of all queues, or those of one; queues and groups. How far groups are
@@ -203,6 +204,6 @@ def _shown(facts: TopicFacts, groups: int) -> dict[str, str]:
 
     return {
         "Messages": f"{facts.messages:,}", "Queues": f"{len(facts.queues):,}",
-        "Groups": f"{groups:,}", "May be": of(lambda each: letters_of(each.perm)),
+        "Groups": f"{groups:,}", "Permission": of(lambda each: letters_of(each.perm)),
         "Type of messages": of(kind), "Brokers": f"{len(configs):,}",
     }  # fmt: skip

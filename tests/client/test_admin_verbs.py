@@ -22,6 +22,7 @@ from broker import Broker, Consumer, Message, NameServer, Producer
 from broker.client.admin import QueueLag
 from broker.client.message import MessageQueue
 from broker.client.rates import Look, TopRow, rows_between
+from broker.services.names import is_system_group
 from pystore.cli import main
 
 
@@ -341,6 +342,7 @@ def test_top_in_a_pipe_prints_looks(run: Callable[..., Result], made: Broker) ->
     (row,) = [each for each in second["groups"] if each["group"] == "squeezers"
               and each["topic"] == "limes"]  # fmt: skip
     assert (row["lag"], row["in/s"], row["out/s"]) == (0, 0.0, 0.0)
+    assert not [each for each in second["groups"] if is_system_group(each["group"])]
     assert first["brokers"][0]["broker"] == made.address
     assert run("top", "--sort", "age").code == 2
 

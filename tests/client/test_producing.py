@@ -220,7 +220,7 @@ def test_a_refusal_that_no_other_broker_cures_ends_at_once(server, name):
     topic = name("topic")
     with Producer("p", server.namesrv) as producer:
         queue = producer.send(Message(topic, b"x")).queue
-        with pytest.raises(SendFailed, match="refused in 1 attempts and is not stored") as failed:
+        with pytest.raises(SendFailed, match="refused in one attempt and is not stored") as failed:
             producer.send(Message(topic, b"x"), queue=queue._replace(queue=99))
         assert failed.value.attempts[0].error.code in (29, 1)
 

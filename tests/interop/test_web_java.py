@@ -57,7 +57,8 @@ def page(java: launch.Peer) -> Iterator[Visitor]:
 def test_cluster_topics_and_groups(page: Visitor, java: launch.Peer) -> None:
     row = next(row for row in page.get("/").rows() if row)
     assert row[:2] == ["broker-a", "master"]
-    assert [ORDER, "messages", "2", str(COUNT)] in page.get("/topics", q="ORD").rows()
+    shown = [ORDER, "messages", "2", str(COUNT)]
+    until(lambda: shown in page.get("/topics", q="ORD").rows(), "that they are counted")
     rows = page.get("/topic", name=ORDER).rows()
     queues = [row for row in rows if len(row) == 5 and row[0].startswith("broker-a")]
     assert sum(int(row[3]) for row in queues) == COUNT
