@@ -53,7 +53,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan tsan-net test-py test-busy test-cluster test-order test-dev judge upstream \
         attack crash crash-pop crash-timers crash-ha chaos-ha model-ha crash-acting damage-meta museum museum-java campaign chaos fuzz bench \
-        bench-c bench-peers bench-broker bench-clients pictures lint format typecheck errors findings codes logs metrics docs docs-check \
+        bench-c bench-peers bench-broker bench-clients pictures screens lint format typecheck errors findings codes logs metrics docs docs-check \
         wheel test-wheel clean prepare proto $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
 
@@ -250,6 +250,9 @@ metrics: .venv/.stamp ## docs/metrics.md from broker/metrics/table.py, and the G
 
 pictures: build ## the pictures of docs/spark-jobs.md: every job on a store of `pystore bench`
 	@$(PY) tools/pictures.py
+
+screens: build ## every page of `pystore web` in light, dark and on a phone, in build/screens; 10,000 topics
+	@PYSTORE_SCREENS=build/screens $(PY) -m pytest -q -s -m long tests/web $(HOURS)
 
 docs: build ## render the reference of the public API into build/docs
 	@$(PY) tools/render_api.py build/docs

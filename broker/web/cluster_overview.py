@@ -20,7 +20,7 @@ from broker.services.names import is_system_group
 from broker.web.cached import CachedAnswer
 from broker.web.cluster_facts import ClusterFacts
 from broker.web.drawing import RatePlot, plot_of
-from broker.web.rows import Examination
+from broker.web.rows import Examination, LagTotal
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
@@ -147,11 +147,12 @@ class ClusterOverview:
         groups = sum(not is_system_group(name) for name in await self._facts.configs.get())
         return topics, groups
 
-    async def _lag(self) -> int:
-        """Messages that wait for groups of users. Raises: ClientError."""
-        return sum(
-            each.behind for each in await self._facts.lags.get() if not is_system_group(each.group)
-        )
+    async def _lag(self) -> LagTotal:
+        """Returns what waits for groups of users. Raises: ClientError."""
+        behind: dict[str, int] = {}
+        for each in await self._facts.lags.get():
+            behind[each.group] = behind.get(each.group, 0) + each.behind
+        return LagTotal.of(behind)
 
     async def _dead(self) -> tuple[int | None]:
         """Dead letters of all groups; None where too many groups have any. Raises: ClientError."""

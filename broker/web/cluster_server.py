@@ -157,9 +157,10 @@ class ClusterServer(ClusterPeople):
         topics, groups = known["names"] or (None, None)
         timers, halves = known["waiting"] or (None, None)
         (dead,) = known["dead"] or (None,)
+        lag = known["lag"]
         totals = {
             "Topics": (topics, "/topics"), "Groups": (groups, "/groups"),
-            "Lag": (known["lag"], "/groups"), "Dead letters": (dead, "/dead"),
+            "Lag": (lag and lag.behind, "/groups"), "Dead letters": (dead, "/dead"),
             "Timers waiting": (timers, ""), "Open transactions": (halves, ""),
         }  # fmt: skip
         messages, sizes = overview.plots()
@@ -168,7 +169,7 @@ class ClusterServer(ClusterPeople):
             "cluster.html", problems=look.problems, totals=totals, examined=known["examined"],
             messages=messages, sizes=sizes, now_ms=time.time_ns() // 1_000_000,
             clusters=sorted({place.cluster for place in places}), found=found,
-            query=dict(request.query), replicas=known["replicas"] or {},
+            query=dict(request.query), replicas=known["replicas"] or {}, lag=lag,
             rows=[(place, by_address.get(place.address)) for place in found.rows],
             samples=len(overview.samples),
         ))  # fmt: skip

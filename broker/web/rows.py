@@ -3,7 +3,7 @@ them. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -17,6 +17,7 @@ __all__ = [
     "Examination",
     "GroupRow",
     "LagRow",
+    "LagTotal",
     "QueueRow",
     "RowPage",
     "TopicRow",
@@ -30,6 +31,8 @@ __all__ = [
 _Row = TypeVar("_Row")
 #: Rows of one page of a list.
 ROWS = 50
+#: Groups that an overview shows.
+_FURTHEST = 5
 #: How long a page waits for what is counted, seconds.
 SOON_S = 0.3
 
@@ -124,6 +127,21 @@ class GroupRow:
         """Sums over the queues of a group."""
         rows = list(lags)
         return cls(name, len({r.topic for r in rows}), sum(r.behind for r in rows), dead)
+
+
+@dataclass(frozen=True, slots=True)
+class LagTotal:
+    """What waits for groups of users. groups: those furthest behind, with how far."""
+
+    behind: int
+    groups: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, behind: Mapping[str, int]) -> LagTotal:
+        """behind: by group; those of the system are left out."""
+        rows = [row for row in behind.items() if row[1] and not is_system_group(row[0])]
+        rows.sort(key=lambda row: (-row[1], row[0]))
+        return cls(sum(count for _, count in rows), tuple(rows[:_FURTHEST]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,17 +114,18 @@ class FolderServer(PageServer):
         counts = {name: getattr(sums, name, None) for name in (
             "messages", "topics", "groups", "lag", "dead",
         )}  # fmt: skip
+        lag = counts["lag"]
         totals = {
             "Messages": (counts["messages"], "/topics"),
             "Size": (text_of_size(shown.pop("size")), "/map"),
             "Topics": (counts["topics"], "/topics"), "Groups": (counts["groups"], "/groups"),
-            "Lag": (counts["lag"], "/groups"), "Dead letters": (counts["dead"], "/dead"),
+            "Lag": (lag and lag.behind, "/groups"), "Dead letters": (counts["dead"], "/dead"),
             "Timers waiting": (timers, "/waiting"), "Open transactions": (halves, "/waiting"),
         }  # fmt: skip
         (rates,) = known["rates"] or (None,)
         return self._again(counting, self._page(
             "store.html", totals=totals, rates=rates, examined=known["examined"],
-            audit=self._audit, **shown,
+            audit=self._audit, lag=lag, **shown,
         ))  # fmt: skip
 
     async def _doctor(self, request: web.Request) -> web.StreamResponse:

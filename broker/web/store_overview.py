@@ -17,7 +17,7 @@ from broker.services.names import is_system_group
 from broker.web.cached import CachedAnswer
 from broker.web.drawing import RatePlot, plot_of
 from broker.web.rawlog import RawLog
-from broker.web.rows import Examination, kind_of
+from broker.web.rows import Examination, LagTotal, kind_of
 from broker.web.store_lists import StoreLists
 from broker.web.store_pages import StorePages
 from pystore import Reader
@@ -43,7 +43,7 @@ class StoreTotals:
     messages: int
     topics: int
     groups: int
-    lag: int
+    lag: LagTotal
     dead: int
 
 
@@ -139,7 +139,8 @@ class StoreOverview:
         groups = [g for g in self._lists.all_groups().rows if not is_system_group(g.name)]
         return StoreTotals(
             sum(len(queue) for queue in queues), len(topics), len(groups),
-            sum(group.behind or 0 for group in groups), sum(group.dead or 0 for group in groups),
+            LagTotal.of({group.name: group.behind or 0 for group in groups}),
+            sum(group.dead or 0 for group in groups),
         )  # fmt: skip
 
     def _rates(self) -> tuple[StoreRates | None]:

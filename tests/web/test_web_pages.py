@@ -70,6 +70,7 @@ def test_the_overview_of_a_store_counts_what_it_holds(visitor: Visitor) -> None:
     wanted = {"Messages": "252", "Topics": "2", "Groups": "1", "Lag": "120", "Dead letters": "0",
               "Timers waiting": "0", "Open transactions": "0"}  # fmt: skip
     assert {name: totals[name] for name in wanted} == wanted
+    assert ["billing", "120", ""] in page.rows(), "who is furthest behind"
     text = " ".join(page.text.split())
     assert "It was closed cleanly: the next open changes nothing." in text
     assert "pystore doctor" in text and "The doctor is looking" not in text

@@ -88,6 +88,10 @@ def test_a_record_field_by_field(browser: Browser, pictures: Path, golden: objec
         browser.look(height=640)
         browser.open(f"{base}/groups")
         taken(browser, pictures / "web-groups.png")
+        until(lambda: "Refresh" not in visitor.get("/").headers, "what the page counts")
+        browser.look(height=900)
+        browser.open(f"{base}/")
+        taken(browser, pictures / "web-store.png")
 
 
 @pytest.fixture
@@ -190,13 +194,8 @@ def test_rates_are_drawn(
         browser.open(visitor.server.address)
         until(lambda: visitor.get("/").body.count(b"<polyline") == 4, "two looks at the rates")
         until(lambda: b'class="finding ' in visitor.get("/").body, "what the doctor finds")
-        for name, dark, width in (
-            ("web-cluster", False, 1200), ("web-cluster-dark", True, 1200),
-            ("web-cluster-phone", False, 390),
-        ):  # fmt: skip
-            browser.look(dark=dark, width=width, height=900 if width > 600 else 1900)
-            browser.open(str(browser.run("return location.origin")) + "/")
-            taken(browser, pictures / f"{name}.png")
+        browser.open(str(browser.run("return location.origin")) + "/")
+        taken(browser, pictures / "web-cluster.png")
         browser.look(height=640)
         base = str(browser.run("return location.origin"))
 
@@ -209,3 +208,10 @@ def test_rates_are_drawn(
 
         until(drawn)
         taken(browser, pictures / "web-rates.png")
+        for number in range(20):
+            body = b'{"order": %d, "amount": "%d.95"}' % (number, 7 * number)
+            producer.send(Message("orders", body, keys=f"order-{number}", tags="paid"))
+        browser.look(height=760)
+        browser.open(f"{base}/topic?name=orders&tag=paid&text=order")
+        until(lambda: "20 messages" in browser.text(), "the messages")
+        taken(browser, pictures / "web-topic.png")

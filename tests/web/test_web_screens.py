@@ -1,5 +1,6 @@
 """Every page in a real browser, in light, in dark and on a phone: nothing is wider than the page,
-cut off, or too small to read. With PYSTORE_SCREENS=FOLDER the pictures are kept, to be looked at.
+cut off, or too small to read. With PYSTORE_SCREENS=FOLDER, as `make screens` has it, the pictures
+are kept, to be looked at.
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         yield made
 
 
+@pytest.mark.long
 def test_pages_of_a_cluster_are_whole_and_legible(
     browser: Browser, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +143,7 @@ def test_pages_of_a_cluster_are_whole_and_legible(
         looked_at(browser, visitor, pages, "cluster")
 
 
+@pytest.mark.long
 def test_pages_of_a_folder_are_whole_and_legible(
     browser: Browser, tmp_path: Path, golden: Any
 ) -> None:
