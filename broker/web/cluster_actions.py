@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterActions", "is_secret"]
 
+_SEARCHES = 4
 #: Dead letters that one form sends at most, and letters of a setting's value.
 _REDRIVE_MAX, _VALUE_MAX = 10_000, 4096
 #: Parts of the names of settings whose values nobody is shown. Apache's brokers answer all of them.
@@ -51,6 +52,8 @@ class ClusterActions(PageServer):
         self._write = write
         #: One change after the other.
         self._changing = asyncio.Lock()
+        #: Searches of messages that go on at once, of all visitors together.
+        self._searching = asyncio.Semaphore(_SEARCHES)
         self._templates.globals |= {"write": write}
 
     @property

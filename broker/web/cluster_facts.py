@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from broker.client.admin import AsyncAdmin, BrokerPlace, QueueLag
-from broker.client.admin.facts import QueueEnds, queue_ends
+from broker.client.admin.facts import GroupMembers, QueueEnds, queue_ends
 from broker.client.errors import ClientError, Misuse, NoRoute, reading
 from broker.client.ids import offset_id_of
 from broker.client.message import MessageQueue
@@ -60,6 +60,9 @@ class ClusterFacts:
         self.lags_of = CachedAnswers(self._lags_of)
         #: By topic: its queues, and the messages in them.
         self.counts_of = CachedAnswers(self._counts_of)
+        #: Producers by group, and who consumes for a group; nobody is an answer, too.
+        self.producers = CachedAnswer(admin.all_producers)
+        self.members_of = CachedAnswers(self._members_of)
         self.looks: deque[Look] = deque(maxlen=_LOOKS)
         self._watching: asyncio.Task[None] | None = None
         self._watched = 0.0
@@ -71,7 +74,7 @@ class ClusterFacts:
                 await self._watching
         for kept in (
             self.places, self.topics, self.groups, self.brokers, self.lags, self.configs,
-            self.groups_of, self.lags_of, self.counts_of,
+            self.groups_of, self.lags_of, self.counts_of, self.producers, self.members_of,
         ):  # fmt: skip
             await kept.close()
         await self.admin.close()
@@ -160,6 +163,9 @@ class ClusterFacts:
 
     async def _lags_of(self, group: str) -> list[LagRow]:
         return [lag_row(lag) for lag in await self.walker.lag(group)]
+
+    async def _members_of(self, group: str) -> tuple[GroupMembers | None]:
+        return (await self.admin.members(group),)
 
     async def groups_of_soon(
         self, topic: str, wait_s: float

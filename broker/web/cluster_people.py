@@ -46,7 +46,7 @@ class ClusterPeople(ClusterTopics):
         query, trouble = dict(request.query), ""
         producers: dict[str, list[ConnectedClient]] = {}
         try:
-            producers = await self.facts.admin.all_producers()
+            producers = await self.facts.producers.get()
         except BrokerRefused as refused:
             trouble = str(refused)
         wanted = query.get("q", "")
@@ -71,7 +71,8 @@ class ClusterPeople(ClusterTopics):
     async def _members(self, group: str) -> GroupMembers | None:
         """Nobody, where the group may not be asked for."""
         try:
-            return await self.facts.admin.members(group)
+            (found,) = await self.facts.members_of.of(group).get()
+            return found
         except ClientError:
             return None
 

@@ -73,7 +73,8 @@ class ClusterTopics(ClusterActions):
         shown, trouble = Newest(), ""
         try:
             if chosen is None:
-                shown = await newest(queues, self._reader_of(name), wanted, _MESSAGES)
+                async with self._searching:
+                    shown = await newest(queues, self._reader_of(name), wanted, _MESSAGES)
             else:
                 at = self._number(request, "offset", max(0, chosen.end - _MESSAGES)) or 0
                 at = max(chosen.first, min(at, chosen.end))

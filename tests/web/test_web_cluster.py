@@ -124,6 +124,19 @@ def test_bytes_a_second_are_counted_between_two_looks() -> None:
     assert byte_rate(before, now, entry) == 150.0
 
 
+def test_bytes_out_are_the_sum_of_what_groups_got(broker: Broker) -> None:
+    """Brokers of ours say it, so that the overview can draw it."""
+
+    def agree() -> int:
+        with Admin(broker=f"127.0.0.1:{broker.port}") as admin:
+            total = int(admin.broker().entries["getMessageSizeTotal"])
+        counters = broker.services.statistics.current()
+        each = [value for (name, _), value in counters.items() if name == "GROUP_GET_SIZE"]
+        return total if total == sum(each) else 0
+
+    assert until(agree, "the sum") > 40 * len(b"0 apples")
+
+
 def counted(one: Visitor, path: str, **query: Any) -> Any:
     """A page, when what it counts is counted."""
     pages: list[Any] = []
