@@ -89,8 +89,9 @@ ps_ha_master *ps_ha_master_start(ps_store *store, const ps_ha_conf *conf, ps_err
 #define PS_HA_STRANGERS_MAX 16
 /* A connected socket, which is its own from then on, also when it fails: PS_E_NO_MEMORY, PS_E_IO.
  * It does not block. host: a number of the slave's host; all connections of one count as one copy.
- */
-int ps_ha_master_take(ps_ha_master *master, int fd, int64_t id, int64_t host, ps_error *error);
+ * compared: what it has is known to be this log. */
+int ps_ha_master_take(ps_ha_master *master, int fd, int64_t id, int64_t host, int32_t compared,
+                      ps_error *error);
 /* Whether what a slave had at its first report is this log. Before that is known it gets heartbeats
  * alone, and is a copy of nothing; another one is closed. */
 void ps_ha_master_compared(ps_ha_master *master, int64_t id, int32_t same);

@@ -31,6 +31,9 @@ typedef struct peer {
     int pe_fd;
     bool pe_blocked; /* its socket takes nothing more for now */
     bool pe_told;    /* that it is over: the thread frees it */
+    /* Java's, under a controller: it notes the epoch that a header names as one of its log, and
+     * forgets it for good if it connects again before it has something of that. */
+    bool pe_notes_epochs;
     int64_t pe_heard_ms, pe_wrote_ms;
     int64_t pe_window_ms, pe_window_left; /* with bytes_s: when it began, and what may be sent */
     uint8_t pe_report[PS_HA_EPOCH_REPORT]; /* the beginning of one */
@@ -109,12 +112,14 @@ static int64_t left_of_epoch(const ps_ha_master *m, int64_t at) {
 static void write_header(peer *p, int64_t at) {
     ps_ha_master *m = p->pe_master;
     p->pe_header_len = PS_HA_HEADER;
+    bool has_none_of_it = p->pe_notes_epochs && p->pe_body_left == 0;
     if (m->hm_epochs == NULL) {
         be64_put(p->pe_header, (uint64_t)at);
         be32_put(p->pe_header + 8, (uint32_t)p->pe_body_left);
     } else {
+        int64_t last = has_none_of_it ? at - 1 : at;
         const ps_ha_epoch *of =
-            &m->hm_epochs[ps_ha_epoch_at(m->hm_epochs, m->hm_conf.epochs_len, at)];
+            &m->hm_epochs[ps_ha_epoch_at(m->hm_epochs, m->hm_conf.epochs_len, last)];
         p->pe_header_len = PS_HA_EPOCH_HEADER;
         be32_put(p->pe_header, PS_HA_TRANSFER);
         be32_put(p->pe_header + 4, (uint32_t)p->pe_body_left);
@@ -150,6 +155,8 @@ static bool begin_frame(peer *p, int64_t now) {
         return false;
     }
     if (p->pe_body == NULL && now - p->pe_wrote_ms < m->hm_conf.heartbeat_ms && !has_news(p))
+        return false;
+    if (p->pe_body == NULL && p->pe_notes_epochs && (at == 0 || !p->pe_shown.compared))
         return false;
     int64_t most = bytes_allowed(p, now);
     if (p->pe_body != NULL && most == 0) {
@@ -285,8 +292,7 @@ static void take_first_report(peer *p, int64_t end) {
         /* A slave that has nothing gets all; upstream's gets the last segment alone. */
         p->pe_shown.sent = end == 0 ? min : end;
         p->pe_shown.began = p->pe_shown.acked = end;
-        /* Those of a controller have compared their epochs before. */
-        p->pe_shown.compared = end == 0 || p->pe_master->hm_epochs != NULL;
+        if (end == 0) p->pe_shown.compared = true;
     }
 }
 
@@ -471,7 +477,8 @@ ps_ha_master *ps_ha_master_start(ps_store *store, const ps_ha_conf *conf, ps_err
     return NULL;
 }
 
-int ps_ha_master_take(ps_ha_master *m, int fd, int64_t id, int64_t host, ps_error *e) {
+int ps_ha_master_take(ps_ha_master *m, int fd, int64_t id, int64_t host, int32_t compared,
+                      ps_error *e) {
     int on = 1;
     peer *p = calloc(1, sizeof *p);
     if (p == NULL) {
@@ -479,7 +486,9 @@ int ps_ha_master_take(ps_ha_master *m, int fd, int64_t id, int64_t host, ps_erro
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a slave");
     }
     *p = (peer){.pe_master = m, .pe_fd = fd};
-    p->pe_shown = (ps_ha_peer){.id = id, .host = host, .began = -1, .acked = -1};
+    p->pe_notes_epochs = m->hm_epochs != NULL && !compared;
+    p->pe_shown =
+        (ps_ha_peer){.id = id, .host = host, .began = -1, .acked = -1, .compared = compared};
     p->pe_heard_ms = p->pe_wrote_ms = ps_monotonic_ms();
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     pthread_mutex_lock(&m->hm_lock);

@@ -99,7 +99,7 @@ static void test_both_ends(ps_store *master, const char *name) {
     for (int round = 0; round < 6; round++) {
         int fd[2];
         CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
-        CHECK_EQ(0, ps_ha_master_take(m, fd[0], round, 1, &e));
+        CHECK_EQ(0, ps_ha_master_take(m, fd[0], round, 1, 0, &e));
         ps_ha_slave *h = ps_ha_slave_start(slave, &conf, fd[1], told, &e);
         compare_peer(m, round);
         put_some(master, 40);
@@ -109,7 +109,7 @@ static void test_both_ends(ps_store *master, const char *name) {
     }
     int fd[2];
     CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
-    CHECK_EQ(0, ps_ha_master_take(m, fd[0], 99, 1, &e));
+    CHECK_EQ(0, ps_ha_master_take(m, fd[0], 99, 1, 0, &e));
     ps_ha_slave *h = ps_ha_slave_start(slave, &conf, fd[1], told, &e);
     compare_peer(m, 99);
     until_equal(master, slave);
@@ -200,7 +200,7 @@ static void test_copies_are_counted_by_hosts(ps_store *master) {
     be64_put(data, (uint64_t)end);
     for (int i = 0; i < 3; i++) {
         CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd[i]));
-        CHECK_EQ(0, ps_ha_master_take(m, fd[i][0], i, hosts[i], &e));
+        CHECK_EQ(0, ps_ha_master_take(m, fd[i][0], i, hosts[i], 0, &e));
         CHECK_EQ(PS_HA_REPORT, write(fd[i][1], data, sizeof data));
         for (int k = 0; k < 20000 && peer_of(m).acked != end; k++) usleep(500);
         CHECK(copied_of(master) < end); /* whose log it has is not known */
@@ -239,7 +239,7 @@ static void test_a_log_that_is_not_compared_is_sent_nothing(ps_store *master) {
     put_some(master, 1);
     int64_t came = end_of(master);
     CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
-    CHECK_EQ(0, ps_ha_master_take(m, fd[0], 1, 1, &e));
+    CHECK_EQ(0, ps_ha_master_take(m, fd[0], 1, 1, 0, &e));
     report(fd[1], came);
     put_some(master, 3);
     for (int i = 0; i < 2; i++) {
@@ -257,7 +257,7 @@ static void test_a_log_that_is_not_compared_is_sent_nothing(ps_store *master) {
     CHECK_EQ(PS_HA_BACK, until_over(m).over);
     close(fd[1]);
     CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
-    CHECK_EQ(0, ps_ha_master_take(m, fd[0], 2, 1, &e));
+    CHECK_EQ(0, ps_ha_master_take(m, fd[0], 2, 1, 0, &e));
     report(fd[1], came);
     for (int k = 0; k < 20000 && peer_of(m).acked != came; k++) usleep(500);
     ps_ha_master_compared(m, 2, 0);
@@ -279,7 +279,7 @@ static void test_a_report_within_a_record_is_rounded_down(void) {
     ps_want_copies(s, 1, 10);
     ps_ha_master *m = ps_ha_master_start(s, &conf, &e);
     CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
-    CHECK_EQ(0, ps_ha_master_take(m, fd[0], 1, 1, &e));
+    CHECK_EQ(0, ps_ha_master_take(m, fd[0], 1, 1, 0, &e));
     report(fd[1], 0);
     while (end_of(s) < 2 * SEGMENT) {
         borders[++count] = end_of(s); /* a blank may follow */
@@ -313,7 +313,7 @@ static void test_what_a_slave_is_sent_is_bounded(ps_store *master) {
     put_some(master, 30);
     ps_ha_master *m = ps_ha_master_start(master, &slow, &e);
     CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
-    CHECK_EQ(0, ps_ha_master_take(m, fd[0], 1, 1, &e));
+    CHECK_EQ(0, ps_ha_master_take(m, fd[0], 1, 1, 0, &e));
     report(fd[1], end_of(master) - 10000);
     for (int k = 0; k < 20000 && peer_of(m).acked < 0; k++) usleep(500);
     int64_t began = ps_monotonic_ms();
@@ -335,7 +335,7 @@ static void test_slaves_that_lie(ps_store *master) {
         int fd[2];
         be64_put(data, (uint64_t)reports[i]);
         CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
-        CHECK_EQ(0, ps_ha_master_take(m, fd[0], i, i, &e));
+        CHECK_EQ(0, ps_ha_master_take(m, fd[0], i, i, 0, &e));
         for (int k = 0; k < PS_HA_REPORT; k++) CHECK_EQ(1, write(fd[1], data + k, 1));
         if (why[i] == PS_HA_CLOSED) close(fd[1]);
         ps_ha_peer p = until_over(m);
@@ -350,7 +350,7 @@ static ps_ha_slave *follow_by(ps_ha_master *m, ps_store *slave, const ps_ha_conf
     ps_error e = {0};
     int fd[2];
     CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
-    CHECK_EQ(0, ps_ha_master_take(m, fd[0], host * 10, host, &e));
+    CHECK_EQ(0, ps_ha_master_take(m, fd[0], host * 10, host, 1, &e));
     return ps_ha_slave_start(slave, c, fd[1], told, &e);
 }
 
@@ -452,6 +452,39 @@ static void send_of(int fd, ps_ha_epoch of, int64_t at, const void *body, int32_
     be64_put(head + 28, (uint64_t)confirmed);
     CHECK_EQ((ssize_t)sizeof head, write(fd, head, sizeof head));
     if (len > 0) CHECK_EQ(len, write(fd, body, (size_t)len));
+}
+
+/* To Java's slave a heartbeat names no epoch of which that has nothing: it would note it. */
+static void test_a_heartbeat_names_an_epoch_that_the_slave_has(void) {
+    ps_error e = {0};
+    int fd[2];
+    uint8_t head[PS_HA_EPOCH_HEADER], said[PS_HA_EPOCH_REPORT];
+    ps_store *s = open_one("named", &e);
+    put_some(s, 3);
+    const ps_ha_epoch epochs[] = {{.epoch = 1}, {.epoch = 2, .start = end_of(s)}};
+    ps_ha_conf c = conf;
+    c.epochs = epochs;
+    c.epochs_len = 2;
+    ps_ha_master *m = ps_ha_master_start(s, &c, &e);
+    for (int is_java = 0; is_java < 2; is_java++) {
+        CHECK_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fd));
+        CHECK_EQ(0, ps_ha_master_take(m, fd[0], is_java, 1, !is_java, &e));
+        be32_put(said, PS_HA_TRANSFER);
+        be64_put(said + 4, (uint64_t)end_of(s));
+        CHECK_EQ(PS_HA_EPOCH_REPORT, write(fd[1], said, sizeof said));
+        if (is_java) { /* before it is compared it hears of no epoch */
+            usleep(700000); /* longer than a turn of its thread */
+            CHECK(recv(fd[1], head, sizeof head, MSG_DONTWAIT) < 0);
+            ps_ha_master_compared(m, is_java, 1);
+        }
+        CHECK_EQ(PS_HA_EPOCH_HEADER, recv(fd[1], head, sizeof head, MSG_WAITALL));
+        CHECK_EQ(0, (int32_t)be32_get(head + 4));
+        CHECK_EQ(is_java ? 1 : 2, (int32_t)be32_get(head + 16));
+        close(fd[1]);
+        until_over(m);
+    }
+    ps_ha_master_stop(m);
+    ps_store_free(s);
 }
 
 /* Java's master names the next epoch with the last bytes of one. Of bytes that go on after those
@@ -598,6 +631,7 @@ int main(void) {
     test_a_log_that_is_not_compared_is_sent_nothing(master);
     test_a_report_within_a_record_is_rounded_down();
     test_what_a_master_confirms_beyond_the_end_is_no_copy();
+    test_a_heartbeat_names_an_epoch_that_the_slave_has();
     test_the_last_bytes_of_an_epoch_may_name_the_next_one();
     test_what_a_slave_is_sent_is_bounded(master);
     test_slaves_that_lie(master);

@@ -118,7 +118,7 @@ async def test_master_and_slave_tell_each_other_who_they_are() -> None:
         each.setblocking(False)
     epochs = [Epoch(1, 0), Epoch(5, 700)]
     slave, master = await asyncio.gather(greet_slave(one, epochs, 900), greet_master(other, 7))
-    assert (slave.number, slave.learner) == (7, False)
+    assert (slave.number, slave.learner, slave.compares) == (7, False, True)
     assert master == MasterGreeting(900, epochs)
     one.close()
     other.close()

@@ -73,11 +73,14 @@ def test_who_may_still_be_added_is_waited_for_though_the_engine_refuses() -> Non
     assert rules.required == frozenset()
 
 
-def test_a_learner_is_nobody_to_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Java's asyncLearner: it follows, and never joins the set."""
+def test_neither_a_learner_nor_a_log_that_is_not_compared_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Java's asyncLearner follows, and never joins the set."""
     monkeypatch.setattr(HaMaster, "look", lambda _: None)
     master = HaMaster.__new__(HaMaster)
-    master.slaves = [SlaveSeen("h:1", END, 0, 0, 0, 0, number, 0, True) for number in (-2, 3)]
+    seen = (-2, True), (3, True), (4, False)
+    master.slaves = [SlaveSeen("h:1", END, 0, 0, 0, 0, each, 0, same) for each, same in seen]
     assert master.ends() == {3: END}
 
 

@@ -30,9 +30,15 @@ class Slave:
     log: bytes
     address: str = "127.0.0.1:11911"
     ha_port: int = 1
+    #: Under a controller.
+    has_epochs: bool = False
+    #: With access control, which does not know the master.
+    denies: bool = False
     read: int = field(default=0)
 
     def answer(self, command: Command) -> Command:
+        if self.denies:
+            return command.reply(ResponseCode.NO_PERMISSION, "who is that?")
         if command.code == RequestCode.GET_BROKER_RUNTIME_INFO:
             ends = {"commitLogMinOffset": "0", "commitLogMaxOffset": str(len(self.log))}
             return command.reply(body=json.dumps({"table": ends}).encode())
@@ -47,17 +53,27 @@ class Slave:
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if self.has_epochs:
+                _, _, learner, _ = struct.unpack(">ihhq", await reader.readexactly(16))
+                assert learner == 1, "it would be waited for"
+                writer.write(struct.pack(">iiqiiq", 1, 12, len(self.log), 7, 7, 0))
+                await reader.readexactly(4)
             at = struct.unpack(">q", await reader.readexactly(8))[0]
             with contextlib.suppress(OSError):
                 while at < len(self.log):
                     data = self.log[at : at + 32_768]
-                    writer.write(struct.pack(">qi", at, len(data)) + data)
+                    head = struct.pack(">qi", at, len(data))
+                    if self.has_epochs:
+                        head = struct.pack(">iiqiqq", 2, len(data), at, 7, 0, 0)
+                    writer.write(head + data)
                     await writer.drain()
                     at, self.read = at + len(data), self.read + len(data)
             writer.close()
 
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             self.ha_port = server.sockets[0].getsockname()[1]
+            if self.denies:
+                self.address = f"127.0.0.1:{self.ha_port - 1}"
             yield
 
 
@@ -68,7 +84,7 @@ def comparer(store: Store, *slaves: Slave) -> Comparer:
     async def ask(address: str, command: Command) -> Command:
         return next(each for each in slaves if each.address == address).answer(command)
 
-    return Comparer(store, members, ask)
+    return Comparer(store, members, ask, 3 if any(each.has_epochs for each in slaves) else None)
 
 
 def compared(found: Comparer, slave: Slave, host: str = "127.0.0.1") -> bool | None:
@@ -119,10 +135,10 @@ def test_another_one_is_not(store: Store, foreign: bytes) -> None:
     assert compared(comparer(store, slave), slave) is False
 
 
-@pytest.mark.parametrize("into", [1, 7, 4000])
-def test_half_a_record_is_compared_by_its_bytes(into: int, store: Store) -> None:
+@pytest.mark.parametrize(("into", "has_epochs"), [(1, False), (7, False), (4000, False), (7, True)])
+def test_half_a_record_is_compared_by_its_bytes(into: int, has_epochs: bool, store: Store) -> None:
     """The link of a healthy Java slave broke while it caught up."""
-    slave = Slave(log_of(store)[: border(store) + into])
+    slave = Slave(log_of(store)[: border(store) + into], has_epochs=has_epochs)
     assert compared(comparer(store, slave), slave) is True
     assert slave.read == into
 
@@ -132,6 +148,14 @@ def test_half_of_another_record_is_found(store: Store, foreign: bytes) -> None:
     at = border(store)
     slave = Slave(log_of(store)[:at] + foreign[at : at + 4000])
     assert compared(comparer(store, slave), slave) is False
+
+
+def test_who_may_not_be_asked_is_compared_by_its_bytes(store: Store, foreign: bytes) -> None:
+    at = border(store)
+    for log, same in ((log_of(store), True), (foreign, False)):
+        slave = Slave(log[:at], denies=True)
+        assert compared(comparer(store, slave), slave) is same
+    assert asyncio.run(comparer(store, slave).compare("127.0.0.1", at)) is None  # its port is shut
 
 
 def test_half_a_record_that_cannot_be_read_is_not_known(store: Store) -> None:

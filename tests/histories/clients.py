@@ -31,12 +31,12 @@ FAILURES = (OSError, TimeoutError, ValueError, KeyError)
 
 
 def bodies(records: bytes | memoryview) -> list[str]:
-    """Of the messages of a pull's answer: the first word of each."""
+    """Of the messages of a pull's answer: the first word of each, also of what nobody has sent."""
     found, at = [], 0
     while at < len(records):
         size, length = _HEAD.unpack_from(records, at)
         body = bytes(records[at + _HEAD.size : at + _HEAD.size + length])
-        found.append(body.partition(b" ")[0].decode())
+        found.append(body.partition(b" ")[0].decode(errors="replace"))
         at += size
     return found
 

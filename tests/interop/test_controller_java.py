@@ -17,6 +17,7 @@ import launch
 from controllers import Controller, Sender, member_of
 from pairs import Link, lose_power
 
+import pystore
 from pystore import Reader
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
@@ -216,3 +217,30 @@ def test_who_lost_power_and_is_back_first_waits_for_the_one_that_has_all(
         other.broker_server.start()
         until_the_other_leads(under, peers, sender, other)
     check_both(peers, sender)
+
+
+def test_a_java_member_that_lost_its_epochs_is_no_copy_of_what_it_does_not_have(
+    under: Controller, peers: list[launch.Peer], tmp_path: Path
+) -> None:
+    """Java's slave that reconnects before it has anything forgets the epoch that it follows, and
+    does not note it again: later it cuts nothing back, and goes on after what it alone has."""
+    start_pair(under, peers, tmp_path, "ours", "java", mappedFileSizeCommitLog=64 << 20)
+    one, other = peers
+    with Sender(under.names) as sender:
+        sender.wait(100)
+        assert other.broker_server.stop() == 143
+        with pystore.open(other.store, mappedFileSizeCommitLog=64 << 20) as store:
+            for _ in range(10):
+                store.put("orders", b"of another epoch", queue=0)
+        for each in other.store.glob("epochFileCheckpoint*"):
+            each.unlink()
+        sender.wait(3000)
+        other.broker_server.start()
+        launch.wait(
+            "that it is compared", lambda: "has another log than this" in one.broker_server.said()
+        )
+        sender.wait(200)
+        assert under.in_sync(NAME) == [1]
+    for peer in (one, other):
+        assert peer.broker_server.stop() in (0, 143)
+    sender.check(one.store)

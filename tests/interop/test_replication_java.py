@@ -3,6 +3,8 @@ synchronous masters that wait for it."""
 
 from __future__ import annotations
 
+import json
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +15,12 @@ import pytest
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "broker"))
 
 import launch
+from ports import free_port
 from waiting import BOUND_S, until
 
+import pystore
 from broker import Broker, Message, Producer
+from broker.services.replication.copies import record_before
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 
@@ -87,3 +92,67 @@ def test_our_slave_follows_a_java_master(
                 end = slave.store.info().log_max
                 same_logs(tmp_path / "ours", master.store, end)
             assert queues == round_ * COUNT // 2
+
+
+def until_refused(master: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    """And nothing of what the master has is sent."""
+    until(lambda: "has another log than this broker" in caplog.text, "that it is compared")
+    replication = master.services.replication
+    assert replication is not None and replication.master is not None
+    assert all(not each.compared for each in replication.master.slaves)
+    caplog.clear()
+
+
+def test_a_java_slave_with_another_log_is_sent_nothing_whenever_the_master_began(
+    reference: Any, names: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A master that has started again does not know whom it has refused: it compares."""
+    given = {**JAVA, "brokerRole": "SLAVE", "brokerId": 1}
+    ours = OURS | {"namesrvAddr": names, "brokerRole": "ASYNC_MASTER", "haListenPort": free_port()}
+    with launch.running("java", tmp_path / "java", given, "5.3.3", names) as slave:
+        with Broker(tmp_path / "ours", **ours) as master:
+            master.create_topic("orders", 4)
+            send(names, 500)
+            end = master.store.info().log_max
+            replication = master.services.replication
+            assert replication is not None
+            until(lambda: [each.acked for each in replication.master.slaves] == [end], "the slave")
+            slave.broker_server.stop()
+            with pystore.open(slave.store, mappedFileSizeCommitLog=SEGMENT) as store:
+                store.put("orders", b"of another master", queue=0)
+                foreign = store.info().log_max
+            send(names, 500)
+            slave.broker_server.start()
+            until_refused(master, caplog)
+        with Broker(tmp_path / "ours", **ours) as again:
+            until_refused(again, caplog)
+        slave.broker_server.stop()
+        with pystore.open(slave.store, mappedFileSizeCommitLog=SEGMENT) as store:
+            assert store.info().log_max == foreign
+
+
+def end_of(slave: launch.Peer) -> int:
+    return int(json.loads(launch.ask(slave.broker, 28)[2])["table"]["commitLogMaxOffset"])
+
+
+def test_a_java_slave_whose_link_broke_within_a_record_goes_on(
+    reference: Any, names: str, tmp_path: Path
+) -> None:
+    given = {**JAVA, "brokerRole": "SLAVE", "brokerId": 1}
+    ours = OURS | {
+        "namesrvAddr": names, "brokerRole": "ASYNC_MASTER", "haListenPort": free_port(),
+        "haFlowControlEnable": True, "maxHaTransferByteInSecond": 4 << 20,
+    }  # fmt: skip
+    with Broker(tmp_path / "ours", **ours) as master, Producer("p", names) as producer:
+        for number in range(60):
+            producer.send(Message("orders", random.Random(number).randbytes(300_000)))
+        end = master.store.info().log_max
+    with launch.running("java", tmp_path / "java", given, "5.3.3", names) as slave:
+        halves, parts, has = 0, 8, 0
+        for part in range(1, parts + 1):
+            with Broker(tmp_path / "ours", **ours) as master:
+                halves += record_before(master.store, has)[1] < has
+                until(lambda part=part: end_of(slave) >= end * part // parts, "some of the log")
+            has = end_of(slave)
+        assert halves >= 3, "its link broke between records alone"
+        same_logs(tmp_path / "ours", slave.store, end)

@@ -17,6 +17,7 @@ from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.reasons import reason_of
 from broker.loop.safe_log import SafeLogger
 from broker.remoting.client import parse_address
+from broker.services.replication.greeting import connected, greet_master
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
@@ -42,7 +43,10 @@ _ENDS = 16
 #: For a connection to a slave's own port for slaves, and for each piece of its log.
 _PIECE_S = 10.0
 _PIECE = 1 << 18
-_FRAME = struct.Struct(">qi")
+_REPORT, _FRAME = struct.Struct(">q"), struct.Struct(">qi")
+#: The same under a controller (csrc/ha/ha.h): state, end; state, length, place, epoch and its
+#: start, confirm offset.
+_EPOCH_REPORT, _EPOCH_FRAME, _TRANSFER = struct.Struct(">iq"), struct.Struct(">iiqiqq"), 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,11 @@ class _NotKnown(Exception):
 class Comparer:
     """Compares the logs of slaves with the one here, before they are sent anything."""
 
-    def __init__(self, store: Store, members: Members, ask: AskAt) -> None:
-        self._store, self._members, self._ask = store, members, ask
+    def __init__(
+        self, store: Store, members: Members, ask: AskAt, number: int | None = None
+    ) -> None:
+        """Compares with this store. number: of this broker, under a controller."""
+        self._store, self._members, self._ask, self._number = store, members, ask, number
         #: Hosts with the ends of their logs, of slaves that have shown what is there.
         self._shown: OrderedDict[tuple[object, int], None] = OrderedDict()
         #: Ends of logs that were not this one, by hosts.
@@ -113,7 +120,8 @@ class Comparer:
         ValueError."""
         here: list[_Candidate] = []
         elsewhere: list[_Candidate] = []
-        problem = "no other broker of this name is registered"
+        problem = ("no other broker of this name is registered: the slave needs the brokerName and"
+                   " the name servers of this one")  # fmt: skip
         for number, address in (await self._members()).items():
             if number == 0:
                 continue
@@ -167,8 +175,19 @@ class Comparer:
         # Java's answers 1 to whoever has no rights, too.
         if answer.code == ResponseCode.SYSTEM_ERROR and one.knows:
             return False
-        raise _NotKnown(f"asked for the record at {at}, {one.address} says {answer.code}"
-                        f" {answer.remark}")  # fmt: skip
+        return await self._shows_record(one, at, f"{answer.code} {answer.remark or ''}".strip())
+
+    async def _shows_record(self, one: _Candidate, at: int, said: str) -> bool:
+        """Compares the record of a slave that does not know this broker and gives it no answer: its
+        port for slaves asks nobody for rights. Raises: _NotKnown, ValueError, StoreError."""
+        try:
+            return await self._has_bytes(one, at, at + len(self._store.message(at).record))
+        except (OSError, TimeoutError) as failed:
+            raise _NotKnown(
+                f"asked for the record at {at}, {one.address} says {said}, and its own port for"
+                f" slaves does not serve: {reason_of(failed)}. Give this broker rights there"
+                " (innerClientAuthenticationCredentials), or open that port for it"
+            ) from failed
 
     async def _is_ours_as_a_whole(
         self, one: _Candidate, refused: list[int], border: int, end: int
@@ -210,14 +229,11 @@ class Comparer:
         their port for slaves whatever their role is, from any place but 0. Raises: OSError,
         TimeoutError, ValueError."""
         at = max(at, 1)  # the highest byte of a size
-        host, port = await self._port_for_slaves(one.address)
-        async with asyncio.timeout(_PIECE_S):
-            reader, writer = await asyncio.open_connection(host, port)
+        reader, writer = await self._log_from(one.address, at)
         try:
-            writer.write(struct.pack(">q", at))
             while at < end:
                 async with asyncio.timeout(_PIECE_S):
-                    place, left = _FRAME.unpack(await reader.readexactly(_FRAME.size))
+                    place, left = await self._read_frame(reader)
                 if place != at or left <= 0:
                     raise OSError(f"asked for {at} of its log, it sends {left} bytes of {place}")
                 while left > 0 and at < end:
@@ -234,14 +250,41 @@ class Comparer:
             writer.close()
         return True
 
-    async def _port_for_slaves(self, address: str) -> tuple[str, int]:
+    async def _log_from(
+        self, address: str, at: int
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Follows it as a slave that has its log up to there. Raises: as _has_bytes."""
+        sock = await connected(await self._port_for_slaves(address))
+        try:
+            if self._number is not None:
+                await greet_master(sock, self._number, learner=True)
+            reader, writer = await asyncio.open_connection(sock=sock)
+        except BaseException:
+            sock.close()
+            raise
+        is_classic = self._number is None
+        writer.write(_REPORT.pack(at) if is_classic else _EPOCH_REPORT.pack(_TRANSFER, at))
+        return reader, writer
+
+    async def _read_frame(self, reader: asyncio.StreamReader) -> tuple[int, int]:
+        """Returns the place of the next one, and its length. Raises: OSError,
+        IncompleteReadError."""
+        if self._number is None:
+            place, left = _FRAME.unpack(await reader.readexactly(_FRAME.size))
+            return place, left
+        head = await reader.readexactly(_EPOCH_FRAME.size)
+        state, left, place, *_ = _EPOCH_FRAME.unpack(head)
+        if state != _TRANSFER:
+            raise OSError(f"it sends a frame of state {state} instead of its log")
+        return place, left
+
+    async def _port_for_slaves(self, address: str) -> str:
         """Returns where a broker serves slaves. Raises: OSError, TimeoutError, ValueError."""
         answer = await self._ask(address, Command(RequestCode.GET_BROKER_CONFIG))
-        if answer.code != ResponseCode.SUCCESS:
-            raise OSError(f"asked for its settings, it says {answer.code} {answer.remark}")
-        given = parse_java_properties(bytes(answer.body).decode(errors="replace"))
+        text = bytes(answer.body) if answer.code == ResponseCode.SUCCESS else b""
+        given = parse_java_properties(text.decode(errors="replace"))
         host, port = parse_address(address)
-        return host, int(given.get("haListenPort", (0, "0"))[1]) or port + 1
+        return f"{host}:{int(given.get('haListenPort', (0, '0'))[1]) or port + 1}"
 
 
 def record_before(store: Store, place: int) -> tuple[int, int]:

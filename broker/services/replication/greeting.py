@@ -9,9 +9,12 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from broker.remoting.client import parse_address
 from broker.services.replication.epochs import Epoch
 
-__all__ = ["ClosedUnheard", "MasterGreeting", "SlaveGreeting", "greet_master", "greet_slave"]
+__all__ = [
+    "ClosedUnheard", "MasterGreeting", "SlaveGreeting", "connected", "greet_master", "greet_slave",
+]  # fmt: skip
 
 #: Upstream's states of a connection.
 _HANDSHAKE = 1
@@ -20,6 +23,10 @@ _SLAVE = struct.Struct(">ihhq")
 #: state, bytes of the list, end of the log, last epoch
 _MASTER = struct.Struct(">iiqi")
 _EPOCH = struct.Struct(">iq")
+#: In place of syncFromLastFile, where masters of Java's look for 1 alone: this slave has compared
+#: the epochs of both logs whenever it reports something.
+_COMPARES = 2
+_CONNECT_S = 3.0
 #: Upstream's handshake is over after so long.
 _S = 5.0
 _EPOCHS_MAX = 4096
@@ -31,10 +38,12 @@ class ClosedUnheard(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class SlaveGreeting:
-    """number: the slave's, as its controller gave it. learner: it is never to be waited for."""
+    """number: the slave's, as its controller gave it. learner: it is never to be waited for.
+    compares: what it reports is this log, as those of Java's may not be."""
 
     number: int
     learner: bool
+    compares: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +54,44 @@ class MasterGreeting:
     epochs: list[Epoch]
 
 
+async def connected(address: str) -> socket.socket:
+    """Returns a connection that does not block. Raises: OSError, TimeoutError, ValueError."""
+    loop = asyncio.get_running_loop()
+    host, port = parse_address(address)
+    async with asyncio.timeout(_CONNECT_S):
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, number, _, at = found[0]
+        made = socket.socket(family, kind, number)
+        made.setblocking(False)
+        try:
+            await loop.sock_connect(made, at)
+        except BaseException:
+            made.close()
+            raise
+    return made
+
+
 async def greet_slave(sock: socket.socket, epochs: Sequence[Epoch], end: int) -> SlaveGreeting:
     """Does the master's part. Raises: OSError, TimeoutError, ValueError for something else than a
     slave's greeting."""
     async with asyncio.timeout(_S):
-        state, _, learner, number = _SLAVE.unpack(await _read(sock, _SLAVE.size))
+        state, begins, learner, number = _SLAVE.unpack(await _read(sock, _SLAVE.size))
         if state != _HANDSHAKE or number < 0:
             raise ValueError(f"state {state} of slave {number} is not a greeting")
         rows = b"".join(_EPOCH.pack(*each) for each in epochs)
         last = epochs[-1].epoch if epochs else -1
         data = _MASTER.pack(_HANDSHAKE, len(rows), end, last) + rows
         await asyncio.get_running_loop().sock_sendall(sock, data)
-    return SlaveGreeting(number, learner != 0)
+    return SlaveGreeting(number, learner != 0, begins == _COMPARES)
 
 
-async def greet_master(sock: socket.socket, number: int) -> MasterGreeting:
-    """Does the slave's part. Raises: ClosedUnheard, OSError, TimeoutError, ValueError."""
+async def greet_master(sock: socket.socket, number: int, learner: bool = False) -> MasterGreeting:
+    """Does the slave's part. learner: it is never to be waited for. Raises: ClosedUnheard, OSError,
+    TimeoutError, ValueError."""
     async with asyncio.timeout(_S):
         loop = asyncio.get_running_loop()
         try:
-            await loop.sock_sendall(sock, _SLAVE.pack(_HANDSHAKE, 0, 0, number))
+            await loop.sock_sendall(sock, _SLAVE.pack(_HANDSHAKE, _COMPARES, learner, number))
             head = await _read(sock, 1)
         except ConnectionError as closed:
             raise ClosedUnheard(str(closed)) from closed

@@ -195,7 +195,7 @@ class HaMaster:
         elif self._reign is not None:
             self._greet(made, address)
         else:
-            self._take(made, address, self._hosts.setdefault(host, len(self._hosts)))
+            self._take(made, address, self._hosts.setdefault(host, len(self._hosts)), False)
 
     # ---- under a controller ----
 
@@ -216,7 +216,8 @@ class HaMaster:
             except asyncio.CancelledError:
                 made.close()
                 raise
-            self._take(made, address, _NOBODY - 1 if slave.learner else slave.number)
+            number = _NOBODY - 1 if slave.learner else slave.number
+            self._take(made, address, number, slave.compares)
 
         task = asyncio.get_running_loop().create_task(greet())
         self._greeting.add(task)
@@ -232,14 +233,14 @@ class HaMaster:
         return int(lib.ps_ha_master_require(self._handle, wanted, len(wanted), refuses))
 
     def ends(self) -> dict[int, int]:
-        """Returns what each broker that follows has reported, by its number; learners, who are
-        never waited for, have none. Of a broker that is connected twice its newer connection
-        counts, which comes first: it may have lost its disk since."""
+        """Returns what each broker that follows has of this log, by its number; learners, who are
+        never waited for, have none, nor has who is not compared yet. Of a broker that is connected
+        twice its newer connection counts, which comes first: it may have lost its disk since."""
         self.look()
         return {
             each.number: each.acked
             for each in reversed(self.slaves)
-            if each.acked >= 0 and each.number >= 0
+            if each.acked >= 0 and each.number >= 0 and each.compared
         }
 
     def end(self) -> int:
@@ -248,10 +249,10 @@ class HaMaster:
 
     # ---- a slave's connection ----
 
-    def _take(self, made: socket.socket, address: str, host: int) -> None:
+    def _take(self, made: socket.socket, address: str, host: int, compared: bool) -> None:
         number, error = next(self._ids), ffi.new("ps_error *")
         self._addresses[number] = address
-        if lib.ps_ha_master_take(self._handle, made.detach(), number, host, error) < 0:
+        if lib.ps_ha_master_take(self._handle, made.detach(), number, host, compared, error) < 0:
             text = ffi.string(error.text).decode(errors="replace")
             quiet.warning("not taken", "The slave at %s is closed: %s", address, text)
             return

@@ -83,7 +83,8 @@ class Replication:
         self._trusted = _trusted(config, guarded)
         self.master: HaMaster | None = None
         if sock is not None:
-            self._comparer = Comparer(store, registration.members, self.request)
+            number = reign.number if reign is not None else None
+            self._comparer = Comparer(store, registration.members, self.request, number)
             self.master = HaMaster(
                 store, config, sock, self.trusts, self._comparer, reign, self._epochs
             )

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.reasons import reason_of
 from broker.loop.safe_log import SafeLogger
-from broker.remoting.client import parse_address
 from broker.services.config import Config
 from broker.services.replication.copies import digest_of, record_before
 from broker.services.replication.divergence import find_common_end
 from broker.services.replication.epochs import Epoch, EpochFile, common_end, merge
-from broker.services.replication.greeting import ClosedUnheard, greet_master
+from broker.services.replication.greeting import ClosedUnheard, connected, greet_master
 from broker.services.replication.master import stream_conf, with_epochs
 from broker.services.replication.reign import Reign
 from broker.services.replication.synchronize import Ask
@@ -43,7 +42,6 @@ quiet = RateLimitedLogger(log)
 _RETRY_S = 1.0
 #: And the first time: whether anybody listens there says whether the master still lives.
 _FIRST_RETRY_S = 0.1
-_CONNECT_S = 3.0
 #: Between two comparisons of the last record with the master's, while it is followed.
 _COMPARE_S = 60.0
 _WHY = {
@@ -62,23 +60,6 @@ class MasterKnown:
     address: str = ""
     ha: str = ""
     is_told: bool = False
-
-
-async def _connected(address: str) -> socket.socket:
-    """Returns a connection that does not block. Raises: OSError, TimeoutError, ValueError."""
-    loop = asyncio.get_running_loop()
-    host, port = parse_address(address)
-    async with asyncio.timeout(_CONNECT_S):
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, kind, number, _, at = found[0]
-        made = socket.socket(family, kind, number)
-        made.setblocking(False)
-        try:
-            await loop.sock_connect(made, at)
-        except BaseException:
-            made.close()
-            raise
-    return made
 
 
 def _is_closed(sock: socket.socket) -> bool:
@@ -265,7 +246,7 @@ class HaSlave:
             raise OSError("no name server knows a master of this broker's name, and"
                           " haMasterAddress is not set")  # fmt: skip
         master = self._master.address
-        sock = await _connected(address)
+        sock = await connected(address)
         try:
             await self._join(sock)
             if master:
@@ -300,7 +281,7 @@ class HaSlave:
         self.connected = address = await self._ha_address()
         if not address:
             raise OSError("where the master takes slaves is not known yet")
-        sock = await _connected(address)
+        sock = await connected(address)
         try:
             try:
                 theirs = await greet_master(sock, number)
