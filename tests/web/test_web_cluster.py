@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 from pages import Visitor, visiting_server
-from waiting import until
+from waiting import BOUND_S, until
 
 from broker import Admin, Broker, Consumer, Message, Producer
-from broker.client.admin import AccessRight, BrokerFacts
+from broker.client.admin import AccessRight, BrokerFacts, BrokerPlace
 from broker.client.credentials import Credentials
 from broker.client.errors import BrokerRefused, NoRoute
 from broker.client.rates import Look
 from broker.web import cached, cluster_facts, cluster_overview
 from broker.web.cluster_actions import is_secret
+from broker.web.cluster_facts import ClusterFacts
 from broker.web.cluster_overview import byte_rate
 from broker.web.cluster_server import ClusterServer
 from broker.web.drawing import plot_of
@@ -112,6 +113,32 @@ def look_of(when: float, *brokers: tuple[str, int]) -> Look:
         for where, size in brokers
     ]
     return Look(when, facts)
+
+
+async def test_masters_are_asked_beside_each_other() -> None:
+    """Each answers when the other one was asked, too; one that fails is a problem, and no end."""
+    asked: set[str] = set()
+    all_asked = asyncio.Event()
+
+    class Cluster:
+        group_table = all_lags = all_producers = None
+
+        async def cluster(self) -> list[BrokerPlace]:
+            return [BrokerPlace("c", name, 0, name) for name in ("a", "b", "silent")]
+
+        async def broker(self, address: str) -> BrokerFacts:
+            asked.add(address)
+            if len(asked) == 3:
+                all_asked.set()
+            await all_asked.wait()
+            if address == "silent":
+                raise NoRoute("it does not answer", address)
+            return look_of(0.0, (address, 1)).brokers[0]
+
+    cluster: Any = Cluster()
+    look = await asyncio.wait_for(ClusterFacts(cluster, cluster).brokers.get(), BOUND_S)
+    assert [each.address for each in look.brokers] == ["a", "b"]
+    assert look.problems == ["it does not answer"]
 
 
 def test_bytes_a_second_are_counted_between_two_looks() -> None:

@@ -121,6 +121,8 @@ def test_new_pages_leave_the_folder_as_it_is(golden: Callable[[str], Path]) -> N
     with visiting(store) as visitor:
         for path in ("/groups", "/dead", "/map", "/log?at=1&seek=1"):
             assert visitor.get(path).status in (200, 303), path
+        for path in ("/", "/doctor"):  # what they look at in the background, too
+            until(lambda path=path: "Refresh" not in visitor.get(path).headers, path)
     assert state() == before
 
 
