@@ -13,7 +13,7 @@ from pystore._core import ffi, lib
 from pystore.errors import BadArgument
 from pystore.javaproperties import edit_java_properties, parse_java_properties
 from pystore.settings import TABLE, fill, host_bytes, load
-from pystore.upstream_settings import OTHER_VERSIONS, UPSTREAM
+from pystore.upstream_settings import UPSTREAM
 
 #: Fields of ps_conf that no setting of upstream's reaches, or that go with another field.
 OWN_FIELDS = {
