@@ -328,6 +328,15 @@ static void record_found(segment_walk *w, const ps_record *r) {
     check_keys(w, r);
 }
 
+/* Whether a writer has put a record there since the window was read: what is behind it was read
+ * later, so that a log that grows seems to have a hole. */
+static bool has_come(segment_walk *w, int64_t at) {
+    ps_record r;
+    ps_window_forget(&w->file);
+    ps_rec_outcome now = record_at(&w->file, w->a, w->base, at, &r);
+    return now == PS_REC_OK || now == PS_REC_BLANK;
+}
+
 /* Damage from `at` on: reports it and returns where the walk continues, the file's size at the
  * end. */
 static int64_t step_over(segment_walk *w, int64_t at, ps_rec_outcome why) {
@@ -337,6 +346,7 @@ static int64_t step_over(segment_walk *w, int64_t at, ps_rec_outcome why) {
         find_next_record(&w->file, w->a, w->base, at + (from_zero ? 0 : 1), &size, &zeros);
     zeros = zeros && from_zero;
     if (next < 0 && from_zero && zeros && w->last) return w->file.wd_size; /* the end of the log */
+    if (has_come(w, at)) return at;
     int64_t to = next < 0 ? w->file.wd_size : next;
     int kind = zeros ? PS_FIND_HOLE : PS_FIND_DAMAGED;
     if (next < 0 && w->last) kind = PS_FIND_TAIL;

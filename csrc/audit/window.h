@@ -39,6 +39,11 @@ static inline const uint8_t *ps_window_get(ps_window *w, int64_t at, int64_t lea
     return ps_window_read(w, at, least, count);
 }
 
+/* What is asked for next comes from the file, whatever the buffer holds. */
+static inline void ps_window_forget(ps_window *w) {
+    w->wd_count = 0;
+}
+
 /* First byte at or after `at` that is in no hole; the file's size when there is none. What is read
  * from there on ends where the data ends: a queue of a few units is a page of a file of 6 MB. */
 int64_t ps_window_next_data(ps_window *w, int64_t at);
