@@ -169,14 +169,17 @@ def make_dbs(env: Any, new: bool) -> dict[str, Any]:
     return dbs
 
 
-def read_state(env: Any, dbs: Mapping[str, Any], path: Path) -> MetadataState:
-    """Reads everything in the environment. Raises: RecordDamaged for a row that cannot be read."""
+def read_state(
+    env: Any, dbs: Mapping[str, Any], path: Path, queues: Callable[[], Any] = dict
+) -> MetadataState:
+    """Reads everything in the environment; `queues` makes what keeps the offsets of a pair by their
+    queue. Raises: RecordDamaged for a row that cannot be read."""
     state = MetadataState()
     try:
         with env.begin() as txn:
             for name, parts in state.parts.items():
                 if name in dbs:
-                    parts.rows = _read_rows(name, txn, dbs)
+                    parts.rows = _read_rows(name, txn, dbs, queues)
             for key, value in txn.cursor(dbs["info"]) if "info" in dbs else ():
                 kind, _, name = bytes(key).decode().partition("/")
                 if kind == "version" and name in SECTIONS:
@@ -192,10 +195,12 @@ def read_state(env: Any, dbs: Mapping[str, Any], path: Path) -> MetadataState:
     return state
 
 
-def _read_rows(name: str, txn: Any, dbs: Mapping[str, Any]) -> dict[Any, Any]:
+def _read_rows(
+    name: str, txn: Any, dbs: Mapping[str, Any], queues: Callable[[], Any]
+) -> dict[Any, Any]:
     rows: dict[Any, Any] = {}
     if name == "offsets":
-        rows = _read_offsets(txn, dbs)
+        rows = _read_offsets(txn, dbs, queues)
     elif name == "delays":
         for key, value in txn.cursor(dbs["delays"]):
             rows[struct.unpack(">i", key)[0]] = struct.unpack(">q", value)[0]
@@ -207,15 +212,14 @@ def _read_rows(name: str, txn: Any, dbs: Mapping[str, Any]) -> dict[Any, Any]:
     return rows
 
 
-def _read_offsets(txn: Any, dbs: Mapping[str, Any]) -> dict[str, dict[int, int]]:
+def _read_offsets(txn: Any, dbs: Mapping[str, Any], queues: Callable[[], Any]) -> dict[str, Any]:
     """Returns of each pair its queues' offsets. There may be a million, so rows are unpacked
     together, some at a time; both tables are in the order of their keys, which begin with the
     digest of the pair."""
     pairs = txn.cursor(dbs["pairs"]).iternext()
     found = txn.cursor(dbs["offsets"]).iternext()
-    rows: dict[str, dict[int, int]] = {}
-    row: dict[int, int] = {}
-    last = None
+    rows: dict[str, Any] = {}
+    row, last = queues(), None
     while some := list(itertools.islice(found, _ROWS_AT_ONCE)):
         keys, values = zip(*some, strict=True)
         for parts, size in ((keys, _OFFSET_KEY.size), (values, 8)):
@@ -226,20 +230,21 @@ def _read_offsets(txn: Any, dbs: Mapping[str, Any]) -> dict[str, dict[int, int]]
             _OFFSET_KEY.iter_unpack(b"".join(keys)), offsets, strict=True
         ):
             if digest != last:
-                row, last = _next_row(rows, pairs, digest), digest
+                row, last = _next_row(rows, pairs, digest, queues), digest
             row[queue] = offset
     for _, name in pairs:
-        rows[bytes(name).decode("utf-8", "surrogatepass")] = {}
+        rows[bytes(name).decode("utf-8", "surrogatepass")] = queues()
     return rows
 
 
 def _next_row(
-    rows: dict[str, dict[int, int]], pairs: Iterator[tuple[bytes, bytes]], wanted: bytes
-) -> dict[int, int]:
+    rows: dict[str, Any], pairs: Iterator[tuple[bytes, bytes]], wanted: bytes,
+    queues: Callable[[], Any],
+) -> Any:  # fmt: skip
     """Adds the rows of pairs up to the wanted one; those before it were made and have no offset.
     Raises: ValueError."""
     for digest, name in pairs:
-        row = rows[bytes(name).decode("utf-8", "surrogatepass")] = {}
+        row = rows[bytes(name).decode("utf-8", "surrogatepass")] = queues()
         if digest == wanted:
             return row
     raise ValueError("an offset's row is of no pair")
@@ -350,13 +355,13 @@ def _copy_environment(meta: Path, into: BinaryIO) -> bool:
     return False
 
 
-def read_copy(meta: Path) -> MetadataState | None:
+def read_copy(meta: Path, queues: Callable[[], Any] = dict) -> MetadataState | None:
     """Returns the state of an environment that another process may be writing to; None when there
-    is none.
+    is none. `queues`: see `read_state`.
 
     Raises: NewerLayout, RecordDamaged, Forbidden, StoreIOError.
     """
-    return from_copy(meta, lambda env: read_state(env, open_dbs(env), meta))
+    return from_copy(meta, lambda env: read_state(env, open_dbs(env), meta, queues))
 
 
 def from_copy(meta: Path, read: Callable[[Any], _T]) -> _T | None:

@@ -5,6 +5,7 @@ Each change is one transaction of :class:`pystore._metastore.MetaStore`.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import struct
 from collections.abc import Collection, Mapping, Sequence
@@ -132,15 +133,16 @@ class Offsets:
         Raises: BadArgument for a number out of range, ReadOnly, StoreClosed, DiskFull."""
         meta = self._meta
         with meta._exclusive(), meta._write() as txn:
+            named = {}
             for (group, topic), queues in pairs.items():
                 _check_numbers("queue", queues, 0, INT32[1])
                 _check_numbers("offset", queues.values(), 0, INT64[1])
-                try:
+                with contextlib.suppress(BadArgument):
                     _check_name(group, "groups")
                     _check_name(topic, "topics")
-                except BadArgument:
-                    continue
-                self._set_pair(txn, f"{topic}{AT}{group}", queues)
+                    named[f"{topic}{AT}{group}"] = queues
+            for pair in sorted(named, key=_metadb.pair_key):  # in LMDB's order: half the pages
+                self._set_pair(txn, pair, named[pair])
 
     def _set_pair(self, txn: Any, pair: str, queues: Mapping[int, int]) -> None:
         meta = self._meta

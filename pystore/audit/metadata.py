@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ from pystore.audit.kinds import (
     TombstonesFinding,
 )
 from pystore.audit.layout import File, Layout, is_circle
-from pystore.audit.readdb import read_access, read_meta
+from pystore.audit.readdb import Packed, read_access, read_meta
 from pystore.configfiles import RAW_FILES, SECTIONS, check_json
 from pystore.errors import StoreError
 from pystore.native import lib
@@ -56,7 +56,7 @@ _FILES = (
 )  # fmt: skip
 
 
-_Offsets = dict[str, dict[int, int]]
+_Offsets = Mapping[str, "dict[int, int] | Packed"]
 
 
 @dataclass(slots=True)
@@ -313,7 +313,15 @@ def read_beside(layout: Layout) -> Beside:
 
 def _merged(file: _Offsets, newer: _Offsets) -> _Offsets:
     """Returns the offsets of a file with those of the database, which is the newer of the two."""
-    return {**newer, **{pair: {**rows, **newer.get(pair, {})} for pair, rows in file.items()}}
+    if not file:
+        return newer
+    return {
+        **newer,
+        **{
+            pair: dict(rows.items()) | dict(newer[pair].items() if pair in newer else ())
+            for pair, rows in file.items()
+        },
+    }
 
 
 def check_offsets(

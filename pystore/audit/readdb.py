@@ -6,6 +6,9 @@ checked first (pystore/_metapages.py), as by every open of a store.
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +19,37 @@ from pystore._metadb import read_copy
 from pystore.errors import StoreError
 from pystore.quiet import copy_quietly, memory_file
 
-__all__ = ["read_access", "read_meta"]
+__all__ = ["Packed", "read_access", "read_meta"]
 
 _ACCESS_MAX = 1 << 30  # several times what the database may grow to
+
+
+class Packed:
+    """The offsets of a pair by queue, in 12 bytes each instead of 80: there may be a million. They
+    stand in arrays of all pairs, one after the other."""
+
+    __slots__ = ("_count", "_first", "_offsets", "_queues")
+
+    def __init__(self, queues: array[int], offsets: array[int]) -> None:
+        self._queues, self._offsets = queues, offsets
+        self._first, self._count = len(queues), 0
+
+    def __setitem__(self, queue: int, offset: int) -> None:
+        self._queues.append(queue)
+        self._offsets.append(offset)
+        self._count += 1
+
+    def items(self) -> Iterator[tuple[int, int]]:
+        """Returns each queue with its offset, in the order in which they came."""
+        part = slice(self._first, self._first + self._count)
+        return zip(self._queues[part], self._offsets[part], strict=True)
 
 
 def read_meta(meta: Path) -> dict[str, Any]:
     """Returns topics and offsets of the database in folder `meta`, and the files that it has read
     or written; or what is wrong with it. Raises: OSError."""
     try:
-        state = read_copy(meta)
+        state = read_copy(meta, partial(Packed, array("i"), array("q")))
     except OSError:
         raise
     except StoreError as error:

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 import pystore
 from pystore.audit import Audit, Finding, verify
 from pystore.audit.kinds import DeletedMessagesFinding
+from pystore.audit.readdb import read_meta
 from pystore.cli import main
 from pystore.repair import rebuild
 
@@ -114,6 +116,24 @@ def test_a_store_that_is_written_to_is_sound(tmp_path: Path, small: dict[str, An
         finally:
             stop.set()
             writer.join()
+
+
+def test_a_million_offsets_take_little_memory(store_path: Path) -> None:
+    """In the database, in a copy of which they are read, and in what is kept of them."""
+    count, each = 400, 100
+    with pystore.open(store_path) as store:
+        sizes = {(f"group{i}", "t"): {q: q + 1000 for q in range(each)} for i in range(count)}
+        store.metadata.offsets.set_many(sizes)
+    assert (store_path / "meta" / "data.mdb").stat().st_size < 60 * count * each
+    tracemalloc.start()
+    try:
+        offsets = read_meta(store_path / "meta")["offsets"]
+        assert tracemalloc.get_traced_memory()[0] < 20 * count * each
+    finally:
+        tracemalloc.stop()
+    assert {pair: dict(rows.items()) for pair, rows in offsets.items()} == {
+        f"t@{group}": rows for (group, _), rows in sizes.items()
+    }
 
 
 def test_an_index_file_that_a_writer_is_making_is_no_finding(
