@@ -328,7 +328,7 @@ static void record_found(segment_walk *w, const ps_record *r) {
     check_keys(w, r);
 }
 
-/* Whether a writer has put a record there since the window was read: what is behind it was read
+/* Whether a writer has put a record there since the window was read: what comes after it was read
  * later, so that a log that grows seems to have a hole. */
 static bool has_come(segment_walk *w, int64_t at) {
     ps_record r;

@@ -31,7 +31,7 @@ from pystore.audit.kinds import (
     TombstonesFinding,
 )
 from pystore.audit.layout import File, Layout, is_circle
-from pystore.audit.readdb import Packed, read_access, read_meta
+from pystore.audit.readdb import PackedQueues, read_access, read_meta
 from pystore.configfiles import RAW_FILES, SECTIONS, check_json
 from pystore.errors import StoreError
 from pystore.native import lib
@@ -56,7 +56,7 @@ _FILES = (
 )  # fmt: skip
 
 
-_Offsets = Mapping[str, "dict[int, int] | Packed"]
+_Offsets = Mapping[str, "dict[int, int] | PackedQueues"]
 
 
 @dataclass(slots=True)

@@ -19,12 +19,12 @@ from pystore._metadb import read_copy
 from pystore.errors import StoreError
 from pystore.quiet import copy_quietly, memory_file
 
-__all__ = ["Packed", "read_access", "read_meta"]
+__all__ = ["PackedQueues", "read_access", "read_meta"]
 
 _ACCESS_MAX = 1 << 30  # several times what the database may grow to
 
 
-class Packed:
+class PackedQueues:
     """The offsets of a pair by queue, in 12 bytes each instead of 80: there may be a million. They
     stand in arrays of all pairs, one after the other."""
 
@@ -49,7 +49,7 @@ def read_meta(meta: Path) -> dict[str, Any]:
     """Returns topics and offsets of the database in folder `meta`, and the files that it has read
     or written; or what is wrong with it. Raises: OSError."""
     try:
-        state = read_copy(meta, partial(Packed, array("i"), array("q")))
+        state = read_copy(meta, partial(PackedQueues, array("i"), array("q")))
     except OSError:
         raise
     except StoreError as error:
