@@ -449,6 +449,29 @@ def test_a_reader_sees_a_message_once_a_slave_has_it(names: str, tmp_path: Path)
         with slave_of(tmp_path / "s", names) as slave:
             until(lambda: master.store.range("orders", 0) == (0, 2), "both messages")
             assert len(slave.store.read("orders", 0, 0)) == 2
+    with master_of(tmp_path / "m", names, "SYNC_MASTER", **given) as master:
+        assert len(master.store.read("orders", 0, 0)) == 0  # is it anywhere else?
+        with slave_of(tmp_path / "s", names):
+            until(lambda: len(master.store.read("orders", 0, 0)) == 2, "what the slave has")
+
+
+def test_a_slave_of_a_topic_that_was_made_again_goes_on(names: str, tmp_path: Path) -> None:
+    """Its queue has no place for the new messages: the last record is in no queue."""
+    delete = {"server": "4.9.7", "code": 215, "ext": {"topic": "orders"}}
+    with master_of(tmp_path / "m", names) as master:
+        with slave_of(tmp_path / "s", names) as slave:
+            master.create_topic("orders", 1)
+            send(master, 5)
+            until_alike(master, slave)
+            assert play(master.port, delete)[0] == 0
+            master.create_topic("orders", 1)
+            send(master, 2)
+            end = master.store.info().log_max
+            until(lambda: slave.store.info().log_max == end, "the new messages")
+        with slave_of(tmp_path / "s", names) as slave:
+            following = slave.services.replication.slave
+            until(lambda: following.follows or following.diverged, "an end of the comparison")
+            assert following.problem == ""
 
 
 def test_a_report_within_a_record_hides_the_record_and_breaks_nothing(tmp_path: Path) -> None:

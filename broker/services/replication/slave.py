@@ -373,7 +373,7 @@ class HaSlave:
         """Checks that the last record here, and the size of segments, are the master's. Returns
         where its log begins and ends, when there is no record here. Raises: Diverged, and OSError,
         TimeoutError, when it cannot be asked."""
-        last = lib.ps_last_record(self._store.c_handle())
+        last = await self._last_record()
         if not self._master.address:
             if last < 0:
                 return None
@@ -399,6 +399,15 @@ class HaSlave:
             " different pasts. Keep this store aside and begin with an empty one, or with a copy"
             " of the master's, or set haTruncateDiverged"
         )
+
+    async def _last_record(self) -> int:
+        """Returns where it begins, -1: there is none. Queues do not have it when its topic was
+        deleted, or made again at the master: then the segment is read."""
+        end = self._store.info().log_max
+        last = int(lib.ps_last_record(self._store.c_handle()))
+        if last < 0 or last + len(self._store.message(last).record) < end:
+            last, _ = await asyncio.to_thread(record_before, self._store, end)
+        return last
 
     async def _has_record_in_blank(self, last: int) -> bool:
         """Says whether the master has a record in our blank. A master of Java's that was killed
