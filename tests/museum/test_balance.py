@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import pystore
+from pystore.audit import verify
 from pystore.cli import main
 from pystore.repair.census import Balance, Census, Contents, found_in
 from tests.museum import kinds
@@ -105,7 +106,10 @@ def test_no_record_of_a_damaged_store_is_gone_without_a_word(
         assert code == 5 or (code == 0 and not lost), (below, lost, told)
         assert code == 0 or told["differs_without_a_reason"] or told["findings"], told
     code, told = as_a_user(capsys, "repair", root, "--yes")
-    assert code == 0, told
+    if kind.what in kinds.GENERATION:  # of two records that claim one queue offset, one is in none
+        assert code == 5 and {f.kind for f in verify(root).errors} == {"same-offset"}, told
+    else:
+        assert code == 0, told
 
 
 def read_anyhow(root: Path) -> list[tuple[Path, int]]:
