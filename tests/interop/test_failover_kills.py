@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -101,4 +102,34 @@ def test_who_saw_the_master_go_does_not_wait_for_its_lease(tmp_path: Path) -> No
         sender.wait(100)
         master.broker_server.start()
         launch.wait("three again", lambda: len(record_of(address).in_sync) == 3)
+    sender.check(*(peer.store for peer in peers))
+
+
+def test_a_paused_master_is_replaced_and_what_it_does_not_answer_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    """With -s it prints how long that takes: a silent master is dead after 3 s."""
+    with three_in_sync(tmp_path, 3000) as (peers, names, address):
+        times = []
+        with Sender(names) as sender:
+            for _ in range(ROUNDS // 2):
+                sender.wait(100)
+                before = record_of(address)
+                master = next(peer for peer in peers if peer.broker == before.address)
+                process = master.broker_server.process
+                assert process is not None
+                began = time.monotonic()
+                process.send_signal(signal.SIGSTOP)
+                try:
+                    launch.wait("an election", lambda at=before: record_of(address).epoch > at.epoch)
+                    elected, heir = time.monotonic() - began, record_of(address).address
+                    launch.wait(
+                        "that it serves",
+                        lambda heir=heir: launch.ask(heir, 1007)[2].count(b'"brokerId":0') == 1,
+                    )
+                    times.append((elected, time.monotonic() - began))
+                finally:
+                    process.send_signal(signal.SIGCONT)
+                launch.wait("three in sync", lambda: len(record_of(address).in_sync) == 3)
+        print("seconds from the pause to the election, and to a master that serves:", times)
     sender.check(*(peer.store for peer in peers))
