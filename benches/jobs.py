@@ -1,6 +1,6 @@
 """Spark jobs, each beside the reference that it is measured against, in the same run.
 
-    python -m benches.jobs [--only archive,audits,batch,kafka] [--rounds 3] [--scale 1.0] [--keep]
+    python -m benches.jobs [--only archive,audits,batch] [--rounds 3] [--scale 1.0] [--keep]
 
 archive   beside a source that yields prepared batches of the same rows, written by Spark's Parquet
           writer and not compared; then a second run with 1 % new
@@ -11,8 +11,6 @@ batch     all default columns of a store to the noop sink, on one and on two exe
 
 Beside both: the same work by one process and by two at once that share nothing, each on a core of
 its own. No two executors are worth more than those.
-
-kafka     the same rows out of one Kafka broker of this machine, by Spark's Kafka source
 
 Executors are processes of their own (`local-cluster`). What is timed begins in a warm session. A
 part that fails is named and leaves the others; --keep writes the run into docs/benchmarks.md.
@@ -38,7 +36,6 @@ from typing import Any
 import pystore
 from benches import harness, report
 from benches.harness import QUEUES, ROOT, TOPIC, Row, bodies, flat, fresh
-from benches.peer_servers import FETCHED, Missing, fetch_jars, kafka
 from benches.test_recovery import into_cache
 from pystore.cli import main as program
 
@@ -50,16 +47,6 @@ CHUNK = 50_000
 ROUNDS_S = 90.0
 #: Small enough that the log of a bench is many segments, as a large store's is.
 SETTINGS: dict[str, Any] = {"mappedFileSizeCommitLog": 64 << 20}
-KAFKA_SOURCE = "spark-sql-kafka-0-10_2.13"
-#: Where Maven does not have it in PySpark's own version.
-KAFKA_SOURCE_BEFORE = "4.2.0"
-POM = """<project><modelVersion>4.0.0</modelVersion>
-<groupId>bench</groupId><artifactId>source</artifactId><version>1</version><dependencies>
-<dependency><groupId>org.apache.spark</groupId><artifactId>{name}</artifactId>
-<version>{version}</version><exclusions><exclusion>
-<groupId>org.apache.spark</groupId><artifactId>spark-sql_2.13</artifactId>
-</exclusion></exclusions></dependency></dependencies></project>
-"""
 
 # ---- sessions and stores ----
 
@@ -362,64 +349,16 @@ def of_batch(count: int, rounds: int) -> list[Row]:
     ]  # fmt: skip
 
 
-# ---- Kafka ----
-
-
-def kafka_source() -> tuple[str, list[Path]]:
-    """Spark's Kafka source: its version, and its jars. Raises: Missing."""
-    import pyspark
-
-    for version in (pyspark.__version__, KAFKA_SOURCE_BEFORE):
-        pom = POM.format(name=KAFKA_SOURCE, version=version)
-        try:
-            return version, fetch_jars(FETCHED / f"spark-kafka-{version}", pom)
-        except Missing as missing:
-            why = missing
-    raise why
-
-
-def of_kafka(count: int, rounds: int) -> list[Row]:
-    version, jars = kafka_source()
-    path = fresh("jobs-kafka")
-    fill(path, count)
-    into_cache(path)
-    ours, theirs = [], []
-    with (
-        kafka() as server,
-        session("local[2]", **{"spark.jars": ",".join(map(str, jars))}) as spark,
-    ):
-        frame = spark.read.format("rocketmq").load(str(path))
-        rows = frame.selectExpr("body AS value", "keys AS key", f"'{TOPIC}' AS topic")
-        broker = {"kafka.bootstrap.servers": server.address}
-        rows.write.format("kafka").options(**broker).save()
-        peer = spark.read.format("kafka").options(**broker, subscribe=TOPIC, minPartitions=8).load()
-        assert peer.count() == count
-        seconds(frame)
-        seconds(peer)
-        for _ in rounds_within(rounds, ROUNDS_S / 2):
-            ours.append(seconds(frame))
-            theirs.append(seconds(peer))
-    shutil.rmtree(path)
-    what, mode = f"{SIZE} B bodies, {count:,} messages", "2 cores, all columns, noop sink"
-    return [
-        Row("our source, the store's files", what, mode, "rows/s", [count / s for s in ours]),
-        Row(f"Spark's Kafka source {version}, one broker", what, mode, "rows/s",
-            [count / s for s in theirs]),
-        Row("ours / Kafka's", what, mode, "x",
-            [b / a for a, b in zip(ours, theirs, strict=True)]),
-    ]  # fmt: skip
-
-
 #: A part and how many messages it takes: enough that a start of Spark's tasks is little beside it.
 WORKS: dict[str, tuple[Callable[[int, int], list[Row]], int]] = {
     "archive": (of_archive, 3_000_000), "audits": (of_audits, 16_000_000),
-    "batch": (of_batch, 2_000_000), "kafka": (of_kafka, 1_000_000),
+    "batch": (of_batch, 2_000_000),
 }  # fmt: skip
 
 
 def rows_of(name: str, rounds: int, scale: float) -> list[Row]:
     """A part, in a process of its own: Spark's virtual machine keeps what its first session had.
-    Raises: Missing; RuntimeError when the part fails."""
+    Raises: RuntimeError when the part fails."""
     file = fresh(f"jobs-{name}.json")
     words = ["--only", name, "--rounds", str(rounds), "--scale", str(scale), "--into", str(file)]
     done = subprocess.run([sys.executable, "-m", "benches.jobs", *words], cwd=ROOT, check=False)
@@ -427,19 +366,14 @@ def rows_of(name: str, rounds: int, scale: float) -> list[Row]:
         raise RuntimeError(f"ended with {done.returncode}, see above")
     found = json.loads(file.read_text("utf-8"))
     file.unlink()
-    if isinstance(found, str):
-        raise Missing(found)
     return [Row(**row) for row in found]
 
 
 def work_into(file: Path, name: str, rounds: int) -> None:
-    """Does a part and writes its rows, or why it cannot be had."""
+    """Does a part and writes its rows."""
     work, count = WORKS[name]
-    try:
-        found: Any = [asdict(row) for row in work(harness.scaled(count), rounds)]
-    except Missing as missing:
-        found = str(missing)
-    file.write_text(json.dumps(found), encoding="utf-8")
+    rows = [asdict(row) for row in work(harness.scaled(count), rounds)]
+    file.write_text(json.dumps(rows), encoding="utf-8")
 
 
 def main() -> None:
@@ -459,8 +393,6 @@ def main() -> None:
         began = time.perf_counter()
         try:
             rows += rows_of(name, given.rounds, given.scale)
-        except Missing as missing:
-            print(f"{name}: {missing}", file=sys.stderr)
         except RuntimeError as error:
             failed.append(name)
             print(f"{name}: {error}", file=sys.stderr)

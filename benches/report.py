@@ -347,8 +347,17 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
         " executor has one core of the machine for its virtual machine and its Python processes,"
         " and the driver takes what it needs of the same cores. A control is the same work by one"
         " process and by two at once that share nothing, each on a core of its own: what the"
-        " second core of this machine is worth at most. The Kafka broker is of"
-        " this machine, and its log is in the page cache, as the store's.",
+        " second core of this machine is worth at most.",
+    ),
+    "formats": PlainSection(
+        "Rows by Spark: a store, Parquet, Kafka",
+        "`python -m benches.formats`: the same messages out of the files of a store, out of the"
+        " Parquet files that Spark wrote of them, and out of one Kafka broker of this machine, in"
+        " turns; all of it is in the page cache. Processor time is of the driver, the virtual"
+        " machine, the Python workers and the broker. Ours is bound by the pipe from the Python"
+        " worker to Spark, so by the columns that are filled; Parquet reads the columns of a query"
+        " alone, and a `count()` out of its footers; Kafka's source decodes each record, whatever"
+        " is asked of it.",
     ),
 }
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import pystore
-from benches.harness import ROOT, SCALE, Row, bodies, flat, fresh
+from benches.harness import ROOT, SCALE, Row, bodies, family_cpu_s, flat, fresh
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
@@ -110,36 +110,11 @@ def seconds(frame: Any) -> float:
     return time.perf_counter() - began
 
 
-def cpu_seconds() -> float:
-    """Processor time of this process and all below it: the virtual machine, daemons, workers.
-
-    Beside wall time, since on a machine that others use only this says what the work itself costs.
-    """
-    parents: dict[int, int] = {}
-    spent: dict[int, float] = {}
-    tick = os.sysconf("SC_CLK_TCK")
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        pid = int(stat.parent.name)
-        parents[pid] = int(fields[1])
-        spent[pid] = sum(map(int, fields[11:15])) / tick  # with children that have ended
-    mine = {os.getpid()}
-    grown = True
-    while grown:
-        more = {pid for pid, parent in parents.items() if parent in mine} - mine
-        mine |= more
-        grown = bool(more)
-    return sum(spent[pid] for pid in mine if pid in spent)
-
-
 def both(frame: Any) -> tuple[float, float]:
     """Wall and processor time of a job."""
-    before = cpu_seconds()
+    before = family_cpu_s()
     wall = seconds(frame)
-    return wall, cpu_seconds() - before
+    return wall, family_cpu_s() - before
 
 
 def turns(

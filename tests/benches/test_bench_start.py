@@ -33,6 +33,7 @@ LONG = {
     "client": "--rounds 1 --seconds 0.3",
     "clients": "--rounds 1 --seconds 0.3 --only rocketmq",
     "failover": "--groups etcd --rounds 1 --seconds 0.3",
+    "formats": "--rounds 1 --only queues --idle 1",
     "grpc_idle": "--clients 5 --seconds 1 --peers ours",
     "grpc_work": "--peers ours --rounds 1 --count 300",
     "jobs": "--rounds 1 --scale 0.002 --only archive,audits",
@@ -45,7 +46,9 @@ LONG = {
 #: Files of `make bench` that start Spark.
 SLOW = ("test_spark",)
 #: A JVM is started for these.
-WITH_JAVA = {"broker", "client", "failover", "grpc_work", "jobs", "replication", "timer_peers"}
+WITH_JAVA = {
+    "broker", "client", "failover", "formats", "grpc_work", "jobs", "replication", "timer_peers",
+}  # fmt: skip
 ENVIRONMENT = {"PS_BENCH_SCALE": "0.002", "PS_BENCH_OPEN_GB": "0.01"}
 
 

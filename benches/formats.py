@@ -1,0 +1,226 @@
+"""The same rows out of a store, out of Parquet and out of a Kafka broker, by Spark, in turns.
+
+    python -m benches.formats [--only queues,rows] [--rounds 3] [--scale 1.0] [--keep FILE]
+
+Each participant serves the same messages: our source the files of a store, Spark's Parquet reader
+the files that Spark wrote of them, Spark's Kafka source one broker of this machine. Beside rates by
+the clock stand rates by processor time, of the driver, the virtual machine, the Python workers and
+the broker: on a machine that others use, only these say what the work costs. At last a store of
+many short queues, and what a stream over it costs that has nothing to read.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pystore
+from benches import harness
+from benches.harness import TOPIC, Row, bodies, family_cpu_s, flat, fresh
+from benches.jobs import fill, session
+from benches.peer_servers import FETCHED, Missing, fetch_jars, kafka
+from benches.test_recovery import into_cache
+
+SIZE = 200
+COUNT = 5_000_000
+#: Of the short queues.
+TOPICS, QUEUES_EACH, ROWS_EACH = 20, 1_000, 5
+KAFKA_SOURCE = "spark-sql-kafka-0-10_2.13"
+#: Where Maven does not have it in PySpark's own version.
+KAFKA_SOURCE_BEFORE = "4.2.0"
+POM = """<project><modelVersion>4.0.0</modelVersion>
+<groupId>bench</groupId><artifactId>source</artifactId><version>1</version><dependencies>
+<dependency><groupId>org.apache.spark</groupId><artifactId>{name}</artifactId>
+<version>{version}</version><exclusions><exclusion>
+<groupId>org.apache.spark</groupId><artifactId>spark-sql_2.13</artifactId>
+</exclusion></exclusions></dependency></dependencies></project>
+"""
+
+
+class Cost(NamedTuple):
+    """Seconds by the clock, and of processors."""
+
+    wall: float
+    cpu: float
+
+
+def cost(work: Callable[[], object]) -> Cost:
+    used, began = family_cpu_s(), time.perf_counter()
+    work()
+    return Cost(time.perf_counter() - began, family_cpu_s() - used)
+
+
+def kafka_source() -> tuple[str, list[Path]]:
+    """Spark's Kafka source: its version, and its jars. Raises: Missing."""
+    import pyspark
+
+    for version in (pyspark.__version__, KAFKA_SOURCE_BEFORE):
+        pom = POM.format(name=KAFKA_SOURCE, version=version)
+        try:
+            return version, fetch_jars(FETCHED / f"spark-kafka-{version}", pom)
+        except Missing as missing:
+            why = missing
+    raise why
+
+
+# ---- the same rows ----
+
+
+def everything(frame: Any) -> Callable[[], object]:
+    return frame.write.format("noop").mode("overwrite").save  # type: ignore[no-any-return]
+
+
+def summed(frame: Any, column: str) -> Callable[[], object]:
+    return frame.selectExpr(f"sum({column})").collect  # type: ignore[no-any-return]
+
+
+def works(spark: Any, store: Path, parquet: Path, address: str) -> dict[str, dict[str, Any]]:
+    """By query: who does it, and how."""
+    ours = spark.read.format("rocketmq").load(str(store))
+    named = spark.read.format("rocketmq").option("columns", "queueOffset").load(str(store))
+    files = spark.read.parquet(str(parquet))
+    broker = {"kafka.bootstrap.servers": address, "subscribe": TOPIC, "minPartitions": "8"}
+    peer = spark.read.format("kafka").options(**broker).load()
+    return {
+        "default columns": {
+            "ours": everything(ours), "Parquet": everything(files), "Kafka": everything(peer),
+        },
+        "sum of offsets": {
+            "ours": summed(named, "queueOffset"),
+            "ours, without `columns`": summed(ours, "queueOffset"),
+            "Parquet": summed(files, "queueOffset"), "Kafka": summed(peer, "offset"),
+        },
+        "count()": {
+            "ours": named.count, "ours, without `columns`": ours.count, "Parquet": files.count,
+            "Kafka": peer.count,
+        },
+    }  # fmt: skip
+
+
+def of_rows(count: int, rounds: int) -> list[Row]:
+    version, jars = kafka_source()
+    store, parquet = fresh("formats-store"), fresh("formats-parquet")
+    fill(store, count, SIZE)
+    into_cache(store)
+    with (
+        kafka() as server,
+        session("local[2]", **{"spark.jars": ",".join(map(str, jars))}) as spark,
+    ):
+        frame = spark.read.format("rocketmq").load(str(store))
+        frame.write.parquet(str(parquet))
+        rows = frame.selectExpr("body AS value", "keys AS key", f"'{TOPIC}' AS topic")
+        rows.write.format("kafka").option("kafka.bootstrap.servers", server.address).save()
+        by_query = works(spark, store, parquet, server.address)
+        counts = {who: work() for who, work in by_query["count()"].items()}
+        assert set(counts.values()) == {count}, counts
+        taken: dict[tuple[str, str], list[Cost]] = {}
+        for number in range(rounds + 1):
+            for query, whos in by_query.items():
+                for who, work in whos.items():
+                    found = cost(work)
+                    if number:
+                        taken.setdefault((query, who), []).append(found)
+                        print(f"{query}, {who}: {count / found.wall:,.0f} rows/s", file=sys.stderr)
+    shutil.rmtree(store)
+    shutil.rmtree(parquet)
+    made = []
+    payload = f"{SIZE} B bodies, {count:,} messages"
+    for (query, who), costs in taken.items():
+        name = f"{who} {version}" if who == "Kafka" else who
+        made.append(Row(name, payload, query, "rows/s", [count / c.wall for c in costs]))
+        made.append(Row(name, payload, query, "rows/cpu-s", [count / c.cpu for c in costs]))
+        if not who.startswith("ours"):
+            mine = taken[query, "ours"]
+            ratios = [b.cpu / a.cpu for a, b in zip(mine, costs, strict=True)]
+            made.append(Row(f"ours / {who}, by processor time", payload, query, "x", ratios))
+    return made
+
+
+# ---- many short queues ----
+
+
+def fill_many(path: Path) -> None:
+    each = QUEUES_EACH * ROWS_EACH
+    queues = [i % QUEUES_EACH for i in range(each)]
+    with pystore.open(path, mappedFileSizeConsumeQueue=6000) as store:
+        for n in range(TOPICS):
+            store.put_many(f"T{n}", flat(bodies(each, SIZE)), queues=queues, tags="tag")
+
+
+def idle(spark: Any, path: Path, idle_s: float) -> float:
+    """Processor milliseconds of a second in which a stream has nothing to read."""
+    points = fresh("formats-checkpoint")
+    query = (
+        spark.readStream.format("rocketmq").option("columns", "queueOffset").load(str(path))
+        .writeStream.format("noop").option("checkpointLocation", str(points)).start()
+    )  # fmt: skip
+    try:
+        while not query.lastProgress:
+            time.sleep(0.1)
+        time.sleep(idle_s / 4)
+        used, began = family_cpu_s(), time.perf_counter()
+        time.sleep(idle_s)
+        return (family_cpu_s() - used) * 1000 / (time.perf_counter() - began)
+    finally:
+        query.stop()
+        shutil.rmtree(points)
+
+
+def of_many_queues(rounds: int, idle_s: float) -> list[Row]:
+    count = TOPICS * QUEUES_EACH * ROWS_EACH
+    many, one = fresh("formats-many"), fresh("formats-one")
+    fill_many(many)
+    with pystore.open(one) as store:
+        store.put("T0", b"x")
+    read: list[Cost] = []
+    idles: list[tuple[float, float]] = []
+    with session("local[2]") as spark:
+        for number in range(rounds + 1):
+            frame = spark.read.format("rocketmq").load(str(many))
+            parts = frame.rdd.getNumPartitions()
+            found = cost(everything(frame))
+            if number:
+                read.append(found)
+        for _ in range(rounds):
+            idles.append((idle(spark, many, idle_s), idle(spark, one, idle_s)))
+    shutil.rmtree(many)
+    shutil.rmtree(one)
+    what = f"{TOPICS * QUEUES_EACH:,} queues, {count:,} messages"
+    return [
+        Row("read of short queues", what, f"{parts} partitions", "s", [c.wall for c in read], 3.0,
+            smaller=True),
+        Row("read of short queues", what, f"{parts} partitions", "cpu-s", [c.cpu for c in read],
+            smaller=True),
+        Row("idle stream", what, "a second", "ms of processor", [a for a, _ in idles],
+            smaller=True),
+        Row("idle stream", "1 queue", "a second", "ms of processor", [b for _, b in idles],
+            smaller=True),
+    ]  # fmt: skip
+
+
+def main() -> None:
+    parser = harness.parser_of("formats")
+    parser.add_argument("--only", default="queues,rows", help="which, with a comma")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=harness.SCALE, help="of the messages")
+    parser.add_argument("--idle", type=float, default=20.0, help="seconds of an idle stream")
+    given = parser.parse_args()
+    harness.SCALE = given.scale
+    facts: dict[str, str] = harness.machine()
+    rows: list[Row] = []
+    if "queues" in given.only:
+        rows += of_many_queues(given.rounds, given.idle)
+    try:
+        if "rows" in given.only:
+            rows += of_rows(harness.scaled(COUNT), given.rounds)
+    except Missing as missing:
+        print(f"Kafka: {missing}", file=sys.stderr)
+    harness.report(rows, facts, "formats", "Rows by Spark", given.keep)
+
+
+if __name__ == "__main__":
+    main()
