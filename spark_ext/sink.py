@@ -129,9 +129,10 @@ def _check_copy(options: WriteOptions, schema: StructType) -> None:
     places = [name for name in schema.names if name in IGNORED]
     if places and not options.certain and (Path(options.path) / "commitlog").exists():
         raise SinkError(
-            f"column '{places[0]}' says where a message lay, and an INSERT INTO a view that reads"
-            f" {options.path} would write into that store: drop {', '.join(places)}, or give"
-            " option copy=true to add copies of messages to it"
+            f"{options.path} is a store already, and the rows have columns of a read"
+            f" ({', '.join(places)}): option copy=true adds them to it, without where they lay;"
+            " without the option nothing is written, since an INSERT INTO a view that reads the"
+            " store looks the same"
         )
 
 

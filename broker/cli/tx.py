@@ -112,7 +112,7 @@ def ls(
                 _record(half, message),
                 lambda h=half, m=message: _line(h, m),  # type: ignore[misc]
             )
-        s.out.note(f"{len(halves)} open transactions")
+        s.out.note(f"open transactions: {len(halves)}")
         return 0
 
 

@@ -38,7 +38,7 @@ def run(
     if s.out.json or 0 < len(done.skipped) <= _SHOWN:
         s.out.table("without records", ("file",), [(name,) for name in done.skipped])
     elif done.skipped:
-        s.out.note(f"{len(done.skipped)} files hold no record: --json names them")
+        s.out.note(f"files without a record: {len(done.skipped)}; --json names them")
     if done.left:
         s.out.table("not taken", ("file", "records", "why"), done.left)
     after = done.repair.after

@@ -676,7 +676,9 @@ def _(here: Here) -> None:
     writer(here.tmp / "new")
     written(here, here.tmp / "there")
     for given in ({}, {"copy": "false"}):
-        with pytest.raises(SinkError, match=r"'queueOffset' says where .* an INSERT INTO a view"):
+        with pytest.raises(
+            SinkError, match=r"columns of a read \(queueOffset\).* copy=true adds them"
+        ):
             writer(here.tmp / "there", **given)
     for given in ({"copy": "true"}, {"jobId": "a"}, {"storeConf": "{}"}):
         writer(here.tmp / "there", **given)
