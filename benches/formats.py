@@ -5,8 +5,8 @@
 Each participant serves the same messages: our source the files of a store, Spark's Parquet reader
 the files that Spark wrote of them, Spark's Kafka source one broker of this machine. Beside rates by
 the clock stand rates by processor time, of the driver, the virtual machine, the Python workers and
-the broker: on a machine that others use, only these say what the work costs. At last a store of
-many short queues, and what a stream over it costs that has nothing to read.
+the broker: on a machine that others use, only these say what the work costs. First a store of many
+short queues.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def everything(frame: Any) -> Callable[[], object]:
 
 
 def summed(frame: Any, column: str) -> Callable[[], object]:
-    return frame.selectExpr(f"sum({column})").collect  # type: ignore[no-any-return]
+    """A query of its own each time: Spark keeps the shuffle of one that is run again."""
+    return lambda: frame.selectExpr(f"sum({column})").collect()
 
 
 def works(spark: Any, store: Path, parquet: Path, address: str) -> dict[str, dict[str, Any]]:
@@ -122,9 +123,9 @@ def of_rows(count: int, rounds: int) -> list[Row]:
             for query, whos in by_query.items():
                 for who, work in whos.items():
                     found = cost(work)
+                    print(f"{query}, {who}: {count / found.wall:,.0f} rows/s", file=sys.stderr)
                     if number:
                         taken.setdefault((query, who), []).append(found)
-                        print(f"{query}, {who}: {count / found.wall:,.0f} rows/s", file=sys.stderr)
     shutil.rmtree(store)
     shutil.rmtree(parquet)
     made = []
@@ -151,33 +152,11 @@ def fill_many(path: Path) -> None:
             store.put_many(f"T{n}", flat(bodies(each, SIZE)), queues=queues, tags="tag")
 
 
-def idle(spark: Any, path: Path, idle_s: float) -> float:
-    """Processor milliseconds of a second in which a stream has nothing to read."""
-    points = fresh("formats-checkpoint")
-    query = (
-        spark.readStream.format("rocketmq").option("columns", "queueOffset").load(str(path))
-        .writeStream.format("noop").option("checkpointLocation", str(points)).start()
-    )  # fmt: skip
-    try:
-        while not query.lastProgress:
-            time.sleep(0.1)
-        time.sleep(idle_s / 4)
-        used, began = family_cpu_s(), time.perf_counter()
-        time.sleep(idle_s)
-        return (family_cpu_s() - used) * 1000 / (time.perf_counter() - began)
-    finally:
-        query.stop()
-        shutil.rmtree(points)
-
-
-def of_many_queues(rounds: int, idle_s: float) -> list[Row]:
+def of_many_queues(rounds: int) -> list[Row]:
     count = TOPICS * QUEUES_EACH * ROWS_EACH
-    many, one = fresh("formats-many"), fresh("formats-one")
+    many = fresh("formats-many")
     fill_many(many)
-    with pystore.open(one) as store:
-        store.put("T0", b"x")
     read: list[Cost] = []
-    idles: list[tuple[float, float]] = []
     with session("local[2]") as spark:
         for number in range(rounds + 1):
             frame = spark.read.format("rocketmq").load(str(many))
@@ -185,19 +164,12 @@ def of_many_queues(rounds: int, idle_s: float) -> list[Row]:
             found = cost(everything(frame))
             if number:
                 read.append(found)
-        for _ in range(rounds):
-            idles.append((idle(spark, many, idle_s), idle(spark, one, idle_s)))
     shutil.rmtree(many)
-    shutil.rmtree(one)
     what = f"{TOPICS * QUEUES_EACH:,} queues, {count:,} messages"
     return [
         Row("read of short queues", what, f"{parts} partitions", "s", [c.wall for c in read], 3.0,
             smaller=True),
         Row("read of short queues", what, f"{parts} partitions", "cpu-s", [c.cpu for c in read],
-            smaller=True),
-        Row("idle stream", what, "a second", "ms of processor", [a for a, _ in idles],
-            smaller=True),
-        Row("idle stream", "1 queue", "a second", "ms of processor", [b for _, b in idles],
             smaller=True),
     ]  # fmt: skip
 
@@ -207,13 +179,12 @@ def main() -> None:
     parser.add_argument("--only", default="queues,rows", help="which, with a comma")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=harness.SCALE, help="of the messages")
-    parser.add_argument("--idle", type=float, default=20.0, help="seconds of an idle stream")
     given = parser.parse_args()
     harness.SCALE = given.scale
     facts: dict[str, str] = harness.machine()
     rows: list[Row] = []
     if "queues" in given.only:
-        rows += of_many_queues(given.rounds, given.idle)
+        rows += of_many_queues(given.rounds)
     try:
         if "rows" in given.only:
             rows += of_rows(harness.scaled(COUNT), given.rounds)

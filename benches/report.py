@@ -347,7 +347,8 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
         " executor has one core of the machine for its virtual machine and its Python processes,"
         " and the driver takes what it needs of the same cores. A control is the same work by one"
         " process and by two at once that share nothing, each on a core of its own: what the"
-        " second core of this machine is worth at most.",
+        " second core of this machine is worth at most. The Kafka broker is of"
+        " this machine, and its log is in the page cache, as the store's.",
     ),
     "formats": PlainSection(
         "Rows by Spark: a store, Parquet, Kafka",

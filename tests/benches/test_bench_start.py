@@ -33,7 +33,7 @@ LONG = {
     "client": "--rounds 1 --seconds 0.3",
     "clients": "--rounds 1 --seconds 0.3 --only rocketmq",
     "failover": "--groups etcd --rounds 1 --seconds 0.3",
-    "formats": "--rounds 1 --only queues --idle 1",
+    "formats": "--rounds 1 --only queues",
     "grpc_idle": "--clients 5 --seconds 1 --peers ours",
     "grpc_work": "--peers ours --rounds 1 --count 300",
     "jobs": "--rounds 1 --scale 0.002 --only archive,audits",
