@@ -154,8 +154,10 @@ def check_folders(master: Path, slave: Path, end: int, scratch: Path) -> None:
         assert one == (slave / "commitlog" / name).read_bytes()[:length], f"segment {name} differs"
     kept = units(slave)
     assert kept == units(master)
-    for store in (master, slave):
-        assert audit.verify(store).findings == []
+    for make, store in zip(PAIR, (master, slave), strict=True):
+        found = {each.kind for each in audit.verify(store).findings}
+        # Apache's slave drops its index at a start after a kill, and fills it from later segments.
+        assert found <= (set() if make == "ours" else {"missing-keys", "index-ghosts"}), store
     copy = scratch / "rebuilt"
     shutil.copytree(slave, copy)
     rebuild(copy)
