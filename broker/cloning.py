@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.access.signature import Credentials
+from broker.loop.reasons import NEEDS_RIGHTS, NOT_A_BROKER
 from broker.opened import Options, open_ground, open_services
 from broker.remoting.client import RemotingClient, parse_address
 from broker.services.asking import BrokerAsker
@@ -37,8 +38,6 @@ _ALIKE = (
     "maxHashSlotNum", "maxIndexNum", "messageDelayLevel", "timerPrecisionMs",
 )  # fmt: skip
 _NOT_SUPPORTED = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-_NO_BROKER = "it is not a broker: give a master's listenPort, 10911 by default"
-_RIGHTS = "it takes the rights of an administrator: --credentials"
 #: Stands in a folder that a clone made, and names its master. Neither make of broker reads it.
 MARK = "clone.json"
 #: A connection that ends before it brought anything is tried again so often.
@@ -122,7 +121,8 @@ class Clone:
         answer = await asker.request(self._master, Command(code), _ASK_S)
         if answer.code != ResponseCode.SUCCESS:
             error = BadArgument(f"{self._master} refused request {code}: {answer.remark}")
-            error.next_step = _NO_BROKER if answer.code == _NOT_SUPPORTED else _RIGHTS
+            is_broker = answer.code != _NOT_SUPPORTED
+            error.next_step = NEEDS_RIGHTS if is_broker else NOT_A_BROKER
             raise error
         return bytes(answer.body)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.cli.signing import context_of, credentials_of
+from broker.loop.reasons import NOT_A_BROKER
 from pystore.cli.verbs import usage
 from pystore.errors import BadArgument
 
@@ -20,7 +21,6 @@ __all__ = ["Inquirer", "RefusedByBroker", "ask", "check_address", "inquirer"]
 
 #: REQUEST_CODE_NOT_SUPPORTED, of a name server that is asked what only brokers know.
 _NOT_SUPPORTED = 3
-_OTHER_SERVER = "it is not a broker of that kind: give a broker's listenPort, 10911 by default"
 #: How long a server has for an answer.
 _ASK_S = 3.0
 
@@ -31,7 +31,7 @@ class RefusedByBroker(BadArgument):
     def __init__(self, answered: int, remark: str, next_step: str) -> None:
         super().__init__(f"the broker refused the request with code {answered}: {remark}")
         self.answered = answered
-        self.next_step = _OTHER_SERVER if answered == _NOT_SUPPORTED else next_step
+        self.next_step = NOT_A_BROKER if answered == _NOT_SUPPORTED else next_step
 
 
 def check_address(address: str, option: str) -> str:

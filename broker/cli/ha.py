@@ -12,7 +12,7 @@ import typer
 from broker.cli.asking import check_address, inquirer
 from broker.cli.clients import no_settings
 from broker.cli.signing import CredentialsFile, TrustFile
-from broker.loop.reasons import reason_of
+from broker.loop.reasons import NEEDS_RIGHTS, reason_of
 from pystore.cli.verbs import Session, Size, When, usage
 from pystore.errors import NotFound
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BrokerSeen", "SlaveRow", "look_at", "status"]
 
-_RIGHTS = "it takes the rights of an administrator: --credentials"
 #: GET_BROKER_HA_STATUS of a broker that does not know it, as 4.9.
 _UNKNOWN_REQUEST = 3
 #: A slave of Java's does not say that it is cut off; it hears its master every 5 s at least.
@@ -83,9 +82,9 @@ async def look_at(by: Inquirer, address: str) -> BrokerSeen:
     from broker.wire.command import Command
     from pystore.javaproperties import parse_java_properties
 
-    text = await by.body(address, RequestCode.GET_BROKER_CONFIG, next_step=_RIGHTS)
+    text = await by.body(address, RequestCode.GET_BROKER_CONFIG, next_step=NEEDS_RIGHTS)
     given = {k: v for k, (_, v) in parse_java_properties(text.decode(errors="replace")).items()}
-    runtime = await by.body(address, RequestCode.GET_BROKER_RUNTIME_INFO, next_step=_RIGHTS)
+    runtime = await by.body(address, RequestCode.GET_BROKER_RUNTIME_INFO, next_step=NEEDS_RIGHTS)
     table = mqjson.loads(runtime)["table"]
     seen = BrokerSeen(
         address, given.get("brokerName", ""), int(given.get("brokerId", "0")),

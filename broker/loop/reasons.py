@@ -1,8 +1,12 @@
-"""Why something failed, in a text that is never empty."""
+"""Why something failed, in a text that is never empty, and what tools say next of a refusal."""
 
 from __future__ import annotations
 
-__all__ = ["reason_of"]
+__all__ = ["NEEDS_RIGHTS", "NOT_A_BROKER", "reason_of"]
+
+#: Of a server that does not know a request that brokers know.
+NOT_A_BROKER = "it is not a broker of that kind: give a broker's listenPort, 10911 by default"
+NEEDS_RIGHTS = "it takes the rights of an administrator: --credentials"
 
 
 def reason_of(failed: BaseException) -> str:

@@ -121,7 +121,9 @@ def test_a_paused_master_is_replaced_and_what_it_does_not_answer_is_not_waited_f
                 began = time.monotonic()
                 process.send_signal(signal.SIGSTOP)
                 try:
-                    launch.wait("an election", lambda at=before: record_of(address).epoch > at.epoch)
+                    launch.wait(
+                        "an election", lambda at=before: record_of(address).epoch > at.epoch
+                    )
                     elected, heir = time.monotonic() - began, record_of(address).address
                     launch.wait(
                         "that it serves",
