@@ -186,7 +186,7 @@ class Looks(Protocol):
         them is answered now."""
 
 
-def _new_core(store: Store | None, error: Any, **given: str | int) -> Any:
+def _new_core(store: Store, error: Any, **given: str | int) -> Any:
     """Makes a core; `given` are members of ps_core_conf. Raises: OutOfMemory, StoreIOError."""
     conf, texts = ffi.new("ps_core_conf *"), []
     for name, value in given.items():
@@ -195,7 +195,7 @@ def _new_core(store: Store | None, error: Any, **given: str | int) -> Any:
             setattr(conf, name, texts[-1])
         else:
             setattr(conf, name, value)
-    made = lib.ps_core_new(store.c_handle() if store is not None else ffi.NULL, conf, error)
+    made = lib.ps_core_new(store.c_handle(), conf, error)
     if made == ffi.NULL:
         raise_error(error[0])
     return made
@@ -208,9 +208,9 @@ class Core:
 
     def __init__(
         self,
-        store: Store | None,
+        store: Store,
         *,
-        cluster: str = "",
+        cluster: str,
         broker: str = "",
         region: str = "DefaultRegion",
         trace_on: bool = True,
@@ -223,11 +223,9 @@ class Core:
         slave: bool = False,
         seed: int = 0,
     ) -> None:
-        """Makes the core. store: None makes one that is bare: it only cuts what connections read
-        into frames, and gives all of them to Python. parked_max: limits the pulls that are held at
-        once; more are answered at once. offsets_max: limits the consumer offsets that clients make;
-        0: any number. seed: that of the queues that it chooses; 0 takes the clock. Raises:
-        OutOfMemory, StoreIOError."""
+        """Makes the core. parked_max: limits the pulls that are held at once; more are answered at
+        once. offsets_max: limits the consumer offsets that clients make; 0: any number. seed: that
+        of the queues that it chooses; 0 takes the clock. Raises: OutOfMemory, StoreIOError."""
         self._store = store
         self._error = ffi.new("ps_error *")
         made = _new_core(
@@ -269,11 +267,6 @@ class Core:
         self._counter = ffi.new("ps_counter *")
         #: What became of the pull that was given back last; None: it waits.
         self.last_pull: PullOutcome | None = None
-
-    @property
-    def is_bare(self) -> bool:
-        """Returns whether there is no store."""
-        return self._store is None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Answers held pulls on this loop from now on."""
@@ -817,7 +810,6 @@ class Core:
     def must_wait(self, position: int) -> bool:
         """Returns whether an answer must wait that rests on records up to `position` of the log,
         the end of the last one; 0 stands for none."""
-        assert self._store is not None
         return self._store.must_wait(position)
 
     async def safe(self, position: int) -> PutStatus:
@@ -834,7 +826,6 @@ class Core:
         self.look_in(step.look_in_ms)
         outcome = await future
         if outcome == FlushFailed.code:
-            assert self._store is not None
             self._store.wait_flushed(position, 0)  # raises, and says which sync failed and how
         if outcome < 0:
             raise _closed()

@@ -488,9 +488,8 @@ static bool open_descriptors(ps_net *net, int listen_fd) {
            (listen_fd < 0 || net->nt_listen >= 0) &&
            watch_fd(net, net->nt_wake, EPOLLIN, &net->nt_wake) &&
            /* Whichever thread it wakes does all that there is; those of gRPC hold no pulls. */
-           (net->nt_conf.h2 != NULL || net->nt_core->co_store == NULL ||
-            watch_fd(net, ps_core_event_fd(net->nt_core), EPOLLIN | EPOLLEXCLUSIVE,
-                     &net->nt_look)) &&
+           (net->nt_conf.h2 != NULL || watch_fd(net, ps_core_event_fd(net->nt_core),
+                                                EPOLLIN | EPOLLEXCLUSIVE, &net->nt_look)) &&
            watch_fd(net, net->nt_listen, EPOLLIN, &net->nt_listen);
 }
 

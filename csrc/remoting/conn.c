@@ -39,25 +39,13 @@ static bool encode_extra(ps_core *c, const ps_core_conf *conf) {
     return true;
 }
 
-static bool open_own_topics(ps_core *c, ps_error *e) {
-    ps_store *s = c->co_store;
-    c->co_schedule =
-        ps_topic_open(s, PS_SCHEDULE_TOPIC, (int32_t)strlen(PS_SCHEDULE_TOPIC), 1, e);
-    if (c->co_schedule != NULL)
-        c->co_timer = ps_topic_open(s, PS_TIMER_TOPIC, (int32_t)strlen(PS_TIMER_TOPIC), 1, e);
-    if (c->co_timer == NULL || ps_tx_make(c, e) < 0) return false;
-    ps_dispatch_listen(s, c->co_event_fd);
-    return true;
-}
-
 ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
     ps_core *c = calloc(1, sizeof *c);
     if (c == NULL) {
         ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the core of the broker");
         return NULL;
     }
-    c->co_store = store != NULL ? ps_store_ref(store) : NULL;
-    c->co_up = store != NULL ? 0 : PS_UP_ALL;
+    c->co_store = ps_store_ref(store);
     c->co_trace_on = conf->trace_on != 0;
     c->co_frame_max = conf->frame_max;
     c->co_long_polling = conf->long_polling != 0;
@@ -71,20 +59,25 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
     uint64_t random = (conf->seed ? conf->seed : (uint64_t)ps_now_ms()) * 0x9E3779B97F4A7C15u | 1;
     c->co_ready_end = &c->co_ready;
     c->co_event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    ps_waits_init(&c->co_waits, store != NULL ? &store->st_safe : NULL, c->co_event_fd);
+    ps_waits_init(&c->co_waits, &store->st_safe, c->co_event_fd);
     bool made = ps_guard_make(c, random);
     c->co_broker = strdup(conf->broker != NULL ? conf->broker : "");
     made = made && encode_extra(c, conf) && c->co_broker != NULL;
-    bool fine = false;
     if (c->co_event_fd < 0)
         ps_fail(e, ps_errno_code(errno), errno, -1, NULL, "no eventfd");
     else if (!made)
         ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the core of the broker");
     else
-        fine = store == NULL || open_own_topics(c, e);
-    if (fine) return c;
-    ps_core_free(c);
-    return NULL;
+        c->co_schedule =
+            ps_topic_open(store, PS_SCHEDULE_TOPIC, (int32_t)strlen(PS_SCHEDULE_TOPIC), 1, e);
+    if (c->co_schedule != NULL)
+        c->co_timer = ps_topic_open(store, PS_TIMER_TOPIC, (int32_t)strlen(PS_TIMER_TOPIC), 1, e);
+    if (c->co_timer == NULL || ps_tx_make(c, e) < 0) {
+        ps_core_free(c);
+        return NULL;
+    }
+    ps_dispatch_listen(store, c->co_event_fd);
+    return c;
 }
 
 static void free_tables(ps_core *c) {
@@ -106,7 +99,7 @@ static void free_tables(ps_core *c) {
 
 void ps_core_free(ps_core *c) {
     if (c == NULL) return;
-    if (c->co_store != NULL) ps_dispatch_listen(c->co_store, -1);
+    ps_dispatch_listen(c->co_store, -1);
     ps_deferred_drop_all(c);
     if (c->co_event_fd >= 0) close(c->co_event_fd);
     free_tables(c);
@@ -120,7 +113,7 @@ void ps_core_free(ps_core *c) {
     free(c->co_heap);
     free(c->co_extra);
     free(c->co_region);
-    if (c->co_store != NULL) ps_store_unref(c->co_store);
+    ps_store_unref(c->co_store);
     free(c);
 }
 
@@ -220,7 +213,7 @@ static bool look_for_news(ps_core *c) {
 static void finish_step(ps_conn *n, ps_step *out) {
     ps_core *c = n->cn_core;
     const ps_call *call = ps_mine(c);
-    if (c->co_tx != NULL) ps_tx_finish_call(c);
+    ps_tx_finish_call(c);
     *out = (ps_step){.frame_count = call->co_frame_count,
                      .frames = call->co_frames,
                      .out = call->co_out.data,

@@ -30,8 +30,7 @@ typedef struct ps_core_conf {
     uint64_t seed;            /* of the queues that the core chooses; 0: the clock */
 } ps_core_conf;
 
-/* The store must outlive the core. NULL: there is none, and the core only cuts what connections
- * read into frames, all of which are handed on. */
+/* The store must outlive the core. */
 ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *error);
 void ps_core_free(ps_core *core);    /* after its connections */
 int ps_core_event_fd(ps_core *core); /* readable: call ps_core_next */
