@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -454,6 +455,12 @@ static void hand_over(ps_link *link, int first) {
     ps_link_end(link, NULL);
 }
 
+/* Whether the peer sends nothing more. */
+static bool is_half_closed(int fd) {
+    struct pollfd p = {.fd = fd, .events = POLLRDHUP};
+    return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
 /* Whether it is to be read now. Frames begin with the higher byte of a length below 16 MiB, TLS,
  * HTTP/2 and a PROXY header with other bytes; HTTP/2 with a line of text, as a PROXY header may. */
 static bool look_at_first(ps_link *link) {
@@ -464,6 +471,8 @@ static bool look_at_first(ps_link *link) {
     if (link->lk_tls != NULL) return shake_hands(link);
     ssize_t count = recv(link->lk_fd, first, (size_t)wanted, MSG_PEEK);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    /* Short of memory the kernel wakes for fewer bytes than SO_RCVLOWAT asks for. */
+    if (count > 0 && count < wanted && !is_half_closed(link->lk_fd)) return false;
     if (count == wanted && first[0] == TLS_HANDSHAKE) {
         if (!link->lk_net->nt_first->nt_tls_settled) {
             await_tls(link);
