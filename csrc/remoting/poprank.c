@@ -29,17 +29,17 @@ static factor *find_factor(const ps_pops *x, const char *group, int32_t len) {
 int ps_core_pop_factor(ps_core *c, const char *group, int32_t len, int32_t percent, ps_error *e) {
     PS_CORE_HELD(c);
     ps_pops *x = ps_pops_of(c);
+    factor *f = x != NULL ? find_factor(x, group, len) : NULL;
+    if (f == NULL && percent == ALWAYS) return 0; /* whatever the name */
     if (len < 1 || len > PS_TOPIC_MAX || percent < 0 || percent > ALWAYS)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
                        "a group of %d bytes or a priority factor of %d is out of range", len,
                        percent);
-    factor *f = x != NULL ? find_factor(x, group, len) : NULL;
     if (f != NULL && percent == ALWAYS) {
         ps_chains_remove(&x->po_factors, f);
         free(f);
         return 0;
     }
-    if (f == NULL && percent == ALWAYS) return 0;
     if (f == NULL) {
         f = x != NULL && ps_chains_reserve(&x->po_factors) ? malloc(sizeof *f + (size_t)len) : NULL;
         if (f == NULL)

@@ -148,7 +148,7 @@ def test_our_master_offers_the_frames_of_a_java_master(connection: int, tmp_path
     with following(tmp_path / "m") as store, mine:
         append(store, BEGIN, whole[: end - BEGIN])
         master = lib.ps_ha_master_start(store.c_handle(), conf(), error)
-        assert lib.ps_ha_master_take(master, its.detach(), 1, 1, error) == 0
+        assert lib.ps_ha_master_take(master, its.detach(), 1, 1, 1, error) == 0
         mine.settimeout(BOUND_S)
         mine.sendall(said("slave", connection)[:8])
         compared(master)
@@ -169,7 +169,7 @@ def test_the_blank_at_a_segments_end_is_sent_with_what_follows_it(tmp_path: Path
     with following(tmp_path / "m") as store, mine:
         master = lib.ps_ha_master_start(store.c_handle(), conf(), error)
         append(store, BEGIN, whole[: SEGMENT // 2])
-        assert lib.ps_ha_master_take(master, its.detach(), 1, 1, error) == 0
+        assert lib.ps_ha_master_take(master, its.detach(), 1, 1, 1, error) == 0
         mine.settimeout(BOUND_S)
         mine.sendall(struct.pack(">q", BEGIN))
         compared(master)
