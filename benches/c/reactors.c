@@ -39,6 +39,7 @@ enum { CONNECTIONS_MAX = 256, LOADERS = 2, IN_FLIGHT_MAX = 64, ROOM = 64 << 10, 
 static ps_store *store;
 static ps_core *core;
 static ps_net *nets[PS_THREADS_MAX];
+static ps_net_budget *budget;
 static int net_count, port, connections = 16, in_flight = IN_FLIGHT_MAX;
 static atomic_bool over;
 static atomic_llong answered;
@@ -220,7 +221,7 @@ static void open_broker(const char *folder, int threads) {
                          .broker = "b"};
     ps_net_conf net = {.links_max = 1000, .queued_max = 8192, .queued_bytes = 16 << 20,
                        .write_high = 1 << 20, .write_low = 256 << 10, .unsent_max = 64 << 20,
-                       .unfinished_max = 64 << 20};
+                       .budget = budget = ps_net_budget_new(64 << 20)};
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof at;
     ps_conf c;
@@ -252,6 +253,7 @@ static void close_broker(const char *folder) {
     for (int i = 0; i < net_count; i++)
         while (ps_net_events(nets[i], rows, 16) > 0) continue;
     while (net_count > 0) ps_net_free(nets[--net_count]);
+    ps_net_budget_free(budget);
     ps_core_free(core);
     ps_store_close(store, &e);
     ps_store_free(store);

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
 
 from broker import Broker
 from broker.start_checks import Ask, on_this_machine, read_start
@@ -263,7 +264,8 @@ def test_a_port_that_is_taken_is_named(name: str, tmp_path: Path) -> None:
     with taken() as port:
         given = {
             "bindAddress": "127.0.0.1", "listenPort": 0, "metricsExporterType": "PROM",
-            "metricsPromExporterPort": 0, "brokerRole": "ASYNC_MASTER", name: port,
+            "metricsPromExporterPort": 0, "brokerRole": "ASYNC_MASTER",
+                "haListenPort": free_port(), name: port,
         }  # fmt: skip
         found = checked(None, given, thorough=True, folder=tmp_path / "s")
     assert [(each.name, each.check) for each in found] == [(name, "port-taken")]
