@@ -17,6 +17,7 @@ from broker import AsyncConsumer, AsyncProducer, Broker, Message
 from broker.client.errors import ClientError
 from broker.grpc.proxy import Proxy
 from broker.services.controlled.engine import EngineRefused
+from pystore.errors import BadArgument
 from tests.attack.served import serve
 
 __all__ = ["WHATS"]
@@ -56,7 +57,7 @@ async def _failing(start: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """It may not come up, if it says why."""
     try:
         await start()
-    except (OSError, TimeoutError, EngineRefused, ClientError) as failed:
+    except (OSError, TimeoutError, EngineRefused, BadArgument, ClientError) as failed:
         logging.getLogger(__name__).info("It does not start: %s", failed)
         await serve({}, [])
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.loop.reasons import reason_of
-from broker.loop.safe_log import SafeLogger
+from broker.loop.safe_log import SafeLogger, shown
 from broker.remoting.client import RemotingClient, parse_address
 from broker.services.controlled.engine import NO_EPOCH, EngineRefused, Heartbeat, LogDoubt
 from broker.services.controlled.identity import Identity
@@ -215,7 +215,8 @@ class ApacheController:
             self._leader = ""
             raise OSError(f"the controller at {address} does not lead any more")
         if answer.code != ResponseCode.SUCCESS and answer.code not in also:
-            raise EngineRefused(f"the controller says {answer.code} {answer.remark}".strip())
+            remark = shown(answer.remark or "")
+            raise EngineRefused(f"the controller says {answer.code} {remark}".strip())
         return answer
 
     async def _find_leader(self) -> str:
