@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,9 +25,12 @@ from benches.harness import TOPIC, Row, bodies, family_cpu_s, flat, fresh
 from benches.jobs import fill, session
 from benches.peer_servers import FETCHED, Missing, fetch_jars, kafka
 from benches.test_recovery import into_cache
+from spark_ext.source import RocketmqSource
 
 SIZE = 200
 COUNT = 5_000_000
+#: How long an idle query is watched.
+IDLE_S = 10.0
 #: Of the short queues.
 TOPICS, QUEUES_EACH, ROWS_EACH = 20, 1_000, 5
 KAFKA_SOURCE = "spark-sql-kafka-0-10_2.13"
@@ -152,6 +156,37 @@ def fill_many(path: Path) -> None:
             store.put_many(f"T{n}", flat(bodies(each, SIZE)), queues=queues, tags="tag")
 
 
+def idle_s() -> float:
+    return max(1.0, IDLE_S * min(1.0, harness.SCALE))
+
+
+def idle_poll(store: Path, columns: Any) -> float:
+    """Returns what a poll costs a query that has read all: ms of processor time."""
+    reader: Any = RocketmqSource({"path": str(store)}).streamReader(columns)
+    start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    polls, used, until = 0, time.thread_time(), time.monotonic() + idle_s()
+    while time.monotonic() < until:
+        assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
+        reader.reportLatestOffset()
+        polls += 1
+    return (time.thread_time() - used) * 1000 / polls
+
+
+def idle_share(spark: Any, store: Path) -> float:
+    """Returns how much of a processor an idle query takes, with Spark's machine and workers."""
+    frame = spark.readStream.format("rocketmq").load(str(store))
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+        try:
+            query.processAllAvailable()
+            time.sleep(1)
+            used = family_cpu_s()
+            time.sleep(idle_s())
+            return (family_cpu_s() - used) / idle_s()
+        finally:
+            query.stop()
+
+
 def of_many_queues(rounds: int) -> list[Row]:
     count = TOPICS * QUEUES_EACH * ROWS_EACH
     many = fresh("formats-many")
@@ -164,9 +199,13 @@ def of_many_queues(rounds: int) -> list[Row]:
             found = cost(everything(frame))
             if number:
                 read.append(found)
+        polls = [idle_poll(many, frame.schema) for _ in range(rounds)]
+        rest = [idle_share(spark, many) for _ in range(rounds)]
     shutil.rmtree(many)
     what = f"{TOPICS * QUEUES_EACH:,} queues, {count:,} messages"
     return [
+        Row("one poll of an idle query", what, "mean of 10 s", "cpu-ms", polls, 2.0, smaller=True),
+        Row("an idle query, Spark's own work too", what, "10 s", "cpu-s/s", rest, smaller=True),
         Row("read of short queues", what, f"{parts} partitions", "s", [c.wall for c in read], 3.0,
             smaller=True),
         Row("read of short queues", what, f"{parts} partitions", "cpu-s", [c.cpu for c in read],
