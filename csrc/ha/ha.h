@@ -83,7 +83,8 @@ typedef struct ps_ha_state {
     ps_error error;    /* with PS_HA_REFUSED and PS_HA_FAILED */
 } ps_ha_state;
 
-/* The store must outlive it. NULL: PS_E_NO_MEMORY, PS_E_IO. */
+/* It keeps the store's memory until it is stopped; of a closed store nothing is sent, and nothing
+ * taken. NULL: PS_E_NO_MEMORY, PS_E_IO. */
 ps_ha_master *ps_ha_master_start(ps_store *store, const ps_ha_conf *conf, ps_error *error);
 /* Of those who say nothing, so many stay: the oldest gives way to who comes. */
 #define PS_HA_STRANGERS_MAX 16

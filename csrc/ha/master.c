@@ -415,22 +415,25 @@ static void *run_master(void *arg) {
     ps_ha_master *m = arg;
     _Atomic bool *naps = &m->hm_store->st_dispatcher.ds_sender_naps;
     struct epoll_event events[EVENTS];
+    int count = 0;
     pthread_mutex_lock(&m->hm_lock);
-    while (!atomic_load(&m->hm_stopping)) {
+    /* A turn is a call of the store, whose close ends a thread that nobody has stopped. */
+    while (!atomic_load(&m->hm_stopping) && ps_enter(m->hm_store) == 0) {
+        take_events(m, events, count);
+        free_told(m);
         bool more = serve_peers(m);
         look_who_is_near(m);
         if (m->hm_counts) count_copies(m);
         /* Either whoever puts sees the flag, or this thread sees the new end. */
         atomic_store(naps, true);
         int wait_ms = more || m->hm_counts ? 0 : until_behind(m);
+        ps_leave(m->hm_store);
         pthread_mutex_unlock(&m->hm_lock);
-        int count = epoll_wait(m->hm_epoll, events, EVENTS, wait_ms);
+        count = epoll_wait(m->hm_epoll, events, EVENTS, wait_ms);
         atomic_store(naps, false);
         /* Held until who is near was counted: whoever is shown a slave's report may rely on it that
          * answers wait for that slave. */
         pthread_mutex_lock(&m->hm_lock);
-        take_events(m, events, count);
-        free_told(m);
     }
     pthread_mutex_unlock(&m->hm_lock);
     return NULL;
@@ -458,13 +461,20 @@ static int open_master(ps_ha_master *m, ps_error *e) {
     return 0;
 }
 
+static void free_master(ps_ha_master *m) {
+    pthread_mutex_destroy(&m->hm_lock);
+    free(m->hm_epochs);
+    ps_store_unref(m->hm_store);
+    free(m);
+}
+
 ps_ha_master *ps_ha_master_start(ps_store *store, const ps_ha_conf *conf, ps_error *e) {
     ps_ha_master *m = calloc(1, sizeof *m);
     if (m == NULL) {
         ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the sender to slaves");
         return NULL;
     }
-    m->hm_store = store;
+    m->hm_store = ps_store_ref(store);
     m->hm_conf = *conf;
     m->hm_copies = conf->copies;
     m->hm_epoll = -1;
@@ -472,8 +482,7 @@ ps_ha_master *ps_ha_master_start(ps_store *store, const ps_ha_conf *conf, ps_err
     look_who_is_near(m);
     if (open_master(m, e) == 0) return m;
     if (m->hm_epoll >= 0) close(m->hm_epoll);
-    free(m->hm_epochs);
-    free(m);
+    free_master(m);
     return NULL;
 }
 
@@ -503,6 +512,7 @@ int ps_ha_master_take(ps_ha_master *m, int fd, int64_t id, int64_t host, int32_t
 }
 
 void ps_ha_master_compared(ps_ha_master *m, int64_t id, int32_t same) {
+    if (ps_enter(m->hm_store) < 0) return;
     pthread_mutex_lock(&m->hm_lock);
     for (peer *p = m->hm_peers; p != NULL; p = p->pe_next) {
         if (p->pe_shown.id != id || p->pe_shown.acked < 0) continue;
@@ -512,12 +522,14 @@ void ps_ha_master_compared(ps_ha_master *m, int64_t id, int32_t same) {
     count_copies(m);
     look_who_is_near(m);
     pthread_mutex_unlock(&m->hm_lock);
+    ps_leave(m->hm_store);
     ps_eventfd_tell(m->hm_store->st_sender_fd);
 }
 
 int64_t ps_ha_master_require(ps_ha_master *m, const int64_t *hosts, int32_t count,
                              int32_t refuses) {
     ps_safe *safe = &m->hm_store->st_safe;
+    if (ps_enter(m->hm_store) < 0) return end_of_log(m);
     pthread_mutex_lock(&m->hm_lock);
     bool alone = m->hm_required_len == 0;
     m->hm_required_len = count;
@@ -529,12 +541,14 @@ int64_t ps_ha_master_require(ps_ha_master *m, const int64_t *hosts, int32_t coun
     int64_t end = alone ? ps_safe_lead(safe) : end_of_log(m), sent = end_to_send(m);
     count_copies(m);
     pthread_mutex_unlock(&m->hm_lock);
+    ps_leave(m->hm_store);
     /* The blank at a segment's end is held back, and holds nothing. */
     return end < sent ? end : sent;
 }
 
 void ps_ha_master_wait_for(ps_ha_master *m, const ps_ha_conf *conf, int32_t timeout_ms) {
     ps_safe *safe = &m->hm_store->st_safe;
+    if (ps_enter(m->hm_store) < 0) return;
     pthread_mutex_lock(&m->hm_lock);
     if (m->hm_epochs == NULL) {
         bool alone = m->hm_copies == 0;
@@ -552,6 +566,7 @@ void ps_ha_master_wait_for(ps_ha_master *m, const ps_ha_conf *conf, int32_t time
         ps_safe_want_copies(safe, m->hm_required_len > 0, timeout_ms);
     }
     pthread_mutex_unlock(&m->hm_lock);
+    ps_leave(m->hm_store);
     ps_eventfd_tell(m->hm_store->st_sender_fd);
 }
 
@@ -579,7 +594,5 @@ void ps_ha_master_stop(ps_ha_master *m) {
         free(p);
     }
     close(m->hm_epoll);
-    pthread_mutex_destroy(&m->hm_lock);
-    free(m->hm_epochs);
-    free(m);
+    free_master(m);
 }

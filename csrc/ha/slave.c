@@ -120,8 +120,10 @@ static int take_bytes(ps_ha_slave *h, const uint8_t *data, int64_t len, ps_error
 
 /* What the master confirms, as far as it is here. */
 static void confirm_what_is_here(ps_ha_slave *h) {
-    if (h->hs_epochs != NULL)
-        h->hs_confirms = ps_safe_copied(&h->hs_store->st_safe, h->hs_confirmed);
+    h->hs_confirms = false;
+    if (h->hs_epochs == NULL || ps_enter(h->hs_store) < 0) return;
+    h->hs_confirms = ps_safe_copied(&h->hs_store->st_safe, h->hs_confirmed);
+    ps_leave(h->hs_store);
 }
 
 /* ---- reports ---- */
@@ -230,6 +232,7 @@ static void free_slave(ps_ha_slave *h) {
     close(h->hs_fd);
     free(h->hs_epochs);
     pthread_mutex_destroy(&h->hs_lock);
+    ps_store_unref(h->hs_store);
     free(h);
 }
 
@@ -241,7 +244,7 @@ ps_ha_slave *ps_ha_slave_start(ps_store *store, const ps_ha_conf *conf, int fd, 
         ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory to follow a master");
         return NULL;
     }
-    h->hs_store = store;
+    h->hs_store = ps_store_ref(store);
     h->hs_conf = *conf;
     h->hs_fd = fd;
     h->hs_told_fd = told_fd;

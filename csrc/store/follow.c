@@ -34,6 +34,7 @@ int64_t ps_follow_begin(ps_store *s) {
 
 void ps_follow_pause(ps_store *s) {
     ps_log *l = &s->st_log;
+    if (ps_enter(s) < 0) return; /* the next open finds what is not whole */
     pthread_mutex_lock(&l->lg_append_lock);
     int64_t whole = atomic_load(&l->lg_end);
     ps_mapfile *mf = l->lg_active;
@@ -41,6 +42,7 @@ void ps_follow_pause(ps_store *s) {
         memset(mf->mf_map + (whole - mf->mf_base), 0, (size_t)(s->st_follow.fo_end - whole));
     s->st_follow.fo_end = whole;
     pthread_mutex_unlock(&l->lg_append_lock);
+    ps_leave(s);
 }
 
 int ps_follow_end(ps_store *s, ps_error *e) {

@@ -618,6 +618,40 @@ static void test_what_a_start_has_found_is_hidden_until_it_is_confirmed(void) {
     ps_store_free(s);
 }
 
+/* Whoever forgets to stop an end, as a test that fails, does not end the process: both threads go
+ * on beside calls from outside, over a store whose files are closed and whose handle is gone. */
+static void test_ends_outlive_their_stores(void) {
+    ps_error e = {0};
+    const ps_ha_epoch first = {.epoch = 1};
+    int told = eventfd(0, EFD_NONBLOCK);
+    for (int round = 0; round < 8; round++) {
+        ps_ha_conf c = conf;
+        c.heartbeat_ms = 1;
+        c.epochs = &first;
+        c.epochs_len = round % 2;
+        ps_store *master = open_one("left", &e), *slave = open_one("left-slave", &e);
+        put_some(master, 100);
+        ps_follow_begin(slave);
+        ps_ha_master *m = ps_ha_master_start(master, &c, &e);
+        ps_ha_slave *h = follow_by(m, slave, &c, 1, told);
+        while (peer_of(m).acked < 0) usleep(500);
+        if (round % 4 < 2) ps_store_free(slave);
+        ps_store_free(master);
+        if (round % 4 >= 2) ps_store_free(slave);
+        const int64_t host = 1;
+        for (int i = 0; i < 10; i++) {
+            usleep(1000);
+            ps_ha_master_compared(m, 10, 1);
+            ps_ha_master_require(m, &host, 1, 0);
+            ps_ha_master_wait_for(m, &c, 1);
+            peer_of(m);
+        }
+        ps_ha_slave_stop(h);
+        ps_ha_master_stop(m);
+    }
+    close(told);
+}
+
 int main(void) {
     ps_error e = {0};
     check_begin();
@@ -638,6 +672,7 @@ int main(void) {
     test_masters_that_lie();
     test_epochs(master);
     ps_store_free(master);
+    test_ends_outlive_their_stores();
     check_remove(base);
     free(base);
     return check_end("test_ha");
