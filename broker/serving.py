@@ -45,7 +45,7 @@ log = SafeLogger("broker.broker")
 
 #: Old clients send to listenPort - 2 and pull from listenPort.
 _VIP = 2
-#: Its network thread among those that call the core (csrc/remoting/guard.h): after all others.
+#: Its network thread among those that call the core (csrc/core/lock.h): after all others.
 _VIP_THREAD = 17
 _NOT_ON_VIP = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 

@@ -40,8 +40,8 @@ from pystore.settings import load
 
 PAGE = generated.ROOT / "docs" / "codes.md"
 
-#: The room of the C core that answers what needs no decision.
-_CORE = generated.ROOT / "csrc" / "remoting"
+#: The core of the broker answers what needs no decision: its rooms.
+_CORE = generated.ROOT / "csrc"
 
 #: Of the broker: what a caller could notice.
 DIFFERS: dict[int, str] = {
@@ -178,17 +178,21 @@ def hot_codes() -> dict[int, str]:
     of that function. Raises: SystemExit when the switch is not there or a function is in no
     file."""
     numbers = dict(
-        re.findall(r"#define (PS_REQUEST_\w+) (\d+)", (_CORE / "core.h").read_text("utf-8"))
+        re.findall(
+            r"#define (PS_REQUEST_\w+) (\d+)", (_CORE / "core" / "core.h").read_text("utf-8")
+        )
     )
     switch = re.search(
-        r"\nstatic int serve_frame\(.*?\n}\n", (_CORE / "conn.c").read_text("utf-8"), re.DOTALL
+        r"\nstatic int serve_frame\(.*?\n}\n",
+        (_CORE / "remoting" / "conn.c").read_text("utf-8"),
+        re.DOTALL,
     )
     found: dict[int, str] = {}
     groups = r"((?:\s*case PS_REQUEST_\w+:)+)\s*return (\w+)\("
     for cases, function in re.findall(groups, switch[0] if switch else ""):
         files = [
             path
-            for path in sorted(_CORE.glob("*.c"))
+            for path in sorted(_CORE.glob("*/*.c"))
             if re.search(rf"^int {function}\(", path.read_text("utf-8"), re.MULTILINE)
         ]
         if len(files) != 1:

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "remoting/command.h"
+#include "wire/command.h"
 
 enum { ROUND_FRAMES = 200000, ROUNDS_MAX = 101, ROOM = 4096 };
 

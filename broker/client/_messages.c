@@ -16,7 +16,7 @@
 #include <time.h>
 
 #include "format/property.h"
-#include "remoting/client.h"
+#include "wire/client.h"
 #include "remoting/inprocess.h"
 
 #define AT_ONCE 30000 /* ids.py: keys of one call have one time, and differ by 16 bits */

@@ -1,5 +1,5 @@
 """Records of pull answers to messages, and messages to the body of a batch: both in the C core
-(csrc/remoting/client.h)."""
+(csrc/wire/client.h)."""
 
 from __future__ import annotations
 

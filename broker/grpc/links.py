@@ -47,7 +47,7 @@ __all__ = ["GrpcThread", "HotCalls", "LinkedCalls"]
 
 _quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
 
-#: Of the thread among those that call the core (csrc/remoting/guard.h): after those of remoting.
+#: Of the thread among those that call the core (csrc/core/lock.h): after those of remoting.
 _NUMBER = 16
 #: Events of a connection that wait for the loop, and their bytes: then it is not read from.
 _QUEUED, _QUEUED_BYTES = 4096, 16 << 20

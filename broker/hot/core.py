@@ -1,4 +1,4 @@
-"""The C core of the broker (csrc/remoting) as Python sees it.
+"""The C core of the broker (csrc/core and the rooms above it) as Python sees it.
 
 :class:`Core` holds the tables that services publish and the pulls that wait; :class:`HotFramer`
 reads one connection's bytes, lets the core answer what it can, and gives the rest to Python.

@@ -1,4 +1,4 @@
-"""Idempotent produce: the messages that the C core remembers (csrc/remoting/dedup.h).
+"""Idempotent produce: the messages that the C core remembers (csrc/sends/dedup.h).
 
 The core looks for repeats when it puts a send, whoever decided it; Python only says how many are
 remembered, and by which property.

@@ -1,4 +1,4 @@
-"""The open transactions of the C core (csrc/remoting/transaction.h) as Python sees them."""
+"""The open transactions of the C core (csrc/transactions/transaction.h) as Python sees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batches of ordered groups that are out (csrc/remoting/poporder.h) as Python sees them."""
+"""The batches of ordered groups that are out (csrc/pop/poporder.h) as Python sees them."""
 
 from __future__ import annotations
 

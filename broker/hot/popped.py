@@ -1,4 +1,4 @@
-"""The open check points of the C core (csrc/remoting/popped.h) as Python sees them."""
+"""The open check points of the C core (csrc/pop/popcheckpoint.h) as Python sees them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Key(NamedTuple):
 
 
 class CorePopRules(NamedTuple):
-    """The rules by which the core serves pops, as ps_pop_rules of csrc/remoting/popped.h explains
+    """The rules by which the core serves pops, as ps_pop_rules of csrc/pop/popcheckpoint.h explains
     them. None stands for no bound in `in_flight_max`, and for no queue in `young_bytes`."""
 
     on: bool

@@ -1,4 +1,4 @@
-"""How long requests take that Python serves; those of the core: csrc/remoting/metrics.c. Upstream:
+"""How long requests take that Python serves; those of the core: csrc/core/metrics.c. Upstream:
 RemotingMetricsManager."""
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ __all__ = [
     "DISK_IS_LATE", "LOG_FAILED", "SLAVES_ARE_LATE", "after_disk", "once_durable", "settled",
 ]  # fmt: skip
 
-#: What a client is told whose records are not safe. The core says the same (csrc/remoting/sent.c).
+#: What a client is told whose records are not safe. The core says the same (csrc/sends/sent.c).
 DISK_IS_LATE = "the disk did not take the record in time"
 SLAVES_ARE_LATE = "too few slaves have the record in time"
 #: The same for the core alone, after any other outcome: the broker's log says more.

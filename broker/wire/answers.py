@@ -1,6 +1,6 @@
 """What a client reads: answers of plain sends settled in bulk, every other frame as a command.
 
-The frames are cut and looked at in C (csrc/remoting/client.h), all of one read in one call.
+The frames are cut and looked at in C (csrc/wire/client.h), all of one read in one call.
 """
 
 from __future__ import annotations

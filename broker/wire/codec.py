@@ -1,4 +1,4 @@
-"""Frames to commands and back: the C codec (csrc/remoting) as Python calls it (docs/wire.md).
+"""Frames to commands and back: the C codec (csrc/wire) as Python calls it (docs/wire.md).
 
 One call into C a frame. It hands all texts over in one run, a NUL after each, which Python cuts
 faster than it could ask for them one by one.

@@ -1,5 +1,5 @@
 """What becomes of a message that is to be put: Python decides, the C core composes, places, puts
-and answers (csrc/remoting/decision.h, docs/internals/send-path.md).
+and answers (csrc/core/decision.h, docs/internals/send-path.md).
 
 The core's tables decide most sends. Those that they have no rule for come up to Python, which reads
 them with :meth:`Peer.read_send` and gives its :class:`PutDecision` to :meth:`Peer.decide`.

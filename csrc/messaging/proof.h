@@ -1,5 +1,5 @@
 /* The header `authorization` of a call: whose key it names, and the signature of the date. What it
- * proves is for remoting/access.h to say; what is not plain in it is for broker/grpc/access.py,
+ * proves is for tables/access.h to say; what is not plain in it is for broker/grpc/access.py,
  * which has the rules. docs/internals/access.md#grpc-and-the-proxy */
 #ifndef PS_H2_PROOF_H
 #define PS_H2_PROOF_H

@@ -14,8 +14,8 @@
 #include "messaging/proof.h"
 #include "messaging/receive.h"
 #include "net/reactor.h"
-#include "remoting/access.h"
-#include "remoting/transaction.h"
+#include "tables/access.h"
+#include "transactions/transaction.h"
 
 /* Of two headers of one name the later one counts. NULL: there is none. */
 static const char *header_of(const ps_h2_event *call, const char *name) {

@@ -15,7 +15,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "net/reactor.h"
-#include "remoting/access.h"
+#include "tables/access.h"
 
 #define UNREAD_MIN 4096 /* bytes that a peer has not read, from which on they are counted */
 #define FREE 16         /* once the budget is exceeded, so much of it becomes free */

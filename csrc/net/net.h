@@ -10,7 +10,7 @@
 #ifndef PS_NET_H
 #define PS_NET_H
 
-#include "remoting/remoting.h"
+#include "core/remoting.h"
 
 /* cdef begin */
 #define PS_THREADS_MAX 16
@@ -21,7 +21,7 @@ struct ps_h2_functions;         /* http2/http2.h */
 struct ps_h2_conf;
 struct ps_h2_limits; /* messaging/message.h */
 struct ps_h2_names;  /* messaging/names.h */
-struct ps_pop_found; /* remoting/popped.h */
+struct ps_pop_found; /* pop/popcheckpoint.h */
 typedef struct ps_tls ps_tls; /* what a server shows of itself by TLS, and asks of clients */
 
 #define PS_TLS_NO_CLIENT 0       /* no certificate is asked of clients */

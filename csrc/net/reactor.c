@@ -16,7 +16,8 @@
 #include "base/clock.h"
 #include "base/threads.h"
 #include "net/reactor.h"
-#include "remoting/guard.h"
+#include "core/lock.h"
+#include "waits/watched.h"
 
 #define BATCH 128          /* events of one wait */
 #define TURN_NS 500000     /* for those in line, before newcomers are looked for */

@@ -9,8 +9,8 @@
 #include "http2/http2.h"
 #include "net/net.h"
 #include "net/tls.h"
-#include "remoting/core.h"
-#include "remoting/popped.h"
+#include "core/core.h"
+#include "pop/popcheckpoint.h"
 
 /* Why nothing is read from a link: bits of lk_held. */
 #define PS_HELD_UNREAD 1 /* its peer does not read */

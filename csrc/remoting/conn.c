@@ -13,11 +13,16 @@
 #include "base/bytes.h"
 #include "base/threads.h"
 #include "format/property.h"
-#include "remoting/access.h"
-#include "remoting/halves.h"
-#include "remoting/dedup.h"
-#include "remoting/poporder.h"
-#include "remoting/guard.h"
+#include "tables/access.h"
+#include "transactions/halves.h"
+#include "sends/dedup.h"
+#include "pop/poporder.h"
+#include "core/lock.h"
+#include "remoting/serving.h"
+#include "sends/sends.h"
+#include "tables/heartbeats.h"
+#include "tables/tables.h"
+#include "waits/parked.h"
 
 #define KEEP_ROOM (4 << 20) /* a larger output buffer goes back to the system */
 /* So many bytes of answers, and the rest of what was read waits: a small pull can ask for much. */
@@ -290,7 +295,7 @@ void ps_core_leads_until(ps_core *c, int64_t until_ms) {
 }
 
 /* Whether Python decides it unseen. A heartbeat is served here only if all of it, the signature
- * among it, is what Python has let in by the rules of now: beats.c. */
+ * among it, is what Python has let in by the rules of now: heartbeats.c. */
 static bool is_pythons(ps_conn *n, const ps_command *request) {
     ps_core *c = n->cn_core;
     if (ps_conn_goes_up(n, request->code)) return true;

@@ -8,8 +8,9 @@
 
 #include "format/names.h"
 #include "format/utf8.h"
-#include "remoting/core.h"
-#include "remoting/guard.h"
+#include "core/core.h"
+#include "core/lock.h"
+#include "remoting/exposition.h"
 
 #define HEAD_MAX 64          /* of a family's name with its suffix, and a brace */
 #define REST_MAX 48          /* of a bucket's bound, a number, and what is around them */

@@ -1,8 +1,8 @@
 /* See inprocess.h. */
 #include "remoting/inprocess.h"
 
-#include "remoting/core.h"
-#include "remoting/guard.h"
+#include "core/core.h"
+#include "core/lock.h"
 
 int ps_conn_send(ps_conn *n, const uint8_t *base, int64_t base_len, int32_t opaque,
                  int32_t sys_flag, int32_t flag, int64_t born_ms, const uint8_t *properties,

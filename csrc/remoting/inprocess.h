@@ -3,8 +3,8 @@
 #ifndef PS_INPROCESS_H
 #define PS_INPROCESS_H
 
-#include "remoting/client.h"
-#include "remoting/remoting.h"
+#include "wire/client.h"
+#include "core/remoting.h"
 
 /* cdef begin */
 /* What ps_client_send would write to this connection, served as if ps_conn_received had read it.

@@ -2,9 +2,11 @@
  * refusal is the broker's. And resets. docs/internals/wire.md#offsets; upstream
  * ConsumerManageProcessor. */
 #include "format/names.h"
-#include "remoting/guard.h"
-#include "remoting/parked.h"
-#include "remoting/poporder.h"
+#include "core/lock.h"
+#include "waits/parked.h"
+#include "pop/poporder.h"
+#include "remoting/serving.h"
+#include "tables/tables.h"
 
 typedef struct request {
     ps_slice group, topic;

@@ -5,20 +5,20 @@
 #define _GNU_SOURCE
 #include <string.h>
 
-#include "remoting/core.h"
-#include "remoting/popwait.h"
-#include "remoting/guard.h"
+#include "core/core.h"
+#include "core/lock.h"
+#include "remoting/serving.h"
+#include "tables/tables.h"
+#include "waits/parked.h"
 
 #define SYS_COMMIT 1
 #define SYS_SUSPEND 2
 #define SYS_SUBSCRIPTION 4
 
 #define MAX_MESSAGES 65536 /* of one pull; the transfer limits are far below */
-/* Units of no interest that a held pull walks before others have their turn, and turns of one call:
- * the event loop has more to do. */
+/* Units of no interest that a held pull walks before others have their turn. */
 #define PASSED_OVER_MAX 4096
 #define WORK_REFILL_MS 50
-#define ROUNDS_MAX 64
 /* A client waits 30 s at most; a deadline must not overflow. */
 #define SUSPEND_MAX_MS (3600 * 1000)
 
@@ -308,8 +308,7 @@ static int answer_last(ps_core *c, ps_parked *h, const ps_batch_info *b) {
     return answer_found(c, &p, h->pk_first, b);
 }
 
-/* 1: answered (co_out), 0: it waits on, or an error code, after which its connection is done. */
-static int resume_pull(ps_core *c, ps_parked *h) {
+int ps_pull_resume(ps_core *c, ps_parked *h) {
     pull p = pull_of(h);
     ps_batch_info b;
     int rc = answer_reset(c, &p);
@@ -332,45 +331,6 @@ static int resume_pull(ps_core *c, ps_parked *h) {
         h->pk_offset = b.next_offset;
         if (passed >= PASSED_OVER_MAX) return 0;
     }
-}
-
-int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
-    PS_CORE_HELD(c);
-    bool looked = false;
-    ps_mine(c)->co_out.len = 0;
-    if (all) ps_parked_end(c, true);
-    *next_ms = 0;
-    for (int rounds = 0;; rounds++) {
-        /* After those that were ready before, and before every 0: an arrival may have been
-         * announced to nobody (see look_for_news). */
-        if (c->co_ready == NULL && !looked) {
-            ps_parked_look(c);
-            looked = true;
-        }
-        if (ps_deferred_next(c, out)) return 1;
-        if (c->co_ready == NULL) break;
-        if (rounds >= ROUNDS_MAX) return 0;
-        ps_parked *h = c->co_ready;
-        if (h->pk_pops) {
-            if (ps_pop_resume(c, h, out) == 0) continue;
-            return 1;
-        }
-        int64_t conn_id = h->pk_conn->cn_id;
-        int rc = resume_pull(c, h);
-        if (rc == 0) {
-            ps_parked_again(h);
-            continue;
-        }
-        if (rc > 0)
-            ps_rpc_waited(c, h->pk_request, ps_mine(c)->co_pulled.code, PS_RPC_HELD,
-                          h->pk_began_ns);
-        ps_parked_free(h);
-        *out = (ps_step){
-            .out = ps_mine(c)->co_out.data, .out_len = ps_mine(c)->co_out.len, .conn_id = conn_id};
-        return 1;
-    }
-    *next_ms = ps_core_deadline_in(c);
-    return 0;
 }
 
 void ps_core_take_pulled(ps_core *c, ps_pulled *out) {

@@ -1,8 +1,9 @@
 /* Counters since the core was made: of topics, of pairs, in all. Upstream: BrokerStatsManager. */
 #include <string.h>
 
-#include "remoting/core.h"
-#include "remoting/guard.h"
+#include "core/core.h"
+#include "core/lock.h"
+#include "tables/tables.h"
 
 /* What a topic got; a delayed message counts when it comes, too: as upstream. */
 static ps_count puts_of(const ps_topic_entry *t) {
@@ -90,5 +91,22 @@ void ps_core_counter(ps_core *c, const char *group, int32_t group_len, const cha
 void ps_core_get_totals(ps_core *c, ps_core_totals *out) {
     PS_CORE_HELD(c);
     *out = c->co_totals;
-    out->held = ps_parked_pulls(c);
+    out->held = c->co_parked_pulls;
+}
+
+void ps_core_get_times(ps_core *c, ps_core_times *out) {
+    PS_CORE_HELD(c);
+    *out = c->co_times;
+}
+
+int32_t ps_core_rpc_rows(ps_core *c, ps_rpc_row *out, int32_t room) {
+    PS_CORE_HELD(c);
+    int32_t total = 0;
+    for (int32_t i = 0; i < c->co_callers; i++) {
+        const ps_call *call = c->co_calls[i];
+        if (call == NULL) continue;
+        for (int32_t k = 0; k < call->co_rpc_count; k++, total++)
+            if (total < room) out[total] = call->co_rpcs[k];
+    }
+    return total;
 }

@@ -9,7 +9,7 @@
 #include "check.h"
 #include "base/error.h"
 #include "files/io.h"
-#include "remoting/core.h"
+#include "core/core.h"
 
 #define UNIQ "UNIQ_KEY\1FD0123456789\2"
 #define EXTRA "MSG_REGION\1DefaultRegion\2TRACE_ON\1true\2CLUSTER\1DefaultCluster\2"

@@ -3,7 +3,7 @@
  * tests/fuzz/museum/command. */
 #define _GNU_SOURCE
 #include "core_kit.h"
-#include "remoting/access.h"
+#include "tables/access.h"
 #include "toy.h"
 
 enum { INPUT_MAX = 64 << 10 };

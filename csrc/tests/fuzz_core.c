@@ -3,9 +3,9 @@
  * tests/fuzz/museum/core. What comes out must be whole answers, and nothing may be left behind. */
 #define _GNU_SOURCE
 #include "core_kit.h"
-#include "remoting/halves.h"
-#include "remoting/dedup.h"
-#include "remoting/popped.h"
+#include "transactions/halves.h"
+#include "sends/dedup.h"
+#include "pop/popcheckpoint.h"
 
 enum { INPUT_MAX = 64 << 10, NAMES_MAX = 64, REOPEN_EVERY = 20000, WAITING_MAX = 100 };
 #define FUZZ_MUSEUM "tests/fuzz/museum/core"

@@ -4,7 +4,7 @@
 
 #include "core_kit.h"
 #include "messaging/proof.h"
-#include "remoting/access.h"
+#include "tables/access.h"
 #include "toy.h"
 
 #define SECRET "a-secret"

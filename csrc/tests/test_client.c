@@ -4,7 +4,7 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 
-#include "remoting/client.h"
+#include "wire/client.h"
 #include "toy.h"
 #include "wire.h"
 

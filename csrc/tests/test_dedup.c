@@ -3,8 +3,8 @@
  * disk. */
 #define _GNU_SOURCE
 #include "core_kit.h"
-#include "remoting/halves.h"
-#include "remoting/dedup.h"
+#include "transactions/halves.h"
+#include "sends/dedup.h"
 
 #define ONCE (PS_PERM_READ | PS_PERM_WRITE), PS_SEND_HOT | PS_SEND_ONCE
 

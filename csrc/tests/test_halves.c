@@ -1,6 +1,6 @@
 /* The table of open halves against a plain array, and decisions over a real store. */
 #define _GNU_SOURCE
-#include "remoting/halves.h"
+#include "transactions/halves.h"
 #include "check.h"
 
 #define MOST 4000

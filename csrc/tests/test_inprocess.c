@@ -2,9 +2,9 @@
  * answer and hand-over as of a frame that was read. */
 #define _GNU_SOURCE
 #include "core_kit.h"
-#include "remoting/access.h"
+#include "tables/access.h"
 #include "remoting/inprocess.h"
-#include "remoting/transaction.h"
+#include "transactions/transaction.h"
 #include "toy.h"
 
 static const char BODY[] = "12 apples";

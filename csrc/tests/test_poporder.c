@@ -6,7 +6,7 @@
 
 #include "base/crc.h"
 #include "core_kit.h"
-#include "remoting/poporder.h"
+#include "pop/poporder.h"
 
 enum { STEPS = 3000, ASKERS = 6, QUEUES = 3, HOUR = 3600000 };
 

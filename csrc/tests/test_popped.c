@@ -5,7 +5,8 @@
 #include <time.h>
 #include <unistd.h>
 #include "core_kit.h"
-#include "remoting/popped.h"
+#include "pop/popcheckpoint.h"
+#include "tables/tables.h"
 
 enum { STEPS = 3000, OPEN_MAX = 200, QUEUES = 3, PUT = 1000 };
 static const char revive[] = "rmq_sys_REVIVE_LOG_c";

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "core_kit.h"
 #include "format/record.h"
-#include "remoting/popped.h"
+#include "pop/popcheckpoint.h"
 
 #define RETRY "%RETRY%g_T"
 #define POP_MS 5000

@@ -2,8 +2,8 @@
  * places, messages, and connections that end. Nobody waits while there is something for him. */
 #define _GNU_SOURCE
 #include "core_kit.h"
-#include "remoting/popped.h"
-#include "remoting/poporder.h"
+#include "pop/popcheckpoint.h"
+#include "pop/poporder.h"
 
 enum { STEPS = 4000, ASKERS = 24, QUEUES = 3, GROUPS = 3, TAGS = 2 };
 

@@ -2,7 +2,8 @@
  * woken and ended, against a model too. docs/internals/wire.md#pull. */
 #define _GNU_SOURCE
 #include "core_kit.h"
-#include "remoting/guard.h"
+#include "core/lock.h"
+#include "tables/tables.h"
 
 static void open_core(void) {
     ps_conf conf = kit_conf();

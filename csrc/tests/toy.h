@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "remoting/signature.h"
+#include "wire/signature.h"
 
 /* Not SHA-1, but it tells orders and lengths apart: tests look at what is signed. */
 typedef struct toy {

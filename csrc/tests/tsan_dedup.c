@@ -4,7 +4,7 @@
 #include <pthread.h>
 
 #include "core_kit.h"
-#include "remoting/dedup.h"
+#include "sends/dedup.h"
 
 enum { WINDOW = 200, KEYS = 300, SENDS = 20000 };
 

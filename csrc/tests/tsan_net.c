@@ -8,9 +8,9 @@
 #include <pthread.h>
 
 #include "net_kit.h"
-#include "remoting/access.h"
-#include "remoting/popped.h"
-#include "remoting/transaction.h"
+#include "tables/access.h"
+#include "pop/popcheckpoint.h"
+#include "transactions/transaction.h"
 #include "toy.h"
 
 enum { CLIENTS = 4 };

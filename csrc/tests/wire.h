@@ -9,8 +9,8 @@
 #include "base/bytes.h"
 #include "check.h"
 #include "base/error.h"
-#include "remoting/command.h"
-#include "remoting/packed.h"
+#include "wire/command.h"
+#include "wire/packed.h"
 #include "format/utf8.h"
 
 enum { WIRE_ROOM = 4 << 20 };

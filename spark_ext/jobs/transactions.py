@@ -2,7 +2,7 @@
 
 Halves and ops come from their queues, final messages from a scan of the log. What a half, an op and
 a copy are is decided in pystore/pending_log.py; which records settle a half as in
-csrc/remoting/finals.c.
+csrc/transactions/outcomes.c.
 """
 
 from __future__ import annotations

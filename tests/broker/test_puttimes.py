@@ -19,7 +19,7 @@ EMPTY = (
 
 
 def took(core, seconds, messages=1):
-    """As csrc/remoting/times.c counts."""
+    """As csrc/core/times.c counts."""
     ms = int(seconds * 1000)
     core.put_times[min(ms if ms <= 1000 else 1000 + ms // 1000, 1010)] += messages
     core.put_max_ms = max(core.put_max_ms, ms)

@@ -95,7 +95,7 @@ def test_commits_that_came_twice_and_halves_that_nobody_ends(run_job, store_path
 
 
 def test_what_settles_a_half_is_what_recovery_says(spark, store_path, small, rng):
-    """Records of every kind of end, of halves and of others, beside csrc/remoting/finals.c."""
+    """Records of every kind of end, of halves and of others: csrc/transactions/outcomes.c."""
     from pystore.cli.verbs import Session
     from pystore.pending import Decision
     from pystore.pending_log import settled

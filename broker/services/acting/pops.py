@@ -3,7 +3,7 @@ into its log go to files of the slave, ``config/poppedAside.N.journal``, and fro
 master that returns (docs/internals/ha.md#acting-as-master; upstream's PopMessageProcessor puts them
 at another broker).
 
-A line is ``tag revive-queue due body``, as the core writes it (csrc/remoting/poprecord.c).
+A line is ``tag revive-queue due body``, as the core writes it (csrc/pop/poprecord.c).
 ``whole`` says that the files before are in this one, without what is over; ``taken END`` that the
 master has all of it in its log, which ends there; ``java`` that a master has returned that does not
 ask for it, so that it is sent the records."""

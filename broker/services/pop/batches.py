@@ -1,4 +1,4 @@
-"""What a consumer asks for, and what a walk of the core (csrc/remoting/popwalk.c) has found, as
+"""What a consumer asks for, and what a walk of the core (csrc/pop/popwalk.c) has found, as
 Python sees them (docs/internals/pop.md#the-pop)."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """What changed of ordered batches since their file was saved, as the core has noted it, a line a
-change (csrc/remoting/orderlog.c): for a process that was killed (docs/internals/pop.md#order). Not
+change (csrc/pop/orderlog.c): for a process that was killed (docs/internals/pop.md#order). Not
 upstream's, and of no use without the file."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """What is not acknowledged in time comes back through the retry topic: when, whether and through
-which one is decided here, and the core carries it out (csrc/remoting/poprevive.c,
+which one is decided here, and the core carries it out (csrc/pop/poprevive.c,
 docs/internals/pop.md#coming-back; upstream PopReviveService)."""
 
 from __future__ import annotations

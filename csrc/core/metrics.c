@@ -1,0 +1,91 @@
+/* See metrics.h. A request costs a comparison and an increment here: its row is that of the request
+ * before it, as a rule, and one look at the clock times all requests of a call. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/core.h"
+
+/* ---- messages ---- */
+
+void ps_inflow_add(ps_inflow *in, int64_t messages, int64_t bytes) {
+    int64_t mean = messages > 0 ? bytes / messages : 0;
+    in->messages += messages;
+    in->bytes += bytes;
+    in->size_sum += mean;
+    in->sizes[ps_inflow_place(mean)]++;
+}
+
+/* The counters of a kind; NULL: no memory. Whoever makes them first wins. */
+static ps_inflow *inflow_of(ps_topic_entry *t, int32_t kind) {
+    ps_inflow *found = __atomic_load_n(&t->te_in[kind], __ATOMIC_ACQUIRE);
+    ps_inflow *made = found == NULL ? calloc(1, sizeof *made) : NULL;
+    if (made == NULL) return found;
+    if (__atomic_compare_exchange_n(&t->te_in[kind], &found, made, false, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_ACQUIRE))
+        return made;
+    free(made);
+    return found;
+}
+
+void ps_count_inflow(ps_topic_entry *t, int32_t kind, const ps_inflow *more) {
+    ps_inflow *in = inflow_of(t, kind);
+    if (in == NULL) return;
+    __atomic_fetch_add(&in->messages, more->messages, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&in->bytes, more->bytes, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&in->size_sum, more->size_sum, __ATOMIC_RELAXED);
+    for (int i = 0; i < PS_SIZES; i++)
+        if (more->sizes[i] > 0)
+            __atomic_fetch_add(&in->sizes[i], more->sizes[i], __ATOMIC_RELAXED);
+}
+
+void ps_inflows_free(ps_topic_entry *t) {
+    for (int i = 0; i < PS_KINDS; i++) free(t->te_in[i]);
+}
+
+/* ---- requests: each caller has rows of his own ---- */
+
+static ps_rpc_row *row_of(ps_call *call, int32_t request, int32_t response, int32_t how) {
+    for (int32_t i = call->co_rpc_last, n = 0; n < call->co_rpc_count; n++) {
+        ps_rpc_row *r = &call->co_rpcs[i];
+        if (r->request == request && r->response == response && r->how == how) {
+            call->co_rpc_last = i;
+            return r;
+        }
+        i = i + 1 < call->co_rpc_count ? i + 1 : 0;
+    }
+    if (call->co_rpc_count == PS_RPC_ROWS) return NULL;
+    ps_rpc_row *made = &call->co_rpcs[call->co_rpc_last = call->co_rpc_count++];
+    *made = (ps_rpc_row){.request = request, .response = response, .how = how};
+    return made;
+}
+
+static void add_time(ps_rpc_row *r, int64_t us, int64_t count) {
+    static const int64_t bounds_ms[] = {1, 3, 5, 7, 10, 100, 1000, 2000, 3000};
+    size_t i = 0, last = sizeof bounds_ms / sizeof *bounds_ms;
+    while (i < last && us > bounds_ms[i] * 1000) i++;
+    r->sum_us += us * count;
+    r->buckets[i] += count;
+}
+
+void ps_rpc_answered(ps_core *c, int32_t request, int32_t response, int32_t how) {
+    ps_call *call = ps_mine(c);
+    ps_rpc_row *r = row_of(call, request, response, how);
+    if (r == NULL) return;
+    r->untimed++;
+    call->co_rpc_untimed = true;
+}
+
+void ps_rpc_waited(ps_core *c, int32_t request, int32_t response, int32_t how, int64_t began_ns) {
+    ps_rpc_row *r = row_of(ps_mine(c), request, response, how);
+    if (r != NULL) add_time(r, (ps_monotonic_ns() - began_ns) / 1000, 1);
+}
+
+void ps_rpc_time(ps_call *call, int64_t now_ns) {
+    for (int32_t i = 0; i < call->co_rpc_count; i++) {
+        ps_rpc_row *r = &call->co_rpcs[i];
+        if (r->untimed == 0) continue;
+        add_time(r, (now_ns - call->co_began_ns) / 1000, r->untimed);
+        r->untimed = 0;
+    }
+    call->co_rpc_untimed = false;
+}

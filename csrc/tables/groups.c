@@ -1,0 +1,439 @@
+/* Pairs of group and topic: the subscription that the broker publishes, and the consumer offsets.
+ * Upstream: ConsumerManager, ConsumerOffsetManager. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/core.h"
+#include "core/lock.h"
+#include "tables/tables.h"
+
+#define PAIRS_MAX (1 << 20) /* of group and topic; each has some 200 bytes */
+#define QUEUES_MAX (PS_QUEUE_ID_MAX + 1)
+
+/* The separator keeps ("ab", "c") and ("a", "bc") apart. */
+static uint32_t pair_hash(const uint8_t *group, int32_t group_len, const uint8_t *topic,
+                          int32_t topic_len) {
+    static const uint8_t at = '@';
+    return ps_hash_more(ps_hash_more(ps_hash_of(group, group_len), &at, 1), topic, topic_len);
+}
+
+static int no_memory(ps_error *e) {
+    return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
+                   "no memory for the tables, or over a million (group, topic) pairs");
+}
+
+/* ---- pairs ---- */
+
+ps_pair *ps_core_find_pair(ps_core *c, const uint8_t *group, int32_t group_len,
+                           const uint8_t *topic, int32_t topic_len) {
+    ps_pair *p = ps_chains_first(&c->co_pairs, pair_hash(group, group_len, topic, topic_len));
+    while (p != NULL && (p->pr_group_len != group_len || p->pr_topic_len != topic_len ||
+                         memcmp(p->pr_names, group, (size_t)group_len) != 0 ||
+                         memcmp(p->pr_names + group_len, topic, (size_t)topic_len) != 0))
+        p = ps_chains_next(p);
+    return p;
+}
+
+ps_pair *ps_core_pair_of(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                         int32_t topic_len) {
+    ps_pair *p =
+        ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
+    if (p != NULL) return p;
+    if (c->co_pairs.count >= PAIRS_MAX || !ps_chains_reserve(&c->co_pairs)) return NULL;
+    p = calloc(1, sizeof *p + (size_t)group_len + (size_t)topic_len);
+    if (p == NULL) return NULL;
+    p->pr_group_len = group_len;
+    p->pr_topic_len = topic_len;
+    p->pr_table = &c->co_marks;
+    memcpy(p->pr_names, group, (size_t)group_len);
+    memcpy(p->pr_names + group_len, topic, (size_t)topic_len);
+    ps_chains_add(&c->co_pairs, p,
+                  pair_hash((const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len));
+    p->pr_all = c->co_all_pairs;
+    p->pr_all_link = &c->co_all_pairs;
+    if (p->pr_all != NULL) p->pr_all->pr_all_link = &p->pr_all;
+    c->co_all_pairs = p;
+    return p;
+}
+
+/* ---- what has changed ---- */
+
+static void list_changed(ps_pair *p) {
+    ps_marks *t = p->pr_table;
+    if (p->pr_changed_link != NULL) return;
+    p->pr_round = t->ms_round;
+    p->pr_changed_next = NULL;
+    p->pr_changed_link = t->ms_changed_end;
+    *t->ms_changed_end = p;
+    t->ms_changed_end = &p->pr_changed_next;
+}
+
+static void unlist_changed(ps_pair *p) {
+    if (p->pr_changed_link == NULL) return;
+    *p->pr_changed_link = p->pr_changed_next;
+    if (p->pr_changed_next != NULL)
+        p->pr_changed_next->pr_changed_link = p->pr_changed_link;
+    else
+        p->pr_table->ms_changed_end = p->pr_changed_link;
+    p->pr_changed_link = NULL;
+}
+
+/* Nothing of it is to be taken any more. */
+static void forget_changes(ps_pair *p) {
+    unlist_changed(p);
+    if (p->pr_table->ms_taken == p) p->pr_table->ms_taken = NULL;
+}
+
+static void free_marks(ps_pair *p) {
+    forget_changes(p);
+    p->pr_table->ms_count -= p->pr_mark_count;
+    free(p->pr_marks);
+    p->pr_marks = NULL;
+    p->pr_mark_count = p->pr_mark_room = 0;
+}
+
+/* Nothing is committed, and no reset is to be told. */
+static bool has_no_offsets(const ps_pair *p) {
+    for (int32_t i = 0; i < p->pr_mark_count; i++)
+        if (p->pr_marks[i].mk_offset >= 0 || p->pr_marks[i].mk_reset >= 0) return false;
+    return true;
+}
+
+/* Clients can invent names: a pair without data, pointers or messages delivered is removed. */
+static void drop_if_empty(ps_core *c, ps_pair *p) {
+    if (p->pr_flags != 0 || p->pr_parked > 0 || p->pr_popped > 0 || p->pr_got.messages > 0 ||
+        !has_no_offsets(p))
+        return;
+    free_marks(p);
+    ps_chains_remove(&c->co_pairs, p);
+    *p->pr_all_link = p->pr_all;
+    if (p->pr_all != NULL) p->pr_all->pr_all_link = p->pr_all_link;
+    ps_filter_unref(p->pr_filter);
+    ps_filter_unref(p->pr_own);
+    ps_core_bury(c, p);
+}
+
+static void withdraw_pair(ps_core *c, ps_pair *p) {
+    p->pr_flags = 0;
+    drop_if_empty(c, p);
+}
+
+static int check_names(int32_t group_len, int32_t topic_len, ps_error *e) {
+    if (group_len > 0 && group_len <= PS_TOPIC_MAX && topic_len > 0 && topic_len <= PS_TOPIC_MAX)
+        return 0;
+    return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
+                   "a group of %d bytes or a topic of %d: from 1 to %d are allowed", group_len,
+                   topic_len, PS_TOPIC_MAX);
+}
+
+int ps_core_subscription(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                         int32_t topic_len, int32_t flags, const char *tags, int32_t tags_len,
+                         int32_t tag_count, const char *sql, int32_t sql_len, int64_t sub_version,
+                         ps_error *e) {
+    PS_CORE_HELD(c);
+    ps_error mine = {0};
+    int code = check_names(group_len, topic_len, e);
+    if (code < 0) return code;
+    ps_pair *p = ps_core_pair_of(c, group, group_len, topic, topic_len);
+    ps_filter *f = sql != NULL     ? ps_filter_of_sql(sql, sql_len, &mine)
+                   : tag_count > 0 ? ps_filter_of_tags(tags, tags_len, tag_count)
+                                   : NULL;
+    if (mine.code < 0 || p == NULL || ((tag_count > 0 || sql != NULL) && f == NULL)) {
+        ps_filter_unref(f);
+        if (p != NULL) drop_if_empty(c, p);
+        if (mine.code == 0) return no_memory(e);
+        if (e != NULL) *e = mine;
+        return mine.code;
+    }
+    ps_filter_unref(p->pr_filter);
+    p->pr_filter = f;
+    p->pr_flags = flags;
+    p->pr_sub_version = sub_version;
+    return 0;
+}
+
+void ps_core_forget_subscription(ps_core *c, const char *group, int32_t group_len,
+                                 const char *topic, int32_t topic_len) {
+    PS_CORE_HELD(c);
+    ps_pair *p =
+        ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
+    if (p != NULL) withdraw_pair(c, p);
+}
+
+void ps_core_forget_group(ps_core *c, const char *group, int32_t group_len) {
+    PS_CORE_HELD(c);
+    for (ps_pair *p = c->co_all_pairs, *next; p != NULL; p = next) {
+        next = p->pr_all;
+        if (p->pr_group_len == group_len && memcmp(p->pr_names, group, (size_t)group_len) == 0)
+            withdraw_pair(c, p);
+    }
+}
+
+/* ---- consumer offsets ---- */
+
+/* Where the queue's mark is or would be. Most groups have queues 0, 1, 2, ... and so each mark at
+ * its own place; but a client may name any, and one of 65535 must not cost as many marks. */
+static int32_t mark_place(const ps_pair *p, int32_t queue_id) {
+    int32_t low = 0, high = p->pr_mark_count;
+    if (queue_id < high && p->pr_marks[queue_id].mk_queue == queue_id) return queue_id;
+    while (low < high) {
+        int32_t mid = low + (high - low) / 2;
+        if (p->pr_marks[mid].mk_queue < queue_id)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make) {
+    if (queue_id < 0 || queue_id >= QUEUES_MAX) return NULL;
+    int32_t at = mark_place(p, queue_id);
+    if (at < p->pr_mark_count && p->pr_marks[at].mk_queue == queue_id) return &p->pr_marks[at];
+    if (!make) return NULL;
+    if (p->pr_mark_count == p->pr_mark_room) {
+        int32_t room = p->pr_mark_room ? 2 * p->pr_mark_room : 4;
+        ps_mark *marks = realloc(p->pr_marks, (size_t)room * sizeof *marks);
+        if (marks == NULL) return NULL;
+        p->pr_marks = marks;
+        p->pr_mark_room = room;
+    }
+    ps_mark *m = &p->pr_marks[at];
+    memmove(m + 1, m, (size_t)(p->pr_mark_count - at) * sizeof *m);
+    *m = (ps_mark){.mk_queue = queue_id, .mk_offset = -1, .mk_reset = -1, .mk_pulled = -1};
+    p->pr_mark_count++;
+    p->pr_table->ms_count++;
+    return m;
+}
+
+static bool may_have(ps_marks *t, int32_t count) {
+    if (t->ms_max == 0 || t->ms_count + count <= t->ms_max) return true;
+    t->ms_refused++;
+    return false;
+}
+
+bool ps_pair_may_have(ps_pair *p, int32_t count) {
+    return may_have(p->pr_table, count);
+}
+
+ps_mark *ps_pair_mark_asked(ps_pair *p, int32_t queue_id) {
+    ps_mark *m = ps_pair_mark(p, queue_id, false);
+    if (m != NULL || !ps_pair_may_have(p, 1)) return m;
+    return ps_pair_mark(p, queue_id, true);
+}
+
+bool ps_pair_marks(ps_pair *p, int32_t count) {
+    int32_t from = p->pr_mark_count, beyond = from - mark_place(p, count), room = count + beyond;
+    if (from - beyond == count) return true;
+    if (room > p->pr_mark_room) {
+        ps_mark *marks = realloc(p->pr_marks, (size_t)room * sizeof *marks);
+        if (marks == NULL) return false;
+        p->pr_marks = marks;
+        p->pr_mark_room = room;
+    }
+    ps_mark *all = p->pr_marks;
+    memmove(all + count, all + from - beyond, (size_t)beyond * sizeof *all);
+    from -= beyond;
+    for (int32_t queue = count - 1; queue >= 0; queue--) { /* from the last, each moves once */
+        if (from > 0 && all[from - 1].mk_queue == queue)
+            all[queue] = all[--from];
+        else
+            all[queue] =
+                (ps_mark){.mk_queue = queue, .mk_offset = -1, .mk_reset = -1, .mk_pulled = -1};
+    }
+    p->pr_table->ms_count += room - p->pr_mark_count;
+    p->pr_mark_count = room;
+    return true;
+}
+
+void ps_pair_commit(ps_pair *p, int32_t queue_id, int64_t offset) {
+    ps_mark *m = ps_pair_mark(p, queue_id, true);
+    if (m == NULL || m->mk_reset >= 0 || m->mk_offset == offset) return;
+    m->mk_offset = offset;
+    m->mk_changed = true;
+    list_changed(p);
+}
+
+void ps_pair_pulled(ps_pair *p, int32_t queue_id, int64_t next) {
+    ps_mark *m = ps_pair_mark_asked(p, queue_id);
+    if (m != NULL) m->mk_pulled = next;
+}
+
+static int mark_of(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                   int32_t topic_len, int32_t queue_id, int64_t offset, ps_pair **pair,
+                   ps_mark **out, ps_error *e) {
+    int code = check_names(group_len, topic_len, e);
+    if (code < 0) return code;
+    if (queue_id < 0 || queue_id >= QUEUES_MAX || offset < 0)
+        return ps_fail(e, PS_E_ARGUMENT, 0, offset, NULL,
+                       "queue %d is not from 0 to %d, or offset %lld is negative", queue_id,
+                       QUEUES_MAX - 1, (long long)offset);
+    *pair = ps_core_pair_of(c, group, group_len, topic, topic_len);
+    *out = *pair != NULL ? ps_pair_mark(*pair, queue_id, true) : NULL;
+    return *out != NULL ? 0 : no_memory(e);
+}
+
+int ps_pair_hold(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                 int32_t topic_len, int32_t queue_id, ps_pair **out, ps_error *e) {
+    ps_mark *m = NULL;
+    int code = mark_of(c, group, group_len, topic, topic_len, queue_id, 0, out, &m, e);
+    if (code == 0) (*out)->pr_popped++;
+    return code;
+}
+
+void ps_pair_let_go(ps_core *c, ps_pair *p) {
+    if (--p->pr_popped > 0 || !has_no_offsets(p)) return;
+    free_marks(p);
+    drop_if_empty(c, p);
+}
+
+int ps_core_commit(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                   int32_t topic_len, int32_t queue_id, int64_t offset, ps_error *e) {
+    PS_CORE_HELD(c);
+    ps_pair *p = NULL;
+    ps_mark *m = NULL;
+    int code = mark_of(c, group, group_len, topic, topic_len, queue_id, offset, &p, &m, e);
+    if (code < 0) return code;
+    if (m->mk_reset >= 0) return 1;
+    ps_pair_commit(p, queue_id, offset);
+    return 0;
+}
+
+int64_t ps_core_offset(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                       int32_t topic_len, int32_t queue_id) {
+    PS_CORE_HELD(c);
+    ps_pair *p =
+        ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
+    ps_mark *m = p != NULL ? ps_pair_mark(p, queue_id, false) : NULL;
+    return m != NULL ? m->mk_offset : -1;
+}
+
+int64_t ps_core_pulled(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                       int32_t topic_len, int32_t queue_id) {
+    PS_CORE_HELD(c);
+    ps_pair *p =
+        ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
+    ps_mark *m = p != NULL ? ps_pair_mark(p, queue_id, false) : NULL;
+    if (m == NULL) return -1;
+    return m->mk_pulled > m->mk_offset ? m->mk_pulled : m->mk_offset;
+}
+
+/* The next pair of the round; NULL: there is none. */
+static ps_pair *next_changed(ps_marks *t) {
+    if (t->ms_taken != NULL) return t->ms_taken;
+    ps_pair *p = t->ms_changed;
+    if (p == NULL || p->pr_round >= t->ms_round) return NULL;
+    unlist_changed(p); /* what changes from here on lists it again */
+    t->ms_taken = p;
+    t->ms_taken_queue = 0;
+    return p;
+}
+
+int64_t ps_core_take_offsets(ps_core *c, int32_t begin, ps_offset_row *out, int64_t room) {
+    PS_CORE_HELD(c);
+    ps_marks *t = &c->co_marks;
+    int64_t n = 0;
+    if (begin) t->ms_round++;
+    for (ps_pair *p; n < room && (p = next_changed(t)) != NULL;) {
+        int32_t i = mark_place(p, t->ms_taken_queue);
+        for (; i < p->pr_mark_count && n < room; i++) {
+            ps_mark *m = &p->pr_marks[i];
+            t->ms_taken_queue = m->mk_queue + 1;
+            if (m->mk_offset < 0 || !m->mk_changed) continue;
+            out[n++] = (ps_offset_row){p->pr_names,     p->pr_names + p->pr_group_len,
+                                       p->pr_group_len, p->pr_topic_len,
+                                       m->mk_queue,     m->mk_offset};
+            m->mk_changed = false;
+        }
+        if (i == p->pr_mark_count) t->ms_taken = NULL;
+    }
+    return n;
+}
+
+int32_t ps_core_may_commit(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                           int32_t topic_len, int32_t queue_id) {
+    PS_CORE_HELD(c);
+    ps_pair *p =
+        ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
+    if (p != NULL && ps_pair_mark(p, queue_id, false) != NULL) return 1;
+    return may_have(&c->co_marks, 1);
+}
+
+int64_t ps_core_offsets_refused(ps_core *c) {
+    PS_CORE_HELD(c);
+    int64_t n = c->co_marks.ms_refused;
+    c->co_marks.ms_refused = 0;
+    return n;
+}
+
+static bool is_of(const ps_pair *p, const char *group, int32_t group_len, const char *topic,
+                  int32_t topic_len) {
+    return (group == NULL || (p->pr_group_len == group_len &&
+                              memcmp(p->pr_names, group, (size_t)group_len) == 0)) &&
+           (topic == NULL ||
+            (p->pr_topic_len == topic_len &&
+             memcmp(p->pr_names + p->pr_group_len, topic, (size_t)topic_len) == 0));
+}
+
+/* The block of a pair, if there is room; returns how long it is, 0 without offsets. */
+static int64_t put_block(const ps_pair *p, bool names_only, uint8_t *out, int64_t room) {
+    int32_t rows = 0;
+    for (int32_t i = 0; i < p->pr_mark_count; i++) rows += p->pr_marks[i].mk_offset >= 0;
+    if (rows == 0) return 0;
+    if (names_only) rows = 0;
+    int32_t head[3] = {p->pr_group_len, p->pr_topic_len, rows};
+    int64_t names = (int64_t)head[0] + head[1];
+    int64_t size = (int64_t)sizeof head + names + (int64_t)rows * PS_OFFSET_ROW_BYTES;
+    if (size > room) return size;
+    memcpy(out, head, sizeof head);
+    out += sizeof head;
+    memcpy(out, p->pr_names, (size_t)names);
+    out += names;
+    for (int32_t i = 0; i < p->pr_mark_count && rows > 0; i++) {
+        const ps_mark *m = &p->pr_marks[i];
+        if (m->mk_offset < 0) continue;
+        memcpy(out, &m->mk_queue, 4);
+        memcpy(out + 4, &m->mk_offset, 8);
+        out += PS_OFFSET_ROW_BYTES;
+    }
+    return size;
+}
+
+int64_t ps_core_offsets_of(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                           int32_t topic_len, int32_t names_only, uint8_t *out, int64_t room) {
+    PS_CORE_HELD(c);
+    int64_t size = 0;
+    for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) {
+        if (!is_of(p, group, group_len, topic, topic_len)) continue;
+        int64_t left = size < room ? room - size : 0;
+        size += put_block(p, names_only != 0, left > 0 ? out + size : out, left);
+    }
+    return size;
+}
+
+/* What is in flight stays counted. */
+static void clear_marks(ps_pair *p) {
+    for (int32_t i = 0; i < p->pr_mark_count; i++) {
+        ps_mark *m = &p->pr_marks[i];
+        m->mk_offset = m->mk_reset = m->mk_pulled = -1;
+        m->mk_changed = false;
+    }
+    forget_changes(p);
+}
+
+void ps_core_forget_offsets(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                            int32_t topic_len) {
+    PS_CORE_HELD(c);
+    for (ps_pair *p = c->co_all_pairs, *next; p != NULL; p = next) {
+        next = p->pr_all;
+        if (!is_of(p, group, group_len, topic, topic_len)) continue;
+        if (p->pr_popped > 0)
+            clear_marks(p);
+        else
+            free_marks(p);
+        ps_count_end(c, &p->pr_got, &c->co_gone_gets);
+        drop_if_empty(c, p);
+    }
+}

@@ -1,0 +1,63 @@
+/* Pulls and pops that wait for messages ("parked"): pulls in their queue until it gets units, pops
+ * at their place (popplace.h), in a list of ready ones after that, and in a heap of deadlines all
+ * the time. Private to csrc/waits/. */
+#ifndef PS_PARKED_H
+#define PS_PARKED_H
+
+#include "core/core.h"
+
+struct ps_parked {
+    struct ps_parked *pk_next, **pk_link;           /* of its queue, or of the ready ones */
+    struct ps_parked *pk_conn_next, **pk_conn_link; /* of its connection */
+    ps_conn *pk_conn;
+    ps_pair *pk_pair;
+    ps_topic *pk_topic;
+    ps_queue *pk_queue;
+    ps_filter *pk_filter;
+    int32_t pk_opaque, pk_serialize, pk_max;
+    int32_t pk_request; /* its code */
+    int64_t pk_began_ns;
+    int64_t pk_first;       /* the offset that was asked for */
+    int64_t pk_offset;      /* what lies before it did not match */
+    int64_t pk_deadline;    /* ms, monotonic */
+    int32_t pk_heap;        /* place in the heap of deadlines */
+    bool pk_ready, pk_last; /* last: it is answered whatever there is */
+    bool pk_pops;           /* a ps_pop_waiter: the queue, the filter and the offsets are not set */
+};
+
+/* Parks a copy of `like`, whose links are not set: in its queue, or ready when that has units by
+ * now. False: there are too many, or no memory. */
+bool ps_parked_add(const ps_parked *like);
+/* A ready one that found nothing to answer with waits on. */
+void ps_parked_again(ps_parked *p);
+void ps_parked_free(ps_parked *p); /* of a pop: popplace.h */
+/* A pop is kept until it is freed: in the heap, and by its connection. False: no memory. */
+bool ps_parked_keep(ps_core *c, ps_parked *p);
+/* deadlines.c: its deadline is another one from now on. */
+void ps_parked_until(ps_core *c, ps_parked *p, int64_t deadline_ms);
+bool ps_deadline_add(ps_core *c, ps_parked *p); /* false: no memory */
+void ps_deadline_remove(ps_core *c, ps_parked *p);
+/* ms until the first parked pull or wait expires; -1: there is none. */
+int64_t ps_core_deadline_in(ps_core *c);
+/* The same of what is parked alone. */
+int64_t ps_parked_deadline_in(const ps_core *c);
+
+/* Out of the list that it is in. */
+static inline void ps_parked_unlink(ps_core *c, ps_parked *h) {
+    if (c->co_ready_end == &h->pk_next) c->co_ready_end = h->pk_link;
+    *h->pk_link = h->pk_next;
+    if (h->pk_next != NULL) h->pk_next->pk_link = h->pk_link;
+    h->pk_next = NULL;
+    h->pk_link = NULL;
+}
+
+/* To the end of the ready ones: first come, first served. */
+static inline void ps_parked_ready(ps_core *c, ps_parked *h) {
+    h->pk_ready = true;
+    h->pk_next = NULL;
+    h->pk_link = c->co_ready_end;
+    *c->co_ready_end = h;
+    c->co_ready_end = &h->pk_next;
+}
+
+#endif
