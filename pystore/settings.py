@@ -16,26 +16,34 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import math
-import operator
 import os
 import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pystore import files
 from pystore.errors import BadArgument, StoreError
-from pystore.javaproperties import edit_java_properties, names_given_twice, parse_java_properties
+from pystore.javaproperties import edit_java_properties, parse_java_properties
 from pystore.setting_problems import (
     SettingProblem,
-    about_text,
     about_unknown,
     mistyped,
     nearest,
     refuse,
+)
+from pystore.setting_rows import (
+    INT_MAX,
+    LONG_MAX,
+    LONG_MIN,
+    Setting,
+    Value,
+    convert,
+    convert_of_file,
+    read_conf,
+    shown,
 )
 from pystore.upstream_settings import (
     IN_GUIDES,
@@ -49,6 +57,7 @@ from pystore.upstream_settings import (
 
 __all__ = [
     "NOT_SERVED",
+    "PLACES",
     "RETENTION",
     "SECRETS",
     "TABLE",
@@ -66,56 +75,8 @@ __all__ = [
     "without_password",
 ]
 
-Value = int | float | bool | str | None
-
-_INT_MAX = 2**31 - 1
-_INT_MIN = -(2**31)
-_LONG_MAX = 2**63 - 1
-_LONG_MIN = -(2**63)
-#: A broker.conf is a few kilobytes; what is larger is another file, and is not read into memory.
-_CONF_MAX_BYTES = 4 << 20
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: ps_conf.level_delay_ms has room for so many.
 _LEVELS_MAX = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One row of the table.
-
-    name: upstream's. type: int, long, boolean, double or String. default: upstream's, or this
-    store's where upstream takes it from the machine; None when there is none. origin: the
-    upstream class, or the version when only another version than 5.3.3 has it. used_by: "store",
-    "metadata", "broker" (read by the broker alone; it reads some of the others, too) or "none"
-    (accepted so that one file serves both, without effect). field: the ps_conf field it goes into.
-    low, high: range of a number, both inclusive. choices: the allowed texts. clamp: values outside
-    are moved to this range when used, as upstream does (docs/internals/format.md#retention).
-    encode: value to field, for one number. at_start: only a start takes it over, since a
-    connection, a record, a name server or the C core has been told already. is_secret: it holds a
-    password and is never shown. only: the one value that is true of a store that is written to,
-    and of its broker; because: why any other is refused. by_broker: a broker takes others, too; a
-    store without one refuses them.
-    """
-
-    name: str
-    type: str
-    default: Value
-    origin: str
-    used_by: str
-    unit: str = ""
-    meaning: str = ""
-    field: str | None = None
-    low: int = _INT_MIN
-    high: int = _INT_MAX
-    choices: tuple[str, ...] = ()
-    clamp: tuple[int, int] | None = None
-    check: Callable[[str], object] | None = None
-    encode: Callable[[Any], int] | None = None
-    at_start: bool = False
-    is_secret: bool = False
-    only: Value = None
-    because: str = ""
-    by_broker: bool = False
 
 
 # ---- meanings of the texts that have a grammar ----
@@ -221,25 +182,28 @@ _USED: dict[str, dict[str, Any]] = {
     "storePathCommitLog": _row(
         "store", "paths",
         "directories of the commit log, separated by commas; default: commitlog/ in the store",
-        "commitlog_dirs"),
+        "commitlog_dirs", form="directories"),
     "brokerIP1": _row(
         "store", "address",
         "address of this host: stored in each record, announced to clients; IPv4 or IPv6",
-        "store_host", default="127.0.0.1", check=_not_empty),
+        "store_host", default="127.0.0.1", check=_not_empty, form="host"),
     "listenPort": _row(
         "store", "port", "port stored in each record; the broker listens on it; 0: any free port",
         "store_host", low=0, high=65535),
     # sizes
     "mappedFileSizeCommitLog": _row(
-        "store", "bytes", "size of a commit log segment", "commitlog_file_size", low=4096),
+        "store", "bytes", "size of a commit log segment", "commitlog_file_size", low=4096,
+        for_readers=True),
     "mappedFileSizeConsumeQueue": _row(
         "store", "bytes", "size of a consume queue file, rounded up to a multiple of 20",
-        "consumequeue_file_size", low=20, high=_INT_MAX - 20),
-    "maxHashSlotNum": _row("store", "slots", "hash slots per index file", "index_slots", low=1),
-    "maxIndexNum": _row("store", "entries", "entries per index file", "index_entries", low=2),
+        "consumequeue_file_size", low=20, high=INT_MAX - 20, for_readers=True),
+    "maxHashSlotNum": _row("store", "slots", "hash slots per index file", "index_slots", low=1,
+        for_readers=True),
+    "maxIndexNum": _row("store", "entries", "entries per index file", "index_entries", low=2,
+        for_readers=True),
     "maxMessageSize": _row(
         "store", "bytes", "maximum body size; a record may be 65536 bytes larger",
-        "max_message_size", low=1, high=_INT_MAX - 65536),
+        "max_message_size", low=1, high=INT_MAX - 65536),
     # flushing
     "flushDiskType": _row(
         "store", "",
@@ -269,8 +233,9 @@ _USED: dict[str, dict[str, Any]] = {
         "store", "", "add a CRC of the whole record to its properties", "append_prop_crc"),
     "forceVerifyPropCRC": _row(
         "store", "", "recovery verifies the property CRC instead of the body CRC",
-        "force_verify_prop_crc"),
-    "checkCRCOnRecover": _row("store", "", "recovery verifies body CRCs", "check_crc_on_recover"),
+        "force_verify_prop_crc", for_readers=True),
+    "checkCRCOnRecover": _row("store", "", "recovery verifies body CRCs", "check_crc_on_recover",
+        for_readers=True),
     # form
     "messageIndexEnable": _row("store", "", "maintain the key index", "message_index_enable"),
     "autoMessageVersionOnTopicLen": _row(
@@ -284,25 +249,27 @@ _USED: dict[str, dict[str, Any]] = {
         "clean_interval_ms", low=0),
     "fileReservedTime": _row(
         "store", "hours", "age at which a segment expires", "file_reserved_hours", low=0,
-        at_start=False),
+        at_start=False, by_request="own host"),
     "deleteWhen": _row(
         "store", "hours",
         "hours (local time) at which expired segments are deleted, separated by ';'",
-        "delete_when_hours", check=_hours_mask, encode=_hours_mask, at_start=False),
+        "delete_when_hours", check=_hours_mask, encode=_hours_mask, at_start=False,
+        by_request="own host"),
     "diskMaxUsedSpaceRatio": _row(
         "store", "percent", "disk use above which expired segments are deleted at any hour",
-        "disk_max_used_ratio", clamp=_CLAMP_USED, at_start=False),
+        "disk_max_used_ratio", clamp=_CLAMP_USED, at_start=False, by_request="own host"),
     "diskSpaceCleanForciblyRatio": _row(
         "store", "percent", "disk use above which unexpired segments are deleted, too",
-        "disk_clean_ratio", clamp=_CLAMP_FORCIBLY, at_start=False),
+        "disk_clean_ratio", clamp=_CLAMP_FORCIBLY, at_start=False, by_request="own host"),
     "diskSpaceWarningLevelRatio": _row(
         "store", "percent", "disk use above which puts are rejected", "disk_warning_ratio",
-        clamp=_CLAMP_WARNING, at_start=False),
+        clamp=_CLAMP_WARNING, at_start=False, by_request="own host"),
     "cleanFileForciblyEnable": _row(
-        "store", "", "allow deletion of unexpired segments", "clean_forcibly", at_start=False),
+        "store", "", "allow deletion of unexpired segments", "clean_forcibly", at_start=False,
+        by_request="own host"),
     "deleteFileBatchMax": _row(
-        "store", "files", "maximum files deleted per run", "delete_batch_max", low=1, at_start=False
-    ),
+        "store", "files", "maximum files deleted per run", "delete_batch_max", low=1,
+        at_start=False, by_request="own host"),
     # reading
     "maxTransferCountOnMessageInMemory": _row(
         "store", "messages", "maximum messages per read from memory", "max_messages_in_memory",
@@ -319,7 +286,7 @@ _USED: dict[str, dict[str, Any]] = {
     # metadata
     "brokerClusterName": _row(
         "metadata", "", "cluster name; names the built-in cluster topics", check=_not_empty,
-        at_start=True),
+        at_start=True, form="name"),
     "brokerName": _row(
         "metadata",
         "",
@@ -327,23 +294,26 @@ _USED: dict[str, dict[str, Any]] = {
         default="DEFAULT_BROKER",  # upstream's own when the host has no name; the same everywhere
         check=_not_empty,
         at_start=True,
+        form="name",
     ),
     "defaultTopicQueueNums": _row(
         "metadata", "queues", "queues of an automatically created topic", low=1, high=65536),
     "autoCreateTopicEnable": _row(
-        "metadata", "", "create TBW102 in a new store: unknown topics are created on first send"),
+        "metadata", "", "create TBW102 in a new store: unknown topics are created on first send",
+        by_request="own host"),
     "clusterTopicEnable": _row("metadata", "", "the cluster topic is readable and writable"),
     "brokerTopicEnable": _row("metadata", "", "the broker topic is readable and writable"),
     "traceTopicEnable": _row("metadata", "", "create the trace topic in a new store"),
-    "msgTraceTopicName": _row("metadata", "", "name of the trace topic", check=_not_empty),
+    "msgTraceTopicName": _row("metadata", "", "name of the trace topic", check=_not_empty,
+        form="topic"),
     "timerWheelEnable": _row(
         "store", "", "serve timers; create rmq_sys_wheel_timer in a new store", "timer_enable"),
     "timerMaxDelaySec": _row(
-        "store", "s", "how far ahead a timer may be", "timer_max_delay_s", low=1, high=_INT_MAX),
+        "store", "s", "how far ahead a timer may be", "timer_max_delay_s", low=1, high=INT_MAX),
     "timerPrecisionMs": _row(
         "store", "ms",
         "what TIMER_OUT_MS is rounded down to, for other readers; delivery is to the millisecond",
-        "timer_precision_ms", low=1, high=60_000),
+        "timer_precision_ms", low=1, high=60_000, for_readers=True),
     "mappedFileSizeTimerLog": _row(
         "store", "bytes", "size of a file of the timer log that is written for Apache's broker",
         low=52),
@@ -411,7 +381,8 @@ _USED: dict[str, dict[str, Any]] = {
         "acknowledgements need not wait for their check point"),
     "popConsumerKVServiceEnable": _must_be_false("the state of POP in RocksDB is not supported"),
     "popConsumerKVServiceInit": _must_be_false("the state of POP in RocksDB is not supported"),
-    "rejectTransactionMessage": _row("broker", "", "refuse half messages (code 16)"),
+    "rejectTransactionMessage": _row("broker", "", "refuse half messages (code 16)",
+        by_request="own host"),
     "transactionTimeOut": _row(
         "broker", "ms", "age of a half message before its first check", low=0),
     "transactionCheckInterval": _row("broker", "ms", "interval between transaction checks", low=1),
@@ -429,14 +400,15 @@ _USED: dict[str, dict[str, Any]] = {
         "broker", "brokers",
         "SYNC_MASTER: so many must have a record before its answer, the master counted", low=1,
         high=1 + 64, only=1, by_broker=True,
-        because="replication is a broker's; this is a store without one"),
+        because="replication is a broker's; this is a store without one",
+        with_controller=False, of_sync_master=True),
     "haListenPort": _row(
         "broker", "port",
         "given, slaves may connect to it; 0, or brokerRole given alone: listenPort + 1", low=0,
         high=65535, at_start=True),
     "haMasterAddress": _row(
         "broker", "address", "host:port that a slave follows; default: as the name server says",
-        at_start=True),
+        at_start=True, with_controller=False, form="server"),
     "haSendHeartbeatInterval": _row(
         "broker", "ms", "a master or a slave that is silent for so long sends a heartbeat", low=1,
         at_start=True),
@@ -446,7 +418,8 @@ _USED: dict[str, dict[str, Any]] = {
         "broker", "bytes", "of the log that a frame to a slave has at most", low=1, high=4 << 20,
         at_start=True),
     "haMaxGapNotInSync": _row(
-        "broker", "bytes", "a slave that is behind by less is in sync", low=0),
+        "broker", "bytes", "a slave that is behind by less is in sync", low=0,
+        with_controller=False),
     "haFlowControlEnable": _row(
         "broker", "", "what a slave is sent is bounded by maxHaTransferByteInSecond",
         at_start=True),
@@ -463,31 +436,32 @@ _USED: dict[str, dict[str, Any]] = {
         "broker", "brokers",
         "SYNC_MASTER: with fewer in sync, the master counted, sends are refused", low=1,
         high=1 + 64, only=1, by_broker=True,
-        because="replication is a broker's; this is a store without one"),
+        because="replication is a broker's; this is a store without one", of_sync_master=True),
     "allAckInSyncStateSet": _row(
         "broker", "", "true with enableControllerMode: answers wait for all of the in-sync set",
         only=False, at_start=True, by_broker=True,
-        because="replication is a broker's; this is a store without one"),
+        because="replication is a broker's; this is a store without one", with_controller=True),
     "enableAutoInSyncReplicas": _row(
         "broker", "",
         "SYNC_MASTER: answers wait for those in sync alone, between minInSyncReplicas and"
         " inSyncReplicas", only=False, by_broker=True,
-        because="replication is a broker's; this is a store without one"),
+        because="replication is a broker's; this is a store without one",
+        with_controller=False, of_sync_master=True),
     "enableControllerMode": _row(
         "broker", "", "a controller says which broker of a name is the master", at_start=True,
         only=False, by_broker=True,
         because="a controller is a broker's; this is a store without one"),
     "controllerAddr": _row(
         "broker", "addresses",
-        "of the controller's members: host:port;host:port, or etcd://host:port,host:port, or"
-        " etcds:// for TLS, with user:password@ before the hosts",
-        at_start=True),
+        "of the controller: host:port;host:port, or etcd://host:port,host:port, etcds:// for TLS;"
+        " user:password@ before the hosts",
+        at_start=True, with_controller=True, form="controllers"),
     "controllerHeartBeatTimeoutMills": _row(
         "broker", "ms", "a broker that the controller does not hear for so long is dead",
-        low=1000, at_start=True),
+        low=1000, at_start=True, with_controller=True),
     "haMaxTimeSlaveNotCatchup": _row(
         "broker", "ms", "under a controller: a slave that has not caught up for so long is not in"
-        " sync any more", low=100),
+        " sync any more", low=100, with_controller=True),
     "duplicationEnable": _row(
         "store", "", "must be false; consumeAfterReplication has readers wait for slaves",
         only=False, because="consumeAfterReplication has readers wait for slaves"),
@@ -536,9 +510,11 @@ _USED: dict[str, dict[str, Any]] = {
         "broker", "port", "port of the metrics; 0: any free port", low=0, high=65535,
         at_start=True),
     "metricsPromExporterHost": _row(
-        "broker", "address", "address that it listens on; empty: brokerIP1", at_start=True),
+        "broker", "address", "address that it listens on; empty: brokerIP1", at_start=True,
+        form="host"),
     "metricsLabel": _row(
-        "broker", "", "labels of every sample: name:value, with , between", at_start=True),
+        "broker", "", "labels of every sample: name:value, with , between", at_start=True,
+        form="labels"),
     "metricsOtelCardinalityLimit": _row(
         "broker", "", "series of a metric; those beyond are one, otel_metric_overflow", low=1,
         at_start=True),
@@ -558,12 +534,14 @@ _USED: dict[str, dict[str, Any]] = {
         "broker", "", "must be false: counters are sums since the start", only=False,
         because="Prometheus and collectors make deltas of sums; the reverse loses restarts"),
     # the broker
-    "namesrvAddr": _row("broker", "addresses", "name servers to register with, separated by ';'"),
+    "namesrvAddr": _row("broker", "addresses", "name servers to register with, separated by ';'",
+        by_request="own host", form="servers"),
     "bindAddress": _row(
         "broker", "address",
         "address to listen on; default: brokerIP1 if it is a loopback address, else 0.0.0.0",
-        at_start=True),
-    "brokerIP2": _row("broker", "address", "host of the HA address announced to name servers"),
+        at_start=True, form="host"),
+    "brokerIP2": _row("broker", "address", "host of the HA address announced to name servers",
+        form="host"),
     "brokerId": _row(
         "broker", "", "broker id announced to name servers; 0: master; -1: as the controller says",
         low=-1, at_start=True),
@@ -582,19 +560,21 @@ _USED: dict[str, dict[str, Any]] = {
     "channelExpiredTimeout": _row(
         "broker", "ms", "a client without heartbeat for this long is removed", low=1, at_start=True
     ),
-    "brokerPermission": _row("broker", "bits", "4: readable, 2: writable, 6: both", low=0, high=7),
-    "startAcceptSendRequestTimeStamp": _row("broker", "ms", "refuse sends until this time"),
+    "brokerPermission": _row("broker", "bits", "4: readable, 2: writable, 6: both", low=0, high=7,
+        by_request="own host"),
+    "startAcceptSendRequestTimeStamp": _row("broker", "ms", "refuse sends until this time",
+        by_request="own host"),
     "regionId": _row("broker", "", "MSG_REGION of messages and responses", at_start=True),
     "traceOn": _row("broker", "", "TRACE_ON of messages and responses", at_start=True),
     "autoCreateSubscriptionGroup": _row(
-        "broker", "", "create unknown consumer groups on first use"),
+        "broker", "", "create unknown consumer groups on first use", by_request="own host"),
     "enableMixedMessageType": _row("broker", "", "allow topics of type MIXED"),
-    "enablePropertyFilter": _row("broker", "", "allow SQL92 filters"),
+    "enablePropertyFilter": _row("broker", "", "allow SQL92 filters", by_request="own host"),
     "longPollingEnable": _row(
         "broker", "", "hold a pull without messages for as long as the client asks", at_start=True),
     "shortPollingTimeMills": _row(
         "broker", "ms", "how long such a pull is held if longPollingEnable is false", low=0,
-        high=_INT_MAX, at_start=True),
+        high=INT_MAX, at_start=True),
     "useTLS": _row(
         "broker", "", "use TLS to name servers; default: the value of tls.enable", at_start=True),
     "litePullMessageEnable": _row("broker", "", "serve LITE_PULL_MESSAGE (361)"),
@@ -606,7 +586,8 @@ _USED: dict[str, dict[str, Any]] = {
     "defaultQueryMaxNum": _row("broker", "messages", "maximum results of a query by unique key"),
     "clearRetryTopicWhenDeleteTopic": _row(
         "broker", "", "delete POP retry topics together with their topic"),
-    "configBlackList": _row("broker", "names", "settings that admin tools may not change"),
+    "configBlackList": _row("broker", "names", "settings that admin tools may not change",
+        by_request="nobody"),
     "forceRegister": _row(
         "broker", "", "always send the full registration; false: only after topics changed"),
     "registerNameServerPeriod": _row(
@@ -614,7 +595,7 @@ _USED: dict[str, dict[str, Any]] = {
     "registerBrokerTimeoutMills": _row("broker", "ms", "timeout of a registration", low=1),
     "enableSlaveActingMaster": _row(
         "broker", "", "a slave does a master's duties while there is none; all brokers of a name"
-        " need it", at_start=True),
+        " need it", at_start=True, with_controller=False),
     "enableRemoteEscape": _row(
         "broker", "",
         "what is due at a slave that acts as master goes to other brokers, else it waits",
@@ -650,8 +631,8 @@ _OURS: dict[str, dict[str, Any]] = {
         type="int", default=65536, low=1, at_start=True),
     "maxFirstFrameBytes": _row(
         "broker", "bytes",
-        "with access control: a larger frame closes a connection none of whose requests was "
-        "let in yet; 0: maxMessageSize and 1 MiB", type="int", default=0, low=0, at_start=True),
+        "with access control: a larger frame closes a connection of which no request was let in; "
+        "0: maxMessageSize + 1 MiB", type="int", default=0, low=0, at_start=True),
     "maxHeldPulls": _row(
         "broker", "pulls", "pulls that wait at once; more are answered without waiting", type="int",
         default=100_000, low=0, at_start=True),
@@ -668,45 +649,47 @@ _OURS: dict[str, dict[str, Any]] = {
     "trustedProxies": _row(
         "broker", "addresses",
         "proxies whose PROXY header says where a client is, separated by ';'; *: all",
-        type="String", default="127.0.0.1;::1", at_start=True),
+        type="String", default="127.0.0.1;::1", at_start=True, form="patterns"),
     "ownAddresses": _row(
         "broker", "addresses",
         "host:port of port mappings that clients reach this broker at, separated by ';': requests"
         " signed for them are served",
-        type="String", default="", at_start=True),
+        type="String", default="", at_start=True, form="servers"),
     "passwordsFor": _row(
         "broker", "addresses",
         "request 3004 answers passwords in clear to a Super from these, separated by ';': Apache's"
         " proxies",
-        type="String", default="", at_start=True),
+        type="String", default="", at_start=True, form="patterns"),
     "trustedBrokers": _row(
         "broker", "addresses",
         "brokers that are believed without proof, separated by ';'; default: *, with"
         " innerClientAuthenticationCredentials nobody",
-        type="String", default="", at_start=True),
+        type="String", default="", at_start=True, form="patterns"),
     "trustedSlaves": _row(
         "broker", "addresses",
         "slaves may follow from these, separated by ';'; default: *, with access control this host",
-        type="String", default="", at_start=True),
+        type="String", default="", at_start=True, form="patterns"),
     "consumeAfterReplication": _row(
         "broker", "",
         "SYNC_MASTER: readers see a message once inSyncReplicas brokers have it", type="boolean",
-        default=False, at_start=True),
+        default=False, at_start=True, with_controller=False, of_sync_master=True),
     "haTruncateDiverged": _row(
         "broker", "",
         "a slave cuts its log back to where it is the master's, and keeps the rest in aside/",
-        type="boolean", default=False, at_start=True),
+        type="boolean", default=False, at_start=True, with_controller=False),
     "maxQueuesPerTopic": _row(
         "broker", "queues", "a topic with more queues is refused", type="int", default=4096, low=1,
-        high=65535),
+        high=65535, by_request="own host"),
     "maxQueuesPerBroker": _row(
         "broker", "queues",
         "a topic that would bring the broker over this many queues is refused; one without "
-        "queues counts as one", type="int", default=131072, low=1, high=1 << 24),
+        "queues counts as one", type="int", default=131072, low=1, high=1 << 24,
+        by_request="own host"),
     "maxGroupsPerBroker": _row(
         "broker", "groups",
-        "a subscription group that would bring the broker over this many is refused, and not made "
-        "by what its clients ask", type="int", default=131072, low=16, high=1 << 24),
+        "a group that would be one more is refused, and not made by what its clients ask",
+        type="int", default=131072, low=16, high=1 << 24,
+        by_request="own host"),
     "maxOffsetsPerBroker": _row(
         "broker", "offsets",
         "a consumer offset of a client that would be one more, of a group in a queue, is refused",
@@ -761,10 +744,8 @@ def unserved(settings: Settings, *, by_broker: bool = False) -> Iterator[Setting
     for name in sorted(settings.explicit & NOT_SERVED):
         row, given = TABLE[name], settings[name]
         if given != row.only and not (by_broker and row.by_broker):
-            shown = str(given).lower() if isinstance(given, bool) else given
-            yield SettingProblem(
-                name, settings.source(name), f"{name} = {shown} is not supported: {row.because}"
-            )
+            text = f"{name} = {shown(given)} is not supported: {row.because}"
+            yield SettingProblem(name, settings.source(name), text)
 
 
 def refuse_unserved(settings: Settings) -> None:
@@ -779,7 +760,7 @@ def _make_table() -> dict[str, Setting]:
     def add(name: str, kind: str, default: Value, origin: str, used_by: str) -> None:
         row: dict[str, Any] = {"default": default, "used_by": used_by}
         if kind == "long":
-            row |= {"low": _LONG_MIN, "high": _LONG_MAX}
+            row |= {"low": LONG_MIN, "high": LONG_MAX}
         table[name] = Setting(name=name, type=kind, origin=origin, **row | _USED.get(name, {}))
 
     for origin, settings in UPSTREAM.items():
@@ -799,16 +780,17 @@ def _make_table() -> dict[str, Setting]:
 #: Every setting that is accepted, by name.
 TABLE: dict[str, Setting] = _make_table()
 
-#: Columns of the table as sets of names. RETENTION is what an open store takes over (Store.retain).
-SECRETS = frozenset(row.name for row in TABLE.values() if row.is_secret)
-
 
 def without_password(value: Value) -> Value:
     """Returns a value as it may be shown: an address that has a password in it loses it."""
     return re.sub(r"(://[^/:,]*):.*@", r"\1:***@", value) if isinstance(value, str) else value
 
 
+#: Columns of the table as sets of names. PLACES: folders. RETENTION: what an open store takes over
+#: (Store.retain).
+SECRETS = frozenset(row.name for row in TABLE.values() if row.is_secret)
 NOT_SERVED = frozenset(row.name for row in TABLE.values() if row.because)
+PLACES = frozenset(row.name for row in TABLE.values() if row.unit in ("path", "paths"))
 RETENTION = frozenset(
     row.name for row in TABLE.values() if row.used_by == "store" and not row.at_start
 )
@@ -836,109 +818,6 @@ def edit_conf(path: Path, changes: Mapping[str, str]) -> None:
         if isinstance(failed, StoreError):
             raise
         raise files.os_error(failed, path) from failed
-
-
-def _read_conf(path: Path) -> tuple[dict[str, tuple[int, str]], list[SettingProblem]]:
-    """Returns the entries of a file by name, and what another reader takes from it otherwise."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(_CONF_MAX_BYTES + 1)
-    except OSError as failed:
-        raise BadArgument(
-            f"cannot read the settings ({failed.strerror})", where=str(path)
-        ) from failed
-    if len(data) > _CONF_MAX_BYTES:
-        raise BadArgument(f"the settings file is larger than {_CONF_MAX_BYTES} bytes", str(path))
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = data.decode("latin-1")  # what Java reads such a file as
-    try:
-        found = parse_java_properties(text)
-        twice = names_given_twice(text)
-    except ValueError as bad:
-        raise BadArgument(str(bad), where=str(path)) from None
-    problems = []
-    first = min(found, key=lambda name: found[name][0], default="")
-    if data.startswith(_BYTE_ORDER_MARK) and first and found[first][0] == 1:
-        text = "Apache's broker takes the byte order mark for a part of the first name, and passes"
-        problems.append(
-            SettingProblem(
-                first, f"{path}:1", f"{text} over {first}", False, "byte-order-mark",
-                "save the file as UTF-8 without a mark",
-            )
-        )  # fmt: skip
-    for name, lines in twice.items():
-        shown = ", ".join(map(str, lines))
-        problems.append(
-            SettingProblem(
-                name, f"{path}:{lines[-1]}", f"{name} is given in lines {shown}; the last holds",
-                False, "given-twice", "delete the other lines",
-            )
-        )  # fmt: skip
-    return found, problems
-
-
-# ---- values ----
-
-
-def _integer(value: object) -> int:
-    if isinstance(value, str):
-        if not re.fullmatch(r"[+-]?[0-9]{1,19}", value.strip()):
-            percent = re.fullmatch(r"([0-9]{1,19}) ?%", value.strip())
-            hint = f"; write {percent[1]} alone" if percent else ""
-            raise ValueError(f"it is not an integer{hint}")
-        return int(value)
-    if isinstance(value, bool):
-        raise ValueError("expected a number, not true or false")
-    try:
-        return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise ValueError("it is not an integer") from None
-
-
-def _boolean(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
-        return value.strip().lower() == "true"
-    raise ValueError("it is not true or false")
-
-
-def _text(value: object) -> str:
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    if not isinstance(value, str):
-        raise ValueError("it is not text")
-    if "\0" in value:
-        raise ValueError("it contains a NUL character")
-    return value.strip()
-
-
-def _convert(row: Setting, value: object) -> Value:
-    """Raises ValueError that says what is wrong with the value, as part of a sentence."""
-    result: Value
-    if row.type in ("int", "long"):
-        number = _integer(value)
-        if not row.low <= number <= row.high:
-            raise ValueError(f"it is not between {row.low} and {row.high}")
-        result = number
-    elif row.type == "boolean":
-        result = _boolean(value)
-    elif row.type == "double":
-        try:
-            result = float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            raise ValueError("it is not a number") from None
-        if not math.isfinite(result):
-            raise ValueError("it is not a finite number")
-    else:
-        result = _text(value)
-        if row.choices and result not in row.choices:
-            raise ValueError(f"it is not one of {', '.join(row.choices)}")
-    if row.check is not None:
-        row.check(result)  # type: ignore[arg-type]
-    return result
 
 
 def _nearest(name: str) -> str:
@@ -1144,7 +1023,7 @@ def read_settings(
         given += [(name, value, "conf") for name, value in conf.items() if value is not None]
     elif conf is not None:
         path = Path(conf)
-        entries, problems = _read_conf(path)
+        entries, problems = read_conf(path)
         for name, (line, text) in entries.items():
             given.append((name, text, f"{path}:{line}"))
     if overrides is not None:
@@ -1161,7 +1040,7 @@ def read_settings(
             problems.append(_unknown(str(name), source, value if of_file else None))
             continue
         try:
-            values[name] = _convert_of_file(row, value) if of_file else _convert(row, value)
+            values[name] = convert_of_file(row, value) if of_file else convert(row, value)
         except ValueError as bad:
             shown = value if isinstance(value, int | float | str) else str(value)
             shown = "***" if row.is_secret else repr(without_password(shown))
@@ -1173,21 +1052,6 @@ def read_settings(
     return Settings(values, sources), problems
 
 
-def _convert_of_file(row: Setting, value: object) -> Value:
-    """Converts the value of a line. Raises: ValueError."""
-    hint = about_text(str(value).strip()) if not row.is_secret else ""
-    try:
-        made = _convert(row, value)
-    except ValueError as bad:
-        raise ValueError(f"{bad}; {hint}" if hint else str(bad)) from None
-    if hint:
-        raise ValueError(hint)
-    is_path = row.unit in ("path", "paths")
-    if is_path and os.name == "posix" and re.match(r"[A-Za-z]:[\\/]", str(made)):
-        raise ValueError("it is a path of Windows, and here a name in the present directory")
-    return made
-
-
 def _unknown(name: str, source: str, value: object) -> SettingProblem:
     """Returns the problem of an unknown name. value: of a line of a file; None: it is a keyword."""
     if value is None:
@@ -1197,7 +1061,7 @@ def _unknown(name: str, source: str, value: object) -> SettingProblem:
         meant = TABLE.get(mistyped(name, TABLE))
         try:  # a second run would show what is wrong with the value under the right name
             if meant is not None:
-                _convert_of_file(meant, value)
+                convert_of_file(meant, value)
         except ValueError as bad:
             return replace(found, text=f"{found.text}; its value: {bad}")
         return found

@@ -569,13 +569,6 @@ def _check_remote(v: dict[str, Any], paths: tuple[str, ...], streaming: bool) ->
         raise BadOption(f"option timers=pending does not go with '{far}', which is not a folder")
 
 
-#: The settings that change what a reader sees; a broker.conf may hold a hundred others.
-_OF_READERS = (
-    "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum",
-    "forceVerifyPropCRC", "checkCRCOnRecover", "timerPrecisionMs",
-)  # fmt: skip
-
-
 def _stores(
     given: Mapping[str, str], v: dict[str, Any]
 ) -> tuple[tuple[str, ...], tuple[StoreSettings, ...]]:
@@ -613,7 +606,9 @@ def _stores(
 
 def _of_reader(settings: pystore.Settings, path: str) -> dict[str, Any]:
     """Returns what tasks must know of a store's settings; folders as they are on the driver."""
-    kept = {name: settings[name] for name in _OF_READERS if name in settings.explicit}
+    from pystore.settings import TABLE  # a broker.conf may hold a hundred others
+
+    kept = {name: settings[name] for name in settings.explicit if TABLE[name].for_readers}
     if settings["storePathCommitLog"]:
         kept["storePathCommitLog"] = ",".join(map(str, settings.commitlog_dirs(path)))
     return kept

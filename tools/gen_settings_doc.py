@@ -52,6 +52,10 @@ UTF-8. A keyword may be a number, a boolean or the text that the file would cont
   inside its `storePathRootDir`, the log is looked up inside the opened directory: a copy of a store
   can be opened with the original's file and does not touch the original.
 - **Ratios** out of range are clamped, as upstream does.
+- **The column "change"** says when another value holds. `at once`: with SIGHUP, which reads the
+  file again, and with `mqadmin updateBrokerConfig`. `start`: with the next start; a reload names it
+  in the log, a request is refused. `own host`: without access control, requests from this host
+  alone may change it. `reload`: SIGHUP alone.
 """
 
 
@@ -73,10 +77,21 @@ def range_of(row: Setting) -> str:
     return {"boolean": "true, false"}.get(row.type, "")
 
 
+def change_of(row: Setting) -> str:
+    """Returns when another value holds: what a reload and a request take over, and what not."""
+    if row.because and not row.by_broker:
+        return ""
+    if row.by_request == "nobody":
+        return "reload"
+    held = "start" if row.at_start else "at once"
+    return f"{held}, own host" if row.by_request else held
+
+
 def table_of(rows: list[Setting]) -> list[str]:
-    lines = ["| setting | default | unit | range | meaning |", "|---|---|---|---|---|"]
+    lines = ["| setting | default | unit | range | change | meaning |", f"|{'---|' * 6}"]
     for row in rows:
-        cells = [f"`{row.name}`", default_of(row), row.unit, range_of(row), row.meaning]
+        cells = [f"`{row.name}`", default_of(row), row.unit, range_of(row), change_of(row)]
+        cells.append(row.meaning)
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 

@@ -18,17 +18,9 @@ from broker.wire.handlers import Handler, Peer
 from pystore.configfiles import version_to_json
 from pystore.errors import StoreError
 from pystore.javaproperties import parse_java_properties
-from pystore.settings import RETENTION
+from pystore.settings import TABLE
 
 __all__ = ["ConfigProcessor"]
-
-#: What would let a stranger stop the broker, empty it or lead its clients elsewhere.
-_DANGEROUS = RETENTION | {
-    "autoCreateSubscriptionGroup", "autoCreateTopicEnable", "brokerPermission",
-    "enablePropertyFilter", "maxGroupsPerBroker", "maxQueuesPerBroker", "maxQueuesPerTopic",
-    "namesrvAddr", "rejectTransactionMessage", "startAcceptSendRequestTimeStamp",
-}  # fmt: skip
-
 
 #: Bytes of a change of settings. Upstream's whole broker.conf has some thousand.
 _BODY_MAX = 16 << 10
@@ -75,7 +67,7 @@ class ConfigProcessor:
         access = self.s.access
         if (access is not None and access.is_on) or is_loopback(peer):
             return
-        named = [name for name in changes if name in _DANGEROUS]
+        named = [name for name in changes if name in TABLE and TABLE[name].by_request == "own host"]
         if named:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
@@ -86,7 +78,8 @@ class ConfigProcessor:
     def _black_list(self) -> set[str]:
         """Returns the black list, on which configBlackList stands whatever it says: who may change
         it may change everything."""
-        return {"configBlackList", *str(self.s.settings["configBlackList"]).split(";")}
+        never = {row.name for row in TABLE.values() if row.by_request == "nobody"}
+        return never | set(str(self.s.settings["configBlackList"]).split(";"))
 
     async def _updated(self, command: Command, changes: dict[str, str]) -> Command:
         try:

@@ -14,12 +14,12 @@ from broker.services.setting_forms import malformed
 from pystore.configfiles import DataVersion
 from pystore.errors import BadArgument
 from pystore.setting_problems import SettingProblem, refuse
+from pystore.setting_rows import Setting, Value, shown
 from pystore.settings import (
     NOT_SERVED,
     SECRETS,
     TABLE,
     Settings,
-    Value,
     edit_conf,
     unserved,
     without_password,
@@ -45,8 +45,9 @@ def unfit(settings: Settings) -> Iterator[SettingProblem]:
     if settings["enableControllerMode"]:
         yield from _of_controlled(settings)
         return
-    for name in _OF_CONTROLLER:
-        yield from _unless_default(settings, name, "without enableControllerMode = true")
+    yield from _without_effect(
+        settings, "without enableControllerMode = true", lambda row: row.with_controller is True
+    )
     if settings["brokerId"] < 0:
         yield _problem(
             settings, "brokerId",
@@ -65,17 +66,6 @@ def _problem(settings: Settings, name: str, text: str, mend: str = "") -> Settin
     return SettingProblem(name, settings.source(name), text, mend=mend)
 
 
-#: Settings of a broker whose role a controller decides; and those that it decides instead.
-_OF_CONTROLLER = (
-    "controllerAddr", "controllerHeartBeatTimeoutMills", "haMaxTimeSlaveNotCatchup",
-    "allAckInSyncStateSet",
-)  # fmt: skip
-_NOT_OF_CONTROLLER = (
-    "inSyncReplicas", "enableAutoInSyncReplicas", "haMasterAddress", "enableSlaveActingMaster",
-    "haTruncateDiverged", "haMaxGapNotInSync", "consumeAfterReplication",
-)  # fmt: skip
-
-
 def _of_controlled(settings: Settings) -> Iterator[SettingProblem]:
     """Yields settings that would have no effect under a controller."""
     if not settings["controllerAddr"]:
@@ -88,20 +78,24 @@ def _of_controlled(settings: Settings) -> Iterator[SettingProblem]:
         ("allAckInSyncStateSet", True),
     ):
         if name in settings.explicit and settings[name] != allowed:
-            shown = str(allowed).lower() if allowed is True else allowed
             yield _problem(
                 settings, name,
-                f"{name} = {settings[name]} has no effect with enableControllerMode: leave it out,"
-                f" or set it to {shown}",
+                f"{name} = {shown(settings[name])} has no effect with enableControllerMode:"
+                f" leave it out, or set it to {shown(allowed)}",
             )  # fmt: skip
-    for name in _NOT_OF_CONTROLLER:
-        yield from _unless_default(settings, name, "with enableControllerMode")
+    yield from _without_effect(
+        settings, "with enableControllerMode", lambda row: row.with_controller is False
+    )
 
 
-def _unless_default(settings: Settings, name: str, when: str) -> Iterator[SettingProblem]:
-    if settings[name] != TABLE[name].default:
-        shown = without_password(settings[name])
-        yield _problem(settings, name, f"{name} = {shown} has no effect {when}")
+def _without_effect(
+    settings: Settings, when: str, is_idle: Callable[[Setting], bool]
+) -> Iterator[SettingProblem]:
+    """Yields settings that have another value than their default, although they do nothing."""
+    for name, row in TABLE.items():
+        if is_idle(row) and settings[name] != row.default:
+            value = shown(without_password(settings[name]))
+            yield _problem(settings, name, f"{name} = {value} has no effect {when}")
 
 
 def without_unserved(settings: Settings) -> Settings:
@@ -115,24 +109,13 @@ def without_unserved(settings: Settings) -> Settings:
     return settings.replaced(**untrue) if untrue else settings
 
 
-#: Settings of a master whose answers wait for slaves.
-_OF_SYNC_MASTER = ("inSyncReplicas", "minInSyncReplicas", "enableAutoInSyncReplicas")
-
-
 def _of_replicas(settings: Settings) -> Iterator[SettingProblem]:
     """Yields settings that would have no effect, or that nothing can fulfil. A slave may have those
     of the master that it may become."""
-    for name in _OF_SYNC_MASTER:
-        if settings["brokerRole"] == "ASYNC_MASTER" and settings[name] != TABLE[name].only:
-            yield _problem(
-                settings, name,
-                f"{name} = {settings[name]} has no effect without brokerRole = SYNC_MASTER",
-            )  # fmt: skip
-    if settings["consumeAfterReplication"] and settings["brokerRole"] == "ASYNC_MASTER":
-        yield _problem(
-            settings, "consumeAfterReplication",
-            "consumeAfterReplication has no effect without brokerRole = SYNC_MASTER",
-        )  # fmt: skip
+    if settings["brokerRole"] == "ASYNC_MASTER":
+        yield from _without_effect(
+            settings, "without brokerRole = SYNC_MASTER", lambda row: row.of_sync_master
+        )
     for name in ("haFlowControlEnable", "haTruncateDiverged"):
         if settings[name] and not {"brokerRole", "haListenPort"} & settings.explicit:
             yield _problem(
@@ -231,9 +214,7 @@ class Config:
         lines = []
         for name, value in sorted(values.items()):
             if name not in SECRETS:
-                value = without_password(value)
-                shown = str(value).lower() if isinstance(value, bool) else str(value)
-                lines.append(f"{name}={shown}\n")
+                lines.append(f"{name}={shown(without_password(value))}\n")
         return "".join(lines)
 
 

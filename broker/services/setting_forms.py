@@ -11,44 +11,30 @@ from broker.remoting.client import parse_address
 from broker.services.etcd_address import SCHEME, SCHEME_TLS, parse_etcd
 from broker.services.names import is_legal
 from pystore.setting_problems import SettingProblem, about_text
-from pystore.settings import Settings, without_password
+from pystore.settings import TABLE, Settings, without_password
 
 __all__ = ["about_server", "malformed", "servers_of"]
 
 #: Of a name that stands in a topic of the broker's own, whose longest has 127 bytes.
 _NAME_MAX = 96
-_NAMES = ("brokerClusterName", "brokerName")
-_HOSTS = ("brokerIP1", "brokerIP2", "bindAddress", "metricsPromExporterHost")
-_PATTERNS = ("trustedProxies", "trustedSlaves", "trustedBrokers", "passwordsFor")
 
 #: Returns what is wrong with a value, and what mends it; None: nothing.
 Fault = tuple[str, str] | None
 
 
 def malformed(settings: Settings) -> Iterator[SettingProblem]:
-    checks: list[tuple[str, Callable[[str], Fault]]] = [
-        *((name, _about_name) for name in _NAMES),
-        ("msgTraceTopicName", _about_topic),
-        *((name, _about_host) for name in _HOSTS),
-        ("namesrvAddr", _about_servers),
-        ("ownAddresses", _about_servers),
-        ("haMasterAddress", lambda text: about_server(text) if text.strip() else None),
-        ("controllerAddr", _about_controllers),
-        *((name, _about_patterns) for name in _PATTERNS),
-        ("storePathCommitLog", _about_directories),
-        ("metricsLabel", _about_labels if settings["metricsExporterType"] != "DISABLE" else _pass),
-    ]
-    for name, check in checks:
-        value = settings[name] if name in settings.explicit else None
-        fault = check(value) if value is not None else None
+    """Yields the settings whose values have not the form of their row."""
+    for name in settings.explicit:
+        check, value = _FORMS.get(TABLE[name].form), settings[name]
+        if check is None or value is None:
+            continue
+        if name == "metricsLabel" and settings["metricsExporterType"] == "DISABLE":
+            continue
+        fault = check(value)
         if fault is not None:
             why, mend = fault
             text = f"{name} = {without_password(value)!r}: {why}"
             yield SettingProblem(name, settings.source(name), text, mend=mend)
-
-
-def _pass(text: str) -> Fault:
-    return None
 
 
 def _about_name(text: str) -> Fault:
@@ -156,3 +142,17 @@ def _about_labels(text: str) -> Fault:
     except ValueError as bad:
         return str(bad), "write name:value, with , between them"
     return None
+
+
+#: By the column "form" of a row.
+_FORMS: dict[str, Callable[[str], Fault]] = {
+    "name": _about_name,
+    "topic": _about_topic,
+    "host": _about_host,
+    "server": lambda text: about_server(text) if text.strip() else None,
+    "servers": _about_servers,
+    "controllers": _about_controllers,
+    "patterns": _about_patterns,
+    "directories": _about_directories,
+    "labels": _about_labels,
+}

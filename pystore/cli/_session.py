@@ -17,7 +17,7 @@ from pystore.cli._progress import ProgressBar
 from pystore.cli._values import usage
 from pystore.errors import Forbidden, NotAStore, StoreLocked
 from pystore.native import ffi, lib
-from pystore.settings import Settings, load
+from pystore.settings import PLACES, Settings, load
 
 __all__ = ["LockHolder", "Session", "holder_of", "parse_settings"]
 
@@ -142,7 +142,7 @@ class Session:
         A dry run puts into it, so that it accepts and refuses exactly what the real run would.
         """
         given = self.settings()
-        elsewhere = ("storePathRootDir", "storePathCommitLog", "flushDiskType")
+        elsewhere = PLACES | {"flushDiskType"}
         same = {name: given[name] for name in given.explicit if name not in elsewhere}
         same["mappedFileSizeCommitLog"] = max(64 << 20, 2 * int(given["maxMessageSize"]))
         with (

@@ -19,13 +19,11 @@ from pystore.cli._session import Session
 from pystore.cli._values import Size, parse_time, usage
 from pystore.cli.import_ import ImportCount, ImportTarget, Scratch, arguments, content_of_put
 from pystore.errors import MessageIllegal, RecordDamaged
-from pystore.settings import NOT_SERVED
+from pystore.settings import NOT_SERVED, PLACES
 
 __all__ = ["run"]
 
 _END = (1 << 63) - 1
-#: Settings that say where the source lies.
-_ELSEWHERE = ("storePathRootDir", "storePathCommitLog")
 
 
 def run(
@@ -121,7 +119,7 @@ def _target(
     info = reader.info()
     given = s.settings()
     same: dict[str, Any] = {
-        n: given[n] for n in given.explicit if n not in _ELSEWHERE and n not in NOT_SERVED
+        n: given[n] for n in given.explicit if n not in PLACES and n not in NOT_SERVED
     }
     same["mappedFileSizeCommitLog"] = info.commitlog_file_size
     same["mappedFileSizeConsumeQueue"] = info.consumequeue_file_size

@@ -20,7 +20,7 @@ from pystore.audit.layout import Layout
 from pystore.files import make_folders, write_whole
 from pystore.repair.journal import Journal
 from pystore.repair.manifest import Action
-from pystore.settings import NOT_SERVED, Settings
+from pystore.settings import NOT_SERVED, PLACES, Settings
 
 __all__ = ["Derive", "Progress", "make_derived", "swap_derived"]
 
@@ -29,10 +29,7 @@ Progress = Callable[[str, int, int], None]
 #: nothing.
 Derive = Callable[[Layout, Settings, Path, bool], bool]
 #: Settings that say where a store is, or how it treats its disk: the scratch store has its own.
-_ELSEWHERE = (
-    "storePathRootDir", "storePathCommitLog", "flushDiskType", "fileReservedTime",
-    "paranoidRecovery",
-)  # fmt: skip
+_ELSEWHERE = PLACES | {"flushDiskType", "fileReservedTime", "paranoidRecovery"}
 
 
 class _Scratch(Store):
