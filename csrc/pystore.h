@@ -214,6 +214,10 @@ int32_t ps_store_queues(ps_store *store, ps_queue_info *out, int32_t room);
 /* Re-reads file ends of a reader (another process may have written); a no-op for a writer, whose
  * dispatcher is caught up instead. Returns 0 or an error code. */
 int ps_store_refresh(ps_store *store, ps_error *error);
+/* A reader: which of its refreshes it shows, while one more would find nothing; 0 when it may find
+ * something. A writer: 0. It looks at the files of the log, at what stands at its end, and whether
+ * topics were deleted; so it costs the same however many queues there are. PS_E_CLOSED. */
+int64_t ps_store_view(ps_store *store);
 
 /* ---- topics ---- */
 /* The topic of that name; make 0: NULL when the store has no queue of it. Name checked when make is

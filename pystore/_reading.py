@@ -649,6 +649,15 @@ class Reader(Base):
             self._metadata = Metadata(self.path, readonly=True)
         return self._metadata
 
+    def view(self) -> int:
+        """Returns which ``refresh()`` the reader shows, counted from 1, while a further one would
+        find nothing new; 0 when it may find something. The answer costs some microseconds, however
+        many queues there are. Raises: StoreClosed."""
+        number = int(lib.ps_store_view(self.c_handle()))
+        if number < 0:
+            raise self._why_closed()
+        return number
+
     def close(self) -> None:
         if self._metadata is not None:
             self._metadata.close()

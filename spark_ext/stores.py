@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     import pystore
 
 __all__ = [
+    "View",
     "close_reader",
     "damaged_index",
     "known_damage",
     "let_go",
     "open_reader",
     "settle_worker",
+    "view_of",
 ]
 
 _KEPT = 8
@@ -70,6 +72,13 @@ class _KeptReader(NamedTuple):
         return self.reader.closed or (self.anchor is not None and not self.anchor.holds())
 
 
+class View(NamedTuple):
+    """A reader, and which of its refreshes it shows."""
+
+    reader: pystore.Reader
+    number: int
+
+
 _cache: OrderedDict[tuple[str, StoreSettings], _KeptReader] = OrderedDict()
 _settled = False
 
@@ -103,6 +112,17 @@ def open_reader(
         # reference.
         _cache.popitem(last=False)
     return held.reader
+
+
+def view_of(path: str, settings: StoreSettings = ()) -> View | None:
+    """Returns what the kept reader of a store shows, while a look at the store would find nothing
+    else; None where it must be looked at: it may have changed, or is damaged, which may be mended
+    by now, or lies on another file system, which gives no such sign."""
+    held = _cache.get((path, settings))
+    if held is None or is_remote(path) or held.stale or known_damage(held.reader):
+        return None
+    number = held.reader.view()
+    return View(held.reader, number) if number else None
 
 
 def _new_reader(path: str, settings: StoreSettings) -> pystore.Reader:

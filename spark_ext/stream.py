@@ -6,8 +6,11 @@ after the query had begun. The identity (identity.py) is of the store that the o
 of an earlier version, and of a store without messages, have none and are not compared.
 
 Spark keeps one process with one such reader for the life of a query and asks ``latestOffset`` some
-hundred times a second, so that must be cheap: the store is looked at again only after ten times as
-long as the look took, and until then nothing is counted again, and an idle query waits.
+hundred times a second, so that must be cheap. Queues are listed only where the store shows a sign
+of change (stores.py, ``view_of``), at most once in ten times as long as that took; nothing is
+counted again until then. The offset itself, which Spark takes through JSON on each poll, costs most
+of an idle query over many queues: such a query answers less often, and looks for that sign
+meanwhile.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from spark_ext.plan import (
     stored_at,
     within,
 )
-from spark_ext.stores import open_reader
+from spark_ext.stores import View, open_reader, view_of
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -72,8 +75,14 @@ Identities = dict[str, Identity]  # broker: of its store
 
 #: So long the size and the age of what waits are taken as they are.
 LAG_KEPT_S = 1.0
-#: An idle query waits at most so long for the next look: Spark stops it between two polls.
-IDLE_MAX_S = 0.5
+#: An idle query answers after so long for each of its queues, some 30 times as long as Spark takes
+#: over the answer; but soon, for Spark stops a query between two polls.
+IDLE_S_PER_QUEUE, IDLE_LEAST_S, IDLE_MAX_S = 50e-6, 0.01, 1.0
+#: Meanwhile it looks whether the stores have changed, once in so many seconds.
+IDLE_LOOK_S = 0.25
+#: The queues are listed once in so many seconds even without a sign of change: a log into which
+#: somebody else has written zeros shows none, and its queues go on.
+WHOLE_LOOK_S = 60.0
 
 
 def encode(offsets: Mapping[Key, int], identities: Identities | None = None) -> dict[str, Any]:
@@ -174,7 +183,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.layout = layout
         self._target: dict[Key, Span] | None = None
         self._seen: dict[Key, Span] = {}
+        self._views: list[View | None] = []
         self._look_again = 0.0
+        self._whole_look_at = 0.0
         self._triggered = 0.0
         self._count: _Count | None = None
         self._planned: Offsets | None = None
@@ -193,8 +204,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Returns the queues as they are, looked at again when that is due: the same object where
         nothing has changed."""
         begun = time.monotonic()
-        if now or begun >= self._look_again:
+        if (now or begun >= self._look_again) and not self._unchanged(begun):
             readers = [self._open(path, fresh=True) for path in self.options.paths]
+            # Before the queues are listed: what comes meanwhile is news at the next look.
+            views = [self._view_of(path) for path in self.options.paths]
             found = find_queues(readers, self.options, missing_fails=False)
             seen = {
                 (span.topic, broker, span.queue): span
@@ -203,8 +216,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
             if seen != self._seen:
                 self._seen = seen
+            self._views, self._whole_look_at = views, begun + WHOLE_LOOK_S
             self._look_again = begun + 10 * (time.monotonic() - begun)
         return self._seen
+
+    def _view_of(self, path: str) -> View | None:
+        return view_of(path, self.options.settings_of(path))
+
+    def _unchanged(self, now: float) -> bool:
+        """Says whether all stores are as they were when their queues were listed."""
+        return now < self._whole_look_at and all(
+            view is not None and view == self._view_of(path)
+            for view, path in zip(self._views, self.options.paths, strict=True)
+        )
 
     def _begin(self, key: Key, offset: int, span: Span | None) -> int:
         """Returns where reading goes on. Raises: DataLoss when that no longer exists."""
@@ -308,11 +332,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         spans = self._target if self._target is not None else self._look()
         count = self._count
-        if count is None or count.spans is not spans or count.start != start:
+        if count is not None and count.spans is spans and count.start == start:
+            if self._target is None:
+                spans = self._rest(spans)
+        else:
+            count = None
+        if count is None or count.spans is not spans:
             self._count = count = self._counted(start, spans)
             self._planned = count.begin
-        elif self._target is None:
-            self._rest()
         total = sum(count.lags.values())
         if not total:
             return count.quiet
@@ -323,10 +350,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned = count.begin | {key: count.at[key] + n for key, n in taken.items()}
         return encode(self._planned, self._identities())
 
-    def _rest(self) -> None:
-        """Sleeps a little: until the next look nothing new can be found, and Spark asks again
-        within 10 ms."""
-        time.sleep(min(IDLE_MAX_S, max(0.0, self._look_again - time.monotonic())))
+    def _rest(self, spans: Mapping[Key, Span]) -> Mapping[Key, Span]:
+        """Sleeps until there is something new, or an idle query answers. Returns the queues."""
+        due = self._look_again - time.monotonic()
+        left = min(IDLE_MAX_S, max(IDLE_LEAST_S, IDLE_S_PER_QUEUE * len(spans), due))
+        seen = spans
+        while left > 0 and seen is spans:
+            time.sleep(min(left, IDLE_LOOK_S))
+            left -= IDLE_LOOK_S
+            seen = self._look()
+        return seen
 
     def _counted(self, start: dict[str, Any], spans: Mapping[Key, Span]) -> _Count:
         """Counts what the queues hold. Raises: DataLoss, SourceError for stores and queues that are

@@ -276,6 +276,7 @@ static int list_one(ps_io *io, const char *folder, const struct dirent *d, bool 
     item->number = strtoll(d->d_name, NULL, 10);
     item->size = st.st_size;
     item->mtime_ms = st.st_mtim.tv_sec * 1000 + st.st_mtim.tv_nsec / 1000000;
+    item->inode = st.st_ino;
     return 0;
 }
 

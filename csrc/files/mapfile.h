@@ -72,6 +72,7 @@ typedef struct ps_listing {
         int64_t number;
         int64_t size;
         int64_t mtime_ms;
+        uint64_t inode;
     } *items;
     int32_t count;
 } ps_listing;

@@ -263,13 +263,27 @@ static void adopt_first(ps_log *l, const struct ps_listed *file) {
     atomic_store(&l->lg_end, file->number);
 }
 
+/* A sum over a folder's files: each one that comes, goes, is cut off, written through the file or
+ * replaced by another changes it. */
+static uint64_t add_listing(uint64_t sum, const ps_listing *found) {
+    for (int32_t i = 0; i < found->count; i++) {
+        const struct ps_listed *f = &found->items[i];
+        const uint64_t facts[] = {(uint64_t)f->number, (uint64_t)f->size, (uint64_t)f->mtime_ms,
+                                  f->inode};
+        for (int k = 0; k < 4; k++) sum = (sum ^ facts[k]) * 0x9E3779B97F4A7C15u + (sum >> 32);
+    }
+    return sum;
+}
+
 int ps_log_refresh(ps_log *l, int64_t *first, ps_error *e) {
     char path[PATH_MAX];
     *first = INT64_MAX;
+    l->lg_listed = 0;
     for (int32_t d = 0; d < l->lg_dirs.count; d++) {
         ps_listing found;
         int code = ps_list_folder(l->lg_io, l->lg_dirs.path[d], false, &found, e);
         if (code < 0) return code;
+        l->lg_listed = add_listing(l->lg_listed, &found);
         for (int32_t i = 0; i < found.count; i++) {
             const struct ps_listed *file = &found.items[i];
             adopt_first(l, file);
@@ -283,6 +297,32 @@ int ps_log_refresh(ps_log *l, int64_t *first, ps_error *e) {
         ps_listing_free(&found);
     }
     return 0;
+}
+
+static bool ends_here(ps_log *l) {
+    ps_error e = {0};
+    ps_record r;
+    int64_t at = atomic_load(&l->lg_end);
+    ps_mapfile *mf = ps_segments_find(&l->lg_files, at, &e);
+    if (mf == NULL) return e.code == 0; /* the last file is full */
+    at -= mf->mf_base;
+    int64_t left = mf->mf_size - at;
+    ps_rec_outcome o = ps_record_check(mf->mf_map + at, left, -1, 0, &r);
+    bool blank = o == PS_REC_BLANK && r.size == left;
+    bool last = mf->mf_base == ps_segments_base(&l->lg_files, -1);
+    ps_mapfile_unref(mf);
+    return o == PS_REC_END || (blank && last); /* a writer makes files ahead */
+}
+
+bool ps_log_stands(ps_log *l) {
+    uint64_t sum = 0;
+    for (int32_t d = 0; d < l->lg_dirs.count; d++) {
+        ps_listing found;
+        if (ps_list_folder(l->lg_io, l->lg_dirs.path[d], false, &found, NULL) < 0) return false;
+        sum = add_listing(sum, &found);
+        ps_listing_free(&found);
+    }
+    return sum == l->lg_listed && ends_here(l);
 }
 
 void ps_log_forget_below(ps_log *l, int64_t first) {

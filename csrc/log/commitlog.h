@@ -39,6 +39,7 @@ typedef struct ps_log {
     _Atomic int64_t lg_min;             /* start of the first file */
     _Atomic int64_t lg_flushed;         /* everything below is on the disk */
     _Atomic int64_t lg_published_stamp; /* ms: store time of the last record below lg_end */
+    uint64_t lg_listed; /* readers: sum over the files as the last refresh found them */
     _Atomic int64_t lg_puts;            /* messages put since the store was opened */
     _Atomic int32_t lg_sync_errno; /* sticky: of a segment or folder that could not be synced */
     _Atomic bool lg_disk_full;          /* the disk had no room when the log last wanted some */
@@ -71,6 +72,9 @@ const uint8_t *ps_log_at(ps_log *l, int64_t physical, int64_t bound, int64_t *av
 /* Readers: files that another process has made since the last look; *first: the lowest file there,
  * INT64_MAX: none. */
 int ps_log_refresh(ps_log *l, int64_t *first, ps_error *e);
+/* Readers: whether files and log are as ps_log_refresh found them, and nothing stands at the end of
+ * the log that was read. */
+bool ps_log_stands(ps_log *l);
 /* Readers: files below `first` that retention in another process has deleted. */
 void ps_log_forget_below(ps_log *l, int64_t first);
 

@@ -31,6 +31,7 @@ int ps_store_refresh(ps_store *s, ps_error *error) {
         code = ps_dispatch_catch_up(s, e);
     } else {
         pthread_mutex_lock(&s->st_dispatcher.ds_lock);
+        s->st_view++;
         code = ps_log_refresh(&s->st_log, &first, e);
         if (code == 0) code = ps_tombstones_load(s, NULL, e);
         if (code == 0) ps_tombstones_hide(s);
@@ -43,8 +44,24 @@ int ps_store_refresh(ps_store *s, ps_error *error) {
         if (code == 0 && s->st_index != NULL &&
             ps_index_end(s->st_index) > atomic_load(&s->st_index_tail))
             atomic_store(&s->st_index_tail, ps_index_end(s->st_index));
+        s->st_view_whole = code == 0;
         pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
     }
     ps_leave(s);
     return code;
+}
+
+/* Queues are not looked at. A writer dispatches what is in the log, and a reader has taken that
+ * itself: they only follow what the log has shown. */
+int64_t ps_store_view(ps_store *s) {
+    int64_t view = 0;
+    if (ps_enter(s) < 0) return PS_E_CLOSED;
+    if (s->st_readonly) {
+        pthread_mutex_lock(&s->st_dispatcher.ds_lock);
+        if (s->st_view_whole && ps_tombstones_known(s) && ps_log_stands(&s->st_log))
+            view = s->st_view;
+        pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
+    }
+    ps_leave(s);
+    return view;
 }

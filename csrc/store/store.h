@@ -73,8 +73,8 @@ typedef struct ps_follow {
 
 /* Topics that were deleted: tombstones.c. Dispatch lock. */
 typedef struct ps_tombstones {
-    uint64_t tb_inode; /* of the file that was read last */
-    int64_t tb_size;
+    uint64_t tb_inode; /* of the file that was read last; 0: there was none */
+    int64_t tb_size, tb_mtime_ns;
     bool tb_closed; /* no writer has the store open, nor did one crash */
 } ps_tombstones;
 
@@ -108,6 +108,8 @@ struct ps_store {
     ps_keeper st_keeper;
     ps_retention st_retention;
     ps_tombstones st_tombstones;
+    int64_t st_view;    /* readers: refreshes until now; dispatch lock */
+    bool st_view_whole; /* the last one found all there was */
     _Atomic int64_t st_damaged_reads; /* units that reads met and whose record is damaged */
 
     _Atomic int32_t st_refs;  /* the handle's own, and one a stream that reads from it */
@@ -144,6 +146,7 @@ int ps_tombstones_settle(ps_store *s, int64_t *from, ps_report *r, ps_error *e);
 void ps_tombstones_doubt(ps_store *s, ps_report *r);
 /* No mark lies beyond the end of the log, which would take messages that are still to come. */
 int ps_tombstones_trim(ps_store *s, int64_t end, ps_error *e);
+bool ps_tombstones_known(ps_store *s); /* readers: the file is still the one that was read */
 void ps_tombstones_hide(ps_store *s); /* readers: those queues are shown as empty; dispatch lock */
 
 /* dispatch.c */

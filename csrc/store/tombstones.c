@@ -64,13 +64,35 @@ static int read_entries(ps_store *s, int fd, int64_t len, ps_report *r) {
     return 0;
 }
 
+static int64_t mtime_ns(const struct stat *st) {
+    return st->st_mtim.tv_sec * INT64_C(1000000000) + st->st_mtim.tv_nsec;
+}
+
+/* Each change makes a new file, so a reader need not look into one that it knows. */
+static bool is_file(const ps_tombstones *tb, const struct stat *st) {
+    return tb->tb_inode == st->st_ino && tb->tb_size == st->st_size &&
+           tb->tb_mtime_ns == mtime_ns(st);
+}
+
+bool ps_tombstones_known(ps_store *s) {
+    char path[PATH_MAX];
+    struct stat st;
+    if (ps_path_in(path, s->st_root, FILE_NAME, NULL) < 0) return false;
+    if (s->st_io->stat(s->st_io, path, &st) < 0)
+        return errno == ENOENT && s->st_tombstones.tb_inode == 0;
+    return is_file(&s->st_tombstones, &st);
+}
+
 int ps_tombstones_load(ps_store *s, ps_report *r, ps_error *e) {
     char path[PATH_MAX];
     struct stat st;
     int code = ps_path_in(path, s->st_root, FILE_NAME, e);
     if (code < 0) return code;
     int fd = s->st_io->open(s->st_io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
-    if (fd < 0 && errno == ENOENT) return 0;
+    if (fd < 0 && errno == ENOENT) {
+        s->st_tombstones.tb_inode = 0;
+        return 0;
+    }
     if (fd < 0 || s->st_io->fstat(s->st_io, fd, &st) < 0) {
         int err = errno;
         if (fd >= 0) s->st_io->close(s->st_io, fd);
@@ -78,10 +100,10 @@ int ps_tombstones_load(ps_store *s, ps_report *r, ps_error *e) {
                        fd < 0 ? "cannot open the file of deleted topics"
                               : "cannot read the size of the file of deleted topics");
     }
-    /* Each change makes a new file, so a reader need not look into one that it knows. */
-    bool known = s->st_tombstones.tb_inode == st.st_ino && s->st_tombstones.tb_size == st.st_size;
+    bool known = is_file(&s->st_tombstones, &st);
     s->st_tombstones.tb_inode = st.st_ino;
     s->st_tombstones.tb_size = st.st_size;
+    s->st_tombstones.tb_mtime_ns = mtime_ns(&st);
     s->st_tombstones.tb_closed = ps_abort_present(s->st_io, s->st_root) == 0;
     code = known ? 0 : read_entries(s, fd, st.st_size, r);
     s->st_io->close(s->st_io, fd);

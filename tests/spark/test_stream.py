@@ -13,6 +13,7 @@ import pytest
 from waiting import BOUND_S, until
 
 import pystore
+from spark_ext import stream
 from spark_ext.errors import DataLoss, SourceError
 from tests.spark.conftest import alive, put, said
 
@@ -396,9 +397,45 @@ def test_an_idle_query_counts_nothing_again(make, monkeypatch):
     naps: list[float] = []
     monkeypatch.setattr(time, "sleep", naps.append)
     monkeypatch.setattr(type(reader), "_counted", None)
-    reader._look_again = time.monotonic() + 3600
+    monkeypatch.setattr(stream, "find_queues", None)
+    reader._look_again = 0.0
     assert polled(reader, at) is at
-    assert naps == [0.5]
+    assert naps == [0.01]
+    monkeypatch.setattr(stream, "IDLE_S_PER_QUEUE", 1.0)
+    assert polled(reader, at) is at
+    assert naps[1:] == [0.25] * 4
+
+
+@pytest.mark.parametrize("how", ["a message", "a queue", "a topic", "deleted", "retention", "anew"])
+def test_what_changes_while_a_query_rests_is_seen(make, small, monkeypatch, how):
+    path = make({"t": [2000], "u": [1]}, mappedFileSizeCommitLog=1 << 17)
+    reader = reader_of(path, startingOffsets="latest", failOnDataLoss="false")
+    at = reader.initialOffset()
+    assert polled(reader, at) is at
+    before = reader._seen
+
+    def change(_: float) -> None:
+        monkeypatch.undo()
+        if how == "anew":
+            return anew(make, path, 4)
+        with pystore.open(path, **small | {"mappedFileSizeCommitLog": 1 << 17}) as store:
+            if how == "deleted":
+                store.delete_topic("u")
+            elif how == "retention":
+                assert store.clean(immediate=True).log_files
+            else:
+                put(store, "new" if how == "a topic" else "t", int(how == "a queue"), 1)
+
+    monkeypatch.setattr(time, "sleep", change)
+    monkeypatch.setattr(stream, "IDLE_S_PER_QUEUE", 1.0)
+    reader._look_again = 0.0
+    end = polled(reader, at)
+    assert (end != at) == (how not in ("deleted", "retention"))
+    with pystore.Reader(path) as fresh:
+        now = {(q.topic, q.queue, q.min_offset, q.max_offset) for q in fresh.queues()}
+    seen = {(s.topic, s.queue, s.low, s.high) for s in reader._seen.values() if s.high > s.low}
+    assert reader._seen != before
+    assert seen == {q for q in now if q[3] > q[2]}
 
 
 def test_a_budget_is_split_by_lag_and_never_exceeded():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -270,6 +272,85 @@ def test_reader_sees_a_store_grow_from_nothing(store_path, small):
         reader.refresh()
         assert [bytes(m.body) for m in reader.read("T", 0, 0)] == [b"x"]
         assert len(reader.query("T", "k")) == 1
+
+
+def write_over(path, start, data):
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(data)
+
+
+def place(store):
+    """The end of the log, in its last segment of 1 MiB."""
+    return store.info().log_max % (1 << 20)
+
+
+def exchanged(path):
+    """The same bytes and times in another file."""
+    shutil.copy2(path, path.with_suffix(".other"))
+    path.with_suffix(".other").rename(path)
+
+
+CHANGES = {
+    "a message": lambda store, log: store.put("T", b"x", queue=0),
+    "a queue": lambda store, log: store.put("T", b"x", queue=1),
+    "a topic": lambda store, log: store.put("new", b"x", queue=0),
+    "a segment": lambda store, log: store.put_many("T", [bytes(500)] * 2500, queue=0),
+    "a deleted topic": lambda store, log: store.delete_topic("gone"),
+    "retention": lambda store, log: store.clean(immediate=True),
+    "half a record": lambda store, log: write_over(log, place(store), b"\0\0\0\x70"),
+    "a wiped record": lambda store, log: write_over(log, place(store) - 60, bytes(60)),
+    "a shorter file": lambda store, log: os.truncate(log, 1 << 19),
+    "another file": lambda store, log: exchanged(log),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_view_tells_each_change(store_path, small, change):
+    """A Reader that says that it shows all of a store does so."""
+    with pystore.open(store_path, **small) as store, pystore.Reader(store_path) as reader:
+        store.put_many("T", [bytes(500)] * 2000, queue=0)
+        store.put("gone", b"x", queue=0)
+        store.flush()
+        assert reader.view() == 0
+        reader.refresh()
+        first = reader.view()
+        store.flush()  # the checkpoint, and nothing that a reader shows
+        assert first == reader.view() > 0
+        change(store, max((store_path / "commitlog").iterdir()))
+        assert reader.view() == 0
+        if change in list(CHANGES.values())[:6]:
+            store.flush()
+            reader.refresh()
+            assert reader.view() == first + 1
+            assert reader.queues() == [q for q in store.queues() if q.max_offset]
+
+
+def test_a_view_needs_no_dispatch(store_path, small, tmp_path):
+    """What the log has and the queues lack is shown from the log; that the queues follow later
+    changes nothing, and what comes into the log meanwhile does."""
+    with pystore.open(store_path, **small) as store:
+        store.put_many("T", [b"x"] * 3, queue=0)
+        shutil.copytree(store_path, tmp_path / "copy")
+        begun = store.info().log_max
+        for queue in (0, 1):
+            store.put("T", b"y", queue=queue)
+        store.flush()
+        trailing = (store_path / "commitlog" / ("0" * 20)).read_bytes()
+    (log,) = (tmp_path / "copy" / "commitlog").iterdir()
+    with pystore.Reader(tmp_path / "copy") as reader:
+        reader.refresh()
+        assert reader.view() == 1 and reader.range("T", 0) == (0, 3)
+        write_over(log, begun, trailing[begun:])
+        assert reader.view() == 0
+        reader.refresh()
+        shown = reader.queues()
+        assert [q.max_offset for q in shown] == [4, 1] and reader.view() == 2
+        shutil.copytree(store_path / "consumequeue", tmp_path / "copy" / "consumequeue",
+                        dirs_exist_ok=True)  # fmt: skip
+        assert reader.view() == 2
+        reader.refresh()
+        assert reader.queues() == shown and reader.view() == 3
 
 
 def test_reader_metadata_is_read_only(store_path, small):
