@@ -180,6 +180,21 @@ def test_a_slave_tells_of_the_end_of_its_connection_from_its_first_moment(
 
 
 @needs_etcd
+def test_where_the_master_takes_slaves_is_etcds_word(
+    names: str, engine: Etcd, tmp_path: Path
+) -> None:
+    """Without a secret a name server's word would lead an empty slave to anybody's log."""
+    with ExitStack() as stack:
+        one = stack.enter_context(member(tmp_path / "a", names, engine))
+        until(lambda: is_master(one), "the master")
+        other = stack.enter_context(member(tmp_path / "b", names, engine))
+        until(lambda: in_sync(one) == 2, "both in sync")
+        replication = other.services.replication
+        replication._learn({"masterAddr": one.address, "haServerAddr": "127.0.0.1:1"})
+        assert other.run(replication._ha_address()) == one.services.ha_address
+
+
+@needs_etcd
 def test_an_old_master_that_does_not_know_takes_no_route_back(engine: Etcd, tmp_path: Path) -> None:
     """It reaches the name server, and the engine no more: clients would go on sending to it."""
     with ExitStack() as stack:

@@ -154,9 +154,11 @@ class Replication:
         address, ha = answer.get("masterAddr") or "", answer.get("haServerAddr") or ""
         if not address:
             return
-        if self._reign is not None and address != self._known.address:
-            return  # a name server may know the master of before
-        self._known.address, self._known.ha, self._known.is_told = address, ha, True
+        known = self._known
+        # It may know the master of before, and an engine that says where slaves connect is asked.
+        if self._reign is not None and (address != known.address or not known.is_told):
+            return
+        known.address, known.ha, known.is_told = address, ha, True
 
     @property
     def master_address(self) -> str:
