@@ -67,12 +67,12 @@ typedef struct ps_topic_entry {
 /* Which messages a pull wants: hashes of tags, compared as upstream does (the client looks at the
  * text again), or an SQL92 expression. Held pulls share it with the subscription it came from. */
 typedef struct ps_filter {
-    ps_sql92 *fl_sql; /* NULL: tags */
-    int32_t fl_refs;
-    int32_t fl_tag_count;
-    int32_t fl_text_len; /* of a request's own subscription, to know it again */
-    int32_t fl_tags_len; /* of its tags, each ended by 0x00: pops compare them by text, too */
-    int32_t fl_hashes[]; /* then the text, then the tags */
+    ps_sql92 *ft_sql; /* NULL: tags */
+    int32_t ft_refs;
+    int32_t ft_tag_count;
+    int32_t ft_text_len; /* of a request's own subscription, to know it again */
+    int32_t ft_tags_len; /* of its tags, each ended by 0x00: pops compare them by text, too */
+    int32_t ft_hashes[]; /* then the text, then the tags */
 } ps_filter;
 
 typedef struct ps_mark { /* a group's place in a queue */
@@ -134,7 +134,7 @@ typedef struct ps_beat_digest {
 typedef struct ps_beat {
     ps_beat_digest digest;
     int64_t last_ms;
-    uint32_t tables; /* co_beats when it was kept */
+    uint32_t tables; /* tc_withdrawn when it was kept */
     int32_t opaque;
     bool asked;  /* it was handed on, and Python has not said anything of it */
     bool stands; /* its repeats are answered here */
@@ -149,7 +149,7 @@ struct ps_conn {
     ps_buffer cn_in;   /* the beginning of a frame whose end is still to come */
     int64_t cn_from;   /* bytes of it that are done with */
     int64_t cn_wanted; /* size of that frame, 0: not known yet */
-    int32_t cn_up;     /* PS_UP_: what is handed on, beside co_up */
+    int32_t cn_up;     /* PS_UP_: what is handed on, beside dg_what */
     bool cn_known;     /* a request of it was let in by access control */
     bool cn_let_in;    /* all of them were, before they came here */
     ps_parked *cn_parked;
@@ -170,125 +170,174 @@ typedef struct ps_tally {
 
 /* What one caller (lock.h) works with, and what its last call has left for it. */
 typedef struct ps_call {
-    ps_buffer co_in;     /* read buffer of connections that have nothing left over */
-    ps_buffer co_out;
-    ps_buffer co_props;  /* properties as stored; then the offset message ids of the answer */
-    ps_buffer co_places; /* physical offsets of a batch */
-    ps_buffer co_pieces, co_lent; /* ps_piece of co_out's answers, and whose they are: ps_batch * */
-    int64_t co_lent_bytes;        /* of all pieces */
-    bool co_lends;                /* this call's answers may show records where they lie */
-    ps_buffer co_handle; /* of the timer that was put last */
-    ps_buffer co_pop_text, co_pop_seen; /* what a pop has found, as answered */
-    ps_buffer co_pop_ranks; /* in which order it looks at queues */
-    ps_command *co_open; /* the send that ps_conn_read_send has read; NULL: none was yet */
-    const uint8_t *co_open_frame; /* which, until the next call; NULL: none */
-    ps_send co_open_send;
-    uint8_t *co_scratch; /* PS_HEADER_MAX, for texts that had escapes */
-    ps_frame *co_frames;
-    int32_t co_frame_count, co_frame_room;
-    ps_deferred *co_deferred; /* answers of it that wait */
-    ps_pulled co_pulled; /* the last pull that was answered */
-    bool co_put;         /* this call has put something */
-    bool co_parked_one;  /* this call has held a pull */
-    bool co_more; /* whole frames are left: the answers are many, or the time is over */
-    int64_t co_pop_due; /* when what it has popped ends, if that is before all others; else 0 */
-    int64_t co_began_ns;        /* when it began */
-    int64_t co_puts, co_looked; /* messages that it has put, and pulls that it has answered */
-    int64_t co_puts_waiting;    /* put by it, and not safe yet */
-    ps_tally co_tally;
-    int32_t co_request;  /* the one that is served */
-    int32_t co_answered; /* the code it was answered with, or PS_RPC_NONE */
-    ps_rpc_row co_rpcs[PS_RPC_ROWS]; /* of requests that it has answered */
-    int32_t co_rpc_count, co_rpc_last;
-    bool co_rpc_untimed; /* some row has requests of the call under way */
-    uint64_t co_random;
-    pthread_mutex_t co_share; /* held by its network thread, or by whoever is alone in the core */
-    int32_t co_hold;          /* PS_HOLD_, of its network thread */
-    int64_t co_shared_ns;     /* when the share was taken; 0: nobody asks how long it is held */
+    ps_buffer ca_in;     /* read buffer of connections that have nothing left over */
+    ps_buffer ca_out;
+    ps_buffer ca_props;  /* properties as stored; then the offset message ids of the answer */
+    ps_buffer ca_places; /* physical offsets of a batch */
+    ps_buffer ca_pieces;        /* of ca_out's answers: zerocopy.c */
+    ps_buffer ca_piece_batches; /* ps_batch *, whose they are */
+    int64_t ca_piece_bytes;     /* of all pieces */
+    bool ca_zerocopy;           /* this call's answers may show records where they lie */
+    ps_buffer ca_handle; /* of the timer that was put last */
+    ps_buffer ca_pop_text, ca_pop_seen; /* what a pop has found, as answered */
+    ps_buffer ca_pop_ranks; /* in which order it looks at queues */
+    ps_command *ca_open; /* the send that ps_conn_read_send has read; NULL: none was yet */
+    const uint8_t *ca_open_frame; /* which, until the next call; NULL: none */
+    ps_send ca_open_send;
+    uint8_t *ca_scratch; /* PS_HEADER_MAX, for texts that had escapes */
+    ps_frame *ca_frames;
+    int32_t ca_frame_count, ca_frame_room;
+    ps_deferred *ca_deferred; /* answers of it that wait */
+    ps_pulled ca_pulled; /* the last pull that was answered */
+    bool ca_put;         /* this call has put something */
+    bool ca_parked_one;  /* this call has held a pull */
+    bool ca_more; /* whole frames are left: the answers are many, or the time is over */
+    int64_t ca_pop_due; /* when what it has popped ends, if that is before all others; else 0 */
+    int64_t ca_began_ns;        /* when it began */
+    int64_t ca_puts, ca_looked; /* messages that it has put, and pulls that it has answered */
+    int64_t ca_puts_waiting;    /* put by it, and not safe yet */
+    ps_tally ca_tally;
+    int32_t ca_request;  /* the one that is served */
+    int32_t ca_answered; /* the code it was answered with, or PS_RPC_NONE */
+    ps_rpc_row ca_rpcs[PS_RPC_ROWS]; /* of requests that it has answered */
+    int32_t ca_rpc_count, ca_rpc_last;
+    bool ca_rpc_untimed; /* some row has requests of the call under way */
+    uint64_t ca_random;
+    pthread_mutex_t ca_share; /* held by its network thread, or by whoever is alone in the core */
+    int32_t ca_hold;          /* PS_HOLD_, of its network thread */
+    int64_t ca_shared_ns;     /* when the share was taken; 0: nobody asks how long it is held */
 } ps_call;
 
 #define PS_READ_ROOM (256 << 10)
 #define PS_CALLERS 18 /* the event loop, and so many network threads less one */
 
+/* Who is in the core, and what each caller works with. Owner: lock.c. */
+typedef struct ps_core_lock {
+    pthread_mutex_t lo_alone; /* held by who is alone in the core; recursive */
+    int32_t lo_depth;         /* calls within calls; that one's */
+    ps_core_lock_times lo_times;
+    int64_t lo_entered_ns; /* when it was taken last; 0: nobody asks how long it is held */
+    bool lo_timed;
+    ps_call *lo_calls[PS_CALLERS]; /* NULL: there is no such caller */
+    int32_t lo_callers;            /* one more than the last of them */
+    void *lo_threads[PS_CALLERS];  /* network threads by their number: net/ */
+    struct ps_grave *lo_graves;
+} ps_core_lock;
+
+/* What the core was made with: nobody changes it, so no lock is needed. Owner: conn.c. */
+typedef struct ps_core_settings {
+    char *se_extra; /* MSG_REGION, TRACE_ON and CLUSTER, encoded: a property list */
+    int32_t se_extra_len;
+    char *se_region, *se_broker; /* broker: its name, in handles */
+    bool se_trace_on;
+    int64_t se_frame_max;
+    bool se_long_polling;
+    int32_t se_short_polling_ms, se_parked_max;
+    bool se_slave_reads, se_slave;
+} ps_core_settings;
+
+/* In what follows, who is alone changes, and who shares the core reads: lock.h. */
+
+/* Bounds of connections. Owner: conn.c. */
+typedef struct ps_core_limits {
+    int64_t li_first_max;     /* of connections that are not known yet; 0: the same */
+    int64_t li_first_refused; /* frames that were larger */
+    int64_t li_turn_ns;       /* so long a call goes on; 0: to the end */
+} ps_core_limits;
+
+/* What Python decides although the tables know all of it. Owner: delegate.c. */
+typedef struct ps_core_delegated {
+    int32_t dg_what;                /* PS_UP_ */
+    int64_t dg_sends_from_ms;       /* sends are until then; 0: they are served */
+    bool dg_no_lite;                /* LITE_PULL_MESSAGE is */
+    _Atomic int64_t dg_leads_until; /* monotonic ms */
+} ps_core_delegated;
+
+/* What the broker has published. Owner: tables/. */
+typedef struct ps_core_tables {
+    ps_chains tc_topics, tc_pairs; /* of ps_topic_entry, of ps_pair */
+    ps_pair *tc_all_pairs;
+    ps_marks tc_marks;
+    uint32_t tc_withdrawn; /* counts what heartbeats rest on and is gone: topics, grants */
+} ps_core_tables;
+
+/* Pulls and pops that wait for messages. Owner: waits/; who is alone reads it, too. */
+typedef struct ps_core_parking {
+    ps_parked **pg_heap; /* by deadline */
+    int32_t pg_count, pg_room;
+    int32_t pg_pulls; /* of them */
+    ps_parked *pg_ready, **pg_ready_end;
+} ps_core_parking;
+
+/* Answers of earlier calls that wait for the log. Owner: sent.c; the flusher ends waits under a
+ * lock of theirs (log/safe.h). */
+typedef struct ps_core_late {
+    ps_waits la_waits;
+    int64_t la_last; /* the number that was given last */
+} ps_core_late;
+
+/* Queues that Python watches. Owner: watched.c. */
+typedef struct ps_core_watched {
+    ps_topic *wq_schedule, *wq_timer;
+    uint64_t wq_level_news; /* watched delay levels that got messages */
+    bool wq_timer_news;     /* the watched queue of timers got some */
+} ps_core_watched;
+
+/* What filters of pulls may cost. Owner: pull.c. */
+typedef struct ps_core_budget {
+    int64_t fb_left; /* now, PS_SQL92_WORK_MAX at most */
+    int64_t fb_ms;   /* monotonic time that it was counted at */
+} ps_core_budget;
+
+/* Owners: times.c, which adds to totals and times without a lock; statistics.c has the slots. */
+typedef struct ps_core_counters {
+    ps_core_totals cc_totals;
+    ps_core_times cc_times;
+    int64_t cc_slots, cc_samples; /* of counters, so far */
+    ps_buffer cc_free_slots;
+    int64_t cc_gone_puts, cc_gone_gets; /* of what is counted no more */
+} ps_core_counters;
+
 struct ps_core {
-    pthread_mutex_t co_lock; /* held by who is alone in the core; recursive */
-    int32_t co_depth;        /* calls within calls */
-    ps_core_lock_times co_lock_times;
-    int64_t co_entered_ns; /* when it was taken last; 0: nobody asks how long it is held */
-    bool co_times_lock;
-    ps_call *co_calls[PS_CALLERS]; /* NULL: there is no such caller */
-    int32_t co_callers;            /* one more than the last of them */
-    void *co_threads[PS_CALLERS];  /* network threads by their number: net/ */
-    struct ps_grave *co_graves;
+    ps_core_lock co_lock;
     ps_store *co_store;
-    char *co_extra; /* MSG_REGION, TRACE_ON and CLUSTER, encoded: a property list */
-    int32_t co_extra_len;
-    char *co_region;
-    bool co_trace_on;
-    int64_t co_frame_max;
-    int64_t co_first_max;     /* of connections that are not known yet; 0: the same */
-    int64_t co_first_refused; /* frames that were larger */
-    bool co_long_polling;
-    int32_t co_short_polling_ms, co_parked_max;
-    bool co_slave_reads, co_slave;
-    _Atomic int64_t co_leads_until; /* monotonic ms */
-    int32_t co_up;       /* PS_UP_: what is handed on */
-    int64_t co_sends_from_ms; /* sends are handed on until then; 0: they are served */
-    bool co_no_lite;          /* LITE_PULL_MESSAGE is handed on */
-    int co_event_fd;
-
-    ps_chains co_topics, co_pairs; /* of ps_topic_entry, of ps_pair */
-    uint32_t co_beats; /* counts what heartbeats rest on and is gone: topics, grants */
-    ps_pair *co_all_pairs;
-    ps_marks co_marks;
-
-    ps_waits co_waits;    /* answers of earlier calls that wait */
-    int64_t co_wait_last; /* the number that was given last */
-    int64_t co_work_left; /* what filters of pulls may cost now, PS_SQL92_WORK_MAX at most */
-    int64_t co_work_ms;   /* monotonic time that it was counted at */
-    int64_t co_turn_ns; /* so long it goes on; 0: to the end */
-    ps_topic *co_schedule, *co_timer;
-    char *co_broker;     /* name of the broker, in handles */
-    bool co_timers;      /* the watched queue of timers got messages */
-    uint64_t co_levels; /* watched delay levels that got messages */
+    int co_event_fd; /* readable: ps_core_next has something to do */
+    ps_core_settings co_settings;
+    ps_core_limits co_limits;
+    ps_core_delegated co_delegated;
+    ps_core_tables co_tables;
+    ps_core_parking co_parking;
+    ps_core_late co_late;
+    ps_core_watched co_watched;
+    ps_core_budget co_budget;
+    ps_core_counters co_counters;
     ps_tx *co_tx;
-    ps_dedup *co_dedup; /* NULL: nothing is remembered */
-    struct ps_pops *co_pops; /* NULL: nothing was popped */
+    ps_dedup *co_dedup;          /* NULL: nothing is remembered */
+    struct ps_pops *co_pops;     /* NULL: nothing was popped */
     struct ps_access *co_access; /* NULL: no access control */
-
-    ps_parked **co_heap; /* what is parked, by deadline */
-    int32_t co_heap_count, co_heap_room;
-    int32_t co_parked_pulls; /* of them */
-    ps_parked *co_ready, **co_ready_end;
-    ps_core_totals co_totals;
-    int64_t co_slots, co_samples; /* of counters, so far */
-    ps_buffer co_free_slots;
-    int64_t co_gone_puts, co_gone_gets; /* of what is counted no more */
-
-    ps_core_times co_times;
 };
 
 /* Which of the callers the calling thread is: lock.h. */
 extern _Thread_local int32_t ps_caller_now;
 /* What it works with. */
 static inline ps_call *ps_mine(const ps_core *c) {
-    return c->co_calls[ps_caller_now];
+    return c->co_lock.lo_calls[ps_caller_now];
 }
 
 /* Whether he is alone in the core: lock.h. */
 static inline bool ps_is_alone(const ps_core *c) {
-    return ps_mine(c)->co_hold != PS_HOLD_SHARED;
+    return ps_mine(c)->ca_hold != PS_HOLD_SHARED;
 }
 
 /* Whether no slave can be acting as master. */
 static inline bool ps_core_leads(const ps_core *c) {
-    int64_t until = atomic_load_explicit(&c->co_leads_until, memory_order_relaxed);
+    int64_t until = atomic_load_explicit(&c->co_delegated.dg_leads_until, memory_order_relaxed);
     return until == INT64_MAX || ps_monotonic_ms() < until;
 }
 
 /* Which queue a message goes to, where a walk begins. */
 static inline uint64_t ps_core_random(ps_core *c) {
-    uint64_t *random = &ps_mine(c)->co_random;
+    uint64_t *random = &ps_mine(c)->ca_random;
     *random ^= *random << 13;
     *random ^= *random >> 7;
     *random ^= *random << 17;
@@ -296,15 +345,15 @@ static inline uint64_t ps_core_random(ps_core *c) {
 }
 
 /* answer.c */
-/* Appends a frame without its body to co_out, and leaves room for that. */
+/* Appends a frame without its body to ca_out, and leaves room for that. */
 int ps_core_frame(ps_core *c, const ps_command *command, int64_t body_len);
 /* The same for an answer, whose flag, language and version are set here. */
 int ps_core_answer(ps_core *c, ps_command *answer, int64_t body_len);
 /* zerocopy.c: whether an answer shows these records where they lie; then it does so, at the end of
- * co_out, and the batch is kept until the answer is written. */
-bool ps_lends(const ps_core *c, const ps_batch_info *b);
-int ps_lend(ps_core *c, const ps_batch_info *b);
-void ps_lent_until_written(ps_core *c, ps_batch *batch);
+ * ca_out, and the batch is kept until the answer is written. */
+bool ps_zerocopy_fits(const ps_core *c, const ps_batch_info *b);
+int ps_zerocopy_add(ps_core *c, const ps_batch_info *b);
+void ps_zerocopy_keep(ps_core *c, ps_batch *batch);
 /* The records of a batch after it. */
 int ps_core_append_records(ps_core *c, const ps_batch_info *b);
 

@@ -6,18 +6,18 @@
 
 void ps_core_hand_on(ps_core *c, int32_t what) {
     PS_CORE_HELD(c);
-    c->co_up |= what;
+    c->co_delegated.dg_what |= what;
 }
 
 void ps_core_admit(ps_core *c, int64_t sends_from_ms, int32_t lite_pulls) {
     PS_CORE_HELD(c);
-    c->co_sends_from_ms = sends_from_ms;
-    c->co_no_lite = !lite_pulls;
+    c->co_delegated.dg_sends_from_ms = sends_from_ms;
+    c->co_delegated.dg_no_lite = !lite_pulls;
 }
 
 bool ps_core_hands_on(ps_core *c, int32_t what) {
     PS_CORE_HELD(c);
-    return (c->co_up & what) == what;
+    return (c->co_delegated.dg_what & what) == what;
 }
 
 void ps_conn_hand_on(ps_conn *n, int32_t what) {
@@ -26,18 +26,18 @@ void ps_conn_hand_on(ps_conn *n, int32_t what) {
 }
 
 bool ps_conn_goes_up(const ps_conn *n, int32_t code) {
-    const ps_core *c = n->cn_core;
-    int32_t what = c->co_up | n->cn_up;
+    const ps_core_delegated *d = &n->cn_core->co_delegated;
+    int32_t what = d->dg_what | n->cn_up;
     switch (code) {
     case PS_REQUEST_LITE_PULL_MESSAGE:
-        return c->co_no_lite || (what & PS_UP_PULLS);
+        return d->dg_no_lite || (what & PS_UP_PULLS);
     case PS_REQUEST_PULL_MESSAGE:
         return what & PS_UP_PULLS;
     case PS_REQUEST_SEND_MESSAGE:
     case PS_REQUEST_SEND_MESSAGE_V2:
     case PS_REQUEST_SEND_BATCH_MESSAGE:
         return (what & PS_UP_SENDS) ||
-               (c->co_sends_from_ms > 0 && ps_now_ms() < c->co_sends_from_ms);
+               (d->dg_sends_from_ms > 0 && ps_now_ms() < d->dg_sends_from_ms);
     case PS_REQUEST_POP_MESSAGE:
     case PS_REQUEST_ACK_MESSAGE:
         return what & PS_UP_POPS;

@@ -22,27 +22,27 @@ void ps_core_call_as(int32_t caller) {
 
 static void free_call(ps_call *call) {
     if (call == NULL) return;
-    ps_buffer *all[] = {&call->co_pieces,   &call->co_lent,
-                        &call->co_in,       &call->co_out,      &call->co_props,
-                        &call->co_places,   &call->co_handle,   &call->co_pop_text,
-                        &call->co_pop_seen, &call->co_pop_ranks};
+    ps_buffer *all[] = {&call->ca_pieces,   &call->ca_piece_batches,
+                        &call->ca_in,       &call->ca_out,      &call->ca_props,
+                        &call->ca_places,   &call->ca_handle,   &call->ca_pop_text,
+                        &call->ca_pop_seen, &call->ca_pop_ranks};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) ps_buffer_free(all[i]);
-    free(call->co_open);
-    free(call->co_scratch);
-    free(call->co_frames);
-    pthread_mutex_destroy(&call->co_share);
+    free(call->ca_open);
+    free(call->ca_scratch);
+    free(call->ca_frames);
+    pthread_mutex_destroy(&call->ca_share);
     free(call);
 }
 
 static ps_call *make_call(uint64_t random) {
     ps_call *call = calloc(1, sizeof *call);
     if (call == NULL) return NULL;
-    pthread_mutex_init(&call->co_share, NULL);
-    call->co_in = (ps_buffer){malloc(PS_READ_ROOM), 0, PS_READ_ROOM};
-    call->co_scratch = malloc(PS_HEADER_MAX);
-    call->co_pulled.code = -1;
-    call->co_random = random;
-    if (call->co_in.data != NULL && call->co_scratch != NULL) return call;
+    pthread_mutex_init(&call->ca_share, NULL);
+    call->ca_in = (ps_buffer){malloc(PS_READ_ROOM), 0, PS_READ_ROOM};
+    call->ca_scratch = malloc(PS_HEADER_MAX);
+    call->ca_pulled.code = -1;
+    call->ca_random = random;
+    if (call->ca_in.data != NULL && call->ca_scratch != NULL) return call;
     free_call(call);
     return NULL;
 }
@@ -51,24 +51,24 @@ int ps_core_add_caller(ps_core *c, int32_t caller, ps_error *e) {
     PS_CORE_HELD(c);
     if (caller < 1 || caller >= PS_CALLERS)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "a core has no caller %d", caller);
-    if (c->co_calls[caller] != NULL) return 0;
+    if (c->co_lock.lo_calls[caller] != NULL) return 0;
     ps_call *made = make_call(ps_core_random(c) | 1);
     if (made == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a network thread");
-    pthread_mutex_lock(&made->co_share); /* as those of all others are while somebody is alone */
-    c->co_calls[caller] = made;
-    if (caller >= c->co_callers) c->co_callers = caller + 1;
+    pthread_mutex_lock(&made->ca_share); /* as those of all others are while somebody is alone */
+    c->co_lock.lo_calls[caller] = made;
+    if (caller >= c->co_lock.lo_callers) c->co_lock.lo_callers = caller + 1;
     return 0;
 }
 
 /* ---- alone ---- */
 
 static void free_graves(ps_core *c) {
-    for (ps_grave *g = c->co_graves, *next; g != NULL; g = next) {
+    for (ps_grave *g = c->co_lock.lo_graves, *next; g != NULL; g = next) {
         next = g->next;
         free(g);
     }
-    c->co_graves = NULL;
+    c->co_lock.lo_graves = NULL;
 }
 
 /* Takes it, and adds what that took to *waited_ns, if it took any time. */
@@ -81,39 +81,41 @@ static void lock_timed(pthread_mutex_t *lock, int64_t *waited_ns) {
 
 static void add_wait(ps_core *c, int64_t waited_ns) {
     if (waited_ns == 0) return;
-    __atomic_fetch_add(&c->co_lock_times.waits, 1, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&c->co_lock_times.waited_ns, waited_ns, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&c->co_lock.lo_times.waits, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&c->co_lock.lo_times.waited_ns, waited_ns, __ATOMIC_RELAXED);
 }
 
 /* What a network thread has of the core; the loop does without, as it never shares. */
 static void note_hold(ps_core *c, int32_t hold) {
-    if (ps_caller_now != PS_CALLER_LOOP) ps_mine(c)->co_hold = hold;
+    if (ps_caller_now != PS_CALLER_LOOP) ps_mine(c)->ca_hold = hold;
 }
 
 ps_core *ps_core_enter(ps_core *c) {
     int64_t waited_ns = 0;
+    ps_core_lock *l = &c->co_lock;
     ps_be_alone(c);
-    lock_timed(&c->co_lock, &waited_ns);
-    if (c->co_depth++ > 0) return c;
-    for (int32_t i = 1; i < c->co_callers; i++)
-        if (c->co_calls[i] != NULL) lock_timed(&c->co_calls[i]->co_share, &waited_ns);
+    lock_timed(&l->lo_alone, &waited_ns);
+    if (l->lo_depth++ > 0) return c;
+    for (int32_t i = 1; i < l->lo_callers; i++)
+        if (l->lo_calls[i] != NULL) lock_timed(&l->lo_calls[i]->ca_share, &waited_ns);
     note_hold(c, PS_HOLD_ALONE);
     add_wait(c, waited_ns);
-    c->co_lock_times.takes++;
-    c->co_entered_ns = c->co_times_lock ? ps_monotonic_ns() : 0;
-    if (ps_caller_now == PS_CALLER_LOOP && c->co_graves != NULL) free_graves(c);
+    l->lo_times.takes++;
+    l->lo_entered_ns = l->lo_timed ? ps_monotonic_ns() : 0;
+    if (ps_caller_now == PS_CALLER_LOOP && l->lo_graves != NULL) free_graves(c);
     return c;
 }
 
 void ps_core_leave(ps_core **held) {
     ps_core *c = *held;
-    if (--c->co_depth == 0) {
+    ps_core_lock *l = &c->co_lock;
+    if (--l->lo_depth == 0) {
         note_hold(c, PS_HOLD_NONE);
-        if (c->co_entered_ns != 0) c->co_lock_times.held_ns += ps_monotonic_ns() - c->co_entered_ns;
-        for (int32_t i = 1; i < c->co_callers; i++)
-            if (c->co_calls[i] != NULL) pthread_mutex_unlock(&c->co_calls[i]->co_share);
+        if (l->lo_entered_ns != 0) l->lo_times.held_ns += ps_monotonic_ns() - l->lo_entered_ns;
+        for (int32_t i = 1; i < l->lo_callers; i++)
+            if (l->lo_calls[i] != NULL) pthread_mutex_unlock(&l->lo_calls[i]->ca_share);
     }
-    pthread_mutex_unlock(&c->co_lock);
+    pthread_mutex_unlock(&l->lo_alone);
 }
 
 /* ---- together ---- */
@@ -121,23 +123,23 @@ void ps_core_leave(ps_core **held) {
 ps_core *ps_core_share(ps_core *c) {
     ps_call *call = ps_mine(c);
     int64_t waited_ns = 0;
-    if (ps_caller_now == PS_CALLER_LOOP || call->co_hold != PS_HOLD_NONE) return ps_core_enter(c);
-    lock_timed(&call->co_share, &waited_ns);
+    if (ps_caller_now == PS_CALLER_LOOP || call->ca_hold != PS_HOLD_NONE) return ps_core_enter(c);
+    lock_timed(&call->ca_share, &waited_ns);
     add_wait(c, waited_ns);
-    call->co_hold = PS_HOLD_SHARED;
-    call->co_shared_ns = c->co_times_lock ? ps_monotonic_ns() : 0;
+    call->ca_hold = PS_HOLD_SHARED;
+    call->ca_shared_ns = c->co_lock.lo_timed ? ps_monotonic_ns() : 0;
     return c;
 }
 
 static void end_share(ps_core *c) {
     ps_call *call = ps_mine(c);
     ps_count_add(c);
-    if (call->co_shared_ns != 0) {
-        int64_t ns = ps_monotonic_ns() - call->co_shared_ns;
-        __atomic_fetch_add(&c->co_lock_times.shared_ns, ns, __ATOMIC_RELAXED);
+    if (call->ca_shared_ns != 0) {
+        int64_t ns = ps_monotonic_ns() - call->ca_shared_ns;
+        __atomic_fetch_add(&c->co_lock.lo_times.shared_ns, ns, __ATOMIC_RELAXED);
     }
-    call->co_hold = PS_HOLD_NONE;
-    pthread_mutex_unlock(&call->co_share);
+    call->ca_hold = PS_HOLD_NONE;
+    pthread_mutex_unlock(&call->ca_share);
 }
 
 void ps_core_unshare(ps_core **held) {
@@ -158,12 +160,12 @@ void ps_be_alone(ps_core *c) {
 
 void ps_core_time_lock(ps_core *c) {
     PS_CORE_HELD(c);
-    c->co_times_lock = true;
+    c->co_lock.lo_timed = true;
 }
 
 void ps_core_get_lock_times(ps_core *c, ps_core_lock_times *out) {
     PS_CORE_HELD(c);
-    *out = c->co_lock_times;
+    *out = c->co_lock.lo_times;
 }
 
 void ps_core_bury(ps_core *c, void *gone) {
@@ -172,24 +174,24 @@ void ps_core_bury(ps_core *c, void *gone) {
         return;
     }
     ps_grave *g = gone;
-    g->next = c->co_graves;
-    c->co_graves = g;
+    g->next = c->co_lock.lo_graves;
+    c->co_lock.lo_graves = g;
 }
 
 /* ---- the beginning and the end ---- */
 
-bool ps_guard_make(ps_core *c, uint64_t random) {
+bool ps_core_lock_make(ps_core *c, uint64_t random) {
     pthread_mutexattr_t how;
     pthread_mutexattr_init(&how);
     pthread_mutexattr_settype(&how, PTHREAD_MUTEX_RECURSIVE);
-    pthread_mutex_init(&c->co_lock, &how);
+    pthread_mutex_init(&c->co_lock.lo_alone, &how);
     pthread_mutexattr_destroy(&how);
-    c->co_callers = 1;
-    return (c->co_calls[PS_CALLER_LOOP] = make_call(random)) != NULL;
+    c->co_lock.lo_callers = 1;
+    return (c->co_lock.lo_calls[PS_CALLER_LOOP] = make_call(random)) != NULL;
 }
 
-void ps_guard_free(ps_core *c) {
-    for (int i = 0; i < PS_CALLERS; i++) free_call(c->co_calls[i]);
+void ps_core_lock_free(ps_core *c) {
+    for (int i = 0; i < PS_CALLERS; i++) free_call(c->co_lock.lo_calls[i]);
     free_graves(c);
-    pthread_mutex_destroy(&c->co_lock);
+    pthread_mutex_destroy(&c->co_lock.lo_alone);
 }

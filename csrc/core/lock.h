@@ -6,8 +6,8 @@
  *
  * What a call leaves behind for its caller (answers, frames, texts) belongs to this caller alone,
  * and stays as it is until he calls again, whatever others do meanwhile. docs/locking.md. */
-#ifndef PS_GUARD_H
-#define PS_GUARD_H
+#ifndef PS_LOCK_H
+#define PS_LOCK_H
 
 #include "core/core.h"
 
@@ -29,8 +29,8 @@ void ps_core_call_as(int32_t caller);
 /* Room for what calls of this caller leave behind. PS_E_NO_MEMORY. */
 int ps_core_add_caller(ps_core *c, int32_t caller, ps_error *e);
 
-bool ps_guard_make(ps_core *c, uint64_t random); /* false: no memory */
-void ps_guard_free(ps_core *c);
+bool ps_core_lock_make(ps_core *c, uint64_t random); /* false: no memory */
+void ps_core_lock_free(ps_core *c);
 ps_core *ps_core_enter(ps_core *c);
 void ps_core_leave(ps_core **held);
 ps_core *ps_core_share(ps_core *c);

@@ -45,16 +45,16 @@ void ps_inflows_free(ps_topic_entry *t) {
 /* ---- requests: each caller has rows of his own ---- */
 
 static ps_rpc_row *row_of(ps_call *call, int32_t request, int32_t response, int32_t how) {
-    for (int32_t i = call->co_rpc_last, n = 0; n < call->co_rpc_count; n++) {
-        ps_rpc_row *r = &call->co_rpcs[i];
+    for (int32_t i = call->ca_rpc_last, n = 0; n < call->ca_rpc_count; n++) {
+        ps_rpc_row *r = &call->ca_rpcs[i];
         if (r->request == request && r->response == response && r->how == how) {
-            call->co_rpc_last = i;
+            call->ca_rpc_last = i;
             return r;
         }
-        i = i + 1 < call->co_rpc_count ? i + 1 : 0;
+        i = i + 1 < call->ca_rpc_count ? i + 1 : 0;
     }
-    if (call->co_rpc_count == PS_RPC_ROWS) return NULL;
-    ps_rpc_row *made = &call->co_rpcs[call->co_rpc_last = call->co_rpc_count++];
+    if (call->ca_rpc_count == PS_RPC_ROWS) return NULL;
+    ps_rpc_row *made = &call->ca_rpcs[call->ca_rpc_last = call->ca_rpc_count++];
     *made = (ps_rpc_row){.request = request, .response = response, .how = how};
     return made;
 }
@@ -72,7 +72,7 @@ void ps_rpc_answered(ps_core *c, int32_t request, int32_t response, int32_t how)
     ps_rpc_row *r = row_of(call, request, response, how);
     if (r == NULL) return;
     r->untimed++;
-    call->co_rpc_untimed = true;
+    call->ca_rpc_untimed = true;
 }
 
 void ps_rpc_waited(ps_core *c, int32_t request, int32_t response, int32_t how, int64_t began_ns) {
@@ -81,11 +81,11 @@ void ps_rpc_waited(ps_core *c, int32_t request, int32_t response, int32_t how, i
 }
 
 void ps_rpc_time(ps_call *call, int64_t now_ns) {
-    for (int32_t i = 0; i < call->co_rpc_count; i++) {
-        ps_rpc_row *r = &call->co_rpcs[i];
+    for (int32_t i = 0; i < call->ca_rpc_count; i++) {
+        ps_rpc_row *r = &call->ca_rpcs[i];
         if (r->untimed == 0) continue;
-        add_time(r, (now_ns - call->co_began_ns) / 1000, r->untimed);
+        add_time(r, (now_ns - call->ca_began_ns) / 1000, r->untimed);
         r->untimed = 0;
     }
-    call->co_rpc_untimed = false;
+    call->ca_rpc_untimed = false;
 }

@@ -22,9 +22,9 @@ static void raise_to(int64_t *most, int64_t value) {
 
 static void add_puts(ps_core *c, int64_t took_ns, int64_t count) {
     int64_t ms = took_ns / 1000000;
-    __atomic_fetch_add(&c->co_times.puts[place_of(ms)], count, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&c->co_times.put_ns, took_ns * count, __ATOMIC_RELAXED);
-    raise_to(&c->co_times.put_max_ms, ms);
+    __atomic_fetch_add(&c->co_counters.cc_times.puts[place_of(ms)], count, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&c->co_counters.cc_times.put_ns, took_ns * count, __ATOMIC_RELAXED);
+    raise_to(&c->co_counters.cc_times.put_max_ms, ms);
 }
 
 void ps_times_put(ps_core *c, int64_t began_ns, int64_t count) {
@@ -33,19 +33,19 @@ void ps_times_put(ps_core *c, int64_t began_ns, int64_t count) {
 
 void ps_times_begin(ps_core *c) {
     ps_call *call = ps_mine(c);
-    call->co_began_ns = ps_monotonic_ns();
-    call->co_puts = call->co_looked = 0;
+    call->ca_began_ns = ps_monotonic_ns();
+    call->ca_puts = call->ca_looked = 0;
 }
 
 void ps_times_end(ps_core *c) {
     ps_call *call = ps_mine(c);
-    int64_t puts = call->co_puts - call->co_puts_waiting;
-    call->co_puts_waiting = 0;
-    if (puts <= 0 && call->co_looked == 0 && !call->co_rpc_untimed) return;
-    int64_t now = ps_monotonic_ns(), took = now - call->co_began_ns;
+    int64_t puts = call->ca_puts - call->ca_puts_waiting;
+    call->ca_puts_waiting = 0;
+    if (puts <= 0 && call->ca_looked == 0 && !call->ca_rpc_untimed) return;
+    int64_t now = ps_monotonic_ns(), took = now - call->ca_began_ns;
     if (puts > 0) add_puts(c, took, puts);
-    if (call->co_looked != 0) raise_to(&c->co_times.get_max_ms, took / 1000000);
-    if (call->co_rpc_untimed) ps_rpc_time(call, now);
+    if (call->ca_looked != 0) raise_to(&c->co_counters.cc_times.get_max_ms, took / 1000000);
+    if (call->ca_rpc_untimed) ps_rpc_time(call, now);
 }
 
 /* ---- how many ---- */
@@ -53,9 +53,9 @@ void ps_times_end(ps_core *c) {
 void ps_count_put(ps_core *c, ps_topic_entry *entry, int32_t kind, int64_t messages,
                   int64_t bytes) {
     ps_call *call = ps_mine(c);
-    ps_tally *tally = &call->co_tally;
-    call->co_put = true;
-    call->co_puts += messages;
+    ps_tally *tally = &call->ca_tally;
+    call->ca_put = true;
+    call->ca_puts += messages;
     if (tally->entry != entry || tally->kind != kind) ps_count_add(c);
     tally->entry = entry;
     tally->kind = kind;
@@ -66,14 +66,14 @@ void ps_count_put(ps_core *c, ps_topic_entry *entry, int32_t kind, int64_t messa
 }
 
 void ps_count_add(ps_core *c) {
-    ps_tally *tally = &ps_mine(c)->co_tally;
+    ps_tally *tally = &ps_mine(c)->ca_tally;
     if (tally->messages == 0) return;
     if (tally->entry != NULL) {
         __atomic_fetch_add(&tally->entry->te_put.messages, tally->messages, __ATOMIC_RELAXED);
         __atomic_fetch_add(&tally->entry->te_put.bytes, tally->bytes, __ATOMIC_RELAXED);
         if (tally->kind != PS_KIND_NONE) ps_count_inflow(tally->entry, tally->kind, &tally->in);
     }
-    __atomic_fetch_add(&c->co_totals.puts, tally->messages, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&c->co_totals.put_bytes, tally->bytes, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&c->co_counters.cc_totals.puts, tally->messages, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&c->co_counters.cc_totals.put_bytes, tally->bytes, __ATOMIC_RELAXED);
     *tally = (ps_tally){0};
 }

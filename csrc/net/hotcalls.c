@@ -155,8 +155,9 @@ static int64_t reply_of(const ps_link *link, const ps_h2_message *m, const ps_pl
     char id[PS_H2_TRANSACTION_ROOM(PS_H2_ID_MAX, PS_H2_BROKER_MAX)];
     ps_h2_text transaction = m->id;
     if (m->kind == PS_TYPE_TRANSACTION)
-        transaction = (ps_h2_text){id, ps_h2_transaction_id(m->id, at->offset, at->physical,
-                                                            link->lk_net->nt_core->co_broker, id)};
+        transaction = (ps_h2_text){
+            id, ps_h2_transaction_id(m->id, at->offset, at->physical,
+                                     link->lk_net->nt_core->co_settings.se_broker, id)};
     return ps_h2_message_reply(m->id, transaction, (ps_h2_text){at->recall, at->recall_len},
                                at->offset, to);
 }
@@ -171,7 +172,7 @@ static bool serve_send(ps_link *link, const ps_h2_event *call) {
     uint8_t reply[PS_H2_REPLY_MAX], inflated[INFLATED_MAX];
     ps_proof proof;
     if (!ps_h2_message_read(call->data, call->len, conf->sends, host, &m)) return false;
-    if (m.id.len > PS_H2_ID_MAX || strlen(net->nt_core->co_broker) > PS_H2_BROKER_MAX)
+    if (m.id.len > PS_H2_ID_MAX || strlen(net->nt_core->co_settings.se_broker) > PS_H2_BROKER_MAX)
         return false;
     if (m.zipped && (!inflate_small(conf, m.body, m.body_len, GZIP, inflated, &m.body_len) ||
                      m.body_len > conf->sends->body_max))
@@ -354,7 +355,7 @@ static void send_all(const handing *h, ps_link *link, int32_t stream) {
 /* What was found is sent, or is Python's to show. */
 static void hand_out(ps_link *link, const ps_h2_event *call, ps_h2_receive *r,
                      ps_pop_found *found) {
-    handing h = {.r = r, .found = found, .broker = link->lk_net->nt_core->co_broker};
+    handing h = {.r = r, .found = found, .broker = link->lk_net->nt_core->co_settings.se_broker};
     const ps_h2_text names[] = {
         {link->lk_client, (int32_t)strlen(link->lk_client)}, r->group, r->topic};
     bool fine = true;

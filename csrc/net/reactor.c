@@ -138,7 +138,7 @@ int ps_net_give(ps_core *c, const ps_step *step) {
     PS_CORE_HELD(c); /* as long as it is held, no thread ends */
     int64_t number = step->conn_id >> 56 & 63;
     ps_net *owner =
-        step->conn_id >> 62 == 1 && number < PS_CALLERS ? c->co_threads[number] : NULL;
+        step->conn_id >> 62 == 1 && number < PS_CALLERS ? c->co_lock.lo_threads[number] : NULL;
     uint8_t *copy = owner != NULL ? malloc((size_t)step->out_len + 1) : NULL;
     if (copy == NULL) return 0;
     if (step->out_len > 0) memcpy(copy, step->out, (size_t)step->out_len);
@@ -470,7 +470,7 @@ static int start_thread(ps_net *net) {
 /* From now on it is given what its links have waited for; NULL: no more. */
 static void register_thread(ps_net *net, ps_net *as) {
     PS_CORE_HELD(net->nt_core);
-    net->nt_core->co_threads[net->nt_conf.number] = as;
+    net->nt_core->co_lock.lo_threads[net->nt_conf.number] = as;
 }
 
 /* It has a place among the threads of its port; from now on it is given connections. */

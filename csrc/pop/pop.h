@@ -1,6 +1,6 @@
 /* What the files of POP share: the table behind popcheckpoint.h. Private to csrc/pop/. */
-#ifndef PS_POPS_H
-#define PS_POPS_H
+#ifndef PS_POP_H
+#define PS_POP_H
 
 #include "core/core.h"
 #include "pop/orders.h"
@@ -76,7 +76,7 @@ ps_pop_rank *ps_pop_ranks(ps_core *c, const ps_topic_entry *topic, ps_pair *pair
 /* Before which of them, counted from 0, the retry topic's first message is due. */
 int32_t ps_pop_retry_place(ps_core *c, const ps_topic_entry *of, const ps_topic_entry *retry,
                            ps_pair *pair, const ps_pop_rank *ranks, int64_t now_ms);
-/* popshow.c: answers with what was found, into co_out; nothing: that. */
+/* popshow.c: answers with what was found, into ca_out; nothing: that. */
 int ps_pop_answer(const ps_pop_asker *who, const ps_pop_found *found, ps_slice topic);
 /* Answers one that only looks. */
 int ps_pop_answer_look(const ps_pop_asker *who, const ps_pop_found *found);

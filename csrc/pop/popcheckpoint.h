@@ -5,8 +5,8 @@
  *
  * Memory: some 250 bytes a check point; how many there are is for the broker to bound. Everything
  * belongs to the thread of the core. */
-#ifndef PS_POPPED_H
-#define PS_POPPED_H
+#ifndef PS_POPCHECKPOINT_H
+#define PS_POPCHECKPOINT_H
 
 #include "core/remoting.h"
 

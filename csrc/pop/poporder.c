@@ -202,7 +202,7 @@ static void wake_queue(ps_core *c, ps_pair *pair, int32_t queue_id) {
     ps_queue *q = t != NULL ? ps_topic_queue_get(t->te_topic, queue_id) : NULL;
     ps_pop_wake(c, pair, queue_id);
     if (q != NULL) ps_levels_arrived(c, q);
-    if (c->co_ready != NULL || ps_core_has_news(c)) ps_eventfd_tell(c->co_event_fd);
+    if (c->co_parking.pg_ready != NULL || ps_core_has_news(c)) ps_eventfd_tell(c->co_event_fd);
 }
 
 /* The group continues after what is acknowledged. */

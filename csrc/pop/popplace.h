@@ -19,20 +19,20 @@ typedef struct ps_pop_waiter {
 } ps_pop_waiter;
 
 struct ps_pop_place {
-    ps_pop_place *pl_next, **pl_link; /* of the topic */
-    ps_pop_place *pl_of_pair;         /* the next one of the pair */
-    ps_pair *pl_pair;
-    ps_topic *pl_topic;
-    int32_t pl_queue; /* -1: any */
-    int32_t pl_looks; /* 1: of those who ask for the news of messages, 0: for messages */
-    int32_t pl_count; /* of those who wait, listed or ready */
-    ps_pop_waiter *pl_first, *pl_last;
-    ps_pop_waiter *pl_trying; /* ready, since the place was woken; NULL: nobody is */
-    ps_pop_waiter *pl_timer;  /* whose deadline wakes the place: order blocks a queue until then;
+    ps_pop_place *pc_next, **pc_link; /* of the topic */
+    ps_pop_place *pc_of_pair;         /* the next one of the pair */
+    ps_pair *pc_pair;
+    ps_topic *pc_topic;
+    int32_t pc_queue; /* -1: any */
+    int32_t pc_looks; /* 1: of those who ask for the news of messages, 0: for messages */
+    int32_t pc_count; /* of those who wait, listed or ready */
+    ps_pop_waiter *pc_first, *pc_last;
+    ps_pop_waiter *pc_trying; /* ready, since the place was woken; NULL: nobody is */
+    ps_pop_waiter *pc_timer;  /* whose deadline wakes the place: order blocks a queue until then;
                                  NULL: nobody's */
-    int64_t pl_round;         /* how often it was woken */
-    bool pl_news;             /* it is to be woken again after this round */
-    bool pl_all;              /* as long as those who try find something */
+    int64_t pc_round;         /* how often it was woken */
+    bool pc_news;             /* it is to be woken again after this round */
+    bool pc_all;              /* as long as those who try find something */
 };
 
 /* NULL: there is none; no memory. */

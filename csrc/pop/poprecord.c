@@ -62,11 +62,11 @@ static uint8_t *put_quoted(uint8_t *to, const char *name, const char *text, int6
 
 /* Bytes that a record may need; each text stands in it twice, once perhaps escaped. */
 static int64_t room_of(const ps_core *c, const ps_popped_row *r) {
-    int64_t broker = (int64_t)strlen(c->co_broker);
+    int64_t broker = (int64_t)strlen(c->co_settings.se_broker);
     return WORDS_MAX + NUMBER_MAX * (PS_POPPED_MAX + 16) +
            ps_json_measure((const uint8_t *)r->key.topic, r->key.topic_len) + r->key.topic_len +
            ps_json_measure((const uint8_t *)r->key.group, r->key.group_len) + r->key.group_len +
-           ps_json_measure((const uint8_t *)c->co_broker, broker) + broker;
+           ps_json_measure((const uint8_t *)c->co_settings.se_broker, broker) + broker;
 }
 
 /* UNIQ_KEY; at: the offset that it names. */
@@ -77,7 +77,7 @@ static uint8_t *put_unique(const ps_core *c, uint8_t *to, const ps_popped_row *r
     to = put_text(put_named(to, "@", at), "@");
     memcpy(to, r->key.group, (size_t)r->key.group_len);
     to = put_named(to + r->key.group_len, "@", r->key.pop_ms);
-    return put_text(put_text(put_text(put_text(to, "@"), c->co_broker), "@"), tag);
+    return put_text(put_text(put_text(put_text(to, "@"), c->co_settings.se_broker), "@"), tag);
 }
 
 typedef struct record {
@@ -145,8 +145,8 @@ static uint8_t *begin_body(ps_core *c, const ps_popped_row *r, ps_error *e) {
         ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "POP has no revive topic");
         return NULL;
     }
-    ps_mine(c)->co_pop_text.len = 0;
-    uint8_t *to = ps_buffer_room(&ps_mine(c)->co_pop_text, room_of(c, r));
+    ps_mine(c)->ca_pop_text.len = 0;
+    uint8_t *to = ps_buffer_room(&ps_mine(c)->ca_pop_text, room_of(c, r));
     if (to == NULL) ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a check point");
     return to;
 }
@@ -161,7 +161,8 @@ static int put_check_point(ps_core *c, const ps_popped_row *r, int64_t *end, ps_
     int64_t back_ms = r->key.pop_ms + r->invisible_ms;
     record x = {.body = begin_body(c, r, e), .deliver_ms = back_ms - PS_POP_LEAD_MS, .tag = "ck"};
     if (x.body == NULL) return code_of(e);
-    uint8_t *to = put_quoted(x.body, "{\"bm\":0,\"bn\":", c->co_broker, strlen(c->co_broker));
+    const char *broker = c->co_settings.se_broker;
+    uint8_t *to = put_quoted(x.body, "{\"bm\":0,\"bn\":", broker, strlen(broker));
     to = put_text(put_quoted(to, ",\"c\":", r->key.group, r->key.group_len), ",\"d\":");
     for (int32_t i = 0; i < r->count; i++)
         to = put_named(to, i > 0 ? "," : "[", r->offsets[i] - r->key.start);
@@ -199,8 +200,8 @@ int ps_core_popped_put_ack(ps_core *c, const ps_popped_row *r, const int64_t *of
     uint8_t *to = put_named(x.body, "{\"ao\":", at);
     for (int32_t i = 0; several && i < count; i++)
         to = put_named(to, i > 0 ? "," : ",\"aol\":[", offsets[i]);
-    to = put_quoted(put_text(to, several ? "]" : ""), ",\"bn\":", c->co_broker,
-                    strlen(c->co_broker));
+    to = put_quoted(put_text(to, several ? "]" : ""), ",\"bn\":", c->co_settings.se_broker,
+                    strlen(c->co_settings.se_broker));
     to = put_quoted(to, ",\"c\":", r->key.group, r->key.group_len);
     to = put_named(put_named(to, ",\"pt\":", r->key.pop_ms), ",\"q\":", r->key.queue_id);
     to = put_named(to, ",\"so\":", r->key.start);

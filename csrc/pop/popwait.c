@@ -18,8 +18,8 @@ void ps_core_pop_wake(ps_core *c, const char *group, int32_t group_len, const ch
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
     if (pair == NULL || pair->pr_places == NULL) return;
     ps_dispatch_catch_up(c->co_store, NULL); /* what came back is in its queue */
-    for (ps_pop_place *l = pair->pr_places; l != NULL; l = l->pl_of_pair) {
-        l->pl_all = true;
+    for (ps_pop_place *l = pair->pr_places; l != NULL; l = l->pc_of_pair) {
+        l->pc_all = true;
         ps_pop_place_wake(c, l);
     }
     ps_eventfd_tell(c->co_event_fd);
@@ -37,19 +37,19 @@ static bool is_like(const ps_pop_ask *a, const ps_pop_ask *b) {
 /* It wants nothing of what is there, and neither do those that are like it. */
 static void note_try(ps_pop_waiter *w) {
     ps_pop_place *l = w->pw_place;
-    w->pw_tried = l->pl_round;
-    for (ps_pop_waiter *x = l->pl_first; x != NULL; x = x->pw_later)
-        if (x->pw_tried != l->pl_round && is_like(&x->pw_ask, &w->pw_ask))
-            x->pw_tried = l->pl_round;
+    w->pw_tried = l->pc_round;
+    for (ps_pop_waiter *x = l->pc_first; x != NULL; x = x->pw_later)
+        if (x->pw_tried != l->pc_round && is_like(&x->pw_ask, &w->pw_ask))
+            x->pw_tried = l->pc_round;
 }
 
 /* Its place is woken by what comes after that which it has seen. */
 static void watch_queues(ps_pop_place *l, const ps_pop_found *found) {
     for (int32_t i = 0; i < found->seen_count; i++) {
-        ps_queue *q = ps_topic_queue_get(l->pl_topic, found->seen_first + i);
-        if (q != NULL && ps_arrivals_watch(q, found->seen[i])) l->pl_news = true;
+        ps_queue *q = ps_topic_queue_get(l->pc_topic, found->seen_first + i);
+        if (q != NULL && ps_arrivals_watch(q, found->seen[i])) l->pc_news = true;
     }
-    if (found->more) l->pl_news = true;
+    if (found->more) l->pc_news = true;
 }
 
 static ps_pop_waiter *make_waiter(const ps_pop_asker *who, const ps_pop_ask *ask, ps_pair *pair,
@@ -92,27 +92,27 @@ bool ps_pop_wait(const ps_pop_asker *who, const ps_pop_ask *ask, int64_t wait_ms
         x->po_waiting_bytes + ps_pop_room(ask) > BYTES_MAX)
         return false;
     ps_pop_place *l = ps_pop_place_find(pair, ask);
-    if (l != NULL ? l->pl_count >= x->po_rules.at_place_max
+    if (l != NULL ? l->pc_count >= x->po_rules.at_place_max
                   : x->po_places[ask->looks] >= x->po_rules.places_max)
         return false;
     if (l == NULL) l = ps_pop_place_add(c, pair, t->te_topic, ask);
     ps_pop_waiter *w = l != NULL ? make_waiter(who, ask, pair, wait_ms) : NULL;
     if (w == NULL || !ps_parked_keep(c, &w->pw_parked)) {
         free(w);
-        if (l != NULL && l->pl_count == 0) ps_pop_place_drop(c, l);
+        if (l != NULL && l->pc_count == 0) ps_pop_place_drop(c, l);
         return false;
     }
     w->pw_place = l;
-    l->pl_count++;
+    l->pc_count++;
     x->po_waiting[ask->looks]++;
     x->po_waiting_bytes += ps_pop_room(ask);
     ps_pop_list(w);
-    w->pw_tried = l->pl_round;
+    w->pw_tried = l->pc_round;
     watch_queues(l, found);
     ps_pop_blocked(c, w, found->blocked_ms);
-    if (l->pl_news && l->pl_trying == NULL) ps_pop_place_wake(c, l);
-    ps_mine(c)->co_parked_one = true;
-    ps_mine(c)->co_answered = PS_RPC_NONE;
+    if (l->pc_news && l->pc_trying == NULL) ps_pop_place_wake(c, l);
+    ps_mine(c)->ca_parked_one = true;
+    ps_mine(c)->ca_answered = PS_RPC_NONE;
     return true;
 }
 
@@ -122,18 +122,18 @@ static void wait_on(ps_core *c, ps_pop_waiter *w, const ps_pop_found *found) {
     ps_pop_place *l = w->pw_place;
     ps_pop_list(w);
     note_try(w);
-    l->pl_all = false;
+    l->pc_all = false;
     watch_queues(l, found);
     ps_pop_blocked(c, w, found->blocked_ms);
-    if (l->pl_trying == w) ps_pop_try_next(c, l);
+    if (l->pc_trying == w) ps_pop_try_next(c, l);
 }
 
 /* It is done with; others go on with what it has left. */
 static void end_waiter(ps_core *c, ps_pop_waiter *w, bool more) {
     ps_pop_place *l = w->pw_place;
-    bool tried = l->pl_trying == w;
-    if (tried) l->pl_trying = NULL;
-    if (more || (tried && l->pl_news)) ps_pop_place_wake(c, l);
+    bool tried = l->pc_trying == w;
+    if (tried) l->pc_trying = NULL;
+    if (more || (tried && l->pc_news)) ps_pop_place_wake(c, l);
     ps_pop_free(w);
 }
 
@@ -142,14 +142,14 @@ static bool give_found(ps_core *c, const ps_pop_waiter *w, const ps_pop_found *f
                        ps_step *out) {
     const ps_pop_ask *ask = &w->pw_ask;
     int64_t len = ask->group_len + 1 + ask->topic_len;
-    uint8_t *names = ps_buffer_room(&ps_mine(c)->co_out, len);
+    uint8_t *names = ps_buffer_room(&ps_mine(c)->ca_out, len);
     out->found = names != NULL ? malloc(sizeof *out->found) : NULL;
     if (out->found == NULL) return false;
     *out->found = *found;
     memcpy(names, ask->group, (size_t)ask->group_len);
     names[ask->group_len] = '\n';
     memcpy(names + ask->group_len + 1, ask->topic, (size_t)ask->topic_len);
-    ps_mine(c)->co_out.len += len;
+    ps_mine(c)->ca_out.len += len;
     out->number = w->pw_number;
     return true;
 }
@@ -161,13 +161,13 @@ static void answer_found(ps_core *c, const ps_pop_waiter *w, const ps_pop_found 
     const ps_slice topic = {(const uint8_t *)w->pw_ask.topic, w->pw_ask.topic_len};
     ps_call *call = ps_mine(c);
     ps_step later;
-    call->co_request = p->pk_request;
-    call->co_began_ns = p->pk_began_ns;
+    call->ca_request = p->pk_request;
+    call->ca_began_ns = p->pk_began_ns;
     int code = w->pw_ask.looks ? ps_pop_answer_look(&who, found)
                                : ps_pop_answer(&who, found, topic);
-    if (code < 0) call->co_out.len = 0;
-    if (call->co_answered != PS_RPC_NONE)
-        ps_rpc_waited(c, p->pk_request, call->co_answered, PS_RPC_HELD, p->pk_began_ns);
+    if (code < 0) call->ca_out.len = 0;
+    if (call->ca_answered != PS_RPC_NONE)
+        ps_rpc_waited(c, p->pk_request, call->ca_answered, PS_RPC_HELD, p->pk_began_ns);
     ps_deferred_begin(c, &later);
 }
 
@@ -188,13 +188,13 @@ int ps_pop_resume(ps_core *c, ps_parked *p, ps_step *out) {
     }
     /* Of those who wait in order, another one is to wait for the end of what was found. Whoever
      * only looks leaves all of it. */
-    bool more = found.messages > 0 && (found.rest > 0 || w->pw_place->pl_all || found.ordered ||
+    bool more = found.messages > 0 && (found.rest > 0 || w->pw_place->pc_all || found.ordered ||
                                        w->pw_ask.looks);
     if (w->pw_number == 0) answer_found(c, w, &found);
     if (w->pw_number == 0 || !give_found(c, w, &found, out)) ps_pop_found_free(&found);
     end_waiter(c, w, more);
-    out->out = ps_mine(c)->co_out.data;
-    out->out_len = ps_mine(c)->co_out.len;
+    out->out = ps_mine(c)->ca_out.data;
+    out->out_len = ps_mine(c)->ca_out.len;
     return 1;
 }
 
@@ -212,7 +212,8 @@ int ps_conn_pop_wait(ps_conn *n, const ps_pop_ask *ask, int64_t wait_ms, int64_t
         return 1;
     }
     /* Whoever serves held pulls learns of the deadline, and of what came meanwhile. */
-    if (c->co_ready != NULL || c->co_heap[0]->pk_conn == n) ps_eventfd_tell(c->co_event_fd);
+    if (c->co_parking.pg_ready != NULL || c->co_parking.pg_heap[0]->pk_conn == n)
+        ps_eventfd_tell(c->co_event_fd);
     return 0;
 }
 
@@ -235,8 +236,8 @@ int64_t ps_core_pop_waiting(ps_core *c, int32_t looks, const char *group, int32_
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
     int64_t count = 0;
     for (const ps_pop_place *l = pair != NULL ? pair->pr_places : NULL; l != NULL;
-         l = l->pl_of_pair)
-        if (l->pl_looks == looks && (queue_id < -1 || l->pl_queue == queue_id))
-            count += l->pl_count;
+         l = l->pc_of_pair)
+        if (l->pc_looks == looks && (queue_id < -1 || l->pc_queue == queue_id))
+            count += l->pc_count;
     return count;
 }

@@ -82,12 +82,12 @@ static ps_read_options options_of(const walk *w, int32_t most, int64_t *work_lef
     const ps_filter *f = w->filter;
     ps_read_options o = {.max_messages = most, .transfer_limits = 1};
     if (f == NULL) return o;
-    o.tag_count = f->fl_tag_count;
-    o.tag_hashes = f->fl_hashes;
-    o.tag_texts = (const char *)(f->fl_hashes + f->fl_tag_count) + f->fl_text_len;
-    o.tag_texts_len = f->fl_tags_len;
-    o.sql = f->fl_sql;
-    o.work_left = f->fl_sql != NULL ? work_left : NULL;
+    o.tag_count = f->ft_tag_count;
+    o.tag_hashes = f->ft_hashes;
+    o.tag_texts = (const char *)(f->ft_hashes + f->ft_tag_count) + f->ft_text_len;
+    o.tag_texts_len = f->ft_tags_len;
+    o.sql = f->ft_sql;
+    o.work_left = f->ft_sql != NULL ? work_left : NULL;
     return o;
 }
 
@@ -222,7 +222,7 @@ static bool is_blocked(walk *w, const place *p, int32_t queue_id) {
 
 /* Room for the ends of the topic's queues. NULL: no memory. */
 static int64_t *begin_seen(walk *w, int32_t from, int32_t count) {
-    ps_buffer *b = &ps_mine(w->c)->co_pop_seen;
+    ps_buffer *b = &ps_mine(w->c)->ca_pop_seen;
     b->len = 0;
     int64_t *seen = (int64_t *)ps_buffer_room(b, (int64_t)sizeof *seen * count);
     if (seen == NULL) {
@@ -382,8 +382,8 @@ static int walk_topic(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out, ps_e
         count_ways(p.pair, out);
         p.pair->pr_got.messages += out->messages;
         p.pair->pr_got.bytes += out->bytes;
-        c->co_totals.gets += out->messages;
-        c->co_totals.get_bytes += out->bytes;
+        c->co_counters.cc_totals.gets += out->messages;
+        c->co_counters.cc_totals.get_bytes += out->bytes;
     }
     /* What was found before something failed is handed out. */
     if (!failed || out->count > 0) return 0;

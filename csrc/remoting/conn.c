@@ -32,12 +32,12 @@
 
 /* ---- the core ---- */
 
-static bool encode_extra(ps_core *c, const ps_core_conf *conf) {
+static bool encode_extra(ps_core_settings *s, const ps_core_conf *conf) {
     size_t room = strlen(conf->cluster) + strlen(conf->region) + 64;
-    c->co_extra = malloc(room);
-    c->co_region = strdup(conf->region);
-    if (c->co_extra == NULL || c->co_region == NULL) return false;
-    c->co_extra_len = snprintf(c->co_extra, room,
+    s->se_extra = malloc(room);
+    s->se_region = strdup(conf->region);
+    if (s->se_extra == NULL || s->se_region == NULL) return false;
+    s->se_extra_len = snprintf(s->se_extra, room,
                                PS_PROPERTY("MSG_REGION", "%s") PS_PROPERTY("TRACE_ON", "%s")
                                    PS_PROPERTY("CLUSTER", "%s"),
                                conf->region, conf->trace_on ? "true" : "false", conf->cluster);
@@ -50,34 +50,36 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
         ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the core of the broker");
         return NULL;
     }
+    ps_core_settings *s = &c->co_settings;
+    ps_core_watched *w = &c->co_watched;
     c->co_store = ps_store_ref(store);
-    c->co_trace_on = conf->trace_on != 0;
-    c->co_frame_max = conf->frame_max;
-    c->co_long_polling = conf->long_polling != 0;
-    c->co_short_polling_ms = conf->short_polling_ms;
-    c->co_parked_max = conf->parked_max;
-    c->co_marks.ms_max = conf->offsets_max;
-    c->co_marks.ms_changed_end = &c->co_marks.ms_changed;
-    c->co_slave_reads = conf->slave_reads != 0;
-    c->co_slave = conf->slave != 0;
-    atomic_init(&c->co_leads_until, INT64_MAX);
+    s->se_trace_on = conf->trace_on != 0;
+    s->se_frame_max = conf->frame_max;
+    s->se_long_polling = conf->long_polling != 0;
+    s->se_short_polling_ms = conf->short_polling_ms;
+    s->se_parked_max = conf->parked_max;
+    c->co_tables.tc_marks.ms_max = conf->offsets_max;
+    c->co_tables.tc_marks.ms_changed_end = &c->co_tables.tc_marks.ms_changed;
+    s->se_slave_reads = conf->slave_reads != 0;
+    s->se_slave = conf->slave != 0;
+    atomic_init(&c->co_delegated.dg_leads_until, INT64_MAX);
     uint64_t random = (conf->seed ? conf->seed : (uint64_t)ps_now_ms()) * 0x9E3779B97F4A7C15u | 1;
-    c->co_ready_end = &c->co_ready;
+    c->co_parking.pg_ready_end = &c->co_parking.pg_ready;
     c->co_event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    ps_waits_init(&c->co_waits, &store->st_safe, c->co_event_fd);
-    bool made = ps_guard_make(c, random);
-    c->co_broker = strdup(conf->broker != NULL ? conf->broker : "");
-    made = made && encode_extra(c, conf) && c->co_broker != NULL;
+    ps_waits_init(&c->co_late.la_waits, &store->st_safe, c->co_event_fd);
+    bool made = ps_core_lock_make(c, random);
+    s->se_broker = strdup(conf->broker != NULL ? conf->broker : "");
+    made = made && encode_extra(s, conf) && s->se_broker != NULL;
     if (c->co_event_fd < 0)
         ps_fail(e, ps_errno_code(errno), errno, -1, NULL, "no eventfd");
     else if (!made)
         ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the core of the broker");
     else
-        c->co_schedule =
+        w->wq_schedule =
             ps_topic_open(store, PS_SCHEDULE_TOPIC, (int32_t)strlen(PS_SCHEDULE_TOPIC), 1, e);
-    if (c->co_schedule != NULL)
-        c->co_timer = ps_topic_open(store, PS_TIMER_TOPIC, (int32_t)strlen(PS_TIMER_TOPIC), 1, e);
-    if (c->co_timer == NULL || ps_tx_make(c, e) < 0) {
+    if (w->wq_schedule != NULL)
+        w->wq_timer = ps_topic_open(store, PS_TIMER_TOPIC, (int32_t)strlen(PS_TIMER_TOPIC), 1, e);
+    if (w->wq_timer == NULL || ps_tx_make(c, e) < 0) {
         ps_core_free(c);
         return NULL;
     }
@@ -86,20 +88,20 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
 }
 
 static void free_tables(ps_core *c) {
-    for (ps_topic_entry *t = NULL; (t = ps_chains_each(&c->co_topics, t)) != NULL;) {
+    for (ps_topic_entry *t = NULL; (t = ps_chains_each(&c->co_tables.tc_topics, t)) != NULL;) {
         free(t->te_tx);
         ps_inflows_free(t);
     }
-    ps_chains_free(&c->co_topics, true);
-    for (ps_pair *p = c->co_all_pairs, *next; p != NULL; p = next) {
+    ps_chains_free(&c->co_tables.tc_topics, true);
+    for (ps_pair *p = c->co_tables.tc_all_pairs, *next; p != NULL; p = next) {
         next = p->pr_all;
         ps_filter_unref(p->pr_filter);
         ps_filter_unref(p->pr_own);
         free(p->pr_marks);
         free(p);
     }
-    ps_chains_free(&c->co_pairs, false);
-    ps_buffer_free(&c->co_free_slots);
+    ps_chains_free(&c->co_tables.tc_pairs, false);
+    ps_buffer_free(&c->co_counters.cc_free_slots);
 }
 
 void ps_core_free(ps_core *c) {
@@ -113,11 +115,11 @@ void ps_core_free(ps_core *c) {
     ps_orders_free(c);
     ps_pops_free(c->co_pops);
     ps_access_free(c->co_access);
-    ps_guard_free(c);
-    free(c->co_broker);
-    free(c->co_heap);
-    free(c->co_extra);
-    free(c->co_region);
+    ps_core_lock_free(c);
+    free(c->co_settings.se_broker);
+    free(c->co_parking.pg_heap);
+    free(c->co_settings.se_extra);
+    free(c->co_settings.se_region);
     ps_store_unref(c->co_store);
     free(c);
 }
@@ -171,7 +173,7 @@ static void drop_consumed(ps_conn *n) {
 }
 
 int64_t ps_core_room(ps_core *c, uint8_t **at) {
-    *at = ps_mine(c)->co_in.data;
+    *at = ps_mine(c)->ca_in.data;
     return PS_READ_ROOM;
 }
 
@@ -192,44 +194,44 @@ int64_t ps_conn_room(ps_conn *n, uint8_t **at, ps_error *e) {
 
 static void begin_step(ps_core *c) {
     ps_call *call = ps_mine(c);
-    call->co_open_frame = NULL;
-    if (call->co_out.room > KEEP_ROOM) ps_buffer_free(&call->co_out);
-    call->co_out.len = 0;
-    if (call->co_lent.len > 0) ps_core_written(c);
-    call->co_frame_count = 0;
-    call->co_put = call->co_parked_one = call->co_more = false;
-    call->co_pop_due = 0;
+    call->ca_open_frame = NULL;
+    if (call->ca_out.room > KEEP_ROOM) ps_buffer_free(&call->ca_out);
+    call->ca_out.len = 0;
+    if (call->ca_piece_batches.len > 0) ps_core_written(c);
+    call->ca_frame_count = 0;
+    call->ca_put = call->ca_parked_one = call->ca_more = false;
+    call->ca_pop_due = 0;
     ps_times_begin(c);
 }
 
 /* Held pulls are told of what was just put before the dispatcher's thread gets to it.
  * While its eventfd is away nothing is lost: the list is looked at after it is back. */
 static bool look_for_news(ps_core *c) {
-    if (c->co_heap_count == 0) return false;
+    if (c->co_parking.pg_count == 0) return false;
     ps_be_alone(c);
-    if (ps_mine(c)->co_put) {
+    if (ps_mine(c)->ca_put) {
         ps_arrivals_to(&c->co_store->st_arrivals, -1);
         ps_dispatch_catch_up(c->co_store, NULL);
         ps_arrivals_to(&c->co_store->st_arrivals, c->co_event_fd);
     }
-    return c->co_ready != NULL || atomic_load(&c->co_store->st_arrivals.ar_list) != NULL;
+    return c->co_parking.pg_ready != NULL || atomic_load(&c->co_store->st_arrivals.ar_list) != NULL;
 }
 
 static void finish_step(ps_conn *n, ps_step *out) {
     ps_core *c = n->cn_core;
     const ps_call *call = ps_mine(c);
     ps_tx_finish_call(c);
-    *out = (ps_step){.frame_count = call->co_frame_count,
-                     .frames = call->co_frames,
-                     .out = call->co_out.data,
-                     .out_len = call->co_out.len,
-                     .pieces = (const ps_piece *)call->co_pieces.data,
-                     .piece_count = call->co_pieces.len / (int64_t)sizeof(ps_piece),
+    *out = (ps_step){.frame_count = call->ca_frame_count,
+                     .frames = call->ca_frames,
+                     .out = call->ca_out.data,
+                     .out_len = call->ca_out.len,
+                     .pieces = (const ps_piece *)call->ca_pieces.data,
+                     .piece_count = call->ca_pieces.len / (int64_t)sizeof(ps_piece),
                      .conn_id = n->cn_id,
                      .news = look_for_news(c),
-                     .look_in_ms = call->co_parked_one ? ps_parked_deadline_in(c) : -1,
-                     .pop_due_ms = call->co_pop_due,
-                     .more = call->co_more,
+                     .look_in_ms = call->ca_parked_one ? ps_parked_deadline_in(c) : -1,
+                     .pop_due_ms = call->ca_pop_due,
+                     .more = call->ca_more,
                      .part = n->cn_in.data != NULL};
     ps_deferred_begin(c, out);
     ps_times_end(c);
@@ -239,14 +241,14 @@ static void finish_step(ps_conn *n, ps_step *out) {
 
 static int hand_on(ps_core *c, const uint8_t *data, int64_t len) {
     ps_call *call = ps_mine(c);
-    if (call->co_frame_count == call->co_frame_room) {
-        int32_t room = call->co_frame_room ? call->co_frame_room * 2 : 64;
-        ps_frame *frames = realloc(call->co_frames, (size_t)room * sizeof *frames);
+    if (call->ca_frame_count == call->ca_frame_room) {
+        int32_t room = call->ca_frame_room ? call->ca_frame_room * 2 : 64;
+        ps_frame *frames = realloc(call->ca_frames, (size_t)room * sizeof *frames);
         if (frames == NULL) return PS_E_NO_MEMORY;
-        call->co_frames = frames;
-        call->co_frame_room = room;
+        call->ca_frames = frames;
+        call->ca_frame_room = room;
     }
-    call->co_frames[call->co_frame_count++] = (ps_frame){data, len};
+    call->ca_frames[call->ca_frame_count++] = (ps_frame){data, len};
     return 0;
 }
 
@@ -280,18 +282,18 @@ static int serve_counted(ps_conn *n, const ps_command *request, bool checked, ps
     ps_core *c = n->cn_core;
     if (request->flag & PS_FLAG_RESPONSE) return 0;
     ps_call *call = ps_mine(c);
-    call->co_request = request->code;
-    call->co_answered = PS_CODE_SUCCESS;
+    call->ca_request = request->code;
+    call->ca_answered = PS_CODE_SUCCESS;
     int served = checked ? ps_core_pop_checked(n, request, e) : serve_frame(n, request);
-    if (served > 0 && call->co_answered != PS_RPC_NONE)
-        ps_rpc_answered(c, request->code, call->co_answered,
+    if (served > 0 && call->ca_answered != PS_RPC_NONE)
+        ps_rpc_answered(c, request->code, call->ca_answered,
                         request->flag & PS_FLAG_ONEWAY ? PS_RPC_ONEWAY : 0);
     return served;
 }
 
 void ps_core_leads_until(ps_core *c, int64_t until_ms) {
     PS_CORE_HELD(c);
-    atomic_store_explicit(&c->co_leads_until, until_ms, memory_order_relaxed);
+    atomic_store_explicit(&c->co_delegated.dg_leads_until, until_ms, memory_order_relaxed);
 }
 
 /* Whether Python decides it unseen. A heartbeat is served here only if all of it, the signature
@@ -306,20 +308,20 @@ static bool is_pythons(ps_conn *n, const ps_command *request) {
 /* Refuses a frame by its length, if nobody knows yet who sends it. */
 static int check_first(ps_conn *n, const uint8_t *data, int64_t len, ps_error *e) {
     ps_core *c = n->cn_core;
-    if (n->cn_known || c->co_first_max == 0 || len < 4) return 0;
+    if (n->cn_known || c->co_limits.li_first_max == 0 || len < 4) return 0;
     int64_t total = (int64_t)(int32_t)be32_get(data) + 4;
-    if (total <= c->co_first_max) return 0;
+    if (total <= c->co_limits.li_first_max) return 0;
     ps_be_alone(c);
-    c->co_first_refused++;
+    c->co_limits.li_first_refused++;
     return ps_fail(e, PS_E_FRAME, 0, -1, NULL,
                    "a frame of %lld bytes before any signed request was let in: %lld are allowed",
-                   (long long)total, (long long)c->co_first_max);
+                   (long long)total, (long long)c->co_limits.li_first_max);
 }
 
 static bool is_over(const ps_core *c) {
     const ps_call *call = ps_mine(c);
-    return c->co_turn_ns > 0 && (call->co_frame_count >= FRAMES_ENOUGH ||
-                                 ps_monotonic_ns() - call->co_began_ns >= c->co_turn_ns);
+    return c->co_limits.li_turn_ns > 0 && (call->ca_frame_count >= FRAMES_ENOUGH ||
+                                 ps_monotonic_ns() - call->ca_began_ns >= c->co_limits.li_turn_ns);
 }
 
 /* Whether it may be served while others share the core. */
@@ -331,7 +333,7 @@ static bool is_shared(const ps_conn *n, int32_t code) {
 
 void ps_core_turn(ps_core *c, int64_t ns) {
     PS_CORE_HELD(c);
-    c->co_turn_ns = ns;
+    c->co_limits.li_turn_ns = ns;
 }
 
 /* Serves the whole frames of [data, data + len), unless the answers become too many; *used says how
@@ -344,14 +346,14 @@ static int cut_frames(ps_conn *n, const uint8_t *data, int64_t len, int64_t *use
     uint32_t count = 0;
     *used = 0;
     while (*used < len && code == 0) {
-        if (call->co_out.len + call->co_lent_bytes >= OUT_ENOUGH ||
+        if (call->ca_out.len + call->ca_piece_bytes >= OUT_ENOUGH ||
             (++count % LOOK == 0 && is_over(c))) {
-            call->co_more = true;
+            call->ca_more = true;
             break;
         }
         if ((code = check_first(n, data + *used, len - *used, e)) < 0) return code;
-        int64_t took = ps_command_decode(data + *used, len - *used, c->co_frame_max,
-                                         call->co_scratch, &request, &n->cn_wanted, e);
+        int64_t took = ps_command_decode(data + *used, len - *used, c->co_settings.se_frame_max,
+                                         call->ca_scratch, &request, &n->cn_wanted, e);
         if (took <= 0) return (int)took;
         if (!is_shared(n, request.code)) ps_be_alone(c);
         code = is_pythons(n, &request) ? 0 : serve_counted(n, &request, false, NULL);
@@ -381,12 +383,12 @@ int ps_conn_received(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
     PS_CORE_SHARED(n->cn_core);
     ps_core *c = n->cn_core;
     ps_call *call = ps_mine(c);
-    const uint8_t *read = call->co_in.data;
+    const uint8_t *read = call->ca_in.data;
     bool own = n->cn_in.len > 0;
     int64_t used;
     int code;
     begin_step(c);
-    call->co_lends = ps_caller_now != PS_CALLER_LOOP;
+    call->ca_zerocopy = ps_caller_now != PS_CALLER_LOOP;
     if (own) {
         n->cn_in.len += len;
         code = cut_frames(n, n->cn_in.data + n->cn_from, n->cn_in.len - n->cn_from, &used, e);
@@ -395,7 +397,7 @@ int ps_conn_received(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
         code = cut_frames(n, read, len, &used, e);
         if (code == 0 && used < len) code = keep_rest(n, read + used, len - used, e);
     }
-    call->co_lends = false;
+    call->ca_zerocopy = false;
     finish_step(n, out);
     return code;
 }
@@ -408,8 +410,8 @@ int ps_conn_keep(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
     if (n->cn_in.len > 0)
         n->cn_in.len += len;
     else if (len > 0)
-        code = keep_rest(n, ps_mine(c)->co_in.data, len, e);
-    ps_mine(c)->co_more = true;
+        code = keep_rest(n, ps_mine(c)->ca_in.data, len, e);
+    ps_mine(c)->ca_more = true;
     finish_step(n, out);
     return code;
 }
@@ -422,8 +424,8 @@ static int serve_frame_again(ps_conn *n, const uint8_t *frame, int64_t len, bool
     ps_command request;
     int64_t wanted;
     begin_step(c);
-    int64_t took = ps_command_decode(frame, len, c->co_frame_max, ps_mine(c)->co_scratch, &request,
-                                     &wanted, e);
+    int64_t took = ps_command_decode(frame, len, c->co_settings.se_frame_max,
+                                     ps_mine(c)->ca_scratch, &request, &wanted, e);
     int code = took > 0 ? serve_counted(n, &request, checked, e) : (int)took;
     finish_step(n, out);
     return code;
@@ -445,7 +447,7 @@ int ps_conn_put(ps_conn *n, const ps_proof *proof, const ps_plain_put *put, ps_p
     if (!ps_access_lets_call(n, proof, PS_REQUEST_SEND_MESSAGE_V2, PS_REQUEST_SEND_MESSAGE_V2,
                              topic, (ps_slice){0}) ||
         ps_conn_goes_up(n, PS_REQUEST_SEND_MESSAGE_V2) ||
-        put->body_len > c->co_frame_max)
+        put->body_len > c->co_settings.se_frame_max)
         return 0;
     begin_step(c);
     int stored = ps_core_put(n, put, out);
@@ -474,15 +476,15 @@ int ps_conn_decide(ps_conn *n, const uint8_t *frame, int64_t len, const ps_decis
                    ps_sent *sent, ps_step *out, ps_error *e) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
-    const uint8_t *open = ps_mine(c)->co_open_frame;
+    const uint8_t *open = ps_mine(c)->ca_open_frame;
     begin_step(c);
-    ps_mine(c)->co_open_frame = open; /* nothing came between reading it and deciding it */
+    ps_mine(c)->ca_open_frame = open; /* nothing came between reading it and deciding it */
     int code = ps_core_decide(n, frame, len, decision, sent, e);
     const ps_call *call = ps_mine(c);
-    if (code == 0 && call->co_answered != PS_RPC_NONE)
-        ps_rpc_answered(c, call->co_request, call->co_answered,
-                        call->co_open->flag & PS_FLAG_ONEWAY ? PS_RPC_ONEWAY : 0);
-    ps_mine(c)->co_open_frame = NULL;
+    if (code == 0 && call->ca_answered != PS_RPC_NONE)
+        ps_rpc_answered(c, call->ca_request, call->ca_answered,
+                        call->ca_open->flag & PS_FLAG_ONEWAY ? PS_RPC_ONEWAY : 0);
+    ps_mine(c)->ca_open_frame = NULL;
     finish_step(n, out);
     return code;
 }

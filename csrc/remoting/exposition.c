@@ -148,11 +148,11 @@ ps_flows *ps_core_flows(ps_core *c, int64_t most) {
     ps_flows *t = calloc(1, sizeof *t);
     if (t == NULL) return NULL;
     t->most = most;
-    int64_t topics = c->co_topics.count < most ? c->co_topics.count : most;
+    int64_t topics = c->co_tables.tc_topics.count < most ? c->co_tables.tc_topics.count : most;
     ps_buffer_room(&t->in.rows, topics * (int64_t)sizeof(series)); /* so that it grows once */
-    for (ps_topic_entry *e = NULL; (e = ps_chains_each(&c->co_topics, e)) != NULL;)
+    for (ps_topic_entry *e = NULL; (e = ps_chains_each(&c->co_tables.tc_topics, e)) != NULL;)
         copy_topic(t, e);
-    for (const ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) copy_pair(t, p);
+    for (const ps_pair *p = c->co_tables.tc_all_pairs; p != NULL; p = p->pr_all) copy_pair(t, p);
     if (!t->failed) return t;
     ps_flows_free(t);
     return NULL;

@@ -38,10 +38,11 @@ static void take_arrivals(ps_core *c) {
 /* Makes ready what is overdue; all: every one. */
 static void end_parked(ps_core *c, bool all) {
     int64_t now = ps_monotonic_ms();
-    for (int32_t i = 0; all && i < c->co_heap_count; i++) c->co_heap[i]->pk_deadline = 0;
+    ps_core_parking *g = &c->co_parking;
+    for (int32_t i = 0; all && i < g->pg_count; i++) g->pg_heap[i]->pk_deadline = 0;
     /* With equal deadlines any order is a heap; each is taken from it when it is answered. */
-    while (c->co_heap_count > 0 && c->co_heap[0]->pk_deadline <= now) {
-        ps_parked *h = c->co_heap[0];
+    while (g->pg_count > 0 && g->pg_heap[0]->pk_deadline <= now) {
+        ps_parked *h = g->pg_heap[0];
         if (h->pk_pops && !all && ps_pop_unblocked(c, (ps_pop_waiter *)h, now)) continue;
         h->pk_last = true;
         ps_parked_until(c, h, INT64_MAX);
@@ -64,34 +65,34 @@ static void look_at_parked(ps_core *c) {
 }
 
 void ps_parked_wake(ps_core *c, ps_pair *p, int32_t queue_id) {
-    for (int32_t i = 0; i < c->co_heap_count; i++) {
-        ps_parked *h = c->co_heap[i];
+    for (int32_t i = 0; i < c->co_parking.pg_count; i++) {
+        ps_parked *h = c->co_parking.pg_heap[i];
         if (h->pk_pops || h->pk_pair != p || h->pk_queue->cq_id != queue_id || h->pk_ready)
             continue;
         ps_parked_unlink(c, h);
         ps_parked_ready(c, h);
     }
     ps_pop_wake(c, p, queue_id);
-    if (c->co_ready != NULL) ps_eventfd_tell(c->co_event_fd);
+    if (c->co_parking.pg_ready != NULL) ps_eventfd_tell(c->co_event_fd);
 }
 
 int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
     PS_CORE_HELD(c);
     bool looked = false;
-    ps_mine(c)->co_out.len = 0;
+    ps_mine(c)->ca_out.len = 0;
     if (all) end_parked(c, true);
     *next_ms = 0;
     for (int rounds = 0;; rounds++) {
         /* After those that were ready before, and before every 0: an arrival may have been
          * announced to nobody (see look_for_news). */
-        if (c->co_ready == NULL && !looked) {
+        if (c->co_parking.pg_ready == NULL && !looked) {
             look_at_parked(c);
             looked = true;
         }
         if (ps_deferred_next(c, out)) return 1;
-        if (c->co_ready == NULL) break;
+        if (c->co_parking.pg_ready == NULL) break;
         if (rounds >= ROUNDS_MAX) return 0;
-        ps_parked *h = c->co_ready;
+        ps_parked *h = c->co_parking.pg_ready;
         if (h->pk_pops) {
             if (ps_pop_resume(c, h, out) == 0) continue;
             return 1;
@@ -103,11 +104,11 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
             continue;
         }
         if (rc > 0)
-            ps_rpc_waited(c, h->pk_request, ps_mine(c)->co_pulled.code, PS_RPC_HELD,
+            ps_rpc_waited(c, h->pk_request, ps_mine(c)->ca_pulled.code, PS_RPC_HELD,
                           h->pk_began_ns);
         ps_parked_free(h);
         *out = (ps_step){
-            .out = ps_mine(c)->co_out.data, .out_len = ps_mine(c)->co_out.len, .conn_id = conn_id};
+            .out = ps_mine(c)->ca_out.data, .out_len = ps_mine(c)->ca_out.len, .conn_id = conn_id};
         return 1;
     }
     *next_ms = ps_core_deadline_in(c);

@@ -94,7 +94,7 @@ static int answer_pull(ps_core *c, const pull *p, int32_t code, const char *rema
     reply.code = code;
     reply.opaque = p->opaque;
     reply.remark = ps_slice_of(remark);
-    const char *broker = c->co_slave_reads && b->suggest_slave ? "1" : "0";
+    const char *broker = c->co_settings.se_slave_reads && b->suggest_slave ? "1" : "0";
     reply.fields[0] = (ps_field){ps_slice_of("suggestWhichBrokerId"), ps_slice_of(broker)};
     reply.fields[1] = (ps_field){ps_slice_of("groupSysFlag"), ps_slice_of("0")};
     reply.fields[2] =
@@ -105,24 +105,25 @@ static int answer_pull(ps_core *c, const pull *p, int32_t code, const char *rema
         (ps_field){ps_slice_of("minOffset"), ps_slice_of_number(b->min_offset, number[2])};
     reply.fields[5] = (ps_field){ps_slice_of("topicSysFlag"), ps_slice_of("0")};
     reply.field_count = 6;
-    int64_t from = ps_mine(c)->co_out.len, bytes = code == PS_CODE_SUCCESS ? b->bytes : 0;
+    int64_t from = ps_mine(c)->ca_out.len, bytes = code == PS_CODE_SUCCESS ? b->bytes : 0;
     int rc = ps_core_answer(c, &reply, bytes);
-    if (rc == 0 && bytes > 0) rc = ps_lends(c, b) ? ps_lend(c, b) : ps_core_append_records(c, b);
+    if (rc == 0 && bytes > 0)
+        rc = ps_zerocopy_fits(c, b) ? ps_zerocopy_add(c, b) : ps_core_append_records(c, b);
     if (rc < 0) { /* half an answer would make the rest of the connection unreadable */
-        ps_mine(c)->co_out.len = from;
+        ps_mine(c)->ca_out.len = from;
         return rc;
     }
     ps_pair_pulled(p->pair, p->queue_id, next);
-    ps_mine(c)->co_pulled = (ps_pulled){p->opaque, code, bytes > 0 ? b->count : 0, bytes};
-    if (bytes == 0) c->co_totals.misses++;
+    ps_mine(c)->ca_pulled = (ps_pulled){p->opaque, code, bytes > 0 ? b->count : 0, bytes};
+    if (bytes == 0) c->co_counters.cc_totals.misses++;
     if (bytes > 0) {
         p->pair->pr_got.messages += b->count;
         p->pair->pr_got.bytes += bytes;
         p->pair->pr_out[PS_WAY_PULLED].messages += b->count;
         p->pair->pr_out[PS_WAY_PULLED].bytes += bytes;
-        c->co_totals.gets += b->count;
-        c->co_totals.found++;
-        c->co_totals.get_bytes += bytes;
+        c->co_counters.cc_totals.gets += b->count;
+        c->co_counters.cc_totals.found++;
+        c->co_counters.cc_totals.get_bytes += bytes;
     }
     return 0;
 }
@@ -169,22 +170,23 @@ static const char *name_of(int32_t status) {
 /* Filters take half of the event loop's time at most, however many pulls ask: the budget refills
  * with time. A pull that comes too early is answered without messages, to be retried. */
 static int64_t *work_left(ps_core *c) {
-    int64_t now = ps_monotonic_ms(), passed = now - c->co_work_ms;
-    c->co_work_ms = now;
+    ps_core_budget *b = &c->co_budget;
+    int64_t now = ps_monotonic_ms(), passed = now - b->fb_ms;
+    b->fb_ms = now;
     if (passed >= WORK_REFILL_MS || passed < 0)
-        c->co_work_left = PS_SQL92_WORK_MAX;
+        b->fb_left = PS_SQL92_WORK_MAX;
     else
-        c->co_work_left += PS_SQL92_WORK_MAX / WORK_REFILL_MS * passed;
-    if (c->co_work_left > PS_SQL92_WORK_MAX) c->co_work_left = PS_SQL92_WORK_MAX;
-    return &c->co_work_left;
+        b->fb_left += PS_SQL92_WORK_MAX / WORK_REFILL_MS * passed;
+    if (b->fb_left > PS_SQL92_WORK_MAX) b->fb_left = PS_SQL92_WORK_MAX;
+    return &b->fb_left;
 }
 
 static ps_batch *read_at(ps_core *c, const pull *p, int64_t offset) {
     ps_read_options o = {.max_messages = p->max, .transfer_limits = 1};
     if (p->filter != NULL) {
-        o.tag_count = p->filter->fl_tag_count;
-        o.tag_hashes = p->filter->fl_hashes;
-        o.sql = p->filter->fl_sql;
+        o.tag_count = p->filter->ft_tag_count;
+        o.tag_hashes = p->filter->ft_hashes;
+        o.sql = p->filter->ft_sql;
         if (o.sql != NULL) o.work_left = work_left(c);
     }
     return ps_read(c->co_store, p->topic, p->queue_id, offset, &o, NULL);
@@ -195,7 +197,7 @@ static ps_batch *read_at(ps_core *c, const pull *p, int64_t offset) {
  * offsetCheckInSlave). */
 static int answer_found(ps_core *c, const pull *p, int64_t offset, const ps_batch_info *b) {
     int32_t code = code_of(b->status, offset);
-    if (c->co_slave && code == PS_CODE_PULL_OFFSET_MOVED)
+    if (c->co_settings.se_slave && code == PS_CODE_PULL_OFFSET_MOVED)
         return answer_pull(c, p, PS_CODE_PULL_RETRY_IMMEDIATELY, name_of(b->status), b, offset);
     return answer_pull(c, p, code, name_of(b->status), b, b->next_offset);
 }
@@ -215,7 +217,7 @@ static int answer_reset(ps_core *c, const pull *p) {
 /* Parks it; false when it has to be answered at once. */
 static bool park_pull(ps_conn *n, const pull *p, int64_t suspend_ms) {
     ps_core *c = n->cn_core;
-    int64_t wait_ms = !c->co_long_polling           ? c->co_short_polling_ms
+    int64_t wait_ms = !c->co_settings.se_long_polling           ? c->co_settings.se_short_polling_ms
                       : suspend_ms < SUSPEND_MAX_MS ? suspend_ms
                                                     : SUSPEND_MAX_MS;
     ps_queue *q = ps_topic_queue_get(p->topic, p->queue_id);
@@ -228,14 +230,14 @@ static bool park_pull(ps_conn *n, const pull *p, int64_t suspend_ms) {
                             .pk_opaque = p->opaque,
                             .pk_serialize = p->serialize,
                             .pk_max = p->max,
-                            .pk_request = ps_mine(c)->co_request,
-                            .pk_began_ns = ps_mine(c)->co_began_ns,
+                            .pk_request = ps_mine(c)->ca_request,
+                            .pk_began_ns = ps_mine(c)->ca_began_ns,
                             .pk_first = p->offset,
                             .pk_offset = p->offset,
                             .pk_deadline = ps_monotonic_ms() + 1 + wait_ms}; /* one has begun */
     if (!ps_parked_add(&like)) return false;
-    ps_mine(c)->co_parked_one = true;
-    ps_mine(c)->co_answered = PS_RPC_NONE;
+    ps_mine(c)->ca_parked_one = true;
+    ps_mine(c)->ca_answered = PS_RPC_NONE;
     return true;
 }
 
@@ -252,15 +254,15 @@ static int serve_pull(ps_conn *n, const pull *p, const request *r) {
     ps_batch *batch = read_at(c, p, p->offset);
     if (batch == NULL) return 0;
     ps_batch_get(batch, &b);
-    int64_t pieces = ps_mine(c)->co_pieces.len;
+    int64_t pieces = ps_mine(c)->ca_pieces.len;
     bool held = is_empty(b.status, p->offset) && (r->flags & SYS_SUSPEND) && r->suspend_ms > 0 &&
                 park_pull(n, p, r->suspend_ms);
     if (held)
         ps_pair_pulled(p->pair, p->queue_id, p->offset);
     else
         rc = answer_found(c, p, p->offset, &b);
-    if (ps_mine(c)->co_pieces.len > pieces)
-        ps_lent_until_written(c, batch);
+    if (ps_mine(c)->ca_pieces.len > pieces)
+        ps_zerocopy_keep(c, batch);
     else
         ps_batch_free(batch);
     return rc < 0 ? rc : 1;
@@ -281,8 +283,8 @@ int ps_core_pull(ps_conn *n, const ps_command *command) {
     if (p.pair == NULL || p.pair->pr_flags == 0 || t == NULL || !(t->te_perm & PS_PERM_READ) ||
         r.queue_id >= t->te_read_queues || !choose_filter(p.pair, &r, &p.filter))
         return 0;
-    c->co_totals.pulls++;
-    ps_mine(c)->co_looked++;
+    c->co_counters.cc_totals.pulls++;
+    ps_mine(c)->ca_looked++;
     return serve_pull(n, &p, &r);
 }
 
@@ -335,6 +337,6 @@ int ps_pull_resume(ps_core *c, ps_parked *h) {
 
 void ps_core_take_pulled(ps_core *c, ps_pulled *out) {
     PS_CORE_HELD(c);
-    *out = ps_mine(c)->co_pulled;
-    ps_mine(c)->co_pulled.code = -1;
+    *out = ps_mine(c)->ca_pulled;
+    ps_mine(c)->ca_pulled.code = -1;
 }

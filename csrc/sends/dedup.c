@@ -88,7 +88,7 @@ int ps_core_dedup_set(ps_core *c, int64_t window, const char *key, ps_error *e) 
     o->on_bucket_count = buckets;
     o->on_window = (uint32_t)window;
     o->on_next = 1;
-    o->on_seed = ps_mine(c)->co_random | 1;
+    o->on_seed = ps_mine(c)->ca_random | 1;
     memcpy(o->on_key, key, key_len);
     o->on_key_len = (int32_t)key_len;
     o->on_state.window = window;

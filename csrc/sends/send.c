@@ -165,9 +165,9 @@ static int is_repeated_batch(putting *p, int64_t *places, int64_t count) {
 
 /* ---- composing ---- */
 
-/* The properties as stored, into co_props. */
+/* The properties as stored, into ca_props. */
 static int compose_properties(putting *p, ps_error *e) {
-    ps_buffer *b = &ps_mine(p->c)->co_props;
+    ps_buffer *b = &ps_mine(p->c)->ca_props;
     ps_placement placed = {.properties = text_of(p->s->properties),
                            .drop = {(const uint8_t *)p->d->drop, p->d->drop_len},
                            .add = {(const uint8_t *)p->d->add, p->d->add_len},
@@ -194,8 +194,8 @@ static void draft_message(const putting *p, ps_message *m) {
     const ps_send *s = p->s;
     *m = (ps_message){.body = p->body.data,
                       .body_len = p->body.len,
-                      .properties = ps_mine(p->c)->co_props.data,
-                      .properties_len = ps_mine(p->c)->co_props.len,
+                      .properties = ps_mine(p->c)->ca_props.data,
+                      .properties_len = ps_mine(p->c)->ca_props.len,
                       .queue_id = p->queue_id,
                       .flag = s->flag,
                       .sys_flag = s->sys_flag,
@@ -227,10 +227,10 @@ static ps_topic *place_message(putting *p, ps_message *m, ps_topic_entry **entry
         m->queue_id = 0;
         m->sys_flag &= ~PS_SYS_TX_MASK;
     } else if (p->level > 0) {
-        to = c->co_schedule;
+        to = c->co_watched.wq_schedule;
         m->queue_id = p->level - 1;
     } else if (p->timed) {
-        to = c->co_timer;
+        to = c->co_watched.wq_timer;
         m->queue_id = 0;
     }
     if (to != p->topic) {
@@ -296,9 +296,9 @@ static int put_batch(putting *p, ps_error *e) {
     if (count > BATCH_MAX)
         return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
                        "a batch of %lld messages, %d are allowed", (long long)count, BATCH_MAX);
-    ps_mine(c)->co_places.len = 0;
+    ps_mine(c)->ca_places.len = 0;
     int64_t *places =
-        (int64_t *)ps_buffer_room(&ps_mine(c)->co_places, (count + 1) * (int64_t)sizeof *places);
+        (int64_t *)ps_buffer_room(&ps_mine(c)->ca_places, (count + 1) * (int64_t)sizeof *places);
     if (places == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the places of a batch");
     int code = p->once && count > 0 ? is_repeated_batch(p, places, count) : 0;
@@ -349,7 +349,7 @@ static putting putting_of_frame(ps_conn *n, const ps_send *s, const ps_decision 
                      .s = s,
                      .d = d,
                      .body = command->body,
-                     .stamp = slice_of(c->co_extra, c->co_extra_len),
+                     .stamp = slice_of(c->co_settings.se_extra, c->co_settings.se_extra_len),
                      .host = n->cn_host,
                      .host_len = n->cn_host_len};
 }
@@ -420,11 +420,11 @@ int ps_core_send(ps_conn *n, const ps_command *command) {
         p.entry = ps_core_find_topic(p.c, s.topic.data, s.topic.len);
         if (!is_decided(&p)) return 0;
     }
-    uint64_t random = ps_mine(p.c)->co_random;
+    uint64_t random = ps_mine(p.c)->ca_random;
     if (carry_out(&p, &e) == 0) return finish_put(n, &p, command);
-    __atomic_fetch_add(&p.c->co_totals.put_failures, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&p.c->co_counters.cc_totals.put_failures, 1, __ATOMIC_RELAXED);
     /* The broker tries once more, the same queue, and says why not. */
-    ps_mine(p.c)->co_random = random;
+    ps_mine(p.c)->ca_random = random;
     return 0;
 }
 
@@ -444,12 +444,12 @@ int ps_core_put(ps_conn *n, const ps_plain_put *put, ps_plain_place *out) {
     p.entry = ps_core_find_topic(c, s.topic.data, s.topic.len);
     if (!is_decided(&p)) return 0;
     if (carry_out(&p, &e) < 0) {
-        c->co_totals.put_failures++;
+        c->co_counters.cc_totals.put_failures++;
         return 0;
     }
     *out = (ps_plain_place){p.queue_offset, p.physical, p.end, (const char *)p.handle.data,
                             p.handle.len};
-    if (ps_safe_must_wait(&c->co_store->st_safe, p.end)) ps_mine(c)->co_puts_waiting++;
+    if (ps_safe_must_wait(&c->co_store->st_safe, p.end)) ps_mine(c)->ca_puts_waiting++;
     return 1;
 }
 
@@ -459,24 +459,25 @@ static int open_send(ps_conn *n, const uint8_t *frame, int64_t len, ps_error *e)
     ps_core *c = n->cn_core;
     ps_call *call = ps_mine(c);
     int64_t wanted;
-    call->co_open_frame = NULL;
-    if (call->co_open == NULL && (call->co_open = malloc(sizeof *call->co_open)) == NULL)
+    call->ca_open_frame = NULL;
+    if (call->ca_open == NULL && (call->ca_open = malloc(sizeof *call->ca_open)) == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a send");
     int64_t took =
-        ps_command_decode(frame, len, c->co_frame_max, call->co_scratch, call->co_open, &wanted, e);
+        ps_command_decode(frame, len, c->co_settings.se_frame_max, call->ca_scratch, call->ca_open,
+                          &wanted, e);
     if (took < 0) return (int)took;
     if (took != len)
         return ps_fail(e, PS_E_FRAME, 0, -1, NULL, "%lld bytes are not one whole frame",
                        (long long)len);
-    ps_send_read(call->co_open, &call->co_open_send);
-    call->co_open_frame = frame;
+    ps_send_read(call->ca_open, &call->ca_open_send);
+    call->ca_open_frame = frame;
     return 0;
 }
 
 int ps_conn_read_send(ps_conn *n, const uint8_t *frame, int64_t len, ps_send *out, ps_error *e) {
     PS_CORE_HELD(n->cn_core);
     int code = open_send(n, frame, len, e);
-    if (code == 0) *out = ps_mine(n->cn_core)->co_open_send;
+    if (code == 0) *out = ps_mine(n->cn_core)->ca_open_send;
     return code;
 }
 
@@ -510,22 +511,22 @@ int ps_core_decide(ps_conn *n, const uint8_t *frame, int64_t len, const ps_decis
                    ps_sent *sent, ps_error *e) {
     ps_core *c = n->cn_core;
     ps_call *call = ps_mine(c);
-    int code = call->co_open_frame == frame ? 0 : open_send(n, frame, len, e);
+    int code = call->ca_open_frame == frame ? 0 : open_send(n, frame, len, e);
     if (code < 0) return code;
-    const ps_command *command = call->co_open;
-    call->co_request = command->code;
-    call->co_answered = PS_CODE_SUCCESS;
-    putting p = putting_of_frame(n, &call->co_open_send, d, command);
+    const ps_command *command = call->ca_open;
+    call->ca_request = command->code;
+    call->ca_answered = PS_CODE_SUCCESS;
+    putting p = putting_of_frame(n, &call->ca_open_send, d, command);
     if (!d->put) return refuse_send(n, command, d, sent);
-    if (call->co_open_send.bad != 0)
+    if (call->ca_open_send.bad != 0)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "field %c of the send cannot be read",
-                       (char)call->co_open_send.bad);
+                       (char)call->ca_open_send.bad);
     code = carry_out(&p, e);
     if (code < 0) {
         /* A send that the tables decide has failed before, and was counted then. */
         p.entry = ps_core_find_topic(c, p.s->topic.data, p.s->topic.len);
         bool tried = !ps_conn_goes_up(n, command->code) && is_decided(&p);
-        c->co_totals.put_failures += !tried;
+        c->co_counters.cc_totals.put_failures += !tried;
         return code;
     }
     code = finish_put(n, &p, command);
@@ -562,7 +563,7 @@ int ps_core_put_again(ps_core *c, int64_t physical, int32_t more_tries, const ps
     end = atomic_load_explicit(&c->co_store->st_log.lg_end, memory_order_acquire);
     const uint8_t *at = ps_log_at(&c->co_store->st_log, physical, end, &avail, &mf);
     int code = 0;
-    ps_mine(c)->co_open_frame = NULL;
+    ps_mine(c)->ca_open_frame = NULL;
     if (at == NULL || ps_record_decode(at, avail, &r) != PS_REC_OK ||
         r.physical_offset != physical) {
         code = ps_fail(e, PS_E_NOT_FOUND, 0, physical, NULL,
@@ -578,7 +579,7 @@ int ps_core_put_again(ps_core *c, int64_t physical, int32_t more_tries, const ps
                      .host_len = r.born_host_len};
         code = carry_out(&p, e);
         if (code == 0) code = describe_sent(&p, sent, e);
-        if (code < 0) c->co_totals.put_failures++;
+        if (code < 0) c->co_counters.cc_totals.put_failures++;
     }
     ps_mapfile_unref(mf);
     ps_leave(c->co_store);

@@ -44,31 +44,31 @@ static void drop_deferred(ps_wait *w) {
 }
 
 void ps_deferred_drop_all(ps_core *c) {
-    ps_waits_drop(&c->co_waits, drop_deferred);
-    for (int32_t i = 0; i < c->co_callers; i++)
-        if (c->co_calls[i] != NULL) free_deferred(c->co_calls[i]->co_deferred);
+    ps_waits_drop(&c->co_late.la_waits, drop_deferred);
+    for (int32_t i = 0; i < c->co_lock.lo_callers; i++)
+        if (c->co_lock.lo_calls[i] != NULL) free_deferred(c->co_lock.lo_calls[i]->ca_deferred);
 }
 
 static ps_deferred *deferred_new(ps_core *c, int64_t conn_id) {
     ps_deferred *h = calloc(1, sizeof *h);
     if (h == NULL) return NULL;
-    h->df_id = ++c->co_wait_last;
+    h->df_id = ++c->co_late.la_last;
     h->df_conn_id = conn_id;
-    h->df_began_ns = ps_mine(c)->co_began_ns;
+    h->df_began_ns = ps_mine(c)->ca_began_ns;
     h->df_caller = ps_caller_now;
     return h;
 }
 
 static void begin_wait(ps_core *c, ps_deferred *h, ps_step *out) {
     out->wait = h->df_id;
-    ps_waits_add(&c->co_waits, &h->df_wait, h->df_end);
+    ps_waits_add(&c->co_late.la_waits, &h->df_wait, h->df_end);
     out->look_in_ms = ps_core_deadline_in(c);
 }
 
 void ps_deferred_begin(ps_core *c, ps_step *out) {
     ps_call *call = ps_mine(c);
-    if (call->co_deferred != NULL) begin_wait(c, call->co_deferred, out);
-    call->co_deferred = NULL;
+    if (call->ca_deferred != NULL) begin_wait(c, call->ca_deferred, out);
+    call->ca_deferred = NULL;
 }
 
 int ps_core_wait(ps_core *c, int64_t position, ps_step *out) {
@@ -93,13 +93,13 @@ int ps_conn_wait(ps_conn *n, int64_t position, int64_t number, int64_t puts) {
     h->df_count = puts;
     begin_wait(c, h, &step);
     /* Whoever serves held pulls learns of the deadline; later ones are after it. */
-    if (c->co_waits.wa_count == 1) ps_eventfd_tell(c->co_event_fd);
+    if (c->co_late.la_waits.wa_count == 1) ps_eventfd_tell(c->co_event_fd);
     return 1;
 }
 
 int32_t ps_core_waiting(const ps_core *c) {
     PS_CORE_HELD((ps_core *)c);
-    return c->co_waits.wa_count;
+    return c->co_late.la_waits.wa_count;
 }
 
 static bool keep_bytes(ps_buffer *b, const void *data, int64_t len) {
@@ -113,11 +113,11 @@ static bool keep_bytes(ps_buffer *b, const void *data, int64_t len) {
 
 static bool defer_answer(ps_core *c, int64_t conn_id, const ps_answer *a) {
     ps_call *call = ps_mine(c);
-    if (call->co_deferred == NULL) call->co_deferred = deferred_new(c, conn_id);
-    ps_deferred *h = call->co_deferred;
+    if (call->ca_deferred == NULL) call->ca_deferred = deferred_new(c, conn_id);
+    ps_deferred *h = call->ca_deferred;
     if (h == NULL) return false;
     deferred_item item = {*a, h->df_offsets.len / (int64_t)sizeof(int64_t), h->df_texts.len,
-                          ps_mine(c)->co_request};
+                          ps_mine(c)->ca_request};
     if (!keep_bytes(&h->df_offsets, a->physical, a->count * (int64_t)sizeof(int64_t)) ||
         !keep_bytes(&h->df_texts, a->uniq.data, a->uniq.len) ||
         !keep_bytes(&h->df_texts, a->remark.data, a->remark.len) ||
@@ -126,14 +126,14 @@ static bool defer_answer(ps_core *c, int64_t conn_id, const ps_answer *a) {
         !keep_bytes(&h->df_items, &item, sizeof item))
         return false;
     if (a->end > h->df_end) h->df_end = a->end;
-    ps_mine(c)->co_answered = PS_RPC_NONE;
+    ps_mine(c)->ca_answered = PS_RPC_NONE;
     return true;
 }
 
 /* ---- the answer ---- */
 
 bool ps_sent_ids(ps_core *c, const ps_answer *a, ps_slice *out) {
-    ps_buffer *b = &ps_mine(c)->co_props;
+    ps_buffer *b = &ps_mine(c)->ca_props;
     const ps_conf *conf = &c->co_store->st_conf;
     char id[57];
     b->len = 0;
@@ -161,8 +161,9 @@ static void encode_base64(const uint8_t *from, int64_t len, uint8_t *to) {
 
 bool ps_sent_handle(ps_core *c, ps_slice topic, int64_t out_ms, ps_slice uniq, ps_slice *out) {
     char number[24];
-    ps_slice time = ps_slice_of_number(out_ms + 1, number), broker = ps_slice_of(c->co_broker);
-    ps_buffer *b = &ps_mine(c)->co_handle;
+    ps_slice time = ps_slice_of_number(out_ms + 1, number);
+    ps_slice broker = ps_slice_of(c->co_settings.se_broker);
+    ps_buffer *b = &ps_mine(c)->ca_handle;
     *out = (ps_slice){NULL, 0};
     if (uniq.len == 0 || PS_BEGINS(topic.data, topic.len, PS_RETRY_PREFIX)) return true;
     b->len = 0;
@@ -179,16 +180,17 @@ bool ps_sent_handle(ps_core *c, ps_slice topic, int64_t out_ms, ps_slice uniq, p
 
 /* The fields that stand in every answer: clients read them unasked. */
 static void add_common(ps_core *c, ps_command *reply) {
+    const ps_core_settings *s = &c->co_settings;
     reply->fields[reply->field_count++] =
-        (ps_field){ps_slice_of("TRACE_ON"), ps_slice_of(c->co_trace_on ? "true" : "false")};
+        (ps_field){ps_slice_of("TRACE_ON"), ps_slice_of(s->se_trace_on ? "true" : "false")};
     reply->fields[reply->field_count++] =
-        (ps_field){ps_slice_of("MSG_REGION"), ps_slice_of(c->co_region)};
+        (ps_field){ps_slice_of("MSG_REGION"), ps_slice_of(s->se_region)};
 }
 
 static int encode_bare(ps_core *c, const ps_answer *a) {
     ps_command reply = {.serialize = a->serialize, .code = a->code, .opaque = a->opaque};
     if (a->code == 0 && a->frame.data != NULL)
-        return keep_bytes(&ps_mine(c)->co_out, a->frame.data, a->frame.len) ? 0 : PS_E_NO_MEMORY;
+        return keep_bytes(&ps_mine(c)->ca_out, a->frame.data, a->frame.len) ? 0 : PS_E_NO_MEMORY;
     if (a->code == PS_CODE_FLUSH_DISK_TIMEOUT) reply.remark = ps_slice_of(NOT_IN_TIME);
     if (a->code == PS_CODE_FLUSH_SLAVE_TIMEOUT) reply.remark = ps_slice_of(NO_SLAVE_IN_TIME);
     if (a->frame.data != NULL) { /* clients read these from every answer to a pop */
@@ -239,15 +241,15 @@ int ps_sent_answer(ps_conn *n, const ps_answer *a, bool wait, bool put) {
     ps_be_alone(c);
     if (!defer_answer(c, n->cn_id, a)) return PS_E_NO_MEMORY;
     if (put) { /* a repeat was put before */
-        ps_mine(c)->co_deferred->df_count += a->count;
-        ps_mine(c)->co_puts_waiting += a->count;
+        ps_mine(c)->ca_deferred->df_count += a->count;
+        ps_mine(c)->ca_puts_waiting += a->count;
     }
     return 0;
 }
 
 int ps_sent_frame(ps_conn *n, const ps_answer *a, int64_t from) {
     ps_core *c = n->cn_core;
-    ps_buffer *out = &ps_mine(c)->co_out;
+    ps_buffer *out = &ps_mine(c)->ca_out;
     ps_answer waits = *a;
     if (!ps_safe_must_wait(&c->co_store->st_safe, a->end)) return 0;
     waits.frame = (ps_slice){out->data + from, (int32_t)(out->len - from)};
@@ -263,11 +265,11 @@ static int32_t code_of(int32_t outcome) {
 }
 
 bool ps_deferred_next(ps_core *c, ps_step *out) {
-    ps_deferred *h = (ps_deferred *)ps_waits_next(&c->co_waits);
+    ps_deferred *h = (ps_deferred *)ps_waits_next(&c->co_late.la_waits);
     if (h == NULL) return false;
     const deferred_item *items = (const deferred_item *)h->df_items.data;
     int32_t code = code_of(h->df_wait.wt_outcome);
-    ps_mine(c)->co_out.len = 0;
+    ps_mine(c)->ca_out.len = 0;
     for (size_t i = 0; i < (size_t)h->df_items.len / sizeof *items; i++) {
         ps_answer a = items[i].answer;
         const uint8_t *texts = h->df_texts.data + items[i].texts_at;
@@ -280,8 +282,8 @@ bool ps_deferred_next(ps_core *c, ps_step *out) {
         encode_answer(c, &a);
         ps_rpc_waited(c, items[i].request, a.code, 0, h->df_began_ns);
     }
-    *out = (ps_step){.out = ps_mine(c)->co_out.data,
-                     .out_len = ps_mine(c)->co_out.len,
+    *out = (ps_step){.out = ps_mine(c)->ca_out.data,
+                     .out_len = ps_mine(c)->ca_out.len,
                      .conn_id = h->df_conn_id,
                      .wait = h->df_id,
                      .number = h->df_number,

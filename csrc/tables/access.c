@@ -83,12 +83,12 @@ int ps_core_guard(ps_core *c, const ps_digest_functions *functions, ps_error *e)
 void ps_core_revoke(ps_core *c) {
     PS_CORE_HELD(c);
     if (c->co_access != NULL) clear_access(c->co_access);
-    c->co_beats++;
+    c->co_tables.tc_withdrawn++;
 }
 
 void ps_core_limit_first(ps_core *c, int64_t bytes) {
     PS_CORE_HELD(c);
-    c->co_first_max = bytes;
+    c->co_limits.li_first_max = bytes;
 }
 
 void ps_conn_know(ps_conn *n) {
@@ -103,7 +103,7 @@ void ps_conn_let_in(ps_conn *n) {
 
 int64_t ps_core_first_refused(const ps_core *c) {
     PS_CORE_HELD((ps_core *)c);
-    return c->co_first_refused;
+    return c->co_limits.li_first_refused;
 }
 
 bool ps_conn_known(const ps_conn *n) {

@@ -28,7 +28,8 @@ static int no_memory(ps_error *e) {
 
 ps_pair *ps_core_find_pair(ps_core *c, const uint8_t *group, int32_t group_len,
                            const uint8_t *topic, int32_t topic_len) {
-    ps_pair *p = ps_chains_first(&c->co_pairs, pair_hash(group, group_len, topic, topic_len));
+    ps_pair *p =
+        ps_chains_first(&c->co_tables.tc_pairs, pair_hash(group, group_len, topic, topic_len));
     while (p != NULL && (p->pr_group_len != group_len || p->pr_topic_len != topic_len ||
                          memcmp(p->pr_names, group, (size_t)group_len) != 0 ||
                          memcmp(p->pr_names + group_len, topic, (size_t)topic_len) != 0))
@@ -41,20 +42,21 @@ ps_pair *ps_core_pair_of(ps_core *c, const char *group, int32_t group_len, const
     ps_pair *p =
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
     if (p != NULL) return p;
-    if (c->co_pairs.count >= PAIRS_MAX || !ps_chains_reserve(&c->co_pairs)) return NULL;
+    ps_chains *pairs = &c->co_tables.tc_pairs;
+    if (pairs->count >= PAIRS_MAX || !ps_chains_reserve(pairs)) return NULL;
     p = calloc(1, sizeof *p + (size_t)group_len + (size_t)topic_len);
     if (p == NULL) return NULL;
     p->pr_group_len = group_len;
     p->pr_topic_len = topic_len;
-    p->pr_table = &c->co_marks;
+    p->pr_table = &c->co_tables.tc_marks;
     memcpy(p->pr_names, group, (size_t)group_len);
     memcpy(p->pr_names + group_len, topic, (size_t)topic_len);
-    ps_chains_add(&c->co_pairs, p,
+    ps_chains_add(&c->co_tables.tc_pairs, p,
                   pair_hash((const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len));
-    p->pr_all = c->co_all_pairs;
-    p->pr_all_link = &c->co_all_pairs;
+    p->pr_all = c->co_tables.tc_all_pairs;
+    p->pr_all_link = &c->co_tables.tc_all_pairs;
     if (p->pr_all != NULL) p->pr_all->pr_all_link = &p->pr_all;
-    c->co_all_pairs = p;
+    c->co_tables.tc_all_pairs = p;
     return p;
 }
 
@@ -107,7 +109,7 @@ static void drop_if_empty(ps_core *c, ps_pair *p) {
         !has_no_offsets(p))
         return;
     free_marks(p);
-    ps_chains_remove(&c->co_pairs, p);
+    ps_chains_remove(&c->co_tables.tc_pairs, p);
     *p->pr_all_link = p->pr_all;
     if (p->pr_all != NULL) p->pr_all->pr_all_link = p->pr_all_link;
     ps_filter_unref(p->pr_filter);
@@ -164,7 +166,7 @@ void ps_core_forget_subscription(ps_core *c, const char *group, int32_t group_le
 
 void ps_core_forget_group(ps_core *c, const char *group, int32_t group_len) {
     PS_CORE_HELD(c);
-    for (ps_pair *p = c->co_all_pairs, *next; p != NULL; p = next) {
+    for (ps_pair *p = c->co_tables.tc_all_pairs, *next; p != NULL; p = next) {
         next = p->pr_all;
         if (p->pr_group_len == group_len && memcmp(p->pr_names, group, (size_t)group_len) == 0)
             withdraw_pair(c, p);
@@ -333,7 +335,7 @@ static ps_pair *next_changed(ps_marks *t) {
 
 int64_t ps_core_take_offsets(ps_core *c, int32_t begin, ps_offset_row *out, int64_t room) {
     PS_CORE_HELD(c);
-    ps_marks *t = &c->co_marks;
+    ps_marks *t = &c->co_tables.tc_marks;
     int64_t n = 0;
     if (begin) t->ms_round++;
     for (ps_pair *p; n < room && (p = next_changed(t)) != NULL;) {
@@ -358,13 +360,13 @@ int32_t ps_core_may_commit(ps_core *c, const char *group, int32_t group_len, con
     ps_pair *p =
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
     if (p != NULL && ps_pair_mark(p, queue_id, false) != NULL) return 1;
-    return may_have(&c->co_marks, 1);
+    return may_have(&c->co_tables.tc_marks, 1);
 }
 
 int64_t ps_core_offsets_refused(ps_core *c) {
     PS_CORE_HELD(c);
-    int64_t n = c->co_marks.ms_refused;
-    c->co_marks.ms_refused = 0;
+    int64_t n = c->co_tables.tc_marks.ms_refused;
+    c->co_tables.tc_marks.ms_refused = 0;
     return n;
 }
 
@@ -405,7 +407,7 @@ int64_t ps_core_offsets_of(ps_core *c, const char *group, int32_t group_len, con
                            int32_t topic_len, int32_t names_only, uint8_t *out, int64_t room) {
     PS_CORE_HELD(c);
     int64_t size = 0;
-    for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) {
+    for (ps_pair *p = c->co_tables.tc_all_pairs; p != NULL; p = p->pr_all) {
         if (!is_of(p, group, group_len, topic, topic_len)) continue;
         int64_t left = size < room ? room - size : 0;
         size += put_block(p, names_only != 0, left > 0 ? out + size : out, left);
@@ -426,14 +428,14 @@ static void clear_marks(ps_pair *p) {
 void ps_core_forget_offsets(ps_core *c, const char *group, int32_t group_len, const char *topic,
                             int32_t topic_len) {
     PS_CORE_HELD(c);
-    for (ps_pair *p = c->co_all_pairs, *next; p != NULL; p = next) {
+    for (ps_pair *p = c->co_tables.tc_all_pairs, *next; p != NULL; p = next) {
         next = p->pr_all;
         if (!is_of(p, group, group_len, topic, topic_len)) continue;
         if (p->pr_popped > 0)
             clear_marks(p);
         else
             free_marks(p);
-        ps_count_end(c, &p->pr_got, &c->co_gone_gets);
+        ps_count_end(c, &p->pr_got, &c->co_counters.cc_gone_gets);
         drop_if_empty(c, p);
     }
 }

@@ -1,6 +1,6 @@
 /* Heartbeats that change nothing. Python serves a heartbeat, and says when the same once more would
  * change nothing; the core then answers its repeats, and keeps the time of the last. What the
- * heartbeat rests on may change: then Python says so, or a table of the core has (co_beats).
+ * heartbeat rests on may change: then Python says so, or a table of the core has (tc_withdrawn).
  * docs/internals/wire.md#heartbeats; upstream ClientManageProcessor. */
 #include "tables/heartbeats.h"
 
@@ -53,7 +53,7 @@ int ps_core_beat(ps_conn *n, const ps_command *r) {
     ps_beat *b = &n->cn_beat;
     ps_beat_digest digest = digest_of(r);
     if (r->flag & PS_FLAG_ONEWAY) return 0;
-    if (!b->stands || b->tables != c->co_beats || !is_same(b->digest, digest)) {
+    if (!b->stands || b->tables != c->co_tables.tc_withdrawn || !is_same(b->digest, digest)) {
         b->stands = false;
         b->asked = !(b->asked && b->opaque == r->opaque);
         b->opaque = r->opaque;
@@ -76,7 +76,7 @@ void ps_conn_keep_beat(ps_conn *n, int32_t opaque, int32_t says_changed) {
     b->asked = false;
     b->stands = true;
     b->says_changed = says_changed != 0;
-    b->tables = n->cn_core->co_beats;
+    b->tables = n->cn_core->co_tables.tc_withdrawn;
 }
 
 void ps_conn_forget_beat(ps_conn *n) {

@@ -1,6 +1,6 @@
 /* Heartbeats that change nothing: heartbeats.c. */
-#ifndef PS_BEATS_H
-#define PS_BEATS_H
+#ifndef PS_HEARTBEATS_H
+#define PS_HEARTBEATS_H
 
 #include "core/core.h"
 

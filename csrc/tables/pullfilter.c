@@ -8,13 +8,13 @@
 #include "tables/tables.h"
 
 ps_filter *ps_filter_ref(ps_filter *f) {
-    if (f != NULL) f->fl_refs++;
+    if (f != NULL) f->ft_refs++;
     return f;
 }
 
 void ps_filter_unref(ps_filter *f) {
-    if (f == NULL || --f->fl_refs > 0) return;
-    ps_sql92_free(f->fl_sql);
+    if (f == NULL || --f->ft_refs > 0) return;
+    ps_sql92_free(f->ft_sql);
     free(f);
 }
 
@@ -25,11 +25,11 @@ static int by_number(const void *a, const void *b) {
 
 /* In order, since ps_read looks for one among many by halves. */
 static void sort_hashes(ps_filter *f) {
-    qsort(f->fl_hashes, (size_t)f->fl_tag_count, sizeof f->fl_hashes[0], by_number);
+    qsort(f->ft_hashes, (size_t)f->ft_tag_count, sizeof f->ft_hashes[0], by_number);
 }
 
 static ps_filter *new_filter(int32_t count, int32_t text_len, int32_t tags_len) {
-    ps_filter *f = malloc(sizeof *f + (size_t)count * sizeof f->fl_hashes[0] + (size_t)text_len +
+    ps_filter *f = malloc(sizeof *f + (size_t)count * sizeof f->ft_hashes[0] + (size_t)text_len +
                           (size_t)tags_len);
     if (f != NULL) *f = (ps_filter){NULL, 1, count, text_len, tags_len};
     return f;
@@ -40,11 +40,11 @@ ps_filter *ps_filter_of_tags(const char *tags, int32_t tags_len, int32_t count) 
     int32_t n = 0, at = 0;
     for (; f != NULL && n < count && at < tags_len; n++) {
         int32_t len = (int32_t)strnlen(tags + at, (size_t)(tags_len - at));
-        f->fl_hashes[n] = ps_java_hash(0, (const uint8_t *)tags + at, len);
+        f->ft_hashes[n] = ps_java_hash(0, (const uint8_t *)tags + at, len);
         at += len + 1;
     }
     if (f == NULL) return NULL;
-    f->fl_tag_count = n;
+    f->ft_tag_count = n;
     sort_hashes(f);
     return f;
 }
@@ -77,8 +77,8 @@ ps_filter *ps_filter_of_sql(const char *text, int32_t len, ps_error *e) {
         ps_sql92_free(sql);
         return NULL;
     }
-    f->fl_sql = sql;
-    memcpy(f->fl_hashes, text, (size_t)len);
+    f->ft_sql = sql;
+    memcpy(f->ft_hashes, text, (size_t)len);
     return f;
 }
 
@@ -91,12 +91,12 @@ ps_filter *ps_filter_of_text(const uint8_t *text, int32_t len, bool sql, ps_erro
         count = tags_len = 0;
     ps_filter *f = new_filter(count, len, tags_len);
     if (f == NULL) return NULL;
-    uint8_t *to = (uint8_t *)(f->fl_hashes + count);
+    uint8_t *to = (uint8_t *)(f->ft_hashes + count);
     if (len > 0) memcpy(to, text, (size_t)len);
     to += len;
     at = 0;
     for (int32_t i = 0; i < count && next_tag(text, len, &at, &tag); i++) {
-        f->fl_hashes[i] = ps_java_hash(0, tag.data, tag.len);
+        f->ft_hashes[i] = ps_java_hash(0, tag.data, tag.len);
         memcpy(to, tag.data, (size_t)tag.len);
         to += tag.len;
         *to++ = 0;
@@ -106,6 +106,6 @@ ps_filter *ps_filter_of_text(const uint8_t *text, int32_t len, bool sql, ps_erro
 }
 
 bool ps_filter_is(const ps_filter *f, const uint8_t *text, int32_t len, bool sql) {
-    return f != NULL && (f->fl_sql != NULL) == sql && f->fl_text_len == len &&
-           memcmp(f->fl_hashes + f->fl_tag_count, text, (size_t)len) == 0;
+    return f != NULL && (f->ft_sql != NULL) == sql && f->ft_text_len == len &&
+           memcmp(f->ft_hashes + f->ft_tag_count, text, (size_t)len) == 0;
 }

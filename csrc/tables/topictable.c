@@ -13,7 +13,7 @@
 
 ps_topic_entry *ps_core_find_topic(ps_core *c, const uint8_t *name, int32_t len) {
     if (len <= 0) return NULL;
-    ps_topic_entry *t = ps_chains_first(&c->co_topics, ps_hash_of(name, len));
+    ps_topic_entry *t = ps_chains_first(&c->co_tables.tc_topics, ps_hash_of(name, len));
     while (t != NULL && (t->te_len != len || memcmp(t->te_name, name, (size_t)len) != 0))
         t = ps_chains_next(t);
     return t;
@@ -23,7 +23,7 @@ static ps_topic_entry *make_topic(ps_core *c, const char *name, int32_t len, ps_
     ps_topic *topic = ps_topic_open(c->co_store, name, len, 1, e);
     if (topic == NULL) return NULL;
     ps_topic_entry *t =
-        ps_chains_reserve(&c->co_topics) ? calloc(1, sizeof *t + (size_t)len + 1) : NULL;
+        ps_chains_reserve(&c->co_tables.tc_topics) ? calloc(1, sizeof *t + (size_t)len + 1) : NULL;
     if (t == NULL) {
         ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the table of topics");
         return NULL;
@@ -31,7 +31,7 @@ static ps_topic_entry *make_topic(ps_core *c, const char *name, int32_t len, ps_
     t->te_topic = topic;
     t->te_len = len;
     memcpy(t->te_name, name, (size_t)len);
-    ps_chains_add(&c->co_topics, t, ps_hash_of(name, len));
+    ps_chains_add(&c->co_tables.tc_topics, t, ps_hash_of(name, len));
     return t;
 }
 
@@ -72,11 +72,12 @@ int32_t ps_core_kinds(ps_core *c, const char *topic, int32_t topic_len, int32_t 
 }
 
 void ps_count_end(ps_core *c, ps_count *count, int64_t *sum) {
-    uint8_t *at = count->slot > 0 ? ps_buffer_room(&c->co_free_slots, sizeof count->slot) : NULL;
+    ps_buffer *slots = &c->co_counters.cc_free_slots;
+    uint8_t *at = count->slot > 0 ? ps_buffer_room(slots, sizeof count->slot) : NULL;
     *sum += count->messages;
     if (at != NULL) {
         memcpy(at, &count->slot, sizeof count->slot);
-        c->co_free_slots.len += (int64_t)sizeof count->slot;
+        c->co_counters.cc_free_slots.len += (int64_t)sizeof count->slot;
     }
     *count = (ps_count){0};
 }
@@ -87,10 +88,10 @@ void ps_core_forget_topic(ps_core *c, const char *name, int32_t len) {
     if (t == NULL) return;
     t->te_put.messages += atomic_exchange(&t->te_topic->tp_delivered, 0);
     atomic_store(&t->te_topic->tp_delivered_bytes, 0);
-    ps_count_end(c, &t->te_put, &c->co_gone_puts);
-    ps_chains_remove(&c->co_topics, t);
+    ps_count_end(c, &t->te_put, &c->co_counters.cc_gone_puts);
+    ps_chains_remove(&c->co_tables.tc_topics, t);
     free(t->te_tx);
     ps_inflows_free(t);
     ps_core_bury(c, t);
-    c->co_beats++;
+    c->co_tables.tc_withdrawn++;
 }

@@ -183,7 +183,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     kit_pump(runs % 4 == 0);
     if (ps_core_waiting(kit_core) > WAITING_MAX) kit_settle(); /* the disk may be slow */
     ps_conn_free(n);
-    CHECK_EQ(0, kit_core->co_heap_count);
+    CHECK_EQ(0, kit_core->co_parking.pg_count);
     check_halves();
     if (check_failures != 0) __builtin_trap();
     return 0;

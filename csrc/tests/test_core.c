@@ -643,7 +643,7 @@ static void test_answers_wait_for_disk_and_slaves_side_by_side(void) {
     ps_want_copies(kit_store, 1, 600000);
     ps_conn *n = kit_conn(8);
     send_four(n);
-    const ps_waits *waits = &kit_core->co_waits;
+    const ps_waits *waits = &kit_core->co_late.la_waits;
     while (waits->wa_oldest[0] != NULL) { /* until the disk is late; the slaves have their time */
         poll(NULL, 0, 1);
         kit_pump(false);

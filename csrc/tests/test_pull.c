@@ -315,7 +315,7 @@ static void test_offsets_as_blocks(void) {
 static void test_pairs_that_go(void) {
     char group[16];
     ps_error e = {0};
-    uint32_t before = kit_core->co_pairs.count;
+    uint32_t before = kit_core->co_tables.tc_pairs.count;
     for (int i = 0; i < 5000; i++) {
         int32_t len = snprintf(group, sizeof group, "g%d", i);
         kit_subscribe(group, "P", "a\0", 1, 0);
@@ -328,7 +328,7 @@ static void test_pairs_that_go(void) {
         ps_core_forget_offsets(kit_core, group, len, NULL, 0);
         CHECK(ps_core_subscription(kit_core, group, len, "P", 1, 1, "", 0, 0, "<", 1, 0, &e) < 0);
     }
-    CHECK_EQ(before, kit_core->co_pairs.count);
+    CHECK_EQ(before, kit_core->co_tables.tc_pairs.count);
 }
 
 /* A topic that was withdrawn leaves neither a row nor a place in samples; the sums of the broker
@@ -341,7 +341,7 @@ static void test_topics_that_go(void) {
     ps_conn *n = kit_conn(1);
     char name[16];
     kit_topic("stays", 1, HOT);
-    uint32_t rows = kit_core->co_topics.count;
+    uint32_t rows = kit_core->co_tables.tc_topics.count;
     int64_t slots = ps_core_sample(kit_core, values, 4096, &first);
     for (int i = 0; i < 50; i++) {
         int32_t len = snprintf(name, sizeof name, "goes%d", i);
@@ -359,7 +359,7 @@ static void test_topics_that_go(void) {
         ps_core_counter(kit_core, NULL, 0, name, len, &made);
         CHECK(made.messages == 0 && made.slot == -1);
     }
-    CHECK_EQ(rows, kit_core->co_topics.count);
+    CHECK_EQ(rows, kit_core->co_tables.tc_topics.count);
     CHECK(ps_core_find_pair(kit_core, (const uint8_t *)"stats", 5, (const uint8_t *)"goes0", 5) ==
           NULL);
     ps_core_sample(kit_core, values, 4096, &about);
@@ -478,12 +478,12 @@ static void test_holding(void) {
     CHECK_EQ(19, pull(n, &f)->code);
     kit_pull(&f, 1, "G", "H", 0, 7, 2, 1000);
     CHECK_EQ(21, pull(n, &f)->code);
-    kit_core->co_parked_max = 2;
+    kit_core->co_settings.se_parked_max = 2;
     hold(n, 2, "G", INT64_MAX);
     hold(n, 3, "G", INT64_MAX);
     kit_pull(&f, 1, "G", "H", 0, 6, 2, 1000);
     CHECK_EQ(19, pull(n, &f)->code);
-    kit_core->co_parked_max = 1000;
+    kit_core->co_settings.se_parked_max = 1000;
     ps_conn_free(n);
     CHECK_EQ(0, held());
     CHECK_EQ(-1, kit_pump(false));
@@ -741,7 +741,7 @@ static void campaign(int steps) {
     kit_subscribe("g1", "R", "t1\0", 1, 0);
     kit_subscribe("g2", "R", "t2\0", 1, 0);
     memset(m.marks, 0xFF, sizeof m.marks);
-    kit_core->co_parked_max = WAITING;
+    kit_core->co_settings.se_parked_max = WAITING;
     for (int i = 0; i < CONNS; i++) m.conns[i] = kit_conn(i);
     for (int step = 0; step < steps && check_failures < 20; step++) {
         int64_t what = check_below(100);

@@ -146,13 +146,13 @@ bool ps_tx_with_checks(ps_core *c, const ps_record *r, int32_t checks) {
     uint8_t *end = ps_property_put_number(added, "TRANSACTION_CHECK_TIMES", checks);
     ps_placement p = {.properties = {r->properties, r->properties_len},
                       .add = {added, end - added}};
-    ps_mine(c)->co_props.len = 0;
-    uint8_t *to = ps_buffer_room(&ps_mine(c)->co_props, ps_place_room(&p));
+    ps_mine(c)->ca_props.len = 0;
+    uint8_t *to = ps_buffer_room(&ps_mine(c)->ca_props, ps_place_room(&p));
     if (to == NULL) return false;
-    ps_mine(c)->co_props.len = ps_place_properties(&p, to);
-    if (ps_mine(c)->co_props.len > PS_PROPERTIES_MAX) { /* too full for it: as they are */
+    ps_mine(c)->ca_props.len = ps_place_properties(&p, to);
+    if (ps_mine(c)->ca_props.len > PS_PROPERTIES_MAX) { /* too full for it: as they are */
         memcpy(to, r->properties, (size_t)r->properties_len);
-        ps_mine(c)->co_props.len = r->properties_len;
+        ps_mine(c)->ca_props.len = r->properties_len;
     }
     return true;
 }
@@ -217,8 +217,8 @@ static int put_discarded(ps_core *c, const ps_half *h, const ps_record *r, ps_pu
     if (!ps_tx_with_checks(c, r, h->hf_checks))
         return ps_fail(&put->error, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
                        "no memory for a copy of the half message");
-    m.properties = ps_mine(c)->co_props.data;
-    m.properties_len = ps_mine(c)->co_props.len;
+    m.properties = ps_mine(c)->ca_props.data;
+    m.properties_len = ps_mine(c)->ca_props.len;
     return ps_put_message(c->co_store, c->co_tx->tx_discard, &m, put);
 }
 
@@ -319,7 +319,7 @@ static void tally_decision(ps_core *c, const ps_half *h, const ps_record *r, int
 int64_t ps_core_tx_tallies(ps_core *c, ps_tx_tally *out, int64_t room) {
     PS_CORE_HELD(c);
     int64_t n = 0;
-    for (ps_topic_entry *t = NULL; (t = ps_chains_each(&c->co_topics, t)) != NULL;) {
+    for (ps_topic_entry *t = NULL; (t = ps_chains_each(&c->co_tables.tc_topics, t)) != NULL;) {
         if (t->te_tx == NULL) continue;
         if (n < room) {
             out[n] = *t->te_tx;

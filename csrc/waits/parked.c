@@ -29,7 +29,7 @@ void ps_parked_free(ps_parked *h) {
     *h->pk_conn_link = h->pk_conn_next;
     if (h->pk_conn_next != NULL) h->pk_conn_next->pk_conn_link = h->pk_conn_link;
     h->pk_pair->pr_parked--;
-    if (!h->pk_pops) c->co_parked_pulls--;
+    if (!h->pk_pops) c->co_parking.pg_pulls--;
     ps_filter_unref(h->pk_filter);
     free(h);
 }
@@ -37,7 +37,7 @@ void ps_parked_free(ps_parked *h) {
 bool ps_parked_keep(ps_core *c, ps_parked *h) {
     if (!ps_deadline_add(c, h)) return false;
     h->pk_pair->pr_parked++;
-    if (!h->pk_pops) c->co_parked_pulls++;
+    if (!h->pk_pops) c->co_parking.pg_pulls++;
     h->pk_conn_next = h->pk_conn->cn_parked;
     h->pk_conn_link = &h->pk_conn->cn_parked;
     if (h->pk_conn_next != NULL) h->pk_conn_next->pk_conn_link = &h->pk_conn_next;
@@ -47,7 +47,7 @@ bool ps_parked_keep(ps_core *c, ps_parked *h) {
 
 bool ps_parked_add(const ps_parked *like) {
     ps_core *c = like->pk_conn->cn_core;
-    ps_parked *h = c->co_parked_pulls < c->co_parked_max ? malloc(sizeof *h) : NULL;
+    ps_parked *h = c->co_parking.pg_pulls < c->co_settings.se_parked_max ? malloc(sizeof *h) : NULL;
     if (h == NULL) return false;
     *h = *like;
     if (!ps_parked_keep(c, h)) {

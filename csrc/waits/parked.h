@@ -44,7 +44,7 @@ int64_t ps_parked_deadline_in(const ps_core *c);
 
 /* Out of the list that it is in. */
 static inline void ps_parked_unlink(ps_core *c, ps_parked *h) {
-    if (c->co_ready_end == &h->pk_next) c->co_ready_end = h->pk_link;
+    if (c->co_parking.pg_ready_end == &h->pk_next) c->co_parking.pg_ready_end = h->pk_link;
     *h->pk_link = h->pk_next;
     if (h->pk_next != NULL) h->pk_next->pk_link = h->pk_link;
     h->pk_next = NULL;
@@ -55,9 +55,9 @@ static inline void ps_parked_unlink(ps_core *c, ps_parked *h) {
 static inline void ps_parked_ready(ps_core *c, ps_parked *h) {
     h->pk_ready = true;
     h->pk_next = NULL;
-    h->pk_link = c->co_ready_end;
-    *c->co_ready_end = h;
-    c->co_ready_end = &h->pk_next;
+    h->pk_link = c->co_parking.pg_ready_end;
+    *c->co_parking.pg_ready_end = h;
+    c->co_parking.pg_ready_end = &h->pk_next;
 }
 
 #endif

@@ -172,6 +172,30 @@ def test_no_circle_within_a_room(name: str) -> None:
     assert found == [], [why for step in steps for a, b, why in arrows() if (a, b) == step]
 
 
+def members() -> list[tuple[str, str]]:
+    """(prefix, struct) of structs that all members of begin with one, in headers of all rooms."""
+    found = []
+    for path in sources():
+        structs = re.findall(r"struct (ps_\w+) \{\n(.*?)\n\}", code(path), re.S)
+        for struct, body in structs if path.suffix == ".h" else []:
+            names = re.findall(r"(\w+)(?:\[[^]]*\])*(?:,[^;]*)?;", body)
+            prefixes = {name[:3] for name in names}
+            if len(prefixes) == 1 and re.fullmatch("[a-z]{2}_", min(prefixes)):
+                found.append((min(prefixes), struct))
+    return found
+
+
+def test_a_prefix_of_members_belongs_to_one_struct() -> None:
+    found = members()
+    assert {("co_", "ps_core"), ("ca_", "ps_call"), ("lo_", "ps_core_lock")} <= set(found)
+    wrong = {
+        prefix: {struct for other, struct in found if other == prefix}
+        for prefix, _ in found
+        if len({struct for other, struct in found if other == prefix}) > 1
+    }
+    assert wrong == {}
+
+
 def test_the_reader_sees_calls_and_circles() -> None:
     """What the other tests rest on: a known call is seen, and a circle found."""
     assert ("store/put.c", "log/flusher.c", "calls ps_flusher_wait") in arrows()
