@@ -12,7 +12,7 @@ import operator
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,9 @@ __all__ = [
     "convert",
     "convert_of_file",
     "read_conf",
+    "row_of",
+    "rows_of",
+    "setting_field",
     "shown",
 ]
 
@@ -53,8 +56,8 @@ class Setting:
     upstream class, or the version when only another version than 5.3.3 has it. used_by: "store",
     "metadata", "broker" (read by the broker alone; it reads some of the others, too), "namesrv",
     "proxy" (of cluster mode alone), "grpc" (a broker that serves gRPC reads it, too), "tls" or
-    "none" (accepted so that one file serves both, without effect). field: where it goes: a field of
-    ps_conf, or an attribute of the settings that are made.
+    "none" (accepted so that one file serves both, without effect). field: the ps_conf field it goes
+    into.
     low, high: range of a number, both inclusive. choices: the allowed texts. clamp: values outside
     are moved to this range when used, as upstream does (docs/internals/format.md#retention).
     encode: value to field, for one number. at_start: only a start takes it over, since a
@@ -93,6 +96,27 @@ class Setting:
     of_sync_master: bool = False
     for_readers: bool = False
     form: str = ""
+
+
+def row_of(name: str, default: Value, meaning: str = "", **more: Any) -> Setting:
+    """Returns a row whose type is that of its default. more: columns of Setting; a number is from 0
+    on, and a row is read by nobody, unless they say otherwise."""
+    kind = {bool: "boolean", int: "int", str: "String"}.get(type(default), "String")
+    columns: dict[str, Any] = {"type": kind, "origin": "", "used_by": "none", "low": 0} | more
+    return Setting(name=name, default=default, meaning=meaning, **columns)
+
+
+def setting_field(name: str, default: Any, meaning: str = "", **more: Any) -> Any:
+    """Returns a field of a dataclass of settings, with its row (:func:`row_of`) in its metadata;
+    a secret is not in the repr of its settings."""
+    row = row_of(name, default, meaning, **more)
+    return field(default=default, repr=not row.is_secret, metadata={"row": row})
+
+
+def rows_of(settings: type) -> dict[str, tuple[str, Setting]]:
+    """Returns (attribute, row) by the names of a dataclass's settings."""
+    found = [(each.name, each.metadata["row"]) for each in fields(settings) if each.metadata]
+    return {row.name: (attribute, row) for attribute, row in found}
 
 
 # ---- files ----

@@ -266,14 +266,8 @@ def json_type(field: Field) -> str:
 
 
 def page_text(rows: list[Row], words: list[Word]) -> str:
-    text = PAGE.read_text(encoding="utf-8")
-    for name, lines in (("kinds", kinds_table(rows)), ("fields", fields_table(rows, words))):
-        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
-        head, found, rest = text.partition(begin)
-        if not found or end not in rest:
-            raise ValueError(f"docs/damage.md lacks the marks of {name}")
-        text = head + begin + "\n".join(lines) + "\n" + end + rest.partition(end)[2]
-    return text
+    tables = {"kinds": kinds_table(rows), "fields": fields_table(rows, words)}
+    return generated.with_tables(PAGE, tables)
 
 
 def outputs() -> dict[Path, str]:

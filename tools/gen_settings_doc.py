@@ -1,4 +1,5 @@
-"""Makes docs/settings.md from pystore/settings.py, the one table of settings.
+"""Makes docs/settings.md from pystore/settings.py, and the tables of docs/namesrv.md and
+docs/grpc.md from those of the name server, of TLS and of the proxy.
 
 python tools/gen_settings_doc.py           writes it
 python tools/gen_settings_doc.py --check   changes nothing, exits 1 when it is stale
@@ -8,10 +9,15 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from pathlib import Path
 
 import generated
 
-from pystore.settings import TABLE, Setting
+from broker.grpc.settings import TABLE as PROXYS
+from broker.namesrv.settings import TABLE as NAMESRVS
+from broker.remoting.tls import TABLE as TLS
+from pystore.setting_rows import Setting, shown
+from pystore.settings import TABLE
 from pystore.upstream_settings import UPSTREAM_VERSION
 
 PAGE = generated.ROOT / "docs" / "settings.md"
@@ -60,11 +66,7 @@ UTF-8. A keyword may be a number, a boolean or the text that the file would cont
 
 
 def default_of(row: Setting) -> str:
-    if row.default is None or row.default == "":
-        return ""
-    if isinstance(row.default, bool):
-        return "`true`" if row.default else "`false`"
-    return f"`{row.default}`"
+    return "" if row.default is None or row.default == "" else f"`{shown(row.default)}`"
 
 
 def range_of(row: Setting) -> str:
@@ -93,6 +95,25 @@ def table_of(rows: list[Setting]) -> list[str]:
         cells = [f"`{row.name}`", default_of(row), row.unit, range_of(row), change_of(row)]
         cells.append(row.meaning)
         lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def of_name_server(rows: list[Setting]) -> list[str]:
+    """Returns the table of the settings of a name server that act there."""
+    lines = ["| setting | default | change | meaning |", "|---|---|---|---|"]
+    for row in rows:
+        change = {True: "start", False: "at once"}[row.at_start]
+        held = "start alone" if row.by_request == "nobody" else change
+        lines.append(f"| `{row.name}` | {default_of(row)} | {held} | {row.meaning} |")
+    return lines
+
+
+def of_others(rows: list[Setting]) -> list[str]:
+    """Returns the table of settings that only a start takes over."""
+    lines = ["| setting | default | meaning |", "|---|---|---|"]
+    for row in rows:
+        unit = f" {row.unit}" if row.unit in ("ms", "s", "bytes") else ""
+        lines.append(f"| `{row.name}` | {default_of(row)}{unit} | {row.meaning} |")
     return lines
 
 
@@ -135,5 +156,24 @@ def page_text() -> str:
     return "\n".join(lines)
 
 
+def outputs() -> dict[Path, str]:
+    """Returns what each page must hold."""
+    acting = [row for row in NAMESRVS.values() if row.used_by != "none"]
+    tables = {
+        "namesrv.md": {
+            "settings": of_name_server(acting),
+            "tls": of_others([row for _, row in TLS.values()]),
+        },
+        "grpc.md": {
+            each: of_others([row for _, row in PROXYS.values() if row.used_by == each])
+            for each in ("grpc", "proxy")
+        },
+    }
+    pages = {PAGE.parent / name: made for name, made in tables.items()}
+    return {PAGE: page_text()} | {
+        page: generated.with_tables(page, made) for page, made in pages.items()
+    }
+
+
 if __name__ == "__main__":
-    sys.exit(generated.main({PAGE: page_text()}, __doc__, sys.argv[1:]))
+    sys.exit(generated.main(outputs(), __doc__, sys.argv[1:]))

@@ -6,9 +6,23 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["ROOT", "main"]
+__all__ = ["ROOT", "main", "with_tables"]
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def with_tables(page: Path, tables: Mapping[str, list[str]]) -> str:
+    """Returns a page with these lines between the marks of each name; the rest is by hand.
+
+    Raises: ValueError for a page without the marks."""
+    text = page.read_text(encoding="utf-8")
+    for name, lines in tables.items():
+        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
+        head, found, rest = text.partition(begin)
+        if not found or end not in rest:
+            raise ValueError(f"{page.relative_to(ROOT)} lacks the marks of {name}")
+        text = head + begin + "\n".join(lines) + "\n" + end + rest.partition(end)[2]
+    return text
 
 
 def main(outputs: Mapping[Path, str], usage: str | None, arguments: list[str]) -> int:

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pystore.setting_problems import SettingProblem, about_unknown, refuse
+from pystore.setting_rows import Setting, convert, rows_of, setting_field
 from pystore.upstream_settings import PROXY, UPSTREAM
 
-__all__ = ["CLUSTER", "LOCAL", "ProxySettings"]
+__all__ = ["CLUSTER", "LOCAL", "TABLE", "ProxySettings"]
 
 #: Values of proxyMode.
 LOCAL, CLUSTER = "LOCAL", "CLUSTER"
 
 _DAY_MS = 24 * 3600 * 1000
-#: Names of members are upstream's, but for the style of Python.
 _FILE_MAX = 1 << 20
-_OF_CLUSTER = (
-    "host", "namesrv", "cluster", "remoting_port", "remoting_host", "authenticate", "authorize",
-    "credentials", "trusted", "metrics", "metrics_port", "metrics_host",
-)  # fmt: skip
 #: What may be said, as it is so here: upstream's classes, and that the proxy signs.
 _SO_ANYWAY: dict[str, object] = {"enableAclRpcHookForClusterMode": True} | {
     f"{word}{kind}": f"org.apache.rocketmq.{place}{word.capitalize()}{kind}"
@@ -33,73 +29,122 @@ _SO_ANYWAY: dict[str, object] = {"enableAclRpcHookForClusterMode": True} | {
 }  # fmt: skip
 
 
-def _of(name: str, default: Any, *, shown: bool = True) -> Any:
-    return field(default=default, metadata={"name": name}, repr=shown)
+def _port(name: str, default: int, meaning: str, **more: Any) -> Any:
+    return _of(name, default, meaning, unit="port", high=65535, **more)
 
 
+def _of(name: str, default: Any, meaning: str, **more: Any) -> Any:
+    columns: dict[str, Any] = {"used_by": "grpc", "at_start": True, "high": (1 << 62) - 1} | more
+    return setting_field(name, default, meaning, **columns)
+
+
+def _of_proxy(name: str, default: Any, meaning: str, **more: Any) -> Any:
+    """Returns a field of what `pystore proxy` alone reads."""
+    return _of(name, default, meaning, used_by="proxy", **more)
+
+
+# A row takes a line or two: it is read as a table.
+# fmt: off
 @dataclass(frozen=True, slots=True)
 class ProxySettings:
     """Every setting has an effect. Other names of upstream's are passed over with a warning,
-    mistyped ones are refused (pystore/setting_problems.py)."""
+    mistyped ones are refused (pystore/setting_problems.py). Names of members are upstream's, but
+    for the style of Python."""
 
-    port: int = _of("grpcServerPort", 8081)
-    mode: str = _of("proxyMode", "")
+    port: int = _port("grpcServerPort", 8081, "port for gRPC; 0 takes a free one")
+    mode: str = _of("proxyMode", "", "CLUSTER for `pystore proxy`, LOCAL for a broker; or left out")
     # messages
-    body_max: int = _of("maxMessageSize", 4 << 20)
-    properties_max: int = _of("maxUserPropertySize", 16 << 10)
-    property_count_max: int = _of("userPropertyMaxNum", 128)
-    group_max: int = _of("maxMessageGroupSize", 64)
-    refuse_empty_body: bool = _of("enableMessageBodyEmptyCheck", True)
-    check_type: bool = _of("enableTopicMessageTypeCheck", True)
-    delay_max_ms: int = _of("maxDelayTimeMills", _DAY_MS)
-    recovery_max_s: int = _of("maxTransactionRecoverySecond", 3600)
+    body_max: int = _of("maxMessageSize", 4 << 20, "most of a body", unit="bytes")
+    properties_max: int = _of(
+        "maxUserPropertySize", 16 << 10, "most of a message's properties in all", unit="bytes")
+    property_count_max: int = _of("userPropertyMaxNum", 128, "most properties of a message")
+    group_max: int = _of(
+        "maxMessageGroupSize", 64, "longest message group, the key of its order", unit="bytes")
+    refuse_empty_body: bool = _of(
+        "enableMessageBodyEmptyCheck", True, "a message without a body is refused")
+    check_type: bool = _of(
+        "enableTopicMessageTypeCheck", True, "a message of another type than its topic is refused")
+    delay_max_ms: int = _of(
+        "maxDelayTimeMills", _DAY_MS, "how far ahead a delivery may be", unit="ms")
+    recovery_max_s: int = _of(
+        "maxTransactionRecoverySecond", 3600, "most that a transaction's first check may wait",
+        unit="s")
     # producers
-    producer_attempts: int = _of("grpcClientProducerMaxAttempts", 3)
-    producer_backoff_ms: int = _of("grpcClientProducerBackoffInitialMillis", 10)
-    producer_backoff_max_ms: int = _of("grpcClientProducerBackoffMaxMillis", 1000)
-    producer_backoff_multiplier: int = _of("grpcClientProducerBackoffMultiplier", 2)
+    producer_attempts: int = _of(
+        "grpcClientProducerMaxAttempts", 3, "told to clients: attempts of a send")
+    producer_backoff_ms: int = _of(
+        "grpcClientProducerBackoffInitialMillis", 10, "told to clients: the first pause", unit="ms")
+    producer_backoff_max_ms: int = _of(
+        "grpcClientProducerBackoffMaxMillis", 1000, "told to clients: the longest pause", unit="ms")
+    producer_backoff_multiplier: int = _of(
+        "grpcClientProducerBackoffMultiplier", 2, "told to clients: each pause is so much longer")
     # consumers
-    receive_batch: int = _of("grpcClientConsumerLongPollingBatchSize", 32)
-    poll_min_ms: int = _of("grpcClientConsumerMinLongPollingTimeoutMillis", 5000)
-    poll_max_ms: int = _of("grpcClientConsumerMaxLongPollingTimeoutMillis", 20_000)
-    invisible_min_ms: int = _of("minInvisibleTimeMillsForRecv", 10_000)
-    invisible_max_ms: int = _of("maxInvisibleTimeMills", _DAY_MS // 2)
-    invisible_default_ms: int = _of("defaultInvisibleTimeMills", 60_000)
-    renew: bool = _of("enableProxyAutoRenew", True)
-    renew_ahead_ms: int = _of("renewAheadTimeMillis", 10_000)
-    renew_max_ms: int = _of("renewMaxTimeMillis", 3 * 3600 * 1000)
-    renew_every_ms: int = _of("renewSchedulePeriodMillis", 5000)
-    renew_tries: int = _of("maxRenewRetryTimes", 3)
+    receive_batch: int = _of(
+        "grpcClientConsumerLongPollingBatchSize", 32, "most messages of a receive")
+    poll_min_ms: int = _of(
+        "grpcClientConsumerMinLongPollingTimeoutMillis", 5000, "least wait of a receive", unit="ms")
+    poll_max_ms: int = _of(
+        "grpcClientConsumerMaxLongPollingTimeoutMillis", 20_000, "longest wait of a receive",
+        unit="ms")
+    invisible_min_ms: int = _of(
+        "minInvisibleTimeMillsForRecv", 10_000, "least invisible time of a receive", unit="ms")
+    invisible_max_ms: int = _of(
+        "maxInvisibleTimeMills", _DAY_MS // 2, "longest invisible time", unit="ms")
+    invisible_default_ms: int = _of(
+        "defaultInvisibleTimeMills", 60_000, "invisible time that is extended by itself", unit="ms")
+    renew: bool = _of(
+        "enableProxyAutoRenew", True, "what a push consumer holds is extended by itself")
+    renew_ahead_ms: int = _of(
+        "renewAheadTimeMillis", 10_000, "so long before the end it is extended", unit="ms")
+    renew_max_ms: int = _of(
+        "renewMaxTimeMillis", 3 * 3600 * 1000, "and for so long at most", unit="ms")
+    renew_every_ms: int = _of(
+        "renewSchedulePeriodMillis", 5000, "between two looks for what ends", unit="ms")
+    renew_tries: int = _of("maxRenewRetryTimes", 3, "tries of an extension that fails")
     # connections
-    inbound_max: int = _of("grpcMaxInboundMessageSize", 130 << 20)
-    idle_ms: int = _of("grpcClientIdleTimeMills", 120_000)
-    shutdown_s: int = _of("grpcShutdownTimeSeconds", 30)
-    #: Clients are told to come back by the port that they used, where a container or a load
-    #: balancer shows another one than ours.
-    port_of_request: bool = _of("useEndpointPortFromRequest", False)
-    # cluster mode
-    #: PROM: metrics, /health and /ready by HTTP; DISABLE: none.
-    metrics: str = _of("metricsExporterType", "DISABLE")
-    metrics_port: int = _of("metricsPromExporterPort", 5557)
-    #: Empty: localServeAddr, else every address.
-    metrics_host: str = _of("metricsPromExporterHost", "")
-    #: Where clients of the proxy reach it, for those that do not say whom they asked.
-    host: str = _of("localServeAddr", "")
-    #: Name servers, with ; between them.
-    namesrv: str = _of("namesrvAddr", "")
-    #: A proxy does not start before a broker of this cluster is registered.
-    cluster: str = _of("rocketMQClusterName", "")
-    #: For clients of the remoting protocol.
-    remoting_port: int = _of("remotingListenPort", 8080)
-    #: Where they reach the proxy; empty: localServeAddr, else where each came to.
-    remoting_host: str = _of("remotingAccessAddr", "")
-    #: The proxy asks a broker for users and policies, and decides by itself.
-    authenticate: bool = _of("authenticationEnabled", False)
-    authorize: bool = _of("authorizationEnabled", False)
-    #: JSON: what the proxy signs with.
-    credentials: str = _of("innerClientAuthenticationCredentials", "", shown=False)
-    #: Ours: brokers that are believed about users without proof, separated by ;.
-    trusted: str = _of("trustedBrokers", "")
+    inbound_max: int = _of(
+        "grpcMaxInboundMessageSize", 130 << 20, "a larger call is refused", unit="bytes")
+    idle_ms: int = _of(
+        "grpcClientIdleTimeMills", 120_000, "a connection unused for so long is closed", unit="ms")
+    shutdown_s: int = _of(
+        "grpcShutdownTimeSeconds", 30, "a stop waits for calls in progress", unit="s")
+    port_of_request: bool = _of(
+        "useEndpointPortFromRequest", False, "clients are told to come back by the port that they"
+        " used, where a container or a load balancer shows another one")
+    # pystore proxy alone
+    metrics: str = _of_proxy(
+        "metricsExporterType", "DISABLE", "PROM: metrics, `/health` and `/ready` by HTTP",
+        choices=("PROM", "DISABLE"))
+    metrics_port: int = _port(
+        "metricsPromExporterPort", 5557, "their port", used_by="proxy")
+    metrics_host: str = _of_proxy(
+        "metricsPromExporterHost", "", "their address; default: localServeAddr, else every one")
+    host: str = _of_proxy(
+        "localServeAddr", "", "where clients reach the proxy, for those that do not say whom they"
+        " asked")
+    namesrv: str = _of_proxy(
+        "namesrvAddr", "", "name servers, with ; between them, where `-n` does not say")
+    cluster: str = _of_proxy(
+        "rocketMQClusterName", "", "the proxy does not start before a broker of this cluster is"
+        " registered")
+    remoting_port: int = _port(
+        "remotingListenPort", 8080, "for [remoting clients](#remoting-clients)", used_by="proxy")
+    remoting_host: str = _of_proxy(
+        "remotingAccessAddr", "", "where those reach the proxy; default: localServeAddr, else where"
+        " each came to")
+    authenticate: bool = _of_proxy(
+        "authenticationEnabled", False, "the proxy asks a broker for users, and decides by itself",
+        because="the broker says who is let in")
+    authorize: bool = _of_proxy(
+        "authorizationEnabled", False, "the same with policies",
+        because="the broker says who is let in")
+    credentials: str = _of_proxy(
+        "innerClientAuthenticationCredentials", "", "JSON: what the proxy signs with",
+        is_secret=True)
+    trusted: str = _of_proxy(
+        "trustedBrokers", "", "ours: brokers that are believed about users without proof, separated"
+        " by ;")
+    # fmt: on
 
     @classmethod
     def read(cls, path: Path, mode: str = LOCAL) -> ProxySettings:
@@ -137,29 +182,22 @@ class ProxySettings:
     ) -> tuple[ProxySettings, list[SettingProblem]]:
         """Returns the settings and what is wrong with them. mode: that they are for; empty:
         either."""
-        known = {each.metadata["name"]: each for each in fields(cls)}
         changes: dict[str, Any] = {}
         problems: list[SettingProblem] = []
         for name, value in given.items():
-            each = known.get(name)
-            if each is None:
+            if name not in TABLE:
                 problems += _not_served(name, value, source)
                 continue
-            kind = type(each.default)
-            if kind is str and isinstance(value, dict):
+            attribute, row = TABLE[name]
+            if row.type == "String" and isinstance(value, dict):
                 value = json.dumps(value)  # as upstream's reader of JSON takes it
-            if type(value) is not kind or (isinstance(value, int) and not 0 <= value < 1 << 62):
-                said = json.dumps(value)[:60] if each.repr else ".."
-                text = f"{name} is {said}, which is not {_WORDS[kind]}"
-                problems.append(SettingProblem(name, source, text))
-                continue
-            fault = _out_of_range(name, value)
+            fault = _fault(row, value)
             if fault:
-                problems.append(SettingProblem(name, source, f"{name} is {value}, {fault}"))
+                problems.append(SettingProblem(name, source, fault))
                 continue
-            changes[each.name] = value
-            if mode == LOCAL and each.name in _OF_CLUSTER and value != each.default:
-                problems.append(_of_a_proxy(name, source))
+            changes[attribute] = value
+            if mode == LOCAL and row.used_by == "proxy" and value != row.default:
+                problems.append(_of_a_proxy(row, source))
         said = changes.get("mode", "")
         if mode and said and said.upper() != mode:
             text = f"proxyMode {said:.40} is not supported here: use {mode}"
@@ -167,28 +205,31 @@ class ProxySettings:
         return replace(cls(), **changes), problems
 
 
-_PORTS = ("grpcServerPort", "remotingListenPort", "metricsPromExporterPort")
+#: (attribute, row) by name.
+TABLE: dict[str, tuple[str, Setting]] = rows_of(ProxySettings)
 
 
-def _out_of_range(name: str, value: object) -> str:
-    if name in _PORTS and isinstance(value, int) and value > 65535:
-        return "which is not a port"
-    if name == "metricsExporterType" and value not in ("PROM", "DISABLE"):
-        return "a proxy knows PROM and DISABLE"
+def _fault(row: Setting, value: object) -> str:
+    """Returns what is wrong with a value of the file; empty: nothing. A text is not taken for a
+    number: JSON has both."""
+    said = ".." if row.is_secret else json.dumps(value)[:60]
+    if type(value) is not type(row.default):
+        return f"{row.name} is {said}, which is not {_WORDS[row.type]}"
+    try:
+        convert(row, value)
+    except ValueError as bad:
+        return f"{row.name} is {said}: {bad}"
     return ""
 
 
-def _of_a_proxy(name: str, source: str) -> SettingProblem:
+def _of_a_proxy(row: Setting, source: str) -> SettingProblem:
     """Returns the problem of a proxy's setting in the file of a broker that serves gRPC itself."""
-    text = f"{name} has no effect here: it is a setting of pystore proxy"
-    if name in _PROMISES:
-        text = f"{name} has no effect here: the broker says who is let in"
+    name = row.name
+    if row.because:  # passed over, it would leave a door open
+        text = f"{name} has no effect here: {row.because}"
         return SettingProblem(name, source, text, mend=f"set {name} in broker.conf")
+    text = f"{name} has no effect here: it is a setting of pystore proxy"
     return SettingProblem(name, source, text, False, "no-effect", "delete the line")
-
-
-#: What would leave a door open if it were passed over.
-_PROMISES = ("authenticationEnabled", "authorizationEnabled", "enableACL")
 
 
 def _not_served(name: str, value: object, source: str) -> list[SettingProblem]:
@@ -201,16 +242,15 @@ def _not_served(name: str, value: object, source: str) -> list[SettingProblem]:
             f" {json.dumps(_SO_ANYWAY[name])}"
         )
         return [SettingProblem(name, source, text)]
-    if name in _PROMISES and value not in (False, None):
+    if name == "enableACL" and value not in (False, None):
         text = f"{name} has no effect here: it would let everybody in"
         return [SettingProblem(name, source, text, mend="set authenticationEnabled instead")]
     if name in PROXY or name in UPSTREAM["AuthConfig"]:
         text = f"{name:.60} has no effect here"
         mend = "pass --tls FILE instead" if "tls" in name.lower() else "delete it"
         return [SettingProblem(name, source, text, False, "no-effect", mend)]
-    known = [each.metadata["name"] for each in fields(ProxySettings)]
-    found = about_unknown(name, source, [*known, *PROXY], {})
+    found = about_unknown(name, source, [*TABLE, *PROXY], {})
     return [replace(found, text=f"{found.text:.300}", mend="")]
 
 
-_WORDS = {int: "a number from 0 on", bool: "true or false", str: "a text"}
+_WORDS = {"int": "a number from 0 on", "boolean": "true or false", "String": "a text"}

@@ -5,107 +5,108 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from broker.remoting.tls import TABLE as TLS_TABLE
 from broker.remoting.tls import TlsSettings
 from pystore.errors import BadArgument
-from pystore.javaproperties import edit_java_properties, parse_java_properties
+from pystore.javaproperties import edit_java_properties
 from pystore.setting_problems import (
     BadSettings,
     SettingProblem,
-    about_text,
     about_unknown,
     nearest,
     refuse,
 )
-from pystore.settings import TABLE
+from pystore.setting_rows import Setting, convert, convert_of_file, read_conf, row_of, shown
+from pystore.settings import TABLE as BROKERS
 from pystore.upstream_settings import NAMESRV, UPSTREAM
 
-__all__ = ["USED", "NamesrvSettings"]
+__all__ = ["TABLE", "NamesrvSettings"]
 
 Value = str | int | bool
 
-_INT_MAX = 2**31 - 1
-_FILE_MAX_BYTES = 4 << 20
 
-#: What acts here: name to (default, what it does). The type is the default's.
-USED: dict[str, tuple[Value, str]] = {
-    "bindAddress": ("127.0.0.1", "address to listen on; `pystore namesrv`: 0.0.0.0"),
-    "listenPort": (9876, "port to listen on; 0: any free port"),
-    "serverSocketBacklog": (1024, "backlog of the listening socket"),
-    "serverChannelMaxIdleTimeSeconds": (
-        120,
-        "idle connections are closed after this time; 0: never",
-    ),
-    "shutdownWaitTimeSeconds": (30, "how long a stop waits for requests in progress"),
-    "kvConfigPath": ("", "file of the key-value configuration; empty: memory only"),
-    "configStorePath": ("", "file that mqadmin changes of settings are saved to; empty: not saved"),
-    "configBlackList": (
-        "configBlackList;configStorePath;kvConfigPath",
-        "settings that mqadmin may not change, separated by ';'",
-    ),
-    "orderMessageEnable": (False, "routes carry orderTopicConf"),
-    "returnOrderTopicConfigToBroker": (True, "responses to registrations carry the order topics"),
-    "scanNotActiveBrokerInterval": (5000, "interval of the scan for brokers without heartbeat"),
-    "supportActingMaster": (False, "a slave may act for a missing master"),
-    "enableAllTopicList": (True, "serve the list of all topics (206)"),
-    "enableTopicList": (True, "serve the lists of cluster and unit topics"),
-    "notifyMinBrokerIdChanged": (False, "notify brokers when the lowest broker id changes"),
-    "needWaitForService": (
-        False,
-        "refuse route requests for waitSecondsForService after the start",
-    ),
-    "waitSecondsForService": (45, "how long needWaitForService refuses"),
-    "metricsExporterType": ("DISABLE", "PROM: metrics, /health and /ready by HTTP"),
-    "metricsPromExporterPort": (5557, "port of the metrics; 0: any free port"),
-    "metricsPromExporterHost": ("", "address that it listens on; empty: bindAddress"),
-    "deleteTopicWithBrokerRegistration": (False, "remove topics missing from a registration"),
-}
-
-#: Accepted and shown, without effect here: threads and their queues, and parts that do not exist.
-UNUSED: dict[str, Value] = {
-    "rocketmqHome": "",
-    "productEnvName": "center",
-    "clusterTest": False,
-    "clientRequestThreadPoolNums": 8,
-    "defaultThreadPoolNums": 16,
-    "clientRequestThreadPoolQueueCapacity": 50000,
-    "defaultThreadPoolQueueCapacity": 10000,
-    "unRegisterBrokerQueueCapacity": 3000,
-    "enableControllerInNamesrv": False,
-}
-
-#: What only a start takes over.
-AT_START = frozenset({
-    "bindAddress", "listenPort", "serverSocketBacklog", "serverChannelMaxIdleTimeSeconds",
-    "waitSecondsForService", "metricsExporterType", "metricsPromExporterPort",
-    "metricsPromExporterHost",
-})  # fmt: skip
-
-_PORTS = ("listenPort", "metricsPromExporterPort")
-
-#: What would make another server of it, and what to do instead.
-_REFUSED = {
-    "enableControllerInNamesrv": "run a controller as a process of its own",
-    "clusterTest": "ask the other cluster's name server",
-}
-
-#: Upstream's processor adds these to configBlackList.
-_ALWAYS_BLACK = ("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")
+def _one_line(text: str) -> None:
+    if not {"\n", "\r"}.isdisjoint(text):
+        raise ValueError("it contains a line break")
 
 
-def _defaults() -> dict[str, Value]:
-    made: dict[str, Value] = {
-        name: default
+def _row(name: str, default: Value, meaning: str = "", **more: Any) -> Setting:
+    more = {"used_by": "namesrv", "check": _one_line if default.__class__ is str else None} | more
+    return row_of(name, default, meaning, **more)
+
+
+def _idle(name: str, default: Value, **more: Any) -> Setting:
+    """Returns the row of what is accepted and shown, but has no effect: threads and their queues,
+    and parts that do not exist."""
+    return _row(name, default, used_by="none", **more)
+
+
+#: What acts here, what is refused, and what is only accepted.
+_ROWS = (
+    _row("bindAddress", "127.0.0.1", "address it listens on; `pystore namesrv`: 0.0.0.0",
+         at_start=True),
+    _row("listenPort", 9876, "port it listens on; 0 takes a free one", high=65535, at_start=True),
+    _row("serverSocketBacklog", 1024, "connections that wait to be accepted", at_start=True),
+    _row("serverChannelMaxIdleTimeSeconds", 120,
+         "a connection unused for so long is closed; 0: never", at_start=True),
+    _row("shutdownWaitTimeSeconds", 30,
+         "how many seconds a stop waits at most for requests in progress"),
+    _row("kvConfigPath", "", "file of the key-value configuration; empty: in memory only",
+         by_request="nobody"),
+    _row("configStorePath", "",
+         "file in which settings changed by mqadmin are saved; empty: not saved",
+         by_request="nobody"),
+    _row("configBlackList", "configBlackList;configStorePath;kvConfigPath",
+         "settings that mqadmin must not change, separated by ';'", by_request="nobody"),
+    _row("orderMessageEnable", False, "routes carry orderTopicConf"),
+    _row("returnOrderTopicConfigToBroker", True,
+         "a registration is answered with the order topics"),
+    _row("scanNotActiveBrokerInterval", 5000, "ms between two checks for silent brokers"),
+    _row("supportActingMaster", False, "a slave acts as master while the master is gone"),
+    _row("enableAllTopicList", True, "the list of all topics may be requested (206)"),
+    _row("enableTopicList", True,
+         "the lists of a cluster's topics and of unit topics may be requested"),
+    _row("notifyMinBrokerIdChanged", False, "notify brokers when the lowest broker id changes"),
+    _row("needWaitForService", False,
+         "route requests are refused for `waitSecondsForService` after the start"),
+    _row("waitSecondsForService", 45, "how long, in seconds", at_start=True),
+    _row("metricsExporterType", "DISABLE",
+         "`PROM`: [metrics](metrics.md#name-server), `/health` and `/ready` by HTTP",
+         choices=("PROM", "DISABLE"), at_start=True),
+    _row("metricsPromExporterPort", 5557, "their port; 0 takes a free one", high=65535,
+         at_start=True),
+    _row("metricsPromExporterHost", "", "the address it listens on; empty: `bindAddress`",
+         at_start=True),
+    _row("deleteTopicWithBrokerRegistration", False,
+         "topics missing from a registration are removed"),
+    _idle("rocketmqHome", "", by_request="nobody"),
+    _idle("productEnvName", "center"),
+    _idle("clientRequestThreadPoolNums", 8),
+    _idle("defaultThreadPoolNums", 16),
+    _idle("clientRequestThreadPoolQueueCapacity", 50000),
+    _idle("defaultThreadPoolQueueCapacity", 10000),
+    _idle("unRegisterBrokerQueueCapacity", 3000),
+    # What would make another server of it, and what to do instead.
+    _idle("clusterTest", False, only=False, because="ask the other cluster's name server"),
+    _idle("enableControllerInNamesrv", False, only=False,
+          because="run a controller as a process of its own"),
+)  # fmt: skip
+
+
+def _make_table() -> dict[str, Setting]:
+    idle = {
+        name: _idle(name, default)
         for name, (_, default) in UPSTREAM["NettyServerConfig"].items()
         if isinstance(default, str | int | bool)
     }
-    made.update(UNUSED)
-    made.update({name: default for name, (default, _) in USED.items()})
-    return made
+    return idle | {row.name: row for row in _ROWS}
 
 
-DEFAULTS = _defaults()
-TLS_NAMES = {*TlsSettings.NAMES, "tls.config.file"}
+#: Every setting that is accepted, by name.
+TABLE: dict[str, Setting] = _make_table()
+_TLS_NAMES = {*TLS_TABLE, "tls.config.file"}
 
 
 class NamesrvSettings:
@@ -123,7 +124,7 @@ class NamesrvSettings:
 
         Raises: BadArgument, for all that is refused at once.
         """
-        self._values: dict[str, Value] = dict(DEFAULTS)
+        self._values: dict[str, Any] = {name: row.default for name, row in TABLE.items()}
         self._tls: dict[str, str] = {}
         #: What was passed over; of a file that is used, no errors.
         self.problems: list[SettingProblem] = []
@@ -131,7 +132,9 @@ class NamesrvSettings:
             self._set(name, value, "default")
         if conf is not None:
             path = Path(conf)
-            for name, (line, text) in _read(path).items():
+            entries, found = read_conf(path)
+            self.problems += found
+            for name, (line, text) in entries.items():
                 self._set(name, text, f"{path}:{line}")
         for name, value in (given or {}).items():
             self._set(name, value, "keyword")
@@ -155,7 +158,8 @@ class NamesrvSettings:
         return made.problems
 
     def __getitem__(self, name: str) -> Value:
-        return self._values[name]
+        found: Value = self._values[name]
+        return found
 
     def flag(self, name: str) -> bool:
         return self._values[name] is True
@@ -172,40 +176,42 @@ class NamesrvSettings:
         given = dict(self._tls)
         file = given.get("tls.config.file", "")
         if file:
-            found = {name: text for name, (_, text) in _read(Path(file)).items()}
+            found = {name: text for name, (_, text) in read_conf(Path(file))[0].items()}
             given = found | given
         return TlsSettings.from_names(given)
 
     def _set(self, name: str, value: object, where: str) -> None:
-        if name in TLS_NAMES:
+        if name in _TLS_NAMES:
             self._tls[name] = str(value)
             return
-        if name not in self._values:
+        row = TABLE.get(name)
+        if row is None:
             self.problems.append(_unknown(name, where))
             return
+        of_file = where not in ("default", "keyword")
         try:
-            self._values[name] = _converted(name, value, where)
+            self._values[name] = _converted(row, value, of_file=of_file)
         except BadArgument as bad:
             self.problems.append(SettingProblem(name, where, bad.text))
             return
-        is_changed = name in UNUSED and self._values[name] != UNUSED[name]
-        if is_changed and where not in ("default", "keyword"):
+        if of_file and row.used_by == "none" and self._values[name] != row.default:
             self.problems.append(_without_effect(name, where))
 
     @property
     def black_list(self) -> frozenset[str]:
-        return frozenset((*_ALWAYS_BLACK, *self.text("configBlackList").split(";")))
+        """The settings that no request may change; upstream's processor adds some to
+        configBlackList."""
+        never = {name for name, row in TABLE.items() if row.by_request == "nobody"}
+        return frozenset(never | set(self.text("configBlackList").split(";")))
 
     def update(self, changes: Mapping[str, str]) -> None:
         """Changes all of them or none; unknown names are passed over, as upstream does. Raises:
         BadArgument, also for one that only a start takes over."""
         known = {
-            name: _converted(name, text, "the request")
-            for name, text in changes.items()
-            if name in self._values
+            name: _converted(TABLE[name], text) for name, text in changes.items() if name in TABLE
         }
         for name, value in known.items():
-            if name in AT_START and value != self._values[name]:
+            if TABLE[name].at_start and value != self._values[name]:
                 raise BadArgument(
                     f"{name} takes effect only at a start: write it to the settings file"
                 )
@@ -213,23 +219,19 @@ class NamesrvSettings:
 
     def dumped(self) -> str:
         """Returns a properties file, sorted by name: the answer to GET_NAMESRV_CONFIG."""
-        values = ((name, self._values[name]) for name in sorted(self._values))
-        texts = {
-            name: str(value).lower() if isinstance(value, bool) else str(value)
-            for name, value in values
-        }
+        texts = {name: shown(value) for name, value in sorted(self._values.items())}
         return edit_java_properties("", texts)
 
 
 def _unknown(name: str, where: str) -> SettingProblem:
     if where in ("default", "keyword"):
-        near = nearest(name, [*DEFAULTS, *TLS_NAMES])
+        near = nearest(name, [*TABLE, *_TLS_NAMES])
         hint = f"; the nearest name is '{near}'" if near else ""
         return SettingProblem(name, where, f"unknown name server setting '{name}'{hint}")
     if name in NAMESRV or name in UPSTREAM["NettyClientConfig"]:
         return _without_effect(name, where)
-    found = about_unknown(name, where, [*DEFAULTS, *TLS_NAMES, *NAMESRV], {})
-    if not found.is_error and name in TABLE:
+    found = about_unknown(name, where, [*TABLE, *_TLS_NAMES, *NAMESRV], {})
+    if not found.is_error and name in BROKERS:
         text = f"{name}: it is a setting of a broker, and has no effect here"
         return replace(found, text=text, mend="write it to broker.conf")
     return found
@@ -240,46 +242,13 @@ def _without_effect(name: str, where: str) -> SettingProblem:
     return SettingProblem(name, where, text, False, "no-effect", "delete the line")
 
 
-def _converted(name: str, value: object, where: str) -> Value:
-    """Converts a value to the type of the default. Raises: BadArgument."""
-    default = DEFAULTS[name]
-    text = str(value).strip()
-    hint = about_text(text) if where not in ("default", "keyword", "the request") else ""
-    if hint:
-        raise BadArgument(f"{name} = '{text}': {hint}", where)
-    if isinstance(default, bool):
-        if text.lower() not in ("true", "false"):
-            raise BadArgument(f"{name} = '{text}' is not true or false", where)
-        if name in _REFUSED and text.lower() == "true":
-            raise BadArgument(f"{name} has no effect here: {_REFUSED[name]}", where)
-        return text.lower() == "true"
-    if isinstance(default, int):
-        if not text.lstrip("-").isdigit() or not text.isascii():
-            raise BadArgument(f"{name} = '{text}' is not an integer", where)
-        number = int(text)
-        high = 65535 if name in _PORTS else _INT_MAX
-        if not 0 <= number <= high:
-            raise BadArgument(f"{name} = {number} is not between 0 and {high}", where)
-        return number
-    if not {"\n", "\r", "\0"}.isdisjoint(text):
-        raise BadArgument(f"{name} contains a line break or a NUL character", where)
-    if name == "metricsExporterType" and text not in ("PROM", "DISABLE"):
-        raise BadArgument(f"{name} = {text}: a name server knows PROM and DISABLE", where)
-    return text
-
-
-def _read(path: Path) -> dict[str, tuple[int, str]]:
+def _converted(row: Setting, value: object, *, of_file: bool = False) -> Value:
+    """Returns the value with the type of its row. Raises: BadArgument."""
     try:
-        with path.open("rb") as file:
-            data = file.read(_FILE_MAX_BYTES + 1)
-        if len(data) > _FILE_MAX_BYTES:
-            raise BadArgument(
-                f"the settings file is larger than {_FILE_MAX_BYTES} bytes", str(path)
-            )
-        return parse_java_properties(data.decode("utf-8-sig"))
-    except OSError as failed:
-        raise BadArgument(f"cannot read the settings ({failed.strerror})", str(path)) from failed
+        given = str(value)
+        made: Any = convert_of_file(row, given) if of_file else convert(row, given)
     except ValueError as bad:
-        if isinstance(bad, BadArgument):
-            raise
-        raise BadArgument(str(bad), str(path)) from None
+        raise BadArgument(f"{row.name} = {str(value)!r}: {bad}") from None
+    if row.because and made != row.only:
+        raise BadArgument(f"{row.name} has no effect here: {row.because}")
+    return made  # type: ignore[no-any-return]

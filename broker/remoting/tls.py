@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any, cast
 from broker.loop.safe_log import SafeLogger
 from broker.remoting.selfsigned import self_signed
 from pystore.errors import BadArgument
-from pystore.javaproperties import parse_java_properties
 from pystore.native import ffi, lib, text_of
+from pystore.setting_problems import mistyped
+from pystore.setting_rows import Setting, convert, read_conf, rows_of, setting_field
 
 if TYPE_CHECKING:
     from broker.remoting.connection import Connection, Parts
 
-__all__ = ["MODES", "TlsIntake", "TlsSettings", "client_context"]
+__all__ = ["MODES", "TABLE", "TlsIntake", "TlsSettings", "client_context"]
 
 log = SafeLogger("broker.remoting")
 
@@ -38,7 +39,19 @@ _CLIENT_AUTH = {
     "require": ssl.CERT_REQUIRED,
 }
 READ_BYTES = 64 << 10
-_FILE_MAX_BYTES = 1 << 20
+
+
+def _tls(name: str, default: Any, meaning: str, **more: Any) -> Any:
+    return setting_field(name, default, meaning, used_by="tls", at_start=True, **more)
+
+
+def _check_name(name: str) -> None:
+    """Checks a name that is not a setting of TLS. Raises: BadArgument if it is meant to be one:
+    what it asks for would silently not be done."""
+    ours = name.startswith("tls.") and name != "tls.config.file"
+    meant = mistyped(name, TABLE) if ours else ""
+    if meant:
+        raise BadArgument(f"'{name}' is not a setting; the nearest name is '{meant}'")
 
 
 @dataclass(slots=True)
@@ -48,57 +61,69 @@ class TlsSettings:
 
     Without a certificate, test_mode makes one that nobody has signed, at the first handshake."""
 
-    mode: str = "permissive"
-    need_client_auth: str = "none"
-    cert_path: str = ""
-    key_path: str = ""
-    key_password: str = ""
-    trust_cert_path: str = ""
-    #: tls.server.authClient: whether a client's certificate is verified against trust_cert_path.
-    auth_client: bool = False
-    test_mode: bool = True
-    #: tls.enable: what we ask others is asked by TLS. None: if mode is enforcing, as upstream.
-    enable: bool | None = None
-    client_cert_path: str = ""
-    client_key_path: str = ""
-    client_key_password: str = ""
-    #: tls.client.authServer: whether their certificates are verified, against this one if given.
-    auth_server: bool = False
-    client_trust_cert_path: str = ""
-    #: And whether they are for the host that was asked. Not upstream's, which never looks.
-    verify_host: bool = True
+    mode: str = _tls(
+        "tls.server.mode",
+        "permissive",
+        "both are accepted; `enforcing`: only TLS; `disabled`: only plain text",
+        choices=MODES,
+    )
+    need_client_auth: str = _tls(
+        "tls.server.need.client.auth",
+        "none",
+        "`optional` or `require`: clients are asked for a certificate",
+        choices=(*_CLIENT_AUTH,),
+    )
+    cert_path: str = _tls("tls.server.certPath", "", "the server's certificate, PEM", unit="path")
+    key_path: str = _tls("tls.server.keyPath", "", "its key, PEM", unit="path")
+    key_password: str = _tls("tls.server.keyPassword", "", "password of the key", is_secret=True)
+    trust_cert_path: str = _tls(
+        "tls.server.trustCertPath",
+        "",
+        "the authorities that must have signed a client's certificate",
+        unit="path",
+    )
+    auth_client: bool = _tls("tls.server.authClient", False, "the same as `require`")
+    test_mode: bool = _tls(
+        "tls.test.mode.enable", True, "without a certificate a self-signed one is made"
+    )
+    enable: bool | None = _tls(
+        "tls.enable",
+        None,
+        "outgoing connections use TLS; default: true when `tls.server.mode` is `enforcing`",
+        type="boolean",
+    )
+    client_cert_path: str = _tls(
+        "tls.client.certPath", "", "our certificate on outgoing connections", unit="path"
+    )
+    client_key_path: str = _tls("tls.client.keyPath", "", "its key", unit="path")
+    client_key_password: str = _tls(
+        "tls.client.keyPassword", "", "password of that key", is_secret=True
+    )
+    auth_server: bool = _tls(
+        "tls.client.authServer", False, "the certificates of servers are verified"
+    )
+    client_trust_cert_path: str = _tls(
+        "tls.client.trustCertPath",
+        "",
+        "the authorities for those; default: the system's",
+        unit="path",
+    )
+    verify_host: bool = _tls(
+        "tls.client.verifyHost",
+        True,
+        "such a certificate is for the address that is asked (not a setting of Apache's)",
+    )
     #: The server's context, and the same for network threads (``ps_tls *``), or None for these.
     _made: tuple[ssl.SSLContext, Any] | None = field(default=None, repr=False, compare=False)
     #: Called, on any thread, after the context was made again.
     listeners: list[Callable[[], None]] = field(default_factory=list, repr=False, compare=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
-    NAMES = {  # noqa: RUF012 - the slots make it a constant of the class
-        "tls.server.mode": "mode",
-        "tls.server.need.client.auth": "need_client_auth",
-        "tls.server.certPath": "cert_path",
-        "tls.server.keyPath": "key_path",
-        "tls.server.keyPassword": "key_password",
-        "tls.server.trustCertPath": "trust_cert_path",
-        "tls.server.authClient": "auth_client",
-        "tls.test.mode.enable": "test_mode",
-        "tls.enable": "enable",
-        "tls.client.certPath": "client_cert_path",
-        "tls.client.keyPath": "client_key_path",
-        "tls.client.keyPassword": "client_key_password",
-        "tls.client.authServer": "auth_server",
-        "tls.client.trustCertPath": "client_trust_cert_path",
-        "tls.client.verifyHost": "verify_host",
-    }
-
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise BadArgument(f"tls.server.mode '{self.mode}' is not one of {', '.join(MODES)}")
-        if self.need_client_auth not in _CLIENT_AUTH:
-            choices = ", ".join(_CLIENT_AUTH)
-            raise BadArgument(
-                f"tls.server.need.client.auth '{self.need_client_auth}' is not one of {choices}"
-            )
+        for name, (attribute, row) in TABLE.items():
+            value = getattr(self, attribute)
+            if row.choices and value not in row.choices:
+                raise BadArgument(f"{name} = {value!r}: it is not one of {', '.join(row.choices)}")
         if bool(self.cert_path) != bool(self.key_path):
             raise BadArgument("set both tls.server.certPath and tls.server.keyPath")
         if self.mode == "enforcing" and not self.cert_path and not self.test_mode:
@@ -111,39 +136,25 @@ class TlsSettings:
     @classmethod
     def from_names(cls, given: Mapping[str, str]) -> TlsSettings:
         """Returns the settings of a file; names that are not of TLS are passed over. Raises:
-        BadArgument."""
-        found: dict[str, object] = {}
-        for name, attribute in cls.NAMES.items():
-            if name not in given:
+        BadArgument, for a mistyped name as well."""
+        found: dict[str, Any] = {}
+        for name, text in given.items():
+            if name not in TABLE:
+                _check_name(name)
                 continue
-            text = given[name].strip()
-            if attribute in ("auth_client", "auth_server", "enable", "test_mode", "verify_host"):
-                found[attribute] = text.lower() == "true"
-            elif attribute in ("mode", "need_client_auth"):
-                found[attribute] = text.lower()
-            else:
-                found[attribute] = text
-        return cls(**found)  # type: ignore[arg-type]
+            attribute, row = TABLE[name]
+            try:
+                found[attribute] = convert(row, text.lower() if row.choices else text)
+            except ValueError as bad:
+                said = "***" if row.is_secret else repr(text)
+                raise BadArgument(f"{name} = {said}: {bad}") from None
+        return cls(**found)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> TlsSettings:
         """Reads a properties file, as upstream's tls.config.file. Raises: BadArgument."""
-        try:
-            with open(path, "rb") as file:
-                text = file.read(_FILE_MAX_BYTES).decode("utf-8-sig")
-        except OSError as failed:
-            raise BadArgument(
-                f"the TLS settings cannot be read ({failed.strerror})", os.fspath(path)
-            ) from failed
-        except UnicodeDecodeError:
-            raise BadArgument("the TLS settings are not text", os.fspath(path)) from None
-        try:
-            given = {name: value for name, (_, value) in parse_java_properties(text).items()}
-        except BadArgument:
-            raise
-        except ValueError as bad:
-            raise BadArgument(str(bad), os.fspath(path)) from None
-        return cls.from_names(given)
+        entries, _ = read_conf(Path(path))
+        return cls.from_names({name: text for name, (_, text) in entries.items()})
 
     def client_context(self, use: bool | None = None) -> ssl.SSLContext | None:
         """Returns the context for what we ask others, or None for plain text. `use` takes the place
@@ -227,6 +238,10 @@ class TlsSettings:
             _trust(context, self.trust_cert_path, ssl.Purpose.CLIENT_AUTH)
         context.verify_mode = want
         return context, _context_of_threads(context, cert, key, password, self.trust_cert_path)
+
+
+#: (attribute, row) by name.
+TABLE: dict[str, tuple[str, Setting]] = rows_of(TlsSettings)
 
 
 def _load(context: ssl.SSLContext, cert: str, key: str, password: str) -> None:

@@ -465,7 +465,7 @@ async def test_broker_asks_name_servers_by_tls(tmp_path, small, names, settings,
 
 
 def test_tls_settings_that_cannot_be_read_are_told(tmp_path):
-    with pytest.raises(BadArgument, match="cannot be read"):
+    with pytest.raises(BadArgument, match="cannot read the settings"):
         TlsSettings.from_file(tmp_path / "none")
     (tmp_path / "bad").write_bytes(b"tls.server.mode=\\u12")
     with pytest.raises(BadArgument):

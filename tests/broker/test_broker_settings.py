@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,10 @@ from loops import Wire
 from waiting import until_async
 
 from broker import Broker
-from broker.grpc.settings import _OF_CLUSTER, ProxySettings
+from broker.grpc.settings import TABLE as PROXYS
 from broker.namesrv import NameServer
-from broker.namesrv.settings import DEFAULTS, NamesrvSettings
+from broker.namesrv.settings import TABLE as NAMESRVS
+from broker.namesrv.settings import NamesrvSettings
 from broker.services.config import Config
 from broker.wire.command import Command, texts
 from pystore.errors import BadArgument
@@ -179,7 +179,7 @@ def start_together(folder: Path, given: dict[str, str]) -> None:
             start_together(folder, {name: given[name] for name in some})
 
 
-REFUSED = {"enableControllerInNamesrv", "clusterTest"}
+REFUSED = {name for name, row in NAMESRVS.items() if row.because}
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
@@ -199,9 +199,19 @@ def test_a_name_server_refuses_a_change_that_only_a_start_takes_over(name):
     assert not settings.flag("orderMessageEnable")
 
 
+def test_a_name_servers_file_is_read_as_java_reads_it(tmp_path):
+    """Latin-1 where it is not UTF-8; and what stands there twice is told."""
+    conf = tmp_path / "namesrv.conf"
+    conf.write_bytes("productEnvName=B\u00fcro\nlistenPort=1\nlistenPort=2\n".encode("latin-1"))
+    settings = NamesrvSettings(conf)
+    assert settings.text("productEnvName") == "B\u00fcro" and settings.number("listenPort") == 2
+    assert {each.check for each in settings.problems} == {"no-effect", "given-twice"}
+
+
 def test_a_name_server_starts_with_every_setting_changed(tmp_path):
-    given = {name: text_of(default) for name, default in DEFAULTS.items() if default != ""}
-    for name, default in DEFAULTS.items():
+    defaults = {name: row.default for name, row in NAMESRVS.items()}
+    given = {name: text_of(default) for name, default in defaults.items() if default != ""}
+    for name, default in defaults.items():
         if isinstance(default, bool):
             given[name] = text_of(not default and name not in REFUSED)
         elif isinstance(default, int):
@@ -216,9 +226,9 @@ def test_a_name_server_starts_with_every_setting_changed(tmp_path):
 
 def test_the_service_of_grpc_starts_with_every_setting_changed(tmp_path):
     given: dict[str, object] = {}
-    for each in fields(ProxySettings):
-        name, default = each.metadata["name"], each.default
-        if each.name not in _OF_CLUSTER:
+    for name, (_, row) in PROXYS.items():
+        default = row.default
+        if row.used_by == "grpc":
             changed = not default if isinstance(default, bool) else default
             given[name] = changed + 1 if type(changed) is int else changed
     conf = tmp_path / "rmq-proxy.json"

@@ -268,8 +268,11 @@ async def test_certificates_are_verified_on_both_sides(certificates):
 
 def test_settings_of_tls_that_cannot_work_are_refused(tmp_path):
     for given, text in (
-        ({"tls.server.mode": "perhaps"}, "tls.server.mode 'perhaps' is not one of"),
+        ({"tls.server.mode": "perhaps"}, "tls.server.mode = 'perhaps': it is not one of"),
         ({"tls.server.need.client.auth": "maybe"}, "is not one of none, optional, require"),
+        ({"tls.client.authServer": "yes"}, "tls.client.authServer = 'yes': it is not true or"),
+        ({"tls.server.certpath": "x"}, "the nearest name is 'tls.server.certPath'"),
+        ({"tls.server.keyPassword": "let\0in"}, r"tls.server.keyPassword = \*\*\*: it contains"),
         ({"tls.server.certPath": "x"}, "set both"),
         ({"tls.server.certPath": "x", "tls.server.keyPath": "y"}, "cannot be used"),
         (
