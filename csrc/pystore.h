@@ -501,6 +501,8 @@ typedef struct ps_read_options {
     int32_t check_crc;
     /* reads of a queue: what the properties must say; NULL: anything */
     const ps_sql92 *sql;
+    /* reads of a queue: 1: it ends before what is not in memory (ps_batch_cold) */
+    int32_t in_memory;
     /* what sql may cost yet (ps_sql92_work): once it is used up the read ends before the next
      * message that sql would have to look at. NULL: any */
     int64_t *work_left;

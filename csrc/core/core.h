@@ -123,6 +123,7 @@ typedef struct ps_pair {
 
 typedef struct ps_deferred ps_deferred; /* sent.c */
 typedef struct ps_parked ps_parked; /* a pull or a pop that waits for messages: parked.h */
+typedef struct ps_cold_pulls ps_cold_pulls; /* coldpull.c */
 typedef struct ps_tx ps_tx;     /* halves.h */
 typedef struct ps_dedup ps_dedup; /* dedup.c */
 
@@ -267,6 +268,7 @@ typedef struct ps_core_parking {
     int32_t pg_count, pg_room;
     int32_t pg_pulls; /* of them */
     ps_parked *pg_ready, **pg_ready_end;
+    ps_cold_pulls *pg_cold; /* NULL: no pull has waited for the disk yet */
 } ps_core_parking;
 
 /* Answers of earlier calls that wait for the log. Owner: sent.c; the flusher ends waits under a

@@ -20,6 +20,7 @@
 #include "base/sigbus.h"
 
 #define PS_PAGE 4096
+#define READ_IN 22 /* MADV_POPULATE_READ, which some C libraries do not name yet */
 
 static int size_of_fd(ps_io *io, int fd, const char *path, int64_t want, ps_error *e) {
     struct stat st;
@@ -111,6 +112,37 @@ void ps_mapfile_spare(ps_mapfile *mf, bool sparing, int64_t from) {
         atomic_exchange(&mf->mf_sparing, sparing) == sparing)
         return;
     madvise(mf->mf_map + from, (size_t)(mf->mf_size - from), sparing ? MADV_RANDOM : MADV_NORMAL);
+}
+
+/* Widens [at, at + len) to whole pages; false: the mapping does not begin with one. */
+static bool in_pages(const ps_mapfile *mf, int64_t at, int64_t len, int64_t *from, int64_t *size) {
+    *from = at / PS_PAGE * PS_PAGE;
+    *size = (at + len + PS_PAGE - 1) / PS_PAGE * PS_PAGE - *from;
+    return len > 0 && at >= 0 && at + len <= mf->mf_size && (uintptr_t)mf->mf_map % PS_PAGE == 0;
+}
+
+int64_t ps_mapfile_in_memory(const ps_mapfile *mf, int64_t at, int64_t len) {
+    unsigned char pages[PS_IN_MEMORY_MAX / PS_PAGE + 1];
+    int64_t from, size;
+    if (len > PS_IN_MEMORY_MAX || !in_pages(mf, at, len, &from, &size) ||
+        mincore(mf->mf_map + from, (size_t)size, pages) < 0)
+        return len;
+    for (int64_t i = 0; i < size / PS_PAGE; i++) {
+        if (pages[i] & 1) continue;
+        int64_t until = from + i * PS_PAGE - at;
+        return until > 0 ? until : 0;
+    }
+    return len;
+}
+
+void ps_mapfile_read_in(const ps_mapfile *mf, int64_t at, int64_t len) {
+    int64_t from, size;
+    if (!in_pages(mf, at, len, &from, &size) ||
+        madvise(mf->mf_map + from, (size_t)size, READ_IN) == 0)
+        return;
+    /* The system is older than that, or the file was cut off: see sigbus.h. */
+    const volatile uint8_t *map = mf->mf_map;
+    for (int64_t i = from; i < from + size && i < mf->mf_size; i += PS_PAGE) (void)map[i];
 }
 
 int ps_mapfile_reserve(ps_mapfile *mf, int64_t upto, int64_t window, ps_error *e) {

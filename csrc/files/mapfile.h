@@ -45,6 +45,12 @@ ps_mapfile *ps_mapfile_ref(ps_mapfile *mf); /* ps_mapfile_unref: pystore.h */
 /* Sparing: after `from` (a multiple of the page) the system brings in a page at a time and none
  * ahead of it. */
 void ps_mapfile_spare(ps_mapfile *mf, bool sparing, int64_t from);
+/* How many bytes of [at, at + len), from `at` on, are in memory: reading them does not wait for the
+ * disk. len: PS_IN_MEMORY_MAX at most. All of them where the system does not say. */
+#define PS_IN_MEMORY_MAX (8LL << 20)
+int64_t ps_mapfile_in_memory(const ps_mapfile *mf, int64_t at, int64_t len);
+/* Reads them from the disk, and returns when they are in memory. */
+void ps_mapfile_read_in(const ps_mapfile *mf, int64_t at, int64_t len);
 /* Reserves real blocks up to `upto` bytes, at least `window` more than before, so that no store
  * into the map meets a full disk. PS_E_DISK_FULL, PS_E_IO. */
 int ps_mapfile_reserve(ps_mapfile *mf, int64_t upto, int64_t window, ps_error *e);

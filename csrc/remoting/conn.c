@@ -22,7 +22,7 @@
 #include "sends/sends.h"
 #include "tables/heartbeats.h"
 #include "tables/tables.h"
-#include "waits/parked.h"
+#include "waits/coldpull.h"
 
 #define KEEP_ROOM (4 << 20) /* a larger output buffer goes back to the system */
 /* So many bytes of answers, and the rest of what was read waits: a small pull can ask for much. */
@@ -108,6 +108,7 @@ void ps_core_free(ps_core *c) {
     if (c == NULL) return;
     ps_dispatch_listen(c->co_store, -1);
     ps_deferred_drop_all(c);
+    ps_cold_free(c);
     if (c->co_event_fd >= 0) close(c->co_event_fd);
     free_tables(c);
     ps_tx_free(c);

@@ -10,6 +10,7 @@
 #include "pop/popwait.h"
 #include "remoting/serving.h"
 #include "sends/sends.h"
+#include "waits/coldpull.h"
 #include "waits/watched.h"
 
 #define ROUNDS_MAX 64 /* of one call: the event loop has more to do */
@@ -35,18 +36,29 @@ static void take_arrivals(ps_core *c) {
     }
 }
 
+/* A pull is read from the disk here from now on, if need be. */
+static void stop_reading(ps_core *c, ps_parked *h) {
+    h->pk_trips = PS_COLD_TRIPS;
+    if (h->pk_reading == NULL) return;
+    ps_parked_leave_disk(h);
+    ps_parked_ready(c, h);
+}
+
 /* Makes ready what is overdue; all: every one. */
 static void end_parked(ps_core *c, bool all) {
     int64_t now = ps_monotonic_ms();
     ps_core_parking *g = &c->co_parking;
-    for (int32_t i = 0; all && i < g->pg_count; i++) g->pg_heap[i]->pk_deadline = 0;
+    for (int32_t i = 0; all && i < g->pg_count; i++) {
+        g->pg_heap[i]->pk_deadline = 0;
+        if (!g->pg_heap[i]->pk_pops) stop_reading(c, g->pg_heap[i]);
+    }
     /* With equal deadlines any order is a heap; each is taken from it when it is answered. */
     while (g->pg_count > 0 && g->pg_heap[0]->pk_deadline <= now) {
         ps_parked *h = g->pg_heap[0];
         if (h->pk_pops && !all && ps_pop_unblocked(c, (ps_pop_waiter *)h, now)) continue;
         h->pk_last = true;
         ps_parked_until(c, h, INT64_MAX);
-        if (h->pk_ready) continue;
+        if (h->pk_ready || h->pk_reading != NULL) continue;
         if (h->pk_pops)
             ps_pop_unlist((ps_pop_waiter *)h);
         else
@@ -61,13 +73,15 @@ static void look_at_parked(ps_core *c) {
     /* Read first: what is announced after it makes the descriptor readable again. */
     if (read(c->co_event_fd, &count, sizeof count) < 0) count = 0;
     take_arrivals(c);
+    ps_cold_look(c);
     end_parked(c, false);
 }
 
 void ps_parked_wake(ps_core *c, ps_pair *p, int32_t queue_id) {
     for (int32_t i = 0; i < c->co_parking.pg_count; i++) {
         ps_parked *h = c->co_parking.pg_heap[i];
-        if (h->pk_pops || h->pk_pair != p || h->pk_queue->cq_id != queue_id || h->pk_ready)
+        if (h->pk_pops || h->pk_pair != p || h->pk_queue->cq_id != queue_id || h->pk_ready ||
+            h->pk_reading != NULL)
             continue;
         ps_parked_unlink(c, h);
         ps_parked_ready(c, h);
@@ -100,7 +114,7 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
         int64_t conn_id = h->pk_conn->cn_id;
         int rc = ps_pull_resume(c, h);
         if (rc == 0) {
-            ps_parked_again(h);
+            if (h->pk_reading == NULL) ps_parked_again(h);
             continue;
         }
         if (rc > 0)

@@ -9,7 +9,7 @@
 #include "core/lock.h"
 #include "remoting/serving.h"
 #include "tables/tables.h"
-#include "waits/parked.h"
+#include "waits/coldpull.h"
 
 #define SYS_COMMIT 1
 #define SYS_SUSPEND 2
@@ -181,8 +181,9 @@ static int64_t *work_left(ps_core *c) {
     return &b->fb_left;
 }
 
-static ps_batch *read_at(ps_core *c, const pull *p, int64_t offset) {
-    ps_read_options o = {.max_messages = p->max, .transfer_limits = 1};
+/* in_memory: as of ps_read_options. */
+static ps_batch *read_at(ps_core *c, const pull *p, int64_t offset, bool in_memory) {
+    ps_read_options o = {.max_messages = p->max, .transfer_limits = 1, .in_memory = in_memory};
     if (p->filter != NULL) {
         o.tag_count = p->filter->ft_tag_count;
         o.tag_hashes = p->filter->ft_hashes;
@@ -214,10 +215,26 @@ static int answer_reset(ps_core *c, const pull *p) {
     return rc < 0 ? rc : 1;
 }
 
-/* Parks it; false when it has to be answered at once. */
-static bool park_pull(ps_conn *n, const pull *p, int64_t suspend_ms) {
+static bool park_cold(ps_core *c, const ps_parked *like, ps_cold *cold) {
+    ps_parked *h = ps_parked_new(like);
+    if (h == NULL) return false;
+    if (ps_cold_wait(c, h, cold)) return true;
+    ps_parked_free(h);
+    return false;
+}
+
+static bool waits_for_news(const request *r) {
+    return (r->flags & SYS_SUSPEND) && r->suspend_ms > 0;
+}
+
+/* Parks it; false when it has to be answered at once. cold: what it waits for; NULL: news of its
+ * queue. */
+static bool park_pull(ps_conn *n, const pull *p, const request *r, int64_t passed_to,
+                      ps_cold *cold) {
     ps_core *c = n->cn_core;
-    int64_t wait_ms = !c->co_settings.se_long_polling           ? c->co_settings.se_short_polling_ms
+    const ps_core_settings *s = &c->co_settings;
+    int64_t suspend_ms = waits_for_news(r) ? r->suspend_ms : 0;
+    int64_t wait_ms = !s->se_long_polling           ? s->se_short_polling_ms
                       : suspend_ms < SUSPEND_MAX_MS ? suspend_ms
                                                     : SUSPEND_MAX_MS;
     ps_queue *q = ps_topic_queue_get(p->topic, p->queue_id);
@@ -233,9 +250,9 @@ static bool park_pull(ps_conn *n, const pull *p, int64_t suspend_ms) {
                             .pk_request = ps_mine(c)->ca_request,
                             .pk_began_ns = ps_mine(c)->ca_began_ns,
                             .pk_first = p->offset,
-                            .pk_offset = p->offset,
+                            .pk_offset = passed_to,
                             .pk_deadline = ps_monotonic_ms() + 1 + wait_ms}; /* one has begun */
-    if (!ps_parked_add(&like)) return false;
+    if (cold == NULL ? !ps_parked_add(&like) : !park_cold(c, &like, cold)) return false;
     ps_mine(c)->ca_parked_one = true;
     ps_mine(c)->ca_answered = PS_RPC_NONE;
     return true;
@@ -251,12 +268,23 @@ static int serve_pull(ps_conn *n, const pull *p, const request *r) {
     if ((r->flags & SYS_COMMIT) && r->commit >= 0 &&
         ps_pair_mark_asked(p->pair, p->queue_id) != NULL)
         ps_pair_commit(p->pair, p->queue_id, r->commit);
-    ps_batch *batch = read_at(c, p, p->offset);
+    ps_batch *batch = read_at(c, p, p->offset, true);
     if (batch == NULL) return 0;
     ps_batch_get(batch, &b);
     int64_t pieces = ps_mine(c)->ca_pieces.len;
-    bool held = is_empty(b.status, p->offset) && (r->flags & SYS_SUSPEND) && r->suspend_ms > 0 &&
-                park_pull(n, p, r->suspend_ms);
+    ps_cold cold;
+    bool held = false;
+    if (is_empty(b.status, p->offset) && waits_for_news(r)) {
+        held = park_pull(n, p, r, p->offset, NULL);
+    } else if (b.count == 0 && ps_batch_cold(batch, &cold)) {
+        held = park_pull(n, p, r, b.next_offset, &cold);
+        ps_cold_let_go(&cold);
+        if (!held) {
+            ps_batch_free(batch);
+            if ((batch = read_at(c, p, p->offset, false)) == NULL) return 0;
+            ps_batch_get(batch, &b);
+        }
+    }
     if (held)
         ps_pair_pulled(p->pair, p->queue_id, p->offset);
     else
@@ -310,18 +338,36 @@ static int answer_last(ps_core *c, ps_parked *h, const ps_batch_info *b) {
     return answer_found(c, &p, h->pk_first, b);
 }
 
+/* Has it wait for what it needs next and is not in memory. False: it cannot, and is to be read all
+ * the same. */
+static bool wait_for_disk(ps_core *c, ps_parked *h, ps_cold *cold, int64_t next) {
+    h->pk_offset = next;
+    bool waits = ps_cold_wait(c, h, cold);
+    if (!waits) h->pk_trips = PS_COLD_TRIPS;
+    ps_cold_let_go(cold);
+    return waits;
+}
+
 int ps_pull_resume(ps_core *c, ps_parked *h) {
     pull p = pull_of(h);
     ps_batch_info b;
+    ps_cold cold;
     int rc = answer_reset(c, &p);
     if (rc != 0) return rc;
     for (int64_t passed = 0;;) {
-        ps_batch *batch = read_at(c, &p, h->pk_offset);
+        ps_batch *batch = read_at(c, &p, h->pk_offset, h->pk_trips < PS_COLD_TRIPS);
         if (batch == NULL) return PS_E_CLOSED;
         ps_batch_get(batch, &b);
+        if (b.count == 0 && ps_batch_cold(batch, &cold)) {
+            ps_batch_free(batch);
+            if (wait_for_disk(c, h, &cold, b.next_offset)) return 0;
+            continue;
+        }
         bool empty = is_empty(b.status, h->pk_offset);
         bool passes = b.status == PS_GET_NO_MATCHED_MESSAGE && b.next_offset > h->pk_offset;
-        bool answered = empty ? h->pk_last : !passes;
+        /* One that has only waited for the disk is answered as a new one would be. */
+        bool answered = empty ? h->pk_last : !passes || h->pk_trips > 0;
+        if (empty) h->pk_trips = 0;
         if (empty && answered)
             rc = answer_last(c, h, &b);
         else if (answered)

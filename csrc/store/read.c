@@ -14,7 +14,7 @@
 #include "base/bytes.h"
 #include "filter/sql92.h"
 #include "log/resync.h"
-#include "store/store.h"
+#include "store/cold.h"
 
 #define DEFAULT_MESSAGES 32
 #define DEFAULT_BYTES (128LL << 20)
@@ -22,6 +22,11 @@
 #define LEAST_UNITS 800 /* units looked at, at most, unless more messages are wanted */
 #define QUERY_STEP 256
 #define PREFETCH 8
+/* What is this near to the end was written lately, and is not asked about: it is in memory. */
+#define NEAR_BYTES (16LL << 20)
+#define NEAR_UNITS 200
+/* So much is read from the disk at once: neighbours are what is wanted next. */
+#define COLD_BYTES (256LL << 10)
 
 static const ps_read_options default_options;
 
@@ -33,6 +38,7 @@ struct ps_batch {
     ps_mapfile **files;
     ps_segment_view *segments;
     int32_t segment_room;
+    ps_cold cold;
 };
 
 #define FEW_TAGS 8 /* are looked through one by one */
@@ -63,6 +69,7 @@ ps_batch *ps_batch_new(int32_t room) {
 void ps_batch_free(ps_batch *b) {
     if (b == NULL) return;
     for (int32_t i = 0; i < b->info.segment_count; i++) ps_mapfile_unref(b->files[i]);
+    ps_cold_let_go(&b->cold);
     free(b->files);
     free(b->segments);
     free(b->views);
@@ -146,6 +153,35 @@ static void *fail_null(ps_error *e, int code, int64_t at, const char *text) {
     return NULL;
 }
 
+/* ---- what is not in memory ---- */
+
+bool ps_batch_cold(ps_batch *b, ps_cold *out) {
+    *out = b->cold;
+    b->cold.file = NULL;
+    return out->file != NULL;
+}
+
+void ps_cold_read(const ps_cold *cold) {
+    ps_mapfile_read_in(cold->file, cold->at, cold->len);
+}
+
+void ps_cold_let_go(ps_cold *cold) {
+    ps_mapfile_unref(cold->file);
+    cold->file = NULL;
+}
+
+/* How many bytes are in memory from `at` on, as far as `most` and the file reach. Fewer than
+ * `least` make it what the batch has ended before. */
+static int64_t look_in_memory(ps_batch *b, ps_mapfile *mf, int64_t at, int64_t least,
+                              int64_t most) {
+    int64_t left = mf->mf_size - at;
+    if (most > left) most = left;
+    if (least > most) least = most;
+    int64_t found = ps_mapfile_in_memory(mf, at, most);
+    if (found < least) b->cold = (ps_cold){ps_mapfile_ref(mf), at, most};
+    return found;
+}
+
 /* ---- by queue offset ---- */
 
 typedef struct limits {
@@ -155,6 +191,7 @@ typedef struct limits {
     int64_t memory_from; /* records at or after this count as being in memory */
     int64_t hidden_from; /* records from here to the log's end are not read: see sf_hides */
     int64_t log_end;
+    int64_t near_from; /* records at or after this are not asked whether they are in memory */
 } limits;
 
 static limits limits_of(ps_store *s, const ps_read_options *o) {
@@ -165,6 +202,7 @@ static limits limits_of(ps_store *s, const ps_read_options *o) {
     l.units = l.messages > LEAST_UNITS ? l.messages : LEAST_UNITS;
     int64_t ram = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     l.log_end = atomic_load(&s->st_log.lg_end);
+    l.near_from = o->in_memory ? l.log_end - NEAR_BYTES : INT64_MIN;
     l.memory_from = l.log_end - ram / 100 * s->st_conf.memory_ratio;
     /* The dispatcher stops there, too, but what the log had when it was opened is in the queues. */
     bool hides = atomic_load_explicit(&s->st_safe.sf_hides, memory_order_relaxed);
@@ -211,15 +249,20 @@ bool ps_unit_record(const ps_unit *u, const uint8_t *p, int64_t avail, ps_record
            PS_REC_OK;
 }
 
-/* The record a unit points to, checked against the unit; its segment is cached in *mf over
- * units. *mf is NULL afterwards when the log has no segment there. */
+/* The segment that a unit points into, cached in *mf over units; NULL when the log has none
+ * there. */
+static bool segment_of(ps_store *s, const ps_unit *u, ps_mapfile **mf) {
+    if (*mf != NULL && u->physical >= (*mf)->mf_base &&
+        u->physical - (*mf)->mf_base < (*mf)->mf_size)
+        return true;
+    ps_mapfile_unref(*mf);
+    *mf = u->physical < 0 ? NULL : ps_segments_find(&s->st_log.lg_files, u->physical, NULL);
+    return *mf != NULL;
+}
+
+/* The record a unit points to, checked against the unit; *mf as of segment_of. */
 static bool record_of(ps_store *s, const ps_unit *u, ps_mapfile **mf, ps_record *r) {
-    if (*mf == NULL || u->physical < (*mf)->mf_base ||
-        u->physical - (*mf)->mf_base >= (*mf)->mf_size) {
-        ps_mapfile_unref(*mf);
-        *mf = u->physical < 0 ? NULL : ps_segments_find(&s->st_log.lg_files, u->physical, NULL);
-        if (*mf == NULL) return false;
-    }
+    if (!segment_of(s, u, mf)) return false;
     int64_t at = u->physical - (*mf)->mf_base;
     const uint8_t *p = (*mf)->mf_map + at;
     if (!ps_unit_record(u, p, (*mf)->mf_size - at, r)) return false;
@@ -280,6 +323,7 @@ typedef struct walk {
     ps_mapfile *log_file;
     /* A segment that the log lacks: units that point into it are passed over without a look. */
     int64_t gone_from, gone_to;
+    int64_t warm_from, warm_to; /* of the log, in memory when it was asked about */
     int code;
     ps_error why;
 } walk;
@@ -303,6 +347,18 @@ static void pass_over(walk *w, int64_t offset, const ps_unit *u) {
     atomic_fetch_add_explicit(&w->s->st_damaged_reads, 1, memory_order_relaxed);
 }
 
+/* Whether the record would have to be read from the disk. */
+static bool is_cold(walk *w, const ps_unit *u) {
+    if (u->physical >= w->warm_from && u->physical + u->size <= w->warm_to) return false;
+    if (!segment_of(w->s, u, &w->log_file)) return false;
+    int64_t size = u->size < PS_IN_MEMORY_MAX ? u->size : PS_IN_MEMORY_MAX;
+    int64_t most = size > COLD_BYTES ? size : COLD_BYTES;
+    w->warm_from = u->physical;
+    w->warm_to = u->physical + look_in_memory(w->b, w->log_file,
+                                              u->physical - w->log_file->mf_base, size, most);
+    return w->b->cold.file != NULL;
+}
+
 /* One unit of the scan (docs/internals/format.md#reading-a-queue); false ends it. */
 static bool take_unit(walk *w, int64_t offset, const ps_unit *u) {
     ps_batch_info *b = &w->b->info;
@@ -319,6 +375,10 @@ static bool take_unit(walk *w, int64_t offset, const ps_unit *u) {
     if (u->size == PS_UNIT_NONE) { /* no record belongs to this offset any more */
         if (b->count == 0) b->status = PS_GET_MESSAGE_WAS_REMOVING;
         return true;
+    }
+    if (u->physical < w->l.near_from && is_cold(w, u)) {
+        b->next_offset = offset;
+        return false;
     }
     if (!record_of(w->s, u, &w->log_file, &r) ||
         (__builtin_expect(r.queue_offset != offset || !ps_queue_is_of(w->q, &r), 0) &&
@@ -382,6 +442,9 @@ static void walk_queue(walk *w, ps_queue *q, int64_t offset) {
         }
         ps_queue_reads_on(mf, n);
         n = n < end - offset ? n : end - offset;
+        if (w->o->in_memory && b->max_offset - offset > NEAR_UNITS)
+            n = look_in_memory(w->b, mf, p - mf->mf_map, PS_UNIT, n * PS_UNIT) / PS_UNIT;
+        go = n > 0;
         for (int64_t i = 0; i < n && go; i++) {
             if (i + PREFETCH < n) prefetch_unit(w, p + (i + PREFETCH) * PS_UNIT);
             ps_unit_get(p + i * PS_UNIT, &u);

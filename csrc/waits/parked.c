@@ -24,6 +24,7 @@ static void park_again(ps_core *c, ps_parked *h) {
 
 void ps_parked_free(ps_parked *h) {
     ps_core *c = h->pk_conn->cn_core;
+    ps_parked_leave_disk(h);
     if (h->pk_link != NULL) ps_parked_unlink(c, h);
     ps_deadline_remove(c, h);
     *h->pk_conn_link = h->pk_conn_next;
@@ -45,17 +46,23 @@ bool ps_parked_keep(ps_core *c, ps_parked *h) {
     return true;
 }
 
-bool ps_parked_add(const ps_parked *like) {
+ps_parked *ps_parked_new(const ps_parked *like) {
     ps_core *c = like->pk_conn->cn_core;
     ps_parked *h = c->co_parking.pg_pulls < c->co_settings.se_parked_max ? malloc(sizeof *h) : NULL;
-    if (h == NULL) return false;
+    if (h == NULL) return NULL;
     *h = *like;
     if (!ps_parked_keep(c, h)) {
         free(h);
-        return false;
+        return NULL;
     }
     ps_filter_ref(h->pk_filter);
-    park_again(c, h);
+    return h;
+}
+
+bool ps_parked_add(const ps_parked *like) {
+    ps_parked *h = ps_parked_new(like);
+    if (h == NULL) return false;
+    park_again(like->pk_conn->cn_core, h);
     return true;
 }
 

@@ -7,7 +7,8 @@
 #include "core/core.h"
 
 struct ps_parked {
-    struct ps_parked *pk_next, **pk_link;           /* of its queue, or of the ready ones */
+    /* of its queue, or of the ready ones; link NULL: it waits for the disk */
+    struct ps_parked *pk_next, **pk_link;
     struct ps_parked *pk_conn_next, **pk_conn_link; /* of its connection */
     ps_conn *pk_conn;
     ps_pair *pk_pair;
@@ -20,6 +21,8 @@ struct ps_parked {
     int64_t pk_first;       /* the offset that was asked for */
     int64_t pk_offset;      /* what lies before it did not match */
     int64_t pk_deadline;    /* ms, monotonic */
+    struct ps_parked **pk_reading; /* where that names it (coldpull.c); NULL: it does not wait so */
+    int32_t pk_trips;       /* how often it did since it last found nothing */
     int32_t pk_heap;        /* place in the heap of deadlines */
     bool pk_ready, pk_last; /* last: it is answered whatever there is */
     bool pk_pops;           /* a ps_pop_waiter: the queue, the filter and the offsets are not set */
@@ -28,6 +31,8 @@ struct ps_parked {
 /* Parks a copy of `like`, whose links are not set: in its queue, or ready when that has units by
  * now. False: there are too many, or no memory. */
 bool ps_parked_add(const ps_parked *like);
+/* The same, but it is in no list yet. NULL: too many, or no memory. */
+ps_parked *ps_parked_new(const ps_parked *like);
 /* A ready one that found nothing to answer with waits on. */
 void ps_parked_again(ps_parked *p);
 void ps_parked_free(ps_parked *p); /* of a pop: popplace.h */
@@ -49,6 +54,12 @@ static inline void ps_parked_unlink(ps_core *c, ps_parked *h) {
     if (h->pk_next != NULL) h->pk_next->pk_link = h->pk_link;
     h->pk_next = NULL;
     h->pk_link = NULL;
+}
+
+/* It does not wait for the disk any longer. */
+static inline void ps_parked_leave_disk(ps_parked *h) {
+    if (h->pk_reading != NULL) *h->pk_reading = NULL;
+    h->pk_reading = NULL;
 }
 
 /* To the end of the ready ones: first come, first served. */

@@ -32,6 +32,7 @@ LONG = {
     "broker": "--peers ours --only start,send,pop --warm 1 --measure 1",
     "client": "--rounds 1 --seconds 0.3",
     "clients": "--rounds 1 --seconds 0.3 --only rocketmq",
+    "cold": "--rounds 1 --seconds 0.3 --mb 20",
     "failover": "--groups etcd --rounds 1 --seconds 0.3",
     "formats": "--rounds 1 --only queues",
     "grpc_idle": "--clients 5 --seconds 1 --peers ours",

@@ -1,0 +1,218 @@
+"""What readers of old messages cost senders: the delay of sends while pulls wait for the disk.
+
+    python -m benches.cold [--before PATH] [--rounds 3] [--readers 32] [--seconds 8] [--mb 2000]
+
+--before: a built checkout of an earlier commit, measured in turns with this one. Each round takes
+the files of a store out of memory, starts a broker of one tree on it, and sends one message after
+the other: alone, then beside readers that pull what is not in memory, each a queue of its own from
+its first message on, then beside the same readers with all in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import selectors
+import shutil
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pystore
+from benches import harness
+from benches.harness import TOPIC, Row, bodies, flat, fresh
+from benches.sends import frame
+from broker.wire import codec
+from broker.wire.codes import ResponseCode
+from broker.wire.command import Command
+
+SIZE = 1024
+PULLED = 32  # messages of a pull
+RECEIVED = 1 << 18
+WAYS = ("alone", "beside cold readers", "beside warm readers")
+
+#: Runs in the tree that is measured.
+BROKER = """
+import sys
+from broker.broker import Broker
+
+with Broker(sys.argv[1], listenPort=0) as broker:
+    broker.create_topic("orders", 4)
+    broker.create_topic("bench", 32)
+    print(broker.port, flush=True)
+    sys.stdin.read()
+"""
+
+
+def fill(path: Path, queues: int, size: int) -> None:
+    count = size // SIZE
+    with pystore.open(path) as store:
+        for at in range(0, count, 100_000):
+            many = min(100_000, count - at)
+            store.put_many(
+                TOPIC, flat(bodies(many, SIZE)), queues=[i % queues for i in range(many)]
+            )
+
+
+def out_of_memory(path: Path) -> None:
+    """Takes the files of a store, which nobody has mapped, out of the page cache."""
+    os.sync()
+    for file in path.rglob("*"):
+        if file.is_file():
+            fd = os.open(file, os.O_RDONLY)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+
+
+def read_all(port: int, count: int) -> None:
+    """Pulls queues, one pull of each at a time, until all are read or nobody listens; prints the
+    bytes. It has a process of its own: the sender must not wait for its turns."""
+    chosen = selectors.DefaultSelector()
+    for queue in range(count):
+        sock = socket.create_connection(("127.0.0.1", port))
+        chosen.register(sock, selectors.EVENT_READ, [queue, bytearray()])
+        sock.sendall(pull(queue, 0))
+    chosen.register(sys.stdin, selectors.EVENT_READ)
+    taken = 0
+    while len(chosen.get_map()) > 1:
+        for key, _ in chosen.select():
+            if key.fileobj is sys.stdin:
+                print(taken)
+                return
+            taken += _read(chosen, key)
+    print(taken)
+
+
+def _read(chosen: selectors.BaseSelector, key: selectors.SelectorKey) -> int:
+    sock: socket.socket = key.fileobj  # type: ignore[assignment]
+    queue, left = key.data
+    left += sock.recv(RECEIVED)
+    if len(left) < 4 or len(left) - 4 < struct.unpack_from(">i", left)[0]:
+        return 0
+    answer = codec.decode(bytes(left))
+    left.clear()
+    if answer.code == ResponseCode.PULL_NOT_FOUND:
+        chosen.unregister(sock)
+    else:
+        sock.sendall(pull(queue, int(answer.ext["nextBeginOffset"])))
+    return len(answer.body or b"")
+
+
+def waits_for_disk(pid: int) -> int:
+    """Returns how often the network threads of a process have waited for the disk: major faults."""
+    count = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        _, name, rest = re.split(r"[()]", (task / "stat").read_text())
+        if name.startswith("rmq-net"):
+            count += int(rest.split()[9])
+    return count
+
+
+class Readers:
+    """A process that runs read_all."""
+
+    def __init__(self, port: int, count: int) -> None:
+        words = [sys.executable, "-m", "benches.cold", "--read", str(port), "--readers", str(count)]
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=harness.ROOT
+        )
+
+    def are_reading(self) -> bool:
+        return self._process.poll() is None
+
+    def stop(self) -> int:
+        """Returns how many bytes they have read."""
+        return int(self._process.communicate()[0])
+
+
+def pull(queue: int, offset: int) -> bytes:
+    ext = {
+        "consumerGroup": "readers", "topic": TOPIC, "queueId": str(queue),
+        "queueOffset": str(offset), "maxMsgNums": str(PULLED), "sysFlag": "4", "commitOffset": "0",
+        "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
+    }  # fmt: skip
+    return codec.encode(Command(11, ext, b"", opaque=queue))
+
+
+def delays(port: int, seconds: float, readers: Readers | None) -> list[float]:
+    """Returns what each send took, in ms, while the readers read."""
+    found = []
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        until = time.perf_counter() + seconds
+        number = 0
+        while time.perf_counter() < until and (readers is None or readers.are_reading()):
+            data = frame(number, "single")
+            began = time.perf_counter()
+            sock.sendall(data)
+            sock.recv(RECEIVED)
+            found.append((time.perf_counter() - began) * 1000)
+            number += 1
+            time.sleep(0.0005)
+    return found
+
+
+def one_round(
+    tree: Path, store: Path, readers: int, seconds: float
+) -> dict[str, tuple[list[float], int]]:
+    """Returns, of each way, what sends took in ms, and waits_for_disk."""
+    found = {}
+    for way in WAYS:
+        if way == "beside cold readers":
+            out_of_memory(store)
+        with subprocess.Popen(
+            [tree / ".venv" / "bin" / "python", "-c", BROKER, store],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tree,
+        ) as process:  # fmt: skip
+            assert process.stdin is not None and process.stdout is not None
+            port = int(process.stdout.readline())
+            delays(port, 0.5, None)
+            group = Readers(port, readers) if way != "alone" else None
+            began, waited = time.perf_counter(), waits_for_disk(process.pid)
+            sends = sorted(delays(port, seconds, group))
+            found[way] = sends, waits_for_disk(process.pid) - waited
+            took = time.perf_counter() - began
+            if group is not None:
+                rate = group.stop() / took / 1e6
+                print(f"{way}: {rate:.0f} MB/s, {len(sends)} sends, {took:.1f} s", flush=True)
+            process.stdin.close()
+    return found
+
+
+def main() -> None:
+    parser = harness.parser_of("cold")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--readers", type=int, default=32)
+    parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--mb", type=int, default=2000, help="of the store")
+    parser.add_argument("--read", type=int, help=argparse.SUPPRESS)  # of a process of its own
+    given, trees = harness.before_and_after(parser)
+    if given.read:
+        read_all(given.read, given.readers)
+        return
+    facts = harness.machine()
+    store = fresh("cold")
+    fill(store, given.readers, given.mb << 20)
+    rows: dict[tuple[str, str, str], Row] = {}
+    for _ in range(given.rounds):
+        for name, tree in trees.items():
+            found = one_round(tree, store, given.readers, given.seconds)
+            for way, (took, waited) in found.items():
+                cuts = statistics.quantiles(took, n=100)
+                figures = {"p50": cuts[49], "p99": cuts[98], "waits of network threads": waited}
+                for what, figure in figures.items():
+                    title = f"a send, {way}, {what}"
+                    unit = "ms" if what.startswith("p") else ""
+                    row = Row(title, f"{SIZE} B read", name, unit, [], smaller=True)
+                    rows.setdefault((name, way, what), row).rounds.append(figure)
+    shutil.rmtree(store)
+    harness.report(list(rows.values()), facts, "cold", "Sends beside readers", given.keep)
+
+
+if __name__ == "__main__":
+    main()
