@@ -121,6 +121,7 @@ int ps_audit_segment(ps_audit *audit, int32_t number, int32_t last, ps_progress 
 typedef struct ps_audit_claim {
     int64_t from_at, to_at; /* queue offsets [from_at, to_at) */
     int64_t physical;       /* of the first record */
+    int64_t end;            /* of the last one */
     int32_t queue_id;
     int32_t topic_len;
     char topic[256]; /* bytes as stored, topic_len of them */
@@ -130,7 +131,7 @@ typedef struct ps_audit_claim {
  * process has met. */
 int ps_audit_claim_next(ps_audit *audit, ps_audit_claim *out);
 void ps_audit_claim_add(ps_audit *audit, const ps_audit_claim *claim);
-/* After all segments: records among them that claim one queue offset. */
+/* After all segments: those among them that no queue will deliver. */
 void ps_audit_rivals(ps_audit *audit, ps_findings *out);
 
 /* Whether a unit, 20 bytes, that stands at `offset` of a queue names the record that these `len`

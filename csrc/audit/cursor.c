@@ -26,9 +26,11 @@ static void end_run(au_cursors *cs, au_cursor *c) {
 void au_cursor_claims(au_cursors *cs, au_cursor *c, const ps_record *r) {
     if (c->cu_run.to == 0 || c->cu_run.to != r->queue_offset) {
         end_run(cs, c);
-        c->cu_run = (au_run){r->queue_offset, r->queue_offset, r->physical_offset, NULL};
+        c->cu_run = (au_run){
+            .from = r->queue_offset, .to = r->queue_offset, .at = r->physical_offset};
     }
     c->cu_run.to++;
+    c->cu_run.end = r->physical_offset + r->size;
 }
 
 void au_cursors_end(au_cursors *cs) {
@@ -60,7 +62,7 @@ au_cursor *au_cursor_of(au_cursors *cs, const ps_record *r) {
         c->cu_topic_len = r->topic_len;
         memcpy(c->cu_topic, r->topic, (size_t)r->topic_len);
         c->cu_topic_hash = ix_topic_hash(r->topic, r->topic_len);
-        c->cu_missing = -1;
+        c->cu_missing = c->cu_stays = -1;
         ps_chains_add(&cs->cs_table, c, h);
     }
     cs->cs_recent = c;
@@ -112,6 +114,20 @@ bool au_cursor_unit(au_cursors *cs, au_cursor *c, int64_t offset, ps_unit *out) 
     if (fresh || offset < c->cu_queue->qu_max) return false;
     cursor_read(cs->cs_audit, c, offset);
     return unit_in_stretch(c, offset, out);
+}
+
+int64_t au_cursor_before(au_cursors *cs, au_cursor *c, int64_t offset, ps_unit *out) {
+    int64_t least = c->cu_queue->qu_first / PS_UNIT, end = c->cu_queue->qu_max;
+    int64_t each = cs->cs_audit->au_conf.consumequeue_file_size / PS_UNIT;
+    for (end = offset < end ? offset : end; end > least;) {
+        int64_t file = (end - 1) - (end - 1) % each;
+        int64_t from = end - c->cu_room > file ? end - c->cu_room : file;
+        cursor_read(cs->cs_audit, c, from);
+        for (int64_t at = end - 1; at >= from; at--)
+            if (unit_in_stretch(c, at, out) && out->size != PS_UNIT_NONE) return at;
+        end = from;
+    }
+    return -1;
 }
 
 /* ---- index entries ---- */

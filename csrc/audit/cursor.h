@@ -16,6 +16,8 @@ typedef struct au_cursor {
     int64_t cu_matched;
     au_run cu_run;      /* records without a unit that follow on each other; to 0: none */
     int64_t cu_missing; /* number of the open finding of missing units, -1 none */
+    int64_t cu_stays;   /* a record without a unit that claims this offset can have it, as the one
+                         * before it could; -1 none */
     int32_t cu_id, cu_topic_len;
     int32_t cu_topic_hash; /* "topic#" for index keys */
     uint8_t cu_topic[];
@@ -35,6 +37,9 @@ void au_cursors_end(au_cursors *cs);
 au_cursor *au_cursor_of(au_cursors *cs, const ps_record *r);
 /* The unit at a queue offset; false when the files hold none there. */
 bool au_cursor_unit(au_cursors *cs, au_cursor *c, int64_t offset, ps_unit *out);
+/* The offset of the last unit before another offset that leads to a record, -1 none; of a queue
+ * that au_cursor_unit has looked at. */
+int64_t au_cursor_before(au_cursors *cs, au_cursor *c, int64_t offset, ps_unit *out);
 
 typedef struct au_entry {
     int64_t physical;

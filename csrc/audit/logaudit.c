@@ -169,17 +169,40 @@ static void unit_missing(segment_walk *w, au_cursor *c, const ps_record *r) {
         c->cu_missing = w->out->count - 1;
 }
 
-/* Whether the unit that stands where r belongs names another record, which says so, too. */
-static bool is_of_another(segment_walk *w, const ps_record *r, const ps_unit *u) {
-    const ps_queue_place at = {r->topic, r->topic_len, r->queue_id, r->queue_offset};
+/* Whether the unit at an offset of the queue of r names another record, which says so, too. That of
+ * a lost message names the queue's next record. */
+static bool is_of_another(segment_walk *w, const ps_record *r, int64_t offset, const ps_unit *u) {
+    const ps_queue_place at = {r->topic, r->topic_len, r->queue_id, offset};
     const au_segment *s = au_segment_at(w->a, u->physical);
     ps_window other;
     ps_record x;
     if (s == NULL || ps_window_open(&other, w->a->au_io, s->sg_path, NULL) < 0) return false;
-    bool named = record_at(&other, w->a, s->sg_base, u->physical - s->sg_base, &x) == PS_REC_OK &&
-                 ps_unit_names(u, &x, &at);
+    bool named = record_at(&other, w->a, s->sg_base, u->physical - s->sg_base, &x) == PS_REC_OK;
+    if (named && u->size == PS_UNIT_NONE) {
+        const ps_queue_place next = {at.topic, at.topic_len, at.queue_id, x.queue_offset};
+        named = x.queue_offset > offset && ps_record_claims(&x, &next);
+    } else if (named)
+        named = ps_unit_names(u, &x, &at);
     ps_window_close(&other);
     return named;
+}
+
+/* Units ascend in the log. So a record has no place in its queue when one with a higher offset
+ * stands before it in the log, or one with a lower offset after it: the place of that one, -1 none.
+ * u: the unit that stands where r belongs, if it is one of a lost message, else NULL. */
+static int64_t in_the_way(segment_walk *w, au_cursor *c, const ps_record *r, const ps_unit *u) {
+    int64_t q = r->queue_offset, at = r->physical_offset;
+    ps_unit before;
+    if (u != NULL && u->physical > 0 && u->physical < at && is_of_another(w, r, q, u))
+        return u->physical;
+    if (c->cu_queue == NULL || at >= c->cu_queue->qu_end) return -1;
+    if (c->cu_stays != q) {
+        int64_t offset = au_cursor_before(&w->queues, c, q, &before);
+        if (offset >= 0 && before.physical > at && is_of_another(w, r, offset, &before))
+            return before.physical;
+    }
+    c->cu_stays = q + 1;
+    return -1;
 }
 
 static void check_queue(segment_walk *w, const ps_record *r) {
@@ -200,7 +223,14 @@ static void check_queue(segment_walk *w, const ps_record *r) {
     ps_unit u;
     au_cursor *c = au_cursor_of(&w->queues, r);
     if (c == NULL) return;
-    if (!au_cursor_unit(&w->queues, c, q, &u) || u.size == PS_UNIT_NONE) {
+    bool there = au_cursor_unit(&w->queues, c, q, &u);
+    if (!there || u.size == PS_UNIT_NONE) {
+        int64_t other = in_the_way(w, c, r, there ? &u : NULL);
+        if (other >= 0) {
+            au_find_queue(w->out, PS_FIND_SAME_OFFSET, c->cu_topic, c->cu_topic_len, c->cu_id, q,
+                          q + 1, at, other);
+            return;
+        }
         au_cursor_claims(&w->queues, c, r);
         unit_missing(w, c, r);
         return;
@@ -208,7 +238,7 @@ static void check_queue(segment_walk *w, const ps_record *r) {
     int kind = 0;
     int64_t tags = ps_record_tags_code(r, &w->a->au_levels), value = 0;
     if (u.physical != at) {
-        kind = is_of_another(w, r, &u) ? PS_FIND_SAME_OFFSET : PS_FIND_UNIT_FOREIGN;
+        kind = is_of_another(w, r, q, &u) ? PS_FIND_SAME_OFFSET : PS_FIND_UNIT_FOREIGN;
         value = u.physical;
     } else if (u.size != r->size) {
         kind = PS_FIND_UNIT_SIZE;

@@ -10,7 +10,9 @@
 /* Records of one queue that follow on each other in one segment: they claim [from, to). */
 typedef struct au_run {
     int64_t from, to;
-    int64_t at;      /* physical, of the first */
+    int64_t at, end; /* physical: where the first begins, and where the last ends */
+    int64_t got;     /* the next open puts [got, to) into the queue */
+    int64_t doubted; /* and would not believe [doubted, to), were it not for what follows */
     int64_t *places; /* of all of them, once they were looked up; else NULL */
 } au_run;
 

@@ -18,3 +18,11 @@ void ps_report_add(ps_report *r, int action, int64_t from, int64_t to, int64_t r
     snprintf(i->what, sizeof i->what, "%.255s", what);
     snprintf(i->why, sizeof i->why, "%.127s", why);
 }
+
+void ps_report_withdraw(ps_report *r, int action, int64_t from) {
+    int32_t kept = 0;
+    for (int32_t i = 0; r != NULL && i < r->item_count; i++)
+        if (r->items[i].action != action || r->items[i].from_at != from)
+            r->items[kept++] = r->items[i];
+    if (r != NULL) r->item_count = kept;
+}

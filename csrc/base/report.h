@@ -7,5 +7,7 @@
 /* Adds one item, or counts it as dropped when the report is full. r NULL: no report is kept. */
 void ps_report_add(ps_report *r, int action, int64_t from, int64_t to, int64_t records,
                    const char *what, const char *why);
+/* Takes back the items of this action that begin there. */
+void ps_report_withdraw(ps_report *r, int action, int64_t from);
 
 #endif

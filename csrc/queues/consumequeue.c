@@ -599,15 +599,47 @@ static int fill_gap(ps_queue *q, int64_t upto, int64_t physical, ps_error *e) {
     return code;
 }
 
-/* Whether a record can have this offset when the queue ends at `max` and its last record at
- * `before`: each message between them took room in the log. Of the last record that need not be
- * so when its segment is of another generation; then the unit that stood here says so. */
-static bool offset_possible(ps_queue *q, int64_t offset, const ps_unit *unit, int64_t max,
-                            int64_t before) {
-    if (offset < 0 || offset > ps_queue_most(q->cq_name_len, unit->physical)) return false;
-    return max == 0 || before < 0 ||
-           offset - max <= ps_queue_most(q->cq_name_len, unit->physical - before) ||
-           ps_unit_was_there(q, offset, unit);
+bool ps_offset_possible(int32_t name_len, int64_t offset, int64_t physical, int64_t max,
+                        int64_t before) {
+    if (offset < 0 || offset > ps_queue_most(name_len, physical)) return false;
+    return max == 0 || before < 0 || offset - max <= ps_queue_most(name_len, physical - before);
+}
+
+/* Whether the queue's record before, which was passed over, has the offset before this one. A
+ * damaged record claims one that its next does not go on from. */
+static bool goes_on(const ps_queue *q, int64_t offset, const ps_unit *unit) {
+    return q->cq_doubted.size > 0 && q->cq_doubted_at + 1 == offset &&
+           q->cq_doubted.physical < unit->physical;
+}
+
+/* Whether a record that leaves a gap after `max` is believed. Where the segment of the record
+ * before is of another generation, there may be less room than messages are missing: then the unit
+ * that stood here says so, or the next record does. */
+static bool gap_is_believed(ps_queue *q, int64_t offset, const ps_unit *unit, int64_t max) {
+    int64_t before = atomic_load(&q->cq_max_physical);
+    if (goes_on(q, offset, unit) ||
+        ps_offset_possible(q->cq_name_len, offset, unit->physical, max, before))
+        return true;
+    if (!ps_offset_possible(q->cq_name_len, offset, unit->physical, 0, -1)) return false;
+    if (ps_unit_was_there(q, offset, unit)) return true;
+    q->cq_doubted = *unit;
+    q->cq_doubted_at = offset;
+    return false;
+}
+
+/* Writes what comes before a unit that leaves a gap. */
+static int fill_before(ps_queue *q, int64_t offset, const ps_unit *unit, bool two, ps_error *e) {
+    if (!two) return fill_gap(q, offset, unit->physical, e);
+    int code = fill_gap(q, q->cq_doubted_at, q->cq_doubted.physical, e);
+    return code < 0 ? code : append_unit(q, q->cq_doubted_at, &q->cq_doubted, e);
+}
+
+/* Whether the queue ends with a record that comes after this one in the log, as a pass that fills a
+ * hole may meet it: units ascend. A unit that no record confirms does not count. */
+static bool is_behind(ps_queue *q, int64_t max, const ps_unit *unit) {
+    if (unit->physical >= atomic_load_explicit(&q->cq_max_physical, memory_order_relaxed))
+        return false;
+    return q->cq_tail_count > 0 || ps_unit_is_of_another(q, max - 1, unit->physical);
 }
 
 /* Whether a record that would take the queue from `max` to `offset` is at odds with what stood
@@ -626,11 +658,11 @@ int ps_queue_append(ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *
         bool rival = q->cq_shared->qs_strict && ps_unit_is_of_another(q, offset, unit->physical);
         return rival ? PS_UNIT_RIVAL : 0;
     }
+    if (__builtin_expect(is_behind(q, max, unit), 0)) return PS_UNIT_RIVAL;
     bool gap = __builtin_expect(offset > max, 0);
     bool empty = gap && max == 0 && ps_segments_count(&q->cq_files) == 0;
     if (gap) {
-        if (!offset_possible(q, offset, unit, max, atomic_load(&q->cq_max_physical)))
-            return PS_UNIT_IMPLAUSIBLE;
+        if (!gap_is_believed(q, offset, unit, max)) return PS_UNIT_IMPLAUSIBLE;
         if (q->cq_shared->qs_strict && (!empty || q->cq_shared->qs_log_before)) {
             q->cq_hole = true;
             return 0;
@@ -638,13 +670,15 @@ int ps_queue_append(ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *
     }
     if (__builtin_expect(max < q->cq_was, 0) && is_rival(q, max, offset, unit->physical))
         return PS_UNIT_RIVAL;
+    bool two = gap && goes_on(q, offset, unit);
     if (gap) {
         /* Only where the log's beginning was deleted may a queue begin in its middle. */
         bool begins = empty && atomic_load(q->cq_shared->qs_log_min) > 0;
-        int code = begins ? 0 : fill_gap(q, offset, unit->physical, e);
+        int code = begins ? 0 : fill_before(q, offset, unit, two, e);
         if (code < 0) return code;
     }
-    return append_unit(q, offset, unit, e);
+    int code = append_unit(q, offset, unit, e);
+    return code > 0 && two ? PS_UNIT_TWO : code;
 }
 
 /* ---- reading ---- */
@@ -1021,6 +1055,14 @@ static int tail_push(ps_queue *q, int64_t offset, const ps_unit *unit) {
     return 1;
 }
 
+/* The unit, and before it those of what the log has lost. */
+static int tail_fill(ps_queue *q, int64_t offset, const ps_unit *unit) {
+    const ps_unit lost = {unit->physical, PS_UNIT_NONE, 0};
+    for (int64_t max = atomic_load(&q->cq_max); max < offset; max++)
+        if (tail_push(q, max, &lost) < 0) return PS_E_NO_MEMORY;
+    return tail_push(q, offset, unit);
+}
+
 int ps_queue_tail_add_locked(ps_queue *q, int64_t offset, const ps_unit *unit) {
     int64_t max = atomic_load(&q->cq_max);
     if (offset < max) {
@@ -1032,10 +1074,9 @@ int ps_queue_tail_add_locked(ps_queue *q, int64_t offset, const ps_unit *unit) {
                              : ps_unit_is_of_another(q, offset, unit->physical));
         return rival ? PS_UNIT_RIVAL : 0;
     }
+    if (is_behind(q, max, unit)) return PS_UNIT_RIVAL;
     bool empty = max == 0 && q->cq_tail_count == 0;
-    if (offset > max &&
-        !offset_possible(q, offset, unit, max, atomic_load(&q->cq_max_physical)))
-        return PS_UNIT_IMPLAUSIBLE;
+    if (offset > max && !gap_is_believed(q, offset, unit, max)) return PS_UNIT_IMPLAUSIBLE;
     if (offset > max && q->cq_shared->qs_strict && (!empty || q->cq_shared->qs_log_before)) {
         q->cq_hole = true;
         return 0;
@@ -1045,8 +1086,8 @@ int ps_queue_tail_add_locked(ps_queue *q, int64_t offset, const ps_unit *unit) {
         atomic_store(&q->cq_max, offset);
         max = offset;
     }
-    const ps_unit lost = {unit->physical, PS_UNIT_NONE, 0};
-    for (; max < offset; max++)
-        if (tail_push(q, max, &lost) < 0) return PS_E_NO_MEMORY;
-    return tail_push(q, offset, unit);
+    bool two = offset > max && goes_on(q, offset, unit);
+    if (two && tail_fill(q, q->cq_doubted_at, &q->cq_doubted) < 0) return PS_E_NO_MEMORY;
+    int code = tail_fill(q, offset, unit);
+    return code > 0 && two ? PS_UNIT_TWO : code;
 }

@@ -96,6 +96,8 @@ typedef struct ps_queue {
     int64_t cq_held_max;             /* cq_max when its hand passed */
     int64_t cq_was;                  /* units below stood before the recovery; 0: it is settled */
     struct ps_old_units *cq_old;     /* units that stood in another store: claims.c */
+    ps_unit cq_doubted;              /* of the record that was passed over last; size 0: none */
+    int64_t cq_doubted_at;           /* the offset that it claims */
     int64_t cq_next;                 /* next offset to be assigned; append lock */
     int64_t cq_last_start;           /* as opened: start of the last record indexed, -1 none */
     int64_t cq_first_start;          /* as opened: of the first unit's record, -1 none */
@@ -143,12 +145,21 @@ void ps_queues_shared_free(ps_queues_shared *shared);
  * empty queue may begin anywhere (its older part was deleted): pre-fill, as upstream. A gap means
  * that units are missing: while `qs_strict` is set nothing is written and the queue is
  * marked (cq_hole), so that recovery can look at the log before it; else the log has lost messages,
- * and the gap is filled with units of no record. Offsets out of range, since the log before the
- * record has no room for so many messages, are passed over. Returns 1 written, 0 not,
- * PS_UNIT_IMPLAUSIBLE, PS_UNIT_RIVAL, PS_E_DISK_FULL or PS_E_IO. */
+ * and the gap is filled with units of no record. An offset that is out of range, since the log
+ * before the record has no room for so many messages, is passed over, unless the queue's next
+ * record goes on from it: then both are written. Returns 1 written, 0 not, PS_UNIT_IMPLAUSIBLE,
+ * PS_UNIT_RIVAL, PS_UNIT_TWO, PS_E_DISK_FULL or PS_E_IO. */
 #define PS_UNIT_IMPLAUSIBLE 2
-#define PS_UNIT_RIVAL 3 /* recovery: the offset is that of another record, which is sound */
+#define PS_UNIT_RIVAL 3 /* recovery: the offset is that of another record, which is sound, or the
+                         * queue has gone past this one in the log */
+#define PS_UNIT_TWO 4   /* written, and before it cq_doubted, which had been passed over */
 int ps_queue_append(ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e);
+
+/* Whether the log has room for a message of a queue whose topic's name is so long to be at `offset`
+ * and its record at `physical`, when the queue ends at `max` and its last record at `before`
+ * (-1: none): each message between them took some. */
+bool ps_offset_possible(int32_t name_len, int64_t offset, int64_t physical, int64_t max,
+                        int64_t before);
 
 /* Takes back every unit whose record is at or after `physical`, or from the first unit on that is
  * not ascending. Returns units discarded, or an error code. */

@@ -70,10 +70,14 @@ static int dispatch_unit(ps_store *s, const ps_record *r, ps_dispatched *done, p
     ps_unit u = {r->physical_offset, r->size, ps_record_tags_code(r, &s->st_levels)};
     int code = ps_queue_append(q, r->queue_offset, &u, e);
     if (code < 0) return code;
-    if (__builtin_expect(code > 1, 0)) {
+    if (__builtin_expect(code == PS_UNIT_IMPLAUSIBLE || code == PS_UNIT_RIVAL, 0)) {
         done->implausible += code == PS_UNIT_IMPLAUSIBLE;
         done->rivals += code == PS_UNIT_RIVAL;
         return 0;
+    }
+    if (__builtin_expect(code == PS_UNIT_TWO, 0)) {
+        done->after_all = q->cq_doubted.physical;
+        code = 2;
     }
     done->units += code;
     if (code > 0 && s->st_arrivals.ar_listened && ps_arrivals_watched(q))

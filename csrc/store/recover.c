@@ -290,6 +290,7 @@ static int read_unit(scan *c, const ps_record *r, ps_dispatched *done) {
     pthread_rwlock_unlock(&s->st_topics.tt_shared.qs_lock);
     done->implausible += code == PS_UNIT_IMPLAUSIBLE;
     done->rivals += code == PS_UNIT_RIVAL;
+    if (code == PS_UNIT_TWO) done->after_all = q->cq_doubted.physical;
     return code < 0 ? code : 0;
 }
 
@@ -347,6 +348,7 @@ static int scan_record(scan *c, const ps_record *r, ps_error *e) {
     if (done.implausible > 0)
         ps_report_add(c->report, PS_ACTION_SKIPPED, c->at, c->at + r->size, 1, "commitlog",
                       "a record whose topic, queue id or queue offset cannot be");
+    if (done.after_all > 0) ps_report_withdraw(c->report, PS_ACTION_SKIPPED, done.after_all);
     if (done.rivals > 0)
         ps_report_add(c->report, PS_ACTION_SKIPPED, c->at, c->at + r->size, 1, "commitlog",
                       "a record that claims the queue offset of another, sound one");

@@ -158,6 +158,7 @@ typedef struct ps_dispatched {
     int64_t units, entries; /* written */
     int64_t implausible;    /* records that can belong to no queue */
     int64_t rivals;         /* records that claim the offset of another, which the queue names */
+    int64_t after_all;      /* place of one that counted as implausible before; 0 none */
 } ps_dispatched;
 /* Unit and index entries of one record; *done grows. */
 int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index,

@@ -27,8 +27,8 @@ __all__ = ["Claim", "CoreAudit", "IndexFacts", "Key", "QueueFacts", "SegmentFact
 Progress = Callable[[str, int, int], None]
 #: Topic and queue id.
 Key = tuple[str, int]
-#: Topic, queue id, queue offsets [begin, end), and the place of the first record.
-Claim = tuple[bytes, int, int, int, int]
+#: Topic, queue id, queue offsets [begin, end), the place of the first record, the end of the last.
+Claim = tuple[bytes, int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,8 @@ class CoreAudit:
         return [facts[i] for i in numbers]
 
     def rivals(self) -> None:
-        """Compares the records that no unit leads to; it comes after segments()."""
+        """Finds which of the records that no unit leads to will be in no queue; it comes after
+        segments()."""
         with self._findings() as out:
             lib.ps_audit_rivals(self._raw, out)
 
@@ -203,13 +204,15 @@ class CoreAudit:
         found, raw = [], ffi.new("ps_audit_claim *")
         while lib.ps_audit_claim_next(self._raw, raw):
             topic = bytes(ffi.buffer(raw.topic, raw.topic_len))
-            found.append((topic, raw.queue_id, raw.from_at, raw.to_at, raw.physical))
+            found.append(
+                (topic, raw.queue_id, raw.from_at, raw.to_at, raw.physical, raw.end)
+            )
         return found
 
     def take_claims(self, claims: Iterable[Claim]) -> None:
         """Takes over what other processes met, instead of segments()."""
-        for topic, queue, begin, end, physical in claims:
-            given = ffi.new("ps_audit_claim *", (begin, end, physical, queue, len(topic), topic))
+        for topic, queue, begin, end, *places in claims:
+            given = ffi.new("ps_audit_claim *", (begin, end, *places, queue, len(topic), topic))
             lib.ps_audit_claim_add(self._raw, given)
 
     def name_segments(self) -> None:

@@ -477,15 +477,15 @@ class UnitTagsFinding(Finding):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SameOffsetFinding(Finding):
-    """Two records claim one queue offset: one is delivered."""
+    """Two records contend for a place in a queue: one is delivered."""
 
     about: ClassVar[Kind] = Kind(
         "same-offset",
         Severity.ERROR,
         "queue",
         Mend.OPERATOR,
-        "claimed by the records at {delivered} and {hidden} of the log",
-        "two records claim one queue offset: one is delivered",
+        "the record at {delivered} of the log is delivered, the one at {hidden} is in no queue",
+        "two records contend for a place in a queue: one is delivered",
         "delivers the one that its queue holds",
         "read both with pystore get",
     )

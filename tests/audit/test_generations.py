@@ -15,7 +15,7 @@ import pytest
 import storeview
 
 import pystore
-from pystore.audit import verify
+from pystore.audit import Audit, verify
 from pystore.audit.core import CoreAudit
 from pystore.audit.kinds import SameOffsetFinding
 from pystore.audit.parts import SpreadAudit, audit_part
@@ -110,7 +110,7 @@ def spread(*given: Any) -> SpreadAudit:
 
 
 @pytest.mark.parametrize("core", [CoreAudit, spread])
-@pytest.mark.parametrize(("seed", "number"), [(0, 2), (0, 3), (2, 3), (2, 4)])
+@pytest.mark.parametrize(("seed", "number"), [(0, 2), (1, 3), (2, 3), (5, 3)])
 def test_what_the_next_open_leaves_in_no_queue_is_named_before(
     tmp_path: Path, seed: int, number: int, core: Callable[..., CoreAudit]
 ):
@@ -126,3 +126,51 @@ def test_what_the_next_open_leaves_in_no_queue_is_named_before(
     assert there - got == set(named)
     assert not seen.sound
     assert {(*key[:3], place) for key, place in named.items()} <= got
+
+
+def hidden(seen: Audit) -> set[tuple[str | None, int | None, int]]:
+    """Topic, queue and place of the records that are in no queue, as an audit names them."""
+    found = [f for f in seen.findings if isinstance(f, SameOffsetFinding)]
+    return {(f.topic, f.queue, f.hidden) for f in found}
+
+
+@pytest.mark.parametrize(
+    ("seed", "number", "state"),
+    [
+        (0, 3, "closed"),  # offsets beyond those of later segments
+        (4, 3, "crashed"),
+        (12, 3, "closed"),  # which a pass that fills holes meets again
+        (1, 3, "lost"),  # offsets for which the log has no room
+        (4, 4, "lost"),
+    ],
+)
+def test_one_repair_of_two_generations_is_enough(
+    tmp_path: Path, seed: int, number: int, state: str
+):
+    """Every record is in its queue, or is named as one that is in none."""
+    root = restored(tmp_path, seed, number, crashed=state != "closed")
+    if state == "lost":
+        lose_units(root, int(damage.segments(root)[number].name))
+    there = {(*key[:2], key[3]) for key in whole(root)}
+    named = hidden(verify(root))
+    done = repair(root)
+    assert done.after is not None
+    assert {f.kind for f in done.after.errors} == {"same-offset"}
+    assert hidden(done.after) == named
+    assert there - {(*key[:2], key[3]) for key in delivered(root)} == named
+    assert hidden(verify(root)) == named
+
+
+def test_a_last_record_whose_offset_is_not_believed_is_named_and_mended(tmp_path: Path):
+    root = tmp_path / "store"
+    with pystore.open(root, **SIZES) as store:
+        fill(store, random.Random(1), 120)
+    last = list(damage.records(root))[-1]
+    damage.write(last.file, last.at + 20, (last.queue_offset + 200).to_bytes(8, "big"))
+    damage.crash(root)
+    lose_units(root, last.physical)
+    assert "bad-queue-offset" in verify(root).counts()
+    done = repair(root)
+    assert done.after is not None
+    assert done.after.sound
+    assert {key[3] for key in whole(root)} - {key[3] for key in delivered(root)} == set()
