@@ -34,6 +34,7 @@ from broker.services.context import Services
 from broker.services.duties import BrokerRole, Duties
 from broker.services.duty_table import duties_of
 from broker.services.groups import Groups
+from broker.services.lite.service import LiteTopics, is_lite
 from broker.services.locks import Locks
 from broker.services.offsets import ConsumerOffsets
 from broker.services.pop import Pop
@@ -146,6 +147,8 @@ async def open_services(
     undo.callback(pop.save_now)
     # A slave knows no check points: whoever becomes the master finds them in the log.
     await pop.start(None if is_slave(o.settings) else timers)
+    services.lite = lite = _lite_topics(services, pop)
+    undo.push_async_callback(lite.stop)
     services.access = access = await _control_access(o, core, undo)
     services.replication = _replicate(o, services, access, slaves, undo)
     services.transactions = transactions = await _open_transactions(o, services, core, undo)
@@ -157,6 +160,16 @@ async def open_services(
     services.duties = duties = Duties(duties_of(services, acting, mastership), role)
     duties.on_role.append(transactions.change_role)
     return services
+
+
+def _lite_topics(s: Services, pop: Pop) -> LiteTopics:
+    """Makes the part of lite topics; it serves once a topic has some. Raises: StoreError."""
+    lite = LiteTopics(
+        s.store.lights, s.settings, s.topics, s.groups, s.offsets, pop.order.batches, pop.now_ms
+    )
+    lite.start()
+    s.topics.before = lambda config: lite.begin() if is_lite(config.attributes) else None
+    return lite
 
 
 def _follow_or_lead(o: Options, store: Store) -> None:

@@ -23,6 +23,7 @@ HEADERS = (
     "files/notes.h",
     "files/checkpoint.h",
     "pystore.h",
+    "store/lights.h",
     "filter/sql92.h",
     "wire/command.h",
     "wire/packed.h",

@@ -234,7 +234,10 @@ class Offsets:
         meta, count = self._meta, 0
         with meta._write() as txn:
             rows = meta._rows("offsets")
-            for pair in list(rows):
+            both = group is not None and topic is not None
+            for pair in (f"{topic}{AT}{group}",) if both else list(rows):
+                if pair not in rows:
+                    continue
                 of_topic, _, of_group = pair.partition(AT)
                 if group not in (None, of_group) or topic not in (None, of_topic):
                     continue

@@ -14,8 +14,9 @@ it is not believed, and the log is read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import groupby
+from typing import Any
 
 from pystore._report import Action, ReportItem
 from pystore._results import QueueInfo
@@ -30,14 +31,32 @@ _A_LINE = 64
 _log = logging.getLogger("pystore")
 
 
-def set_back_progress(metadata: Metadata, queues: Iterable[QueueInfo]) -> list[ReportItem]:
+class _Ends(dict[tuple[str, int], int]):
+    """The next offset of each topic and queue, 0 of those that are not there."""
+
+    def __init__(self, queues: Iterable[QueueInfo], light_end: Callable[[str], int | None]) -> None:
+        super().__init__(((q.topic, q.queue), q.max_offset) for q in queues)
+        self._light_end = light_end
+
+    def get(self, key: tuple[str, int], default: Any = None) -> Any:
+        found = super().get(key)
+        if found is None and key[1] == 0:
+            found = self._light_end(key[0])
+        return default if found is None else found
+
+
+def set_back_progress(
+    metadata: Metadata,
+    queues: Iterable[QueueInfo],
+    light_end: Callable[[str], int | None] = lambda topic: None,
+) -> list[ReportItem]:
     """Sets progress beyond the end of its queue back to that end, logs what it was, and returns
     what was changed. A queue that is not there has no record in the log: its next message has
-    offset 0.
+    offset 0. light_end: the next offset of a light queue; None for another topic.
 
     Raises: DiskFull, StoreIOError; nothing was changed.
     """
-    ends = {(q.topic, q.queue): q.max_offset for q in queues}
+    ends = _Ends(queues, light_end)
     beyond = metadata.offsets.beyond(ends)
     levels = [
         (level, offset, end)

@@ -27,8 +27,9 @@ from pystore._report import Action, ReportItem
 from pystore._results import STATUS, CleanReport, DueDelivery, PutManyResult, PutResult
 from pystore.arguments import STUMBLES, named_arguments, refuse_wrong_types
 from pystore.errors import BadArgument, DiskFull, MessageIllegal, TopicIllegal
+from pystore.lights import Lights
 from pystore.metadata import Metadata, system_topics
-from pystore.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from pystore.names import HALF_TOPIC, LIGHT_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from pystore.native import address_of, ffi, lib, utf8
 from pystore.notes import tombstones_of
 from pystore.properties import checked, encode_properties, joined, pair
@@ -66,6 +67,8 @@ class Store(Base):
         #: The pystore.repair.Repair of an open with paranoidRecovery, else None.
         self.mended = mended
         super().__init__(path, conf, progress, settings)
+        #: Its light queues, those of lite topics.
+        self.lights = Lights(self)
         try:
             self.metadata: Metadata = Metadata(self.path, self.settings)
         except BaseException:
@@ -225,8 +228,14 @@ class Store(Base):
         """Sets consumer offsets and progress of delay levels beyond the ends of their queues back
         (pystore/_offsets.py): at the open, and when a store that followed another one leads.
         Raises: DiskFull, StoreIOError."""
-        found = set_back_progress(self.metadata, self.queues())
+        found = set_back_progress(self.metadata, self.queues(), self._light_end)
         self.report = replace(self.report, items=(*self.report.items, *found))
+
+    def _light_end(self, topic: str) -> int | None:
+        """Returns the next offset of a light queue; None: the name is not a light queue's."""
+        if not topic.startswith(LIGHT_PREFIX):
+            return None
+        return (self.lights.range(topic) or (0, 0))[1] if self.lights.is_on else 1 << 62
 
     def put(
         self,

@@ -15,6 +15,7 @@ __all__ = [
     "FILLER_TOPIC",
     "FILLER_TOPIC_SHORT",
     "HALF_TOPIC",
+    "LIGHT_PREFIX",
     "OFFSET_MOVED_TOPIC",
     "OP_TOPIC",
     "REPLY_SUFFIX",
@@ -55,6 +56,8 @@ FILLER_TOPIC_SHORT = _known("PS_FILLER_TOPIC_SHORT")
 #: What a group gets once more, and what it has given up. The group's name follows.
 RETRY_PREFIX = _known("PS_RETRY_PREFIX")
 DLQ_PREFIX = _known("PS_DLQ_PREFIX")
+#: Light queues: those of lite topics, and others that a message names beside its topic.
+LIGHT_PREFIX = _known("PS_LMQ_PREFIX")
 #: Check points of POP. The cluster's name follows.
 REVIVE_PREFIX = _known("PS_REVIVE_PREFIX")
 #: The topic whose inherit bit lets clients make topics by sending to them.

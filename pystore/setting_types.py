@@ -114,6 +114,7 @@ class SettingValues(TypedDict, total=False):
     innerClientAuthenticationCredentials: str | os.PathLike[str] | None
     listenPort: int | str
     litePullMessageEnable: bool | str
+    liteTtlCheckInterval: int | str
     logLevels: str | os.PathLike[str] | None
     longPollingEnable: bool | str
     loopHeldWarnMillis: int | str
@@ -121,6 +122,7 @@ class SettingValues(TypedDict, total=False):
     mappedFileSizeConsumeQueue: int | str
     mappedFileSizeTimerLog: int | str
     mappedFilesMax: int | str
+    maxClientEventCount: int | str
     maxConnections: int | str
     maxFirstFrameBytes: int | str
     maxGroupsPerBroker: int | str
@@ -128,6 +130,7 @@ class SettingValues(TypedDict, total=False):
     maxHashSlotNum: int | str
     maxHeldPulls: int | str
     maxIndexNum: int | str
+    maxLiteSubscriptionCount: int | str
     maxMessageSize: int | str
     maxOffsetsPerBroker: int | str
     maxOpenCheckPoints: int | str
@@ -154,6 +157,7 @@ class SettingValues(TypedDict, total=False):
     metricsPromExporterPort: int | str
     migrateAuthFromV1Enabled: bool | str
     minInSyncReplicas: int | str
+    minLiteTTl: int | str
     msgTraceTopicName: str | os.PathLike[str] | None
     namesrvAddr: str | os.PathLike[str] | None
     notifyConsumerIdsChangedEnable: bool | str

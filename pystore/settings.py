@@ -334,6 +334,18 @@ _USED: dict[str, dict[str, Any]] = {
         high=100),
     "priorityOrderAsc": _row(
         "broker", "", "a larger priority is the more urgent one; false: a smaller", default=True),
+    "minLiteTTl": _row(
+        "broker", "ms", "a lite topic does not expire sooner after its last message",
+        default=900_000, low=0, high=INT_MAX),
+    "liteTtlCheckInterval": _row(
+        "broker", "ms", "interval between looks for lite topics that have expired",
+        default=120_000, low=100, high=INT_MAX),
+    "maxLiteSubscriptionCount": _row(
+        "broker", "pairs", "clients and lite topics that they subscribe to", default=100_000,
+        low=0, high=INT_MAX),
+    "maxClientEventCount": _row(
+        "broker", "lite topics", "of these, as many wait at once for a client to pop them",
+        default=100, low=1, high=INT_MAX),
     "popPollingSize": _row(
         "broker", "requests", "pops that wait at once for one topic, group and queue", low=0),
     "popPollingMapSize": _row(

@@ -111,7 +111,9 @@ FAMILIES: tuple[tuple[int, int, str], ...] = (
     (902, 908, "replication"),
     (1001, 1013, "controller"),
     (2001, 2004, "cold data: throttling and read-ahead"),
-    (200050, 200151, "POP"),
+    (200050, 200056, "POP"),
+    (200070, 200079, "lite topics"),
+    (200151, 200151, "POP"),
 )
 
 

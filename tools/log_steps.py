@@ -17,6 +17,8 @@ _CLIENT = "look at the client at that address"
 
 #: By the text of the line.
 STEPS: dict[str, str] = {
+    # ---- lite topics ----
+    "Lite topics do not expire just now: %s": _NOTHING,
     # ---- access control ----
     "The access list did not change, the old rules hold: %s": "correct the file; it is read again",
     "%s: %s: it is written again": _FILE,

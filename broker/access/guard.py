@@ -21,7 +21,7 @@ __all__ = ["Decide", "Guard", "host_of", "is_loopback", "subject_of"]
 _CONSUMES = frozenset(
     {
         RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE,
-        RequestCode.ACK_MESSAGE,
+        RequestCode.ACK_MESSAGE, RequestCode.POP_LITE_MESSAGE,
     }
 )  # fmt: skip
 _quiet = RateLimitedLogger(SafeLogger("broker.access"))

@@ -74,6 +74,23 @@ class OrderedBatches:
         if code < 0:
             raise_error(self._error[0], code)
 
+    def get(self, place: QueuePlace) -> OrderedBatch | None:
+        """Returns the batch that is out, as its file has it; None when none is."""
+        row = ffi.new("ps_order_row *")
+        keep = self._fill(self._key, place, 0)
+        if not lib.ps_core_order_get(self._core.handle, self._key, row):
+            return None
+        del keep
+        each = range(row.count)
+        attempt = ffi.unpack(row.attempt, row.attempt_len).decode() if row.attempt_len else None
+        return OrderedBatch(
+            attempt, row.key.pop_ms, row.invisible_ms,
+            tuple(row.offsets[i] for i in each),
+            {row.offsets[i]: row.times[i] for i in each if row.times[i]},
+            {row.offsets[i]: row.visible_ms[i] for i in each if row.visible_ms[i] >= 0},
+            row.acked, row.used_ms,
+        )  # fmt: skip
+
     def find(self, place: QueuePlace, attempt: str | None = None) -> tuple[int, int] | None:
         """Returns the first offset of the batch that is out, and when this attempt may pop the next
         one, 0 for now; None when none is out."""

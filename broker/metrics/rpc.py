@@ -19,7 +19,7 @@ _ROWS_MAX = 1000
 #: What waits for messages, and takes longer than this, was held.
 _HELD_MS = 100
 _POLLS = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE,
-                    RequestCode.POP_MESSAGE))  # fmt: skip
+                    RequestCode.POP_MESSAGE, RequestCode.POP_LITE_MESSAGE))  # fmt: skip
 
 _TOPIC, _GROUP = (
     "rocketmq_topic_create_execution_time_milliseconds",

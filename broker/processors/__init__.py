@@ -11,6 +11,7 @@ from broker.processors.admin_topics import TopicProcessor
 from broker.processors.admission import Admission
 from broker.processors.assignment import AssignmentProcessor
 from broker.processors.clients import ClientProcessor
+from broker.processors.lite import LiteProcessor
 from broker.processors.locks import LockProcessor
 from broker.processors.lookup import LookupProcessor
 from broker.processors.offsets import OffsetProcessor
@@ -33,7 +34,7 @@ __all__ = ["all_handlers"]
 def all_handlers(s: Services) -> dict[int, Handler]:
     """Returns the handler of every code that this broker serves; others are answered as not
     supported."""
-    admission = Admission(s)
+    admission, lite = Admission(s), LiteProcessor(s)
     made: dict[int, Handler] = {}
     for processor in (
         SendProcessor(s, admission),
@@ -42,7 +43,8 @@ def all_handlers(s: Services) -> dict[int, Handler]:
         TransactionProcessor(s),
         PullProcessor(s),
         PopProcessor(s),
-        PopAckProcessor(s),
+        PopAckProcessor(s, lite),
+        lite,
         OffsetProcessor(s),
         LookupProcessor(s),
         ClientProcessor(s),

@@ -14,6 +14,7 @@ from broker.processors.durable import settled
 from broker.processors.refusals import ended
 from broker.processors.turns import Turns, reply_with
 from broker.services.context import Services
+from broker.services.lite.service import is_lite
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
@@ -86,19 +87,23 @@ class TopicProcessor:
             for group in self.s.offsets.groups_of(name):
                 names += [f"{RETRY_PREFIX}{group}{sign}{name}" for sign in "_+"]
         ends = []
+        config = self.s.topics.get(name)
+        lites = config is not None and is_lite(config.attributes)
         for each in names:
             self.s.topics.delete(each)
             self.s.statistics.forget(topic=each)
             if self.s.pop is not None:
                 ends.append(self.s.pop.forget(topic=each))
-        work = self._deleted(command, names, ends)
+        work = self._deleted(command, names, ends, lites)
         return self.s.finishing.run(f"deleting the topic {name}", work)
 
     async def _deleted(
-        self, command: Command, names: list[str], ends: list[asyncio.Task[None]]
+        self, command: Command, names: list[str], ends: list[asyncio.Task[None]], lites: bool
     ) -> Command:
         for end in ends:
             await ended(end)
+        if lites and self.s.lite is not None:
+            await self.s.lite.delete_below(names[0])
         for each in names:
             await self.s.offsets.delete(topic=each)
             await asyncio.to_thread(self.s.store.delete_queues, each)

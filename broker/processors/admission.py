@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 
 from broker.services.context import Services
+from broker.services.lite.names import name_problem, queue_of, queues_below
+from broker.services.lite.service import is_lite
 from broker.services.names import NOT_FOR_CLIENTS, check_topic
 from broker.services.topics import UNIT, UNIT_SUB, WRITE
 from broker.services.uniq_ids import UniqIds
@@ -19,7 +21,7 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.decision import AskedSend, PutDecision
 from pystore.configfiles import TopicConfig
-from pystore.names import RETRY_PREFIX, REVIVE_PREFIX
+from pystore.names import DLQ_PREFIX, RETRY_PREFIX, REVIVE_PREFIX
 from pystore.properties import parse_properties
 
 __all__ = ["V3_4_9", "Admission", "SendRequest"]
@@ -97,9 +99,11 @@ class Admission:
 
     def decide(self, request: SendRequest) -> PutDecision:
         """Decides what becomes of a send. Raises: Refused."""
-        self.check(request)
+        config = self.check(request)
         asked = request.asked
         decision = PutDecision()
+        if asked.queues:
+            self._name_queue(request, config, decision)
         if asked.batch:
             return decision
         if request.topic.startswith(RETRY_PREFIX):
@@ -180,6 +184,31 @@ class Admission:
             decision.topic, decision.queue = self.s.topics.dead_letter_topic(name).name, 0
             decision.level = 0
             decision.add = {"DELAY": "0"}
+
+    def _name_queue(self, request: SendRequest, config: TopicConfig, decision: PutDecision) -> None:
+        """Names the light queue of a message of a lite topic. Upstream looks neither at the name,
+        nor at the type of the topic. Raises: Refused."""
+        properties = request.properties()
+        name = properties.get("__LITE_TOPIC", "")
+        if name:
+            problem = name_problem(name)
+            if problem:
+                raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"{problem}: {name:.80}")
+            if config.name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+                return
+            if not is_lite(config.attributes):
+                raise Refused(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"the topic[{config.name}] has no lite topics: its message.type is not LITE",
+                )
+            decision.add = {
+                **decision.add, "INNER_MULTI_DISPATCH": queue_of(config.name, name)
+            }  # fmt: skip
+        elif queues_below("")[:-1] in properties.get("INNER_MULTI_DISPATCH", ""):
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "INNER_MULTI_DISPATCH may not name the queue of a lite topic: set __LITE_TOPIC",
+            )
 
     def _check_half(self) -> None:
         """Checks that a half message may be put. Raises: Refused."""

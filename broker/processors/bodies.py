@@ -32,6 +32,7 @@ __all__ = [
     "GROUP",
     "GROUPS",
     "HEARTBEAT",
+    "LITE_SUBSCRIPTIONS",
     "QUERY_ASSIGNMENT",
     "QUEUES_OF_CLIENT",
     "SET_MODE",
@@ -51,6 +52,8 @@ BODY_MAX, LAX_MAX, AT_ONCE = 512 << 10, 64 << 10, 8 << 10
 GROUPS_MAX, SUBSCRIPTIONS_MAX = 1024, 1024
 #: Of one heartbeat in all.
 SUBSCRIPTIONS_OF_CLIENT = 4096
+#: Lite topics of one client in one request.
+LITE_TOPICS_MAX = 16_384
 #: Of one request: queues that a client locks, and topics or groups that a tool makes.
 LOCKS_MAX, MADE_MAX = 8192, 4096
 
@@ -140,6 +143,21 @@ BATCH_ACK = Shape(
         ),
         _ACKS_MAX,
     ),
+)
+#: LiteSubscriptionCtlRequestBody (200071).
+LITE_SUBSCRIPTIONS = Shape(
+    subscriptionSet=listed(
+        Shape(
+            action=TEXT,
+            clientId=JsonMember(TEXT, ""),
+            group=JsonMember(TEXT, ""),
+            topic=JsonMember(TEXT, ""),
+            liteTopicSet=listed(TEXT, LITE_TOPICS_MAX),
+            offsetOption=OBJECT,
+            version=JsonMember(LONG, 0),
+        ),
+        SUBSCRIPTIONS_MAX,
+    )
 )
 #: Whatever it says.
 ANY = Shape.of_any()

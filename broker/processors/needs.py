@@ -22,6 +22,7 @@ from broker.processors.bodies import (
     BATCH_ACK,
     GROUP,
     GROUPS,
+    LITE_SUBSCRIPTIONS,
     QUERY_ASSIGNMENT,
     QUEUES_OF_CLIENT,
     SET_MODE,
@@ -166,8 +167,18 @@ def _batch_ack(command: Command) -> Needs:
         yield from _pop_needs(item["c"], item["t"])
 
 
+def _lite_subscriptions(command: Command) -> Needs:
+    """Returns the needs of subscriptions to lite topics. Upstream asks nothing of the classic
+    wire's."""
+    for row in read(command, LITE_SUBSCRIPTIONS)["subscriptionSet"] if len(command.body) else ():
+        yield from _pop_needs(row["group"], row["topic"])
+
+
 _POPS: dict[int, Rule] = {
-    **dict.fromkeys((Code.POP_MESSAGE, Code.PEEK_MESSAGE, Code.NOTIFICATION), _CONSUMES),
+    **dict.fromkeys(
+        (Code.POP_MESSAGE, Code.PEEK_MESSAGE, Code.NOTIFICATION, Code.POP_LITE_MESSAGE), _CONSUMES
+    ),
+    Code.LITE_SUBSCRIPTION_CTL: _lite_subscriptions,
     **dict.fromkeys((Code.ACK_MESSAGE, Code.CHANGE_MESSAGE_INVISIBLETIME), _delivered),
     Code.BATCH_ACK_MESSAGE: _batch_ack,
 }
@@ -274,6 +285,8 @@ _PLAIN: dict[int, Rule] = {
             Code.AUTH_UPDATE_USER, Code.AUTH_DELETE_USER, Code.AUTH_GET_USER, Code.AUTH_LIST_USERS,
             Code.AUTH_CREATE_ACL, Code.AUTH_UPDATE_ACL, Code.AUTH_DELETE_ACL, Code.AUTH_GET_ACL,
             Code.AUTH_LIST_ACL, Code.POLLING_INFO, Code.POP_ROLLBACK,
+            Code.GET_BROKER_LITE_INFO, Code.GET_PARENT_TOPIC_INFO, Code.GET_LITE_TOPIC_INFO,
+            Code.GET_LITE_CLIENT_INFO, Code.GET_LITE_GROUP_INFO, Code.TRIGGER_LITE_DISPATCH,
             # What these two say is not believed: the broker looks itself.
             Code.NOTIFY_MIN_BROKER_ID_CHANGE, Code.NOTIFY_BROKER_ROLE_CHANGED,
             Code.GET_BROKER_EPOCH_CACHE,
@@ -335,6 +348,11 @@ _POLICY: dict[int, Rule] = {
     Code.RECALL_MESSAGE: _topic("topic", PUB),
     Code.PULL_MESSAGE: _CONSUMES,
     Code.LITE_PULL_MESSAGE: _CONSUMES,
+    Code.GET_PARENT_TOPIC_INFO: _topic("topic", GET),
+    Code.GET_LITE_TOPIC_INFO: _topic("parentTopic", GET),
+    Code.GET_LITE_CLIENT_INFO: _all_of(_topic("parentTopic", GET), _group("group", GET)),
+    Code.GET_LITE_GROUP_INFO: _group("group", GET),
+    Code.TRIGGER_LITE_DISPATCH: _group("group", UPDATE),
     Code.POLLING_INFO: _all_of(_topic("topic", GET), _group("consumerGroup", GET)),
     Code.QUERY_MESSAGE: _topic("topic", SUB, GET),
     Code.HEART_BEAT: _heartbeat,

@@ -9,6 +9,7 @@ from typing import Any
 
 from broker.processors.bodies import BATCH_ACK, read
 from broker.processors.durable import once_durable
+from broker.processors.lite import LiteProcessor
 from broker.processors.poprules import PopRules
 from broker.processors.refusals import always
 from broker.services.context import Services
@@ -28,8 +29,8 @@ _UNCHANGED = {"popTime": 0, "invisibleTime": 0, "reviveQid": 0}
 
 
 class PopAckProcessor:
-    def __init__(self, s: Services) -> None:
-        self.s = s
+    def __init__(self, s: Services, lite: LiteProcessor) -> None:
+        self.s, self._lite = s, lite
         self._rules = PopRules(s)
 
     def handlers(self) -> dict[int, Handler]:
@@ -53,6 +54,8 @@ class PopAckProcessor:
     # ---- requests ----
 
     def ack(self, peer: Peer, command: Command) -> Result:
+        if name := self._lite.named(command):
+            return self._lite.ack(peer, command, name)
         end = self._rules.ack(host_text(peer), *self._delivery(command))
         return once_durable(self.s, end, command.reply())
 
@@ -83,6 +86,8 @@ class PopAckProcessor:
         return self._rules.put(lambda: acks.ack(topic, group, handle, wanted))[1]
 
     def change(self, peer: Peer, command: Command) -> Result:
+        if name := self._lite.named(command):
+            return self._lite.change(peer, command, name)
         invisible_ms = command.number("invisibleTime")
         made = self._rules.change(host_text(peer), *self._delivery(command), invisible_ms)
         ext = {

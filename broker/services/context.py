@@ -17,6 +17,7 @@ from broker.services.duties import Duties
 from broker.services.finishing import Finishing
 from broker.services.groups import Groups
 from broker.services.hooks import ConsumeContext, Hooks, SendContext
+from broker.services.lite.service import LiteTopics
 from broker.services.locks import Locks
 from broker.services.offsets import ConsumerOffsets
 from broker.services.pop import Pop
@@ -96,6 +97,7 @@ class Services:
     transactions: Transactions | None = None
     duties: Duties | None = None
     pop: Pop | None = None
+    lite: LiteTopics | None = None
     replication: Replication | None = None
     acting: ActsAsMaster | None = None
     mastership: KeepsMastership | None = None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from broker.hot.core import Core
-from broker.services.attributes import Rule, altered, whole_number
+from broker.services.attributes import Rule, altered, one_of, whole_number
 from broker.services.config import Config
 from broker.services.names import GROUP_MAX, RESERVED_GROUPS, is_legal
 from broker.services.write_behind import KeptTexts, WriteBehindTable
@@ -23,7 +23,16 @@ __all__ = ["Groups"]
 
 _READ = 1
 _PRIORITY_FACTOR = "priority.factor"
-_ATTRIBUTES: Mapping[str, Rule] = {_PRIORITY_FACTOR: whole_number(0, 100)}
+_ATTRIBUTES: Mapping[str, Rule] = {
+    _PRIORITY_FACTOR: whole_number(0, 100),
+    "lite.bind.topic": one_of(),
+    "lite.sub.model": one_of("Shared", "Exclusive"),
+    "lite.sub.reset.offset.exclusive": one_of("true", "false"),
+    "lite.sub.reset.offset.unsubscribe": one_of("true", "false"),
+    "lite.sub.client.quota": whole_number(-1, (1 << 31) - 1),
+    "lite.sub.client.max.event.cnt": whole_number(10, 1 << 20),
+    "lite.sub.wildcard": one_of(),
+}
 #: All of it is written at each change.
 _FORBIDDEN_MAX = 65_536
 

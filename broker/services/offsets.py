@@ -68,6 +68,8 @@ class ConsumerOffsets:
         self._core = core
         #: Queues and their offsets, by group and topic.
         self._unsaved: dict[tuple[str, str], dict[int, int]] = {}
+        #: Groups and topics that are forgotten here, and on the disk not yet.
+        self._gone: list[tuple[str, str]] = []
         #: Whether records of the log move offsets too (those of POP): the end of the log up to
         #: which they have is kept beside them then.
         self.is_marked = False
@@ -121,6 +123,26 @@ class ConsumerOffsets:
         """Resets an offset now, and for the consumer with its next pull."""
         self._core.commit_offset(group, topic, queue, target)
         self._core.reset_offset(group, topic, queue, target)
+
+    def forget_now(self, group: str, topic: str) -> None:
+        """Forgets what a group has of a topic; forget_on_disk() brings it to the disk."""
+        if self._core.offset(group, topic, 0) is not None:
+            self._core.delete_offsets(group, topic)
+            self._unsaved.pop((group, topic), None)
+            self._gone.append((group, topic))
+
+    async def forget_on_disk(self) -> None:
+        """Forgets on the disk what forget_now() has forgotten, but for what has come anew. Raises:
+        StoreError."""
+        async with self._writing:
+            gone, self._gone = self._gone, []
+            gone = [pair for pair in gone if self._core.offset(*pair, 0) is None]
+            await asyncio.to_thread(self._forget_pairs, gone)
+
+    def _forget_pairs(self, pairs: Iterable[tuple[str, str]]) -> None:
+        with self._metadata.batch():
+            for group, topic in pairs:
+                self._metadata.offsets.delete(group, topic)
 
     async def delete(self, group: str | None = None, topic: str | None = None) -> None:
         """Deletes the offsets of a group, of a topic, or of both together. Records from before do

@@ -9,7 +9,7 @@ from typing import Any
 
 from broker.hot.core import Core
 from broker.loop.safe_log import SafeLogger
-from broker.services.attributes import Rule, altered, one_of
+from broker.services.attributes import Rule, altered, one_of, whole_number
 from broker.services.config import Config
 from broker.services.names import NOT_FOR_CLIENTS, check_topic, is_legal, is_system_topic
 from broker.services.write_behind import KeptTexts, WriteBehindTable
@@ -33,9 +33,17 @@ _ATTRIBUTES: Mapping[str, Rule] = {
     "queue.type": one_of("SimpleCQ", "BatchCQ"),
     "cleanup.policy": one_of("DELETE", "COMPACTION"),
     "message.type": one_of(
-        "UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"
+        "UNSPECIFIED",
+        "NORMAL",
+        "FIFO",
+        "DELAY",
+        "TRANSACTION",
+        "PRIORITY",
+        "LITE",
+        "MIXED",
     ),
     "reserve.time": one_of(),
+    "lite.topic.expiration": whole_number(-1, 43_200),
 }
 #: These are of the store's layout: fixed once the topic is there.
 _FIXED = ("queue.type", "cleanup.policy")
@@ -66,6 +74,8 @@ class Topics:
         self._queue_count = 0
         self._texts = KeptTexts(self._rows, self.to_json)
         self.changed: Callable[[Sequence[TopicConfig]], None] = lambda configs: None
+        #: Called before a topic is made or altered, which may need something. Raises: StoreError.
+        self.before: Callable[[TopicConfig], None] = lambda config: None
 
     def start(self) -> None:
         """Makes the built-in topics that are missing, and tells the core all there are."""
@@ -189,6 +199,7 @@ class Topics:
                 f" maxQueuesPerBroker is {most}",
             )
         try:
+            self.before(config)
             self._rows.put(config)
         except BadArgument as bad:
             raise Refused(ResponseCode.INVALID_PARAMETER, bad.text) from None

@@ -46,8 +46,8 @@ class AskedSend(NamedTuple):
 
     `bad` is the letter (version 2) of a field that is missing or not a number, or "". A negative
     `queue` stands for any. `max_reconsume` is -1 when the client did not say. `level` is that of
-    DELAY, 0 for none. `transaction` means that TRAN_MSG is true, and `timed` that there is a TIMER_
-    property."""
+    DELAY, 0 for none. `transaction` means that TRAN_MSG is true, `timed` that there is a TIMER_
+    property, and `queues` that it names a lite topic or other light queues."""
 
     bad: str
     born_timestamp: int
@@ -63,6 +63,7 @@ class AskedSend(NamedTuple):
     transaction: bool
     timed: bool
     has_id: bool
+    queues: bool
 
     def is_half(self, level: int | None = None) -> bool:
         """Returns whether it is a half message once its delay level is this one; None stands for
@@ -133,7 +134,7 @@ def read_asked(raw: Any) -> AskedSend:
     return AskedSend(
         chr(bad) if bad else "", born, template_queues, queue, sys_flag, flag, reconsume, most,
         unit != 0, batch != 0, level, asks & lib.PS_ASKS_TRANSACTION != 0,
-        asks & lib.PS_ASKS_TIME != 0, raw.uniq.len > 0,
+        asks & lib.PS_ASKS_TIME != 0, raw.uniq.len > 0, asks & lib.PS_ASKS_QUEUES != 0,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@
 /* cdef begin */
 #define PS_ASKS_TRANSACTION 1 /* TRAN_MSG is true */
 #define PS_ASKS_TIME 2        /* some TIMER_ property */
-#define PS_ASKS_QUEUES 4      /* INNER_MULTI_DISPATCH */
+#define PS_ASKS_QUEUES 4      /* INNER_MULTI_DISPATCH, or __LITE_TOPIC */
 #define PS_ASKS_ORDER 8       /* __SHARDINGKEY */
 #define PS_ASKS_DELAY 16      /* DELAY, or __STARTDELIVERTIME */
 #define PS_ASKS_INNER 32      /* it says that it is a batch in one record: INNER_NUM, or a flag */

@@ -4,21 +4,26 @@
  *   INNER_MULTI_DISPATCH       names, with ',' between them
  *   INNER_MULTI_QUEUE_OFFSET   as many queue offsets, which the broker adds; the queue id is 0
  *
- * No store of ours gives out such offsets; of a Java broker's, the queues are kept as they are. */
+ * Rows of different lengths name no queue, nor does a name with '/': upstream's MultiDispatchUtils.
+ * Records of some topics are in no such queue, whatever they say: what is tried again, is dead,
+ * waits or is undecided would be delivered twice, or too early. */
 #ifndef PS_MULTI_H
 #define PS_MULTI_H
 
+#include "format/names.h"
 #include "format/record.h"
 
-#define PS_LMQ_PREFIX "%LMQ%"
 #define PS_LMQ_PREFIX_LEN 5
 
 typedef struct ps_multi {
     const uint8_t *mu_name, *mu_names_end;
     const uint8_t *mu_offset, *mu_offsets_end;
-    ps_record mu_as; /* the record as it lies in the queue that was met last */
+    ps_record mu_as;    /* the record as it lies in the queue that was met last */
+    int32_t mu_skipped; /* names that can be no queue's */
 } ps_multi;
 
+/* Whether records of the topic may be in such queues. */
+bool ps_multi_takes(const uint8_t *topic, int32_t len);
 bool ps_name_is_lmq(const uint8_t *topic, int32_t len);
 /* Whether the record is in such queues. */
 bool ps_multi_of(const ps_record *r, ps_multi *out);

@@ -9,6 +9,7 @@
  *   PS_DISCARD_TOPIC       halves whose producer never decided
  *   PS_RETRY_PREFIX        what a group gets once more
  *   PS_DLQ_PREFIX          what a group has given up
+ *   PS_LMQ_PREFIX          light queues, such as those of lite topics
  *   PS_SYSTEM_PREFIX       topics of the broker's own, beside those above
  *   PS_REVIVE_PREFIX       check points of POP; the cluster's name follows
  *   PS_SYSTEM_GROUP_PREFIX groups of the broker's own
@@ -28,6 +29,7 @@
 #define PS_DISCARD_TOPIC "TRANS_CHECK_MAX_TIME_TOPIC"
 #define PS_RETRY_PREFIX "%RETRY%"
 #define PS_DLQ_PREFIX "%DLQ%"
+#define PS_LMQ_PREFIX "%LMQ%"
 #define PS_SYSTEM_PREFIX "rmq_sys_"
 #define PS_REVIVE_PREFIX "rmq_sys_REVIVE_LOG_"
 #define PS_SYSTEM_GROUP_PREFIX "CID_RMQ_SYS_"
@@ -43,6 +45,7 @@ static char *const PS_OP_TOPIC;
 static char *const PS_DISCARD_TOPIC;
 static char *const PS_RETRY_PREFIX;
 static char *const PS_DLQ_PREFIX;
+static char *const PS_LMQ_PREFIX;
 static char *const PS_SYSTEM_PREFIX;
 static char *const PS_REVIVE_PREFIX;
 static char *const PS_SYSTEM_GROUP_PREFIX;

@@ -11,6 +11,7 @@
 
 typedef struct request {
     ps_slice group, topic, handle;
+    ps_slice lite; /* a lite topic: the broker acknowledges its messages */
     int64_t queue_id, offset;
 } request;
 
@@ -19,11 +20,12 @@ static bool read_request(const ps_command *command, request *r) {
     const ps_member members[] = {{"consumerGroup", &r->group, NULL},
                                  {"topic", &r->topic, NULL},
                                  {"extraInfo", &r->handle, NULL},
+                                 {"liteTopic", &r->lite, NULL},
                                  {"queueId", NULL, &r->queue_id},
                                  {"offset", NULL, &r->offset}};
     return ps_command_read(command, members, sizeof members / sizeof *members) &&
            r->group.len > 0 && r->topic.len > 0 && r->handle.len > 0 && r->queue_id >= 0 &&
-           r->offset >= 0;
+           r->offset >= 0 && r->lite.len == 0;
 }
 
 /* Whether records of acknowledgements can be put. Timers may be off. */

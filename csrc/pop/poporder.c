@@ -129,6 +129,26 @@ int ps_core_order_find(ps_core *c, const ps_popped_key *key, const char *attempt
     return 1;
 }
 
+int ps_core_order_get(ps_core *c, const ps_popped_key *key, ps_order_row *row) {
+    PS_CORE_HELD(c);
+    const ps_order *o = order_of(c, key);
+    if (o == NULL) return 0;
+    row->key = *key;
+    row->key.pop_ms = o->or_pop_ms;
+    row->attempt = (const char *)ps_order_attempt(o).data;
+    row->attempt_len = o->or_attempt_len;
+    row->count = o->or_count;
+    row->invisible_ms = o->or_invisible_ms;
+    row->used_ms = o->or_used_ms;
+    row->acked = o->or_acked;
+    for (int32_t i = 0; i < o->or_count; i++) {
+        row->offsets[i] = o->or_all[i].om_offset;
+        row->visible_ms[i] = o->or_all[i].om_visible_ms;
+        row->times[i] = o->or_all[i].om_times;
+    }
+    return 1;
+}
+
 /* ---- popping ---- */
 
 /* How often a message that is popped again was popped before: the same attempt gets it once more,

@@ -27,6 +27,9 @@ typedef struct ps_order_row { /* the batch of a queue that is out */
 /* This one is out from now on, as its file says; note 1: that is a change, which the journal has.
  * PS_E_ARGUMENT, PS_E_NO_MEMORY. */
 int ps_core_order_put(ps_core *core, const ps_order_row *row, int32_t note, ps_error *error);
+/* 1: *row is the batch that is out, but for the names of its key; its attempt is good until the
+ * next change. 0: none is. */
+int ps_core_order_get(ps_core *core, const ps_popped_key *key, ps_order_row *row);
 /* 1: a batch is out. *first: its first offset; *blocked_ms: when the next one may be popped, 0:
  * now. An attempt that got this batch gets it again. */
 int ps_core_order_find(ps_core *core, const ps_popped_key *key, const char *attempt,

@@ -125,6 +125,7 @@ void ps_send_read_properties(ps_slice properties, ps_send *out) {
         case '_':
             if (NAME_IS(&p, "__SHARDINGKEY")) out->asks |= PS_ASKS_ORDER;
             if (NAME_IS(&p, "__STARTDELIVERTIME")) out->asks |= PS_ASKS_DELAY;
+            if (NAME_IS(&p, "__LITE_TOPIC")) out->asks |= PS_ASKS_QUEUES;
             if (NAME_IS(&p, PS_PROPERTY_PRIORITY))
                 out->priority = ps_priority_of(value.data, value.len);
             break;

@@ -43,6 +43,8 @@ static int finish_writing(ps_store *s, ps_error *e) {
         code = ps_dispatch_to_locked(s, atomic_load(&s->st_log.lg_end), e);
         pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
     }
+    if (code == 0 && atomic_load(&s->st_light_on))
+        code = ps_light_cover(&s->st_light, atomic_load(&s->st_dispatcher.ds_end), true, e);
     if (code == 0) code = ps_keeper_flush(s, true, e);
     if (code == 0 && s->st_keeper.kp_unsynced.code != 0) {
         *e = s->st_keeper.kp_unsynced;
@@ -81,6 +83,7 @@ ps_store *ps_store_ref(ps_store *s) {
 void ps_store_unref(ps_store *s) {
     if (atomic_fetch_sub(&s->st_refs, 1) != 1) return;
     ps_topics_free(&s->st_topics);
+    ps_light_free(&s->st_light);
     ps_log_free(&s->st_log);
     ps_mappings_free(&s->st_mappings);
     if (s->st_sender_fd >= 0) close(s->st_sender_fd);

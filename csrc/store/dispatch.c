@@ -10,7 +10,7 @@
 
 #include "base/bytes.h"
 #include "format/multi.h"
-#include "store/store.h"
+#include "store/lights.h"
 
 /* While messages come in, the dispatcher polls rather than be woken for each: often when somebody
  * waits for them, else seldom, since readers dispatch what they miss by themselves. */
@@ -87,10 +87,14 @@ static int dispatch_unit(ps_store *s, const ps_record *r, ps_dispatched *done, p
     return 0;
 }
 
-/* Queues of light messages that are there: a Java broker keeps them, and nobody else makes them. */
+/* Light queues, and those among them that a Java broker has kept in files of their own: these go on
+ * as they are. */
 static int dispatch_light(ps_store *s, const ps_record *r, ps_dispatched *done, ps_error *e) {
     ps_multi m;
     int code = 0;
+    if (atomic_load_explicit(&s->st_light_on, memory_order_relaxed) &&
+        (code = ps_lights_dispatch(s, r, e)) < 0)
+        return code;
     if (!ps_multi_of(r, &m)) return 0;
     while (code >= 0 && ps_multi_next(&m))
         if (ps_topic_find(&s->st_topics, (const char *)m.mu_as.topic, m.mu_as.topic_len) != NULL)
@@ -178,6 +182,7 @@ int ps_dispatch_to_locked(ps_store *s, int64_t bound, ps_error *e) {
         s->st_dispatcher.ds_why = *e;
         atomic_store(&s->st_dispatcher.ds_broken, true);
     }
+    if (code == 0) code = ps_lights_told(s, e);
     tell_waiters(s);
     return code;
 }

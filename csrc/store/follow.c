@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "store/appended.h"
+#include "store/lights.h"
 
 void ps_want_copies(ps_store *s, int32_t on, int32_t timeout_ms) {
     ps_safe_want_copies(&s->st_safe, on != 0, timeout_ms);
@@ -55,6 +56,7 @@ int ps_follow_end(ps_store *s, ps_error *e) {
     int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     pthread_mutex_lock(&s->st_log.lg_append_lock);
     for (int32_t i = 0; i < n; i++) queues[i]->cq_next = atomic_load(&queues[i]->cq_max);
+    ps_lights_lead_locked(s);
     pthread_mutex_unlock(&s->st_log.lg_append_lock);
     free(queues);
     atomic_store(&s->st_follow.fo_on, false);

@@ -75,6 +75,8 @@ int ps_keeper_flush(ps_store *s, bool thorough, ps_error *e) {
     int code = check_place(s, e);
     if (code == 0) code = flush_queues(s, thorough ? 0 : s->st_conf.queue_flush_least_pages, e);
     if (code == 0 && thorough) code = ps_queues_sync_folders(&s->st_topics, e);
+    if (code == 0 && atomic_load(&s->st_light_on))
+        code = ps_light_flush(&s->st_light, thorough, e);
     if (code == 0 && thorough && s->st_index != NULL) code = ps_index_flush(s->st_index, e);
     if (code == 0 && thorough && logic > s->st_keeper.kp_checkpoint.logics_msg_timestamp) {
         s->st_keeper.kp_checkpoint.logics_msg_timestamp = logic;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "store/ends.h"
+#include "store/lights.h"
 #include "store/store.h"
 
 #define READER_TRIES 12
@@ -97,7 +98,7 @@ static ps_store *store_new(const ps_conf *conf, ps_io *io, bool readonly, ps_err
     s->st_conf.queues_before = NULL;
     ps_aside_init(&s->st_aside, s->st_io, s->st_root);
     s->st_readonly = readonly;
-    s->st_lock_fd = s->st_sender_fd = -1;
+    s->st_lock_fd = s->st_sender_fd = s->st_light_fd = -1;
     s->st_places.pl_io = s->st_io;
     s->st_levels.count = conf->level_count;
     memcpy(s->st_levels.delay_ms, conf->level_delay_ms, sizeof s->st_levels.delay_ms);
@@ -271,6 +272,7 @@ ps_store *ps_store_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_pr
     if (code == 0) code = load_store(s, r, progress, e);
     if (code == 0) code = ps_recover(s, r, progress, e);
     if (code == 0) code = make_index_folder(s, e);
+    if (code == 0 && folder_holds(s, PS_LIGHT_FOLDER)) code = ps_lights_begin(s, e);
     if (code == 0) code = ps_abort_create(s->st_io, s->st_root, e);
     if (code == 0) code = start_threads(s, e);
     if (progress != NULL) progress->phase = 4;

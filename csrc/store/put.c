@@ -13,7 +13,7 @@
 #include "format/property.h"
 #include "store/appended.h"
 #include "store/placement.h"
-#include "store/store.h"
+#include "store/lights.h"
 
 #define CHUNK 96 /* messages a hold of the append lock: some microseconds */
 
@@ -135,7 +135,9 @@ static int acknowledge_put(ps_store *s, int32_t wait, ps_put_result *out) {
 
 /* ---- one message ---- */
 
-static int put_draft(ps_store *s, ps_topic *topic, ps_draft *d, int32_t wait, ps_put_result *out) {
+/* light: what it asks for beside its own queue; NULL: nothing. */
+static int append_draft(ps_store *s, ps_topic *topic, ps_draft *d, ps_light_ask *light,
+                        int32_t wait, ps_put_result *out) {
     ps_queue *q;
     int64_t now = ps_now_ms();
     if (d->born_timestamp == 0) d->born_timestamp = now;
@@ -144,11 +146,15 @@ static int put_draft(ps_store *s, ps_topic *topic, ps_draft *d, int32_t wait, ps
     if (code == 0) code = queue_of(topic, d->queue_id, &q, &out->error);
     if (code < 0) return code;
     ps_append_lock(&s->st_log);
-    code = ps_append_room_locked(&s->st_log, &s->st_allocator, d->size, &out->error);
+    if (__builtin_expect(light != NULL, 0))
+        code = ps_light_place_locked(s, d, light, &out->error);
+    if (code == 0)
+        code = ps_append_room_locked(&s->st_log, &s->st_allocator, d->size, &out->error);
     if (code < 0) {
         ps_append_unlock(&s->st_log);
         return code;
     }
+    if (__builtin_expect(light != NULL, 0)) ps_light_took_locked(light);
     int64_t stamp = ps_append_stamp_locked(&s->st_log, now);
     placed at = write_locked(s, q, d, stamp);
     ps_append_publish_locked(&s->st_log, at.physical_offset + d->size, stamp, 1);
@@ -162,6 +168,16 @@ static int put_draft(ps_store *s, ps_topic *topic, ps_draft *d, int32_t wait, ps
     out->physical_offset = at.physical_offset;
     out->store_timestamp = stamp;
     return acknowledge_put(s, wait, out);
+}
+
+static int put_draft(ps_store *s, ps_topic *topic, ps_draft *d, int32_t wait, ps_put_result *out) {
+    ps_light_ask light;
+    if (__builtin_expect(!atomic_load_explicit(&s->st_light_on, memory_order_relaxed), 1))
+        return append_draft(s, topic, d, NULL, wait, out);
+    int asks = ps_light_asked(s, d, &light, &out->error);
+    int code = asks < 0 ? asks : append_draft(s, topic, d, asks ? &light : NULL, wait, out);
+    free(light.properties);
+    return code;
 }
 
 /* Upstream's recovery reads the number of messages in a record from INNER_NUM and INNER_BASE, and
@@ -340,10 +356,24 @@ static int refuse_timer(ps_store *s, const ps_draft *d, int64_t i, ps_error *e) 
     return asks;
 }
 
+static int refuse_light(ps_store *s, const ps_draft *d, int64_t i, ps_error *e) {
+    ps_property p;
+    if (!atomic_load(&s->st_light_on) || d->properties_len <= 0 ||
+        d->properties_len > PS_PROPERTIES_MAX)
+        return 0;
+    int32_t len = (int32_t)d->properties_len;
+    if (!ps_property_find(d->properties, len, "INNER_MULTI_DISPATCH", 20, &p) &&
+        !ps_property_find(d->properties, len, "__LITE_TOPIC", 12, &p))
+        return 0;
+    return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
+                   "message %lld is of a lite topic: put it alone", (long long)i);
+}
+
 /* What a message of many may not ask for. */
 static int refuse_asked(ps_store *s, const ps_draft *d, int64_t i, ps_error *e) {
     int code = refuse_timer(s, d, i, e);
-    return code == 0 ? refuse_inner(d, i, e) : code;
+    if (code == 0) code = refuse_inner(d, i, e);
+    return code == 0 ? refuse_light(s, d, i, e) : code;
 }
 
 /* Everything but the sums of the bodies, for every message, so that a bad one is found before the

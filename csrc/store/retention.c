@@ -110,6 +110,8 @@ static int clean_derived(ps_store *s, bool dry_run, ps_retention_report *out, ps
         code = ps_index_delete_before(s->st_index, min, dry_run, e);
         out->index_files = code > 0 ? code : 0;
     }
+    if (code >= 0 && !dry_run && atomic_load(&s->st_light_on))
+        code = ps_light_trim(&s->st_light, min, e);
     pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
     return code < 0 ? code : 0;
 }

@@ -12,6 +12,7 @@
 #include "format/record.h"
 #include "format/timer.h"
 #include "index/index.h"
+#include "light/light.h"
 #include "log/append.h"
 #include "log/flusher.h"
 #include "pystore.h"
@@ -102,6 +103,9 @@ struct ps_store {
     ps_flusher st_flusher;
     ps_topics st_topics;
     ps_arrivals st_arrivals;
+    _Atomic bool st_light_on; /* light queues are served (lights.h) */
+    int st_light_fd;          /* eventfd of who listens for them, -1: nobody; dispatch lock */
+    ps_light st_light;
     ps_index *st_index;            /* NULL: messageIndexEnable is false */
     _Atomic int64_t st_index_tail; /* readers: records from here on may lack their entries */
     ps_dispatcher st_dispatcher;

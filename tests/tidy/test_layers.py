@@ -24,6 +24,7 @@ FLOOR = {
     "timers": 2,
     "queues": 2,
     "index": 2,
+    "light": 2,
     "filter": 2,
     "store": 3,
     "audit": 3,

@@ -31,6 +31,7 @@ from broker.services.topics import READ, Topics
 from broker.wire.receipts import NORMAL, RETRY_V1, RETRY_V2, is_retry_of, retry_topic
 from pystore import Store
 from pystore.errors import StoreError, StrayFile
+from pystore.names import LIGHT_PREFIX
 from pystore.sql92 import WORK_MAX
 from pystore.timers import Timers
 
@@ -108,6 +109,12 @@ class Pop:
     def is_on(self) -> bool:
         return bool(self._config["timerWheelEnable"])
 
+    def _end_of(self, topic: str, queue: int) -> int:
+        lights = self._store.lights
+        if queue == 0 and topic.startswith(LIGHT_PREFIX) and lights.is_on:
+            return (lights.range(topic) or (0, 0))[1]
+        return self._store.range(topic, queue)[1]
+
     # ---- life ----
 
     async def start(self, timers: Timers | None) -> None:
@@ -116,7 +123,7 @@ class Pop:
 
         Raises: StoreError."""
         _check_no_other_state(self._store.path / "kvStore")
-        noted = self.order.load(lambda topic, queue: self._store.range(topic, queue)[1])
+        noted = self.order.load(self._end_of)
         self.modes.load()
         self.go_on_at({(group, topic, q): at for (topic, group, q), at in noted.items()})
         if timers is None:

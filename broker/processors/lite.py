@@ -1,0 +1,516 @@
+"""Requests of lite topics (200070, 200071, 200074 to 200079), and acknowledgements and invisible
+times of their messages (200051 and 200053 with liteTopic): the checks in upstream's order, then
+broker/services/lite."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Coroutine
+from heapq import nlargest
+from typing import Any
+
+from broker.hot.ordered import UNKNOWN
+from broker.loop.turns import Pieces
+from broker.processors.bodies import LITE_SUBSCRIPTIONS, read
+from broker.processors.refusals import always, put_refusal
+from broker.services.context import Services
+from broker.services.lite.names import name_problem, parts_of, queue_of, queues_below
+from broker.services.lite.registry import LiteClient
+from broker.services.lite.service import EXPIRATION, LiteBatch, LiteTopics, is_lite
+from broker.services.topics import READ
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode, ResponseCode
+from broker.wire.command import Command, Refused
+from broker.wire.handlers import Handler, Peer, Result, host_text
+from broker.wire.receipts import ORDER_QUEUE, Handle
+from pystore.configfiles import SubscriptionGroup, TopicConfig
+from pystore.errors import StoreError
+
+__all__ = ["LiteProcessor"]
+
+#: Messages of one pop.
+_POP_MAX = 32
+#: A pop that is so late, ms, is not served: its client has given up.
+_LATE_MS = 500
+#: A poll waits at most so long, ms.
+_POLL_MAX_MS = 120_000
+_NO_REMARK = "not set any response code"
+_NOTHING = {"popTime": 0, "invisibleTime": 0, "reviveQid": 0}
+#: Lite topics that an answer names at most.
+_LISTED_MAX = 10_000
+
+
+def _count_info(batches: list[LiteBatch]) -> str:
+    """Returns orderCountInfo: of each message, in their order, how often it was popped before.
+    Upstream leaves out those that were not where another one was, which its client cannot read."""
+    return ";".join(
+        f"0 qo0%{offset} {times}" if times else "0"
+        for batch in batches
+        for offset, times in zip(batch.offsets, batch.times, strict=True)
+    )
+
+
+class LiteProcessor:
+    def __init__(self, s: Services) -> None:
+        self.s = s
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.POP_LITE_MESSAGE: always(_NOTHING, self.pop),
+            RequestCode.LITE_SUBSCRIPTION_CTL: self.subscribe,
+            RequestCode.GET_BROKER_LITE_INFO: self.broker_info,
+            RequestCode.GET_PARENT_TOPIC_INFO: self.parent_info,
+            RequestCode.GET_LITE_TOPIC_INFO: self.topic_info,
+            RequestCode.GET_LITE_CLIENT_INFO: self.client_info,
+            RequestCode.GET_LITE_GROUP_INFO: self.group_info,
+            RequestCode.TRIGGER_LITE_DISPATCH: self.dispatch,
+        }
+
+    @property
+    def _lite(self) -> LiteTopics:
+        """The lite topics of this broker. Raises: Refused where there are none."""
+        lite = self.s.lite
+        if lite is None or not lite.is_on:
+            raise Refused(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "this broker has no topic with lite topics: make one with message.type=LITE",
+            )
+        return lite
+
+    # ---- subscriptions ----
+
+    def subscribe(self, peer: Peer, command: Command) -> Command:
+        """Serves 200071: what clients subscribe to."""
+        if not len(command.body):
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, "Request body is null.")
+        rows = read(command, LITE_SUBSCRIPTIONS)["subscriptionSet"]
+        if not rows:
+            raise Refused(
+                ResponseCode.ILLEGAL_OPERATION, "LiteSubscriptionCtlRequestBody is empty."
+            )
+        for row in rows:
+            client, group, topic = row["clientId"], row["group"], row["topic"]
+            if client.strip() and group.strip() and topic.strip():
+                self._subscribe_one(peer, row, client, group, topic)
+        return command.reply()
+
+    def _subscribe_one(
+        self, peer: Peer, row: dict[str, Any], client: str, group: str, topic: str
+    ) -> None:
+        lite, action, names = self._lite, row["action"], row["liteTopicSet"]
+        for name in names:
+            if problem := name_problem(name):
+                raise Refused(ResponseCode.SYSTEM_ERROR, f"{problem}: {name:.80}")
+        known = lite.registry.get(group, client)
+        if known is not None and 0 < row["version"] < known.version:
+            return  # a newer one has overtaken it
+        if action == "PARTIAL_ADD":
+            self._check_consumer(group)
+            self._check_room(lite, len(names))
+            if lite.is_wild(group):
+                raise Refused(
+                    ResponseCode.ILLEGAL_OPERATION,
+                    "java.lang.IllegalStateException: subscribe lite operation is not supported for"
+                    " this group",
+                )
+            lite.add(group, client, topic, names, row["offsetOption"], peer)
+        elif action == "COMPLETE_ADD":
+            self._check_consumer(group)
+            now = len(known.queues) if known is not None else 0
+            self._check_room(lite, len(names) - now)
+            lite.replace(group, client, topic, names, peer)
+        elif action == "PARTIAL_REMOVE":
+            lite.remove(group, client, topic, names)
+        elif action == "COMPLETE_REMOVE":
+            if known is not None:
+                lite.leave(known)
+        else:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                "java.lang.NullPointerException: Cannot invoke"
+                ' "org.apache.rocketmq.common.lite.LiteSubscriptionAction.ordinal()" because the'
+                " return value of"
+                ' "org.apache.rocketmq.common.lite.LiteSubscriptionDTO.getAction()" is null',
+            )
+        known = lite.registry.get(group, client)
+        if known is not None:
+            known.version = max(known.version, row["version"])
+
+    def _check_consumer(self, group: str) -> None:
+        found = self.s.groups.find(group)
+        if found is None or not found.consume_enable:
+            raise Refused(
+                ResponseCode.ILLEGAL_OPERATION,
+                "java.lang.IllegalStateException: Consumer group is not allowed to consume.",
+            )
+
+    def _check_room(self, lite: LiteTopics, more: int) -> None:
+        most = int(self.s.settings["maxLiteSubscriptionCount"])
+        if more > 0 and lite.registry.pairs + more > most:
+            raise Refused(
+                ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
+                "org.apache.rocketmq.broker.lite.LiteQuotaException: lite subscription quota"
+                f" exceeded {most}",
+            )
+
+    # ---- popping ----
+
+    def pop(self, peer: Peer, command: Command) -> Result:
+        """Serves 200070: messages of a client's lite topics."""
+        s, client_id, group = self.s, command.text("clientId"), command.text("consumerGroup")
+        topic, most = command.text("topic"), command.number("maxMsgNum")
+        invisible_ms, poll_ms = command.number("invisibleTime"), command.number("pollTime")
+        now_ms = time.time_ns() // 1_000_000
+        born_ms = command.number("bornTime", 0) or now_ms
+        if now_ms - born_ms - poll_ms > _LATE_MS:
+            raise Refused(
+                ResponseCode.POLLING_TIMEOUT,
+                f"the broker[{s.host}] pop message is timeout too much",
+            )
+        if not s.settings["brokerPermission"] & READ:
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"the broker[{s.host}] pop message is forbidden"
+            )
+        if not 1 <= most <= _POP_MAX:
+            problem = "greater than 32" if most > _POP_MAX else "less than 1"
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"the broker[{s.host}] pop message's num is {problem}",
+            )
+        config = s.topics.found(topic)
+        if not config.perm & READ:
+            raise Refused(ResponseCode.NO_PERMISSION, f"the topic [{topic}] pop is forbidden")
+        if not is_lite(config.attributes):
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"the topic [{topic}] message type not match"
+            )
+        found = s.groups.found(group)
+        if not found.consume_enable:
+            raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
+        lite = self._lite
+        if lite.bound_to(found) != topic:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"subscription bind topic not match, {group}"
+            )
+        if invisible_ms < 1:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"invisibleTime {invisible_ms} is less than 1"
+            )
+        if command.is_oneway:
+            return None
+        client = lite.registry.made(group, client_id, topic)
+        until = born_ms + min(poll_ms, _POLL_MAX_MS)
+        attempt = command.ext.get("attemptId") or None
+        answer = self._popped(command, lite, client, most, invisible_ms, attempt)
+        if answer.code == 0 or until <= now_ms:
+            return answer
+        if len(client.polls) >= s.settings["popPollingSize"]:
+            return command.reply(ResponseCode.POLLING_FULL, "polling full", _NOTHING)
+        return self._wait(peer, command, lite, client, most, invisible_ms, attempt, until)
+
+    def _popped(
+        self, command: Command, lite: LiteTopics, client: LiteClient, most: int,
+        invisible_ms: int, attempt: str | None,
+    ) -> Command:  # fmt: skip
+        try:
+            pop_ms, batches = lite.take(client, most, invisible_ms, attempt)
+        except StoreError as failed:
+            raise put_refusal(failed, self.s) from failed
+        ext = {
+            "popTime": pop_ms, "invisibleTime": invisible_ms, "reviveQid": ORDER_QUEUE,
+            "orderCountInfo": _count_info(batches),
+        }  # fmt: skip
+        body = b"".join(record for batch in batches for record in batch.records)
+        if batches:
+            return command.reply(0, "FOUND", ext, body)
+        return command.reply(ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE", ext)
+
+    async def _wait(
+        self, peer: Peer, command: Command, lite: LiteTopics, client: LiteClient, most: int,
+        invisible_ms: int, attempt: str | None, until_ms: int,
+    ) -> Command | None:  # fmt: skip
+        """Answers when there is something for the client, or its time is over."""
+        loop = asyncio.get_running_loop()
+        while True:
+            woken: asyncio.Future[None] = loop.create_future()
+
+            def wake(woken: asyncio.Future[None] = woken) -> None:
+                if not woken.done():
+                    woken.set_result(None)
+
+            client.polls.append(wake)
+            left_s = (until_ms - time.time_ns() // 1_000_000) / 1000
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(left_s, 0)):
+                    await woken
+            with contextlib.suppress(ValueError):
+                client.polls.remove(wake)
+            if peer.closed:
+                client.wake()  # what came for it is for another poll of the client
+                return None
+            if not lite.is_on:
+                return command.reply(ResponseCode.POLLING_TIMEOUT, "the broker stops", _NOTHING)
+            answer = self._popped(command, lite, client, most, invisible_ms, attempt)
+            if answer.code == 0 or until_ms <= time.time_ns() // 1_000_000:
+                return answer
+            if lite.registry.get(client.group, client.client_id) is not client:
+                return answer  # it has left
+
+    # ---- acknowledgements ----
+
+    def named(self, command: Command) -> str:
+        """Returns the lite topic that an acknowledgement or another invisible time is of; empty:
+        of none. Clients of schema 2.1.1 and Apache's proxy, when it renews, leave it out; the
+        record then says it."""
+        name = command.ext.get("liteTopic") or ""
+        if name or self.s.lite is None or not self.s.lite.is_on:
+            return name
+        parts = (command.ext.get("extraInfo") or "").split(" ")
+        if len(parts) != 9 or parts[3] != str(ORDER_QUEUE) or not parts[8].isdigit():
+            return ""
+        group = self.s.groups.get(command.text("consumerGroup", ""))
+        if not self.s.lite.bound_to(group):
+            return ""
+        with contextlib.suppress(StoreError):
+            for record in self.s.store.log(int(parts[8]), max_messages=1):
+                return record.properties.get("__LITE_TOPIC", "")
+        return ""
+
+    def _place(
+        self, peer: Peer, command: Command, name: str, *, bound: bool
+    ) -> tuple[str, str, Handle, int, int]:
+        """Returns group, light queue, handle, offset and the queue's end. Raises: Refused."""
+        topic, group = command.text("topic"), command.text("consumerGroup")
+        queue, offset = command.number("queueId"), command.number("offset")
+        config = self.s.topics.found(topic)
+        if queue >= config.read_queue_nums or queue < 0:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"queueId[{queue}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
+                f"[{config.read_queue_nums}] consumer:[/{host_text(peer)}]",
+            )
+        lite = self._lite
+        if bound and lite.bound_to(self.s.groups.get(group)) != topic:
+            raise Refused(ResponseCode.INVALID_PARAMETER, "group type or bind topic not match.")
+        light = queue_of(topic, name)
+        high = (lite.lights.range(light) or (0, 0))[1]
+        try:
+            handle = Handle.parse(command.text("extraInfo"))
+        except ValueError as bad:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, str(bad)) from None
+        return group, light, handle, offset, high
+
+    def ack(self, peer: Peer, command: Command, name: str) -> Command:
+        """Acknowledges a message of a lite topic. Raises: Refused."""
+        group, queue, handle, offset, high = self._place(peer, command, name, bound=True)
+        # Upstream lets the end itself through, and skips the next message then.
+        if offset >= high:
+            raise Refused(ResponseCode.NO_MESSAGE, "ack offset illegal.")
+        if command.number("queueId") != 0 or not handle.is_order:
+            raise Refused(ResponseCode.INVALID_PARAMETER, "ack queue illegal.")
+        if self._lite.ack(group, queue, handle.pop_ms, offset) == UNKNOWN:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "ack offset illegal.")
+        return command.reply()
+
+    def change(self, peer: Peer, command: Command, name: str) -> Command:
+        """Makes a message of a lite topic, or its batch, visible again at another time. Raises:
+        Refused."""
+        invisible_ms = command.number("invisibleTime")
+        group, queue, handle, offset, high = self._place(peer, command, name, bound=False)
+        if offset >= high:
+            raise Refused(ResponseCode.NO_MESSAGE, _NO_REMARK)
+        if offset < (self.s.offsets.get(group, queue, 0) or 0):
+            return command.reply(0, _NO_REMARK, _NOTHING)
+        made = self._lite.change(
+            group, queue, handle.pop_ms, offset, max(invisible_ms, 0), command.flag_of("suspend")
+        )
+        ext = {
+            "popTime": handle.pop_ms, "invisibleTime": made.invisible_ms, "reviveQid": ORDER_QUEUE,
+        }  # fmt: skip
+        return command.reply(0, _NO_REMARK, ext)
+
+    # ---- questions of tools ----
+
+    def _parent(self, name: str) -> TopicConfig:
+        config = self.s.topics.get(name)
+        if config is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic [{name:.260}] not exist.")
+        if not is_lite(config.attributes):
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"Topic [{name}] type not match.")
+        return config
+
+    def _group(self, name: str) -> SubscriptionGroup:
+        group = self.s.groups.find(name)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group [{name:.260}] not exist."
+            )
+        return group
+
+    def _lite_group(self, name: str) -> str:
+        """Returns the topic that a group is bound to. Raises: Refused."""
+        bound = self._lite.bound_to(self._group(name))
+        if not bound:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"Group [{name}] is not a LITE group.")
+        return bound
+
+    def broker_info(self, peer: Peer, command: Command) -> Command:
+        lite, topics = self._lite, [t for t in self.s.topics.all() if is_lite(t.attributes)]
+        groups = {each.name: lite.groups_of(each.name) for each in topics}
+        body = {
+            "storeType": "pystore",
+            "maxLmqNum": -1,
+            "currentLmqNum": lite.lights.count,
+            "liteSubscriptionCount": lite.registry.pairs,
+            "orderInfoCount": 0,
+            "cqTableSize": self.s.topics.count,
+            "offsetTableSize": sum(1 for _ in self.s.core.consumed()),
+            "eventMapSize": sum(1 for c in lite.registry.all() if c.events),
+            "topicMeta": {t.name: int(t.attributes.get(EXPIRATION, "-1")) for t in topics},
+            "groupMeta": {name: found for name, found in groups.items() if found},
+        }
+        return command.reply(body=mqjson.dumps(body))
+
+    async def parent_info(self, peer: Peer, command: Command) -> Command:
+        config, lite = self._parent(command.text("topic", "")), self._lite
+        begin, count, turns = 0, 0, Pieces()
+        while begin >= 0:
+            found, begin = lite.lights.some(begin)
+            for each in found:
+                await turns.next()
+                count += each.name.startswith(queues_below(config.name))
+        body = {
+            "topic": config.name,
+            "ttl": int(config.attributes.get(EXPIRATION, "-1")),
+            "groups": lite.groups_of(config.name),
+            "lmqNum": lite.lights.count,
+            "liteTopicCount": count,
+        }
+        return command.reply(body=mqjson.dumps(body))
+
+    def topic_info(self, peer: Peer, command: Command) -> Command:
+        config, name = self._parent(command.text("parentTopic", "")), command.text("liteTopic")
+        lite, queue = self._lite, queue_of(config.name, command.text("liteTopic"))
+        low, high = lite.lights.range(queue) or (0, 0)
+        subscribers = [
+            {"clientId": client.client_id, "group": group}
+            for group in lite.registry.groups_at(queue)
+            for client in lite.registry.subscribers(queue, group)
+        ]
+        subscribers += [
+            {"clientId": "*", "group": group}
+            for group in sorted({c.group for c in lite.registry.wild.get(config.name, ())})
+        ]
+        body = {
+            "parentTopic": config.name,
+            "liteTopic": name,
+            "subscriber": subscribers,
+            "topicOffset": {
+                "minOffset": low, "maxOffset": high,
+                "lastUpdateTimestamp": lite.lights.last_ms(queue),
+            },
+            "shardingToBroker": True,
+        }  # fmt: skip
+        return command.reply(body=mqjson.dumps(body))
+
+    def client_info(self, peer: Peer, command: Command) -> Command:
+        most = command.number("maxCount", 1000)
+        if most <= 0:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "[maxCount] field invalid")
+        config = self._parent(command.text("parentTopic", ""))
+        name, client_id = command.text("group", ""), command.text("clientId", "")
+        group, lite = self._group(name), self._lite
+        if lite.bound_to(group) != config.name:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"Subscription [{name}]-[{config.name}] not match.",
+            )
+        body: dict[str, Any] = {
+            "parentTopic": config.name, "group": name, "clientId": client_id,
+            "liteTopicCount": -1, "lastAccessTime": -1, "lastConsumeTime": 0,
+        }  # fmt: skip
+        client = lite.registry.get(name, client_id)
+        if client is not None:
+            queues = sorted(client.queues)
+            if client in lite.registry.wild.get(config.name, ()):
+                queues = [f"{config.name}@{name}"]
+            body |= {
+                "liteTopicCount": len(queues), "lastAccessTime": client.accessed_ms,
+                "liteTopicSet": queues[: min(most, _LISTED_MAX)],
+            }  # fmt: skip
+        return command.reply(body=mqjson.dumps(body))
+
+    def group_info(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
+        return self._group_info(
+            command, command.text("group"), command.text("liteTopic", ""),
+            command.number("topK", 0),
+        )  # fmt: skip
+
+    async def _group_info(self, command: Command, group: str, name: str, most: int) -> Command:
+        parent, lite = self._lite_group(group), self._lite
+        body: dict[str, Any] = {
+            "group": group, "parentTopic": parent, "earliestUnconsumedTimestamp": -1,
+        }  # fmt: skip
+        if name:
+            body |= self._lag_of(lite, group, queue_of(parent, name)) | {"liteTopic": name}
+            return command.reply(0, _NO_REMARK, body=mqjson.dumps(body))
+        if most < 1:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, "java.lang.IllegalArgumentException: topK is less than 1"
+            )
+        lags: list[tuple[int, str]] = []
+        begin, total, turns = 0, 0, Pieces()
+        while begin >= 0:
+            found, begin = lite.lights.some(begin)
+            for each in found:
+                await turns.next()
+                if each.name.startswith(queues_below(parent)):
+                    offset = self.s.offsets.get(group, each.name, 0)
+                    lag = each.high - offset if offset is not None else 0
+                    total += max(lag, 0)
+                    if lag > 0:
+                        lags.append((lag, each.name))
+        top = [
+            {
+                "liteTopic": (parts_of(queue) or ("", queue))[1],
+                "lagCount": lag,
+                "earliestUnconsumedTimestamp": self._waits_since(lite, group, queue),
+            }
+            for lag, queue in nlargest(min(most, _LISTED_MAX), lags)
+        ]
+        body |= {"totalLagCount": total, "lagCountTopK": top, "lagTimestampTopK": []}
+        return command.reply(0, _NO_REMARK, body=mqjson.dumps(body))
+
+    def _waits_since(self, lite: LiteTopics, group: str, queue: str) -> int:
+        found = lite.lights.read(queue, self.s.offsets.get(group, queue, 0) or 0, 1)
+        return found[0].store_timestamp if found else -1
+
+    def _lag_of(self, lite: LiteTopics, group: str, queue: str) -> dict[str, Any]:
+        ends, offset = lite.lights.range(queue), self.s.offsets.get(group, queue, 0)
+        if ends is None:
+            return {"totalLagCount": -1}
+        if offset is None:
+            return {"totalLagCount": 0}
+        before = lite.lights.read(queue, offset - 1, 1) if offset > 0 else []
+        return {
+            "totalLagCount": max(0, ends[1] - offset),
+            "earliestUnconsumedTimestamp": self._waits_since(lite, group, queue),
+            "liteTopicOffsetWrapper": {
+                "brokerOffset": ends[1], "consumerOffset": offset, "pullOffset": 0,
+                "lastTimestamp": before[0].store_timestamp if before else 0,
+            },
+        }  # fmt: skip
+
+    def dispatch(self, peer: Peer, command: Command) -> Command:
+        """Serves 200079: looks at all lite topics of a client, or of a group, at once."""
+        group, client_id = command.text("group"), command.text("clientId", "")
+        self._lite_group(group)
+        lite = self._lite
+        client = lite.registry.get(group, client_id) if client_id else None
+        if client is not None and not lite.is_wild(group):
+            lite.dispatch(client)
+        elif not client_id or lite.is_wild(group):
+            lite.dispatch_group(group)
+        return command.reply(0, _NO_REMARK)

@@ -1,0 +1,1 @@
+"""Lite topics (RIP-83): light queues under a topic, one a session, task or agent."""

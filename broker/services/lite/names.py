@@ -1,0 +1,43 @@
+"""Names of lite topics, and of the light queues that hold their messages (upstream: LiteUtil)."""
+
+from __future__ import annotations
+
+import re
+
+from pystore.names import LIGHT_PREFIX
+
+__all__ = ["NAME_MAX", "name_problem", "parts_of", "queue_of", "queues_below"]
+
+#: Bytes of a lite topic's name, as upstream's proxy has it (maxLiteTopicSize).
+NAME_MAX = 64
+_LEGAL = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def queues_below(parent: str) -> str:
+    """Returns what the queues of all lite topics of a topic begin with."""
+    return f"{LIGHT_PREFIX}${parent}$"
+
+
+def queue_of(parent: str, name: str) -> str:
+    """Returns the light queue of a lite topic."""
+    return queues_below(parent) + name
+
+
+def parts_of(queue: str) -> tuple[str, str] | None:
+    """Returns topic and lite topic of a light queue; None for one that is not a lite topic's."""
+    parts = queue.split("$")
+    if len(parts) != 3 or parts[0] != LIGHT_PREFIX or not parts[1] or not parts[2]:
+        return None
+    return parts[1], parts[2]
+
+
+def name_problem(name: str) -> str:
+    """Returns what is wrong with the name of a lite topic, in the words of upstream's proxy, or
+    ""."""
+    if not name.strip():
+        return "lite topic cannot be the char sequence of whitespace"
+    if len(name.encode()) > NAME_MAX:
+        return f"lite topic exceed the max size {NAME_MAX}"
+    if not _LEGAL.fullmatch(name):
+        return "lite topic can only contain alphanumeric characters, hyphens(-), and underscores(_)"
+    return ""

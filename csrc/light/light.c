@@ -1,0 +1,748 @@
+/* See light.h. The files of light queues, lightqueue/ in the store's root; numbers are big-endian:
+ *
+ *   NUMBER (20 digits)   slots of 48 bytes, in order of the log; NUMBER is the first one's
+ *    offset  width  meaning
+ *         0      1  kind: 1 unit, 2 mark: records below `physical` have their units
+ *         1      7  physical offset of the record
+ *         8      4  its size
+ *        12      8  its tags code
+ *        20      8  offset in the queue
+ *        28      4  number of the queue
+ *        32      6  slot of the unit before it in the queue, plus 1; 0: none
+ *        38      6  slot of an earlier unit, plus 1 (see below); 0: none
+ *        44      4  CRC-32 of the 44 bytes before
+ *   names                what the numbers mean, one entry after the other
+ *         0      4  CRC-32 of what follows
+ *         4      1  kind: 1 a new queue, with its name; 2 the queue is gone; 3 its next offset
+ *         5      1  length of the rest
+ *         6      4  number of the queue
+ *        10         the name; nothing; 8 bytes
+ *
+ * A queue's units form a list from the last one back. Each also points further back, by the rule of
+ * skew-binary numbers (Myers, "An applicative random-access stack", 1983): finding an offset among
+ * n takes about 2 log n steps, and a unit never changes. Upstream has a file, a mapping and a
+ * descriptor a queue instead (LmqConsumeQueue), or keys in RocksDB. */
+#define _GNU_SOURCE
+#include "light/light.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/crc.h"
+
+enum { KIND_UNIT = 1, KIND_MARK = 2 };
+enum { NAME_NEW = 1, NAME_GONE = 2, NAME_NEXT = 3 };
+
+#define AT_PHYSICAL 0
+#define AT_SIZE 8
+#define AT_TAGS 12
+#define AT_OFFSET 20
+#define AT_NUMBER 28
+#define AT_BEFORE 32
+#define AT_JUMP 38
+#define AT_CRC 44
+
+#define NAME_HEAD 10
+#define NAME_MAX_LEN 255
+#define NAMES_AHEAD (64 << 10)
+#define COVER_EVERY (64LL << 20) /* bytes of the log between two marks */
+#define LOAD_SLOTS 4096
+#define KIND_SHIFT 56
+#define PHYSICAL_MASK ((1LL << KIND_SHIFT) - 1)
+
+typedef struct slot {
+    int kind;
+    int64_t physical, tags_code, offset;
+    int32_t size;
+    uint32_t number;
+    int64_t before, jump; /* -1: none */
+} slot;
+
+static void be48_put(uint8_t *p, uint64_t v) {
+    be16_put(p, (uint16_t)(v >> 32));
+    be32_put(p + 2, (uint32_t)v);
+}
+
+static uint64_t be48_get(const uint8_t *p) {
+    return (uint64_t)be16_get(p) << 32 | be32_get(p + 2);
+}
+
+static void slot_put(uint8_t *p, const slot *s) {
+    be64_put(p + AT_PHYSICAL, (uint64_t)s->kind << KIND_SHIFT | (uint64_t)s->physical);
+    be32_put(p + AT_SIZE, (uint32_t)s->size);
+    be64_put(p + AT_TAGS, (uint64_t)s->tags_code);
+    be64_put(p + AT_OFFSET, (uint64_t)s->offset);
+    be32_put(p + AT_NUMBER, s->number);
+    be48_put(p + AT_BEFORE, (uint64_t)(s->before + 1));
+    be48_put(p + AT_JUMP, (uint64_t)(s->jump + 1));
+    be32_put(p + AT_CRC, ps_crc32(0, p, AT_CRC));
+}
+
+static bool slot_get(const uint8_t *p, slot *s) {
+    uint64_t head = be64_get(p + AT_PHYSICAL);
+    *s = (slot){.kind = (int)(head >> KIND_SHIFT),
+                .physical = (int64_t)(head & PHYSICAL_MASK),
+                .size = (int32_t)be32_get(p + AT_SIZE),
+                .tags_code = (int64_t)be64_get(p + AT_TAGS),
+                .offset = (int64_t)be64_get(p + AT_OFFSET),
+                .number = be32_get(p + AT_NUMBER),
+                .before = (int64_t)be48_get(p + AT_BEFORE) - 1,
+                .jump = (int64_t)be48_get(p + AT_JUMP) - 1};
+    return (s->kind == KIND_UNIT || s->kind == KIND_MARK) &&
+           be32_get(p + AT_CRC) == ps_crc32(0, p, AT_CRC);
+}
+
+/* ---- files ---- */
+
+static void path_of(const ps_light *l, int64_t base, char path[PATH_MAX]) {
+    if (base < 0)
+        snprintf(path, PATH_MAX, "%s/" PS_LIGHT_FOLDER "/names", l->lt_root);
+    else
+        snprintf(path, PATH_MAX, "%s/" PS_LIGHT_FOLDER "/%020lld", l->lt_root, (long long)base);
+}
+
+static int open_file(ps_light *l, int64_t base, int *fd, ps_error *e) {
+    char path[PATH_MAX];
+    path_of(l, base, path);
+    *fd = l->lt_io->open(l->lt_io, path, (l->lt_readonly ? O_RDONLY : O_RDWR | O_CREAT) | O_CLOEXEC,
+                         l->lt_io->file_mode);
+    return *fd >= 0 ? 0
+                    : ps_fail(e, ps_errno_code(errno), errno, -1, path,
+                              "cannot open a file of light queues");
+}
+
+static void close_file(ps_light *l, int *fd) {
+    if (*fd >= 0) l->lt_io->close(l->lt_io, *fd);
+    *fd = -1;
+}
+
+static int64_t base_of(int64_t at) {
+    return at - at % PS_LIGHT_FILE_SLOTS;
+}
+
+/* The descriptor of the file with this slot; two are kept open. */
+static int fd_of(ps_light *l, int64_t at, ps_error *e) {
+    int64_t base = base_of(at);
+    if (l->lt_fd >= 0 && l->lt_fd_base == base) return l->lt_fd;
+    if (l->lt_old_fd >= 0 && l->lt_old_base == base) return l->lt_old_fd;
+    close_file(l, &l->lt_old_fd);
+    if (open_file(l, base, &l->lt_old_fd, e) < 0) return -1;
+    l->lt_old_base = base;
+    return l->lt_old_fd;
+}
+
+static int io_failed(const ps_light *l, int64_t base, const char *what, ps_error *e) {
+    char path[PATH_MAX];
+    int err = errno != 0 ? errno : EIO;
+    path_of(l, base, path);
+    return ps_fail(e, ps_errno_code(err), err, -1, path, "cannot %s a file of light queues", what);
+}
+
+static int write_all(ps_light *l, int fd, const uint8_t *from, int64_t len, int64_t at,
+                     int64_t base, ps_error *e) {
+    while (len > 0) {
+        ssize_t n = l->lt_io->pwrite(l->lt_io, fd, from, (size_t)len, at);
+        if (n <= 0) return io_failed(l, base, "write", e);
+        from += n;
+        len -= n;
+        at += n;
+    }
+    return 0;
+}
+
+/* What it means comes to the files before what uses it. */
+static int flush_names(ps_light *l, ps_error *e) {
+    if (l->lt_readonly || l->lt_names_ahead == 0) return 0;
+    if (l->lt_names_fd < 0 && open_file(l, -1, &l->lt_names_fd, e) < 0) return e->code;
+    int code = write_all(l, l->lt_names_fd, l->lt_names, l->lt_names_ahead, l->lt_names_len, -1, e);
+    if (code < 0) return code;
+    l->lt_names_len += l->lt_names_ahead;
+    l->lt_names_ahead = 0;
+    return 0;
+}
+
+static int flush_slots(ps_light *l, ps_error *e) {
+    int code = flush_names(l, e);
+    if (l->lt_readonly) return 0;
+    int32_t done = 0;
+    while (code == 0 && done < l->lt_ahead_count) {
+        int64_t base = base_of(l->lt_written), into = l->lt_written - base;
+        int64_t n = l->lt_ahead_count - done;
+        if (n > PS_LIGHT_FILE_SLOTS - into) n = PS_LIGHT_FILE_SLOTS - into;
+        if (l->lt_fd >= 0 && l->lt_fd_base != base) close_file(l, &l->lt_fd);
+        if (l->lt_fd < 0) {
+            if (l->lt_old_fd >= 0 && l->lt_old_base == base) close_file(l, &l->lt_old_fd);
+            if ((code = open_file(l, base, &l->lt_fd, e)) < 0) break;
+            l->lt_fd_base = base;
+        }
+        code = write_all(l, l->lt_fd, l->lt_ahead + (int64_t)done * PS_LIGHT_SLOT,
+                         n * PS_LIGHT_SLOT, into * PS_LIGHT_SLOT, base, e);
+        if (code == 0) {
+            l->lt_written += n;
+            done += (int32_t)n;
+        }
+    }
+    if (done > 0) {
+        l->lt_ahead_count -= done;
+        memmove(l->lt_ahead, l->lt_ahead + (int64_t)done * PS_LIGHT_SLOT,
+                (size_t)l->lt_ahead_count * PS_LIGHT_SLOT);
+    }
+    return code;
+}
+
+static bool grow_buffer(uint8_t **buffer, int32_t *room, int64_t need) {
+    int64_t more = *room > 0 ? *room : 4096;
+    if (need <= *room) return true;
+    while (more < need) more *= 2;
+    uint8_t *grown = more <= INT32_MAX ? realloc(*buffer, (size_t)more) : NULL;
+    if (grown == NULL) return false;
+    *buffer = grown;
+    *room = (int32_t)more;
+    return true;
+}
+
+static int no_memory(ps_error *e) {
+    return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a light queue");
+}
+
+static int64_t slot_count(const ps_light *l) {
+    return l->lt_written + l->lt_ahead_count;
+}
+
+static int add_slot(ps_light *l, const slot *s, ps_error *e) {
+    if (!l->lt_readonly && l->lt_ahead_count >= PS_LIGHT_AHEAD && flush_slots(l, e) < 0)
+        return e->code;
+    int64_t need = (int64_t)(l->lt_ahead_count + 1) * PS_LIGHT_SLOT;
+    if (!grow_buffer(&l->lt_ahead, &l->lt_ahead_room, need))
+        return no_memory(e);
+    slot_put(l->lt_ahead + (int64_t)l->lt_ahead_count * PS_LIGHT_SLOT, s);
+    l->lt_ahead_count++;
+    return 0;
+}
+
+/* The unit in this slot. False: its file is gone, or the unit is not sound; then *e says so. */
+static int read_slot(ps_light *l, int64_t at, slot *out, ps_error *e) {
+    uint8_t raw[PS_LIGHT_SLOT];
+    if (at >= l->lt_written) {
+        memcpy(raw, l->lt_ahead + (at - l->lt_written) * PS_LIGHT_SLOT, sizeof raw);
+    } else {
+        int fd = fd_of(l, at, e);
+        if (fd < 0) return e->code;
+        errno = 0;
+        if (l->lt_io->pread(l->lt_io, fd, raw, sizeof raw, (at - base_of(at)) * PS_LIGHT_SLOT) !=
+            (ssize_t)sizeof raw)
+            return io_failed(l, base_of(at), "read", e);
+    }
+    if (!slot_get(raw, out))
+        return ps_fail(e, PS_E_DAMAGED, 0, at, l->lt_root, "a unit of a light queue is damaged");
+    return 0;
+}
+
+/* ---- the table ---- */
+
+ps_light_queue *ps_light_find_locked(ps_light *l, const void *name, int32_t len) {
+    ps_light_queue *q = ps_chains_first(&l->lt_queues, ps_hash_of(name, len));
+    while (q != NULL && (q->lq_len != len || memcmp(q->lq_name, name, (size_t)len) != 0))
+        q = ps_chains_next(q);
+    return q;
+}
+
+static int note_name(ps_light *l, int kind, uint32_t number, const void *rest, int32_t len,
+                     ps_error *e) {
+    if (l->lt_readonly) return 0;
+    if (l->lt_names_ahead >= NAMES_AHEAD && flush_names(l, e) < 0) return e->code;
+    if (!grow_buffer(&l->lt_names, &l->lt_names_room, (int64_t)l->lt_names_ahead + NAME_HEAD + len))
+        return no_memory(e);
+    uint8_t *p = l->lt_names + l->lt_names_ahead;
+    p[4] = (uint8_t)kind;
+    p[5] = (uint8_t)len;
+    be32_put(p + 6, number);
+    memcpy(p + NAME_HEAD, rest, (size_t)len);
+    be32_put(p, ps_crc32(0, p + 4, (size_t)(NAME_HEAD - 4 + len)));
+    l->lt_names_ahead += NAME_HEAD + len;
+    return 0;
+}
+
+static ps_light_queue *add_queue(ps_light *l, const void *name, int32_t len) {
+    if (l->lt_number_count == l->lt_number_room) {
+        uint32_t room = l->lt_number_room != 0 ? l->lt_number_room * 2 : 64;
+        ps_light_queue **grown = realloc(l->lt_numbers, (size_t)room * sizeof *grown);
+        if (grown == NULL) return NULL;
+        l->lt_numbers = grown;
+        l->lt_number_room = room;
+    }
+    ps_light_queue *q = ps_chains_reserve(&l->lt_queues)
+                            ? malloc(sizeof *q + (size_t)len)
+                            : NULL;
+    if (q == NULL) return NULL;
+    *q = (ps_light_queue){
+        .lq_last = -1, .lq_jump = -1, .lq_number = l->lt_number_count, .lq_len = (uint8_t)len};
+    memcpy(q->lq_name, name, (size_t)len);
+    ps_chains_add(&l->lt_queues, q, ps_hash_of(name, len));
+    l->lt_numbers[l->lt_number_count++] = q;
+    return q;
+}
+
+ps_light_queue *ps_light_get_locked(ps_light *l, const void *name, int32_t len) {
+    ps_light_queue *q = ps_light_find_locked(l, name, len);
+    ps_error e;
+    if (q != NULL || len > NAME_MAX_LEN) return q;
+    if (note_name(l, NAME_NEW, l->lt_number_count, name, len, &e) < 0) return NULL;
+    q = add_queue(l, name, len);
+    if (q == NULL && !l->lt_readonly) l->lt_names_ahead -= NAME_HEAD + len;
+    return q;
+}
+
+static void drop_queue(ps_light *l, ps_light_queue *q) {
+    ps_light_queue **at = &l->lt_news;
+    while (q->lq_has_news && *at != NULL && *at != q) at = &(*at)->lq_news;
+    if (q->lq_has_news && *at == q) *at = q->lq_news;
+    ps_chains_remove(&l->lt_queues, q);
+    l->lt_numbers[q->lq_number] = NULL;
+    free(q);
+}
+
+/* ---- the list of a queue's units ---- */
+
+/* Where the unit after the last may point further back: to where that points, when it and the one
+ * there leap equally far; else to the last. Offsets stand for depths, from which gaps only keep a
+ * leap from being longer. */
+static int jump_after(ps_light *l, const ps_light_queue *q, int64_t *jump, ps_error *e) {
+    slot far;
+    *jump = q->lq_last;
+    if (q->lq_jump < l->lt_first) return 0;
+    int code = read_slot(l, q->lq_jump, &far, e);
+    if (code < 0 || far.jump < l->lt_first) return code;
+    int64_t leap = q->lq_max - 1 - far.offset;
+    slot further;
+    code = read_slot(l, far.jump, &further, e);
+    if (code == 0 && leap == far.offset - further.offset) *jump = far.jump;
+    return code;
+}
+
+static void tell_of(ps_light *l, ps_light_queue *q) {
+    if (!l->lt_listened || q->lq_has_news) return;
+    q->lq_has_news = true;
+    q->lq_news = l->lt_news;
+    l->lt_news = q;
+}
+
+static int append_locked(ps_light *l, const void *name, int32_t len, const ps_light_unit *u,
+                         int64_t store_ms, ps_error *e) {
+    slot made = {.kind = KIND_UNIT,
+                 .physical = u->physical,
+                 .size = u->size,
+                 .tags_code = u->tags_code,
+                 .offset = u->offset,
+                 .before = -1,
+                 .jump = -1};
+    int code = 0;
+    if (u->physical < l->lt_covered) return 0;
+    ps_light_queue *q = ps_light_get_locked(l, name, len);
+    if (q == NULL) return no_memory(e);
+    if (q->lq_last >= l->lt_first) {
+        if (u->physical <= q->lq_physical) return 0;
+        if (u->offset >= q->lq_max) {
+            made.before = q->lq_last;
+            if ((code = jump_after(l, q, &made.jump, e)) < 0) return code;
+        }
+    }
+    made.number = q->lq_number;
+    int64_t at = slot_count(l);
+    if ((code = add_slot(l, &made, e)) < 0) return code;
+    q->lq_last = at;
+    q->lq_physical = made.physical;
+    q->lq_jump = made.jump;
+    q->lq_max = u->offset + 1;
+    if (q->lq_next < q->lq_max) q->lq_next = q->lq_max;
+    q->lq_stamp = store_ms;
+    l->lt_units++;
+    tell_of(l, q);
+    return 1;
+}
+
+int ps_light_append(ps_light *l, const void *name, int32_t len, const ps_light_unit *u,
+                    int64_t store_ms, ps_error *e) {
+    pthread_mutex_lock(&l->lt_lock);
+    int code = append_locked(l, name, len, u, store_ms, e);
+    pthread_mutex_unlock(&l->lt_lock);
+    return code;
+}
+
+int ps_light_cover(ps_light *l, int64_t physical, bool now, ps_error *e) {
+    int code = 0;
+    pthread_mutex_lock(&l->lt_lock);
+    if (physical - l->lt_covered >= (now ? 1 : COVER_EVERY)) {
+        slot mark = {.kind = KIND_MARK, .physical = physical, .before = -1, .jump = -1};
+        code = add_slot(l, &mark, e);
+        if (code == 0) l->lt_covered = physical;
+    }
+    pthread_mutex_unlock(&l->lt_lock);
+    return code;
+}
+
+int ps_light_flush(ps_light *l, bool sync, ps_error *e) {
+    pthread_mutex_lock(&l->lt_lock);
+    int code = flush_slots(l, e);
+    int fds[] = {l->lt_names_fd, l->lt_fd};
+    for (int i = 0; i < 2 && sync && code == 0; i++)
+        if (fds[i] >= 0 && l->lt_io->fdatasync(l->lt_io, fds[i]) < 0)
+            code = io_failed(l, i == 0 ? -1 : l->lt_fd_base, "sync", e);
+    pthread_mutex_unlock(&l->lt_lock);
+    return code;
+}
+
+/* ---- asking ---- */
+
+/* The slot of the first unit, from the last one back, whose offset is `offset` or more and whose
+ * record lies at `physical` or later; -1: none. */
+static int64_t seek_unit(ps_light *l, const ps_light_queue *q, int64_t offset, int64_t physical,
+                    slot *out, ps_error *e) {
+    int64_t at = q->lq_last;
+    slot s, far;
+    if (at < l->lt_first || read_slot(l, at, &s, e) < 0 || s.offset < offset ||
+        s.physical < physical)
+        return -1;
+    for (;;) {
+        if (s.jump >= l->lt_first && read_slot(l, s.jump, &far, e) == 0 && far.offset >= offset &&
+            far.physical >= physical) {
+            at = s.jump;
+            s = far;
+        } else if (s.before >= l->lt_first && read_slot(l, s.before, &far, e) == 0 &&
+                   far.offset >= offset && far.physical >= physical) {
+            at = s.before;
+            s = far;
+        } else {
+            break;
+        }
+    }
+    *out = s;
+    return at;
+}
+
+bool ps_light_range(ps_light *l, const void *name, int32_t len, int64_t log_min, int64_t *low,
+                    int64_t *high) {
+    ps_error e = {0};
+    slot first;
+    pthread_mutex_lock(&l->lt_lock);
+    ps_light_queue *q = ps_light_find_locked(l, name, len);
+    *low = *high = 0;
+    if (q != NULL) {
+        *high = q->lq_max;
+        *low = seek_unit(l, q, 0, log_min, &first, &e) >= 0 ? first.offset : q->lq_max;
+    }
+    pthread_mutex_unlock(&l->lt_lock);
+    return q != NULL;
+}
+
+static int32_t units_locked(ps_light *l, const ps_light_queue *q, int64_t from, int64_t log_min,
+                            ps_light_unit *out, int32_t room, ps_error *e) {
+    slot first, s;
+    int64_t low = seek_unit(l, q, from, log_min, &first, e), at;
+    if (low < 0) return e->code < 0 ? e->code : 0;
+    /* The one to begin with, going back: the first whose offset is beyond what there is room for,
+     * or else the last. */
+    at = seek_unit(l, q, first.offset + room, log_min, &s, e);
+    if (at >= 0)
+        at = s.before;
+    else
+        at = q->lq_last;
+    int32_t n = 0;
+    for (; at >= low && n < room; at = s.before) {
+        int code = read_slot(l, at, &s, e);
+        if (code < 0) return code;
+        n++;
+        out[room - n] = (ps_light_unit){s.offset, s.physical, s.tags_code, s.size};
+    }
+    memmove(out, out + room - n, (size_t)n * sizeof *out);
+    return n;
+}
+
+int32_t ps_light_units(ps_light *l, const void *name, int32_t len, int64_t from, int64_t log_min,
+                       ps_light_unit *out, int32_t room, ps_error *e) {
+    pthread_mutex_lock(&l->lt_lock);
+    ps_light_queue *q = ps_light_find_locked(l, name, len);
+    int32_t n = q != NULL ? units_locked(l, q, from, log_min, out, room, e) : 0;
+    pthread_mutex_unlock(&l->lt_lock);
+    return n;
+}
+
+/* ---- what goes ---- */
+
+int ps_light_remove(ps_light *l, const void *name, int32_t len, ps_error *e) {
+    pthread_mutex_lock(&l->lt_lock);
+    ps_light_queue *q = ps_light_find_locked(l, name, len);
+    int code = q != NULL ? note_name(l, NAME_GONE, q->lq_number, "", 0, e) : 0;
+    if (code == 0 && q != NULL) drop_queue(l, q);
+    pthread_mutex_unlock(&l->lt_lock);
+    return code < 0 ? code : q != NULL;
+}
+
+/* A queue whose last unit goes keeps its next offset: groups have theirs. */
+static int keep_next(ps_light *l, int64_t below, ps_error *e) {
+    uint8_t next[8];
+    int code = 0;
+    for (uint32_t i = 0; i < l->lt_number_count && code == 0; i++) {
+        ps_light_queue *q = l->lt_numbers[i];
+        if (q == NULL || q->lq_last < l->lt_first || q->lq_last >= below) continue;
+        be64_put(next, (uint64_t)q->lq_max);
+        code = note_name(l, NAME_NEXT, q->lq_number, next, sizeof next, e);
+    }
+    return code == 0 ? flush_names(l, e) : code;
+}
+
+static int trim_locked(ps_light *l, int64_t log_min, ps_error *e) {
+    char path[PATH_MAX];
+    int code = 0;
+    while (code == 0 && l->lt_first + PS_LIGHT_FILE_SLOTS <= l->lt_written) {
+        int64_t next = l->lt_first + PS_LIGHT_FILE_SLOTS;
+        slot last;
+        if (read_slot(l, next - 1, &last, e) < 0 || last.physical >= log_min) break;
+        if ((code = keep_next(l, next, e)) < 0) break;
+        if (l->lt_old_base == l->lt_first) close_file(l, &l->lt_old_fd);
+        path_of(l, l->lt_first, path);
+        l->lt_first = next;
+        if (l->lt_io->unlink(l->lt_io, path) < 0 && errno != ENOENT)
+            code = io_failed(l, next - PS_LIGHT_FILE_SLOTS, "delete", e);
+    }
+    return code;
+}
+
+int ps_light_trim(ps_light *l, int64_t log_min, ps_error *e) {
+    pthread_mutex_lock(&l->lt_lock);
+    int code = l->lt_readonly ? 0 : trim_locked(l, log_min, e);
+    pthread_mutex_unlock(&l->lt_lock);
+    return code;
+}
+
+/* ---- loading ---- */
+
+/* What a whole entry of `names` says. False: nothing, and it ends the file. */
+static bool take_name(ps_light *l, const uint8_t *p) {
+    uint32_t number = be32_get(p + 6);
+    ps_light_queue *q = number < l->lt_number_count ? l->lt_numbers[number] : NULL;
+    switch (p[4]) {
+    case NAME_NEW:
+        return number == l->lt_number_count && add_queue(l, p + NAME_HEAD, p[5]) != NULL;
+    case NAME_GONE:
+        if (q != NULL) drop_queue(l, q);
+        return number < l->lt_number_count;
+    case NAME_NEXT:
+        if (p[5] != 8) return false;
+        if (q != NULL) q->lq_max = (int64_t)be64_get(p + NAME_HEAD);
+        return number < l->lt_number_count;
+    default:
+        return false;
+    }
+}
+
+static int load_names(ps_light *l, ps_error *e) {
+    char path[PATH_MAX];
+    struct stat st;
+    path_of(l, -1, path);
+    if (l->lt_io->access(l->lt_io, path, F_OK) < 0) return 0;
+    int code = open_file(l, -1, &l->lt_names_fd, e);
+    if (code < 0) return code;
+    if (l->lt_io->fstat(l->lt_io, l->lt_names_fd, &st) < 0) return io_failed(l, -1, "read", e);
+    uint8_t *all = malloc((size_t)st.st_size + 1);
+    int64_t len = 0, at = 0;
+    if (all == NULL) return no_memory(e);
+    while (len < st.st_size) {
+        ssize_t n = l->lt_io->pread(l->lt_io, l->lt_names_fd, all + len,
+                                    (size_t)(st.st_size - len), len);
+        if (n <= 0) break;
+        len += n;
+    }
+    while (len - at >= NAME_HEAD && len - at >= NAME_HEAD + all[at + 5] &&
+           be32_get(all + at) ==
+               ps_crc32(0, all + at + 4, (size_t)(NAME_HEAD - 4 + all[at + 5])) &&
+           take_name(l, all + at))
+        at += NAME_HEAD + all[at + 5];
+    free(all);
+    l->lt_names_len = at;
+    if (!l->lt_readonly && at < st.st_size &&
+        l->lt_io->ftruncate(l->lt_io, l->lt_names_fd, at) < 0)
+        return io_failed(l, -1, "cut", e);
+    return 0;
+}
+
+static int by_number(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The first slots of the files there, ascending. */
+static int list_files(ps_light *l, int64_t **bases, int32_t *count, ps_error *e) {
+    char path[PATH_MAX], *end;
+    struct dirent *d;
+    int32_t room = 0;
+    int code = 0;
+    *bases = NULL;
+    *count = 0;
+    snprintf(path, sizeof path, "%s/" PS_LIGHT_FOLDER, l->lt_root);
+    DIR *dir = l->lt_io->opendir(l->lt_io, path);
+    if (dir == NULL)
+        return errno == ENOENT ? 0
+                               : ps_fail(e, ps_errno_code(errno), errno, -1, path,
+                                         "cannot list the directory");
+    while (code == 0 && (d = l->lt_io->readdir(l->lt_io, dir)) != NULL) {
+        if (strlen(d->d_name) != 20) continue;
+        int64_t base = strtoll(d->d_name, &end, 10);
+        if (*end != 0 || base < 0 || base % PS_LIGHT_FILE_SLOTS != 0) continue;
+        if (*count == room) {
+            int64_t *grown = realloc(*bases, (size_t)(room = room * 2 + 16) * sizeof *grown);
+            if (grown == NULL) code = no_memory(e);
+            if (grown != NULL) *bases = grown;
+        }
+        if (code == 0) (*bases)[(*count)++] = base;
+    }
+    l->lt_io->closedir(l->lt_io, dir);
+    if (*count > 1) qsort(*bases, (size_t)*count, sizeof **bases, by_number);
+    return code;
+}
+
+/* False: from this slot on nothing counts. */
+static bool take_slot(ps_light *l, const uint8_t *raw, int64_t at, int64_t log_end) {
+    slot s;
+    if (!slot_get(raw, &s) || s.physical < l->lt_covered || s.physical > log_end) return false;
+    if (s.kind == KIND_UNIT) {
+        if (s.physical + s.size > log_end || s.number >= l->lt_number_count || s.before >= at ||
+            s.jump >= at)
+            return false;
+        ps_light_queue *q = l->lt_numbers[s.number];
+        if (q != NULL) {
+            q->lq_last = at;
+            q->lq_physical = s.physical;
+            q->lq_jump = s.jump;
+            q->lq_max = s.offset + 1;
+        }
+    }
+    l->lt_covered = s.physical;
+    return true;
+}
+
+/* Slots of one file; *whole: all that a file has are sound. */
+static int load_file(ps_light *l, int64_t base, int64_t log_end, uint8_t *room, bool *whole,
+                     ps_error *e) {
+    int fd, code = open_file(l, base, &fd, e);
+    if (code < 0) return code;
+    int64_t at = base;
+    *whole = true;
+    while (*whole && at < base + PS_LIGHT_FILE_SLOTS) {
+        ssize_t n = l->lt_io->pread(l->lt_io, fd, room, (size_t)LOAD_SLOTS * PS_LIGHT_SLOT,
+                                    (at - base) * PS_LIGHT_SLOT);
+        if (n < 0) code = io_failed(l, base, "read", e);
+        if (n < PS_LIGHT_SLOT) *whole = false;
+        for (int64_t i = 0; *whole && i < n / PS_LIGHT_SLOT; i++) {
+            *whole = take_slot(l, room + i * PS_LIGHT_SLOT, at, log_end);
+            at += *whole;
+        }
+    }
+    l->lt_written = at;
+    if (code == 0 && !*whole && !l->lt_readonly &&
+        l->lt_io->ftruncate(l->lt_io, fd, (at - base) * PS_LIGHT_SLOT) < 0)
+        code = io_failed(l, base, "cut", e);
+    l->lt_io->close(l->lt_io, fd);
+    return code;
+}
+
+static int load_slots(ps_light *l, int64_t log_end, ps_error *e) {
+    char path[PATH_MAX];
+    int64_t *bases;
+    int32_t count;
+    bool whole = true;
+    int code = list_files(l, &bases, &count, e);
+    uint8_t *room = malloc((size_t)LOAD_SLOTS * PS_LIGHT_SLOT);
+    if (code == 0 && room == NULL) code = no_memory(e);
+    if (code == 0 && count > 0) l->lt_first = l->lt_written = bases[0];
+    for (int32_t i = 0; i < count && code == 0; i++) {
+        if (whole && bases[i] == l->lt_written) {
+            code = load_file(l, bases[i], log_end, room, &whole, e);
+        } else if (!l->lt_readonly) { /* after what is not sound: it is made again */
+            path_of(l, bases[i], path);
+            if (l->lt_io->unlink(l->lt_io, path) < 0) code = io_failed(l, bases[i], "delete", e);
+        }
+    }
+    free(room);
+    free(bases);
+    return code;
+}
+
+static void settle_next(ps_light *l) {
+    for (uint32_t i = 0; i < l->lt_number_count; i++)
+        if (l->lt_numbers[i] != NULL) l->lt_numbers[i]->lq_next = l->lt_numbers[i]->lq_max;
+}
+
+int ps_light_load(ps_light *l, ps_io *io, const char *root, bool readonly, int64_t log_end,
+                  ps_error *e) {
+    char path[PATH_MAX];
+    int code = 0;
+    *l = (ps_light){.lt_io = io,
+                    .lt_root = root,
+                    .lt_readonly = readonly,
+                    .lt_fd = -1,
+                    .lt_old_fd = -1,
+                    .lt_names_fd = -1};
+    pthread_mutex_init(&l->lt_lock, NULL);
+    snprintf(path, sizeof path, "%s/" PS_LIGHT_FOLDER, root);
+    if (!readonly && io->mkdir(io, path, io->folder_mode) < 0 && errno != EEXIST)
+        code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot make the directory");
+    if (code == 0) code = load_names(l, e);
+    if (code == 0) code = load_slots(l, log_end, e);
+    settle_next(l);
+    return code;
+}
+
+bool ps_light_last(ps_light *l, ps_light_unit *out, const ps_light_queue **queue) {
+    ps_error e;
+    slot s = {0};
+    for (int64_t at = slot_count(l) - 1; at >= l->lt_first && read_slot(l, at, &s, &e) == 0; at--) {
+        if (s.kind != KIND_UNIT || l->lt_numbers[s.number] == NULL) continue;
+        *out = (ps_light_unit){s.offset, s.physical, s.tags_code, s.size};
+        *queue = l->lt_numbers[s.number];
+        return true;
+    }
+    return false;
+}
+
+static void forget_queues(ps_light *l) {
+    ps_chains_free(&l->lt_queues, true);
+    free(l->lt_numbers);
+    l->lt_queues = (ps_chains){0};
+    l->lt_numbers = NULL;
+    l->lt_news = NULL;
+    l->lt_number_count = l->lt_number_room = 0;
+    l->lt_ahead_count = l->lt_names_ahead = 0;
+    close_file(l, &l->lt_fd);
+    close_file(l, &l->lt_old_fd);
+    close_file(l, &l->lt_names_fd);
+}
+
+int ps_light_reset(ps_light *l, ps_error *e) {
+    char path[PATH_MAX];
+    int64_t *bases;
+    int32_t count;
+    forget_queues(l);
+    l->lt_first = l->lt_written = l->lt_covered = l->lt_names_len = 0;
+    int code = list_files(l, &bases, &count, e);
+    for (int32_t i = -1; i < count && code == 0; i++) {
+        path_of(l, i < 0 ? -1 : bases[i], path);
+        if (!l->lt_readonly && l->lt_io->unlink(l->lt_io, path) < 0 && errno != ENOENT)
+            code = io_failed(l, i < 0 ? -1 : bases[i], "delete", e);
+    }
+    free(bases);
+    return code;
+}
+
+void ps_light_free(ps_light *l) {
+    if (l->lt_io == NULL) return;
+    forget_queues(l);
+    free(l->lt_ahead);
+    free(l->lt_names);
+    pthread_mutex_destroy(&l->lt_lock);
+    l->lt_io = NULL;
+}

@@ -1,0 +1,101 @@
+/* Light queues (lite topics; upstream: LMQ): thousands to millions of them, each with few units.
+ * All of them share two kinds of files, so that a queue takes no file, descriptor or mapping, but
+ * an entry of a table in memory. Derived from the log, as every queue is. Format table: light.c;
+ * docs/adr/009-light-queues.md. */
+#ifndef PS_LIGHT_H
+#define PS_LIGHT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/chains.h"
+#include "base/error.h"
+#include "files/io.h"
+
+#define PS_LIGHT_FOLDER "lightqueue"
+#define PS_LIGHT_SLOT 48
+#define PS_LIGHT_FILE_SLOTS (1 << 18) /* 12 MiB a file */
+#define PS_LIGHT_AHEAD 512            /* slots that wait in memory */
+
+typedef struct ps_light_queue {
+    ps_chain lq_chain;                 /* hash of the name */
+    struct ps_light_queue *lq_news;    /* the next one with news */
+    int64_t lq_last;                   /* slot of the last unit, -1: none */
+    int64_t lq_physical, lq_jump;      /* what that says: a new unit need not read it */
+    int64_t lq_max;                    /* offset of the next unit */
+    int64_t lq_next;                   /* offset of the next message that is put; append lock */
+    int64_t lq_stamp;                  /* ms: store time of the last record, 0: not known */
+    uint32_t lq_number;
+    uint8_t lq_len;
+    bool lq_has_news;
+    char lq_name[]; /* without 0x00 at its end */
+} ps_light_queue;
+
+typedef struct ps_light_unit {
+    int64_t offset, physical, tags_code;
+    int32_t size;
+} ps_light_unit;
+
+/* A leaf of the lock order but for the I/O of its files. */
+typedef struct ps_light {
+    ps_io *lt_io;
+    const char *lt_root; /* of the store */
+    bool lt_readonly;    /* nothing is written: units and names stay in memory */
+    pthread_mutex_t lt_lock;
+    ps_chains lt_queues;
+    ps_light_queue **lt_numbers; /* by number; NULL: gone */
+    uint32_t lt_number_count, lt_number_room;
+    int64_t lt_first;   /* slot that the first file begins with */
+    int64_t lt_written; /* slots in files */
+    int64_t lt_covered; /* all records below have their units */
+    int lt_fd;          /* of the last file, -1: not open */
+    int64_t lt_fd_base;
+    int lt_old_fd; /* of the file that was read last, beside that */
+    int64_t lt_old_base;
+    int lt_names_fd;
+    int64_t lt_names_len;
+    uint8_t *lt_ahead; /* slots after those written */
+    int32_t lt_ahead_count, lt_ahead_room;
+    uint8_t *lt_names; /* names after those written */
+    int32_t lt_names_ahead, lt_names_room;
+    ps_light_queue *lt_news;
+    bool lt_listened;
+    int64_t lt_units;   /* written since the open */
+    int64_t lt_skipped; /* names in records that can be no queue's */
+} ps_light;
+
+/* Reads what is there, as far as it is sound and lies below the end of the log; what follows goes
+ * from the disk. lt_covered then says from where on the log is to be read again. */
+int ps_light_load(ps_light *l, ps_io *io, const char *root, bool readonly, int64_t log_end,
+                  ps_error *e);
+void ps_light_free(ps_light *l);
+/* The last unit and the name of its queue; false: there is none. */
+bool ps_light_last(ps_light *l, ps_light_unit *out, const ps_light_queue **queue);
+/* Forgets everything, so that it is rebuilt from the log. */
+int ps_light_reset(ps_light *l, ps_error *e);
+
+ps_light_queue *ps_light_find_locked(ps_light *l, const void *name, int32_t len);
+/* Made when missing. NULL: no memory. */
+ps_light_queue *ps_light_get_locked(ps_light *l, const void *name, int32_t len);
+
+/* The unit of a record that the queue's offset `u->offset` belongs to: 1, 0 when it is there
+ * already, or an error. An offset below the end begins a new life of the queue. */
+int ps_light_append(ps_light *l, const void *name, int32_t len, const ps_light_unit *u,
+                    int64_t store_ms, ps_error *e);
+/* All records below are in. It is noted in the files now, or after some more of the log. */
+int ps_light_cover(ps_light *l, int64_t physical, bool now, ps_error *e);
+/* Writes what waits in memory; sync: and brings it to the disk. */
+int ps_light_flush(ps_light *l, bool sync, ps_error *e);
+/* The log begins here: deletes files of which nothing is left. */
+int ps_light_trim(ps_light *l, int64_t log_min, ps_error *e);
+/* The queue is gone. The append lock is held. */
+int ps_light_remove(ps_light *l, const void *name, int32_t len, ps_error *e);
+
+/* Its offsets that may be read, and false when there is no such queue. */
+bool ps_light_range(ps_light *l, const void *name, int32_t len, int64_t log_min, int64_t *low,
+                    int64_t *high);
+/* Units from the offset on, ascending, of records at log_min or later: how many, or an error. */
+int32_t ps_light_units(ps_light *l, const void *name, int32_t len, int64_t from, int64_t log_min,
+                       ps_light_unit *out, int32_t room, ps_error *e);
+
+#endif

@@ -1,0 +1,76 @@
+/* Light queues of an open store: which records are in them, and what a message that names some gets
+ * when it is put. The queues themselves: light/light.h. */
+#ifndef PS_LIGHTS_H
+#define PS_LIGHTS_H
+
+#include "store/placement.h"
+#include "store/store.h"
+
+/* cdef begin */
+/* ---- light queues (lite topics) ----
+ * A message with the property INNER_MULTI_DISPATCH is also in the queues %LMQ%... that it names,
+ * once ps_lights_begin was called; it then gets INNER_MULTI_QUEUE_OFFSET under the append lock. */
+
+/* Serves light queues from now on. What is not in their files is read from the log first. */
+int ps_lights_begin(ps_store *store, ps_error *error);
+int64_t ps_lights_count(ps_store *store); /* -1: they are not served */
+/* Names in records that can be no queue's, since the store was opened. */
+int64_t ps_lights_skipped(ps_store *store);
+/* 1 and the offsets that may be read, 0: no such queue. */
+int32_t ps_lights_range(ps_store *store, const char *name, int32_t len, int64_t *low,
+                        int64_t *high);
+/* Store time (ms) of the last record of a queue; 0: not known. */
+int64_t ps_lights_last_ms(ps_store *store, const char *name, int32_t len);
+
+typedef struct ps_light_record {
+    int64_t offset, physical, store_ms;
+    int32_t size; /* in `to`; 0: it is damaged, and passed over */
+} ps_light_record;
+/* Whole records from the offset on, one after the other into `to`; *need: what the first one takes
+ * when there is no room for it. How many, or an error. */
+int32_t ps_lights_read(ps_store *store, const char *name, int32_t len, int64_t from,
+                       ps_light_record *out, int32_t count, uint8_t *to, int64_t room,
+                       int64_t *need, ps_error *error);
+
+typedef struct ps_light_row {
+    int64_t low, high, last_ms;
+    uint32_t number;
+    int32_t len;
+    char name[256];
+} ps_light_row;
+/* Queues by number, from this one on: how many. */
+int32_t ps_lights_list(ps_store *store, uint32_t from, ps_light_row *out, int32_t room);
+int32_t ps_lights_delete(ps_store *store, const char *name, int32_t len, ps_error *error);
+
+/* From now on `fd` (an eventfd; -1: none) becomes readable when light queues get units. */
+void ps_lights_listen(ps_store *store, int32_t fd);
+/* Takes names of queues with new units, each with its length (one byte) before it: the bytes. */
+int32_t ps_lights_news(ps_store *store, uint8_t *to, int32_t room);
+/* cdef end */
+
+#define PS_LIGHT_NAMES_MAX 8
+
+/* What a message that is put asks for. */
+typedef struct ps_light_ask {
+    int32_t count;
+    ps_text names[PS_LIGHT_NAMES_MAX];
+    ps_light_queue *queues[PS_LIGHT_NAMES_MAX];
+    uint8_t *properties; /* as they are stored, with a gap for the offsets */
+    int32_t before, after, room;
+} ps_light_ask;
+
+/* 1: the draft names light queues; its properties are then those of *out, which is freed by
+ * free(out->properties). 0: it does not. An error: the names are refused. */
+int ps_light_asked(ps_store *s, ps_draft *d, ps_light_ask *out, ps_error *e);
+/* Gives it its offsets. Append lock, after ps_draft_measure. */
+int ps_light_place_locked(ps_store *s, ps_draft *d, ps_light_ask *a, ps_error *e);
+/* They are taken. Append lock. */
+void ps_light_took_locked(ps_light_ask *a);
+/* The units of one record; dispatch lock. */
+int ps_lights_dispatch(ps_store *s, const ps_record *r, ps_error *e);
+/* After records were dispatched: notes how far, and wakes who listens. */
+int ps_lights_told(ps_store *s, ps_error *e);
+/* A store that followed gives out offsets from now on; append lock. */
+void ps_lights_lead_locked(ps_store *s);
+
+#endif

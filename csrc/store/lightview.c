@@ -1,0 +1,279 @@
+/* Light queues of an open store, as others see them: beginning to serve them, and asking. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+
+#include "format/multi.h"
+#include "log/commitlog.h"
+#include "store/lights.h"
+
+/* ---- beginning ---- */
+
+/* The whole record at this place; its file is held by *mf. */
+static bool find_record(ps_store *s, int64_t physical, ps_mapfile **mf, const uint8_t **at,
+                        ps_record *r) {
+    int64_t avail, end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire);
+    *mf = NULL;
+    *at = ps_log_at(&s->st_log, physical, end, &avail, mf);
+    return *at != NULL && ps_record_decode(*at, avail, r) == PS_REC_OK &&
+           r->physical_offset == physical;
+}
+
+/* Whether the log has what the files say last. */
+static bool is_of_this_log(ps_store *s) {
+    const ps_light_queue *q;
+    const uint8_t *at;
+    ps_light_unit u;
+    ps_mapfile *mf;
+    ps_record r;
+    ps_multi m;
+    if (!ps_light_last(&s->st_light, &u, &q) || u.physical < atomic_load(&s->st_log.lg_min))
+        return true;
+    bool found = false;
+    if (find_record(s, u.physical, &mf, &at, &r) && r.size == u.size && ps_multi_of(&r, &m))
+        while (!found && ps_multi_next(&m))
+            found = m.mu_as.queue_offset == u.offset && m.mu_as.topic_len == q->lq_len &&
+                    memcmp(m.mu_as.topic, q->lq_name, q->lq_len) == 0;
+    ps_mapfile_unref(mf);
+    return found;
+}
+
+/* Records of one file of the log; what is not a record ends it: recovery closed over what could
+ * be closed over. */
+static int scan_file(ps_store *s, ps_mapfile *mf, int64_t at, int64_t bound, ps_error *e) {
+    int64_t stop = mf->mf_base + mf->mf_size;
+    int code = 0;
+    if (stop > bound) stop = bound;
+    while (at < stop && code == 0) {
+        ps_record r;
+        if (ps_record_decode(mf->mf_map + (at - mf->mf_base), stop - at, &r) != PS_REC_OK ||
+            r.physical_offset != at)
+            break;
+        if (ps_record_has_unit(&r)) code = ps_lights_dispatch(s, &r, e);
+        at += r.size;
+    }
+    return code;
+}
+
+static int scan_log(ps_store *s, int64_t bound, ps_error *e) {
+    int64_t at = s->st_light.lt_covered, min = atomic_load(&s->st_log.lg_min);
+    int code = 0;
+    if (at < min) at = min;
+    while (at < bound && code == 0) {
+        ps_mapfile *mf = ps_segments_find(&s->st_log.lg_files, at, e);
+        if (mf == NULL) return 0;
+        code = scan_file(s, mf, at, bound, e);
+        at = mf->mf_base + mf->mf_size;
+        ps_mapfile_unref(mf);
+    }
+    return code;
+}
+
+static int begin_locked(ps_store *s, ps_error *e) {
+    int64_t end = atomic_load(&s->st_dispatcher.ds_end);
+    int code = ps_light_load(&s->st_light, s->st_io, s->st_root, s->st_readonly, end, e);
+    if (code == 0 && !is_of_this_log(s)) code = ps_light_reset(&s->st_light, e);
+    if (code == 0) code = scan_log(s, end, e);
+    if (code < 0) {
+        ps_light_free(&s->st_light);
+        return code;
+    }
+    for (uint32_t i = 0; i < s->st_light.lt_number_count; i++) {
+        ps_light_queue *q = s->st_light.lt_numbers[i];
+        if (q != NULL) q->lq_next = q->lq_max;
+    }
+    s->st_light.lt_listened = s->st_light_fd >= 0;
+    atomic_store(&s->st_topics.tt_lmq, true);
+    atomic_store(&s->st_light_on, true);
+    return 0;
+}
+
+int ps_lights_begin(ps_store *s, ps_error *e) {
+    int code = 0;
+    if (ps_enter(s) < 0)
+        return ps_fail(e, PS_E_CLOSED, 0, -1, s->st_root, "the store is closed");
+    ps_dispatch_catch_up(s, NULL);
+    pthread_mutex_lock(&s->st_dispatcher.ds_lock);
+    if (!atomic_load(&s->st_light_on)) code = begin_locked(s, e);
+    pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
+    ps_leave(s);
+    return code;
+}
+
+/* ---- asking ---- */
+
+/* 0 and in the store; what has been put is then there to be read. */
+static bool enter_lights(ps_store *s) {
+    if (ps_enter(s) < 0) return false;
+    if (!atomic_load(&s->st_light_on)) {
+        ps_leave(s);
+        return false;
+    }
+    ps_dispatch_catch_up(s, NULL);
+    return true;
+}
+
+int64_t ps_lights_count(ps_store *s) {
+    return atomic_load(&s->st_light_on) ? (int64_t)s->st_light.lt_queues.count : -1;
+}
+
+int64_t ps_lights_skipped(ps_store *s) {
+    return atomic_load(&s->st_light_on) ? s->st_light.lt_skipped : 0;
+}
+
+int32_t ps_lights_range(ps_store *s, const char *name, int32_t len, int64_t *low, int64_t *high) {
+    *low = *high = 0;
+    if (!enter_lights(s)) return 0;
+    bool found =
+        ps_light_range(&s->st_light, name, len, atomic_load(&s->st_log.lg_min), low, high);
+    ps_leave(s);
+    return found;
+}
+
+static int64_t store_ms_of(ps_store *s, int64_t physical) {
+    const uint8_t *at;
+    ps_mapfile *mf;
+    ps_record r;
+    int64_t ms = find_record(s, physical, &mf, &at, &r) ? r.store_timestamp : 0;
+    ps_mapfile_unref(mf);
+    return ms;
+}
+
+/* Looked up once after a restart. */
+static int64_t last_ms(ps_store *s, const char *name, int32_t len) {
+    ps_light *l = &s->st_light;
+    ps_light_unit u;
+    ps_error e = {0};
+    pthread_mutex_lock(&l->lt_lock);
+    ps_light_queue *q = ps_light_find_locked(l, name, len);
+    int64_t ms = q != NULL ? q->lq_stamp : 0, last = q != NULL ? q->lq_max - 1 : -1;
+    pthread_mutex_unlock(&l->lt_lock);
+    if (ms != 0 || last < 0) return ms;
+    if (ps_light_units(l, name, len, last, atomic_load(&s->st_log.lg_min), &u, 1, &e) != 1)
+        return 0;
+    ms = store_ms_of(s, u.physical);
+    pthread_mutex_lock(&l->lt_lock);
+    q = ps_light_find_locked(l, name, len);
+    if (q != NULL && q->lq_stamp == 0) q->lq_stamp = ms;
+    pthread_mutex_unlock(&l->lt_lock);
+    return ms;
+}
+
+int64_t ps_lights_last_ms(ps_store *s, const char *name, int32_t len) {
+    if (!enter_lights(s)) return 0;
+    int64_t ms = last_ms(s, name, len);
+    ps_leave(s);
+    return ms;
+}
+
+static int32_t read_units(ps_store *s, const ps_light_unit *units, int32_t count,
+                          ps_light_record *out, uint8_t *to, int64_t room, int64_t *need) {
+    int64_t used = 0;
+    *need = 0;
+    for (int32_t i = 0; i < count; i++) {
+        const uint8_t *at;
+        ps_mapfile *mf;
+        ps_record r;
+        out[i] = (ps_light_record){units[i].offset, units[i].physical, 0, 0};
+        bool found = find_record(s, units[i].physical, &mf, &at, &r);
+        if (found && used + r.size > room) {
+            if (i == 0) *need = r.size;
+            ps_mapfile_unref(mf);
+            return i;
+        }
+        if (found) {
+            memcpy(to + used, at, (size_t)r.size);
+            out[i].size = r.size;
+            out[i].store_ms = r.store_timestamp;
+            used += r.size;
+        }
+        ps_mapfile_unref(mf);
+    }
+    return count;
+}
+
+#define READ_MAX 64
+
+int32_t ps_lights_read(ps_store *s, const char *name, int32_t len, int64_t from,
+                       ps_light_record *out, int32_t count, uint8_t *to, int64_t room,
+                       int64_t *need, ps_error *e) {
+    ps_light_unit units[READ_MAX];
+    *need = 0;
+    if (!enter_lights(s)) return 0;
+    if (count > READ_MAX) count = READ_MAX;
+    e->code = 0;
+    int32_t n = ps_light_units(&s->st_light, name, len, from, atomic_load(&s->st_log.lg_min), units,
+                               count, e);
+    if (n > 0) n = read_units(s, units, n, out, to, room, need);
+    ps_leave(s);
+    return n;
+}
+
+int32_t ps_lights_list(ps_store *s, uint32_t from, ps_light_row *out, int32_t room) {
+    ps_light *l = &s->st_light;
+    int32_t n = 0;
+    if (!enter_lights(s)) return 0;
+    pthread_mutex_lock(&l->lt_lock);
+    for (; from < l->lt_number_count && n < room; from++) {
+        const ps_light_queue *q = l->lt_numbers[from];
+        if (q == NULL) continue;
+        out[n] = (ps_light_row){.number = from, .len = q->lq_len, .high = q->lq_max};
+        memcpy(out[n++].name, q->lq_name, q->lq_len);
+    }
+    pthread_mutex_unlock(&l->lt_lock);
+    for (int32_t i = 0; i < n; i++) {
+        ps_light_range(l, out[i].name, out[i].len, atomic_load(&s->st_log.lg_min), &out[i].low,
+                       &out[i].high);
+        out[i].last_ms = last_ms(s, out[i].name, out[i].len);
+    }
+    ps_leave(s);
+    return n;
+}
+
+int32_t ps_lights_delete(ps_store *s, const char *name, int32_t len, ps_error *e) {
+    int64_t end;
+    if (!enter_lights(s)) return 0;
+    pthread_mutex_lock(&s->st_dispatcher.ds_lock);
+    pthread_mutex_lock(&s->st_log.lg_append_lock);
+    int code = ps_light_remove(&s->st_light, name, len, e);
+    pthread_mutex_unlock(&s->st_log.lg_append_lock);
+    end = atomic_load(&s->st_dispatcher.ds_end);
+    /* Its last record would else be read again, and begin it anew. */
+    if (code > 0 && ps_light_cover(&s->st_light, end, true, e) < 0) code = e->code;
+    pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
+    ps_leave(s);
+    return code;
+}
+
+/* ---- news ---- */
+
+void ps_lights_listen(ps_store *s, int32_t fd) {
+    pthread_mutex_lock(&s->st_dispatcher.ds_lock);
+    s->st_light_fd = fd;
+    if (atomic_load(&s->st_light_on)) {
+        pthread_mutex_lock(&s->st_light.lt_lock);
+        s->st_light.lt_listened = fd >= 0;
+        pthread_mutex_unlock(&s->st_light.lt_lock);
+    }
+    pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
+}
+
+int32_t ps_lights_news(ps_store *s, uint8_t *to, int32_t room) {
+    ps_light *l = &s->st_light;
+    int32_t used = 0;
+    if (ps_enter(s) < 0) return 0;
+    if (atomic_load(&s->st_light_on)) {
+        pthread_mutex_lock(&l->lt_lock);
+        while (l->lt_news != NULL && used + 1 + l->lt_news->lq_len <= room) {
+            ps_light_queue *q = l->lt_news;
+            l->lt_news = q->lq_news;
+            q->lq_has_news = false;
+            to[used++] = q->lq_len;
+            memcpy(to + used, q->lq_name, q->lq_len);
+            used += q->lq_len;
+        }
+        pthread_mutex_unlock(&l->lt_lock);
+    }
+    ps_leave(s);
+    return used;
+}

@@ -1,0 +1,293 @@
+/* Light queues: what is put comes back in order, from each path; the files are believed only as far
+ * as the log agrees, and what they lack is made from it. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <sys/eventfd.h>
+#include <limits.h>
+
+#include "check.h"
+#include "format/record.h"
+#include "store/lights.h"
+
+#define QUEUES 40
+#define SEGMENT (64 << 10)
+
+static ps_conf conf_of(const char *root) {
+    ps_conf c;
+    ps_conf_init(&c);
+    c.root = root;
+    c.commitlog_file_size = SEGMENT;
+    c.consumequeue_file_size = 2000;
+    c.index_slots = 64;
+    c.index_entries = 400;
+    c.clean_interval_ms = 0;
+    return c;
+}
+
+static ps_store *open_store(const char *root) {
+    ps_conf c = conf_of(root);
+    ps_error e = {0};
+    ps_store *s = ps_store_open(&c, NULL, NULL, NULL, &e);
+    CHECKF(s != NULL, "%s", e.text);
+    return s;
+}
+
+static int put(ps_store *s, const char *topic, const char *names, const char *body) {
+    char props[700];
+    ps_error e = {0};
+    ps_put_result out = {0};
+    int n = snprintf(props, sizeof props, "UNIQ_KEY\1u\2INNER_MULTI_DISPATCH\1%s\2WAIT\1true\2",
+                     names);
+    ps_topic *t = ps_topic_open(s, topic, (int32_t)strlen(topic), 1, &e);
+    return ps_put(t, 0, 0, body, (int64_t)strlen(body), props, n, 1, &out);
+}
+
+/* Body of the record at the offset, and its offset property; false: none. */
+static bool body_at(ps_store *s, const char *name, int64_t offset, char *body, char *offsets) {
+    static uint8_t room[4096];
+    ps_light_record one;
+    ps_error e = {0};
+    ps_property p;
+    ps_record r;
+    int64_t need;
+    if (ps_lights_read(s, name, (int32_t)strlen(name), offset, &one, 1, room, sizeof room, &need,
+                       &e) != 1 ||
+        one.size == 0 || ps_record_decode(room, one.size, &r) != PS_REC_OK)
+        return false;
+    snprintf(body, 100, "%.*s", (int)r.body_len, r.body);
+    if (!ps_property_find(r.properties, r.properties_len, "INNER_MULTI_QUEUE_OFFSET", 24, &p))
+        return false;
+    snprintf(offsets, 100, "%.*s", (int)p.value_len, p.value);
+    return one.offset == offset;
+}
+
+static void name_of(int i, char name[40]) {
+    snprintf(name, 40, "%%LMQ%%$parent$s-%d", i);
+}
+
+static void check_queue(ps_store *s, int i, int64_t count) {
+    char name[40], body[100], offsets[100], wanted[100];
+    int64_t low, high;
+    name_of(i, name);
+    CHECK_EQ(1, ps_lights_range(s, name, (int32_t)strlen(name), &low, &high));
+    CHECK_EQ(0, low);
+    CHECK_EQ(count, high);
+    for (int64_t at = 0; at < count; at++) {
+        snprintf(wanted, sizeof wanted, "%d#%lld", i, (long long)at);
+        if (!CHECK(body_at(s, name, at, body, offsets))) return;
+        CHECKF(strcmp(wanted, body) == 0, "%s, not %s", body, wanted);
+        CHECK_EQ(at, atoll(offsets));
+    }
+    CHECK(!body_at(s, name, count, body, offsets));
+}
+
+static int64_t counts[QUEUES];
+
+static void put_some(ps_store *s, int rounds) {
+    char name[40], body[40];
+    for (int i = 0; i < rounds; i++) {
+        int q = (int)check_below(QUEUES);
+        name_of(q, name);
+        snprintf(body, sizeof body, "%d#%lld", q, (long long)counts[q]++);
+        CHECK_EQ(0, put(s, "parent", name, body));
+        if (i % 7 == 0) CHECK_EQ(0, put(s, "parent", "%LMQ%many", body));
+    }
+}
+
+static void check_all(ps_store *s) {
+    for (int i = 0; i < QUEUES; i++)
+        if (counts[i] > 0) check_queue(s, i, counts[i]);
+}
+
+static void damage(const char *root, const char *file, int64_t at) {
+    char path[PATH_MAX];
+    uint8_t byte;
+    snprintf(path, sizeof path, "%s/lightqueue/%s", root, file);
+    int fd = open(path, O_RDWR);
+    CHECK(fd >= 0 && pread(fd, &byte, 1, at) == 1);
+    byte ^= 1;
+    CHECK(pwrite(fd, &byte, 1, at) == 1);
+    close(fd);
+}
+
+static void test_comes_back(void) {
+    char *root = check_folder(), path[PATH_MAX];
+    ps_error e = {0};
+    memset(counts, 0, sizeof counts);
+    ps_store *s = open_store(root);
+    CHECK_EQ(0, put(s, "parent", "%LMQ%$parent$before", "not in any queue"));
+    CHECK_EQ(0, ps_lights_begin(s, &e));
+    put_some(s, 900);
+    check_all(s);
+    CHECK_EQ(0, ps_store_close(s, &e));
+    ps_store_free(s);
+
+    s = open_store(root);
+    check_all(s);
+    put_some(s, 300);
+    ps_store_abandon(s); /* as a kill: what waited in memory is gone */
+    ps_store_free(s);
+
+    s = open_store(root);
+    check_all(s);
+    put_some(s, 100);
+    ps_store_free(s);
+
+    damage(root, "00000000000000000000", 48 * 200 + 3);
+    s = open_store(root);
+    check_all(s);
+    put_some(s, 100);
+    ps_store_free(s);
+
+    damage(root, "names", 100);
+    s = open_store(root);
+    check_all(s);
+    ps_store_free(s);
+
+    snprintf(path, sizeof path, "%s/lightqueue", root);
+    check_remove(path);
+    s = open_store(root);
+    CHECK_EQ(-1, ps_lights_count(s));
+    CHECK_EQ(0, ps_lights_begin(s, &e));
+    check_all(s);
+    put_some(s, 50);
+    check_all(s);
+    ps_store_free(s);
+    check_remove(root);
+    free(root);
+}
+
+/* The files are another store's, or the log was cut: the log is right. */
+static void test_another_log(void) {
+    char *root = check_folder(), *other = check_folder(), from[PATH_MAX], to[PATH_MAX];
+    ps_error e = {0};
+    for (int i = 0; i < 2; i++) {
+        memset(counts, 0, sizeof counts);
+        ps_store *s = open_store(i == 0 ? other : root);
+        CHECK_EQ(0, ps_lights_begin(s, &e));
+        put_some(s, 200);
+        ps_store_free(s);
+    }
+    snprintf(from, sizeof from, "%s/lightqueue", root);
+    snprintf(to, sizeof to, "%s/lightqueue", other);
+    check_remove(from);
+    CHECK_EQ(0, rename(to, from));
+    ps_store *s = open_store(root);
+    check_all(s);
+    ps_store_free(s);
+    check_remove(root);
+    check_remove(other);
+    free(root);
+    free(other);
+}
+
+static void test_refusals(void) {
+    static const char *const bad[] = {
+        "%LMQ%$parent$d$e", "%LMQ%$parent$d/e", "%LMQ%$parent$", "%LMQ%$$x", "%LMQ%", "plain",
+        "%LMQ%$parent$ca,cb", "%LMQ%a,%LMQ%a", "%LMQ%$parent$a b",
+        "%LMQ%1,%LMQ%2,%LMQ%3,%LMQ%4,%LMQ%5,%LMQ%6,%LMQ%7,%LMQ%8,%LMQ%9"};
+    char *root = check_folder(), longest[300] = "%LMQ%$parent$", body[100], offsets[100];
+    ps_error e = {0};
+    ps_store *s = open_store(root);
+    CHECK_EQ(0, ps_lights_begin(s, &e));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        CHECKF(put(s, "parent", bad[i], "b") == PS_E_MESSAGE_ILLEGAL, "%s", bad[i]);
+    memset(longest + strlen(longest), 'x', 250);
+    CHECK_EQ(PS_E_MESSAGE_ILLEGAL, put(s, "parent", longest, "b"));
+    CHECK_EQ(0, ps_lights_count(s));
+    CHECK_EQ(0, put(s, "%RETRY%g", "%LMQ%$parent$a", "b")); /* such topics are left alone */
+    CHECK_EQ(0, ps_lights_count(s));
+    CHECK_EQ(0, put(s, "parent", "%LMQ%$parent$a,%LMQ%b", "both"));
+    CHECK_EQ(0, put(s, "parent", "%LMQ%b", "second"));
+    CHECK(body_at(s, "%LMQ%b", 0, body, offsets) && strcmp(offsets, "0,0") == 0);
+    CHECK(body_at(s, "%LMQ%b", 1, body, offsets) && strcmp(body, "second") == 0);
+    ps_store_free(s);
+    check_remove(root);
+    free(root);
+}
+
+/* A queue that is gone starts from 0 again, also after a restart; its old units are in the log. */
+static void test_new_life(void) {
+    char *root = check_folder(), body[100], offsets[100];
+    static const char name[] = "%LMQ%$parent$s";
+    int64_t low, high;
+    ps_error e = {0};
+    ps_store *s = open_store(root);
+    CHECK_EQ(0, ps_lights_begin(s, &e));
+    for (int i = 0; i < 5; i++) CHECK_EQ(0, put(s, "parent", name, "old"));
+    CHECK_EQ(1, ps_lights_range(s, name, sizeof name - 1, &low, &high));
+    CHECK(ps_lights_last_ms(s, name, sizeof name - 1) > 0);
+    CHECK_EQ(1, ps_lights_delete(s, name, sizeof name - 1, &e));
+    CHECK_EQ(0, ps_lights_range(s, name, sizeof name - 1, &low, &high));
+    ps_store_free(s);
+    s = open_store(root);
+    CHECK_EQ(0, ps_lights_range(s, name, sizeof name - 1, &low, &high));
+    CHECK_EQ(0, put(s, "parent", name, "new"));
+    CHECK(body_at(s, name, 0, body, offsets) && strcmp(body, "new") == 0);
+    CHECK_EQ(1, ps_lights_range(s, name, sizeof name - 1, &low, &high));
+    CHECK_EQ(1, high);
+    ps_store_free(s);
+    check_remove(root);
+    free(root);
+}
+
+/* Rows of a log of Java's that are skipped, as Java skips them; the rest goes on. */
+static void test_foreign(void) {
+    static const struct {
+        const char *names, *offsets;
+    } rows[] = {{"%LMQ%$p$ca,cb", "0,"}, {"%LMQ%$p$d/e", "0"}, {"%LMQ%$p$x", "1,2"},
+                {"%LMQ%$p$d$e", "0"},    {"%LMQ%$p$y", "0"}};
+    char *root = check_folder(), props[200], body[100], offsets[100];
+    ps_error e = {0};
+    ps_put_result out;
+    ps_store *s = open_store(root);
+    ps_topic *t = ps_topic_open(s, "p", 1, 1, &e);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int n = snprintf(props, sizeof props,
+                         "INNER_MULTI_DISPATCH\1%s\2INNER_MULTI_QUEUE_OFFSET\1%s\2", rows[i].names,
+                         rows[i].offsets);
+        CHECK_EQ(0, ps_put(t, 0, 0, "b", 1, props, n, 1, &out));
+    }
+    CHECK_EQ(0, ps_lights_begin(s, &e));
+    CHECK_EQ(3, ps_lights_skipped(s));
+    CHECK_EQ(2, ps_lights_count(s));
+    CHECK(body_at(s, "%LMQ%$p$y", 0, body, offsets));
+    ps_store_free(s);
+    check_remove(root);
+    free(root);
+}
+
+static void test_news(void) {
+    char *root = check_folder();
+    uint8_t names[100];
+    ps_error e = {0};
+    ps_store *s = open_store(root);
+    int64_t low, high;
+    int fd = eventfd(0, EFD_NONBLOCK);
+    ps_lights_listen(s, fd);
+    CHECK_EQ(0, ps_lights_begin(s, &e));
+    CHECK_EQ(0, put(s, "p", "%LMQ%a", "1"));
+    CHECK_EQ(0, put(s, "p", "%LMQ%a", "2"));
+    ps_lights_range(s, "%LMQ%a", 6, &low, &high);
+    CHECK_EQ(2, high);
+    CHECK_EQ(7, ps_lights_news(s, names, sizeof names));
+    CHECK(names[0] == 6 && memcmp(names + 1, "%LMQ%a", 6) == 0);
+    CHECK_EQ(0, ps_lights_news(s, names, sizeof names));
+    uint64_t told = 0;
+    CHECK(read(fd, &told, sizeof told) == sizeof told && told > 0);
+    close(fd);
+    ps_store_free(s);
+    check_remove(root);
+    free(root);
+}
+
+int main(void) {
+    check_begin();
+    test_comes_back();
+    test_another_log();
+    test_refusals();
+    test_new_life();
+    test_foreign();
+    test_news();
+    return check_end("light");
+}

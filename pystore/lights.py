@@ -1,0 +1,145 @@
+"""Light queues of an open store: those of lite topics, which share files (csrc/light/light.h)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from pystore.native import ffi, lib, raise_error, utf8
+
+__all__ = ["LightQueue", "LightRecord", "Lights"]
+
+#: Bytes of records that one read gives at most, but for one that is longer.
+_READ_BYTES = 512 << 10
+#: Messages that one read gives at most.
+_READ_MAX = 64
+_NEWS_BYTES = 64 << 10
+
+
+class LightRecord(NamedTuple):
+    """A message of a light queue. `raw` is the whole record, empty for one that is damaged."""
+
+    offset: int
+    physical_offset: int
+    store_timestamp: int
+    raw: bytes
+
+
+class LightQueue(NamedTuple):
+    """A light queue: the offsets that may be read are from `low` to before `high`; `last_ms` is the
+    store time of its last message, 0 when it is not known."""
+
+    name: str
+    low: int
+    high: int
+    last_ms: int
+
+
+class Lights:
+    """The light queues of a store. `owner` has the ``ps_store *``: a Store."""
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+        self._two = ffi.new("int64_t[2]")
+        self._rows = ffi.new("ps_light_record[]", _READ_MAX)
+        self._room = ffi.new("uint8_t[]", _READ_BYTES)
+        self._news = ffi.new("uint8_t[]", _NEWS_BYTES)
+
+    def begin(self) -> None:
+        """Serves light queues from now on; a second call does nothing. What their files lack is
+        read from the log first, all of it when there are none. Raises: StoreIOError, DiskFull,
+        StoreClosed."""
+        error = ffi.new("ps_error *")
+        if lib.ps_lights_begin(self._owner.c_handle(), error) < 0:
+            raise_error(error)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether they are served."""
+        return self.count >= 0
+
+    @property
+    def count(self) -> int:
+        """How many there are; -1: they are not served."""
+        return int(lib.ps_lights_count(self._owner.c_handle()))
+
+    @property
+    def skipped(self) -> int:
+        """Names in records that can be no queue's, such as one with a slash, since the open."""
+        return int(lib.ps_lights_skipped(self._owner.c_handle()))
+
+    def range(self, name: str) -> tuple[int, int] | None:
+        """Returns the offsets that may be read, from the first to before the second; None: there is
+        no such queue."""
+        raw, two = utf8(name, "the queue"), self._two
+        found = lib.ps_lights_range(self._owner.c_handle(), raw, len(raw), two, two + 1)
+        return (two[0], two[1]) if found else None
+
+    def last_ms(self, name: str) -> int:
+        """Returns the store time of the queue's last message, in ms; 0: it is not known."""
+        raw = utf8(name, "the queue")
+        return int(lib.ps_lights_last_ms(self._owner.c_handle(), raw, len(raw)))
+
+    def read(self, name: str, offset: int, count: int) -> list[LightRecord]:
+        """Returns messages from `offset` on, at most 64, ascending. Raises: StoreIOError,
+        RecordDamaged for a unit that cannot be read."""
+        raw, rows = utf8(name, "the queue"), self._rows
+        room, size = self._room, _READ_BYTES
+        error, need = ffi.new("ps_error *"), ffi.new("int64_t *")
+        while True:
+            n = lib.ps_lights_read(
+                self._owner.c_handle(), raw, len(raw), offset, rows, min(count, _READ_MAX), room,
+                size, need, error,
+            )  # fmt: skip
+            if n < 0:
+                raise_error(error, n)
+            if n or not need[0]:
+                break
+            size = need[0]
+            room = ffi.new("uint8_t[]", size)
+        found, at = [], 0
+        for i in range(n):
+            row = rows[i]
+            data = bytes(ffi.buffer(room + at, row.size))
+            found.append(LightRecord(row.offset, row.physical, row.store_ms, data))
+            at += row.size
+        return found
+
+    def some(self, begin: int, count: int = 512) -> tuple[list[LightQueue], int]:
+        """Returns queues in the order of their birth, `count` at most, from number `begin` on, and
+        the number to go on with; that is -1 at the end."""
+        rows = ffi.new("ps_light_row[]", count)
+        n = lib.ps_lights_list(self._owner.c_handle(), begin, rows, count)
+        found = [
+            LightQueue(
+                ffi.unpack(rows[i].name, rows[i].len).decode("utf-8", "replace"), rows[i].low,
+                rows[i].high, rows[i].last_ms,
+            )
+            for i in range(n)
+        ]  # fmt: skip
+        return found, int(rows[n - 1].number) + 1 if n == count else -1
+
+    def delete(self, name: str) -> bool:
+        """Deletes a queue; a message to the name then begins a new one, at offset 0. Its messages
+        stay in the log. Returns whether there was one. Raises: StoreIOError, DiskFull."""
+        raw, error = utf8(name, "the queue"), ffi.new("ps_error *")
+        code = lib.ps_lights_delete(self._owner.c_handle(), raw, len(raw), error)
+        if code < 0:
+            raise_error(error)
+        return bool(code)
+
+    # ---- news ----
+
+    def listen(self, fd: int) -> None:
+        """Has an eventfd become readable when queues get messages; -1: none any more."""
+        lib.ps_lights_listen(self._owner.c_handle(), fd)
+
+    def news(self) -> list[str]:
+        """Takes the names of queues that got messages since they were taken last: some of them;
+        empty when there are no more."""
+        size = lib.ps_lights_news(self._owner.c_handle(), self._news, _NEWS_BYTES)
+        data, at, found = bytes(ffi.buffer(self._news, size)), 0, []
+        while at < size:
+            end = at + 1 + data[at]
+            found.append(data[at + 1 : end].decode("utf-8", "replace"))
+            at = end
+        return found

@@ -1,0 +1,462 @@
+"""Lite topics over the classic wire (broker/services/lite); what a running 5.5.0 answered stands in
+golden/lite-5.5.0 of the reference, and D1 to D24 are its defects by their numbers."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from popping import popping, records
+from waiting import until_async
+
+from broker.wire import mqjson
+from broker.wire.codes import RequestCode as Code
+from pystore.configfiles import SubscriptionGroup, TopicConfig
+
+PARENT, GROUP = "L", "g"
+
+
+class Lite:
+    def __init__(self, p):
+        self.p = p
+        self.lite = p.broker.services.lite
+
+    def group(self, name=GROUP, parent=PARENT, **attributes):
+        said = {"+lite.bind.topic": parent}
+        said |= {f"+lite.sub.{k.replace('_', '.')}": v for k, v in attributes.items()}
+        self.p.broker.services.groups.update(SubscriptionGroup(name, attributes=said))
+
+    async def send(self, name, *bodies, topic=PARENT, **more):
+        for body in bodies:
+            answer = await self.p.send(body.encode(), topic=topic, __LITE_TOPIC=name, **more)
+            assert answer.code == 0, answer.remark
+
+    async def ctl(self, action, *names, client="c", group=GROUP, option=None, version=0):
+        row = {
+            "action": action, "clientId": client, "group": group, "topic": PARENT,
+            "liteTopicSet": list(names), "offsetOption": option, "version": version,
+        }  # fmt: skip
+        return await self.p.ask(
+            Code.LITE_SUBSCRIPTION_CTL, mqjson.dumps({"subscriptionSet": [row]})
+        )
+
+    async def add(self, *names, **more):
+        answer = await self.ctl("PARTIAL_ADD", *names, **more)
+        assert answer.code == 0, answer.remark
+
+    async def pop(self, client="c", group=GROUP, most=32, invisible=60_000, poll=0, **more):
+        return await self.p.ask(
+            Code.POP_LITE_MESSAGE, clientId=client, consumerGroup=group, topic=PARENT,
+            maxMsgNum=most, invisibleTime=invisible, pollTime=poll, **more,
+        )  # fmt: skip
+
+    async def bodies(self, **more):
+        """(lite topic, body) of each message of one pop."""
+        answer = await self.pop(**more)
+        return [(said["__LITE_TOPIC"], body.decode()) for _, body, said, *_ in records(answer.body)]
+
+    async def some(self, **more):
+        """The same, as soon as there is something."""
+        return await self.bodies(poll=60_000, **more)
+
+    async def ack(self, name, offset, answer, group=GROUP, **more):
+        handle = f"0 {answer.ext['popTime']} {answer.ext['invisibleTime']} 999 0 b 0 {offset}"
+        given = {"liteTopic": name, "extraInfo": handle} | more
+        return await self.p.ask(
+            Code.ACK_MESSAGE, consumerGroup=group, topic=PARENT, queueId=0, offset=offset, **given
+        )
+
+    async def change(self, name, offset, answer, invisible, **more):
+        handle = f"0 {answer.ext['popTime']} {answer.ext['invisibleTime']} 999 0 b 0 {offset}"
+        given = {"liteTopic": name, "extraInfo": handle} | more
+        return await self.p.ask(
+            Code.CHANGE_MESSAGE_INVISIBLETIME, consumerGroup=GROUP, topic=PARENT, queueId=0,
+            offset=offset, invisibleTime=invisible, **given,
+        )  # fmt: skip
+
+    def committed(self, name, group=GROUP):
+        return self.p.broker.services.offsets.get(group, f"%LMQ%${PARENT}${name}", 0)
+
+    def shift(self, ms):
+        self.p.shift(ms)
+        self.lite.look()
+
+
+@asynccontextmanager
+async def lite_broker(path, expiration=-1, **settings):
+    async with popping(path, **settings) as p:
+        p.broker.services.topics.update(
+            TopicConfig(PARENT, 4, 4),
+            f"+message.type=LITE,+lite.topic.expiration={expiration}",
+        )
+        made = Lite(p)
+        made.group()
+        yield made
+
+
+# ---- sends ----
+
+
+async def test_a_message_is_stored_as_upstream_stores_it(store_path):
+    """Properties in the order of Java's map, without WAIT; queue and offset of the parent."""
+    async with lite_broker(store_path) as lt:
+        await lt.send("ra", "ra#0", UNIQ_KEY="K", WAIT="true")
+        await lt.send("ra", "ra#1", UNIQ_KEY="K")
+        await lt.add("ra")
+        answer = await lt.pop()
+        first, second = records(answer.body)
+        assert list(first[2].items()) == [
+            ("MSG_REGION", "DefaultRegion"), ("UNIQ_KEY", "K"), ("CLUSTER", "DefaultCluster"),
+            ("INNER_MULTI_QUEUE_OFFSET", "0"), ("TRACE_ON", "true"),
+            ("INNER_MULTI_DISPATCH", "%LMQ%$L$ra"), ("__LITE_TOPIC", "ra"),
+        ]  # fmt: skip
+        assert second[2]["INNER_MULTI_QUEUE_OFFSET"] == "1"
+        assert answer.ext["orderCountInfo"] == "0;0"
+        assert (answer.ext["reviveQid"], answer.remark) == ("999", "FOUND")
+
+
+@pytest.mark.parametrize("name", ["d$e", "d/e", "ca,cb", "x,%LMQ%$O$y", "y" * 65, " ", "a b", "é"])
+async def test_d1_to_d3_names_that_break_things_are_refused_at_the_send(store_path, name):
+    async with lite_broker(store_path) as lt:
+        answer = await lt.p.send(b"x", topic=PARENT, __LITE_TOPIC=name)
+        assert (answer.code, answer.remark[:10]) == (13, "lite topic")
+        by_hand = await lt.p.send(b"x", topic=PARENT, INNER_MULTI_DISPATCH=f"%LMQ%$L${name}")
+        assert by_hand.code == 13
+        assert lt.lite.lights.count == 0
+        await lt.send("fine", "goes on")
+        await lt.add("fine")
+        assert await lt.some() == [("fine", "goes on")]
+
+
+async def test_d9_a_topic_of_another_type_takes_no_lite_messages(store_path):
+    async with lite_broker(store_path) as lt:
+        lt.p.make_topic("N")
+        answer = await lt.p.send(b"x", topic="N", __LITE_TOPIC="a")
+        assert (answer.code, "not LITE" in answer.remark) == (13, True)
+
+
+async def test_a_delayed_message_gets_its_queue_when_it_is_delivered(store_path):
+    async with lite_broker(store_path) as lt:
+        await lt.add("d")
+        await lt.send("d", "late", TIMER_DELAY_SEC="100")
+        await lt.send("d", "level", DELAY="6")
+        await lt.send("d", "now")
+        assert await lt.some() == [("d", "now")]
+        lt.shift(200_000)
+        await until_async(lambda: lt.lite.lights.range("%LMQ%$L$d") == (0, 3))
+        got = await lt.some()
+        assert {body for _, body in got} == {"now", "late", "level"}
+
+
+# ---- popping ----
+
+
+async def test_a_waiting_pop_is_answered_by_the_message(store_path):
+    async with lite_broker(store_path) as lt:
+        await lt.add("s")
+        waits = asyncio.ensure_future(lt.some())
+        client = lt.lite.registry.get(GROUP, "c")
+        await until_async(lambda: client.polls)
+        await lt.send("s", "1")
+        assert await waits == [("s", "1")]
+
+
+async def test_a_batch_blocks_its_lite_topic_alone_until_it_is_acknowledged(store_path):
+    async with lite_broker(store_path) as lt:
+        await lt.add("a", "b")
+        await lt.send("a", "a0", "a1", "a2")
+        await until_async(lambda: lt.lite.registry.get(GROUP, "c").events)
+        first = await lt.pop(most=2, poll=60_000)
+        assert [r[1] for r in records(first.body)] == [b"a0", b"a1"]
+        await lt.send("b", "b0")
+        assert await lt.some() == [("b", "b0")]
+        assert (await lt.ack("a", 1, first)).code == 0
+        assert lt.committed("a") == 0
+        assert (await lt.pop()).code == 210
+        assert (await lt.ack("a", 0, first)).code == 0
+        assert lt.committed("a") == 2
+        assert await lt.some() == [("a", "a2")]
+
+
+async def test_d5_each_message_has_its_own_count_and_d19_what_is_acknowledged_stays_away(
+    store_path,
+):
+    async with lite_broker(store_path) as lt:
+        await lt.add("n")
+        await lt.send("n", "0", "1", "2")
+        first = await lt.pop(poll=60_000)
+        assert (await lt.ack("n", 1, first)).code == 0
+        lt.shift(60_001)
+        await lt.send("n", "3")
+        again = await lt.pop(poll=60_000)
+        assert [r[1] for r in records(again.body)] == [b"0", b"2", b"3"]
+        assert again.ext["orderCountInfo"] == "0 qo0%0 1;0 qo0%2 1;0"
+        for offset in (0, 2, 3):
+            assert (await lt.ack("n", offset, again)).code == 0
+        assert lt.committed("n") == 4
+
+
+async def test_the_same_attempt_gets_the_batch_again_and_is_not_counted(store_path):
+    async with lite_broker(store_path) as lt:
+        await lt.add("n")
+        await lt.send("n", "0")
+        assert await lt.some(attemptId="x") == [("n", "0")]
+        assert (await lt.p.ask(Code.TRIGGER_LITE_DISPATCH, group=GROUP, clientId="c")).code == 0
+        again = await lt.pop(attemptId="x")
+        assert again.ext["orderCountInfo"] == "0"
+
+
+async def test_another_invisible_time_counts_and_a_suspended_one_does_not(store_path):
+    async with lite_broker(store_path) as lt:
+        await lt.add("n")
+        await lt.send("n", "0")
+        answer = await lt.pop(poll=60_000)
+        made = await lt.change("n", 0, answer, 1000, suspend="true")
+        assert (made.code, made.ext["reviveQid"]) == (0, "999")
+        lt.shift(1001)
+        answer = await lt.pop(poll=60_000)
+        assert answer.ext["orderCountInfo"] == "0"
+        assert (await lt.change("n", 0, answer, 0)).code == 0
+        again = await lt.pop(poll=60_000)
+        assert again.ext["orderCountInfo"] == "0 qo0%0 1"
+
+
+async def test_d4_the_lite_topic_of_an_old_handle_is_found_by_its_record(store_path):
+    """Java 5.2.0 and Apache's proxy leave it out; the handle ends with the place in the log."""
+    async with lite_broker(store_path) as lt:
+        await lt.add("n")
+        await lt.send("n", "0")
+        answer = await lt.pop(poll=60_000)
+        place = lt.lite.lights.read("%LMQ%$L$n", 0, 1)[0].physical_offset
+        said = answer.ext
+        handle = f"0 {said['popTime']} {said['invisibleTime']} 999 0 b 0 0 {place}"
+        assert (await lt.change(None, 0, answer, 0, extraInfo=handle, liteTopic="")).code == 0
+        assert await lt.some() == [("n", "0")]
+
+
+async def test_d24_an_acknowledgement_of_nothing_commits_nothing(store_path):
+    async with lite_broker(store_path) as lt:
+        answer = await lt.pop()
+        assert (await lt.ack("nolite", 0, answer)).code == 208
+        assert lt.committed("nolite") is None
+
+
+async def test_refusals_of_acknowledgements_come_in_upstreams_order(store_path):
+    async with lite_broker(store_path) as lt:
+        lt.p.broker.services.groups.update(SubscriptionGroup("plain"))
+        await lt.add("ra")
+        await lt.send("ra", "0", "1", "2", "3")
+        pop = await lt.pop(most=2, poll=60_000)
+        cases = [
+            ({"group": "plain"}, 0, 29), ({"queueId": 1}, 0, 29), ({"queueId": 9}, 0, 13),
+            ({}, 99, 208), ({}, 3, 13), ({}, 0, 0), ({}, 0, 0),
+            ({"extraInfo": "0 1 8000 0 0 b 0 1"}, 1, 29),
+            ({"extraInfo": "0 1 8000 999 0 b 0 1"}, 1, 0),
+        ]  # fmt: skip
+        for more, offset, code in cases:
+            given = dict(more)
+            queue = given.pop("queueId", 0)
+            group = given.pop("group", GROUP)
+            handle = f"0 {pop.ext['popTime']} {pop.ext['invisibleTime']} 999 0 b 0 {offset}"
+            ext = {
+                "consumerGroup": group, "topic": PARENT, "queueId": queue, "offset": offset,
+                "extraInfo": handle, "liteTopic": "ra",
+            } | given  # fmt: skip
+            assert (await lt.p.ask(Code.ACK_MESSAGE, **ext)).code == code, (more, offset)
+        assert lt.committed("ra") == 1
+
+
+# ---- subscriptions ----
+
+
+async def test_d6_one_client_in_two_groups_has_two_sets(store_path):
+    async with lite_broker(store_path) as lt:
+        lt.group("g2")
+        await lt.add("a")
+        await lt.add("b", group="g2")
+        await lt.send("a", "1")
+        await lt.send("b", "2")
+        assert await lt.some() == [("a", "1")]
+        assert await lt.some(group="g2") == [("b", "2")]
+        assert await lt.bodies() == []
+
+
+async def test_d10_who_adds_what_it_has_keeps_it_and_d11_a_complete_set_excludes_others(store_path):
+    async with lite_broker(store_path) as lt:
+        lt.group("x", model="Exclusive")
+        await lt.add("rx", client="x1", group="x")
+        await lt.add("rx", client="x1", group="x")
+        assert lt.lite.registry.get("x", "x1").queues == {"%LMQ%$L$rx"}
+        assert (await lt.ctl("COMPLETE_ADD", "rx", client="x2", group="x")).code == 0
+        (owner,) = lt.lite.registry.subscribers("%LMQ%$L$rx", "x")
+        assert owner.client_id == "x2"
+
+
+async def test_the_loser_of_an_exclusive_lite_topic_is_told(store_path):
+    async with lite_broker(store_path) as lt:
+        lt.group("x", model="Exclusive", reset_offset_exclusive="true")
+        told = []
+        lt.lite.on_excluded = lambda client, name: told.append((client.client_id, name))
+        await lt.add("rx", client="x1", group="x")
+        await lt.send("rx", "0")
+        first = await lt.pop(client="x1", group="x", poll=60_000)
+        assert (await lt.ack("rx", 0, first, group="x")).code == 0
+        await lt.add("rx", client="x2", group="x")
+        assert told == [("x1", "rx")]
+        assert await lt.some(client="x2", group="x") == [("rx", "0")]
+
+
+async def test_d13_an_older_set_that_comes_late_changes_nothing(store_path):
+    async with lite_broker(store_path) as lt:
+        await lt.add("a", version=2)
+        assert (await lt.ctl("COMPLETE_ADD", "b", version=1)).code == 0
+        assert lt.lite.registry.get(GROUP, "c").queues == {"%LMQ%$L$a"}
+
+
+async def test_what_waits_for_a_client_that_leaves_goes_to_another(store_path):
+    async with lite_broker(store_path) as lt:
+        await lt.add("a", client="c1")
+        await lt.send("a", "1")
+        await until_async(lambda: lt.lite.registry.get(GROUP, "c1").events)
+        await lt.add("a", client="c2")
+        assert (await lt.ctl("COMPLETE_REMOVE", client="c1")).code == 0
+        assert await lt.some(client="c2") == [("a", "1")]
+
+
+@pytest.mark.parametrize(
+    ("option", "bodies"),
+    [
+        (None, "01234"), ({"type": "POLICY", "value": 1}, "01234"),
+        ({"type": "POLICY", "value": 2}, ""), ({"type": "OFFSET", "value": 2}, "234"),
+        ({"type": "OFFSET", "value": 77}, ""), ({"type": "OFFSET", "value": -5}, "01234"),
+        ({"type": "TAIL_N", "value": 2}, "34"), ({"type": "TIMESTAMP", "value": 1}, "01234"),
+        ({"type": "TIMESTAMP", "value": 1 << 60}, ""),
+    ],
+)  # fmt: skip
+async def test_options_say_where_a_client_begins(store_path, option, bodies):
+    """TAIL_N means the last messages, and a time counts."""
+    async with lite_broker(store_path) as lt:
+        await lt.send("a", *"01234")
+        await lt.add("a", option=option)
+        assert "".join(body for _, body in await lt.bodies()) == bodies
+        await lt.send("a", "5")
+        if not bodies:
+            assert await lt.some() == [("a", "5")]
+
+
+async def test_quota_counts_a_complete_set_too(store_path):
+    async with lite_broker(store_path, maxLiteSubscriptionCount=3) as lt:
+        assert (await lt.ctl("COMPLETE_ADD", *"abcdef")).code == 2018
+        assert (await lt.ctl("PARTIAL_ADD", *"abc")).code == 0
+        assert (await lt.ctl("PARTIAL_ADD", "d")).code == 2018
+
+
+async def test_refusals_of_subscriptions_are_upstreams(store_path):
+    async with lite_broker(store_path) as lt:
+        lt.group("w", wildcard="true")
+        cases = [
+            (b"", 604), (b'{"subscriptionSet":[]}', 604), (b"xx", 1),
+        ]  # fmt: skip
+        for body, code in cases:
+            assert (await lt.p.ask(Code.LITE_SUBSCRIPTION_CTL, body)).code == code
+        assert (await lt.ctl(None, "a")).code == 1
+        assert (await lt.ctl("NONE", "a")).code == 1
+        assert (await lt.ctl("PARTIAL_ADD", "a", client="")).code == 0
+        assert (await lt.ctl("PARTIAL_ADD", "a", group="w")).code == 604
+        assert (await lt.ctl("PARTIAL_ADD", "a$b")).code == 1
+        assert (await lt.ctl("COMPLETE_REMOVE", client="nobody")).code == 0
+
+
+async def test_a_wildcard_group_reads_every_lite_topic_old_and_new(store_path):
+    async with lite_broker(store_path) as lt:
+        lt.group("w", wildcard="true")
+        await lt.send("old", "1")
+        assert (await lt.ctl("COMPLETE_ADD", group="w")).code == 0
+        assert await lt.some(group="w") == [("old", "1")]
+        await lt.send("new", "2")
+        assert await lt.some(group="w") == [("new", "2")]
+
+
+# ---- restart, expiry ----
+
+
+async def test_d15_and_d17_what_is_out_and_acknowledged_survives_a_restart(store_path):
+    async with lite_broker(store_path) as lt:
+        await lt.add("r")
+        await lt.send("r", "0", "1", "2")
+        first = await lt.pop(poll=60_000)
+        assert (await lt.ack("r", 1, first)).code == 0
+    async with lite_broker(store_path) as lt:
+        await lt.add("r")
+        assert (await lt.pop()).code == 210  # the batch is still out
+        assert (await lt.ack("r", 0, first)).code == 0
+        assert lt.committed("r") == 2
+        assert (await lt.ack("r", 2, first)).code == 0
+        await lt.send("r", "3")
+        assert await lt.some() == [("r", "3")]
+
+
+async def test_d2b_a_lite_topic_expires_when_its_topic_says(store_path):
+    """40,000 minutes are more than 32 bits of milliseconds hold."""
+    async with lite_broker(store_path, expiration=40_000, minLiteTTl=1000) as lt:
+        await lt.add("t")
+        await lt.send("t", "0", "1")
+        first = await lt.pop(poll=60_000)
+        for offset in (0, 1):
+            assert (await lt.ack("t", offset, first)).code == 0
+        assert await lt.lite.expire() == 0
+        lt.shift(40_000 * 60_000 + 1000)
+        assert await lt.lite.expire() == 1
+        assert lt.lite.lights.range("%LMQ%$L$t") is None
+        assert lt.committed("t") is None
+        await lt.send("t", "anew")
+        assert await lt.some() == [("t", "anew")]
+        assert lt.lite.lights.range("%LMQ%$L$t") == (0, 1)
+
+
+async def test_a_deleted_topic_takes_its_lite_topics_along(store_path):
+    async with lite_broker(store_path) as lt:
+        await lt.send("a", "1")
+        await lt.p.ask(Code.DELETE_TOPIC_IN_BROKER, topic=PARENT)
+        assert lt.lite.lights.count == 0
+
+
+# ---- questions ----
+
+
+async def test_tools_are_told_of_topics_clients_and_groups(store_path):
+    async with lite_broker(store_path) as lt:
+        await lt.add("ra", "rb")
+        await lt.send("ra", "0", "1")
+        await lt.some(most=1)
+
+        async def body(code, **ext):
+            answer = await lt.p.ask(code, **ext)
+            assert answer.code == 0, answer.remark
+            return mqjson.loads(bytes(answer.body))
+
+        info = await body(Code.GET_BROKER_LITE_INFO)
+        assert (info["currentLmqNum"], info["liteSubscriptionCount"]) == (1, 2)
+        assert info["groupMeta"] == {PARENT: [GROUP]}
+        parent = await body(Code.GET_PARENT_TOPIC_INFO, topic=PARENT)
+        assert (parent["liteTopicCount"], parent["ttl"]) == (1, -1)
+        topic = await body(Code.GET_LITE_TOPIC_INFO, parentTopic=PARENT, liteTopic="ra")
+        assert topic["topicOffset"]["maxOffset"] == 2
+        assert topic["subscriber"] == [{"clientId": "c", "group": GROUP}]
+        client = await body(
+            Code.GET_LITE_CLIENT_INFO, parentTopic=PARENT, group=GROUP, clientId="c", maxCount=1
+        )
+        assert (client["liteTopicCount"], client["liteTopicSet"]) == (2, ["%LMQ%$L$ra"])
+        group = await body(Code.GET_LITE_GROUP_INFO, group=GROUP, liteTopic="ra")
+        assert (group["totalLagCount"], group["liteTopicOffsetWrapper"]["brokerOffset"]) == (2, 2)
+        top = await body(Code.GET_LITE_GROUP_INFO, group=GROUP, topK=5)
+        assert [each["liteTopic"] for each in top["lagCountTopK"]] == ["ra"]
+        for code, ext, wanted in (
+            (Code.GET_PARENT_TOPIC_INFO, {"topic": "none"}, 17),
+            (Code.GET_PARENT_TOPIC_INFO, {"topic": "TBW102"}, 29),
+            (Code.GET_LITE_GROUP_INFO, {"group": "plain", "topK": 5}, 29),
+            (Code.GET_LITE_GROUP_INFO, {"group": GROUP}, 1),
+            (200072, {}, 3),
+        ):
+            assert (await lt.p.ask(code, **ext)).code == wanted
