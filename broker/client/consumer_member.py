@@ -93,6 +93,8 @@ class ConsumerMember:
         self._stopping = False
         self._closed_event: asyncio.Event | None = None
         self._offsets: OffsetFile | None = None
+        #: One commit after the other: threads of Apache's broker may take the older one last.
+        self._committing = asyncio.Lock()
         self._tracer: Tracer | None = None
         self._handler = awaitable(handler) if handler is not None else None
         if client.trace and self._handler is not None:
@@ -421,15 +423,18 @@ class ConsumerMember:
 
     async def commit(self, queues: Collection[MessageQueue] | None = None) -> None:
         """Commits what is done now of these queues, all by default. Raises: ClientError."""
-        wanted = [
-            progress
-            for queue, progress in self.progress.items()
-            if (queues is None or queue in queues)
-            and not progress.dropped
-            and progress.commit_offset != progress.committed
-        ]
-        if not wanted:
-            return
+        async with self._committing:
+            wanted = [
+                progress
+                for queue, progress in self.progress.items()
+                if (queues is None or queue in queues)
+                and not progress.dropped
+                and progress.commit_offset != progress.committed
+            ]
+            if wanted:
+                await self._commit_these(wanted)
+
+    async def _commit_these(self, wanted: Sequence[QueueProgress]) -> None:
         if self._offsets is not None:
             told = [(each, each.commit_offset, each.epoch) for each in wanted]
             for progress, offset, _ in told:

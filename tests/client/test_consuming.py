@@ -8,10 +8,11 @@ import time
 
 import pytest
 from loops import until
-from waiting import BOUND_S
+from waiting import BOUND_S, settled_async
 
 from broker import AsyncConsumer, AsyncProducer, Consumer, Message, Producer, RetryLater, Sql
 from broker.client import BrokerRefused, Misuse, NoRoute
+from broker.wire.codes import RequestCode
 
 
 async def send(server, topic, *bodies, **fields):
@@ -272,6 +273,31 @@ async def test_assigned_queues_are_sought_and_committed_by_hand(server, name):
             await consumer.nack((await consumer.poll(BOUND_S))[0])
         with pytest.raises(Misuse, match="not assigned"):
             consumer.position(queue._replace(queue=99))
+
+
+async def test_commits_of_a_queue_follow_each_other(server, name, monkeypatch):
+    """Apache's broker serves one connection by many threads: the older of two could come last."""
+    topic, told, goes_on = name("topic"), [], asyncio.Event()
+    (result,) = await send(server, topic, b"0")
+    async with consumer_of(server, name("group"), auto_commit_s=0) as consumer:
+        request = consumer._member.network.request
+
+        async def slow(address, code, fields, *rest, **more):
+            if code == RequestCode.UPDATE_CONSUMER_OFFSET:
+                told.append(fields["commitOffset"])
+                await goes_on.wait()
+            return await request(address, code, fields, *rest, **more)
+
+        monkeypatch.setattr(consumer._member.network, "request", slow)
+        await consumer.assign([result.queue])
+        older = asyncio.create_task(consumer.commit())
+        await until(lambda: told == [0])
+        await take(consumer, 1)
+        newer = asyncio.create_task(consumer.commit())
+        assert await settled_async(lambda: len(told)) == 1
+        goes_on.set()
+        await asyncio.gather(older, newer)
+        assert (told, await consumer.committed(result.queue)) == ([0, 1], 1)
 
 
 async def test_paused_queues_bring_nothing_until_they_are_resumed(server, name):
