@@ -53,7 +53,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan tsan-net test-py test-busy test-cluster test-order test-dev judge upstream \
         attack crash crash-pop crash-timers crash-ha chaos-ha model-ha crash-acting damage-meta museum museum-java campaign chaos fuzz bench \
-        bench-c bench-peers bench-broker bench-clients pictures screens lint format typecheck errors findings codes logs metrics settings docs docs-check \
+        bench-c bench-peers bench-broker bench-clients pictures screens lint format typecheck errors findings codes logs metrics settings cli docs docs-check \
         wheel test-wheel clean prepare proto $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
 
@@ -243,6 +243,9 @@ codes: build ## regenerate docs/codes.md from the handler tables
 
 logs: build ## regenerate docs/logs.md from the calls of loggers
 	@$(PY) tools/gen_logs.py
+
+cli: build ## the sections of docs/cli.md, from the help of the commands
+	@$(PY) tools/gen_cli_doc.py
 
 settings: build ## the pages and types of settings, from their tables
 	@$(PY) tools/gen_settings_doc.py

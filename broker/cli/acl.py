@@ -110,6 +110,10 @@ def list_(
 ) -> int | None:
     """List users and their rights; secrets are never shown.
 
+    They are those of a plain list, of the users that a store keeps, or of a running broker: say
+    where by --rules or by --broker. Exit code 1: there are none. JSON: one object with the
+    members rules, users and rights. See docs/access.md.
+
     \b
     Examples:
       pystore acl list --rules conf/plain_acl.yml
@@ -218,6 +222,10 @@ def add(
     A right takes the place of the one on the same resource. A plain list is written again, without
     its comments. A store that a broker holds is changed through the broker.
 
+    Rights are written Topic:orders=Pub,Sub, Group:app=Sub, Topic:*=Sub, Topic:begin*=Pub or
+    Cluster:name=Get. A plain list knows Pub and Sub on topics and groups, by name or, with *,
+    as the default. The exit code is 4 while a broker has the store open.
+
     \b
     Examples:
       pystore acl add shop --rules STORE --secret shop.yml --allow Topic:orders=Pub
@@ -295,6 +303,8 @@ def remove(
     A right that is gone no longer decides: a default or a prefix may still allow the same. See
     with `pystore acl check`.
 
+    Exit code 1: there is no such user or right.
+
     \b
     Examples:
       pystore acl remove shop --rules STORE --dry-run
@@ -332,6 +342,9 @@ def check(
     """Say whether a user whose secret is right may do something, and which rule decides.
 
     Exit code 1: it may not. A consumer needs Sub on its topic and on its group: check both.
+
+    Shows file, line and right of a plain list, or the policy's entry. Users and policies are
+    taken to be switched on. JSON: one object, check, with allowed and rule.
 
     \b
     Examples:

@@ -110,6 +110,9 @@ def run(
     at a start. SIGHUP has a running broker read its --conf and its certificate again; what only a
     start takes over is logged.
 
+    With --json the line is an object: ready, address, port, namesrv, name, store, pid. A second
+    signal does not wait for requests in progress.
+
     \b
     Examples:
       pystore broker --with-namesrv

@@ -53,6 +53,15 @@ def run(
     The copy is in sync when the run ends. Use it as the store of a new slave, or look at it with
     verify and diff.
 
+    It has no STORE; --set and --conf are the copy's settings, over those of the master's that
+    its files depend on. See docs/replication.md.
+
+    An error's kind says what is wrong: NotAStore for a directory that holds something else;
+    ForeignLog for a store with another past or layout, with a longer log than the master's, or
+    that no clone made (clone.json names the broker that a clone copied); DiskFull before the
+    first byte or later; NotServed for a port that is closed or closes the connection;
+    StoreLocked for a directory that is in use.
+
     \b
     Examples:
       pystore clone 10.0.0.1:10911 /data/copy

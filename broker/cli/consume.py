@@ -46,6 +46,10 @@ def run(
 
     Without --follow it stops when nothing more waits. Exit code 1: there was nothing.
 
+    Any broker of the remoting protocol will do; there is no STORE. Members are topic, tags,
+    keys, properties, broker, queue, queue_offset, msg_id, born_ts, attempt, and body, or
+    body_base64 when it is not UTF-8.
+
     \b
     Examples:
       pystore consume orders -n 127.0.0.1:9876

@@ -47,6 +47,12 @@ def group(
     The first is what the controller or etcd has, the rest what the master says. A master of Java's
     does not know its slaves by number, and says of none why it is not in sync.
 
+    Of each broker it shows number, end of the log, bytes behind, whether it is in sync, and why
+    it is not or may soon be out, such as 'not connected' or 'behind for 9 s; out after 15 s'. A
+    broker that has not been in the set or connected since this master was elected is not
+    listed. It has no STORE. JSON: the members group and members, the latter empty when the
+    master does not answer. See docs/replication.md.
+
     \b
     Examples:
       pystore ha group 127.0.0.1:9878 broker-a
@@ -84,6 +90,9 @@ def move(
 
     NUMBER is of a broker that is in sync: it has all that was acknowledged. The old master follows
     it. Refused for any other broker.
+
+    Under etcd it is refused as well for a broker that may lack messages since its host lost
+    power. It has no STORE. JSON: the member group, as it is then. See docs/replication.md.
 
     \b
     Examples:

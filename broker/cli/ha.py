@@ -225,6 +225,10 @@ def status(
 
     With --namesrv, all brokers are asked, and slaves are compared with their master.
 
+    It shows '-' for seconds where a slave of Java's reported a place within a record. Works
+    with Java's brokers from 5.0 on; those of 4.9 do not say who follows, and Java's do not say
+    since when. It has no STORE. JSON: the members brokers and slaves. See docs/replication.md.
+
     \b
     Examples:
       pystore ha status 127.0.0.1:10911

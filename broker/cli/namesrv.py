@@ -41,6 +41,9 @@ def run(
 
     --check-conf and --strict do what they do for pystore broker.
 
+    It has no STORE. With --json the line is an object: ready, address, port, pid. A second
+    signal does not wait for requests in progress.
+
     \b
     Examples:
       pystore namesrv

@@ -103,6 +103,10 @@ def run(
     (inSyncReplicas=2) answered 0 only for what the slave has: then nothing acknowledged is lost.
     Refuses always while a master of the name answers.
 
+    Refuses with exit code 2 and kind LossRefused when another log has more or another past,
+    when no log was compared, and while a master among those compared answers. See
+    docs/replication.md.
+
     \b
     Examples:
       pystore ha promote /data/slave -c slave.conf --compare /mnt/old/store --dry-run

@@ -91,6 +91,9 @@ def run(
 
     --check-conf and --strict do for --proxy-conf what they do for pystore broker.
 
+    With --json the line is an object: ready, grpc, remoting, port, namesrv, pid. See
+    docs/grpc.md.
+
     \b
     Examples:
       pystore proxy -n 127.0.0.1:9876

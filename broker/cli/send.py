@@ -68,6 +68,9 @@ def run(
     the members body (text) or body_base64, tags, keys, properties, delay_level, delay, shard,
     topic; those that are missing come from the options. `pystore consume --json` writes such lines.
 
+    Any broker of the remoting protocol will do; there is no STORE. Exit code 0: all were
+    acknowledged.
+
     \b
     Examples:
       pystore send orders 'hello' -n 127.0.0.1:9876 --tags paid --keys order-17

@@ -138,6 +138,11 @@ def ls(
     The store may be in use: what was sent or delivered meanwhile shows at the next call.
     TIME is milliseconds since 1970, ISO 8601 (default zone UTC), or ahead of now, as +90s or +2h.
 
+    Shows the offset in the queue of rmq_sys_wheel_timer, time, how far ahead, topic, keys and
+    UNIQ_KEY. Read without a lock, from the saved set and the end of the log, or from the log
+    alone for a store of Java's. JSON: a line each. Exit code 1: none waits. See
+    docs/internals/timers.md.
+
     \b
     Examples:
       pystore timers ls STORE
@@ -180,6 +185,8 @@ def stats(s: Session, broker: _Broker = None) -> int | None:
     """Count messages that wait by topic and by how far ahead they are.
 
     With --broker also what it has delivered since its start, under the names of upstream's metrics.
+
+    Says how many are overdue, too, and shows a histogram of how far ahead they are.
 
     \b
     Examples:
@@ -278,6 +285,8 @@ def _found(store: Any, timers: Timers, text: str) -> TimerMessage:
 def get(s: Session, id_: _Id) -> int | None:
     """Show one message that waits, with its properties and body.
 
+    ID is the offset that timers ls shows, or a recall handle.
+
     \b
     Examples:
       pystore timers get STORE 17
@@ -301,6 +310,10 @@ def cancel(s: Session, id_: _Id, broker: _Broker = None, dry_run: _Dry = False) 
     """Cancel a message that waits: it is not delivered.
 
     With --broker it is a recall, which the broker must allow (recallMessageEnable=true).
+
+    It is not delivered even if its time passed while the store was stopped. Refused while a
+    broker holds the store, unless the broker is asked. A message without UNIQ_KEY cannot be
+    recalled, and says so.
 
     \b
     Examples:
@@ -338,6 +351,8 @@ def reschedule(
 
     A crash in between leaves both times, never none. The horizon is timerMaxDelaySec of the broker,
     or of --set and --conf.
+
+    TIME is as for timers ls; it has to be ahead.
 
     \b
     Examples:

@@ -96,6 +96,10 @@ def ls(
 
     The store may be in use: transactions decided within the last second may still be listed.
 
+    Shows the half queue offset, age, checks, group, topic and keys. Read without a lock, from
+    the metadata and the end of the log, or from the log alone for a store of Java's. JSON: a
+    line each. docs/transactions.md says what to do with one that is stuck.
+
     \b
     Examples:
       pystore tx ls STORE --older 60
@@ -156,6 +160,8 @@ def _found(reader: Reader, offset: int) -> PendingHalf:
 def show(s: Session, offset: _Offset) -> int | None:
     """Show one open transaction with its message.
 
+    OFFSET is the one that tx ls shows; its properties are shown, too.
+
     \b
     Examples:
       pystore tx show STORE 17
@@ -176,6 +182,9 @@ def show(s: Session, offset: _Offset) -> int | None:
 def stats(s: Session, broker: _Broker = None) -> int | None:
     """Count open transactions by topic and group, with the age of the oldest; of a running
     broker also decisions and commit latencies, under the names of upstream's metrics.
+
+    Says how many were discarded, too. without_op: decisions that the log shows without an op,
+    which a Java broker would ask about again.
 
     \b
     Examples:
@@ -218,6 +227,8 @@ def commit(
 ) -> int | None:
     """Commit one open transaction by hand: deliver its message.
 
+    Refused while a broker holds the store, unless the broker is asked.
+
     \b
     Examples:
       pystore tx commit STORE 17 --dry-run
@@ -230,6 +241,8 @@ def rollback(
     s: Session, offset: _Offset, broker: _Broker = None, dry_run: _Dry = False
 ) -> int | None:
     """Roll back one open transaction by hand: discard its message.
+
+    Refused while a broker holds the store, unless the broker is asked.
 
     \b
     Examples:
@@ -275,6 +288,8 @@ def resume(
     dry_run: _Dry = False,
 ) -> int | None:
     """Check a discarded transaction again, starting from zero checks.
+
+    ID is the offset message id that tx ls --discarded shows.
 
     \b
     Examples:

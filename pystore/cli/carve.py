@@ -53,6 +53,9 @@ def run(
     copied with their settings, committed offsets are not. STORE may be live and does not change. A
     damaged record in the range stops it with exit code 5, and leaves no OUT.
 
+    The limits apply together. Committed offsets would count other messages. The records that
+    repair puts in place of damage are left out. Exit code 1: OUT holds no message.
+
     \b
     Examples:
       pystore carve STORE ./orders --topic orders --topic refunds

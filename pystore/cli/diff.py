@@ -31,6 +31,12 @@ def run(
     holds at another queue offset is found. Reads both logs; both may be live, neither changes. The
     exit code is 0 when they are the same, else 1, as that of diff.
 
+    By queue offset there are 'only in a', 'only in b' and 'changed': another body, flag or
+    properties. By content there are 'content only in a' and 'content only in b'. 'logs part at'
+    is the first byte, of what both still have, at which they do not hold the same message; logs
+    that were filled independently part at once. Text shows ranges of queue offsets, the first
+    50 of each table; --json has all of them.
+
     \b
     Examples:
       pystore diff /data/store /backup/store

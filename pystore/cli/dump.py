@@ -50,6 +50,14 @@ def run(
     compare the two. The first invalid record is printed as {"at":"bad","phy":N} and ends the
     records; the units follow, and the exit code is 5.
 
+    Members are: of a store loaded, min_phy, max_phy; of a msg phy, size, magic, topic, queue,
+    queue_offset, flag, sys_flag, born_ts, born_host, store_ts, store_host, reconsume,
+    prepared_offset, body_crc, body_len, body_crc32, props; of a cq topic, queue, offset, phy,
+    size, tags_code.
+
+    Bodies are those of the disk: a compressed one is counted and summed compressed. --from may
+    lie anywhere; after a damaged place it continues at the next record that a queue points to.
+
     \b
     Examples:
       pystore dump /data/rocketmq/store --json > store.jsonl

@@ -54,6 +54,8 @@ def run(
     "body_encoding" utf-8 or base64. Files are written atomically; one that is there is replaced
     only with --overwrite. A damaged record stops the export with exit code 5 and leaves no file.
 
+    Beside them stand msg_id and offset_msg_id.
+
     \b
     Examples:
       pystore export STORE --messages orders.jsonl --topic orders

@@ -54,6 +54,10 @@ def run(
 
     Shows all fields and the body, decompressed, as text if it is UTF-8.
 
+    Say which by --topic, --queue and --offset, by --id, or by --at. JSON: a line a message, as
+    in export, with the body inflated; a body that does not inflate comes as stored, with
+    body_error, and the exit code is 5.
+
     \b
     Examples:
       pystore get STORE --topic orders --queue 3 --offset 41

@@ -60,6 +60,11 @@ def run(
     metadata file replaces that table of the store. A malformed line stops the import and is named;
     earlier lines are stored, and --skip continues after them.
 
+    The number of the prepared transaction is kept as well; the store host and the property
+    __CRC32# are new. Members that are left out have their defaults; topic, queue and body are
+    needed. The exit code of a malformed line is 2. --dry-run puts every message into a store
+    that is thrown away, so it refuses what the real run would.
+
     \b
     Examples:
       pystore import STORE --messages orders.jsonl --dry-run

@@ -31,6 +31,10 @@ def run(
 
     Takes no lock and writes nothing, so it is safe on a live broker's store.
 
+    Shows the range of each queue, and where each group is with its lag. JSON: one object with
+    the members store, recovery, recovery items, topics, groups, queues, consumer offsets. Text
+    shows the first 1,000 consumer offsets and says how many more there are.
+
     \b
     Examples:
       pystore info /data/rocketmq/store

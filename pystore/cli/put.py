@@ -67,6 +67,10 @@ def run(
     No other process may have the store open for writing. Send to a running broker over the
     network instead.
 
+    Prints status, queue, offset, place and offset message id. Give exactly one of BODY,
+    --body-file and - (stdin). Without --queue the queues take turns, from one run to the next,
+    too.
+
     \b
     Examples:
       pystore put STORE orders 'hello' --tags paid --keys "order-17 customer-3"

@@ -32,6 +32,8 @@ def run(
 
     Compares the key itself; upstream returns every message with the same hash.
 
+    Exit code 1: there is none.
+
     \b
     Examples:
       pystore query STORE orders order-17

@@ -60,6 +60,9 @@ def run(
     Takes no lock and writes nothing: the store may belong to a live broker. Ctrl-C ends --follow
     with exit code 0; without --follow the exit code is 130.
 
+    It follows a store that another process writes to, and new queues of the topic, too. A
+    number of --from with fewer than 13 digits is a queue offset, with more a time in ms.
+
     \b
     Examples:
       pystore tail STORE orders

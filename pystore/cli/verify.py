@@ -37,6 +37,9 @@ def run(
     byte and no time stamp changes. Each finding says what it means, what Apache RocketMQ does with
     it and which command mends it. The exit code is 5 when messages are damaged or hidden.
 
+    What the next open of a crashed store mends is a warning, and the exit code 0. 'to do' is
+    the one thing to run. docs/damage.md lists every kind of finding, and its fields in JSON.
+
     \b
     Examples:
       pystore verify /data/rocketmq/store

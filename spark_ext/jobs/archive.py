@@ -61,6 +61,8 @@ def run(
     visible in one step: a run that is killed, or a full disk, leaves the archive as it was. The
     store may be in use.
 
+    JSON: one object with archive, partitions. See docs/spark-jobs.md.
+
     \b
     Examples:
       pystore spark archive STORE /archive/broker-a

@@ -26,6 +26,8 @@ def run(j: Job) -> int | None:
     delivered by the end of the log, and lateness by the hour in which they were due. Messages
     without UNIQ_KEY cannot be paired; they are counted. The store may be in use.
 
+    JSON: one object with delays, by kind, by hour. See docs/spark-jobs.md.
+
     \b
     Examples:
       pystore spark delays STORE

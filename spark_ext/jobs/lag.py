@@ -26,6 +26,8 @@ def run(
     stored, so that it shows when a group fell behind. A running broker keeps newer offsets in its
     memory.
 
+    JSON: one object with lag, waiting by hour, groups, queues. See docs/spark-jobs.md.
+
     \b
     Examples:
       pystore spark lag STORE

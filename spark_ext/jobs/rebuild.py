@@ -29,6 +29,8 @@ def run(
     `pystore repair STORE --undo` puts them back. A run that was killed is finished by the next one.
     Refused while a process has the store open.
 
+    JSON: one object with actions, result, and what spark verify has. See docs/spark-jobs.md.
+
     \b
     Examples:
       pystore spark rebuild STORE --dry-run

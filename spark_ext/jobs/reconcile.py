@@ -53,6 +53,9 @@ def run(
     as often as it is there. Half messages and ops are left out. Exit code 0: the same; 1: they
     differ.
 
+    JSON: one object with reconcile, by place, by content, differing contents. See docs/spark-
+    jobs.md.
+
     \b
     Examples:
       pystore spark reconcile /data/old-store /data/new-store

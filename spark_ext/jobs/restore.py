@@ -42,6 +42,8 @@ def run(
     Queues, index and checkpoint are made from the log, topics and offsets come from the archive's
     last run.
 
+    JSON: one object with restored, or plan. See docs/spark-jobs.md.
+
     \b
     Examples:
       pystore spark restore STORE /archive/broker-a --dry-run

@@ -39,6 +39,9 @@ def run(
     Counts what the queues hold now; the topics of half messages and their ends are left out unless
     --topic names them. Keys are counted to within some 5 %. The store may be in use.
 
+    JSON: one object with store, topics, tags, by hour, queues, hot queues. See docs/spark-
+    jobs.md.
+
     \b
     Examples:
       pystore spark topics STORE --report topics.html

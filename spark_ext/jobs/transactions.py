@@ -61,6 +61,9 @@ def run(
     transactions that were committed twice, and orphans: halves that stay open. Copies that a Java
     broker makes for its checks count as one half with their first. The store may be in use.
 
+    JSON: one object with transactions, by producer group, by hour, committed more than once,
+    orphans, halves. See docs/spark-jobs.md.
+
     \b
     Examples:
       pystore spark transactions STORE

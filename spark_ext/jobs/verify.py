@@ -28,6 +28,8 @@ def run(
     queues and index files each. Nothing is locked or written. The exit code is 5 when messages are
     damaged or hidden.
 
+    JSON: one object with audit, kinds, findings. See docs/spark-jobs.md.
+
     \b
     Examples:
       pystore spark verify STORE

@@ -255,6 +255,7 @@ def test_no_tabs_or_trailing_spaces_in_code():
     [
         "gen_errors.py",
         "gen_findings.py",
+        "gen_cli_doc.py",
         "gen_codes.py",
         "gen_logs.py",
         "gen_metrics.py",

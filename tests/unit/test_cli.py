@@ -34,7 +34,6 @@ from pystore.cli._values import Size, iso, parse_time, printable, shown
 from pystore.cli._verbs import all_verbs
 
 VERBS = all_verbs()
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 PROGRAM = [sys.executable, "-c", "import sys; from pystore.cli import main; sys.exit(main())"]
 BORN = 1_700_000_000_000
 
@@ -112,44 +111,11 @@ def command(name: str) -> Any:
     return found
 
 
-# ---- help and page ----
+# ---- help ----
 
 
 def options_of(name: str) -> set[str]:
     return {o for p in command(name).params for o in p.opts if o.startswith("--")}
-
-
-def section(name: str) -> str:
-    text = PAGE.read_text(encoding="utf-8")
-    match = re.search(rf"^## {re.escape(name)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
-    assert match is not None, f"docs/cli.md has no section '{name}'"
-    return match[1]
-
-
-def documented(text: str) -> set[str]:
-    rows = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")]
-    return {o for row in rows for o in re.findall(r"`(--[-a-z]+)`", row)}
-
-
-@pytest.mark.parametrize("verb", [v.name for v in VERBS])
-def test_page_lists_the_options_of_each_verb(verb: str) -> None:
-    """docs/cli.md names every option that the verb has, and none that it has not."""
-    common = documented(section("Options of every verb")) - {"--help"}
-    assert common == {"--conf", "--set", "--json"}
-    if verb.split()[0] in ("admin", "top"):
-        common |= documented(section("Whom to ask"))
-        assert common <= options_of(verb)
-    assert options_of(verb) - common - {"--help"} == documented(section(verb))
-
-
-def test_page_lists_the_verbs_and_exit_codes() -> None:
-    """Sections of docs/cli.md are the verbs; its table of exit codes is the program's."""
-    headings = re.findall(r"^## (.*)$", PAGE.read_text(encoding="utf-8"), re.M)
-    assert headings == [
-        "Options of every verb", "Exit codes", "Whom to ask", *(v.name for v in VERBS),
-    ]  # fmt: skip
-    rows = re.findall(r"^\| (\d+) \| (.*) \|$", section("Exit codes"), re.M)
-    assert {int(code): why for code, why in rows} == EXIT_CODES
 
 
 @pytest.mark.parametrize("verb", [v.name for v in VERBS])
