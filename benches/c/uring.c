@@ -2,17 +2,17 @@
  *
  *   uring [SECONDS [ROUNDS [CONNECTIONS]]]
  *
- * SENDERS of them in flight over loopback, spread over all connections (5,000): each sends 256 bytes,
- * waits for 64, and goes on with its next connection. The thread does nothing but answer: what it
- * costs is waiting, reading and writing. One JSON line for each way and round, in turns:
+ * SENDERS of them in flight over loopback, spread over all connections (5,000): each sends 256
+ * bytes, waits for 64, and goes on with its next connection. The thread does nothing but answer:
+ * what it costs is waiting, reading and writing. One JSON line for each way and round, in turns:
  *
  *   epoll   one wait for many events, then recv and send for each
  *   uring   multishot receives into a ring of buffers, all sends of a turn in one submission
  *
  *   cpu_us  processor time of the thread a message, and of whatever threads the system adds to it
  *
- * docs/adr/008-network-threads.md says what was decided from it. Where the system has no io_uring, or
- * forbids it, a line says so, and nothing else is measured. */
+ * docs/adr/008-network-threads.md says what was decided from it. Where the system has no io_uring,
+ * or forbids it, a line says so, and nothing else is measured. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
