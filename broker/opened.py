@@ -34,6 +34,7 @@ from broker.services.context import Services
 from broker.services.duties import BrokerRole, Duties
 from broker.services.duty_table import duties_of
 from broker.services.groups import Groups
+from broker.services.lite.kept import KeptSubscriptions
 from broker.services.lite.service import LiteTopics, is_lite
 from broker.services.locks import Locks
 from broker.services.offsets import ConsumerOffsets
@@ -165,7 +166,16 @@ async def open_services(
 def _lite_topics(s: Services, pop: Pop) -> LiteTopics:
     """Makes the part of lite topics; it serves once a topic has some. Raises: StoreError."""
     lite = LiteTopics(
-        s.store.lights, s.settings, s.topics, s.groups, s.offsets, pop.order.batches, pop.now_ms
+        s.store.lights,
+        s.settings,
+        s.topics,
+        s.groups,
+        s.offsets,
+        pop.order.batches,
+        pop.now_ms,
+        KeptSubscriptions(
+            s.store.path / "config" / "liteSubscriptions.json", s.store.settings.file_mode
+        ),
     )
     lite.start()
     s.topics.before = lambda config: lite.begin() if is_lite(config.attributes) else None

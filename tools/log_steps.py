@@ -19,6 +19,8 @@ _CLIENT = "look at the client at that address"
 STEPS: dict[str, str] = {
     # ---- lite topics ----
     "Lite topics do not expire just now: %s": _NOTHING,
+    "Subscriptions to lite topics are not kept just now: %s": _WRITE,
+    "Subscriptions to lite topics are not read: %s": "nothing; clients send them again",
     # ---- access control ----
     "The access list did not change, the old rules hold: %s": "correct the file; it is read again",
     "%s: %s: it is written again": _FILE,

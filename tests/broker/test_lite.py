@@ -397,6 +397,28 @@ async def test_d15_and_d17_what_is_out_and_acknowledged_survives_a_restart(store
         assert await lt.some() == [("r", "3")]
 
 
+async def test_d17_a_client_that_is_back_after_a_restart_need_not_subscribe(store_path):
+    async with lite_broker(store_path) as lt:
+        lt.group("w", wildcard="true")
+        await lt.add("r")
+        assert (await lt.ctl("COMPLETE_ADD", client="cw", group="w")).code == 0
+        await lt.send("r", "0")
+    async with lite_broker(store_path) as lt:
+        assert await lt.bodies() == [("r", "0")]
+        assert await lt.some(client="cw", group="w") == [("r", "0")]
+        await lt.send("new", "1")
+        assert await lt.some(client="cw", group="w") == [("new", "1")]
+
+
+async def test_d17_a_broken_file_of_subscriptions_is_as_none(store_path):
+    async with lite_broker(store_path) as lt:
+        await lt.add("r")
+    (store_path / "config" / "liteSubscriptions.json").write_bytes(b"{")
+    async with lite_broker(store_path) as lt:
+        assert (await lt.pop()).code == 210
+        assert lt.lite.registry.pairs == 0
+
+
 async def test_d2b_a_lite_topic_expires_when_its_topic_says(store_path):
     """40,000 minutes are more than 32 bits of milliseconds hold."""
     async with lite_broker(store_path, expiration=40_000, minLiteTTl=1000) as lt:

@@ -54,6 +54,8 @@ class LiteRegistry:
         self.wild: dict[str, list[LiteClient]] = {}
         #: Pairs of client and lite topic.
         self.pairs = 0
+        #: How often who subscribes to what has changed.
+        self.changes = 0
 
     def get(self, group: str, client_id: str) -> LiteClient | None:
         return self._clients.get((group, client_id))
@@ -101,6 +103,7 @@ class LiteRegistry:
         else:
             groups[client.group] = [here, client]
         self.pairs += 1
+        self.changes += 1
         return True
 
     def add_wild(self, client: LiteClient) -> bool:
@@ -109,6 +112,7 @@ class LiteRegistry:
         if client in here:
             return False
         here.append(client)
+        self.changes += 1
         return True
 
     def remove(self, client: LiteClient, queue: str) -> bool:
@@ -126,6 +130,7 @@ class LiteRegistry:
             if not groups:
                 del self._by_queue[queue]
         self.pairs -= 1
+        self.changes += 1
         return True
 
     def drop(self, client: LiteClient) -> list[str]:
@@ -136,6 +141,7 @@ class LiteRegistry:
         here = self.wild.get(client.parent, [])
         if client in here:
             here.remove(client)
+            self.changes += 1
         client.events.clear()
         self._clients.pop((client.group, client.client_id), None)
         while client.polls:

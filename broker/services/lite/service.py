@@ -19,6 +19,7 @@ from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Pieces
 from broker.services.config import Config
 from broker.services.groups import Groups
+from broker.services.lite.kept import KeptSubscriptions
 from broker.services.lite.names import parts_of, queue_of, queues_below
 from broker.services.lite.registry import LiteClient, LiteRegistry
 from broker.services.lite.start import asked_offset
@@ -87,8 +88,10 @@ class LiteTopics:
         offsets: ConsumerOffsets,
         batches: OrderedBatches,
         now_ms: Callable[[], int],
+        kept: KeptSubscriptions,
     ) -> None:
         self.lights = lights
+        self._kept, self._saved = kept, 0
         self._config, self._topics, self._groups = config, topics, groups
         self._offsets, self._batches, self.now_ms = offsets, batches, now_ms
         self.registry = LiteRegistry()
@@ -117,12 +120,43 @@ class LiteTopics:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._loop.add_reader(self._fd, self._news)
         self.lights.listen(self._fd)
-        for work in (self._expire_forever(), self._sweep_forever()):
+        self._take_kept()
+        for work in (self._expire_forever(), self._sweep_forever(), self._keep_forever()):
             self._run(work)
 
     @property
     def is_on(self) -> bool:
         return self._fd >= 0
+
+    def _take_kept(self) -> None:
+        """Has the clients of before a restart, until they come back or are gone for good: what
+        they have to read waits for their first pop."""
+        for group, client_id, parent, is_wild, names in self._kept.read():
+            client = self.registry.made(group, client_id, parent)
+            for name in names:
+                self.registry.add(client, queue_of(parent, name))
+            self.dispatch(client)
+            if is_wild and self.registry.add_wild(client):
+                self._run(self._dispatch_all(group, parent))
+        self._saved = self.registry.changes
+
+    def _text(self) -> bytes:
+        wild = (client for clients in self.registry.wild.values() for client in clients)
+        return self._kept.text(self.registry.all(), wild)
+
+    async def _keep_forever(self) -> None:
+        while not self._stopped:
+            # The more there is to write, the less often.
+            await asyncio.sleep(max(1.0, self.registry.pairs / 50_000))
+            changes = self.registry.changes
+            if changes == self._saved:
+                continue
+            try:
+                await asyncio.to_thread(self._kept.write, self._text())
+            except OSError as failed:
+                log.warning("Subscriptions to lite topics are not kept just now: %s", failed)
+                continue
+            self._saved = changes
 
     async def stop(self) -> None:
         self._stopped = True
@@ -131,6 +165,9 @@ class LiteTopics:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for _, handle in self._due.values():
             handle.cancel()
+        if self.is_on and self.registry.changes != self._saved:
+            with contextlib.suppress(OSError):
+                self._kept.write(self._text())
         for client in self.registry.all():
             while client.polls:
                 client.wake()

@@ -1,0 +1,73 @@
+"""What clients subscribe to, kept over a restart: config/liteSubscriptions.json, a file of ours.
+Upstream forgets it, and has no delivery until each client has sent its whole set again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from broker.loop.safe_log import SafeLogger
+from broker.services.lite.names import parts_of
+from broker.services.lite.registry import LiteClient
+from broker.wire import mqjson
+from broker.wire.jsonbody import BOOLEAN, TEXT, JsonMember, Shape, listed, required
+from pystore import files
+
+__all__ = ["KeptClient", "KeptSubscriptions"]
+
+log = SafeLogger("broker.lite")
+
+_CLIENT = Shape(
+    group=required(TEXT),
+    clientId=required(TEXT),
+    topic=required(TEXT),
+    wildcard=JsonMember(BOOLEAN, False),
+    liteTopicSet=listed(TEXT),
+)
+_FILE = Shape(clients=listed(_CLIENT))
+
+#: Group, id, topic, whether it reads all lite topics of that, and those it subscribes to.
+KeptClient = tuple[str, str, str, bool, list[str]]
+
+
+class KeptSubscriptions:
+    """The file."""
+
+    def __init__(self, path: Path, file_mode: int) -> None:
+        self._path, self._file_mode = path, file_mode
+
+    def read(self) -> list[KeptClient]:
+        """Returns the clients of the file. One that cannot be read counts as none: clients come
+        with their sets again."""
+        try:
+            raw = files.read_file(self._path) or b""
+            rows = _FILE.loads(raw)["clients"] if raw else ()
+        except (OSError, ValueError) as bad:
+            log.warning("Subscriptions to lite topics are not read: %s", bad)
+            return []
+        return [
+            (r["group"], r["clientId"], r["topic"], r["wildcard"], list(r["liteTopicSet"]))
+            for r in rows
+        ]
+
+    @staticmethod
+    def text(clients: Iterable[LiteClient], wild: Iterable[LiteClient]) -> bytes:
+        """Returns what the file has to say."""
+        every = set(wild)
+        rows = [
+            {
+                "group": each.group,
+                "clientId": each.client_id,
+                "topic": each.parent,
+                "wildcard": each in every,
+                "liteTopicSet": [(parts_of(queue) or ("", queue))[1] for queue in each.queues],
+            }
+            for each in clients
+            if each.queues or each in every
+        ]
+        return mqjson.dumps({"clients": rows})
+
+    def write(self, text: bytes) -> None:
+        """Replaces the file, on any thread. Raises: OSError."""
+        files.make_folders(self._path.parent, self._file_mode)
+        files.replace_file(self._path, text, keep_old=False, mode=self._file_mode)
