@@ -63,10 +63,26 @@ behind, dead letters, slaves that are behind or have parted from their master.
 
 ```python
 from importlib.resources import files
+from pathlib import Path
 
-board = files("broker.metrics") / "board.json"
-alerts = files("broker.metrics") / "alerts.yml"
+for name in ("board.json", "alerts.yml"):
+    Path(name).write_text((files("broker.metrics") / name).read_text())
 ```
+
+Name the second in `prometheus.yml`, and check what you have before Prometheus reads it:
+
+```text
+rule_files:
+  - alerts.yml
+```
+
+<!-- not run: promtool comes with Prometheus -->
+```console
+$ promtool check config prometheus.yml
+```
+
+An alert is sent at once or after some minutes of its cause (`for` in the rules), and is over when the
+cause is: a group that has caught up, ten minutes without another dead letter.
 
 ## What a scrape costs
 

@@ -111,5 +111,5 @@ def show_findings(s: Session, found: list[Diagnosis], *, places: bool = False) -
             ],
         )
     else:
-        s.out.note("nothing was found")
+        s.out.note("nothing is wrong")
     return any(each.severity > Severity.INFO for each in found)

@@ -158,7 +158,8 @@ async def _dead_letters(admin: AsyncAdmin, where: str) -> AsyncIterator[Diagnosi
         count = (await admin.topic(name)).messages
         if count:
             group = name.removeprefix(DLQ_PREFIX)
-            yield diagnosed("dead-letters", where, f"{group} has {count} dead letters", group=group)
+            text = f"{count} dead letter{'s' if count > 1 else ''}"
+            yield diagnosed("dead-letters", where, f"{group} has {text}", group=group)
 
 
 async def _transactions(admin: AsyncAdmin, where: str, late_s: float) -> AsyncIterator[Diagnosis]:
