@@ -65,6 +65,7 @@ class Lag:
             for topic in group.subscriptions
             if not topic.startswith(RETRY_PREFIX)
         ]
+        connected = set(pairs)
         popping: dict[str, bool] = {}
         for name, topic in pairs:
             await turns.next()
@@ -72,6 +73,14 @@ class Lag:
             popping[name] = popping.get(name, False) or does_pop
             if not does_pop:
                 page.extend(await self._of_pair(name, topic, turns))
+        # Upstream has no lag of a group that is not connected, which is behind most of all.
+        for name, topics in (await self._s.offsets.topics_by_group()).items():
+            for topic in topics:
+                if (name, topic) in connected or topic.startswith(RETRY_PREFIX):
+                    continue
+                if is_system_label(topic, name) == "false":
+                    await turns.next()
+                    page.extend(await self._of_pair(name, topic, turns))
         await add_connections(page, self._s, popping, turns)
         for sample in await pop_samples(self._s):
             page.extend((sample,))

@@ -89,7 +89,8 @@ _UPSTREAM = (
      "connections of consumers; consume_mode is push, pull or pop", "figures/connections"),
     ("consumer_lag_messages", G, "", _LAG,
      "messages after the committed offset; of a group that pops: not popped yet, or in"
-     " flight. Of groups that are connected", "figures/lag"),
+     " flight. Of groups that are connected, and, unlike upstream, of those that have committed"
+     " offsets and are gone", "figures/lag"),
     ("consumer_lag_latency_milliseconds", G, "ms", _LAG,
      "age of the first of these; 0: there is none", "figures/lag"),
     ("consumer_inflight_messages", G, "", _LAG,

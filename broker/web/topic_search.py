@@ -20,8 +20,9 @@ __all__ = ["MessageFilter", "Newest", "newest", "queue_of"]
 
 #: What a visitor waits for at most: messages and bytes that are looked at, and seconds.
 LOOKED_MAX, BYTES_MAX, SECONDS_MAX = 2000, 32 << 20, 2.0
-#: Messages that are read of a queue at once.
-_CHUNK, _FILTERED = 8, 64
+#: Messages that are read of a queue at once: the first time, and by a filter from then on, as long
+#: as they have no more bytes than this.
+_CHUNK, _FILTERED, _CHUNK_BYTES = 8, 64, 1 << 20
 #: Messages after which others have their turn.
 _TURN = 50
 _TEXT_MAX = 500
@@ -84,6 +85,7 @@ class _Cursor:
         self.queue = queue
         self.before = queue.end
         self.read: list[RecordView] = []
+        self._count = _CHUNK
 
     @property
     def left(self) -> bool:
@@ -98,15 +100,16 @@ class _Cursor:
         head = self.read[-1].head
         return head.store_ms, head.physical_offset
 
-    async def fill(self, read: Read, count: int) -> int:
-        """Reads what lies before; returns its bytes."""
-        begin = max(self.queue.first, self.before - count)
+    async def fill(self, read: Read, most: int) -> None:
+        """Reads what lies before: at most so many messages, and few of large ones."""
+        begin = max(self.queue.first, self.before - min(self._count, most))
         found = await read(self.queue, begin, self.before - begin)
         self.read = [view for view in found if begin <= view.head.queue_offset < self.before]
         self.before = begin
         if self.read:
             self.queue = self.queue.until(self.read[0].head.store_ms)
-        return sum(view.size for view in self.read)
+            mean = sum(view.size for view in self.read) // len(self.read)
+            self._count = max(1, _CHUNK_BYTES // max(1, mean))
 
 
 async def newest(
@@ -120,7 +123,7 @@ async def newest(
     # The newest messages lie in as many queues at most: those whose last ones are the newest.
     cursors.sort(key=lambda each: each.newest, reverse=True)
     first = cursors[:most]
-    size += sum(await asyncio.gather(*(each.fill(read, chunk) for each in first)))
+    await asyncio.gather(*(each.fill(read, chunk) for each in first))
     while cursors and len(made.rows) < most:
         if made.looked >= LOOKED_MAX or size > BYTES_MAX or time.monotonic() > end:
             made.whole = False
@@ -130,10 +133,11 @@ async def newest(
             if not cursor.left:
                 cursors.remove(cursor)
                 continue
-            size += await cursor.fill(read, chunk)
+            await cursor.fill(read, chunk)
             continue
         view = cursor.read.pop()
         made.looked += 1
+        size += view.size
         if made.looked % _TURN == 0:
             await asyncio.sleep(0)
         if wanted.fits(view):

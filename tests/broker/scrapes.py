@@ -154,6 +154,7 @@ async def _consume(popper):
         Code.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="plain", queueId=0, commitOffset=2
     )
     assert moved.code == 0, moved.remark
+    popper.broker.services.offsets.commit("gone", "plain", 0, 1)
     first = popper.broker.store.units("plain", 0, 0, 1)[0][0]
     back = await popper.ask(
         Code.CONSUMER_SEND_MSG_BACK, group="g", offset=first, delayLevel=-1, originMsgId="m",

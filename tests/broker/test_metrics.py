@@ -113,6 +113,12 @@ def test_lag_is_what_is_not_committed(page):
     assert value(page, "rocketmq_consumer_lag_latency_milliseconds", **labels) >= 0
 
 
+def test_a_group_without_a_member_is_behind_all_the_same(page):
+    labels = {"consumer_group": "gone", "topic": "plain", "is_retry": "false"}
+    assert value(page, "rocketmq_consumer_lag_messages", **labels) == 3
+    assert value(page, "rocketmq_consumer_ready_messages", **labels) == 3
+
+
 def test_what_came_back_waits_under_the_name_of_its_topic(page):
     labels = {"consumer_group": "poppers", "topic": "popped", "is_retry": "true"}
     assert value(page, "rocketmq_consumer_lag_messages", **labels) == 1

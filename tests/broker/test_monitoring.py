@@ -206,13 +206,13 @@ def test_a_real_prometheus_scrapes_and_its_alerts_fire(tmp_path):
                 prometheus.until(lambda: prometheus.value(count) == 50, "what was sent")
                 assert prometheus.value("up") == 1
                 assert prometheus.firing() == set()
-                # A consumer that takes one message and then stands still.
+                # A consumer that takes one message and then goes, and comes back to take all.
+                lag = "RocketMQConsumerLag"
                 with Consumer("still", "orders", namesrv=names, start="first") as consumer:
                     next(iter(consumer))
-                    consumer.commit()
-                    prometheus.until(
-                        lambda: "RocketMQConsumerLag" in prometheus.firing(), "the alert of lag"
-                    )
+                prometheus.until(lambda: lag in prometheus.firing(), "the alert of lag")
+                with Consumer("still", "orders", namesrv=names, handler=lambda _: None):
+                    prometheus.until(lambda: lag not in prometheus.firing(), "the alert's end")
             process.kill()
             process.wait(BOUND_S)
             prometheus.until(

@@ -18,7 +18,7 @@ from broker.client.credentials import Credentials
 from broker.web.cluster_server import ClusterServer
 from broker.web.records import RecordView
 from broker.web.rows import QueueRow
-from broker.web.topic_search import MessageFilter, newest
+from broker.web.topic_search import _CHUNK, BYTES_MAX, LOOKED_MAX, MessageFilter, newest
 
 EVIL = "<script>document.title='owned'</script>\u202e\x1b"
 SMALL: dict[str, Any] = {
@@ -190,16 +190,39 @@ def test_users_and_rights_are_changed_after_a_look(tmp_path: Path) -> None:
             assert [each.name for each in admin.users()] == ["root"]
 
 
+class View:
+    """As much of a message as the search looks at."""
+
+    tags = "other"
+
+    def __init__(self, offset: int, ms: int, size: int = 1) -> None:
+        facts = {"store_ms": ms, "queue_offset": offset, "physical_offset": offset}
+        self.head = type("Head", (), facts)
+        self.size = size
+
+
+@pytest.mark.parametrize(
+    ("size", "bound"), [(1, LOOKED_MAX), (1 << 20, (BYTES_MAX >> 20) + 1)], ids=["messages", "bytes"]
+)
+async def test_a_search_that_finds_nothing_ends_at_its_bounds(size: int, bound: int) -> None:
+    """It says so, and has read few more than it looked at."""
+    asked = 0
+
+    async def read(queue: QueueRow, offset: int, most: int) -> list[RecordView]:
+        nonlocal asked
+        asked += most
+        return [View(each, each, size) for each in range(offset, offset + most)]  # type: ignore[misc]
+
+    found = await newest([QueueRow("a", 0, 0, 5000, 5000)], read, MessageFilter.of({"tag": "t"}), 20)
+    assert not found.rows and not found.whole
+    assert found.looked == bound and asked < bound + 64
+    assert size == 1 or asked <= bound + _CHUNK  # of large ones
+
+
 async def test_the_newest_of_many_queues_are_found() -> None:
     """Of any queues: the same as of all messages together, sorted."""
     seed = random.randrange(1 << 30)
     chance = random.Random(seed)
-
-    class View:
-        def __init__(self, offset: int, ms: int) -> None:
-            facts = {"store_ms": ms, "queue_offset": offset, "physical_offset": offset}
-            self.head = type("Head", (), facts)
-            self.size = 1
 
     for _ in range(50):
         times = [

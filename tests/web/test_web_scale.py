@@ -19,8 +19,8 @@ from pystore.configfiles import SubscriptionGroup, TopicConfig
 TOPICS, GROUPS = 10_000, 10_000
 LARGE, LARGE_QUEUES, READERS = "large", 4000, 20
 PAGES = (
-    "/", "/topics", "/topics?page=2", "/topic?name=T7", "/groups", "/group?name=g100",
-    f"/topic?name={LARGE}", "/groups?page=2",
+    "/", "/topics", "/topics?page=2", "/topic?name=T7", "/groups", "/groups?page=2",
+    "/group?name=g100", f"/topic?name={LARGE}",
 )  # fmt: skip
 
 
