@@ -173,7 +173,7 @@ def _message_trace(
         [
             (
                 When(step.when_ms), step.kind, step.group, step.host or None, step.cost_ms, step.ok,
-                step.attempt,
+                step.attempt or None,
             )
             for step in steps
         ],

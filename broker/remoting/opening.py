@@ -163,7 +163,7 @@ def context_of(tls: TlsSettings) -> ssl.SSLContext:
     try:
         return tls.server_context()
     except BadArgument as why:
-        raise RefusedOpening("TLS refused", str(why)) from None
+        raise RefusedOpening("TLS refused", why.text) from None
 
 
 class Opening:

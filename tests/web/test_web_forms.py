@@ -151,6 +151,29 @@ def test_the_way_of_a_message_is_shown(page: Visitor, broker: Broker) -> None:
     assert row[2] == "traced" and row[5] == "well"
 
 
+def test_the_way_of_a_transaction_that_java_traced_is_shown(page: Visitor, broker: Broker) -> None:
+    """Records of Apache's client 5.3.3, of a message whose first delivery failed."""
+    sent = "|1795941131{}|DefaultRegion|txmakers|orders|JAVA|tag|tx-1|127.0.0.1:10911|2|"
+    records = [
+        "Pub" + sent.format(584) + "251|1|7F00000100002A9F0000000000000861|true#",
+        "EndTransaction" + sent.format(847) + "JAVA|COMMIT_MESSAGE|false#",
+        "SubBefore|1795941133480|DefaultRegion|readers|7F05|JAVA|0|tx-1#",
+        "SubAfter|7F05|JAVA|0|false|tx-1|4|1795941133480|readers#",
+        "SubBefore|1795941153532|DefaultRegion|readers|7F10|JAVA|1|tx-1#",
+        "SubAfter|7F10|JAVA|0|true|tx-1|0|1795941153532|readers#",
+    ]
+    body = "".join(records).replace("|", "\x01").replace("#", "\x02").encode()
+    with Producer("tracers", broker.namesrv_address) as producer:
+        producer.send(Message("RMQ_SYS_TRACE_TOPIC", body, keys="JAVA"))
+    until(lambda: len(page.get("/trace", id="JAVA").rows()) > 6, "the steps")
+    shown = [row for row in page.get("/trace", id="JAVA").rows() if len(row) == 7]
+    assert [(row[0], row[2], row[5], row[6]) for row in shown] == [
+        ("sent", "txmakers", "well", "-"), ("committed", "txmakers", "well", "-"),
+        ("a consumer has it", "readers", "well", "1"), ("consumed", "readers", "failed", "-"),
+        ("a consumer has it", "readers", "well", "2"), ("consumed", "readers", "well", "-"),
+    ]  # fmt: skip
+
+
 def test_what_a_broker_says_of_itself(page: Visitor, broker: Broker) -> None:
     place = {"address": f"127.0.0.1:{broker.port}", "kind": "figures"}
     shown = page.get("/broker", q="getMessageSizeTotal", **place)

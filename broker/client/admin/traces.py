@@ -8,15 +8,21 @@ from dataclasses import dataclass
 __all__ = ["STEPS", "TraceStep", "steps_in"]
 
 #: Kinds of steps, in the order in which they come.
-STEPS = ("sent", "begun", "done")
+STEPS = ("sent", "undecided", "rolled back", "committed", "begun", "done")
+
+#: What a producer has said of a transaction (upstream's LocalTransactionState).
+_DECISIONS = {
+    "UNKNOW": "undecided", "ROLLBACK_MESSAGE": "rolled back", "COMMIT_MESSAGE": "committed",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class TraceStep:
-    """One step of a message's way. kind: sent, begun (a consumer has it) or done. when_ms: ms since
-    1970. group: of the producer or consumer. host: where it went, or who had it; empty: the record
-    does not say. cost_ms: how long it took; None for begun. attempt: the number
-    of the delivery that has begun, from 1; 0 for the other kinds."""
+    """One step of a message's way. kind: one of STEPS: sent; what its producer said of the
+    transaction; begun (a consumer has it) or done. when_ms: ms since 1970. group: of the producer
+    or consumer. host: where it went, or who had it; empty: the record does not say. cost_ms: how
+    long it took, of sent and done. attempt: the number of the delivery that has begun, from 1; 0
+    for the other kinds."""
 
     kind: str
     when_ms: int
@@ -48,6 +54,9 @@ def _step(fields: list[str], message_id: str) -> TraceStep | None:
         # The last but one says whether it went well in newer versions, the last in older ones.
         ok = "true" in fields[13:15]
         return TraceStep("sent", int(fields[1]), fields[3], fields[8], int(fields[10]), ok)
+    if kind == "EndTransaction" and fields[5] == message_id and fields[11] in _DECISIONS:
+        said = _DECISIONS[fields[11]]
+        return TraceStep(said, int(fields[1]), fields[3], fields[8], None, True)
     if kind == "SubBefore" and fields[5] == message_id:
         host = fields[8] if len(fields) > 8 else ""
         return TraceStep("begun", int(fields[1]), fields[3], host, None, True, int(fields[6]) + 1)
