@@ -81,8 +81,8 @@ rule_files:
 $ promtool check config prometheus.yml
 ```
 
-An alert is sent at once or after some minutes of its cause (`for` in the rules), and is over when the
-cause is: a group that has caught up, ten minutes without another dead letter.
+An alert is sent at once or after some minutes of its cause (`for` in the rules), and is over when
+the cause is: a group that has caught up, ten minutes without another dead letter.
 
 ## What a scrape costs
 

@@ -225,8 +225,9 @@ class View:
 
 
 @pytest.mark.parametrize(
-    ("size", "bound"), [(1, LOOKED_MAX), (1 << 20, (BYTES_MAX >> 20) + 1)], ids=["messages", "bytes"]
-)
+    ("size", "bound"), [(1, LOOKED_MAX), (1 << 20, (BYTES_MAX >> 20) + 1)],
+    ids=["messages", "bytes"],
+)  # fmt: skip
 async def test_a_search_that_finds_nothing_ends_at_its_bounds(size: int, bound: int) -> None:
     """It says so, and has read few more than it looked at."""
     asked = 0
@@ -234,9 +235,11 @@ async def test_a_search_that_finds_nothing_ends_at_its_bounds(size: int, bound: 
     async def read(queue: QueueRow, offset: int, most: int) -> list[RecordView]:
         nonlocal asked
         asked += most
-        return [View(each, each, size) for each in range(offset, offset + most)]  # type: ignore[misc]
+        places = range(offset, offset + most)
+        return [View(each, each, size) for each in places]  # type: ignore[misc]
 
-    found = await newest([QueueRow("a", 0, 0, 5000, 5000)], read, MessageFilter.of({"tag": "t"}), 20)
+    queue, wanted = QueueRow("a", 0, 0, 5000, 5000), MessageFilter.of({"tag": "t"})
+    found = await newest([queue], read, wanted, 20)
     assert not found.rows and not found.whole
     assert found.looked == bound and asked < bound + 64
     assert size == 1 or asked <= bound + _CHUNK  # of large ones
