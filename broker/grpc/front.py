@@ -81,7 +81,7 @@ class Front:
         return waiting + sum(each.calls for each in self.connections)
 
     def start(self) -> None:
-        """Raises: OutOfMemory, StoreIOError."""
+        """Starts to accept. Raises: OutOfMemory, StoreIOError."""
         self._sock.setblocking(False)
         self._sock.listen(1024)
         if self._start_thread is not None:
@@ -123,7 +123,7 @@ class Front:
             await asyncio.sleep(0)
 
     def _take_over(self, sock: socket.socket) -> None:
-        """A connection that the network thread does not serve."""
+        """Takes a connection that the network thread does not serve."""
         try:
             address = sock.getpeername()
         except OSError:  # it was reset meanwhile
@@ -174,8 +174,8 @@ class Front:
     async def _opened(
         self, sock: socket.socket, address: Address
     ) -> tuple[Address, ssl.SSLContext | None] | None:
-        """Whom a connection speaks for, and its TLS if there is any; None: it was closed, or is the
-        network thread's."""
+        """Returns whom a connection speaks for, and its TLS if there is any; None: it was closed,
+        or is the network thread's."""
         found = await peek(sock, proxied)
         if found is None:
             return None
@@ -234,5 +234,5 @@ class Front:
 
 
 def _first_of(data: bytes) -> bytes | None:
-    """What tells what a connection speaks; None: there is more to come."""
+    """Returns what tells what a connection speaks; None: there is more to come."""
     return data[: len(_HTTP2)] if len(data) >= len(_HTTP2) or data[:1] != _HTTP2[:1] else None

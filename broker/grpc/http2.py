@@ -76,7 +76,7 @@ class Stream:
     # ---- replies ----
 
     async def write(self, data: bytes) -> None:
-        """One of several replies. Returns once the next one may come."""
+        """Writes one of several replies. Returns once the next one may come."""
         waiting = self._connection.send(self.id, data, False)
         if waiting < MUCH:
             return
@@ -87,7 +87,7 @@ class Stream:
             self._drained = None
 
     def reply(self, data: bytes) -> None:
-        """The only reply."""
+        """Writes the only reply."""
         self._connection.send(self.id, data, True)
 
     def finish(self, status: int = 0, text: str | None = None) -> None:
@@ -99,7 +99,7 @@ class Stream:
     # ---- requests of a stream ----
 
     def arrived(self, data: bytes | None) -> None:
-        """data: None at the end of all."""
+        """Takes what has come. data: None at the end of all."""
         if data is None:
             self._end = True
         else:
@@ -109,7 +109,7 @@ class Stream:
         _wake(self._arrived)
 
     async def requests(self) -> AsyncIterator[bytes]:
-        """Each counts as served when the next one is asked for."""
+        """Yields the requests. Each counts as served when the next one is asked for."""
         while True:
             while self._queue:
                 data = self._queue.popleft()
@@ -194,7 +194,7 @@ class CallsOfConnection:
         return len(self._streams)
 
     def close(self) -> None:
-        """What was written is still sent."""
+        """Closes the connection; what was written is still sent."""
         if self._transport is not None:
             self._transport.close()
 
@@ -209,7 +209,7 @@ class CallsOfConnection:
             self._drop(stream)
 
     def _lost(self) -> None:
-        """The connection has ended."""
+        """Ends the calls, since the connection has ended."""
         self._transport = None
         self._line.close()
         self._events.clear()
@@ -217,22 +217,23 @@ class CallsOfConnection:
             self._drop(stream)
 
     def _soon(self) -> None:
-        """Something is to be written."""
+        """Sees to it that what is to be written is written soon."""
 
     def _served(self, metadata: dict[str, str]) -> None:
-        """A call was, or begins to be."""
+        """Notes that a call was served, or begins to be."""
 
     def _emptied(self) -> None:
-        """No call is in progress any more."""
+        """Notes that no call is in progress any more."""
 
     def _turn(self) -> None:
-        """What waits in the line goes on."""
+        """Goes on with what waits in the line."""
         raise NotImplementedError
 
     # ---- calls ----
 
     def _handle(self) -> None:
-        """What has happened; what the turn has no time for waits, and nothing is read before."""
+        """Handles what has happened; what the turn has no time for waits, and nothing is read
+        before."""
         events, turns = self._events, self._turns
         over = False
         while not over:
@@ -400,7 +401,8 @@ class Http2Connection(CallsOfConnection, asyncio.Protocol):
             self._budget.hold(self, held)
 
     def holds(self) -> int:
-        """Bytes of calls and their replies, of what was read, and of what the client has not."""
+        """Returns the bytes of calls and their replies, of what was read, and of what the client
+        has not."""
         unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return self._session.held + sum(map(len, self._unfed)) + unsent
 
@@ -436,7 +438,7 @@ class Http2Connection(CallsOfConnection, asyncio.Protocol):
             self._ended.set_result(None)
 
     def _turn(self) -> None:
-        """What waits in the line goes on."""
+        """Goes on with what waits in the line."""
         transport = self._transport
         if transport is None:
             return
@@ -494,7 +496,7 @@ class Http2Connection(CallsOfConnection, asyncio.Protocol):
         self._flush()
 
     def is_idle(self, now: float, idle_s: float) -> bool:
-        """Whether it had no call for so long. To be asked now and then."""
+        """Returns whether it had no call for so long. To be asked now and then."""
         if self._streams or self._began != self._seen or not self._quiet_since:
             self._seen, self._quiet_since = self._began, now
         return not self._streams and now - self._quiet_since > idle_s

@@ -90,8 +90,8 @@ class LinkedSession:
         return [arrived.popleft() for _ in range(min(most, len(arrived)))]
 
     def send(self, stream: int, reply: bytes, last: bool, /) -> int:
-        """As Session.send(), but that it counts what was handed to the thread, and says MUCH when
-        that has to tell how much of it is sent."""
+        """Sends as Session.send() does, but counts what was handed to the thread, and says MUCH
+        when that has to tell how much of it is sent."""
         if self._link is None:
             return -1
         waiting = self._sent.pop(stream, 0) + len(reply)
@@ -120,13 +120,13 @@ class LinkedSession:
             lib.ps_link_go_away(self._link)
 
     def trust(self, client_id: str, attempts: int, fifo: bool, request_ms: int) -> None:
-        """This client may send, and receive if a message has so many attempts, not 0: the thread
+        """Lets this client send, and receive if a message has so many attempts, not 0: the thread
         serves its plain calls. fifo: in order. request_ms: its time for a request."""
         if self._link is not None:
             lib.ps_link_client(self._link, client_id.encode(), attempts, fifo, request_ms)
 
     def know(self) -> None:
-        """Access control lets its client in."""
+        """Notes that access control lets its client in."""
         if self._link is not None:
             lib.ps_conn_know(lib.ps_link_conn(self._link))
 
@@ -143,8 +143,9 @@ class LinkedCalls(CallsOfConnection):
         self, link: Any, transport: LinkTransport, serving: Serving,
         trusted: Callable[[str], tuple[str, int, bool, int, int]],
     ) -> None:  # fmt: skip
-        """trusted: returns, for a client id, the id, its delivery attempts, whether it consumes in
-        order, its request timeout (ms), and the version of the settings that say so."""
+        """Serves a connection of the thread. trusted: returns, for a client id, the id, its
+        delivery attempts, whether it consumes in order, its request timeout (ms), and the version
+        of the settings that say so."""
         self._session = LinkedSession(link)
         super().__init__(self._session, transport.get_extra_info("peername"), serving)
         self._transport = self._link_transport = transport
@@ -159,7 +160,7 @@ class LinkedCalls(CallsOfConnection):
                 self._session.know()
 
     def handle_arrived(self) -> None:
-        """What has come is served, or waits for its turn."""
+        """Serves what has come, or has it wait for its turn."""
         if self._transport is None:
             return
         entered = self._turns.enter()
@@ -184,7 +185,7 @@ class LinkedCalls(CallsOfConnection):
             self._transport.resume_reading()
 
     def end(self) -> None:
-        """The thread has closed it."""
+        """Ends it, since the thread has closed it."""
         self._link_transport.forget()
         self._session.forget()
         self._lost()
@@ -223,11 +224,9 @@ class GrpcThread:
         handed: Callable[[socket.socket], None],
         gone: Callable[[Address], None],
     ) -> None:
-        """methods: names, in the order of the service. sock: listens. handed: takes a connection
-        that the thread does not serve. gone: told of each client whose connection is closed.
-
-        Raises: OutOfMemory, StoreIOError.
-        """
+        """Makes the port. methods: names, in the order of the service. sock: listens. handed: takes
+        a connection that the thread does not serve. gone: told of each client whose connection is
+        closed. Raises: OutOfMemory, StoreIOError."""
         self._serving, self._handed, self._gone = serving, handed, gone
         self._service, self._hot = service, hot
         self._loop = asyncio.get_running_loop()
@@ -285,7 +284,7 @@ class GrpcThread:
         return int(lib.ps_net_waiting(self._handle)) if self._handle is not None else 0
 
     def leave_room(self, on_the_loop: int) -> None:
-        """So many connections of the port are the loop's."""
+        """Sets how many connections of the port are the loop's."""
         if self._handle is not None:
             lib.ps_net_limit(self._handle, max(0, self._connections_max - on_the_loop))
 
@@ -295,7 +294,8 @@ class GrpcThread:
         return await self._tls.is_spoken()
 
     def take_back(self, sock: socket.socket, source: Address | None) -> None:
-        """A connection whose PROXY header was taken. source: whom it speaks for; None: its peer."""
+        """Takes a connection whose PROXY header was taken. source: whom it speaks for; None: its
+        peer."""
         if self._stopped:
             sock.close()
         else:
@@ -304,7 +304,7 @@ class GrpcThread:
     # ---- the end ----
 
     def deafen(self) -> None:
-        """No further connections are accepted."""
+        """Accepts no further connections."""
         lib.ps_net_deafen(self._handle)
 
     def stop(self) -> None:
@@ -338,7 +338,7 @@ class GrpcThread:
             each.handle_arrived()
 
     def _event_of(self, row: Any) -> tuple[Any, ...]:
-        """As Session.events() has it."""
+        """Returns an event as Session.events() has it."""
         call = row.call
         data = bytes(ffi.buffer(row.data, row.len)) if row.len else b""
         if not call.headers_len and call.method < 0:
@@ -354,7 +354,8 @@ class GrpcThread:
         return *made, PopOutcome.of(raw)
 
     def _metadata_of(self, block: bytes) -> dict[str, str]:
-        """The same dict for the same bytes: nobody changes it. Later ones of a name count."""
+        """Returns the same dict for the same bytes: nobody changes it. Later ones of a name
+        count."""
         found = self._metadata.get(block)
         if found is None:
             words = [each.decode(errors="replace") for each in block.split(b"\0")]

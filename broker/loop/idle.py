@@ -16,7 +16,7 @@ class IdleSubject(Protocol):
     seen: int
 
     def idle(self) -> None:
-        """Is called when it was not used for the idle time."""
+        """Is called when the connection was not used for the idle time."""
 
 
 class IdleWheel:
@@ -24,7 +24,7 @@ class IdleWheel:
     idle_s."""
 
     def __init__(self, idle_s: float) -> None:
-        """`idle_s` 0 closes nothing."""
+        """Makes the clock of idle connections. idle_s: in seconds; 0 closes nothing."""
         self.now = 0
         self._tick_s = idle_s / TICKS
         self._ring: list[set[IdleSubject]] = [set() for _ in range(TICKS + 2)]

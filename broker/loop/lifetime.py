@@ -36,7 +36,7 @@ class Stopping(Closing):
         raise NotImplementedError
 
     async def close(self) -> None:
-        """The same as stop()."""
+        """Stops it, as stop() does."""
         await self.stop()
 
     async def __aenter__(self) -> Self:

@@ -161,8 +161,9 @@ class Line:
         room: Callable[[], Awaitable[None]] | None = None,
         hold: Callable[[bool], None] | None = None,
     ) -> None:
-        """`read` serves what was read, until Turns.over. `room` waits until what was written to the
-        connection is read. `hold` is called with whether nothing more is to be begun for now."""
+        """Makes turns. read: serves what was read, until Turns.over. room: waits until what was
+        written to the connection is read. hold: is called with whether nothing more is to be begun
+        for now."""
         self.turns = turns
         self._read = read
         self._room = room if room is not None else _no_room

@@ -155,7 +155,7 @@ class Near(Protocol):
         its work."""
 
     def sent(self, answered: bool) -> None:
-        """Must follow a call that has done something; `answered` says that it has the answer
+        """Follows each call that has done something; `answered` says that it has the answer
         already."""
 
 
@@ -183,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
         intake: IntakeFactory | None = None,
         framer: FramerFactory | None = None,
     ) -> None:
-        """`framer` None stands for that of `shared`."""
+        """Makes a connection. framer: None stands for that of `shared`."""
         self.address: tuple[str, int] = ("", 0)
         #: Our own end of it.
         self.local: tuple[str, int] = ("", 0)
@@ -875,7 +875,7 @@ class Connection(asyncio.BufferedProtocol):
             self.connection_lost(None)
 
     def idle(self) -> None:
-        """Is called by the wheel when nothing was read or written for idle_s."""
+        """Closes the connection for the wheel: nothing was read or written for idle_s."""
         if not self._closing and self._transport is not None:
             self._closing = True
             self.log_idle()

@@ -87,10 +87,11 @@ class Headers:
         give_back: Callable[[socket.socket, tuple[str, int] | None], None],
         serve: Callable[[socket.socket, float], None],
     ) -> None:
-        """`seconds` is the time for the first bytes. `trusts` returns whether a header of a peer at
-        this address is believed. `speaks_tls` returns whether the threads do, once that is known.
-        `give_back` takes a connection whose header was taken, and for whom it speaks; `serve` one
-        that the loop serves, and what is left of the time."""
+        """Takes connections whose header is to be read. seconds: the time for the first bytes.
+        trusts: returns whether a header of a peer at this address is believed. speaks_tls: returns
+        whether the threads do, once that is known. give_back: takes a connection whose header was
+        taken, and for whom it speaks. serve: takes one that the loop serves, and what is left of
+        the time."""
         self._seconds, self._trusts, self._tls = seconds, trusts, tls
         self._speaks_tls, self._give_back, self._serve = speaks_tls, give_back, serve
         self._loop = asyncio.get_running_loop()

@@ -102,7 +102,8 @@ class NetThreads:
         lib.ps_net_look(self._first, everything)
 
     def _check_process(self) -> None:
-        """A child that was forked has none of the threads, and would wait for them for ever."""
+        """Checks that this is the process that made them: a child that was forked has none of the
+        threads, and would wait for them for ever."""
         if os.getpid() != self._pid:
             raise UsedAfterFork(f"the network threads are those of the process {self._pid}")
 
@@ -376,7 +377,7 @@ class TlsOfThreads:
         return self._tls.mode == "enforcing"
 
     def start(self, first: Any) -> None:
-        """Is called once, with the first thread of the port (``ps_net *``)."""
+        """Starts, once, with the first thread of the port (``ps_net *``)."""
         self._first = first
         self._tls.listeners.append(self._made_anew)
         if self._tls.mode == "disabled" or self._tls.is_ready:
@@ -397,7 +398,7 @@ class TlsOfThreads:
         return self._tls.mode != "disabled" and self._tls.of_threads is not None
 
     def prepare(self) -> None:
-        """A client waits for TLS."""
+        """Prepares the context, since a client waits for TLS."""
         self._making = asyncio.get_running_loop().create_task(self._make())
 
     async def _make(self) -> None:
@@ -405,7 +406,8 @@ class TlsOfThreads:
         self._speak()
 
     def _speak(self) -> None:
-        """Without a context they are handed to the loop, which says what is missing."""
+        """Lets the threads speak TLS. Without a context such connections are handed to the loop,
+        which says what is missing."""
         if self._first is None:
             return
         spoken = self._tls.of_threads if self._wished else ffi.NULL
@@ -413,7 +415,7 @@ class TlsOfThreads:
         self._spoken = spoken
 
     def stop(self) -> None:
-        """Is called before the threads end."""
+        """Stops; to be called before the threads end."""
         if self._first is not None:
             self._tls.listeners.remove(self._made_anew)
         self._first = None
@@ -424,7 +426,8 @@ class Events:
     take: long frames are copied, and hundreds of connections may end at once. The rest waits."""
 
     def __init__(self, handle: Any, take: Callable[[Iterator[Any]], None]) -> None:
-        """`handle` is a ``ps_net *``. `take` looks at every ``ps_net_event`` that it is given."""
+        """Watches a thread. handle: a ``ps_net *``. take: looks at every ``ps_net_event`` that it
+        is given."""
         self._handle, self._take = handle, take
         self._loop = asyncio.get_running_loop()
         self._stopped = self._due = False

@@ -176,7 +176,8 @@ class Opening:
         seconds: float,
         trusts: Callable[[str], bool] = lambda host: True,
     ) -> None:
-        """`trusts` returns whether a PROXY header of a peer at this address is believed."""
+        """Begins a connection. trusts: returns whether a PROXY header of a peer at this address is
+        believed."""
         self._connection = connection
         self._trusts = trusts
         self._tls = tls

@@ -345,8 +345,8 @@ class TlsIntake:
         opened: Callable[[], None] | None = None,
         host: str | None = None,
     ) -> None:
-        """`opened` is called when the handshake is done, or can no longer be; `host` is the one
-        that a client asked for."""
+        """Begins TLS. opened: is called when the handshake is done, or can no longer be. host: the
+        one that a client asked for."""
         self._connection = connection
         self._in = ssl.MemoryBIO()
         self._out = ssl.MemoryBIO()

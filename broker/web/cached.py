@@ -31,7 +31,8 @@ class CachedAnswer(Generic[_T]):
         self, ask: Callable[[], Awaitable[_T]], fresh_s: float | None = None,
         stale_s: float = _STALE_S,
     ) -> None:  # fmt: skip
-        """fresh_s: how long it is taken for the present. stale_s: how old it may be shown."""
+        """Keeps an answer. fresh_s: how long it is taken for the present. stale_s: how old it may
+        be shown."""
         self._ask = ask
         self._fresh_s, self._stale_s = fresh_s, stale_s
         self._value: _T | None = None
@@ -40,7 +41,7 @@ class CachedAnswer(Generic[_T]):
         self._forgotten = 0
 
     async def get(self) -> _T:
-        """Raises: what asking raises."""
+        """Returns the answer, which is asked for if it is too old. Raises: what asking raises."""
         value, is_fresh = self._known()
         if value is not None and is_fresh:
             return value
@@ -80,8 +81,8 @@ class CachedAnswer(Generic[_T]):
         return await self._renew()
 
     def forget(self) -> None:
-        """The next one who asks waits for what is there then, also where a question is under
-        way."""
+        """Forgets the answer: the next one who asks waits for what is there then, also where a
+        question is under way."""
         self._when = float("-inf")
         self._forgotten += 1
 
@@ -119,7 +120,7 @@ class CachedAnswers(Generic[_T]):
 
 
 def _ended(asking: asyncio.Task[Any]) -> None:
-    """Whoever waits is told why it failed; where the old answer was shown, the next one asks
+    """Tells those who wait why it failed; where the old answer was shown, the next one asks
     again."""
     if not asking.cancelled():
         asking.exception()

@@ -35,7 +35,7 @@ _SECRET_PARTS = ("password", "secret", "credential", "accesskey")
 
 
 def is_secret(setting: str) -> bool:
-    """Whether the value of a setting must not be on a page."""
+    """Returns whether the value of a setting must not be on a page."""
     return setting in SECRETS or any(part in setting.lower() for part in _SECRET_PARTS)
 
 
@@ -68,26 +68,26 @@ class ClusterActions(PageServer):
         }  # fmt: skip
 
     def changes(self) -> Mapping[str, Handler]:
-        """What forms change, by path."""
+        """Returns what forms change, by path."""
         return {"/redrive": self._redrive, "/reset": self._reset, "/setting": self._set}
 
     def actions(self) -> Mapping[str, Handler]:
         return self.changes() if self._write else {}
 
     def _must_write(self, what: str) -> None:
-        """Raises: Misuse."""
+        """Checks that forms may change things. Raises: Misuse."""
         if not self._write:
             raise Misuse(f"start `pystore web` with --write to {what}")
 
     @staticmethod
     async def _fields(request: web.Request, *names: str) -> list[str]:
-        """Of a form."""
+        """Returns the fields of a form."""
         form = await request.post()
         return [str(form.get(name, "")).strip() for name in names]
 
     @staticmethod
     def _whole_number(text: str, what: str, least: int, most: int) -> int:
-        """Of a field. Raises: Misuse."""
+        """Returns the number of a field. Raises: Misuse."""
         digits = text.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(text) < 12):
             raise Misuse(f"{what}: this is not a number")
@@ -157,7 +157,8 @@ class ClusterActions(PageServer):
     # ---- settings ----
 
     async def _place(self, address: str) -> BrokerPlace:
-        """Raises: Misuse for a broker that is not of this cluster, ClientError."""
+        """Returns the broker that a form names. Raises: Misuse for a broker that is not of this
+        cluster, ClientError."""
         for each in await self.facts.places.get():
             if each.address == address:
                 return each
@@ -171,7 +172,8 @@ class ClusterActions(PageServer):
     async def _setting_page(
         self, address: str, name: str, wanted: str | None, *, asks: bool
     ) -> web.StreamResponse:
-        """wanted: what was asked for, beside what the broker has now. asks: before it is done."""
+        """Returns the page of a setting. wanted: the value that was asked for, beside what the
+        broker has now. asks: it is shown before the change is done."""
         place = await self._place(address)
         settings = await self.facts.admin.configuration(place.address)
         if name not in settings or is_secret(name):

@@ -81,13 +81,13 @@ class ClusterFacts:
         await self.walker.close()
 
     def forget_lags(self) -> None:
-        """They have changed."""
+        """Forgets the lags, since they have changed."""
         for kept in (self.lags, self.groups, self.groups_of, self.lags_of):
             kept.forget()
 
     async def _topics(self) -> list[TopicRow]:
-        """All of them, from a name server by name alone: what each broker has of tens of thousands
-        takes a second."""
+        """Returns all topics, from a name server by name alone: what each broker has of tens of
+        thousands takes a second."""
         queues: dict[str, int | None] = {}
         if self.of_broker:
             queues = {each.name: each.read_queue_nums for each in await self.admin.topics()}
@@ -131,7 +131,8 @@ class ClusterFacts:
         })  # fmt: skip
 
     async def _counts_of(self, topic: str) -> tuple[int, int]:
-        """Queues, and the messages in them. Raises: NoRoute, ClientError."""
+        """Returns the number of queues, and of the messages in them. Raises: NoRoute,
+        ClientError."""
         if self.of_broker:
             masters = list((await self.masters()).values())
         else:
@@ -188,7 +189,7 @@ class ClusterFacts:
         return await self.groups.soon(max(0.0, wait_s - (time.monotonic() - began)))
 
     async def group_names(self) -> list[GroupRow]:
-        """All of them by name, and not how far they are. Raises: ClientError."""
+        """Returns all groups by name, and not how far they are. Raises: ClientError."""
         return [GroupRow(name, None, None, None) for name in sorted(await self.configs.get())]
 
     async def group(self, name: str) -> SubscriptionGroup | None:
@@ -198,20 +199,21 @@ class ClusterFacts:
             return group_from_json(name, found) if found is not None else None
 
     async def check_group(self, name: str) -> None:
-        """Raises: NoRoute, ClientError: a group that a visitor made up is not asked for. Those that
-        have no settings are known by what they have committed, which costs much more."""
+        """Checks that a group is known: one that a visitor made up is not asked for. Those that
+        have no settings are known by what they have committed, which costs much more. Raises:
+        NoRoute, ClientError."""
         if name in await self.configs.get():
             return
         if not any(each.name == name for each in await self.groups.get()):
             raise NoRoute(f"there is no group {name}", name)
 
     async def masters(self) -> dict[str, str]:
-        """Addresses by broker name. Raises: ClientError."""
+        """Returns addresses by broker name. Raises: ClientError."""
         return {each.name: each.address for each in await self.places.get() if each.id == 0}
 
     async def address_of(self, broker: str) -> str:
-        """Raises: Misuse for a broker that is not of this cluster: nobody may be asked whom a
-        visitor names."""
+        """Returns the address of a broker. Raises: Misuse for one that is not of this cluster:
+        nobody may be asked whom a visitor names."""
         known = await self.masters()
         if broker not in known:
             raise Misuse(f"no master is named {broker!r:.100}")
@@ -222,7 +224,7 @@ class ClusterFacts:
     async def read(
         self, topic: str, broker: str, queue: int, offset: int, most: int
     ) -> list[RecordView]:
-        """Messages of a queue from an offset on. Raises: ClientError."""
+        """Returns messages of a queue from an offset on. Raises: ClientError."""
         address, place = await self.address_of(broker), MessageQueue(topic, broker, queue)
         end = min(await self.admin.offset_of(address, place, "last"), offset + most)
         return [
@@ -231,7 +233,7 @@ class ClusterFacts:
         ]
 
     async def by_key(self, topic: str, key: str) -> list[Placed]:
-        """Those with a key, or with a client's id. Raises: ClientError."""
+        """Returns the messages with a key, or with a client's id. Raises: ClientError."""
         masters = await self.masters()
         by_broker = await asyncio.gather(*(
             messages_of_broker(self.admin.network, broker, address, topic, key, _FOUND)
@@ -244,7 +246,8 @@ class ClusterFacts:
         ]
 
     async def by_id(self, text: str) -> list[Placed]:
-        """By an offset id, which names a broker of this cluster. Raises: Misuse, ClientError."""
+        """Returns the message of an offset id, which names a broker of this cluster. Raises:
+        Misuse, ClientError."""
         try:
             place = offset_id_of(text)
         except ValueError:
@@ -257,7 +260,7 @@ class ClusterFacts:
         raise Misuse(f"the id names {host}:{place.port}, which is not of this cluster")
 
     async def by_time(self, topic: str, ms: int) -> list[tuple[str, int, int, RecordView | None]]:
-        """Of each queue the first message stored then or later. Raises: ClientError."""
+        """Returns of each queue the first message stored then or later. Raises: ClientError."""
         found: list[tuple[str, int, int, RecordView | None]] = []
         for ends in (await self.admin.topic(topic)).queues:
             address = await self.address_of(ends.queue.broker)
@@ -283,7 +286,7 @@ class ClusterFacts:
             await asyncio.sleep(max(_STEP_S, _RESTS * (time.monotonic() - began)))
 
     async def look(self) -> Look:
-        """What is there now. A broker that does not answer is a problem and not the end."""
+        """Returns what is there now. A broker that does not answer is a problem and not the end."""
         look = await self._brokers()
         try:
             look.lags = await self.walker.all_lags()
@@ -292,7 +295,7 @@ class ClusterFacts:
         return look
 
     async def _brokers(self) -> Look:
-        """The same without lags, which every group of a large cluster costs."""
+        """Returns the same without lags, which every group of a large cluster costs."""
         look = Look(time.monotonic())
         places: list[BrokerPlace] = []
         try:
@@ -313,7 +316,8 @@ class ClusterFacts:
 
 
 def _topic_rows(queues: Mapping[str, int | None], own: set[str]) -> list[TopicRow]:
-    """own: names of the cluster and of brokers, which are topics, too."""
+    """Returns the rows of topics. own: names of the cluster and of brokers, which are topics,
+    too."""
     by_kind: dict[str, list[TopicRow]] = {kind: [] for kind in KINDS_OF_TOPICS}
     for name, count in queues.items():
         kind = "system" if name in own else kind_of(name)
@@ -331,6 +335,6 @@ def _group_rows(names: set[str], lags: Iterable[QueueLag]) -> list[GroupRow]:
 
 
 def lag_row(lag: QueueLag) -> LagRow:
-    """As the pages show it."""
+    """Returns a lag as the pages show it."""
     queue = lag.queue
     return LagRow(queue.topic, queue.broker, queue.queue, lag.committed, lag.end)

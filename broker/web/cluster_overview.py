@@ -57,8 +57,8 @@ class RateSample:
 
 
 def byte_rate(before: Look | None, now: Look, entry: str) -> float:
-    """Bytes a second by which an entry grew between two looks. A broker that started meanwhile
-    counts from its start."""
+    """Returns the bytes a second by which an entry grew between two looks. A broker that started
+    meanwhile counts from its start."""
     if before is None or now.when <= before.when:
         return 0.0
     old = {each.address: _bytes_in(each.entries, entry) for each in before.brokers}
@@ -129,7 +129,7 @@ class ClusterOverview:
         self._before = look
 
     def plots(self) -> tuple[RatePlot, RatePlot]:
-        """Of messages, and of bytes. Apache's brokers do not count bytes out."""
+        """Returns plots of messages, and of bytes. Apache's brokers do not count bytes out."""
         kept = list(self.samples)
         times = [each.when for each in kept]
         sizes: dict[str, Sequence[float]] = {"came": [each.came_bytes for each in kept]}
@@ -142,7 +142,7 @@ class ClusterOverview:
     # ---- totals ----
 
     async def _names(self) -> tuple[int, int]:
-        """Topics and groups of users. Raises: ClientError."""
+        """Returns topics and groups of users. Raises: ClientError."""
         topics = sum(each.kind == "messages" for each in await self._facts.topics.get())
         groups = sum(not is_system_group(name) for name in await self._facts.configs.get())
         return topics, groups
@@ -155,7 +155,8 @@ class ClusterOverview:
         return LagTotal.of(behind)
 
     async def _dead(self) -> tuple[int | None]:
-        """Dead letters of all groups; None where too many groups have any. Raises: ClientError."""
+        """Returns the dead letters of all groups; None where too many groups have any. Raises:
+        ClientError."""
         topics = [each for each in await self._facts.topics.get() if each.kind == "dead letters"]
         if len(topics) > _DEAD:
             return (None,)
@@ -163,8 +164,8 @@ class ClusterOverview:
         return (sum(each.messages for each in found),)
 
     async def _waiting(self) -> tuple[int | None, int | None]:
-        """Delayed messages, and open transactions; None where a broker does not count them. Raises:
-        ClientError."""
+        """Returns delayed messages, and open transactions; None where a broker does not count them.
+        Raises: ClientError."""
         looks = (await self._facts.brokers.get()).brokers
         timers, halves = zip(
             (0, 0), *await asyncio.gather(*map(self._waiting_at, looks)), strict=True
@@ -172,7 +173,7 @@ class ClusterOverview:
         return _sum(timers), _sum(halves)
 
     async def _waiting_at(self, look: BrokerFacts) -> tuple[int | None, int | None]:
-        """The same of one broker."""
+        """Returns the same of one broker."""
         wheel, table = await asyncio.gather(
             self._metrics(look.address, "timers"), self._metrics(look.address, "transactions")
         )
@@ -187,21 +188,21 @@ class ClusterOverview:
         return pending, halves
 
     async def _metrics(self, address: str, of: str) -> Mapping[str, float] | None:
-        """None of a broker of Apache's, which passes over what is asked for. Raises:
-        ClientError."""
+        """Returns the metrics of a broker; none of a broker of Apache's, which passes over what is
+        asked for. Raises: ClientError."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         answer = await self._facts.walker.network.request(address, code, {"metrics": of})
         table = mqjson.loads(answer.body or b"{}").get("table") or {}
         return None if "brokerVersion" in table else table
 
     async def _replicas(self) -> dict[str, str]:
-        """What each master says of its slaves, by address. Raises: ClientError."""
+        """Returns what each master says of its slaves, by address. Raises: ClientError."""
         masters = list((await self._facts.masters()).values())
         said = await asyncio.gather(*map(self._replicas_of, masters))
         return {where: text for where, text in zip(masters, said, strict=True) if text}
 
     async def _replicas_of(self, where: str) -> str:
-        """Raises: ClientError."""
+        """Returns what one master says of its slaves. Raises: ClientError."""
         answer = await self._facts.walker.network.exchange(
             where, Command(RequestCode.GET_BROKER_HA_STATUS), 3.0
         )
@@ -236,12 +237,12 @@ class ClusterOverview:
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:
-    """None where one of them is."""
+    """Returns a sum, None where one of the numbers is."""
     known = [each for each in counts if each is not None]
     return sum(known) if len(known) == len(counts) else None
 
 
 def _level(text: str) -> int:
-    """How many wait of "delivered,end"."""
+    """Returns how many wait of "delivered,end"."""
     done, _, end = text.partition(",")
     return max(0, int(end) - int(done)) if done.isdigit() and end.isdigit() else 0

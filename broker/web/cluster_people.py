@@ -69,7 +69,7 @@ class ClusterPeople(ClusterTopics):
         )  # fmt: skip
 
     async def _members(self, group: str) -> GroupMembers | None:
-        """Nobody, where the group may not be asked for."""
+        """Returns the members of a group; nobody, where the group may not be asked for."""
         try:
             (found,) = await self.facts.members_of.of(group).get()
             return found
@@ -77,7 +77,7 @@ class ClusterPeople(ClusterTopics):
             return None
 
     async def _trace(self, request: web.Request) -> web.StreamResponse:
-        """The way of a message, as far as clients trace it."""
+        """Returns the way of a message, as far as clients trace it."""
         id_, trouble = request.query.get("id", "").strip(), ""
         steps = None
         if len(id_) > _FIELD_MAX:
@@ -97,8 +97,8 @@ class ClusterPeople(ClusterTopics):
     async def _users_page(
         self, given: Mapping[str, str], *, said: str, asks: bool
     ) -> web.StreamResponse:
-        """given: the form that is asked about, without its password. A broker without access
-        control refuses the question, and says so."""
+        """Returns the page of users. given: the form that is asked about, without its password. A
+        broker without access control refuses the question, and says so."""
         trouble = ""
         users, rights = [], []
         try:

@@ -76,7 +76,7 @@ class ClusterServer(ClusterPeople):
         }  # fmt: skip
 
     async def start(self) -> None:
-        """Raises: OSError, ClientError when nobody of a cluster answers there."""
+        """Starts serving. Raises: OSError, ClientError when nobody of a cluster answers there."""
         facts = self._facts = await self._found()
         namesrv = "" if facts.of_broker else self.target
         self._overview = ClusterOverview(facts, namesrv, **self._asking())
@@ -87,8 +87,8 @@ class ClusterServer(ClusterPeople):
         return {name: self._options[name] for name in ("credentials", "tls")}
 
     async def _found(self) -> ClusterFacts:
-        """Of a name server, or, where it does not know what one is asked, of a broker. Raises:
-        ClientError."""
+        """Returns what a name server says, or, where it does not know what one is asked, a broker.
+        Raises: ClientError."""
         try:
             return await self._answering(lambda: AsyncAdmin(self.target, **self._options))
         except (BrokerRefused, BadAnswer):
@@ -125,7 +125,7 @@ class ClusterServer(ClusterPeople):
     # ---- lists ----
 
     async def _broker(self, request: web.Request) -> web.StreamResponse:
-        """What one broker says of itself, or its settings."""
+        """Returns what one broker says of itself, or its settings."""
         place = await self._place(request.query.get("address", ""))
         query = dict(request.query)
         facts, figures = None, query.get("kind", "") == "figures"
@@ -175,14 +175,14 @@ class ClusterServer(ClusterPeople):
         ))  # fmt: skip
 
     async def _doctor(self, request: web.Request) -> web.StreamResponse:
-        """All that the doctor finds."""
+        """Returns all that the doctor finds."""
         assert self._overview is not None
         known, counting = await known_soon({"examined": (self._overview.examined, SOON_S)})
         return self._again(counting, self._page("doctor.html", **known))
 
     async def _groups(self, request: web.Request) -> web.StreamResponse:
-        """How far all groups are costs brokers much: a page that comes before that is known has
-        their names, and comes again by itself."""
+        """Returns the page of groups. How far all groups are costs brokers much: a page that comes
+        before that is known has their names, and comes again by itself."""
         query = dict(request.query)
         counted = await self.facts.groups_soon(SOON_S)
         counting = counted is None
@@ -231,7 +231,7 @@ class ClusterServer(ClusterPeople):
         return self._page("cluster_find.html", query=query, rows=rows, places=places)
 
     async def _one(self, request: web.Request) -> tuple[dict[str, object], RecordView]:
-        """A message by its place. Raises: BadArgument, NoRoute, ClientError."""
+        """Returns a message by its place. Raises: BadArgument, NoRoute, ClientError."""
         topic, broker = request.query.get("topic", ""), request.query.get("broker", "")
         queue, offset = self._number(request, "queue"), self._number(request, "offset")
         if queue is None or offset is None:
@@ -259,7 +259,7 @@ class ClusterServer(ClusterPeople):
     # ---- dead letters ----
 
     async def _dead(self, request: web.Request) -> web.StreamResponse:
-        """Groups that have a topic of dead letters, and how many lie there."""
+        """Returns groups that have a topic of dead letters, and how many lie there."""
         names = [
             topic.name for topic in await self.facts.topics.get() if topic.kind == "dead letters"
         ]

@@ -60,8 +60,8 @@ class ClusterTopics(ClusterActions):
         return self._again(counting, self._page("topics.html", found=found, query=query))
 
     async def _topic(self, request: web.Request) -> web.StreamResponse:
-        """The newest messages of all queues, or those of one; queues and groups. How far groups are
-        may come later, as on the page of all groups."""
+        """Returns the newest messages of all queues, or those of one; queues and groups. How far
+        groups are may come later, as on the page of all groups."""
         query = dict(request.query)
         name, wanted = query.get("name", ""), MessageFilter.of(query)
         facts = await self.facts.admin.topic(name)
@@ -194,7 +194,7 @@ class ClusterTopics(ClusterActions):
 
 
 def _shown(facts: TopicFacts, groups: int) -> dict[str, str]:
-    """What a topic is, as brokers have it: where they disagree, all of it."""
+    """Returns what a topic is, as brokers have it: where they disagree, all of it."""
     configs = list(facts.configs.values())
 
     def of(read: Any) -> str:

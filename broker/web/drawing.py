@@ -42,7 +42,7 @@ class MapBar:
 
 
 def _range_of(finding: Finding, segments: Sequence[RawSegment]) -> tuple[int, int] | None:
-    """The part of the log that a finding is about; None: of something else."""
+    """Returns the part of the log that a finding is about; None: of something else."""
     where = finding.about.where
     start = finding.start
     if start is None or where not in ("log", "file"):
@@ -57,7 +57,7 @@ def _range_of(finding: Finding, segments: Sequence[RawSegment]) -> tuple[int, in
 
 
 def log_map(audit: Audit, segments: Sequence[RawSegment]) -> list[MapBar]:
-    """The segments in order, those that are missing among them."""
+    """Returns the segments in order, those that are missing among them."""
     spans = [
         (place, finding)
         for finding in audit.findings
@@ -120,8 +120,8 @@ class RatePlot:
 
 
 def _round_up(value: float, *, binary: bool) -> float:
-    """2, 4 or 10 times a power of ten, or a power of two, whose half is round, too; not below the
-    value."""
+    """Returns 2, 4 or 10 times a power of ten, or a power of two, whose half is round, too; not
+    below the value."""
     step = 2.0
     while True:
         for factor in (1,) if binary else (1, 2, 5):
@@ -133,7 +133,8 @@ def _round_up(value: float, *, binary: bool) -> float:
 def plot_of(
     times: Sequence[float], named: dict[str, Sequence[float]], *, binary: bool = False
 ) -> RatePlot:
-    """times: seconds, ascending; as many as each of the values. binary: of bytes."""
+    """Returns a plot. times: seconds, ascending; as many as each of the values. binary: of
+    bytes."""
     largest = max((max(values, default=0.0) for values in named.values()), default=0.0)
     top = _round_up(largest, binary=binary)
     first, last = (times[0], times[-1]) if times else (0.0, 0.0)

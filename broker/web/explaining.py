@@ -44,7 +44,7 @@ def _host(data: bytes, at: int, width: int) -> str:
 
 
 def _flags(flag: int) -> str:
-    """The bits of sysFlag in words."""
+    """Returns the bits of sysFlag in words."""
     words = []
     if flag & lib.PS_SYS_COMPRESSED:
         kind = (flag & lib.PS_SYS_COMPRESSION_MASK) >> lib.PS_SYS_COMPRESSION_SHIFT
@@ -76,7 +76,7 @@ def body_of(data: bytes, head: RecordHead) -> tuple[bytes, str]:
 
 
 def explain(data: bytes, head: RecordHead) -> list[ExplainedField]:
-    """data: the record alone, as check_record took it apart."""
+    """Returns a record field by field. data: the record alone, as check_record took it apart."""
     made = []
     at = 0
     for name, width, value, meaning in _rows(data, head):

@@ -74,8 +74,8 @@ _here: ContextVar[str] = ContextVar("_here", default="")
 
 
 def visible(text: object) -> str:
-    r"""Text with control characters, and those that turn the direction of writing, as ``\xNN``;
-    lines and tabs pass."""
+    r"""Returns text with control characters, and those that turn the direction of writing, as
+    ``\xNN``; lines and tabs pass."""
     return "".join(
         c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape", "replace").decode()
         for c in str(text)
@@ -83,13 +83,13 @@ def visible(text: object) -> str:
 
 
 def address_of_page(path: str, **query: object) -> str:
-    """What is None or empty is left out."""
+    """Returns the address of a page with a query; what is None or empty is left out."""
     given = {name: value for name, value in query.items() if value not in (None, "")}
     return f"{path}?{urlencode(given)}" if given else path
 
 
 def _since(ms: int) -> str:
-    """How long ago something began: its two largest units."""
+    """Returns how long ago something began: its two largest units."""
     minutes = max(0, ms) // 60_000
     days, hours = minutes // 1440, minutes // 60 % 24
     if days:
@@ -98,12 +98,12 @@ def _since(ms: int) -> str:
 
 
 def text_of_size(size: int) -> str:
-    """Bytes in the unit that fits them."""
+    """Returns bytes in the unit that fits them."""
     return shown(Size(size)).partition(" (")[0]
 
 
 def _ago(seconds: float) -> str:
-    """A span in the unit that fits it."""
+    """Returns a span in the unit that fits it."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
@@ -193,13 +193,13 @@ class PageServer:
         raise NotImplementedError
 
     def actions(self) -> Mapping[str, Handler]:
-        """What forms do, by path."""
+        """Returns what forms do, by path."""
         return {}
 
     # ---- life ----
 
     async def start(self) -> None:
-        """Raises: OSError, StoreError."""
+        """Starts serving. Raises: OSError, StoreError."""
         app = web.Application(middlewares=[self._guard], client_max_size=_FORM_MAX)
         for path, handler in self.routes().items():
             app.router.add_get(path, handler)
@@ -293,7 +293,7 @@ class PageServer:
 
     @staticmethod
     def _from_here(request: web.Request) -> bool:
-        """Whether the browser says that one of our own pages sent the form. Pages without a
+        """Returns whether the browser says that one of our own pages sent the form. Pages without a
         referrer send the origin `null`; then the other header decides."""
         origin = request.headers.get("Origin", "null")
         site = request.headers.get("Sec-Fetch-Site", "same-origin")
@@ -354,7 +354,7 @@ class PageServer:
 
     @staticmethod
     def _number(request: web.Request, name: str, default: int | None = None) -> int | None:
-        """Raises: BadArgument."""
+        """Returns the number of a field. Raises: BadArgument."""
         text = request.query.get(name, "").strip()
         if not text:
             return default
@@ -363,12 +363,12 @@ class PageServer:
         return int(text)
 
     def _page_of(self, request: web.Request) -> int:
-        """Which page of a list is asked for. Raises: BadArgument."""
+        """Returns which page of a list is asked for. Raises: BadArgument."""
         return self._number(request, "page", 1) or 1
 
     @staticmethod
     def _again(counting: bool, answer: web.Response) -> web.Response:
-        """A page that comes again by itself while something of it is being counted."""
+        """Returns a page that comes again by itself while something of it is being counted."""
         if counting:
             answer.headers["Refresh"] = "1"
         return answer
@@ -378,7 +378,7 @@ class PageServer:
         return web.Response(text=text, content_type="text/css")
 
     async def _no_icon(self, request: web.Request) -> web.StreamResponse:
-        """Browsers ask for one whatever a page says."""
+        """Answers that there is no icon: browsers ask for one whatever a page says."""
         return web.Response(status=204)
 
 
@@ -388,7 +388,7 @@ def redirection(where: str) -> web.Response:
 
 
 def download(data: bytes, name: str) -> web.Response:
-    """Bytes that no browser opens."""
+    """Returns bytes as an answer that no browser opens."""
     return web.Response(
         body=data, content_type="application/octet-stream",
         headers={"Content-Disposition": f'attachment; filename="{name}.bin"'},

@@ -42,7 +42,8 @@ class RawLog:
         self._folders = folders
 
     def segments(self) -> list[RawSegment]:
-        """In the order of the log. What is not a segment is left out. Raises: OSError."""
+        """Returns the segments in the order of the log. What is not a segment is left out. Raises:
+        OSError."""
         found = [
             RawSegment(path, int(path.name), path.stat().st_size)
             for folder in self._folders if folder.is_dir()
@@ -52,7 +53,7 @@ class RawLog:
 
     @contextmanager
     def _open(self, offset: int) -> Iterator[tuple[int, RawSegment] | None]:
-        """A descriptor of the file that has this byte; None: none has it."""
+        """Opens the file that has this byte. Returns its descriptor; None: none has it."""
         for segment in self.segments():
             if segment.start <= offset < segment.end:
                 with open_quietly(segment.path) as file:
@@ -61,7 +62,8 @@ class RawLog:
         yield None
 
     def bytes_at(self, offset: int, count: int) -> bytes:
-        """Fewer at the end of a file, none outside of all files. Raises: OSError."""
+        """Returns bytes of the log: fewer at the end of a file, none outside of all files. Raises:
+        OSError."""
         with self._open(offset) as found:
             if found is None:
                 return b""
@@ -69,7 +71,7 @@ class RawLog:
             return os.pread(fd, count, offset - segment.start)
 
     def record_at(self, offset: int) -> bytes | None:
-        """The whole record at a place; its sums are not looked at. Raises: OSError."""
+        """Returns the whole record at a place; its sums are not looked at. Raises: OSError."""
         with self._open(offset) as found:
             if found is None:
                 return None
@@ -78,14 +80,14 @@ class RawLog:
             return None if record is None else record[0]
 
     def blank_at(self, offset: int) -> int | None:
-        """The bytes that the blank record at a place closes; None: none stands there. Raises:
-        OSError."""
+        """Returns the bytes that the blank record at a place closes; None: none stands there.
+        Raises: OSError."""
         found: int | None = blank_size(self.bytes_at(offset, HEAD_LEN).ljust(HEAD_LEN, b"\0"))
         return found
 
     def next_record(self, offset: int) -> int | None:
-        """Where the first whole record at a place or after it begins, searched for so far; None:
-        none was found. Raises: OSError."""
+        """Returns where the first whole record at a place or after it begins, searched for so far;
+        None: none was found. Raises: OSError."""
         left = _SEARCH
         for segment in self.segments():
             if segment.end <= offset or left <= 0:

@@ -19,8 +19,8 @@ _LINE = 16
 
 
 def text_of(text: str, most: int = _VALUE_SHOWN) -> str:
-    """Text of a client, shortened, with control characters, marks of direction and the like
-    written out, so that it cannot pretend to be something else. Lines and tabs stay."""
+    """Returns the text of a client, shortened, with control characters, marks of direction and the
+    like written out, so that it cannot pretend to be something else. Lines and tabs stay."""
     lines = text[:most].replace("\r\n", "\n").split("\n")
     made = "\n".join("\t".join(shown(part) for part in line.split("\t")) for line in lines)
     return made + (f"\u2026 ({len(text) - most} more)" if len(text) > most else "")
@@ -36,7 +36,7 @@ class HexLine:
 
 
 def hex_lines(data: Buffer, at: int = 0) -> list[HexLine]:
-    """at: how the first byte is counted."""
+    """Returns the lines of a dump. at: how the first byte is counted."""
     found = []
     for start in range(0, len(data), _LINE):
         part = bytes(data[start : start + _LINE])

@@ -42,7 +42,7 @@ KINDS_OF_TOPICS = ("messages", "retries", "dead letters", "system")
 
 
 def kind_of(topic: str) -> str:
-    """What a topic is for: messages, retries, dead letters, or the system."""
+    """Returns what a topic is for: messages, retries, dead letters, or the system."""
     if topic.startswith(DLQ_PREFIX):
         return "dead letters"
     if topic.startswith(RETRY_PREFIX):
@@ -51,17 +51,18 @@ def kind_of(topic: str) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """A number of things: ``1 message``, ``2 messages``."""
+    """Returns a number of things: ``1 message``, ``2 messages``."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def of_kind(rows: Sequence[TopicRow], kind: str) -> Sequence[TopicRow]:
-    """kind: one of them, or `all`; empty: those that users send to."""
+    """Returns the topics of a kind. kind: one of them, or `all`; empty: those that users send
+    to."""
     return rows if kind == "all" else [row for row in rows if row.kind == (kind or "messages")]
 
 
 def groups_of_kind(rows: Sequence[GroupRow], kind: str) -> Sequence[GroupRow]:
-    """kind: `system`, or `all`; empty: those of users."""
+    """Returns the groups of a kind. kind: `system`, or `all`; empty: those of users."""
     if kind == "all":
         return rows
     return [row for row in rows if is_system_group(row.name) == (kind == "system")]
@@ -94,7 +95,7 @@ class QueueRow:
         return self.end - self.first
 
     def until(self, ms: int) -> QueueRow:
-        """The same, of which no message that is left is newer."""
+        """Returns the same, of which no message that is left is newer."""
         return replace(self, last_ms=ms)
 
 
@@ -138,7 +139,7 @@ class LagTotal:
 
     @classmethod
     def of(cls, behind: Mapping[str, int]) -> LagTotal:
-        """behind: by group; those of the system are left out."""
+        """Returns the rows of groups. behind: by group; those of the system are left out."""
         rows = [row for row in behind.items() if row[1] and not is_system_group(row[0])]
         rows.sort(key=lambda row: (-row[1], row[0]))
         return cls(sum(count for _, count in rows), tuple(rows[:_FURTHEST]))
@@ -168,7 +169,8 @@ def paged(
     text: Callable[[_Row], str] = lambda row: str(row),
     order: Callable[[_Row], Any] | None = None,
 ) -> RowPage[_Row]:  # fmt: skip
-    """wanted: a part of `text`, in capitals or not. order: largest first."""
+    """Returns a page of rows. wanted: a part of `text`, in capitals or not. order: largest
+    first."""
     chosen = [row for row in rows if wanted.lower() in text(row).lower()] if wanted else rows
     if order is not None:
         chosen = sorted(chosen, key=order, reverse=True)

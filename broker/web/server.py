@@ -82,8 +82,8 @@ class FolderServer(PageServer):
     # ---- life ----
 
     async def start(self) -> None:
-        """Raises: OSError, NotAStore. A store that is there and cannot be opened is shown as far as
-        its files can be read."""
+        """Starts serving. A store that is there and cannot be opened is shown as far as its files
+        can be read. Raises: OSError, NotAStore."""
         try:
             await self._read(self._pages.overview)
         except NotAStore:
@@ -129,12 +129,12 @@ class FolderServer(PageServer):
         ))  # fmt: skip
 
     async def _doctor(self, request: web.Request) -> web.StreamResponse:
-        """All that the doctor finds."""
+        """Returns all that the doctor finds."""
         known, counting = await known_soon({"examined": (self._overview.examined, SOON_S)})
         return self._again(counting, self._page("doctor.html", **known))
 
     async def _topic(self, request: web.Request) -> web.StreamResponse:
-        """The newest messages of all queues, or those of one; queues and groups."""
+        """Returns the newest messages of all queues, or those of one; queues and groups."""
         query = dict(request.query)
         name, wanted = query.get("name", ""), MessageFilter.of(query)
         queues, groups = await self._read(self._pages.topic, name)
@@ -181,7 +181,7 @@ class FolderServer(PageServer):
         return self._page("waiting.html", **await self._read(self._pages.waiting))
 
     def _place(self, request: web.Request) -> int:
-        """Raises: BadArgument."""
+        """Returns the place that is asked for. Raises: BadArgument."""
         at = self._number(request, "at")
         if at is None:
             raise BadArgument("no place in the log is named")
@@ -202,7 +202,7 @@ class FolderServer(PageServer):
     # ---- lists ----
 
     async def _listed(self, request: web.Request, template: str, work: Any) -> web.StreamResponse:
-        """A page of a list. work: is called with the query and the number of the page."""
+        """Returns a page of a list. work: is called with the query and the number of the page."""
         query, page = dict(request.query), self._number(request, "page", 1)
         return self._page(template, query=query, **await self._read(work, query, page))
 
@@ -221,7 +221,7 @@ class FolderServer(PageServer):
     # ---- bytes of the log ----
 
     async def _bytes_of_log(self, request: web.Request) -> web.StreamResponse:
-        """Bytes of the log, whatever they are; `seek` goes to the next whole record."""
+        """Returns bytes of the log, whatever they are; `seek` goes to the next whole record."""
         at = self._number(request, "at", 0) or 0
         if "seek" in request.query:
             after = await self._read(self._log.next_record, at)

@@ -63,7 +63,7 @@ class StoreLists:
         return made
 
     def groups(self, query: _Query, page: int) -> dict[str, Any]:
-        """Those furthest behind first, or by name. Raises: StoreError."""
+        """Returns the groups, those furthest behind first, or by name. Raises: StoreError."""
         found = self.all_groups()
         order = None if query.get("by") == "name" else lambda group: group.behind
         chosen = groups_of_kind(found.rows, query.get("kind", ""))
@@ -72,7 +72,7 @@ class StoreLists:
         return {"found": rows, "trouble": found.trouble, "most": most}
 
     def topics(self, query: _Query, page: int) -> dict[str, Any]:
-        """Topics by name. Raises: StoreError."""
+        """Returns the topics by name. Raises: StoreError."""
         counts: dict[str, list[int]] = {}
         for queue in self._pages.open().queues():
             row = counts.setdefault(queue.topic, [0, 0])
@@ -83,7 +83,7 @@ class StoreLists:
         return {"found": paged(chosen, page, wanted=query.get("q", ""), text=lambda t: t.name)}
 
     def group(self, query: _Query, page: int) -> dict[str, Any]:
-        """One, queue by queue. Raises: NotFound, StoreError."""
+        """Returns one group, queue by queue. Raises: NotFound, StoreError."""
         found, name = self.all_groups(), query.get("name", "")
         row = next((each for each in found.rows if each.name == name), None)
         if row is None:
@@ -95,7 +95,7 @@ class StoreLists:
         }  # fmt: skip
 
     def dead(self, query: _Query, page: int) -> dict[str, Any]:
-        """Groups with dead letters. Raises: StoreError."""
+        """Returns the groups with dead letters. Raises: StoreError."""
         rows = [each for each in self.all_groups().rows if each.dead]
         found = paged(rows, page, order=lambda group: group.dead or 0)
         return {"found": found, "prefix": DLQ_PREFIX, "write": False}

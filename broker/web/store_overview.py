@@ -119,7 +119,7 @@ class StoreOverview:
         self.examined = CachedAnswer(self._examine, _EXAMINED_S, _EXAMINED_MAX_S)
 
     def _by(self, work: Callable[[], _T]) -> Any:
-        """A question that the thread answers."""
+        """Returns a question that the thread answers."""
         return partial(self._asked, work)
 
     async def _asked(self, work: Callable[[], _T]) -> _T:
@@ -133,7 +133,7 @@ class StoreOverview:
         self._doctor.shutdown(wait=False, cancel_futures=True)
 
     def _totals(self) -> StoreTotals:
-        """Raises: StoreError."""
+        """Returns the totals. Raises: StoreError."""
         queues = self._pages.open().queues()
         topics = {queue.topic for queue in queues if kind_of(queue.topic) == "messages"}
         groups = [g for g in self._lists.all_groups().rows if not is_system_group(g.name)]
@@ -144,11 +144,11 @@ class StoreOverview:
         )  # fmt: skip
 
     def _rates(self) -> tuple[StoreRates | None]:
-        """Raises: StoreError, OSError."""
+        """Returns the rates. Raises: StoreError, OSError."""
         return (rates_of(self._pages.open(), self._log),)
 
     def _waiting(self) -> tuple[int, int]:
-        """Delayed messages, and open transactions. Raises: StoreError."""
+        """Returns delayed messages, and open transactions. Raises: StoreError."""
         reader = self._pages.open()
         timers = Timers(reader)
         try:

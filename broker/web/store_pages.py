@@ -53,7 +53,8 @@ class OpenForecast:
 
 
 def next_open(report: RecoveryReport, *, is_held: bool, is_crashed: bool) -> OpenForecast:
-    """report: of a reader, which says what recovery would do."""
+    """Returns what the next open will do. report: of a reader, which says what recovery would
+    do."""
     if is_held:
         return OpenForecast("A process has the store open, and has recovered it.", False)
     items = tuple(
@@ -81,7 +82,7 @@ class StorePages:
         self._reader: Reader | None = None
 
     def open(self) -> Reader:
-        """Raises: StoreError."""
+        """Opens the store. Raises: StoreError."""
         if self._reader is None:
             self._reader = Reader(self.path, self._conf, **self._given)
         else:
@@ -96,7 +97,7 @@ class StorePages:
     # ---- pages ----
 
     def overview(self) -> dict[str, Any]:
-        """The store, and what its next open would do. Raises: StoreError."""
+        """Returns the store, and what its next open would do. Raises: StoreError."""
         reader = self.open()
         info, holder = reader.info(), holder_of(self.path)
         state = (
@@ -116,7 +117,7 @@ class StorePages:
         }  # fmt: skip
 
     def topic(self, name: str) -> tuple[list[QueueRow], list[tuple[str, int]]]:
-        """Queues of a topic, and its groups with what waits for them. Raises: NotFound."""
+        """Returns queues of a topic, and its groups with what waits for them. Raises: NotFound."""
         reader = self.open()
         queues = reader.queues(name)
         if not queues:
@@ -129,7 +130,7 @@ class StorePages:
 
     @staticmethod
     def _last_ms(reader: Reader, queue: QueueInfo) -> int:
-        """0 where nothing is, or where it cannot be read."""
+        """Returns the time of the last message; 0 where nothing is, or where it cannot be read."""
         if not len(queue):
             return 0
         try:
@@ -139,13 +140,13 @@ class StorePages:
             return 0
 
     def views(self, name: str, queue: int, offset: int, most: int) -> list[RecordView]:
-        """Messages of a queue from an offset on. Raises: NotFound, StoreError."""
+        """Returns messages of a queue from an offset on. Raises: NotFound, StoreError."""
         batch = self.open().read(name, queue, offset, max_messages=most)
         return [RecordView(bytes(message.record)) for message in batch]
 
     @staticmethod
     def _groups(reader: Reader, name: str, queues: Iterable[Any]) -> list[tuple[str, int]]:
-        """Groups with their lag; none when nobody can read them."""
+        """Returns groups with their lag; none when nobody can read them."""
         ends = {q.queue: q.max_offset for q in queues}
         found: dict[str, int] = {}
         try:
@@ -158,8 +159,9 @@ class StorePages:
         return sorted(found.items())
 
     def waiting(self) -> dict[str, Any]:
-        """Open transactions, the oldest first, and timers, the next due first: the first of each.
-        A store whose broker was killed long before its end takes its time. Raises: StoreError."""
+        """Returns open transactions, the oldest first, and timers, the next due first: the first of
+        each. A store whose broker was killed long before its end takes its time. Raises:
+        StoreError."""
         reader = self.open()
         halves = sorted(find_pending(reader).rows.values(), key=lambda half: half.store_ms)
         timers = Timers(reader)
@@ -190,8 +192,8 @@ class StorePages:
     def find(
         self, topic: str, key: str, id_: str, time: str
     ) -> int | tuple[str, int, int] | list[int]:
-        """Where to look: the place of one message, or a queue and an offset, or places of several.
-        Raises: NotFound, BadArgument."""
+        """Returns where to look: the place of one message, or a queue and an offset, or places of
+        several. Raises: NotFound, BadArgument."""
         reader = self.open()
         if id_:
             return reader.message_by_id(id_).physical_offset
@@ -207,22 +209,23 @@ class StorePages:
         raise BadArgument("name an id, a topic and a key, or a topic and a time")
 
     def record(self, at: int) -> bytes:
-        """The record at a place of the log. Raises: NotFound, StoreError."""
+        """Returns the record at a place of the log. Raises: NotFound, StoreError."""
         return bytes(self.open().message(at).record)
 
     def message(self, at: int) -> MessagePage:
-        """Raises: NotFound, StoreError."""
+        """Returns the message at a place. Raises: NotFound, StoreError."""
         return message_page(self.record(at), at)
 
     def body(self, at: int) -> bytes:
-        """Raises: NotFound, StoreError."""
+        """Returns the body of a message. Raises: NotFound, StoreError."""
         data = self.record(at)
         head = check_record(data)
         return body_of(data, head)[0] if head is not None else b""
 
 
 def message_page(data: bytes, at: int) -> MessagePage:
-    """data: a record. at: its place in the log. Raises: NotFound when it is not one."""
+    """Returns the page of a message. data: a record. at: its place in the log. Raises: NotFound
+    when it is not one."""
     head = check_record(data)
     if head is None:
         raise NotFound(f"no record begins at {at}")
@@ -245,7 +248,7 @@ def message_page(data: bytes, at: int) -> MessagePage:
 
 
 def _properties(reader: Reader, at: int) -> Mapping[str, str]:
-    """Of the message at a place; none when it is gone."""
+    """Returns the properties of the message at a place; none when it is gone."""
     try:
         return reader.message(at).properties if at >= 0 else {}
     except StoreError:
@@ -257,7 +260,7 @@ def _moment(ms: int) -> str:
 
 
 def _as_text(body: bytes) -> tuple[str, str]:
-    """The kind, and the text; bytes that are not UTF-8 as a dump."""
+    """Returns the kind, and the text; bytes that are not UTF-8 as a dump."""
     try:
         return "text", body.decode()
     except UnicodeDecodeError as bad:
@@ -272,7 +275,7 @@ def _as_text(body: bytes) -> tuple[str, str]:
 
 
 def _as_json(body: bytes) -> str:
-    """Indented; empty when it is not JSON, or hostile JSON."""
+    """Returns JSON, indented; empty when it is not JSON, or hostile JSON."""
     try:
         value = json.loads(body)
         if not isinstance(value, dict | list):

@@ -42,7 +42,8 @@ class MessageFilter:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> MessageFilter:
-        """Of the fields tag, sql and text of a form. Raises: BadArgument, ExpressionIllegal."""
+        """Returns the search of the fields tag, sql and text of a form. Raises: BadArgument,
+        ExpressionIllegal."""
         tag, sql, text = (query.get(name, "").strip() for name in ("tag", "sql", "text"))
         if max(map(len, (tag, sql, text))) > _TEXT_MAX:
             raise BadArgument(f"a filter is longer than {_TEXT_MAX} letters")
@@ -57,7 +58,8 @@ class MessageFilter:
         return not (self.tags or self.sql is not None or self.text)
 
     def fits(self, view: RecordView) -> bool:
-        """The cheapest first: bodies may have to be inflated."""
+        """Returns whether a message fits. The cheapest test comes first: bodies may have to be
+        inflated."""
         if self.tags and view.tags not in self.tags:
             return False
         if self.sql is not None and not matches(self.sql, view.raw_properties):
@@ -115,8 +117,8 @@ class _Cursor:
 async def newest(
     queues: Iterable[QueueRow], read: Read, wanted: MessageFilter, most: int
 ) -> Newest:
-    """queues: with the times of their last messages, of which a newer one is read first. most: rows
-    that are wanted. Raises: what reading raises."""
+    """Returns the newest messages. queues: with the times of their last messages, of which a newer
+    one is read first. most: rows that are wanted. Raises: what reading raises."""
     made, chunk = Newest(), _CHUNK if wanted.anything else _FILTERED
     end, size = time.monotonic() + SECONDS_MAX, 0
     cursors = [_Cursor(queue) for queue in queues if queue.end > queue.first]
@@ -146,7 +148,7 @@ async def newest(
 
 
 def queue_of(queues: Iterable[QueueRow], broker: str, queue: int | None) -> QueueRow | None:
-    """The queue that a visitor asks for; None: all of them. Raises: NotFound."""
+    """Returns the queue that a visitor asks for; None: all of them. Raises: NotFound."""
     if queue is None:
         return None
     for each in queues:
