@@ -383,103 +383,100 @@ def _queue_count(name: str, value: str) -> int:
 
 _Parser = Callable[[str, str], Any]
 
-_NETWORK: dict[str, tuple[_Parser, str]] = {
-    "nameServer": (_text, ""),
-    "accessKey": (_text, ""),
-    "secretKey": (_text, ""),
-    "securityToken": (_text, ""),
-    "tls": (_truth, "false"),
-    "tlsCaFile": (_text, ""),
+
+class Option(NamedTuple):
+    """One row of the tables below.
+
+    parse: (name, text) to value. default: as text; empty: none. only: what the option is for:
+    "stream", "batch", or "store", a write where the driver opens the store and not a broker;
+    empty: any. of_copies: a copy on another file system is read with it. of_timers: it goes with
+    timers=pending; queues, and the order in which messages lie there, mean nothing to timers."""
+
+    parse: _Parser
+    default: str = ""
+    only: str = ""
+    of_copies: bool = True
+    of_timers: bool = True
+
+
+_NETWORK: dict[str, Option] = {
+    "nameServer": Option(_text),
+    "accessKey": Option(_text),
+    "secretKey": Option(_text),
+    "securityToken": Option(_text),
+    "tls": Option(_truth, "false"),
+    "tlsCaFile": Option(_text),
 }
 
-_READ: dict[str, tuple[_Parser, str]] = {
-    "brokerName": (_names, ""),
-    "topic": (_names, ""),
-    "subscribe": (_names, ""),
-    "subscribePattern": (_regex, ""),
-    "queues": (_queues, ""),
-    "scan": (_one_of("auto", "queue", "log"), "auto"),
-    "startingLogOffset": (_from_0, ""),
-    "endingLogOffset": (_from_0, ""),
-    "startingOffsets": (_offsets, ""),
-    "endingOffsets": (_offsets, "latest"),
-    "startingTimestamp": (_at, ""),
-    "endingTimestamp": (_at, ""),
-    "startingOffsetsByTimestamp": (_ats, ""),
-    "endingOffsetsByTimestamp": (_ats, ""),
-    "startingOffsetsByTimestampStrategy": (_one_of("latest", "error"), "latest"),
-    "tags": (_text, ""),
-    "sql92": (_text, ""),
-    "keys": (_names, ""),
-    "minStoreTimestamp": (_moment, ""),
-    "maxStoreTimestamp": (_moment, ""),
-    "timeZone": (_zone, ""),
-    "includeTransactions": (_one_of("committed", "all"), "committed"),
-    "internalTopics": (_truth, "true"),
-    "timers": (_one_of("stored", "pending"), "stored"),
-    "minPartitions": (_count, "1"),
-    "maxRecordsPerPartition": (_number, str(1 << 62)),
-    "maxBytesPerPartition": (_bytes, "128m"),
-    "batchRows": (_count, "8192"),
-    "batchBytes": (_bytes, "4m"),
-    "includeProperties": (_one_of("json", "map", "none"), "json"),
-    "columns": (_names, ""),
-    "failOnDataLoss": (_truth, "true"),
-    "checkCrc": (_truth, "false"),
-    "decompress": (_truth, "true"),
-    "damageReport": (_text, ""),
-    "maxOffsetsPerTrigger": (_from_0, "0"),
-    "maxBytesPerTrigger": (_bytes, "1"),
-    "minOffsetsPerTrigger": (_from_0, "0"),
-    "maxTriggerDelay": (_span_ms, "15m"),
-    "stateFile": (_text, ""),
-    "commitToGroup": (_group, ""),
-    "pushdown": (_one_of("off", "unsafe", "auto"), "off"),
-    "fallback": (_one_of("fail", "pull"), "fail"),
-    "conf": (_text, ""),
+_READ: dict[str, Option] = {
+    "brokerName": Option(_names),
+    "topic": Option(_names),
+    "subscribe": Option(_names),
+    "subscribePattern": Option(_regex),
+    "queues": Option(_queues, of_timers=False),
+    "scan": Option(_one_of("auto", "queue", "log"), "auto", of_timers=False),
+    "startingLogOffset": Option(_from_0, only="batch", of_timers=False),
+    "endingLogOffset": Option(_from_0, only="batch", of_timers=False),
+    "startingOffsets": Option(_offsets, of_timers=False),
+    "endingOffsets": Option(_offsets, "latest", only="batch", of_timers=False),
+    "startingTimestamp": Option(_at, of_timers=False),
+    "endingTimestamp": Option(_at, only="batch", of_timers=False),
+    "startingOffsetsByTimestamp": Option(_ats, of_timers=False),
+    "endingOffsetsByTimestamp": Option(_ats, only="batch", of_timers=False),
+    "startingOffsetsByTimestampStrategy": Option(
+        _one_of("latest", "error"), "latest", of_timers=False
+    ),
+    "tags": Option(_text),
+    "sql92": Option(_text),
+    "keys": Option(_names, only="batch", of_copies=False, of_timers=False),
+    "minStoreTimestamp": Option(_moment),
+    "maxStoreTimestamp": Option(_moment, only="batch"),
+    "timeZone": Option(_zone),
+    "includeTransactions": Option(_one_of("committed", "all"), "committed", of_timers=False),
+    "internalTopics": Option(_truth, "true"),
+    "timers": Option(_one_of("stored", "pending"), "stored"),
+    "minPartitions": Option(_count, "1"),
+    "maxRecordsPerPartition": Option(_number, str(1 << 62)),
+    "maxBytesPerPartition": Option(_bytes, "128m"),
+    "batchRows": Option(_count, "8192"),
+    "batchBytes": Option(_bytes, "4m"),
+    "includeProperties": Option(_one_of("json", "map", "none"), "json"),
+    "columns": Option(_names),
+    "failOnDataLoss": Option(_truth, "true"),
+    "checkCrc": Option(_truth, "false"),
+    "decompress": Option(_truth, "true"),
+    "damageReport": Option(_text),
+    "maxOffsetsPerTrigger": Option(_from_0, "0", only="stream"),
+    "maxBytesPerTrigger": Option(_bytes, "1", only="stream"),
+    "minOffsetsPerTrigger": Option(_from_0, "0", only="stream"),
+    "maxTriggerDelay": Option(_span_ms, "15m", only="stream"),
+    "stateFile": Option(_text, only="stream"),
+    "commitToGroup": Option(_group, only="stream"),
+    "pushdown": Option(_one_of("off", "unsafe", "auto"), "off", of_timers=False),
+    "fallback": Option(_one_of("fail", "pull"), "fail", of_timers=False),
+    "conf": Option(_text, of_copies=False),
     **_NETWORK,
 }
 
-_WRITE: dict[str, tuple[_Parser, str]] = {
-    "topic": (_text, ""),
-    "tags": (_text, ""),
-    "queues": (_queue_count, "0"),
-    "jobId": (_text, ""),
-    "spool": (_text, ""),
-    "lockTimeout": (_span_ms, "10s"),
-    "storeConf": (_text, ""),
-    "copy": (_truth, "false"),
-    "transactional": (_truth, "false"),
+_WRITE: dict[str, Option] = {
+    "topic": Option(_text),
+    "tags": Option(_text),
+    "queues": Option(_queue_count, "0", only="store"),
+    "jobId": Option(_text),
+    "spool": Option(_text, only="store"),
+    "lockTimeout": Option(_span_ms, "10s", only="store"),
+    "storeConf": Option(_text, only="store"),
+    "copy": Option(_truth, "false", only="store"),
+    "transactional": Option(_truth, "false"),
     **_NETWORK,
 }
 
 #: Times of which ISO 8601 may leave out the zone.
-_MOMENTS = ("startingTimestamp", "endingTimestamp", "minStoreTimestamp", "maxStoreTimestamp")
-
-_STREAM_ONLY = (
-    "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
-    "stateFile", "commitToGroup",
-)  # fmt: skip
-#: Of a write, where the store is opened by the driver and not by a broker.
-_STORE_ONLY = ("queues", "spool", "lockTimeout", "storeConf", "copy")
-_BATCH_ONLY = (
-    "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "maxStoreTimestamp", "keys",
-    "startingLogOffset", "endingLogOffset",
-)  # fmt: skip
-
-#: Of files that a copy on another file system is read without.
-_NOT_OF_COPIES = ("keys", "conf", "storePathCommitLog")
-
-#: Of the queues and the order in which messages lie; timers that wait have no use for them.
-_NOT_OF_TIMERS = (
-    "queues", "scan", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
-    "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
-    "startingLogOffset", "endingLogOffset", "keys", "includeTransactions", "pushdown", "fallback",
-)  # fmt: skip
+_MOMENTS = [name for name, row in _READ.items() if row.parse in (_at, _moment)]
 
 
 def _collect(
-    given: Mapping[str, str], known: Mapping[str, tuple[_Parser, str]], *, reading: bool = False
+    given: Mapping[str, str], known: Mapping[str, Option], *, reading: bool = False
 ) -> dict[str, Any]:
     """Returns every option's value by its proper name; ``settings`` holds those of the store, which
     a read may name beside its own. Raises: BadOption."""
@@ -497,12 +494,9 @@ def _collect(
             n.lower(): _in_zone(lower[n.lower()], zone) for n in _MOMENTS if n.lower() in lower
         }
     values: dict[str, Any] = {}
-    for name, (parse, default) in known.items():
-        text = lower.get(name.lower())
-        if text is None or text == "":
-            values[name] = parse(name, default) if default else None
-        else:
-            values[name] = parse(name, text)
+    for name, row in known.items():
+        text = lower.get(name.lower()) or row.default
+        values[name] = row.parse(name, text) if text else None
     values["given"] = {proper[n] for n, v in lower.items() if n in proper and v != ""}
     values["settings"] = {upstream[n.lower()]: given[n] for n in strange}
     return values
@@ -562,7 +556,8 @@ def _check_remote(v: dict[str, Any], paths: tuple[str, ...], streaming: bool) ->
         )
     if streaming:
         raise BadOption(f"'{far}' is a copy that stays as it is: a stream reads a folder")
-    for name in _NOT_OF_COPIES:
+    of_folders = [name for name, row in _READ.items() if not row.of_copies]
+    for name in (*of_folders, "storePathCommitLog"):
         if name in v["given"] or name in v["settings"]:
             raise BadOption(f"option {name} does not go with '{far}', which is not a folder")
     if v["timers"] == "pending":
@@ -647,12 +642,11 @@ def _end(v: dict[str, Any]) -> Bound:
 
 def _check_use(v: dict[str, Any], streaming: bool) -> None:
     """Refuses options that do not go together, or not with this kind of read."""
-    for name in _BATCH_ONLY if streaming else _STREAM_ONLY:
-        if name in v["given"]:
-            kind, other = (
-                ("a stream", "spark.read") if streaming else ("a batch", "spark.readStream")
-            )
-            raise BadOption(f"option {name} does not apply to {kind}; it is for {other}")
+    other = "batch" if streaming else "stream"
+    for name, row in _READ.items():
+        if row.only == other and name in v["given"]:
+            kind, use = ("a stream", "spark.read") if streaming else ("a batch", "spark.readStream")
+            raise BadOption(f"option {name} does not apply to {kind}; it is for {use}")
     named = [n for n in ("topic", "subscribe", "subscribePattern") if n in v["given"]]
     if len(named) > 1:
         raise BadOption(f"give one of the options {' and '.join(named)}, not both")
@@ -732,8 +726,8 @@ def _check_timers(v: dict[str, Any], streaming: bool) -> None:
             " that are delivered or recalled go; stream the topic rmq_sys_wheel_timer, which has"
             " what was asked for, or load a batch"
         )
-    for name in _NOT_OF_TIMERS:
-        if name in v["given"]:
+    for name, row in _READ.items():
+        if not row.of_timers and name in v["given"]:
             raise BadOption(
                 f"option {name} does not go with timers=pending, which reads what waits wherever"
                 " it lies: leave it out, and filter the frame"
@@ -896,7 +890,7 @@ def _target(
     if network is not None:
         if paths[0]:
             raise BadOption(f"give a path or option nameServer, not both: '{paths[0]}'")
-        for name in _STORE_ONLY:
-            if name in v["given"]:
+        for name, row in _WRITE.items():
+            if row.only == "store" and name in v["given"]:
                 raise BadOption(f"option {name} is for a write into a store, not over the network")
     return paths
