@@ -111,6 +111,7 @@ STEPS: dict[str, str] = {
     "The in-sync set stays %s: %s":
         "nothing, if it passes; else `pystore ha group`",
     "A round of the engine failed": _DEFECT,
+    "Following the master failed": _DEFECT,
     "The end of this broker's log may be missing, since its host or its store is not what it was:"
     " others of the in-sync set come first":
         "nothing: it catches up",

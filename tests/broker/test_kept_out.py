@@ -7,12 +7,13 @@ import asyncio
 import json
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from pairs import master_of, send, slave_of
-from waiting import until
+from waiting import BOUND_S, until
 
 import pystore
 from broker import NameServer
@@ -54,11 +55,12 @@ def first_record(path: Path) -> bytes:
         return bytes(store.message(0).record)
 
 
-async def why_not(
+@asynccontextmanager
+async def kept_out(
     store: Store, close_after: int, record: bytes, reign: Reign | None = None
-) -> tuple[Exception, list[Command]]:
-    """What ends a slave of a master with this first record, which closes each connection after so
-    many bytes. And what was asked for."""
+) -> AsyncIterator[tuple[HaSlave, list[Command]]]:
+    """A slave of a master with this first record, which closes each connection after so many bytes.
+    And what was asked for."""
     asked: list[Command] = []
 
     async def ask(command: Command) -> Command:
@@ -82,7 +84,14 @@ async def why_not(
 
         epochs = EpochFile(store.path / "epochFileCheckpoint", 0o644, [])
         known = MasterKnown("127.0.0.1:1")
-        slave = HaSlave(store, Config(load()), known, ask, reign, epochs, ha_address)
+        yield HaSlave(store, Config(load()), known, ask, reign, epochs, ha_address), asked
+
+
+async def why_not(
+    store: Store, close_after: int, record: bytes, reign: Reign | None = None
+) -> tuple[OSError, list[Command]]:
+    """What ends such a slave, and what was asked for."""
+    async with kept_out(store, close_after, record, reign) as (slave, asked):
         with pytest.raises(OSError, match=KEPT_OUT) as why:
             await slave.follow_once()
     return why.value, asked
@@ -128,3 +137,54 @@ def test_a_connection_that_ends_before_a_frame_has_the_same_reason(
     record = first_record(tmp_path / "m")
     with follower(record) as store:
         asyncio.run(why_not(store, 16 if reign else struct.calcsize(">q"), record, reign))
+
+
+async def pauses_of(slave: HaSlave, monkeypatch: pytest.MonkeyPatch, count: int) -> list[float]:
+    """Its first pauses between two connections, none of which is waited for."""
+    pauses: list[float] = []
+    real = asyncio.sleep
+
+    async def sleep(delay: float) -> None:
+        if delay >= 0.1:  # not one of the master's
+            pauses.append(delay)
+        await real(0)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    slave.start()
+    async with asyncio.timeout(BOUND_S):
+        while len(pauses) < count:
+            await real(0.001)
+    await slave.stop()
+    return pauses[:count]
+
+
+def test_a_connection_that_ends_at_once_does_not_begin_the_pauses_again(
+    tmp_path: Path, follower: Callable[[bytes], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = first_record(tmp_path / "m")
+
+    async def run(store: Store) -> list[float]:
+        async with kept_out(store, struct.calcsize(">q"), record) as (slave, _):
+            return await pauses_of(slave, monkeypatch, 3)
+
+    with follower(record) as store:
+        assert asyncio.run(run(store)) == [1.0] * 3
+
+
+def test_a_slave_goes_on_after_an_error_that_nobody_expected(
+    tmp_path: Path, follower: Callable[[bytes], Store], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    async def fail() -> None:
+        raise RuntimeError("odd")
+
+    async def run(store: Store) -> list[float]:
+        async with kept_out(store, 0, b"") as (slave, _):
+            monkeypatch.setattr(slave, "follow_once", fail)
+            pauses = await pauses_of(slave, monkeypatch, 2)
+            assert slave.problem == "odd"
+            return pauses
+
+    with follower(b"") as store:
+        assert asyncio.run(run(store)) == [1.0] * 2
+    assert "RuntimeError: odd" in caplog.text

@@ -38,10 +38,11 @@ __all__ = ["Diverged", "HaSlave", "MasterKnown"]
 log = SafeLogger(__name__)
 quiet = RateLimitedLogger(log)
 
-#: After a connection that did not hold, and while no master is known.
-_RETRY_S = 1.0
-#: And the first time: whether anybody listens there says whether the master still lives.
-_FIRST_RETRY_S = 0.1
+#: The longest pause before the next connection, and the first one, which is doubled until then:
+#: whether anybody listens there says whether the master still lives.
+_RETRY_S, _FIRST_RETRY_S = 1.0, 0.1
+#: A connection that lasted so long, or brought any of the log, begins the pauses again.
+_HELD_S = 1.0
 #: Between two comparisons of the last record with the master's, while it is followed.
 _COMPARE_S = 60.0
 _WHY = {
@@ -106,7 +107,7 @@ class HaSlave:
         self.cut_back: Callable[[int], None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._handle = ffi.NULL
-        self._failed_before = True
+        self._pause_s = _RETRY_S
         #: The reason that was logged last.
         self._told = ""
         self.problem = "no master is known yet"
@@ -193,8 +194,11 @@ class HaSlave:
             except (OSError, TimeoutError, ValueError, StoreError) as failed:
                 self.refused = isinstance(failed, ConnectionRefusedError)
                 self._tell("failed", reason_of(failed))
-            await asyncio.sleep(_RETRY_S if self._failed_before else _FIRST_RETRY_S)
-            self._failed_before = True
+            except Exception as unknown:  # noqa: BLE001 - its master goes on without a copy
+                self.problem = reason_of(unknown)
+                quiet.error(type(unknown), unknown, "Following the master failed")
+            await asyncio.sleep(self._pause_s)
+            self._pause_s = min(self._pause_s * 2, _RETRY_S)
 
     async def _leave_the_past(self) -> None:
         """Cuts the log back, with haTruncateDiverged, to the place where it is the master's."""
@@ -317,7 +321,7 @@ class HaSlave:
     async def _hand_over(self, sock: socket.socket, master: str) -> None:
         """Follows until the connection is over. master: the main port of the one whose log was
         found to be ours so far."""
-        conf = stream_conf(self._config)
+        conf, began_s, began = stream_conf(self._config), time.monotonic(), self.state()[0]
         kept = with_epochs(conf, self._epochs) if self._reign is not None else None
         loop, told, error = asyncio.get_running_loop(), os.eventfd(0), ffi.new("ps_error *")
         here: str = sock.getsockname()[0]
@@ -331,7 +335,7 @@ class HaSlave:
                 raise_error(error[0], error.code)
             self._handle, self.problem, self.diverged = handle, "", False
             self.followed = master
-            self.has_followed, self.refused, self._failed_before = True, False, False
+            self.has_followed, self.refused = True, False
             quiet.info("follows", "Follows the master at %s", self.connected)
             if self.on_followed is not None:
                 self.on_followed()
@@ -344,7 +348,10 @@ class HaSlave:
             self._raise_why(handle, here)
         finally:
             if handle != ffi.NULL:
-                self.heard_at = time.monotonic() - self.state()[2] / 1000
+                now_s, (end, _, silent_ms) = time.monotonic(), self.state()
+                self.heard_at = now_s - silent_ms / 1000
+                if end > began or now_s - began_s > _HELD_S:
+                    self._pause_s = _FIRST_RETRY_S
             self._handle, self.followed = ffi.NULL, ""
             if self.on_lost is not None:
                 self.on_lost()
