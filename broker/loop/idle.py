@@ -16,7 +16,7 @@ class IdleSubject(Protocol):
     seen: int
 
     def idle(self) -> None:
-        """Is called when the connection was not used for the idle time."""
+        """Ends what was not used for the idle time."""
 
 
 class IdleWheel:
