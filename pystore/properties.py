@@ -10,14 +10,19 @@ from collections.abc import Mapping
 from pystore.errors import PropertiesIllegal
 from pystore.native import lib, utf8
 
-__all__ = ["NAME_END", "PRIORITY", "PROPERTY_END", "checked", "encode_properties", "is_joined",
-           "joined", "pair", "parse_properties"]  # fmt: skip
+__all__ = ["LITE_TOPIC", "MULTI_DISPATCH", "MULTI_OFFSET", "NAME_END", "PRIORITY", "PROPERTY_END",
+           "checked", "encode_properties", "is_joined", "joined", "pair",
+           "parse_properties"]  # fmt: skip
 
 #: What ends a name, and what ends a value.
 NAME_END, PROPERTY_END = chr(lib.PS_NAME_SEPARATOR), chr(lib.PS_PROPERTY_SEPARATOR)
 
 #: Has the broker put a message into the queue of its level (csrc/format/messagetype.h).
 PRIORITY = "_SYS_MSG_PRIORITY_"
+#: Has the broker put a message into a lite topic, too (upstream MessageConst).
+LITE_TOPIC = "__LITE_TOPIC"
+#: The queues beside its own that a message is in, and its offsets there.
+MULTI_DISPATCH, MULTI_OFFSET = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 
 
 def pair(name: str, value: object) -> str:

@@ -91,6 +91,8 @@ STEPS: dict[str, str] = {
     "Rebalance callback of %s failed": _YOURS,
     "The strategy %s failed: %s gets no queues": _YOURS,
     "%d checks are waiting: dropped one more": "answer checks faster; the broker asks again",
+    "%s cannot acknowledge, and skips, %s":
+        "find who sends messages with INNER_MULTI_DISPATCH of their own; nobody can consume them",
     "%s cannot pop %s; will retry: %s": _NETWORK,
     "%s could not commit; messages come again: %s": _NETWORK,
     "%s of %s did not reach the broker, which will ask: %s": "nothing; the check decides it",
@@ -99,6 +101,7 @@ STEPS: dict[str, str] = {
         "nothing after a reset; else retention overtook it: more consumers or fileReservedTime",
     "%s; will ask another name server": _NETWORK,
     "Cannot acknowledge %s; it comes again: %s": _NETWORK,
+    "Cannot keep %s; will retry: %s": _NETWORK,
     "Cannot read a check: %s": "look whether the broker is of another make or damaged",
     "Cannot send back %s; will redeliver locally: %s": _NETWORK,
     "Cannot send back %s; will retry: %s": _NETWORK,

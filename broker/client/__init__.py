@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         HandlerStuck,
         HookFailed,
         InvalidMessage,
+        LiteQuotaExceeded,
         Misuse,
         NoRoute,
         NotStarted,
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
         WrongLoop,
     )
     from broker.client.handling import RetryLater
+    from broker.client.lite import OffsetOption
+    from broker.client.lite_blocking import LiteConsumer
+    from broker.client.lite_consumer import AsyncLiteConsumer
     from broker.client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
     from broker.client.options import RequestHook
     from broker.client.producer import AsyncProducer
@@ -50,11 +54,13 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Admin", "AlreadyClosed", "AsyncAdmin", "AsyncConsumer", "AsyncProducer",
+    "Admin", "AlreadyClosed", "AsyncAdmin", "AsyncConsumer", "AsyncLiteConsumer",
+    "AsyncProducer",
     "AsyncTransactionProducer", "BadAnswer", "BrokerRefused", "ClientError", "Consumer",
-    "Credentials", "Forked", "HandlerStuck", "HookFailed", "InvalidMessage", "LocalState",
+    "Credentials", "Forked", "HandlerStuck", "HookFailed", "InvalidMessage", "LiteConsumer",
+    "LiteQuotaExceeded", "LocalState",
     "Message", "MessageQueue", "Misuse", "NoRoute",
-    "NotStarted", "OffsetFileFailed", "Producer", "ReceivedMessage", "Reply",
+    "NotStarted", "OffsetFileFailed", "OffsetOption", "Producer", "ReceivedMessage", "Reply",
     "RequestHook", "RequestTimeout", "RetryLater",
     "SendFailed", "SendResult", "SendStatus", "Sql", "Transaction", "TransactionListener",
     "TransactionNotStarted", "TransactionProducer", "TransactionResult", "Unreachable", "WrongLoop",
@@ -70,10 +76,13 @@ _NAMES = {
     "credentials": "Credentials",
     "errors": (
         "AlreadyClosed BadAnswer BrokerRefused ClientError Forked HandlerStuck HookFailed "
-        "InvalidMessage Misuse NoRoute NotStarted OffsetFileFailed RequestTimeout SendFailed "
-        "TransactionNotStarted Unreachable WrongLoop"
+        "InvalidMessage LiteQuotaExceeded Misuse NoRoute NotStarted OffsetFileFailed "
+        "RequestTimeout SendFailed TransactionNotStarted Unreachable WrongLoop"
     ),
     "handling": "RetryLater",
+    "lite": "OffsetOption",
+    "lite_consumer": "AsyncLiteConsumer",
+    "lite_blocking": "LiteConsumer",
     "message": "Message MessageQueue ReceivedMessage SendResult SendStatus",
     "options": "RequestHook",
     "producer": "AsyncProducer",

@@ -27,10 +27,11 @@
 
 static const char *const field_names[] = {"topic",      "body",  "tags",          "keys",
                                           "properties", "flag",  "delay_level",   "deliver_at_ms",
-                                          "delay",      "wait_stored", "priority"};
+                                          "delay",      "wait_stored", "priority",
+                                          "lite_topic"};
 enum {
     TOPIC, BODY, TAGS, KEYS, PROPERTIES, FLAG, DELAY_LEVEL, DELIVER_AT, DELAY, WAIT, PRIORITY,
-    FIELDS
+    LITE_TOPIC, FIELDS
 };
 
 typedef int send_function(ps_conn *, const uint8_t *, int64_t, int32_t, int32_t, int32_t, int64_t,

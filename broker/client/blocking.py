@@ -43,6 +43,7 @@ from broker.client.producer import (
     refuse_unknown,
 )
 from broker.client.ready import ReadyMessages
+from broker.client.receiving import AsyncMessageReceiver
 from broker.client.transactions import (
     CHECKS_AT_ONCE,
     AsyncTransactionProducer,
@@ -59,7 +60,15 @@ from broker.loop.safe_log import SafeLogger
 from broker.loop.thread import LoopThread
 from pystore.closing import ClosedByWith
 
-__all__ = ["Consumer", "Producer", "Runner", "StartedByWith", "TransactionProducer", "twin_of"]
+__all__ = [
+    "Consumer",
+    "MessageReceiver",
+    "Producer",
+    "Runner",
+    "StartedByWith",
+    "TransactionProducer",
+    "twin_of",
+]
 
 log = SafeLogger("broker.client")
 
@@ -193,7 +202,7 @@ def twin_of(method: Callable[..., Any]) -> Callable[..., Any]:
     async def on_loop(work: Callable[..., Any], args: Any, options: Any) -> Any:
         return work(*args, **options)
 
-    def wait(self: Producer | Consumer, /, *args: Any, **options: Any) -> Any:
+    def wait(self: Producer | MessageReceiver, /, *args: Any, **options: Any) -> Any:
         work = getattr(self._twin, name)
         is_async = inspect.iscoroutinefunction(work)
         running = work(*args, **options) if is_async else on_loop(work, args, options)
@@ -328,44 +337,27 @@ class Producer(StartedByWith):
         return made
 
 
-class Consumer(StartedByWith):
-    """Receives messages, for programs without an event loop. ``AsyncConsumer`` is its twin.
+class MessageReceiver(StartedByWith):
+    """A consumer, as far as messages come out of it. ``AsyncMessageReceiver`` is its twin."""
 
-    handler: called in one of ``concurrency`` threads. group, topics, namesrv, options: as of
-    AsyncConsumer.
+    _twin: AsyncMessageReceiver
 
-    >>> from broker import Consumer, Message, Producer
-    >>> with Producer("orders-api") as producer:  # at NAMESRV_ADDR
-    ...     result = producer.send(Message("vegetables", b"3 leeks"))
-    >>> with Consumer("kitchen", "vegetables", start="first") as consumer:
-    ...     for message in consumer:
-    ...         print(message.body)
-    ...         break
-    b'3 leeks'
-    """
-
-    def __init__(
-        self,
-        group: str,
-        topics: str | Iterable[str] | Mapping[str, str] = (),
-        namesrv: str | Sequence[str] | None = None,
-        *,
-        handler: Callable[[ReceivedMessage], object] | None = None,
-        **options: Unpack[ConsumerOptions],
-    ) -> None:
-        """Raises: Misuse, InvalidMessage (an illegal group)."""
+    def _take_handler(
+        self, handler: Callable[[ReceivedMessage], object] | None
+    ) -> Callable[[ReceivedMessage], Coroutine[Any, Any, object]] | None:
+        """Keeps a handler, and returns what the twin is to call. Raises: Misuse."""
         if handler is not None and not callable(handler):
             raise Misuse(f"the handler is {type(handler).__name__}; pass a function")
         if handler is not None and inspect.iscoroutinefunction(handler):
-            raise Misuse("the handler is a coroutine function; use AsyncConsumer, or a plain one")
-        refuse_unknown(type(self).__name__, options, ClientSettings, ConsumerSettings)
+            kind = type(self).__name__
+            raise Misuse(f"the handler is a coroutine function; use Async{kind}, or a plain one")
         self._function = handler
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
-        self._twin = AsyncConsumer(
-            group, topics, namesrv=namesrv, handler=self._call if handler is not None else None,
-            **options,
-        )  # fmt: skip
-        self._member = self._twin._member
+        return self._call if handler is not None else None
+
+    def _begin(self, twin: AsyncMessageReceiver) -> None:
+        self._twin = twin
+        self._member = twin._member
         self._runner = Runner(self._member.network.name)
         self._taken: deque[ReceivedMessage] = deque()
         self._done: list[ReceivedMessage] = []
@@ -390,13 +382,8 @@ class Consumer(StartedByWith):
         """How brokers and tools show this client."""
         return self._twin.client_id
 
-    @property
-    def assignment(self) -> frozenset[MessageQueue]:
-        """The queues that are ours now."""
-        return self._twin.assignment
-
     def start(self) -> Self:
-        """Does as AsyncConsumer.start()."""
+        """Does as the twin's start()."""
         self._runner.start()
         if self._function is not None:
             self._pool = concurrent.futures.ThreadPoolExecutor(
@@ -410,7 +397,7 @@ class Consumer(StartedByWith):
         return self
 
     def close(self) -> None:
-        """Does as AsyncConsumer.close(). A handler's thread cannot be ended from outside:
+        """Does as the twin's close(). A handler's thread cannot be ended from outside:
         HandlerStuck says that one is left."""
         if not self._runner.started:
             self._runner.stop()
@@ -519,18 +506,57 @@ class Consumer(StartedByWith):
             done = found
 
     def poll(self, timeout_s: float = 5.0, max_messages: int = 1024) -> list[ReceivedMessage]:
-        """Does as AsyncConsumer.poll()."""
+        """Does as AsyncMessageReceiver.poll()."""
         return self._handed(lambda: self._twin.poll(timeout_s, max_messages)) or []
 
     def ack(self, *messages: ReceivedMessage) -> None:
-        """Does as AsyncConsumer.ack()."""
+        """Does as AsyncMessageReceiver.ack()."""
         thread = self._runner.live()
         check_messages("ack()", messages)
         thread.call(self._twin.ack, *messages)
 
+    run = twin_of(AsyncMessageReceiver.run)
+
+
+class Consumer(MessageReceiver):
+    """Receives messages, for programs without an event loop. ``AsyncConsumer`` is its twin.
+
+    handler: called in one of ``concurrency`` threads. group, topics, namesrv, options: as of
+    AsyncConsumer.
+
+    >>> from broker import Consumer, Message, Producer
+    >>> with Producer("orders-api") as producer:  # at NAMESRV_ADDR
+    ...     result = producer.send(Message("vegetables", b"3 leeks"))
+    >>> with Consumer("kitchen", "vegetables", start="first") as consumer:
+    ...     for message in consumer:
+    ...         print(message.body)
+    ...         break
+    b'3 leeks'
+    """
+
+    _twin: AsyncConsumer
+
+    def __init__(
+        self,
+        group: str,
+        topics: str | Iterable[str] | Mapping[str, str] = (),
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        handler: Callable[[ReceivedMessage], object] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        """Raises: Misuse, InvalidMessage (an illegal group)."""
+        call = self._take_handler(handler)
+        refuse_unknown(type(self).__name__, options, ClientSettings, ConsumerSettings)
+        self._begin(AsyncConsumer(group, topics, namesrv=namesrv, handler=call, **options))
+
+    @property
+    def assignment(self) -> frozenset[MessageQueue]:
+        """The queues that are ours now."""
+        return self._twin.assignment
+
     nack = twin_of(AsyncConsumer.nack)
     extend = twin_of(AsyncConsumer.extend)
-    run = twin_of(AsyncConsumer.run)
 
     # ---- queues and offsets ----
 

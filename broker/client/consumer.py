@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from itertools import groupby
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self, Unpack
 
-from broker.client.checks import check_count, check_messages, check_seconds
+from broker.client.checks import check_count, check_messages
 from broker.client.consumer_member import ConsumerMember
 from broker.client.errors import Misuse
 from broker.client.member import ConsumerOptions, ConsumerSettings
 from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.options import INT_MAX, ClientSettings
 from broker.client.producer import refuse_unknown, settings_of
-from broker.loop.lifetime import Closing
+from broker.client.receiving import AsyncMessageReceiver
 from broker.wire.codes import RequestCode
 
 __all__ = ["AsyncConsumer", "ConsumerOptions", "ConsumerSettings"]
 
 
-class AsyncConsumer(Closing):
+class AsyncConsumer(AsyncMessageReceiver):
     """Receives messages, for programs with an event loop. ``Consumer`` is its twin without.
 
     group: its members divide the queues, and share how far they are. topics: one, several, or a
@@ -53,19 +51,11 @@ class AsyncConsumer(Closing):
         refuse_unknown(type(self).__name__, options, ClientSettings, ConsumerSettings)
         client = settings_of(ClientSettings, options)
         settings = settings_of(ConsumerSettings, options)
-        self._member = ConsumerMember(group, topics, namesrv, client, settings, handler)
+        self._member: ConsumerMember = ConsumerMember(
+            group, topics, namesrv, client, settings, handler
+        )
 
     # ---- life ----
-
-    @property
-    def group(self) -> str:
-        """The group, with the namespace."""
-        return self._member.group
-
-    @property
-    def client_id(self) -> str:
-        """How brokers and tools show this client."""
-        return self._member.client_id
 
     async def start(self) -> Self:
         """Registers with the brokers and divides the queues; ``async with`` does it.
@@ -83,17 +73,6 @@ class AsyncConsumer(Closing):
         another event loop than that of start(), Forked.
         """
         await self._member.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def run(self) -> None:
-        """Waits until close() is called elsewhere, while the handler works. Raises: Misuse without
-        a handler."""
-        self._member.network.check()
-        if self._member.handling is None:
-            raise Misuse("run() is for a consumer with a handler; iterate over this one")
-        await self._member.closed()
 
     # ---- what is subscribed to ----
 
@@ -174,66 +153,7 @@ class AsyncConsumer(Closing):
         self._member.network.check()
         await self._member.commit()
 
-    # ---- receiving ----
-
-    def _iterating(self) -> None:
-        member = self._member
-        member.network.check()
-        if member.handling is not None:
-            raise Misuse("this consumer has a handler, which gets the messages; do not iterate too")
-        if not member.subscriptions and not member.assigned_by_user:
-            raise Misuse(
-                f"the consumer {self.group} has no topic; name one when you make it, or call"
-                " subscribe() or assign() first"
-            )
-
-    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """Returns an iterator over message after message. Asking for the next says that the one
-        before is done; a loop that is left by an exception leaves its message to be delivered
-        again. Ends with close()."""
-        self._iterating()
-        return self._each()
-
-    async def _each(self) -> AsyncIterator[ReceivedMessage]:
-        ready = self._member.ready
-        while True:
-            message = ready.take()
-            if message is None:
-                if not await ready.wait():
-                    return
-                continue
-            yield message
-            self.ack(message)
-
-    async def batches(self, max_messages: int = 1024) -> AsyncIterator[list[ReceivedMessage]]:
-        """Yields lists of all messages that wait. Asking for the next says that the one before is
-        done."""
-        self._iterating()
-        check_count("max_messages", max_messages, 1)
-        ready = self._member.ready
-        while await ready.wait():
-            batch = ready.take_many(max_messages)
-            if batch:
-                yield batch
-                self.ack(*batch)
-
-    async def poll(self, timeout_s: float = 5.0, max_messages: int = 1024) -> list[ReceivedMessage]:
-        """Returns all messages that wait, or an empty list after the timeout. They are done once
-        ack() says so; a queue of which ``buffer_messages`` are not hands out no more. Raises:
-        Misuse, also before the consumer has a topic."""
-        self._iterating()
-        check_count("max_messages", max_messages, 1)
-        check_seconds("timeout_s", timeout_s)
-        if not await self._member.ready.wait(timeout_s):
-            return []
-        return self._member.ready.take_many(max_messages)
-
-    def ack(self, *messages: ReceivedMessage) -> None:
-        """Says that messages are done: their offsets are committed with the next commit. Raises:
-        Misuse."""
-        check_messages("ack()", messages)
-        for progress, of_one in groupby(messages, attrgetter("progress")):
-            progress.done(*[message.queue_offset for message in of_one])
+    # ---- what comes again ----
 
     async def nack(self, message: ReceivedMessage, delay_level: int = 0) -> None:
         """Has the message delivered again, as upstream's sendMessageBack, to any member of the

@@ -16,16 +16,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from broker.client.allocation import strategy_of
 from broker.client.broadcast import OffsetFile
 from broker.client.checks import OFFSET_MAX, check_count, check_offset, check_queue, check_queues
-from broker.client.client_metrics import ClientMetrics
 from broker.client.errors import ClientError, Misuse, Unreachable, reading
 from broker.client.handling import (
     ConcurrentHandling,
     Handling,
     OrderlyHandling,
     RetryLater,
-    awaitable,
 )
 from broker.client.inquiries import consumer_handlers
+from broker.client.instruments import instrumented
 from broker.client.member import Changed, ConsumerSettings
 from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.network import Network, number_in
@@ -44,8 +43,6 @@ from broker.client.subscription import (
     heartbeat_body,
     parse_topics,
 )
-from broker.client.telemetry import Spans
-from broker.client.tracing import Tracer
 from broker.loop.safe_log import SafeLogger
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
@@ -95,16 +92,7 @@ class ConsumerMember:
         self._offsets: OffsetFile | None = None
         #: One commit after the other: threads of Apache's broker may take the older one last.
         self._committing = asyncio.Lock()
-        self._tracer: Tracer | None = None
-        self._handler = awaitable(handler) if handler is not None else None
-        if client.trace and self._handler is not None:
-            self._tracer = Tracer(self.network, self.group, "CONSUME")
-            self._handler = self._tracer.around(self._handler)
-        if client.spans and self._handler is not None:
-            spans = Spans(client, self.group, self.network.client_id)
-            self._handler = spans.around(self._handler)
-        if client.metrics is not None and self._handler is not None:
-            self._handler = ClientMetrics(client.metrics, self.group).around(self._handler)
+        self._handler, self._tracer = instrumented(handler, client, self.network, self.group)
         self.handling: Handling | None = None
         if self._handler is not None:
             kind = OrderlyHandling if settings.orderly else ConcurrentHandling
@@ -486,6 +474,17 @@ class ConsumerMember:
         if message.progress.is_open(message.queue_offset):
             await send_back(self, message, delay_level)
             message.progress.done(message.queue_offset)
+
+    def check_iterable(self) -> None:
+        """Checks that messages may be asked for. Raises: NotStarted, Misuse."""
+        self.network.check()
+        if self.handling is not None:
+            raise Misuse("this consumer has a handler, which gets the messages; do not iterate too")
+        if not self.subscriptions and not self.assigned_by_user:
+            raise Misuse(
+                f"the consumer {self.group} has no topic; name one when you make it, or call"
+                " subscribe() or assign() first"
+            )
 
     # ---- what brokers ask ----
 

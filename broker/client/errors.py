@@ -11,6 +11,7 @@ ClientError
 ├── Unreachable         no name server, or no broker, can be reached (also a ConnectionError)
 ├── RequestTimeout      nobody answered in time (also a TimeoutError)
 ├── BrokerRefused       a broker answered with an error: ``code`` and ``remark``
+├── LiteQuotaExceeded   more lite topics, or subscriptions to them, than a client or broker may have
 ├── BadAnswer           a server's answer cannot be read, or cannot be true
 ├── SendFailed          every attempt to send failed: ``attempts``
 ├── HandlerStuck        a handler did not return while the consumer was closed
@@ -38,6 +39,7 @@ __all__ = [
     "HandlerStuck",
     "HookFailed",
     "InvalidMessage",
+    "LiteQuotaExceeded",
     "Misuse",
     "NoRoute",
     "NotStarted",
@@ -220,6 +222,19 @@ class BrokerRefused(ClientError):
     def denied(self) -> bool:
         """Says whether access control, or a permission, stands against the request."""
         return self.code == ResponseCode.NO_PERMISSION or self.remark.startswith(_DENIED)
+
+
+class LiteQuotaExceeded(ClientError):
+    """More lite topics than a broker may have, or more subscriptions to them than a client or a
+    broker may have.
+
+    >>> from broker.client import LiteQuotaExceeded
+    >>> def join(consumer, session):
+    ...     try:
+    ...         consumer.subscribe(session)
+    ...     except LiteQuotaExceeded:
+    ...         ...  # leave finished sessions with unsubscribe(), or start another client
+    """
 
 
 class BadAnswer(ClientError):

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from broker.client.checks import check_count
 from broker.client.errors import ClientError, HandlerStuck, Misuse
-from broker.client.member import Member
+from broker.client.member import Member, Worker
 from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.options import INT_MAX
 from broker.client.progress import QueueProgress
@@ -92,7 +92,7 @@ class Handling(Protocol):
 class ConcurrentHandling:
     """Has workers that take whatever message is next."""
 
-    def __init__(self, consumer: Member, handler: HandlerFunction) -> None:
+    def __init__(self, consumer: Worker, handler: HandlerFunction) -> None:
         self._consumer = consumer
         self._handler = handler
         self._workers: set[asyncio.Task[None]] = set()
@@ -341,7 +341,7 @@ class OrderlyHandling:
         return _stuck(self._consumer, stuck, timeout_s) if stuck else None
 
 
-def _stuck(consumer: Member, messages: Sequence[ReceivedMessage], timeout_s: float) -> ClientError:
+def _stuck(consumer: Worker, messages: Sequence[ReceivedMessage], timeout_s: float) -> ClientError:
     shown = ", ".join(map(str, messages[:3]))
     return HandlerStuck(
         f"{len(messages)} handlers of {consumer.network.name} had not returned {timeout_s:g} s"

@@ -17,7 +17,7 @@ from broker.client.progress import QueueProgress
 from broker.client.ready import ReadyMessages
 from broker.client.subscription import TopicSubscription
 
-__all__ = ["Changed", "ConsumerOptions", "ConsumerSettings", "Member", "Start"]
+__all__ = ["Changed", "ConsumerOptions", "ConsumerSettings", "Member", "Start", "Worker"]
 
 Start = Literal["first", "last"] | dt.datetime | int
 Mode = Literal["pull", "pop"]
@@ -136,15 +136,12 @@ def _is_time(start: object) -> bool:
     return isinstance(start, int) and not isinstance(start, bool) and 0 <= start < 1 << 63
 
 
-class Member(Protocol):
-    """What rebalance, pulling, handling, retrying and inquiries need of the consumer."""
+class Worker(Protocol):
+    """What handling and retrying need of any consumer."""
 
     group: str
     settings: ConsumerSettings
     network: Network
-    strategy: Strategy
-    subscriptions: dict[str, TopicSubscription]
-    progress: dict[MessageQueue, QueueProgress]
     ready: ReadyMessages
 
     @property
@@ -157,7 +154,19 @@ class Member(Protocol):
         """Returns the address of the queue's broker with this id, else of its master, else of any.
         Raises: Unreachable."""
 
-    # ---- queues ----
+    def arrived(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Takes messages that were pulled."""
+
+    async def nack(self, message: ReceivedMessage, delay_level: int = 0) -> None:
+        """Has the message delivered again. Raises: Misuse, ClientError."""
+
+
+class Member(Worker, Protocol):
+    """What rebalance, pulling, popping and inquiries need of a consumer, too."""
+
+    strategy: Strategy
+    subscriptions: dict[str, TopicSubscription]
+    progress: dict[MessageQueue, QueueProgress]
 
     async def take(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Begins pulling queues at these offsets."""
@@ -173,14 +182,6 @@ class Member(Protocol):
 
     async def commit(self) -> None:
         """Commits what is done now. Raises: ClientError."""
-
-    # ---- messages ----
-
-    def arrived(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Takes messages that were pulled."""
-
-    async def nack(self, message: ReceivedMessage, delay_level: int = 0) -> None:
-        """Has the message delivered again. Raises: Misuse, ClientError."""
 
     async def consume_directly(self, message: ReceivedMessage) -> tuple[str, str | None]:
         """Gives a message that a tool sends to the handler."""

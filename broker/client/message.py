@@ -13,7 +13,7 @@ from broker.wire.mqjson import MessageQueue
 from pystore.compression import inflate
 from pystore.names import RETRY_PREFIX
 from pystore.native import address_of, ffi, lib
-from pystore.properties import PRIORITY, parse_properties
+from pystore.properties import LITE_TOPIC, PRIORITY, parse_properties
 from pystore.records import RecordHead, head_of
 
 __all__ = ["Message", "MessageQueue", "ReceivedMessage", "SendResult", "SendStatus"]
@@ -32,7 +32,9 @@ class Message:
     zone; for brokers with timers. deliver_at_ms: the same, in ms since 1970. flag: the user's own.
     wait_stored: False lets the broker answer before its disk or slave has the message. priority:
     0 or more, of a message to a topic of type PRIORITY: it goes to the queue of that number, the
-    last one if there are fewer, and consumers that pop get the larger numbers first.
+    last one if there are fewer, and consumers that pop get the larger numbers first. lite_topic:
+    which of a topic of type LITE, by its name of at most 64 letters, digits, - and _; the first
+    message makes it, and LiteConsumer reads it.
 
     >>> from broker import Message
     >>> Message("orders", b"12 apples", tags="fruit", keys="order-17").keys
@@ -50,6 +52,7 @@ class Message:
     flag: int = 0
     wait_stored: bool = True
     priority: int | None = None
+    lite_topic: str | None = None
 
     @property
     def waits(self) -> bool:
@@ -181,6 +184,11 @@ class ReceivedMessage(Received):
         """Its priority; None for a message that was sent without one."""
         text = self.properties.get(PRIORITY, "")
         return int(text) if text.isdecimal() else None
+
+    @property
+    def lite_topic(self) -> str | None:
+        """The lite topic that it was sent to; None for a message that was sent without one."""
+        return self.properties.get(LITE_TOPIC)
 
     @property
     def transaction_id(self) -> str:

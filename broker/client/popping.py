@@ -32,7 +32,7 @@ from broker.wire.receipts import (
 )
 from pystore.names import RETRY_PREFIX
 
-__all__ = ["PoppedBatch", "Popping"]
+__all__ = ["PoppedBatch", "Popping", "again_s", "readable"]
 
 log = SafeLogger("broker.client")
 
@@ -120,7 +120,7 @@ class Popping:
         consumer, wanted = self._consumer, set()
         for topic in [each for each in consumer.subscriptions if not each.startswith(RETRY_PREFIX)]:
             route = await consumer.network.route(topic)
-            wanted |= {(topic, broker) for broker in _readable(route)}
+            wanted |= {(topic, broker) for broker in readable(route)}
         for place in self._asking.keys() - wanted:
             self._asking.pop(place).cancel()
         asked = {place for place, task in self._asking.items() if not task.done()}
@@ -267,12 +267,19 @@ class Popping:
             await give_back(self._consumer, message, -1)
             batch.done(message.queue_offset)
             return
-        step = delay_level - 3 if delay_level else message.head.reconsume_times
-        await self.extend(message, _AGAIN_S[max(0, min(step, len(_AGAIN_S) - 1))])
+        await self.extend(message, again_s(delay_level, message.head.reconsume_times))
         if batch.handles.pop(message.queue_offset, None) is not None:
             self._open -= 1
             self._room.set()
 
 
-def _readable(route: Route) -> set[str]:
+def readable(route: Route) -> set[str]:
+    """Returns the brokers that have queues to read."""
     return {queue.broker for queue in route.read}
+
+
+def again_s(delay_level: int, times: int) -> float:
+    """Returns after how many seconds a message that failed comes again: by the level, or by how
+    often it failed before when that is 0."""
+    step = delay_level - 3 if delay_level else times
+    return _AGAIN_S[max(0, min(step, len(_AGAIN_S) - 1))]

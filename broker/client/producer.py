@@ -235,7 +235,7 @@ class AsyncProducer(Closing):
         slots = self._sender.slots
         if not slots.try_acquire():
             await slots.acquire()
-        if usual and not outgoing.timed:
+        if usual and outgoing.goes_anywhere:
             begun = self._sender.begin(outgoing, result_of)
             if begun is not None:
                 if begun.done() and self._sender.let_others_run():
@@ -243,7 +243,7 @@ class AsyncProducer(Closing):
                 return await begun
         try:
             return await self._sender.deliver(
-                outgoing, self._sender.choice(key, queue), timeout_s, result_of
+                outgoing, self._sender.choice(outgoing, key, queue), timeout_s, result_of
             )
         finally:
             slots.release()
@@ -268,13 +268,13 @@ class AsyncProducer(Closing):
         outgoing = prepare(message, self._rules)
         if not self._sender.slots.try_acquire():
             await self._sender.slots.acquire()
-        if usual and not outgoing.timed:
+        if usual and outgoing.goes_anywhere:
             begun = self._sender.begin(outgoing, result_of)
             if begun is not None:
                 if begun.done() and self._sender.let_others_run():
                     await asyncio.sleep(0)
                 return begun
-        choice = self._sender.choice(key, queue)
+        choice = self._sender.choice(outgoing, key, queue)
         task = loop.create_task(self._sender.deliver(outgoing, choice, None, result_of))
         task.add_done_callback(lambda done: self._sender.slots.release())
         return task
@@ -333,7 +333,7 @@ class AsyncProducer(Closing):
         outgoing = prepare(message, self._rules)
         async with self._sender.slots:
             route = await self._sender.route(outgoing.topic)
-            to = self._sender.choice(key, queue)(route, outgoing.topic, ())
+            to = self._sender.choice(outgoing, key, queue)(route, outgoing.topic, ())
             await self.network.oneway(self._sender.master(route, to), outgoing.command(to))
 
     async def request(self, message: Message, timeout_s: float = 3.0) -> Reply:
@@ -352,7 +352,8 @@ class AsyncProducer(Closing):
             masters = route.addresses(masters_only=True)
             await asyncio.gather(*map(self.network.registered, masters))
             async with self._sender.slots:
-                await self._sender.deliver(outgoing, self._sender.any_queue, timeout_s, result_of)
+                choice = self._sender.choice(outgoing)
+                await self._sender.deliver(outgoing, choice, timeout_s, result_of)
             return await self._replies.result(key, future, timeout_s)
         finally:
             self._replies.drop(key)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from broker.client.message import ReceivedMessage
+from broker.client.progress import QueueProgress
 
 __all__ = ["ReadyMessages"]
 
@@ -36,6 +37,13 @@ class ReadyMessages:
     def keep(self, wanted: Callable[[ReceivedMessage], bool]) -> None:
         """Drops the messages that are no longer wanted."""
         self._messages = deque(filter(wanted, self._messages))
+
+    def drop(self, progress: QueueProgress) -> list[ReceivedMessage]:
+        """Drops the messages of one queue or batch, and returns them."""
+        dropped = [m for m in self._messages if m.progress is progress]
+        if dropped:
+            self.keep(lambda m: m.progress is not progress)
+        return dropped
 
     def take(self) -> ReceivedMessage | None:
         """Returns the next message, or None when none waits."""

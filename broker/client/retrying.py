@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from broker.client.errors import BrokerRefused, ClientError, RequestTimeout, Unreachable
-from broker.client.member import Member
+from broker.client.member import Worker
 from broker.client.message import ReceivedMessage
 from broker.client.network import request_of
 from broker.client.options import INNER_PRODUCER
@@ -23,7 +23,7 @@ __all__ = ["give_back", "republish", "send_back"]
 FIRST_LEVEL = 3
 
 
-async def give_back(consumer: Member, message: ReceivedMessage, delay_level: int) -> None:
+async def give_back(consumer: Worker, message: ReceivedMessage, delay_level: int) -> None:
     """Sends a message back to the broker that it came from. Raises: ClientError."""
     fields = {
         "offset": message.physical_offset, "group": consumer.group, "delayLevel": delay_level,
@@ -35,7 +35,7 @@ async def give_back(consumer: Member, message: ReceivedMessage, delay_level: int
     )
 
 
-async def send_back(consumer: Member, message: ReceivedMessage, delay_level: int) -> None:
+async def send_back(consumer: Worker, message: ReceivedMessage, delay_level: int) -> None:
     """Sends a message back to its broker, else to the group's retry topic. Raises: ClientError when
     no broker takes it."""
     try:
@@ -44,7 +44,7 @@ async def send_back(consumer: Member, message: ReceivedMessage, delay_level: int
         await republish(consumer, message, FIRST_LEVEL + message.head.reconsume_times)
 
 
-async def republish(consumer: Member, message: ReceivedMessage, delay_level: int) -> None:
+async def republish(consumer: Worker, message: ReceivedMessage, delay_level: int) -> None:
     """Sends a message to the group's retry topic, whose broker makes it a dead letter when it came
     too often. Raises: ClientError."""
     head, most = message.head, consumer.settings.retries

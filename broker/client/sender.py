@@ -24,6 +24,7 @@ from broker.client.errors import (
 from broker.client.faults import SLOW_S, FaultTable, QueueChooser
 from broker.client.ids import new_unique_key
 from broker.client.inflight import InFlight, Lane, Slots, Target
+from broker.client.lite import lite_queue
 from broker.client.message import Message, MessageQueue, SendResult
 from broker.client.network import Network
 from broker.client.routes import Route
@@ -93,13 +94,20 @@ class Sender:
 
     # ---- which queue ----
 
-    def choice(self, key: str | None, queue: MessageQueue | None) -> Choice:
-        """Returns how the queue of a message is chosen: the named one, one by the key, or any.
-        Raises: Misuse."""
+    def choice(
+        self, outgoing: PreparedSend, key: str | None = None, queue: MessageQueue | None = None
+    ) -> Choice:
+        """Returns how the queue of a message is chosen: the named one, one by the key, the one of
+        its lite topic, or any. Raises: Misuse."""
         if key is not None and queue is not None:
             raise Misuse("key and queue exclude each other: a queue leaves nothing to choose")
         if key is not None and not isinstance(key, str):
             raise Misuse(f"key is {type(key).__name__}; pass a text")
+        name = outgoing.lite_topic
+        if name is not None:
+            if key is not None or queue is not None:
+                raise Misuse("a lite topic has its queue: send to it without key and queue")
+            return Choice(lambda route, topic, failed: lite_queue(route.publish, name), True)
         if queue is not None:
             if not isinstance(queue, MessageQueue):
                 raise Misuse(
@@ -336,7 +344,7 @@ class Sender:
         end = began + (timeout_s or self._send_timeout_s)
         attempts = list(before)
         failed = [attempt.broker for attempt in attempts]
-        for number in range(len(attempts), 1 + (self._retries if choice.elsewhere else 0)):
+        for number in range(len(attempts), 1 + (self._retries if choice.retried else 0)):
             route = await self.route(outgoing.topic)
             queue = choice(route, outgoing.topic, failed)
             address = self.master(route, queue)
@@ -381,15 +389,15 @@ class Sender:
 
 
 class Choice:
-    """How a message's queue is chosen. elsewhere: whether another attempt may go elsewhere."""
+    """How a message's queue is chosen. retried: whether another attempt makes sense."""
 
-    __slots__ = ("elsewhere", "of")
+    __slots__ = ("of", "retried")
 
     def __init__(
-        self, of: Callable[[Route, str, Sequence[str]], MessageQueue], elsewhere: bool
+        self, of: Callable[[Route, str, Sequence[str]], MessageQueue], retried: bool
     ) -> None:
         self.of = of
-        self.elsewhere = elsewhere
+        self.retried = retried
 
     def __call__(self, route: Route, topic: str, failed: Sequence[str]) -> MessageQueue:
         return self.of(route, topic, failed)

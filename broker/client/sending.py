@@ -16,6 +16,7 @@ from typing import NamedTuple
 from broker.client._messages import encode, results
 from broker.client.errors import InvalidMessage, Misuse, reading
 from broker.client.ids import key_source, new_unique_key, new_unique_keys
+from broker.client.lite import check_lite_topic
 from broker.client.message import Message, SendResult, SendStatus
 from broker.client.records import BATCH_ITEM, encode_batch
 from broker.wire.codes import RequestCode, ResponseCode
@@ -32,7 +33,15 @@ from pystore.names import (
     SELF_TEST_TOPIC,
     TEMPLATE_TOPIC,
 )
-from pystore.properties import PRIORITY, is_joined, joined, pair
+from pystore.properties import (
+    LITE_TOPIC,
+    MULTI_DISPATCH,
+    MULTI_OFFSET,
+    PRIORITY,
+    is_joined,
+    joined,
+    pair,
+)
 
 __all__ = [
     "COMPRESSIONS", "PROTOCOL_PROPERTIES", "RETRY_CODES", "Answer", "PreparedSend", "SendRules",
@@ -62,6 +71,7 @@ _RESERVED = frozenset(
         "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "MSG_REGION",
         "TRACE_ON", "CLUSTER", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS",
         "__transactionId__", "POP_CK", "MIN_OFFSET", "MAX_OFFSET", PRIORITY,
+        LITE_TOPIC, MULTI_DISPATCH, MULTI_OFFSET,
     )
 )  # fmt: skip
 #: The others that brokers and clients put beside the user's.
@@ -140,12 +150,12 @@ class PreparedSend:
     """A request that sends one message or a batch, ready but for the queue.
 
     keys: unique keys of the messages in it. properties: encoded. batch: the body is one of a batch.
-    timed: its answer may have a recall handle.
+    timed: its answer may have a recall handle. lite_topic: whose queue it goes to.
     """
 
     __slots__ = (
-        "batch", "body", "born_ms", "code", "flag", "keys", "properties", "rules", "sys_flag",
-        "timed", "topic",
+        "batch", "body", "born_ms", "code", "flag", "keys", "lite_topic", "properties", "rules",
+        "sys_flag", "timed", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -170,7 +180,13 @@ class PreparedSend:
         self.flag = flag
         self.batch = batch
         self.timed = False
+        self.lite_topic: str | None = None
         self.born_ms = time.time_ns() // 1_000_000
+
+    @property
+    def goes_anywhere(self) -> bool:
+        """Whether any queue takes it, and a short answer."""
+        return not self.timed and self.lite_topic is None
 
     def command(self, queue: MessageQueue) -> Command:
         """Makes the request that sends it to a queue."""
@@ -198,8 +214,9 @@ _PLAIN = pair("WAIT", "true")
 def properties_of(message: Message, key: str) -> str:
     """Returns all properties of a message that goes out, encoded. Raises: InvalidMessage."""
     if not (message.tags or message.keys or message.properties or message.delay_level) and (
-        message.wait_stored is True and message.priority is None and not message.waits
-    ):
+        message.wait_stored is True and not message.waits
+        and message.priority is None and message.lite_topic is None
+    ):  # fmt: skip
         return pair("UNIQ_KEY", key) + _PLAIN
     _check_types(message)
     text = pair("UNIQ_KEY", key) + pair("WAIT", "true" if message.wait_stored else "false")
@@ -221,6 +238,9 @@ def properties_of(message: Message, key: str) -> str:
         count += 1
     if message.priority is not None:
         text += _priority_of(message)
+        count += 1
+    if message.lite_topic is not None:
+        text += _lite_topic_of(message)
         count += 1
     if message.properties:
         for name, value in message.properties.items():
@@ -250,6 +270,17 @@ def _priority_of(message: Message) -> str:
             "a message that waits for a time has no priority: brokers would take it away"
         )
     return pair(PRIORITY, priority)
+
+
+def _lite_topic_of(message: Message) -> str:
+    """Makes the property that names the message's lite topic. Raises: InvalidMessage."""
+    check_lite_topic(message.lite_topic)
+    if message.waits or message.priority is not None:
+        raise InvalidMessage(
+            "a message to a lite topic has neither a time nor a priority: it would not be of the"
+            " type LITE"
+        )
+    return pair(LITE_TOPIC, message.lite_topic)
 
 
 def _time_of(message: Message) -> str:
@@ -392,6 +423,10 @@ def prepare(
         raise InvalidMessage(
             "a message in a transaction has no priority: brokers would take it away"
         )
+    if message.lite_topic is not None and sys_flag & HALF:
+        raise InvalidMessage(
+            "a message in a transaction has no lite topic: it would not be of the type LITE"
+        )
     if extra:
         properties += encoded(extra)
     if rules.compress_over and len(body) >= rules.compress_over:
@@ -400,6 +435,7 @@ def prepare(
         sys_flag |= _COMPRESSED | bits << 8
     made = PreparedSend(rules, topic, properties, body, (key,), sys_flag, message.flag, code)
     made.timed = message.deliver_at_ms is not None or message.delay is not None
+    made.lite_topic = message.lite_topic
     return made
 
 
@@ -463,6 +499,8 @@ def _cut_any(
             raise InvalidMessage("a message with a delay cannot be in a batch; send it alone")
         if message.priority is not None:
             raise InvalidMessage("a message with a priority cannot be in a batch; send it alone")
+        if message.lite_topic is not None:
+            raise InvalidMessage("a message to a lite topic cannot be in a batch; send it alone")
         if topic.startswith(RETRY_PREFIX):
             raise InvalidMessage("a retry topic takes no batches; send the messages one by one")
         key = keys[index]

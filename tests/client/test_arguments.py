@@ -14,16 +14,21 @@ from loops import until
 
 from broker import (
     AsyncConsumer,
+    AsyncLiteConsumer,
     AsyncProducer,
     Broker,
     Consumer,
+    LiteConsumer,
     LocalState,
     Message,
+    OffsetOption,
     Producer,
     RetryLater,
     TransactionProducer,
 )
 from broker.client import ClientError, HookFailed, InvalidMessage, Misuse, OffsetFileFailed
+from broker.client.blocking import MessageReceiver
+from broker.client.receiving import AsyncMessageReceiver
 from pystore.errors import BadArgument
 
 NOT_A_TEXT = (None, b"bytes", 5, math.nan, [], {})
@@ -134,6 +139,36 @@ def test_wrong_arguments_of_a_consumer_are_refused(made):
         all_refused(lambda v: consumer.nack(messages[0], v), (None, "1", -2, 1.5, 1 << 40))
 
 
+NOT_A_LITE_TOPIC = (*NOT_A_TEXT[1:], "", " ", "a b", "a,b", "a$b", "a/b", "ä", "x" * 65)
+
+
+def test_wrong_arguments_about_lite_topics_are_refused(made):
+    with made.producer() as producer:
+        for value in NOT_A_LITE_TOPIC:
+            for way in (producer.send, lambda m: producer.send_batch([m]), producer.send_oneway):
+                all_refused(lambda v, way=way: way(Message("orders", b"x", lite_topic=v)), [value])
+        lite = Message("orders", b"x", lite_topic="a")
+        all_refused(lambda v: producer.send(lite, **v), [{"key": "k"}, {"queue": 5}])
+        all_refused(producer.send_batch, [[lite]])
+        for others in ({"priority": 1}, {"delay_level": 1}, {"deliver_at_ms": 5}):
+            all_refused(producer.send, [Message("orders", b"x", lite_topic="a", **others)])
+    for method, wrong in {
+        "of_offset": NOT_AN_OFFSET, "of_tail_n": NOT_A_COUNT,
+        "of_timestamp": (None, "5", -1, 1.5, True, dt.datetime(2026, 1, 1)),
+    }.items():  # fmt: skip
+        all_refused(getattr(OffsetOption, method), wrong)
+    for name, wrong in {
+        "pull_batch": NOT_A_COUNT, "sync_s": (0, math.nan, "5"), "on_taken_over": ("text", 5),
+        "invisible_s": (math.nan, math.inf, 0, "5"), "handler": ("text", 5),
+    }.items():  # fmt: skip
+        all_refused(lambda v, n=name: LiteConsumer("g", "t", "a:1", **{n: v}), wrong)
+    all_refused(lambda v: LiteConsumer("g", v, "a:1"), (*NOT_A_TEXT, "a b", ""))
+    all_refused(lambda v: LiteConsumer("g", "t", "a:1", mode=v), ["pop"])
+    consumer = LiteConsumer("g", "t", "a:1")
+    for call in (consumer.subscribe, consumer.unsubscribe, consumer.nack, consumer.reject):
+        all_refused(call, ["a"])  # not started
+
+
 def test_wrong_arguments_to_what_is_popped_are_refused(made):
     with made.consumer("pop", "orders", mode="pop", start="first") as consumer:
         message = consumer.poll(300)[0]
@@ -144,7 +179,12 @@ def test_wrong_arguments_to_what_is_popped_are_refused(made):
 
 TWINS = [
     (twin, name)
-    for twin, other in ((Producer, AsyncProducer), (Consumer, AsyncConsumer))
+    for twin, other in (
+        (Producer, AsyncProducer),
+        (Consumer, AsyncConsumer),
+        (LiteConsumer, AsyncLiteConsumer),
+        (MessageReceiver, AsyncMessageReceiver),
+    )
     for name in sorted({*vars(twin)} & {*vars(other)})
     if not name.startswith("_") and name not in ("start", "submit", "batches")
 ]

@@ -44,7 +44,7 @@ from pystore.javahash import java_hash
 
 FOLDER = Path(broker.client.__file__).parent
 WITHOUT_IO = (
-    "allocation", "errors", "faults", "message", "progress", "records", "routes",
+    "allocation", "checks", "errors", "faults", "lite", "message", "progress", "records", "routes",
     "sending", "subscription",
 )  # fmt: skip
 

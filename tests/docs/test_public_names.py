@@ -15,12 +15,15 @@ import broker
 import broker.client
 from broker import (
     AsyncConsumer,
+    AsyncLiteConsumer,
     AsyncProducer,
     AsyncTransactionProducer,
     Broker,
     Consumer,
+    LiteConsumer,
     LocalState,
     Message,
+    OffsetOption,
     Producer,
     ReceivedMessage,
     Transaction,
@@ -78,12 +81,14 @@ def test_the_page_names_what_the_classes_show() -> None:
     clients = [
         Producer("p", names), AsyncProducer("p", names), Consumer("g", "t", names),
         AsyncConsumer("g", "t", names), TransactionProducer("p", names, check=_check),
-        AsyncTransactionProducer("p", names, check=_check),
+        AsyncTransactionProducer("p", names, check=_check), LiteConsumer("g", "t", names),
+        AsyncLiteConsumer("g", "t", names),
     ]  # fmt: skip
     half = Transaction(Message("t", b"x"), None)  # type: ignore[arg-type]
     page = named_on_the_page()
     for of_all, kind in (("Producer", "Transaction"), ("AsyncProducer", "AsyncTransaction")):
         page[f"{kind}Producer"] |= page[of_all]
     assert {type(each).__name__: shown(each) for each in (*clients, half)} | {
-        "ReceivedMessage": shown(ReceivedMessage)
+        "ReceivedMessage": shown(ReceivedMessage),
+        "OffsetOption": shown(OffsetOption),
     } == page
