@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from waiting import BOUND_S
 import pystore
 from pystore.names import HALF_TOPIC
 from spark_ext.jobs.runs import alone
-from tests.spark.conftest import SEGMENT, TooLate
+from tests.spark.conftest import SEGMENT
 from tests.spark.test_jobs import dump, visible
 
 pytestmark = pytest.mark.spark
@@ -74,50 +75,47 @@ def test_the_second_run_says_what_the_first_said(run_job, busy, store_path, tmp_
     assert tree(store_path) == before
 
 
-#: A process that dies while Spark works on the step of that name, or instead of calling a function.
+#: A process that dies with the first task of the step of that name that has something to tell
+#: (dying.py), or instead of calling a function.
 KILLED = """
-import contextlib, importlib, os, signal, sys, threading, time
+import contextlib, importlib, os, pathlib, signal, sys
+from pyspark.sql.classic.dataframe import DataFrame
 from pystore.cli import main
 from spark_ext.jobs import archive, spread
 from spark_ext.jobs.frame import Job
 
+# Each step reads the store, by Python: the virtual machine alone does not die.
+DataFrame.persist = lambda frame, *_: frame
 step, working = sys.argv[1], Job.working
 archive._ALONE_BYTES = spread._ALONE_BYTES = 0
+os.environ["DYING_GROUP"] = str(os.getpgid(0))
 
 def die(*_, **__):
     os.killpg(0, signal.SIGKILL)
-
-def die_at_work(tracker):
-    while True:
-        stages = [tracker.getStageInfo(i) for i in tracker.getActiveStageIds()]
-        if any(each is not None and each.numActiveTasks for each in stages):
-            die()
-        time.sleep(0.001)
 
 @contextlib.contextmanager
 def watched(self, label):
     with working(self, label):
         if label == step:
-            tracker = self.spark.sparkContext.statusTracker()
-            threading.Thread(target=die_at_work, args=(tracker,), daemon=True).start()
+            pathlib.Path(os.environ["DYING_STEP"]).touch()
         yield
 
 if step.startswith("spark_ext."):
     module, _, function = step.rpartition(".")
     setattr(importlib.import_module(module), function, die)
 Job.working = watched
-main(["spark", *sys.argv[2:]])
+main(["spark", *sys.argv[2:], "--spark", "spark.python.daemon.module=tests.spark.dying"])
 """
 
 
 def killed(step: str, *job: str) -> None:
-    """Runs a job in a process group of its own, which is killed in that step. Raises: TooLate."""
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, step, *job],
-        capture_output=True, timeout=BOUND_S, check=False, start_new_session=True,
-    )  # fmt: skip
-    if done.returncode == 0:
-        raise TooLate(f"{job[0]} ended before it was killed")
+    """Runs a job in a process group of its own, which is killed in that step."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, step, *job],
+            capture_output=True, timeout=BOUND_S, check=False, start_new_session=True,
+            env=os.environ | {"DYING_STEP": f"{folder}/step"},
+        )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
 
 
