@@ -4,12 +4,15 @@ docs/internals/wire.md#first-offset)."""
 from __future__ import annotations
 
 from broker.services.context import Services
+from broker.services.lite.names import queue_of
+from broker.services.lite.start import offset_at_time
 from broker.services.names import check_offsets_may_change
 from broker.services.offsets import is_young, place_of
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
 from pystore.errors import StoreError
+from pystore.names import LIGHT_PREFIX
 
 __all__ = ["OffsetProcessor"]
 
@@ -85,16 +88,27 @@ class OffsetProcessor:
     def search(self, peer: Peer, command: Command) -> Command:
         topic, queue = command.text("topic"), queue_id(command)
         upper = command.text("boundaryType", "LOWER").upper() == "UPPER"
+        name = command.ext.get("liteTopic") or ""
+        light = queue_of(topic, name) if name else topic
+        if light.startswith(LIGHT_PREFIX) and self.s.store.lights.is_on:
+            at_ms = command.number("timestamp")
+            found = offset_at_time(self.s.store.lights, light, at_ms) if queue == 0 else 0
+            return command.reply(ext={"offset": found})
         offset = offset_at(self.s, topic, queue, command.number("timestamp"), upper=upper)
         return command.reply(ext={"offset": offset})
 
     def max(self, peer: Peer, command: Command) -> Command:
-        high = self.s.store.range(command.text("topic"), queue_id(command))[1]
-        return command.reply(ext={"offset": high})
+        return command.reply(ext={"offset": self._range(command)[1]})
+
+    def _range(self, command: Command) -> tuple[int, int]:
+        """Returns the ends of the queue that a request names, which may be a light one."""
+        topic, queue, lights = command.text("topic"), queue_id(command), self.s.store.lights
+        if topic.startswith(LIGHT_PREFIX) and queue == 0 and lights.is_on:
+            return lights.range(topic) or (0, 0)
+        return self.s.store.range(topic, queue)
 
     def min(self, peer: Peer, command: Command) -> Command:
-        low = self.s.store.range(command.text("topic"), queue_id(command))[0]
-        return command.reply(ext={"offset": low})
+        return command.reply(ext={"offset": self._range(command)[0]})
 
     def earliest(self, peer: Peer, command: Command) -> Command:
         topic, queue = command.text("topic"), queue_id(command)

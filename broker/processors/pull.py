@@ -14,6 +14,7 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer, host_text
 from pystore.configfiles import SubscriptionGroup
+from pystore.names import LIGHT_PREFIX
 
 __all__ = ["PullProcessor", "waited"]
 
@@ -48,6 +49,12 @@ class PullProcessor:
     def pull(self, peer: Peer, command: Command) -> Command | None:
         group = self._check_group(command)
         topic = command.text("topic")
+        if command.ext.get("liteTopic") or topic.startswith(LIGHT_PREFIX):
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                "this broker does not serve pulls of lite topics and light queues: pop them"
+                " (POP_LITE_MESSAGE)",
+            )
         self._check_topic(command, topic, group.name)
         flag = command.number("sysFlag", 0)
         try:

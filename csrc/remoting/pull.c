@@ -26,6 +26,7 @@
 
 typedef struct request {
     ps_slice group, topic, offset_text, subscription, type;
+    ps_slice lite; /* of a lite topic, which the broker refuses */
     int64_t queue_id, offset, max, flags, commit, suspend_ms, sub_version;
 } request;
 
@@ -42,14 +43,15 @@ static bool read_request(const ps_command *command, request *r) {
                                  {"suspendTimeoutMillis", NULL, &r->suspend_ms},
                                  {"subscription", &r->subscription, NULL},
                                  {"subVersion", NULL, &r->sub_version},
-                                 {"expressionType", &r->type, NULL}};
+                                 {"expressionType", &r->type, NULL},
+                                 {"liteTopic", &r->lite, NULL}};
     bool good = ps_command_read(command, members, sizeof members / sizeof *members);
     bool there = r->max != INT64_MIN;
     /* The pull consumer of the Go client asks for 0. Upstream counts only once it has a message
      * (DefaultMessageStore.isTheBatchFull), so whoever asks for less than one gets one. */
     if (r->max < 1) r->max = 1;
-    return good && there && r->group.data != NULL && r->topic.data != NULL && r->queue_id >= 0 &&
-           ps_slice_number(r->offset_text, &r->offset) && r->flags != INT64_MIN;
+    return good && there && r->lite.len == 0 && r->group.data != NULL && r->topic.data != NULL &&
+           r->queue_id >= 0 && ps_slice_number(r->offset_text, &r->offset) && r->flags != INT64_MIN;
 }
 
 /* The filter of this pull; false when that is for the broker to say. NULL: every message. */

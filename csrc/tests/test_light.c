@@ -157,6 +157,36 @@ static void test_comes_back(void) {
     free(root);
 }
 
+static int64_t size_of(const char *root, const char *file) {
+    char path[PATH_MAX];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/lightqueue/%s", root, file);
+    return stat(path, &st) == 0 ? st.st_size : 0;
+}
+
+/* Whatever byte is wrong, every queue is as the log has it. */
+static void test_any_damage(void) {
+    static const char *const names[] = {"00000000000000000000", "names"};
+    char *root = check_folder();
+    ps_error e = {0};
+    memset(counts, 0, sizeof counts);
+    ps_store *s = open_store(root);
+    CHECK_EQ(0, ps_lights_begin(s, &e));
+    put_some(s, 300);
+    ps_store_free(s);
+    for (int i = 0; i < 40; i++) {
+        const char *file = names[check_below(2)];
+        int64_t size = size_of(root, file);
+        if (!CHECK(size > 0)) break;
+        damage(root, file, check_below(size));
+        s = open_store(root);
+        check_all(s);
+        ps_store_free(s);
+    }
+    check_remove(root);
+    free(root);
+}
+
 /* The files are another store's, or the log was cut: the log is right. */
 static void test_another_log(void) {
     char *root = check_folder(), *other = check_folder(), from[PATH_MAX], to[PATH_MAX];
@@ -284,6 +314,7 @@ static void test_news(void) {
 int main(void) {
     check_begin();
     test_comes_back();
+    test_any_damage();
     test_another_log();
     test_refusals();
     test_new_life();

@@ -474,7 +474,24 @@ async def test_tools_are_told_of_topics_clients_and_groups(store_path):
         assert (group["totalLagCount"], group["liteTopicOffsetWrapper"]["brokerOffset"]) == (2, 2)
         top = await body(Code.GET_LITE_GROUP_INFO, group=GROUP, topK=5)
         assert [each["liteTopic"] for each in top["lagCountTopK"]] == ["ra"]
+        pulled = {
+            "consumerGroup": "plain", "topic": PARENT, "queueId": 0, "queueOffset": 0,
+            "maxMsgNums": 8, "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0,
+            "subscription": "*", "subVersion": 0,
+        }  # fmt: skip
+        queue = "%LMQ%$L$ra"
+        for code, ext, offset in (
+            (Code.GET_MAX_OFFSET, {"topic": queue, "queueId": 0}, "2"),
+            (Code.GET_MIN_OFFSET, {"topic": queue, "queueId": 0}, "0"),
+            (Code.SEARCH_OFFSET_BY_TIMESTAMP,
+             {"topic": PARENT, "liteTopic": "ra", "queueId": 0, "timestamp": 1 << 60}, "2"),
+            (Code.SEARCH_OFFSET_BY_TIMESTAMP,
+             {"topic": PARENT, "liteTopic": "ra", "queueId": 1, "timestamp": 1 << 60}, "0"),
+        ):  # fmt: skip
+            assert (await lt.p.ask(code, **ext)).ext["offset"] == offset
         for code, ext, wanted in (
+            (Code.PULL_MESSAGE, pulled | {"liteTopic": "ra"}, 16),
+            (Code.PULL_MESSAGE, pulled | {"topic": queue}, 16),
             (Code.GET_PARENT_TOPIC_INFO, {"topic": "none"}, 17),
             (Code.GET_PARENT_TOPIC_INFO, {"topic": "TBW102"}, 29),
             (Code.GET_LITE_GROUP_INFO, {"group": "plain", "topK": 5}, 29),
