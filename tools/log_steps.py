@@ -92,7 +92,7 @@ STEPS: dict[str, str] = {
     "The strategy %s failed: %s gets no queues": _YOURS,
     "%d checks are waiting: dropped one more": "answer checks faster; the broker asks again",
     "%s cannot acknowledge, and skips, %s":
-        "find who sends messages with INNER_MULTI_DISPATCH of their own; nobody can consume them",
+        "a dead letter of another client, or INNER_MULTI_DISPATCH sent by hand: see its topic",
     "%s cannot pop %s; will retry: %s": _NETWORK,
     "%s could not commit; messages come again: %s": _NETWORK,
     "%s of %s did not reach the broker, which will ask: %s": "nothing; the check decides it",

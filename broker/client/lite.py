@@ -183,9 +183,12 @@ def subscription_body(
     return json.dumps({"subscriptionSet": [entry]}, separators=(",", ":")).encode()
 
 
-def lite_place(properties: Mapping[str, str], topic: str) -> tuple[str, int]:
-    """Returns the lite topic of a message under this parent, and its offset there. Raises:
-    ValueError for a message that names none, or several: an acknowledgement could hit another."""
+def lite_place(properties: Mapping[str, str], topic: str, stored: str) -> tuple[str, int]:
+    """Returns the lite topic of a message under this parent, and its offset there. stored: the
+    topic of its record. Raises: ValueError for a message that names none, or several, or is a dead
+    letter, whose offset is that of another: an acknowledgement could hit it."""
+    if stored != topic:
+        raise ValueError(f"a message of {stored!r:.300} in a lite topic of {topic}")
     names = properties.get(MULTI_DISPATCH, "").split(",")
     offsets = properties.get(MULTI_OFFSET, "").split(",")
     prefix = f"{_PREFIX}{topic}$"

@@ -24,7 +24,7 @@ from broker.client.progress import QueueProgress
 from broker.client.pulling import BACKOFF_S, GRACE_S
 from broker.client.ready import ReadyMessages
 from broker.client.records import received
-from broker.client.retrying import give_back
+from broker.client.retrying import republish
 from broker.loop.safe_log import SafeLogger
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
@@ -224,7 +224,9 @@ class LitePopping:
             places: list[tuple[str, int]] = []
             for message in messages:
                 try:
-                    places.append(lite_place(message.properties, consumer.topic))
+                    places.append(
+                        lite_place(message.properties, consumer.topic, message.stored_topic)
+                    )
                 except ValueError as bad:
                     log.warning("%s cannot acknowledge, and skips, %s", consumer.group, bad)
                     places.append(("", message.queue_offset))
@@ -325,7 +327,9 @@ class LitePopping:
         """Makes the message a dead letter. Raises: ClientError."""
         batch = message.progress
         if isinstance(batch, LiteDelivery) and batch.is_open(message.queue_offset):
-            await give_back(self._consumer, message, -1)
+            # Not with CONSUMER_SEND_MSG_BACK: Apache 5.5.0 puts the dead letter that it makes into
+            # the lite topic, too, where nobody can acknowledge it.
+            await republish(self._consumer, message, 0, dead=True)
             batch.done(message.queue_offset)
 
     async def redeliver(self, message: ReceivedMessage, seconds: float) -> None:

@@ -16,6 +16,7 @@ from broker.client.options import INNER_PRODUCER
 from broker.client.sending import STORED, encoded
 from broker.wire.codes import RequestCode
 from pystore.names import RETRY_PREFIX, TEMPLATE_TOPIC
+from pystore.properties import MULTI_DISPATCH, MULTI_OFFSET
 
 __all__ = ["give_back", "republish", "send_back"]
 
@@ -44,10 +45,12 @@ async def send_back(consumer: Worker, message: ReceivedMessage, delay_level: int
         await republish(consumer, message, FIRST_LEVEL + message.head.reconsume_times)
 
 
-async def republish(consumer: Worker, message: ReceivedMessage, delay_level: int) -> None:
+async def republish(
+    consumer: Worker, message: ReceivedMessage, delay_level: int, *, dead: bool = False
+) -> None:
     """Sends a message to the group's retry topic, whose broker makes it a dead letter when it came
-    too often. Raises: ClientError."""
-    head, most = message.head, consumer.settings.retries
+    too often, or is `dead`. Raises: ClientError."""
+    head, most = message.head, 0 if dead else consumer.settings.retries
     topic = RETRY_PREFIX + consumer.group
     properties = dict(message.properties)
     origin = properties.get("ORIGIN_MESSAGE_ID") or message.offset_message_id
@@ -58,7 +61,7 @@ async def republish(consumer: Worker, message: ReceivedMessage, delay_level: int
         "MAX_RECONSUME_TIMES": str(most),
         "DELAY": str(delay_level),
     }
-    for name in ("TRAN_MSG", "REAL_TOPIC", "REAL_QID"):
+    for name in ("TRAN_MSG", "REAL_TOPIC", "REAL_QID", MULTI_DISPATCH, MULTI_OFFSET):
         properties.pop(name, None)
     fields = {
         "a": INNER_PRODUCER, "b": topic, "c": TEMPLATE_TOPIC, "d": 1, "e": 0,
