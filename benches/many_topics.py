@@ -2,11 +2,13 @@
 take, minute by minute, and what happens to the memory.
 
     python -m benches.many_topics [--topics 20000] [--seconds 1200] [--window 60]
+                                  [--offsets 1000000]
 
 The broker and its name server are one process of `pystore broker`. The load is one connection that
 waits for each answer; half load is half of the rate that it reaches so. Memory is anonymous memory
 of the process (RssAnon), processor time is the process's, for a send, all that it does by itself
-included.
+included. At last a broker in this process stops while so many committed offsets have changed since
+they were written, 10 of each group.
 """
 
 from __future__ import annotations
@@ -20,10 +22,14 @@ import tempfile
 import time
 from pathlib import Path
 
+import uvloop
+
 from benches.brokers import PYSTORE
 from benches.harness import cpu_s
+from broker.broker import Broker
 from broker.wire import codec
 from broker.wire.command import Command
+from pystore import Store
 
 #: Topics that one request makes.
 _TOGETHER = 1000
@@ -111,12 +117,30 @@ def measure(pid: int, port: int, topics: int, seconds: float, window: float) -> 
         )
 
 
+async def stop_of(path: Path, count: int) -> None:
+    broker = Broker(path, listenPort=0)
+    await broker.start()
+    try:
+        offsets = broker.services.offsets
+        for n in range(count):
+            offsets.commit(f"group-{n // 10}", "orders", n % 10, 0)
+    finally:
+        began, used = time.perf_counter(), time.process_time()
+        await broker.stop()
+    took, used = time.perf_counter() - began, time.process_time() - used
+    print(f"stop with {count} changed offsets: {took:.2f} s, {used:.2f} s of the processor")
+    with Store(path, None) as store:
+        found = sum(1 for each in store.metadata.offsets.all() if each.topic == "orders")
+        assert found == count, found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benches.many_topics", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--topics", type=int, default=20_000)
     parser.add_argument("--seconds", type=float, default=1200)
     parser.add_argument("--window", type=float, default=60)
+    parser.add_argument("--offsets", type=int, default=1_000_000)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         words = [str(PYSTORE), "broker", "--store", f"{folder}/store", "--port", "0", "--json",
@@ -129,6 +153,7 @@ def main() -> None:
                 measure(broker.pid, port, given.topics, given.seconds, given.window)
             finally:
                 broker.terminate()
+        uvloop.run(stop_of(Path(folder) / "offsets", given.offsets))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ QUICK = {
     "audit": "--count 2000",
     "dedup": "--count 2000",
     "embedded": "--rounds 1 --seconds 0.2",
-    "many_topics": "--topics 200 --seconds 1 --window 1",
+    "many_topics": "--topics 200 --seconds 1 --window 1 --offsets 2000",
     "namesrv": "--peers ours --brokers 4 --topics 200 --seconds 0.3",
     "peers": "1",
     "sends": "--rounds 1 --count 200",
