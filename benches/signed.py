@@ -68,7 +68,7 @@ def a_send(chunks: list[bytes], count: int, guarded: bool) -> float:
         core = Core(store, cluster="DefaultCluster")
         core.publish_topic("T", 4, 4, 6, hot=True)
         if guarded:
-            core.guard()
+            core.check_access()
             core.grant(("0.0.0.0", 0), 310, WHO.access_key, WHO.secret_key, "T", "")
         feed = Feed(core)
         began = time.thread_time()

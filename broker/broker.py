@@ -476,7 +476,7 @@ class Broker(Stopping):
 
     def _hook_sends(self, hook: SendMessageHook) -> None:
         self.services.send_hooks.add(hook)
-        self.services.core.hand_on_sends()
+        self.services.core.delegate_sends()
 
     def _hook_pulls(self, hook: ConsumeMessageHook) -> None:
         self.services.consume_hooks.add(hook)

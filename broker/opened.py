@@ -321,7 +321,7 @@ async def _control_access(o: Options, core: Core, undo: AsyncExitStack) -> Acces
     undo.push_async_callback(access.stop)
     await access.start()
     if access.is_on:
-        core.guard(_first_frame_max(o.settings))
+        core.check_access(_first_frame_max(o.settings))
         # A pull that waits was let in by the rules of before: its client asks again.
         access.changed += [core.revoke, core.notify_all]
     return access

@@ -198,8 +198,8 @@ class Listeners:
         up: int = 0,
         numbers: range | None = None,
     ) -> RemotingServer:
-        """Starts a server. up: what the core does not serve (PS_UP_). numbers: of its threads, if
-        they are not those of the main port."""
+        """Starts a server. up: what the core does not serve (PS_DELEGATE_). numbers: of its
+        threads, if they are not those of the main port."""
         services = self._services
 
         def closed(connection: Connection) -> None:

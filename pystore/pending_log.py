@@ -261,9 +261,9 @@ class _Finder:
 def settled(store: Store | Reader, start: int) -> Iterator[tuple[int, Decision]]:
     """Yields (place of the half, decision) of the records that settle a half, from a place on."""
     error, at = ffi.new("ps_error *"), ffi.new("int64_t *", start)
-    rows, end = ffi.new("ps_final[]", _FINALS), store.info().log_max
+    rows, end = ffi.new("ps_tx_outcome[]", _FINALS), store.info().log_max
     while True:
-        count = lib.ps_log_finals(store.c_handle(), at, end, rows, _FINALS, error)
+        count = lib.ps_log_outcomes(store.c_handle(), at, end, rows, _FINALS, error)
         if count < 0:
             raise_error(error[0], count)
         for i in range(count):

@@ -48,8 +48,8 @@ __all__ = [
 HOT_CODES = frozenset((10, 11, 310, 320, 361))
 #: Those whose bytes Python keeps: the core serves them, or carries out what Python decided.
 _KEPT_CODES = HOT_CODES | {324, 325, 200050, 200054}
-#: What is handed on (PS_UP_) where pulls and pops are not served.
-WITHOUT_PULLS = lib.PS_UP_PULLS | lib.PS_UP_POPS
+#: What is handed on (PS_DELEGATE_) where pulls and pops are not served.
+WITHOUT_PULLS = lib.PS_DELEGATE_PULLS | lib.PS_DELEGATE_POPS
 #: POP_MESSAGE, NOTIFICATION.
 _POPS = frozenset((200050, 200054))
 #: By the outcome of a wait for the safe position.
@@ -315,7 +315,7 @@ class Core:
 
     def framer(self, connection: Link, up: int = 0) -> HotFramer:
         """Returns what a connection of this broker reads through: see broker/wire/framer.py. `up`
-        has the PS_UP_ bits of what comes up to Python unserved."""
+        has the PS_DELEGATE_ bits of what comes up to Python unserved."""
         self._last_id += 1
         return HotFramer(self, connection, self._last_id, up)
 
@@ -647,10 +647,10 @@ class Core:
 
     def tell_news(self) -> None:
         """Tells those who watch queues which of them got messages."""
-        levels = lib.ps_core_levels(self.handle)
+        levels = lib.ps_core_take_level_news(self.handle)
         if levels and self.on_levels is not None:
             self.on_levels([bit + 1 for bit in range(levels.bit_length()) if levels >> bit & 1])
-        if lib.ps_core_timers(self.handle) and self.on_timers is not None:
+        if lib.ps_core_take_timer_news(self.handle) and self.on_timers is not None:
             self.on_timers()
 
     def _give(self, step: Any) -> None:
@@ -700,11 +700,11 @@ class Core:
     def watch_pulls(self, on_pull: Callable[[Peer, PullOutcome], None]) -> None:
         """Hands every pull to Python from now on; on_pull is called with those that have waited."""
         self._on_pull = on_pull
-        lib.ps_core_hand_on(self.handle, lib.PS_UP_PULLS)
+        lib.ps_core_delegate(self.handle, lib.PS_DELEGATE_PULLS)
 
-    def hand_on_sends(self) -> None:
+    def delegate_sends(self) -> None:
         """Makes Python decide every send from now on: there are hooks, or a test wants it so."""
-        lib.ps_core_hand_on(self.handle, lib.PS_UP_SENDS)
+        lib.ps_core_delegate(self.handle, lib.PS_DELEGATE_SENDS)
 
     def admit(self, *, sends_from_ms: int, lite_pulls: bool) -> None:
         """Hands sends to Python until `sends_from_ms` (milliseconds since 1970, 0 for no time), and
@@ -713,16 +713,16 @@ class Core:
 
     # ---- access control ----
 
-    def guard(self, first_frame_max: int = 0) -> None:
+    def check_access(self, first_frame_max: int = 0) -> None:
         """Serves only granted requests from now on; all others come up to Python. first_frame_max:
         limits the bytes of a frame on connections that are not known yet; 0 sets the same limit as
         on others. Raises: OutOfMemory."""
         lib.ps_core_limit_first(self.handle, first_frame_max)
         functions = digest_functions()
         if functions is None:
-            lib.ps_core_hand_on(self.handle, lib.PS_UP_ALL)
+            lib.ps_core_delegate(self.handle, lib.PS_DELEGATE_ALL)
         else:
-            self._check(lib.ps_core_guard(self.handle, functions, self._error))
+            self._check(lib.ps_core_check_access(self.handle, functions, self._error))
 
     def grant(
         self, address: tuple[str, int], code: int, key: str, secret: str, topic: str, group: str,
@@ -885,8 +885,8 @@ class HotFramer:
     def __init__(
         self, core: Core, connection: Link, number: int, up: int = 0, *, let_in: bool = False
     ) -> None:
-        """Takes a connection. up: has the PS_UP_ bits of what comes up to Python unserved. let_in:
-        means that access control was asked."""
+        """Takes a connection. up: has the PS_DELEGATE_ bits of what comes up to Python unserved.
+        let_in: means that access control was asked."""
         self._core = core
         self._connection = connection
         self._id = number
@@ -914,7 +914,7 @@ class HotFramer:
         self._conn = made
         self._addresses = address_of(made), address_of(self._step)
         if self._up:
-            lib.ps_conn_hand_on(made, self._up)
+            lib.ps_conn_delegate(made, self._up)
         if self._let_in:
             lib.ps_conn_let_in(made)
         self._core.know_framer(self._id, self)
@@ -1025,17 +1025,17 @@ class HotFramer:
     def known(self) -> bool:
         return self._conn is not None and bool(lib.ps_conn_known(self._conn))
 
-    def keep_beat(self, opaque: int, says_changed: bool) -> None:
+    def keep_heartbeat(self, opaque: int, says_changed: bool) -> None:
         if self._conn is not None:
-            lib.ps_conn_keep_beat(self._conn, opaque, says_changed)
+            lib.ps_conn_keep_heartbeat(self._conn, opaque, says_changed)
 
-    def forget_beat(self) -> None:
+    def forget_heartbeat(self) -> None:
         if self._conn is not None:
-            lib.ps_conn_forget_beat(self._conn)
+            lib.ps_conn_forget_heartbeat(self._conn)
 
     @property
-    def beaten(self) -> float:
-        return 0.0 if self._conn is None else lib.ps_conn_beaten_ms(self._conn) / 1000
+    def heartbeat_at(self) -> float:
+        return 0.0 if self._conn is None else lib.ps_conn_heartbeat_ms(self._conn) / 1000
 
     def know(self) -> None:
         if self._conn is not None:
@@ -1072,9 +1072,9 @@ class HotFramer:
             after(sent)
         return sent
 
-    def hand_on(self) -> None:
+    def delegate(self) -> None:
         if self._core.handle is not None:
-            lib.ps_core_hand_on(self._core.handle, lib.PS_UP_ALL)
+            lib.ps_core_delegate(self._core.handle, lib.PS_DELEGATE_ALL)
 
     def push(self, answers: bytes) -> None:
         """Writes answers that come later: of held pulls, and of what waited for the safe

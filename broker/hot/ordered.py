@@ -46,7 +46,7 @@ class OrderedBatches:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._error = ffi.new("ps_error *")
-        self._key = ffi.new("ps_popped_key *")
+        self._key = ffi.new("ps_check_point_key *")
         self._numbers = ffi.new("int64_t[2]")
 
     def _fill(self, raw: Any, place: QueuePlace, pop_ms: int) -> object:

@@ -87,7 +87,7 @@ class ClientProcessor:
         if clients.changes == changes or not items:
             clients.settle(peer, (each["groupName"] for each in items), command.opaque, changed)
         else:
-            peer.forget_beat()
+            peer.forget_heartbeat()
         return command.reply(ext={"IS_SUPPORT_HEART_BEAT_V2": True, "IS_SUB_CHANGE": changed})
 
     def _consumer(self, channel: Channel, item: dict[str, Any]) -> None:

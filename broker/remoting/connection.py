@@ -641,7 +641,7 @@ class Connection(asyncio.BufferedProtocol):
         """Lets requests in progress be answered; in_work says when they are. A peer that asks for
         more and understands GO_AWAY gets that; others are served until the connection is closed."""
         self._leaving = True
-        self._framer.hand_on()
+        self._framer.delegate()
 
     def _turned_away(self, command: Command) -> bool:
         if command.version < GO_AWAY_VERSION or command.flag & ONEWAY:
@@ -811,15 +811,15 @@ class Connection(asyncio.BufferedProtocol):
             self._flush_soon()
         return True
 
-    def keep_beat(self, opaque: int, says_changed: bool) -> None:
-        self._framer.keep_beat(opaque, says_changed)
+    def keep_heartbeat(self, opaque: int, says_changed: bool) -> None:
+        self._framer.keep_heartbeat(opaque, says_changed)
 
-    def forget_beat(self) -> None:
-        self._framer.forget_beat()
+    def forget_heartbeat(self) -> None:
+        self._framer.forget_heartbeat()
 
     @property
-    def beaten(self) -> float:
-        return self._framer.beaten
+    def heartbeat_at(self) -> float:
+        return self._framer.heartbeat_at
 
     def know(self) -> None:
         self._framer.know()

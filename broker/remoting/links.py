@@ -64,7 +64,7 @@ class NetThreads:
     ) -> None:
         """Starts threads of these numbers, which no other port of the core has. `sock` listens;
         `handed` takes a connection that no thread serves, and the seconds that it has for its first
-        bytes. `up` has the PS_UP_ bits of what the core does not serve.
+        bytes. `up` has the PS_DELEGATE_ bits of what the core does not serve.
 
         Raises: OutOfMemory, StoreIOError."""
         self.core, self.shared, self._handed, self.up = core, shared, handed, up

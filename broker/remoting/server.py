@@ -43,7 +43,7 @@ class RemotingServer(Stopping):
     None gives every request to the handlers. `on_connect` and `on_close` are called on the loop
     with each connection (a Peer); on_connect comes once its first bytes are understood. `watchdog`
     calls the handlers. `core` serves connections on network threads of these
-    `numbers` (links.py), but for what `up` names (PS_UP_). `times` measures what the handlers
+    `numbers` (links.py), but for what `up` names (PS_DELEGATE_). `times` measures what the handlers
     answer."""
 
     def __init__(

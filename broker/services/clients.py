@@ -59,7 +59,7 @@ class Channel:
     def heard(self) -> float:
         """Returns when it was heard last, in monotonic seconds; heartbeats that the core answered
         by itself count."""
-        return max(self.seen, self.peer.beaten)
+        return max(self.seen, self.peer.heartbeat_at)
 
     @property
     def heard_ms(self) -> int:
@@ -422,7 +422,7 @@ class Clients:
         consumers."""
         for name in groups:
             self.consumers[name].settled.add(peer)
-        peer.keep_beat(opaque, says_changed)
+        peer.keep_heartbeat(opaque, says_changed)
 
     def signed(self, name: str, fingerprint: int) -> bool:
         """Keeps what a heartbeat of the newer kind says the group subscribes to, and returns
@@ -445,7 +445,7 @@ class Clients:
         they say nothing new."""
         self.changes += 1
         while group.settled:
-            group.settled.pop().forget_beat()
+            group.settled.pop().forget_heartbeat()
 
     # ---- producers ----
 
@@ -583,7 +583,7 @@ class Clients:
         self, peer: Peer, groups: Callable[[ConnectionGroups], dict[str, int]], name: str
     ) -> None:
         joined = self._joined.get(peer)
-        peer.forget_beat()
+        peer.forget_heartbeat()
         self.changes += 1
         if joined is not None:
             size = groups(joined).pop(name, 0)

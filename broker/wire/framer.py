@@ -104,15 +104,15 @@ class Framer(Protocol):
         """Follows a call of ps_conn_send. answered: says that its caller has the answer. Returns
         True when received(0) must be called now, for what else the send has brought about."""
 
-    def keep_beat(self, opaque: int, says_changed: bool) -> None:
-        """Keeps a heartbeat: see Peer.keep_beat."""
+    def keep_heartbeat(self, opaque: int, says_changed: bool) -> None:
+        """Keeps a heartbeat: see Peer.keep_heartbeat."""
 
-    def forget_beat(self) -> None:
-        """Forgets it: see Peer.forget_beat."""
+    def forget_heartbeat(self) -> None:
+        """Forgets it: see Peer.forget_heartbeat."""
 
     @property
-    def beaten(self) -> float:
-        """See Peer.beaten."""
+    def heartbeat_at(self) -> float:
+        """See Peer.heartbeat_at."""
 
     @property
     def known(self) -> bool:
@@ -127,7 +127,7 @@ class Framer(Protocol):
     def decide(self, command: Command, decision: PutDecision) -> PutOutcome | None:
         """Decides about a send: see Peer.decide."""
 
-    def hand_on(self) -> None:
+    def delegate(self) -> None:
         """Makes received() give every command to Python from now on."""
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class PlainFramer:
     )  # fmt: skip
 
     known = False
-    beaten = 0.0
+    heartbeat_at = 0.0
 
     def __init__(
         self,
@@ -257,10 +257,10 @@ class PlainFramer:
     def sent_directly(self, answered: bool) -> bool:
         return False
 
-    def keep_beat(self, opaque: int, says_changed: bool) -> None:
+    def keep_heartbeat(self, opaque: int, says_changed: bool) -> None:
         """Does nothing: all heartbeats come up to Python."""
 
-    def forget_beat(self) -> None:
+    def forget_heartbeat(self) -> None:
         pass
 
     def know(self) -> None:
@@ -275,7 +275,7 @@ class PlainFramer:
     def decide(self, command: Command, decision: PutDecision) -> PutOutcome | None:
         raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _NO_STORE)
 
-    def hand_on(self) -> None:
+    def delegate(self) -> None:
         pass
 
     def close(self) -> None:

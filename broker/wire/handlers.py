@@ -42,15 +42,15 @@ class Peer(Protocol):
     def serve_raw(self, command: Command) -> bool:
         """Gives a pull back to the core, which now may serve it, and returns whether it did."""
 
-    def keep_beat(self, opaque: int, says_changed: bool) -> None:
+    def keep_heartbeat(self, opaque: int, says_changed: bool) -> None:
         """Lets the core answer repeats of the heartbeat with this number, which Python has served,
-        until forget_beat. says_changed: IS_SUB_CHANGE of the answers."""
+        until forget_heartbeat. says_changed: IS_SUB_CHANGE of the answers."""
 
-    def forget_beat(self) -> None:
+    def forget_heartbeat(self) -> None:
         """Makes its next heartbeat come up to Python."""
 
     @property
-    def beaten(self) -> float:
+    def heartbeat_at(self) -> float:
         """Returns when the core last answered a heartbeat of it, in monotonic seconds; 0 means
         never."""
 

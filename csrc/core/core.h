@@ -102,7 +102,7 @@ typedef struct ps_pair {
     ps_chain pr_chain;
     struct ps_pair *pr_all, **pr_all_link; /* list of all */
     int32_t pr_group_len, pr_topic_len;
-    int32_t pr_flags; /* PS_SUB_, 0: pulls are handed on */
+    int32_t pr_flags; /* PS_SUB_, 0: pulls are delegated */
     int64_t pr_sub_version;
     ps_filter *pr_filter; /* of the group; NULL: every message */
     ps_filter *pr_own;    /* of the last request that brought its own */
@@ -110,7 +110,7 @@ typedef struct ps_pair {
     int32_t pr_mark_count, pr_mark_room;
     int32_t pr_parked; /* pulls and pops that are parked for it */
     ps_pop_place *pr_places; /* at which pops wait: popwait.c */
-    int64_t pr_popped; /* check points of it that are open, and ordered batches that are out */
+    int64_t pr_pop_open; /* check points of it that are open, and ordered batches that are out */
     struct ps_order *pr_orders; /* the first of those batches: orders.h */
     ps_marks *pr_table; /* the core's */
     struct ps_pair *pr_changed_next, **pr_changed_link; /* link NULL: it is not in that list */
@@ -127,20 +127,20 @@ typedef struct ps_cold_pulls ps_cold_pulls; /* coldpull.c */
 typedef struct ps_tx ps_tx;     /* halves.h */
 typedef struct ps_dedup ps_dedup; /* dedup.c */
 
-typedef struct ps_beat_digest {
+typedef struct ps_heartbeat_digest {
     uint64_t low, high;
-} ps_beat_digest;
+} ps_heartbeat_digest;
 
 /* The last heartbeat of a connection. */
-typedef struct ps_beat {
-    ps_beat_digest digest;
+typedef struct ps_heartbeat {
+    ps_heartbeat_digest digest;
     int64_t last_ms;
     uint32_t tables; /* tc_withdrawn when it was kept */
     int32_t opaque;
-    bool asked;  /* it was handed on, and Python has not said anything of it */
+    bool asked;  /* it was delegated, and Python has not said anything of it */
     bool stands; /* its repeats are answered here */
     bool says_changed;
-} ps_beat;
+} ps_heartbeat;
 
 struct ps_conn {
     ps_core *cn_core;
@@ -150,11 +150,11 @@ struct ps_conn {
     ps_buffer cn_in;   /* the beginning of a frame whose end is still to come */
     int64_t cn_from;   /* bytes of it that are done with */
     int64_t cn_wanted; /* size of that frame, 0: not known yet */
-    int32_t cn_up;     /* PS_UP_: what is handed on, beside dg_what */
+    int32_t cn_delegated; /* PS_DELEGATE_: what is delegated, beside dg_what */
     bool cn_known;     /* a request of it was let in by access control */
     bool cn_let_in;    /* all of them were, before they came here */
     ps_parked *cn_parked;
-    ps_beat cn_beat;
+    ps_heartbeat cn_heartbeat;
 };
 
 /* Puts that a call has counted and not added yet: messages of one topic, or of none. */
@@ -248,7 +248,7 @@ typedef struct ps_core_limits {
 
 /* What Python decides although the tables know all of it. Owner: delegate.c. */
 typedef struct ps_core_delegated {
-    int32_t dg_what;                /* PS_UP_ */
+    int32_t dg_what;                /* PS_DELEGATE_ */
     int64_t dg_sends_from_ms;       /* sends are until then; 0: they are served */
     bool dg_no_lite;                /* LITE_PULL_MESSAGE is */
     _Atomic int64_t dg_leads_until; /* monotonic ms */
@@ -315,7 +315,7 @@ struct ps_core {
     ps_core_counters co_counters;
     ps_tx *co_tx;
     ps_dedup *co_dedup;          /* NULL: nothing is remembered */
-    struct ps_pops *co_pops;     /* NULL: nothing was popped */
+    struct ps_pop_state *co_pop; /* NULL: nothing was popped */
     struct ps_access *co_access; /* NULL: no access control */
 };
 
@@ -368,9 +368,9 @@ void ps_count_put(ps_core *c, ps_topic_entry *entry, int32_t kind, int64_t messa
 void ps_count_add(ps_core *c);
 void ps_times_put(ps_core *c, int64_t began_ns, int64_t count);
 
-/* delegate.c: whether all of it is handed on; and whether a request of this code is the broker's,
+/* delegate.c: whether all of it is delegated; and whether a request of this code is the broker's,
  * whatever the tables know. */
-bool ps_core_hands_on(ps_core *c, int32_t what);
-bool ps_conn_goes_up(const ps_conn *n, int32_t code);
+bool ps_core_delegates(ps_core *c, int32_t what);
+bool ps_conn_delegates(const ps_conn *n, int32_t code);
 
 #endif

@@ -1,6 +1,6 @@
 /* What becomes of a message that is to be put: a decision, made by the tables of the core or by the
  * broker, and carried out here either way. A frame whose message the tables have no rule for is
- * handed on; the broker reads it with ps_conn_read_send and gives its decision to ps_conn_decide,
+ * delegated; the broker reads it with ps_conn_read_send and gives its decision to ps_conn_decide,
  * which composes, places, puts and answers as for all others. docs/internals/send-path.md. */
 #ifndef PS_DECISION_H
 #define PS_DECISION_H
@@ -67,7 +67,7 @@ typedef struct ps_sent { /* what a decision brought about; pointers as in ps_ste
     int32_t ids_len;
 } ps_sent;
 
-/* Reads a send that was handed on: 0, or PS_E_FRAME when it is malformed. Good until the next
+/* Reads a send that was delegated: 0, or PS_E_FRAME when it is malformed. Good until the next
  * call with the same core. */
 int ps_conn_read_send(ps_conn *conn, const uint8_t *frame, int64_t len, ps_send *out,
                       ps_error *error);

@@ -1,6 +1,6 @@
 /* The protocol core of a broker: whole read buffers in, answers out, no I/O of its own. It answers
  * plain sends and pulls against the store and against tables that the broker publishes; every other
- * frame is handed on. docs/internals/wire.md#sending, docs/internals/wire.md#pull.
+ * frame is delegated. docs/internals/wire.md#sending, docs/internals/wire.md#pull.
  *
  * Callers are the event loop and network threads (net/). One is in it at a time, or several network
  * threads that put plain messages; what a call leaves for its caller is good until the same caller
@@ -35,7 +35,7 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *error)
 void ps_core_free(ps_core *core);    /* after its connections */
 int ps_core_event_fd(ps_core *core); /* readable: call ps_core_next */
 /* Up to this time of the monotonic clock (ms) the broker is the master for sure. After it pops,
- * acknowledgements and decisions are handed on, since a slave may do the same in its place; a
+ * acknowledgements and decisions are delegated, since a slave may do the same in its place; a
  * process that was stopped for long serves none of them first. At the beginning there is no end. */
 void ps_core_leads_until(ps_core *core, int64_t until_ms);
 
@@ -52,7 +52,7 @@ void ps_core_forget_topic(ps_core *core, const char *name, int32_t len);
 #define PS_SUB_OWN 2   /* pulls may bring their own, of type TAG */
 #define PS_SUB_SQL 4   /* and of type SQL92 */
 
-/* The subscription of a group to a topic; pulls of pairs that are not here are handed on. tags:
+/* The subscription of a group to a topic; pulls of pairs that are not here are delegated. tags:
  * each ended by 0x00, tag_count 0: every message. sql: an SQL92 expression instead, NULL: none;
  * PS_E_EXPRESSION_ILLEGAL when it is malformed. */
 int ps_core_subscription(ps_core *core, const char *group, int32_t group_len, const char *topic,
@@ -102,16 +102,16 @@ int64_t ps_core_offsets_of(ps_core *core, const char *group, int32_t group_len, 
 void ps_core_forget_offsets(ps_core *core, const char *group, int32_t group_len, const char *topic,
                             int32_t topic_len); /* a NULL name: any */
 
-/* ---- handing on, for hooks and at the end ---- */
-#define PS_UP_PULLS 1 /* pulls are all handed on */
-#define PS_UP_SENDS 2 /* sends are: the broker decides each of them, see decision.h */
-#define PS_UP_POPS 4  /* pops and acknowledgements are */
-#define PS_UP_ALL 15  /* everything is */
-/* From now on, beside what is handed on already; ps_conn_serve serves pulls that are given back. */
-void ps_core_hand_on(ps_core *core, int32_t what);
+/* ---- what Python serves: for hooks, and at the end ---- */
+#define PS_DELEGATE_PULLS 1 /* pulls are all delegated: Python serves them */
+#define PS_DELEGATE_SENDS 2 /* sends are: the broker decides each of them, see decision.h */
+#define PS_DELEGATE_POPS 4  /* pops and acknowledgements are */
+#define PS_DELEGATE_ALL 15  /* everything is */
+/* From now on, beside what is delegated already; ps_conn_serve serves pulls that are given back. */
+void ps_core_delegate(ps_core *core, int32_t what);
 /* The same for one connection. */
-void ps_conn_hand_on(ps_conn *conn, int32_t what);
-/* Sends are handed on until then (ms since 1970; 0: they are not), and so are requests of
+void ps_conn_delegate(ps_conn *conn, int32_t what);
+/* Sends are delegated until then (ms since 1970; 0: they are not), and so are requests of
  * LITE_PULL_MESSAGE unless they are served: the broker refuses them. */
 void ps_core_admit(ps_core *core, int64_t sends_from_ms, int32_t lite_pulls);
 typedef struct ps_pulled {
@@ -123,15 +123,15 @@ void ps_core_take_pulled(ps_core *core, ps_pulled *out);
 
 /* ---- delays ---- */
 /* 1: queue level - 1 of SCHEDULE_TOPIC_XXXX reaches beyond `offset`; 0: not yet, and
- * ps_core_levels will say when. */
+ * ps_core_take_level_news will say when. */
 int ps_core_watch_level(ps_core *core, int32_t level, int64_t offset, ps_error *error);
 /* Bit level - 1 for each watched level that got messages; forgets them. ps_core_next learns of it.
  */
-uint64_t ps_core_levels(ps_core *core);
+uint64_t ps_core_take_level_news(ps_core *core);
 
-/* The same of the queue of timers; ps_core_timers says once whether it got messages. */
+/* The same of the queue of timers; ps_core_take_timer_news says once whether it got messages. */
 int ps_core_watch_timers(ps_core *core, int64_t offset, ps_error *error);
-int ps_core_timers(ps_core *core);
+int ps_core_take_timer_news(ps_core *core);
 
 /* ---- statistics, since the core was made ---- */
 typedef struct ps_stat_row {
@@ -291,7 +291,7 @@ typedef struct ps_plain_pop {
 } ps_plain_pop;
 int ps_conn_pop(ps_conn *conn, const struct ps_proof *proof, const ps_plain_pop *pop,
                 int64_t wait_ms, int64_t number, struct ps_pop_found *found, int64_t *due_ms);
-/* One whole frame that was handed on before: 1 served, 0 not. */
+/* One whole frame that was delegated before: 1 served, 0 not. */
 int ps_conn_serve(ps_conn *conn, const uint8_t *frame, int64_t len, ps_step *out);
 
 /* Ends the next wait that is over, or answers the next held pull that has news or whose time is

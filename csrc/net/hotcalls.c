@@ -443,7 +443,7 @@ static bool serve_receive(ps_link *link, const ps_h2_event *call) {
         (call->timeout_ns >= 0 && call->timeout_ns / NS_A_MS < conf->poll_min_ms) ||
         !read_receive(link, call, &r))
         return false;
-    int32_t most = r.batch < PS_POPPED_MAX ? r.batch : PS_POPPED_MAX;
+    int32_t most = r.batch < PS_CHECK_POINT_MAX ? r.batch : PS_CHECK_POINT_MAX;
     const ps_plain_pop ask = {r.topic.data, r.group.data, r.filter.data, r.topic.len, r.group.len,
                               r.filter.len, r.sql, most, r.invisible_ms, link->lk_fifo,
                               r.attempt.len, r.attempt.data};

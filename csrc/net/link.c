@@ -379,7 +379,7 @@ static bool open_link(ps_link *link) {
         return false;
     link->lk_conn = ps_conn_new(net->nt_core, link->lk_id, host, host_len, &e);
     if (link->lk_conn == NULL) return false;
-    if (net->nt_conf.up != 0) ps_conn_hand_on(link->lk_conn, net->nt_conf.up);
+    if (net->nt_conf.up != 0) ps_conn_delegate(link->lk_conn, net->nt_conf.up);
     snprintf(link->lk_host, sizeof link->lk_host, "%.*s", (int)strcspn(text, " "), text);
     text[size++] = ' ';
     size += put_address(&local, text + size, sizeof text - (size_t)size);

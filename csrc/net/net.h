@@ -38,7 +38,7 @@ typedef struct ps_tls_conf {
 
 typedef struct ps_net_conf {
     int32_t number;      /* of the thread, from 1 on: the caller that it is to the core */
-    int32_t up;          /* PS_UP_: what of its connections is handed on */
+    int32_t up;          /* PS_DELEGATE_: what of its connections is handed on */
     int32_t links_max;   /* of all threads of the port; more are handed to Python at once */
     int32_t queued_max;  /* frames of a link that wait for Python; then it is not read from */
     int64_t queued_bytes; /* the same in bytes */
@@ -85,7 +85,7 @@ typedef struct ps_net_conf {
 #define PS_NET_ANSWERS 5  /* data: of connection `value`, which is not ours */
 #define PS_NET_WAITED 6   /* the wait `value`, which Python began, is over; number: its outcome */
 #define PS_NET_POP_DUE 7  /* value: see ps_step */
-#define PS_NET_NEWS 8     /* watched queues got messages: ps_core_levels, _timers, _news */
+#define PS_NET_NEWS 8     /* watched queues got messages: ps_core_take_level_news, _timers, _news */
 #define PS_NET_PULLED 9   /* pulled: a pull of the link, or of connection `value`, was answered */
 #define PS_NET_UNREAD 10  /* value 1: unsent bytes are above write_high; 0: below write_low again */
 #define PS_NET_RESTING 11 /* number: errno. Connections are not accepted for half a second */

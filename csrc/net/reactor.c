@@ -191,7 +191,7 @@ static void answer_one(ps_net *net, const ps_step *step) {
         ps_net_tell(net, &(ps_net_event){.kind = PS_NET_WAITED, .value = step->wait,
                                          .number = step->outcome});
     ps_core_take_pulled(net->nt_core, &pulled);
-    if (pulled.code >= 0 && ps_core_hands_on(net->nt_core, PS_UP_PULLS))
+    if (pulled.code >= 0 && ps_core_delegates(net->nt_core, PS_DELEGATE_PULLS))
         ps_net_tell(net, &(ps_net_event){.kind = PS_NET_PULLED, .link = link,
                                          .value = step->conn_id, .pulled = pulled});
     if (link != NULL && link->lk_fd >= 0) ps_link_watch(link);
@@ -212,7 +212,8 @@ static void answer_held(ps_net *net) {
     }
     net->nt_look = more;
     net->nt_look_ms = next_ms >= 0 ? ps_monotonic_ms() + next_ms : -1;
-    if (ps_core_has_news(net->nt_core)) ps_net_tell(net, &(ps_net_event){.kind = PS_NET_NEWS});
+    if (ps_core_has_watched_news(net->nt_core))
+        ps_net_tell(net, &(ps_net_event){.kind = PS_NET_NEWS});
 }
 
 /* ---- what Python asks ---- */

@@ -6,7 +6,7 @@
 #include "pop/orders.h"
 #include "pop/popcheckpoint.h"
 
-typedef struct ps_popped {   /* an open check point */
+typedef struct ps_check_point { /* an open check point */
     ps_chain pp_chain;
     ps_pair *pp_pair;          /* group and topic */
     uint32_t pp_acked;
@@ -16,15 +16,15 @@ typedef struct ps_popped {   /* an open check point */
     int64_t pp_start, pp_pop_ms, pp_invisible_ms, pp_due_ms;
     int64_t pp_turn; /* of those due together the first one goes first */
     int32_t pp_distances[]; /* of its messages from pp_start */
-} ps_popped;
+} ps_check_point;
 
 typedef struct due_heap { /* of one revive queue */
     int32_t dh_queue, dh_count, dh_room;
     int32_t dh_late; /* how many are */
-    ps_popped **dh_all;
+    ps_check_point **dh_all;
 } due_heap;
 
-typedef struct ps_pops {
+typedef struct ps_pop_state {
     ps_topic *po_revive;    /* NULL: nothing can be put */
     _Atomic int64_t po_end; /* of the last record put; the writer of offsets reads it, too */
     bool po_aside;          /* records go to the journal and not to the log */
@@ -39,16 +39,17 @@ typedef struct ps_pops {
     ps_pop_rules po_rules;
     ps_order_log po_order;
     ps_chains po_factors; /* poprank.c */
-} ps_pops;
+} ps_pop_state;
 
-ps_pops *ps_pops_of(ps_core *c); /* NULL: no memory */
-ps_popped *ps_popped_of(ps_core *c, const ps_popped_key *key);
-void ps_popped_row_of(const ps_popped *p, ps_popped_row *out);
-ps_popped *ps_popped_first(const ps_core *c); /* the one that is due first; NULL: none is open */
+ps_pop_state *ps_pop_state_of(ps_core *c); /* NULL: no memory */
+ps_check_point *ps_check_point_of(ps_core *c, const ps_check_point_key *key);
+void ps_check_point_row_of(const ps_check_point *p, ps_check_point_row *out);
+/* The one that is due first; NULL: none is open. */
+ps_check_point *ps_check_point_first(const ps_core *c);
 /* Bits of these offsets, of those that are not acknowledged. */
-uint32_t ps_popped_bits(const ps_popped *p, const int64_t *offsets, int32_t count);
+uint32_t ps_check_point_bits(const ps_check_point *p, const int64_t *offsets, int32_t count);
 /* Those are acknowledged from now on; p is gone with its last one. */
-void ps_popped_close(ps_core *c, ps_popped *p, uint32_t bits);
+void ps_check_point_close(ps_core *c, ps_check_point *p, uint32_t bits);
 
 /* Who waits: a request of the remoting protocol, which is answered with a frame, or somebody to
  * whom a step gives what was found (ps_step.found). */
@@ -87,13 +88,13 @@ int ps_pop_answer_look(const ps_pop_asker *who, const ps_pop_found *found);
 int32_t ps_retry_topic(ps_slice group, ps_slice topic, bool second, char to[PS_RETRY_ROOM]);
 
 /* Whether records may be put: in the log, or at a slave that acts as master beside it. */
-static inline bool ps_pops_can_put(const ps_core *c) {
-    const ps_pops *x = c->co_pops;
+static inline bool ps_pop_can_put(const ps_core *c) {
+    const ps_pop_state *x = c->co_pop;
     return x != NULL && x->po_revive != NULL && ps_core_leads(c) &&
            (x->po_aside || !atomic_load(&c->co_store->st_follow.fo_on));
 }
 
-static inline int32_t ps_popped_open(const ps_popped *p) {
+static inline int32_t ps_check_point_open(const ps_check_point *p) {
     return p->pp_count - __builtin_popcount(p->pp_acked);
 }
 

@@ -30,7 +30,7 @@ static bool read_request(const ps_command *command, request *r) {
 
 /* Whether records of acknowledgements can be put. Timers may be off. */
 static bool can_put(const ps_core *c) {
-    return ps_pops_can_put(c) && c->co_store->st_timer_rules.on;
+    return ps_pop_can_put(c) && c->co_store->st_timer_rules.on;
 }
 
 /* Whether the topic holds that message, or held it. */
@@ -42,14 +42,14 @@ static bool is_there(ps_core *c, const request *r) {
            r->offset >= low && r->offset <= high;
 }
 
-static ps_popped_key key_of(const request *r, const ps_handle *h) {
-    return (ps_popped_key){.topic = (const char *)r->topic.data,
-                           .group = (const char *)r->group.data,
-                           .topic_len = r->topic.len,
-                           .group_len = r->group.len,
-                           .queue_id = (int32_t)r->queue_id,
-                           .start = h->start,
-                           .pop_ms = h->pop_ms};
+static ps_check_point_key key_of(const request *r, const ps_handle *h) {
+    return (ps_check_point_key){.topic = (const char *)r->topic.data,
+                                .group = (const char *)r->group.data,
+                                .topic_len = r->topic.len,
+                                .group_len = r->group.len,
+                                .queue_id = (int32_t)r->queue_id,
+                                .start = h->start,
+                                .pop_ms = h->pop_ms};
 }
 
 /* end: of the record, in the log; 0: none was put, and nobody waits for the disk. */
@@ -69,12 +69,12 @@ int ps_core_ack(ps_conn *n, const ps_command *command) {
     if (!can_put(c) || !read_request(command, &r) ||
         !ps_handle_read((const char *)r.handle.data, r.handle.len, &h) || !is_there(c, &r))
         return 0;
-    const ps_popped_key key = key_of(&r, &h);
+    const ps_check_point_key key = key_of(&r, &h);
     if (h.revive_queue == PS_ORDER_QUEUE)
         return ps_core_order_ack(c, &key, &r.offset, 1) == PS_ORDER_UNKNOWN
                    ? 0
                    : answer_ack(n, command, 0);
-    if (ps_core_popped_ack(c, &key, &r.offset, 1, &end, NULL) < 0) return 0;
+    if (ps_core_check_point_ack(c, &key, &r.offset, 1, &end, NULL) < 0) return 0;
     return answer_ack(n, command, end);
 }
 
@@ -96,10 +96,10 @@ static bool is_open(ps_core *c, const request *r, const ps_handle *h) {
     if (h->queue > PS_QUEUE_ID_MAX || h->pop_ms + h->invisible_ms <= ps_now_ms() ||
         !is_there(c, r))
         return false;
-    ps_popped_key key = key_of(r, h);
+    ps_check_point_key key = key_of(r, h);
     if (h->revive_queue == PS_ORDER_QUEUE) return ps_order_has(c, &key, r->offset);
-    const ps_popped *p = ps_popped_of(c, &key);
-    return p != NULL && ps_popped_bits(p, &r->offset, 1) != 0;
+    const ps_check_point *p = ps_check_point_of(c, &key);
+    return p != NULL && ps_check_point_bits(p, &r->offset, 1) != 0;
 }
 
 int ps_conn_ack(ps_conn *n, const ps_proof *proof, const char *group, int32_t group_len,
@@ -116,18 +116,18 @@ int ps_conn_ack(ps_conn *n, const ps_proof *proof, const char *group, int32_t gr
     if (!ps_access_lets_call(n, proof, PS_REQUEST_ACK_MESSAGE, PS_REQUEST_PULL_MESSAGE, call.topic,
                              call.group) ||
         group_len > PS_TOPIC_MAX || topic_len > PS_TOPIC_MAX ||
-        ps_conn_goes_up(n, PS_REQUEST_ACK_MESSAGE) || !can_put(c))
+        ps_conn_delegates(n, PS_REQUEST_ACK_MESSAGE) || !can_put(c))
         return 0;
     for (int32_t i = 0; i < count; i++)
         if (!request_of(&call, &handles[i], name, &r) || !is_open(c, &r, &handles[i])) return 0;
     for (int32_t i = 0; i < count; i++) {
         request_of(&call, &handles[i], name, &r);
-        ps_popped_key key = key_of(&r, &handles[i]);
+        ps_check_point_key key = key_of(&r, &handles[i]);
         if (handles[i].revive_queue == PS_ORDER_QUEUE) {
             ps_core_order_ack(c, &key, &r.offset, 1);
             continue;
         }
-        if (ps_core_popped_ack(c, &key, &r.offset, 1, &last, NULL) < 0) return 0;
+        if (ps_core_check_point_ack(c, &key, &r.offset, 1, &last, NULL) < 0) return 0;
         if (last > *end) *end = last;
     }
     return 1;

@@ -11,32 +11,32 @@
 #include "core/remoting.h"
 
 /* cdef begin */
-#define PS_POPPED_MAX 32    /* messages of one batch, as upstream limits them */
+#define PS_CHECK_POINT_MAX 32 /* messages of one batch, as upstream limits them */
 #define PS_POP_ASIDE 1      /* the end of a record that is not in the log */
 #define PS_POP_MARGIN_MS 50 /* an answer leaves so long before its client gives up */
 #define PS_POP_LEAD_MS 1000 /* a check point's record is due so long before its messages are back */
 
-typedef struct ps_popped_key { /* of which delivery; names have 1 to 255 bytes */
+typedef struct ps_check_point_key { /* of which delivery; names have 1 to 255 bytes */
     const char *topic, *group;
     int32_t topic_len, group_len;
     int32_t queue_id;
     int64_t start; /* the offset that the batch began at */
     int64_t pop_ms;
-} ps_popped_key;
+} ps_check_point_key;
 
-typedef struct ps_popped_row { /* a check point; its names are good as long as it is open */
-    ps_popped_key key;
+typedef struct ps_check_point_row { /* a check point; its names are good as long as it is open */
+    ps_check_point_key key;
     int32_t revive_queue;
     int32_t count;        /* of offsets */
     uint32_t acked;       /* bit i: offsets[i] is acknowledged */
     int64_t invisible_ms;
     int64_t due_ms;       /* when what is not acknowledged comes back */
     int64_t offsets[32];  /* ascending, none before start, none 2^31 or more after it */
-} ps_popped_row;
+} ps_check_point_row;
 
 /* What POP_MESSAGE is served by. */
 typedef struct ps_pop_rules {
-    int32_t on;                 /* 0: it is handed on */
+    int32_t on;                 /* 0: it is delegated */
     int32_t revive_queues;      /* that batches take turns with */
     int32_t retry_v1, retry_v2; /* which retry topics are looked at */
     int32_t retry_percent;      /* of requests look there first, the others last */
@@ -65,7 +65,7 @@ typedef struct ps_pop_ask {
     int32_t topic_len, group_len, filter_len;
     int32_t sql;
     int32_t queue_id; /* -1: any of the topic */
-    int32_t most;     /* messages, PS_POPPED_MAX at most */
+    int32_t most;     /* messages, PS_CHECK_POINT_MAX at most */
     int32_t from_min; /* where a new group begins: 1 at the first message, 0 at the last one */
     int32_t ordered;  /* 1: one batch of a queue at a time, without check points: poporder.h */
     int32_t looks;    /* 1: only whether there is something is asked, and nothing is taken */
@@ -116,7 +116,7 @@ void ps_core_pop_wake(ps_core *core, const char *group, int32_t group_len, const
  * group NULL: in all. looks 0: for messages; 1: for the news of some. */
 int64_t ps_core_pop_waiting(ps_core *core, int32_t looks, const char *group, int32_t group_len,
                             const char *topic, int32_t topic_len, int32_t queue_id);
-/* A POP_MESSAGE or NOTIFICATION that was handed on, and found right: it is served, whether or not
+/* A POP_MESSAGE or NOTIFICATION that was delegated, and found right: it is served, whether or not
  * the tables say that it may be. 1 served; 0: it is not one; or an error, after which nothing was
  * taken. */
 int ps_conn_serve_pop(ps_conn *conn, const uint8_t *frame, int64_t len, ps_step *out,
@@ -141,26 +141,28 @@ void ps_core_pop_journal(ps_core *core, int fd);
 int64_t ps_core_pop_end(const ps_core *core);
 
 /* Puts the record that acknowledges these offsets of a check point, which need not be open. */
-int ps_core_popped_put_ack(ps_core *core, const ps_popped_row *row, const int64_t *offsets,
-                           int32_t count, int64_t *end, ps_error *error);
+int ps_core_check_point_put_ack(ps_core *core, const ps_check_point_row *row,
+                                const int64_t *offsets, int32_t count, int64_t *end,
+                                ps_error *error);
 
 /* Puts its record, and from now on it is open. 1: there is one with this key, and nothing was put.
  * An error: it is not open. *end: of the record, in the log. */
-int ps_core_popped_open(ps_core *core, const ps_popped_row *row, int64_t *end, ps_error *error);
+int ps_core_check_point_open(ps_core *core, const ps_check_point_row *row, int64_t *end,
+                             ps_error *error);
 /* It is open from now on. 1: there is one with this key. PS_E_ARGUMENT, PS_E_NO_MEMORY. */
-int ps_core_popped_add(ps_core *core, const ps_popped_row *row, ps_error *error);
+int ps_core_check_point_add(ps_core *core, const ps_check_point_row *row, ps_error *error);
 /* 1: it is open, and *out is it; 0. */
-int ps_core_popped_find(ps_core *core, const ps_popped_key *key, ps_popped_row *out);
+int ps_core_check_point_find(ps_core *core, const ps_check_point_key *key, ps_check_point_row *out);
 /* These offsets are acknowledged; with its last one the check point ends. Bits of those that were
  * open before; 0: there is no such check point, or none of them was. */
-uint32_t ps_core_popped_end(ps_core *core, const ps_popped_key *key, const int64_t *offsets,
-                            int32_t count);
+uint32_t ps_core_check_point_end(ps_core *core, const ps_check_point_key *key,
+                                 const int64_t *offsets, int32_t count);
 /* The same after its record was put. 0: nothing was to be put. *end: of the record. An error:
  * nothing counts. */
-int ps_core_popped_ack(ps_core *core, const ps_popped_key *key, const int64_t *offsets,
-                       int32_t count, int64_t *end, ps_error *error);
+int ps_core_check_point_ack(ps_core *core, const ps_check_point_key *key, const int64_t *offsets,
+                            int32_t count, int64_t *end, ps_error *error);
 /* It could not be brought back when it was due. 0: it is not open. */
-int ps_core_popped_postpone(ps_core *core, const ps_popped_key *key, int64_t due_ms);
+int ps_core_check_point_postpone(ps_core *core, const ps_check_point_key *key, int64_t due_ms);
 /* Which check points come back: those of a topic and a group that are due, as long as they are due
  * before all others. target: the retry topic, of one queue at least; of no length: nothing of them
  * may come back. */
@@ -185,22 +187,22 @@ typedef struct ps_revived {
  * error: what putting or reading failed with; *out says what was done before. */
 int ps_core_revive(ps_core *core, const ps_revive_ask *ask, ps_revived *out, ps_error *error);
 /* The one that is due first: 1, or 0. */
-int ps_core_popped_next(ps_core *core, ps_popped_row *out);
+int ps_core_check_point_next(ps_core *core, ps_check_point_row *out);
 /* When that is; -1: none is open. */
-int64_t ps_core_popped_due(const ps_core *core);
+int64_t ps_core_check_point_due(const ps_core *core);
 /* Whether the record of an open one may be in this revive queue by now. */
-int ps_core_popped_stored(const ps_core *core, int32_t revive_queue, int64_t now_ms);
-int64_t ps_core_popped_count(const ps_core *core);
+int ps_core_check_point_stored(const ps_core *core, int32_t revive_queue, int64_t now_ms);
+int64_t ps_core_check_point_count(const ps_core *core);
 /* Messages that were popped and are neither acknowledged nor back; queue -1: of all queues. */
-int64_t ps_core_popped_in_flight(ps_core *core, const char *group, int32_t group_len,
-                                 const char *topic, int32_t topic_len, int32_t queue_id);
+int64_t ps_core_check_point_in_flight(ps_core *core, const char *group, int32_t group_len,
+                                      const char *topic, int32_t topic_len, int32_t queue_id);
 /* Up to `room` of those that are open, from place *at on (0: the first), in no order; *at is -1 at
  * the end. Good as long as nothing is added or ends. */
-int64_t ps_core_popped_list(ps_core *core, int64_t *at, ps_popped_row *out, int64_t room);
+int64_t ps_core_check_point_list(ps_core *core, int64_t *at, ps_check_point_row *out, int64_t room);
 /* cdef end */
 
-struct ps_pops;
-void ps_pops_free(struct ps_pops *pops);
+struct ps_pop_state;
+void ps_pop_state_free(struct ps_pop_state *pops);
 void ps_pop_found_free(ps_pop_found *found);
 
 /* POP_MESSAGE, ACK_MESSAGE: 1 served, 0 for the broker to serve. */

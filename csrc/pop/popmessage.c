@@ -1,5 +1,5 @@
 /* POP_MESSAGE: walked by popwalk.c, shown by popshow.c; what finds
- * nothing waits in popwait.c. A request that the tables do not know is handed on, and comes back
+ * nothing waits in popwait.c. A request that the tables do not know is delegated, and comes back
  * once the broker has found it right. So does each NOTIFICATION, which takes nothing.
  * docs/internals/pop.md#the-pop; upstream PopMessageProcessor,
  * NotificationProcessor. */
@@ -42,7 +42,7 @@ static bool is_late(const request *r) {
 
 static bool is_allowed(const ps_pop_rules *rules, const request *r) {
     const int64_t retry_len = (int64_t)sizeof PS_RETRY_PREFIX - 1;
-    bool numbers = r->most >= 1 && r->most <= PS_POPPED_MAX && r->invisible_ms >= 1 &&
+    bool numbers = r->most >= 1 && r->most <= PS_CHECK_POINT_MAX && r->invisible_ms >= 1 &&
                    r->invisible_ms < rules->invisible_max_ms;
     return numbers && (retry_len + r->group.len + 1 + r->topic.len <= rules->name_max ||
                        PS_BEGINS(r->topic.data, r->topic.len, PS_RETRY_PREFIX));
@@ -64,7 +64,7 @@ static bool read_filter(const request *r, ps_pop_ask *ask) {
 /* What a request asks for. False: the broker looks at it; checked: it has, and found it right. Of
  * others the group is subscribed, and an SQL92 filter is known, since it was checked before. */
 static bool read_ask(ps_core *c, const request *r, bool checked, ps_pop_ask *ask) {
-    const ps_pops *x = c->co_pops;
+    const ps_pop_state *x = c->co_pop;
     *ask = (ps_pop_ask){.topic = (const char *)r->topic.data,
                         .group = (const char *)r->group.data,
                         .topic_len = r->topic.len,
@@ -78,8 +78,8 @@ static bool read_ask(ps_core *c, const request *r, bool checked, ps_pop_ask *ask
         ask->attempt = (const char *)r->attempt.data;
         ask->attempt_len = r->attempt.len;
     }
-    if (!ps_pops_can_put(c) || !x->po_rules.on ||
-        !is_allowed(&x->po_rules, r) || !read_filter(r, ask))
+    if (!ps_pop_can_put(c) || !x->po_rules.on || !is_allowed(&x->po_rules, r) ||
+        !read_filter(r, ask))
         return false;
     const ps_topic_entry *t = ps_core_find_topic(c, r->topic.data, r->topic.len);
     if (t == NULL || !(t->te_perm & PS_PERM_READ) || r->queue_id < INT32_MIN ||
@@ -120,7 +120,7 @@ static int serve_pop(ps_conn *n, const ps_command *command, bool checked, ps_err
                               .serialize = command->serialize};
     int code = ps_pop_take(c, &ask, &found, &due_ms, e);
     if (code < 0) return checked ? code : 0;
-    int64_t left = time_left(&c->co_pops->po_rules, &r);
+    int64_t left = time_left(&c->co_pop->po_rules, &r);
     if (found.count == 0 && !found.full && left >= 0) {
         if (ps_pop_wait(&who, &ask, left, &found)) return 1;
         found.full = 1;
@@ -146,10 +146,10 @@ static int serve_look(ps_conn *n, const ps_command *command) {
         {"pollTime", NULL, &r.poll_ms},    {"order", &r.order, NULL},
         {"attemptId", &r.attempt, NULL}};
     ps_pop_found found;
-    if ((command->flag & PS_FLAG_ONEWAY) || c->co_pops == NULL ||
-        !ps_command_read(command, members, sizeof members / sizeof *members) ||
-        r.group.len < 1 || r.group.len > PS_TOPIC_MAX || r.topic.len < 1 ||
-        r.topic.len > PS_TOPIC_MAX || r.queue_id < INT32_MIN || r.queue_id > PS_QUEUE_ID_MAX)
+    if ((command->flag & PS_FLAG_ONEWAY) || c->co_pop == NULL ||
+        !ps_command_read(command, members, sizeof members / sizeof *members) || r.group.len < 1 ||
+        r.group.len > PS_TOPIC_MAX || r.topic.len < 1 || r.topic.len > PS_TOPIC_MAX ||
+        r.queue_id < INT32_MIN || r.queue_id > PS_QUEUE_ID_MAX)
         return 0;
     ps_pop_ask ask = {.topic = (const char *)r.topic.data,
                       .group = (const char *)r.group.data,
@@ -165,7 +165,7 @@ static int serve_look(ps_conn *n, const ps_command *command) {
     const ps_pop_asker who = {.conn = n, .opaque = command->opaque,
                               .serialize = command->serialize};
     if (!ps_pop_look(c, &ask, &found)) return PS_E_NO_MEMORY;
-    int64_t left = time_left(&c->co_pops->po_rules, &r);
+    int64_t left = time_left(&c->co_pop->po_rules, &r);
     if (found.messages == 0 && left >= 0) {
         if (ps_pop_wait(&who, &ask, left, &found)) return 1;
         found.full = 1;
@@ -196,9 +196,8 @@ int ps_conn_pop(ps_conn *n, const ps_proof *proof, const ps_plain_pop *p, int64_
                        .mode = 1};
     if (!ps_access_lets_call(n, proof, PS_REQUEST_POP_MESSAGE, PS_REQUEST_PULL_MESSAGE, r.topic,
                              r.group) ||
-        ps_conn_goes_up(n, PS_REQUEST_POP_MESSAGE) ||
-        !read_ask(c, &r, false, &ask) ||
-        c->co_pops->po_rules.waiting_max < 0)
+        ps_conn_delegates(n, PS_REQUEST_POP_MESSAGE) || !read_ask(c, &r, false, &ask) ||
+        c->co_pop->po_rules.waiting_max < 0)
         return PS_POP_UP;
     int code = ps_conn_pop_wait(n, &ask, wait_ms, number, found, due_ms, NULL);
     if (code == 0) return PS_POP_WAITS;
@@ -207,7 +206,7 @@ int ps_conn_pop(ps_conn *n, const ps_proof *proof, const ps_plain_pop *p, int64_
 
 int ps_core_pop_rules(ps_core *c, const ps_pop_rules *rules, ps_error *e) {
     PS_CORE_HELD(c);
-    ps_pops *x = ps_pops_of(c);
+    ps_pop_state *x = ps_pop_state_of(c);
     if (rules->revive_queues < 1 || rules->name_max > PS_TOPIC_MAX)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
                        "%d revive queues and names of %d bytes for POP: at least 1, and at most %d",

@@ -17,7 +17,7 @@ static ps_order *find_order(ps_pair *pair, int32_t queue_id) {
     return m != NULL ? m->mk_order : NULL;
 }
 
-static ps_order *order_of(ps_core *c, const ps_popped_key *k) {
+static ps_order *order_of(ps_core *c, const ps_check_point_key *k) {
     return find_order(ps_core_find_pair(c, (const uint8_t *)k->group, k->group_len,
                                         (const uint8_t *)k->topic, k->topic_len),
                       k->queue_id);
@@ -47,7 +47,7 @@ static void link_order(ps_core *c, ps_order *o) {
     *at = o;
     if (o->or_next != NULL) o->or_next->or_link = &o->or_next;
     if (pair->pr_orders == NULL) pair->pr_orders = o;
-    pair->pr_popped++;
+    pair->pr_pop_open++;
     m->mk_order = o;
     if (old != NULL) unlink_order(c, old);
 }
@@ -70,7 +70,7 @@ static void forget_order(ps_core *c, ps_order *o) {
 }
 
 void ps_orders_free(ps_core *c) {
-    if (c->co_pops == NULL) return;
+    if (c->co_pop == NULL) return;
     ps_core_order_journal_end(c);
     for (ps_order *o = ps_order_log_of(c)->ol_all, *next; o != NULL; o = next) {
         next = o->or_next;
@@ -118,7 +118,7 @@ int64_t ps_order_blocked_ms(const ps_order *o, ps_slice attempt, int64_t now_ms)
     return until > now_ms ? until : 0;
 }
 
-int ps_core_order_find(ps_core *c, const ps_popped_key *key, const char *attempt,
+int ps_core_order_find(ps_core *c, const ps_check_point_key *key, const char *attempt,
                        int32_t attempt_len, int64_t *first, int64_t *blocked_ms) {
     PS_CORE_HELD(c);
     const ps_order *o = order_of(c, key);
@@ -129,7 +129,7 @@ int ps_core_order_find(ps_core *c, const ps_popped_key *key, const char *attempt
     return 1;
 }
 
-int ps_core_order_get(ps_core *c, const ps_popped_key *key, ps_order_row *row) {
+int ps_core_order_get(ps_core *c, const ps_check_point_key *key, ps_order_row *row) {
     PS_CORE_HELD(c);
     const ps_order *o = order_of(c, key);
     if (o == NULL) return 0;
@@ -221,8 +221,9 @@ static void wake_queue(ps_core *c, ps_pair *pair, int32_t queue_id) {
         c, (const uint8_t *)pair->pr_names + pair->pr_group_len, pair->pr_topic_len);
     ps_queue *q = t != NULL ? ps_topic_queue_get(t->te_topic, queue_id) : NULL;
     ps_pop_wake(c, pair, queue_id);
-    if (q != NULL) ps_levels_arrived(c, q);
-    if (c->co_parking.pg_ready != NULL || ps_core_has_news(c)) ps_eventfd_tell(c->co_event_fd);
+    if (q != NULL) ps_watched_arrived(c, q);
+    if (c->co_parking.pg_ready != NULL || ps_core_has_watched_news(c))
+        ps_eventfd_tell(c->co_event_fd);
 }
 
 /* The group continues after what is acknowledged. */
@@ -245,7 +246,7 @@ static int find_open(ps_order *o, int64_t pop_ms, int64_t offset, int32_t *at) {
     return *at >= 0 ? PS_ORDER_DONE : PS_ORDER_UNKNOWN;
 }
 
-int ps_core_order_ack(ps_core *c, const ps_popped_key *key, const int64_t *offsets,
+int ps_core_order_ack(ps_core *c, const ps_check_point_key *key, const int64_t *offsets,
                       int32_t count) {
     PS_CORE_HELD(c);
     ps_order *o = order_of(c, key);
@@ -262,13 +263,13 @@ int ps_core_order_ack(ps_core *c, const ps_popped_key *key, const int64_t *offse
     return worst;
 }
 
-bool ps_order_has(ps_core *c, const ps_popped_key *key, int64_t offset) {
+bool ps_order_has(ps_core *c, const ps_check_point_key *key, int64_t offset) {
     ps_order *o = order_of(c, key);
     int32_t at;
     return find_open(o, key->pop_ms, offset, &at) == PS_ORDER_DONE && !(o->or_acked >> at & 1);
 }
 
-int ps_core_order_change(ps_core *c, const ps_popped_key *key, int64_t offset,
+int ps_core_order_change(ps_core *c, const ps_check_point_key *key, int64_t offset,
                          int64_t visible_ms) {
     PS_CORE_HELD(c);
     ps_order *o = order_of(c, key);

@@ -13,7 +13,7 @@
 #define PS_ORDER_MAX 64 /* messages of a batch in the file, whose bits are an i64 */
 
 typedef struct ps_order_row { /* the batch of a queue that is out */
-    ps_popped_key key;        /* whose start says nothing */
+    ps_check_point_key key;   /* whose start says nothing */
     const char *attempt;      /* of the request that got it; NULL: it named none */
     int32_t attempt_len;
     int32_t count;
@@ -29,10 +29,10 @@ typedef struct ps_order_row { /* the batch of a queue that is out */
 int ps_core_order_put(ps_core *core, const ps_order_row *row, int32_t note, ps_error *error);
 /* 1: *row is the batch that is out, but for the names of its key; its attempt is good until the
  * next change. 0: none is. */
-int ps_core_order_get(ps_core *core, const ps_popped_key *key, ps_order_row *row);
+int ps_core_order_get(ps_core *core, const ps_check_point_key *key, ps_order_row *row);
 /* 1: a batch is out. *first: its first offset; *blocked_ms: when the next one may be popped, 0:
  * now. An attempt that got this batch gets it again. */
-int ps_core_order_find(ps_core *core, const ps_popped_key *key, const char *attempt,
+int ps_core_order_find(ps_core *core, const ps_check_point_key *key, const char *attempt,
                        int32_t attempt_len, int64_t *first, int64_t *blocked_ms);
 
 #define PS_ORDER_UNKNOWN 0 /* the batch that is out does not have this offset */
@@ -40,10 +40,10 @@ int ps_core_order_find(ps_core *core, const ps_popped_key *key, const char *atte
 #define PS_ORDER_DONE 2
 /* Acknowledges these offsets of the batch that was popped at that time, and moves the group on: the
  * worst of their outcomes. */
-int ps_core_order_ack(ps_core *core, const ps_popped_key *key, const int64_t *offsets,
+int ps_core_order_ack(ps_core *core, const ps_check_point_key *key, const int64_t *offsets,
                       int32_t count);
 /* Makes one of them visible again at that time. */
-int ps_core_order_change(ps_core *core, const ps_popped_key *key, int64_t offset,
+int ps_core_order_change(ps_core *core, const ps_check_point_key *key, int64_t offset,
                          int64_t visible_ms);
 /* Forgets the batches of a topic, of a group, of a queue, or of what is given together; NULL, -1:
  * any. */
@@ -79,7 +79,7 @@ int64_t ps_order_blocked_ms(const struct ps_order *o, ps_slice attempt, int64_t 
 bool ps_order_popped(ps_core *c, struct ps_pair *pair, int32_t queue_id, const ps_pop_ask *ask,
                      const ps_batch_info *info, int64_t pop_ms, int32_t *times);
 /* Whether such a message is out, and neither acknowledged nor passed over. */
-bool ps_order_has(ps_core *c, const ps_popped_key *key, int64_t offset);
+bool ps_order_has(ps_core *c, const ps_check_point_key *key, int64_t offset);
 /* A reset: what is out blocks nobody any more. */
 void ps_order_reset(ps_core *c, struct ps_pair *pair, int32_t queue_id);
 /* Every one; at the end. */

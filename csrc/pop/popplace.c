@@ -22,11 +22,11 @@ ps_pop_place *ps_pop_place_add(ps_core *c, ps_pair *pair, ps_topic *t, const ps_
         .pc_pair = pair, .pc_topic = t, .pc_queue = ask->queue_id, .pc_looks = ask->looks};
     l->pc_of_pair = pair->pr_places;
     pair->pr_places = l;
-    l->pc_next = t->tp_pops;
-    l->pc_link = &t->tp_pops;
+    l->pc_next = t->tp_pop_places;
+    l->pc_link = &t->tp_pop_places;
     if (l->pc_next != NULL) l->pc_next->pc_link = &l->pc_next;
-    t->tp_pops = l;
-    c->co_pops->po_places[l->pc_looks]++;
+    t->tp_pop_places = l;
+    c->co_pop->po_places[l->pc_looks]++;
     return l;
 }
 
@@ -36,7 +36,7 @@ void ps_pop_place_drop(ps_core *c, ps_pop_place *l) {
     *at = l->pc_of_pair;
     *l->pc_link = l->pc_next;
     if (l->pc_next != NULL) l->pc_next->pc_link = l->pc_link;
-    c->co_pops->po_places[l->pc_looks]--;
+    c->co_pop->po_places[l->pc_looks]--;
     free(l);
 }
 
@@ -110,7 +110,7 @@ bool ps_pop_unblocked(ps_core *c, ps_pop_waiter *w, int64_t now_ms) {
 
 void ps_pop_arrived(ps_core *c, ps_queue *q) {
     ps_arrivals_watch(q, INT64_MAX); /* whoever does not try now waits on */
-    for (ps_pop_place *l = q->cq_topic->tp_pops; l != NULL; l = l->pc_next)
+    for (ps_pop_place *l = q->cq_topic->tp_pop_places; l != NULL; l = l->pc_next)
         if (l->pc_queue == -1 || l->pc_queue == q->cq_id) ps_pop_place_wake(c, l);
 }
 
@@ -122,8 +122,8 @@ void ps_pop_wake(ps_core *c, ps_pair *pair, int32_t queue_id) {
 static void leave_place(ps_core *c, ps_pop_waiter *w) {
     ps_pop_place *l = w->pw_place;
     ps_pop_unlist(w);
-    c->co_pops->po_waiting[l->pc_looks]--;
-    c->co_pops->po_waiting_bytes -= ps_pop_room(&w->pw_ask);
+    c->co_pop->po_waiting[l->pc_looks]--;
+    c->co_pop->po_waiting_bytes -= ps_pop_room(&w->pw_ask);
     bool timed = l->pc_timer == w;
     if (timed) l->pc_timer = NULL;
     if (--l->pc_count == 0) {

@@ -20,7 +20,7 @@ typedef struct factor { /* of a group */
     char fa_group[];
 } factor;
 
-static factor *find_factor(const ps_pops *x, const char *group, int32_t len) {
+static factor *find_factor(const ps_pop_state *x, const char *group, int32_t len) {
     factor *f = ps_chains_first(&x->po_factors, ps_hash_of(group, len));
     while (f != NULL && (f->fa_len != len || memcmp(f->fa_group, group, (size_t)len) != 0))
         f = ps_chains_next(f);
@@ -29,7 +29,7 @@ static factor *find_factor(const ps_pops *x, const char *group, int32_t len) {
 
 int ps_core_pop_factor(ps_core *c, const char *group, int32_t len, int32_t percent, ps_error *e) {
     PS_CORE_HELD(c);
-    ps_pops *x = ps_pops_of(c);
+    ps_pop_state *x = ps_pop_state_of(c);
     factor *f = x != NULL ? find_factor(x, group, len) : NULL;
     if (f == NULL && percent == ALWAYS) return 0; /* whatever the name */
     if (len < 1 || len > PS_TOPIC_MAX || percent < 0 || percent > ALWAYS)
@@ -56,7 +56,7 @@ int ps_core_pop_factor(ps_core *c, const char *group, int32_t len, int32_t perce
 bool ps_pop_is_ranked(const ps_core *c, const ps_topic_entry *t, const ps_pop_ask *ask,
                       int32_t luck) {
     if (!(t->te_flags & PS_TOPIC_PRIORITY) || ask->ordered) return false;
-    const factor *f = find_factor(c->co_pops, ask->group, ask->group_len);
+    const factor *f = find_factor(c->co_pop, ask->group, ask->group_len);
     return f == NULL || luck < f->fa_percent;
 }
 
@@ -104,7 +104,7 @@ static int64_t steps_of_age(const ps_pop_rules *rules, int64_t now_ms, int64_t s
 }
 
 ps_pop_rank *ps_pop_ranks(ps_core *c, const ps_topic_entry *t, ps_pair *pair, int64_t now_ms) {
-    const ps_pop_rules *rules = &c->co_pops->po_rules;
+    const ps_pop_rules *rules = &c->co_pop->po_rules;
     ps_buffer *buffer = &ps_mine(c)->ca_pop_ranks;
     int32_t queues = t->te_read_queues, priority;
     buffer->len = 0;
@@ -121,7 +121,7 @@ ps_pop_rank *ps_pop_ranks(ps_core *c, const ps_topic_entry *t, ps_pair *pair, in
 
 int32_t ps_pop_retry_place(ps_core *c, const ps_topic_entry *of, const ps_topic_entry *retry,
                            ps_pair *pair, const ps_pop_rank *ranks, int64_t now_ms) {
-    const ps_pop_rules *rules = &c->co_pops->po_rules;
+    const ps_pop_rules *rules = &c->co_pop->po_rules;
     int32_t queues = of->te_read_queues, priority, place = 0;
     int64_t store_ms;
     if (!find_head(c, retry, pair, 0, &store_ms, &priority)) return queues;

@@ -15,7 +15,7 @@
 
 int ps_core_pop_set(ps_core *c, const char *revive_topic, int32_t len, ps_error *e) {
     PS_CORE_HELD(c);
-    ps_pops *x = ps_pops_of(c);
+    ps_pop_state *x = ps_pop_state_of(c);
     if (x == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for POP");
     x->po_revive = ps_topic_open(c->co_store, revive_topic, len, 1, e);
     return x->po_revive != NULL ? 0 : e->code;
@@ -23,14 +23,14 @@ int ps_core_pop_set(ps_core *c, const char *revive_topic, int32_t len, ps_error 
 
 void ps_core_pop_journal(ps_core *c, int fd) {
     PS_CORE_HELD(c);
-    ps_pops *x = c->co_pops;
+    ps_pop_state *x = c->co_pop;
     if (x == NULL) return;
     x->po_aside = fd >= 0;
     x->po_journal_fd = fd;
 }
 
 int64_t ps_core_pop_end(const ps_core *c) {
-    return c->co_pops != NULL ? c->co_pops->po_end : 0;
+    return c->co_pop != NULL ? c->co_pop->po_end : 0;
 }
 
 /* ---- writing ---- */
@@ -61,16 +61,16 @@ static uint8_t *put_quoted(uint8_t *to, const char *name, const char *text, int6
 }
 
 /* Bytes that a record may need; each text stands in it twice, once perhaps escaped. */
-static int64_t room_of(const ps_core *c, const ps_popped_row *r) {
+static int64_t room_of(const ps_core *c, const ps_check_point_row *r) {
     int64_t broker = (int64_t)strlen(c->co_settings.se_broker);
-    return WORDS_MAX + NUMBER_MAX * (PS_POPPED_MAX + 16) +
+    return WORDS_MAX + NUMBER_MAX * (PS_CHECK_POINT_MAX + 16) +
            ps_json_measure((const uint8_t *)r->key.topic, r->key.topic_len) + r->key.topic_len +
            ps_json_measure((const uint8_t *)r->key.group, r->key.group_len) + r->key.group_len +
            ps_json_measure((const uint8_t *)c->co_settings.se_broker, broker) + broker;
 }
 
 /* UNIQ_KEY; at: the offset that it names. */
-static uint8_t *put_unique(const ps_core *c, uint8_t *to, const ps_popped_row *r, int64_t at,
+static uint8_t *put_unique(const ps_core *c, uint8_t *to, const ps_check_point_row *r, int64_t at,
                            const char *tag) {
     memcpy(to, r->key.topic, (size_t)r->key.topic_len);
     to = put_named(to + r->key.topic_len, "@", r->key.queue_id);
@@ -87,7 +87,7 @@ typedef struct record {
 } record;
 
 /* After the body, the properties. */
-static void put_properties(const ps_core *c, record *x, const ps_popped_row *r, int64_t at) {
+static void put_properties(const ps_core *c, record *x, const ps_check_point_row *r, int64_t at) {
     uint8_t *to = ps_property_put_number(x->properties, "TIMER_DELIVER_MS", x->deliver_ms);
     to = ps_property_begin(to, "UNIQ_KEY", 8);
     to = put_unique(c, to, r, at, strcmp(x->tag, "ck") == 0 ? "ck" : "ack");
@@ -96,7 +96,7 @@ static void put_properties(const ps_core *c, record *x, const ps_popped_row *r, 
 
 /* The line takes the place of the properties, for which there is room. A torn line is one that was
  * never answered: it ends where the next one begins. */
-static int put_aside(const ps_pops *pops, record *x, int32_t revive_queue, int64_t *end,
+static int put_aside(const ps_pop_state *pops, record *x, int32_t revive_queue, int64_t *end,
                      ps_error *e) {
     char head[3 * NUMBER_MAX];
     uint8_t *to = put_text((uint8_t *)head, x->tag);
@@ -119,7 +119,7 @@ static int put_aside(const ps_pops *pops, record *x, int32_t revive_queue, int64
 }
 
 static int put_record(ps_core *c, record *x, int32_t revive_queue, int64_t *end, ps_error *e) {
-    ps_pops *pops = c->co_pops;
+    ps_pop_state *pops = c->co_pop;
     ps_put_result put;
     if (pops->po_aside) return put_aside(pops, x, revive_queue, end, e);
     const ps_message m = {.body = x->body,
@@ -139,8 +139,8 @@ static int put_record(ps_core *c, record *x, int32_t revive_queue, int64_t *end,
 }
 
 /* Room for the body; NULL: no memory, or nowhere to put it. */
-static uint8_t *begin_body(ps_core *c, const ps_popped_row *r, ps_error *e) {
-    ps_pops *x = c->co_pops;
+static uint8_t *begin_body(ps_core *c, const ps_check_point_row *r, ps_error *e) {
+    ps_pop_state *x = c->co_pop;
     if (x == NULL || x->po_revive == NULL) {
         ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "POP has no revive topic");
         return NULL;
@@ -157,7 +157,7 @@ static int code_of(const ps_error *e) {
 
 /* ---- the two ---- */
 
-static int put_check_point(ps_core *c, const ps_popped_row *r, int64_t *end, ps_error *e) {
+static int put_check_point(ps_core *c, const ps_check_point_row *r, int64_t *end, ps_error *e) {
     int64_t back_ms = r->key.pop_ms + r->invisible_ms;
     record x = {.body = begin_body(c, r, e), .deliver_ms = back_ms - PS_POP_LEAD_MS, .tag = "ck"};
     if (x.body == NULL) return code_of(e);
@@ -176,22 +176,23 @@ static int put_check_point(ps_core *c, const ps_popped_row *r, int64_t *end, ps_
     return put_record(c, &x, r->revive_queue, end, e);
 }
 
-int ps_core_popped_open(ps_core *c, const ps_popped_row *r, int64_t *end, ps_error *e) {
+int ps_core_check_point_open(ps_core *c, const ps_check_point_row *r, int64_t *end, ps_error *e) {
     PS_CORE_HELD(c);
-    int code = ps_core_popped_add(c, r, e);
+    int code = ps_core_check_point_add(c, r, e);
     if (code != 0) return code;
     code = put_check_point(c, r, end, e);
-    if (code < 0) ps_core_popped_end(c, &r->key, r->offsets, r->count);
+    if (code < 0) ps_core_check_point_end(c, &r->key, r->offsets, r->count);
     return code;
 }
 
-int ps_core_popped_put_ack(ps_core *c, const ps_popped_row *r, const int64_t *offsets,
-                           int32_t count, int64_t *end, ps_error *e) {
+int ps_core_check_point_put_ack(ps_core *c, const ps_check_point_row *r, const int64_t *offsets,
+                                int32_t count, int64_t *end, ps_error *e) {
     PS_CORE_HELD(c);
     bool several = count > 1;
-    if (count < 1 || count > PS_POPPED_MAX)
+    if (count < 1 || count > PS_CHECK_POINT_MAX)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
-                       "%d offsets to acknowledge: from 1 to %d are allowed", count, PS_POPPED_MAX);
+                       "%d offsets to acknowledge: from 1 to %d are allowed", count,
+                       PS_CHECK_POINT_MAX);
     record x = {.body = begin_body(c, r, e),
                 .deliver_ms = r->key.pop_ms + r->invisible_ms,
                 .tag = several ? "bAck" : "ack"};
@@ -212,21 +213,21 @@ int ps_core_popped_put_ack(ps_core *c, const ps_popped_row *r, const int64_t *of
     return put_record(c, &x, r->revive_queue, end, e);
 }
 
-int ps_core_popped_ack(ps_core *c, const ps_popped_key *key, const int64_t *offsets, int32_t count,
-                       int64_t *end, ps_error *e) {
+int ps_core_check_point_ack(ps_core *c, const ps_check_point_key *key, const int64_t *offsets,
+                            int32_t count, int64_t *end, ps_error *e) {
     PS_CORE_HELD(c);
-    ps_popped *p = ps_popped_of(c, key);
-    uint32_t bits = p != NULL ? ps_popped_bits(p, offsets, count) : 0;
-    int64_t wanted[PS_POPPED_MAX];
-    ps_popped_row row;
+    ps_check_point *p = ps_check_point_of(c, key);
+    uint32_t bits = p != NULL ? ps_check_point_bits(p, offsets, count) : 0;
+    int64_t wanted[PS_CHECK_POINT_MAX];
+    ps_check_point_row row;
     int32_t n = 0;
     *end = 0;
     if (bits == 0) return 0;
-    ps_popped_row_of(p, &row);
+    ps_check_point_row_of(p, &row);
     for (int32_t i = 0; i < row.count; i++)
         if (bits >> i & 1) wanted[n++] = row.offsets[i];
-    int code = ps_core_popped_put_ack(c, &row, wanted, n, end, e);
+    int code = ps_core_check_point_put_ack(c, &row, wanted, n, end, e);
     if (code < 0) return code;
-    ps_popped_close(c, p, bits);
+    ps_check_point_close(c, p, bits);
     return n;
 }

@@ -30,7 +30,7 @@ typedef struct turn {
 /* ---- one message ---- */
 
 /* When it was popped for the first time, as a property, into ca_pop_text. NULL: no memory. */
-static uint8_t *put_first_pop(ps_core *c, const ps_popped *p, const ps_view *v,
+static uint8_t *put_first_pop(ps_core *c, const ps_check_point *p, const ps_view *v,
                               const uint8_t *properties, int64_t *len) {
     ps_buffer *b = &ps_mine(c)->ca_pop_text;
     ps_property said;
@@ -46,7 +46,7 @@ static uint8_t *put_first_pop(ps_core *c, const ps_popped *p, const ps_view *v,
 }
 
 /* 1, or an error. *bytes: more by what was put. */
-static int put_copy(const turn *t, const ps_popped *p, const ps_batch_info *found,
+static int put_copy(const turn *t, const ps_check_point *p, const ps_batch_info *found,
                     int64_t *bytes) {
     const ps_view *v = found->views;
     const uint8_t *record = found->segments[v->segment].map + v->start;
@@ -78,7 +78,7 @@ static int put_copy(const turn *t, const ps_popped *p, const ps_batch_info *foun
 }
 
 /* 1; 0: it is gone, or has nowhere to go; or an error. */
-static int copy_message(const turn *t, const ps_popped *p, int64_t offset, int64_t *bytes) {
+static int copy_message(const turn *t, const ps_check_point *p, int64_t offset, int64_t *bytes) {
     const ps_pair *pair = p->pp_pair;
     ps_store *s = t->c->co_store;
     ps_error none = {0};
@@ -108,24 +108,24 @@ static int copy_message(const turn *t, const ps_popped *p, int64_t offset, int64
 
 /* Those whose copy is in the log do not come back again, whether or not that could be said there.
  * 0, or an error. */
-static int mark_returned(const turn *t, ps_popped *p, const ps_popped_row *row,
+static int mark_returned(const turn *t, ps_check_point *p, const ps_check_point_row *row,
                          const int64_t *offsets, int32_t count) {
     int64_t end;
     if (count == 0) return 0;
-    int code = ps_core_popped_put_ack(t->c, row, offsets, count, &end, t->e);
-    uint32_t bits = ps_popped_bits(p, offsets, count);
-    if (__builtin_popcount(bits) == ps_popped_open(p)) t->out->ended++;
-    ps_popped_close(t->c, p, bits);
+    int code = ps_core_check_point_put_ack(t->c, row, offsets, count, &end, t->e);
+    uint32_t bits = ps_check_point_bits(p, offsets, count);
+    if (__builtin_popcount(bits) == ps_check_point_open(p)) t->out->ended++;
+    ps_check_point_close(t->c, p, bits);
     return code < 0 ? code : 0;
 }
 
 /* All of it, unless that is much. 0, or an error: what is left of it is tried again later. */
-static int bring_back(const turn *t, ps_popped *p) {
-    int64_t done[PS_POPPED_MAX], bytes = 0;
+static int bring_back(const turn *t, ps_check_point *p) {
+    int64_t done[PS_CHECK_POINT_MAX], bytes = 0;
     int32_t count = 0;
     int code = 0;
-    ps_popped_row row;
-    ps_popped_row_of(p, &row);
+    ps_check_point_row row;
+    ps_check_point_row_of(p, &row);
     for (int32_t i = 0; i < row.count && bytes < BYTES_ENOUGH; i++) {
         if (row.acked >> i & 1) continue;
         code = copy_message(t, p, row.offsets[i], &bytes);
@@ -134,7 +134,7 @@ static int bring_back(const turn *t, ps_popped *p) {
         t->out->gone += code == 0;
         done[count++] = row.offsets[i];
     }
-    if (code < 0) ps_core_popped_postpone(t->c, &row.key, t->ask->again_ms);
+    if (code < 0) ps_core_check_point_postpone(t->c, &row.key, t->ask->again_ms);
     int marked = mark_returned(t, p, &row, done, count);
     return code < 0 ? code : marked;
 }
@@ -146,10 +146,10 @@ int ps_core_revive(ps_core *c, const ps_revive_ask *ask, ps_revived *out, ps_err
                                             (const uint8_t *)ask->topic, ask->topic_len);
     *out = (ps_revived){.damaged_queue = -1};
     int code = 0;
-    ps_popped *p = ps_popped_first(c);
+    ps_check_point *p = ps_check_point_first(c);
     while (code == 0 && p != NULL && p->pp_pair == pair && p->pp_due_ms <= ask->now_ms) {
         code = bring_back(&t, p);
-        p = ps_monotonic_ns() < t.ends_ns ? ps_popped_first(c) : NULL;
+        p = ps_monotonic_ns() < t.ends_ns ? ps_check_point_first(c) : NULL;
     }
     return code;
 }

@@ -65,8 +65,8 @@ static int put_lists(ps_core *c, const ps_pop_found *found, shown_lists *out) {
     ps_buffer *b = &ps_mine(c)->ca_pop_text;
     b->len = 0;
     /* A handle, too, so that the lists stay where they are. */
-    uint8_t *from = ps_buffer_room(
-        b, PS_POPPED_MAX * (4 * ELEMENT_MAX + 2 * NUMBER_MAX) + handle_room(c));
+    uint8_t *from =
+        ps_buffer_room(b, PS_CHECK_POINT_MAX * (4 * ELEMENT_MAX + 2 * NUMBER_MAX) + handle_room(c));
     uint8_t *to = from;
     if (to == NULL) return PS_E_NO_MEMORY;
     for (int32_t i = 0; i < found->count; i++)
@@ -99,7 +99,7 @@ static int put_lists(ps_core *c, const ps_pop_found *found, shown_lists *out) {
 /* ---- records ---- */
 
 static bool is_shown_as_stored(const ps_core *c, const ps_pop_batch *b) {
-    return b->kind == 0 || c->co_pops->po_rules.retry_as_stored;
+    return b->kind == 0 || c->co_pop->po_rules.retry_as_stored;
 }
 
 /* The handle of one message; room for 7 numbers and the name of the broker. */

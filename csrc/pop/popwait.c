@@ -83,7 +83,7 @@ static ps_pop_waiter *make_waiter(const ps_pop_asker *who, const ps_pop_ask *ask
 bool ps_pop_wait(const ps_pop_asker *who, const ps_pop_ask *ask, int64_t wait_ms,
                  const ps_pop_found *found) {
     ps_core *c = who->conn->cn_core;
-    ps_pops *x = c->co_pops;
+    ps_pop_state *x = c->co_pop;
     const ps_topic_entry *t =
         ps_core_find_topic(c, (const uint8_t *)ask->topic, ask->topic_len);
     ps_pair *pair =
@@ -230,7 +230,7 @@ void ps_conn_pop_leave(ps_conn *n, int64_t number) {
 int64_t ps_core_pop_waiting(ps_core *c, int32_t looks, const char *group, int32_t group_len,
                             const char *topic, int32_t topic_len, int32_t queue_id) {
     PS_CORE_HELD(c);
-    const ps_pops *x = c->co_pops;
+    const ps_pop_state *x = c->co_pop;
     if (group == NULL) return x != NULL ? x->po_waiting[looks != 0] : 0;
     const ps_pair *pair =
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);

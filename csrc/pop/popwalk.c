@@ -117,21 +117,21 @@ static ps_batch *read_queue(walk *w, const place *p, int32_t queue_id, int32_t m
 static bool keep_check_point(walk *w, const place *p, const ps_pop_batch *b,
                              const ps_batch_info *info) {
     ps_pop_found *found = w->found;
-    ps_popped_row row = {.key = {.topic = p->topic->te_name,
-                                 .group = w->ask->group,
-                                 .topic_len = p->topic->te_len,
-                                 .group_len = w->ask->group_len,
-                                 .queue_id = b->queue_id,
-                                 .start = b->start,
-                                 .pop_ms = found->pop_ms},
-                         .revive_queue = found->revive_queue,
-                         .count = info->count,
-                         .invisible_ms = found->invisible_ms,
-                         .due_ms = found->pop_ms + found->invisible_ms};
+    ps_check_point_row row = {.key = {.topic = p->topic->te_name,
+                                      .group = w->ask->group,
+                                      .topic_len = p->topic->te_len,
+                                      .group_len = w->ask->group_len,
+                                      .queue_id = b->queue_id,
+                                      .start = b->start,
+                                      .pop_ms = found->pop_ms},
+                              .revive_queue = found->revive_queue,
+                              .count = info->count,
+                              .invisible_ms = found->invisible_ms,
+                              .due_ms = found->pop_ms + found->invisible_ms};
     for (int32_t i = 0; i < info->count; i++) row.offsets[i] = info->views[i].queue_offset;
     int code = 1;
-    if (ps_core_popped_count(w->c) < w->rules->open_max)
-        code = ps_core_popped_open(w->c, &row, &found->end, w->e);
+    if (ps_core_check_point_count(w->c) < w->rules->open_max)
+        code = ps_core_check_point_open(w->c, &row, &found->end, w->e);
     found->full = found->full || code == 1;
     w->stopped = code != 0;
     return code == 0;
@@ -360,13 +360,13 @@ static void count_ways(ps_pair *pair, const ps_pop_found *found) {
 }
 
 static int walk_topic(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out, ps_error *e) {
-    ps_pops *x = c->co_pops;
+    ps_pop_state *x = c->co_pop;
     ps_error mine = {0};
     place p;
     memset(out, 0, offsetof(ps_pop_found, all));
     if (x == NULL || x->po_revive == NULL || x->po_rules.revive_queues < 1 || ask->group_len < 1 ||
         ask->group_len > PS_TOPIC_MAX || ask->topic_len < 1 || ask->topic_len > PS_TOPIC_MAX ||
-        ask->most < 1 || ask->most > PS_POPPED_MAX)
+        ask->most < 1 || ask->most > PS_CHECK_POINT_MAX)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
                        "a pop of %d messages for names of %d and %d bytes is out of range",
                        ask->most, ask->group_len, ask->topic_len);
@@ -393,7 +393,7 @@ static int walk_topic(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out, ps_e
 
 int ps_pop_take(ps_core *c, const ps_pop_ask *ask, ps_pop_found *found, int64_t *due_ms,
                 ps_error *e) {
-    int64_t due = ps_core_popped_due(c);
+    int64_t due = ps_core_check_point_due(c);
     int code = walk_topic(c, ask, found, e);
     int64_t ends =
         code == 0 && found->count > 0 && !ask->ordered ? found->pop_ms + found->invisible_ms : 0;
@@ -432,7 +432,7 @@ static void look_at_retry(walk *w, bool second) {
 
 bool ps_pop_look(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out) {
     ps_error none = {0};
-    const ps_pop_rules *rules = &c->co_pops->po_rules;
+    const ps_pop_rules *rules = &c->co_pop->po_rules;
     walk w = {.c = c, .rules = rules, .ask = ask, .found = out, .e = &none};
     const uint8_t *group = (const uint8_t *)ask->group, *topic = (const uint8_t *)ask->topic;
     const place p = {.topic = ps_core_find_topic(c, topic, ask->topic_len),

@@ -20,7 +20,7 @@ struct ps_topic {
     bool tp_schedule; /* SCHEDULE_TOPIC_XXXX: units carry the deliver time */
     _Atomic int64_t tp_delivered, tp_delivered_bytes; /* messages whose delay was over */
     _Atomic int64_t tp_level_bytes, tp_level_sizes[PS_SIZES]; /* of those from delay levels */
-    struct ps_pop_place *tp_pops; /* the listener's own: where pops wait for messages of it */
+    struct ps_pop_place *tp_pop_places; /* the listener's own: where pops wait for messages of it */
     /* Records before it are of a life that was deleted (store/tombstones.c). Written with the
      * dispatch lock. */
     _Atomic int64_t tp_gone_below;

@@ -114,7 +114,7 @@ void ps_core_free(ps_core *c) {
     ps_tx_free(c);
     ps_dedup_free(c);
     ps_orders_free(c);
-    ps_pops_free(c->co_pops);
+    ps_pop_state_free(c->co_pop);
     ps_access_free(c->co_access);
     ps_core_lock_free(c);
     free(c->co_settings.se_broker);
@@ -163,7 +163,7 @@ void ps_conn_end_waits(ps_conn *n) {
     ps_parked_drop_all(n);
 }
 
-/* Bytes that were consumed are let go only now: frames handed on pointed into them. */
+/* Bytes that were consumed are let go only now: delegated frames pointed into them. */
 static void drop_consumed(ps_conn *n) {
     int64_t left = n->cn_in.len - n->cn_from;
     if (left > 0 && n->cn_from > 0)
@@ -240,7 +240,7 @@ static void finish_step(ps_conn *n, ps_step *out) {
                 out->look_in_ms >= 0 || out->pop_due_ms > 0 || out->more || out->part;
 }
 
-static int hand_on(ps_core *c, const uint8_t *data, int64_t len) {
+static int delegate_frame(ps_core *c, const uint8_t *data, int64_t len) {
     ps_call *call = ps_mine(c);
     if (call->ca_frame_count == call->ca_frame_room) {
         int32_t room = call->ca_frame_room ? call->ca_frame_room * 2 : 64;
@@ -265,7 +265,7 @@ static int serve_frame(ps_conn *n, const ps_command *request) {
     case PS_REQUEST_UPDATE_CONSUMER_OFFSET:
         return ps_core_update_offset(n, request);
     case PS_REQUEST_HEART_BEAT:
-        return ps_core_beat(n, request);
+        return ps_core_heartbeat(n, request);
     case PS_REQUEST_END_TRANSACTION:
         return ps_core_end_transaction(n, request);
     case PS_REQUEST_POP_MESSAGE:
@@ -301,7 +301,7 @@ void ps_core_leads_until(ps_core *c, int64_t until_ms) {
  * among it, is what Python has let in by the rules of now: heartbeats.c. */
 static bool is_pythons(ps_conn *n, const ps_command *request) {
     ps_core *c = n->cn_core;
-    if (ps_conn_goes_up(n, request->code)) return true;
+    if (ps_conn_delegates(n, request->code)) return true;
     return c->co_access != NULL && !n->cn_let_in && request->code != PS_REQUEST_HEART_BEAT &&
            !ps_access_granted(n, request);
 }
@@ -358,7 +358,7 @@ static int cut_frames(ps_conn *n, const uint8_t *data, int64_t len, int64_t *use
         if (took <= 0) return (int)took;
         if (!is_shared(n, request.code)) ps_be_alone(c);
         code = is_pythons(n, &request) ? 0 : serve_counted(n, &request, false, NULL);
-        if (code == 0) code = hand_on(c, data + *used, took);
+        if (code == 0) code = delegate_frame(c, data + *used, took);
         if (code > 0) code = 0;
         *used += took;
     }
@@ -447,7 +447,7 @@ int ps_conn_put(ps_conn *n, const ps_proof *proof, const ps_plain_put *put, ps_p
     const ps_slice topic = {(const uint8_t *)put->topic, put->topic_len};
     if (!ps_access_lets_call(n, proof, PS_REQUEST_SEND_MESSAGE_V2, PS_REQUEST_SEND_MESSAGE_V2,
                              topic, (ps_slice){0}) ||
-        ps_conn_goes_up(n, PS_REQUEST_SEND_MESSAGE_V2) ||
+        ps_conn_delegates(n, PS_REQUEST_SEND_MESSAGE_V2) ||
         put->body_len > c->co_settings.se_frame_max)
         return 0;
     begin_step(c);
@@ -462,7 +462,7 @@ int ps_conn_end(ps_conn *n, const ps_proof *proof, const ps_ending *end) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
     ps_step step;
-    if (ps_conn_goes_up(n, PS_REQUEST_END_TRANSACTION) || end->topic.len == 0 ||
+    if (ps_conn_delegates(n, PS_REQUEST_END_TRANSACTION) || end->topic.len == 0 ||
         !ps_access_lets_call(n, proof, PS_REQUEST_END_TRANSACTION, PS_REQUEST_END_TRANSACTION,
                              end->topic, (ps_slice){0}))
         return 0;

@@ -27,8 +27,8 @@ static void take_arrivals(ps_core *c) {
     for (ps_queue *q = ps_arrivals_take(&c->co_store->st_arrivals), *next; q != NULL; q = next) {
         next = q->cq_arrived_next;
         ps_arrivals_done(q);
-        ps_levels_arrived(c, q);
-        if (q->cq_topic->tp_pops != NULL) ps_pop_arrived(c, q);
+        ps_watched_arrived(c, q);
+        if (q->cq_topic->tp_pop_places != NULL) ps_pop_arrived(c, q);
         for (ps_parked *h = q->cq_parked; h != NULL; h = q->cq_parked) {
             ps_parked_unlink(c, h);
             ps_parked_ready(c, h);

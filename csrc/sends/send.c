@@ -1,6 +1,6 @@
 /* Messages that are put: one way for all of them, whoever decided. The tables decide a send whose
  * topic is published as hot, whose queue exists, and whose properties ask for nothing but a delay
- * level, a time or a transaction; every other one is handed on, and comes back with the broker's
+ * level, a time or a transaction; every other one is delegated, and comes back with the broker's
  * decision (decision.h). From there on both take the same steps: resolve what the decision leaves
  * as asked, answer a repeat, compose and place, put, remember, answer.
  * docs/internals/wire.md#sending; upstream SendMessageProcessor. */
@@ -525,7 +525,7 @@ int ps_core_decide(ps_conn *n, const uint8_t *frame, int64_t len, const ps_decis
     if (code < 0) {
         /* A send that the tables decide has failed before, and was counted then. */
         p.entry = ps_core_find_topic(c, p.s->topic.data, p.s->topic.len);
-        bool tried = !ps_conn_goes_up(n, command->code) && is_decided(&p);
+        bool tried = !ps_conn_delegates(n, command->code) && is_decided(&p);
         c->co_counters.cc_totals.put_failures += !tried;
         return code;
     }

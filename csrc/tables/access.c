@@ -69,7 +69,7 @@ void ps_access_free(ps_access *a) {
     free(a);
 }
 
-int ps_core_guard(ps_core *c, const ps_digest_functions *functions, ps_error *e) {
+int ps_core_check_access(ps_core *c, const ps_digest_functions *functions, ps_error *e) {
     PS_CORE_HELD(c);
     ps_access *a = calloc(1, sizeof *a);
     if (a == NULL)

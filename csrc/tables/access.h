@@ -9,8 +9,8 @@
 #include "wire/signature.h"
 
 /* cdef begin */
-/* From now on a frame is served only if it is granted; others are handed on. */
-int ps_core_guard(ps_core *core, const ps_digest_functions *functions, ps_error *error);
+/* From now on a frame is served only if it is granted; others are delegated. */
+int ps_core_check_access(ps_core *core, const ps_digest_functions *functions, ps_error *error);
 /* Lets in what is signed with this secret, asks by `code` for topic and group, and comes from this
  * address (4 or 16 bytes). binding: of requests that are signed for this broker alone, without
  * their nonce. No memory for it: it goes to Python again, as everything else. */

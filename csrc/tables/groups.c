@@ -105,7 +105,7 @@ static bool has_no_offsets(const ps_pair *p) {
 
 /* Clients can invent names: a pair without data, pointers or messages delivered is removed. */
 static void drop_if_empty(ps_core *c, ps_pair *p) {
-    if (p->pr_flags != 0 || p->pr_parked > 0 || p->pr_popped > 0 || p->pr_got.messages > 0 ||
+    if (p->pr_flags != 0 || p->pr_parked > 0 || p->pr_pop_open > 0 || p->pr_got.messages > 0 ||
         !has_no_offsets(p))
         return;
     free_marks(p);
@@ -281,12 +281,12 @@ int ps_pair_hold(ps_core *c, const char *group, int32_t group_len, const char *t
                  int32_t topic_len, int32_t queue_id, ps_pair **out, ps_error *e) {
     ps_mark *m = NULL;
     int code = mark_of(c, group, group_len, topic, topic_len, queue_id, 0, out, &m, e);
-    if (code == 0) (*out)->pr_popped++;
+    if (code == 0) (*out)->pr_pop_open++;
     return code;
 }
 
 void ps_pair_let_go(ps_core *c, ps_pair *p) {
-    if (--p->pr_popped > 0 || !has_no_offsets(p)) return;
+    if (--p->pr_pop_open > 0 || !has_no_offsets(p)) return;
     free_marks(p);
     drop_if_empty(c, p);
 }
@@ -431,7 +431,7 @@ void ps_core_forget_offsets(ps_core *c, const char *group, int32_t group_len, co
     for (ps_pair *p = c->co_tables.tc_all_pairs, *next; p != NULL; p = next) {
         next = p->pr_all;
         if (!is_of(p, group, group_len, topic, topic_len)) continue;
-        if (p->pr_popped > 0)
+        if (p->pr_pop_open > 0)
             clear_marks(p);
         else
             free_marks(p);

@@ -14,12 +14,12 @@ static uint64_t mix_word(uint64_t h, uint64_t word) {
     return h ^ h >> 29;
 }
 
-static void add_word(ps_beat_digest *d, uint64_t word) {
+static void add_word(ps_heartbeat_digest *d, uint64_t word) {
     d->low = mix_word(d->low, word);
     d->high = mix_word(d->high, word + d->low);
 }
 
-static void add_text(ps_beat_digest *d, ps_slice text) {
+static void add_text(ps_heartbeat_digest *d, ps_slice text) {
     add_word(d, (uint64_t)text.len + 1);
     for (int32_t at = 0; at < text.len; at += 8) {
         uint64_t word = 0;
@@ -30,9 +30,9 @@ static void add_text(ps_beat_digest *d, ps_slice text) {
 
 /* All but its number: the signature, too. Whoever finds two of one digest has only kept his own
  * news from the broker. */
-static ps_beat_digest digest_of(const ps_command *r) {
-    ps_beat_digest d = {(uint64_t)(uint32_t)r->language << 32 | (uint32_t)r->version,
-                        (uint64_t)(uint32_t)r->flag << 32 | (uint32_t)r->serialize};
+static ps_heartbeat_digest digest_of(const ps_command *r) {
+    ps_heartbeat_digest d = {(uint64_t)(uint32_t)r->language << 32 | (uint32_t)r->version,
+                             (uint64_t)(uint32_t)r->flag << 32 | (uint32_t)r->serialize};
     add_word(&d, (uint64_t)r->field_count);
     for (int32_t i = 0; i < r->field_count; i++) {
         add_text(&d, r->fields[i].name);
@@ -42,16 +42,16 @@ static ps_beat_digest digest_of(const ps_command *r) {
     return d;
 }
 
-static bool is_same(ps_beat_digest a, ps_beat_digest b) {
+static bool is_same(ps_heartbeat_digest a, ps_heartbeat_digest b) {
     return a.low == b.low && a.high == b.high;
 }
 
 /* ---- serving ---- */
 
-int ps_core_beat(ps_conn *n, const ps_command *r) {
+int ps_core_heartbeat(ps_conn *n, const ps_command *r) {
     ps_core *c = n->cn_core;
-    ps_beat *b = &n->cn_beat;
-    ps_beat_digest digest = digest_of(r);
+    ps_heartbeat *b = &n->cn_heartbeat;
+    ps_heartbeat_digest digest = digest_of(r);
     if (r->flag & PS_FLAG_ONEWAY) return 0;
     if (!b->stands || b->tables != c->co_tables.tc_withdrawn || !is_same(b->digest, digest)) {
         b->stands = false;
@@ -69,9 +69,9 @@ int ps_core_beat(ps_conn *n, const ps_command *r) {
     return ps_core_answer(c, &answer, 0) < 0 ? PS_E_NO_MEMORY : 1;
 }
 
-void ps_conn_keep_beat(ps_conn *n, int32_t opaque, int32_t says_changed) {
+void ps_conn_keep_heartbeat(ps_conn *n, int32_t opaque, int32_t says_changed) {
     PS_CORE_HELD(n->cn_core);
-    ps_beat *b = &n->cn_beat;
+    ps_heartbeat *b = &n->cn_heartbeat;
     if (!b->asked || b->opaque != opaque) return; /* another came meanwhile */
     b->asked = false;
     b->stands = true;
@@ -79,12 +79,12 @@ void ps_conn_keep_beat(ps_conn *n, int32_t opaque, int32_t says_changed) {
     b->tables = n->cn_core->co_tables.tc_withdrawn;
 }
 
-void ps_conn_forget_beat(ps_conn *n) {
+void ps_conn_forget_heartbeat(ps_conn *n) {
     PS_CORE_HELD(n->cn_core);
-    n->cn_beat.stands = n->cn_beat.asked = false;
+    n->cn_heartbeat.stands = n->cn_heartbeat.asked = false;
 }
 
-int64_t ps_conn_beaten_ms(const ps_conn *n) {
+int64_t ps_conn_heartbeat_ms(const ps_conn *n) {
     PS_CORE_HELD(n->cn_core);
-    return n->cn_beat.last_ms;
+    return n->cn_heartbeat.last_ms;
 }

@@ -23,7 +23,7 @@ static void open_guarded(void) {
     folder = check_folder();
     snprintf(kit_root, sizeof kit_root, "%s/store", folder);
     kit_open(&conf, 50);
-    CHECK_EQ(0, ps_core_guard(kit_core, &toy_digest, &e));
+    CHECK_EQ(0, ps_core_check_access(kit_core, &toy_digest, &e));
     for (int k = 0; k < 2; k++) { /* the same twice is one */
         ps_core_grant(kit_core, "K", 1, SECRET, 8, host, 4, 310, "T", 1, "", 0, "", 0);
         ps_core_grant(kit_core, "K", 1, SECRET, 8, host, 4, 11, "T", 1, "G", 1, "", 0);

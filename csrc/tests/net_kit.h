@@ -114,7 +114,7 @@ static void net_take(const ps_net_event *event) {
         atomic_fetch_add(&net_resting, 1);
         break;
     case PS_NET_NEWS:
-        ps_core_levels(kit_core);
+        ps_core_take_level_news(kit_core);
         break;
     default:
         break;

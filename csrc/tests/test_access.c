@@ -23,7 +23,7 @@ static void begin(void) {
     kit_open(&conf, 50);
     kit_topic("T", 1, HOT);
     kit_topic("U", 1, HOT);
-    CHECK_EQ(0, ps_core_guard(kit_core, &toy_digest, &e));
+    CHECK_EQ(0, ps_core_check_access(kit_core, &toy_digest, &e));
     ps_core_grant(kit_core, "K", 1, SECRET, 8, here, 4, 310, "T", 1, "", 0, "", 0);
     ps_core_grant(kit_core, "K", 1, SECRET, 8, here, 4, 11, "T", 1, "G", 1, "", 0);
     conn = kit_conn(1);

@@ -161,7 +161,7 @@ static void test_a_transaction_is_ended(void) {
     bad[5].decision = PS_TX_DISCARD;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         CHECK_EQ(0, ps_conn_end(n, NULL, &bad[i]));
-    ps_conn_hand_on(other, PS_UP_ALL);
+    ps_conn_delegate(other, PS_DELEGATE_ALL);
     CHECK_EQ(0, ps_conn_end(other, NULL, &good));
     int64_t before = kit_queue_end("T", 1);
     CHECK_EQ(1, ps_conn_end(n, NULL, &good));
@@ -186,7 +186,7 @@ static void test_what_is_not_granted_is_handed_on(void) {
                              &d.answer, &d.step, &d.error));
     CHECK(d.answer.sent && ps_core_tx_find(kit_core, d.answer.queue_offset, &row));
     ps_ending end = {TEXT("T"), TEXT("T"), row.offset, row.physical, PS_TX_COMMIT, 0};
-    CHECK_EQ(0, ps_core_guard(kit_core, &toy_digest, &d.error));
+    CHECK_EQ(0, ps_core_check_access(kit_core, &toy_digest, &d.error));
     CHECK_EQ(0, ps_conn_end(n, NULL, &end));
     CHECK_EQ(1, send_direct(&d, n, BODY, sizeof BODY - 1));
     CHECK_EQ(1, d.step.frame_count);

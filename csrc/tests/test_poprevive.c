@@ -32,27 +32,28 @@ static int64_t put(const char *topic, const char *properties, int64_t len, int32
     return put.queue_offset;
 }
 
-static ps_popped_row point(const char *group, const char *topic, int64_t start, int32_t count) {
-    ps_popped_row r = {.key = {.topic = topic,
-                               .group = group,
-                               .topic_len = (int32_t)strlen(topic),
-                               .group_len = (int32_t)strlen(group),
-                               .queue_id = 1,
-                               .start = start,
-                               .pop_ms = POP_MS},
-                       .count = count,
-                       .invisible_ms = DUE_MS - POP_MS,
-                       .due_ms = DUE_MS};
+static ps_check_point_row point(const char *group, const char *topic, int64_t start,
+                                int32_t count) {
+    ps_check_point_row r = {.key = {.topic = topic,
+                                    .group = group,
+                                    .topic_len = (int32_t)strlen(topic),
+                                    .group_len = (int32_t)strlen(group),
+                                    .queue_id = 1,
+                                    .start = start,
+                                    .pop_ms = POP_MS},
+                            .count = count,
+                            .invisible_ms = DUE_MS - POP_MS,
+                            .due_ms = DUE_MS};
     for (int32_t i = 0; i < count; i++) r.offsets[i] = start + i;
     return r;
 }
 
-static ps_popped_row open_point(const char *group, const char *topic, int64_t start,
-                                int32_t count) {
+static ps_check_point_row open_point(const char *group, const char *topic, int64_t start,
+                                     int32_t count) {
     ps_error e = {0};
     int64_t end;
-    ps_popped_row r = point(group, topic, start, count);
-    CHECK_EQ(0, ps_core_popped_open(kit_core, &r, &end, &e));
+    ps_check_point_row r = point(group, topic, start, count);
+    CHECK_EQ(0, ps_core_check_point_open(kit_core, &r, &end, &e));
     return r;
 }
 
@@ -126,7 +127,7 @@ static void test_copies_byte_for_byte(void) {
         check_copy(kit_queue_end(RETRY, 0) - 1, all[i].copied, (int64_t)strlen(all[i].copied),
                    all[i].times + 1);
     }
-    CHECK_EQ(0, ps_core_popped_count(kit_core));
+    CHECK_EQ(0, ps_core_check_point_count(kit_core));
 }
 
 /* One more property would be too much: it comes back without. */
@@ -144,14 +145,14 @@ static void test_properties_that_are_full(void) {
 
 /* However short its turn, it does a check point a call. */
 static void test_a_check_point_a_turn(void) {
-    enum { POINTS = 3, EACH = PS_POPPED_MAX };
+    enum { POINTS = 3, EACH = PS_CHECK_POINT_MAX };
     ps_revived out;
     int64_t end, from = kit_queue_end(RETRY, 0);
     for (int i = 0; i < POINTS; i++) {
         int64_t start = put("T", "A\1" "1\2", 4, 0);
         for (int k = 1; k < EACH; k++) put("T", "A\1" "1\2", 4, 0);
-        ps_popped_row r = open_point("g", "T", start, EACH);
-        CHECK_EQ(1, ps_core_popped_ack(kit_core, &r.key, &r.offsets[3], 1, &end, NULL));
+        ps_check_point_row r = open_point("g", "T", start, EACH);
+        CHECK_EQ(1, ps_core_check_point_ack(kit_core, &r.key, &r.offsets[3], 1, &end, NULL));
     }
     CHECK_EQ(0, bring_back(RETRY, DUE_MS - 1, 1000000000, &out)); /* nothing is due */
     CHECK(out.copies == 0 && out.ended == 0);
@@ -162,9 +163,9 @@ static void test_a_check_point_a_turn(void) {
         CHECK(ps_core_pop_end(kit_core) > before);
         CHECK_EQ(from + n * (EACH - 1), kit_queue_end(RETRY, 0));
         CHECK_EQ((POINTS - n) * (EACH - 1),
-                 ps_core_popped_in_flight(kit_core, "g", 1, "T", 1, 1));
+                 ps_core_check_point_in_flight(kit_core, "g", 1, "T", 1, 1));
     }
-    CHECK_EQ(0, ps_core_popped_count(kit_core));
+    CHECK_EQ(0, ps_core_check_point_count(kit_core));
 }
 
 /* Of much it does a part, which it marks. */
@@ -172,7 +173,7 @@ static void test_large_messages_in_parts(void) {
     enum { EACH = 12, SIZE = 120 << 10, FIRST = 9 };
     static char body[SIZE];
     ps_revived out;
-    ps_popped_row left;
+    ps_check_point_row left;
     ps_error e = {0};
     ps_put_result put = {0};
     ps_message m = {.body = body, .body_len = SIZE, .queue_id = 1};
@@ -180,15 +181,15 @@ static void test_large_messages_in_parts(void) {
     int64_t from = kit_queue_end(RETRY, 0), start = kit_queue_end("T", 1);
     memset(body, 'x', sizeof body);
     for (int i = 0; i < EACH; i++) CHECK_EQ(0, ps_put_message(kit_store, t, &m, &put));
-    ps_popped_row r = open_point("g", "T", start, EACH);
+    ps_check_point_row r = open_point("g", "T", start, EACH);
     CHECK_EQ(0, bring_back(RETRY, DUE_MS, 0, &out));
     CHECK(out.copies == FIRST && out.ended == 0);
-    CHECK_EQ(1, ps_core_popped_find(kit_core, &r.key, &left));
+    CHECK_EQ(1, ps_core_check_point_find(kit_core, &r.key, &left));
     CHECK_EQ((1 << FIRST) - 1, left.acked);
     CHECK_EQ(0, bring_back(RETRY, DUE_MS, 0, &out));
     CHECK(out.copies == EACH - FIRST && out.ended == 1);
     CHECK_EQ(from + EACH, kit_queue_end(RETRY, 0));
-    CHECK_EQ(0, ps_core_popped_count(kit_core));
+    CHECK_EQ(0, ps_core_check_point_count(kit_core));
 }
 
 static void test_what_is_gone_ends(void) {
@@ -202,7 +203,7 @@ static void test_what_is_gone_ends(void) {
     CHECK_EQ(0, bring_back("", DUE_MS, 1000000000, &out)); /* it may not come back */
     CHECK(out.copies == 0 && out.gone == 1 && out.ended == 1);
     CHECK_EQ(copies + 1, kit_queue_end(RETRY, 0));
-    CHECK_EQ(0, ps_core_popped_count(kit_core));
+    CHECK_EQ(0, ps_core_check_point_count(kit_core));
     CHECK(ps_core_pop_end(kit_core) > before);
 }
 
@@ -211,35 +212,35 @@ static void test_others_end_a_turn(void) {
     ps_revived out;
     int64_t at = put("T", "A\1" "1\2", 4, 0);
     put("T", "A\1" "1\2", 4, 0);
-    ps_popped_row first = open_point("g", "T", at, 1), other = open_point("h", "T", at, 1);
-    ps_popped_row last = open_point("g", "T", at + 1, 1);
+    ps_check_point_row first = open_point("g", "T", at, 1), other = open_point("h", "T", at, 1);
+    ps_check_point_row last = open_point("g", "T", at + 1, 1);
     CHECK_EQ(0, bring_back(RETRY, DUE_MS, 1000000000, &out));
     CHECK(out.copies == 1 && out.ended == 1);
-    CHECK_EQ(0, ps_core_popped_find(kit_core, &first.key, &first));
+    CHECK_EQ(0, ps_core_check_point_find(kit_core, &first.key, &first));
     CHECK_EQ(0, bring_back(RETRY, DUE_MS, 1000000000, &out));
     CHECK_EQ(0, out.copies);
-    CHECK(ps_core_popped_end(kit_core, &other.key, other.offsets, 1) != 0);
+    CHECK(ps_core_check_point_end(kit_core, &other.key, other.offsets, 1) != 0);
     CHECK_EQ(0, bring_back(RETRY, DUE_MS, 1000000000, &out));
     CHECK_EQ(1, out.copies);
-    CHECK_EQ(0, ps_core_popped_find(kit_core, &last.key, &last));
+    CHECK_EQ(0, ps_core_check_point_find(kit_core, &last.key, &last));
 }
 
 /* What cannot be put stays open, and is due later. */
 static void test_failures(void) {
     ps_revived out;
-    ps_popped_row found;
+    ps_check_point_row found;
     int64_t at = put("T", "A\1" "1\2", 4, 0);
     put("T", "A\1" "1\2", 4, 0);
-    ps_popped_row r = open_point("g", "T", at, 2);
+    ps_check_point_row r = open_point("g", "T", at, 2);
     CHECK_EQ(PS_E_TOPIC_ILLEGAL, bring_back("not a name", DUE_MS, 1000000000, &out));
     CHECK(out.copies == 0 && out.gone == 0 && out.ended == 0);
-    CHECK_EQ(1, ps_core_popped_find(kit_core, &r.key, &found));
+    CHECK_EQ(1, ps_core_check_point_find(kit_core, &r.key, &found));
     CHECK(found.acked == 0 && found.due_ms == DUE_MS + 1000);
     CHECK_EQ(0, bring_back(RETRY, DUE_MS, 1000000000, &out));
     CHECK_EQ(0, out.copies);
     CHECK_EQ(0, bring_back(RETRY, DUE_MS + 1000, 1000000000, &out));
     CHECK_EQ(2, out.copies);
-    CHECK_EQ(0, ps_core_popped_count(kit_core));
+    CHECK_EQ(0, ps_core_check_point_count(kit_core));
 }
 
 /* Its copies are there, and the file that takes its record is not: they do not come again. */
@@ -252,7 +253,7 @@ static void test_a_record_that_cannot_be_put(void) {
     ps_core_pop_journal(kit_core, -1);
     CHECK(out.copies == 1 && out.ended == 1);
     CHECK_EQ(copies + 1, kit_queue_end(RETRY, 0));
-    CHECK_EQ(0, ps_core_popped_count(kit_core));
+    CHECK_EQ(0, ps_core_check_point_count(kit_core));
 }
 
 int main(void) {

@@ -315,13 +315,13 @@ static void test_those_who_look_in_order(void) {
     CHECK_EQ(1, look(n, 1, 0, 3600000, "b"));
     kit_pump(false);
     CHECK(looking() == 1 && kit_answer_count == 0);
-    const ps_popped_key key = {.topic = "L",
-                               .group = "looks",
-                               .topic_len = 1,
-                               .group_len = 5,
-                               .queue_id = 0,
-                               .start = got.all[0].start,
-                               .pop_ms = got.pop_ms};
+    const ps_check_point_key key = {.topic = "L",
+                                    .group = "looks",
+                                    .topic_len = 1,
+                                    .group_len = 5,
+                                    .queue_id = 0,
+                                    .start = got.all[0].start,
+                                    .pop_ms = got.pop_ms};
     ps_pop_found_free(&got);
     CHECK_EQ(PS_ORDER_DONE, ps_core_order_ack(kit_core, &key, &key.start, 1));
     kit_pump(false);

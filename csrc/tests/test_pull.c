@@ -612,7 +612,7 @@ static void test_levels(void) {
     CHECK_EQ(1, kit_queue_end(topic, 0));
     CHECK_EQ(1, ps_core_watch_level(kit_core, 1, 0, &e)); /* it is there already */
     kit_pump(false);
-    ps_core_levels(kit_core);
+    ps_core_take_level_news(kit_core);
     CHECK_EQ(0, ps_core_watch_level(kit_core, 1, kit_queue_end(topic, 0), &e));
     CHECK_EQ(0, ps_core_watch_level(kit_core, 5, 0, &e));
     kit_put("T", 0, UNIQ "DELAY\0015\2");
@@ -620,8 +620,8 @@ static void test_levels(void) {
     kit_put("T", 0, UNIQ "DELAY\0017\2");
     kit_queue_end(topic, 0);
     kit_pump(false);
-    CHECK_EQ(1 << 4, ps_core_levels(kit_core));
-    CHECK_EQ(0, ps_core_levels(kit_core));
+    CHECK_EQ(1 << 4, ps_core_take_level_news(kit_core));
+    CHECK_EQ(0, ps_core_take_level_news(kit_core));
 }
 
 /* ---- at random, against a model ---- */

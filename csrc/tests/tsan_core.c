@@ -116,7 +116,7 @@ static void loop(bool disturbed) {
             atomic_store(&stop, true);
         }
         kit_pump(disturbed && turn % 512 == 5);
-        levels |= ps_core_levels(kit_core);
+        levels |= ps_core_take_level_news(kit_core);
         handle_answers();
     }
     CHECK(levels != 0);

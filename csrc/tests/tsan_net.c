@@ -265,7 +265,7 @@ static void open_store(void) {
     CHECK_EQ(0, ps_core_pop_set(kit_core, REVIVE, (int32_t)strlen(REVIVE), &e));
     CHECK_EQ(0, ps_core_pop_rules(kit_core, &rules, &e));
     if (!guarded) return;
-    CHECK_EQ(0, ps_core_guard(kit_core, &toy_digest, &e));
+    CHECK_EQ(0, ps_core_check_access(kit_core, &toy_digest, &e));
     grant_all();
 }
 

@@ -4,17 +4,17 @@
 #include "log/resync.h"
 #include "transactions/halves.h"
 
-static bool settles_halves(const ps_record *r, ps_final *out) {
+static bool settles_halves(const ps_record *r, ps_tx_outcome *out) {
     bool commit = (r->sys_flag & PS_SYS_TX_MASK) == PS_SYS_TX_COMMIT;
     bool copy = ps_text_is(r->topic, r->topic_len, PS_DISCARD_TOPIC) &&
                 r->prepared_transaction_offset > 0;
-    *out = (ps_final){r->prepared_transaction_offset, r->physical_offset,
-                      commit ? PS_TX_COMMIT : PS_TX_DISCARD};
+    *out = (ps_tx_outcome){r->prepared_transaction_offset, r->physical_offset,
+                           commit ? PS_TX_COMMIT : PS_TX_DISCARD};
     return commit || copy;
 }
 
-int64_t ps_log_finals(ps_store *s, int64_t *from, int64_t to, ps_final *out, int64_t room,
-                      ps_error *e) {
+int64_t ps_log_outcomes(ps_store *s, int64_t *from, int64_t to, ps_tx_outcome *out, int64_t room,
+                        ps_error *e) {
     int64_t n = 0, avail, end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire);
     if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     if (to > end) to = end;

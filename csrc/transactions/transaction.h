@@ -5,7 +5,7 @@
  * TransactionalMessageServiceImpl, EndTransactionProcessor.
  *
  * Memory: at most PS_HALVES_MAX open halves of 72 bytes, 8 MiB for decisions remembered, a name a
- * group and topic that has open halves; beyond it sends of halves are handed on and refused.
+ * group and topic that has open halves; beyond it sends of halves are delegated and refused.
  * Everything belongs to the thread of the core. */
 #ifndef PS_TRANSACTION_H
 #define PS_TRANSACTION_H
@@ -26,7 +26,7 @@
 #define PS_IMMUNITY_DEFAULT -1 /* its value is invalid */
 
 typedef struct ps_tx_conf {
-    int32_t on;         /* 0: halves and decisions are all handed on */
+    int32_t on;         /* 0: halves and decisions are all delegated */
     int32_t op_bytes;   /* transactionOpMsgMaxSize */
     int64_t timeout_ms; /* transactionTimeOut */
     int64_t now_ms;     /* the clock of late decisions; 0: the system's */
@@ -133,15 +133,16 @@ int ps_core_tx_round(ps_core *core, ps_tx_round *round, ps_tx_check *checks, int
                      int64_t *spent, int32_t spent_room, ps_step *out, ps_error *error);
 
 /* ---- from the log ---- */
-typedef struct ps_final {   /* a record that settles a half: a final message, or a discarded copy */
+typedef struct
+    ps_tx_outcome {         /* a record that settles a half: a final message, or a discarded copy */
     int64_t half, physical; /* places in the log */
     int32_t decision;
-} ps_final;
+} ps_tx_outcome;
 /* Those that begin in [*from, to), up to `room`; *from moves to where to go on, `to` or the end of
  * the log when it is through. Damage is passed over. Needs no core, and serves readers, too. An
  * error: the log has no file there. */
-int64_t ps_log_finals(ps_store *store, int64_t *from, int64_t to, ps_final *out, int64_t room,
-                      ps_error *error);
+int64_t ps_log_outcomes(ps_store *store, int64_t *from, int64_t to, ps_tx_outcome *out,
+                        int64_t room, ps_error *error);
 
 /* ---- to the metadata ---- */
 /* Up to `room` open halves that were never taken; those that have changed since they were. */

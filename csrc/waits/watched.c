@@ -4,7 +4,7 @@
 #include "core/lock.h"
 #include "waits/watched.h"
 
-void ps_levels_arrived(ps_core *c, ps_queue *q) {
+void ps_watched_arrived(ps_core *c, ps_queue *q) {
     ps_core_watched *w = &c->co_watched;
     if (q->cq_topic == w->wq_schedule && q->cq_id < 64) w->wq_level_news |= 1ull << q->cq_id;
     if (q->cq_topic == w->wq_timer && q->cq_id == 0) w->wq_timer_news = true;
@@ -19,14 +19,14 @@ int ps_core_watch_level(ps_core *c, int32_t level, int64_t offset, ps_error *e) 
     return ps_arrivals_watch(q, offset);
 }
 
-uint64_t ps_core_levels(ps_core *c) {
+uint64_t ps_core_take_level_news(ps_core *c) {
     PS_CORE_HELD(c);
     uint64_t levels = c->co_watched.wq_level_news;
     c->co_watched.wq_level_news = 0;
     return levels;
 }
 
-bool ps_core_has_news(ps_core *c) {
+bool ps_core_has_watched_news(ps_core *c) {
     PS_CORE_HELD(c);
     return c->co_watched.wq_level_news != 0 || c->co_watched.wq_timer_news;
 }
@@ -38,7 +38,7 @@ int ps_core_watch_timers(ps_core *c, int64_t offset, ps_error *e) {
     return ps_arrivals_watch(q, offset);
 }
 
-int ps_core_timers(ps_core *c) {
+int ps_core_take_timer_news(ps_core *c) {
     PS_CORE_HELD(c);
     int some = c->co_watched.wq_timer_news;
     c->co_watched.wq_timer_news = false;

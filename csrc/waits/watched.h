@@ -4,7 +4,7 @@
 
 #include "core/core.h"
 
-bool ps_core_has_news(ps_core *c); /* of watched queues, which nobody has asked for yet */
-void ps_levels_arrived(ps_core *c, ps_queue *q); /* q was watched and got messages */
+bool ps_core_has_watched_news(ps_core *c); /* of watched queues, which nobody has asked for yet */
+void ps_watched_arrived(ps_core *c, ps_queue *q); /* q was watched and got messages */
 
 #endif

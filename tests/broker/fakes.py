@@ -42,7 +42,7 @@ class FakePeer:
         self.parts = []
         #: Its heartbeat that the core would answer: number, and what with.
         self.kept = None
-        self.beaten = 0.0
+        self.heartbeat_at = 0.0
         self._framer = None
         self._core = core
         self.reply = lambda command: command.reply()
@@ -71,10 +71,10 @@ class FakePeer:
         self.raw.append(command)
         return self.serves
 
-    def keep_beat(self, opaque, says_changed):
+    def keep_heartbeat(self, opaque, says_changed):
         self.kept = opaque, says_changed
 
-    def forget_beat(self):
+    def forget_heartbeat(self):
         self.kept = None
 
     def know(self):

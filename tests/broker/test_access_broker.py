@@ -117,7 +117,7 @@ def test_a_heartbeat_that_the_core_answers_is_decided_again(broker, rules):
     with socket.create_connection(("127.0.0.1", broker.port), timeout=300) as sock:
         assert [play_on(sock, case)[0] for _ in range(3)] == [0, 0, 0]
         (connection,) = broker._listeners.main.connections
-        assert connection.beaten > 0
+        assert connection.heartbeat_at > 0
         assert play_on(sock, case | {"sign": "bad"})[0] == 1
         assert [play_on(sock, case)[0] for _ in range(2)] == [0, 0]
         changed(rules, RULES.replace("defaultGroupPerm: SUB", "defaultGroupPerm: DENY"))

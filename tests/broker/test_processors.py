@@ -644,11 +644,11 @@ def test_a_client_whose_heartbeats_the_core_answers_is_not_silent(desk):
     channel = desk.s.clients.consumers["readers"].channels[desk.peer]
     before = channel.heard_ms
     channel.seen -= 121
-    desk.peer.beaten = channel.seen + 120
+    desk.peer.heartbeat_at = channel.seen + 120
     desk.s.clients.scan()
     assert not desk.peer.closed
     assert abs(channel.heard_ms - before + 1000) < 500
-    desk.peer.beaten = 0.0
+    desk.peer.heartbeat_at = 0.0
     desk.s.clients.scan()
     assert desk.peer.closed
 

@@ -51,7 +51,7 @@ class Side:
         self.framer = self.core.framer(self.peer)
         self.peer._framer = self.framer
         if python:
-            self.framer.hand_on()
+            self.framer.delegate()
         self.came_up = 0
         self.due = dict.fromkeys(LEVELS, 0)
 

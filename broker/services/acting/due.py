@@ -7,7 +7,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 
-from broker.hot.popped import CheckPoint
+from broker.hot.check_points import CheckPoint
 from broker.services.acting.bridge import Copy
 from broker.services.acting.escape import Escape
 from broker.services.acting.escaped import Origin

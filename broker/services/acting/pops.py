@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker.hot.popped import CheckPoint, Key
+from broker.hot.check_points import CheckPoint, Key
 from broker.loop.safe_log import SafeLogger
 from broker.services.acting.bridge import AskAt, NotStored, PopRecord, records_command, took_it
 from broker.services.acting.escaped import EscapeLedger, Origin

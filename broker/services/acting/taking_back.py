@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from broker.access.addresses import address_of
-from broker.hot.popped import CheckPoint, Key
+from broker.hot.check_points import CheckPoint, Key
 from broker.loop.safe_log import SafeLogger
 from broker.services.acting.bridge import AskAt, Bridge, NotStored
 from broker.services.acting.due import what_was_due

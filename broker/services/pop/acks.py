@@ -7,8 +7,8 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from broker.hot.check_points import CheckPoint, CheckPoints, Key
 from broker.hot.ordered import DONE, STALE, UNKNOWN, OrderedBatches
-from broker.hot.popped import CheckPoint, CheckPoints, Key
 from broker.services.pop.records import ReviveLog
 from broker.wire.receipts import ORDER_QUEUE, Handle
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from broker.hot.popped import BATCH_MAX, CheckPoint
+from broker.hot.check_points import BATCH_MAX, CheckPoint
 from broker.loop.safe_log import SafeLogger
 from broker.wire import mqjson
 from broker.wire.jsonbody import LONG, OBJECT, TEXT, JsonMember, Shape, listed, required

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from broker.hot.popped import BATCH_MAX, NAME_MAX, CheckPoint, CheckPoints, Key
+from broker.hot.check_points import BATCH_MAX, NAME_MAX, CheckPoint, CheckPoints, Key
 from broker.loop.safe_log import SafeLogger
 from broker.wire.jsonbody import INT, LONG, TEXT, JsonMember, Shape, listed, required
 from pystore import Message, Store

@@ -10,8 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+from broker.hot.check_points import CheckPoint, CheckPoints, Key
 from broker.hot.core import Core
-from broker.hot.popped import CheckPoint, CheckPoints, Key
 from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.groups import Groups

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from broker.hot.check_points import ANYWHERE, MARGIN_MS, CheckPoint, CheckPoints, CorePopRules
 from broker.hot.core import Core
-from broker.hot.popped import ANYWHERE, MARGIN_MS, CheckPoint, CheckPoints, CorePopRules
 from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.groups import Groups

@@ -11,33 +11,33 @@
 enum { STEPS = 3000, OPEN_MAX = 200, QUEUES = 3, PUT = 1000 };
 static const char revive[] = "rmq_sys_REVIVE_LOG_c";
 
-static ps_popped_row model[OPEN_MAX];
+static ps_check_point_row model[OPEN_MAX];
 static int open_count;
 static int64_t clock_ms = 1000;
 
-static ps_popped_key key_of(const char *group, int32_t queue, int64_t start, int64_t pop_ms) {
-    return (ps_popped_key){"T", group, 1, (int32_t)strlen(group), queue, start, pop_ms};
+static ps_check_point_key key_of(const char *group, int32_t queue, int64_t start, int64_t pop_ms) {
+    return (ps_check_point_key){"T", group, 1, (int32_t)strlen(group), queue, start, pop_ms};
 }
 
 static void open_one(void) {
     ps_error e = {0};
     int64_t end = -1;
-    ps_popped_row r = {.key = key_of(check_below(2) ? "g" : "h", (int32_t)check_below(QUEUES),
-                                     check_below(PUT - 32 * 20), ++clock_ms),
-                       .revive_queue = (int32_t)check_below(4),
-                       .count = 1 + (int32_t)check_below(PS_POPPED_MAX),
-                       .invisible_ms = 86400000 + check_below(1000)};
+    ps_check_point_row r = {.key = key_of(check_below(2) ? "g" : "h", (int32_t)check_below(QUEUES),
+                                          check_below(PUT - 32 * 20), ++clock_ms),
+                            .revive_queue = (int32_t)check_below(4),
+                            .count = 1 + (int32_t)check_below(PS_CHECK_POINT_MAX),
+                            .invisible_ms = 86400000 + check_below(1000)};
     r.due_ms = r.key.pop_ms + r.invisible_ms;
     for (int32_t i = 0; i < r.count; i++)
         r.offsets[i] = (i > 0 ? r.offsets[i - 1] + 1 : r.key.start) + check_below(20);
-    CHECK_EQ(0, ps_core_popped_open(kit_core, &r, &end, &e));
+    CHECK_EQ(0, ps_core_check_point_open(kit_core, &r, &end, &e));
     CHECK(end > 0 && end == ps_core_pop_end(kit_core));
-    CHECK_EQ(1, ps_core_popped_open(kit_core, &r, &end, &e));
+    CHECK_EQ(1, ps_core_check_point_open(kit_core, &r, &end, &e));
     model[open_count++] = r;
 }
 
 /* One of its messages is acknowledged, by a frame or a call; perhaps for the second time. */
-static void ack_one(ps_conn *n, ps_popped_row *r) {
+static void ack_one(ps_conn *n, ps_check_point_row *r) {
     int32_t i = (int32_t)check_below(r->count);
     bool was_open = !(r->acked >> i & 1);
     int64_t before = ps_core_pop_end(kit_core), end;
@@ -59,7 +59,8 @@ static void ack_one(ps_conn *n, ps_popped_row *r) {
         CHECK_EQ(0, kit_handed_count);
         CHECK(kit_answer_count == 1 && kit_last()->code == 0 && kit_last()->opaque == 7);
     } else {
-        CHECK_EQ(was_open, ps_core_popped_ack(kit_core, &r->key, &r->offsets[i], 1, &end, NULL));
+        CHECK_EQ(was_open,
+                 ps_core_check_point_ack(kit_core, &r->key, &r->offsets[i], 1, &end, NULL));
         CHECK((end > 0) == was_open);
     }
     CHECK((ps_core_pop_end(kit_core) > before) == was_open);
@@ -74,22 +75,22 @@ static void drop_ended(void) {
 }
 
 static void compare(void) {
-    ps_popped_row rows[7], found;
+    ps_check_point_row rows[7], found;
     int64_t at = 0, seen = 0, due = -1, flying = 0;
-    CHECK_EQ(open_count, ps_core_popped_count(kit_core));
-    while (at >= 0) seen += ps_core_popped_list(kit_core, &at, rows, 7);
+    CHECK_EQ(open_count, ps_core_check_point_count(kit_core));
+    while (at >= 0) seen += ps_core_check_point_list(kit_core, &at, rows, 7);
     CHECK_EQ(open_count, seen);
     for (int k = 0; k < open_count; k++) {
-        const ps_popped_row *r = &model[k];
-        CHECK_EQ(1, ps_core_popped_find(kit_core, &r->key, &found));
+        const ps_check_point_row *r = &model[k];
+        CHECK_EQ(1, ps_core_check_point_find(kit_core, &r->key, &found));
         CHECK(found.acked == r->acked && found.due_ms == r->due_ms && found.count == r->count);
         CHECK_EQ(0, memcmp(found.offsets, r->offsets, (size_t)r->count * sizeof(int64_t)));
         if (due < 0 || r->due_ms < due) due = r->due_ms;
         flying += r->count - __builtin_popcount(r->acked);
     }
-    CHECK_EQ(due, ps_core_popped_due(kit_core));
-    CHECK_EQ(flying, ps_core_popped_in_flight(kit_core, "g", 1, "T", 1, -1) +
-                         ps_core_popped_in_flight(kit_core, "h", 1, "T", 1, -1));
+    CHECK_EQ(due, ps_core_check_point_due(kit_core));
+    CHECK_EQ(flying, ps_core_check_point_in_flight(kit_core, "g", 1, "T", 1, -1) +
+                         ps_core_check_point_in_flight(kit_core, "h", 1, "T", 1, -1));
 }
 
 static void test_model(ps_conn *n) {
@@ -104,11 +105,11 @@ static void test_model(ps_conn *n) {
             ps_core_forget_offsets(kit_core, "g", 1, NULL, 0);
         } else if (draw < 18) {
             model[k].due_ms += check_below(5000);
-            CHECK_EQ(1, ps_core_popped_postpone(kit_core, &model[k].key, model[k].due_ms));
+            CHECK_EQ(1, ps_core_check_point_postpone(kit_core, &model[k].key, model[k].due_ms));
         } else {
             model[k].acked = (uint32_t)((1ull << model[k].count) - 1);
-            CHECK(ps_core_popped_end(kit_core, &model[k].key, model[k].offsets, model[k].count) !=
-                  0);
+            CHECK(ps_core_check_point_end(kit_core, &model[k].key, model[k].offsets,
+                                          model[k].count) != 0);
         }
         drop_ended();
         if (step % 50 == 0) compare();
@@ -199,7 +200,7 @@ static void test_pops(ps_conn *n) {
                           .filter_work = PS_SQL92_WORK_MAX,
                           .filter_ms = 10,
                           .waiting_max = -1};
-    int64_t before = ps_core_popped_count(kit_core), got = 0, all = 40 * QUEUES;
+    int64_t before = ps_core_check_point_count(kit_core), got = 0, all = 40 * QUEUES;
     kit_topic("P", QUEUES, HOT);
     for (int i = 0; i < all; i++) kit_put("P", i % QUEUES, UNIQ);
     CHECK_EQ(0, ps_core_pop_rules(kit_core, &rules, &e));
@@ -226,8 +227,8 @@ static void test_pops(ps_conn *n) {
         if (queue < 0) CHECK_EQ(all - got, kit_field(c, "restNum"));
     }
     CHECK_EQ(all, got);
-    CHECK_EQ(all, ps_core_popped_in_flight(kit_core, "p", 1, "P", 1, -1));
-    CHECK(ps_core_popped_count(kit_core) > before);
+    CHECK_EQ(all, ps_core_check_point_in_flight(kit_core, "p", 1, "P", 1, -1));
+    CHECK(ps_core_check_point_count(kit_core) > before);
     ask_pop(n, -1, 5, "exp", "*"); /* nothing is left */
     CHECK_EQ(210, kit_last()->code);
     rules.in_flight_max = 10;
@@ -292,18 +293,18 @@ static void test_aside(void) {
     ps_error e = {0};
     char path[5000], text[2000] = {0};
     int64_t end, before = ps_core_pop_end(kit_core);
-    ps_popped_row r = {.key = key_of("g", 1, 7, 5000),
-                       .revive_queue = 3,
-                       .count = 2,
-                       .invisible_ms = 60000,
-                       .due_ms = 65000,
-                       .offsets = {7, 9}};
+    ps_check_point_row r = {.key = key_of("g", 1, 7, 5000),
+                            .revive_queue = 3,
+                            .count = 2,
+                            .invisible_ms = 60000,
+                            .due_ms = 65000,
+                            .offsets = {7, 9}};
     snprintf(path, sizeof path, "%s.aside", kit_root);
     int fd = open(path, O_RDWR | O_CREAT | O_APPEND, 0600);
     ps_core_pop_journal(kit_core, fd);
-    CHECK_EQ(0, ps_core_popped_open(kit_core, &r, &end, &e));
+    CHECK_EQ(0, ps_core_check_point_open(kit_core, &r, &end, &e));
     CHECK_EQ(PS_POP_ASIDE, end);
-    CHECK_EQ(1, ps_core_popped_ack(kit_core, &r.key, &r.offsets[1], 1, &end, &e));
+    CHECK_EQ(1, ps_core_check_point_ack(kit_core, &r.key, &r.offsets[1], 1, &end, &e));
     CHECK_EQ(PS_POP_ASIDE, end);
     CHECK_EQ(before, ps_core_pop_end(kit_core));
     CHECK(pread(fd, text, sizeof text - 1, 0) > 0);
@@ -314,9 +315,9 @@ static void test_aside(void) {
     close(fd);
     fd = open(path, O_RDONLY); /* as a disk that is full: nothing counts */
     ps_core_pop_journal(kit_core, fd);
-    CHECK(ps_core_popped_ack(kit_core, &r.key, &r.offsets[0], 1, &end, &e) < 0);
+    CHECK(ps_core_check_point_ack(kit_core, &r.key, &r.offsets[0], 1, &end, &e) < 0);
     ps_core_pop_journal(kit_core, -1);
-    CHECK_EQ(1, ps_core_popped_ack(kit_core, &r.key, &r.offsets[0], 1, &end, &e));
+    CHECK_EQ(1, ps_core_check_point_ack(kit_core, &r.key, &r.offsets[0], 1, &end, &e));
     CHECK(end == ps_core_pop_end(kit_core) && end > before);
     close(fd);
     unlink(path);
@@ -324,7 +325,7 @@ static void test_aside(void) {
 
 int main(void) {
     ps_error e = {0};
-    ps_popped_row none = {.key = key_of("g", 0, 5, 6), .count = 2, .offsets = {5, 5}};
+    ps_check_point_row none = {.key = key_of("g", 0, 5, 6), .count = 2, .offsets = {5, 5}};
     check_begin();
     char *base = check_folder();
     snprintf(kit_root, sizeof kit_root, "%s/store", base);
@@ -333,7 +334,7 @@ int main(void) {
     kit_topic("T", QUEUES, HOT);
     for (int i = 0; i < PUT * QUEUES; i++) kit_put("T", i % QUEUES, UNIQ);
     CHECK_EQ(0, ps_core_pop_set(kit_core, revive, (int32_t)strlen(revive), &e));
-    CHECK_EQ(PS_E_ARGUMENT, ps_core_popped_add(kit_core, &none, &e));
+    CHECK_EQ(PS_E_ARGUMENT, ps_core_check_point_add(kit_core, &none, &e));
     ps_conn *n = kit_conn(1);
     test_model(n);
     test_damaged_handles(n);
@@ -346,5 +347,5 @@ int main(void) {
     check_remove(base);
     free(base);
     free(kit_handed);
-    return check_end("test_popped");
+    return check_end("test_popcheckpoint");
 }

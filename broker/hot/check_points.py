@@ -16,7 +16,7 @@ __all__ = [
 ]  # fmt: skip
 
 #: Messages of one batch, as upstream limits them.
-BATCH_MAX: int = lib.PS_POPPED_MAX
+BATCH_MAX: int = lib.PS_CHECK_POINT_MAX
 #: The answer to a pop that waits leaves so long before its client gives up.
 MARGIN_MS: int = lib.PS_POP_MARGIN_MS
 #: A check point's record is in the revive topic so long before its messages come back.
@@ -122,8 +122,8 @@ class CheckPoints:
         """Raises: OutOfMemory, BadArgument."""
         self._core = core
         self._error = ffi.new("ps_error *")
-        self._key = ffi.new("ps_popped_key *")
-        self._row = ffi.new("ps_popped_row *")
+        self._key = ffi.new("ps_check_point_key *")
+        self._row = ffi.new("ps_check_point_row *")
         self._offsets = ffi.new("int64_t[]", BATCH_MAX)
         self._end = ffi.new("int64_t *")
         self._revived = ffi.new("ps_revived *")
@@ -232,7 +232,7 @@ class CheckPoints:
         then."""
         keep = self._fill(ck)
         code = self._check(
-            lib.ps_core_popped_open(self._core.handle, self._row, self._end, self._error)
+            lib.ps_core_check_point_open(self._core.handle, self._row, self._end, self._error)
         )
         del keep
         return 0 if code else int(self._end[0])
@@ -242,7 +242,7 @@ class CheckPoints:
         raises."""
         keep, count = self._fill(ck), self._fill_offsets(offsets)
         self._check(
-            lib.ps_core_popped_put_ack(
+            lib.ps_core_check_point_put_ack(
                 self._core.handle, self._row, self._offsets, count, self._end, self._error
             )
         )
@@ -252,7 +252,7 @@ class CheckPoints:
     # ---- the table ----
 
     def __len__(self) -> int:
-        return int(lib.ps_core_popped_count(self._core.handle))
+        return int(lib.ps_core_check_point_count(self._core.handle))
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, Key) and self.get(key) is not None
@@ -260,22 +260,22 @@ class CheckPoints:
     def __iter__(self) -> Iterator[CheckPoint]:
         """Yields those that were open when it began."""
         found: list[CheckPoint] = []
-        at, rows = ffi.new("int64_t *"), ffi.new("ps_popped_row[]", _ROWS)
+        at, rows = ffi.new("int64_t *"), ffi.new("ps_check_point_row[]", _ROWS)
         while at[0] >= 0:
-            count = lib.ps_core_popped_list(self._core.handle, at, rows, _ROWS)
+            count = lib.ps_core_check_point_list(self._core.handle, at, rows, _ROWS)
             found += [_point(rows[i]) for i in range(count)]
         return iter(found)
 
     def get(self, key: Key) -> CheckPoint | None:
         keep = self._fill_key(self._key[0], key)
-        found = lib.ps_core_popped_find(self._core.handle, self._key, self._row)
+        found = lib.ps_core_check_point_find(self._core.handle, self._key, self._row)
         del keep
         return _point(self._row) if found else None
 
     def add(self, ck: CheckPoint) -> bool:
         """Adds a check point and returns whether it is new. Raises: OutOfMemory, BadArgument."""
         keep = self._fill(ck)
-        code = self._check(lib.ps_core_popped_add(self._core.handle, self._row, self._error))
+        code = self._check(lib.ps_core_check_point_add(self._core.handle, self._row, self._error))
         del keep
         return not code
 
@@ -283,7 +283,7 @@ class CheckPoints:
         """Acknowledges without a record, and returns those that were open; the check point ends
         with its last one."""
         keep, count = self._fill_key(self._key[0], ck.key), self._fill_offsets(offsets)
-        bits = lib.ps_core_popped_end(self._core.handle, self._key, self._offsets, count)
+        bits = lib.ps_core_check_point_end(self._core.handle, self._key, self._offsets, count)
         del keep
         ck.acked |= bits
         return [each for i, each in enumerate(ck.offsets) if bits >> i & 1]
@@ -293,7 +293,7 @@ class CheckPoints:
         of the record, or 0 when none was open. Raises: what putting raises; nothing counts then."""
         keep, count = self._fill_key(self._key[0], key), self._fill_offsets(offsets)
         self._check(
-            lib.ps_core_popped_ack(
+            lib.ps_core_check_point_ack(
                 self._core.handle, self._key, self._offsets, count, self._end, self._error
             )
         )
@@ -304,7 +304,7 @@ class CheckPoints:
         """Postpones one that could not be brought back now."""
         ck.due_ms = due_ms
         keep = self._fill_key(self._key[0], ck.key)
-        lib.ps_core_popped_postpone(self._core.handle, self._key, due_ms)
+        lib.ps_core_check_point_postpone(self._core.handle, self._key, due_ms)
         del keep
 
     def revive(
@@ -335,23 +335,23 @@ class CheckPoints:
 
     def next_due(self) -> CheckPoint | None:
         """Returns the one that ends first."""
-        found = lib.ps_core_popped_next(self._core.handle, self._row)
+        found = lib.ps_core_check_point_next(self._core.handle, self._row)
         return _point(self._row) if found else None
 
     @property
     def due_ms(self) -> int:
         """Returns when that is; -1 means that none is open."""
-        return int(lib.ps_core_popped_due(self._core.handle))
+        return int(lib.ps_core_check_point_due(self._core.handle))
 
     def is_any_stored(self, revive_queue: int, now_ms: int) -> bool:
         """Returns whether the record of an open one may be in this revive queue by now."""
-        return bool(lib.ps_core_popped_stored(self._core.handle, revive_queue, now_ms))
+        return bool(lib.ps_core_check_point_stored(self._core.handle, revive_queue, now_ms))
 
     def in_flight(self, topic: str, group: str, queue: int) -> int:
         """Returns how many messages were popped and are neither acknowledged nor back."""
         names = group.encode(), topic.encode()
         return int(
-            lib.ps_core_popped_in_flight(
+            lib.ps_core_check_point_in_flight(
                 self._core.handle, names[0], len(names[0]), names[1], len(names[1]), queue
             )
         )
