@@ -92,6 +92,8 @@ class ConsumerMember:
         self._offsets: OffsetFile | None = None
         #: One commit after the other: threads of Apache's broker may take the older one last.
         self._committing = asyncio.Lock()
+        #: Topics and brokers that have some offset of this group.
+        self._rows: set[tuple[str, str]] = set()
         self._handler, self._tracer = instrumented(handler, client, self.network, self.group)
         self.handling: Handling | None = None
         if self._handler is not None:
@@ -423,6 +425,8 @@ class ConsumerMember:
                 await self._commit_these(wanted)
 
     async def _commit_these(self, wanted: Sequence[QueueProgress]) -> None:
+        """Commits the first queue of a topic alone: of two first commits at once Apache's broker
+        may keep one (its ConsumerOffsetManager.commitOffset)."""
         if self._offsets is not None:
             told = [(each, each.commit_offset, each.epoch) for each in wanted]
             for progress, offset, _ in told:
@@ -432,7 +436,14 @@ class ConsumerMember:
                 if progress.epoch == epoch:
                     progress.committed = offset
             return
-        done = await asyncio.gather(*map(self._commit_one, wanted), return_exceptions=True)
+        first: dict[tuple[str, str], QueueProgress] = {}
+        for progress in wanted:
+            if (row := _row_of(progress)) not in self._rows:
+                first.setdefault(row, progress)
+        done = await asyncio.gather(*map(self._commit_one, first.values()), return_exceptions=True)
+        known = [each for each in wanted if _row_of(each) in self._rows]
+        rest = [each for each in known if first.get(_row_of(each)) is not each]
+        done += await asyncio.gather(*map(self._commit_one, rest), return_exceptions=True)
         for each in done:
             if isinstance(each, BaseException):
                 raise each
@@ -454,6 +465,7 @@ class ConsumerMember:
         await self.network.request(
             self.broker_of(queue), RequestCode.UPDATE_CONSUMER_OFFSET, fields
         )
+        self._rows.add(_row_of(progress))
         if progress.epoch == epoch:
             progress.committed = offset
 
@@ -521,3 +533,8 @@ class ConsumerMember:
                 active=False, start=named,
             )  # fmt: skip
         return heartbeat_body(self.network.client_id, [INNER_PRODUCER], consumer)
+
+
+def _row_of(progress: QueueProgress) -> tuple[str, str]:
+    """Returns what a broker keeps the offset of a queue under, with the group."""
+    return progress.queue.topic, progress.queue.broker

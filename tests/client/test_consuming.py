@@ -275,29 +275,51 @@ async def test_assigned_queues_are_sought_and_committed_by_hand(server, name):
             consumer.position(queue._replace(queue=99))
 
 
+def slow_commits(consumer, monkeypatch):
+    """What the broker is told, queue and offset, and what it waits for."""
+    told, goes_on, request = [], asyncio.Event(), consumer._member.network.request
+
+    async def slow(address, code, fields, *rest, **more):
+        if code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            told.append((fields["queueId"], fields["commitOffset"]))
+            await goes_on.wait()
+        return await request(address, code, fields, *rest, **more)
+
+    monkeypatch.setattr(consumer._member.network, "request", slow)
+    return told, goes_on
+
+
 async def test_commits_of_a_queue_follow_each_other(server, name, monkeypatch):
     """Apache's broker serves one connection by many threads: the older of two could come last."""
-    topic, told, goes_on = name("topic"), [], asyncio.Event()
-    (result,) = await send(server, topic, b"0")
+    (result,) = await send(server, name("topic"), b"0")
     async with consumer_of(server, name("group"), auto_commit_s=0) as consumer:
-        request = consumer._member.network.request
-
-        async def slow(address, code, fields, *rest, **more):
-            if code == RequestCode.UPDATE_CONSUMER_OFFSET:
-                told.append(fields["commitOffset"])
-                await goes_on.wait()
-            return await request(address, code, fields, *rest, **more)
-
-        monkeypatch.setattr(consumer._member.network, "request", slow)
+        told, goes_on = slow_commits(consumer, monkeypatch)
         await consumer.assign([result.queue])
         older = asyncio.create_task(consumer.commit())
-        await until(lambda: told == [0])
+        await until(lambda: told)
         await take(consumer, 1)
         newer = asyncio.create_task(consumer.commit())
         assert await settled_async(lambda: len(told)) == 1
         goes_on.set()
         await asyncio.gather(older, newer)
-        assert (told, await consumer.committed(result.queue)) == ([0, 1], 1)
+        assert [offset for _, offset in told] == [0, 1]
+        assert await consumer.committed(result.queue) == 1
+
+
+async def test_the_first_commit_of_a_topic_goes_alone(server, name, monkeypatch):
+    """Of two first ones at once Apache's broker may keep one, and the other queue comes again."""
+    topic, group = name("topic"), name("group")
+    await send(server, topic, b"0")
+    async with consumer_of(server, group, auto_commit_s=0) as consumer:
+        told, goes_on = slow_commits(consumer, monkeypatch)
+        queues = await consumer.queues(topic)
+        await consumer.assign(queues)
+        committing = asyncio.create_task(consumer.commit())
+        await until(lambda: told)
+        assert await settled_async(lambda: len(told)) == 1
+        goes_on.set()
+        await committing
+        assert sorted(queue for queue, _ in told) == sorted(each.queue for each in queues)
 
 
 async def test_paused_queues_bring_nothing_until_they_are_resumed(server, name):
