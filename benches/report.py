@@ -360,6 +360,12 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
         " alone, and a `count()` out of its footers; Kafka's source decodes each record, whatever"
         " is asked of it.",
     ),
+    "formats_idle": PlainSection(
+        "An idle query over many short queues",
+        "`python -m benches.formats --only queues`: what a poll costs the source, which has read"
+        " all, and what the query takes of a processor with Spark's machine and workers; the"
+        " offset of 20,000 queues goes through JSON with each poll. The machine was busy.",
+    ),
 }
 
 
