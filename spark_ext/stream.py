@@ -330,6 +330,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = dict(self._look(now=True))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        spans: Mapping[Key, Span]
         spans = self._target if self._target is not None else self._look()
         count = self._count
         if count is not None and count.spans is spans and count.start == start:

@@ -204,9 +204,7 @@ class CoreAudit:
         found, raw = [], ffi.new("ps_audit_claim *")
         while lib.ps_audit_claim_next(self._raw, raw):
             topic = bytes(ffi.buffer(raw.topic, raw.topic_len))
-            found.append(
-                (topic, raw.queue_id, raw.from_at, raw.to_at, raw.physical, raw.end)
-            )
+            found.append((topic, raw.queue_id, raw.from_at, raw.to_at, raw.physical, raw.end))
         return found
 
     def take_claims(self, claims: Iterable[Claim]) -> None:

@@ -25,8 +25,9 @@ def killed(tmp_path: Path) -> Path:
 def java_sees() -> Units:
     """Offset and place of each unit, by light queue."""
     found: Units = defaultdict(list)
-    for line in lzma.open(HERE / "lite-killed.records.jsonl.xz"):
-        row = json.loads(line)
+    with lzma.open(HERE / "lite-killed.records.jsonl.xz") as lines:
+        rows = [json.loads(line) for line in lines]
+    for row in rows:
         if "offset" in row and row["topic"].startswith("%LMQ%"):
             found[row["topic"]].append((row["offset"], row["phy"]))
     return found

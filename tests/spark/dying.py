@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 from pyspark import daemon, worker
@@ -25,7 +26,7 @@ class _LastWords:
 
 
 def _work(infile: Any, outfile: Any) -> None:
-    _main(infile, _LastWords() if os.path.exists(os.environ["DYING_STEP"]) else outfile)
+    _main(infile, _LastWords() if Path(os.environ["DYING_STEP"]).exists() else outfile)
 
 
 worker.main = _work

@@ -417,7 +417,8 @@ def test_what_changes_while_a_query_rests_is_seen(make, small, monkeypatch, how)
     def change(_: float) -> None:
         monkeypatch.undo()
         if how == "anew":
-            return anew(make, path, 4)
+            anew(make, path, 4)
+            return
         with pystore.open(path, **small | {"mappedFileSizeCommitLog": 1 << 17}) as store:
             if how == "deleted":
                 store.delete_topic("u")
