@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import generated
-from upstream_codes import ONLY_4_9, UPSTREAM_5_3
+from upstream_codes import ONLY_4_9, SINCE_5_5, UPSTREAM_5_3
 
 from broker.grpc.acking import Acking
 from broker.grpc.clients import ClientMethods
@@ -277,7 +277,7 @@ def page_text() -> str:
         ):
             continue
         lines.append(f"| {code} | `{RequestCode(code).name}` | {what} |")
-    upstream = ONLY_4_9 | UPSTREAM_5_3
+    upstream = ONLY_4_9 | UPSTREAM_5_3 | SINCE_5_5
     absent = sorted(set(upstream) - set(map(int, broker)) - set(map(int, names)) - set(_SENT))
     lines += [
         "",

@@ -6,7 +6,7 @@ tests/java/test_request_codes.py compares them with the jars of the reference.
 
 from __future__ import annotations
 
-__all__ = ["ONLY_4_9", "UPSTREAM_5_3"]
+__all__ = ["ONLY_4_9", "SINCE_5_5", "UPSTREAM_5_3"]
 
 #: Of 5.3.3.
 UPSTREAM_5_3: dict[int, str] = {
@@ -162,6 +162,11 @@ UPSTREAM_5_3: dict[int, str] = {
     200054: "NOTIFICATION",
     200055: "POLLING_INFO",
     200056: "POP_ROLLBACK",
+    200151: "BATCH_ACK_MESSAGE",
+}
+
+#: Of lite topics.
+SINCE_5_5: dict[int, str] = {
     200070: "POP_LITE_MESSAGE",
     200071: "LITE_SUBSCRIPTION_CTL",
     200072: "ACK_LITE_MESSAGE",
@@ -172,7 +177,6 @@ UPSTREAM_5_3: dict[int, str] = {
     200077: "GET_LITE_CLIENT_INFO",
     200078: "GET_LITE_GROUP_INFO",
     200079: "TRIGGER_LITE_DISPATCH",
-    200151: "BATCH_ACK_MESSAGE",
 }
 
 #: Of 4.9.7, and of 5.3.3 no longer.

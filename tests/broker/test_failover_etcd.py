@@ -101,11 +101,13 @@ def test_another_broker_of_the_set_takes_over_and_the_old_one_follows_it(
 
 SERVE = textwrap.dedent(
     """
-    import json, sys
+    import json, sys, time
     from pathlib import Path
     from broker import Broker
 
     with Broker(Path(sys.argv[1]), **json.loads(sys.argv[2])) as one:
+        while getattr(getattr(one._services, "replication", None), "master", None) is None:
+            time.sleep(0.01)  # before that, another may become the master
         print(one.address, flush=True)
         sys.stdin.read()
     """

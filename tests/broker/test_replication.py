@@ -198,7 +198,7 @@ def test_who_is_gone_is_not_waited_for_if_the_settings_say_so(names: str, tmp_pa
     [
         ({"inSyncReplicas": 2}, "inSyncReplicas = 2 has no effect"),
         ({"minInSyncReplicas": 2}, "minInSyncReplicas = 2 has no effect"),
-        ({"enableAutoInSyncReplicas": True}, "enableAutoInSyncReplicas = True has no effect"),
+        ({"enableAutoInSyncReplicas": True}, "enableAutoInSyncReplicas = true has no effect"),
         ({"brokerRole": "SYNC_MASTER", "minInSyncReplicas": 2}, "is more than inSyncReplicas = 1"),
     ],
 )

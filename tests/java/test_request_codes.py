@@ -23,5 +23,9 @@ def codes(reference, version: str, name: str) -> dict[int, str]:
 def test_the_lists_are_upstreams(reference):
     new = codes(reference, "5.3.3", "org.apache.rocketmq.remoting.protocol.RequestCode")
     assert new == LISTS["UPSTREAM_5_3"]
+    newest = codes(reference, "5.5.0", "org.apache.rocketmq.remoting.protocol.RequestCode")
+    of_lite = {code: name for code, name in newest.items() if "LITE" in name and code not in new}
+    assert of_lite.items() <= LISTS["SINCE_5_5"].items()
+    assert LISTS["SINCE_5_5"].items() <= newest.items()
     old = codes(reference, "4.9.7", "org.apache.rocketmq.common.protocol.RequestCode")
     assert {code: old[code] for code in old.keys() - new.keys()} == LISTS["ONLY_4_9"]
