@@ -174,7 +174,8 @@ def _door(where: str, settings: Mapping[str, str]) -> list[Diagnosis]:
 _OF_RUNNING = frozenset({
     "ratios-crossed", "message-over-frame", "advertised-nowhere", "sync-alone", "master-with-id",
     "rights-without-users", "checks-give-up-early", "reserved-nothing", "half-open",
-    "silence-too-short", "sends-later", "delay-over-retention",
+    "silence-too-short", "sends-later", "delay-over-retention", "transactions-over-retention",
+    "registers-at-itself", "metrics-nowhere",
 })  # fmt: skip
 
 

@@ -166,6 +166,42 @@ def _later(s: Settings) -> str | None:
     return f"startAcceptSendRequestTimeStamp={until}: nothing can be sent before"
 
 
+def _is_own(s: Settings, address: str, port: int) -> bool:
+    """Says whether an address is a port of this broker."""
+    host, _, number = address.rpartition(":")
+    mine = {s["brokerIP1"], s["brokerIP2"], s["bindAddress"]} - {None, "", "0.0.0.0"}
+    return number == str(port) and (host in mine or _is_loopback(host))
+
+
+def _own_slave(s: Settings) -> str | None:
+    master = s["haMasterAddress"] or ""
+    port = s["haListenPort"] or s["listenPort"] + 1
+    if s["brokerRole"] == "SLAVE" and _is_own(s, master, port):
+        return f"haMasterAddress={master} is this broker's own port for slaves"
+    return None
+
+
+def _own_names(s: Settings) -> str | None:
+    for server in servers_of(s["namesrvAddr"]):
+        if _is_own(s, server, s["listenPort"]):
+            return f"namesrvAddr={server} is this broker's own port"
+    return None
+
+
+def _undecided(s: Settings) -> str | None:
+    in_all = s["transactionTimeOut"] + s["transactionCheckMax"] * s["transactionCheckInterval"]
+    hours = s["fileReservedTime"]
+    if not 0 < hours * 3_600_000 <= in_all:
+        return None
+    return f"a transaction is asked about for {in_all / 3_600_000:g} h, fileReservedTime={hours}"
+
+
+def _measured(s: Settings) -> str | None:
+    if s["metricsExporterType"] == "OTLP_GRPC" and not s["metricsGrpcExporterTarget"]:
+        return "metricsExporterType=OTLP_GRPC, metricsGrpcExporterTarget is not set"
+    return None
+
+
 #: A controller gives brokers their roles and ids.
 _OF_ROLES = ("sync-alone", "slave-lost", "master-with-id")
 # fmt: off
@@ -218,6 +254,23 @@ RULES: tuple[Rule, ...] = (
         "delay-over-retention", ("messageDelayLevel", "fileReservedTime"), _delays,
         "a segment may go while messages of it are delayed", "raise fileReservedTime",
         is_grave=False),
+    Rule(
+        "transactions-over-retention",
+        ("transactionCheckMax", "transactionCheckInterval", "transactionTimeOut",
+         "fileReservedTime"), _undecided,
+        "the segment of a half message may go before its transaction is decided",
+        "raise fileReservedTime", is_grave=False),
+    Rule(
+        "follows-itself", ("haMasterAddress",), _own_slave,
+        "a slave of itself has nothing to follow",
+        "set haMasterAddress to its master's, or delete it"),
+    Rule(
+        "registers-at-itself", ("namesrvAddr",), _own_names,
+        "a broker does not answer for a name server, so clients find no route to it",
+        "set namesrvAddr to a name server's port, 9876 by default"),
+    Rule(
+        "metrics-nowhere", ("metricsExporterType",), _measured,
+        "figures are collected, and sent to nobody", "set metricsGrpcExporterTarget"),
     Rule(
         "half-open", ("brokerPermission",), _permission,
         "name servers leave out of routes what is not permitted", "set brokerPermission=6",

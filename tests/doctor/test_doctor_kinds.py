@@ -35,6 +35,7 @@ from broker.remoting.tls import TlsSettings
         ("reserved-nothing", {"fileReservedTime": 0}),
         ("silence-too-short", {"channelExpiredTimeout": 5000}),
         ("delay-over-retention", {"messageDelayLevel": "1s 50h", "fileReservedTime": 24}),
+        ("transactions-over-retention", {"transactionTimeOut": 90_000_000, "fileReservedTime": 24}),
     ],
 )
 def test_a_running_broker_is_asked_for_its_settings(
