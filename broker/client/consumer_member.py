@@ -16,7 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from broker.client.allocation import strategy_of
 from broker.client.broadcast import OffsetFile
 from broker.client.checks import OFFSET_MAX, check_count, check_offset, check_queue, check_queues
-from broker.client.errors import ClientError, Misuse, Unreachable, reading
+from broker.client.errors import ClientError, Misuse, reading
+from broker.client.group_member import ConsumerGroupMember
 from broker.client.handling import (
     ConcurrentHandling,
     Handling,
@@ -28,7 +29,7 @@ from broker.client.instruments import instrumented
 from broker.client.member import Changed, ConsumerSettings
 from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.network import Network, number_in
-from broker.client.options import INNER_PRODUCER, ClientSettings, checked_group, name_servers
+from broker.client.options import INNER_PRODUCER, ClientSettings, name_servers
 from broker.client.popping import Popping
 from broker.client.progress import QueueProgress
 from broker.client.pulling import Puller
@@ -36,7 +37,7 @@ from broker.client.ready import ReadyMessages
 from broker.client.rebalance import Rebalancer
 from broker.client.retrying import send_back
 from broker.client.routes import Route
-from broker.client.sending import RETRY_TOPIC_MAX, check_name, with_namespace, without_namespace
+from broker.client.sending import RETRY_TOPIC_MAX, check_name, with_namespace
 from broker.client.subscription import (
     TopicSubscription,
     consumer_data,
@@ -54,7 +55,7 @@ __all__ = ["ConsumerMember"]
 log = SafeLogger("broker.client")
 
 
-class ConsumerMember:
+class ConsumerMember(ConsumerGroupMember):
     """The subscriptions of a consumer, the queues that are its own, their offsets, and the messages
     that wait. The parts of a consumer see it as ``Member``."""
 
@@ -68,9 +69,8 @@ class ConsumerMember:
         handler: Callable[[ReceivedMessage], object] | None,
     ) -> None:
         """Raises: Misuse, InvalidMessage (an illegal group)."""
+        super().__init__(group, client.namespace)
         self.settings = settings
-        self.namespace = client.namespace
-        self.group = checked_group(group, client.namespace)
         self.network = Network(
             f"the consumer {group}", name_servers(namesrv, client), client, self._handlers(),
             self._beat,
@@ -87,8 +87,6 @@ class ConsumerMember:
         self.popping = Popping(self) if settings.mode == "pop" else None
         self._rebalancer: Rebalancer | Popping = self.popping or Rebalancer(self)
         self._started = False
-        self._stopping = False
-        self._closed_event: asyncio.Event | None = None
         self._offsets: OffsetFile | None = None
         #: One commit after the other: threads of Apache's broker may take the older one last.
         self._committing = asyncio.Lock()
@@ -113,15 +111,6 @@ class ConsumerMember:
         retry = f"{RETRY_PREFIX}{self.group}"
         if not self.settings.broadcast and retry not in self.subscriptions:
             self.subscriptions[retry] = TopicSubscription.of(retry)
-
-    def shown(self, topic: str) -> str:
-        """Returns a topic without the namespace."""
-        return without_namespace(topic, self.namespace)
-
-    @property
-    def client_id(self) -> str:
-        """How brokers and tools show this client."""
-        return self.network.client_id
 
     # ---- life ----
 
@@ -169,41 +158,23 @@ class ConsumerMember:
                 address, RequestCode.CHECK_CLIENT_CONFIG, None, json.dumps(body).encode()
             )
 
-    async def close(self) -> None:
-        """Stops pulling, lets handlers finish, commits, leaves the group. Raises: as
-        AsyncConsumer.close()."""
-        if self._stopping:
-            await self.closed()
-            return
-        if self.network.started:
-            self.network.check()
-        self._stopping = True
+    async def _wind_up(self) -> ClientError | None:
+        """Stops pulling, lets handlers finish, and commits."""
         stuck: ClientError | None = None
-        try:
-            self.ready.close()
-            await self._rebalancer.stop()
-            self._stop_pullers(list(self._pullers))
-            if self.handling is not None:
-                stuck = await self.handling.stop(self.settings.stop_timeout_s)
-            if self._started:
-                await self._commit_last()
-                await self._rebalancer.unlock(list(self.progress))
-                if self._tracer is not None:
-                    await self._tracer.flush()
-        finally:
-            for progress in self.progress.values():
-                progress.dropped = True
-            self.ready.clear()
-            await self.network.close([("consumerGroup", self.group)])
-            if self._closed_event is not None:
-                self._closed_event.set()
-        if stuck is not None:
-            raise stuck
+        await self._rebalancer.stop()
+        self._stop_pullers(list(self._pullers))
+        if self.handling is not None:
+            stuck = await self.handling.stop(self.settings.stop_timeout_s)
+        if self._started:
+            await self._commit_last()
+            await self._rebalancer.unlock(list(self.progress))
+            if self._tracer is not None:
+                await self._tracer.flush()
+        return stuck
 
-    async def closed(self) -> None:
-        """Waits until close() has ended. Returns at once before start()."""
-        if self._closed_event is not None:
-            await self._closed_event.wait()
+    def _let_go(self) -> None:
+        for progress in self.progress.values():
+            progress.dropped = True
 
     async def _keep(self) -> None:
         """Commits what is done every auto_commit_s."""
@@ -323,11 +294,7 @@ class ConsumerMember:
         """Returns the address of the queue's broker with this id, else of its master, else of any.
         Raises: Unreachable, Misuse."""
         check_queue(queue)
-        route = self.network.known_route(queue.topic)
-        address = route.address(queue.broker, broker_id) if route is not None else None
-        if address is None:
-            raise Unreachable(f"no address of the broker {queue.broker} is known")
-        return address
+        return super().broker_of(queue, broker_id)
 
     async def start_offset(self, queue: MessageQueue) -> int:
         """Returns where to begin: at the committed offset, else as `start` says. Raises:
@@ -489,9 +456,7 @@ class ConsumerMember:
 
     def check_iterable(self) -> None:
         """Checks that messages may be asked for. Raises: NotStarted, Misuse."""
-        self.network.check()
-        if self.handling is not None:
-            raise Misuse("this consumer has a handler, which gets the messages; do not iterate too")
+        super().check_iterable()
         if not self.subscriptions and not self.assigned_by_user:
             raise Misuse(
                 f"the consumer {self.group} has no topic; name one when you make it, or call"

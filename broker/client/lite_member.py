@@ -17,9 +17,9 @@ from broker.client.errors import (
     ClientError,
     LiteQuotaExceeded,
     Misuse,
-    Unreachable,
     reading,
 )
+from broker.client.group_member import ConsumerGroupMember
 from broker.client.handling import ConcurrentHandling, Handling
 from broker.client.instruments import instrumented
 from broker.client.lite import (
@@ -40,12 +40,11 @@ from broker.client.options import (
     ClientOptions,
     ClientSettings,
     check_settings,
-    checked_group,
     name_servers,
 )
 from broker.client.popping import readable
 from broker.client.ready import ReadyMessages
-from broker.client.sending import TOPIC_MAX, check_name, with_namespace, without_namespace
+from broker.client.sending import TOPIC_MAX, check_name, with_namespace
 from broker.client.subscription import TopicSubscription, consumer_data, heartbeat_body
 from broker.loop.safe_log import SafeLogger
 from broker.wire import mqjson
@@ -121,7 +120,7 @@ class LiteSettings:
         )  # fmt: skip
 
 
-class LiteMember:
+class LiteMember(ConsumerGroupMember):
     """The lite topics that a consumer has subscribed to, and the messages that wait."""
 
     def __init__(
@@ -134,10 +133,9 @@ class LiteMember:
         handler: Callable[[ReceivedMessage], object] | None,
     ) -> None:
         """Raises: Misuse, InvalidMessage (an illegal group or topic)."""
+        super().__init__(group, client.namespace)
         self.lite_settings = settings
         self.settings = settings.consumer()
-        self.namespace = client.namespace
-        self.group = checked_group(group, client.namespace)
         self.topic = with_namespace(topic, client.namespace)
         check_name("topic", self.topic, TOPIC_MAX)
         self.network = Network(
@@ -155,29 +153,10 @@ class LiteMember:
         #: two is the later one.
         self._changing = asyncio.Lock()
         self._due = asyncio.Event()
-        self._stopping = False
-        self._closed_event: asyncio.Event | None = None
         self._handler, self._tracer = instrumented(handler, client, self.network, self.group)
         self.handling: Handling | None = None
         if self._handler is not None:
             self.handling = ConcurrentHandling(self, self._handler)
-
-    def shown(self, topic: str) -> str:
-        """Returns a topic without the namespace."""
-        return without_namespace(topic, self.namespace)
-
-    @property
-    def client_id(self) -> str:
-        """How brokers and tools show this client."""
-        return self.network.client_id
-
-    def broker_of(self, queue: MessageQueue, broker_id: int = 0) -> str:
-        """Returns the address of the queue's broker. Raises: Unreachable."""
-        route = self.network.known_route(queue.topic)
-        address = route.address(queue.broker, broker_id) if route is not None else None
-        if address is None:
-            raise Unreachable(f"no address of the broker {queue.broker} is known")
-        return address
 
     # ---- life ----
 
@@ -238,45 +217,25 @@ class LiteMember:
                 " lite.bind.topic"
             )
 
-    async def close(self) -> None:
-        """Leaves the brokers, lets handlers finish, gives back what is not done. Raises: as
-        AsyncLiteConsumer.close()."""
-        if self._stopping:
-            await self.closed()
-            return
-        if self.network.started:
-            self.network.check()
-        self._stopping = True
+    async def _wind_up(self) -> ClientError | None:
+        """Leaves the brokers, lets handlers finish, and gives back what is not done."""
         stuck: ClientError | None = None
-        try:
-            self.ready.close()
-            if self.network.started:
-                # First, so that nothing is handed to requests that nobody reads any more.
-                await self._leave()
-            await self._popping.stop_asking()
-            if self.handling is not None:
-                stuck = await self.handling.stop(self.settings.stop_timeout_s)
-            await self._popping.acknowledged()
-            await self._popping.release_all()
-            if self._tracer is not None and self.network.started:
-                await self._tracer.flush()
-        finally:
-            self.ready.clear()
-            await self.network.close([("consumerGroup", self.group)])
-            if self._closed_event is not None:
-                self._closed_event.set()
-        if stuck is not None:
-            raise stuck
+        if self.network.started:
+            # First, so that nothing is handed to requests that nobody reads any more.
+            await self._leave()
+        await self._popping.stop_asking()
+        if self.handling is not None:
+            stuck = await self.handling.stop(self.settings.stop_timeout_s)
+        await self._popping.acknowledged()
+        await self._popping.release_all()
+        if self._tracer is not None and self.network.started:
+            await self._tracer.flush()
+        return stuck
 
     async def _leave(self) -> None:
         with contextlib.suppress(ClientError, TimeoutError):
             async with asyncio.timeout(self.network.settings.request_timeout_s), self._changing:
                 await self._tell(COMPLETE_REMOVE, [])
-
-    async def closed(self) -> None:
-        """Waits until close() has ended. Returns at once before start()."""
-        if self._closed_event is not None:
-            await self._closed_event.wait()
 
     # ---- subscriptions ----
 
@@ -449,9 +408,3 @@ class LiteMember:
     async def reject(self, message: ReceivedMessage) -> None:
         """Does as AsyncLiteConsumer.reject()."""
         await self._popping.reject(message)
-
-    def check_iterable(self) -> None:
-        """Checks that messages may be asked for. Raises: NotStarted, Misuse."""
-        self.network.check()
-        if self.handling is not None:
-            raise Misuse("this consumer has a handler, which gets the messages; do not iterate too")
