@@ -25,6 +25,9 @@
 /* What is this near to the end was written lately, and is not asked about: it is in memory. */
 #define NEAR_BYTES (16LL << 20)
 #define NEAR_UNITS 200
+/* So much is asked about at once: to ask about pages that nobody has touched yet costs by the
+ * page. */
+#define LOOK_BYTES (32LL << 10)
 /* So much is read from the disk at once: neighbours are what is wanted next. */
 #define COLD_BYTES (256LL << 10)
 
@@ -171,14 +174,15 @@ void ps_cold_let_go(ps_cold *cold) {
 }
 
 /* How many bytes are in memory from `at` on, as far as `most` and the file reach. Fewer than
- * `least` make it what the batch has ended before. */
+ * `least` make it what the batch has ended before: then `cold` bytes are to be read. */
 static int64_t look_in_memory(ps_batch *b, ps_mapfile *mf, int64_t at, int64_t least,
-                              int64_t most) {
+                              int64_t most, int64_t cold) {
     int64_t left = mf->mf_size - at;
     if (most > left) most = left;
+    if (cold > left) cold = left;
     if (least > most) least = most;
     int64_t found = ps_mapfile_in_memory(mf, at, most);
-    if (found < least) b->cold = (ps_cold){ps_mapfile_ref(mf), at, most};
+    if (found < least) b->cold = (ps_cold){ps_mapfile_ref(mf), at, cold};
     return found;
 }
 
@@ -352,10 +356,11 @@ static bool is_cold(walk *w, const ps_unit *u) {
     if (u->physical >= w->warm_from && u->physical + u->size <= w->warm_to) return false;
     if (!segment_of(w->s, u, &w->log_file)) return false;
     int64_t size = u->size < PS_IN_MEMORY_MAX ? u->size : PS_IN_MEMORY_MAX;
-    int64_t most = size > COLD_BYTES ? size : COLD_BYTES;
+    int64_t most = size > LOOK_BYTES ? size : LOOK_BYTES;
+    int64_t cold = size > COLD_BYTES ? size : COLD_BYTES;
+    int64_t at = u->physical - w->log_file->mf_base;
     w->warm_from = u->physical;
-    w->warm_to = u->physical + look_in_memory(w->b, w->log_file,
-                                              u->physical - w->log_file->mf_base, size, most);
+    w->warm_to = u->physical + look_in_memory(w->b, w->log_file, at, size, most, cold);
     return w->b->cold.file != NULL;
 }
 
@@ -443,7 +448,8 @@ static void walk_queue(walk *w, ps_queue *q, int64_t offset) {
         ps_queue_reads_on(mf, n);
         n = n < end - offset ? n : end - offset;
         if (w->o->in_memory && b->max_offset - offset > NEAR_UNITS)
-            n = look_in_memory(w->b, mf, p - mf->mf_map, PS_UNIT, n * PS_UNIT) / PS_UNIT;
+            n = look_in_memory(w->b, mf, p - mf->mf_map, PS_UNIT, n * PS_UNIT, n * PS_UNIT) /
+                PS_UNIT;
         go = n > 0;
         for (int64_t i = 0; i < n && go; i++) {
             if (i + PREFETCH < n) prefetch_unit(w, p + (i + PREFETCH) * PS_UNIT);
