@@ -93,3 +93,9 @@ def test_the_benches_of_the_store_start_work_and_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SLOW)
 def test_a_long_bench_of_the_store_starts_works_and_ends(name: str, tmp_path: Path) -> None:
     run(["pytest", "-q", "--benchmark-only", str(BENCHES / f"{name}.py")], tmp_path)
+
+
+@pytest.mark.long
+def test_the_demo_of_the_readme_agrees_with_itself(tmp_path: Path) -> None:
+    """Its exit code says whether every comparison does."""
+    run(["demo.flights"], tmp_path)
