@@ -241,6 +241,10 @@ class LiteProcessor:
                     woken.set_result(None)
 
             client.polls.append(wake)
+            if client.events:
+                # One that came before this began to wait woke nobody. And one whose queue has
+                # more behind damaged messages is looked at again, after others had their turn.
+                loop.call_soon(wake)
             left_s = (until_ms - time.time_ns() // 1_000_000) / 1000
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(left_s, 0)):

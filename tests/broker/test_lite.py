@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 from popping import popping, records
 from waiting import until_async
 
+from broker.processors.lite import LiteProcessor
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
+from broker.wire.command import Command
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 
 PARENT, GROUP = "L", "g"
@@ -376,6 +379,24 @@ async def test_a_wildcard_group_reads_every_lite_topic_old_and_new(store_path):
         assert await lt.some(group="w") == [("old", "1")]
         await lt.send("new", "2")
         assert await lt.some(group="w") == [("new", "2")]
+
+
+async def test_a_message_that_comes_before_its_poll_waits_wakes_it(store_path):
+    async with lite_broker(store_path) as lt:
+        await lt.add("a")
+        command = Command(
+            Code.POP_LITE_MESSAGE,
+            {
+                "clientId": "c", "consumerGroup": GROUP, "topic": PARENT, "maxMsgNum": "1",
+                "invisibleTime": "60000", "pollTime": "60000",
+            },
+        )  # fmt: skip
+        poll = LiteProcessor(lt.p.broker.services).pop(SimpleNamespace(closed=False), command)
+        client = lt.lite.registry.get(GROUP, "c")
+        await lt.send("a", "1")
+        await until_async(lambda: client.events)
+        async with asyncio.timeout(30):
+            assert (await poll).code == 0
 
 
 # ---- restart, expiry ----

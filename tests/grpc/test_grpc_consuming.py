@@ -117,10 +117,12 @@ async def test_python_hands_out_what_the_network_thread_has_popped_and_may_not_s
     async with serving(store_path) as raw:
         raw.make(group="g", tries=0)
         await raw.settle()
-        raw.put("first", "bad")
-        assert bodies(await raw.take(batch=1)) == [b"first"]
-        assert len(popped) == 1
-        assert bodies(await raw.take(batch=1)) == [b"bad"]
+        before_thread, by_python = 0, -1
+        while len(popped) > by_python:  # until the thread has been told who this is
+            by_python = len(popped)
+            raw.put("first")
+            assert bodies(await raw.take(batch=1)) == [b"first"]
+            before_thread += 1
         raw.broker.store.put("T", zlib.compress(b"x" * 999), queue=0, sys_flag=1 | 3 << 8)
         raw.put("plain")
         assert bodies(await raw.take()) == [b"x" * 999, b"plain"]
@@ -134,11 +136,11 @@ async def test_python_hands_out_what_the_network_thread_has_popped_and_may_not_s
         async def are_dead():
             raw.put("more")
             await raw.receive()
-            return raw.broker.store.range("%DLQ%g", 0)[1] == 5
+            return raw.broker.store.range("%DLQ%g", 0)[1] == before_thread + 3
 
         while not await are_dead():
             pass
-        assert len(popped) == 1, "Python popped"
+        assert len(popped) == by_python, "Python popped"
 
 
 async def test_after_the_last_attempt_a_message_goes_to_the_dead_letters(store_path):
