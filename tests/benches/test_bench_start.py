@@ -38,6 +38,7 @@ LONG = {
     "grpc_idle": "--clients 5 --seconds 1 --peers ours",
     "grpc_work": "--peers ours --rounds 1 --count 300",
     "jobs": "--rounds 1 --scale 0.002 --only archive,audits",
+    "lite": "--rounds 1 --count 200 --topics 200 --only sends,subscribe,delivery,memory,restart",
     "pops": "--rounds 1 --count 400 --only plain,together",
     "replication": "--only async,one,catch-up,start --rounds 1 --seconds 0.3 --gb 0.01",
     "signed": "--rounds 1 --seconds 0.3 --count 1000",

@@ -1,0 +1,314 @@
+"""Lite topics beside Apache RocketMQ 5.5.0 with its file store and with RocksDB: what a send costs,
+how long a message and a subscription take, memory, descriptors and disk, a restart, expiry.
+
+    python -m benches.lite [--only sends,delivery,..] [--peers ours,5.5.0,5.5.0-rocksdb]
+                           [--topics 10000] [--count 10000] [--rounds 3] [--keep FILE]
+
+Each broker is a process of its own; a raw client in this process asks it over the classic wire,
+one message of 64 bytes a lite topic. Processor time is the broker's, with what it does by itself
+until half a second after the last answer. 64 sends are under way, before Apache's 8: it refuses
+more of those that make a lite topic.
+
+    sends      plain ones, to lite topics that are there, to ever new ones
+    subscribe  so many names, a thousand a request; and with an offset option
+    delivery   one by one to a client that subscribes to all: from the send to the poll's answer
+    memory     above that of an empty broker, with descriptors, mappings, and disk above the records
+    restart    a clean stop; from the start of the process to the first message of a pop
+    expiry     all of them at once: plain sends before and meanwhile, and how long the broker works
+               on one piece before it answers a question that Python serves
+
+`subscribe` and `delivery` have `--topics` of them, `memory`, `restart` and `expiry` as well.
+With `--clients 10000` these have so many clients, whose subscriptions share the lite topics. Of
+5.5.0 `restart` and `expiry` are not asked: its clients bring their sets back every 30 s, and it
+walks over all queues.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rich.console import Console
+
+from benches import harness
+from benches.brokers import PYSTORE, REFERENCE, Peer, peer_of
+from benches.harness import Row
+from benches.liteclient import GROUP, PARENT, LiteWire, name_of
+from broker.wire.codes import RequestCode
+
+console = Console(stderr=True, highlight=False)
+
+SCENES = ("sends", "subscribe", "delivery", "memory", "restart", "expiry")
+_OURS_ALONE = {"restart", "expiry"}
+_SETTLES_S, _STARTS_S, _WAITS_MS = 0.5, 120.0, 20_000
+_DELIVERIES, _THERE = 400, 1000
+#: Minutes, the least that a topic can say; and when the broker looks.
+_TTL_MIN, _LOOKS_MS = 1, 100_000
+
+
+class Bench:
+    """A peer, and the rounds of its rows."""
+
+    def __init__(self, name: str, topics: int, clients: int, count: int, rng: int) -> None:
+        self.name, self.topics, self.clients, self.count = name, topics, clients, count
+        self.random = random.Random(rng)
+        self.rows: dict[tuple[str, str], Row] = {}
+
+    def note(self, bench: str, unit: str, value: float, target: float | None = None) -> None:
+        row = Row(bench, "64 bytes", self.name, unit, [], target, smaller=True)
+        self.rows.setdefault((bench, self.name), row).rounds.append(value)
+        console.print(f"{self.name}: {bench}: {harness.figure(value)}{unit}")
+
+    # ---- the broker ----
+
+    @contextmanager
+    def broker(self, **settings: object) -> Iterator[Peer]:
+        with peer_of(self.name.partition("-")[0]) as peer:
+            self.start(peer, **settings)
+            yield peer
+
+    def start(self, peer: Peer, **settings: object) -> float:
+        """Returns when the process began."""
+        more = {"maxLiteSubscriptionCount": 10_000_000, "brokerName": "broker-a", **settings}
+        if self.name != "ours":
+            more |= {"enableLmq": "true", "enableMultiDispatch": "true"}
+        if self.name.endswith("-rocksdb"):
+            more["storeType"] = "defaultRocksDB"
+        said = [f"{name}={value}" for name, value in more.items()]
+        words = [str(REFERENCE), "broker", str(peer.folder), *said]
+        if self.name == "ours":
+            words = [str(PYSTORE), "broker", "--store", str(peer.folder / "store"),
+                     "--port", str(peer.port), "-n", peer.namesrv]  # fmt: skip
+            words += [word for each in said for word in ("--set", each)]
+        began = time.perf_counter()
+        peer.broker = peer.run("broker", words)
+        return began
+
+    def connect(self, peer: Peer, client_id: str = "bench-client") -> LiteWire:
+        """Connects as soon as the broker answers."""
+        end = time.monotonic() + _STARTS_S
+        while True:
+            try:
+                wire = LiteWire(peer.port, client_id, 64 if self.name == "ours" else 8)
+                wire.put_send(None)
+                wire.sent()
+            except (OSError, AssertionError):
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.005)
+            else:
+                return wire
+
+    @contextmanager
+    def made(self, expiration: int = -1, **settings: object) -> Iterator[tuple[Peer, LiteWire]]:
+        with self.broker(**settings) as peer:
+            wire = self.connect(peer)
+            wire.make(expiration)
+            yield peer, wire
+            wire.close()
+
+    def subscribe(self, wire: LiteWire, first: int = 0) -> None:
+        """Has the clients subscribe, each to its share, the first one with the wire's id."""
+        share = self.topics // self.clients
+        for n in range(self.clients):
+            names = [name_of(first + i) for i in range(n * share, (n + 1) * share)]
+            wire.subscribe(names, "" if n == 0 else f"client-{n}")
+
+    # ---- scenes ----
+
+    def sends(self) -> None:
+        """In turns, each kind in pieces, so that a busy moment of the machine meets all of them."""
+        with self.made() as (peer, wire):
+            wire.send_all(name_of(n) for n in range(_THERE))
+            used, pieces, number = {"plain": 0.0, "existing": 0.0, "new": 0.0}, 10, _THERE
+            for _ in range(pieces):
+                for kind in used:
+                    each = range(number, number + self.count // pieces)
+                    number = each.stop
+                    before = peer.cpu_s()
+                    wire.send_all(
+                        None if kind == "plain" else name_of(n if kind == "new" else n % _THERE)
+                        for n in each
+                    )
+                    time.sleep(_SETTLES_S)
+                    used[kind] += peer.cpu_s() - before
+            plain = used["plain"]
+            for kind, target in (("plain", None), ("existing", 1.2), ("new", 1.5)):
+                took = used[kind] / (self.count // pieces * pieces) * 1e6
+                self.note(f"send, {kind}: processor time", " us", took)
+                if target is not None:
+                    self.note(f"send, {kind}: to a plain one", "", used[kind] / plain, target)
+
+    def subscribe_all(self) -> None:
+        with self.made() as (peer, wire):
+            wire.send_all(name_of(n) for n in range(self.topics))
+            time.sleep(_SETTLES_S)
+            names, said = [name_of(n) for n in range(self.topics)], f"subscribing {self.topics:,}"
+            took = harness.seconds(lambda: wire.subscribe(names))
+            self.note(said, " s", took, 0.5 if self.topics == 10_000 else None)
+            while wire.take(32).messages:  # what is out is forgotten by another offset
+                pass
+            before = peer.cpu_s()
+            wire.subscribe(names[:1000], type="OFFSET", value=0)
+            self.note("1,000 names with an offset option: processor time", " ms",
+                      (peer.cpu_s() - before) * 1e3, 50)  # fmt: skip
+
+    def delivery(self) -> None:
+        with self.made() as (peer, wire):
+            wire.subscribe([name_of(n) for n in range(self.topics)])
+            sender, took = self.connect(peer), list[float]()
+            for n in range(_DELIVERIES):
+                wire.put_pop(_WAITS_MS)
+                time.sleep(0.003)  # it waits by now
+                name = name_of(self.random.randrange(self.topics))
+                began = time.perf_counter()
+                sender.put_send(name, n)
+                got = wire.popped()
+                took.append((time.perf_counter() - began) * 1e3)
+                sender.sent()
+                assert [each for each, _ in got.messages] == [name], got
+                wire.ack(got)
+            took.sort()
+            said = f"send to delivery, {self.topics:,} subscribed"
+            self.note(f"{said}: p50", " ms", took[len(took) // 2], 0.5)
+            self.note(f"{said}: p99", " ms", took[int(len(took) * 0.99)], 5)
+            sender.close()
+
+    def memory(self) -> None:
+        with self.made() as (peer, wire):
+            assert peer.broker is not None
+            pid, store = peer.broker.pid, peer.folder / "store"
+            time.sleep(2 * _SETTLES_S)
+            empty = harness.anonymous_mb(pid), _files(pid), _mappings(pid), _derived(store)
+            wire.send_all(name_of(n) for n in range(self.topics))
+            if self.clients > 1:
+                self.subscribe(wire)
+            time.sleep(4 * _SETTLES_S)
+            full = harness.anonymous_mb(pid), _files(pid), _mappings(pid), _derived(store)
+            said = f"{self.topics:,} lite topics"
+            for what, unit, one, other, share, target in (
+                ("memory", " MB", full[0], empty[0], 1, 20),
+                ("descriptors", "", full[1], empty[1], 1, 10),
+                ("mappings", "", full[2], empty[2], 1, 20),
+                ("disk each", " B", full[3], empty[3], self.topics, 100),
+            ):  # fmt: skip
+                asked = target if self.clients == 1 else None
+                self.note(f"{said}: {what}", unit, (one - other) / share, asked)
+            if self.clients > 1:
+                self.note(f"{said}, {self.clients:,} clients: resident", " MB", _resident(pid), 200)
+
+    def restart(self) -> None:
+        with self.made() as (peer, wire):
+            wire.send_all(name_of(n) for n in range(self.topics))
+            self.subscribe(wire)
+            time.sleep(_SETTLES_S)
+            wire.close()
+            peer.stop_broker()
+            began = self.start(peer)
+            wire = self.connect(peer)
+            wire.put_pop(_WAITS_MS)
+            got = wire.popped()
+            took = time.perf_counter() - began
+            assert got.messages, got
+            of = f", {self.clients:,} clients" if self.clients > 1 else ""
+            self.note(f"restart to the first delivery, {self.topics:,} lite topics{of}", " s", took,
+                      1 if self.clients == 1 else 5)  # fmt: skip
+
+    def expiry(self) -> None:
+        settings = {"minLiteTTl": 1000, "liteTtlCheckInterval": _LOOKS_MS}
+        with self.broker(**settings) as peer:
+            began = time.monotonic()
+            wire = self.connect(peer)
+            wire.make(_TTL_MIN)
+            wire.send_all(name_of(n) for n in range(self.topics))
+            wire.subscribe([name_of(0)])
+            assert time.monotonic() - began < _LOOKS_MS / 1000 - 60 * _TTL_MIN - 5, "it is too slow"
+            calm = self._watch(peer, wire, began + _LOOKS_MS / 1000 - 8, until=None)
+            busy = self._watch(peer, wire, time.monotonic() + 30, until=0)
+            said = f"{self.topics:,} expire"
+            calm[0].sort()
+            slow = calm[0][int(len(calm[0]) * 0.99)]
+            self.note(f"{said}: p99 of the sends before", " ms", slow)
+            self.note(f"{said}: the slowest send", " ms", max(busy[0]), 2 * slow)
+            self.note(f"{said}: longest stall, processor time", " ms", max(busy[1]), 50)
+
+    def _watch(
+        self, peer: Peer, wire: LiteWire, end: float, until: int | None
+    ) -> tuple[list[float], list[float]]:
+        """Returns ms of each plain send, and ms of the broker's processor time until it answered
+        each question. until: ends when so many lite topics are left."""
+        sends, questions = list[float](), list[float]()
+        while time.monotonic() < end:
+            began = time.perf_counter()
+            wire.put_send(None)
+            wire.sent()
+            sends.append((time.perf_counter() - began) * 1e3)
+            used = peer.cpu_s()
+            wire.put(RequestCode.GET_LITE_CLIENT_INFO, {
+                "parentTopic": PARENT, "group": GROUP, "clientId": "nobody",
+            })  # fmt: skip
+            assert wire.get()[0]["code"] == 0
+            questions.append((peer.cpu_s() - used) * 1e3)
+            if until is not None and len(sends) % 50 == 0:
+                raw = wire.ask(RequestCode.GET_BROKER_LITE_INFO)
+                if f'"currentLmqNum":{until},'.encode() in raw.replace(b" ", b""):
+                    break
+            time.sleep(0.002)
+        else:
+            assert until is None, "the lite topics are still there"
+        return sends, questions
+
+
+def _files(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def _mappings(pid: int) -> int:
+    return len(Path(f"/proc/{pid}/maps").read_bytes().splitlines())
+
+
+def _resident(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
+
+
+def _derived(store: Path) -> int:
+    """Bytes on the disk beside what any message has: the log, the index, the topic's own queues."""
+    total = 0
+    for path in store.rglob("*"):
+        with suppress(OSError):
+            if not {"commitlog", "index", PARENT}.intersection(path.parts):
+                total += path.stat().st_blocks * 512
+    return total
+
+
+def main(arguments: list[str]) -> int:
+    parser = harness.parser_of("lite")
+    parser.add_argument("--only", default=",".join(SCENES))
+    parser.add_argument("--peers", default="ours")
+    parser.add_argument("--topics", type=int, default=10_000)
+    parser.add_argument("--clients", type=int, default=1)
+    parser.add_argument("--count", type=int, default=10_000, help="sends of each kind")
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args(arguments)
+    only, names = given.only.split(","), given.peers.split(",")
+    if unknown := set(only) - set(SCENES):
+        parser.error(f"no scenes {unknown}")
+    facts = harness.machine()
+    benches = [Bench(each, given.topics, given.clients, given.count, 1) for each in names]
+    for _ in range(given.rounds):
+        for scene in only:
+            for bench in benches:
+                if bench.name == "ours" or scene not in _OURS_ALONE:
+                    getattr(bench, "subscribe_all" if scene == "subscribe" else scene)()
+    rows = [row for bench in benches for row in bench.rows.values()]
+    harness.report(rows, facts, "lite", "lite topics", given.keep)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
