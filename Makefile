@@ -12,7 +12,7 @@ NGHTTP2 := $(shell $(CC) -E -include nghttp2/nghttp2.h -x c /dev/null >/dev/null
 C_LEFT_OUT := csrc/tests/% $(if $(NGHTTP2),,csrc/http2/%)
 C_SOURCES := $(filter-out $(C_LEFT_OUT),$(wildcard csrc/*/*.c))
 C_HEADERS := csrc/pystore.h $(filter-out csrc/tests/%,$(wildcard csrc/*/*.h csrc/*/*.def))
-BY_HAND := pystore/_put.c broker/client/_messages.c broker/grpc/_http2.c
+BY_HAND := pystore/native/_put.c broker/client/_messages.c broker/grpc/_http2.c
 C_LIBRARIES := $(if $(NGHTTP2),-lnghttp2)
 # -g1: lines are all that the stacks of a sanitizer need, and a sixth of the time of a build.
 C_FLAGS := -std=gnu11 -g1 -O1 -fno-omit-frame-pointer -pthread -Wall -Wextra -Icsrc
@@ -87,9 +87,9 @@ build/.nghttp2:
 	  || echo "without the gRPC service: install libnghttp2-dev (as root), then \`make clean build\`" >&2
 	@touch $@
 
-build: pystore/_core.abi3.so ## compile the C core in place, when a source is newer
+build: pystore/native/_core.abi3.so ## compile the C core in place, when a source is newer
 
-pystore/_core.abi3.so: $(C_SOURCES) $(C_HEADERS) $(BY_HAND) pystore/_build.py setup.py | .venv/.stamp build/.nghttp2
+pystore/native/_core.abi3.so: $(C_SOURCES) $(C_HEADERS) $(BY_HAND) pystore/native/_build.py setup.py | .venv/.stamp build/.nghttp2
 	@$(LOCK) $(PY) setup.py -q build_ext --inplace
 	@touch $@
 
@@ -301,7 +301,7 @@ test-wheel: wheel ## the wheel alone, in environments without the tree; then wit
 include tools/aarch64.inc
 
 clean: ## remove what builds left; .venv stays
-	@rm -rf build dist *.egg-info pystore/*.so pystore/_core*.c
+	@rm -rf build dist *.egg-info pystore/native/*.so pystore/native/_core*.c
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	@find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
 

@@ -1,5 +1,5 @@
-"""Builds the C core (csrc/) into pystore/_core.abi3.so, and three modules beside it; everything
-else stands in pyproject.toml.
+"""Builds the C core (csrc/) into pystore/native/_core.abi3.so, and three modules beside it;
+everything else stands in pyproject.toml.
 
 One wheel serves every Python from 3.11 on, since the extension keeps to the limited API.
 """
@@ -83,7 +83,7 @@ def has_nghttp2() -> bool:
 
 
 by_hands = [
-    by_hand("pystore._put"),
+    by_hand("pystore.native._put"),
     by_hand(
         "broker.client._messages",
         "csrc/remoting/inprocess.h",
@@ -104,7 +104,7 @@ elif compiled:
     print("without the gRPC service: nghttp2's header (libnghttp2-dev) is missing", file=sys.stderr)
 
 setup(
-    cffi_modules=["pystore/_build.py:ffi"] if compiled else [],
+    cffi_modules=["pystore/native/_build.py:ffi"] if compiled else [],
     ext_modules=by_hands if compiled else [],
     cmdclass={"build_ext": BuildExt},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},

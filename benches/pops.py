@@ -47,7 +47,7 @@ from broker.grpc.schema import METHODS, SERVICE, pb
 from broker.remoting.client import RemotingClient
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, texts
-from pystore.configfiles import SubscriptionGroup, TopicConfig
+from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 
 console = Console(stderr=True, highlight=False)
 

@@ -9,9 +9,9 @@ import pytest
 
 import pystore
 from benches.harness import TOPIC, bodies, flat, fresh, scaled
+from pystore.filter.sql92 import compiled
+from pystore.format.properties import encode_properties
 from pystore.native import ffi, lib
-from pystore.properties import encode_properties
-from pystore.sql92 import compiled
 
 #: What a client sets, and what this consumer asks for: 162 bytes.
 PROPERTIES = {

@@ -31,8 +31,8 @@ from typing import Any
 import pystore
 from benches.harness import ROOT, SCRATCH, anonymous_mb
 from broker import Broker
-from pystore.names import TIMER_TOPIC
-from pystore.timers import slot_of
+from pystore.format.names import TIMER_TOPIC
+from pystore.store.timers import slot_of
 
 __all__ = ["main"]
 

@@ -30,8 +30,8 @@ from broker.broker import Broker
 from broker.wire import codec
 from broker.wire.command import Command
 from pystore import Store
-from pystore.names import HALF_TOPIC
-from pystore.pending_log import find_pending
+from pystore.format.names import HALF_TOPIC
+from pystore.store.pending_log import find_pending
 
 #: What is aimed at: seconds of a round, times the rate, part of the processor time.
 _ROUND_S, _FACTOR_RATE, _FACTOR_CPU = 2.0, 2.0, 5.0

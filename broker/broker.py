@@ -37,12 +37,12 @@ from broker.services.setting_forms import servers_of
 from broker.serving import Listeners, listen, listen_for_slaves
 from broker.start_checks import Ask, bind_address, on_this_machine, read_start
 from pystore import Store
-from pystore.arguments import named_arguments
-from pystore.configfiles import TopicConfig
+from pystore.configuration.problems import refuse
 from pystore.errors import BadArgument, StoreError
-from pystore.setting_problems import refuse
+from pystore.meta.configfiles import TopicConfig
 from pystore.setting_types import SettingValues
 from pystore.settings import Settings
+from pystore.store.arguments import named_arguments
 
 if TYPE_CHECKING:
     # A server process starts without what it may never use.

@@ -26,7 +26,7 @@ from broker.wire.command import Command
 from pystore import Reader
 from pystore.errors import BadArgument, DiskFull, NotAStore, StoreError
 from pystore.files import FILE_MODE, make_folders, read_file, replace_file
-from pystore.javaproperties import parse_java_properties
+from pystore.files.javaproperties import parse_java_properties
 from pystore.native import lib
 from pystore.settings import TABLE, load
 

@@ -51,7 +51,7 @@ from broker.services.transaction import Transactions
 from pystore import Store
 from pystore.native import ffi, lib, raise_error
 from pystore.settings import RETENTION, Settings
-from pystore.timers import Timers, TimersProgress, save_timers
+from pystore.store.timers import Timers, TimersProgress, save_timers
 
 __all__ = ["Ground", "Options", "open_ground", "open_services"]
 

@@ -27,8 +27,8 @@ from broker.services.plain_access import PlainAccess
 from broker.services.replication.service import replicates
 from broker.services.setting_forms import servers_of
 from broker.services.setting_rules import at_odds
+from pystore.configuration.problems import SettingProblem
 from pystore.errors import BadArgument, StoreError
-from pystore.setting_problems import SettingProblem
 from pystore.settings import Settings, read_settings
 
 __all__ = ["Ask", "bind_address", "on_this_machine", "read_start"]

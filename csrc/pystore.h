@@ -14,7 +14,8 @@
  *    and the table of what is mapped), prints nothing, never aborts, and knows nothing of Python.
  *
  * Between the two marks below only what cffi's parser reads: plain declarations, no preprocessor
- * but `#define NAME integer`. pystore/_build.py takes them from here, so they are written once. */
+ * but `#define NAME integer`. pystore/native/_build.py takes them from here, so they
+ * stand once. */
 #ifndef PYSTORE_H
 #define PYSTORE_H
 

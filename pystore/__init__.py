@@ -16,19 +16,26 @@ import os
 from collections.abc import Mapping
 
 from pystore import errors
-from pystore._arrow import COLUMNS, ArrowStream, survive_truncation
-from pystore._batch import PutBatch
-from pystore._enums import PutStatus
-from pystore._messages import Batch, GetStatus, Message
-from pystore._reading import Progress, Reader
-from pystore._report import Action, RecoveryMode, RecoveryReport, ReportItem
-from pystore._results import CleanReport, DueDelivery, Info, PutManyResult, PutResult, QueueInfo
-from pystore._store import Store
-from pystore.arguments import named_arguments as _named_arguments
+from pystore.base.enums import PutStatus
 from pystore.errors import *  # noqa: F403  every exception class of the error table
 from pystore.metadata import Metadata, SubscriptionGroup, TopicConfig
 from pystore.settings import Settings
 from pystore.settings import load as load_settings
+from pystore.store._arrow import COLUMNS, ArrowStream, survive_truncation
+from pystore.store._batch import PutBatch
+from pystore.store._messages import Batch, GetStatus, Message
+from pystore.store._reading import Progress, Reader
+from pystore.store._report import Action, RecoveryMode, RecoveryReport, ReportItem
+from pystore.store._results import (
+    CleanReport,
+    DueDelivery,
+    Info,
+    PutManyResult,
+    PutResult,
+    QueueInfo,
+)
+from pystore.store._store import Store
+from pystore.store.arguments import named_arguments as _named_arguments
 
 __version__ = "0.1.0"
 
@@ -89,7 +96,7 @@ def open(
     FileSizeMismatch, StrayFile, MissingSegment, NewerLayout, BadArgument for unknown settings.
     """
     if load_settings(conf, settings)["paranoidRecovery"]:
-        from pystore.paranoid import open_mended
+        from pystore.repair.paranoid import open_mended
 
         return open_mended(path, conf, progress, settings)
     return Store(path, conf, progress=progress, **settings)

@@ -1,8 +1,9 @@
 """Topics, groups and offsets of a store: LMDB is the truth, config/*.json the interchange.
 
-pystore/_metadb.py says how the rows lie there. Everything is held in memory as well, as upstream
-does, and looked up there without a lock: a value may be seen a moment before it is on the disk. One
-process writes. A reader takes a copy of the environment, so that nothing a writer does reaches it.
+pystore/meta/_database.py says how the rows lie there. Everything is held in memory as well, as
+upstream does, and looked up there without a lock: a value may be seen a moment before it is on the
+disk. One process writes. A reader takes a copy of the environment, so that nothing a writer does
+reaches it.
 
 The config files are written from the tables (:meth:`Metadata.maybe_export`, :meth:`Metadata.close`)
 and imported when another program has written them: a Java broker ran. "Another program" means that
@@ -28,21 +29,8 @@ from typing import Any
 
 import lmdb
 
-from pystore import _metadb, configfiles, files
-from pystore._aside import move_aside
-from pystore._metadb import Fingerprint
-from pystore._metastore import MetaStore
-from pystore._metatables import DelayOffsets, Offsets, Table, check_number
-from pystore.closing import ClosedByWith
-from pystore.configfiles import (
-    RAW_FILES,
-    SECTIONS,
-    ConsumerOffset,
-    DataVersion,
-    Parts,
-    SubscriptionGroup,
-    TopicConfig,
-)
+from pystore import files
+from pystore.base.closing import ClosedByWith
 from pystore.errors import (
     NewerLayout,
     NotWriteable,
@@ -50,7 +38,8 @@ from pystore.errors import (
     StoreError,
     StoreLocked,
 )
-from pystore.names import (
+from pystore.files.aside import move_aside
+from pystore.format.names import (
     BENCHMARK_TOPIC,
     DLQ_PREFIX,
     HALF_TOPIC,
@@ -65,7 +54,20 @@ from pystore.names import (
     TEMPLATE_TOPIC,
     TIMER_TOPIC,
 )
-from pystore.pending import PendingTable
+from pystore.meta import _database, configfiles
+from pystore.meta._database import Fingerprint
+from pystore.meta._rows import MetaStore
+from pystore.meta._tables import DelayOffsets, Offsets, Table, check_number
+from pystore.meta.configfiles import (
+    RAW_FILES,
+    SECTIONS,
+    ConsumerOffset,
+    DataVersion,
+    Parts,
+    SubscriptionGroup,
+    TopicConfig,
+)
+from pystore.meta.pending import PendingTable
 from pystore.settings import Settings, load
 
 __all__ = [
@@ -197,7 +199,7 @@ class Metadata(MetaStore, ClosedByWith):
                 raise
             event = self._set_aside(damaged)
             self._closed = False
-            self._state = _metadb.MetadataState()
+            self._state = _database.MetadataState()
             self._open_database(sync)
             self.report = (event, *self.report)
         for event in self.report:
@@ -228,25 +230,25 @@ class Metadata(MetaStore, ClosedByWith):
             about = self.path.stat()
             self._place = about.st_dev, about.st_ino
             self._enter()
-            _metadb.check_file(self.path / "data.mdb")
-            _metadb.reserve_lock(self.path, self._file_mode)
+            _database.check_file(self.path / "data.mdb")
+            _database.reserve_lock(self.path, self._file_mode)
             self._env = lmdb.open(
-                str(self.path), map_size=_metadb.MAP_SIZE, max_dbs=_metadb.MAX_DBS,
+                str(self.path), map_size=_database.MAP_SIZE, max_dbs=_database.MAX_DBS,
                 writemap=False, sync=sync, metasync=True, mode=self._file_mode,
             )  # fmt: skip
             self._own()
-            new = _metadb.read_schema(self._env, self.path) == 0
-            self._dbs = _metadb.make_dbs(self._env, new)
+            new = _database.read_schema(self._env, self.path) == 0
+            self._dbs = _database.make_dbs(self._env, new)
             if fresh:
                 files.sync_folder(self.path)
-            self._size = _metadb.size_of(self._env, self.path)
-            self._state = _metadb.read_state(self._env, self._dbs, self.path)
+            self._size = _database.size_of(self._env, self.path)
+            self._state = _database.read_state(self._env, self._dbs, self.path)
             files.remove_temporaries(self.config, _all_files())
             self.report = tuple(self._import_changed())
         except BaseException as failed:
             self._release()
             if isinstance(failed, lmdb.Error):
-                raise _metadb.lmdb_error(failed, self.path) from failed
+                raise _database.lmdb_error(failed, self.path) from failed
             if isinstance(failed, OSError) and not isinstance(failed, StoreError):
                 raise files.os_error(failed, self.path) from failed
             raise
@@ -277,7 +279,7 @@ class Metadata(MetaStore, ClosedByWith):
         fd, self._owner_fd = self._owner_fd, -1
         self._closed = True
         if env is not None and os.getpid() == self._pid:
-            _metadb.close(env, self.path)
+            _database.close(env, self.path)
         if fd >= 0:
             os.close(fd)
         entry, self._entry = self._entry, None
@@ -326,14 +328,14 @@ class Metadata(MetaStore, ClosedByWith):
             before, events = self._state, []
             try:
                 try:
-                    state = _metadb.read_copy(self.path)
+                    state = _database.read_copy(self.path)
                 except NewerLayout:
                     raise
                 except StoreError as failed:
                     # A reader is for rescue too: the config files are seconds older, and there.
                     events.append(ConfigEvent("meta", "skipped", str(failed)))
                     state = None
-                self._state = state if state is not None else _metadb.MetadataState()
+                self._state = state if state is not None else _database.MetadataState()
                 self.report = (*events, *self._import_changed())
             except BaseException:
                 self._state = before
@@ -350,7 +352,7 @@ class Metadata(MetaStore, ClosedByWith):
         if name == "offsets":
             txn.drop(self._dbs["pairs"], delete=False)
             for pair, queues in parts.rows.items():
-                digest, text = _metadb.pair_key(pair), pair.encode("utf-8", "surrogatepass")
+                digest, text = _database.pair_key(pair), pair.encode("utf-8", "surrogatepass")
                 txn.put(digest, text, db=self._dbs["pairs"])
                 for queue, offset in queues.items():
                     key = struct.pack(">16si", digest, queue)
@@ -360,11 +362,13 @@ class Metadata(MetaStore, ClosedByWith):
                 value = struct.pack(">q", offset)
                 txn.put(struct.pack(">i", level), value, db=self._dbs["delays"])
         else:
-            write = _metadb.ROWS[name][2]
+            write = _database.ROWS[name][2]
             for row in parts.rows.values():
-                txn.put(_metadb.row_key(row.name), _metadb.compact(write(row)), db=self._dbs[name])
+                txn.put(
+                    _database.row_key(row.name), _database.compact(write(row)), db=self._dbs[name]
+                )
         self._put_version(name, txn)
-        txn.put(f"extra/{name}".encode(), _metadb.compact(parts.extra), db=self._dbs["info"])
+        txn.put(f"extra/{name}".encode(), _database.compact(parts.extra), db=self._dbs["info"])
 
     def version(self, name: str) -> DataVersion:
         """Returns the dataVersion of "topics", "groups", "offsets" or "delays"."""
@@ -409,7 +413,7 @@ class Metadata(MetaStore, ClosedByWith):
         with self._write() as txn:
             extra = self._state.parts["groups"].extra
             extra["forbiddenTable"] = {group: dict(topics) for group, topics in table.items()}
-            txn.put(b"extra/groups", _metadb.compact(extra), db=self._dbs["info"])
+            txn.put(b"extra/groups", _database.compact(extra), db=self._dbs["info"])
             self._bump("groups", txn)
 
     # ---- how far consumer offsets are kept ----
@@ -510,7 +514,7 @@ class Metadata(MetaStore, ClosedByWith):
             main, bak = _read_both(self.config / file)
             if main is None and bak is None and not known.main:
                 continue  # a store that never had it
-            if main is not None and _metadb.digest(main) in known.main:
+            if main is not None and _database.digest(main) in known.main:
                 continue
             taken, event = _choose(name, self.config / file, main, bak, known)
             events.append(event)
@@ -549,7 +553,7 @@ class Metadata(MetaStore, ClosedByWith):
                         txn.put(f"raw/{file}".encode(), data, db=self._dbs["info"])
                 # Read from a .bak: the file itself is torn, not ours, and to be written again.
                 says_so = own and print_.main
-                print_.content = _metadb.digest(self._encode(name, file)) if says_so else ""
+                print_.content = _database.digest(self._encode(name, file)) if says_so else ""
                 self._put_print(file, print_, txn)
                 self._dirty.add(name)
 
@@ -559,7 +563,9 @@ class Metadata(MetaStore, ClosedByWith):
             print_.size, print_.mtime_ns = about.st_size, about.st_mtime_ns
         self._state.prints[file] = print_
         if txn is not None:
-            txn.put(f"print/{file}".encode(), _metadb.compact(asdict(print_)), db=self._dbs["info"])
+            txn.put(
+                f"print/{file}".encode(), _database.compact(asdict(print_)), db=self._dbs["info"]
+            )
 
     def import_json(self, directory: str | os.PathLike[str] | None = None) -> list[ConfigEvent]:
         """Replaces each table by the file in the folder (default: the store's own config/).
@@ -695,7 +701,7 @@ class Metadata(MetaStore, ClosedByWith):
     def _is_there(self, file: str, data: bytes) -> bool:
         """Says whether the file has this content already, be it in upstream's own layout."""
         print_ = self._state.prints.get(file)
-        if print_ is None or print_.content != _metadb.digest(data):
+        if print_ is None or print_.content != _database.digest(data):
             return False
         try:
             about = (self.config / file).stat()
@@ -715,7 +721,7 @@ class Metadata(MetaStore, ClosedByWith):
 
     def _is_known(self, file: str, content: bytes) -> bool:
         """Says whether the file was read or written with this content last."""
-        return _metadb.digest(content) in self._state.prints.get(file, Fingerprint()).main
+        return _database.digest(content) in self._state.prints.get(file, Fingerprint()).main
 
     def _export_files(self, todo: Mapping[str, tuple[bytes, bytes | None, bool]]) -> None:
         before = {file: self._state.prints.get(file, Fingerprint()) for file in todo}
@@ -724,10 +730,10 @@ class Metadata(MetaStore, ClosedByWith):
         with self._write() as txn:
             for file, (data, old, keep) in todo.items():
                 print_ = replace(before[file], content="")
-                there = [digest for digest in print_.main if digest == _metadb.digest(old)]
-                print_.main = [*there, _metadb.digest(data)]
+                there = [digest for digest in print_.main if digest == _database.digest(old)]
+                print_.main = [*there, _database.digest(data)]
                 if keep:
-                    print_.bak = list(dict.fromkeys([*print_.bak, _metadb.digest(old)]))
+                    print_.bak = list(dict.fromkeys([*print_.bak, _database.digest(old)]))
                 self._put_print(file, print_, txn)
         try:
             if not self.config.is_dir():
@@ -743,8 +749,8 @@ class Metadata(MetaStore, ClosedByWith):
             raise files.os_error(failed, self.config) from failed
         with self._write() as txn:
             for file, (data, old, keep) in todo.items():
-                bak = [_metadb.digest(old)] if keep else before[file].bak
-                digest = _metadb.digest(data)
+                bak = [_database.digest(old)] if keep else before[file].bak
+                digest = _database.digest(data)
                 self._put_print(file, Fingerprint([digest], bak, digest), txn)
 
 
@@ -786,7 +792,7 @@ def _read_both(path: Path) -> tuple[bytes | None, bytes | None]:
 def _print_of(taken: bytes, main: bytes | None, bak: bytes | None) -> Fingerprint:
     """Returns what is ours once the content `taken` of a file or its ``.bak`` has replaced the
     table."""
-    return Fingerprint([_metadb.digest(main)] if taken is main else [], [_metadb.digest(bak)])
+    return Fingerprint([_database.digest(main)] if taken is main else [], [_database.digest(bak)])
 
 
 def _choose(
@@ -804,7 +810,7 @@ def _choose(
             return main, ConfigEvent(file, "imported", said)
     if bak is None:
         return None, ConfigEvent(file, "kept", f"{why} and there is no .bak file")
-    if _metadb.digest(bak) in known.main + known.bak:
+    if _database.digest(bak) in known.main + known.bak:
         return None, ConfigEvent(
             file, "kept", f"{why} and the .bak file is an older version of ours"
         )

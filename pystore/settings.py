@@ -3,12 +3,12 @@
 Entry points: :func:`load` (a broker.conf and keywords to :class:`Settings`), :func:`fill`
 (:class:`Settings` to a ``ps_conf`` of csrc/pystore.h) and :data:`TABLE` (what docs/settings.md is
 made from). Names, types and defaults come from upstream's own classes
-(pystore/upstream_settings.py); what the store does with a setting stands in :data:`_USED`.
+(pystore/configuration/upstream.py); what the store does with a setting stands in :data:`_USED`.
 
 Upstream silently ignores an unknown name and a value that it cannot read: a setting that silently
 does nothing has cost people their messages. Here a mistyped name and an unreadable value are
 refused, all of a file at once, and a name that is far from every setting is passed over with a
-warning (pystore/setting_problems.py). Keywords are written for this store: an
+warning (pystore/configuration/problems.py). Keywords are written for this store: an
 unknown one is refused.
 """
 
@@ -25,16 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from pystore import files
-from pystore.errors import BadArgument, StoreError
-from pystore.javaproperties import edit_java_properties, parse_java_properties
-from pystore.setting_problems import (
+from pystore.configuration.problems import (
     SettingProblem,
     about_unknown,
     mistyped,
     nearest,
     refuse,
 )
-from pystore.setting_rows import (
+from pystore.configuration.rows import (
     INT_MAX,
     LONG_MAX,
     LONG_MIN,
@@ -45,7 +43,7 @@ from pystore.setting_rows import (
     read_conf,
     shown,
 )
-from pystore.upstream_settings import (
+from pystore.configuration.upstream import (
     IN_GUIDES,
     NAMESRV,
     OTHER_VERSIONS,
@@ -54,6 +52,8 @@ from pystore.upstream_settings import (
     UPSTREAM,
     UPSTREAM_VERSION,
 )
+from pystore.errors import BadArgument, StoreError
+from pystore.files.javaproperties import edit_java_properties, parse_java_properties
 
 __all__ = [
     "NOT_SERVED",
@@ -1111,7 +1111,7 @@ def fill(
     """Returns a ``ps_conf *`` filled from the table, and the objects that must live as long as it
     is used.
 
-    ffi: that of pystore._core. root: folder of the store, which wins over storePathRootDir. init:
+    ffi: that of pystore.native. root: folder of the store, which wins over storePathRootDir. init:
     fills in the fields that no setting reaches; default ``lib.ps_conf_init``. File sizes are for a
     new store: an existing one tells its own (adopt_sizes), whatever was asked for.
 

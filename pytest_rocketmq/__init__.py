@@ -29,7 +29,7 @@ except ImportError as failed:
     @pytest.fixture
     def rocketmq_broker() -> None:
         """Fails, and names the file that stands in the way."""
-        from pystore.packages import check_package
+        from pystore.files.packages import check_package
 
         check_package("broker")
         raise _why

@@ -761,7 +761,7 @@ def _check_broker() -> None:
     """Checks where the client comes from: a job's own broker.py comes before the package with the
     client. Raises: BadOption."""
     from pystore.errors import BadArgument
-    from pystore.packages import check_package
+    from pystore.files.packages import check_package
 
     try:
         check_package("broker")

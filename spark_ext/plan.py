@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from pystore.names import HALF_TOPIC, OP_TOPIC, is_internal_topic
+from pystore.format.names import HALF_TOPIC, OP_TOPIC, is_internal_topic
 from spark_ext.errors import BadOption, DataLoss
 from spark_ext.options import EARLIEST, LATEST, Bound, PushedFilters, ReadOptions
 from spark_ext.stores import damaged_index, known_damage, open_reader

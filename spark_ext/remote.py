@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import pystore
 from pystore.files import FILE_MODE, make_folders, new_file
-from pystore.units import NO_RECORD, UNIT
+from pystore.format.units import NO_RECORD, UNIT
 from spark_ext.errors import SourceError
 from spark_ext.options import StoreSettings
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from pystore.javahash import java_hash
-from pystore.properties import NAME_END, PROPERTY_END, pair
+from pystore.format.javahash import java_hash
+from pystore.format.properties import NAME_END, PROPERTY_END, pair
 from spark_ext.errors import BadSchema, SinkError, nearest
 from spark_ext.options import QUEUE_ID_MAX
 

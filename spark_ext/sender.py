@@ -192,7 +192,7 @@ def messages_of(rows: pa.RecordBatch) -> Iterator[Message]:
     of the copy that was read, and left out."""
     from broker.client import Message
     from broker.client.sending import PROTOCOL_PROPERTIES
-    from pystore.properties import parse_properties
+    from pystore.format.properties import parse_properties
 
     names = ("topic", "body", "properties", "level", "flag", "deliver")
     for topic, body, raw, level, flag, deliver in zip(

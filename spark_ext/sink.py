@@ -28,8 +28,8 @@ from pyspark.sql.datasource import (
 )
 
 from pystore.files import FILE_MODE, make_folders, new_file
-from pystore.names import SCHEDULE_TOPIC
-from pystore.properties import NAME_END, PROPERTY_END, pair
+from pystore.format.names import SCHEDULE_TOPIC
+from pystore.format.properties import NAME_END, PROPERTY_END, pair
 from spark_ext.errors import SinkError
 from spark_ext.ledger import CommitEntry, Ledger, Stamp, stamps_since
 from spark_ext.options import WriteOptions

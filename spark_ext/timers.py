@@ -101,7 +101,7 @@ def _waiting(reader: pystore.Reader) -> _Waiting:
     import pyarrow as pa
 
     import pystore
-    from pystore.timers import Timers
+    from pystore.store.timers import Timers
 
     offsets, due, size = array("q"), array("q"), 0
     try:
@@ -129,7 +129,7 @@ def _int64(values: array[int]) -> pa.Int64Array:
 def _part(
     reader: pystore.Reader, path: str, broker: str, waiting: _Waiting, at: int, most: int
 ) -> TimerPart:
-    from pystore.names import TIMER_TOPIC
+    from pystore.format.names import TIMER_TOPIC
 
     offsets, due = waiting.offsets.slice(at, most), waiting.due.slice(at, most)
     try:
@@ -158,7 +158,7 @@ def read_timers(
     part: InputPartition, layout: columns.ColumnLayout, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
     """Yields the batches of one partition. An empty plan comes as a partition that is not ours."""
-    from pystore.names import TIMER_TOPIC
+    from pystore.format.names import TIMER_TOPIC
 
     if not isinstance(part, TimerPart):
         return

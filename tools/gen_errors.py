@@ -146,7 +146,7 @@ from __future__ import annotations
 
 import errno as _errno
 
-from pystore.store_error import StoreError
+from pystore.base.store_error import StoreError
 '''
 
 TAIL = """

@@ -16,9 +16,9 @@ import generated
 from broker.grpc.settings import TABLE as PROXYS
 from broker.namesrv.settings import TABLE as NAMESRVS
 from broker.remoting.tls import TABLE as TLS
-from pystore.setting_rows import Setting, shown
+from pystore.configuration.rows import Setting, shown
+from pystore.configuration.upstream import UPSTREAM_VERSION
 from pystore.settings import TABLE
-from pystore.upstream_settings import UPSTREAM_VERSION
 
 PAGE = generated.ROOT / "docs" / "settings.md"
 

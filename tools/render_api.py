@@ -11,12 +11,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = (
-    "pystore", "pystore.settings", "pystore.metadata", "pystore.errors",
+    "pystore", "pystore.settings", "pystore.setting_types", "pystore.metadata", "pystore.errors",
+    "pystore.audit", "pystore.repair",
     "broker", "broker.client", "broker.broker", "broker.namesrv",
     "broker.services.hooks", "broker.remoting.client", "broker.wire.command",
     "broker.wire.codes", "spark_ext",
     # What is left out of the pages above, private names too: pdoc takes a "!" as "not".
-    "!pystore.cli", "!pystore.upstream_settings",
+    "!pystore.base", "!pystore.cli", "!pystore.configuration", "!pystore.files", "!pystore.filter",
+    "!pystore.format", "!pystore.lights", "!pystore.meta", "!pystore.native", "!pystore.store",
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from broker.wire.command import Command
-from pystore.names import DLQ_PREFIX, RETRY_PREFIX
+from pystore.format.names import DLQ_PREFIX, RETRY_PREFIX
 
 __all__ = [
     "AccessAction",

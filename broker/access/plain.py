@@ -10,7 +10,7 @@ from broker.access.addresses import NOBODY, Pattern, address_of
 from broker.access.needs import AccessAction, AccessRequest, Ask, Need, ResourceKind, Verdict
 from broker.access.signature import ACCESS_KEY, is_signed_by
 from broker.wire.command import Command
-from pystore.names import TRACE_TOPIC
+from pystore.format.names import TRACE_TOPIC
 
 __all__ = ["DENY", "PUB", "PUB_SUB", "SUB", "Account", "PlainRules", "parse_right", "right_text"]
 

@@ -10,7 +10,7 @@ from broker.cli.admin_offsets import lag_table, show_members
 from broker.cli.administering import DryRun, Group, Topic, administered
 from pystore.cli.verbs import Session, Size, When, usage
 from pystore.errors import NotFound
-from pystore.names import is_internal_topic
+from pystore.format.names import is_internal_topic
 
 if TYPE_CHECKING:
     from broker.client.admin import Admin, BrokerPlace

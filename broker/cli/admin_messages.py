@@ -11,7 +11,7 @@ from broker.cli.administering import DryRun, Group, Topic, administered, ms_of
 from broker.cli.clients import message_facts, message_line
 from pystore.cli.verbs import Session, When, shown, usage
 from pystore.errors import NotFound
-from pystore.names import TRACE_TOPIC
+from pystore.format.names import TRACE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -125,7 +125,7 @@ def run(
     """
     from broker.broker import Broker
     from broker.cli.serve import serve
-    from pystore.setting_problems import refuse, strictly
+    from pystore.configuration.problems import refuse, strictly
 
     given: dict[str, Any] = dict(s.sets)
     given |= {} if namesrv is None else {"namesrvAddr": namesrv}
@@ -171,8 +171,8 @@ class _Check:
         from broker.remoting.tls import TlsSettings
         from broker.start_checks import Ask, on_this_machine, read_start
         from pystore.cli.verbs import holder_of
+        from pystore.configuration.problems import SettingProblem
         from pystore.errors import BadArgument
-        from pystore.setting_problems import SettingProblem
 
         self.settings, self.problems = read_start(conf, given)
         self.tls: TlsSettings | None = None

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pystore.cli.verbs import Session
-from pystore.setting_problems import SettingProblem
+from pystore.configuration.problems import SettingProblem
 
 __all__ = ["CheckConf", "Strict", "show_check"]
 

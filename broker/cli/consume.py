@@ -9,7 +9,7 @@ import typer
 from broker.cli.clients import client_errors, no_settings, print_message
 from broker.cli.signing import CredentialsFile, TrustFile, credentials_of, tls_of
 from pystore.cli.verbs import Session, usage
-from pystore.names import TOOLS_GROUP
+from pystore.format.names import TOOLS_GROUP
 
 if TYPE_CHECKING:
     from broker.client.consumer import AsyncConsumer

@@ -80,7 +80,7 @@ async def look_at(by: Inquirer, address: str) -> BrokerSeen:
     from broker.wire import mqjson
     from broker.wire.codes import RequestCode
     from broker.wire.command import Command
-    from pystore.javaproperties import parse_java_properties
+    from pystore.files.javaproperties import parse_java_properties
 
     text = await by.body(address, RequestCode.GET_BROKER_CONFIG, next_step=NEEDS_RIGHTS)
     given = {k: v for k, (_, v) in parse_java_properties(text.decode(errors="replace")).items()}
@@ -130,7 +130,7 @@ async def _seconds(by: Inquirer, address: str, end: int, behind: int) -> float |
     reported a place within one."""
     from broker.wire.codes import RequestCode
     from broker.wire.command import Command
-    from pystore.records import check_record
+    from pystore.format.records import check_record
 
     if behind == 0:
         return 0.0

@@ -53,7 +53,7 @@ def run(
     from broker.cli.serve import serve
     from broker.namesrv.server import NameServer
     from broker.namesrv.settings import NamesrvSettings
-    from pystore.setting_problems import refuse, strictly
+    from pystore.configuration.problems import refuse, strictly
 
     home = Path.home() / "namesrv"
     given: dict[str, object] = dict(s.sets)

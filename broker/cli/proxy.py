@@ -22,7 +22,7 @@ from pystore.cli.verbs import Session, usage
 
 if TYPE_CHECKING:
     from broker.grpc.proxy import Proxy
-    from pystore.setting_problems import SettingProblem
+    from pystore.configuration.problems import SettingProblem
 
 __all__ = ["run"]
 
@@ -106,8 +106,8 @@ def run(
     from broker.client.options import ClientSettings
     from broker.grpc import what_is_missing
     from broker.remoting.tls import TlsSettings
+    from pystore.configuration.problems import refuse, strictly
     from pystore.errors import BadArgument
-    from pystore.setting_problems import refuse, strictly
 
     try:
         from broker.grpc.proxy import ROUTE_POLL_S, Proxy

@@ -31,9 +31,9 @@ from pystore.cli.verbs import (
     usage,
 )
 from pystore.errors import NotFound
-from pystore.names import TEMPLATE_TOPIC
-from pystore.timer_edit import Editor, TimerMessage, count_of, find_timer, plain_properties
-from pystore.timers import RecallHandle, Timer, Timers, slot_of
+from pystore.format.names import TEMPLATE_TOPIC
+from pystore.store.timer_edit import Editor, TimerMessage, count_of, find_timer, plain_properties
+from pystore.store.timers import RecallHandle, Timer, Timers, slot_of
 
 if TYPE_CHECKING:
     from pystore import Message
@@ -387,7 +387,7 @@ def _send_again(s: Session, broker: str, found: TimerMessage, due: int) -> None:
             "a running broker cannot tell the two apart: both are due in the same second",
             "choose a time in another second, or stop the broker",
         )
-    from pystore.properties import encode_properties
+    from pystore.format.properties import encode_properties
 
     m = found.message
     properties = plain_properties(m) | {"TIMER_DELIVER_MS": str(due)}

@@ -17,9 +17,9 @@ from broker.cli.asking import ask
 from pystore import Message
 from pystore.cli.verbs import Session, When, message_lines, message_record, usage
 from pystore.errors import NotFound
-from pystore.names import DISCARD_TOPIC, HALF_TOPIC
-from pystore.pending import Decision, PendingHalf
-from pystore.pending_log import find_pending
+from pystore.format.names import DISCARD_TOPIC, HALF_TOPIC
+from pystore.meta.pending import Decision, PendingHalf
+from pystore.store.pending_log import find_pending
 
 if TYPE_CHECKING:
     from pystore import Reader

@@ -6,8 +6,8 @@
  * is wrong with them: encode then returns None.
  *
  * Interface: bind, encode, results, received, send_plain, send_prepared and the type Received;
- * broker/client/_messages.pyi has their types. The core is linked once, into pystore._core: bind
- * takes the address of its ps_conn_send. The limited API of CPython 3.11, as pystore/_core. */
+ * broker/client/_messages.pyi has their types. The core is linked once, into pystore.native._core:
+ * bind takes the address of its ps_conn_send. The limited API of CPython 3.11, as the core. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stddef.h>

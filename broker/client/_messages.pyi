@@ -11,12 +11,12 @@ from broker.client.message import (
     SendStatus,
 )
 from broker.client.progress import QueueProgress
-from pystore.records import RecordHead
+from pystore.format.records import RecordHead
 
 class Received:
     """What ReceivedMessage keeps. data: what the record stands in. rows, index: where its fields
-    are (pystore.records.head_of). progress: what its consumer knows of the queue; of no use to
-    others. The others are None until somebody asks."""
+    are (pystore.format.records.head_of). progress: what its consumer knows of the queue; of no use
+    to others. The others are None until somebody asks."""
 
     _head: RecordHead | None
     _properties: dict[str, str] | None

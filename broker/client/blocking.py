@@ -58,7 +58,7 @@ from broker.client.transactions import (
 )
 from broker.loop.safe_log import SafeLogger
 from broker.loop.thread import LoopThread
-from pystore.closing import ClosedByWith
+from pystore.base.closing import ClosedByWith
 
 __all__ = [
     "Consumer",

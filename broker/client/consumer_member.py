@@ -48,7 +48,7 @@ from broker.loop.safe_log import SafeLogger
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
 from broker.wire.handlers import Handler, Peer
-from pystore.names import RETRY_PREFIX
+from pystore.format.names import RETRY_PREFIX
 
 __all__ = ["ConsumerMember"]
 

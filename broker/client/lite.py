@@ -16,8 +16,8 @@ from typing import ClassVar
 from broker.client.checks import OFFSET_MAX, check_count
 from broker.client.errors import InvalidMessage, Misuse
 from broker.client.message import MessageQueue
-from pystore.javahash import java_hash
-from pystore.properties import MULTI_DISPATCH, MULTI_OFFSET
+from pystore.format.javahash import java_hash
+from pystore.format.properties import MULTI_DISPATCH, MULTI_OFFSET
 
 __all__ = [
     "COMPLETE_ADD", "COMPLETE_REMOVE", "LITE_TOPIC_MAX", "PARTIAL_ADD", "PARTIAL_REMOVE",

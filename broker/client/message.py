@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from broker.client._messages import Received, bind
 from broker.wire.mqjson import MessageQueue
-from pystore.compression import inflate
-from pystore.names import RETRY_PREFIX
+from pystore.format.compression import inflate
+from pystore.format.names import RETRY_PREFIX
+from pystore.format.properties import LITE_TOPIC, PRIORITY, parse_properties
+from pystore.format.records import RecordHead, head_of
 from pystore.native import address_of, ffi, lib
-from pystore.properties import LITE_TOPIC, PRIORITY, parse_properties
-from pystore.records import RecordHead, head_of
 
 __all__ = ["Message", "MessageQueue", "ReceivedMessage", "SendResult", "SendStatus"]
 

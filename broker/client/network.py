@@ -36,7 +36,7 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import ONEWAY, Command, header_format
 from broker.wire.handlers import Handlers
 from broker.wire.outstanding import Waiter
-from pystore.names import TEMPLATE_TOPIC
+from pystore.format.names import TEMPLATE_TOPIC
 
 __all__ = ["Network", "number_in", "request_of"]
 

@@ -15,7 +15,7 @@ from broker.client.sending import check_name
 from broker.remoting.client import Connector, parse_address
 from broker.remoting.tls import client_context
 from broker.wire.command import Command
-from pystore.names import TRACE_TOPIC
+from pystore.format.names import TRACE_TOPIC
 
 __all__ = [
     "ClientOptions",

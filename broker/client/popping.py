@@ -30,7 +30,7 @@ from broker.wire.receipts import (
     Handle,
     retry_topic,
 )
-from pystore.names import RETRY_PREFIX
+from pystore.format.names import RETRY_PREFIX
 
 __all__ = ["PoppedBatch", "Popping", "again_s", "readable"]
 

@@ -16,7 +16,7 @@ from broker.client.routes import Route
 from broker.loop.safe_log import SafeLogger
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode
-from pystore.names import RETRY_PREFIX
+from pystore.format.names import RETRY_PREFIX
 
 __all__ = ["Rebalancer"]
 

@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from broker.client._messages import received as messages_of
 from broker.client.message import ReceivedMessage
 from broker.client.progress import QueueProgress
+from pystore.format.records import ROW_SIZE
 from pystore.native import ffi, lib, raise_error
-from pystore.records import ROW_SIZE
 
 __all__ = ["BATCH_ITEM", "BadRecord", "encode_batch", "received"]
 

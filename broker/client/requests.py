@@ -12,9 +12,9 @@ from broker.client.errors import BadAnswer, InvalidMessage, RequestTimeout, read
 from broker.client.message import ReceivedMessage
 from broker.wire.command import Command
 from broker.wire.handlers import Peer, Result
-from pystore.compression import inflate
-from pystore.names import REPLY_SUFFIX
-from pystore.properties import parse_properties
+from pystore.format.compression import inflate
+from pystore.format.names import REPLY_SUFFIX
+from pystore.format.properties import parse_properties
 
 __all__ = ["Reply", "Waiting", "reply_properties", "request_properties"]
 

@@ -15,8 +15,8 @@ from broker.client.network import request_of
 from broker.client.options import INNER_PRODUCER
 from broker.client.sending import STORED, encoded
 from broker.wire.codes import RequestCode
-from pystore.names import RETRY_PREFIX, TEMPLATE_TOPIC
-from pystore.properties import MULTI_DISPATCH, MULTI_OFFSET
+from pystore.format.names import RETRY_PREFIX, TEMPLATE_TOPIC
+from pystore.format.properties import MULTI_DISPATCH, MULTI_OFFSET
 
 __all__ = ["give_back", "republish", "send_back"]
 

@@ -42,7 +42,7 @@ from broker.client.tracing import Tracer
 from broker.remoting.connection import Connection, Near
 from broker.wire.codec import BadFrame
 from broker.wire.command import Command
-from pystore.javahash import java_hash
+from pystore.format.javahash import java_hash
 
 __all__ = ["Choice", "Sender"]
 

@@ -22,7 +22,7 @@ from broker.client.records import BATCH_ITEM, encode_batch
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import BINARY, Command
 from broker.wire.mqjson import MessageQueue
-from pystore.names import (
+from pystore.format.names import (
     DISCARD_TOPIC,
     DLQ_PREFIX,
     HALF_TOPIC,
@@ -33,7 +33,7 @@ from pystore.names import (
     SELF_TEST_TOPIC,
     TEMPLATE_TOPIC,
 )
-from pystore.properties import (
+from pystore.format.properties import (
     LITE_TOPIC,
     MULTI_DISPATCH,
     MULTI_OFFSET,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.client.errors import Misuse
-from pystore.javahash import java_hash
+from pystore.format.javahash import java_hash
 
 __all__ = ["TopicSubscription", "Topics", "heartbeat_body", "parse_topics"]
 

@@ -19,7 +19,7 @@ from broker.client.network import Network
 from broker.client.sending import HALF, STORED, PreparedSend, SendRules, prepare
 from broker.loop.safe_log import SafeLogger
 from broker.wire.command import Command
-from pystore.properties import parse_properties
+from pystore.format.properties import parse_properties
 
 __all__ = ["Tracer"]
 

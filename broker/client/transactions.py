@@ -35,7 +35,7 @@ from broker.loop.safe_log import SafeLogger
 from broker.wire.codes import RequestCode
 from broker.wire.command import ONEWAY, Command
 from broker.wire.handlers import Handler, Peer
-from pystore.names import HALF_TOPIC
+from pystore.format.names import HALF_TOPIC
 
 __all__ = [
     "AsyncTransactionProducer", "Check", "LocalState", "Transaction", "TransactionListener",

@@ -15,9 +15,10 @@ from pathlib import Path
 from broker.doctor.findings import Diagnosis, diagnosed
 from broker.doctor.settings import loaded, of_problems
 from broker.start_checks import Ask, on_this_machine
-from pystore import Reader, javajson
+from pystore import Reader
 from pystore.cli.verbs import holder_of
 from pystore.errors import StoreError
+from pystore.files import javajson
 from pystore.settings import Settings
 
 __all__ = ["check_folder", "sync_times"]

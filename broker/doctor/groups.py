@@ -15,7 +15,7 @@ from broker.services.names import is_system_group
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode
 from broker.wire.mqjson import MessageQueue
-from pystore.names import DLQ_PREFIX, HALF_TOPIC, TRANSACTION_GROUP
+from pystore.format.names import DLQ_PREFIX, HALF_TOPIC, TRANSACTION_GROUP
 
 __all__ = ["check_groups"]
 

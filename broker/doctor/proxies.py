@@ -19,8 +19,8 @@ from broker.services.names import is_system_topic
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
-from pystore.names import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX
-from pystore.setting_problems import SettingProblem
+from pystore.configuration.problems import SettingProblem
+from pystore.format.names import DLQ_PREFIX, REPLY_SUFFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from broker.grpc.settings import ProxySettings

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from broker.doctor.findings import Diagnosis, diagnosed
 from broker.start_checks import read_start
+from pystore.configuration.problems import SettingProblem
 from pystore.errors import BadArgument
-from pystore.setting_problems import SettingProblem
 from pystore.settings import Settings
 
 __all__ = ["loaded", "of_problems"]

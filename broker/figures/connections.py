@@ -11,7 +11,7 @@ from broker.metrics.page import Page
 from broker.services.clients import ConsumerGroup, language_name
 from broker.services.context import Services
 from broker.services.names import is_system_topic
-from pystore.names import SYSTEM_GROUP_PREFIX
+from pystore.format.names import SYSTEM_GROUP_PREFIX
 
 __all__ = ["add_connections", "is_system_label"]
 

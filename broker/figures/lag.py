@@ -15,7 +15,7 @@ from broker.metrics.page import MetricSample, Page
 from broker.processors.offsets import store_time
 from broker.processors.popstats import lag_samples, pop_samples, pops
 from broker.services.context import Services
-from pystore.names import RETRY_PREFIX
+from pystore.format.names import RETRY_PREFIX
 
 __all__ = ["Lag"]
 

@@ -3,7 +3,7 @@
  *
  * Interface: the types Service and Session; the type Sends for plain sends, the type Deliveries for
  * messages that are handed out, count_fields for any request. What they do says
- * broker/grpc/_http2.pyi. The limited API of CPython 3.11, as pystore/_core. */
+ * broker/grpc/_http2.pyi. The limited API of CPython 3.11, as the core. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <string.h>

@@ -15,7 +15,7 @@ from broker.services.pop.batches import PopOutcome
 from broker.services.topics import READ, WRITE
 from broker.wire.codes import ResponseCode
 from broker.wire.command import Command
-from pystore.configfiles import SubscriptionGroup, TopicConfig
+from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 
 __all__ = [
     "BROKER",

@@ -11,7 +11,7 @@ from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
 from broker.services.names import check_group, check_topic, is_system_topic
 from broker.wire.command import Refused
-from pystore.names import SYSTEM_GROUP_PREFIX
+from pystore.format.names import SYSTEM_GROUP_PREFIX
 
 __all__ = ["check_invisible", "check_message", "check_topics_equal", "group_of", "topic_of"]
 

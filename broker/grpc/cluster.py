@@ -46,8 +46,8 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused, header_format
 from broker.wire.handlers import Handlers
 from broker.wire.mqjson import MessageQueue
-from pystore.configfiles import SubscriptionGroup, TopicConfig
 from pystore.errors import BadArgument
+from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 
 __all__ = ["ClusterBrokers", "ClusterLink", "told"]
 

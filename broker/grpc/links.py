@@ -40,7 +40,7 @@ from broker.remoting.links import (
 from broker.remoting.tls import TlsSettings
 from broker.services.pop.batches import PopOutcome
 from broker.wire.codes import ResponseCode
-from pystore.compression import zlib_addresses
+from pystore.format.compression import zlib_addresses
 from pystore.native import address_of, ffi, lib, raise_error
 
 __all__ = ["GrpcThread", "HotCalls", "LinkedCalls"]

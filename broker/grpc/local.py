@@ -48,7 +48,7 @@ from broker.wire.codes import ResponseCode
 from broker.wire.command import Command, Refused, header_format
 from broker.wire.framer import FramerFactory
 from broker.wire.handlers import Handlers
-from pystore.configfiles import SubscriptionGroup, TopicConfig
+from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 
 __all__ = ["LocalBroker", "LocalLink"]
 

@@ -15,9 +15,9 @@ from broker.grpc._http2 import Deliveries, Sends
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
-from pystore.compression import inflate
+from pystore.format.compression import inflate
+from pystore.format.properties import PRIORITY
 from pystore.native import lib
-from pystore.properties import PRIORITY
 
 __all__ = [
     "HALF", "RESERVED", "Kind", "Outgoing", "delivery", "delivery_at_once", "incoming",

@@ -31,8 +31,8 @@ from broker.remoting.connection import Limits
 from broker.remoting.server import listening_socket
 from broker.remoting.tls import TlsSettings
 from broker.services.policy_access import user_of_setting
+from pystore.configuration.problems import SettingProblem, refuse
 from pystore.errors import BadArgument
-from pystore.setting_problems import SettingProblem, refuse
 
 __all__ = ["ROUTE_POLL_S", "Proxy"]
 

@@ -39,8 +39,8 @@ from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import ONEWAY, Command, Refused
 from broker.wire.handlers import Handler, Peer
-from pystore.names import DLQ_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC
-from pystore.properties import PRIORITY, parse_properties
+from pystore.format.names import DLQ_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC
+from pystore.format.properties import PRIORITY, parse_properties
 
 __all__ = ["Relay"]
 

@@ -14,7 +14,7 @@ from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, ok
 from broker.services.topics import READ, WRITE
-from pystore.configfiles import TopicConfig
+from pystore.meta.configfiles import TopicConfig
 
 __all__ = ["RouteMethods", "accepted_types", "endpoints_of"]
 

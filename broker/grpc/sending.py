@@ -28,12 +28,12 @@ from broker.grpc.status import Code, Problem, of_response, ok, overall, status
 from broker.grpc.transactions import Half, id_of
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
-from pystore.configfiles import TopicConfig
 from pystore.errors import BadArgument
-from pystore.javahash import java_hash
-from pystore.names import DLQ_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC
-from pystore.properties import encode_properties
-from pystore.timers import RecallHandle
+from pystore.format.javahash import java_hash
+from pystore.format.names import DLQ_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC
+from pystore.format.properties import encode_properties
+from pystore.meta.configfiles import TopicConfig
+from pystore.store.timers import RecallHandle
 
 __all__ = ["Sending", "check_type", "queue_for"]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pystore.setting_problems import SettingProblem, about_unknown, refuse
-from pystore.setting_rows import Setting, convert, rows_of, setting_field
-from pystore.upstream_settings import PROXY, UPSTREAM
+from pystore.configuration.problems import SettingProblem, about_unknown, refuse
+from pystore.configuration.rows import Setting, convert, rows_of, setting_field
+from pystore.configuration.upstream import PROXY, UPSTREAM
 
 __all__ = ["CLUSTER", "LOCAL", "TABLE", "ProxySettings"]
 
@@ -48,8 +48,8 @@ def _of_proxy(name: str, default: Any, meaning: str, **more: Any) -> Any:
 @dataclass(frozen=True, slots=True)
 class ProxySettings:
     """Every setting has an effect. Other names of upstream's are passed over with a warning,
-    mistyped ones are refused (pystore/setting_problems.py). Names of members are upstream's, but
-    for the style of Python."""
+    mistyped ones are refused (pystore/configuration/problems.py). Names of members are upstream's,
+    but for the style of Python."""
 
     port: int = _port("grpcServerPort", 8081, "port for gRPC; 0 takes a free one")
     mode: str = _of("proxyMode", "", "CLUSTER for `pystore proxy`, LOCAL for a broker; or left out")

@@ -17,7 +17,7 @@ from broker.grpc.schema import pb
 from broker.grpc.status import Code, Problem, ok
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command, texts
-from pystore.pending import Decision
+from pystore.meta.pending import Decision
 
 __all__ = ["Ending", "Half", "half_of", "id_of"]
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from broker.hot.core import Core
 from pystore.errors import NotFound
+from pystore.meta.pending import Decision, PendingHalf
 from pystore.native import ffi, lib, raise_error
-from pystore.pending import Decision, PendingHalf
 
 __all__ = [
     "LATENCY_BOUNDS_S", "OPEN_MAX", "TAKE_MAX", "Check", "DecisionRecord", "Halves", "NameCount",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker.loop.safe_log import SafeLogger
-from pystore.setting_problems import SettingProblem
+from pystore.configuration.problems import SettingProblem
 
 __all__ = ["warn_of"]
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pystore import javajson
 from pystore.errors import BadArgument, RecordDamaged
-from pystore.files import read_file, replace_file, sync_folder
+from pystore.files import javajson, read_file, replace_file, sync_folder
 
 __all__ = ["ORDER_TOPICS", "KvConfig"]
 

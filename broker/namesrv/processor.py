@@ -36,10 +36,10 @@ from broker.namesrv.settings import NamesrvSettings
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
-from pystore.configfiles import version_to_json
 from pystore.errors import BadArgument
 from pystore.files import replace_file, sync_folder
-from pystore.javaproperties import parse_java_properties
+from pystore.files.javaproperties import parse_java_properties
+from pystore.meta.configfiles import version_to_json
 
 __all__ = ["Processor"]
 

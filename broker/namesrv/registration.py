@@ -32,7 +32,7 @@ from broker.wire.jsonbody import (
     mapping,
     required,
 )
-from pystore.configfiles import DataVersion
+from pystore.meta.configfiles import DataVersion
 
 __all__ = ["BODY_MAX", "RegistrationBody", "data_version", "is_packed", "parse", "route_rows"]
 

@@ -19,8 +19,8 @@ from itertools import islice
 from typing import Any, Protocol
 
 from broker.namesrv.jsontext import compact, fastjson
-from pystore.configfiles import DataVersion
-from pystore.names import SYNC_MEMBER_PREFIX
+from pystore.format.names import SYNC_MEMBER_PREFIX
+from pystore.meta.configfiles import DataVersion
 
 __all__ = [
     "BrokerRegistration",

@@ -9,18 +9,18 @@ from typing import Any
 
 from broker.remoting.tls import TABLE as TLS_TABLE
 from broker.remoting.tls import TlsSettings
-from pystore.errors import BadArgument
-from pystore.javaproperties import edit_java_properties
-from pystore.setting_problems import (
+from pystore.configuration.problems import (
     BadSettings,
     SettingProblem,
     about_unknown,
     nearest,
     refuse,
 )
-from pystore.setting_rows import Setting, convert, convert_of_file, read_conf, row_of, shown
+from pystore.configuration.rows import Setting, convert, convert_of_file, read_conf, row_of, shown
+from pystore.configuration.upstream import NAMESRV, UPSTREAM
+from pystore.errors import BadArgument
+from pystore.files.javaproperties import edit_java_properties
 from pystore.settings import TABLE as BROKERS
-from pystore.upstream_settings import NAMESRV, UPSTREAM
 
 __all__ = ["TABLE", "NamesrvSettings"]
 

@@ -15,9 +15,9 @@ from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
-from pystore.configfiles import version_to_json
 from pystore.errors import StoreError
-from pystore.javaproperties import parse_java_properties
+from pystore.files.javaproperties import parse_java_properties
+from pystore.meta.configfiles import version_to_json
 from pystore.settings import TABLE
 
 __all__ = ["ConfigProcessor"]

@@ -19,7 +19,7 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
 from broker.wire.mqjson import JsonText
-from pystore.configfiles import version_to_json
+from pystore.meta.configfiles import version_to_json
 
 __all__ = ["GroupProcessor"]
 

@@ -17,7 +17,7 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import ONEWAY, Command, Refused
 from broker.wire.handlers import Handler, Peer
 from broker.wire.mqjson import MessageQueue
-from pystore.configfiles import TopicConfig, version_to_json
+from pystore.meta.configfiles import TopicConfig, version_to_json
 
 __all__ = ["OffsetAdminProcessor"]
 

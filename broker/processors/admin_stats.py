@@ -24,8 +24,8 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import VERSION, Command, Refused
 from broker.wire.handlers import Handler, Peer
 from broker.wire.mqjson import MessageQueue
-from pystore.configfiles import TopicConfig
 from pystore.errors import NotFound
+from pystore.meta.configfiles import TopicConfig
 
 __all__ = ["StatisticsProcessor"]
 

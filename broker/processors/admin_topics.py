@@ -20,8 +20,8 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
 from broker.wire.mqjson import JsonText
-from pystore.configfiles import DataVersion, TopicConfig, version_to_json
-from pystore.names import RETRY_PREFIX
+from pystore.format.names import RETRY_PREFIX
+from pystore.meta.configfiles import DataVersion, TopicConfig, version_to_json
 
 __all__ = ["TopicProcessor"]
 

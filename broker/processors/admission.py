@@ -20,9 +20,9 @@ from broker.services.uniq_ids import UniqIds
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.decision import AskedSend, PutDecision
-from pystore.configfiles import TopicConfig
-from pystore.names import DLQ_PREFIX, RETRY_PREFIX, REVIVE_PREFIX
-from pystore.properties import parse_properties
+from pystore.format.names import DLQ_PREFIX, RETRY_PREFIX, REVIVE_PREFIX
+from pystore.format.properties import parse_properties
+from pystore.meta.configfiles import TopicConfig
 
 __all__ = ["V3_4_9", "Admission", "SendRequest"]
 

@@ -21,7 +21,7 @@ from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
 from broker.wire.mqjson import MessageQueue
 from pystore.errors import BadArgument, StoreError
-from pystore.names import RETRY_PREFIX
+from pystore.format.names import RETRY_PREFIX
 
 __all__ = ["AssignmentProcessor", "divide", "shared"]
 

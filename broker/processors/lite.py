@@ -25,8 +25,8 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer, Result, host_text
 from broker.wire.receipts import ORDER_QUEUE, Handle
-from pystore.configfiles import SubscriptionGroup, TopicConfig
 from pystore.errors import StoreError
+from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 
 __all__ = ["LiteProcessor"]
 

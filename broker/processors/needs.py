@@ -35,7 +35,7 @@ from broker.wire.command import Command
 from broker.wire.receipts import is_retry_of
 from pystore import Store
 from pystore.errors import StoreError
-from pystore.names import HALF_TOPIC
+from pystore.format.names import HALF_TOPIC
 
 __all__ = ["NeedsOfPlain", "NeedsOfPolicies", "topic_of"]
 

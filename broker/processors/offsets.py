@@ -12,7 +12,7 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
 from pystore.errors import StoreError
-from pystore.names import LIGHT_PREFIX
+from pystore.format.names import LIGHT_PREFIX
 
 __all__ = ["OffsetProcessor"]
 

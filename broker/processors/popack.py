@@ -17,7 +17,7 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer, Result, host_text
 from broker.wire.receipts import NORMAL, Handle, retry_topic
-from pystore.names import RETRY_PREFIX
+from pystore.format.names import RETRY_PREFIX
 
 __all__ = ["PopAckProcessor"]
 

@@ -18,7 +18,7 @@ from broker.wire.codes import ResponseCode
 from broker.wire.command import Refused
 from broker.wire.receipts import NORMAL, Handle, retry_topic
 from pystore.errors import StoreError
-from pystore.names import RETRY_PREFIX
+from pystore.format.names import RETRY_PREFIX
 
 __all__ = ["BATCH_MAX", "PopRules"]
 

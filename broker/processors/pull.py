@@ -13,8 +13,8 @@ from broker.services.topics import READ
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer, host_text
-from pystore.configfiles import SubscriptionGroup
-from pystore.names import LIGHT_PREFIX
+from pystore.format.names import LIGHT_PREFIX
+from pystore.meta.configfiles import SubscriptionGroup
 
 __all__ = ["PullProcessor", "waited"]
 

@@ -17,7 +17,7 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
 from pystore.errors import BadArgument, StoreError, TimerIllegal
-from pystore.timers import RecallHandle, Timers, delete_mark
+from pystore.store.timers import RecallHandle, Timers, delete_mark
 
 __all__ = ["RecallProcessor"]
 

@@ -18,7 +18,7 @@ from broker.wire.command import Command, Refused, texts
 from broker.wire.decision import PutDecision, Role
 from broker.wire.handlers import Handler, Peer, host_text
 from pystore.errors import StoreError
-from pystore.properties import encode_properties
+from pystore.format.properties import encode_properties
 
 __all__ = ["ReplyProcessor"]
 

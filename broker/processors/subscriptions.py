@@ -6,7 +6,7 @@ from broker.services.context import Services
 from broker.wire.codes import ResponseCode
 from broker.wire.command import Refused
 from pystore.errors import StoreError
-from pystore.sql92 import check_work, compiled
+from pystore.filter.sql92 import check_work, compiled
 
 __all__ = ["check_expression", "check_syntax"]
 

@@ -16,8 +16,8 @@ from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
 from pystore import Message
 from pystore.errors import BadArgument, StoreError
-from pystore.names import HALF_TOPIC
-from pystore.pending import Decision, PendingHalf, immunity_of
+from pystore.format.names import HALF_TOPIC
+from pystore.meta.pending import Decision, PendingHalf, immunity_of
 
 __all__ = ["TransactionProcessor"]
 

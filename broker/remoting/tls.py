@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from broker.loop.safe_log import SafeLogger
 from broker.remoting.selfsigned import self_signed
+from pystore.configuration.problems import mistyped
+from pystore.configuration.rows import Setting, convert, read_conf, rows_of, setting_field
 from pystore.errors import BadArgument
 from pystore.native import ffi, lib, text_of
-from pystore.setting_problems import mistyped
-from pystore.setting_rows import Setting, convert, read_conf, rows_of, setting_field
 
 if TYPE_CHECKING:
     from broker.remoting.connection import Connection, Parts

@@ -21,8 +21,8 @@ from broker.services.policy_access import PolicyAccess, user_of_setting
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
 from broker.wire.handlers import Peer
+from pystore.configuration.problems import SettingProblem, refuse
 from pystore.errors import BadArgument
-from pystore.setting_problems import SettingProblem, refuse
 from pystore.settings import Settings
 
 __all__ = ["Access", "access_forms", "conf_folder", "inner_credentials"]

@@ -11,10 +11,10 @@ from typing import Any
 
 from broker.services.access import access_forms
 from broker.services.setting_forms import malformed
-from pystore.configfiles import DataVersion
+from pystore.configuration.problems import SettingProblem, refuse
+from pystore.configuration.rows import Setting, Value, shown
 from pystore.errors import BadArgument
-from pystore.setting_problems import SettingProblem, refuse
-from pystore.setting_rows import Setting, Value, shown
+from pystore.meta.configfiles import DataVersion
 from pystore.settings import (
     NOT_SERVED,
     SECRETS,

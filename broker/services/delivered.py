@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from broker.loop.safe_log import SafeLogger
 from pystore import Message, Store
 from pystore.errors import StoreError
-from pystore.names import SCHEDULE_TOPIC
+from pystore.format.names import SCHEDULE_TOPIC
 
 __all__ = ["DeliverySearch", "close_level", "close_levels"]
 

@@ -15,8 +15,8 @@ from broker.services.write_behind import KeptTexts, WriteBehindTable
 from broker.wire.codes import ResponseCode
 from broker.wire.command import Refused
 from broker.wire.mqjson import JsonText
-from pystore.configfiles import DataVersion, SubscriptionGroup, group_from_json, group_to_json
 from pystore.errors import BadArgument
+from pystore.meta.configfiles import DataVersion, SubscriptionGroup, group_from_json, group_to_json
 from pystore.metadata import Metadata
 
 __all__ = ["Groups"]

@@ -7,7 +7,7 @@ import re
 
 from broker.wire.codes import ResponseCode
 from broker.wire.command import Refused
-from pystore.names import (
+from pystore.format.names import (
     BENCHMARK_TOPIC,
     SYSTEM_GROUP_PREFIX,
     SYSTEM_TOPICS,

@@ -14,7 +14,7 @@ from broker.loop.turns import Pieces
 from broker.wire.receipts import is_retry_of
 from pystore import Store
 from pystore.errors import StoreError
-from pystore.names import RETRY_PREFIX
+from pystore.format.names import RETRY_PREFIX
 
 __all__ = ["ConsumerOffsets", "hot_bytes", "is_young", "place_of"]
 

@@ -1,6 +1,6 @@
 """Users and policies of a running broker: in an LMDB environment of their own, with a copy beside
-it (pystore/accessfiles.py), readable by their owner alone. A database that is damaged, or that is
-not the one of the copy, goes aside, and the copy counts.
+it (pystore/meta/accessfiles.py), readable by their owner alone. A database that is damaged, or that
+is not the one of the copy, goes aside, and the copy counts.
 docs/internals/access.md#users-and-policies
 """
 
@@ -31,9 +31,10 @@ from broker.access.policies import (
     parse_user,
 )
 from broker.loop.safe_log import SafeLogger
-from pystore import accessfiles, files
-from pystore.accessfiles import COPY, AccessRows, Changes
+from pystore import files
 from pystore.errors import BadArgument, RecordDamaged, StoreError, StoreIOError
+from pystore.meta import accessfiles
+from pystore.meta.accessfiles import COPY, AccessRows, Changes
 
 __all__ = ["NAME_MAX", "PolicyAccess", "Rejected", "user_of_setting"]
 

@@ -28,7 +28,7 @@ from broker.wire.command import Command
 from broker.wire.handlers import Peer
 from broker.wire.jsonbody import INT, OBJECT, TEXT, JsonMember, Shape, listed, required
 from broker.wire.mqjson import JsonText
-from pystore.configfiles import DataVersion, TopicConfig, version_to_json
+from pystore.meta.configfiles import DataVersion, TopicConfig, version_to_json
 
 __all__ = ["Dial", "Registration"]
 

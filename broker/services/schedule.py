@@ -24,10 +24,10 @@ from broker.loop.safe_log import SafeLogger
 from broker.services.timer_metrics import TimerMetrics
 from pystore import DueDelivery, Store
 from pystore.errors import StoreError
-from pystore.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from pystore.format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from pystore.native import lib
-from pystore.timer_files import HANDED_OVER, hand_over
-from pystore.timers import TimerRound, Timers, save_timers
+from pystore.store.timer_files import HANDED_OVER, hand_over
+from pystore.store.timers import TimerRound, Timers, save_timers
 
 __all__ = ["Schedule"]
 

@@ -10,7 +10,7 @@ from broker.access.addresses import parse_pattern
 from broker.remoting.client import parse_address
 from broker.services.etcd_address import SCHEME, SCHEME_TLS, parse_etcd
 from broker.services.names import is_legal
-from pystore.setting_problems import SettingProblem, about_text
+from pystore.configuration.problems import SettingProblem, about_text
 from pystore.settings import TABLE, Settings, without_password
 
 __all__ = ["about_server", "malformed", "servers_of"]

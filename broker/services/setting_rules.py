@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from broker.services.setting_forms import servers_of
 from broker.wire.codec import FRAME_MAX
-from pystore.setting_problems import SettingProblem
+from pystore.configuration.problems import SettingProblem
 from pystore.settings import Settings
 
 __all__ = ["RULES", "Rule", "at_odds"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from broker.metrics.page import MetricSample, buckets
-from pystore.timers import Timers
+from pystore.store.timers import Timers
 
 __all__ = ["SNAPSHOT_BOUNDS_S", "TimerMetrics"]
 

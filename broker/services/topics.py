@@ -16,10 +16,10 @@ from broker.services.write_behind import KeptTexts, WriteBehindTable
 from broker.wire.codes import ResponseCode
 from broker.wire.command import Refused
 from broker.wire.mqjson import JsonText
-from pystore.configfiles import DataVersion, TopicConfig, topic_from_json, topic_to_json
 from pystore.errors import BadArgument
+from pystore.format.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, TEMPLATE_TOPIC
+from pystore.meta.configfiles import DataVersion, TopicConfig, topic_from_json, topic_to_json
 from pystore.metadata import Metadata, system_topics
-from pystore.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_PREFIX, TEMPLATE_TOPIC
 
 __all__ = ["INHERIT", "READ", "WRITE", "Topics"]
 

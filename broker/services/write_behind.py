@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 
 from broker.loop.safe_log import SafeLogger
 from broker.wire.mqjson import JsonText
-from pystore.configfiles import DataVersion, SubscriptionGroup, TopicConfig
 from pystore.errors import DiskFull, StoreError
+from pystore.meta.configfiles import DataVersion, SubscriptionGroup, TopicConfig
 from pystore.metadata import Metadata, Table
 
 __all__ = ["KeptTexts", "WriteBehindTable"]

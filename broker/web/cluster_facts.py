@@ -23,8 +23,8 @@ from broker.web.records import RecordView
 from broker.web.rows import KINDS_OF_TOPICS, GroupRow, LagRow, TopicRow, kind_of
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode
-from pystore.configfiles import SubscriptionGroup, group_from_json
-from pystore.names import DLQ_PREFIX
+from pystore.format.names import DLQ_PREFIX
+from pystore.meta.configfiles import SubscriptionGroup, group_from_json
 
 __all__ = ["ClusterFacts", "Placed"]
 

@@ -33,7 +33,7 @@ from broker.web.rows import SOON_S, GroupRow, groups_of_kind, paged
 from broker.web.store_pages import message_page
 from pystore.cli.verbs import parse_time
 from pystore.errors import BadArgument
-from pystore.names import DLQ_PREFIX
+from pystore.format.names import DLQ_PREFIX
 
 if TYPE_CHECKING:
     import ssl

@@ -18,7 +18,7 @@ from broker.web.guard import Handler
 from broker.web.records import RecordView
 from broker.web.rows import SOON_S, QueueRow, of_kind, paged
 from broker.web.topic_search import MessageFilter, Newest, newest, queue_of
-from pystore.configfiles import SubscriptionGroup, TopicConfig
+from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 
 __all__ = ["ClusterTopics"]
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pystore.cli.verbs import iso
-from pystore.compression import inflate
+from pystore.format.compression import inflate
+from pystore.format.properties import parse_properties
+from pystore.format.records import RecordHead
 from pystore.native import lib
-from pystore.properties import parse_properties
-from pystore.records import RecordHead
 
 __all__ = ["ExplainedField", "body_of", "explain"]
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pystore.files.quiet import open_quietly
+from pystore.format.records import HEAD_LEN, MAGIC_HEAD, blank_size, check_record, record_at
 from pystore.native import lib
-from pystore.quiet import open_quietly
-from pystore.records import HEAD_LEN, MAGIC_HEAD, blank_size, check_record, record_at
 
 __all__ = ["RawLog", "RawSegment"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pystore.cli.verbs import shown
+from pystore.format.properties import parse_properties
+from pystore.format.records import Buffer, RecordHead, record_head
 from pystore.native import lib
-from pystore.properties import parse_properties
-from pystore.records import Buffer, RecordHead, record_head
 
 __all__ = ["HexLine", "RecordView", "hex_lines", "text_of"]
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from broker.doctor.findings import Diagnosis
 from broker.services.names import is_system_group
-from pystore.names import DLQ_PREFIX, RETRY_PREFIX, is_internal_topic
+from pystore.format.names import DLQ_PREFIX, RETRY_PREFIX, is_internal_topic
 
 __all__ = [
     "KINDS_OF_TOPICS",

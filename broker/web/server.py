@@ -30,7 +30,7 @@ from broker.web.store_pages import StorePages
 from broker.web.topic_search import MessageFilter, Newest, newest, queue_of
 from pystore.audit import Audit, describe, mend_command, verify
 from pystore.errors import BadArgument, NotAStore, StoreError
-from pystore.records import CHECK_BODY, check_record
+from pystore.format.records import CHECK_BODY, check_record
 from pystore.settings import load
 
 if TYPE_CHECKING:

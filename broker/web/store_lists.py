@@ -16,7 +16,7 @@ from broker.web.rows import (
 )
 from broker.web.store_pages import StorePages
 from pystore.errors import NotFound, StoreError
-from pystore.names import DLQ_PREFIX
+from pystore.format.names import DLQ_PREFIX
 
 __all__ = ["StoreLists"]
 

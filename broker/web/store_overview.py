@@ -21,8 +21,8 @@ from broker.web.rows import Examination, LagTotal, kind_of
 from broker.web.store_lists import StoreLists
 from broker.web.store_pages import StorePages
 from pystore import Reader
-from pystore.pending_log import find_pending
-from pystore.timers import Timers
+from pystore.store.pending_log import find_pending
+from pystore.store.timers import Timers
 
 __all__ = ["StoreOverview", "StoreRates", "StoreTotals", "rates_of"]
 

@@ -15,9 +15,9 @@ from broker.web.rows import QueueRow, counted
 from pystore import QueueInfo, Reader, RecoveryReport
 from pystore.cli.verbs import Size, holder_of, iso, parse_time, shown
 from pystore.errors import BadArgument, NotFound, StoreError
-from pystore.pending_log import find_pending
-from pystore.records import check_record
-from pystore.timers import Timers
+from pystore.format.records import check_record
+from pystore.store.pending_log import find_pending
+from pystore.store.timers import Timers
 
 __all__ = ["MessagePage", "OpenForecast", "StorePages", "message_page", "next_open"]
 

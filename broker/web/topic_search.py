@@ -14,7 +14,7 @@ from broker.web.explaining import body_of
 from broker.web.records import RecordView
 from broker.web.rows import QueueRow
 from pystore.errors import BadArgument, NotFound
-from pystore.sql92 import check_work, compiled, matches
+from pystore.filter.sql92 import check_work, compiled, matches
 
 __all__ = ["MessageFilter", "Newest", "newest", "queue_of"]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from pystore.format.properties import encode_properties
 from pystore.native import ffi, lib
-from pystore.properties import encode_properties
 
 __all__ = [
     "QUEUE_ANY",

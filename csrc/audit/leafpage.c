@@ -1,4 +1,4 @@
-/* Leaf pages of LMDB (pystore/_metapages.py has the format): the plain ones, which are nearly all
+/* Leaf pages of LMDB (pystore/meta/_pages.py has the format): the plain ones, which are nearly all
  * pages of a large database. */
 #include <stdbool.h>
 

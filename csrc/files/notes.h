@@ -5,7 +5,7 @@
  *        4   i32 -               CRC-32 of all that follows
  *        8       PS_NOTE_HEAD    what its kind holds
  *
- * Written and read here for C, and for Python by way of cffi (pystore/notes.py). */
+ * Written and read here for C, and for Python by way of cffi (pystore/files/notes.py). */
 #ifndef PS_NOTES_H
 #define PS_NOTES_H
 

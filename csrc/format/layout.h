@@ -1,5 +1,5 @@
 /* The layout of a record of the commit log: the one place where it stands. C takes these names from
- * here, Python the same ones through cffi (pystore/records.py).
+ * here, Python the same ones through cffi (pystore/format/records.py).
  *
  * All integers are big-endian and signed. H and S are the lengths of the two hosts, 8 (IPv4) or
  * 20 (IPv6); B, T and P those of body, topic and properties. AT_ counts from the record's start,

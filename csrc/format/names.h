@@ -1,5 +1,5 @@
 /* Names that the store and the broker give a meaning to: the one table for C, and for Python by way
- * of cffi (pystore/names.py). Upstream: common/.../topic/TopicValidator, common/.../MixAll,
+ * of cffi (pystore/format/names.py). Upstream: common/.../topic/TopicValidator, common/.../MixAll,
  * store/.../timer/TimerMessageStore.TIMER_TOPIC, common/.../pop/PopAckConstants.REVIVE_TOPIC.
  *
  *   PS_SCHEDULE_TOPIC      messages with a delay level; queue level - 1

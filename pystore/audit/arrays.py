@@ -15,8 +15,8 @@ import numpy as np
 
 from pystore.audit.layout import Layout, look
 from pystore.errors import NotFound
+from pystore.files.quiet import open_quietly
 from pystore.native import ffi, lib, raise_error, view_of
-from pystore.quiet import open_quietly
 from pystore.settings import load
 
 __all__ = ["ENTRY", "UNIT", "entries", "units"]

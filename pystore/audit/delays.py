@@ -8,11 +8,11 @@ from contextlib import suppress
 from operator import itemgetter
 
 from pystore.audit.layout import File, Layout
-from pystore.names import SCHEDULE_TOPIC
-from pystore.quiet import open_quietly
-from pystore.records import record_at
+from pystore.files.quiet import open_quietly
+from pystore.format.names import SCHEDULE_TOPIC
+from pystore.format.records import record_at
+from pystore.format.units import NO_RECORD, units_of
 from pystore.settings import Settings
-from pystore.units import NO_RECORD, units_of
 
 __all__ = ["with_own_levels"]
 

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pystore._messages import Message
-from pystore._reading import Reader
+from pystore.store._messages import Message
+from pystore.store._reading import Reader
 
 __all__ = ["Difference", "OffsetRange", "diff"]
 

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from pystore.audit.layout import Layout
+from pystore.files.quiet import open_quietly
+from pystore.format.records import record_at
 from pystore.native import lib
-from pystore.quiet import open_quietly
-from pystore.records import record_at
 from pystore.settings import Settings
 
 __all__ = ["with_own_tags"]

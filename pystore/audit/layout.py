@@ -31,8 +31,8 @@ from pystore.audit.kinds import (
 from pystore.audit.sizes import SEGMENT_LEAST, Piece, piece_of, usual_size
 from pystore.errors import NotAStore, NotFound, StoreError
 from pystore.files import os_error
+from pystore.files.quiet import open_quietly
 from pystore.native import ffi, lib, raise_error
-from pystore.quiet import open_quietly
 from pystore.settings import Settings
 
 __all__ = [

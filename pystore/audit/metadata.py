@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pystore import accessfiles
-from pystore._metadb import digest
-from pystore.accessfiles import AccessRows
 from pystore.audit.findings import Finding, Severity
 from pystore.audit.kinds import (
     AccessDbFinding,
@@ -32,12 +29,15 @@ from pystore.audit.kinds import (
 )
 from pystore.audit.layout import File, Layout, is_circle
 from pystore.audit.readdb import PackedQueues, read_access, read_meta
-from pystore.configfiles import RAW_FILES, SECTIONS, check_json
 from pystore.errors import StoreError
+from pystore.files.notes import CHECKPOINT_SIZE, checkpoint_times, is_note, tombstones_of
+from pystore.files.quiet import open_quietly, read_quietly
+from pystore.format.units import NO_RECORD, UNIT, units_of
+from pystore.meta import accessfiles
+from pystore.meta._database import digest
+from pystore.meta.accessfiles import AccessRows
+from pystore.meta.configfiles import RAW_FILES, SECTIONS, check_json
 from pystore.native import lib
-from pystore.notes import CHECKPOINT_SIZE, checkpoint_times, is_note, tombstones_of
-from pystore.quiet import open_quietly, read_quietly
-from pystore.units import NO_RECORD, UNIT, units_of
 
 __all__ = [
     "Beside", "believable", "check_checkpoint", "check_offsets", "read_beside",

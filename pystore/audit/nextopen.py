@@ -19,9 +19,9 @@ from pystore.audit.kinds import (
     NotDispatchedFinding,
 )
 from pystore.audit.layout import Layout
+from pystore.files.notes import CHECKPOINT_SIZE, checkpoint_times
+from pystore.files.quiet import open_quietly, read_quietly
 from pystore.native import lib
-from pystore.notes import CHECKPOINT_SIZE, checkpoint_times
-from pystore.quiet import open_quietly, read_quietly
 
 __all__ = ["NextOpen"]
 

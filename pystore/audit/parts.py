@@ -16,7 +16,7 @@ from pystore.audit.core import Claim, CoreAudit, IndexFacts, Key, Progress, Queu
 from pystore.audit.findings import Audit, Finding
 from pystore.audit.layout import Layout, last_with_data
 from pystore.errors import NotAStore
-from pystore.quiet import open_quietly
+from pystore.files.quiet import open_quietly
 from pystore.settings import Settings
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Reads a copy of a database of a store for the audit.
 
 LMDB maps the copy, and a page that it does not survive would end the process: so every page is
-checked first (pystore/_metapages.py), as by every open of a store.
+checked first (pystore/meta/_pages.py), as by every open of a store.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 import lmdb
 
-from pystore import accessfiles
-from pystore._metadb import read_copy
 from pystore.errors import StoreError
-from pystore.quiet import copy_quietly, memory_file
+from pystore.files.quiet import copy_quietly, memory_file
+from pystore.meta import accessfiles
+from pystore.meta._database import read_copy
 
 __all__ = ["PackedQueues", "read_access", "read_meta"]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import BinaryIO
 
-from pystore.records import HEAD_LEN, blank_size
-from pystore.sparse import data_ranges
+from pystore.files.sparse import data_ranges
+from pystore.format.records import HEAD_LEN, blank_size
 
 __all__ = ["SEGMENT_LEAST", "Piece", "blank_end", "piece_of", "usual_size"]
 

@@ -18,7 +18,7 @@ from pystore.cli._output import Failure, Json, Output, Text
 from pystore.cli._session import Session, parse_settings
 from pystore.cli._verbs import all_verbs, broken, verbs_of
 from pystore.cli.verbs import Verb
-from pystore.setting_problems import BadSettings
+from pystore.configuration.problems import BadSettings
 
 __all__ = ["EXIT_CODES", "command_of", "exit_code_of", "main"]
 

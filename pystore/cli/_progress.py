@@ -10,8 +10,8 @@ import sys
 import time
 from typing import Any
 
+from pystore.base.closing import ClosedByWith
 from pystore.cli._values import human_size
-from pystore.closing import ClosedByWith
 
 __all__ = ["ProgressBar"]
 

@@ -15,13 +15,13 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
-from pystore._messages import Message
-from pystore._messages import _host_text as host_text
 from pystore.cli._values import iso, printable
 from pystore.errors import RecordDamaged
+from pystore.format.properties import parse_properties
+from pystore.format.records import record_head
 from pystore.native import lib
-from pystore.properties import parse_properties
-from pystore.records import record_head
+from pystore.store._messages import Message
+from pystore.store._messages import _host_text as host_text
 
 __all__ = [
     "FIELDS",

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from pystore._reading import Reader
-from pystore._store import Store
 from pystore.cli._output import Output
 from pystore.cli._progress import ProgressBar
 from pystore.cli._values import usage
 from pystore.errors import Forbidden, NotAStore, StoreLocked
 from pystore.native import ffi, lib
 from pystore.settings import PLACES, Settings, load
+from pystore.store._reading import Reader
+from pystore.store._store import Store
 
 __all__ = ["LockHolder", "Session", "holder_of", "parse_settings"]
 

@@ -23,7 +23,7 @@ from pystore.cli.tail import run as tail
 from pystore.cli.verbs import Verb
 from pystore.cli.verify import run as verify
 from pystore.errors import BadArgument
-from pystore.packages import shadowed
+from pystore.files.packages import shadowed
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -16,10 +16,10 @@ from typing import Annotated
 
 import typer
 
-from pystore._store import Store
 from pystore.cli._progress import ProgressBar
 from pystore.cli._session import Session
 from pystore.cli._values import Size, usage
+from pystore.store._store import Store
 
 __all__ = ["run"]
 

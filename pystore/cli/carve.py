@@ -10,9 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from pystore._messages import Message
-from pystore._reading import Reader
-from pystore._store import Store
 from pystore.cli._balance import show_balance
 from pystore.cli._records import message_record
 from pystore.cli._session import Session
@@ -20,6 +17,9 @@ from pystore.cli._values import Size, parse_time, usage
 from pystore.cli.import_ import ImportCount, ImportTarget, Scratch, arguments, content_of_put
 from pystore.errors import MessageIllegal, RecordDamaged
 from pystore.settings import NOT_SERVED, PLACES
+from pystore.store._messages import Message
+from pystore.store._reading import Reader
+from pystore.store._store import Store
 
 __all__ = ["run"]
 

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from pystore._messages import Message
-from pystore._reading import Reader
-from pystore._results import QueueInfo
 from pystore.cli._progress import ProgressBar
 from pystore.cli._records import cq_line, java_order, msg_line
 from pystore.cli._session import Session
 from pystore.cli._values import iso, printable, usage
+from pystore.store._messages import Message
+from pystore.store._reading import Reader
+from pystore.store._results import QueueInfo
 
 __all__ = ["run"]
 

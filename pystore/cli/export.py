@@ -11,14 +11,14 @@ from typing import IO, Annotated
 
 import typer
 
-from pystore._reading import Reader
 from pystore.cli._output import compact
 from pystore.cli._records import message_record
 from pystore.cli._session import Session
 from pystore.cli._values import Size, parse_time, usage
-from pystore.configfiles import RAW_FILES, SECTIONS
 from pystore.errors import RecordDamaged
 from pystore.files import whole_file
+from pystore.meta.configfiles import RAW_FILES, SECTIONS
+from pystore.store._reading import Reader
 
 __all__ = ["run"]
 

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from pystore._messages import Message
-from pystore._reading import Reader
 from pystore.cli._records import hex_dump, message_record, shown_body
 from pystore.cli._session import Session
 from pystore.cli._values import Size, When, usage
 from pystore.errors import NotFound, RecordDamaged
+from pystore.store._messages import Message
+from pystore.store._reading import Reader
 
 __all__ = ["run"]
 

@@ -15,13 +15,14 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from pystore import configfiles, files
-from pystore._store import Store
+from pystore import files
 from pystore.cli._balance import show_balance
 from pystore.cli._session import Session
 from pystore.cli._values import Size, unreadable, usage
 from pystore.errors import BadArgument, StoreError
+from pystore.meta import configfiles
 from pystore.repair.census import Balance, Contents, content_of
+from pystore.store._store import Store
 
 __all__ = ["ImportCount", "ImportTarget", "Scratch", "arguments", "content_of_put", "run"]
 

@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from pystore._reading import Reader
-from pystore._report import RecoveryReport
-from pystore._results import QueueInfo
 from pystore.cli._session import Session, holder_of
 from pystore.cli._values import Size, When
-from pystore.configfiles import ConsumerOffset
 from pystore.errors import StoreError
+from pystore.meta.configfiles import ConsumerOffset
 from pystore.metadata import Metadata
+from pystore.store._reading import Reader
+from pystore.store._report import RecoveryReport
+from pystore.store._results import QueueInfo
 
 __all__ = ["run"]
 

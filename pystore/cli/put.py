@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from pystore._results import PutResult
-from pystore._store import Store
 from pystore.cli._session import Session
 from pystore.cli._values import Size, When, printable, unreadable, usage
-from pystore.names import SCHEDULE_TOPIC
+from pystore.format.names import SCHEDULE_TOPIC
+from pystore.store._results import PutResult
+from pystore.store._store import Store
 
 __all__ = ["run"]
 

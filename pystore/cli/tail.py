@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
-from pystore._messages import Message
-from pystore._reading import Reader
 from pystore.cli._records import message_lines, message_record
 from pystore.cli._session import Session
 from pystore.cli._values import parse_time
+from pystore.store._messages import Message
+from pystore.store._reading import Reader
 
 __all__ = ["run"]
 

@@ -3,7 +3,7 @@
 Every verb that makes or mends a store takes a census of its input and of its output, and compares
 them. It looks for records by itself, wherever they stand, so that a mistake of recovery, of an
 audit or of a plan shows as a difference, and does not hide in both. What a record is, is decided
-where it is for all (pystore/records.py).
+where it is for all (pystore/format/records.py).
 
 A *plain* sum is over each record as it stands, with its place: for what must not move. The
 *content* sum is over what a message keeps when it is put into another store: topic, queue, body as
@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from pystore.errors import RecordDamaged
-from pystore.native import lib
-from pystore.properties import parse_properties
-from pystore.quiet import open_quietly
-from pystore.records import (
+from pystore.files.quiet import open_quietly
+from pystore.files.sparse import data_ranges
+from pystore.format.properties import parse_properties
+from pystore.format.records import (
     CHECK_BODY,
     HEAD_LEN,
     MAGIC_HEAD,
@@ -33,9 +33,9 @@ from pystore.records import (
     read_records,
     record_size,
 )
+from pystore.native import lib
 from pystore.repair.filler import SHORT_TOPIC as SHORT_FILLER
 from pystore.repair.filler import TOPIC as FILLER
-from pystore.sparse import data_ranges
 
 __all__ = ["Balance", "Census", "Contents", "FoundRecord", "content_of", "content_of_record",
            "found_in"]  # fmt: skip

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from pystore.audit.kinds import RecordDisagreesFinding
 from pystore.audit.layout import UNIT, File, Layout
+from pystore.format.records import RecordHead, record_at
 from pystore.native import lib
-from pystore.records import RecordHead, record_at
 from pystore.repair.filler import Patch
 from pystore.repair.manifest import Action
 

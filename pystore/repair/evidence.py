@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pystore.audit.layout import Layout
-from pystore.quiet import open_quietly
+from pystore.files.quiet import open_quietly
+from pystore.files.sparse import data_ranges
 from pystore.repair.manifest import Action
-from pystore.sparse import data_ranges
 
 __all__ = ["Differs", "differs", "digest_of", "mark_of", "note_found"]
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 
-from pystore.names import FILLER_TOPIC, FILLER_TOPIC_SHORT
+from pystore.format.names import FILLER_TOPIC, FILLER_TOPIC_SHORT
+from pystore.format.records import HEAD_LEN
 from pystore.native import ffi, lib
-from pystore.records import HEAD_LEN
 
 __all__ = ["SHORT_TOPIC", "SMALLEST", "TOPIC", "Patch", "blank", "filler"]
 

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pystore._aside import copy_aside, free_folder, take_back_copies
 from pystore.audit.layout import Layout
 from pystore.errors import (
     BadArgument,
@@ -39,10 +38,11 @@ from pystore.files import (
     sync_folder,
     write_whole,
 )
+from pystore.files.aside import copy_aside, free_folder, take_back_copies
+from pystore.files.sparse import copy_range, data_ranges
 from pystore.native import ffi, lib
 from pystore.repair.evidence import Differs, differs, note_found
 from pystore.repair.manifest import Action, check_manifest, next_name, read_manifest, to_json
-from pystore.sparse import copy_range, data_ranges
 
 __all__ = ["Journal", "hold_lock", "refuse_if_held"]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-from pystore._aside import Piece, kept_aside
-from pystore.accessfiles import has_access_copy
 from pystore.audit import Audit, Finding, Severity, describe
 from pystore.audit.kinds import (
     AccessDbFinding,
@@ -52,10 +50,12 @@ from pystore.audit.kinds import (
     ZeroUnitsFinding,
 )
 from pystore.audit.layout import GAP_MOST, File, Layout, last_with_data
-from pystore.configfiles import SECTIONS
 from pystore.errors import MissingSegment, StoreError, StrayFile
-from pystore.notes import tombstones_without
-from pystore.records import HEAD_LEN, record_size
+from pystore.files.aside import Piece, kept_aside
+from pystore.files.notes import tombstones_without
+from pystore.format.records import HEAD_LEN, record_size
+from pystore.meta.accessfiles import has_access_copy
+from pystore.meta.configfiles import SECTIONS
 from pystore.repair.disagreeing import file_of, read_at, record_of, restored
 from pystore.repair.filler import SMALLEST, Patch, blank, filler
 from pystore.repair.manifest import Action

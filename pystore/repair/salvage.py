@@ -16,11 +16,11 @@ from pystore import settings as _settings
 from pystore.audit.sizes import SEGMENT_LEAST, Piece, blank_end, usual_size
 from pystore.errors import BadArgument, Forbidden, NotAStore
 from pystore.files import make_folders, os_error, sync_folder
-from pystore.quiet import open_quietly
+from pystore.files.quiet import open_quietly
+from pystore.files.sparse import copy_range
 from pystore.repair.census import Balance, Census, found_in
 from pystore.repair.reasons import balance_of
 from pystore.repair.repair import Repair, repair
-from pystore.sparse import copy_range
 
 __all__ = ["Salvaged", "salvage"]
 

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pystore._report import RecoveryReport
-from pystore._store import Store
 from pystore.audit.delays import with_own_levels
 from pystore.audit.indextags import with_own_tags
 from pystore.audit.layout import Layout
@@ -21,6 +19,8 @@ from pystore.files import make_folders, write_whole
 from pystore.repair.journal import Journal
 from pystore.repair.manifest import Action
 from pystore.settings import NOT_SERVED, PLACES, Settings
+from pystore.store._report import RecoveryReport
+from pystore.store._store import Store
 
 __all__ = ["Derive", "Progress", "make_derived", "swap_derived"]
 

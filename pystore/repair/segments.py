@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 from pystore.errors import RecordDamaged
 from pystore.files import make_folders, new_file, sync_folder
+from pystore.format.records import CHECK_BODY, check_record
 from pystore.native import lib
-from pystore.records import CHECK_BODY, check_record
 from pystore.repair.census import Census
 from pystore.repair.filler import blank
 

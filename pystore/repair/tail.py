@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pystore._aside import Piece, copy_aside, free_folder
 from pystore.audit.layout import File, look_at_log
 from pystore.errors import StoreError
 from pystore.files import new_file, os_error, sync_folder
+from pystore.files.aside import Piece, copy_aside, free_folder
+from pystore.files.sparse import data_ranges
 from pystore.repair.journal import hold_lock
 from pystore.settings import Settings
-from pystore.sparse import data_ranges
 
 __all__ = ["cut_back"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pystore.cli.verbs import When
-from pystore.names import SCHEDULE_TOPIC
+from pystore.format.names import SCHEDULE_TOPIC
 from spark_ext.jobs.frame import Job, hour_ms, job, main
 from spark_ext.jobs.report import Plot
 
@@ -35,7 +35,7 @@ def run(j: Job) -> int | None:
     """
     from pyspark.sql.functions import expr
 
-    from pystore.names import TIMER_TOPIC
+    from pystore.format.names import TIMER_TOPIC
 
     with j.reader() as reader:
         topics = reader.topics()
@@ -105,8 +105,8 @@ def _delayed(j: Job, levels: dict[int, int]) -> DataFrame:
 def _timers(j: Job) -> DataFrame:
     """Returns timers and recalls: the first of ASKING that a record has counts, as for the broker.
     A timer that was put back to wait further, and a recall, ask for nothing."""
-    from pystore.names import TIMER_TOPIC
-    from pystore.timers import ASKING
+    from pystore.format.names import TIMER_TOPIC
+    from pystore.store.timers import ASKING
 
     delay_s, delay_ms, at = (f"try_cast(properties['{name}'] AS bigint)" for name in ASKING)
     stored = "unix_millis(storeTimestamp)"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pystore.cli.verbs import When, usage
-from pystore.names import HALF_TOPIC, OP_TOPIC
+from pystore.format.names import HALF_TOPIC, OP_TOPIC
 from spark_ext.jobs.frame import Job, job, main
 from spark_ext.jobs.report import Plot
 from spark_ext.jobs.restore import read_archive

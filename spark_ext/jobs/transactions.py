@@ -1,7 +1,7 @@
 """``pystore spark transactions``: what became of every half message.
 
 Halves and ops come from their queues, final messages from a scan of the log. What a half, an op and
-a copy are is decided in pystore/pending_log.py; which records settle a half as in
+a copy are is decided in pystore/store/pending_log.py; which records settle a half as in
 csrc/transactions/outcomes.c.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pystore.cli.verbs import When, usage
-from pystore.names import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
+from pystore.format.names import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
 from spark_ext.jobs.frame import Job, hour_ms, job, main
 from spark_ext.jobs.report import Plot
 from spark_ext.jobs.runs import made_beside
@@ -100,7 +100,7 @@ def _write(j: Job, fates: DataFrame, folder: Path) -> None:
 def _checks_of_open(reader: Any) -> list[tuple[int, int]]:
     """Returns (first offset, checks) of open halves that were checked: this broker writes no copies
     of them, the count is in the metadata."""
-    from pystore.pending_log import find_pending
+    from pystore.store.pending_log import find_pending
 
     return [(row.root, row.checks) for row in find_pending(reader).rows.values() if row.checks]
 
@@ -110,7 +110,7 @@ def _checks_of_open(reader: Any) -> list[tuple[int, int]]:
 
 def _half(properties: dict[str, str], offset: int, place: int, stored: int) -> Any:
     """Makes the columns of _HALF; None for a record that is not a half."""
-    from pystore.pending_log import copy_of, half_of
+    from pystore.store.pending_log import copy_of, half_of
 
     record: Any = SimpleNamespace(
         properties=properties, queue_offset=offset, physical_offset=place, store_timestamp=stored
@@ -124,7 +124,7 @@ def _half(properties: dict[str, str], offset: int, place: int, stored: int) -> A
 
 
 def _named(body: bytes) -> list[int]:
-    from pystore.pending_log import op_offsets
+    from pystore.store.pending_log import op_offsets
 
     return op_offsets(bytes(body))
 

@@ -16,8 +16,8 @@ from storeview import derived
 import pystore
 from pystore import errors
 from pystore.audit.parts import AuditPart
+from pystore.format.names import HALF_TOPIC
 from pystore.metadata import Metadata
-from pystore.names import HALF_TOPIC
 from pystore.repair import rebuild
 from pystore.repair.parts import DerivedPart, Deriving, Run, derive_part
 from tests.museum import kinds

@@ -19,7 +19,7 @@ from pystore.audit import Audit, verify
 from pystore.audit.core import CoreAudit
 from pystore.audit.kinds import SameOffsetFinding
 from pystore.audit.parts import SpreadAudit, audit_part
-from pystore.records import check_record
+from pystore.format.records import check_record
 from pystore.repair import rebuild, repair
 from pystore.repair.census import found_in
 from tests.museum import damage

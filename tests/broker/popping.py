@@ -12,7 +12,7 @@ from broker.remoting.client import RemotingClient
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command
 from broker.wire.receipts import Handle
-from pystore.properties import encode_properties, parse_properties
+from pystore.format.properties import encode_properties, parse_properties
 
 __all__ = ["SMALL", "Popper", "popping", "records"]
 
@@ -56,7 +56,7 @@ class Popper:
         self._shift_ms = 0
 
     def make_topic(self, name="T", queues=1):
-        from pystore.configfiles import TopicConfig
+        from pystore.meta.configfiles import TopicConfig
 
         self.broker.services.topics.update(TopicConfig(name, queues, queues))
 

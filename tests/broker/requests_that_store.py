@@ -17,7 +17,7 @@ from broker import Broker, Credentials
 from broker.client.credentials import SigningHook
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command
-from pystore.names import DISCARD_TOPIC
+from pystore.format.names import DISCARD_TOPIC
 
 __all__ = ["ANSWERS", "MADE", "MAKING", "SETTING", "SETTINGS", "STORING", "Asked", "Stage",
            "commit", "files_of"]  # fmt: skip

@@ -36,7 +36,7 @@ from broker.services.policy_access import PolicyAccess
 from broker.wire.command import BINARY, Command, Refused
 from broker.wire.digests import digest_functions
 from pystore.errors import BadArgument
-from pystore.properties import encode_properties
+from pystore.format.properties import encode_properties
 from pystore.repair import rebuild
 
 RULES = """accounts:

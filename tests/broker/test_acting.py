@@ -23,9 +23,9 @@ from broker.services.duties import BrokerRole
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command
 from pystore import Store
-from pystore.names import HALF_TOPIC, SCHEDULE_TOPIC
-from pystore.properties import encode_properties
-from pystore.records import read_records
+from pystore.format.names import HALF_TOPIC, SCHEDULE_TOPIC
+from pystore.format.properties import encode_properties
+from pystore.format.records import read_records
 
 ACTS: dict[str, Any] = {
     "enableSlaveActingMaster": True, "enableRemoteEscape": True, "slaveReadEnable": True,

@@ -22,9 +22,10 @@ from broker.processors import all_handlers
 from broker.processors.bodies import GROUPS_MAX, HEARTBEAT, SUBSCRIPTIONS_MAX, beside
 from broker.services.pop.modes import POP, Mode, RequestModes
 from broker.wire.command import Command, Refused, texts
-from pystore import BadArgument, DiskFull, SubscriptionGroup, TopicConfig, _metadb
+from pystore import BadArgument, DiskFull, SubscriptionGroup, TopicConfig
+from pystore.filter.sql92 import compiled
+from pystore.meta import _database
 from pystore.native import ffi, lib
-from pystore.sql92 import compiled
 
 # ---- filters ----
 
@@ -329,8 +330,8 @@ def updated(name, queues=1):
 
 @pytest.mark.parametrize("grows", [True, False])
 async def test_topics_are_answered_when_the_metadata_is_full(tmp_path, small, monkeypatch, grows):
-    monkeypatch.setattr(_metadb, "MAP_SIZE", 256 << 10)
-    monkeypatch.setattr(_metadb, "MAP_MAX", 16 << 20 if grows else 256 << 10)
+    monkeypatch.setattr(_database, "MAP_SIZE", 256 << 10)
+    monkeypatch.setattr(_database, "MAP_MAX", 16 << 20 if grows else 256 << 10)
     broker = Broker(tmp_path / "s", listenPort=0, **small)
     await broker.start()
     async with await Wire.to(broker.port) as wire:

@@ -16,7 +16,7 @@ from pystore import Reader
 from pystore.audit import verify
 from pystore.audit.diff import diff
 from pystore.cli import main
-from pystore.configfiles import SubscriptionGroup
+from pystore.meta.configfiles import SubscriptionGroup
 
 
 @pytest.fixture

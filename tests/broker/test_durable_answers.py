@@ -19,7 +19,7 @@ from requests_that_store import ANSWERS, MADE, SETTINGS, STORING, Asked, Stage, 
 from broker import Broker
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command
-from pystore.configfiles import SubscriptionGroup, TopicConfig
+from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 from pystore.metadata import Metadata
 
 #: syncFlushTimeout, when the disk is not to be in time.

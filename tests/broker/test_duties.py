@@ -12,7 +12,7 @@ from popping import popping
 
 from broker.services.duties import BrokerRole, Duties, Duty, PeriodicJob
 from broker.wire.codes import RequestCode as Code
-from pystore.configfiles import SubscriptionGroup
+from pystore.meta.configfiles import SubscriptionGroup
 
 #: Rounds of the load; and how often a duty is stopped and started meanwhile.
 ROUNDS, STOPS = 40, 4

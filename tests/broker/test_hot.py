@@ -16,7 +16,7 @@ from broker.hot.core import Core
 from broker.remoting.client import RemotingClient
 from broker.services.offsets import ConsumerOffsets
 from broker.wire.command import BINARY, JSON, ONEWAY, Command
-from pystore import javajson
+from pystore.files import javajson
 from pystore.native import lib
 
 SEND, PULL, ECHO = 310, 11, 4711

@@ -15,7 +15,7 @@ from broker.processors.lite import LiteProcessor
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command
-from pystore.configfiles import SubscriptionGroup, TopicConfig
+from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 
 PARENT, GROUP = "L", "g"
 

@@ -30,7 +30,7 @@ from broker.wire.codec import BadFrame
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command, texts
 from pystore import TopicConfig
-from pystore.configfiles import SubscriptionGroup
+from pystore.meta.configfiles import SubscriptionGroup
 
 LIMIT_MS = 50
 TRIES = 3

@@ -14,7 +14,7 @@ from scrapes import fetch, heartbeat, samples
 from broker.loop.thread import LoopThread
 from broker.wire import codec
 from broker.wire.command import Command
-from pystore.configfiles import TopicConfig
+from pystore.meta.configfiles import TopicConfig
 
 TOPICS, CONNECTIONS, GROUPS = 10_000, 5_000, 500
 

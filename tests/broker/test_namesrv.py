@@ -25,9 +25,9 @@ from broker.namesrv.routes import BrokerRegistration, BrokerTopic, MinIdChange, 
 from broker.namesrv.settings import NamesrvSettings
 from broker.remoting.client import RemotingClient
 from broker.wire.command import BINARY, JSON, Command
-from pystore import javajson
-from pystore.configfiles import DataVersion
 from pystore.errors import BadArgument, RecordDamaged
+from pystore.files import javajson
+from pystore.meta.configfiles import DataVersion
 
 PYSTORE = Path(sys.executable).parent / "pystore"
 

@@ -24,7 +24,7 @@ from loops import Wire, run
 from broker.namesrv import NameServer
 from broker.wire import codec
 from broker.wire.command import Command
-from pystore import javajson
+from pystore.files import javajson
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "wire-5.3.3.jsonl.xz"
 

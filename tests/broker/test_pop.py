@@ -776,7 +776,7 @@ def test_what_pops_and_acknowledgements_need(store_path):
 
 async def test_check_points_are_found_among_many_timers(store_path, monkeypatch):
     """In parts, and although many are due in the same millisecond."""
-    monkeypatch.setattr("pystore.timers._PAGE", 16)
+    monkeypatch.setattr("pystore.store.timers._PAGE", 16)
     due = str(time.time_ns() // 1_000_000 + 3_600_000)
     async with popping(store_path) as p:
         p.make_topic()

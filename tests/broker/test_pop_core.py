@@ -10,7 +10,7 @@ from popping import popping, records
 
 from broker.wire.codes import RequestCode as Code
 from broker.wire.codes import ResponseCode
-from pystore.configfiles import SubscriptionGroup
+from pystore.meta.configfiles import SubscriptionGroup
 
 TIMERS = "rmq_sys_wheel_timer"
 

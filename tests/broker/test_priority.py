@@ -13,8 +13,8 @@ from broker import InvalidMessage, Message, Producer
 from broker.client.sending import properties_of
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
-from pystore.configfiles import TopicConfig
-from pystore.properties import PRIORITY, parse_properties
+from pystore.format.properties import PRIORITY, parse_properties
+from pystore.meta.configfiles import TopicConfig
 
 QUEUES = 8
 

@@ -453,7 +453,7 @@ def test_questions_about_a_queue(desk):
 
 def test_questions_about_what_is_not_there_look_for_no_nearest_name(desk, monkeypatch):
     """Of ten thousand topics that would take the event loop a second for each request."""
-    monkeypatch.setattr("pystore._missing.nearest_topic", lambda *_: pytest.fail("looked"))
+    monkeypatch.setattr("pystore.store._missing.nearest_topic", lambda *_: pytest.fail("looked"))
     desk.s.groups.find("readers")
     desk.s.topics.update(TopicConfig("empty", 1, 1))
     desk.s.offsets.commit("readers", "empty", 0, 3)

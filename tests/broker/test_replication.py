@@ -22,10 +22,10 @@ from broker import Broker, Message
 from broker.services.replication.status import ha_status
 from pystore import TopicConfig
 from pystore.audit import verify
-from pystore.configfiles import SubscriptionGroup
 from pystore.errors import BadArgument, InSyncReplicasNotEnough
+from pystore.meta.configfiles import SubscriptionGroup
+from pystore.meta.pending import Decision
 from pystore.native import lib
-from pystore.pending import Decision
 
 SEND = {
     "a": "p", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000",

@@ -14,9 +14,9 @@ from waiting import until
 
 import pystore
 from broker import Broker
-from pystore import _aside
 from pystore.audit import verify
 from pystore.errors import BadArgument, DiskFull
+from pystore.files import aside
 from pystore.repair import tail
 from pystore.settings import load
 
@@ -114,7 +114,7 @@ def test_nothing_is_cut_that_could_not_be_kept(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_aside, "sync_folder", full)
+    monkeypatch.setattr(aside, "sync_folder", full)
     with pytest.raises(DiskFull):
         tail.cut_back(tmp_path, load(None, SMALL), 1000)
     assert {f.name: f.read_bytes() for f in (tmp_path / "commitlog").iterdir()} == before

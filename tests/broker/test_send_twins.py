@@ -23,7 +23,7 @@ from broker.services.uniq_ids import UniqIds
 from broker.wire import codec
 from broker.wire.command import Refused
 from pystore import TopicConfig
-from pystore.pending import Decision
+from pystore.meta.pending import Decision
 
 CASES = int(os.environ.get("PS_TWINS", "500"))
 SETTINGS = {

@@ -15,10 +15,10 @@ from ports import free_port
 
 from broker import Broker
 from broker.start_checks import Ask, on_this_machine, read_start
+from pystore.configuration.problems import BadSettings, SettingProblem
+from pystore.configuration.upstream import IN_GUIDES, OTHER_VERSIONS, RENAMED, UPSTREAM
 from pystore.errors import BadArgument
-from pystore.setting_problems import BadSettings, SettingProblem
 from pystore.settings import TABLE, read_settings
-from pystore.upstream_settings import IN_GUIDES, OTHER_VERSIONS, RENAMED, UPSTREAM
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases" / "broker-conf"
 

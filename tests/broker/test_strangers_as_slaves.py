@@ -16,7 +16,7 @@ from strangers import stranger_at
 from broker import Broker, NameServer
 from broker.services.acting.taking_back import TakingBack
 from broker.wire.codes import RequestCode as Code
-from pystore.names import SCHEDULE_TOPIC
+from pystore.format.names import SCHEDULE_TOPIC
 
 #: What is asked of a slave is asked by the tests.
 ACTS: dict[str, Any] = {"enableSlaveActingMaster": True, "skipPreOnline": True}

@@ -15,9 +15,9 @@ from broker.remoting.client import RemotingClient
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
 from pystore import Store
-from pystore.names import TIMER_TOPIC
-from pystore.properties import encode_properties
-from pystore.timers import RecallHandle
+from pystore.format.names import TIMER_TOPIC
+from pystore.format.properties import encode_properties
+from pystore.store.timers import RecallHandle
 
 SMALL = {"mappedFileSizeCommitLog": 1 << 20, "recallMessageEnable": True}
 HOUR_MS = 3_600_000

@@ -15,11 +15,11 @@ from waiting import BOUND_S
 import pystore
 from broker.wire.codes import RequestCode
 from pystore.errors import TimerIllegal
+from pystore.format.names import TIMER_TOPIC
+from pystore.format.properties import encode_properties
 from pystore.metadata import TopicConfig
-from pystore.names import TIMER_TOPIC
 from pystore.native import lib
-from pystore.properties import encode_properties
-from pystore.timers import Timers, save_timers
+from pystore.store.timers import Timers, save_timers
 
 MANY = {"mappedFileSizeCommitLog": 4 << 20}
 

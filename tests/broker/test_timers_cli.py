@@ -12,8 +12,8 @@ from test_timers import HOUR_MS, arrived, timed, until
 
 from pystore import Reader, Store
 from pystore.cli import main
-from pystore.names import TIMER_TOPIC
-from pystore.timers import Timers
+from pystore.format.names import TIMER_TOPIC
+from pystore.store.timers import Timers
 
 YEAR = "timerMaxDelaySec=31536000"
 

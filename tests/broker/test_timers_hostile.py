@@ -19,8 +19,8 @@ from test_timers_cli import timers as command  # noqa: F401
 from waiting import BOUND_S
 
 from pystore import Store
-from pystore.names import TIMER_TOPIC
-from pystore.timers import RecallHandle, Timers, delete_mark, save_timers
+from pystore.format.names import TIMER_TOPIC
+from pystore.store.timers import RecallHandle, Timers, delete_mark, save_timers
 
 MANY = SMALL | {"mappedFileSizeCommitLog": 16 << 20}
 

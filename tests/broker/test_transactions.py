@@ -26,7 +26,7 @@ from waiting import until_async
 from broker.wire import codec
 from broker.wire.command import Command
 from pystore import Reader
-from pystore.pending_log import find_pending
+from pystore.store.pending_log import find_pending
 
 # ---- the half ----
 

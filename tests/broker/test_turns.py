@@ -38,7 +38,7 @@ from broker.wire.answers import answer_framers
 from broker.wire.command import Command
 from broker.wire.framer import plain_framers
 from pystore import Store, TopicConfig
-from pystore.configfiles import DataVersion
+from pystore.meta.configfiles import DataVersion
 from pystore.settings import load
 
 ECHO, SLOW, LARGE, STEPS = 9001, 9002, 9003, 9004

@@ -14,7 +14,7 @@ from waiting import settled_async
 
 from broker.broker import Broker
 from broker.wire.command import ONEWAY, Command, texts
-from pystore.properties import parse_properties
+from pystore.format.properties import parse_properties
 
 __all__ = ["COMMIT", "ROLLBACK", "Clock", "Half", "Producer", "asked_of", "scenario", "transacting"]
 

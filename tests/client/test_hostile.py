@@ -32,7 +32,7 @@ from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.wire import codec
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
-from pystore import compression
+from pystore.format import compression
 
 SEND, PULL, POP = RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE
 CLOSE = b""

@@ -12,7 +12,7 @@ from broker.broker import Broker
 from broker.client.errors import BrokerRefused, Misuse
 from broker.client.handling import RetryLater
 from broker.client.message import Message
-from pystore.configfiles import TopicConfig
+from pystore.meta.configfiles import TopicConfig
 
 SMALL = {"listenPort": 0, "mappedFileSizeCommitLog": 1 << 20}
 

@@ -40,7 +40,7 @@ from broker.client.sending import (
     with_namespace,
     without_namespace,
 )
-from pystore.javahash import java_hash
+from pystore.format.javahash import java_hash
 
 FOLDER = Path(broker.client.__file__).parent
 WITHOUT_IO = (

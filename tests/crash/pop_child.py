@@ -6,7 +6,7 @@ import sys
 import time
 
 from broker.broker import Broker
-from pystore.configfiles import TopicConfig
+from pystore.meta.configfiles import TopicConfig
 
 
 def main(path: str) -> None:

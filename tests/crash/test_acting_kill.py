@@ -28,9 +28,9 @@ from waiting import until
 from broker import NameServer
 from broker.wire import mqjson
 from pystore import Reader
-from pystore.pending_log import find_pending
-from pystore.properties import encode_properties
-from pystore.records import read_records
+from pystore.format.properties import encode_properties
+from pystore.format.records import read_records
+from pystore.store.pending_log import find_pending
 
 ROUNDS = int(os.environ.get("PS_ACTING_KILLS", "1"))
 TOPIC, TASKS, QUEUES, COUNT = "orders", "tasks", 4, 60

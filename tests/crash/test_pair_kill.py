@@ -32,7 +32,7 @@ from waiting import BOUND_S, until
 
 from broker.wire import mqjson
 from pystore import Reader, audit
-from pystore.properties import encode_properties
+from pystore.format.properties import encode_properties
 from pystore.repair import rebuild
 
 ROUNDS = int(os.environ.get("PS_PAIR_KILLS", "2"))

@@ -111,7 +111,7 @@ async def produce(p, ledger, round_, chance):
 def p_send(body, queue):
     from broker.wire.codes import RequestCode
     from broker.wire.command import Command
-    from pystore.properties import encode_properties
+    from pystore.format.properties import encode_properties
 
     ext = {
         "a": "p", "b": "orders", "c": "TBW102", "d": "2", "e": str(queue), "f": "0",

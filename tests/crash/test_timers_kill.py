@@ -14,8 +14,8 @@ from collections import Counter
 from pathlib import Path
 
 import pystore
-from pystore.names import TIMER_TOPIC
-from pystore.timers import Timers
+from pystore.format.names import TIMER_TOPIC
+from pystore.store.timers import Timers
 
 CHILD = Path(__file__).with_name("timers_child.py")
 ROUNDS = int(os.environ.get("PS_TIMER_KILLS", "6"))

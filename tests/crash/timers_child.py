@@ -7,7 +7,7 @@ import sys
 import time
 
 import pystore
-from pystore.timers import Timers, save_timers
+from pystore.store.timers import Timers, save_timers
 
 
 def main(path: str, seed: int, round_: int) -> None:

@@ -24,7 +24,7 @@ from consuming import serving
 from loops import Wire
 
 from broker import Broker
-from pystore.configfiles import SubscriptionGroup, TopicConfig
+from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 
 T = TypeVar("T")
 

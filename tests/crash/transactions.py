@@ -16,7 +16,7 @@ from loops import Wire
 from transacting import COMMIT, ROLLBACK, Half, Producer
 
 from pystore import Reader
-from pystore.pending_log import find_pending
+from pystore.store.pending_log import find_pending
 
 MAIN = "from pystore.cli import main; raise SystemExit(main())"
 

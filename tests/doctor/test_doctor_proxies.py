@@ -24,7 +24,7 @@ from broker.doctor.proxies import proxy_problems
 from broker.grpc.proxy import ROUTE_POLL_S, Proxy
 from broker.loop.thread import LoopThread
 from broker.remoting.tls import TlsSettings
-from pystore.setting_problems import SettingProblem
+from pystore.configuration.problems import SettingProblem
 
 
 @contextlib.contextmanager

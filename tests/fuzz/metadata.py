@@ -19,8 +19,8 @@ from pathlib import Path
 
 import lmdb
 
-from pystore import _metapages
-from pystore.configfiles import SECTIONS, check_json
+from pystore.meta import _pages
+from pystore.meta.configfiles import SECTIONS, check_json
 from pystore.metadata import Metadata, SubscriptionGroup, TopicConfig
 
 MUSEUM = Path(__file__).parent / "museum"
@@ -126,8 +126,8 @@ def try_lmdb(page: Page, data: bytes) -> bool:
     """Whether the database was let through, and read by LMDB."""
     page.write(data)
     try:
-        _metapages.check_pages(page.path)
-    except _metapages.PageError as bad:
+        _pages.check_pages(page.path)
+    except _pages.PageError as bad:
         assert str(bad)
         return False
     with (

@@ -16,8 +16,8 @@ from broker.remoting.client import RemotingClient
 from broker.wire import codec
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command
-from pystore.configfiles import TopicConfig
-from pystore.properties import parse_properties
+from pystore.format.properties import parse_properties
+from pystore.meta.configfiles import TopicConfig
 
 CAPTURE = Path(__file__).with_name("pop-5.3.3.jsonl.xz")
 #: Requests of the first connection up to the watching, and those of ordered consumption.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import pystore
-from pystore.timers import Timers
+from pystore.store.timers import Timers
 
 HERE = Path(__file__).parent
 YEARS_MS = 20 * 366 * 86_400_000

@@ -13,7 +13,7 @@ from broker.broker import Broker
 from broker.grpc.links import LinkedCalls
 from broker.grpc.schema import METHODS, SERVICE, pb
 from broker.grpc.status import Code, name_of
-from pystore.configfiles import SubscriptionGroup, TopicConfig
+from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 
 __all__ = ["SMALL", "Raw", "calls_of_python", "codes", "handle_of", "run", "serving"]
 

@@ -29,7 +29,7 @@ from broker.grpc.proxy import Proxy as GrpcProxy
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.loop.thread import LoopThread
-from pystore.configfiles import SubscriptionGroup, TopicConfig
+from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 
 CONSUMER = Path(__file__).with_name("official_consumer.py")
 PYSTORE = Path(sys.executable).parent / "pystore"

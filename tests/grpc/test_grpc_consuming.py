@@ -18,8 +18,8 @@ from broker import Message
 from broker.grpc.receipts import Receipt
 from broker.grpc.receiving import Receiving
 from broker.grpc.schema import pb
-from pystore import compression
-from pystore.configfiles import SubscriptionGroup, TopicConfig
+from pystore.format import compression
+from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 
 
 def bodies(messages):

@@ -18,7 +18,7 @@ from waiting import until_async
 
 from broker.grpc.messages import delivery_at_once
 from broker.grpc.schema import pb
-from pystore.properties import parse_properties
+from pystore.format.properties import parse_properties
 
 RECEIPT = "17 1700000000000 60000 3 0 broker-a 2 19 8192"
 VALUES = [

@@ -22,7 +22,7 @@ from caller import CODE, Caller, Telemetry, on_loop, serving
 
 from broker import Broker
 from broker.grpc.schema import METHODS, pb
-from pystore.configfiles import SubscriptionGroup
+from pystore.meta.configfiles import SubscriptionGroup
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "grpc-5.3.3.jsonl.xz"
 #: Prefixes of the names that each client used.

@@ -17,7 +17,7 @@ from broker.grpc.messages import RESERVED, Kind, plain_sends
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
-from pystore.properties import parse_properties
+from pystore.format.properties import parse_properties
 
 LIMITS = ProxySettings()
 HOST = "192.0.2.7"

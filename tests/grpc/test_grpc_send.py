@@ -14,7 +14,7 @@ from broker import Broker, Message
 from broker.grpc.messages import incoming
 from broker.grpc.schema import pb
 from broker.grpc.sending import queue_for
-from pystore.javahash import java_hash
+from pystore.format.javahash import java_hash
 
 
 def taken(broker: Broker, topic: str, *ids: str) -> list[Any]:

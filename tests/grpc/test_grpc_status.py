@@ -11,7 +11,7 @@ from caller import CODE, Caller, at, message, on_loop
 from broker import Broker
 from broker.grpc.schema import METHODS, pb
 from broker.services.topics import READ
-from pystore.configfiles import TopicConfig
+from pystore.meta.configfiles import TopicConfig
 
 #: What a message is, and what it is answered with.
 REFUSED: dict[str, tuple[Any, int, str]] = {

@@ -11,9 +11,9 @@ pytest.importorskip("broker.grpc._http2")
 
 from broker import Broker
 from broker.grpc.settings import CLUSTER, LOCAL, ProxySettings
+from pystore.configuration.problems import BadSettings
+from pystore.configuration.upstream import PROXY
 from pystore.errors import BadArgument
-from pystore.setting_problems import BadSettings
-from pystore.upstream_settings import PROXY
 
 #: The file that Apache's distribution has, of 5.0.0 to 5.5.0.
 APACHES = '{\n  "rocketMQClusterName": "DefaultCluster"\n}'

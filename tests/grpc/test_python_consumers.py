@@ -15,7 +15,7 @@ import pytest
 from consuming import SMALL
 
 from broker.broker import Broker
-from pystore.configfiles import SubscriptionGroup, TopicConfig
+from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 
 pytest.importorskip("rocketmq")
 #: Where the client writes its log; it asks when it is imported.

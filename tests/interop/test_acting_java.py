@@ -25,7 +25,7 @@ from waiting import until
 
 from broker import Broker, NameServer
 from broker.services.duties import BrokerRole
-from pystore.records import read_records
+from pystore.format.records import read_records
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 

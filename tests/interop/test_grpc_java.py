@@ -14,7 +14,7 @@ import pytest
 from proxies import proxy
 
 from broker import Broker
-from pystore.configfiles import SubscriptionGroup, TopicConfig
+from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 

@@ -17,7 +17,7 @@ from waiting import BOUND_S
 from broker.remoting.client import RemotingClient
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import ONEWAY, Command, texts
-from pystore.properties import encode_properties
+from pystore.format.properties import encode_properties
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.long]
 

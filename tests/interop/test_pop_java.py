@@ -19,7 +19,7 @@ from popping import Popper, popping, records
 
 from broker.broker import Broker
 from broker.remoting.client import RemotingClient
-from pystore.configfiles import TopicConfig
+from pystore.meta.configfiles import TopicConfig
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 

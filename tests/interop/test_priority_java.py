@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker import Broker
-from pystore.configfiles import SubscriptionGroup
+from pystore.meta.configfiles import SubscriptionGroup
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 

@@ -13,8 +13,8 @@ from waiting import until
 
 import pystore
 from pystore import Reader
-from pystore.timer_files import write_timer_files
-from pystore.timers import Timers, save_timers
+from pystore.store.timer_files import write_timer_files
+from pystore.store.timers import Timers, save_timers
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.long]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pystore
-from pystore.names import HALF_TOPIC
-from pystore.pending_log import find_pending
+from pystore.format.names import HALF_TOPIC
+from pystore.store.pending_log import find_pending
 from tests.museum import damage
 
 COMMIT = 8

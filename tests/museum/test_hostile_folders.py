@@ -16,8 +16,8 @@ import pytest
 import pystore
 from broker.access.policies import PolicyRules, User
 from broker.services.policy_access import PolicyAccess
-from pystore._aside import copy_aside, free_folder
 from pystore.audit import verify
+from pystore.files.aside import copy_aside, free_folder
 from pystore.repair import rebuild
 from spark_ext.ledger import CommitEntry, Ledger
 

@@ -13,7 +13,7 @@ import sys
 import pytest
 from waiting import BOUND_S
 
-from pystore import _metapages
+from pystore.meta import _pages
 from pystore.metadata import Metadata, TopicConfig
 
 DAMAGES = int(os.environ.get("PS_META_DAMAGES", "40"))
@@ -103,7 +103,7 @@ def test_whole_pages_pass_after_every_commit(tmp_path):
             if i % 5 == 0:
                 for topic in meta.topics.list():
                     meta.topics.delete(topic.name)
-            _metapages.check_pages(file)
+            _pages.check_pages(file)
 
 
 def test_a_number_beyond_the_file_is_found(tmp_path):
@@ -113,8 +113,8 @@ def test_a_number_beyond_the_file_is_found(tmp_path):
     newest = max((0, 4096), key=lambda at: int.from_bytes(data[at + 144 : at + 152], "little"))
     data[newest + 16 + 24 + 48 + 40 : newest + 16 + 24 + 48 + 44] = b"\xff\xff\xff\x7f"
     file.write_bytes(data)
-    with pytest.raises(_metapages.PageError, match="is not in the file"):
-        _metapages.check_pages(file)
+    with pytest.raises(_pages.PageError, match="is not in the file"):
+        _pages.check_pages(file)
 
 
 def test_a_file_that_is_cut_while_open_is_named(tmp_path):

@@ -15,10 +15,10 @@ from damage import flip
 import pystore
 from broker import Broker
 from broker.services.pop.journal import read_journal
-from pystore._aside import copy_aside, free_folder
 from pystore.audit import verify
+from pystore.files.aside import copy_aside, free_folder
 from pystore.repair import repair
-from pystore.timers import Timers, save_timers
+from pystore.store.timers import Timers, save_timers
 from spark_ext.errors import SinkError
 from spark_ext.ledger import Ledger
 from spark_ext.sink import pending
@@ -39,7 +39,7 @@ import pystore
 from broker.services.pop.modes import RequestModes
 from broker.services.pop.order import OrderFile
 from broker.services.transaction.metrics import Metrics
-from pystore.timers import Timers
+from pystore.store.timers import Timers
 
 root = Path(sys.argv[1])
 with pystore.open(root, timerWheelEnable=True) as store:

@@ -10,7 +10,7 @@ from virtual_time import Events
 from virtual_world import Broker, Group
 
 from broker.namesrv.routes import MASTER_ID, BrokerRegistration, BrokerTopic, Routes
-from pystore.configfiles import DataVersion
+from pystore.meta.configfiles import DataVersion
 
 __all__ = ["Fleet"]
 

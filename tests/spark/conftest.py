@@ -16,7 +16,7 @@ from waiting import BOUND_S, STARVED
 
 import pystore
 from pystore.cli import main
-from pystore.names import HALF_TOPIC, OP_TOPIC
+from pystore.format.names import HALF_TOPIC, OP_TOPIC
 
 Run = Callable[..., Any]
 #: Of the log of `busy`, in bytes.

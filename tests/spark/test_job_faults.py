@@ -19,7 +19,7 @@ from storeview import derived
 from waiting import BOUND_S
 
 import pystore
-from pystore.names import HALF_TOPIC
+from pystore.format.names import HALF_TOPIC
 from spark_ext.jobs.runs import alone
 from tests.spark.conftest import SEGMENT
 from tests.spark.test_jobs import dump, visible

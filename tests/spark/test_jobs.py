@@ -22,7 +22,7 @@ from waiting import BOUND_S
 
 import pystore
 from pystore.cli import main
-from pystore.names import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
+from pystore.format.names import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
 from pystore.repair.census import Census
 from tests.spark.conftest import Run
 
@@ -97,8 +97,8 @@ def test_commits_that_came_twice_and_halves_that_nobody_ends(run_job, store_path
 def test_what_settles_a_half_is_what_recovery_says(spark, store_path, small, rng):
     """Records of every kind of end, of halves and of others: csrc/transactions/outcomes.c."""
     from pystore.cli.verbs import Session
-    from pystore.pending import Decision
-    from pystore.pending_log import settled
+    from pystore.meta.pending import Decision
+    from pystore.store.pending_log import settled
     from spark_ext.jobs.frame import Job
     from spark_ext.jobs.transactions import _finals
 

@@ -16,7 +16,7 @@ from broker import Broker, Message
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.tls import TlsSettings
 from broker.testing import SETTINGS
-from pystore.names import TIMER_TOPIC
+from pystore.format.names import TIMER_TOPIC
 
 pytest.importorskip("pyspark")
 pa = pytest.importorskip("pyarrow")

@@ -22,7 +22,7 @@ from broker import Broker
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.tls import TlsSettings
 from broker.testing import SETTINGS
-from pystore.names import HALF_TOPIC
+from pystore.format.names import HALF_TOPIC
 
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")

@@ -13,7 +13,7 @@ import pytest
 import pystore
 from broker import Broker
 from broker.testing import SETTINGS
-from pystore.timers import Timers, delete_mark
+from pystore.store.timers import Timers, delete_mark
 
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")

@@ -94,7 +94,7 @@ def test_an_insert_into_a_view_that_reads_a_store_is_refused(spark, make):
 
 
 def test_sharding_keys_choose_the_queue_as_javas_client_does(spark, save, store_path):
-    from pystore.javahash import java_hash
+    from pystore.format.javahash import java_hash
 
     assert java_hash("hello") == 99162322
     assert java_hash("polygenelubricants") == -(1 << 31)

@@ -15,7 +15,7 @@ ONE_PLACE = {
     "the magics of records": (
         r"0x(?:DAA320A7|DAA320AB|CBD43194)",
         # The log of timers, which Java reads, has a magic of its own that happens to be the same.
-        {"csrc/format/layout.h", "pystore/timer_files.py"},
+        {"csrc/format/layout.h", "pystore/store/timer_files.py"},
     ),
     "the separators of properties, in C": (
         r"\"[^\"\n]*(?:\\x0[12]|\\[12](?!\d))[^\"\n]*\"",
@@ -24,7 +24,7 @@ ONE_PLACE = {
     "names of system topics": (
         r"\"(?:SCHEDULE_TOPIC_XXXX|rmq_sys_wheel_timer|RMQ_SYS_TRANS_(?:OP_)?HALF_TOPIC"
         r"|TRANS_CHECK_MAX_TIME_TOPIC|%RETRY%|%DLQ%|RMQ_SYS_DAMAGED|rmq_sys_REVIVE_LOG_|TBW102)\"",
-        {"csrc/format/names.h", "pystore/names.py"},
+        {"csrc/format/names.h", "pystore/format/names.py"},
     ),
 }
 _C_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from waiting import BOUND_S
 
+from tools.render_api import MODULES
+
 ROOT = Path(__file__).resolve().parents[2]
 #: Methods of every named tuple, whose names begin with an underscore by its own rule.
 NAMED_TUPLE = {"_replace", "_asdict", "_fields", "_make"}
@@ -115,16 +117,27 @@ def test_pystore_names_no_other_package_as_text() -> None:
     assert not found, "\n".join(found)
 
 
+def test_the_root_of_pystore_holds_what_is_public() -> None:
+    """All else is in a room. The pages of the API show the modules of the root, and leave rooms out
+    by name."""
+    there = {path.stem for path in (ROOT / "pystore").glob("*.*") if path.suffix != ".md"}
+    rooms = {path.parent.name for path in (ROOT / "pystore").glob("*/__init__.py")}
+    shown = {name.partition(".")[2] for name in MODULES if name.startswith("pystore.")}
+    hidden = {name.partition(".")[2] for name in MODULES if name.startswith("!pystore.")}
+    assert there - {"__init__", "py", "lights"} == shown - rooms
+    assert rooms | {"lights"} == shown & rooms | hidden
+
+
 def test_only_native_loads_the_core() -> None:
-    """The check that core and Python files belong together is in pystore/native.py."""
+    """The check that core and Python files belong together is in pystore/native/__init__.py."""
     found = [
         path
         for package in PACKAGES
         for path, tree in trees(package)
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "pystore._core"
+        if isinstance(node, ast.ImportFrom) and node.module == "pystore.native._core"
     ]
-    assert found == ["pystore/native.py"]
+    assert found == ["pystore/native/__init__.py"]
 
 
 def test_contracts_break_when_an_import_breaks_them(tmp_path: Path) -> None:
@@ -145,7 +158,7 @@ from tools.contracts import PrivateContract
 graph = grimp.build_graph("pystore", "broker", cache_dir=None)
 contract = PrivateContract("private", {}, {})
 print(contract.check(graph, False).kept)
-graph.add_import(importer="broker.broker", imported="pystore._store", line_number=1,
-                 line_contents="from pystore._store import Store")
+graph.add_import(importer="broker.broker", imported="pystore.store._store", line_number=1,
+                 line_contents="from pystore.store._store import Store")
 print(contract.check(graph, False).kept)
 """

@@ -135,7 +135,7 @@ def test_what_writes_has_a_dry_run(verb: Any) -> None:
 
 def test_every_error_has_an_exit_code() -> None:
     """Each exception of the store ends with a documented code, and the common ones with theirs."""
-    for error in pystore.store_error.by_code.values():
+    for error in pystore.base.store_error.by_code.values():
         assert exit_code_of(error()) in EXIT_CODES
     assert exit_code_of(pystore.TopicIllegal()) == 2
     assert exit_code_of(pystore.NewerLayout()) == 3

@@ -12,7 +12,8 @@ from types import ModuleType
 
 import pytest
 
-from pystore import errors, store_error
+from pystore import errors
+from pystore.base import store_error
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = list(store_error.by_code.values())

@@ -84,4 +84,4 @@ def test_nobody_else_renames() -> None:
         if by_hand.search(path.read_text(encoding="utf-8"))
         or re.search(r"Path\([^()]*\)\.replace\(", path.read_text(encoding="utf-8"))
     ]
-    assert found == ["pystore/files.py"]
+    assert found == ["pystore/files/__init__.py"]

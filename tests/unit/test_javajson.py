@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pystore.javajson import MAX_DEPTH, dumps, loads
+from pystore.files.javajson import MAX_DEPTH, dumps, loads
 
 TEXTS = st.text(st.characters(exclude_categories=()))  # lone surrogates too
 VALUES = st.recursive(

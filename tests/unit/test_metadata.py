@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pystore
-from pystore import _metadb, configfiles, javajson
 from pystore.errors import (
     BadArgument,
     DiskFull,
@@ -31,6 +30,8 @@ from pystore.errors import (
     StoreLocked,
     UsedAfterFork,
 )
+from pystore.files import javajson
+from pystore.meta import _database, configfiles
 from pystore.metadata import DataVersion, Metadata, SubscriptionGroup, TopicConfig, system_topics
 from pystore.settings import load
 
@@ -246,7 +247,7 @@ def test_a_batch_that_raises_changes_nothing(root):
 
 def test_a_full_map_is_a_named_error(root, monkeypatch):
     """What was there stays, and what is small still fits."""
-    monkeypatch.setattr(_metadb, "MAP_SIZE", 1 << 20)
+    monkeypatch.setattr(_database, "MAP_SIZE", 1 << 20)
     with Metadata(root) as meta:
         fill(meta)
         before = content(meta)
@@ -563,7 +564,7 @@ def test_a_damaged_row_is_named(root):
             with env.begin(write=True) as txn:
                 pass
         with pytest.raises(RecordDamaged):
-            _metadb.read_copy(root / "meta")
+            _database.read_copy(root / "meta")
         with lmdb.open(str(root / "meta"), max_dbs=16) as env, env.begin(write=True) as txn:
             db = env.open_db(table, txn=txn)
             _ = txn.delete(key, db=db) if old is None else txn.put(key, old, db=db)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pystore.pending import immunity_of
+from pystore.meta.pending import immunity_of
 
 
 @pytest.mark.parametrize(

@@ -574,7 +574,7 @@ def test_a_compressed_body_that_was_cut_is_no_body(kind):
     import lz4.frame
     import zstandard
 
-    from pystore.compression import inflate
+    from pystore.format.compression import inflate
 
     text = random.Random(7).randbytes(300) + b"x" * 300
     bits, data = {
@@ -595,7 +595,7 @@ def test_a_body_that_claims_too_much_gets_no_room():
     """A frame's header alone must not take memory."""
     import zstandard
 
-    from pystore.compression import inflate
+    from pystore.format.compression import inflate
 
     head = b"\x28\xb5\x2f\xfd\xe0" + (1 << 40).to_bytes(8, "little")
     assert zstandard.get_frame_parameters(head + bytes(8)).content_size == 1 << 40

@@ -8,12 +8,12 @@ import pickle
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pystore._core import ffi, lib
+from pystore.native._core import ffi, lib
 
+from pystore.configuration.upstream import UPSTREAM
 from pystore.errors import BadArgument
-from pystore.javaproperties import edit_java_properties, parse_java_properties
+from pystore.files.javaproperties import edit_java_properties, parse_java_properties
 from pystore.settings import TABLE, fill, host_bytes, load
-from pystore.upstream_settings import UPSTREAM
 
 #: Fields of ps_conf that no setting of upstream's reaches, or that go with another field.
 OWN_FIELDS = {

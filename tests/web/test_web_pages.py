@@ -23,7 +23,7 @@ from broker.web.explaining import body_of, explain
 from broker.web.rawlog import RawLog
 from broker.web.store_overview import rates_of
 from pystore.cli.verbs import iso
-from pystore.records import check_record
+from pystore.format.records import check_record
 
 SMALL: dict[str, Any] = {
     "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000, "maxHashSlotNum": 512,

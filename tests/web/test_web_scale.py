@@ -14,7 +14,7 @@ from waiting import until
 from broker import Admin, Broker
 from broker.web import cluster_overview
 from broker.web.cluster_server import ClusterServer
-from pystore.configfiles import SubscriptionGroup, TopicConfig
+from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 
 TOPICS, GROUPS = 10_000, 10_000
 LARGE, LARGE_QUEUES, READERS = "large", 4000, 20

@@ -131,7 +131,7 @@ class AdminBase(Closing):
     async def configuration(self, address: str | None = None) -> dict[str, str]:
         """Returns the settings of a broker as texts. address: not needed with broker=. Raises:
         Misuse, ClientError."""
-        from pystore.javaproperties import parse_java_properties
+        from pystore.files.javaproperties import parse_java_properties
 
         self.network.check()
         at = self._one(address)

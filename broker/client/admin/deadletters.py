@@ -23,7 +23,7 @@ from broker.client.options import INNER_PRODUCER
 from broker.client.queries import messages_of_broker
 from broker.client.sending import STORED, encoded
 from broker.wire.codes import RequestCode, ResponseCode
-from pystore.names import DLQ_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC
+from pystore.format.names import DLQ_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC
 
 __all__ = ["REDRIVEN_FROM", "DeadLetterAdmin", "Outcome", "RedriveReport"]
 

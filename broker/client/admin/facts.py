@@ -8,7 +8,7 @@ from typing import Any
 
 from broker.client.errors import Misuse
 from broker.wire.mqjson import MessageQueue
-from pystore.configfiles import TopicConfig
+from pystore.meta.configfiles import TopicConfig
 
 __all__ = [
     "BrokerFacts",

@@ -16,7 +16,7 @@ from broker.client.pulling import SUBSCRIPTION
 from broker.client.queries import messages_of_broker, placed
 from broker.client.records import received
 from broker.wire.codes import RequestCode, ResponseCode
-from pystore.names import TOOLS_GROUP, TRACE_TOPIC
+from pystore.format.names import TOOLS_GROUP, TRACE_TOPIC
 
 __all__ = ["MessageAdmin"]
 

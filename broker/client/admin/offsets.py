@@ -14,7 +14,7 @@ from broker.client.network import number_in
 from broker.client.routes import route_of_queues
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.mqjson import MessageQueue
-from pystore.configfiles import topic_from_json
+from pystore.meta.configfiles import topic_from_json
 
 __all__ = ["BrokerAdmin", "OffsetAdmin", "Target"]
 
@@ -51,7 +51,7 @@ class BrokerAdmin(AdminBase):
         """Changes settings of a running broker. address: not needed with broker=. Raises: Misuse,
         BrokerRefused for a setting that it does not take, ClientError."""
         self.network.check()
-        from pystore.javaproperties import edit_java_properties
+        from pystore.files.javaproperties import edit_java_properties
 
         body = edit_java_properties("", changes).encode()
         await self.network.request(self._one(address), RequestCode.UPDATE_BROKER_CONFIG, None, body)

@@ -24,14 +24,14 @@ from broker.client.options import GROUP_MAX
 from broker.client.sending import TOPIC_MAX, check_name
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
-from pystore.configfiles import (
+from pystore.format.names import TEMPLATE_TOPIC
+from pystore.meta.configfiles import (
     SubscriptionGroup,
     TopicConfig,
     group_from_json,
     group_to_json,
     topic_from_json,
 )
-from pystore.names import TEMPLATE_TOPIC
 
 __all__ = ["GroupAdmin", "TopicAdmin"]
 

@@ -12,8 +12,8 @@ from broker.services.acting.escaped import Doubt
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
-from pystore.names import TEMPLATE_TOPIC
-from pystore.properties import encode_properties
+from pystore.format.names import TEMPLATE_TOPIC
+from pystore.format.properties import encode_properties
 
 __all__ = ["Bridge", "Copy", "NotStored", "PopRecord", "records_command", "took_it"]
 

@@ -18,15 +18,15 @@ from broker.services.pop import Pop
 from broker.services.pop.revive import DROPPED, FIRST_POP, first_pop
 from pystore import Message
 from pystore.errors import StoreError
-from pystore.names import (
+from pystore.format.names import (
     HALF_TOPIC,
     REVIVE_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     TRANSACTION_GROUP,
 )
-from pystore.pending import PendingHalf
-from pystore.pending_log import find_pending
+from pystore.meta.pending import PendingHalf
+from pystore.store.pending_log import find_pending
 
 __all__ = ["CheckPointsDue", "HalvesDue", "LevelsDue", "Source", "TimersDue", "what_was_due"]
 

@@ -26,7 +26,7 @@ from broker.services.pop import Pop
 from broker.services.pop.kept import row_of
 from broker.services.pop.records import AckRecord, CheckPointScan, read_record
 from pystore import files
-from pystore.timers import Timers
+from pystore.store.timers import Timers
 
 __all__ = ["PopsAside"]
 

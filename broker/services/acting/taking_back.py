@@ -24,8 +24,8 @@ from broker.services.replication.synchronize import OffsetChange, Synchronizer
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
 from pystore.errors import StoreError
-from pystore.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from pystore.timers import Timers
+from pystore.format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from pystore.store.timers import Timers
 
 __all__ = ["TakingBack", "ha_info"]
 

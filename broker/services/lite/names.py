@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pystore.names import LIGHT_PREFIX
+from pystore.format.names import LIGHT_PREFIX
 
 __all__ = ["NAME_MAX", "name_problem", "parts_of", "queue_of", "queues_below"]
 

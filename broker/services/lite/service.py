@@ -28,9 +28,9 @@ from broker.services.topics import Topics
 from broker.wire.codes import RequestCode
 from broker.wire.command import ONEWAY, Command
 from broker.wire.handlers import Peer
-from pystore.configfiles import SubscriptionGroup
 from pystore.errors import StoreClosed, StoreError
 from pystore.lights import Lights
+from pystore.meta.configfiles import SubscriptionGroup
 
 __all__ = ["BIND_TOPIC", "LiteBatch", "LiteChange", "LiteTopics", "is_lite"]
 

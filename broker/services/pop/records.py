@@ -12,8 +12,8 @@ from broker.loop.safe_log import SafeLogger
 from broker.wire.jsonbody import INT, LONG, TEXT, JsonMember, Shape, listed, required
 from pystore import Message, Store
 from pystore.errors import StoreError
-from pystore.names import REVIVE_PREFIX
-from pystore.timers import Timers
+from pystore.format.names import REVIVE_PREFIX
+from pystore.store.timers import Timers
 
 __all__ = ["AckRecord", "CheckPointScan", "ReviveLog", "read_record", "revive_topic"]
 

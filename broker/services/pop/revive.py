@@ -21,8 +21,8 @@ from broker.services.topics import Topics
 from broker.wire.command import Refused
 from broker.wire.receipts import RETRY_V1, RETRY_V2, is_retry_of, retry_topic
 from pystore import Message, Store
-from pystore.names import RETRY_PREFIX, REVIVE_GROUP
-from pystore.timers import ASKING
+from pystore.format.names import RETRY_PREFIX, REVIVE_GROUP
+from pystore.store.timers import ASKING
 
 __all__ = ["DROPPED", "FIRST_POP", "Revive", "first_pop"]
 

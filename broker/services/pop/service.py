@@ -31,9 +31,9 @@ from broker.services.topics import READ, Topics
 from broker.wire.receipts import NORMAL, RETRY_V1, RETRY_V2, is_retry_of, retry_topic
 from pystore import Store
 from pystore.errors import StoreError, StrayFile
-from pystore.names import LIGHT_PREFIX
-from pystore.sql92 import WORK_MAX
-from pystore.timers import Timers
+from pystore.filter.sql92 import WORK_MAX
+from pystore.format.names import LIGHT_PREFIX
+from pystore.store.timers import Timers
 
 __all__ = ["Pop"]
 

@@ -23,7 +23,7 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
 from pystore import Store
 from pystore.errors import StoreError
-from pystore.javaproperties import parse_java_properties
+from pystore.files.javaproperties import parse_java_properties
 from pystore.native import ffi, lib
 
 __all__ = ["Comparer", "digest_of", "record_before"]

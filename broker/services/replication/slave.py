@@ -29,9 +29,9 @@ from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
 from pystore import Store
 from pystore.errors import StoreError
-from pystore.javaproperties import parse_java_properties
+from pystore.files.javaproperties import parse_java_properties
+from pystore.format.records import check_record
 from pystore.native import ffi, lib, raise_error
-from pystore.records import check_record
 
 __all__ = ["Diverged", "HaSlave", "MasterKnown"]
 

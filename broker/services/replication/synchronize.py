@@ -25,9 +25,9 @@ from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from pystore import Store
-from pystore.configfiles import version_from_json
 from pystore.errors import StoreError
-from pystore.names import RETRY_PREFIX, SCHEDULE_TOPIC
+from pystore.format.names import RETRY_PREFIX, SCHEDULE_TOPIC
+from pystore.meta.configfiles import version_from_json
 
 __all__ = ["Ask", "OffsetChange", "Synchronizer"]
 

@@ -29,9 +29,9 @@ from broker.services.transaction.metrics import Metrics
 from broker.wire.decision import PutDecision, Role
 from pystore import Message, Store
 from pystore.errors import NotFound, RecordDamaged, StoreError
-from pystore.names import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
-from pystore.pending import Decision, Mark, PendingHalf
-from pystore.pending_log import Pending, find_pending, half_of
+from pystore.format.names import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
+from pystore.meta.pending import Decision, Mark, PendingHalf
+from pystore.store.pending_log import Pending, find_pending, half_of
 
 __all__ = ["RoundReport", "Transactions"]
 

@@ -1,0 +1,1 @@
+"""What tables of settings are made of, for the store and for every server."""

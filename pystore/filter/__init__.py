@@ -1,0 +1,1 @@
+"""What a consumer asks for: expressions of tags, and SQL92."""

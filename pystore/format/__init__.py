@@ -1,0 +1,1 @@
+"""What upstream's bytes are called and hold: names, records, units, properties."""
