@@ -32,7 +32,7 @@ from broker.remoting.tls import TlsSettings
 from broker.services.context import Services
 from broker.services.delivered import close_levels
 from broker.services.hooks import ConsumeMessageHook, SendMessageHook
-from broker.services.replication.service import is_slave
+from broker.services.replication.replication import is_slave
 from broker.services.setting_forms import servers_of
 from broker.serving import Listeners, listen, listen_for_slaves
 from broker.start_checks import Ask, bind_address, on_this_machine, read_start

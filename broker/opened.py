@@ -26,8 +26,8 @@ from broker.loop.watchdog import Watchdog
 from broker.remoting.client import RemotingClient
 from broker.remoting.tls import TlsSettings
 from broker.services.access import Access, inner_credentials
+from broker.services.acting.acting import Acting
 from broker.services.acting.mastership import Mastership
-from broker.services.acting.service import Acting
 from broker.services.clients import Clients
 from broker.services.config import Config, store_alone
 from broker.services.context import Services
@@ -35,14 +35,14 @@ from broker.services.duties import BrokerRole, Duties
 from broker.services.duty_table import duties_of
 from broker.services.groups import Groups
 from broker.services.lite.kept import KeptSubscriptions
-from broker.services.lite.service import LiteTopics, is_lite
+from broker.services.lite.lite_topics import LiteTopics, is_lite
 from broker.services.locks import Locks
 from broker.services.offsets import ConsumerOffsets
 from broker.services.pop import Pop
 from broker.services.registration import Registration
 from broker.services.replication.master import WAITS
 from broker.services.replication.reign import Reign
-from broker.services.replication.service import Replication, is_slave
+from broker.services.replication.replication import Replication, is_slave
 from broker.services.schedule import Schedule
 from broker.services.setting_forms import servers_of
 from broker.services.statistics import Statistics

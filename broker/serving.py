@@ -26,7 +26,7 @@ from broker.remoting.connection import Connection, Limits
 from broker.remoting.server import RemotingServer, listening_socket
 from broker.remoting.tls import TlsSettings
 from broker.services.context import Services
-from broker.services.replication.service import is_slave, replicates
+from broker.services.replication.replication import is_slave, replicates
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer

@@ -24,7 +24,7 @@ from broker.remoting.server import listening_socket
 from broker.services.access import conf_folder
 from broker.services.config import unfit, without_unserved
 from broker.services.plain_access import PlainAccess
-from broker.services.replication.service import replicates
+from broker.services.replication.replication import replicates
 from broker.services.setting_forms import servers_of
 from broker.services.setting_rules import at_odds
 from pystore.configuration.problems import SettingProblem

@@ -14,7 +14,7 @@ from broker.processors.durable import settled
 from broker.processors.refusals import ended
 from broker.processors.turns import Turns, reply_with
 from broker.services.context import Services
-from broker.services.lite.service import is_lite
+from broker.services.lite.lite_topics import is_lite
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused

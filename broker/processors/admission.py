@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass
 
 from broker.services.context import Services
+from broker.services.lite.lite_topics import is_lite
 from broker.services.lite.names import name_problem, queue_of, queues_below
-from broker.services.lite.service import is_lite
 from broker.services.names import NOT_FOR_CLIENTS, check_topic
 from broker.services.topics import UNIT, UNIT_SUB, WRITE
 from broker.services.uniq_ids import UniqIds

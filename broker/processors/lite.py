@@ -16,9 +16,9 @@ from broker.loop.turns import Pieces
 from broker.processors.bodies import LITE_SUBSCRIPTIONS, read
 from broker.processors.refusals import always, put_refusal
 from broker.services.context import Services
+from broker.services.lite.lite_topics import EXPIRATION, LiteBatch, LiteTopics, is_lite
 from broker.services.lite.names import name_problem, parts_of, queue_of, queues_below
 from broker.services.lite.registry import LiteClient
-from broker.services.lite.service import EXPIRATION, LiteBatch, LiteTopics, is_lite
 from broker.services.topics import READ
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode

@@ -17,12 +17,12 @@ from broker.services.duties import Duties
 from broker.services.finishing import Finishing
 from broker.services.groups import Groups
 from broker.services.hooks import ConsumeContext, Hooks, SendContext
-from broker.services.lite.service import LiteTopics
+from broker.services.lite.lite_topics import LiteTopics
 from broker.services.locks import Locks
 from broker.services.offsets import ConsumerOffsets
 from broker.services.pop import Pop
 from broker.services.registration import Registration
-from broker.services.replication.service import Replication
+from broker.services.replication.replication import Replication
 from broker.services.schedule import Schedule
 from broker.services.statistics import Statistics
 from broker.services.topics import Topics
@@ -40,7 +40,7 @@ class KeepsPops(Protocol):
 
 
 class ActsAsMaster(Protocol):
-    """A slave that may act as master (acting/service.py), as requests find it."""
+    """A slave that may act as master (acting/acting.py), as requests find it."""
 
     #: What is popped while there is no master.
     @property

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from broker.services.acting.acting import Acting
 from broker.services.acting.mastership import Mastership
-from broker.services.acting.service import Acting
 from broker.services.context import Services
 from broker.services.duties import BrokerRole, Duty, PeriodicJob
 from broker.services.pop import Pop
-from broker.services.replication.service import Replication
+from broker.services.replication.replication import Replication
 from broker.services.schedule import Schedule
 from broker.services.transaction import Transactions
 

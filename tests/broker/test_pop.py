@@ -791,8 +791,8 @@ async def test_check_points_are_found_among_many_timers(store_path, monkeypatch)
 
 async def test_filters_that_pass_over_much_end_their_turn_and_go_on(store_path, monkeypatch):
     """SQL over a backlog: what is wanted comes, however little a turn may look at."""
-    monkeypatch.setattr("broker.services.pop.service.WORK_MAX", 1)
-    monkeypatch.setattr("broker.services.pop.service._FILTERING_MS", -1)
+    monkeypatch.setattr("broker.services.pop.pop.WORK_MAX", 1)
+    monkeypatch.setattr("broker.services.pop.pop._FILTERING_MS", -1)
     async with popping(store_path) as p:
         p.make_topic()
         for n in range(200):

@@ -10,14 +10,13 @@ from pairs import SMALL
 from waiting import until
 
 from broker import Broker
-from broker.services.replication import service
 
 
 def test_who_follows_a_master_no_more_does_not_wait_for_its_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be the next master, and serves at once."""
-    monkeypatch.setattr(service, "_ASK_S", 3600.0)
+    monkeypatch.setattr("broker.services.replication.replication._ASK_S", 3600.0)
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         Broker(tmp_path / "s", brokerRole="SLAVE", brokerId=1, **SMALL) as one,

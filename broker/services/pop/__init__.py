@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from broker.services.pop.service import Pop
+from broker.services.pop.pop import Pop
 
 __all__ = ["Pop"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from broker.services.replication.service import Replication
+from broker.services.replication.replication import Replication
 
 __all__ = ["ha_status"]
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from broker.services.transaction.service import RoundReport, Transactions
+from broker.services.transaction.transactions import RoundReport, Transactions
 
 __all__ = ["RoundReport", "Transactions"]

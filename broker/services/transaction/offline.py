@@ -11,7 +11,7 @@ from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.offsets import ConsumerOffsets
 from broker.services.topics import Topics
-from broker.services.transaction.service import Transactions
+from broker.services.transaction.transactions import Transactions
 from pystore import Store
 
 __all__ = ["opened"]
