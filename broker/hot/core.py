@@ -86,14 +86,22 @@ class Statistic(NamedTuple):
     bytes: int
 
 
+class MessageSums(NamedTuple):
+    """Messages and bytes since the start: all that topics got, and all that groups were given."""
+
+    puts: int
+    put_bytes: int
+    gets: int
+    get_bytes: int
+
+
 class Sample(NamedTuple):
     """All statistics at once. `number` counts the samples; `values` has messages and bytes of each
-    counter, at its place; `puts` and `gets` count messages in all."""
+    counter, at its place; `sums` are those of all of them."""
 
     number: int
     values: array[int]
-    puts: int
-    gets: int
+    sums: MessageSums
 
 
 class PullOutcome(NamedTuple):
@@ -106,14 +114,10 @@ class PullOutcome(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Sums since the start. `pulls` were served here, `found` and `misses` were answered with
-    messages and without, and `held` are those held now."""
+    """Counts of requests since the start. `pulls` were served here, `found` and `misses` were
+    answered with messages and without, and `held` are those held now."""
 
-    puts: int
-    put_bytes: int
     put_failures: int
-    gets: int
-    get_bytes: int
     pulls: int
     misses: int
     held: int
@@ -141,6 +145,10 @@ class Times(NamedTuple):
     put_max_ms: int
     get_max_ms: int
     put_ns: int
+
+
+def _sums_in(sample: Any) -> MessageSums:
+    return MessageSums(*(getattr(sample, name) for name in MessageSums._fields))
 
 
 def _name(name: str) -> tuple[bytes, int]:
@@ -500,6 +508,12 @@ class Core:
 
     # ---- statistics ----
 
+    def sums(self) -> MessageSums:
+        """Adds the counters of all topics and groups."""
+        about = ffi.new("ps_sample *")
+        lib.ps_core_sample(self.handle, ffi.NULL, 0, about)
+        return _sums_in(about)
+
     def sample(self) -> Sample:
         values = array("q")
         about = ffi.new("ps_sample *")
@@ -509,7 +523,7 @@ class Core:
                 self.handle, ffi.from_buffer("int64_t[]", values), room, about
             )
             if count <= room:
-                return Sample(about.number, values, about.puts, about.gets)
+                return Sample(about.number, values, _sums_in(about))
             values = array("q", bytes(8 * count))
 
     def counter(self, topic: str, group: str | None) -> tuple[int, int, int, int]:

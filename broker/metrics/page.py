@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from broker.metrics.table import BY_NAME, MetricKind
+from pystore.native import ffi, lib
 
 __all__ = ["Entries", "MetricSample", "Page", "buckets", "escaped", "labels_text", "named"]
 
@@ -67,6 +68,25 @@ def _number(value: float) -> str:
     return repr(value)
 
 
+def _series(labels: Mapping[str, str]) -> str:
+    return labels_text({name: value for name, value in labels.items() if name != "le"})
+
+
+class _Family:
+    """The lines of a metric. `last`: the series that came last; `fits`: whether it is shown."""
+
+    __slots__ = ("bound", "fits", "last", "lines")
+
+    def __init__(self, name: str, most: int) -> None:
+        metric = BY_NAME[name]
+        # An info is a gauge in the old text format.
+        kind = MetricKind.GAUGE if metric.kind == MetricKind.INFO else metric.kind
+        self.lines = [f"# HELP {name} {metric.meaning.translate(_ESCAPES)}\n# TYPE {name} {kind}"]
+        self.bound = ffi.new("ps_series_bound *", {"most": most})
+        self.last: str | None = None
+        self.fits = True
+
+
 class Page:
     """A page under construction. `common` are labels of every sample; `most` is how many series a
     family may have: those beyond are left out, and counted in `left_out`."""
@@ -74,12 +94,15 @@ class Page:
     def __init__(self, common: Mapping[str, str], most: int = 50_000) -> None:
         self.common = labels_text(common)
         self._most = most
-        self._families: dict[str, list[str]] = {}
-        self.left_out = 0
+        self._families: dict[str, _Family] = {}
+
+    @property
+    def left_out(self) -> int:
+        return sum(family.bound.left_out for family in self._families.values())
 
     def add(self, name: str, value: float, **labels: str) -> None:
         """Adds a sample of a gauge or a counter. Raises: KeyError for a name the table lacks."""
-        self._put(name, name, value, labels_text(labels))
+        self._put(name, name, value, labels)
 
     def extend(self, samples: Iterable[MetricSample], **more: str) -> None:
         """Adds samples that are named already, those of histograms too; `more` are labels that each
@@ -89,25 +112,24 @@ class Page:
             for suffix in ("_bucket", "_count", "_sum"):
                 if family.endswith(suffix) and family.removesuffix(suffix) in BY_NAME:
                     family = family.removesuffix(suffix)
-            self._put(family, name, value, labels_text({**labels, **more}))
+            self._put(family, name, value, {**labels, **more})
 
-    def _put(self, family: str, name: str, value: float, labels: str) -> None:
-        lines = self._families.get(family)
-        if lines is None:
-            metric = BY_NAME[family]
-            # An info is a gauge in the old text format.
-            kind = MetricKind.GAUGE if metric.kind == MetricKind.INFO else metric.kind
-            meaning = metric.meaning.translate(_ESCAPES)
-            lines = [f"# HELP {family} {meaning}\n# TYPE {family} {kind}"]
-            self._families[family] = lines
-        if len(lines) > self._most:
-            self.left_out += 1
-            return
-        both = ",".join(filter(None, (self.common, labels)))
-        lines.append(f"{name}{{{both}}} {_number(value)}" if both else f"{name} {_number(value)}")
+    def _put(self, name: str, sample: str, value: float, labels: Mapping[str, str]) -> None:
+        family = self._families.get(name)
+        if family is None:
+            family = self._families[name] = _Family(name, self._most)
+        text = labels_text(labels)
+        # The samples of a histogram come one after another and are one series.
+        series = text if sample == name else _series(labels)
+        if series != family.last or sample == name:
+            family.last, family.fits = series, bool(lib.ps_series_fits(family.bound))
+        if family.fits:
+            both = ",".join(filter(None, (self.common, text)))
+            head = f"{sample}{{{both}}}" if both else sample
+            family.lines.append(f"{head} {_number(value)}")
 
     def text(self) -> bytes:
-        parts = ["\n".join(lines) for lines in self._families.values()]
+        parts = ["\n".join(family.lines) for family in self._families.values()]
         return ("\n".join(parts) + "\n").encode() if parts else b""
 
 
@@ -118,7 +140,7 @@ class Entries(Page):
         super().__init__({})
         self.values: dict[str, float] = {}
 
-    def _put(self, family: str, name: str, value: float, labels: str) -> None:
-        entry = BY_NAME[family].entry
+    def _put(self, name: str, sample: str, value: float, labels: Mapping[str, str]) -> None:
+        entry = BY_NAME[name].entry
         if entry:
             self.values[entry] = value

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections import Counter as Sums
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from broker.hot.core import Core, Sample
+from broker.hot.core import Core, MessageSums
 from broker.services.puttimes import PutTimes
 
 __all__ = ["Statistics"]
@@ -86,7 +85,6 @@ class Statistics:
         #: Ours: the place of each, and the values.
         self._places: dict[Counter, int] = {}
         self._own = array("q")
-        self._own_sums: Sums[str] = Sums()
         self.put_times = PutTimes(core)
         self._windows = {
             "statsMinute": _Window(*_MINUTE),
@@ -106,7 +104,6 @@ class Statistics:
         if place == len(self._own):
             self._own.append(0)
         self._own[place] += value
-        self._own_sums[name] += value
 
     def own(self) -> dict[Counter, int]:
         """Returns the counters of what passes through Python."""
@@ -133,17 +130,17 @@ class Statistics:
 
     def sums(self) -> Mapping[str, int]:
         """Returns the counters of the whole broker since the start."""
-        return self._sums(self._core.sample())
+        return self._sums(self._core.sums())
 
     def got_bytes(self) -> int:
         """Returns the bytes that groups were sent since the start: the sum of GROUP_GET_SIZE."""
-        return self._core.totals().get_bytes
+        return self._core.sums().get_bytes
 
-    def _sums(self, sample: Sample) -> dict[str, int]:
-        totals, own = self._core.totals(), self._own_sums
+    def _sums(self, sums: MessageSums) -> dict[str, int]:
+        totals = self._core.totals()
         return {
-            "BROKER_PUT_NUMS": sample.puts + own["TOPIC_PUT_NUMS"],
-            "BROKER_GET_NUMS": sample.gets + own["GROUP_GET_NUMS"],
+            "BROKER_PUT_NUMS": sums.puts,
+            "BROKER_GET_NUMS": sums.gets,
             "FOUND": totals.found,
             "MISS": totals.misses,
             "FOUND_AND_MISS": totals.found + totals.misses,
@@ -154,7 +151,7 @@ class Statistics:
     def sample(self) -> None:
         """Takes a sample: as a job of the duty every 10 s, and once at the start."""
         counters = self._core.sample()
-        sums = self._sums(counters)
+        sums = self._sums(counters.sums)
         one = _Sample(self._clock(), counters.number, counters.values, self._own[:], sums)
         self.put_times.sample(one.when)
         for window in self._windows.values():

@@ -45,12 +45,6 @@
 #define PS_PERM_WRITE 2
 #define PS_PERM_READ 4
 
-/* Messages and bytes that are counted. Samples have them in `slot` from sample `since` on: before,
- * this slot was another's. Slot 0: none yet. */
-typedef struct ps_count {
-    int64_t messages, bytes, slot, since;
-} ps_count;
-
 /* A topic that the broker has published. */
 typedef struct ps_topic_entry {
     ps_chain te_chain;
@@ -58,8 +52,8 @@ typedef struct ps_topic_entry {
     int32_t te_read_queues, te_write_queues, te_perm, te_flags;
     int32_t te_kinds; /* of gRPC's messages that it takes: ps_core_takes */
     ps_topic *te_topic;
-    ps_count te_put;
-    ps_inflow *te_in[PS_KINDS]; /* of sends; NULL: none yet */
+    ps_slot te_slot;
+    ps_inflow *te_in[PS_KINDS]; /* what was put; NULL: none yet */
     struct ps_tx_tally *te_tx; /* NULL: no transaction of it was decided */
     char te_name[];            /* ends with 0x00 */
 } ps_topic_entry;
@@ -115,8 +109,8 @@ typedef struct ps_pair {
     ps_marks *pr_table; /* the core's */
     struct ps_pair *pr_changed_next, **pr_changed_link; /* link NULL: it is not in that list */
     int64_t pr_round; /* in which it came there */
-    ps_count pr_got;
-    ps_outflow pr_out[PS_WAYS];
+    ps_slot pr_slot;
+    ps_count pr_out[PS_WAYS]; /* what the group was given */
     int64_t pr_points; /* check points that were opened, by it and by its retry topics */
     char pr_names[]; /* group, then topic */
 } ps_pair;
@@ -157,11 +151,10 @@ struct ps_conn {
     ps_heartbeat cn_heartbeat;
 };
 
-/* Puts that a call has counted and not added yet: messages of one topic, or of none. */
+/* Puts that a call has counted and not added yet: messages of one kind and topic. */
 typedef struct ps_tally {
-    ps_topic_entry *entry; /* NULL: none that is published */
-    int64_t messages, bytes;
-    int32_t kind; /* PS_KIND_ of these; PS_KIND_NONE: in is empty */
+    ps_topic_entry *entry;
+    int32_t kind; /* PS_KIND_ */
     ps_inflow in;
 } ps_tally;
 
@@ -297,7 +290,7 @@ typedef struct ps_core_counters {
     ps_core_times cc_times;
     int64_t cc_slots, cc_samples; /* of counters, so far */
     ps_buffer cc_free_slots;
-    int64_t cc_gone_puts, cc_gone_gets; /* of what is counted no more */
+    ps_count cc_gone_puts, cc_gone_gets; /* of what is counted no more */
 } ps_core_counters;
 
 struct ps_core {

@@ -7,14 +7,6 @@
 
 /* ---- messages ---- */
 
-void ps_inflow_add(ps_inflow *in, int64_t messages, int64_t bytes) {
-    int64_t mean = messages > 0 ? bytes / messages : 0;
-    in->messages += messages;
-    in->bytes += bytes;
-    in->size_sum += mean;
-    in->sizes[ps_inflow_place(mean)]++;
-}
-
 /* The counters of a kind; NULL: no memory. Whoever makes them first wins. */
 static ps_inflow *inflow_of(ps_topic_entry *t, int32_t kind) {
     ps_inflow *found = __atomic_load_n(&t->te_in[kind], __ATOMIC_ACQUIRE);
@@ -29,17 +21,55 @@ static ps_inflow *inflow_of(ps_topic_entry *t, int32_t kind) {
 
 void ps_count_inflow(ps_topic_entry *t, int32_t kind, const ps_inflow *more) {
     ps_inflow *in = inflow_of(t, kind);
-    if (in == NULL) return;
-    __atomic_fetch_add(&in->messages, more->messages, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&in->bytes, more->bytes, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&in->size_sum, more->size_sum, __ATOMIC_RELAXED);
-    for (int i = 0; i < PS_SIZES; i++)
-        if (more->sizes[i] > 0)
-            __atomic_fetch_add(&in->sizes[i], more->sizes[i], __ATOMIC_RELAXED);
+    if (in != NULL) ps_inflow_count(in, more);
+}
+
+ps_count ps_topic_put(const ps_topic_entry *t) {
+    ps_inflow in = {0};
+    for (int i = 0; i < PS_KINDS; i++)
+        if (t->te_in[i] != NULL) ps_inflow_sum(&in, t->te_in[i]);
+    for (int i = 0; i < PS_DELAYS; i++) ps_inflow_sum(&in, &t->te_topic->tp_delivered[i]);
+    return (ps_count){in.messages, in.bytes};
+}
+
+ps_count ps_pair_got(const ps_pair *p) {
+    ps_count got = {0};
+    for (int i = 0; i < PS_WAYS; i++) {
+        got.messages += p->pr_out[i].messages;
+        got.bytes += p->pr_out[i].bytes;
+    }
+    return got;
 }
 
 void ps_inflows_free(ps_topic_entry *t) {
-    for (int i = 0; i < PS_KINDS; i++) free(t->te_in[i]);
+    for (int i = 0; i < PS_KINDS; i++) {
+        free(t->te_in[i]);
+        t->te_in[i] = NULL;
+    }
+}
+
+static void end_count(ps_core *c, ps_slot *slot, ps_count last, ps_count *gone) {
+    ps_buffer *slots = &c->co_counters.cc_free_slots;
+    uint8_t *at = slot->slot > 0 ? ps_buffer_room(slots, sizeof slot->slot) : NULL;
+    gone->messages += last.messages;
+    gone->bytes += last.bytes;
+    if (at != NULL) {
+        memcpy(at, &slot->slot, sizeof slot->slot);
+        slots->len += (int64_t)sizeof slot->slot;
+    }
+    *slot = (ps_slot){0};
+}
+
+void ps_topic_count_end(ps_core *c, ps_topic_entry *t) {
+    end_count(c, &t->te_slot, ps_topic_put(t), &c->co_counters.cc_gone_puts);
+    for (int i = 0; i < PS_DELAYS; i++) ps_inflow_reset(&t->te_topic->tp_delivered[i]);
+    ps_inflows_free(t);
+}
+
+void ps_pair_count_end(ps_core *c, ps_pair *p) {
+    end_count(c, &p->pr_slot, ps_pair_got(p), &c->co_counters.cc_gone_gets);
+    memset(p->pr_out, 0, sizeof p->pr_out);
+    p->pr_points = 0;
 }
 
 /* ---- requests: each caller has rows of his own ---- */

@@ -24,28 +24,43 @@ int32_t ps_core_rpc_rows(ps_core *core, ps_rpc_row *out, int32_t room);
 
 #define PS_RPC_NONE -1 /* no answer yet */
 
-#define PS_KINDS 4 /* of messages: normal, fifo, delay, transaction */
-#define PS_KIND_NONE -1
+#define PS_KINDS 5 /* of messages that were put */
 #define PS_KIND_NORMAL 0
 #define PS_KIND_FIFO 1
 #define PS_KIND_DELAY 2
 #define PS_KIND_TRANSACTION 3
+#define PS_KIND_AGAIN 4 /* known before: repeats, and messages that were counted as a half */
 
 /* Messages that a group was given, by the way they went. */
 #define PS_WAYS 3
 #define PS_WAY_PULLED 0
 #define PS_WAY_POPPED 1
 #define PS_WAY_RETRIED 2 /* popped from a retry topic of the group */
-typedef struct ps_outflow {
+
+typedef struct ps_count {
     int64_t messages, bytes;
-} ps_outflow;
+} ps_count;
+
+/* The place of a counter in samples from sample `since` on: before, this slot was another's.
+ * Slot 0: none yet. */
+typedef struct ps_slot {
+    int64_t slot, since;
+} ps_slot;
 
 struct ps_topic_entry;
+struct ps_pair;
 
-void ps_inflow_add(ps_inflow *in, int64_t messages, int64_t bytes); /* of one send */
+/* What a topic got: a delayed message counts when it comes, too, as upstream. */
+ps_count ps_topic_put(const struct ps_topic_entry *t);
+/* What a group was given of a topic. */
+ps_count ps_pair_got(const struct ps_pair *p);
 /* Counts what sends have put; threads that share the core may do so at the same time. */
 void ps_count_inflow(struct ps_topic_entry *to, int32_t kind, const ps_inflow *more);
 void ps_inflows_free(struct ps_topic_entry *t);
+/* The counters end: what they have counted is part of what is counted no more, and the slot is for
+ * another. */
+void ps_topic_count_end(ps_core *c, struct ps_topic_entry *t);
+void ps_pair_count_end(ps_core *c, struct ps_pair *p);
 
 /* A request was answered; it is timed when the call ends, as all that began with it. */
 void ps_rpc_answered(ps_core *c, int32_t request, int32_t response, int32_t how);

@@ -143,10 +143,11 @@ int64_t ps_core_statistics(ps_core *core, ps_stat_row *out, int64_t room);
 
 /* All counters at once: messages and bytes by slot, which a counter has from the first sample on
  * that finds it above 0. Returns how many numbers there are; `out` has all of them if there is room
- * for as many. */
+ * for as many; NULL: `about` alone is wanted, and no sample is counted. */
 typedef struct ps_sample {
-    int64_t number;     /* they are counted */
-    int64_t puts, gets; /* messages in all, those of topics that are gone, too */
+    int64_t number; /* they are counted */
+    /* Of all counters, those of topics and groups that are gone, too. */
+    int64_t puts, put_bytes, gets, get_bytes;
 } ps_sample;
 int64_t ps_core_sample(ps_core *core, int64_t *out, int64_t room, ps_sample *about);
 typedef struct ps_counter {
@@ -160,7 +161,7 @@ void ps_core_counter(ps_core *core, const char *group, int32_t group_len, const 
                      int32_t topic_len, ps_counter *out);
 
 typedef struct ps_core_totals {
-    int64_t puts, put_bytes, put_failures, gets, get_bytes, pulls, misses, held, found;
+    int64_t put_failures, pulls, misses, held, found;
 } ps_core_totals;
 void ps_core_get_totals(ps_core *core, ps_core_totals *out);
 

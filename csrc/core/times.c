@@ -56,24 +56,17 @@ void ps_count_put(ps_core *c, ps_topic_entry *entry, int32_t kind, int64_t messa
     ps_tally *tally = &call->ca_tally;
     call->ca_put = true;
     call->ca_puts += messages;
+    if (entry == NULL) return;
     if (tally->entry != entry || tally->kind != kind) ps_count_add(c);
     tally->entry = entry;
     tally->kind = kind;
-    tally->messages += messages;
-    tally->bytes += bytes;
-    if (kind != PS_KIND_NONE) ps_inflow_add(&tally->in, messages, bytes);
+    ps_inflow_add(&tally->in, messages, bytes);
     if (ps_is_alone(c)) ps_count_add(c);
 }
 
 void ps_count_add(ps_core *c) {
     ps_tally *tally = &ps_mine(c)->ca_tally;
-    if (tally->messages == 0) return;
-    if (tally->entry != NULL) {
-        __atomic_fetch_add(&tally->entry->te_put.messages, tally->messages, __ATOMIC_RELAXED);
-        __atomic_fetch_add(&tally->entry->te_put.bytes, tally->bytes, __ATOMIC_RELAXED);
-        if (tally->kind != PS_KIND_NONE) ps_count_inflow(tally->entry, tally->kind, &tally->in);
-    }
-    __atomic_fetch_add(&c->co_counters.cc_totals.puts, tally->messages, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&c->co_counters.cc_totals.put_bytes, tally->bytes, __ATOMIC_RELAXED);
+    if (tally->entry == NULL) return;
+    ps_count_inflow(tally->entry, tally->kind, &tally->in);
     *tally = (ps_tally){0};
 }

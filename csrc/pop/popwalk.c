@@ -352,7 +352,7 @@ static void count_ways(ps_pair *pair, const ps_pop_found *found) {
     for (int32_t i = 0; i < found->count; i++) {
         ps_batch_info b;
         ps_batch_get(found->all[i].batch, &b);
-        ps_outflow *way = &pair->pr_out[found->all[i].kind != 0 ? PS_WAY_RETRIED : PS_WAY_POPPED];
+        ps_count *way = &pair->pr_out[found->all[i].kind != 0 ? PS_WAY_RETRIED : PS_WAY_POPPED];
         way->messages += b.count;
         way->bytes += b.bytes;
     }
@@ -378,13 +378,7 @@ static int walk_topic(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out, ps_e
     walk w = {.c = c, .rules = &x->po_rules, .ask = ask, .found = out, .e = &mine};
     if (!find_place(&w, ask->topic, ask->topic_len, 0, &p)) return 0;
     bool failed = !choose_filter(&w, p.pair) || !walk_all(&w, &p) || (w.stopped && !out->full);
-    if (out->messages > 0) {
-        count_ways(p.pair, out);
-        p.pair->pr_got.messages += out->messages;
-        p.pair->pr_got.bytes += out->bytes;
-        c->co_counters.cc_totals.gets += out->messages;
-        c->co_counters.cc_totals.get_bytes += out->bytes;
-    }
+    if (out->messages > 0) count_ways(p.pair, out);
     /* What was found before something failed is handed out. */
     if (!failed || out->count > 0) return 0;
     if (e != NULL) *e = mine;

@@ -13,12 +13,11 @@ typedef struct ps_inflow {
     int64_t sizes[PS_SIZES];
 } ps_inflow;
 
-/* The bucket of a size. */
-static inline int ps_inflow_place(int64_t size) {
-    static const int64_t bounds[PS_SIZES - 1] = {1024, 4096, 524288, 1048576, 2097152, 4194304};
-    int i = 0;
-    while (i < PS_SIZES - 1 && size > bounds[i]) i++;
-    return i;
-}
+void ps_inflow_add(ps_inflow *in, int64_t messages, int64_t bytes); /* of one send */
+/* Adds `more`; several threads may do so at once. */
+void ps_inflow_count(ps_inflow *to, const ps_inflow *more);
+/* Adds what others may be counting. */
+void ps_inflow_sum(ps_inflow *to, const ps_inflow *counted);
+void ps_inflow_reset(ps_inflow *counted);
 
 #endif

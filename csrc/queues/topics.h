@@ -12,14 +12,17 @@
 #define PS_QUEUE_BLOCK 8
 #define PS_QUEUE_BLOCKS 14
 
+#define PS_DELAYS 2 /* where delayed messages come from */
+#define PS_DELAY_TIMER 0
+#define PS_DELAY_LEVEL 1
+
 struct ps_topic {
     ps_chain tp_chain; /* hash of the name */
     struct ps_store *tp_store; /* for public calls that take a topic alone */
     struct ps_topics *tp_table;
     int32_t tp_len;
     bool tp_schedule; /* SCHEDULE_TOPIC_XXXX: units carry the deliver time */
-    _Atomic int64_t tp_delivered, tp_delivered_bytes; /* messages whose delay was over */
-    _Atomic int64_t tp_level_bytes, tp_level_sizes[PS_SIZES]; /* of those from delay levels */
+    ps_inflow tp_delivered[PS_DELAYS]; /* messages whose delay was over */
     struct ps_pop_place *tp_pop_places; /* the listener's own: where pops wait for messages of it */
     /* Records before it are of a life that was deleted (store/tombstones.c). Written with the
      * dispatch lock. */

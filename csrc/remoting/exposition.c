@@ -27,7 +27,7 @@ typedef struct series {
 
 typedef struct family {
     ps_buffer rows; /* of series */
-    int64_t count, left_out;
+    ps_series_bound bound;
     ps_inflow rest; /* of those that are left out */
 } family;
 
@@ -35,7 +35,6 @@ struct ps_flows {
     family in, out, points;
     ps_buffer names, labels;
     void *text;
-    int64_t most;
     bool failed; /* no memory */
 };
 
@@ -58,18 +57,17 @@ static int32_t keep_name(ps_flows *t, const char *name, int32_t len) {
     return (int32_t)(t->names.len - len);
 }
 
-static void add_inflow(ps_inflow *to, const ps_inflow *more) {
-    to->messages += more->messages;
-    to->bytes += more->bytes;
-    to->size_sum += more->size_sum;
-    for (int i = 0; i < PS_SIZES; i++) to->sizes[i] += more->sizes[i];
+int32_t ps_series_fits(ps_series_bound *b) {
+    bool fits = b->shown < b->most;
+    b->shown += fits;
+    b->left_out += !fits;
+    return fits;
 }
 
 /* Room for one more series; NULL: it is counted with the rest, or there is no memory. */
 static series *add_series(ps_flows *t, family *f, const ps_inflow *in) {
-    if (f->count >= t->most) {
-        f->left_out++;
-        add_inflow(&f->rest, in);
+    if (!ps_series_fits(&f->bound)) {
+        ps_inflow_sum(&f->rest, in);
         return NULL;
     }
     series *s = (series *)ps_buffer_room(&f->rows, sizeof *s);
@@ -78,21 +76,8 @@ static series *add_series(ps_flows *t, family *f, const ps_inflow *in) {
         return NULL;
     }
     f->rows.len += sizeof *s;
-    f->count++;
     *s = (series){.in = *in};
     return s;
-}
-
-/* What came from delay levels, each message by itself. */
-static void add_delivered(ps_topic *topic, ps_inflow *in) {
-    int64_t bytes = atomic_load_explicit(&topic->tp_level_bytes, memory_order_relaxed);
-    in->bytes += bytes;
-    in->size_sum += bytes;
-    for (int i = 0; i < PS_SIZES; i++) {
-        int64_t n = atomic_load_explicit(&topic->tp_level_sizes[i], memory_order_relaxed);
-        in->sizes[i] += n;
-        in->messages += n;
-    }
 }
 
 static void copy_topic(ps_flows *t, const ps_topic_entry *e) {
@@ -100,10 +85,10 @@ static void copy_topic(ps_flows *t, const ps_topic_entry *e) {
     if (PS_BEGINS(e->te_name, e->te_len, PS_RETRY_PREFIX) ||
         PS_BEGINS(e->te_name, e->te_len, PS_DLQ_PREFIX))
         return;
-    for (int kind = 0; kind < PS_KINDS; kind++) {
+    for (int kind = 0; kind < PS_KIND_AGAIN; kind++) {
         ps_inflow in = {0};
         if (e->te_in[kind] != NULL) in = *e->te_in[kind];
-        if (kind == PS_KIND_DELAY) add_delivered(e->te_topic, &in);
+        if (kind == PS_KIND_DELAY) ps_inflow_sum(&in, &e->te_topic->tp_delivered[PS_DELAY_LEVEL]);
         if (in.messages == 0) continue;
         series *s = add_series(t, &t->in, &in);
         if (s == NULL) continue;
@@ -147,7 +132,7 @@ ps_flows *ps_core_flows(ps_core *c, int64_t most) {
     PS_CORE_HELD(c);
     ps_flows *t = calloc(1, sizeof *t);
     if (t == NULL) return NULL;
-    t->most = most;
+    t->in.bound.most = t->out.bound.most = t->points.bound.most = most;
     int64_t topics = c->co_tables.tc_topics.count < most ? c->co_tables.tc_topics.count : most;
     ps_buffer_room(&t->in.rows, topics * (int64_t)sizeof(series)); /* so that it grows once */
     for (ps_topic_entry *e = NULL; (e = ps_chains_each(&c->co_tables.tc_topics, e)) != NULL;)
@@ -170,7 +155,7 @@ void ps_flows_free(ps_flows *t) {
 }
 
 int64_t ps_flows_left_out(const ps_flows *t) {
-    return t->in.left_out + t->out.left_out + t->points.left_out;
+    return t->in.bound.left_out + t->out.bound.left_out + t->points.bound.left_out;
 }
 
 /* ---- labels ---- */
@@ -240,7 +225,7 @@ static bool is_system_group(const uint8_t *group, int32_t len) {
 /* Those that are a series' own, after the common ones. Whatever may be long was given room
  * before. */
 static bool write_labels(ps_flows *t, series *s, bool out, const name_list *systems) {
-    static const char *const kinds[PS_KINDS] = {"normal", "fifo", "delay", "transaction"};
+    static const char *const kinds[PS_KIND_AGAIN] = {"normal", "fifo", "delay", "transaction"};
     static const char *const ways[PS_WAYS + 1] = {
         "", "\",is_retry=\"false", "\",is_retry=\"true",
         "\",put_status=\"PUT_OK\",revive_message_type=\"CK"};
@@ -348,17 +333,17 @@ static bool write_metric(const ps_flows *t, const metric *m, const char *common,
     static const ps_slice rest = TAIL(",otel_metric_overflow=\"true\"");
     head heads[3] = {0};
     bool good = true;
-    if (m->of->count + m->of->left_out == 0) return true;
+    if (m->of->bound.shown + m->of->bound.left_out == 0) return true;
     for (int i = 0; i < (m->what == SIZES ? 3 : 1); i++)
         good = good && make_head(&heads[i], m->name, m->what == SIZES ? suffixes[i] : "", common);
     const char *lines[] = {"# HELP ", m->name, " ", m->help, "\n# TYPE ", m->name,
                            m->what == SIZES ? " histogram\n" : " counter\n"};
     for (size_t i = 0; good && i < sizeof lines / sizeof *lines; i++) write_text(b, lines[i]);
-    for (int64_t i = 0; good && i < m->of->count; i++) {
+    for (int64_t i = 0; good && i < m->of->bound.shown; i++) {
         ps_slice labels = {t->labels.data + rows[i].labels_at, rows[i].labels_len};
         write_series(b, m->what, heads, labels, &rows[i].in);
     }
-    if (good && m->of->left_out > 0) write_series(b, m->what, heads, rest, &m->of->rest);
+    if (good && m->of->bound.left_out > 0) write_series(b, m->what, heads, rest, &m->of->rest);
     for (int i = 0; i < 3; i++) free(heads[i].text);
     return good;
 }
@@ -368,7 +353,7 @@ static bool write_all_labels(ps_flows *t, const char *systems) {
     family *all[] = {&t->in, &t->out, &t->points};
     for (int f = 0; f < 3; f++) {
         series *rows = (series *)all[f]->rows.data;
-        for (int64_t i = 0; i < all[f]->count; i++)
+        for (int64_t i = 0; i < all[f]->bound.shown; i++)
             if (!write_labels(t, &rows[i], f > 0, &list)) return false;
     }
     return true;
@@ -376,8 +361,8 @@ static bool write_all_labels(ps_flows *t, const char *systems) {
 
 static int64_t most_bytes(const metric *m, int64_t common) {
     const series *rows = (const series *)m->of->rows.data;
-    int64_t labels = 0, count = m->of->count + 1;
-    for (int64_t i = 0; i < m->of->count; i++) labels += rows[i].labels_len;
+    int64_t labels = 0, count = m->of->bound.shown + 1;
+    for (int64_t i = 0; i < m->of->bound.shown; i++) labels += rows[i].labels_len;
     int64_t samples = m->what == SIZES ? PS_SIZES + 2 : 1;
     return 1024 + samples * (labels + count * (HEAD_MAX + REST_MAX + common));
 }

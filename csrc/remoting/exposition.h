@@ -5,6 +5,12 @@
 #include "core/core.h"
 
 /* cdef begin */
+/* How many series of a metric are shown. Whoever writes metrics asks here, in C and in Python. */
+typedef struct ps_series_bound {
+    int64_t most, shown, left_out;
+} ps_series_bound;
+/* Whether one more series is shown; if not, it is counted. */
+int32_t ps_series_fits(ps_series_bound *bound);
 /* A copy of all counters of messages: taken with the lock of the core, made a text without. `most`
  * series of each family; what does not fit is one series more. NULL: no memory. */
 typedef struct ps_flows ps_flows;

@@ -117,15 +117,12 @@ static int answer_pull(ps_core *c, const pull *p, int32_t code, const char *rema
     }
     ps_pair_pulled(p->pair, p->queue_id, next);
     ps_mine(c)->ca_pulled = (ps_pulled){p->opaque, code, bytes > 0 ? b->count : 0, bytes};
-    if (bytes == 0) c->co_counters.cc_totals.misses++;
-    if (bytes > 0) {
-        p->pair->pr_got.messages += b->count;
-        p->pair->pr_got.bytes += bytes;
+    if (bytes == 0) {
+        c->co_counters.cc_totals.misses++;
+    } else {
         p->pair->pr_out[PS_WAY_PULLED].messages += b->count;
         p->pair->pr_out[PS_WAY_PULLED].bytes += bytes;
-        c->co_counters.cc_totals.gets += b->count;
         c->co_counters.cc_totals.found++;
-        c->co_counters.cc_totals.get_bytes += bytes;
     }
     return 0;
 }

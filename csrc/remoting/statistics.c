@@ -5,88 +5,82 @@
 #include "core/lock.h"
 #include "tables/tables.h"
 
-/* What a topic got; a delayed message counts when it comes, too: as upstream. */
-static ps_count puts_of(const ps_topic_entry *t) {
-    ps_count n = t->te_put;
-    n.messages += atomic_load_explicit(&t->te_topic->tp_delivered, memory_order_relaxed);
-    n.bytes += atomic_load_explicit(&t->te_topic->tp_delivered_bytes, memory_order_relaxed);
-    return n;
-}
-
 int64_t ps_core_statistics(ps_core *c, ps_stat_row *out, int64_t room) {
     PS_CORE_HELD(c);
     int64_t n = 0;
     for (ps_topic_entry *t = NULL; (t = ps_chains_each(&c->co_tables.tc_topics, t)) != NULL;) {
-        ps_count put = puts_of(t);
+        ps_count put = ps_topic_put(t);
         if (put.messages == 0) continue;
         if (n < room)
             out[n] = (ps_stat_row){t->te_name, NULL, t->te_len, 0, put.messages, put.bytes};
         n++;
     }
     for (ps_pair *p = c->co_tables.tc_all_pairs; p != NULL; p = p->pr_all) {
-        if (p->pr_got.messages == 0) continue;
+        ps_count got = ps_pair_got(p);
+        if (got.messages == 0) continue;
         if (n < room)
             out[n] = (ps_stat_row){p->pr_names + p->pr_group_len,
                                    p->pr_names,
                                    p->pr_topic_len,
                                    p->pr_group_len,
-                                   p->pr_got.messages,
-                                   p->pr_got.bytes};
+                                   got.messages,
+                                   got.bytes};
         n++;
     }
     return n;
 }
 
-static void give_slot(ps_core_counters *c, ps_count *count) {
+static void give_slot(ps_core_counters *c, ps_slot *slot) {
     ps_buffer *free_slots = &c->cc_free_slots;
     if (free_slots->len > 0) {
-        free_slots->len -= (int64_t)sizeof count->slot;
-        memcpy(&count->slot, free_slots->data + free_slots->len, sizeof count->slot);
+        free_slots->len -= (int64_t)sizeof slot->slot;
+        memcpy(&slot->slot, free_slots->data + free_slots->len, sizeof slot->slot);
     } else {
-        count->slot = ++c->cc_slots;
+        slot->slot = ++c->cc_slots;
     }
-    count->since = c->cc_samples;
+    slot->since = c->cc_samples;
 }
 
-/* now: with what the counter itself does not have. */
-static void add_sample(ps_core *c, ps_count *count, const ps_count *now, int64_t *out,
-                       int64_t room) {
-    if (now->messages == 0) return;
-    if (count->slot == 0) give_slot(&c->co_counters, count);
-    if (2 * count->slot > room) return;
-    out[2 * count->slot - 2] = now->messages;
-    out[2 * count->slot - 1] = now->bytes;
+static void add_sample(ps_core *c, ps_slot *slot, ps_count now, int64_t *out, int64_t room) {
+    if (now.messages == 0 || out == NULL) return;
+    if (slot->slot == 0) give_slot(&c->co_counters, slot);
+    if (2 * slot->slot > room) return;
+    out[2 * slot->slot - 2] = now.messages;
+    out[2 * slot->slot - 1] = now.bytes;
 }
 
 int64_t ps_core_sample(ps_core *c, int64_t *out, int64_t room, ps_sample *about) {
     PS_CORE_HELD(c);
-    ps_core_counters *counted = &c->co_counters;
-    *about = (ps_sample){++counted->cc_samples, counted->cc_gone_puts, counted->cc_gone_gets};
+    ps_core_counters *n = &c->co_counters;
+    n->cc_samples += out != NULL;
+    *about = (ps_sample){n->cc_samples, n->cc_gone_puts.messages, n->cc_gone_puts.bytes,
+                         n->cc_gone_gets.messages, n->cc_gone_gets.bytes};
     for (ps_topic_entry *t = NULL; (t = ps_chains_each(&c->co_tables.tc_topics, t)) != NULL;) {
-        ps_count put = puts_of(t);
+        ps_count put = ps_topic_put(t);
         about->puts += put.messages;
-        add_sample(c, &t->te_put, &put, out, room);
+        about->put_bytes += put.bytes;
+        add_sample(c, &t->te_slot, put, out, room);
     }
     for (ps_pair *p = c->co_tables.tc_all_pairs; p != NULL; p = p->pr_all) {
-        about->gets += p->pr_got.messages;
-        add_sample(c, &p->pr_got, &p->pr_got, out, room);
+        ps_count got = ps_pair_got(p);
+        about->gets += got.messages;
+        about->get_bytes += got.bytes;
+        add_sample(c, &p->pr_slot, got, out, room);
     }
-    return 2 * c->co_counters.cc_slots;
+    return 2 * n->cc_slots;
 }
 
 void ps_core_counter(ps_core *c, const char *group, int32_t group_len, const char *topic,
                      int32_t topic_len, ps_counter *out) {
     PS_CORE_HELD(c);
     const uint8_t *name = (const uint8_t *)topic;
-    ps_count found = {0};
-    if (group == NULL) {
-        const ps_topic_entry *t = ps_core_find_topic(c, name, topic_len);
-        if (t != NULL) found = puts_of(t);
-    } else {
-        const ps_pair *p = ps_core_find_pair(c, (const uint8_t *)group, group_len, name, topic_len);
-        if (p != NULL) found = p->pr_got;
-    }
-    *out = (ps_counter){found.slot - 1, found.since, found.messages, found.bytes};
+    const ps_topic_entry *t = group == NULL ? ps_core_find_topic(c, name, topic_len) : NULL;
+    const ps_pair *p = group != NULL ? ps_core_find_pair(c, (const uint8_t *)group, group_len,
+                                                         name, topic_len)
+                                     : NULL;
+    ps_slot slot = t != NULL ? t->te_slot : p != NULL ? p->pr_slot : (ps_slot){0};
+    ps_count n = t != NULL ? ps_topic_put(t) : p != NULL ? ps_pair_got(p) : (ps_count){0};
+    *out = (ps_counter){slot.slot - 1, slot.since, n.messages, n.bytes};
 }
 
 void ps_core_get_totals(ps_core *c, ps_core_totals *out) {

@@ -211,7 +211,7 @@ static void draft_message(const putting *p, ps_message *m) {
  * was stored before is counted no more. */
 static int32_t kind_of(const putting *p) {
     int32_t asks = p->s->asks;
-    if (p->again) return PS_KIND_NONE;
+    if (p->again) return PS_KIND_AGAIN;
     if (asks & PS_ASKS_TRANSACTION) return PS_KIND_TRANSACTION;
     if (asks & PS_ASKS_ORDER) return PS_KIND_FIFO;
     return asks & (PS_ASKS_DELAY | PS_ASKS_TIME) ? PS_KIND_DELAY : PS_KIND_NORMAL;

@@ -36,13 +36,9 @@ int ps_deliver(ps_store *s, const ps_record *r, ps_text properties, ps_topic *to
         if (e != NULL) *e = put.error;
         return code;
     }
-    atomic_fetch_add_explicit(&topic->tp_delivered, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&topic->tp_delivered_bytes, put.size, memory_order_relaxed);
-    if (by_level) {
-        int place = ps_inflow_place(put.size);
-        atomic_fetch_add_explicit(&topic->tp_level_bytes, put.size, memory_order_relaxed);
-        atomic_fetch_add_explicit(&topic->tp_level_sizes[place], 1, memory_order_relaxed);
-    }
+    ps_inflow one = {0};
+    ps_inflow_add(&one, 1, put.size);
+    ps_inflow_count(&topic->tp_delivered[by_level ? PS_DELAY_LEVEL : PS_DELAY_TIMER], &one);
     *end = put.physical_offset + put.size;
     return 0;
 }

@@ -105,7 +105,7 @@ static bool has_no_offsets(const ps_pair *p) {
 
 /* Clients can invent names: a pair without data, pointers or messages delivered is removed. */
 static void drop_if_empty(ps_core *c, ps_pair *p) {
-    if (p->pr_flags != 0 || p->pr_parked > 0 || p->pr_pop_open > 0 || p->pr_got.messages > 0 ||
+    if (p->pr_flags != 0 || p->pr_parked > 0 || p->pr_pop_open > 0 || ps_pair_got(p).messages > 0 ||
         !has_no_offsets(p))
         return;
     free_marks(p);
@@ -435,7 +435,7 @@ void ps_core_forget_offsets(ps_core *c, const char *group, int32_t group_len, co
             clear_marks(p);
         else
             free_marks(p);
-        ps_count_end(c, &p->pr_got, &c->co_counters.cc_gone_gets);
+        ps_pair_count_end(c, p);
         drop_if_empty(c, p);
     }
 }

@@ -5,8 +5,6 @@
 #include "core/core.h"
 
 /* topictable.c, groups.c, pullfilter.c */
-/* A counter goes: what it counted becomes part of `sum`, its slot is for another. */
-void ps_count_end(ps_core *c, ps_count *count, int64_t *sum);
 ps_topic_entry *ps_core_find_topic(ps_core *c, const uint8_t *name, int32_t len);
 ps_pair *ps_core_find_pair(ps_core *c, const uint8_t *group, int32_t group_len,
                            const uint8_t *topic, int32_t topic_len);

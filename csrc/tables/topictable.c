@@ -71,27 +71,13 @@ int32_t ps_core_kinds(ps_core *c, const char *topic, int32_t topic_len, int32_t 
     return t != NULL ? t->te_kinds : -1;
 }
 
-void ps_count_end(ps_core *c, ps_count *count, int64_t *sum) {
-    ps_buffer *slots = &c->co_counters.cc_free_slots;
-    uint8_t *at = count->slot > 0 ? ps_buffer_room(slots, sizeof count->slot) : NULL;
-    *sum += count->messages;
-    if (at != NULL) {
-        memcpy(at, &count->slot, sizeof count->slot);
-        c->co_counters.cc_free_slots.len += (int64_t)sizeof count->slot;
-    }
-    *count = (ps_count){0};
-}
-
 void ps_core_forget_topic(ps_core *c, const char *name, int32_t len) {
     PS_CORE_HELD(c);
     ps_topic_entry *t = ps_core_find_topic(c, (const uint8_t *)name, len);
     if (t == NULL) return;
-    t->te_put.messages += atomic_exchange(&t->te_topic->tp_delivered, 0);
-    atomic_store(&t->te_topic->tp_delivered_bytes, 0);
-    ps_count_end(c, &t->te_put, &c->co_counters.cc_gone_puts);
+    ps_topic_count_end(c, t);
     ps_chains_remove(&c->co_tables.tc_topics, t);
     free(t->te_tx);
-    ps_inflows_free(t);
     ps_core_bury(c, t);
     c->co_tables.tc_withdrawn++;
 }

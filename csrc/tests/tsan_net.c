@@ -195,6 +195,7 @@ static void grant_all(void) {
 static void change_tables(int turn) {
     static ps_offset_row rows[64];
     ps_core_totals totals;
+    ps_sample all;
     ps_error e = {0};
     if (turn % 2)
         ps_core_forget_topic(kit_core, "passing", 7);
@@ -206,6 +207,7 @@ static void change_tables(int turn) {
     CHECK(ps_core_commit(kit_core, "G", 1, "T", 1, turn % 4, turn, &e) >= 0);
     ps_core_take_offsets(kit_core, 1, rows, 64);
     ps_core_get_totals(kit_core, &totals);
+    ps_core_sample(kit_core, NULL, 0, &all);
     if (guarded && turn % 8 == 7) ps_core_revoke(kit_core);
     if (guarded) grant_all();
     if (turn % 5 == 0) ps_net_look(net, turn % 10 == 0);
@@ -273,7 +275,9 @@ static void open_store(void) {
 static void check_served(void) {
     ps_core_totals totals;
     ps_core_get_totals(kit_core, &totals);
-    CHECK(totals.puts > 0 && totals.found > 0 && totals.held == 0);
+    ps_sample all;
+    ps_core_sample(kit_core, NULL, 0, &all);
+    CHECK(all.puts > 0 && totals.found > 0 && totals.held == 0);
     CHECK(came_back > 0);
     if (guarded)
         CHECK(ps_core_let_in(kit_core) > 0);

@@ -205,7 +205,7 @@ static int put_final(ps_core *c, const ps_half *h, const ps_record *r, ps_put_re
     if (code == 0) code = ps_put_message(c->co_store, topic, &m, put);
     if (code < 0) return code;
     const uint8_t *name = (const uint8_t *)h->hf_topic->tn_text;
-    ps_count_put(c, ps_core_find_topic(c, name, h->hf_topic->tn_len), PS_KIND_NONE, 1,
+    ps_count_put(c, ps_core_find_topic(c, name, h->hf_topic->tn_len), PS_KIND_AGAIN, 1,
                  put->size);
     return 0;
 }

@@ -7,7 +7,7 @@ import asyncio
 from array import array
 from contextlib import contextmanager
 
-from broker.hot.core import Core, Sample, Times, Totals
+from broker.hot.core import Core, MessageSums, Sample, Times, Totals
 from broker.services.clients import Clients
 from broker.services.config import Config
 from broker.services.context import Services
@@ -212,9 +212,16 @@ class FakeCore:
     def sample(self):
         rows = self.statistics()
         values = array("q", [number for row in rows for number in row[2:]])
-        puts = sum(row[2] for row in rows if row[1] is None)
         self.samples += 1
-        return Sample(self.samples, values, puts, sum(row[2] for row in rows) - puts)
+        return Sample(self.samples, values, self.sums())
+
+    def sums(self):
+        made = [0, 0, 0, 0]
+        for _, group, messages, size in self.statistics():
+            at = 0 if group is None else 2
+            made[at] += messages
+            made[at + 1] += size
+        return MessageSums(*made)
 
     def counter(self, topic, group):
         for place, row in enumerate(self.statistics()):
@@ -223,7 +230,7 @@ class FakeCore:
         return -1, 0, 0, 0
 
     def totals(self):
-        return Totals(0, 0, 0, 0, 0, 0, *self.pulls)
+        return Totals(0, 0, *self.pulls)
 
     def times(self):
         return Times(list(self.put_times), self.put_max_ms, 0, 0)

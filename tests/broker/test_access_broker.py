@@ -540,14 +540,14 @@ def test_a_granted_frame_with_any_byte_changed_is_refused(broker, case):
         text = json.dumps({name: value})[1:-1].encode()
         begin = whole.index(text) + len(json.dumps(name)) + 3
         places += range(begin, begin + len(json.dumps(value)) - 2)
-    puts = broker.services.core.totals().puts
+    puts = broker.services.core.sums().puts
     for at in places:
         broken = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
         with socket.create_connection(("127.0.0.1", broker.port), 300) as sock:
             sock.sendall(broken)
             answer = sock.recv(1 << 16)
         assert not answer or b"AclException" in answer, whole[at - 9 : at + 9]
-    assert broker.services.core.totals().puts == puts
+    assert broker.services.core.sums().puts == puts
 
 
 def test_a_field_that_stands_twice_is_decided_by_the_last(broker):

@@ -204,14 +204,14 @@ async def test_much_to_write_waits_for_a_peer_that_does_not_read(store_path):
             hot.store.put("T", b"x" * 60_000, queue=0)
         async with await hot.wire() as wire:
             wire.write(*(pull(opaque=i) for i in range(256)))
-            await until(lambda: hot.core.totals().gets >= 16)
+            await until(lambda: hot.core.sums().gets >= 16)
             await asyncio.sleep(0.1)
-            made = hot.core.totals().get_bytes
+            made = hot.core.sums().get_bytes
             assert made < 32 << 20
             for i in range(256):
                 answer = await wire.answer()
                 assert (answer.opaque, answer.code) == (i, 0) and len(answer.body) > 240_000
-            assert hot.core.totals().get_bytes > 61_000_000
+            assert hot.core.sums().get_bytes > 61_000_000
 
 
 # ---- sends that wait for the disk ----
@@ -275,11 +275,11 @@ async def test_a_connection_may_go_while_its_answers_wait(store_path):
         store.slow(150)
         async with await hot.wire() as wire:
             wire.write(send())
-            await until(lambda: hot.core.totals().puts == 1)
+            await until(lambda: hot.core.sums().puts == 1)
         await until(lambda: hot.store.info().log_flushed == hot.store.info().log_max)
         async with await hot.wire() as wire:  # and the broker too
             wire.write(send())
-            await until(lambda: hot.core.totals().puts == 2)
+            await until(lambda: hot.core.sums().puts == 2)
             hot.core.close()
         store.slow(0)
 

@@ -9,7 +9,7 @@ from popping import popping
 from prometheus_client.parser import text_string_to_metric_families
 from scrapes import scrape, value, values
 
-from broker.metrics.page import Page, escaped
+from broker.metrics.page import Page, buckets, escaped
 from broker.wire.codes import RequestCode as Code
 
 PROM = {"metricsExporterType": "PROM", "metricsPromExporterPort": 0}
@@ -66,6 +66,11 @@ def test_a_page_has_a_bound_too():
         page.add("pystore_ha_slave_lag_bytes", n, slave=f"s{n}")
     assert page.left_out == 3
     assert page.text().count(b"pystore_ha_slave_lag_bytes{") == 2
+    name = "rocketmq_rpc_latency_milliseconds"
+    for n in range(4):
+        page.extend(buckets(name, {"request_code": f"r{n}"}, [1] * 10, 10.0))
+    assert page.left_out == 5
+    assert page.text().count(b'le="+Inf"') == page.text().count(name.encode() + b"_count{") == 2
 
 
 async def test_own_labels_stand_in_every_sample(tmp_path):

@@ -107,7 +107,7 @@ class Side:
         """What the core counted."""
         halves = self.s.transactions.halves.state()._replace(ops_since_ms=0)
         topics = sorted((t.name, t.write_queue_nums, t.perm) for t in self.s.topics.all())
-        return halves, topics, sorted(map(str, self.core.statistics())), self.core.totals().puts
+        return halves, topics, sorted(map(str, self.core.statistics())), self.core.sums().puts
 
 
 def _records(store):

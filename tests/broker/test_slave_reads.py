@@ -93,4 +93,4 @@ def _read(names: str, group: str, count: int) -> int:
 
 
 def _served(broker: Broker) -> int:
-    return int(broker.services.core.totals().gets)
+    return int(broker.services.core.sums().gets)
