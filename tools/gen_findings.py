@@ -37,7 +37,8 @@ TYPES = {
 FIELD = re.compile(r"(\w+): (\w+)(\?)?(?: = (value|physical|outcome))?")
 USED = re.compile(r"\{(\w+)")
 SEVERITIES = ("INFO", "WARNING", "ERROR")
-PLACES = {"LOG": "log", "QUEUE": "queue", "INDEX": "index", "FILE": "file", "NOWHERE": ""}
+PLACES = {"LOG": "log", "QUEUE": "queue", "INDEX": "index", "LIGHT": "light", "FILE": "file",
+          "NOWHERE": ""}  # fmt: skip
 MENDS = ("REPAIR", "OPEN", "ITSELF", "OPERATOR", "NOTHING")
 
 
@@ -183,6 +184,7 @@ def enum_text(kind: str, words: list[Word]) -> str:
 ENUM_DOCS = {
     "RecordOutcome": "Why no record stands at a place of the log.",
     "StrayReason": "Why a file does not belong where it is.",
+    "LightFault": "What is wrong with a slot of the files of light queues.",
     "FileFault": "What is wrong with a file beside log, queues and index.",
 }
 
@@ -250,6 +252,7 @@ def kinds_table(rows: list[Row]) -> list[str]:
 def fields_table(rows: list[Row], words: list[Word]) -> list[str]:
     lines = ["| kind | `start`, `end`, `count` | fields of `details` |", "|---|---|---|"]
     counts = {"LOG": "bytes of the log", "QUEUE": "queue offsets", "INDEX": "numbers of entries",
+              "LIGHT": "slots",
               "FILE": "bytes of the file", "NOWHERE": "none"}  # fmt: skip
     for row in rows:
         if row.fields:

@@ -3,10 +3,10 @@
  * by piece, so that one that shrinks or lies about itself costs a finding and not the process.
  *
  * Order of use: ps_audit_new; ps_audit_queue for each queue folder; ps_audit_index for each index
- * file, oldest first; ps_audit_segment for each segment, in any order and from several threads at
- * once; ps_audit_rivals; ps_audit_queue_recount for each queue whose counts differ. What the
- * records of the log ask for is compared with the units and index entries that are there, and the
- * other way round.
+ * file, oldest first; ps_audit_light; ps_audit_segment for each segment, in any order and from
+ * several threads at once; ps_audit_rivals; ps_audit_queue_recount for each queue whose counts
+ * differ. What the records of the log ask for is compared with the units and index entries that are
+ * there, and the other way round.
  *
  * Parts of one audit may be done by many processes: what ps_audit_queue_get and ps_audit_index_get
  * say of a queue and an index file in one of them is told the others by ps_audit_queue_set and
@@ -64,6 +64,13 @@ typedef struct ps_audit_index_facts {
     int64_t end;   /* physical: start of the record of the last of them, -1 none */
 } ps_audit_index_facts;
 
+/* Facts of the files of light queues. */
+typedef struct ps_audit_light_facts {
+    int64_t queues;  /* that were ever named */
+    int64_t units;   /* sound ones */
+    int64_t covered; /* physical: all records below should have their units */
+} ps_audit_light_facts;
+
 typedef struct ps_audit_segment_facts {
     int64_t bytes;      /* read */
     int64_t records;    /* whole */
@@ -109,6 +116,10 @@ void ps_audit_index_get(ps_audit *audit, ps_audit_index_facts *out);
 /* The next index file, which another process has looked at. */
 int ps_audit_index_set(ps_audit *audit, const char *path, const ps_audit_index_facts *facts,
                        ps_error *error);
+/* The files of light queues: the `count` files of slots, by the numbers that their names say.
+ * Without it segments are not asked for such units. Before ps_audit_segment. */
+int ps_audit_light(ps_audit *audit, const int64_t *bases, int32_t count,
+                   ps_audit_light_facts *facts, ps_findings *out, ps_error *error);
 /* A segment of the log, told before the first is audited, for the recount. */
 int ps_audit_add_segment(ps_audit *audit, const char *path, int64_t base, int64_t size,
                          ps_error *error);

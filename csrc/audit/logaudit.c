@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "audit/cursor.h"
+#include "audit/lightaudit.h"
 #include "base/bytes.h"
 #include "format/multi.h"
 #include "format/utf8.h"
@@ -24,6 +25,7 @@ typedef struct segment_walk {
     ps_window file;
     au_cursors queues;
     au_entries entries;
+    au_light_row lights;
     ps_audit_segment_facts *facts;
     ps_findings *out;
     int64_t base;
@@ -355,6 +357,7 @@ static void record_found(segment_walk *w, const ps_record *r) {
     check_fields(w, r);
     check_forgotten(w, r);
     check_unit(w, r);
+    au_light_row_record(&w->lights, r, w->out);
     check_keys(w, r);
 }
 
@@ -431,6 +434,7 @@ static void walk_end(segment_walk *w) {
     ps_audit_segment_facts *f = w->facts;
     int64_t end = w->base + w->file.wd_size;
     if (!w->last) skip_ghosts(w, end);
+    au_light_row_skip(&w->lights, end, w->out);
     if (w->back_count > 0)
         au_find(w->out, PS_FIND_TIME, w->back_from, f->end, w->back_count, w->back_from,
                 w->back_ms);
@@ -456,10 +460,12 @@ int ps_audit_segment(ps_audit *a, int32_t number, int32_t last, ps_progress *pro
     if (code < 0) return code;
     if (w.file.wd_size > s->sg_size) w.file.wd_size = s->sg_size;
     au_entries_seek(&w.entries, a, s->sg_base);
+    au_light_row_seek(&w.lights, a, s->sg_base);
     code = walk_segment(&w, progress);
     walk_end(&w);
     facts->bytes = w.file.wd_size;
     au_entries_close(&w.entries);
+    au_light_row_close(&w.lights);
     au_cursors_end(&w.queues);
     ps_window_close(&w.file);
     if (code == PS_E_INTERRUPTED)

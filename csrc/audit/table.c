@@ -29,10 +29,17 @@ ps_audit *ps_audit_new(const ps_audit_conf *conf, ps_io *io) {
     return a;
 }
 
+void au_lights_free(au_lights *l) {
+    free(l->li_names);
+    free(l->li_numbers);
+    *l = (au_lights){0};
+}
+
 void ps_audit_free(ps_audit *a) {
     if (a == NULL) return;
     ps_chains_free(&a->au_queues, true);
     au_rivals_free(&a->au_rivals);
+    au_lights_free(&a->au_lights);
     for (au_forgotten *g = a->au_gone, *next; g != NULL; g = next) {
         next = g->fo_next;
         free(g);

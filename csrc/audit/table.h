@@ -45,6 +45,25 @@ typedef struct au_segment {
     int64_t sg_base, sg_size;
 } au_segment;
 
+/* A light queue, gone or not. */
+typedef struct au_light {
+    int64_t name_at; /* in li_names */
+    int64_t last;    /* slot of its last unit so far, -1: none */
+    int64_t next;    /* and the offset after it */
+    uint8_t len;
+} au_light;
+
+/* The files of light queues, as far as they are sound. */
+typedef struct au_lights {
+    bool li_on;
+    uint8_t *li_names; /* the file of that name */
+    au_light *li_numbers;
+    uint32_t li_number_count, li_number_room;
+    int64_t li_first, li_end; /* slots [first, end) */
+    int64_t li_covered;       /* all records below have their units */
+    int64_t li_units;
+} au_lights;
+
 struct ps_audit {
     ps_io *au_io;
     char *au_root;
@@ -61,6 +80,7 @@ struct ps_audit {
     au_segment *au_segments; /* by base */
     int32_t au_segment_count;
     au_rivals au_rivals;
+    au_lights au_lights;
 };
 
 /* The queue, NULL when its folder is not there. */
@@ -70,6 +90,8 @@ au_queue *au_queue_add(ps_audit *a, const uint8_t *topic, int32_t topic_len, int
 bool au_gone(const ps_audit *a, const ps_record *r);
 /* The segment that holds `physical`, NULL: none. */
 const au_segment *au_segment_at(const ps_audit *a, int64_t physical);
+
+void au_lights_free(au_lights *l);
 
 /* Adds a finding and returns it, to be filled further; NULL when there are too many. Lengths and
  * offsets that do not apply are given as -1. */

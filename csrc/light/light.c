@@ -1,22 +1,4 @@
-/* See light.h. The files of light queues, lightqueue/ in the store's root; numbers are big-endian:
- *
- *   NUMBER (20 digits)   slots of 48 bytes, in order of the log; NUMBER is the first one's
- *    offset  width  meaning
- *         0      1  kind: 1 unit, 2 mark: records below `physical` have their units
- *         1      7  physical offset of the record
- *         8      4  its size
- *        12      8  its tags code
- *        20      8  offset in the queue
- *        28      4  number of the queue
- *        32      6  slot of the unit before it in the queue, plus 1; 0: none
- *        38      6  slot of an earlier unit, plus 1 (see below); 0: none
- *        44      4  CRC-32 of the 44 bytes before
- *   names                what the numbers mean, one entry after the other
- *         0      4  CRC-32 of what follows
- *         4      1  kind: 1 a new queue, with its name; 2 the queue is gone; 3 its next offset
- *         5      1  length of the rest
- *         6      4  number of the queue
- *        10         the name; nothing; 8 bytes
+/* See light.h; the format is in slot.h. What follows is how it is used.
  *
  * A queue's units form a list from the last one back. Each also points further back, by the rule of
  * skew-binary numbers (Myers, "An applicative random-access stack", 1983): finding an offset among
@@ -33,68 +15,12 @@
 
 #include "base/bytes.h"
 #include "base/crc.h"
+#include "light/slot.h"
 
-enum { KIND_UNIT = 1, KIND_MARK = 2 };
-enum { NAME_NEW = 1, NAME_GONE = 2, NAME_NEXT = 3 };
-
-#define AT_PHYSICAL 0
-#define AT_SIZE 8
-#define AT_TAGS 12
-#define AT_OFFSET 20
-#define AT_NUMBER 28
-#define AT_BEFORE 32
-#define AT_JUMP 38
-#define AT_CRC 44
-
-#define NAME_HEAD 10
 #define NAME_MAX_LEN 255
 #define NAMES_AHEAD (64 << 10)
 #define COVER_EVERY (64LL << 20) /* bytes of the log between two marks */
 #define LOAD_SLOTS 4096
-#define KIND_SHIFT 56
-#define PHYSICAL_MASK ((1LL << KIND_SHIFT) - 1)
-
-typedef struct slot {
-    int kind;
-    int64_t physical, tags_code, offset;
-    int32_t size;
-    uint32_t number;
-    int64_t before, jump; /* -1: none */
-} slot;
-
-static void be48_put(uint8_t *p, uint64_t v) {
-    be16_put(p, (uint16_t)(v >> 32));
-    be32_put(p + 2, (uint32_t)v);
-}
-
-static uint64_t be48_get(const uint8_t *p) {
-    return (uint64_t)be16_get(p) << 32 | be32_get(p + 2);
-}
-
-static void slot_put(uint8_t *p, const slot *s) {
-    be64_put(p + AT_PHYSICAL, (uint64_t)s->kind << KIND_SHIFT | (uint64_t)s->physical);
-    be32_put(p + AT_SIZE, (uint32_t)s->size);
-    be64_put(p + AT_TAGS, (uint64_t)s->tags_code);
-    be64_put(p + AT_OFFSET, (uint64_t)s->offset);
-    be32_put(p + AT_NUMBER, s->number);
-    be48_put(p + AT_BEFORE, (uint64_t)(s->before + 1));
-    be48_put(p + AT_JUMP, (uint64_t)(s->jump + 1));
-    be32_put(p + AT_CRC, ps_crc32(0, p, AT_CRC));
-}
-
-static bool slot_get(const uint8_t *p, slot *s) {
-    uint64_t head = be64_get(p + AT_PHYSICAL);
-    *s = (slot){.kind = (int)(head >> KIND_SHIFT),
-                .physical = (int64_t)(head & PHYSICAL_MASK),
-                .size = (int32_t)be32_get(p + AT_SIZE),
-                .tags_code = (int64_t)be64_get(p + AT_TAGS),
-                .offset = (int64_t)be64_get(p + AT_OFFSET),
-                .number = be32_get(p + AT_NUMBER),
-                .before = (int64_t)be48_get(p + AT_BEFORE) - 1,
-                .jump = (int64_t)be48_get(p + AT_JUMP) - 1};
-    return (s->kind == KIND_UNIT || s->kind == KIND_MARK) &&
-           be32_get(p + AT_CRC) == ps_crc32(0, p, AT_CRC);
-}
 
 /* ---- files ---- */
 
@@ -213,19 +139,31 @@ static int64_t slot_count(const ps_light *l) {
     return l->lt_written + l->lt_ahead_count;
 }
 
-static int add_slot(ps_light *l, const slot *s, ps_error *e) {
+static int put_slot(ps_light *l, const lg_slot *s, ps_error *e) {
     if (!l->lt_readonly && l->lt_ahead_count >= PS_LIGHT_AHEAD && flush_slots(l, e) < 0)
         return e->code;
     int64_t need = (int64_t)(l->lt_ahead_count + 1) * PS_LIGHT_SLOT;
     if (!grow_buffer(&l->lt_ahead, &l->lt_ahead_room, need))
         return no_memory(e);
-    slot_put(l->lt_ahead + (int64_t)l->lt_ahead_count * PS_LIGHT_SLOT, s);
+    lg_slot_put(l->lt_ahead + (int64_t)l->lt_ahead_count * PS_LIGHT_SLOT, s);
     l->lt_ahead_count++;
+    l->lt_end = s->physical;
     return 0;
 }
 
+/* *at: its number. A file begins with a mark of what the one before it covers: a reader of the
+ * files knows by it whether that one may be gone. */
+static int add_slot(ps_light *l, const lg_slot *s, int64_t *at, ps_error *e) {
+    const lg_slot mark = {.kind = LG_MARK, .physical = l->lt_end, .before = -1, .jump = -1};
+    *at = slot_count(l);
+    if (*at == 0 || *at % PS_LIGHT_FILE_SLOTS != 0) return put_slot(l, s, e);
+    int code = put_slot(l, &mark, e);
+    ++*at;
+    return code < 0 ? code : put_slot(l, s, e);
+}
+
 /* The unit in this slot. False: its file is gone, or the unit is not sound; then *e says so. */
-static int read_slot(ps_light *l, int64_t at, slot *out, ps_error *e) {
+static int read_slot(ps_light *l, int64_t at, lg_slot *out, ps_error *e) {
     uint8_t raw[PS_LIGHT_SLOT];
     if (at >= l->lt_written) {
         memcpy(raw, l->lt_ahead + (at - l->lt_written) * PS_LIGHT_SLOT, sizeof raw);
@@ -237,7 +175,7 @@ static int read_slot(ps_light *l, int64_t at, slot *out, ps_error *e) {
             (ssize_t)sizeof raw)
             return io_failed(l, base_of(at), "read", e);
     }
-    if (!slot_get(raw, out))
+    if (!lg_slot_get(raw, out))
         return ps_fail(e, PS_E_DAMAGED, 0, at, l->lt_root, "a unit of a light queue is damaged");
     return 0;
 }
@@ -255,15 +193,16 @@ static int note_name(ps_light *l, int kind, uint32_t number, const void *rest, i
                      ps_error *e) {
     if (l->lt_readonly) return 0;
     if (l->lt_names_ahead >= NAMES_AHEAD && flush_names(l, e) < 0) return e->code;
-    if (!grow_buffer(&l->lt_names, &l->lt_names_room, (int64_t)l->lt_names_ahead + NAME_HEAD + len))
+    if (!grow_buffer(&l->lt_names, &l->lt_names_room,
+                     (int64_t)l->lt_names_ahead + LG_NAME_HEAD + len))
         return no_memory(e);
     uint8_t *p = l->lt_names + l->lt_names_ahead;
     p[4] = (uint8_t)kind;
     p[5] = (uint8_t)len;
     be32_put(p + 6, number);
-    memcpy(p + NAME_HEAD, rest, (size_t)len);
-    be32_put(p, ps_crc32(0, p + 4, (size_t)(NAME_HEAD - 4 + len)));
-    l->lt_names_ahead += NAME_HEAD + len;
+    memcpy(p + LG_NAME_HEAD, rest, (size_t)len);
+    be32_put(p, ps_crc32(0, p + 4, (size_t)(LG_NAME_HEAD - 4 + len)));
+    l->lt_names_ahead += LG_NAME_HEAD + len;
     return 0;
 }
 
@@ -291,9 +230,9 @@ ps_light_queue *ps_light_get_locked(ps_light *l, const void *name, int32_t len) 
     ps_light_queue *q = ps_light_find_locked(l, name, len);
     ps_error e;
     if (q != NULL || len > NAME_MAX_LEN) return q;
-    if (note_name(l, NAME_NEW, l->lt_number_count, name, len, &e) < 0) return NULL;
+    if (note_name(l, LG_NAME_NEW, l->lt_number_count, name, len, &e) < 0) return NULL;
     q = add_queue(l, name, len);
-    if (q == NULL && !l->lt_readonly) l->lt_names_ahead -= NAME_HEAD + len;
+    if (q == NULL && !l->lt_readonly) l->lt_names_ahead -= LG_NAME_HEAD + len;
     return q;
 }
 
@@ -312,13 +251,13 @@ static void drop_queue(ps_light *l, ps_light_queue *q) {
  * there leap equally far; else to the last. Offsets stand for depths, from which gaps only keep a
  * leap from being longer. */
 static int jump_after(ps_light *l, const ps_light_queue *q, int64_t *jump, ps_error *e) {
-    slot far;
+    lg_slot far;
     *jump = q->lq_last;
     if (q->lq_jump < l->lt_first) return 0;
     int code = read_slot(l, q->lq_jump, &far, e);
     if (code < 0 || far.jump < l->lt_first) return code;
     int64_t leap = q->lq_max - 1 - far.offset;
-    slot further;
+    lg_slot further;
     code = read_slot(l, far.jump, &further, e);
     if (code == 0 && leap == far.offset - further.offset) *jump = far.jump;
     return code;
@@ -333,13 +272,13 @@ static void tell_of(ps_light *l, ps_light_queue *q) {
 
 static int append_locked(ps_light *l, const void *name, int32_t len, const ps_light_unit *u,
                          int64_t store_ms, ps_error *e) {
-    slot made = {.kind = KIND_UNIT,
-                 .physical = u->physical,
-                 .size = u->size,
-                 .tags_code = u->tags_code,
-                 .offset = u->offset,
-                 .before = -1,
-                 .jump = -1};
+    lg_slot made = {.kind = LG_UNIT,
+                    .physical = u->physical,
+                    .size = u->size,
+                    .tags_code = u->tags_code,
+                    .offset = u->offset,
+                    .before = -1,
+                    .jump = -1};
     int code = 0;
     if (u->physical < l->lt_covered) return 0;
     ps_light_queue *q = ps_light_get_locked(l, name, len);
@@ -352,8 +291,8 @@ static int append_locked(ps_light *l, const void *name, int32_t len, const ps_li
         }
     }
     made.number = q->lq_number;
-    int64_t at = slot_count(l);
-    if ((code = add_slot(l, &made, e)) < 0) return code;
+    int64_t at;
+    if ((code = add_slot(l, &made, &at, e)) < 0) return code;
     q->lq_last = at;
     q->lq_physical = made.physical;
     q->lq_jump = made.jump;
@@ -374,11 +313,12 @@ int ps_light_append(ps_light *l, const void *name, int32_t len, const ps_light_u
 }
 
 int ps_light_cover(ps_light *l, int64_t physical, bool now, ps_error *e) {
+    int64_t at;
     int code = 0;
     pthread_mutex_lock(&l->lt_lock);
     if (physical - l->lt_covered >= (now ? 1 : COVER_EVERY)) {
-        slot mark = {.kind = KIND_MARK, .physical = physical, .before = -1, .jump = -1};
-        code = add_slot(l, &mark, e);
+        lg_slot mark = {.kind = LG_MARK, .physical = physical, .before = -1, .jump = -1};
+        code = add_slot(l, &mark, &at, e);
         if (code == 0) l->lt_covered = physical;
     }
     pthread_mutex_unlock(&l->lt_lock);
@@ -401,9 +341,9 @@ int ps_light_flush(ps_light *l, bool sync, ps_error *e) {
 /* The slot of the first unit, from the last one back, whose offset is `offset` or more and whose
  * record lies at `physical` or later; -1: none. */
 static int64_t seek_unit(ps_light *l, const ps_light_queue *q, int64_t offset, int64_t physical,
-                    slot *out, ps_error *e) {
+                         lg_slot *out, ps_error *e) {
     int64_t at = q->lq_last;
-    slot s, far;
+    lg_slot s, far;
     if (at < l->lt_first || read_slot(l, at, &s, e) < 0 || s.offset < offset ||
         s.physical < physical)
         return -1;
@@ -427,7 +367,7 @@ static int64_t seek_unit(ps_light *l, const ps_light_queue *q, int64_t offset, i
 bool ps_light_range(ps_light *l, const void *name, int32_t len, int64_t log_min, int64_t *low,
                     int64_t *high) {
     ps_error e = {0};
-    slot first;
+    lg_slot first;
     pthread_mutex_lock(&l->lt_lock);
     ps_light_queue *q = ps_light_find_locked(l, name, len);
     *low = *high = 0;
@@ -441,7 +381,7 @@ bool ps_light_range(ps_light *l, const void *name, int32_t len, int64_t log_min,
 
 static int32_t units_locked(ps_light *l, const ps_light_queue *q, int64_t from, int64_t log_min,
                             ps_light_unit *out, int32_t room, ps_error *e) {
-    slot first, s;
+    lg_slot first, s;
     int64_t low = seek_unit(l, q, from, log_min, &first, e), at;
     if (low < 0) return e->code < 0 ? e->code : 0;
     /* The one to begin with, going back: the first whose offset is beyond what there is room for,
@@ -476,7 +416,7 @@ int32_t ps_light_units(ps_light *l, const void *name, int32_t len, int64_t from,
 int ps_light_remove(ps_light *l, const void *name, int32_t len, ps_error *e) {
     pthread_mutex_lock(&l->lt_lock);
     ps_light_queue *q = ps_light_find_locked(l, name, len);
-    int code = q != NULL ? note_name(l, NAME_GONE, q->lq_number, "", 0, e) : 0;
+    int code = q != NULL ? note_name(l, LG_NAME_GONE, q->lq_number, "", 0, e) : 0;
     if (code == 0 && q != NULL) drop_queue(l, q);
     pthread_mutex_unlock(&l->lt_lock);
     return code < 0 ? code : q != NULL;
@@ -490,7 +430,7 @@ static int keep_next(ps_light *l, int64_t below, ps_error *e) {
         ps_light_queue *q = l->lt_numbers[i];
         if (q == NULL || q->lq_last < l->lt_first || q->lq_last >= below) continue;
         be64_put(next, (uint64_t)q->lq_max);
-        code = note_name(l, NAME_NEXT, q->lq_number, next, sizeof next, e);
+        code = note_name(l, LG_NAME_NEXT, q->lq_number, next, sizeof next, e);
     }
     return code == 0 ? flush_names(l, e) : code;
 }
@@ -500,7 +440,7 @@ static int trim_locked(ps_light *l, int64_t log_min, ps_error *e) {
     int code = 0;
     while (code == 0 && l->lt_first + PS_LIGHT_FILE_SLOTS <= l->lt_written) {
         int64_t next = l->lt_first + PS_LIGHT_FILE_SLOTS;
-        slot last;
+        lg_slot last;
         if (read_slot(l, next - 1, &last, e) < 0 || last.physical >= log_min) break;
         if ((code = keep_next(l, next, e)) < 0) break;
         if (l->lt_old_base == l->lt_first) close_file(l, &l->lt_old_fd);
@@ -526,14 +466,14 @@ static bool take_name(ps_light *l, const uint8_t *p) {
     uint32_t number = be32_get(p + 6);
     ps_light_queue *q = number < l->lt_number_count ? l->lt_numbers[number] : NULL;
     switch (p[4]) {
-    case NAME_NEW:
-        return number == l->lt_number_count && add_queue(l, p + NAME_HEAD, p[5]) != NULL;
-    case NAME_GONE:
+    case LG_NAME_NEW:
+        return number == l->lt_number_count && add_queue(l, p + LG_NAME_HEAD, p[5]) != NULL;
+    case LG_NAME_GONE:
         if (q != NULL) drop_queue(l, q);
         return number < l->lt_number_count;
-    case NAME_NEXT:
+    case LG_NAME_NEXT:
         if (p[5] != 8) return false;
-        if (q != NULL) q->lq_max = (int64_t)be64_get(p + NAME_HEAD);
+        if (q != NULL) q->lq_max = (int64_t)be64_get(p + LG_NAME_HEAD);
         return number < l->lt_number_count;
     default:
         return false;
@@ -557,11 +497,7 @@ static int load_names(ps_light *l, ps_error *e) {
         if (n <= 0) break;
         len += n;
     }
-    while (len - at >= NAME_HEAD && len - at >= NAME_HEAD + all[at + 5] &&
-           be32_get(all + at) ==
-               ps_crc32(0, all + at + 4, (size_t)(NAME_HEAD - 4 + all[at + 5])) &&
-           take_name(l, all + at))
-        at += NAME_HEAD + all[at + 5];
+    for (int64_t n; (n = lg_name_len(all + at, len - at)) > 0 && take_name(l, all + at);) at += n;
     free(all);
     l->lt_names_len = at;
     if (!l->lt_readonly && at < st.st_size &&
@@ -607,9 +543,9 @@ static int list_files(ps_light *l, int64_t **bases, int32_t *count, ps_error *e)
 
 /* False: from this slot on nothing counts. */
 static bool take_slot(ps_light *l, const uint8_t *raw, int64_t at, int64_t log_end) {
-    slot s;
-    if (!slot_get(raw, &s) || s.physical < l->lt_covered || s.physical > log_end) return false;
-    if (s.kind == KIND_UNIT) {
+    lg_slot s;
+    if (!lg_slot_get(raw, &s) || s.physical < l->lt_covered || s.physical > log_end) return false;
+    if (s.kind == LG_UNIT) {
         if (s.physical + s.size > log_end || s.number >= l->lt_number_count || s.before >= at ||
             s.jump >= at)
             return false;
@@ -621,7 +557,7 @@ static bool take_slot(ps_light *l, const uint8_t *raw, int64_t at, int64_t log_e
             q->lq_max = s.offset + 1;
         }
     }
-    l->lt_covered = s.physical;
+    l->lt_covered = l->lt_end = s.physical;
     return true;
 }
 
@@ -650,7 +586,21 @@ static int load_file(ps_light *l, int64_t base, int64_t log_end, uint8_t *room, 
     return code;
 }
 
-static int load_slots(ps_light *l, int64_t log_end, ps_error *e) {
+/* Whether all that the log still has was in this file and those after it. */
+static bool begins_well(ps_light *l, int64_t base, int64_t log_min) {
+    uint8_t raw[PS_LIGHT_SLOT];
+    ps_error e;
+    lg_slot s;
+    int fd;
+    if (base == 0) return true;
+    if (open_file(l, base, &fd, &e) < 0) return false;
+    bool well = l->lt_io->pread(l->lt_io, fd, raw, sizeof raw, 0) == (ssize_t)sizeof raw &&
+                lg_slot_get(raw, &s) && s.kind == LG_MARK && s.physical < log_min;
+    l->lt_io->close(l->lt_io, fd);
+    return well;
+}
+
+static int load_slots(ps_light *l, int64_t log_min, int64_t log_end, ps_error *e) {
     char path[PATH_MAX];
     int64_t *bases;
     int32_t count;
@@ -658,7 +608,8 @@ static int load_slots(ps_light *l, int64_t log_end, ps_error *e) {
     int code = list_files(l, &bases, &count, e);
     uint8_t *room = malloc((size_t)LOAD_SLOTS * PS_LIGHT_SLOT);
     if (code == 0 && room == NULL) code = no_memory(e);
-    if (code == 0 && count > 0) l->lt_first = l->lt_written = bases[0];
+    if (code == 0 && count > 0 && (whole = begins_well(l, bases[0], log_min)))
+        l->lt_first = l->lt_written = bases[0];
     for (int32_t i = 0; i < count && code == 0; i++) {
         if (whole && bases[i] == l->lt_written) {
             code = load_file(l, bases[i], log_end, room, &whole, e);
@@ -677,8 +628,8 @@ static void settle_next(ps_light *l) {
         if (l->lt_numbers[i] != NULL) l->lt_numbers[i]->lq_next = l->lt_numbers[i]->lq_max;
 }
 
-int ps_light_load(ps_light *l, ps_io *io, const char *root, bool readonly, int64_t log_end,
-                  ps_error *e) {
+int ps_light_load(ps_light *l, ps_io *io, const char *root, bool readonly, int64_t log_min,
+                  int64_t log_end, ps_error *e) {
     char path[PATH_MAX];
     int code = 0;
     *l = (ps_light){.lt_io = io,
@@ -692,16 +643,16 @@ int ps_light_load(ps_light *l, ps_io *io, const char *root, bool readonly, int64
     if (!readonly && io->mkdir(io, path, io->folder_mode) < 0 && errno != EEXIST)
         code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot make the directory");
     if (code == 0) code = load_names(l, e);
-    if (code == 0) code = load_slots(l, log_end, e);
+    if (code == 0) code = load_slots(l, log_min, log_end, e);
     settle_next(l);
     return code;
 }
 
 bool ps_light_last(ps_light *l, ps_light_unit *out, const ps_light_queue **queue) {
     ps_error e;
-    slot s = {0};
+    lg_slot s = {0};
     for (int64_t at = slot_count(l) - 1; at >= l->lt_first && read_slot(l, at, &s, &e) == 0; at--) {
-        if (s.kind != KIND_UNIT || l->lt_numbers[s.number] == NULL) continue;
+        if (s.kind != LG_UNIT || l->lt_numbers[s.number] == NULL) continue;
         *out = (ps_light_unit){s.offset, s.physical, s.tags_code, s.size};
         *queue = l->lt_numbers[s.number];
         return true;
@@ -727,7 +678,7 @@ int ps_light_reset(ps_light *l, ps_error *e) {
     int64_t *bases;
     int32_t count;
     forget_queues(l);
-    l->lt_first = l->lt_written = l->lt_covered = l->lt_names_len = 0;
+    l->lt_first = l->lt_written = l->lt_covered = l->lt_end = l->lt_names_len = 0;
     int code = list_files(l, &bases, &count, e);
     for (int32_t i = -1; i < count && code == 0; i++) {
         path_of(l, i < 0 ? -1 : bases[i], path);

@@ -48,6 +48,7 @@ typedef struct ps_light {
     int64_t lt_first;   /* slot that the first file begins with */
     int64_t lt_written; /* slots in files */
     int64_t lt_covered; /* all records below have their units */
+    int64_t lt_end;     /* place in the log that the last slot names */
     int lt_fd;          /* of the last file, -1: not open */
     int64_t lt_fd_base;
     int lt_old_fd; /* of the file that was read last, beside that */
@@ -65,9 +66,10 @@ typedef struct ps_light {
 } ps_light;
 
 /* Reads what is there, as far as it is sound and lies below the end of the log; what follows goes
- * from the disk. lt_covered then says from where on the log is to be read again. */
-int ps_light_load(ps_light *l, ps_io *io, const char *root, bool readonly, int64_t log_end,
-                  ps_error *e);
+ * from the disk, and all of it where its beginning is missing. lt_covered then says from where on
+ * the log is to be read again. */
+int ps_light_load(ps_light *l, ps_io *io, const char *root, bool readonly, int64_t log_min,
+                  int64_t log_end, ps_error *e);
 void ps_light_free(ps_light *l);
 /* The last unit and the name of its queue; false: there is none. */
 bool ps_light_last(ps_light *l, ps_light_unit *out, const ps_light_queue **queue);

@@ -70,6 +70,8 @@ void ps_light_took_locked(ps_light_ask *a);
 int ps_lights_dispatch(ps_store *s, const ps_record *r, ps_error *e);
 /* After records were dispatched: notes how far, and wakes who listens. */
 int ps_lights_told(ps_store *s, ps_error *e);
+/* The same for a reader, of what the log has shown since; dispatch lock. */
+int ps_lights_follow_locked(ps_store *s, ps_error *e);
 /* A store that followed gives out offsets from now on; append lock. */
 void ps_lights_lead_locked(ps_store *s);
 

@@ -69,9 +69,17 @@ static int scan_log(ps_store *s, int64_t bound, ps_error *e) {
     return code;
 }
 
+int ps_lights_follow_locked(ps_store *s, ps_error *e) {
+    int64_t end = atomic_load(&s->st_dispatcher.ds_end);
+    if (!atomic_load(&s->st_light_on)) return 0;
+    int code = scan_log(s, end, e);
+    return code < 0 ? code : ps_light_cover(&s->st_light, end, true, e);
+}
+
 static int begin_locked(ps_store *s, ps_error *e) {
     int64_t end = atomic_load(&s->st_dispatcher.ds_end);
-    int code = ps_light_load(&s->st_light, s->st_io, s->st_root, s->st_readonly, end, e);
+    int64_t min = atomic_load(&s->st_log.lg_min);
+    int code = ps_light_load(&s->st_light, s->st_io, s->st_root, s->st_readonly, min, end, e);
     if (code == 0 && !is_of_this_log(s)) code = ps_light_reset(&s->st_light, e);
     if (code == 0) code = scan_log(s, end, e);
     if (code < 0) {
@@ -232,6 +240,8 @@ int32_t ps_lights_list(ps_store *s, uint32_t from, ps_light_row *out, int32_t ro
 
 int32_t ps_lights_delete(ps_store *s, const char *name, int32_t len, ps_error *e) {
     int64_t end;
+    if (s->st_readonly)
+        return ps_fail(e, PS_E_READ_ONLY, 0, -1, s->st_root, "the store was opened for reading");
     if (!enter_lights(s)) return 0;
     pthread_mutex_lock(&s->st_dispatcher.ds_lock);
     pthread_mutex_lock(&s->st_log.lg_append_lock);

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 
-#include "store/store.h"
+#include "store/lights.h"
 
 /* Segments that the writer's retention has deleted; batches keep their own references. */
 static void forget_deleted(ps_store *s, int64_t first) {
@@ -40,6 +40,7 @@ int ps_store_refresh(ps_store *s, ps_error *error) {
         if (code == 0) forget_deleted(s, first);
         if (code == 0) skip_deleted(s, first);
         if (code == 0) code = ps_reader_extend_locked(s, e);
+        if (code == 0) code = ps_lights_follow_locked(s, e);
         if (code == 0 && s->st_index != NULL) code = ps_index_refresh(s->st_index, e);
         if (code == 0 && s->st_index != NULL &&
             ps_index_end(s->st_index) > atomic_load(&s->st_index_tail))

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from pystore.audit.findings import Audit, Finding
-from pystore.audit.kinds import BY_CODE, FileFault, TombstonesFinding
+from pystore.audit.kinds import BY_CODE, FileFault, LightNamesFinding, TombstonesFinding
 from pystore.audit.layout import Layout, last_with_data
 from pystore.errors import NotFound
 from pystore.native import ffi, lib, raise_error
@@ -86,7 +86,7 @@ def _bytes(topic: str) -> bytes:
 
 
 class CoreAudit:
-    """One audit, in this order: queues(), index(), segments(), rivals(), recount()."""
+    """One audit, in this order: queues(), index(), light(), segments(), rivals(), recount()."""
 
     def __init__(
         self, layout: Layout, settings: Settings, audit: Audit, progress: Progress
@@ -145,6 +145,19 @@ class CoreAudit:
             lib.ps_audit_index_get(self._raw, raw)
             found.append(_facts_of(IndexFacts, raw))
         return found
+
+    def light(self) -> None:
+        """Looks at the files of light queues, if there are any."""
+        if self._layout.lights is None:
+            return
+        numbers = [file.number for file in self._layout.lights]
+        with self._findings() as out:
+            self._check(
+                lib.ps_audit_light(
+                    self._raw, ffi.new("int64_t[]", numbers), len(numbers),
+                    ffi.new("ps_audit_light_facts *"), out, self._error,
+                )
+            )  # fmt: skip
 
     def learn(self, queues: dict[Key, QueueFacts], indexes: list[IndexFacts]) -> None:
         """Takes over what other processes found of queues and index files, instead of queues() and
@@ -307,6 +320,10 @@ class CoreAudit:
             return TombstonesFinding(file="deletedTopics", topic=topic, fault=fault, **own)
         if file is None and kind.about.where == "log":
             file = self._layout.segment_of(raw.from_at)
+        elif kind is LightNamesFinding:
+            file = "lightqueue/names"
+        elif kind.about.where == "light":
+            file = self._layout.light_file_of(raw.from_at)
         elif file is None and kind.about.where == "index":
             file = "index"  # met while the log was read: its entries are in any of them
         elif file is None and topic is not None and queue is not None:

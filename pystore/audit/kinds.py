@@ -29,6 +29,20 @@ class StrayReason(Words, enum.Enum):
     FAR_AND_EMPTY = 3, "it holds no record, far from all that do"
     IN_A_FOLDERS_PLACE = 4, "it stands where a folder belongs"
     IN_A_QUEUES_PLACE = 5, "it stands where the folder of a queue belongs"
+    IN_A_LIGHT_FILES_PLACE = 6, "it stands where a file of light queues belongs"
+
+
+class LightFault(Words, enum.Enum):
+    """What is wrong with a slot of the files of light queues."""
+
+    SUM = 1, "not of its sum"
+    NO_NAME = 2, "of a queue without a name"
+    ORDER = 3, "out of order"
+    BEYOND = 4, "past the end of the log"
+    GAP = 5, "they are missing"
+    HEAD = 6, "what stood before is missing"
+    LIST = 7, "not linked to the unit before"
+    NO_RECORD = 8, "no record there names the queue"
 
 
 class FileFault(Words, enum.Enum):
@@ -804,6 +818,81 @@ class IndexSizeFinding(Finding):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LightDamagedFinding(Finding):
+    """Files of light queues are damaged from here on: no open believes the rest."""
+
+    about: ClassVar[Kind] = Kind(
+        "light-damaged",
+        Severity.WARNING,
+        "light",
+        Mend.OPEN,
+        "{fault}",
+        "files of light queues are damaged from here on: no open believes the rest",
+        "does not know them",
+        "the next open reads the log for what they lack",
+    )
+    from_core: ClassVar = {"fault": ("value", LightFault.of)}
+    severity: Severity = Severity.WARNING
+    fault: LightFault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LightNamesFinding(Finding):
+    """The names of light queues are damaged from here on: no open believes the rest."""
+
+    about: ClassVar[Kind] = Kind(
+        "light-names",
+        Severity.WARNING,
+        "file",
+        Mend.OPEN,
+        "",
+        "the names of light queues are damaged from here on: no open believes the rest",
+        "does not know them",
+        "the next open reads the log for what they lack",
+    )
+    severity: Severity = Severity.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LightMissingFinding(Finding):
+    """A light queue lacks the unit of a record: the message is hidden."""
+
+    about: ClassVar[Kind] = Kind(
+        "light-missing",
+        Severity.ERROR,
+        "log",
+        Mend.REPAIR,
+        "offset {offset} of the queue",
+        "a light queue lacks the unit of a record: the message is hidden",
+        "does not know the files",
+        "pystore repair STORE",
+    )
+    from_core: ClassVar = {"offset": ("value", int)}
+    severity: Severity = Severity.ERROR
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LightUnitsFinding(Finding):
+    """Units of light queues do not agree with the log, or with each other."""
+
+    about: ClassVar[Kind] = Kind(
+        "light-units",
+        Severity.ERROR,
+        "light",
+        Mend.REPAIR,
+        "{fault}: points to {points_to} of the log",
+        "units of light queues do not agree with the log, or with each other",
+        "does not know them",
+        "pystore repair STORE",
+    )
+    from_core: ClassVar = {"fault": ("value", LightFault.of), "points_to": ("physical", int)}
+    severity: Severity = Severity.ERROR
+    fault: LightFault
+    points_to: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFinding(Finding):
     """The checkpoint is missing, damaged or ahead of the log."""
 
@@ -1078,6 +1167,10 @@ BY_CODE: dict[int, type[Finding]] = {
     42: IndexSlotsFinding,
     43: IndexGhostsFinding,
     44: MissingKeysFinding,
+    50: LightDamagedFinding,
+    51: LightNamesFinding,
+    52: LightMissingFinding,
+    53: LightUnitsFinding,
     13: TombstonesFinding,
 }
 #: By name.
@@ -1125,6 +1218,10 @@ KINDS: dict[str, Kind] = {
         IndexGhostsFinding,
         MissingKeysFinding,
         IndexSizeFinding,
+        LightDamagedFinding,
+        LightNamesFinding,
+        LightMissingFinding,
+        LightUnitsFinding,
         CheckpointFinding,
         ConfigJsonFinding,
         ConfigBakFinding,
@@ -1162,6 +1259,11 @@ __all__ = [
     "IndexSizeFinding",
     "IndexSlotsFinding",
     "KeptAsideFinding",
+    "LightDamagedFinding",
+    "LightFault",
+    "LightMissingFinding",
+    "LightNamesFinding",
+    "LightUnitsFinding",
     "LogFolderFinding",
     "LogHoleFinding",
     "LostMessagesFinding",

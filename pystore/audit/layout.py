@@ -81,7 +81,8 @@ class Layout:
 
     `segments` are those of the log, by first byte. `queues` are the files of each queue folder, by
     topic and queue id. `index` has path, slots and entries of each index file, oldest first.
-    `in_the_way` are other things where folders of topics or queues may be."""
+    `in_the_way` are other things where folders of topics or queues may be. `lights` are the files
+    of light queues, by first slot; None: the store serves none."""
 
     root: Path
     segments: list[File] = field(default_factory=list)
@@ -91,6 +92,7 @@ class Layout:
     index: list[tuple[Path, int, int]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     in_the_way: list[Path] = field(default_factory=list)
+    lights: list[File] | None = None
 
     @property
     def log_min(self) -> int:
@@ -119,6 +121,11 @@ class Layout:
             if file.number <= physical < file.number + max(file.size, self.segment_size):
                 return self.name(file.path)
         return "commitlog"
+
+    def light_file_of(self, slot: int) -> str:
+        """Returns the name of the file of light queues that holds a slot."""
+        before = [file for file in self.lights or () if file.number <= slot]
+        return self.name(before[-1].path) if before else "lightqueue"
 
     def queue_file_of(self, topic: str, queue: int, offset: int) -> str:
         """Returns the name of the file that holds a unit."""
@@ -437,9 +444,24 @@ def _index(layout: Layout, settings: Settings) -> None:
             layout.index.append((file.path, *shape))
 
 
+def _lights(layout: Layout, settings: Settings) -> None:
+    folder = layout.root / "lightqueue"
+    if not folder.is_dir():
+        return
+    files, others = _numbered(folder)
+    strays = [path for path in others if _SEGMENT.fullmatch(path.name)]
+    names = folder / "names"
+    if os.path.lexists(names) and not names.is_file():
+        strays.append(names)
+    for path in strays:
+        layout.found(StrayFileFinding, path, why=StrayReason.IN_A_LIGHT_FILES_PLACE)
+    if not strays:
+        layout.lights = [file for file in files if _SEGMENT.fullmatch(file.path.name)]
+
+
 def look(root: Path, settings: Settings) -> Layout:
     """Lists the folders of a store. Raises: NotAStore, Forbidden, StoreIOError."""
-    return _look(root, settings, _segments, _queues, _index)
+    return _look(root, settings, _segments, _queues, _index, _lights)
 
 
 def look_at_log(root: Path, settings: Settings) -> Layout:
@@ -452,7 +474,7 @@ def _look(root: Path, settings: Settings, *parts: Callable[[Layout, Settings], N
     if not any(folder.is_dir() for folder in settings.commitlog_dirs(root)):
         raise NotAStore("there is no commitlog folder", str(root))
     layout = Layout(Path(os.path.abspath(root)))  # noqa: PTH100 - as commitlog_dirs
-    for name in ("consumequeue", "index"):
+    for name in ("consumequeue", "index", "lightqueue"):
         folder = layout.root / name
         if os.path.lexists(folder) and not folder.is_dir():
             layout.found(StrayFileFinding, folder, why=StrayReason.IN_A_FOLDERS_PLACE)

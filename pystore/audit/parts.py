@@ -123,6 +123,8 @@ def audit_part(shared: AuditContext, part: AuditPart) -> PartFindings:
     elif part.step == "index":
         found.indexes = core.index(part.items)
     elif part.step == "log":
+        core.light()
+        audit.findings.clear()  # the driver has them
         found.segments = core.segments(1, shared.last, part.items)
         found.claims = core.claims()
         asked = ((key, core.facts(*key).matched) for key in shared.queues)

@@ -21,6 +21,10 @@ from pystore.audit.kinds import (
     IndexGhostsFinding,
     IndexSizeFinding,
     IndexSlotsFinding,
+    LightDamagedFinding,
+    LightFault,
+    LightNamesFinding,
+    LightUnitsFinding,
     MissingKeysFinding,
     MissingUnitsFinding,
     NotDispatchedFinding,
@@ -85,6 +89,7 @@ def verify(
         steps.forget(topic, physical)
     steps.queues()
     steps.index()
+    steps.light()
     facts = steps.segments(jobs or os.cpu_count() or 1)
     if not live:
         steps.rivals()
@@ -191,10 +196,15 @@ def _weigh(
     if isinstance(f, UnitsBeyondFinding) and audit.state != "closed" and layout.segments:
         # The log is cut where its last whole record ends; so are the queues, at the next open.
         return None if live else replace(f, severity=Severity.WARNING)
+    if isinstance(f, LightUnitsFinding) and f.fault is LightFault.NO_RECORD:
+        # The log is cut before it: so are they, at the next open.
+        if live or (audit.state == "crashed" and f.points_to >= audit.log_max):
+            return None if live else replace(f, severity=Severity.WARNING)
     if isinstance(f, GhostUnitsFinding) and audit.state == "crashed":
         after = f.points_to >= audit.log_max
         return replace(f, severity=Severity.WARNING) if after else f
-    return None if live and isinstance(f, IndexSlotsFinding | CheckpointFinding) else f
+    moving = IndexSlotsFinding | CheckpointFinding | LightDamagedFinding | LightNamesFinding
+    return None if live and isinstance(f, moving) else f
 
 
 def _mended(f: Finding) -> Finding:

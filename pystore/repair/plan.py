@@ -20,6 +20,8 @@ from pystore.audit.kinds import (
     IndexHeaderFinding,
     IndexSizeFinding,
     IndexSlotsFinding,
+    LightMissingFinding,
+    LightUnitsFinding,
     LogFolderFinding,
     LogHoleFinding,
     MetadataDbFinding,
@@ -60,7 +62,8 @@ from pystore.repair.disagreeing import file_of, read_at, record_of, restored
 from pystore.repair.filler import SMALLEST, Patch, blank, filler
 from pystore.repair.manifest import Action
 
-__all__ = ["keep_rivals", "make_plan", "refuse_unclear", "set_back_offsets"]
+__all__ = ["keep_rivals", "make_plan", "refuse_unclear", "set_back_offsets",
+           "set_lights_aside"]  # fmt: skip
 
 #: Findings that replace a stretch of the log by one record.
 _STRETCHES = (DamagedRecordFinding, LogHoleFinding, RecordsAfterBlankFinding, NoQueueFinding,
@@ -282,6 +285,13 @@ def keep_rivals(layout: Layout, audit: Audit) -> list[Action]:
     return [Action("keep", "", text, {"pieces": [list(p) for p in pieces], "why": why})]
 
 
+def set_lights_aside(layout: Layout) -> list[Action]:
+    """Returns what has the next open make the light queues again. The names stay: they know of
+    queues whose records are gone where each goes on."""
+    what = "move the units of light queues aside: the next open makes them again from the log"
+    return [Action("move", layout.name(file.path), what) for file in layout.lights or ()]
+
+
 def refuse_unclear(audit: Audit) -> None:
     """Refuses what is not clear. What lies in a folder that is not mounted is not lost, and of two
     files for one place nobody but their owner knows which is the log's; one with a wrong name is
@@ -340,6 +350,8 @@ def make_plan(layout: Layout, audit: Audit) -> list[Action]:
         names.append("checkpoint")
         actions.append(Action("rebuild", "", f"make {', '.join(names)} again from the log",
                               {"names": names}))  # fmt: skip
+    if any(isinstance(f, LightMissingFinding | LightUnitsFinding) for f in audit.findings):
+        actions += set_lights_aside(layout)
     if "consumequeue" not in names:  # else the queues decide anew which ones are delivered
         actions += keep_rivals(layout, audit)
     return actions

@@ -22,7 +22,13 @@ from pystore.repair.journal import Journal, hold_lock, refuse_if_held
 from pystore.repair.manifest import DERIVED, Action, side_folders
 from pystore.repair.parts import Run as PartsRun
 from pystore.repair.parts import derive, one_by_one
-from pystore.repair.plan import keep_rivals, make_plan, refuse_unclear, set_back_offsets
+from pystore.repair.plan import (
+    keep_rivals,
+    make_plan,
+    refuse_unclear,
+    set_back_offsets,
+    set_lights_aside,
+)
 from pystore.repair.reasons import balance_of
 from pystore.repair.scratch import Derive, Progress, make_derived, swap_derived
 from pystore.settings import Settings
@@ -215,6 +221,8 @@ def rebuild(
         if names:
             actions.append(Action("rebuild", "", f"make {', '.join(names)} again from the log",
                                   {"names": names}))  # fmt: skip
+        if queues:
+            actions += set_lights_aside(look(root, given))
         if metadata and (root / "meta").exists():
             actions.append(Action("move", "meta", "move the database aside: the next open makes it"
                                   " again from config/*.json and the log"))  # fmt: skip

@@ -19,6 +19,7 @@ from pystore.base.closing import ClosedByWith
 from pystore.errors import BadArgument, NotFound, ReadOnly, StoreClosed, UsedAfterFork
 from pystore.filter.sql92 import compiled
 from pystore.filter.tags import tag_set
+from pystore.lights import Lights
 from pystore.metadata import Metadata
 from pystore.native import address_of, ffi, lib, raise_error, utf8
 from pystore.settings import fill, load
@@ -136,6 +137,7 @@ class Base(ClosedByWith):
         self._why_closed: Callable[[], Exception] = lambda: StoreClosed(
             f"the store was closed: {self.path}"
         )
+        self._lights = Lights(self)
         #: What opening it did, see docs/recovery.md.
         self.report: RecoveryReport = report_of(report)
         self._topics: dict[str, TopicHandle] = {}
@@ -205,6 +207,12 @@ class Base(ClosedByWith):
         return f"<pystore.{type(self).__name__} {self.path} {state}>"
 
     # ---- facts ----
+
+    @property
+    def lights(self) -> Lights:
+        """The light queues, those of lite topics. A Reader looks at their files when it is first
+        asked for them. Raises: StoreIOError, StoreClosed."""
+        return self._lights
 
     @property
     def disk_full(self) -> bool:
@@ -640,6 +648,12 @@ class Reader(Base):
             if name in ONLY_OF_STORE:
                 raise ReaderCannotWrite(f"a Reader has no {name}()", str(self.path))
             raise AttributeError(f"'Reader' object has no attribute '{name}'")
+
+    @property
+    def lights(self) -> Lights:
+        if not self._lights.is_on and (self.path / "lightqueue").is_dir():
+            self._lights.begin()
+        return self._lights
 
     @property
     def metadata(self) -> Metadata:

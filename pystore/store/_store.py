@@ -22,7 +22,6 @@ from pystore.errors import BadArgument, DiskFull, MessageIllegal, TopicIllegal
 from pystore.files.notes import tombstones_of
 from pystore.format.names import HALF_TOPIC, LIGHT_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from pystore.format.properties import checked, encode_properties, joined, pair
-from pystore.lights import Lights
 from pystore.metadata import Metadata, system_topics
 from pystore.native import _put, address_of, ffi, lib, utf8
 from pystore.settings import RETENTION, Settings, fill, host_bytes, refuse_unserved
@@ -66,8 +65,6 @@ class Store(Base):
         #: The pystore.repair.Repair of an open with paranoidRecovery, else None.
         self.mended = mended
         super().__init__(path, conf, progress, settings)
-        #: Its light queues, those of lite topics.
-        self.lights = Lights(self)
         try:
             self.metadata: Metadata = Metadata(self.path, self.settings)
         except BaseException:

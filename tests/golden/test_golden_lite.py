@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import pystore
+from pystore.audit import verify
 
 HERE = Path(__file__).parent
 Units = dict[str, list[tuple[int, int]]]
@@ -43,10 +44,12 @@ def we_see(store: pystore.Store) -> Units:
 def test_light_queues_are_as_java_sees_them_and_stay_so(killed: Path):
     wanted = java_sees()
     assert len(wanted) == 44
+    assert verify(killed, deep=True).findings == []
     with pystore.open(killed) as store:
         assert not store.lights.is_on  # nobody has asked for them
         store.lights.begin()
         assert we_see(store) == wanted
         assert store.lights.skipped == 2  # ca,cb and d/e, which Java skips too
+    assert verify(killed, deep=True).findings == []
     with pystore.open(killed) as store:
         assert we_see(store) == wanted
