@@ -230,6 +230,10 @@ ps_topic *ps_topic_open(ps_store *store, const char *name, int32_t len, int32_t 
  * between the queues are there or gone, never half. An error of the disk while files go: the store
  * must be opened again. */
 int ps_topic_delete(ps_store *store, ps_topic *topic, ps_error *error);
+/* A store that follows: the master deleted the topic where its log ended at `below`. Units of
+ * records below go, and those after it count from 0. Returns 1 done, 0 the log has not come so far
+ * yet; PS_E_ARGUMENT: it follows nobody, or `below` lies amid a record. */
+int ps_topic_follow_deletion(ps_store *store, ps_topic *topic, int64_t below, ps_error *error);
 /* min and max offset of a queue; PS_E_NOT_FOUND when there is none. */
 int ps_queue_range(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t *min_offset,
                    int64_t *max_offset);

@@ -114,9 +114,11 @@ class TopicProcessor:
     def all(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         no_mapping = version_to_json(DataVersion(0, 0, time.time_ns() // 1_000_000))
         version, rows = version_to_json(self.s.topics.version), self.s.topics.all()
+        ours = bool(command.ext.get("pystore"))  # a slave of ours
         return reply_with(
             command,
             lambda: {
+                **({"deletedTopics": self.s.store.deletions()} if ours else {}),
                 "dataVersion": version,
                 "mappingDataVersion": no_mapping,
                 "topicConfigTable": JsonText.table((r.name, self.s.topics.text(r)) for r in rows),

@@ -893,6 +893,7 @@ int ps_queue_clear(ps_queue *q, ps_error *e) {
     if (code < 0) return code;
     publish_end(q, 0, -1);
     q->cq_first_start = q->cq_last_start = -1;
+    q->cq_doubted.size = 0;
     atomic_store(&q->cq_min, 0);
     queue_folder(q, folder, sizeof folder);
     q->cq_shared->qs_io->rmdir(q->cq_shared->qs_io,

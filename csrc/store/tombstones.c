@@ -334,3 +334,91 @@ int ps_topic_delete(ps_store *s, ps_topic *t, ps_error *error) {
     ps_leave(s);
     return code;
 }
+
+/* ---- a master's deletions ---- */
+
+/* Units of the topic's records from `at` on: its queues, while they were longer, took none. */
+static int dispatch_again_locked(ps_store *s, const ps_topic *t, int64_t at, ps_error *e) {
+    int64_t end = atomic_load(&s->st_dispatcher.ds_end);
+    ps_dispatched done = {0};
+    int code = 0;
+    while (at < end && code == 0) {
+        ps_mapfile *mf = ps_segments_find(&s->st_log.lg_files, at, e);
+        if (mf == NULL) return e->code < 0 ? e->code : 0; /* retention has it */
+        int64_t stop = mf->mf_base + mf->mf_size;
+        ps_record r = {.size = 0};
+        for (; at < stop && at < end && code == 0; at += r.size) {
+            ps_rec_outcome o = ps_record_decode(mf->mf_map + (at - mf->mf_base), stop - at, &r);
+            if (o != PS_REC_OK) break;
+            if (ps_record_has_unit(&r) && r.topic_len == t->tp_len &&
+                memcmp(r.topic, t->tp_name, (size_t)t->tp_len) == 0)
+                code = ps_dispatch_record(s, &r, true, false, &done, e);
+        }
+        ps_mapfile_unref(mf);
+        if (at < stop) at = stop; /* the blank end of the segment, or what was dispatched */
+    }
+    return code;
+}
+
+/* A crash before the units from `at` on stand again: the next open makes them of the log. */
+static int doubt_checkpoint_locked(ps_store *s, int64_t at, ps_error *e) {
+    int64_t avail, *logics = &s->st_keeper.kp_checkpoint.logics_msg_timestamp;
+    ps_mapfile *mf;
+    ps_record r = {.store_timestamp = 0};
+    const uint8_t *p = ps_log_at(&s->st_log, at, INT64_MAX, &avail, &mf);
+    if (p == NULL || ps_record_decode(p, avail, &r) != PS_REC_OK) r.store_timestamp = 0;
+    ps_mapfile_unref(mf);
+    if (*logics <= r.store_timestamp) return 0;
+    *logics = r.store_timestamp;
+    return ps_checkpoint_write(s->st_io, s->st_root, &s->st_keeper.kp_checkpoint, e);
+}
+
+static int follow_deletion_locked(ps_store *s, ps_topic *t, int64_t below, ps_error *e) {
+    ps_queue **queues;
+    int64_t was = t->tp_gone_below;
+    bool cleared = false;
+    t->tp_gone_below = below;
+    int code = write_file(s, e);
+    if (code == 0) code = doubt_checkpoint_locked(s, below, e);
+    if (code < 0) {
+        t->tp_gone_below = was;
+        return code;
+    }
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
+    for (int32_t i = 0; i < n && code == 0; i++) {
+        if (queues[i]->cq_topic != t || !ps_queue_begins_before(queues[i], below)) continue;
+        code = ps_queue_clear(queues[i], e);
+        if (code == 0) code = sync_topic(s, t, e);
+        cleared = true;
+    }
+    free(queues);
+    return code == 0 && cleared ? dispatch_again_locked(s, t, below, e) : code;
+}
+
+int ps_topic_follow_deletion(ps_store *s, ps_topic *t, int64_t below, ps_error *error) {
+    ps_error mine = {0}, *e = error != NULL ? error : &mine;
+    int code = 0;
+    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    pthread_mutex_lock(&s->st_keeper.kp_lock);
+    pthread_mutex_lock(&s->st_dispatcher.ds_lock);
+    bool follows = atomic_load(&s->st_follow.fo_on);
+    if (!follows || below > atomic_load(&s->st_log.lg_end)) {
+        code = follows ? 0
+                       : ps_fail(e, PS_E_ARGUMENT, 0, below, s->st_root,
+                                 "the store follows nobody: delete the topic itself");
+    } else if (below > t->tp_gone_below && below > atomic_load(&s->st_log.lg_min)) {
+        if (amid_record(s, below))
+            code = ps_fail(e, PS_E_ARGUMENT, 0, below, s->st_root,
+                           "the master deleted %s amid a record of this log", t->tp_name);
+        else if ((code = follow_deletion_locked(s, t, below, e)) < 0) {
+            code = ps_places_why(&s->st_places, code, e);
+            s->st_dispatcher.ds_why = *e;
+            atomic_store(&s->st_dispatcher.ds_broken, true);
+        }
+    }
+    if (code == 0) code = below <= atomic_load(&s->st_log.lg_end);
+    pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
+    pthread_mutex_unlock(&s->st_keeper.kp_lock);
+    ps_leave(s);
+    return code;
+}

@@ -652,6 +652,54 @@ static void test_ends_outlive_their_stores(void) {
     close(told);
 }
 
+/* The log of `from`, up to `end`, as a master sends it. */
+static void follow_to(ps_store *slave, ps_store *from, int64_t end) {
+    for (int64_t at = slave->st_follow.fo_end; at < end;) {
+        int64_t n;
+        ps_mapfile *mf;
+        ps_error e = {0};
+        const uint8_t *p = ps_log_at(&from->st_log, at, end, &n, &mf);
+        CHECK_EQ(0, ps_follow_append(slave, at, p, n, &e));
+        ps_mapfile_unref(mf);
+        at += n;
+    }
+}
+
+static void test_a_topic_that_the_master_made_again_begins_anew(void) {
+    ps_error e = {0};
+    ps_store *master = open_one("again", &e), *slave = open_one("follows", &e);
+    put_some(master, 60);
+    int64_t below = end_of(master);
+    CHECK_EQ(0, ps_topic_delete(master, ps_topic_open(master, "T", 1, 1, &e), &e));
+    CHECK_EQ(PS_E_ARGUMENT,
+             ps_topic_follow_deletion(slave, ps_topic_open(slave, "T", 1, 1, &e), 0, &e));
+    ps_follow_begin(slave);
+    put_some(master, 30);
+    follow_to(slave, master, below / 2); /* amid a record or not */
+    CHECK_EQ(0, ps_topic_follow_deletion(slave, ps_topic_open(slave, "T", 1, 1, &e), below, &e));
+    follow_to(slave, master, end_of(master));
+    CHECK_EQ(0, ps_store_flush(slave, &e));
+    int64_t stamp = slave->st_keeper.kp_checkpoint.logics_msg_timestamp;
+    ps_topic *t = ps_topic_open(slave, "T", 1, 1, &e);
+    CHECK_EQ(PS_E_ARGUMENT, ps_topic_follow_deletion(slave, t, below - 9, &e));
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(1, ps_topic_follow_deletion(slave, t, below, &e));
+        until_equal(master, slave);
+    }
+    CHECK(slave->st_keeper.kp_checkpoint.logics_msg_timestamp < stamp ||
+          stamp == slave->st_log.lg_last_stamp);
+    put_some(master, 30);
+    follow_to(slave, master, end_of(master));
+    ps_dispatch_catch_up(slave, &e);
+    until_equal(master, slave);
+    ps_store_abandon(slave); /* as a kill */
+    ps_store_unref(slave);
+    slave = open_one("follows", &e);
+    until_equal(master, slave);
+    ps_store_free(slave);
+    ps_store_free(master);
+}
+
 int main(void) {
     ps_error e = {0};
     check_begin();
@@ -673,6 +721,7 @@ int main(void) {
     test_epochs(master);
     ps_store_free(master);
     test_ends_outlive_their_stores();
+    test_a_topic_that_the_master_made_again_begins_anew();
     check_remove(base);
     free(base);
     return check_end("test_ha");

@@ -644,6 +644,30 @@ class Store(Base):
             if topic in self._topics:
                 self._topics[topic].queues = 0  # so that the next put makes its row again
 
+    def deletions(self) -> dict[str, int]:
+        """Returns the topics that were deleted while the log still has records of them, each with
+        the offset of the log where that was. Raises: OSError."""
+        return self._deleted()
+
+    def follow_deletions(self, deleted: Mapping[str, int]) -> bool:
+        """Deletes queues as the master did whose log this store follows: units of records below go,
+        and those after it count from 0. deleted: as `deletions` returns them there. Returns whether
+        the log has come so far for all of them; ask again if not. Raises: BadArgument, DiskFull,
+        StoreClosed."""
+        known, error, whole = self._deleted(), ffi.new("ps_error *"), True
+        for topic, below in deleted.items():
+            if known.get(topic, 0) >= below:
+                continue
+            raw = utf8(topic, "the topic")
+            handle = lib.ps_topic_open(self.c_handle(), raw, len(raw), 1, error)
+            code = -1 if handle == ffi.NULL else lib.ps_topic_follow_deletion(
+                self.c_handle(), handle, below, error
+            )  # fmt: skip
+            if code < 0:
+                self._fail(error)
+            whole = whole and code > 0
+        return whole
+
     # ---- retention, closing ----
 
     def clean(

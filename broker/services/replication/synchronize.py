@@ -39,7 +39,10 @@ _VERSIONS = {
 }  # fmt: skip
 
 #: What a master of ours tells beside what Java's tells.
-_MORE = {RequestCode.GET_ALL_CONSUMER_OFFSET: {"pystore": "1"}}
+_MORE = {
+    RequestCode.GET_ALL_TOPIC_CONFIG: {"pystore": "1"},
+    RequestCode.GET_ALL_CONSUMER_OFFSET: {"pystore": "1"},
+}
 
 #: Bytes of an answer that are read on the loop.
 _AT_ONCE = 16 << 10
@@ -99,6 +102,9 @@ class Synchronizer:
                 if self._taken.get(code) == same:
                     continue
                 parsed = await _parsed(body)
+                is_topics = code == RequestCode.GET_ALL_TOPIC_CONFIG
+                if is_topics and not await self._follow_deletions(parsed):
+                    same = b""  # our log has not come so far yet
                 await take(parsed)
                 if code in _VERSIONS and "dataVersion" in parsed:
                     version = version_from_json(parsed["dataVersion"])
@@ -171,6 +177,12 @@ class Synchronizer:
                 raise OSError(f"{answer.code} {answer.remark}")
             await take(await _parsed(bytes(answer.body)), moved)
         return moved
+
+    async def _follow_deletions(self, body: Mapping[str, Any]) -> bool:
+        """Deletes queues as the master did; one of Java's does not tell. Returns whether all that
+        is done. Raises: ValueError, StoreError, OSError."""
+        deleted = {name: _number(at) for name, at in _member(body, "deletedTopics").items()}
+        return not deleted or await asyncio.to_thread(self._store.follow_deletions, deleted)
 
     async def _take_topics(self, body: Mapping[str, Any]) -> None:
         """Replaces our topics by the master's."""
