@@ -1,8 +1,6 @@
 """gRPC consumers that are held in ReceiveMessage, thousands in a process: as little of HTTP/2 as
-they need, by hand, so that they cost the machine less than the server that is measured.
-
-Headers are literals without compression (RFC 7541, 6.2.2); what the server says is looked at only
-where a stream has data or ends.
+they need (broker/wire/http2.py), so that they cost the machine less than the server that is
+measured: what the server says is looked at only where a stream has data or ends.
 """
 
 from __future__ import annotations
@@ -10,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import struct
 import time
 from collections.abc import Callable
 
 from broker.grpc.schema import METHODS, SERVICE, pb
+from broker.wire import http2
 
 __all__ = ["hold"]
 
@@ -29,32 +27,17 @@ _AT_ONCE = 50
 _AGAIN_S = 1.0
 #: Seconds in which a client has that answer.
 _SETTLED_S = 300.0
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _RST, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
-_END_STREAM, _ACK, _END_HEADERS = 1, 1, 4
 _TELEMETRY = 1
 _WINDOW_BYTES = 1 << 30
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return len(payload).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream) + payload
-
-
 def _headers(method: str, stream: int, client: str, more: dict[str, str]) -> bytes:
-    named = {
-        ":method": "POST", ":scheme": "http", ":path": f"/{SERVICE}/{method}",
-        ":authority": "bench", "content-type": "application/grpc", "te": "trailers",
-        "x-mq-client-id": client, "x-mq-language": "PYTHON", "x-mq-client-version": "5.1.2", **more,
-    }  # fmt: skip
-    block = b"".join(
-        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
-        for name, value in named.items()
-    )
-    return _frame(_HEADERS, _END_HEADERS, stream, block)
+    named = {"x-mq-client-id": client, "x-mq-language": "PYTHON", "x-mq-client-version": "5.1.2"}
+    return http2.call(stream, f"/{SERVICE}/{method}", named | more)
 
 
 def _request(stream: int, message: bytes, flags: int) -> bytes:
-    return _frame(_DATA, flags, stream, b"\0" + struct.pack(">I", len(message)) + message)
+    return http2.frame(http2.DATA, flags, stream, http2.grpc_message(message))
 
 
 def _settings(group: str) -> bytes:
@@ -88,7 +71,7 @@ class _Client(asyncio.Protocol):
         self._group = f"idle{number // _OF_A_GROUP}"
         self._asked = 0.0
         self._lost = lost
-        self._part = b""
+        self._frames = http2.FrameReader()
         self._stream = _TELEMETRY
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
@@ -97,9 +80,8 @@ class _Client(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.write(
-            _PREFACE
-            + _frame(_SETTINGS, 0, 0)
-            + _frame(_WINDOW, 0, 0, _WINDOW_BYTES.to_bytes(4, "big"))
+            http2.BEGIN
+            + http2.frame(http2.WINDOW_UPDATE, 0, 0, _WINDOW_BYTES.to_bytes(4, "big"))
             + _headers("Telemetry", _TELEMETRY, self._name, {})
             + _request(_TELEMETRY, _settings(self._group), 0)
         )
@@ -114,35 +96,25 @@ class _Client(asyncio.Protocol):
             self._lost(why)
 
     def data_received(self, data: bytes) -> None:
-        data, at = self._part + data, 0
-        while len(data) - at >= 9:
-            end = at + 9 + int.from_bytes(data[at : at + 3], "big")
-            if end > len(data):
-                break
-            stream = int.from_bytes(data[at + 5 : at + 9], "big")
-            self._take(data[at + 3], data[at + 4], stream, data[at + 9 : end])
-            at = end
-        self._part = data[at:]
+        for frame in self._frames.feed(data):
+            self._take(frame)
 
-    def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+    def _take(self, frame: http2.Frame) -> None:
         transport = self._transport
         assert transport is not None
-        if kind in (_SETTINGS, _PING) and not flags & _ACK:
-            transport.write(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
-        elif kind == _GOAWAY or (
-            kind in (_RST, _HEADERS)
-            and stream == _TELEMETRY
-            and (kind == _RST or flags & _END_STREAM)
-        ):
-            self._end(f"the server ended it with a frame of type {kind}")
-        elif kind == _DATA and stream == _TELEMETRY and not self.settled.done():
-            status = pb.TelemetryCommand.FromString(payload[5:]).status
+        telemetry = frame.stream == _TELEMETRY
+        if frame.answer:
+            transport.write(frame.answer)
+        elif frame.kind == http2.GOAWAY or (telemetry and frame.ends):
+            self._end(f"the server ended it with a frame of type {frame.kind}")
+        elif frame.kind == http2.DATA and telemetry and not self.settled.done():
+            status = pb.TelemetryCommand.FromString(frame.payload[5:]).status
             if status.code != pb.Code.OK:
                 self._end(f"its settings were refused: {status}")
                 return
             self.settled.set_result(None)
             self._ask(transport)
-        elif stream == self._stream and (kind == _RST or flags & _END_STREAM):
+        elif frame.stream == self._stream and frame.ends:
             if time.monotonic() - self._asked < _SOON_S:
                 self._end("a poll was refused")
             self._ask(transport)
@@ -154,7 +126,7 @@ class _Client(asyncio.Protocol):
         timeout = {"grpc-timeout": f"{POLL_S + 10}S"}
         transport.write(
             _headers("ReceiveMessage", self._stream, self._name, timeout)
-            + _request(self._stream, _poll(self._group), _END_STREAM)
+            + _request(self._stream, _poll(self._group), http2.END_STREAM)
         )
 
 

@@ -10,6 +10,7 @@ import socket
 import ssl
 
 from broker.remoting.client import RemotingClient, parse_address
+from broker.wire import http2
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
 
@@ -18,9 +19,6 @@ __all__ = ["ServerKind", "can_connect", "kind_of", "speaks_tls", "why_no_broker"
 _CONNECT_S = 3.0
 #: A server that was busy for one answer gets this long for another.
 _AGAIN_S = 10.0
-#: HTTP/2: the beginning of a connection, and the frame of settings that follows both ways.
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-_SETTINGS = 4
 
 
 class ServerKind(enum.Enum):
@@ -125,13 +123,13 @@ async def _speaks_http2(address: str, tls: ssl.SSLContext | None) -> bool:
         async with asyncio.timeout(_CONNECT_S):
             reader, writer = await asyncio.open_connection(host, port, ssl=tls)
             try:
-                writer.write(_PREFACE)
+                writer.write(http2.BEGIN)
                 head = await reader.readexactly(9)
             finally:
                 await _end(writer)
     except (OSError, TimeoutError, EOFError):
         return False
-    return head[3] == _SETTINGS
+    return head[3] == http2.SETTINGS
 
 
 async def speaks_tls(address: str) -> bool:

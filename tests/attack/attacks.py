@@ -12,14 +12,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from broker.grpc.schema import METHODS, SERVICE, pb
-from broker.wire import codec
+from broker.wire import codec, http2
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
+from broker.wire.http2 import (
+    BEGIN,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+    grpc_message,
+    text,
+)
 
 MIB = 1 << 20
-#: HTTP/2: the preface with empty SETTINGS, kinds of frames, flags.
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
-DATA, HEADERS, END_STREAM, END_HEADERS = 0, 1, 1, 4
 #: Seconds that an attack waits for what comes of it.
 AFTER_S = 1.0
 
@@ -57,36 +66,14 @@ def read_away(sock: socket.socket, seconds: float = AFTER_S) -> None:
             pass
 
 
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    head = struct.pack(">I", len(payload))[1:] + bytes([kind, flags])
-    return head + struct.pack(">I", stream) + payload
-
-
-def text(value: bytes) -> bytes:
-    """A string of HPACK, its length in up to three bytes."""
-    size, made = len(value), b""
-    if size < 127:
-        return bytes([size]) + value
-    size -= 127
-    while size >= 128:
-        made += bytes([size % 128 + 128])
-        size //= 128
-    return b"\x7f" + made + bytes([size]) + value
-
-
 def call(stream: int, method: str, more: bytes = b"") -> bytes:
     """HEADERS of a call. more: headers that are encoded already."""
-    headers = {
-        ":method": "POST", ":scheme": "http", ":path": f"/{SERVICE}/{method}", ":authority": "h",
-        "content-type": "application/grpc", "te": "trailers", "x-mq-client-id": "stranger",
-    }  # fmt: skip
-    block = b"".join(b"\0" + text(n.encode()) + text(v.encode()) for n, v in headers.items())
-    return frame(HEADERS, END_HEADERS, stream, block + more)
+    path = f"/{SERVICE}/{method}"
+    return http2.call(stream, path, {"x-mq-client-id": "stranger"}, encoded=more)
 
 
 def request(method: str, **fields: object) -> bytes:
-    data = METHODS[method].request(**fields).SerializeToString()
-    return b"\0" + struct.pack(">I", len(data)) + data
+    return grpc_message(METHODS[method].request(**fields).SerializeToString())
 
 
 def one_call(target: Target, method: str, body: bytes) -> None:
@@ -94,9 +81,9 @@ def one_call(target: Target, method: str, body: bytes) -> None:
         parts = [body[at : at + 16384] for at in range(0, len(body), 16384)]
         data = b"".join(frame(DATA, 0, 1, part) for part in parts[:-1])
         data += frame(DATA, END_STREAM, 1, parts[-1])
-        windows = frame(8, 0, 0, struct.pack(">I", 1 << 30))
+        windows = frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 30))
         with contextlib.suppress(OSError):
-            sock.sendall(PREFACE + windows + call(1, method) + data)
+            sock.sendall(BEGIN + windows + call(1, method) + data)
             read_away(sock, 3 * AFTER_S)
 
 
@@ -123,14 +110,17 @@ def half_calls(target: Target) -> None:
         for sock in socks:
             calls = [call(1, "SendMessage", entry)]
             calls += [call(2 * n + 1, "SendMessage", b"\xbe\xbe") for n in range(1, 1000)]
-            write([sock], PREFACE + b"".join(calls))
+            write([sock], BEGIN + b"".join(calls))
         time.sleep(AFTER_S)
 
 
 def half_requests(target: Target) -> None:
     body = b"\0" + struct.pack(">I", 120 * MIB) + bytes(16000)
     with many(target, "grpc", 64) as socks:
-        write(socks, PREFACE + frame(8, 0, 0, struct.pack(">I", 1 << 30)) + call(1, "SendMessage"))
+        write(
+            socks,
+            BEGIN + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 30)) + call(1, "SendMessage"),
+        )
         write(socks, frame(DATA, 0, 1, body))
         for _ in range(60):
             write(socks, frame(DATA, 0, 1, bytes(16000)))
@@ -176,7 +166,7 @@ def routes(target: Target) -> None:
                 call(2 * n + 1, method) + frame(DATA, END_STREAM, 2 * n + 1, body)
                 for n in range(600)
             ]
-            write([sock], PREFACE + b"".join(calls))
+            write([sock], BEGIN + b"".join(calls))
             read_away(sock)
 
 
@@ -184,7 +174,7 @@ def entries(target: Target) -> None:
     """A million entries of an acknowledgement, and a million empty messages."""
     for method, field in (("AckMessage", 3), ("SendMessage", 1)):
         data = bytes([field << 3 | 2, 0]) * 1_000_000
-        one_call(target, method, b"\0" + struct.pack(">I", len(data)) + data)
+        one_call(target, method, grpc_message(data))
 
 
 def lists(target: Target) -> None:
@@ -251,8 +241,8 @@ def slow_readers(target: Target) -> None:
 def slow_calls(target: Target) -> None:
     """The same over gRPC, with all the room that HTTP/2 has."""
     body = request("QueryRoute", topic=pb.Resource(name="wide"))
-    begin = PREFACE + frame(8, 0, 0, struct.pack(">I", 1 << 30))
-    begin += frame(4, 0, 0, struct.pack(">HI", 4, (1 << 31) - 1))
+    begin = BEGIN + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 30))
+    begin += frame(SETTINGS, 0, 0, struct.pack(">HI", 4, (1 << 31) - 1))
     calls = b"".join(
         call(2 * n + 1, "QueryRoute") + frame(DATA, END_STREAM, 2 * n + 1, body) for n in range(30)
     )
@@ -410,7 +400,7 @@ def bombs(target: Target) -> None:
     entry = b"\x40" + text(b"x") + text(b"y" * 3900)
     for trailers in (True, False):
         with target.connect("grpc") as sock:
-            write([sock], PREFACE + call(1, "Telemetry", entry))
+            write([sock], BEGIN + call(1, "Telemetry", entry))
             for stream in range(3, 1000, 2):
                 if trailers:
                     end = frame(HEADERS, END_HEADERS | END_STREAM, stream, b"\xbe" * 16000)
@@ -419,10 +409,10 @@ def bombs(target: Target) -> None:
                     write([sock], call(stream, "Telemetry", b"\xbe" * 14))
             read_away(sock)
     with target.connect("grpc") as sock:
-        write([sock], PREFACE + b"".join(call(2 * n + 1, "Telemetry") for n in range(5000)))
+        write([sock], BEGIN + b"".join(call(2 * n + 1, "Telemetry") for n in range(5000)))
         read_away(sock)
         for n in range(2000):
-            write([sock], frame(4, 0, 0, struct.pack(">HI", 4, 65535 + n % 2)))
+            write([sock], frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 65535 + n % 2)))
         read_away(sock)
 
 
@@ -434,7 +424,7 @@ def nonsense(target: Target) -> None:
     good = {
         "broker": codec.encode(Command(310, {"a": "g", "b": "wide", "e": "0"}, b"x" * 100)),
         "names": codec.encode(Command(105, {"topic": "wide"})),
-        "grpc": PREFACE + call(1, "QueryRoute")
+        "grpc": BEGIN + call(1, "QueryRoute")
         + frame(DATA, END_STREAM, 1, request("QueryRoute", topic=pb.Resource(name="wide"))),
     }  # fmt: skip
     for what, data in good.items():

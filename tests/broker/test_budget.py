@@ -26,6 +26,7 @@ from broker.remoting.opening import ProxyHeader, proxied
 from broker.wire import codec
 from broker.wire.command import Command, texts
 from broker.wire.handlers import Peer
+from broker.wire.http2 import PREFACE
 
 MIB = 1 << 20
 #: A frame that says it has 16 MiB less a byte, and half of it.
@@ -253,7 +254,7 @@ def test_half_a_proxy_header_at_the_grpc_port_waits_for_bytes(
         until(lambda: looks)
         broker.run(asyncio.sleep(0.2))
         assert len(looks) == 1
-        sock.sendall(b"1.2.3.4 5.6.7.8 1 2\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4")
+        sock.sendall(b"1.2.3.4 5.6.7.8 1 2\r\n" + PREFACE + bytes(3) + b"\4")
         assert sock.recv(9)[3] == 4  # the server's SETTINGS
         with socket.create_connection(("127.0.0.1", broker.grpc_port), BOUND_S) as other:
             other.sendall(b"PROXY TCP4 ")

@@ -28,6 +28,7 @@ from broker.grpc.local import LocalBroker
 from broker.grpc.schema import METHODS, SERVICE, pb
 from broker.grpc.settings import ProxySettings
 from broker.remoting.tls import TlsSettings
+from broker.wire.http2 import PREFACE
 from pystore.errors import BadArgument
 
 
@@ -73,7 +74,7 @@ def test_plain_text_is_refused_where_tls_is_enforced(tmp_path: Path) -> None:
         serving(tmp_path / "store", tls=TlsSettings(mode="enforcing")) as broker,
         socket.create_connection(("127.0.0.1", broker.grpc_port), BOUND_S) as sock,
     ):
-        sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        sock.sendall(PREFACE)
         assert closed(sock)
 
 
@@ -382,7 +383,7 @@ async def _most_begun_at_once(count: int) -> int:
         front.start()
         for _ in range(count):  # the loop does not run meanwhile
             sock = stack.enter_context(socket.create_connection(listening.getsockname(), BOUND_S))
-            sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            sock.sendall(PREFACE)
         most = 0
         while begun < count:
             before = begun
@@ -419,7 +420,7 @@ async def _end_an_opening() -> None:
         front = Front(listening, speak, TlsSettings(), 9, lambda host: False, lambda at: None)
         front.start()
         with socket.create_connection(listening.getsockname(), BOUND_S) as sock:
-            sock.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            sock.sendall(PREFACE)
             while not ended or front._tasks:
                 await asyncio.sleep(0)
             for _ in range(5):

@@ -4,6 +4,7 @@ Each ends its own connection at most, and nobody else's."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import socket
@@ -27,27 +28,28 @@ from broker.grpc.http2 import Http2Connection, Serving, Stream
 from broker.grpc.schema import METHODS, SERVICE, DecodeError, pb
 from broker.grpc.status import Code
 from broker.loop.budget import Budget
+from broker.wire import http2
+from broker.wire.http2 import (
+    BEGIN,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    PING,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    Frame,
+    FrameReader,
+    frame,
+    grpc_message,
+    header,
+)
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
-    0, 1, 3, 4, 6, 7, 8, 9
-)  # fmt: skip
-END_STREAM, END_HEADERS = 1, 4
 CALM = 11
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    head = struct.pack(">I", len(payload))[1:] + bytes([kind, flags])
-    return head + struct.pack(">I", stream) + payload
-
-
-def literal(name: str, value: str) -> bytes:
-    """A header of HPACK that is not indexed, its texts not compressed."""
-    made = b"\x00"
-    for text in (name.encode(), value.encode()):
-        assert len(text) < 127
-        made += bytes([len(text)]) + text
-    return made
 
 
 def call(stream: int, method: str = "QueryRoute", flags: int = END_HEADERS) -> bytes:
@@ -55,12 +57,7 @@ def call(stream: int, method: str = "QueryRoute", flags: int = END_HEADERS) -> b
 
 
 def call_of(path: str, stream: int, flags: int = END_HEADERS) -> bytes:
-    headers = {
-        ":method": "POST", ":scheme": "http", ":path": path, ":authority": "h",
-        "content-type": "application/grpc", "te": "trailers", "x-mq-client-id": "hostile",
-    }  # fmt: skip
-    block = b"".join(literal(*each) for each in headers.items())
-    return frame(HEADERS, flags, stream, block)
+    return http2.call(stream, path, {"x-mq-client-id": "hostile"}, flags=flags)
 
 
 #: The headers of a call, and one of kilobytes that goes to the table: 0xbe names it.
@@ -70,30 +67,22 @@ ENTRY = b"\x40\x01x" + b"\x7f\xbd\x1d" + b"y" * 3900
 
 def request(topic: str = "Normal") -> bytes:
     data = METHODS["QueryRoute"].request(topic=pb.Resource(name=topic)).SerializeToString()
-    return b"\0" + struct.pack(">I", len(data)) + data
+    return grpc_message(data)
 
 
 @contextmanager
 def connected(broker: Broker) -> Iterator[socket.socket]:
     with socket.create_connection(("127.0.0.1", broker.grpc_port), BOUND_S) as sock:
-        sock.sendall(PREFACE + frame(SETTINGS, 0, 0))
+        sock.sendall(BEGIN)
         yield sock
 
 
-def frames(sock: socket.socket) -> Iterator[tuple[int, int, int, bytes]]:
+def frames(sock: socket.socket) -> Iterator[Frame]:
     """kind, flags, stream and payload of each, until the connection is closed."""
-    data = b""
-    while True:
-        while len(data) >= 9 and len(data) >= 9 + (size := int.from_bytes(data[:3], "big")):
-            yield data[3], data[4], int.from_bytes(data[5:9], "big"), data[9 : 9 + size]
-            data = data[9 + size :]
-        try:
-            more = sock.recv(65536)
-        except ConnectionResetError:
-            return
-        if not more:
-            return
-        data += more
+    reader = FrameReader()
+    with contextlib.suppress(ConnectionResetError):
+        while data := sock.recv(65536):
+            yield from reader.feed(data)
 
 
 def flood(sock: socket.socket, pieces: Iterator[bytes]) -> bool:
@@ -120,7 +109,7 @@ def test_a_call_by_hand_is_answered(broker: Broker) -> None:
     assert reply.status.code == CODE.OK
 
 
-def _until_end(sock: socket.socket) -> Iterator[tuple[int, int, int, bytes]]:
+def _until_end(sock: socket.socket) -> Iterator[Frame]:
     for each in frames(sock):
         yield each
         if each[0] == HEADERS and each[1] & END_STREAM:
@@ -155,7 +144,7 @@ def test_what_must_be_answered_without_reading_answers(broker: Broker, piece: by
 
 def test_headers_without_end(broker: Broker) -> None:
     """CVE-2024-28182."""
-    piece = frame(CONTINUATION, 0, 1, literal("x", "y" * 100) * 100)
+    piece = frame(CONTINUATION, 0, 1, header("x", "y" * 100) * 100)
     with connected(broker) as sock:
         sock.sendall(call(1, flags=0))
         assert flood(sock, itertools.repeat(piece, 20_000))
@@ -326,7 +315,7 @@ def test_a_flood_of_calls_does_not_hold_the_loop(monkeypatch: pytest.MonkeyPatch
             pieces = [call_of("/s/Method", 2 * n + 1) for n in range(1000)]
             pieces = [p + frame(DATA, END_STREAM, 2 * n + 1, empty) for n, p in enumerate(pieces)]
             loop.call_soon(look)
-            connection.data_received(PREFACE + frame(SETTINGS, 0, 0) + b"".join(pieces))
+            connection.data_received(BEGIN + b"".join(pieces))
             while served < 1000:
                 await asyncio.sleep(0)
             assert max(after - before for before, after in pairwise([0, *turns])) < 20
