@@ -20,22 +20,22 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from broker.hot.core import Core
+from broker.listeners import Listeners, listen, listen_for_slaves
 from broker.loop.lifetime import Stopping
 from broker.loop.passed_over import warn_of
 from broker.loop.safe_log import SafeLogger
 from broker.loop.thread import LoopThread
-from broker.opened import Ground, Options, open_ground, open_services
 from broker.processors.pull import waited
 from broker.remoting.connection import Connection
-from broker.remoting.memory import join
+from broker.remoting.loopback import join
 from broker.remoting.tls import TlsSettings
 from broker.services.context import Services
 from broker.services.delivered import close_levels
 from broker.services.hooks import ConsumeMessageHook, SendMessageHook
 from broker.services.replication.replication import is_slave
 from broker.services.setting_forms import servers_of
-from broker.serving import Listeners, listen, listen_for_slaves
 from broker.start_checks import Ask, bind_address, on_this_machine, read_start
+from broker.startup import Ground, Options, open_ground, open_services
 from pystore import Store
 from pystore.configuration.problems import refuse
 from pystore.errors import BadArgument, StoreError

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from broker.access.signature import Credentials
 from broker.loop.reasons import NEEDS_RIGHTS, NOT_A_BROKER
-from broker.opened import Options, open_ground, open_services
 from broker.remoting.client import RemotingClient, parse_address
-from broker.services.asking import BrokerAsker
+from broker.services.broker_asker import BrokerAsker
 from broker.services.config import served
 from broker.services.context import Services
 from broker.services.replication.slave import Diverged, HaSlave
+from broker.startup import Options, open_ground, open_services
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command

@@ -9,7 +9,6 @@ from ssl import SSLContext
 from broker.access.recipients import recipients_of
 from broker.access.signature import sign
 from broker.loop.safe_log import SafeLogger
-from broker.opened import Options
 from broker.services.access import inner_credentials
 from broker.services.context import Services
 from broker.services.controlled.continuity import Continuity
@@ -18,6 +17,7 @@ from broker.services.controlled.engines import engine_of
 from broker.services.controlled.member import GroupMember
 from broker.services.etcd_address import SCHEME_TLS
 from broker.services.replication.reign import Reign
+from broker.startup import Options
 from broker.wire.command import Command
 
 __all__ = ["join_engine"]

@@ -50,9 +50,9 @@ hypothesis_settings.load_profile("suite")
 
 # Tests may be run once more with brokers of several network threads.
 if "PS_SELECTOR_THREADS" in os.environ:
-    from broker import serving
+    from broker import listeners
 
-    serving.THREADS = int(os.environ["PS_SELECTOR_THREADS"])
+    listeners.THREADS = int(os.environ["PS_SELECTOR_THREADS"])
 
 HERE = Path(__file__).resolve().parent
 # Loops and fakes of the broker's tests serve those of other rooms, too, also when they run alone.

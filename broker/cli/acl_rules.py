@@ -22,7 +22,7 @@ from broker.access.policies import (
     parse_acl,
     parse_user,
 )
-from broker.cli.asking import RefusedByBroker, ask
+from broker.cli.inquirer import RefusedByBroker, ask
 from broker.services.plain_access import PlainAccess
 from broker.services.policy_access import PolicyAccess, Rejected
 from broker.wire.codes import RequestCode as Code

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from broker.cli.admin_offsets import lag_table, show_members
-from broker.cli.administering import DryRun, Group, Topic, administered
+from broker.cli.admin_verbs import DryRun, Group, Topic, admin_verb
 from pystore.cli.verbs import Session, Size, When, usage
 from pystore.errors import NotFound
 from pystore.format.names import is_internal_topic
@@ -389,15 +389,15 @@ def _group_delete(
     return 0
 
 
-cluster = administered(_cluster)
-broker = administered(_broker)
-config_get = administered(_config_get)
-config_set = administered(_config_set)
-topic_list = administered(_topic_list)
-topic_show = administered(_topic_show)
-topic_create = administered(_topic_create)
-topic_delete = administered(_topic_delete)
-group_list = administered(_group_list)
-group_show = administered(_group_show)
-group_create = administered(_group_create)
-group_delete = administered(_group_delete)
+cluster = admin_verb(_cluster)
+broker = admin_verb(_broker)
+config_get = admin_verb(_config_get)
+config_set = admin_verb(_config_set)
+topic_list = admin_verb(_topic_list)
+topic_show = admin_verb(_topic_show)
+topic_create = admin_verb(_topic_create)
+topic_delete = admin_verb(_topic_delete)
+group_list = admin_verb(_group_list)
+group_show = admin_verb(_group_show)
+group_create = admin_verb(_group_create)
+group_delete = admin_verb(_group_delete)

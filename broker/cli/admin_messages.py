@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from broker.cli.administering import DryRun, Group, Topic, administered, ms_of
+from broker.cli.admin_verbs import DryRun, Group, Topic, admin_verb, ms_of
 from broker.cli.clients import message_facts, message_line
 from pystore.cli.verbs import Session, When, shown, usage
 from pystore.errors import NotFound
@@ -308,9 +308,9 @@ def _dlq_redrive(
     return 0 if report.chosen else 1
 
 
-message_get = administered(_message_get)
-message_find = administered(_message_find)
-message_trace = administered(_message_trace)
-dlq_list = administered(_dlq_list)
-dlq_get = administered(_dlq_get)
-dlq_redrive = administered(_dlq_redrive)
+message_get = admin_verb(_message_get)
+message_find = admin_verb(_message_find)
+message_trace = admin_verb(_message_trace)
+dlq_list = admin_verb(_dlq_list)
+dlq_get = admin_verb(_dlq_get)
+dlq_redrive = admin_verb(_dlq_redrive)

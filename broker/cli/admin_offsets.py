@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from broker.cli.administering import DryRun, Group, Topic, administered, ms_of
+from broker.cli.admin_verbs import DryRun, Group, Topic, admin_verb, ms_of
 from pystore.cli.verbs import Session, When, usage
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _client_list(
     return 0 if anybody or producers else 1
 
 
-lag = administered(_lag)
-reset = administered(_reset)
-skip = administered(_skip)
-client_list = administered(_client_list)
+lag = admin_verb(_lag)
+reset = admin_verb(_reset)
+skip = admin_verb(_skip)
+client_list = admin_verb(_client_list)

@@ -124,7 +124,7 @@ def run(
       pystore broker -n localhost:9876 --set brokerIP1=192.168.1.20 --set flushDiskType=SYNC_FLUSH
     """
     from broker.broker import Broker
-    from broker.cli.serve import serve
+    from broker.cli.run_server import run_server
     from pystore.configuration.problems import refuse, strictly
 
     given: dict[str, Any] = dict(s.sets)
@@ -151,7 +151,7 @@ def run(
         folder, conf=s.conf, with_namesrv=with_namesrv, namesrv_port=namesrv_port, tls=chosen,
         grpc_port=grpc_port, proxy_conf=proxy_conf, **given,
     )  # fmt: skip
-    return serve(
+    return run_server(
         broker,
         lambda: _print_ready(s, broker),
         LogOptions(log_level, log_format, log_file),

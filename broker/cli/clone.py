@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from broker.cli.asking import check_address
+from broker.cli.inquirer import check_address
 from broker.cli.signing import CredentialsFile, TrustFile, context_of, credentials_of
 from pystore.cli.verbs import Session, Size
 

@@ -141,7 +141,7 @@ def _show_members(s: Session, record: Record, credentials: Path | None, trust: P
 
 async def _members(address: str, credentials: Path | None, trust: Path | None) -> list[_Row]:
     """Returns a row for each member. Raises: RefusedByBroker, OSError, TimeoutError, ValueError."""
-    from broker.cli.asking import inquirer
+    from broker.cli.inquirer import inquirer
     from broker.wire import mqjson
     from broker.wire.codes import RequestCode
 

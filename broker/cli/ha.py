@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli.asking import check_address, inquirer
 from broker.cli.clients import no_settings
+from broker.cli.inquirer import check_address, inquirer
 from broker.cli.signing import CredentialsFile, TrustFile
 from broker.loop.reasons import NEEDS_RIGHTS, reason_of
 from pystore.cli.verbs import Session, Size, When, usage
 from pystore.errors import NotFound
 
 if TYPE_CHECKING:
-    from broker.cli.asking import Inquirer
+    from broker.cli.inquirer import Inquirer
 
 __all__ = ["BrokerSeen", "SlaveRow", "look_at", "status"]
 

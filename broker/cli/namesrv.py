@@ -50,7 +50,7 @@ def run(
       pystore namesrv -c namesrv.conf --port 9876
       pystore namesrv --port 0 --json --set orderMessageEnable=true
     """
-    from broker.cli.serve import serve
+    from broker.cli.run_server import run_server
     from broker.namesrv.server import NameServer
     from broker.namesrv.settings import NamesrvSettings
     from pystore.configuration.problems import refuse, strictly
@@ -81,4 +81,4 @@ def run(
         s.out.record(facts, lambda: f"The Name Server boot success. address={facts['address']}")
         s.out.flush()
 
-    return serve(names, ready, LogOptions(log_level, log_format, log_file), names.reload)
+    return run_server(names, ready, LogOptions(log_level, log_format, log_file), names.reload)

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from broker.cli.asking import check_address, inquirer
 from broker.cli.ha import BrokerSeen, look_at
+from broker.cli.inquirer import check_address, inquirer
 from broker.cli.signing import CredentialsFile, TrustFile
 from pystore import Reader
 from pystore.cli.verbs import Session, Size, usage

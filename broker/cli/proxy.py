@@ -101,7 +101,7 @@ def run(
       pystore proxy --proxy-conf rmq-proxy.json --tls tls.properties
       pystore proxy -n 127.0.0.1:9876 --grpc-port 0 --json
     """
-    from broker.cli.serve import serve
+    from broker.cli.run_server import run_server
     from broker.client.errors import ClientError, Misuse
     from broker.client.options import ClientSettings
     from broker.grpc import what_is_missing
@@ -134,7 +134,7 @@ def run(
         raise usage(str(wrong), "for example: -n 127.0.0.1:9876") from None
 
     try:
-        return serve(
+        return run_server(
             proxy,
             lambda: _print_ready(s, proxy),
             LogOptions(log_level, log_format, log_file),

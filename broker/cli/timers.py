@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli.asking import ask
 from broker.cli.clients import UNITS_S, delay_of
+from broker.cli.inquirer import ask
 from pystore import Reader
 from pystore.cli.verbs import (
     Session,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli.administering import administered
+from broker.cli.admin_verbs import admin_verb
 from broker.client.rates import SORTS, Look, TopRow, rows_between
 from broker.loop.reasons import reason_of
 from broker.services.names import is_system_group
@@ -230,5 +230,5 @@ def _drawn(look: Look, rows: list[TopRow], sort: str) -> RenderableType:
     return Group(brokers, groups, *problems, keys)
 
 
-run = administered(_top)
+run = admin_verb(_top)
 run.__name__ = "top"

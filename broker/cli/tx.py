@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli.asking import ask
+from broker.cli.inquirer import ask
 from pystore import Message
 from pystore.cli.verbs import Session, When, message_lines, message_record, usage
 from pystore.errors import NotFound

@@ -52,7 +52,7 @@ def run(
       pystore web ./crashed --port 8088 --json
       pystore web 127.0.0.1:9876 --write
     """
-    from broker.cli.serve import serve
+    from broker.cli.run_server import run_server
 
     try:
         from broker.web.cluster_server import ClusterServer
@@ -78,4 +78,4 @@ def run(
         s.out.flush()
 
     with client_errors("web"):
-        return serve(server, ready, LogOptions(log_level))
+        return run_server(server, ready, LogOptions(log_level))

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from broker.figures.connections import is_system_label
 from broker.figures.health import Health
 from broker.figures.lag import Lag
-from broker.figures.serving import ServingFigures, add_serving
+from broker.figures.ports import PortFigures, add_ports
 from broker.hot.core import Core
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
@@ -52,8 +52,8 @@ _SYSTEMS = "".join(f"{name}\n" for name in sorted(SYSTEM_TOPICS))
 class BrokerFigures:
     """All metrics of one broker. Once started, page() is the text of a scrape."""
 
-    def __init__(self, services: Services, core: Core, serving: ServingFigures) -> None:
-        self._s, self._core, self._serving = services, core, serving
+    def __init__(self, services: Services, core: Core, ports: PortFigures) -> None:
+        self._s, self._core, self._ports = services, core, ports
         settings = services.settings
         self._most = int(settings["metricsOtelCardinalityLimit"])
         self.common: Mapping[str, str] = {
@@ -63,7 +63,7 @@ class BrokerFigures:
             "node_type": "broker",
             **labels_of(settings["metricsLabel"]),
         }
-        self.probes = Health(services, serving.draining)
+        self.probes = Health(services, ports.draining)
         self.lag = Lag(services, self.common, self._most)
         self._delay = LoopDelay()
         self._took_s = 0.0
@@ -120,7 +120,7 @@ class BrokerFigures:
             self._add_replication,
             self._add_requests,
             self._add_core,
-            lambda page: add_serving(page, self._serving),
+            lambda page: add_ports(page, self._ports),
         )
 
     # ---- pieces ----
@@ -197,7 +197,7 @@ class BrokerFigures:
             result = "oneway" if row.oneway else "success"
             key = (_held(row.held), name_of_request(row.request), name_of_response(row.response))
             add((*key, result), list(row.buckets), row.sum_ms)
-        for asked, counts, sum_ms in self._serving.times.rows():
+        for asked, counts, sum_ms in self._ports.times.rows():
             key = (
                 _held(asked.held),
                 name_of_request(asked.request),
@@ -213,7 +213,7 @@ class BrokerFigures:
                 "result": result,
             }
             page.extend(buckets(name, labels, counts, round(sum_ms, 3)))
-        add_creates(page, self._serving.times)
+        add_creates(page, self._ports.times)
 
     def _add_core(self, page: Page) -> None:
         totals = self._core.totals()

@@ -38,7 +38,7 @@ from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.remoting.client import RemotingClient
 from broker.remoting.connection import Connection
-from broker.services.asking import BrokerAsker
+from broker.services.broker_asker import BrokerAsker
 from broker.services.groups import Groups
 from broker.services.topics import READ, WRITE, Topics
 from broker.wire import mqjson

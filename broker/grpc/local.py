@@ -39,7 +39,7 @@ from broker.loop.safe_log import SafeLogger
 from broker.processors.poprules import PopRules
 from broker.remoting.connection import Connection, Endpoint, Limits
 from broker.remoting.links import popped_of_event
-from broker.remoting.memory import join
+from broker.remoting.loopback import join
 from broker.services.clients import UNDIVIDED
 from broker.services.context import Services
 from broker.services.offsets import place_of

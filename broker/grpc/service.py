@@ -14,7 +14,6 @@ from broker.grpc.calls import Handlers
 from broker.grpc.clients import ClientMethods, GrpcClients, retry_ms
 from broker.grpc.deliveries import change
 from broker.grpc.links import HotCalls
-from broker.grpc.questions import Questions
 from broker.grpc.receipts import Receipt
 from broker.grpc.receiving import Receiving
 from broker.grpc.renewal import Lost, Renewals, RenewedMessage
@@ -23,6 +22,7 @@ from broker.grpc.sending import Sending
 from broker.grpc.server import GrpcServer
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
+from broker.grpc.telemetry_commands import TelemetryCommands
 from broker.grpc.transactions import Ending
 from broker.remoting.connection import Limits
 from broker.remoting.tls import TlsSettings
@@ -50,7 +50,7 @@ class GrpcService(Generic[_Made]):
     ) -> None:
         self.port: int = sock.getsockname()[1]
         self.clients = GrpcClients()
-        self.broker = brokers(Questions(self.clients).handlers())
+        self.broker = brokers(TelemetryCommands(self.clients).handlers())
         self._settings = settings
         self.renewals = Renewals(self.broker.now_ms, self._extend, retry_ms, settings)
         self.clients.dropped = lambda name: self._spawn(self.renewals.gone(name))

@@ -23,7 +23,7 @@ from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.processors.bodies import ANY, read
 from broker.processors.turns import reply_with
-from broker.services.asking import patterns_of
+from broker.services.broker_asker import patterns_of
 from broker.services.context import Services
 from broker.services.plain_access import PlainAccess
 from broker.services.policy_access import PolicyAccess, Rejected

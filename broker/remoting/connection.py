@@ -188,7 +188,7 @@ class Connection(asyncio.BufferedProtocol):
         #: Our own end of it.
         self.local: tuple[str, int] = ("", 0)
         self.closed = False
-        #: The other end is on the same loop (memory.py).
+        #: The other end is on the same loop (loopback.py).
         self.in_process = False
         #: And serves sends without bytes between.
         self.near: Near | None = None

@@ -17,7 +17,7 @@ from waiting import BOUND_S, until
 
 from broker import Broker, Message, NameServer
 from broker.remoting.client import RemotingClient
-from broker.services.acting.escaped import Doubt, EscapeLedger, Origin
+from broker.services.acting.escape_ledger import Doubt, EscapeLedger, Origin
 from broker.services.acting.taking_back import TakingBack
 from broker.services.duties import BrokerRole
 from broker.wire.codes import RequestCode as Code
@@ -632,7 +632,7 @@ def test_what_is_in_doubt_is_settled_before_the_master_is_told(
         async def doubt() -> None:
             for number in range(2):
                 said = Doubt(other.address, HALF_TOPIC, f"h{number}", 10**6)
-                acting.escaped.sending(Origin(HALF_TOPIC, "", 0, number), said)
+                acting.ledger.sending(Origin(HALF_TOPIC, "", 0, number), said)
 
         slave.run(doubt())
         with master_of(tmp_path / "m", names, **ACTS) as master:
@@ -664,7 +664,7 @@ def test_a_second_slave_does_not_send_what_the_first_has_sent(names: str, tmp_pa
             until(lambda: halves.state().open == 3, "the halves")
         until(lambda: acts(last), "the second slave acts")
         later(last)
-        until(lambda: len([*last.services.acting.escaped]) == 9, "that it knows what has gone")
+        until(lambda: len([*last.services.acting.ledger]) == 9, "that it knows what has gone")
         with slave_of(tmp_path / "s1", names, **ACTS) as first:
             until(lambda: acts(first) and not acts(last), "the first acts again")
             later(first)

@@ -177,7 +177,7 @@ def test_a_beginning_that_does_not_go_on_is_closed(tmp_path, small, begin, monke
     """Of a header, or of what follows it. One that has said nothing is idle, which is another
     limit."""
     limits = Limits(opening_s=0.1)
-    monkeypatch.setattr("broker.serving.Limits", lambda **more: limits)
+    monkeypatch.setattr("broker.listeners.Limits", lambda **more: limits)
     with started(tmp_path, small) as broker, Client(broker.port) as silent:
         with Client(broker.port) as client:
             client.say(begin)
@@ -198,7 +198,7 @@ def test_a_peer_that_leaves_is_no_warning(served, begin, warnings):
 
 
 def test_half_headers_count_as_connections(tmp_path, small, monkeypatch):
-    monkeypatch.setattr("broker.serving.Limits", lambda **more: Limits(connections_max=2))
+    monkeypatch.setattr("broker.listeners.Limits", lambda **more: Limits(connections_max=2))
     with (
         started(tmp_path, small) as broker, Client(broker.port) as one, Client(broker.port) as two
     ):  # fmt: skip

@@ -974,11 +974,11 @@ def test_the_command_line_runs_one_until_a_signal(tmp_path, number):
 def test_a_second_signal_does_not_wait(tmp_path):
     code = """
 import asyncio, sys
-from broker.cli.serve import serve
+from broker.cli.run_server import run_server
 class Slow:
     async def start(self): pass
     async def stop(self): print('stopping', flush=True); await asyncio.sleep(60)
-sys.exit(serve(Slow(), lambda: print('ready', flush=True), 'INFO'))
+sys.exit(run_server(Slow(), lambda: print('ready', flush=True), 'INFO'))
 """
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True

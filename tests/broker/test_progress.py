@@ -13,7 +13,7 @@ from waiting import until_async
 
 import pystore
 from broker.broker import Broker
-from broker.opened import _follow_or_lead
+from broker.startup import _follow_or_lead
 from pystore.native import lib
 
 GROUP = "CID_RMQ_SYS_TRANS"

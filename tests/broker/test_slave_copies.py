@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import pystore
-from broker.services.replication.copies import Comparer, digest_of, record_before
+from broker.services.replication.log_comparer import LogComparer, digest_of, record_before
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
 from pystore import Store
@@ -77,17 +77,17 @@ class Slave:
             yield
 
 
-def comparer(store: Store, *slaves: Slave) -> Comparer:
+def comparer(store: Store, *slaves: Slave) -> LogComparer:
     async def members() -> dict[int, str]:
         return {0: "127.0.0.1:10911"} | {n: each.address for n, each in enumerate(slaves, 1)}
 
     async def ask(address: str, command: Command) -> Command:
         return next(each for each in slaves if each.address == address).answer(command)
 
-    return Comparer(store, members, ask, 3 if any(each.has_epochs for each in slaves) else None)
+    return LogComparer(store, members, ask, 3 if any(each.has_epochs for each in slaves) else None)
 
 
-def compared(found: Comparer, slave: Slave, host: str = "127.0.0.1") -> bool | None:
+def compared(found: LogComparer, slave: Slave, host: str = "127.0.0.1") -> bool | None:
     async def run() -> bool | None:
         async with slave.serving():
             return await found.compare(host, len(slave.log))
@@ -199,7 +199,7 @@ def test_who_was_refused_is_compared_as_a_whole(reads: bool, store: Store, forei
     async def ask(_: str, command: Command) -> Command:
         return slaves[1].answer(command)
 
-    found = Comparer(store, members, ask)
+    found = LogComparer(store, members, ask)
     assert compared(found, bad) is False
     for slaves[1], same in ((glued, False), (Slave(ours), True), (glued, True)):
         if reads:

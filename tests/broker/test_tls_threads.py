@@ -238,7 +238,7 @@ def test_a_handshake_that_breaks_off_leaves_nothing(tmp_path, small, said):
 
 async def test_a_handshake_that_does_not_end_is_ended(tmp_path, small, monkeypatch, warnings):
     limits = Limits(opening_s=0.1)
-    monkeypatch.setattr("broker.serving.Limits", lambda **more: limits)
+    monkeypatch.setattr("broker.listeners.Limits", lambda **more: limits)
     async with started(tmp_path, small, tls_of(tmp_path)) as broker:
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
         writer.write(b"\x16\x03\x01")

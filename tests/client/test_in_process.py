@@ -15,7 +15,7 @@ from waiting import BOUND_S
 from broker import Broker, Credentials, Message, SendStatus
 from broker.client import AlreadyClosed, ClientError, SendFailed
 from broker.client.errors import InvalidMessage
-from broker.remoting.memory import _End
+from broker.remoting.loopback import _End
 from pystore import TopicConfig
 
 BOSS = Credentials("boss", "boss-secret")

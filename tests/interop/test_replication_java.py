@@ -20,7 +20,7 @@ from waiting import BOUND_S, until
 
 import pystore
 from broker import Broker, Message, Producer
-from broker.services.replication.copies import record_before
+from broker.services.replication.log_comparer import record_before
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 

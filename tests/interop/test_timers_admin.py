@@ -11,7 +11,7 @@ import pytest
 from admin import Admin
 
 from broker import Broker, Message
-from broker.cli.asking import ask
+from broker.cli.inquirer import ask
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 

@@ -14,9 +14,9 @@ from typing import Any
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.services.acting.bridge import AskAt, Bridge
-from broker.services.acting.due import Source, sources_of
-from broker.services.acting.escape import Escape
-from broker.services.acting.escaped import EscapeLedger
+from broker.services.acting.due_messages import Source, sources_of
+from broker.services.acting.escape_ledger import EscapeLedger
+from broker.services.acting.escape_sender import EscapeSender
 from broker.services.acting.pops import PopsAside
 from broker.services.context import Services
 from broker.services.duties import BrokerRole
@@ -48,20 +48,20 @@ class Acting:
     def __init__(self, s: Services, slave: HaSlave, ask: AskAt) -> None:
         """Raises: OSError."""
         self._s, self._slave = s, slave
-        self.escaped = EscapeLedger(
+        self.ledger = EscapeLedger(
             s.store.path / "config" / "escaped.jsonl", s.store.settings.file_mode
         )
-        self.escaped.load(lambda topic, queue: s.store.range(topic, queue)[1])
-        self.pops = PopsAside(s, self.escaped)
+        self.ledger.load(lambda topic, queue: s.store.range(topic, queue)[1])
+        self.pops = PopsAside(s, self.ledger)
         self._ask = ask
         self._paying: asyncio.Task[None] | None = None
         bridge = Bridge(s.broker_name, int(s.settings["brokerId"]), s.registration.route, ask)
-        self.escape = Escape(bridge, self.escaped)
-        self.escape.careful = s.settings["totalReplicas"] > 2
+        self.sender = EscapeSender(bridge, self.ledger)
+        self.sender.careful = s.settings["totalReplicas"] > 2
         self._gone = 0
         self._yields_until = 0.0
         self._closed_at = -1
-        self._acted = bool(self.escaped) or bool(self.pops)
+        self._acted = bool(self.ledger) or bool(self.pops)
         #: The master that returned knows what was done here, so that its own offsets are the right
         #: ones, or this is that long ago.
         self._is_told, self._told_until = not self._acted, math.inf
@@ -98,7 +98,7 @@ class Acting:
             members = None
         self._forget()
         if members is not None and members.keys() - {0, int(self._s.settings["brokerId"])}:
-            self.escape.careful = True
+            self.sender.careful = True
         if members is not None and 0 in members:
             self._yields_until = 0.0
             self._is_told = self._is_told or not self.is_on
@@ -126,7 +126,7 @@ class Acting:
             self._has_hinted, self._told_until = False, math.inf
         elif math.isinf(self._told_until):
             self._told_until = time.monotonic() + _YIELD_S
-        owes = self._acted or bool(self.escaped) or bool(self.pops)
+        owes = self._acted or bool(self.ledger) or bool(self.pops)
         asked = time.monotonic() < self._yields_until  # a moment ago: it takes it
         if follows and owes and self._closed_at < 0 and not (asked or self._has_hinted or running):
             assert replication is not None
@@ -173,12 +173,12 @@ class Acting:
         self._become(BrokerRole.SLAVE)
         if self._changing is not None:
             await self._changing
-        await self.escape.settle()
+        await self.sender.settle()
         await self.pops.go_on()
         if self._acted:
             await asyncio.to_thread(self._lead)
             self._acted = False
-        return [list(origin) for origin in self.escaped]
+        return [list(origin) for origin in self.ledger]
 
     def _lead(self) -> None:
         """Raises versions for a master of Java's, which takes over what has a later one than its
@@ -228,7 +228,7 @@ class Acting:
         if 0 <= self._closed_at <= self._s.store.info().log_max and not self.is_on:
             self._closed_at = -1
             try:
-                self.escaped.forget()
+                self.ledger.forget()
                 self.pops.forget()
             except OSError as failed:
                 log.warning("Cannot delete the list of what has gone: %s", failed)
@@ -242,7 +242,7 @@ class Acting:
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._work(source))
-            for source in sources_of(self._s, self.escape, self.pops)
+            for source in sources_of(self._s, self.sender, self.pops)
         ]
 
     async def stop(self) -> None:
@@ -254,7 +254,7 @@ class Acting:
             if late:
                 await asyncio.wait(late)
         self._tasks = []
-        self.escaped.close()
+        self.ledger.close()
         self.pops.end()
 
     async def _work(self, source: Source) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from broker.services.acting.escaped import Doubt
+from broker.services.acting.escape_ledger import Doubt
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command

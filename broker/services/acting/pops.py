@@ -20,7 +20,7 @@ from typing import Any
 from broker.hot.check_points import CheckPoint, Key
 from broker.loop.safe_log import SafeLogger
 from broker.services.acting.bridge import AskAt, NotStored, PopRecord, records_command, took_it
-from broker.services.acting.escaped import EscapeLedger, Origin
+from broker.services.acting.escape_ledger import EscapeLedger, Origin
 from broker.services.context import Services
 from broker.services.pop import Pop
 from broker.services.pop.kept import row_of
@@ -97,8 +97,8 @@ class _Journal:
 class PopsAside:
     """Of one slave. It lives on the event loop. `is_on`: pops are served."""
 
-    def __init__(self, s: Services, escaped: EscapeLedger) -> None:
-        self._s, self._escaped = s, escaped
+    def __init__(self, s: Services, ledger: EscapeLedger) -> None:
+        self._s, self._ledger = s, ledger
         self._folder = s.store.path / "config"
         self._file: int | None = None
         self._number = max(self._numbers(), default=1)
@@ -259,7 +259,7 @@ class PopsAside:
     def _make_rows(self, journal: _Journal) -> Iterator[list[Any]]:
         for ck in journal.opened.values():
             for i, offset in enumerate(ck.offsets):
-                if Origin(ck.topic, ck.group, ck.queue, offset) in self._escaped:
+                if Origin(ck.topic, ck.group, ck.queue, offset) in self._ledger:
                     ck.acked |= 1 << i
             if ck.open:
                 yield ["open", row_of(ck)]

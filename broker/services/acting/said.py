@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from broker.services.acting.escaped import Origin
+from broker.services.acting.escape_ledger import Origin
 from broker.wire.jsonbody import BOOLEAN, TEXT, JsonMember, Shape, listed
 
 __all__ = ["read_said"]

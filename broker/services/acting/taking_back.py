@@ -13,8 +13,8 @@ from broker.access.addresses import address_of
 from broker.hot.check_points import CheckPoint, Key
 from broker.loop.safe_log import SafeLogger
 from broker.services.acting.bridge import AskAt, Bridge, NotStored
-from broker.services.acting.due import what_was_due
-from broker.services.acting.escaped import Origin
+from broker.services.acting.due_messages import what_was_due
+from broker.services.acting.escape_ledger import Origin
 from broker.services.acting.said import read_said
 from broker.services.context import Services
 from broker.services.delivered import close_level

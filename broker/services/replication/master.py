@@ -15,9 +15,9 @@ from typing import Any
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
-from broker.services.replication.copies import Comparer
 from broker.services.replication.epochs import EpochFile
 from broker.services.replication.greeting import greet_slave
+from broker.services.replication.log_comparer import LogComparer
 from broker.services.replication.reign import Reign
 from pystore import Store
 from pystore.native import ffi, lib, raise_error
@@ -106,7 +106,7 @@ class HaMaster:
         config: Config,
         sock: socket.socket,
         may: Callable[[str], bool],
-        comparer: Comparer,
+        comparer: LogComparer,
         reign: Reign | None,
         epochs: EpochFile,
     ) -> None:

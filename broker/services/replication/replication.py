@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from broker.access.addresses import Pattern, address_of
 from broker.access.signature import Credentials
 from broker.remoting.client import RemotingClient
-from broker.services.asking import BrokerAsker, patterns_of
+from broker.services.broker_asker import BrokerAsker, patterns_of
 from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.offsets import ConsumerOffsets
@@ -18,8 +18,8 @@ from broker.services.policy_access import PolicyAccess
 from broker.services.pop.modes import RequestModes
 from broker.services.pop.order import OrderTable
 from broker.services.registration import Registration
-from broker.services.replication.copies import Comparer
 from broker.services.replication.epochs import Epoch, EpochFile
+from broker.services.replication.log_comparer import LogComparer
 from broker.services.replication.master import HaMaster
 from broker.services.replication.reign import Reign
 from broker.services.replication.slave import HaSlave, MasterKnown
@@ -84,7 +84,7 @@ class Replication:
         self.master: HaMaster | None = None
         if sock is not None:
             number = reign.number if reign is not None else None
-            self._comparer = Comparer(store, registration.members, self.request, number)
+            self._comparer = LogComparer(store, registration.members, self.request, number)
             self.master = HaMaster(
                 store, config, sock, self.trusts, self._comparer, reign, self._epochs
             )
@@ -115,7 +115,7 @@ class Replication:
 
     def start(self) -> None:
         """Begins to follow the master. Who serves slaves does so from before the first client until
-        after the last one (broker/opened.py)."""
+        after the last one (broker/startup.py)."""
         if self.slave is not None:
             self.slave.start()
 
@@ -215,7 +215,7 @@ class Replication:
         return await self.request(self.slave.followed, command)
 
     def take_proof(self, host: str, at: int, record: bytes, ext: Mapping[str, str]) -> None:
-        """Takes a slave's proof of what it has (copies.py)."""
+        """Takes a slave's proof of what it has (log_comparer.py)."""
         if self.master is not None:
             self._comparer.take_proof(host, at, record, ext)
 

@@ -17,10 +17,10 @@ from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.reasons import reason_of
 from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
-from broker.services.replication.copies import digest_of, record_before
 from broker.services.replication.divergence import find_common_end
 from broker.services.replication.epochs import Epoch, EpochFile, common_end, merge
 from broker.services.replication.greeting import ClosedUnheard, connected, greet_master
+from broker.services.replication.log_comparer import digest_of, record_before
 from broker.services.replication.master import stream_conf, with_epochs
 from broker.services.replication.reign import Reign
 from broker.services.replication.synchronize import Ask
@@ -130,7 +130,7 @@ class HaSlave:
 
     def start(self) -> None:
         """Starts to follow; the store does already, and under a controller hides what is not
-        confirmed (broker/opened.py)."""
+        confirmed (broker/startup.py)."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def again(self) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from broker.hot.check_points import CheckPoint
 from broker.services.acting.bridge import Copy
-from broker.services.acting.escape import Escape
-from broker.services.acting.escaped import Origin
+from broker.services.acting.escape_ledger import Origin
+from broker.services.acting.escape_sender import EscapeSender
 from broker.services.acting.pops import PopsAside
 from broker.services.context import Services
 from broker.services.delivered import DeliverySearch
@@ -45,8 +45,8 @@ class Source(ABC):
 
     name = ""
 
-    def __init__(self, s: Services, escape: Escape) -> None:
-        self._s, self._escape = s, escape
+    def __init__(self, s: Services, sender: EscapeSender) -> None:
+        self._s, self._sender = s, sender
 
     @abstractmethod
     async def begin(self) -> None:
@@ -90,11 +90,11 @@ class LevelsDue(Source):
         self._delivered = await asyncio.to_thread(self._find_delivered)
 
     def _find_delivered(self) -> dict[int, set[int]]:
-        store, escaped = self._s.store, self._escape.escaped
+        store, ledger = self._s.store, self._sender.ledger
 
         def of_level(level: int, at: int) -> set[int]:
             def is_gone(offset: int) -> bool:
-                return Origin(SCHEDULE_TOPIC, "", level - 1, offset) in escaped
+                return Origin(SCHEDULE_TOPIC, "", level - 1, offset) in ledger
 
             return DeliverySearch(store, level).find(at, is_gone)
 
@@ -114,7 +114,7 @@ class LevelsDue(Source):
         return len(moved)
 
     def _keep(self, rows: Iterable[tuple[int, int]]) -> None:
-        self._escape.escaped.sync()
+        self._sender.ledger.sync()
         metadata = self._s.store.metadata
         with metadata.batch():
             for level, at in rows:
@@ -134,7 +134,7 @@ class LevelsDue(Source):
             topic = message.properties.get("REAL_TOPIC", "") if message is not None else ""
             if message is not None and topic and at not in self._delivered[level]:
                 copy = _copy(message, topic, message.properties, ("DELAY",))
-                await self._escape.send(Origin(SCHEDULE_TOPIC, "", queue, at), copy)
+                await self._sender.send(Origin(SCHEDULE_TOPIC, "", queue, at), copy)
             at = self._at[level] = at + 1
 
 
@@ -161,11 +161,11 @@ class TimersDue(Source):
         copies = []
         for row in rows:
             origin = Origin(TIMER_TOPIC, "", 0, row.offset)
-            is_gone = origin in self._escape.escaped
+            is_gone = origin in self._sender.ledger
             copy = None if is_gone else _copy_of_timer(self._s, row.offset, now_ms)
             if copy is not None:
                 copies.append((origin, copy))
-        await self._escape.send_all(copies)
+        await self._sender.send_all(copies)
         if len(rows) < self._most:
             self._most = _AT_ONCE
         elif rows[-1].due_ms - 1 > self._after_ms:
@@ -209,7 +209,7 @@ class HalvesDue(Source):
             copy = _copy_of_half(self._s, half)
             if copy is not None:
                 copies.append((Origin(HALF_TOPIC, "", 0, half.offset), copy))
-        await self._escape.send_all(copies)
+        await self._sender.send_all(copies)
         gone = {half.offset for half in late}
         self._rest = [half for half in self._rest if half.offset not in gone]
         if late:  # what Java's master goes on from
@@ -244,8 +244,8 @@ class CheckPointsDue(Source):
 
     name = "Messages that were popped"
 
-    def __init__(self, s: Services, escape: Escape, pops: PopsAside) -> None:
-        super().__init__(s, escape)
+    def __init__(self, s: Services, sender: EscapeSender, pops: PopsAside) -> None:
+        super().__init__(s, sender)
         self._pops = pops
 
     async def begin(self) -> None:
@@ -278,7 +278,7 @@ class CheckPointsDue(Source):
             for offset in offsets
             if (copy := self._copy(ck, offset)) is not None
         ]
-        await self._escape.send_all(copies)
+        await self._sender.send_all(copies)
         done = pop.points.acknowledge(ck, offsets)  # others were acknowledged meanwhile
         if done:
             pop.points.put_ack(ck, done)
@@ -319,9 +319,9 @@ def what_was_due(s: Services) -> Iterator[tuple[Origin, Copy]]:
             yield Origin(HALF_TOPIC, "", 0, half.offset), copy
 
 
-def sources_of(s: Services, escape: Escape, pops: PopsAside) -> Iterator[Source]:
+def sources_of(s: Services, sender: EscapeSender, pops: PopsAside) -> Iterator[Source]:
     """Returns what is due, without enableRemoteEscape only what can be kept here."""
     if s.settings["enableRemoteEscape"]:
         for kind in (LevelsDue, TimersDue, HalvesDue):
-            yield kind(s, escape)
-    yield CheckPointsDue(s, escape, pops)
+            yield kind(s, sender)
+    yield CheckPointsDue(s, sender, pops)

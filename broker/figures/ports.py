@@ -11,7 +11,7 @@ from broker.metrics.page import Page, buckets
 from broker.metrics.rpc import RpcTimes
 from broker.remoting.server import RemotingServer
 
-__all__ = ["CallServer", "ServingFigures", "add_serving"]
+__all__ = ["CallServer", "PortFigures", "add_ports"]
 
 
 class CallServer(Protocol):
@@ -30,7 +30,7 @@ class CallServer(Protocol):
 
 
 @dataclass(slots=True)
-class ServingFigures:
+class PortFigures:
     """What is served now. servers: by the name of their port; grpc: the service while it is on;
     draining: whether the broker is about to stop."""
 
@@ -42,7 +42,7 @@ class ServingFigures:
     draining: Callable[[], bool] = lambda: False
 
 
-def add_serving(page: Page, s: ServingFigures) -> None:
+def add_ports(page: Page, s: PortFigures) -> None:
     for name, server in s.servers.items():
         page.add("pystore_connections", server.connection_count, listener=name)
         if server.thread_count:

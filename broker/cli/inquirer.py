@@ -53,7 +53,7 @@ class Inquirer:
 
     async def ask(self, address: str, command: Command) -> Command:
         """Returns the answer, whatever its code. Raises: OSError, TimeoutError."""
-        from broker.services.asking import BrokerAsker
+        from broker.services.broker_asker import BrokerAsker
 
         asker = BrokerAsker(self._client, self._signer, trusted="*")  # a person named it
         return await asker.request(address, command, _ASK_S)

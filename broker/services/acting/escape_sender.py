@@ -7,17 +7,17 @@ import asyncio
 from collections.abc import Iterable
 
 from broker.services.acting.bridge import Bridge, Copy, NotStored
-from broker.services.acting.escaped import Doubt, EscapeLedger, Origin
+from broker.services.acting.escape_ledger import Doubt, EscapeLedger, Origin
 
-__all__ = ["Escape"]
+__all__ = ["EscapeSender"]
 
 
-class Escape:
+class EscapeSender:
     """Lives on the event loop. sent: since the start. careful: another slave may have acted since
     the master was last there, so that others are asked first what it has sent."""
 
-    def __init__(self, bridge: Bridge, escaped: EscapeLedger) -> None:
-        self._bridge, self.escaped = bridge, escaped
+    def __init__(self, bridge: Bridge, ledger: EscapeLedger) -> None:
+        self._bridge, self.ledger = bridge, ledger
         self.sent = 0
         self.careful = False
 
@@ -26,7 +26,7 @@ class Escape:
         have."""
         work = (self.send(origin, copy) for origin, copy in copies)
         done = await asyncio.gather(*work, return_exceptions=True)
-        await asyncio.to_thread(self.escaped.sync)
+        await asyncio.to_thread(self.ledger.sync)
         for failed in done:
             if failed is not None:
                 raise failed
@@ -34,34 +34,34 @@ class Escape:
     async def send(self, origin: Origin, copy: Copy) -> None:
         """Sends one message to another broker. Raises: OSError, TimeoutError: it has not gone, or
         nobody knows yet."""
-        escaped, bridge = self.escaped, self._bridge
-        if origin in escaped:
+        ledger, bridge = self.ledger, self._bridge
+        if origin in ledger:
             return
-        doubt = escaped.doubtful.get(origin)
+        doubt = ledger.doubtful.get(origin)
         if doubt is not None and await self._is_there(doubt, copy):
-            escaped.gone(origin)
+            ledger.gone(origin)
             return
         if doubt is None and self.careful and await bridge.has_any(copy):
-            escaped.gone(origin)
+            ledger.gone(origin)
             return
         address, queue = await bridge.next_place(copy)
-        escaped.sending(origin, Doubt(address, copy.stored_in, copy.key, copy.born_ms))
+        ledger.sending(origin, Doubt(address, copy.stored_in, copy.key, copy.born_ms))
         try:
             await bridge.put(copy, address, queue)
         except NotStored:
-            escaped.not_sent(origin)
+            ledger.not_sent(origin)
             raise
-        escaped.gone(origin)
+        ledger.gone(origin)
         self.sent += 1
 
     async def settle(self) -> None:
         """Asks for all that is in doubt; what nobody can say stays so."""
-        doubtful = dict(self.escaped.doubtful)
+        doubtful = dict(self.ledger.doubtful)
         work = (self._bridge.has(doubt) for doubt in doubtful.values())
         found = await asyncio.gather(*work, return_exceptions=True)
         for origin, answer in zip(doubtful, found, strict=True):
             if answer is True:
-                self.escaped.gone(origin)
+                self.ledger.gone(origin)
 
     async def _is_there(self, doubt: Doubt, copy: Copy) -> bool:
         """Says whether the broker has it that did not answer. As long as it cannot be asked, and is

@@ -10,14 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.access.addresses import Pattern, address_of, parse_pattern
-from broker.figures.serving import ServingFigures
+from broker.figures.ports import PortFigures
 from broker.grpc import what_is_missing
 from broker.hot.core import WITHOUT_PULLS, Core
 from broker.loop.budget import Budget
 from broker.loop.safe_log import SafeLogger
 from broker.metrics.endpoint import MetricsEndpoint
 from broker.metrics.rpc import RpcTimes
-from broker.opened import Options
 from broker.processors import all_handlers
 from broker.processors.bodies import beside
 from broker.processors.needs import NeedsOfPlain, NeedsOfPolicies, topic_of
@@ -27,6 +26,7 @@ from broker.remoting.server import RemotingServer, listening_socket
 from broker.remoting.tls import TlsSettings
 from broker.services.context import Services
 from broker.services.replication.replication import is_slave, replicates
+from broker.startup import Options
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
@@ -121,7 +121,7 @@ class Listeners:
             connections_max=o.settings["maxConnections"],
             proxies=lambda host: any(p.matches(address_of(host)) for p in proxies),
         )
-        self.figures = ServingFigures(
+        self.figures = PortFigures(
             RpcTimes(), Budget.of(asyncio.get_running_loop()), o.settings["maxConnections"],
             grpc=lambda: self.grpc,
         )  # fmt: skip

@@ -25,7 +25,7 @@ from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer
 from broker.wire.mqjson import MessageQueue
 
-__all__ = ["Questions"]
+__all__ = ["TelemetryCommands"]
 
 _quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
 
@@ -36,7 +36,7 @@ _VERIFIED = {
 }
 
 
-class Questions:
+class TelemetryCommands:
     """Handlers of our ends of the clients' connections."""
 
     def __init__(self, clients: GrpcClients) -> None:

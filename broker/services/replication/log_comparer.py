@@ -26,7 +26,7 @@ from pystore.errors import StoreError
 from pystore.files.javaproperties import parse_java_properties
 from pystore.native import ffi, lib
 
-__all__ = ["Comparer", "digest_of", "record_before"]
+__all__ = ["LogComparer", "digest_of", "record_before"]
 
 quiet = RateLimitedLogger(SafeLogger(__name__))
 
@@ -62,7 +62,7 @@ class _NotKnown(Exception):
     """It cannot be said whether the log is this one."""
 
 
-class Comparer:
+class LogComparer:
     """Compares the logs of slaves with the one here, before they are sent anything."""
 
     def __init__(

@@ -15,7 +15,7 @@ from pystore.cli.verbs import Session, parse_time, usage
 if TYPE_CHECKING:
     pass
 
-__all__ = ["DryRun", "Group", "Topic", "administered", "ms_of"]
+__all__ = ["DryRun", "Group", "Topic", "admin_verb", "ms_of"]
 
 _LAST_MS = (1 << 63) - 1
 
@@ -61,7 +61,7 @@ Topic = Annotated[
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="Name of a consumer group.")]
 
 
-def administered(work: Callable[..., int | None]) -> Callable[..., int | None]:
+def admin_verb(work: Callable[..., int | None]) -> Callable[..., int | None]:
     """Makes a verb of a function that takes the session and an Admin: it gets the options that say
     whom to ask."""
     hints = get_type_hints(work, {**work.__globals__, "Admin": object}, include_extras=True)

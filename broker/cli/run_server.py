@@ -15,7 +15,7 @@ from broker.cli.collecting import put_aside
 from broker.cli.loglevel import LogOptions
 from broker.cli.notifying import notify, reloading
 
-__all__ = ["serve"]
+__all__ = ["run_server"]
 
 
 class Server(Protocol):
@@ -24,7 +24,7 @@ class Server(Protocol):
     async def stop(self) -> None: ...
 
 
-def serve(
+def run_server(
     server: Server,
     ready: Callable[[], None],
     log: LogOptions | str,
@@ -37,7 +37,7 @@ def serve(
     (LogOptions(log) if isinstance(log, str) else log).begin()
     _allow_many_files()
     try:
-        uvloop.run(_serve(server, ready, reload))
+        uvloop.run(_run(server, ready, reload))
     except asyncio.CancelledError:
         return 130
     return 0
@@ -52,7 +52,7 @@ def _allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _serve(
+async def _run(
     server: Server, ready: Callable[[], None], reload: Callable[[], None] | None
 ) -> None:
     loop = asyncio.get_running_loop()
