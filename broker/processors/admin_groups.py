@@ -11,7 +11,6 @@ from broker.processors.bodies import GROUP, GROUPS, read
 from broker.processors.durable import settled
 from broker.processors.refusals import ended
 from broker.processors.turns import Turns, reply_with
-from broker.services.clients import Channel
 from broker.services.context import Services
 from broker.services.names import check_offsets_may_change
 from broker.wire import mqjson
@@ -158,28 +157,24 @@ class GroupProcessor:
 
     @alone
     async def all_producers(self, peer: Peer, command: Command) -> Command:
-        turns, found = Turns(), []
+        turns = Turns()
+        found: dict[str, list[dict[str, object]]] = {}
         producers = self.s.clients.producers
         for group in list(producers):
-            await turns.next()
-            found.append((group, list(producers.get(group, {}).values())))
-        return await reply_with(command, lambda: {"data": self._producers_json(found)})
-
-    @staticmethod
-    def _producers_json(found: list[tuple[str, list[Channel]]]) -> dict[str, object]:
-        return {
-            group: [
-                {
-                    "clientId": c.client_id,
-                    "language": c.language_name,
-                    "lastUpdateTimestamp": c.heard_ms,
-                    "remoteIP": f"/{c.address}",
-                    "version": c.version,
-                }
-                for c in channels
-            ]
-            for group, channels in found
-        }
+            found[group] = []
+            for c in list(producers.get(group, {}).values()):
+                await turns.next()
+                # When it was heard is its connection's, which is the loop's.
+                found[group].append(
+                    {
+                        "clientId": c.client_id,
+                        "language": c.language_name,
+                        "lastUpdateTimestamp": c.heard_ms,
+                        "remoteIP": f"/{c.address}",
+                        "version": c.version,
+                    }
+                )
+        return await reply_with(command, lambda: {"data": found})
 
     def topics_of(self, peer: Peer, command: Command) -> Command:
         topics = self.s.offsets.topics_of(command.text("group"))

@@ -4,6 +4,7 @@ messages; peers that remember."""
 from __future__ import annotations
 
 import asyncio
+import threading
 from array import array
 from contextlib import contextmanager
 
@@ -42,7 +43,8 @@ class FakePeer:
         self.parts = []
         #: Its heartbeat that the core would answer: number, and what with.
         self.kept = None
-        self.heartbeat_at = 0.0
+        self._heartbeat_at = 0.0
+        self._thread = threading.get_ident()
         self._framer = None
         self._core = core
         self.reply = lambda command: command.reply()
@@ -57,6 +59,15 @@ class FakePeer:
     def push(self, frames):
         if not self.closed:
             self.pushed.append(frames)
+
+    @property
+    def heartbeat_at(self):
+        assert threading.get_ident() == self._thread, "a connection is its loop's"
+        return self._heartbeat_at
+
+    @heartbeat_at.setter
+    def heartbeat_at(self, value):
+        self._heartbeat_at = value
 
     async def request(self, command, timeout):
         if self.closed:
