@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from etcd_server import PROGRAM, Etcd, etcd, etcd_of_three
+from loops import listening
 from waiting import until, until_async
 
 from broker import Broker, NameServer
@@ -147,26 +148,16 @@ def test_a_password_is_not_shown() -> None:
 async def member(leader: str) -> AsyncIterator[str]:
     """Of a controller: says who leads; with an empty name it takes connections and is silent."""
 
-    over = asyncio.Event()
-
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if leader:
             size = int.from_bytes(await reader.readexactly(4), "big")
             frame = codec.decode(size.to_bytes(4, "big") + await reader.readexactly(size))
             assert frame.code == RequestCode.CONTROLLER_GET_METADATA_INFO
             writer.write(codec.encode(frame.reply(ext={"controllerLeaderAddress": leader})))
-        await over.wait()
-        writer.close()
-        await writer.wait_closed()
+        await asyncio.Event().wait()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        over.set()
-        server.close()
-        await server.wait_closed()
-        await asyncio.sleep(0.05)
+    async with listening(serve) as address:
+        yield address
 
 
 async def test_a_silent_member_of_a_controller_hides_nobody() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import listening
 
 from broker import Broker
 from broker.services.controlled.etcd import EtcdEngine, Gateway
@@ -50,12 +51,7 @@ SHAPES: list[Any] = [
 async def answering(
     answer: Callable[[asyncio.StreamWriter], Any],
 ) -> AsyncIterator[str]:
-    serving = set[asyncio.Task[None]]()
-
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        serving.add(task)
         with contextlib.suppress(OSError):
             await reader.read(4096)
             made = answer(writer)
@@ -64,16 +60,9 @@ async def answering(
             else:
                 writer.write(made)
                 await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"etcd://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for task in serving:
-            task.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
+    async with listening(serve) as address:
+        yield f"etcd://{address}"
 
 
 async def every_request(address: str, folder: Path) -> list[BaseException]:

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from loops import listening
 from pairs import master_of, send, slave_of
 from waiting import BOUND_S, until
 
@@ -75,12 +76,11 @@ async def kept_out(
 
     async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(close_after)
-        writer.close()
 
-    async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
+    async with listening(close) as address:
 
         async def ha_address() -> str:
-            return f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            return address
 
         epochs = EpochFile(store.path / "epochFileCheckpoint", 0o644, [])
         known = MasterKnown("127.0.0.1:1")

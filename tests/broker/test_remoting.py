@@ -10,7 +10,7 @@ import struct
 from unittest import mock
 
 import pytest
-from loops import Wire, run, serving, until
+from loops import Wire, listening, run, serving, until
 from waiting import BOUND_S, settled_async
 
 from broker.loop import rate_limited_log, turns
@@ -458,18 +458,14 @@ async def test_a_server_that_is_silent_is_left_and_connected_anew():
     async def swallow(reader, writer):
         with contextlib.suppress(ConnectionError):
             await reader.read()
-        writer.close()
 
-    dead = await asyncio.start_server(swallow, "127.0.0.1", 0)
-    port = dead.sockets[0].getsockname()[1]
     async with RemotingClient() as client:
-        at = f"127.0.0.1:{port}"
-        first = await client.connection(at)
-        with pytest.raises(TimeoutError):
-            await client.request(at, Command(ECHO), 0.1)
-        assert not first.open
-        dead.close()
-        async with serving(HANDLERS, port=port):
+        async with listening(swallow) as at:
+            first = await client.connection(at)
+            with pytest.raises(TimeoutError):
+                await client.request(at, Command(ECHO), 0.1)
+            assert not first.open
+        async with serving(HANDLERS, port=int(at.rpartition(":")[2])):
             assert (await client.request(at, Command(ECHO))).code == 0
             assert await client.connection(at) is not first
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from loops import listening
 
 import pystore
 from broker.services.replication.log_comparer import LogComparer, digest_of, record_before
@@ -68,10 +69,9 @@ class Slave:
                     writer.write(head + data)
                     await writer.drain()
                     at, self.read = at + len(data), self.read + len(data)
-            writer.close()
 
-        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-            self.ha_port = server.sockets[0].getsockname()[1]
+        async with listening(serve) as address:
+            self.ha_port = int(address.rpartition(":")[2])
             if self.denies:
                 self.address = f"127.0.0.1:{self.ha_port - 1}"
             yield

@@ -15,7 +15,7 @@ import time
 import zlib
 
 import pytest
-from loops import run, serving, until
+from loops import listening, run, serving, until
 from waiting import BOUND_S
 
 from broker import (
@@ -641,8 +641,7 @@ async def test_a_server_that_hangs_up_is_not_called_in_a_storm():
         calls.append(time.monotonic())
         writer.transport.abort()
 
-    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with listening(hang_up) as address:
 
         async def route(topic):
             return route_of_queues(topic, "b", address, "c", 6, 4, 4)
@@ -671,8 +670,7 @@ async def test_a_header_without_end_takes_no_more_than_a_frame_and_fails_in_time
                 await writer.drain()
                 await asyncio.sleep(0.01)
 
-    async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with listening(drip) as address:
 
         async def route(topic):
             return route_of_queues(topic, "b", address, "c", 6, 1, 1)
