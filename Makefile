@@ -163,7 +163,7 @@ crash-ha: build ## a master and its slave, killed 200 times under load; PS_PAIR=
 
 chaos-ha: build ## ten minutes of clients and faults under etcd and Apache's controller; Porcupine checks
 	@$(PY) tests/histories/run.py $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
-	  $(if $(ENGINE),--engine $(ENGINE)) $(ARGS)
+	  $(if $(CONTROLLER),--controller $(CONTROLLER)) $(ARGS)
 
 MODEL_SEEDS ?= 100000
 model-ha: build ## failover on virtual time, MODEL_SEEDS runs; ARGS="--kind real", "--kind fleet"

@@ -41,8 +41,8 @@ from benches.brokers import PYSTORE, REFERENCE, Peer, ask, connect, frame, free_
 from benches.harness import Row
 from benches.replication import JAVA_WARM_S, WARM_S, Member, Turn, _send, until
 from broker import Message, Producer, SendStatus
-from broker.services.controlled.engine import EngineRefused
-from broker.services.controlled.etcd import EtcdEngine, Gateway
+from broker.services.controlled.controller import ControllerRefused
+from broker.services.controlled.etcd import EtcdController, Gateway
 from broker.services.replication.reign import Record
 from broker.wire import mqjson
 
@@ -57,7 +57,7 @@ BLOCK = 4
 LONGEST_S = 60.0
 
 
-class Engine(Protocol):
+class Controller(Protocol):
     """Who is the master, and how many are in sync."""
 
     address: str
@@ -67,7 +67,7 @@ class Engine(Protocol):
     def move(self, number: int) -> bool: ...
 
 
-class Controller(Engine):
+class Apache(Controller):
     """Apache's, in a name server of Apache's."""
 
     def __init__(self, port: int) -> None:
@@ -98,32 +98,32 @@ class Controller(Engine):
             return ask(wire, frame(ELECT, fields))[0] == 0
 
 
-class Etcd(Engine):
+class Etcd(Controller):
     def __init__(self, port: int) -> None:
         self.address = f"etcd://127.0.0.1:{port}"
         gateway = Gateway(self.address)
-        self._engine = EtcdEngine(gateway, CLUSTER, NAME, Path("none"), 0o644, LIFE_MS)
+        self._controller = EtcdController(gateway, CLUSTER, NAME, Path("none"), 0o644, LIFE_MS)
 
     def state(self) -> tuple[str, int]:
-        record: Record = asyncio.run(self._engine.look())
+        record: Record = asyncio.run(self._controller.look())
         return record.address, len(record.in_sync)
 
     def move(self, number: int) -> bool:
-        with suppress(EngineRefused):
-            asyncio.run(self._engine.move(number))
+        with suppress(ControllerRefused):
+            asyncio.run(self._controller.move(number))
             return True
         return False
 
 
 class Group:
-    """Two brokers that are in sync, their engine and their name server."""
+    """Two brokers that are in sync, their controller and their name server."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind, self.folder = kind, folder
         self.make = APACHE if kind == APACHE else "ours"
         # A name server of Apache's has the controller; under etcd it is ours.
         self.names = Peer("ours" if kind == "etcd" else APACHE, folder)
-        self.engine: Engine
+        self.controller: Controller
         self.members: list[Member] = []
         self._etcd: subprocess.Popen[bytes] | None = None
 
@@ -150,7 +150,7 @@ class Group:
             "--initial-cluster", f"default={peer}", "--log-level", "error",
         ]  # fmt: skip
         self._etcd = self.names.run("etcd", words)
-        self.engine = Etcd(port)
+        self.controller = Etcd(port)
         until(lambda: connect(port), "etcd")
 
     def _start_controller(self, port: int) -> None:
@@ -162,14 +162,14 @@ class Group:
         ]  # fmt: skip
         words = [str(REFERENCE), "namesrv", str(self.folder), *given]
         self.names.names = self.names.run("names", words)
-        self.engine = made = Controller(port)
+        self.controller = made = Apache(port)
         until(made.leads, "the controller's leader")
 
     def _member(self, number: int) -> Member:
         folder = self.folder / f"m{number}"
         given: dict[str, object] = {
             "brokerId": -1, "brokerRole": "SLAVE", "enableControllerMode": "true",
-            "controllerAddr": self.engine.address, "allAckInSyncStateSet": "true",
+            "controllerAddr": self.controller.address, "allAckInSyncStateSet": "true",
             "controllerHeartBeatTimeoutMills": LIFE_MS, "haListenPort": free_port(),
         }  # fmt: skip
         if self.make == APACHE:
@@ -182,7 +182,7 @@ class Group:
 
     def until_in_sync(self, count: int = 2) -> None:
         def holds() -> bool:
-            address, found = self.engine.state()
+            address, found = self.controller.state()
             return bool(address) and found == count
 
         until(holds, f"{count} in sync ({self.kind})", 0.05)
@@ -193,7 +193,7 @@ class Group:
         found: list[Member] = []
 
         def leads() -> bool:
-            address = self.engine.state()[0]
+            address = self.controller.state()[0]
             found[:] = [each for each in self.members if address.endswith(f":{each.port}")]
             return bool(found)
 
@@ -213,7 +213,7 @@ class Group:
         return None
 
     def has_other_master(self, old: Member) -> bool:
-        address = self.engine.state()[0]
+        address = self.controller.state()[0]
         return bool(address) and not address.endswith(f":{old.port}")
 
     def stop(self) -> None:
@@ -394,7 +394,7 @@ def moved(groups: list[Group], rounds: int, make: Callable[[str], Acks]) -> list
             heir = next(n for n, each in enumerate(group.members, 1) if each is not old)
             at, before = time.time(), len(acks.times)
             # One whose heartbeat is late is refused.
-            until(partial(group.engine.move, heir), "a move", 0.2)
+            until(partial(group.controller.move, heir), "a move", 0.2)
             until(partial(group.has_other_master, old), "the move")
             group.until_in_sync()
             acks.until_more(50)

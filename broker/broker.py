@@ -265,7 +265,7 @@ class Broker(Stopping):
         self._ports = listen(options.settings, undo)
         options.set("listenPort", self._ports[0].getsockname()[1])
         if options.settings["enableControllerMode"] and self._member is None:
-            await self._join_engine()
+            await self._join_controller()
         self._ground = await open_ground(options, undo)
         await self._serve(self._ground)
 
@@ -317,18 +317,18 @@ class Broker(Stopping):
         if not is_slave(settings):
             await asyncio.to_thread(close_levels, services.store)
 
-    async def _join_engine(self) -> None:
-        """Joins the engine: under a controller a broker begins as a slave of nobody, with a number
-        of its own. Raises: OSError, TimeoutError, BadArgument for an engine that refuses this
-        broker."""
-        from broker.joining import join_engine
-        from broker.services.controlled.engine import EngineRefused
+    async def _join_controller(self) -> None:
+        """Joins the controller: under a controller a broker begins as a slave of nobody, with a
+        number of its own. Raises: OSError, TimeoutError, BadArgument for a controller that refuses
+        this broker."""
+        from broker.join_controller import join_controller
+        from broker.services.controlled.controller import ControllerRefused
 
         try:
-            self._member = await join_engine(
+            self._member = await join_controller(
                 self._options, self.address, self._become, lambda: self._services
             )
-        except (ValueError, EngineRefused) as failed:
+        except (ValueError, ControllerRefused) as failed:
             source = self.settings.source("controllerAddr")
             raise BadArgument(f"the controller takes no such broker: {failed}", source) from None
 

@@ -109,11 +109,11 @@ STEPS: dict[str, str] = {
         "give producers that share a connection groups of their own",
     "No retries in broadcast mode: dropped %s": "handle failures in the handler itself",
     # ---- under a controller ----
-    "The engine that decides on masters: %s":
+    "The controller that decides on masters: %s":
         "look whether the controller or etcd runs and is reached",
     "The in-sync set stays %s: %s":
         "nothing, if it passes; else `pystore ha group`",
-    "A round of the engine failed": _DEFECT,
+    "A round of the controller failed": _DEFECT,
     "Following the master failed": _DEFECT,
     "The end of this broker's log may be missing, since its host or its store is not what it was:"
     " others of the in-sync set come first":
@@ -122,7 +122,7 @@ STEPS: dict[str, str] = {
     " broker becomes the master":
         "compare with those brokers' stores",
     "No number for this broker yet: %s": "look whether controllerAddr is right and answers",
-    "The engine is not reached: this master acknowledges nothing until it is (epoch %d)":
+    "The controller is not reached: this master acknowledges nothing until it is (epoch %d)":
         "start the controller or etcd; `pystore ha group` shows who is master",
     "The lease at etcd is not kept: %s": "look at etcd, and at the network between",
     # ---- gRPC ----

@@ -1,4 +1,5 @@
-"""``pystore ha group`` and ``pystore ha move``: a group of brokers whose master an engine names."""
+"""``pystore ha group`` and ``pystore ha move``: a group of brokers whose master a controller
+names."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from pystore.cli.verbs import Session, Size, usage
 from pystore.errors import BadArgument
 
 if TYPE_CHECKING:
-    from broker.services.controlled.engine import Engine
+    from broker.services.controlled.controller import Controller
     from broker.services.replication.reign import Record
 
 __all__ = ["group", "move"]
@@ -59,7 +60,9 @@ def group(
       pystore ha group etcd://127.0.0.1:2379 broker-a --json
     """
     no_settings(s)
-    record = _ask(controller, cluster, name, (credentials, trust), lambda engine: engine.look())
+    record = _ask(
+        controller, cluster, name, (credentials, trust), lambda controller: controller.look()
+    )
     _show(s, record)
     _show_members(s, record, credentials, trust)
     return 0
@@ -101,7 +104,7 @@ def move(
     """
     no_settings(s)
     files = credentials, trust
-    before = _ask(controller, cluster, name, files, lambda engine: engine.look())
+    before = _ask(controller, cluster, name, files, lambda controller: controller.look())
     if number not in before.in_sync:
         raise usage(
             f"broker {number} is not in sync: {sorted(before.in_sync) or 'nobody'} is",
@@ -110,7 +113,7 @@ def move(
     if not dry_run:
         before = _ask(
             controller, cluster, name, (credentials, trust),
-            lambda engine: engine.move(number, accept_loss),
+            lambda controller: controller.move(number, accept_loss),
         )  # fmt: skip
     _show(s, before)
     return 0
@@ -162,18 +165,18 @@ async def _members(address: str, credentials: Path | None, trust: Path | None) -
 
 
 def _ask(
-    controller: str, cluster: str, name: str, files: tuple[Path | None, Path | None],
-    work: Callable[[Engine], Awaitable[_T]],
+    address: str, cluster: str, name: str, files: tuple[Path | None, Path | None],
+    work: Callable[[Controller], Awaitable[_T]],
 ) -> _T:  # fmt: skip
-    """Asks the engine. files: credentials, and whom TLS trusts. Raises: BadArgument, OSError,
+    """Asks the controller. files: credentials, and whom TLS trusts. Raises: BadArgument, OSError,
     TimeoutError, ValueError."""
     import asyncio
 
     from broker.access.recipients import recipients_of
     from broker.access.signature import sign
     from broker.cli.signing import context_of
-    from broker.services.controlled.engine import EngineRefused
-    from broker.services.controlled.engines import engine_of
+    from broker.services.controlled.controller import ControllerRefused
+    from broker.services.controlled.controller_address import controller_of
     from broker.wire.command import Command
 
     signer = credentials_of(files[0])
@@ -184,13 +187,13 @@ def _ask(
             sign(command, signer, *recipients_of(address, None))
 
     async def ask() -> _T:
-        engine = engine_of(controller, cluster, name, Path("none"), 0o600, 1000, signed, tls)
+        controller = controller_of(address, cluster, name, Path("none"), 0o600, 1000, signed, tls)
         try:
-            return await work(engine)
+            return await work(controller)
         finally:
-            await engine.leave()
+            await controller.leave()
 
     try:
         return asyncio.run(ask())
-    except EngineRefused as refused:
+    except ControllerRefused as refused:
         raise BadArgument(str(refused)) from None

@@ -12,11 +12,11 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-import broker.joining
+import broker.join_controller
 from broker import AsyncConsumer, AsyncProducer, Broker, Message
 from broker.client.errors import ClientError
 from broker.grpc.proxy import Proxy
-from broker.services.controlled.engine import EngineRefused
+from broker.services.controlled.controller import ControllerRefused
 from pystore.errors import BadArgument
 from tests.attack.served import serve
 
@@ -57,19 +57,19 @@ async def _failing(start: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """It may not come up, if it says why."""
     try:
         await start()
-    except (OSError, TimeoutError, EngineRefused, BadArgument, ClientError) as failed:
+    except (OSError, TimeoutError, ControllerRefused, BadArgument, ClientError) as failed:
         logging.getLogger(__name__).info("It does not start: %s", failed)
         await serve({}, [])
 
 
 async def under_controller(names: str, folder: Path) -> None:
-    broker.joining._WAIT_S = 1.0
+    broker.join_controller._WAIT_S = 1.0
     more: dict[str, Any] = {"enableControllerMode": True, "haListenPort": 0}
     await _failing(lambda: broker_of(names, folder, controllerAddr=names, **more))
 
 
 async def under_etcd(names: str, folder: Path) -> None:
-    broker.joining._WAIT_S = 1.0
+    broker.join_controller._WAIT_S = 1.0
     more: dict[str, Any] = {"enableControllerMode": True, "haListenPort": 0}
     await _failing(lambda: broker_of(names, folder, controllerAddr=f"etcd://{names}", **more))
 

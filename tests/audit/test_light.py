@@ -111,9 +111,7 @@ OPEN_MENDS: list[tuple[str, Callable[[Path], object], str]] = [
 
 @pytest.mark.parametrize("harm, kind", [each[1:] for each in OPEN_MENDS],
                          ids=[each[0] for each in OPEN_MENDS])  # fmt: skip
-def test_an_open_mends_what_is_not_sound(
-    root: Path, harm: Callable[[Path], object], kind: str
-):
+def test_an_open_mends_what_is_not_sound(root: Path, harm: Callable[[Path], object], kind: str):
     with pystore.Reader(root) as reader:
         wanted = seen(reader)
     harm(folder(root))

@@ -22,7 +22,7 @@ from broker.remoting.selfsigned import self_signed
 from broker.remoting.tls import TlsSettings
 from broker.services.config import Config
 from broker.services.controlled.apache import ApacheController
-from broker.services.controlled.etcd import EtcdEngine, Gateway
+from broker.services.controlled.etcd import EtcdController, Gateway
 from broker.wire import codec
 from broker.wire.codes import RequestCode
 from pystore.settings import load
@@ -48,10 +48,10 @@ def address_of(members: list[Etcd]) -> str:
 
 async def until_read(gateway: Gateway) -> None:
     """Asks again and again, and has little time for each answer."""
-    engine = EtcdEngine(gateway, "c", "b", Path("none"), 0o644, 3000)
+    controller = EtcdController(gateway, "c", "b", Path("none"), 0o644, 3000)
     for _ in range(300):
         try:
-            await asyncio.wait_for(engine.look(), SHORT_S)
+            await asyncio.wait_for(controller.look(), SHORT_S)
         except (OSError, TimeoutError):
             continue
         return
@@ -97,13 +97,13 @@ def test_a_user_signs_in_and_again_when_etcd_has_forgotten_it(tmp_path: Path) ->
             await gateway.ask("kv/range", {"key": "L3JvY2tldG1xLw=="})
         assert "guessed" not in str(wrong.value)
         gateway = Gateway(f"etcd://{USER}:{QUOTED}@{server.client}")
-        engine = EtcdEngine(gateway, "c", "b", tmp_path / "identity", 0o644, 60_000)
-        number = await engine.number("h:1")
-        assert (await engine.elect(number)).master == number
+        controller = EtcdController(gateway, "c", "b", tmp_path / "identity", 0o644, 60_000)
+        number = await controller.number("h:1")
+        assert (await controller.elect(number)).master == number
         server.kill()
         server.start()
         await until_read(gateway)
-        assert (await engine.look()).in_sync == {number}
+        assert (await controller.look()).in_sync == {number}
 
     with etcd(tmp_path / "etcd") as server:
         asyncio.run(scene(server))
@@ -163,7 +163,7 @@ async def member(leader: str) -> AsyncIterator[str]:
 async def test_a_silent_member_of_a_controller_hides_nobody() -> None:
     async with member("") as silent, member("leader:1") as other:
         client: Any = RemotingClient()
-        engine = ApacheController(
+        controller = ApacheController(
             client,
             f"{silent};{other}",
             "c",
@@ -176,7 +176,7 @@ async def test_a_silent_member_of_a_controller_hides_nobody() -> None:
         found: list[str] = []
 
         async def ask() -> None:
-            found.append(await asyncio.wait_for(engine._find_leader(), SHORT_S))
+            found.append(await asyncio.wait_for(controller._find_leader(), SHORT_S))
 
         for _ in range(100):
             try:
@@ -185,5 +185,5 @@ async def test_a_silent_member_of_a_controller_hides_nobody() -> None:
                 continue
             break
         assert found == ["leader:1"]
-        await until_async(lambda: engine._leader, "the leader")
-        await engine.leave()
+        await until_async(lambda: controller._leader, "the leader")
+        await controller.leave()

@@ -15,7 +15,7 @@ import pytest
 from loops import listening
 
 from broker import Broker
-from broker.services.controlled.etcd import EtcdEngine, Gateway
+from broker.services.controlled.etcd import EtcdController, Gateway
 from broker.services.replication.reign import Record
 
 OK = b"HTTP/1.0 200 OK\r\n\r\n"
@@ -67,19 +67,19 @@ async def answering(
 
 async def every_request(address: str, folder: Path) -> list[BaseException]:
     """What a broker asks etcd; what each raised."""
-    engine = EtcdEngine(Gateway(address), "c", "b", folder / "identity", 0o644, 3000)
+    controller = EtcdController(Gateway(address), "c", "b", folder / "identity", 0o644, 3000)
     raised: list[BaseException] = []
     record = Record(1, "h:1", "h:2", 1, frozenset({1}), 1)
     for ask in (
-        engine.number("h:1"), engine.register(1, "h:1", "h:2", None), engine.look(),
-        engine.elect(1), engine.move(1), engine.succeed(1, record),
-        engine.change_set(record, frozenset({1})),
+        controller.number("h:1"), controller.register(1, "h:1", "h:2", None), controller.look(),
+        controller.elect(1), controller.move(1), controller.succeed(1, record),
+        controller.change_set(record, frozenset({1})),
     ):  # fmt: skip
         try:
             await ask
         except Exception as failed:  # which it is, is the question
             raised.append(failed)
-    await engine.leave()
+    await controller.leave()
     return raised
 
 
@@ -89,7 +89,7 @@ async def test_an_answer_of_another_shape_is_named(number: int, tmp_path: Path) 
     async with answering(lambda _: data) as address:
         for each in await every_request(address, tmp_path):
             assert isinstance(each, OSError | TimeoutError) or type(each).__name__ == (
-                "EngineRefused"
+                "ControllerRefused"
             ), repr(each)
 
 
@@ -124,14 +124,14 @@ async def test_a_member_that_answers_nonsense_is_passed_over(tmp_path: Path) -> 
     good = OK + json.dumps(found("{}")).encode()
     async with answering(lambda _: OK + b"[]") as bad, answering(lambda _: good) as fine:
         gateway = Gateway(f"{bad},{fine.removeprefix('etcd://')}")
-        engine = EtcdEngine(gateway, "c", "b", tmp_path / "identity", 0o644, 3000)
-        assert (await engine.look()).master is None
+        controller = EtcdController(gateway, "c", "b", tmp_path / "identity", 0o644, 3000)
+        assert (await controller.look()).master is None
 
 
 async def test_a_broker_that_meets_nonsense_at_its_start_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.joining._WAIT_S", 0.0)
+    monkeypatch.setattr("broker.join_controller._WAIT_S", 0.0)
     async with answering(lambda _: OK + b"{}") as address:
         broker = Broker(
             tmp_path / "s", listenPort=0, bindAddress="127.0.0.1", enableControllerMode=True,

@@ -26,14 +26,14 @@ needs_etcd = pytest.mark.skipif(PROGRAM is None, reason="etcd is not installed (
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Etcd]:
+def controller(tmp_path: Path) -> Iterator[Etcd]:
     with etcd(tmp_path / "etcd") as made:
         yield made
 
 
-def member(folder: Path, names: str, engine: Etcd, **more: Any) -> Broker:
+def member(folder: Path, names: str, controller: Etcd, **more: Any) -> Broker:
     return Broker(
-        folder, namesrvAddr=names, enableControllerMode=True, controllerAddr=engine.address,
+        folder, namesrvAddr=names, enableControllerMode=True, controllerAddr=controller.address,
         **SMALL | more,
     )  # fmt: skip
 
@@ -68,13 +68,13 @@ def send(names: str, count: int) -> dict[tuple[int, int], bytes]:
 
 @needs_etcd
 def test_another_broker_of_the_set_takes_over_and_the_old_one_follows_it(
-    names: str, engine: Etcd, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    names: str, controller: Etcd, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with ExitStack() as stack, member(tmp_path / "b", names, engine) as other:
+    with ExitStack() as stack, member(tmp_path / "b", names, controller) as other:
         until(lambda: is_master(other), "the first master")
-        one = stack.enter_context(member(tmp_path / "a", names, engine))
+        one = stack.enter_context(member(tmp_path / "a", names, controller))
         until(lambda: in_sync(other) == 2, "both in sync")
-        where = (engine.address, "b")
+        where = (controller.address, "b")
         assert main(["ha", "move", *where, "7"]) == 2
         assert main(["ha", "move", *where, "2", "--dry-run"]) == 0
         assert is_master(other)
@@ -116,7 +116,7 @@ SERVE = textwrap.dedent(
 
 @needs_etcd
 def test_a_master_whose_host_lost_power_yields_to_a_member_that_has_all(
-    names: str, engine: Etcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    names: str, controller: Etcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is back before its lease is over, and nobody has noticed that it was gone."""
 
@@ -126,7 +126,7 @@ def test_a_master_whose_host_lost_power_yields_to_a_member_that_has_all(
     monkeypatch.setattr(controlled_member, "_refuses", nothing_is_heard)
     folder = tmp_path / "a"
     given = SMALL | {
-        "namesrvAddr": names, "enableControllerMode": True, "controllerAddr": engine.address,
+        "namesrvAddr": names, "enableControllerMode": True, "controllerAddr": controller.address,
     }  # fmt: skip
     process = subprocess.Popen(
         [sys.executable, "-c", SERVE, str(folder), json.dumps(given)],
@@ -135,8 +135,8 @@ def test_a_master_whose_host_lost_power_yields_to_a_member_that_has_all(
     try:
         assert process.stdout is not None
         assert process.stdout.readline()
-        where = (engine.address, "b")
-        with member(tmp_path / "b", names, engine) as other:
+        where = (controller.address, "b")
+        with member(tmp_path / "b", names, controller) as other:
 
             def both_in_sync() -> bool:
                 record = other._member.reign.record if other._member is not None else None
@@ -148,7 +148,7 @@ def test_a_master_whose_host_lost_power_yields_to_a_member_that_has_all(
             process.kill()
             process.wait()
             lose_power(folder, end, 10_000)
-            with member(folder, names, engine) as one:
+            with member(folder, names, controller) as one:
                 until(lambda: is_master(other), "the member that has all")
                 until(lambda: in_sync(other) == 2, "both in sync again")
                 for (queue, offset), body in found.items():
@@ -165,13 +165,13 @@ def test_a_master_whose_host_lost_power_yields_to_a_member_that_has_all(
 
 @needs_etcd
 def test_a_slave_tells_of_the_end_of_its_connection_from_its_first_moment(
-    names: str, engine: Etcd, tmp_path: Path
+    names: str, controller: Etcd, tmp_path: Path
 ) -> None:
     """And not from the next round of its member on, which a master that is killed soon after would
     cost a second without acknowledgements."""
-    with member(tmp_path / "a", names, engine) as one:
+    with member(tmp_path / "a", names, controller) as one:
         until(lambda: is_master(one), "the master")
-        with member(tmp_path / "b", names, engine) as other:
+        with member(tmp_path / "b", names, controller) as other:
             assert other._member is not None
             other.run(other._member.stop())  # there is no round any more
             other.run(other._become(other._member.reign))
@@ -183,13 +183,13 @@ def test_a_slave_tells_of_the_end_of_its_connection_from_its_first_moment(
 
 @needs_etcd
 def test_where_the_master_takes_slaves_is_etcds_word(
-    names: str, engine: Etcd, tmp_path: Path
+    names: str, controller: Etcd, tmp_path: Path
 ) -> None:
     """Without a secret a name server's word would lead an empty slave to anybody's log."""
     with ExitStack() as stack:
-        one = stack.enter_context(member(tmp_path / "a", names, engine))
+        one = stack.enter_context(member(tmp_path / "a", names, controller))
         until(lambda: is_master(one), "the master")
-        other = stack.enter_context(member(tmp_path / "b", names, engine))
+        other = stack.enter_context(member(tmp_path / "b", names, controller))
         until(lambda: in_sync(one) == 2, "both in sync")
         replication = other.services.replication
         replication._learn({"masterAddr": one.address, "haServerAddr": "127.0.0.1:1"})
@@ -197,14 +197,16 @@ def test_where_the_master_takes_slaves_is_etcds_word(
 
 
 @needs_etcd
-def test_an_old_master_that_does_not_know_takes_no_route_back(engine: Etcd, tmp_path: Path) -> None:
-    """It reaches the name server, and the engine no more: clients would go on sending to it."""
+def test_an_old_master_that_does_not_know_takes_no_route_back(
+    controller: Etcd, tmp_path: Path
+) -> None:
+    """It reaches the name server, and the controller no more: clients would go on sending to it."""
     with ExitStack() as stack:
         server = stack.enter_context(NameServer.in_thread(listenPort=0, bindAddress="127.0.0.1"))
         names = f"127.0.0.1:{server.port}"
-        one = stack.enter_context(member(tmp_path / "a", names, engine))
+        one = stack.enter_context(member(tmp_path / "a", names, controller))
         until(lambda: is_master(one), "the first master")
-        other = stack.enter_context(member(tmp_path / "b", names, engine))
+        other = stack.enter_context(member(tmp_path / "b", names, controller))
         until(lambda: in_sync(one) == 2, "both in sync")
         assert one._member is not None
         one.run(one._member.stop())  # its lease ends, and it hears of nothing any more
@@ -222,18 +224,18 @@ def test_an_old_master_that_does_not_know_takes_no_route_back(engine: Etcd, tmp_
 @needs_etcd
 @pytest.mark.long
 def test_the_group_is_shown_with_how_far_each_is_and_why_one_is_out(
-    names: str, engine: Etcd, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    names: str, controller: Etcd, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     late = {"haMaxTimeSlaveNotCatchup": 500, "brokerName": "shown"}
 
     def shown() -> dict[int, dict[str, Any]]:
         capsys.readouterr()
-        assert main(["ha", "group", engine.address, "shown", "--json"]) == 0
+        assert main(["ha", "group", controller.address, "shown", "--json"]) == 0
         return {row["number"]: row for row in json.loads(capsys.readouterr().out)["members"]}
 
-    with ExitStack() as stack, member(tmp_path / "a", names, engine, **late) as one:
+    with ExitStack() as stack, member(tmp_path / "a", names, controller, **late) as one:
         until(lambda: is_master(one), "the master")
-        other = stack.enter_context(member(tmp_path / "b", names, engine, **late))
+        other = stack.enter_context(member(tmp_path / "b", names, controller, **late))
         until(lambda: in_sync(one) == 2, "both in sync")
         with one.producer() as producer:
             producer.send(Message("orders", b"x" * 1000))
@@ -249,20 +251,20 @@ def test_the_group_is_shown_with_how_far_each_is_and_why_one_is_out(
 
 @needs_etcd
 def test_without_etcd_nothing_is_acknowledged_until_it_is_back(
-    names: str, engine: Etcd, tmp_path: Path
+    names: str, controller: Etcd, tmp_path: Path
 ) -> None:
     with member(
-        tmp_path / "a", names, engine, controllerHeartBeatTimeoutMills=2000, brokerName="alone"
+        tmp_path / "a", names, controller, controllerHeartBeatTimeoutMills=2000, brokerName="alone"
     ) as one:
         until(lambda: is_master(one) and in_sync(one) == 1, "the master")
-        engine.kill()
+        controller.kill()
         until(lambda: one._member.keeper is not None and one._member.keeper.fenced, "the fence")
         with (
             one.producer(send_timeout_s=1, retries=0) as producer,
             pytest.raises((ClientError, OSError, TimeoutError)),
         ):
             producer.send(Message("orders", b"x"))
-        engine.start()
+        controller.start()
         with one.producer(send_timeout_s=BOUND_S) as producer:
 
             def is_acknowledged() -> bool:

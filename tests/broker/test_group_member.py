@@ -1,4 +1,4 @@
-"""A broker under an engine (controlled/member.py), with an engine of the test's."""
+"""A broker under a controller (controlled/member.py), with a controller of the test's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from waiting import until_async
 
 from broker.services.controlled.continuity import Continuity
-from broker.services.controlled.engine import Heartbeat, LogDoubt
+from broker.services.controlled.controller import Heartbeat, LogDoubt
 from broker.services.controlled.member import GroupMember
 from broker.services.replication.reign import Record, Reign
 from pystore import RecoveryMode
@@ -18,7 +18,7 @@ from pystore import RecoveryMode
 OURS = Record(1, "h:1", "h:2", 1, frozenset({1}), 1)
 
 
-class Engine:
+class FakeController:
     def __init__(self) -> None:
         self.beats = 0
         self.record = Record(None, "", "", 0, frozenset(), 0)
@@ -54,15 +54,15 @@ def broker() -> Any:
 
 
 async def test_who_changes_its_role_for_long_is_alive(tmp_path: Path) -> None:
-    engine, s, done = Engine(), broker(), asyncio.Event()
+    controller, s, done = FakeController(), broker(), asyncio.Event()
 
     async def become(reign: Reign) -> None:
-        before = engine.beats
-        await until_async(lambda: engine.beats > before, "a beat meanwhile")
+        before = controller.beats
+        await until_async(lambda: controller.beats > before, "a beat meanwhile")
         done.set()
 
     member: GroupMember = GroupMember(
-        engine,
+        controller,
         Reign(1),
         become,
         lambda reign: None,
@@ -80,9 +80,11 @@ async def test_a_stop_that_comes_with_a_notice_is_not_lost(tmp_path: Path) -> No
 
     async def never(reign: Reign) -> None: ...
 
-    engine: Any = Engine()
+    controller: Any = FakeController()
     kept = Continuity(tmp_path / "brokerBoot", 0o600, is_new=True)
-    member = GroupMember(engine, Reign(1), never, lambda reign: None, lambda: None, 60_000, kept)
+    member = GroupMember(
+        controller, Reign(1), never, lambda reign: None, lambda: None, 60_000, kept
+    )
     for turns in range(6):
         member.start()
         await asyncio.sleep(0.01)

@@ -46,22 +46,24 @@ def test_of_others_it_says_what_is_missing() -> None:
     }  # fmt: skip
     rules.invited(3, END)
     assert whys(rules, {3: END - 7}, 0.0) == {
-        3: "waited for already; the engine is asked once it has 7 bytes more"
+        3: "waited for already; the controller is asked once it has 7 bytes more"
     }
     assert rules.next_request({3: END}, END, 0.0, LATE_S)
-    assert whys(rules, {3: END}, 0.0) == {3: "the engine is asked to add it"}
+    assert whys(rules, {3: END}, 0.0) == {3: "the controller is asked to add it"}
 
 
 def test_who_was_in_the_set_is_not_forgotten() -> None:
     rules = InSync(1, frozenset({1, 2}))
     rules.next_request({2: END}, END, 0.0, LATE_S)
     assert rules.next_request({2: END - 1}, END, 16.0, LATE_S)
-    assert whys(rules, {2: END - 1}, 16.0) == {2: "it is late: the engine is asked to remove it"}
+    assert whys(rules, {2: END - 1}, 16.0) == {
+        2: "it is late: the controller is asked to remove it"
+    }
     rules.answered(frozenset({1}), is_new=True)
     assert whys(rules, {}, 16.0) == {2: "not connected"}
 
 
-def test_who_may_still_be_added_is_waited_for_though_the_engine_refuses() -> None:
+def test_who_may_still_be_added_is_waited_for_though_the_controller_refuses() -> None:
     """Apache's controller refuses a set with a dead broker; an earlier request may still come."""
     rules = InSync(1, frozenset({1}))
     rules.invited(2, END)

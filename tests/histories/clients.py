@@ -14,7 +14,7 @@ from typing import Any
 from world import now_ns
 
 from broker.remoting.client import RemotingClient
-from broker.services.controlled.engine import Engine
+from broker.services.controlled.controller import Controller
 from broker.services.replication.reign import Record
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
@@ -60,10 +60,10 @@ class History:
 
 
 class Look:
-    """What the engine has of the group, as often as somebody asks, at most every 0.2 s."""
+    """What the controller has of the group, as often as somebody asks, at most every 0.2 s."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, controller: Controller) -> None:
+        self.controller = controller
         self.record: Record | None = None
         self._asking = asyncio.Lock()
 
@@ -71,11 +71,11 @@ class Look:
         """None: it is not reached."""
         async with self._asking:
             try:
-                self.record = await asyncio.wait_for(self.engine.look(), _PATIENCE_S)
+                self.record = await asyncio.wait_for(self.controller.look(), _PATIENCE_S)
             except FAILURES:
                 return None
             except Exception as refused:
-                if type(refused).__name__ != "EngineRefused":
+                if type(refused).__name__ != "ControllerRefused":
                     raise
                 return None
             return self.record
@@ -195,7 +195,7 @@ class Client:
 
     async def _end(self) -> None:
         """The end of a queue, of a broker that was the master at that time: by its own word
-        before, by the engine's after."""
+        before, by the controller's after."""
         queue = self._chance.randrange(self._queues)
         before = await self._look.now()
         if before is None or before.master is None or before.address not in self._brokers:

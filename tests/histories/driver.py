@@ -1,7 +1,7 @@
-"""One run: clients against three brokers under an engine, faults, and the history in a file. Run
-by run.py in a network of its own: ``FOLDER ENGINE SECONDS SEED CLIENTS PLAN MAKE SIZES``, PLAN
-`random`, `kill`, `engine` or an issue's number, SIZES `LEAST-MOST` of bodies, `0-0`: names alone.
-Prints what happened as JSON."""
+"""One run: clients against three brokers under a controller, faults, and the history in a file. Run
+by run.py in a network of its own: ``FOLDER CONTROLLER SECONDS SEED CLIENTS PLAN MAKE SIZES``, PLAN
+`random`, `kill`, `controller` or an issue's number, SIZES `LEAST-MOST` of bodies, `0-0`: names
+alone. Prints what happened as JSON."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import launch
 from clients import Client, History, Look, read_whole
-from engine_loss import lose_engine
+from controller_loss import lose_controller
 from faults import Faults
 from upstream_issues import SCENES
 from waiting import BOUND_S, until_async
 from world import CLUSTER, LIFE_MS, NAME, World
 
-from broker.services.controlled.engine import Engine
-from broker.services.controlled.engines import engine_of
+from broker.services.controlled.controller import Controller
+from broker.services.controlled.controller_address import controller_of
 
 TOPIC, QUEUES, PAUSE_S = "orders", 8, 0.03
 
 
-def engine_at(world: World) -> Engine:
+def controller_at(world: World) -> Controller:
     """For the harness: it looks, and moves."""
-    return engine_of(world.engine_address, CLUSTER, NAME, world.folder / "none", 0o644, LIFE_MS,
-                     lambda *_: None, None)  # fmt: skip
+    return controller_of(
+        world.controller_address, CLUSTER, NAME, world.folder / "none", 0o644, LIFE_MS,
+        lambda *_: None, None,
+    )  # fmt: skip
 
 
 async def until_in_sync(look: Look, what: str, starting: World | None = None) -> None:
-    """starting: its brokers may have given up waiting for an engine that starts, too."""
+    """starting: its brokers may have given up waiting for a controller that starts, too."""
     end = time.monotonic() + BOUND_S
     while time.monotonic() < end:
         for each in starting.brokers if starting else ():
@@ -59,7 +61,7 @@ async def kill_once(faults: Faults, look: Look, seconds: float) -> None:
 
 async def work(world: World, plan: str, seconds: float, seed: int, count: int,
                sizes: tuple[int, int]) -> dict[str, object]:  # fmt: skip
-    look = Look(engine_at(world))
+    look = Look(controller_at(world))
     await until_in_sync(look, "at the beginning", world)
     brokers = [each.address for each in world.brokers]
     history = History(world.folder / "history.jsonl")
@@ -76,8 +78,8 @@ async def work(world: World, plan: str, seconds: float, seed: int, count: int,
         await SCENES[plan](world, look, clients[0])
     elif plan == "kill":
         await kill_once(faults, look, seconds)
-    elif plan == "engine":
-        await lose_engine(world, faults, look, history, clients[0])
+    elif plan == "controller":
+        await lose_controller(world, faults, look, history, clients[0])
     else:
         end = time.monotonic() + seconds
         await faults.run(lambda: time.monotonic() > end)
@@ -133,11 +135,11 @@ def sound(store: Path, make: str) -> str:
 
 
 def main() -> None:
-    folder, engine, seconds, seed, count, plan, make, sizes = sys.argv[1:9]
+    folder, controller, seconds, seed, count, plan, make, sizes = sys.argv[1:9]
     least, most = map(int, sizes.split("-"))
     # A segment takes the largest message.
     more = {"mappedFileSizeCommitLog": 4 << 20} if most else {}
-    with World(Path(folder), engine, make, more) as world:
+    with World(Path(folder), controller, make, more) as world:
         try:
             out = asyncio.run(
                 work(world, plan, float(seconds), int(seed), int(count), (least, most))

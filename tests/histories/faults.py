@@ -1,4 +1,4 @@
-"""What happens to the brokers, their engine and the links between them, by a seed."""
+"""What happens to the brokers, their controller and the links between them, by a seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from clients import FAILURES, Look
 from world import Broker, World
 
-from broker.services.controlled.engine import EngineRefused
+from broker.services.controlled.controller import ControllerRefused
 
 __all__ = ["Faults"]
 
@@ -28,11 +28,11 @@ class Faults:
         """Each with its weight."""
         clock = 2 if self._world.fakes_clocks else 0
         return [
-            (5, self.kill), (1, self.kill_all), (4, self.pause), (3, self.cut_from_engine),
+            (5, self.kill), (1, self.kill_all), (4, self.pause), (3, self.cut_from_controller),
             (3, self.cut_from_peers), (3, self.cut_off), (3, self.cut_one_way),
-            (clock, self.set_clock), (2, self.fill_disk), (2, self.kill_engine_member),
-            (1, self.kill_engine), (1, self.pause_engine_member), (2, self.cut_engine_member),
-            (2, self.move),
+            (clock, self.set_clock), (2, self.fill_disk), (2, self.kill_controller_member),
+            (1, self.kill_controller), (1, self.pause_controller_member), (2,
+            self.cut_controller_member), (2, self.move),
         ]  # fmt: skip
 
     async def run(self, over: Callable[[], bool]) -> None:
@@ -58,7 +58,7 @@ class Faults:
             broker.go_on()
             broker.empty_disk()
             broker.start()
-        for member in self._world.engine:
+        for member in self._world.controller:
             member.go_on()
             member.start()
 
@@ -122,16 +122,16 @@ class Faults:
             return "nobody"
         number = self._chance.choice(others)
         try:
-            await asyncio.wait_for(self._look.engine.move(number), 5)  # type: ignore[arg-type]
-        except (*FAILURES, EngineRefused) as failed:
+            await asyncio.wait_for(self._look.controller.move(number), 5)  # type: ignore[arg-type]
+        except (*FAILURES, ControllerRefused) as failed:
             return f"to {number}: {failed}"
         return f"to {number}"
 
     # ---- links ----
 
-    async def cut_from_engine(self, length_s: float) -> str:
+    async def cut_from_controller(self, length_s: float) -> str:
         broker = self._broker()
-        for member in self._world.engine:
+        for member in self._world.controller:
             self._world.cut(broker.host, member.host)
         return await self._until_mended(broker, length_s)
 
@@ -164,32 +164,32 @@ class Faults:
         self._world.mend()
         return broker.host.address
 
-    # ---- the engine ----
+    # ---- the controller ----
 
-    async def kill_engine_member(self, length_s: float) -> str:
-        member = self._chance.choice(self._world.engine)
+    async def kill_controller_member(self, length_s: float) -> str:
+        member = self._chance.choice(self._world.controller)
         member.kill()
         await asyncio.sleep(length_s)
         member.start()
         return member.host.address
 
-    async def kill_engine(self, length_s: float) -> str:
-        for member in self._world.engine:
+    async def kill_controller(self, length_s: float) -> str:
+        for member in self._world.controller:
             member.kill()
         await asyncio.sleep(length_s)
-        for member in self._world.engine:
+        for member in self._world.controller:
             member.start()
         return "all"
 
-    async def pause_engine_member(self, length_s: float) -> str:
-        member = self._chance.choice(self._world.engine)
+    async def pause_controller_member(self, length_s: float) -> str:
+        member = self._chance.choice(self._world.controller)
         member.pause()
         await asyncio.sleep(length_s)
         member.go_on()
         return member.host.address
 
-    async def cut_engine_member(self, length_s: float) -> str:
-        member = self._chance.choice(self._world.engine)
+    async def cut_controller_member(self, length_s: float) -> str:
+        member = self._chance.choice(self._world.controller)
         for other in self._world.hosts:
             if other is not member.host and other is not self._world.clients:
                 self._world.cut(member.host, other)

@@ -1,6 +1,7 @@
 """Runs, and what Porcupine says of their histories:
 
-    python tests/histories/run.py [--engine etcd,apache] [--seconds 600] [--seed N] [--clients 8]
+    python tests/histories/run.py [--controller etcd,apache] [--seconds 600] [--seed N] [--clients
+    8]
         [--members java,ours,ours] [--sizes 1024-1048576]
 
 Prints the seed, the counts of operations and faults; keeps the folder of a run that fails."""
@@ -35,13 +36,13 @@ def program() -> Path | None:
     return made if built.returncode == 0 else None
 
 
-def may_run(engine: str) -> str:
+def may_run(controller: str) -> str:
     """Why there can be no run here; empty: there can."""
     made = "ip link add br0 type bridge && nsenter -t $$ -n true"
     tried = subprocess.run(["unshare", "-n", "sh", "-c", made], capture_output=True, check=False)
     if tried.returncode:
         return "no network namespaces here"
-    if engine == "etcd" and shutil.which("etcd") is None:
+    if controller == "etcd" and shutil.which("etcd") is None:
         return "etcd is not installed (etcd-server)"
     return ""
 
@@ -56,7 +57,7 @@ def check(checker: Path, history: Path, slack: str = SLACK) -> dict[str, Any]:
 def one(
     folder: Path,
     checker: Path,
-    engine: str,
+    controller: str,
     seconds: float,
     seed: int,
     clients: int,
@@ -65,7 +66,7 @@ def one(
     sizes: str = "0-0",
 ) -> tuple[dict[str, Any], list[str]]:
     """What happened, and what is wrong with it."""
-    words = ["unshare", "-n", sys.executable, str(HERE / "driver.py"), str(folder), engine,
+    words = ["unshare", "-n", sys.executable, str(HERE / "driver.py"), str(folder), controller,
              str(seconds), str(seed), str(clients), plan, make, sizes]  # fmt: skip
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -83,27 +84,27 @@ def one(
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--engine", default="etcd,apache")
+    parser.add_argument("--controller", default="etcd,apache")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--members", default="ours", help="ours or java: of all, or of each broker")
     parser.add_argument("--sizes", default="0-0", help="of bodies in bytes, at least and at most")
     given = parser.parse_args()
-    checker, engines = program(), given.engine.split(",")
+    checker, controllers = program(), given.controller.split(",")
     if checker is None:
         sys.exit("Porcupine cannot be had: Go is needed, and its module")
     print(f"SEED={given.seed}", flush=True)
     failed = False
-    for engine in engines:
-        if why := may_run(engine):
+    for controller in controllers:
+        if why := may_run(controller):
             sys.exit(why)
         folder = Path(tempfile.mkdtemp(prefix="histories-"))
-        seconds = given.seconds / len(engines)
-        out, wrong = one(folder, checker, engine, seconds, given.seed, given.clients, "random",
+        seconds = given.seconds / len(controllers)
+        out, wrong = one(folder, checker, controller, seconds, given.seed, given.clients, "random",
                          given.members, given.sizes)  # fmt: skip
         counts = {name: out.get(name) for name in ("history", "faults", "epochs")}
-        print(json.dumps({"engine": engine, "seconds": seconds} | counts), flush=True)
+        print(json.dumps({"controller": controller, "seconds": seconds} | counts), flush=True)
         for each in wrong:
             print(each)
         if wrong:

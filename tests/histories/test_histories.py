@@ -16,15 +16,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import run
 
 
-def history_of(folder: Path, engine: str, seconds: float, plan: str) -> None:
+def history_of(folder: Path, controller: str, seconds: float, plan: str) -> None:
     checker = run.program()
     if checker is None:
         pytest.skip("Go, or Porcupine as its module, is missing")
-    if why := run.may_run(engine):
+    if why := run.may_run(controller):
         pytest.skip(why)
     seed = int(os.environ.get("PS_SEED", random.SystemRandom().randrange(1 << 32)))
     print("PS_SEED", seed)
-    out, wrong = run.one(folder, checker, engine, seconds, seed, 4, plan)
+    out, wrong = run.one(folder, checker, controller, seconds, seed, 4, plan)
     assert not wrong, "\n".join([*wrong, *out.get("told", [])])
     assert out["history"]["acknowledged"] > 0
     assert sum(out["faults"].values()) > 0
@@ -36,14 +36,14 @@ def test_a_master_under_etcd_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("engine", ["etcd", pytest.param("apache", marks=pytest.mark.java)])
-def test_faults_of_all_kinds(tmp_path: Path, engine: str) -> None:
-    history_of(tmp_path, engine, 60.0, "random")
+@pytest.mark.parametrize("controller", ["etcd", pytest.param("apache", marks=pytest.mark.java)])
+def test_faults_of_all_kinds(tmp_path: Path, controller: str) -> None:
+    history_of(tmp_path, controller, 60.0, "random")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("engine", ["etcd", pytest.param("apache", marks=pytest.mark.java)])
-def test_without_a_majority_of_the_engine_what_is_safe_is_served_and_it_heals(
-    tmp_path: Path, engine: str
+@pytest.mark.parametrize("controller", ["etcd", pytest.param("apache", marks=pytest.mark.java)])
+def test_without_a_majority_of_the_controller_what_is_safe_is_served_and_it_heals(
+    tmp_path: Path, controller: str
 ) -> None:
-    history_of(tmp_path, engine, 0.0, "engine")
+    history_of(tmp_path, controller, 0.0, "controller")

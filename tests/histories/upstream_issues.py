@@ -11,7 +11,7 @@ import asyncio
 import sys
 
 from clients import Client, Look
-from engine_loss import holds, record_with
+from controller_loss import holds, record_with
 from world import Broker, World
 
 __all__ = ["SCENES"]
@@ -31,7 +31,7 @@ async def scene_5663(world: World, look: Look, client: Client) -> None:
     await _until_sent(client, master)
     # Requests of the master arrive, answers do not.
     other.start()
-    for member in world.engine:
+    for member in world.controller:
         world.cut(member.host, master.host, both=False)
     try:
         await asyncio.wait_for(record_with(look, lambda record: len(record.in_sync) == 2), 20)
@@ -61,7 +61,7 @@ async def scene_6662(world: World, look: Look, client: Client) -> None:
     await _until_sent(client, master)
     await record_with(look, lambda record: len(record.in_sync) == 3)
     for one in (master, beside):
-        for far in (other, *world.engine):
+        for far in (other, *world.controller):
             world.cut(one.host, far.host)
     for queue in range(4):
         await client.send(master.address, queue)
@@ -84,9 +84,9 @@ async def scene_7689(world: World, look: Look, client: Client) -> None:
         other.pause()
     await asyncio.gather(*(client.send(master.address, queue % 4) for queue in range(12)))
     master.kill()
-    for member in world.engine:
+    for member in world.controller:
         member.kill()
-    for member in world.engine:
+    for member in world.controller:
         member.start()
     master.start()
     # At once, whoever takes them.

@@ -1,6 +1,7 @@
 """Hosts as network namespaces on one bridge, which needs root, and what runs on them: three brokers
-of one name, each on a small disk of its own, the three members of an engine, a name server. Made to
-be used in a network namespace of its own (``unshare -n``), which takes everything along at its end.
+of one name, each on a small disk of its own, the three members of a controller, a name server. Made
+to be used in a network namespace of its own (``unshare -n``), which takes everything along at its
+end.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "interop"))
 import launch
 from waiting import until
 
-__all__ = ["BROKER_PORT", "NAME", "NAMES", "Broker", "EngineMember", "Host", "World"]
+__all__ = ["BROKER_PORT", "NAME", "NAMES", "Broker", "ControllerMember", "Host", "World"]
 
 NAME, CLUSTER = "broker-a", "DefaultCluster"
 NAMES_PORT, BROKER_PORT, HA_PORT, CONTROLLER_PORT, ETCD_PORT = 9876, 10911, 10912, 9878, 2379
@@ -145,15 +146,14 @@ class Broker(Process):
 
 
 @dataclass
-class EngineMember(Process):
+class ControllerMember(Process):
     pass
 
 
 @dataclass
 class World:
-    """kind: ``etcd`` or ``apache``, of the engine. make: ``ours`` or ``java``, of the brokers; or
-    one of each broker, with commas between.
-    more: settings of theirs."""
+    """kind: ``etcd`` or ``apache``, of the controller. make: ``ours`` or ``java``, of the brokers;
+    or one of each broker, with commas between. more: settings of theirs."""
 
     folder: Path
     kind: str
@@ -161,7 +161,7 @@ class World:
     more: dict[str, Any] = field(default_factory=dict)
     clients: Host = field(default_factory=lambda: Host(1))
     brokers: list[Broker] = field(default_factory=list)
-    engine: list[EngineMember] = field(default_factory=list)
+    controller: list[ControllerMember] = field(default_factory=list)
     names: launch.Server | None = None
     fakes_clocks: bool = False
 
@@ -172,15 +172,15 @@ class World:
         return given if len(given) == 3 else given * 3
 
     @property
-    def engine_address(self) -> str:
-        hosts = [each.host.address for each in self.engine]
+    def controller_address(self) -> str:
+        hosts = [each.host.address for each in self.controller]
         if self.kind == "etcd":
             return "etcd://" + ",".join(f"{host}:{ETCD_PORT}" for host in hosts)
         return ";".join(f"{host}:{CONTROLLER_PORT}" for host in hosts)
 
     @property
     def hosts(self) -> list[Host]:
-        return [self.clients, *(each.host for each in (*self.brokers, *self.engine))]
+        return [self.clients, *(each.host for each in (*self.brokers, *self.controller))]
 
     # ---- links ----
 
@@ -220,8 +220,8 @@ class World:
         for number, host in enumerate(hosts):
             host.join("br0")
             make = self._etcd if self.kind == "etcd" else self._controller
-            self.engine.append(EngineMember(host, make(number, hosts)))
-        for each in self.engine:
+            self.controller.append(ControllerMember(host, make(number, hosts)))
+        for each in self.controller:
             each.start()
         for number in range(3):
             self.brokers.append(self._broker(number))
@@ -230,7 +230,7 @@ class World:
             broker.start()
 
     def __exit__(self, *_: object) -> None:
-        for each in (*self.brokers, *self.engine):
+        for each in (*self.brokers, *self.controller):
             each.kill()
         if self.names is not None:
             self.names.stop()
@@ -283,7 +283,7 @@ class World:
             "brokerClusterName": CLUSTER, "brokerName": NAME, "brokerIP1": host.address,
             "listenPort": BROKER_PORT, "haListenPort": HA_PORT, "namesrvAddr": NAMES,
             "storePathRootDir": disk / "store", "enableControllerMode": "true",
-            "controllerAddr": self.engine_address, "controllerHeartBeatTimeoutMills": LIFE_MS,
+            "controllerAddr": self.controller_address, "controllerHeartBeatTimeoutMills": LIFE_MS,
             "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20_000,
             "maxHashSlotNum": 1000, "maxIndexNum": 4000, "fileReservedTime": 100_000,
             "cleanFileForciblyEnable": "false", "haSendHeartbeatInterval": 500,

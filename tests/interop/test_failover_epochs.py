@@ -45,38 +45,38 @@ INVISIBLE_MS = 20_000
 
 @dataclass
 class Pair:
-    engine: str
+    controller: str
     names: str
     peers: list[launch.Peer]
 
     def until_in_sync(self) -> None:
-        launch.wait("both in sync", lambda: len(record_of(self.engine).in_sync) == 2)
+        launch.wait("both in sync", lambda: len(record_of(self.controller).in_sync) == 2)
 
     def kill_master(self) -> None:
         """And wait until the other one is it."""
         self.until_in_sync()
-        before = record_of(self.engine)
+        before = record_of(self.controller)
         master = next(each for each in self.peers if each.broker == before.address)
         master.broker_server.kill()
         launch.wait(
             "another master",
-            lambda: record_of(self.engine).address not in ("", before.address),
+            lambda: record_of(self.controller).address not in ("", before.address),
         )
         master.broker_server.start()
 
 
 def record_of_now(pair: Pair) -> str:
     """The master's address, once it serves as one."""
-    address = record_of(pair.engine).address
+    address = record_of(pair.controller).address
     launch.wait("the master", lambda: launch.ask(address, 1007)[2].count(b'"brokerId":0') == 1)
     return address
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
-    with etcd(tmp_path / "etcd") as engine, launch.name_server("ours", tmp_path / "n") as names:
-        under = Controller(names, engine.address, launch.Server([], tmp_path))
-        made = Pair(engine.address, names, [])
+    with etcd(tmp_path / "etcd") as controller, launch.name_server("ours", tmp_path / "n") as names:
+        under = Controller(names, controller.address, launch.Server([], tmp_path))
+        made = Pair(controller.address, names, [])
         try:
             for number in range(2):
                 folder = tmp_path / f"m{number}"

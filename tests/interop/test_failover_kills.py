@@ -21,7 +21,7 @@ import launch
 from controllers import Controller, Sender, member_of
 from etcd_server import PROGRAM, etcd
 
-from broker.services.controlled.etcd import EtcdEngine, Gateway
+from broker.services.controlled.etcd import EtcdController, Gateway
 from broker.services.replication.reign import Record
 
 pytestmark = [
@@ -35,8 +35,8 @@ ROUNDS = int(os.environ.get("PS_ROUNDS", "6"))
 
 def record_of(address: str) -> Record:
     gateway = Gateway(address)
-    engine = EtcdEngine(gateway, "DefaultCluster", NAME, Path("none"), 0o644, 1000)
-    return asyncio.run(engine.look())
+    controller = EtcdController(gateway, "DefaultCluster", NAME, Path("none"), 0o644, 1000)
+    return asyncio.run(controller.look())
 
 
 @contextmanager
@@ -44,16 +44,16 @@ def three_in_sync(folder: Path, silent_ms: int) -> Iterator[tuple[list[launch.Pe
     """Three of ours under etcd, the addresses of the name server and of etcd. A master that is
     silent for `silent_ms` is dead. At the end each stops as it should."""
     peers: list[launch.Peer] = []
-    with etcd(folder / "etcd") as engine, launch.name_server("ours", folder / "n") as names:
-        under = Controller(names, engine.address, launch.Server([], folder))
+    with etcd(folder / "etcd") as controller, launch.name_server("ours", folder / "n") as names:
+        under = Controller(names, controller.address, launch.Server([], folder))
         try:
             for number in range(3):
                 at = folder / f"m{number}"
                 made = member_of("ours", under, at, NAME, controllerHeartBeatTimeoutMills=silent_ms)
                 peers.append(made)
                 made.broker_server.start()
-            launch.wait("three in sync", lambda: len(record_of(engine.address).in_sync) == 3)
-            yield peers, names, engine.address
+            launch.wait("three in sync", lambda: len(record_of(controller.address).in_sync) == 3)
+            yield peers, names, controller.address
         finally:
             codes = [peer.broker_server.stop() for peer in peers]
     assert codes == [0, 0, 0]

@@ -1,5 +1,5 @@
-"""A member that decides as member.py and set_keeper.py do, and an engine that guarantees what
-engine.py says and no more: in few steps, so that a million seeds can be run. The rules of the
+"""A member that decides as member.py and set_keeper.py do, and a controller that guarantees what
+controller.py says and no more: in few steps, so that a million seeds can be run. The rules of the
 in-sync set and of forks are the broker's own (in_sync.py, epochs.py). The members' own code runs in
 real_members.py."""
 
@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from virtual_time import Events
 from virtual_world import Broker, Group
 
-__all__ = ["ModelEngine", "ModelMember", "model_group"]
+__all__ = ["ModelController", "ModelMember", "model_group"]
 
-#: Seconds, by the clock of who counts: until a master is fenced, until the engine holds a broker
-#: for dead, until a slave is late.
+#: Seconds, by the clock of who counts: until a master is fenced, until the controller holds a
+#: broker for dead, until a slave is late.
 LEASE_S, DEAD_S, LATE_S = 6.0, 10.0, 15.0
 #: Messages that a slave may lack and be invited.
 NEAR = 3
@@ -28,8 +28,8 @@ class Record:
     number: int = 0
 
 
-class ModelEngine:
-    """What engine.py says that one guarantees."""
+class ModelController:
+    """What controller.py says that one guarantees."""
 
     def __init__(self, events: Events) -> None:
         self._events, self.record = events, Record()
@@ -165,9 +165,9 @@ class ModelMember(Broker):
         alive, boot = None if self.is_silent else self.number, self.boots
         doubt = (self.last_epoch(), len(self.log.entries)) if self.is_in_doubt else None
 
-        def look(engine: ModelEngine) -> Record:
-            engine.note(self.number, boot, doubt)
-            return engine.look(alive)
+        def look(controller: ModelController) -> Record:
+            controller.note(self.number, boot, doubt)
+            return controller.look(alive)
 
         self.group.ask(self, look, looked)
 
@@ -267,18 +267,18 @@ class ModelMember(Broker):
 class ModelGroup(Group):
     def __init__(self, events: Events, name: str, fault_s: float = 4.0) -> None:
         super().__init__(events, name, fault_s)
-        self.engine = ModelEngine(events)
+        self.controller = ModelController(events)
 
     def in_sync(self) -> Iterable[int]:
-        return self.engine.record.in_sync
+        return self.controller.record.in_sync
 
     def move(self) -> None:
-        self.engine.move(each.number for each in self.brokers.values() if each.is_able)
+        self.controller.move(each.number for each in self.brokers.values() if each.is_able)
 
     def ask(
         self,
         broker: Broker,
-        work: Callable[[ModelEngine], Record | None],
+        work: Callable[[ModelController], Record | None],
         done: Callable[[Record | None], None] | None = None,
         lost: Callable[[], None] | None = None,
     ) -> None:
@@ -288,11 +288,11 @@ class ModelGroup(Group):
 
         def arrive() -> None:
             nonlocal answered
-            found = work(self.engine)
+            found = work(self.controller)
             if not answered and done is not None and broker.clock.life == life:
-                answered = self.from_engine(broker.number, broker.clock, lambda: done(found))
+                answered = self.from_controller(broker.number, broker.clock, lambda: done(found))
 
-        self.to_engine(broker.number, arrive)
+        self.to_controller(broker.number, arrive)
 
         def give_up() -> None:
             nonlocal answered

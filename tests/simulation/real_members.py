@@ -1,4 +1,4 @@
-"""A member with the broker's own code: GroupMember, SetKeeper, InSync and EtcdEngine run on an
+"""A member with the broker's own code: GroupMember, SetKeeper, InSync and EtcdController run on an
 event loop of virtual time, before a simulated etcd. What they stand on is virtual_world.py's: its
 disk and streams in place of the store and csrc/ha."""
 
@@ -19,7 +19,7 @@ from virtual_time import Clock, Events, VirtualLoop, VirtualTime
 from virtual_world import Broker, Group
 
 from broker.services.controlled import member, set_keeper
-from broker.services.controlled.etcd import EtcdEngine
+from broker.services.controlled.etcd import EtcdController
 from broker.services.controlled.in_sync import InSync
 from broker.services.replication.reign import Reign
 
@@ -78,11 +78,11 @@ class RealMember(Broker):
 
     async def _run(self) -> None:
         gateway: Any = Gateway(self.group.etcd, self.group, self.number, self._process)
-        engine = EtcdEngine(gateway, "c", self.group.name, Path("none"), 0o600, DEAD_MS)
+        controller = EtcdController(gateway, "c", self.group.name, Path("none"), 0o600, DEAD_MS)
         continuity: Any = _Continuity(self)
         self._services = self._new_services()
         self.member = member.GroupMember(
-            engine, Reign(self.number), self._become, lambda _: None, lambda: self._services,
+            controller, Reign(self.number), self._become, lambda _: None, lambda: self._services,
             DEAD_MS, continuity,
         )  # fmt: skip
         self.member.start()
@@ -93,7 +93,7 @@ class RealMember(Broker):
         self.loop.end()
 
     def leave(self, done: Callable[[], None]) -> None:
-        """Its member stops within the time that its engine may take for an answer."""
+        """Its member stops within the time that its controller may take for an answer."""
         loop, is_late, told_s = self.loop, True, self.group.events.now
 
         async def leave() -> None:
@@ -220,13 +220,13 @@ class RealGroup(Group):
         who = self.events.chance.choice(able)
         assert isinstance(who, RealMember)
         gateway: Any = Gateway(self.etcd, self, who.number, Clock(self.events))
-        engine = EtcdEngine(gateway, "c", self.name, Path("none"), 0o600, DEAD_MS)
+        controller = EtcdController(gateway, "c", self.name, Path("none"), 0o600, DEAD_MS)
         operator = VirtualLoop(Clock(self.events))
 
         async def move() -> None:
             try:
-                await engine.move(who.number)
-            except (member.EngineRefused, OSError, TimeoutError, ValueError):
+                await controller.move(who.number)
+            except (member.ControllerRefused, OSError, TimeoutError, ValueError):
                 return
 
         operator.spawn(move())

@@ -162,10 +162,10 @@ def test_a_master_that_goes_on_in_the_epoch_of_its_former_life_is_found(
     assert fails(run, range(500))
 
 
-# ---- the engine is gone ----
+# ---- the controller is gone ----
 
 
-def test_without_its_engine_a_master_stops_acknowledging_and_nobody_is_elected() -> None:
+def test_without_its_controller_a_master_stops_acknowledging_and_nobody_is_elected() -> None:
     events = Events(random.Random(1))
     group = real_group(events)
     with on_virtual_time([group]):

@@ -149,8 +149,8 @@ class Gateway:
             except OSError as refused:
                 answer = refused
             if not answered.done():
-                group.from_engine(number, self._clock, lambda: hear(answer))
+                group.from_controller(number, self._clock, lambda: hear(answer))
 
-        group.to_engine(number, arrive)
+        group.to_controller(number, arrive)
         async with asyncio.timeout(ASK_S):
             return await answered

@@ -16,7 +16,7 @@ from broker.services.controlled.in_sync import InSync
 
 __all__ = ["KINDS", "run_fleet", "run_model", "run_real"]
 
-#: Within so many seconds of peace a group heals: an engine may take ten to notice an end, and a
+#: Within so many seconds of peace a group heals: a controller may take ten to notice an end, and a
 #: slave fifteen to be late.
 HEALS_S = 60.0
 

@@ -1,9 +1,9 @@
 """A world on virtual time, from one seed: groups of brokers with disks, the streams between them,
-an engine that each asks over a bad network, and what happens to all of them.
+a controller that each asks over a bad network, and what happens to all of them.
 
 Faults: brokers are killed, lose their power and with it what was not synced, stand still (SIGSTOP);
-pairs of them, and brokers and the engine, are cut off in both directions; connections break, and
-each end notices in its own time. Clocks run apart by five percent. The brokers of half of the
+pairs of them, and brokers and the controller, are cut off in both directions; connections break,
+and each end notices in its own time. Clocks run apart by five percent. The brokers of half of the
 groups acknowledge what their disks do not have yet (ASYNC_FLUSH). A third of the groups has one or
 two members whose streams are Java's, and messages of up to 1 MB, which come in chunks.
 
@@ -33,7 +33,8 @@ CLOCKS = 0.05
 NOTICED_S = 6.0
 #: What happens to a group; twice: it happens twice as often.
 FAULTS = [
-    "kill", "kill", "power", "leave", "pause", "part", "engine", "break", "move", "heal", "heal",
+    "kill", "kill", "power", "leave", "pause", "part", "controller", "break", "move", "heal",
+    "heal",
 ]  # fmt: skip
 #: A frame has so many entries at most.
 FRAME = 6
@@ -412,7 +413,8 @@ class Broker:
 
 
 class Group:
-    """The brokers of one name, and what must hold of them. 0: the number of the engine in cuts."""
+    """The brokers of one name, and what must hold of them. 0: the number of the controller in
+    cuts."""
 
     def __init__(self, events: Events, name: str, fault_s: float = 4.0) -> None:
         """fault_s: between two faults, in the mean."""
@@ -446,7 +448,7 @@ class Group:
         return [self.messages << LEFT_BITS | left for left in range(chunks - 1, -1, -1)]
 
     def is_lossy(self) -> bool:
-        """Whether this message of the engine's is lost."""
+        """Whether this message of the controller's is lost."""
         return not self.is_peaceful and self.events.chance.random() < 0.05
 
     def _copies(self) -> int:
@@ -456,14 +458,14 @@ class Group:
         drawn = self.events.chance.random()
         return 0 if drawn < 0.05 else 1 + (drawn > 0.9)
 
-    def to_engine(self, number: int, arrive: Callable[[], None]) -> None:
+    def to_controller(self, number: int, arrive: Callable[[], None]) -> None:
         """A request of this broker's arrives never, once or twice, late."""
         chance = self.events.chance
         for _ in range(0 if self.is_cut(0, number) else self._copies()):
             late = not self.is_peaceful and chance.random() < 0.05
             self.events.at(chance.uniform(0.001, 8.0 if late else 0.3), arrive)
 
-    def from_engine(self, number: int, clock: Clock, hear: Callable[[], None]) -> bool:
+    def from_controller(self, number: int, clock: Clock, hear: Callable[[], None]) -> bool:
         """Whether the answer to it arrives in this life of who asked."""
         if self.is_lossy() or self.is_cut(0, number):
             return False
@@ -523,7 +525,7 @@ class Group:
             other = chance.choice(list(self.brokers))
             if other != broker.number:
                 self.part(broker.number, other)
-        elif kind == "engine":
+        elif kind == "controller":
             self.part(0, broker.number)
         elif kind == "move":
             self.move()
@@ -540,7 +542,7 @@ class Group:
             broker.start()
 
     def part(self, one: int, other: int) -> None:
-        """These two, or a broker and the engine, do not reach each other any more."""
+        """These two, or a broker and the controller, do not reach each other any more."""
         pair = frozenset({one, other})
         self._cut.add(pair)
         for link in self.live_links():
@@ -572,7 +574,7 @@ class Group:
             )
 
     def in_sync(self) -> Iterable[int]:
-        """What the engine has."""
+        """What the controller has."""
         raise NotImplementedError
 
     def lose(self) -> None:

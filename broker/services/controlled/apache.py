@@ -1,4 +1,4 @@
-"""Apache's controller as the engine: the requests of its brokers
+"""Apache's controller: the requests of its brokers
 (docs/internals/ha.md#under-a-controller; upstream ReplicasManager, ControllerRequestProcessor)."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from broker.loop.reasons import reason_of
 from broker.loop.safe_log import SafeLogger, shown
 from broker.remoting.client import RemotingClient, parse_address
-from broker.services.controlled.engine import NO_EPOCH, EngineRefused, Heartbeat, LogDoubt
+from broker.services.controlled.controller import NO_EPOCH, ControllerRefused, Heartbeat, LogDoubt
 from broker.services.controlled.identity import Identity
 from broker.services.replication.reign import Record
 from broker.wire import mqjson
@@ -73,11 +73,11 @@ class ApacheController:
         self._yields_since: float | None = None
         self._has_yielded = False
 
-    # ---- the engine ----
+    # ---- what a controller answers ----
 
     async def number(self, address: str) -> int:
         """Asks for a number, with a code that says who asks, so that an answer that was lost does
-        not cost one. Raises: OSError, TimeoutError, ValueError, EngineRefused."""
+        not cost one. Raises: OSError, TimeoutError, ValueError, ControllerRefused."""
         self._address = address
         kept = self._identity.read(self._cluster, self._name)
         if kept is not None:
@@ -92,7 +92,7 @@ class ApacheController:
         fields = self._of() | {"appliedBrokerId": str(number), "registerCheckCode": code}
         try:
             await self._ask(Command(RequestCode.CONTROLLER_APPLY_BROKER_ID, fields))
-        except EngineRefused:  # somebody else has it by now
+        except ControllerRefused:  # somebody else has it by now
             self._identity.forget_asked()
             raise
         self._identity.keep(self._cluster, self._name, number)
@@ -118,10 +118,10 @@ class ApacheController:
         self._doubt = None
 
     async def elect(self, number: int, held: int = NO_EPOCH) -> Record:
-        """Asks for an election. Raises: as engine.py says."""
+        """Asks for an election. Raises: as controller.py says."""
         self._yield_no_longer()
         if self._yields():
-            raise EngineRefused(
+            raise ControllerRefused(
                 "the end of this broker's log may be missing, and of the in-sync set"
                 f" {sorted(self._others)} may have it: it leaves mastership to them for"
                 f" {self._yields_s:.0f} s"
@@ -204,7 +204,7 @@ class ApacheController:
 
     async def _ask(self, command: Command, *also: int) -> Command:
         """Asks the leader. also: codes that are no refusals. Raises: OSError, TimeoutError,
-        ValueError, EngineRefused."""
+        ValueError, ControllerRefused."""
         address = await self._find_leader()
         try:
             answer = await self._request(address, command)
@@ -216,7 +216,7 @@ class ApacheController:
             raise OSError(f"the controller at {address} does not lead any more")
         if answer.code != ResponseCode.SUCCESS and answer.code not in also:
             remark = shown(answer.remark or "")
-            raise EngineRefused(f"the controller says {answer.code} {remark}".strip())
+            raise ControllerRefused(f"the controller says {answer.code} {remark}".strip())
         return answer
 
     async def _find_leader(self) -> str:

@@ -1,5 +1,5 @@
-"""etcd as the engine: one key a broker name, changed by compare-and-swap, and a key with a lease
-for each broker that is alive. Spoken is the JSON of etcd's own HTTP gateway, from 3.4 on
+"""etcd as the controller: one key a broker name, changed by compare-and-swap, and a key with a
+lease for each broker that is alive. Spoken is the JSON of etcd's own HTTP gateway, from 3.4 on
 (docs/internals/ha.md#etcd)."""
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from broker.services.controlled.answers import (
     text_in,
     value_of,
 )
-from broker.services.controlled.engine import NO_EPOCH, EngineRefused, Heartbeat, LogDoubt
+from broker.services.controlled.controller import NO_EPOCH, ControllerRefused, Heartbeat, LogDoubt
 from broker.services.controlled.identity import Identity
 from broker.services.etcd_address import SCHEME_TLS, parse_etcd
 from broker.services.replication.reign import Record
 
-__all__ = ["EtcdEngine", "Gateway"]
+__all__ = ["EtcdController", "Gateway"]
 
 quiet = RateLimitedLogger(SafeLogger("broker.controlled"))
 
@@ -181,7 +181,7 @@ class _Group:
         return json.dumps({name: getattr(self, name) for name in names}, sort_keys=True)
 
 
-class EtcdEngine:
+class EtcdController:
     """Of one broker. Keys: ``/rocketmq/CLUSTER/NAME``, and with ``/alive/NUMBER`` after it."""
 
     renumbers = True
@@ -201,7 +201,7 @@ class EtcdEngine:
         self._seen = _Group()
         self._beating: asyncio.Task[None] | None = None
 
-    # ---- the engine ----
+    # ---- the controller ----
 
     async def number(self, address: str) -> int:
         kept = self._identity.read(self._cluster, self._name)
@@ -236,7 +236,7 @@ class EtcdEngine:
     async def vouch(self, number: int, record: Record) -> None:
         def note(group: _Group) -> None:
             if (group.master, group.epoch) != (record.master, record.epoch):
-                raise EngineRefused(f"epoch {group.epoch} has begun meanwhile")
+                raise ControllerRefused(f"epoch {group.epoch} has begun meanwhile")
             group.brokers[str(number)].pop("doubt", None)
 
         await self._change(note)
@@ -269,11 +269,11 @@ class EtcdEngine:
 
     async def _leave_it_to_others(self, group: _Group, number: int) -> NoReturn:
         """Refuses to lead: who comes back with all of the log must not find a master that waits for
-        it. Raises: EngineRefused."""
+        it. Raises: ControllerRefused."""
         if group.master == number:
             group.master = None
             await self._write(group, [])
-        raise EngineRefused(self._waits_for(group, number))
+        raise ControllerRefused(self._waits_for(group, number))
 
     @staticmethod
     def _waits_for(group: _Group, number: int) -> str:
@@ -287,16 +287,16 @@ class EtcdEngine:
     async def move(self, number: int, accepts_loss: bool = False) -> Record:
         group = await self._read()
         if number not in group.in_sync or number not in group.alive:
-            raise EngineRefused(f"broker {number} is not in sync, or not alive")
+            raise ControllerRefused(f"broker {number} is not in sync, or not alive")
         if group.master == number:
             return group.record()
         heir = group.heir(number)
         if heir is not None and heir != number:
-            raise EngineRefused(
+            raise ControllerRefused(
                 f"broker {number} may lack acknowledged messages: move it to {heir}"
             )
         if heir is None and not accepts_loss:
-            raise EngineRefused(self._waits_for(group, number))
+            raise ControllerRefused(self._waits_for(group, number))
         self._crown(group, number)
         return await self._write_or_refuse(group)
 
@@ -321,7 +321,7 @@ class EtcdEngine:
         group = await self._read()
         now = (group.master, group.epoch, group.set_number)
         if now != (record.master, record.epoch, record.set_number):
-            raise EngineRefused(f"epoch {group.epoch} has the set {group.set_number} by now")
+            raise ControllerRefused(f"epoch {group.epoch} has the set {group.set_number} by now")
         group.in_sync, group.set_number = sorted(in_sync), group.set_number + 1
         return await self._write_or_refuse(group)
 
@@ -405,10 +405,10 @@ class EtcdEngine:
         return bool(answer.get("succeeded")), self._group_of(answer)
 
     async def _write_or_refuse(self, group: _Group) -> Record:
-        """Writes the record. Raises: EngineRefused, and what asking raises."""
+        """Writes the record. Raises: ControllerRefused, and what asking raises."""
         done, now = await self._write(group, [])
         if not done:
-            raise EngineRefused("the record has changed meanwhile")
+            raise ControllerRefused("the record has changed meanwhile")
         return now.record()
 
     def _ranges(self) -> list[dict[str, Any]]:

@@ -1,12 +1,12 @@
-"""Which brokers a master waits for, and which it wants its engine to have in the in-sync set. No
-clock, no I/O: the simulation runs it, too (tests/simulation).
+"""Which brokers a master waits for, and which it wants its controller to have in the in-sync set.
+No clock, no I/O: the simulation runs it, too (tests/simulation).
 
-A message is acknowledged when every broker has it that could be elected: those of the engine's set,
-those that the engine was asked to add, whatever it said, and those that it may have been asked to.
-A refusal settles nothing: the same may have been asked before without an answer, or arrive twice,
-and be carried out later. Only a set with a new number makes an end of it.
-So who is added acknowledges before the engine is asked (apache/rocketmq#5663 acknowledged by
-the old set meanwhile), and who is removed counts until the engine has answered."""
+A message is acknowledged when every broker has it that could be elected: those of the controller's
+set, those that the controller was asked to add, whatever it said, and those that it may have been
+asked to. A refusal settles nothing: the same may have been asked before without an answer, or
+arrive twice, and be carried out later. Only a set with a new number makes an end of it. So who is
+added acknowledges before the controller is asked (apache/rocketmq#5663 acknowledged by the old set
+meanwhile), and who is removed counts until the controller has answered."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ class MemberSeen:
 
 @dataclass
 class InSync:
-    """Of one master in one epoch. me: its number. held: what the engine has, as far as is known."""
+    """Of one master in one epoch. me: its number. held: what the controller has, as far as is
+    known."""
 
     me: int
     held: frozenset[int]
-    #: Asked of the engine, without an answer yet.
+    #: Asked of the controller, without an answer yet.
     asked: frozenset[int] | None = None
-    #: Of requests that the engine has refused.
+    #: Of requests that the controller has refused.
     doubted: frozenset[int] = frozenset()
-    #: Who is to be added: how much of the log each must have before the engine is asked.
+    #: Who is to be added: how much of the log each must have before the controller is asked.
     joining: dict[int, int] = field(default_factory=dict)
     #: When each member had all of the log last.
     _caught_up_s: dict[int, float] = field(default_factory=dict)
@@ -67,9 +68,9 @@ class InSync:
         self.joining[number] = end
 
     def next_request(self, ends: Mapping[int, int], end: int, now_s: float, late_s: float) -> bool:
-        """Says whether there is something to ask of the engine now: then `asked` is what. late_s:
-        who has not caught up for so long is out. A guest that is gone, or late, is not asked
-        for."""
+        """Says whether there is something to ask of the controller now: then `asked` is what.
+        late_s: who has not caught up for so long is out. A guest that is gone, or late, is not
+        asked for."""
         for number in self.held | self.joining.keys():
             self._see(number, ends.get(number, -1), end, now_s)
         late = {n for n in self.held | self.joining.keys() if self._is_late(n, now_s, late_s)}
@@ -110,7 +111,7 @@ class InSync:
         }  # fmt: skip
 
     def answered(self, held: frozenset[int], *, is_new: bool) -> None:
-        """Takes the set that the engine has. is_new: its number is higher than that of the last
+        """Takes the set that the controller has. is_new: its number is higher than that of the last
         request, so that whatever was asked before has happened, or never will."""
         if is_new:
             self.doubted = frozenset()
@@ -148,7 +149,7 @@ class InSync:
     def _risk(self, number: int, has: int | None, end: int, late: float, late_s: float) -> str:
         """Returns why a member may soon be out."""
         if self.asked is not None and number not in self.asked:
-            return "it is late: the engine is asked to remove it"
+            return "it is late: the controller is asked to remove it"
         if has is None:
             return f"not connected for {late:.0f} s; out after {late_s / 10:.1f} s"
         if has < end and late > _RECENT_S:
@@ -160,10 +161,10 @@ class InSync:
         if has is None:
             return "not connected"
         if self.asked is not None and number in self.asked:
-            return "the engine is asked to add it"
+            return "the controller is asked to add it"
         if number in self.joining:
             lacks = max(0, self.joining[number] - has)
-            return f"waited for already; the engine is asked once it has {lacks} bytes more"
+            return f"waited for already; the controller is asked once it has {lacks} bytes more"
         if end - has > near:
             return f"too far behind: invited below {near} bytes"
         return "invited in the next round"

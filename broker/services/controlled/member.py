@@ -1,4 +1,4 @@
-"""A broker under an engine: it says that it is alive, learns who is the master, and becomes what
+"""A broker under a controller: it says that it is alive, learns who is the master, and becomes what
 it is to be. In a new role everything over the store begins again: nothing that one epoch had in
 memory is there in the next."""
 
@@ -15,7 +15,13 @@ from broker.loop.safe_log import SafeLogger
 from broker.remoting.client import parse_address
 from broker.services.context import Services
 from broker.services.controlled.continuity import Continuity
-from broker.services.controlled.engine import NO_EPOCH, Engine, EngineRefused, Heartbeat, LogDoubt
+from broker.services.controlled.controller import (
+    NO_EPOCH,
+    Controller,
+    ControllerRefused,
+    Heartbeat,
+    LogDoubt,
+)
 from broker.services.controlled.set_keeper import SetKeeper
 from broker.services.replication.reign import Record, Reign
 from pystore.errors import StoreError
@@ -32,8 +38,8 @@ _SOON_S, _SOON_FOR_S = 0.1, 3.0
 _STUCK = 2.0
 #: How long a host has to say that nobody listens there.
 _REFUSED_S = 0.2
-#: Of the time after which an engine holds a broker for dead: the rest is for clocks that run
-#: apart, and for the engine's own look at them.
+#: Of the time after which a controller holds a broker for dead: the rest is for clocks that run
+#: apart, and for the controller's own look at them.
 _LEASE = 0.6
 
 
@@ -42,7 +48,7 @@ class GroupMember:
 
     def __init__(
         self,
-        engine: Engine,
+        controller: Controller,
         reign: Reign,
         become: Callable[[Reign], Awaitable[None]],
         keep: Callable[[Reign], None],
@@ -52,16 +58,21 @@ class GroupMember:
     ) -> None:
         """Takes the callbacks. become: serves in another role. keep: what it is from its next start
         on. services: of the broker as it is now; None: it is being started. timeout_ms: after it
-        the engine holds a broker for dead."""
-        self._engine, self.reign, self._become, self._services = engine, reign, become, services
+        the controller holds a broker for dead."""
+        self._controller, self.reign, self._become, self._services = (
+            controller,
+            reign,
+            become,
+            services,
+        )
         self._keep_reign, self._continuity = keep, continuity
         self._lease_s, self._stuck_s = (timeout_ms / 1000 * each for each in (_LEASE, _STUCK))
-        #: When it asked for the record that it goes by, and when the engine answered last.
+        #: When it asked for the record that it goes by, and when the controller answered last.
         self._heard_s = self._answered_s = time.monotonic()
         self._news = asyncio.Event()
         self._lost_s = -_SOON_FOR_S
         self._tasks: list[asyncio.Task[None]] = []
-        #: What the engine is told of this broker every second; None: it is silent.
+        #: What the controller is told of this broker every second; None: it is silent.
         self._beat: Heartbeat | None = None
         self._becoming: asyncio.Future[None] | None = None
         self._registered = self._has_begun = False
@@ -81,10 +92,10 @@ class GroupMember:
         self._tasks = []
         if self._becoming is not None:
             await asyncio.wait({self._becoming})
-        await self._engine.leave()
+        await self._controller.leave()
 
     def hint(self) -> None:
-        """Asks the engine now: somebody says that there is news, who need not be believed."""
+        """Asks the controller now: somebody says that there is news, who need not be believed."""
         self._news.set()
 
     def lost(self) -> None:
@@ -107,13 +118,13 @@ class GroupMember:
         while True:
             try:
                 await self._turn()
-            except EngineRefused as refused:
+            except ControllerRefused as refused:
                 self._registered = False
                 self._tell("refused", refused)
             except (OSError, TimeoutError, ValueError) as failed:
                 self._tell("not reached", reason_of(failed))
             except Exception:
-                log.exception("A round of the engine failed")
+                log.exception("A round of the controller failed")
             soon = time.monotonic() - self._lost_s < _SOON_FOR_S
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SOON_S if soon else _PAUSE_S):
@@ -122,7 +133,7 @@ class GroupMember:
 
     async def _stay_alive(self) -> None:
         """Sends heartbeats beside the rounds, which may take long: a broker that is busy is alive,
-        and a master that does not reach its engine is fenced in time."""
+        and a master that does not reach its controller is fenced in time."""
         next_s = 0.0
         while True:
             now, s = time.monotonic(), self._services()
@@ -132,12 +143,12 @@ class GroupMember:
                 next_s = now + _PAUSE_S
                 with contextlib.suppress(StoreError):  # it is closed just now: as it was
                     self._beat = self._state(s) or self._beat
-                self._engine.beat(self.reign.number, self._beat)
+                self._controller.beat(self.reign.number, self._beat)
             await asyncio.sleep(min(_PAUSE_S, self._lease_s) / 4)
 
     def _tell(self, kind: str, problem: object) -> None:
         self.problem = str(problem)
-        quiet.warning(kind, "The engine that decides on masters: %s", problem)
+        quiet.warning(kind, "The controller that decides on masters: %s", problem)
 
     async def _turn(self) -> None:
         s = self._services()
@@ -148,10 +159,10 @@ class GroupMember:
             record = await self._ask(s)
         self._heard_s, self.problem = asked_s, ""
         if self._is_of_former_life(record):
-            record = await self._engine.elect(self.reign.number)
+            record = await self._controller.elect(self.reign.number)
         if self._is_of_former_life(record):
             self._tell("former life", f"epoch {record.epoch} is of a former life of this broker:"
-                       " it waits until the engine has noticed the end")  # fmt: skip
+                       " it waits until the controller has noticed the end")  # fmt: skip
             return
         self._show_alive(s)
         await self._take(record)
@@ -165,22 +176,22 @@ class GroupMember:
         """Shows that this broker is alive from now on."""
         self._beat = self._beat or self._state(s)
         if self._beat is not None:
-            self._engine.beat(self.reign.number, self._beat)
+            self._controller.beat(self.reign.number, self._beat)
 
     async def _ask(self, s: Services) -> Record:
         if not self._registered:
             await self._register(s)
-        record, gone = await asyncio.gather(self._engine.look(), self._saw_go(s))
+        record, gone = await asyncio.gather(self._controller.look(), self._saw_go(s))
         self._answered_s = time.monotonic()
         if self._former is None:
             self._former = record.epoch
         if record.master is None:
             self._show_alive(s)
             held = self.reign.epoch if self.reign.is_master else NO_EPOCH
-            record = await self._engine.elect(self.reign.number, held)
+            record = await self._controller.elect(self.reign.number, held)
         elif gone and record.epoch == self.reign.epoch and self.reign.number in record.in_sync:
             log.info("Nobody is at %s any more: this broker would be the master", record.address)
-            record = await self._engine.succeed(self.reign.number, record)
+            record = await self._controller.succeed(self.reign.number, record)
         return record
 
     async def _register(self, s: Services) -> None:
@@ -190,7 +201,7 @@ class GroupMember:
             self._has_begun = True
         state = self._state(s) if not self._continuity.is_sure else None
         doubt = LogDoubt(state.epoch, state.end) if state is not None else None
-        await self._engine.register(self.reign.number, s.address, s.ha_address, doubt)
+        await self._controller.register(self.reign.number, s.address, s.ha_address, doubt)
         self._registered = True
 
     async def _end_doubt(self, record: Record) -> None:
@@ -204,7 +215,7 @@ class GroupMember:
         if not self.reign.is_master:
             if s.replication.slave is None or not s.replication.slave.has_caught_up:
                 return
-            await self._engine.vouch(self.reign.number, record)
+            await self._controller.vouch(self.reign.number, record)
         await self._continuity.settle()
 
     async def _saw_go(self, s: Services) -> bool:
@@ -222,8 +233,8 @@ class GroupMember:
     def _is_of_former_life(self, record: Record) -> bool:
         """Says whether this broker led in a former life. A master that has started again may have
         lost the end of its log, and slaves may have it: in one epoch there would be two messages at
-        one place (as in apache/rocketmq#7689). So it is silent until the engine elects somebody,
-        and has a new epoch if it is this broker."""
+        one place (as in apache/rocketmq#7689). So it is silent until the controller elects
+        somebody, and has a new epoch if it is this broker."""
         former = self._former if self._former is not None else -1
         return record.master == self.reign.number and record.epoch <= former
 
@@ -271,7 +282,7 @@ class GroupMember:
         s = self._services()
         if s is not None and s.replication is not None and s.replication.master is not None:
             self.keeper = SetKeeper(
-                self._engine, s.replication.master, record, self.reign.number, s.settings
+                self._controller, s.replication.master, record, self.reign.number, s.settings
             )
 
     @staticmethod

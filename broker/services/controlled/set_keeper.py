@@ -1,4 +1,4 @@
-"""The in-sync set, kept by the master of an epoch: who is waited for, and what the engine is
+"""The in-sync set, kept by the master of an epoch: who is waited for, and what the controller is
 asked."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import time
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
-from broker.services.controlled.engine import Engine, EngineRefused
+from broker.services.controlled.controller import Controller, ControllerRefused
 from broker.services.controlled.in_sync import InSync, MemberSeen
 from broker.services.replication.master import HaMaster
 from broker.services.replication.reign import Record
@@ -25,13 +25,13 @@ _NEAR_BYTES = 1 << 20
 
 
 class SetKeeper:
-    """Of one master in one epoch. `fenced`: the engine was not reached for the lease: nothing is
-    acknowledged until it is."""
+    """Of one master in one epoch. `fenced`: the controller was not reached for the lease: nothing
+    is acknowledged until it is."""
 
     def __init__(
-        self, engine: Engine, master: HaMaster, record: Record, me: int, config: Config
+        self, controller: Controller, master: HaMaster, record: Record, me: int, config: Config
     ) -> None:
-        self._engine, self._master, self._config = engine, master, config
+        self._controller, self._master, self._config = controller, master, config
         self.record = record
         self.rules = InSync(me, record.in_sync)
         self.fenced = False
@@ -47,14 +47,14 @@ class SetKeeper:
         if on != self.fenced:
             self.fenced = on
             if on:
-                log.warning("The engine is not reached: this master acknowledges nothing until it"
-                            " is (epoch %d)", self.record.epoch)  # fmt: skip
+                log.warning("The controller is not reached: this master acknowledges nothing until"
+                            " it is (epoch %d)", self.record.epoch)  # fmt: skip
             else:
-                log.info("The engine is reached again: sends are acknowledged")
+                log.info("The controller is reached again: sends are acknowledged")
             self.require()
 
     def saw(self, record: Record) -> None:
-        """Takes what the engine has, of this epoch."""
+        """Takes what the controller has, of this epoch."""
         if not is_older(record, self.record) and record != self.record:
             is_new, self.record = is_older(self.record, record), record
             if self.rules.asked is None:
@@ -69,7 +69,7 @@ class SetKeeper:
         )
 
     async def round(self) -> None:
-        """Asks the engine for the set that is right now. Raises: OSError, TimeoutError,
+        """Asks the controller for the set that is right now. Raises: OSError, TimeoutError,
         ValueError."""
         rules, ends, end = self.rules, self._master.ends(), self._master.end()
         self._near = max(_NEAR_BYTES, end - self._end_before)
@@ -84,16 +84,16 @@ class SetKeeper:
         self.require()
         asked, before = rules.asked, self.record
         assert asked is not None
-        settles = asked == before.in_sync and not self._engine.renumbers
+        settles = asked == before.in_sync and not self._controller.renumbers
         try:
-            found = await self._engine.change_set(before, asked)
+            found = await self._controller.change_set(before, asked)
             log.info("In sync are %s now (epoch %d)", sorted(found.in_sync), found.epoch)
-        except EngineRefused as refused:
+        except ControllerRefused as refused:
             if not settles:
                 quiet.warning(
                     "refused", "The in-sync set stays %s: %s", sorted(rules.held), refused
                 )
-            found = await self._engine.look()
+            found = await self._controller.look()
         if is_older(found, self.record):  # something newer was seen meanwhile: the next round asks
             return
         self.record = found
@@ -103,5 +103,5 @@ class SetKeeper:
 
 
 def is_older(one: Record, other: Record) -> bool:
-    """Says whether the engine had this record before the other one."""
+    """Says whether the controller had this record before the other one."""
     return (one.epoch, one.set_number) < (other.epoch, other.set_number)

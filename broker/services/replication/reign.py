@@ -1,5 +1,5 @@
-"""What an engine has of a broker name (controlled/engine.py), and what a broker is by it, from one
-change of its role to the next."""
+"""What a controller has of a broker name (controlled/controller.py), and what a broker is by it,
+from one change of its role to the next."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["Record", "Reign"]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the engine has of a name. master: number of the master, None: there is none. address:
-    of its main port; ha_address: of its port for slaves, empty: name servers know it. epoch: of the
-    last election. in_sync: numbers of those of whom one may become the master; set_number: rises
-    with each change of them."""
+    """What the controller has of a name. master: number of the master, None: there is none.
+    address: of its main port; ha_address: of its port for slaves, empty: name servers know it.
+    epoch: of the last election. in_sync: numbers of those of whom one may become the master;
+    set_number: rises with each change of them."""
 
     master: int | None
     address: str

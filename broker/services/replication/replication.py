@@ -155,7 +155,8 @@ class Replication:
         if not address:
             return
         known = self._known
-        # It may know the master of before, and an engine that says where slaves connect is asked.
+        # It may know the master of before, and a controller that says where slaves connect is
+        # asked.
         if self._reign is not None and (address != known.address or not known.is_told):
             return
         known.address, known.ha, known.is_told = address, ha, True

@@ -1,4 +1,4 @@
-"""Apache's controller as the engine (controlled/apache.py), with a controller of the test's."""
+"""Apache's controller (controlled/apache.py), with one of the test's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from broker.services.controlled import apache
 from broker.services.controlled.apache import ApacheController
-from broker.services.controlled.engine import EngineRefused, Heartbeat, LogDoubt
+from broker.services.controlled.controller import ControllerRefused, Heartbeat, LogDoubt
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
@@ -17,7 +17,7 @@ from broker.wire.command import Command
 STATE = Heartbeat(0, 0, 0)
 
 
-class Controller:
+class FakeController:
     """Of a group without a master, with these brokers in sync; in place of a client."""
 
     def __init__(self, in_sync: list[int]) -> None:
@@ -34,29 +34,27 @@ class Controller:
     async def close(self) -> None: ...
 
 
-def engine(controller: Any, folder: Path) -> ApacheController:
+def controller(fake: Any, folder: Path) -> ApacheController:
     return ApacheController(
-        controller, "h:1", "c", "b", folder / "id", 0o600, 1000, lambda command, address: None
+        fake, "h:1", "c", "b", folder / "id", 0o600, 1000, lambda command, address: None
     )
 
 
 async def asked_of(folder: Path, in_sync: list[int], doubt: LogDoubt | None) -> set[int]:
     """What broker 1 asks when there is no master: 1002 to be elected, 904 that it is alive."""
-    controller = Controller(in_sync)
-    one = engine(controller, folder)
+    fake = FakeController(in_sync)
+    one = controller(fake, folder)
     await one.register(1, "h:1", "h:2", doubt)
     await one.look()
     one.beat(1, STATE)
     for task in list(one._beats):
         await task
     if doubt is not None and len(in_sync) > 1:
-        with pytest.raises(EngineRefused, match=r"\[2\] may have it"):
+        with pytest.raises(ControllerRefused, match=r"\[2\] may have it"):
             await one.elect(1)
     else:
         await one.elect(1)
-    return {RequestCode.CONTROLLER_ELECT_MASTER, RequestCode.BROKER_HEARTBEAT} & set(
-        controller.asked
-    )
+    return {RequestCode.CONTROLLER_ELECT_MASTER, RequestCode.BROKER_HEARTBEAT} & set(fake.asked)
 
 
 @pytest.mark.parametrize(
@@ -73,22 +71,22 @@ async def test_who_may_lack_something_is_elected_if_nobody_came_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apache, "_YIELDS", 0.0)
-    controller = Controller([1, 2])
-    one = engine(controller, tmp_path)
+    fake = FakeController([1, 2])
+    one = controller(fake, tmp_path)
     await one.register(1, "h:1", "h:2", LogDoubt(1, 700))
     await one.look()
-    with pytest.raises(EngineRefused):
+    with pytest.raises(ControllerRefused):
         await one.elect(1)
     await one.elect(1)
-    assert RequestCode.CONTROLLER_ELECT_MASTER in controller.asked
+    assert RequestCode.CONTROLLER_ELECT_MASTER in fake.asked
 
 
 async def test_who_has_caught_up_is_alive(tmp_path: Path) -> None:
-    controller = Controller([1, 2])
-    one = engine(controller, tmp_path)
+    fake = FakeController([1, 2])
+    one = controller(fake, tmp_path)
     await one.register(1, "h:1", "h:2", LogDoubt(1, 700))
     await one.vouch(1, await one.look())
     one.beat(1, STATE)
     for task in list(one._beats):
         await task
-    assert RequestCode.BROKER_HEARTBEAT in controller.asked
+    assert RequestCode.BROKER_HEARTBEAT in fake.asked

@@ -1,6 +1,6 @@
-"""Members of the engine are killed one by one: with a majority everything goes on; without one the
-master acknowledges nothing and says so, what is safe is served, and nobody is elected; when they
-are back all of it heals by itself."""
+"""Members of the controller are killed one by one: with a majority everything goes on; without one
+the master acknowledges nothing and says so, what is safe is served, and nobody is elected; when
+they are back all of it heals by itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from world import Broker, World
 
 from broker.services.replication.reign import Record
 
-__all__ = ["lose_engine"]
+__all__ = ["lose_controller"]
 
 FENCED = "acknowledges nothing until it is"
 
@@ -26,7 +26,7 @@ async def holds(what: str, condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.1)
 
 
-async def lose_engine(
+async def lose_controller(
     world: World, faults: Faults, look: Look, history: History, client: Client
 ) -> None:
     def acknowledged() -> int:
@@ -37,22 +37,22 @@ async def lose_engine(
         await holds(f"acknowledged sends {what}", lambda: acknowledged() >= wanted)
 
     await goes_on("with all members")
-    faults.counts["kill_engine_member"] += 1
-    world.engine[0].kill()
+    faults.counts["kill_controller_member"] += 1
+    world.controller[0].kill()
     before = await record_with(look, lambda record: record.master and len(record.in_sync) == 3)
     await goes_on("with two of three members")
     master = next(each for each in world.brokers if each.address == before.address)
     said = master.server.log.stat().st_size
-    faults.counts["kill_engine_member"] += 1
-    world.engine[1].kill()
+    faults.counts["kill_controller_member"] += 1
+    world.controller[1].kill()
     await holds("that the master says so", lambda: FENCED in told_since(master, said))
     count = acknowledged()
     await serves_what_is_safe(world, client)
     faults.counts["kill"] += 1
     master.kill()
     await asyncio.sleep(5)  # longer than a life: somebody could have been elected
-    assert acknowledged() == count, "acknowledged without an engine"
-    world.engine[1].start()
+    assert acknowledged() == count, "acknowledged without a controller"
+    world.controller[1].start()
     # A master that was alone in sync just before comes back itself.
     after = await record_with(
         look, lambda record: record.epoch > before.epoch or record.in_sync == {before.master}
@@ -62,7 +62,7 @@ async def lose_engine(
         await goes_on("with another master")
     master.start()
     await record_with(look, lambda record: record.epoch > before.epoch)
-    world.engine[0].start()
+    world.controller[0].start()
 
 
 def told_since(broker: Broker, at: int) -> str:
@@ -72,13 +72,13 @@ def told_since(broker: Broker, at: int) -> str:
 
 
 async def record_with(look: Look, condition: Callable[[Record], object]) -> Record:
-    """What the engine has, once it answers and has that."""
+    """What the controller has, once it answers and has that."""
     end = asyncio.get_running_loop().time() + BOUND_S
     while True:
         record = await look.now()
         if record is not None and condition(record):
             return record
-        assert asyncio.get_running_loop().time() < end, f"in vain; the engine has {look.record}"
+        assert asyncio.get_running_loop().time() < end, f"in vain; the controller has {look.record}"
         await asyncio.sleep(0.1)
 
 

@@ -1,4 +1,4 @@
-"""What an engine guarantees (controlled/engine.py), of etcd: a real one of one member."""
+"""What a controller guarantees (controlled/controller.py), of etcd: a real one of one member."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from etcd_server import PROGRAM, Etcd, etcd
 from waiting import until_async
 
-from broker.services.controlled.engine import EngineRefused, Heartbeat, LogDoubt
-from broker.services.controlled.etcd import EtcdEngine, Gateway
+from broker.services.controlled.controller import ControllerRefused, Heartbeat, LogDoubt
+from broker.services.controlled.etcd import EtcdController, Gateway
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="etcd is not installed (etcd-server)")
 
@@ -33,21 +33,21 @@ class Group:
     def __init__(self, server: Etcd, folder: Path, name: str) -> None:
         self._server, self._folder, self._name = server, folder, name
 
-    def engine(self, member: str, timeout_ms: int = 60_000) -> EtcdEngine:
+    def controller(self, member: str, timeout_ms: int = 60_000) -> EtcdController:
         path = self._folder / f"{member}-brokerIdentity"
         gateway = Gateway(self._server.address)
-        return EtcdEngine(gateway, "c", self._name, path, 0o644, timeout_ms)
+        return EtcdController(gateway, "c", self._name, path, 0o644, timeout_ms)
 
     async def joined(
         self, member: str, timeout_ms: int = 60_000, doubt: LogDoubt | None = None
-    ) -> tuple[EtcdEngine, int]:
-        made = self.engine(member, timeout_ms)
+    ) -> tuple[EtcdController, int]:
+        made = self.controller(member, timeout_ms)
         number = await made.number(f"{member}:1")
         await made.register(number, f"{member}:1", f"{member}:2", doubt)
         made.beat(number, STATE)
         return made, number
 
-    async def pair(self, doubt: LogDoubt | None = None) -> tuple[EtcdEngine, EtcdEngine]:
+    async def pair(self, doubt: LogDoubt | None = None) -> tuple[EtcdController, EtcdController]:
         """Broker 1 was the master of both, and has started again; broker 2 is in the set."""
         one, _ = await self.joined("m1")
         other, _ = await self.joined("m2")
@@ -69,7 +69,7 @@ def test_a_number_belongs_to_one_broker_for_ever(group: Group) -> None:
     async def scene() -> None:
         numbers = await asyncio.gather(*(group.joined(f"m{n}") for n in range(4)))
         assert sorted(number for _, number in numbers) == [1, 2, 3, 4]
-        assert await group.engine("m2").number("m2:1") == numbers[2][1]
+        assert await group.controller("m2").number("m2:1") == numbers[2][1]
 
     run(scene())
 
@@ -77,7 +77,7 @@ def test_a_number_belongs_to_one_broker_for_ever(group: Group) -> None:
 def test_of_those_who_ask_at_once_one_is_elected(group: Group) -> None:
     async def scene() -> None:
         members = [await group.joined(f"m{n}") for n in range(3)]
-        found = await asyncio.gather(*(engine.elect(number) for engine, number in members))
+        found = await asyncio.gather(*(controller.elect(number) for controller, number in members))
         assert {(each.master, each.epoch) for each in found} == {(found[0].master, 1)}
         assert found[0].in_sync == {found[0].master}
         assert found[0].ha_address.endswith(":2")
@@ -135,7 +135,7 @@ def test_the_set_changes_for_who_knows_its_number_in_the_current_epoch(group: Gr
         _, second = await group.joined("m2")
         record = await one.elect(first)
         await one.change_set(record, frozenset({first, second}))
-        with pytest.raises(EngineRefused):
+        with pytest.raises(ControllerRefused):
             await one.change_set(record, frozenset({first}))
         assert (await one.look()).in_sync == {first, second}
 
@@ -146,7 +146,7 @@ def test_a_master_that_starts_again_gets_a_new_epoch_at_once(group: Group) -> No
     async def scene() -> None:
         one, first = await group.joined("m1")
         await one.elect(first)
-        again = group.engine("m1")
+        again = group.controller("m1")
         assert (await again.elect(first)).epoch == 2
 
     run(scene())
@@ -181,7 +181,7 @@ def test_an_operator_moves_the_master_within_the_set(group: Group) -> None:
         one, first = await group.joined("m1")
         other, second = await group.joined("m2")
         await until_async(lambda: other._lease, "its lease")
-        with pytest.raises(EngineRefused, match="not in sync"):
+        with pytest.raises(ControllerRefused, match="not in sync"):
             await one.move(second)
         await one.change_set(await one.elect(first), frozenset({first, second}))
         assert (await one.move(second)).master == second
@@ -225,7 +225,7 @@ def test_who_may_lack_something_waits_for_members_that_may_have_it(group: Group)
     async def scene() -> None:
         one, other = await group.pair(LogDoubt(1, 700))
         await other.leave()
-        with pytest.raises(EngineRefused, match=r"\[2\] of the in-sync set.*--accept-loss"):
+        with pytest.raises(ControllerRefused, match=r"\[2\] of the in-sync set.*--accept-loss"):
             await one.elect(1)
         assert (await one.look()).master is None
         again, number = await group.joined("m2")
@@ -269,7 +269,7 @@ def test_a_doubt_ends_once_the_member_vouches_in_the_epoch_that_is(group: Group)
         record = await one.change_set(record, frozenset({1, 2}))
         await other.register(2, "m2:1", "m2:2", LogDoubt(1, 700))
         assert (await other.succeed(2, record)).master == 1
-        with pytest.raises(EngineRefused, match="has begun meanwhile"):
+        with pytest.raises(ControllerRefused, match="has begun meanwhile"):
             await other.vouch(2, replace(record, epoch=1))
         await other.vouch(2, record)
         assert (await other.succeed(2, record)).master == 2
@@ -283,13 +283,13 @@ def test_an_operator_moves_the_master_to_who_may_lack_something_if_nobody_else_i
     async def scene() -> None:
         one, other = await group.pair(LogDoubt(1, 700))
         await other.leave()
-        with pytest.raises(EngineRefused):
+        with pytest.raises(ControllerRefused):
             await one.elect(1)
-        with pytest.raises(EngineRefused, match="accept-loss"):
+        with pytest.raises(ControllerRefused, match="accept-loss"):
             await one.move(1)
         again, _ = await group.joined("m2")
         await until_async(lambda: again._lease, "its lease")
-        with pytest.raises(EngineRefused, match="move it to 2"):
+        with pytest.raises(ControllerRefused, match="move it to 2"):
             await one.move(1, accepts_loss=True)
         await again.leave()
         assert (await one.move(1, accepts_loss=True)).master == 1
@@ -297,11 +297,11 @@ def test_an_operator_moves_the_master_to_who_may_lack_something_if_nobody_else_i
     run(scene())
 
 
-def test_an_engine_that_is_gone_raises() -> None:
+def test_an_controller_that_is_gone_raises() -> None:
     with pytest.raises(OSError, match="etcd does not answer"):
         run(_look_at_nobody())
 
 
 async def _look_at_nobody() -> None:
-    engine = EtcdEngine(Gateway("etcd://127.0.0.1:1"), "c", "b", Path("none"), 0o644, 1000)
-    await engine.look()
+    controller = EtcdController(Gateway("etcd://127.0.0.1:1"), "c", "b", Path("none"), 0o644, 1000)
+    await controller.look()

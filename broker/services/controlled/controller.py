@@ -1,8 +1,8 @@
-"""Who decides which broker of a name is the master: an engine that keeps one record a name, and
-changes it by consensus. Apache's controller is one (apache.py), etcd another (etcd.py); the address
+"""Who decides which broker of a name is the master: a controller that keeps one record a name, and
+changes it by consensus. Apache's is one (apache.py), etcd another (etcd.py); the address
 says which (controllerAddr).
 
-What an engine guarantees, and all that its members rely on:
+What a controller guarantees, and all that its members rely on:
 
 1. Changes of the record of a name happen one after the other, and none is undone by a crash.
 2. An epoch has one master. Each election has a higher epoch than all before.
@@ -27,7 +27,7 @@ from typing import Protocol
 
 from broker.services.replication.reign import Record
 
-__all__ = ["NO_EPOCH", "Engine", "EngineRefused", "Heartbeat", "LogDoubt"]
+__all__ = ["NO_EPOCH", "Controller", "ControllerRefused", "Heartbeat", "LogDoubt"]
 
 #: Of who is the master of none.
 NO_EPOCH = -1
@@ -35,7 +35,7 @@ NO_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """How far a member is, by which an engine may choose among those of the set. Bytes of the
+    """How far a member is, by which a controller may choose among those of the set. Bytes of the
     log."""
 
     epoch: int
@@ -53,13 +53,13 @@ class LogDoubt:
     end: int
 
 
-class EngineRefused(Exception):
-    """The engine answered, and said no: nothing has changed."""
+class ControllerRefused(Exception):
+    """The controller answered, and said no: nothing has changed."""
 
 
-class Engine(Protocol):
+class Controller(Protocol):
     """Of one broker. Every method raises OSError, TimeoutError or ValueError when there is no
-    answer that can be used, and EngineRefused.
+    answer that can be used, and ControllerRefused.
 
     renumbers: asked for the set that it has, it gives that a new number; one that does not refuses,
     and has by then carried out, or never will, what it was asked before.
@@ -85,7 +85,7 @@ class Engine(Protocol):
 
     async def elect(self, number: int, held: int = NO_EPOCH) -> Record:
         """Asks for an election: this broker would be the master. held: the epoch of which it is
-        the master, and has been without an end in between; an engine may leave it that one. With
+        the master, and has been without an end in between; a controller may leave it that one. With
         a doubt it makes another one the master, or is refused, while others come before it."""
 
     async def move(self, number: int, accepts_loss: bool = False) -> Record:
@@ -95,7 +95,7 @@ class Engine(Protocol):
     async def succeed(self, number: int, record: Record) -> Record:
         """Asks for the succession, for a member that had followed the master of this record and
         finds nobody at its address any more: it would be the master, if the record has not changed.
-        An engine that notices by itself may leave that alone."""
+        A controller that notices by itself may leave that alone."""
 
     async def change_set(self, record: Record, in_sync: frozenset[int]) -> Record:
         """Writes another set, for the master, if the record has not changed."""

@@ -1,4 +1,4 @@
-"""The engine that an address names."""
+"""The controller that an address names."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from ssl import SSLContext
 
 from broker.remoting.client import RemotingClient
 from broker.services.controlled.apache import ApacheController
-from broker.services.controlled.engine import Engine
-from broker.services.controlled.etcd import EtcdEngine, Gateway
+from broker.services.controlled.controller import Controller
+from broker.services.controlled.etcd import EtcdController, Gateway
 from broker.services.etcd_address import SCHEME, SCHEME_TLS
 from broker.wire.command import Command
 
-__all__ = ["engine_of"]
+__all__ = ["controller_of"]
 
 #: Of the time after which a broker is dead: a silent member of etcd must not cost all of it.
 _PATIENCE, _PATIENCE_S, _PATIENCE_MAX_S = 0.1, 0.25, 2.0
 
 
-def engine_of(
+def controller_of(
     address: str,
     cluster: str,
     name: str,
@@ -28,13 +28,13 @@ def engine_of(
     timeout_ms: int,
     sign: Callable[[Command, str], None],
     tls: SSLContext | None,
-) -> Engine:
-    """Makes the engine that a setting names. address: as controllerAddr. identity:
+) -> Controller:
+    """Makes the controller that a setting names. address: as controllerAddr. identity:
     ``brokerIdentity`` of the broker, and mode of that file. timeout_ms: a broker that is silent for
     so long is dead. tls: None: plain text, but for ``etcds://``. Raises: ValueError."""
     if address.startswith((SCHEME, SCHEME_TLS)):
         patience_s = min(max(timeout_ms / 1000 * _PATIENCE, _PATIENCE_S), _PATIENCE_MAX_S)
         gateway = Gateway(address, tls, patience_s)
-        return EtcdEngine(gateway, cluster, name, identity, mode, timeout_ms)
+        return EtcdController(gateway, cluster, name, identity, mode, timeout_ms)
     client = RemotingClient(tls=tls)
     return ApacheController(client, address, cluster, name, identity, mode, timeout_ms, sign)
