@@ -43,7 +43,7 @@ from benches.replication import JAVA_WARM_S, WARM_S, Member, Turn, _send, until
 from broker import Message, Producer, SendStatus
 from broker.services.controlled.controller import ControllerRefused
 from broker.services.controlled.etcd import EtcdController, Gateway
-from broker.services.replication.reign import Record
+from broker.services.replication.elected_role import ElectionRecord
 from broker.wire import mqjson
 
 NAME, CLUSTER, TOPIC, APACHE = "broker-a", "DefaultCluster", "bench", "5.3.3"
@@ -105,7 +105,7 @@ class Etcd(Controller):
         self._controller = EtcdController(gateway, CLUSTER, NAME, Path("none"), 0o644, LIFE_MS)
 
     def state(self) -> tuple[str, int]:
-        record: Record = asyncio.run(self._controller.look())
+        record: ElectionRecord = asyncio.run(self._controller.look())
         return record.address, len(record.in_sync)
 
     def move(self, number: int) -> bool:

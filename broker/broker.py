@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from broker.grpc.service import GrpcService
     from broker.namesrv.server import NameServer
     from broker.services.controlled.member import GroupMember
-    from broker.services.replication.reign import Reign
+    from broker.services.replication.elected_role import ElectedRole
 
 __all__ = ["Broker"]
 
@@ -332,11 +332,11 @@ class Broker(Stopping):
             source = self.settings.source("controllerAddr")
             raise BadArgument(f"the controller takes no such broker: {failed}", source) from None
 
-    async def _become(self, reign: Reign) -> None:
+    async def _become(self, elected: ElectedRole) -> None:
         """Serves in another role, over the same store and at the same ports. Of what the services
         of one role have in memory nothing is there in the next."""
         async with self._changing:
-            self._options.take_role(reign)
+            self._options.take_role(elected)
             try:
                 if not self._stops and self._ground is not None:
                     self.services.registration.stays = True

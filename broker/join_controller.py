@@ -16,7 +16,7 @@ from broker.services.controlled.controller import Controller, ControllerRefused
 from broker.services.controlled.controller_address import controller_of
 from broker.services.controlled.member import GroupMember
 from broker.services.etcd_address import SCHEME_TLS
-from broker.services.replication.reign import Reign
+from broker.services.replication.elected_role import ElectedRole
 from broker.startup import Options
 from broker.wire.command import Command
 
@@ -32,7 +32,7 @@ _IDENTITY = "brokerIdentity"
 async def join_controller(
     o: Options,
     address: str,
-    become: Callable[[Reign], Awaitable[None]],
+    become: Callable[[ElectedRole], Awaitable[None]],
     services: Callable[[], Services | None],
 ) -> GroupMember:
     """Joins the controller. address: ``host:port`` that clients reach the broker at. Raises:
@@ -40,12 +40,12 @@ async def join_controller(
     controller = _controller_of(o)
     is_new = not o.path.joinpath(_IDENTITY).exists()
     number = await _number(controller, address)
-    reign = Reign(number)
-    o.take_role(reign)
+    elected = ElectedRole(number)
+    o.take_role(elected)
     log.info("This broker has the number %d", number)
     timeout_ms = o.settings["controllerHeartBeatTimeoutMills"]
     continuity = Continuity(o.path / "brokerBoot", o.settings.file_mode, is_new)
-    return GroupMember(controller, reign, become, o.take_role, services, timeout_ms, continuity)
+    return GroupMember(controller, elected, become, o.take_role, services, timeout_ms, continuity)
 
 
 async def _number(controller: Controller, address: str) -> int:

@@ -40,8 +40,8 @@ from broker.services.locks import Locks
 from broker.services.offsets import ConsumerOffsets
 from broker.services.pop import Pop
 from broker.services.registration import Registration
+from broker.services.replication.elected_role import ElectedRole
 from broker.services.replication.master import WAITS
-from broker.services.replication.reign import Reign
 from broker.services.replication.replication import Replication, is_slave
 from broker.services.schedule import Schedule
 from broker.services.setting_forms import servers_of
@@ -79,19 +79,19 @@ class Options:
     grpc_port: int | None
     proxy_conf: Path | None
     #: Under a controller: what this broker is just now.
-    reign: Reign | None = None
+    elected: ElectedRole | None = None
 
     def set(self, name: str, value: object) -> None:
         """Sets what is known only now."""
         self.given[name] = value
         self.settings = self.settings.replaced(**{name: value})
 
-    def take_role(self, reign: Reign) -> None:
+    def take_role(self, elected: ElectedRole) -> None:
         """Takes a role under a controller, whose numbers slaves have at name servers; the master
         has 0."""
-        self.reign = reign
-        self.set("brokerRole", "SYNC_MASTER" if reign.is_master else "SLAVE")
-        self.set("brokerId", 0 if reign.is_master else reign.number)
+        self.elected = elected
+        self.set("brokerRole", "SYNC_MASTER" if elected.is_master else "SLAVE")
+        self.set("brokerId", 0 if elected.is_master else elected.number)
 
     @property
     def enforces_tls(self) -> bool:
@@ -197,7 +197,7 @@ def _follow_or_lead(o: Options, store: Store) -> None:
     lib.ps_follow_begin(handle)  # nothing here may put a record of its own
     if store.metadata.delays_known():  # its master's progress comes a little late
         store.metadata.set_delays_known(False)
-    if o.reign is not None:  # nor show what no master has confirmed since
+    if o.elected is not None:  # nor show what no master has confirmed since
         lib.ps_want_copies(handle, True, o.settings["slaveTimeout"])
         lib.ps_hide_unconfirmed(handle)
 
@@ -248,7 +248,7 @@ def _make_services(o: Options, ground: Ground, core: Core, address: str) -> Serv
         address=address,
         watchdog=Watchdog(config["loopHeldWarnMillis"]),
     )
-    registration.epoch = o.reign.epoch if o.reign is not None else 0
+    registration.epoch = o.elected.epoch if o.elected is not None else 0
     clients.may_notify = lambda group: bool(config["notifyConsumerIdsChangedEnable"])
     clients.filters = lambda: bool(config["enablePropertyFilter"])
     groups.changed = clients.republish
@@ -343,7 +343,7 @@ def _replicate(
         services.store, services.settings, services.topics, services.groups, services.offsets,
         services.registration, client, inner_credentials(o.settings), slaves, access.is_on,
         pop.modes if pop is not None else None, access.policies,
-        pop.order if pop is not None else None, o.reign,
+        pop.order if pop is not None else None, o.elected,
     )  # fmt: skip
     if made.master is not None:
         made.master.start()
@@ -363,7 +363,7 @@ def _act(services: Services) -> Acting | None:
 def _keep_mastership(services: Services, o: Options) -> Mastership | None:
     replication = services.replication
     master = replication.master if replication is not None else None
-    if replication is None or master is None or o.reign is not None:
+    if replication is None or master is None or o.elected is not None:
         return None
     if not services.settings["enableSlaveActingMaster"]:
         return None
@@ -401,7 +401,7 @@ async def _open_transactions(
             channel.user, host_of(channel.peer), topic
         )
     await transactions.start()
-    if o.reign is None or o.reign.is_master:  # another one's transactions are in the log alone
+    if o.elected is None or o.elected.is_master:  # another one's transactions are in the log alone
         undo.push_async_callback(transactions.stop)
     return transactions
 

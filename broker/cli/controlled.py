@@ -17,7 +17,7 @@ from pystore.errors import BadArgument
 
 if TYPE_CHECKING:
     from broker.services.controlled.controller import Controller
-    from broker.services.replication.reign import Record
+    from broker.services.replication.elected_role import ElectionRecord
 
 __all__ = ["group", "move"]
 
@@ -119,7 +119,7 @@ def move(
     return 0
 
 
-def _show(s: Session, record: Record) -> None:
+def _show(s: Session, record: ElectionRecord) -> None:
     s.out.table(
         "group",
         ("master", "address", "epoch", "in sync"),
@@ -127,7 +127,9 @@ def _show(s: Session, record: Record) -> None:
     )
 
 
-def _show_members(s: Session, record: Record, credentials: Path | None, trust: Path | None) -> None:
+def _show_members(
+    s: Session, record: ElectionRecord, credentials: Path | None, trust: Path | None
+) -> None:
     import asyncio
 
     rows: list[_Row] = []

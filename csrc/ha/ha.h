@@ -24,7 +24,7 @@
 typedef struct ps_ha_master ps_ha_master;
 typedef struct ps_ha_slave ps_ha_slave;
 
-/* A reign of one master: what its log has from `start` on, until the next one's. */
+/* An epoch of one master: what its log has from `start` on, until the next one's. */
 typedef struct ps_ha_epoch {
     int64_t start;
     int32_t epoch;

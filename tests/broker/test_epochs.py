@@ -81,7 +81,7 @@ class History:
         self.epochs: list[Epoch] = []
         self.bytes: list[int] = []
 
-    def reign(self, epoch: int, count: int) -> None:
+    def lead(self, epoch: int, count: int) -> None:
         self.epochs.append(Epoch(epoch, len(self.bytes)))
         self.bytes += [epoch] * count
 
@@ -100,12 +100,12 @@ def test_logs_of_any_history_are_alike_up_to_where_they_are_said_to_part() -> No
     chance = random.Random(seed)
     for _ in range(200):
         logs = [History() for _ in range(3)]
-        logs[0].reign(1, 5)
+        logs[0].lead(1, 5)
         for log in logs[1:]:
             log.follow(logs[0], 5)
         for epoch in range(2, 12):
             master = chance.choice(logs)
-            master.reign(epoch, chance.randrange(6))
+            master.lead(epoch, chance.randrange(6))
             for log in logs:
                 if log is not master and chance.random() < 0.6:
                     log.follow(master, chance.randrange(len(master.bytes) + 1))

@@ -16,7 +16,7 @@ from loops import listening
 
 from broker import Broker
 from broker.services.controlled.etcd import EtcdController, Gateway
-from broker.services.replication.reign import Record
+from broker.services.replication.elected_role import ElectionRecord
 
 OK = b"HTTP/1.0 200 OK\r\n\r\n"
 MIB = 1 << 20
@@ -69,7 +69,7 @@ async def every_request(address: str, folder: Path) -> list[BaseException]:
     """What a broker asks etcd; what each raised."""
     controller = EtcdController(Gateway(address), "c", "b", folder / "identity", 0o644, 3000)
     raised: list[BaseException] = []
-    record = Record(1, "h:1", "h:2", 1, frozenset({1}), 1)
+    record = ElectionRecord(1, "h:1", "h:2", 1, frozenset({1}), 1)
     for ask in (
         controller.number("h:1"), controller.register(1, "h:1", "h:2", None), controller.look(),
         controller.elect(1), controller.move(1), controller.succeed(1, record),

@@ -139,7 +139,7 @@ def test_a_master_whose_host_lost_power_yields_to_a_member_that_has_all(
         with member(tmp_path / "b", names, controller) as other:
 
             def both_in_sync() -> bool:
-                record = other._member.reign.record if other._member is not None else None
+                record = other._member.elected.record if other._member is not None else None
                 return record is not None and record.in_sync == {1, 2}
 
             until(both_in_sync, "both in sync")
@@ -174,7 +174,7 @@ def test_a_slave_tells_of_the_end_of_its_connection_from_its_first_moment(
         with member(tmp_path / "b", names, controller) as other:
             assert other._member is not None
             other.run(other._member.stop())  # there is no round any more
-            other.run(other._become(other._member.reign))
+            other.run(other._become(other._member.elected))
             assert other.services.replication is not None
             slave = other.services.replication.slave
             assert slave is not None

@@ -12,25 +12,25 @@ from waiting import until_async
 from broker.services.controlled.continuity import Continuity
 from broker.services.controlled.controller import Heartbeat, LogDoubt
 from broker.services.controlled.member import GroupMember
-from broker.services.replication.reign import Record, Reign
+from broker.services.replication.elected_role import ElectedRole, ElectionRecord
 from pystore import RecoveryMode
 
-OURS = Record(1, "h:1", "h:2", 1, frozenset({1}), 1)
+OURS = ElectionRecord(1, "h:1", "h:2", 1, frozenset({1}), 1)
 
 
 class FakeController:
     def __init__(self) -> None:
         self.beats = 0
-        self.record = Record(None, "", "", 0, frozenset(), 0)
+        self.record = ElectionRecord(None, "", "", 0, frozenset(), 0)
 
     async def register(
         self, number: int, address: str, ha_address: str, doubt: LogDoubt | None
     ) -> None: ...
 
-    async def look(self) -> Record:
+    async def look(self) -> ElectionRecord:
         return self.record
 
-    async def elect(self, number: int, held: int) -> Record:
+    async def elect(self, number: int, held: int) -> ElectionRecord:
         self.record = OURS
         return OURS
 
@@ -56,16 +56,16 @@ def broker() -> Any:
 async def test_who_changes_its_role_for_long_is_alive(tmp_path: Path) -> None:
     controller, s, done = FakeController(), broker(), asyncio.Event()
 
-    async def become(reign: Reign) -> None:
+    async def become(elected: ElectedRole) -> None:
         before = controller.beats
         await until_async(lambda: controller.beats > before, "a beat meanwhile")
         done.set()
 
     member: GroupMember = GroupMember(
         controller,
-        Reign(1),
+        ElectedRole(1),
         become,
-        lambda reign: None,
+        lambda elected: None,
         lambda: s,
         60_000,
         Continuity(tmp_path / "brokerBoot", 0o600, is_new=True),  # type: ignore[arg-type]
@@ -78,12 +78,12 @@ async def test_who_changes_its_role_for_long_is_alive(tmp_path: Path) -> None:
 async def test_a_stop_that_comes_with_a_notice_is_not_lost(tmp_path: Path) -> None:
     """asyncio.wait_for of Python 3.11 loses a cancel that comes with the result."""
 
-    async def never(reign: Reign) -> None: ...
+    async def never(elected: ElectedRole) -> None: ...
 
     controller: Any = FakeController()
     kept = Continuity(tmp_path / "brokerBoot", 0o600, is_new=True)
     member = GroupMember(
-        controller, Reign(1), never, lambda reign: None, lambda: None, 60_000, kept
+        controller, ElectedRole(1), never, lambda elected: None, lambda: None, 60_000, kept
     )
     for turns in range(6):
         member.start()

@@ -10,8 +10,8 @@ import pytest
 
 from broker.services.controlled.in_sync import InSync
 from broker.services.controlled.set_keeper import SetKeeper
+from broker.services.replication.elected_role import ElectionRecord
 from broker.services.replication.master import HaMaster, SlaveSeen
-from broker.services.replication.reign import Record
 
 END, NEAR, LATE_S = 5000, 1000, 15.0
 
@@ -109,7 +109,7 @@ def test_who_lacks_what_was_put_in_a_second_is_invited() -> None:
 
     master: Any = SimpleNamespace(end=lambda: ends[1], ends=lambda: {2: ends[2]}, require=require)
     settings: Any = {"minInSyncReplicas": 1, "haMaxTimeSlaveNotCatchup": 15_000}
-    record = Record(1, "h:1", "h:2", 1, frozenset({1}), 1)
+    record = ElectionRecord(1, "h:1", "h:2", 1, frozenset({1}), 1)
     keeper = SetKeeper(None, master, record, 1, settings)  # type: ignore[arg-type]
     ends |= {1: 100_000_000, 2: 98_000_000}
     asyncio.run(keeper.round())

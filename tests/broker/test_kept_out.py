@@ -19,8 +19,8 @@ from waiting import BOUND_S, until
 import pystore
 from broker import NameServer
 from broker.services.config import Config
+from broker.services.replication.elected_role import ElectedRole
 from broker.services.replication.epochs import EpochFile
-from broker.services.replication.reign import Reign
 from broker.services.replication.slave import HaSlave, MasterKnown
 from broker.wire.codes import RequestCode
 from broker.wire.command import Command
@@ -58,7 +58,7 @@ def first_record(path: Path) -> bytes:
 
 @asynccontextmanager
 async def kept_out(
-    store: Store, close_after: int, record: bytes, reign: Reign | None = None
+    store: Store, close_after: int, record: bytes, elected: ElectedRole | None = None
 ) -> AsyncIterator[tuple[HaSlave, list[Command]]]:
     """A slave of a master with this first record, which closes each connection after so many bytes.
     And what was asked for."""
@@ -84,14 +84,14 @@ async def kept_out(
 
         epochs = EpochFile(store.path / "epochFileCheckpoint", 0o644, [])
         known = MasterKnown("127.0.0.1:1")
-        yield HaSlave(store, Config(load()), known, ask, reign, epochs, ha_address), asked
+        yield HaSlave(store, Config(load()), known, ask, elected, epochs, ha_address), asked
 
 
 async def why_not(
-    store: Store, close_after: int, record: bytes, reign: Reign | None = None
+    store: Store, close_after: int, record: bytes, elected: ElectedRole | None = None
 ) -> tuple[OSError, list[Command]]:
     """What ends such a slave, and what was asked for."""
-    async with kept_out(store, close_after, record, reign) as (slave, asked):
+    async with kept_out(store, close_after, record, elected) as (slave, asked):
         with pytest.raises(OSError, match=KEPT_OUT) as why:
             await slave.follow_once()
     return why.value, asked
@@ -129,14 +129,14 @@ def test_by_the_word_of_a_master_that_keeps_it_out_no_log_is_another_one(
         asyncio.run(why_not(store, 0, record[:-1] + b"?"))
 
 
-@pytest.mark.parametrize("reign", [None, Reign(2)])
+@pytest.mark.parametrize("elected", [None, ElectedRole(2)])
 def test_a_connection_that_ends_before_a_frame_has_the_same_reason(
-    reign: Reign | None, tmp_path: Path, follower: Callable[[bytes], Store]
+    elected: ElectedRole | None, tmp_path: Path, follower: Callable[[bytes], Store]
 ) -> None:
     """After the report, or after the greeting under a controller."""
     record = first_record(tmp_path / "m")
     with follower(record) as store:
-        asyncio.run(why_not(store, 16 if reign else struct.calcsize(">q"), record, reign))
+        asyncio.run(why_not(store, 16 if elected else struct.calcsize(">q"), record, elected))
 
 
 async def pauses_of(slave: HaSlave, monkeypatch: pytest.MonkeyPatch, count: int) -> list[float]:

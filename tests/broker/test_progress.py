@@ -90,6 +90,6 @@ def test_store_that_followed_sets_back_its_masters_progress_when_it_leads(tmp_pa
         lib.ps_follow_begin(store.c_handle())
         metadata.offsets.commit("g", "T", 0, 9)  # as a master's offsets come
         metadata.delay_offsets.commit(1, 9)
-        _follow_or_lead(SimpleNamespace(settings=store.settings, reign=None), store)
+        _follow_or_lead(SimpleNamespace(settings=store.settings, elected=None), store)
         assert metadata.offsets.get("g", "T", 0) == 1
         assert metadata.delay_offsets.get(1) == 0

@@ -15,7 +15,7 @@ from world import now_ns
 
 from broker.remoting.client import RemotingClient
 from broker.services.controlled.controller import Controller
-from broker.services.replication.reign import Record
+from broker.services.replication.elected_role import ElectionRecord
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
 
@@ -64,10 +64,10 @@ class Look:
 
     def __init__(self, controller: Controller) -> None:
         self.controller = controller
-        self.record: Record | None = None
+        self.record: ElectionRecord | None = None
         self._asking = asyncio.Lock()
 
-    async def now(self) -> Record | None:
+    async def now(self) -> ElectionRecord | None:
         """None: it is not reached."""
         async with self._asking:
             try:

@@ -12,7 +12,7 @@ from faults import Faults
 from waiting import BOUND_S
 from world import Broker, World
 
-from broker.services.replication.reign import Record
+from broker.services.replication.elected_role import ElectionRecord
 
 __all__ = ["lose_controller"]
 
@@ -71,7 +71,7 @@ def told_since(broker: Broker, at: int) -> str:
         return log.read().decode(errors="replace")
 
 
-async def record_with(look: Look, condition: Callable[[Record], object]) -> Record:
+async def record_with(look: Look, condition: Callable[[ElectionRecord], object]) -> ElectionRecord:
     """What the controller has, once it answers and has that."""
     end = asyncio.get_running_loop().time() + BOUND_S
     while True:

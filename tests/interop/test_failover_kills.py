@@ -22,7 +22,7 @@ from controllers import Controller, Sender, member_of
 from etcd_server import PROGRAM, etcd
 
 from broker.services.controlled.etcd import EtcdController, Gateway
-from broker.services.replication.reign import Record
+from broker.services.replication.elected_role import ElectionRecord
 
 pytestmark = [
     pytest.mark.long,
@@ -33,7 +33,7 @@ NAME = "broker-a"
 ROUNDS = int(os.environ.get("PS_ROUNDS", "6"))
 
 
-def record_of(address: str) -> Record:
+def record_of(address: str) -> ElectionRecord:
     gateway = Gateway(address)
     controller = EtcdController(gateway, "DefaultCluster", NAME, Path("none"), 0o644, 1000)
     return asyncio.run(controller.look())

@@ -21,7 +21,7 @@ NEAR = 3
 
 
 @dataclass(frozen=True)
-class Record:
+class ElectionRecord:
     master: int | None = None
     epoch: int = 0
     in_sync: frozenset[int] = frozenset()
@@ -32,7 +32,7 @@ class ModelController:
     """What controller.py says that one guarantees."""
 
     def __init__(self, events: Events) -> None:
-        self._events, self.record = events, Record()
+        self._events, self.record = events, ElectionRecord()
         self.heard: dict[int, float] = {}
         #: Of each member that said so: the boot in which it did, and epoch and end of its log;
         #: None: it has none any more.
@@ -43,7 +43,7 @@ class ModelController:
     def _is_dead(self, number: int | None) -> bool:
         return self._events.now - self.heard.get(number or 0, -1e9) > DEAD_S
 
-    def look(self, alive: int | None = None) -> Record:
+    def look(self, alive: int | None = None) -> ElectionRecord:
         """A master that is dead is none. alive: who says by this that it is."""
         if alive is not None:
             self.heard[alive] = self._events.now
@@ -55,14 +55,14 @@ class ModelController:
         if boot >= self.doubts.get(who, (0, None))[0]:
             self.doubts[who] = boot, doubt
 
-    def vouch(self, who: int, boot: int, seen: Record) -> Record | None:
+    def vouch(self, who: int, boot: int, seen: ElectionRecord) -> ElectionRecord | None:
         """None: refused."""
         if (seen.master, seen.epoch) != (self.record.master, self.record.epoch):
             return None
         self.note(who, boot, None)
         return self.record
 
-    def elect(self, who: int, held: int) -> Record:
+    def elect(self, who: int, held: int) -> ElectionRecord:
         """held: the epoch of which the asker is the master, without an end in between."""
         self.heard[who] = self._events.now
         old = self.record
@@ -84,7 +84,7 @@ class ModelController:
         longest = max((doubt for doubt in doubts.values() if doubt is not None), default=None)
         return sure or sorted(n for n, doubt in doubts.items() if doubt == longest)
 
-    def succeed(self, who: int, seen: Record) -> Record:
+    def succeed(self, who: int, seen: ElectionRecord) -> ElectionRecord:
         """Whether the old master is dead is the asker's word."""
         now = self.record
         may = who in now.in_sync and self.doubts.get(who, (0, None))[1] is None
@@ -101,9 +101,9 @@ class ModelController:
     def _crown(self, who: int) -> None:
         old = self.record
         self.doubts[who] = self.doubts.get(who, (0, None))[0], None
-        self.record = Record(who, old.epoch + 1, frozenset({who}), old.number + 1)
+        self.record = ElectionRecord(who, old.epoch + 1, frozenset({who}), old.number + 1)
 
-    def change_set(self, asked: Record, wanted: frozenset[int]) -> Record | None:
+    def change_set(self, asked: ElectionRecord, wanted: frozenset[int]) -> ElectionRecord | None:
         now = self.record
         if (asked.master, asked.epoch, asked.number) != (now.master, now.epoch, now.number):
             return None
@@ -119,7 +119,7 @@ class ModelMember(Broker):
 
     def forget(self) -> None:
         super().forget()
-        self.record, self.heard_s, self.is_busy = Record(), self.clock.time(), False
+        self.record, self.heard_s, self.is_busy = ElectionRecord(), self.clock.time(), False
         self.rules = self.make_rules(self.number, frozenset())
 
     def start(self) -> None:
@@ -141,7 +141,7 @@ class ModelMember(Broker):
             self.require(self.rules.required, fenced=True)
         asked_s = self.clock.time()
 
-        def looked(record: Record | None) -> None:
+        def looked(record: ElectionRecord | None) -> None:
             if record is None:
                 return
             if self.former is None:
@@ -153,7 +153,7 @@ class ModelMember(Broker):
             held = self.epoch if self.is_master else -1
             self.group.ask(self, lambda e: e.elect(self.number, held), looked_again)
 
-        def looked_again(record: Record | None) -> None:
+        def looked_again(record: ElectionRecord | None) -> None:
             if record is None:
                 return
             self.heard_s = max(self.heard_s, asked_s)
@@ -165,7 +165,7 @@ class ModelMember(Broker):
         alive, boot = None if self.is_silent else self.number, self.boots
         doubt = (self.last_epoch(), len(self.log.entries)) if self.is_in_doubt else None
 
-        def look(controller: ModelController) -> Record:
+        def look(controller: ModelController) -> ElectionRecord:
             controller.note(self.number, boot, doubt)
             return controller.look(alive)
 
@@ -174,13 +174,13 @@ class ModelMember(Broker):
     def last_epoch(self) -> int:
         return self.log.epochs[-1].epoch if self.log.epochs else -1
 
-    def _end_doubt(self, record: Record) -> None:
+    def _end_doubt(self, record: ElectionRecord) -> None:
         if self.is_master:
             self.is_in_doubt = False
         elif self.is_in_doubt and self.has_caught_up and record.epoch == self.record.epoch:
             boot = self.boots
 
-            def vouched(found: Record | None) -> None:
+            def vouched(found: ElectionRecord | None) -> None:
                 if found is not None and self.boots == boot:
                     self.is_in_doubt = False
 
@@ -194,11 +194,11 @@ class ModelMember(Broker):
         if self.number in record.in_sync and not self.group.is_cut(self.number, master.number):
             self.group.ask(self, lambda e: e.succeed(self.number, record), self._heard)
 
-    def _heard(self, record: Record | None) -> None:
+    def _heard(self, record: ElectionRecord | None) -> None:
         if record is not None and not self.is_silent:
             self._take(record)
 
-    def _take(self, record: Record) -> None:
+    def _take(self, record: ElectionRecord) -> None:
         if record.epoch < self.record.epoch or record.master is None:
             return
         if record.epoch == self.record.epoch:
@@ -243,13 +243,13 @@ class ModelMember(Broker):
         assert asked is not None
         self.is_busy = True
 
-        def answered(found: Record | None) -> None:
+        def answered(found: ElectionRecord | None) -> None:
             if found is not None:
                 settle(found)
             else:  # refused
                 self.group.ask(self, lambda e: e.look(), settle, lost=nothing)
 
-        def settle(found: Record | None) -> None:
+        def settle(found: ElectionRecord | None) -> None:
             self.is_busy = False
             if found is None or found.epoch != self.record.epoch:
                 return
@@ -278,8 +278,8 @@ class ModelGroup(Group):
     def ask(
         self,
         broker: Broker,
-        work: Callable[[ModelController], Record | None],
-        done: Callable[[Record | None], None] | None = None,
+        work: Callable[[ModelController], ElectionRecord | None],
+        done: Callable[[ElectionRecord | None], None] | None = None,
         lost: Callable[[], None] | None = None,
     ) -> None:
         """Arrives never, once or twice, late; its answer may be lost, or later than who asks waits:

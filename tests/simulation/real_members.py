@@ -21,7 +21,7 @@ from virtual_world import Broker, Group
 from broker.services.controlled import member, set_keeper
 from broker.services.controlled.etcd import EtcdController
 from broker.services.controlled.in_sync import InSync
-from broker.services.replication.reign import Reign
+from broker.services.replication.elected_role import ElectedRole
 
 __all__ = ["RealGroup", "RealMember", "on_virtual_time", "real_group"]
 
@@ -82,8 +82,8 @@ class RealMember(Broker):
         continuity: Any = _Continuity(self)
         self._services = self._new_services()
         self.member = member.GroupMember(
-            controller, Reign(self.number), self._become, lambda _: None, lambda: self._services,
-            DEAD_MS, continuity,
+            controller, ElectedRole(self.number), self._become, lambda _: None, lambda:
+            self._services, DEAD_MS, continuity,
         )  # fmt: skip
         self.member.start()
 
@@ -124,7 +124,7 @@ class RealMember(Broker):
     def on_lost(self) -> None:
         self.loop.call_soon(self.member.lost)
 
-    async def _become(self, wanted: Reign) -> None:
+    async def _become(self, wanted: ElectedRole) -> None:
         """Broker._become: everything over the store begins again."""
         assert wanted.record is not None
         self._services = None

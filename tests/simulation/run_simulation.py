@@ -37,7 +37,7 @@ def piece(kind: str, seeds: range, seconds: float | None) -> tuple[Counter[str],
             failed.append(f"seed {seed}: {found}")
             continue
         for group in groups:
-            counts["reigns"] += len(group.reigns)
+            counts["masters"] += len(group.masters)
             counts["acknowledged"] += len(group.acknowledged)
             counts["faults"] += sum(group.faults.values())
             counts["virtual seconds"] += round(group.events.now / len(groups))

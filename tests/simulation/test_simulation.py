@@ -45,8 +45,8 @@ def fails(run: Callable[[int], object], seeds: range) -> bool:
 
 def test_models_lose_nothing_whatever_fails() -> None:
     groups = run_all(run_model, 60)
-    # 500 seeds had 2.5 reigns each, with a deviation of 1.3: 60 do not have so few by chance.
-    assert sum(len(each.reigns) for each in groups) > 1.5 * 60
+    # 500 seeds had 2.5 masters each, with a deviation of 1.3: 60 do not have so few by chance.
+    assert sum(len(each.masters) for each in groups) > 1.5 * 60
     assert sum(len(each.acknowledged) for each in groups) > 8 * 60
 
 
@@ -171,13 +171,13 @@ def test_without_its_controller_a_master_stops_acknowledging_and_nobody_is_elect
     with on_virtual_time([group]):
         group.send_each(0.5)
         events.run_until(30.0)
-        reigns = dict(group.reigns)
+        masters = dict(group.masters)
         for number in group.brokers:
             group.part(0, number)
         events.run_until(40.0)  # two leases
         acknowledged = len(group.acknowledged)
         events.run_until(600.0)
-        assert (group.reigns, len(group.acknowledged)) == (reigns, acknowledged)
+        assert (group.masters, len(group.acknowledged)) == (masters, acknowledged)
         group.heal()
         events.run_until(630.0)
     group.check_healed()

@@ -423,7 +423,7 @@ class Group:
         self.links: list[Link] = []
         self.acknowledged: list[int] = []
         self.served: list[int] = []
-        self.reigns: dict[int, int] = {}
+        self.masters: dict[int, int] = {}
         #: Told of each new master.
         self.route: Callable[[Broker], None] = lambda master: None
         self.kinds: Sequence[str] = FAULTS
@@ -564,7 +564,7 @@ class Group:
     # ---- what must hold ----
 
     def check_begins(self, broker: Broker, epoch: int) -> None:
-        if self.reigns.setdefault(epoch, broker.number) != broker.number:
+        if self.masters.setdefault(epoch, broker.number) != broker.number:
             raise self.events.violated(f"epoch {epoch} of {self.name} has two masters")
         count = len(self.acknowledged)
         if broker.log.entries[:count] != self.acknowledged:

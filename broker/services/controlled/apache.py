@@ -14,7 +14,7 @@ from broker.loop.safe_log import SafeLogger, shown
 from broker.remoting.client import RemotingClient, parse_address
 from broker.services.controlled.controller import NO_EPOCH, ControllerRefused, Heartbeat, LogDoubt
 from broker.services.controlled.identity import Identity
-from broker.services.replication.reign import Record
+from broker.services.replication.elected_role import ElectionRecord
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
@@ -107,17 +107,17 @@ class ApacheController:
         }  # fmt: skip
         await self._ask(Command(RequestCode.CONTROLLER_REGISTER_BROKER, fields))
 
-    async def look(self) -> Record:
+    async def look(self) -> ElectionRecord:
         command = Command(RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": self._name})
         record = _record(await self._ask(command))
         in_set = self._number in record.in_sync
         self._others = record.in_sync - {self._number} if in_set else frozenset()
         return record
 
-    async def vouch(self, number: int, record: Record) -> None:
+    async def vouch(self, number: int, record: ElectionRecord) -> None:
         self._doubt = None
 
-    async def elect(self, number: int, held: int = NO_EPOCH) -> Record:
+    async def elect(self, number: int, held: int = NO_EPOCH) -> ElectionRecord:
         """Asks for an election. Raises: as controller.py says."""
         self._yield_no_longer()
         if self._yields():
@@ -144,21 +144,21 @@ class ApacheController:
                 sorted(self._others),
             )
 
-    async def move(self, number: int, accepts_loss: bool = False) -> Record:
+    async def move(self, number: int, accepts_loss: bool = False) -> ElectionRecord:
         return await self._elect(number, "true")
 
-    async def _elect(self, number: int, designated: str, *also: int) -> Record:
+    async def _elect(self, number: int, designated: str, *also: int) -> ElectionRecord:
         fields = self._of() | {
             "brokerId": str(number), "designateElect": designated, "invokeTime": _now(),
         }  # fmt: skip
         await self._ask(Command(RequestCode.CONTROLLER_ELECT_MASTER, fields), *also)
         return await self.look()
 
-    async def succeed(self, number: int, record: Record) -> Record:
+    async def succeed(self, number: int, record: ElectionRecord) -> ElectionRecord:
         """Reads the record: the controller notices the end of the master's connection by itself."""
         return await self.look()
 
-    async def change_set(self, record: Record, in_sync: frozenset[int]) -> Record:
+    async def change_set(self, record: ElectionRecord, in_sync: frozenset[int]) -> ElectionRecord:
         fields = {
             "brokerName": self._name, "masterBrokerId": str(record.master),
             "masterEpoch": str(record.epoch), "invokeTime": _now(),
@@ -262,7 +262,7 @@ def _now() -> str:
     return str(time.time_ns() // 1_000_000)
 
 
-def _record(answer: Command) -> Record:
+def _record(answer: Command) -> ElectionRecord:
     """Reads a record of a controller's answer. Raises: OSError for what no controller answers."""
     ext = answer.ext
     try:
@@ -273,7 +273,7 @@ def _record(answer: Command) -> Record:
     if not isinstance(members, list | tuple):
         raise OSError("the controller's set is not a list of numbers")
     master = _number_of(ext.get("masterBrokerId") or -1, "masterBrokerId")
-    return Record(
+    return ElectionRecord(
         master=master if master >= 0 and ext.get("masterAddress") else None,
         address=ext.get("masterAddress") or "",
         ha_address="",

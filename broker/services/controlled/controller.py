@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from broker.services.replication.reign import Record
+from broker.services.replication.elected_role import ElectionRecord
 
 __all__ = ["NO_EPOCH", "Controller", "ControllerRefused", "Heartbeat", "LogDoubt"]
 
@@ -77,27 +77,27 @@ class Controller(Protocol):
         """Says where this broker is, and whether it may lack something, before it asks for anything
         else or follows anybody."""
 
-    async def vouch(self, number: int, record: Record) -> None:
+    async def vouch(self, number: int, record: ElectionRecord) -> None:
         """Ends the doubt: this broker has all that the master of this record had after the doubt
         was registered."""
 
-    async def look(self) -> Record: ...
+    async def look(self) -> ElectionRecord: ...
 
-    async def elect(self, number: int, held: int = NO_EPOCH) -> Record:
+    async def elect(self, number: int, held: int = NO_EPOCH) -> ElectionRecord:
         """Asks for an election: this broker would be the master. held: the epoch of which it is
         the master, and has been without an end in between; a controller may leave it that one. With
         a doubt it makes another one the master, or is refused, while others come before it."""
 
-    async def move(self, number: int, accepts_loss: bool = False) -> Record:
+    async def move(self, number: int, accepts_loss: bool = False) -> ElectionRecord:
         """Makes another broker of the set the master, for an operator. accepts_loss: also one with
         a doubt, if nobody is alive that comes before it."""
 
-    async def succeed(self, number: int, record: Record) -> Record:
+    async def succeed(self, number: int, record: ElectionRecord) -> ElectionRecord:
         """Asks for the succession, for a member that had followed the master of this record and
         finds nobody at its address any more: it would be the master, if the record has not changed.
         A controller that notices by itself may leave that alone."""
 
-    async def change_set(self, record: Record, in_sync: frozenset[int]) -> Record:
+    async def change_set(self, record: ElectionRecord, in_sync: frozenset[int]) -> ElectionRecord:
         """Writes another set, for the master, if the record has not changed."""
 
     def beat(self, number: int, state: Heartbeat) -> None:

@@ -27,7 +27,7 @@ from broker.services.controlled.answers import (
 from broker.services.controlled.controller import NO_EPOCH, ControllerRefused, Heartbeat, LogDoubt
 from broker.services.controlled.identity import Identity
 from broker.services.etcd_address import SCHEME_TLS, parse_etcd
-from broker.services.replication.reign import Record
+from broker.services.replication.elected_role import ElectionRecord
 
 __all__ = ["EtcdController", "Gateway"]
 
@@ -145,10 +145,10 @@ class _Group:
     brokers: dict[str, dict[str, str]] = field(default_factory=dict)
     alive: frozenset[int] = frozenset()
 
-    def record(self) -> Record:
+    def record(self) -> ElectionRecord:
         master = self.master if self.master in self.alive else None
         known = self.brokers.get(str(master), {})
-        return Record(
+        return ElectionRecord(
             master, known.get("address", ""), known.get("ha", ""), self.epoch,
             frozenset(self.in_sync), self.set_number,
         )  # fmt: skip
@@ -233,7 +233,7 @@ class EtcdController:
 
         await self._change(note)
 
-    async def vouch(self, number: int, record: Record) -> None:
+    async def vouch(self, number: int, record: ElectionRecord) -> None:
         def note(group: _Group) -> None:
             if (group.master, group.epoch) != (record.master, record.epoch):
                 raise ControllerRefused(f"epoch {group.epoch} has begun meanwhile")
@@ -241,10 +241,10 @@ class EtcdController:
 
         await self._change(note)
 
-    async def look(self) -> Record:
+    async def look(self) -> ElectionRecord:
         return (await self._read()).record()
 
-    async def elect(self, number: int, held: int = NO_EPOCH) -> Record:
+    async def elect(self, number: int, held: int = NO_EPOCH) -> ElectionRecord:
         """Elects whoever asks first of those in sync: all of them have what was acknowledged. A
         master whose lease was over, and whom nobody has replaced meanwhile, goes on with its
         epoch."""
@@ -284,7 +284,7 @@ class EtcdController:
             f" (`pystore ha move --accept-loss` makes {number} the master without them)"
         )
 
-    async def move(self, number: int, accepts_loss: bool = False) -> Record:
+    async def move(self, number: int, accepts_loss: bool = False) -> ElectionRecord:
         group = await self._read()
         if number not in group.in_sync or number not in group.alive:
             raise ControllerRefused(f"broker {number} is not in sync, or not alive")
@@ -300,7 +300,7 @@ class EtcdController:
         self._crown(group, number)
         return await self._write_or_refuse(group)
 
-    async def succeed(self, number: int, record: Record) -> Record:
+    async def succeed(self, number: int, record: ElectionRecord) -> ElectionRecord:
         """Takes the place of a broker that is gone, whose lease would last for a while."""
         group = replace(self._seen)
         if number not in group.alive:
@@ -317,7 +317,7 @@ class EtcdController:
         self._crown(group, number)
         return (await self._write(group, []))[1].record()  # or somebody was faster
 
-    async def change_set(self, record: Record, in_sync: frozenset[int]) -> Record:
+    async def change_set(self, record: ElectionRecord, in_sync: frozenset[int]) -> ElectionRecord:
         group = await self._read()
         now = (group.master, group.epoch, group.set_number)
         if now != (record.master, record.epoch, record.set_number):
@@ -404,7 +404,7 @@ class EtcdController:
         answer = await self._gateway.ask("kv/txn", asked)
         return bool(answer.get("succeeded")), self._group_of(answer)
 
-    async def _write_or_refuse(self, group: _Group) -> Record:
+    async def _write_or_refuse(self, group: _Group) -> ElectionRecord:
         """Writes the record. Raises: ControllerRefused, and what asking raises."""
         done, now = await self._write(group, [])
         if not done:

@@ -23,7 +23,7 @@ from broker.services.controlled.controller import (
     LogDoubt,
 )
 from broker.services.controlled.set_keeper import SetKeeper
-from broker.services.replication.reign import Record, Reign
+from broker.services.replication.elected_role import ElectedRole, ElectionRecord
 from pystore.errors import StoreError
 
 __all__ = ["GroupMember"]
@@ -49,9 +49,9 @@ class GroupMember:
     def __init__(
         self,
         controller: Controller,
-        reign: Reign,
-        become: Callable[[Reign], Awaitable[None]],
-        keep: Callable[[Reign], None],
+        elected: ElectedRole,
+        become: Callable[[ElectedRole], Awaitable[None]],
+        keep: Callable[[ElectedRole], None],
         services: Callable[[], Services | None],
         timeout_ms: int,
         continuity: Continuity,
@@ -59,13 +59,13 @@ class GroupMember:
         """Takes the callbacks. become: serves in another role. keep: what it is from its next start
         on. services: of the broker as it is now; None: it is being started. timeout_ms: after it
         the controller holds a broker for dead."""
-        self._controller, self.reign, self._become, self._services = (
+        self._controller, self.elected, self._become, self._services = (
             controller,
-            reign,
+            elected,
             become,
             services,
         )
-        self._keep_reign, self._continuity = keep, continuity
+        self._keep_role, self._continuity = keep, continuity
         self._lease_s, self._stuck_s = (timeout_ms / 1000 * each for each in (_LEASE, _STUCK))
         #: When it asked for the record that it goes by, and when the controller answered last.
         self._heard_s = self._answered_s = time.monotonic()
@@ -143,7 +143,7 @@ class GroupMember:
                 next_s = now + _PAUSE_S
                 with contextlib.suppress(StoreError):  # it is closed just now: as it was
                     self._beat = self._state(s) or self._beat
-                self._controller.beat(self.reign.number, self._beat)
+                self._controller.beat(self.elected.number, self._beat)
             await asyncio.sleep(min(_PAUSE_S, self._lease_s) / 4)
 
     def _tell(self, kind: str, problem: object) -> None:
@@ -159,7 +159,7 @@ class GroupMember:
             record = await self._ask(s)
         self._heard_s, self.problem = asked_s, ""
         if self._is_of_former_life(record):
-            record = await self._controller.elect(self.reign.number)
+            record = await self._controller.elect(self.elected.number)
         if self._is_of_former_life(record):
             self._tell("former life", f"epoch {record.epoch} is of a former life of this broker:"
                        " it waits until the controller has noticed the end")  # fmt: skip
@@ -176,9 +176,9 @@ class GroupMember:
         """Shows that this broker is alive from now on."""
         self._beat = self._beat or self._state(s)
         if self._beat is not None:
-            self._controller.beat(self.reign.number, self._beat)
+            self._controller.beat(self.elected.number, self._beat)
 
-    async def _ask(self, s: Services) -> Record:
+    async def _ask(self, s: Services) -> ElectionRecord:
         if not self._registered:
             await self._register(s)
         record, gone = await asyncio.gather(self._controller.look(), self._saw_go(s))
@@ -187,11 +187,11 @@ class GroupMember:
             self._former = record.epoch
         if record.master is None:
             self._show_alive(s)
-            held = self.reign.epoch if self.reign.is_master else NO_EPOCH
-            record = await self._controller.elect(self.reign.number, held)
-        elif gone and record.epoch == self.reign.epoch and self.reign.number in record.in_sync:
+            held = self.elected.epoch if self.elected.is_master else NO_EPOCH
+            record = await self._controller.elect(self.elected.number, held)
+        elif gone and record.epoch == self.elected.epoch and self.elected.number in record.in_sync:
             log.info("Nobody is at %s any more: this broker would be the master", record.address)
-            record = await self._controller.succeed(self.reign.number, record)
+            record = await self._controller.succeed(self.elected.number, record)
         return record
 
     async def _register(self, s: Services) -> None:
@@ -201,21 +201,21 @@ class GroupMember:
             self._has_begun = True
         state = self._state(s) if not self._continuity.is_sure else None
         doubt = LogDoubt(state.epoch, state.end) if state is not None else None
-        await self._controller.register(self.reign.number, s.address, s.ha_address, doubt)
+        await self._controller.register(self.elected.number, s.address, s.ha_address, doubt)
         self._registered = True
 
-    async def _end_doubt(self, record: Record) -> None:
+    async def _end_doubt(self, record: ElectionRecord) -> None:
         """Ends the doubt once this broker has all that was acknowledged, or is the one that says
         what that is."""
-        s, of = self._services(), self.reign.record
+        s, of = self._services(), self.elected.record
         if self._continuity.is_sure or s is None or s.replication is None or of is None:
             return
         if (of.master, of.epoch) != (record.master, record.epoch):
             return
-        if not self.reign.is_master:
+        if not self.elected.is_master:
             if s.replication.slave is None or not s.replication.slave.has_caught_up:
                 return
-            await self._controller.vouch(self.reign.number, record)
+            await self._controller.vouch(self.elected.number, record)
         await self._continuity.settle()
 
     async def _saw_go(self, s: Services) -> bool:
@@ -223,66 +223,66 @@ class GroupMember:
         ended. It does not listen, which a master that starts or is cut off does not show to who has
         followed it."""
         slave = s.replication.slave if s.replication is not None else None
-        record = self.reign.record
+        record = self.elected.record
         if slave is None or record is None or not record.address:
             return False
         if slave.follows or not slave.has_followed:
             return False
         return await _refuses(record.address) and await _refuses(record.address)
 
-    def _is_of_former_life(self, record: Record) -> bool:
+    def _is_of_former_life(self, record: ElectionRecord) -> bool:
         """Says whether this broker led in a former life. A master that has started again may have
         lost the end of its log, and slaves may have it: in one epoch there would be two messages at
         one place (as in apache/rocketmq#7689). So it is silent until the controller elects
         somebody, and has a new epoch if it is this broker."""
         former = self._former if self._former is not None else -1
-        return record.master == self.reign.number and record.epoch <= former
+        return record.master == self.elected.number and record.epoch <= former
 
-    async def _take(self, record: Record) -> None:
+    async def _take(self, record: ElectionRecord) -> None:
         """Becomes what the record says."""
-        wanted = Reign(self.reign.number, record)
-        if record.epoch < self.reign.epoch:
+        wanted = ElectedRole(self.elected.number, record)
+        if record.epoch < self.elected.epoch:
             return  # of before
-        if self.reign.record is None or not wanted.is_same_as(self.reign):
+        if self.elected.record is None or not wanted.is_same_as(self.elected):
             await self._change(wanted)
         elif self.keeper is not None:
             self.keeper.saw(record)
-        elif wanted.record != self.reign.record:
+        elif wanted.record != self.elected.record:
             self._follow(wanted)
         if self.keeper is None and wanted.is_master:
             self._keep(record)
 
-    async def _change(self, wanted: Reign) -> None:
+    async def _change(self, wanted: ElectedRole) -> None:
         assert wanted.record is not None
         role = "the master" if wanted.is_master else f"a slave of {wanted.record.address or 'none'}"
         log.info("This broker (%d) is %s in epoch %d", wanted.number, role, wanted.epoch)
-        if wanted.is_master or self.reign.is_master:
+        if wanted.is_master or self.elected.is_master:
             self.keeper = None
             # Half a start is none: who stops the broker waits for its end.
             self._becoming = asyncio.ensure_future(self._become(wanted))
             await asyncio.shield(self._becoming)
-            self.reign = wanted
+            self.elected = wanted
             self._registered = False  # a master has a port for slaves
             self.hint()  # who waits for that, or to be in sync, need not wait for the next round
         else:
             self._follow(wanted)
 
-    def _follow(self, wanted: Reign) -> None:
+    def _follow(self, wanted: ElectedRole) -> None:
         """Follows another master, or the same one, as the same slave."""
-        s, before = self._services(), self.reign.record
-        self.reign = wanted
-        self._keep_reign(wanted)
+        s, before = self._services(), self.elected.record
+        self.elected = wanted
+        self._keep_role(wanted)
         record = wanted.record
         if s is None or s.replication is None or record is None:
             return
         if before is None or _where(before) != _where(record):
             s.replication.follow(record.address, record.ha_address)
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: ElectionRecord) -> None:
         s = self._services()
         if s is not None and s.replication is not None and s.replication.master is not None:
             self.keeper = SetKeeper(
-                self._controller, s.replication.master, record, self.reign.number, s.settings
+                self._controller, s.replication.master, record, self.elected.number, s.settings
             )
 
     @staticmethod
@@ -307,6 +307,6 @@ async def _refuses(address: str) -> bool:
     return False
 
 
-def _where(record: Record) -> tuple[str, str, int]:
+def _where(record: ElectionRecord) -> tuple[str, str, int]:
     """Returns what a slave connects for."""
     return record.address, record.ha_address, record.epoch

@@ -11,8 +11,8 @@ from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.controlled.controller import Controller, ControllerRefused
 from broker.services.controlled.in_sync import InSync, MemberSeen
+from broker.services.replication.elected_role import ElectionRecord
 from broker.services.replication.master import HaMaster
-from broker.services.replication.reign import Record
 
 __all__ = ["SetKeeper"]
 
@@ -29,7 +29,12 @@ class SetKeeper:
     is acknowledged until it is."""
 
     def __init__(
-        self, controller: Controller, master: HaMaster, record: Record, me: int, config: Config
+        self,
+        controller: Controller,
+        master: HaMaster,
+        record: ElectionRecord,
+        me: int,
+        config: Config,
     ) -> None:
         self._controller, self._master, self._config = controller, master, config
         self.record = record
@@ -53,7 +58,7 @@ class SetKeeper:
                 log.info("The controller is reached again: sends are acknowledged")
             self.require()
 
-    def saw(self, record: Record) -> None:
+    def saw(self, record: ElectionRecord) -> None:
         """Takes what the controller has, of this epoch."""
         if not is_older(record, self.record) and record != self.record:
             is_new, self.record = is_older(self.record, record), record
@@ -102,6 +107,6 @@ class SetKeeper:
         await asyncio.sleep(0)
 
 
-def is_older(one: Record, other: Record) -> bool:
+def is_older(one: ElectionRecord, other: ElectionRecord) -> bool:
     """Says whether the controller had this record before the other one."""
     return (one.epoch, one.set_number) < (other.epoch, other.set_number)

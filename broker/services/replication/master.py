@@ -15,10 +15,10 @@ from typing import Any
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
+from broker.services.replication.elected_role import ElectedRole
 from broker.services.replication.epochs import EpochFile
 from broker.services.replication.greeting import greet_slave
 from broker.services.replication.log_comparer import LogComparer
-from broker.services.replication.reign import Reign
 from pystore import Store
 from pystore.native import ffi, lib, raise_error
 
@@ -107,12 +107,12 @@ class HaMaster:
         sock: socket.socket,
         may: Callable[[str], bool],
         comparer: LogComparer,
-        reign: Reign | None,
+        elected: ElectedRole | None,
         epochs: EpochFile,
     ) -> None:
         """Takes the log and who may follow. may: whether a host may follow this broker. comparer:
-        of the logs of those who do. reign: under a controller, with the epochs of this log."""
-        self._reign, self._epochs = reign, epochs
+        of the logs of those who do. elected: under a controller, with the epochs of this log."""
+        self._elected, self._epochs = elected, epochs
         self._greeting: set[asyncio.Task[None]] = set()
         self._store, self._config, self._sock, self._may = store, config, sock, may
         self._comparer = comparer
@@ -132,7 +132,7 @@ class HaMaster:
         error = ffi.new("ps_error *")
         store = self._store.c_handle()
         conf = self._conf()
-        if self._reign is not None:
+        if self._elected is not None:
             kept = with_epochs(conf, self._epochs)
             lib.ps_hide_unconfirmed(store)
         if conf.copies > 0 and self._config["consumeAfterReplication"]:
@@ -141,9 +141,9 @@ class HaMaster:
         self._handle = lib.ps_ha_master_start(store, conf, error)
         if self._handle == ffi.NULL:
             raise_error(error[0], error.code)
-        if self._reign is not None and self._reign.record is not None:
+        if self._elected is not None and self._elected.record is not None:
             del kept  # the core has a copy
-            self.require(self._reign.record.in_sync - {self._reign.number})
+            self.require(self._elected.record.in_sync - {self._elected.number})
         self._sock.listen(SLAVES_MAX)
         self._sock.setblocking(False)
         asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
@@ -151,7 +151,7 @@ class HaMaster:
     def _conf(self) -> Any:
         """Returns a ``ps_ha_conf *``; under a controller without what the set decides."""
         conf = stream_conf(self._config)
-        if self._reign is None and self._config["brokerRole"] == "SYNC_MASTER":
+        if self._elected is None and self._config["brokerRole"] == "SYNC_MASTER":
             conf.copies = self._config["inSyncReplicas"] - 1
             conf.copies_min = self._config["minInSyncReplicas"] - 1
             conf.adapts = self._config["enableAutoInSyncReplicas"]
@@ -192,7 +192,7 @@ class HaMaster:
         elif len(self._addresses) >= SLAVES_MAX:
             quiet.warning("too many", "More than %d slaves: %s is closed", SLAVES_MAX, address)
             made.close()
-        elif self._reign is not None:
+        elif self._elected is not None:
             self._greet(made, address)
         else:
             self._take(made, address, self._hosts.setdefault(host, len(self._hosts)), False)

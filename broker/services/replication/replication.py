@@ -18,10 +18,10 @@ from broker.services.policy_access import PolicyAccess
 from broker.services.pop.modes import RequestModes
 from broker.services.pop.order import OrderTable
 from broker.services.registration import Registration
+from broker.services.replication.elected_role import ElectedRole
 from broker.services.replication.epochs import Epoch, EpochFile
 from broker.services.replication.log_comparer import LogComparer
 from broker.services.replication.master import HaMaster
-from broker.services.replication.reign import Reign
 from broker.services.replication.slave import HaSlave, MasterKnown
 from broker.services.replication.synchronize import Synchronizer
 from broker.services.topics import Topics
@@ -67,26 +67,26 @@ class Replication:
         modes: RequestModes | None = None,
         policies: PolicyAccess | None = None,
         order: OrderTable | None = None,
-        reign: Reign | None = None,
+        elected: ElectedRole | None = None,
     ) -> None:
         """Takes its part of replication. sock: bound, for slaves; None: slaves have none.
         credentials: what a slave asks its master is signed with them. guarded: access control is
-        on. modes, policies, order: of a slave, for what its master has. reign: of a broker under a
-        controller. Raises: BadArgument, StoreError."""
-        self._store, self._reign = store, reign
-        self._epochs = _epochs_of(store, reign)
+        on. modes, policies, order: of a slave, for what its master has. elected: of a broker under
+        a controller. Raises: BadArgument, StoreError."""
+        self._store, self._elected = store, elected
+        self._epochs = _epochs_of(store, elected)
         self._registration = registration
         self._asker = BrokerAsker(client, credentials, config["trustedBrokers"])
         self._known = MasterKnown()
-        if reign is not None and reign.record is not None:
-            self.use_master(reign.record.address, reign.record.ha_address)
+        if elected is not None and elected.record is not None:
+            self.use_master(elected.record.address, elected.record.ha_address)
         self._trusted = _trusted(config, guarded)
         self.master: HaMaster | None = None
         if sock is not None:
-            number = reign.number if reign is not None else None
+            number = elected.number if elected is not None else None
             self._comparer = LogComparer(store, registration.members, self.request, number)
             self.master = HaMaster(
-                store, config, sock, self.trusts, self._comparer, reign, self._epochs
+                store, config, sock, self.trusts, self._comparer, elected, self._epochs
             )
         self.slave: HaSlave | None = None
         self._synchronizing: asyncio.Task[list[str]] | None = None
@@ -96,7 +96,7 @@ class Replication:
         self.is_held: Callable[[], bool] = lambda: False
         if is_slave(config):
             self.slave = HaSlave(
-                store, config, self._known, self._ask, reign, self._epochs, self._ha_address
+                store, config, self._known, self._ask, elected, self._epochs, self._ha_address
             )
             self.slave.on_followed = self.synchronize
             self._synchronizer = Synchronizer(
@@ -157,7 +157,7 @@ class Replication:
         known = self._known
         # It may know the master of before, and a controller that says where slaves connect is
         # asked.
-        if self._reign is not None and (address != known.address or not known.is_told):
+        if self._elected is not None and (address != known.address or not known.is_told):
             return
         known.address, known.ha, known.is_told = address, ha, True
 
@@ -239,16 +239,16 @@ class Replication:
         return await self._asker.request(address, command, _ASK_S)
 
 
-def _epochs_of(store: Store, reign: Reign | None) -> EpochFile:
+def _epochs_of(store: Store, elected: ElectedRole | None) -> EpochFile:
     """Reads the epochs of the log; a master begins its own. Raises: StoreError."""
     path, mode = store.path / "epochFileCheckpoint", store.settings.file_mode
-    if reign is None:
+    if elected is None:
         return EpochFile(path, mode, [])
     try:
         end = store.info().log_max
         found = EpochFile.load(path, mode, end)
-        if reign.is_master:
-            found.begin(reign.epoch, end)
+        if elected.is_master:
+            found.begin(elected.epoch, end)
     except OSError as failed:
         raise os_error(failed, path, "cannot read or write the epochs") from failed
     except ValueError as damaged:

@@ -18,11 +18,11 @@ from broker.loop.reasons import reason_of
 from broker.loop.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.replication.divergence import find_common_end
+from broker.services.replication.elected_role import ElectedRole
 from broker.services.replication.epochs import Epoch, EpochFile, common_end, merge
 from broker.services.replication.greeting import ClosedUnheard, connected, greet_master
 from broker.services.replication.log_comparer import digest_of, record_before
 from broker.services.replication.master import stream_conf, with_epochs
-from broker.services.replication.reign import Reign
 from broker.services.replication.synchronize import Ask
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
@@ -95,13 +95,14 @@ class HaSlave:
     """
 
     def __init__(
-        self, store: Store, config: Config, master: MasterKnown, ask: Ask, reign: Reign | None,
-        epochs: EpochFile, ha_address: Callable[[], Awaitable[str]],
+        self, store: Store, config: Config, master: MasterKnown, ask: Ask,
+        elected: ElectedRole | None, epochs: EpochFile,
+        ha_address: Callable[[], Awaitable[str]],
     ) -> None:  # fmt: skip
-        """Takes whom to follow. reign: under a controller, with the epochs of this log. ha_address:
-        where the master takes slaves; empty: unknown; it raises as `ask`."""
+        """Takes whom to follow. elected: under a controller, with the epochs of this log.
+        ha_address: where the master takes slaves; empty: unknown; it raises as `ask`."""
         self._ha_address = ha_address
-        self._reign, self._epochs = reign, epochs
+        self._elected, self._epochs = elected, epochs
         self._store, self._config, self._master, self._ask = store, config, master, ask
         #: Told where the log is to end, with haTruncateDiverged; the store is then opened again.
         self.cut_back: Callable[[int], None] | None = None
@@ -203,7 +204,7 @@ class HaSlave:
     async def _leave_the_past(self) -> None:
         """Cuts the log back, with haTruncateDiverged, to the place where it is the master's."""
         if (
-            self._reign is not None
+            self._elected is not None
             or not self._config["haTruncateDiverged"]
             or self.cut_back is None
         ):
@@ -242,8 +243,8 @@ class HaSlave:
     async def follow_once(self) -> None:
         """Follows until the connection is over. Raises: OSError and TimeoutError, when it is;
         Diverged; StoreError, when the log cannot be taken."""
-        if self._reign is not None:
-            await self._follow_by_epochs(self._reign.number)
+        if self._elected is not None:
+            await self._follow_by_epochs(self._elected.number)
             return
         address = self.connected = self._config["haMasterAddress"] or await self._ha_address()
         if not address:
@@ -322,7 +323,7 @@ class HaSlave:
         """Follows until the connection is over. master: the main port of the one whose log was
         found to be ours so far."""
         conf, began_s, began = stream_conf(self._config), time.monotonic(), self.state()[0]
-        kept = with_epochs(conf, self._epochs) if self._reign is not None else None
+        kept = with_epochs(conf, self._epochs) if self._elected is not None else None
         loop, told, error = asyncio.get_running_loop(), os.eventfd(0), ffi.new("ps_error *")
         here: str = sock.getsockname()[0]
         sock.setblocking(True)
@@ -343,7 +344,7 @@ class HaSlave:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_COMPARE_S):
                         await over.wait()
-                if not over.is_set() and self._reign is None:
+                if not over.is_set() and self._elected is None:
                     await self._compare_again()
             self._raise_why(handle, here)
         finally:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Record", "Reign"]
+__all__ = ["ElectedRole", "ElectionRecord"]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ElectionRecord:
     """What the controller has of a name. master: number of the master, None: there is none.
     address: of its main port; ha_address: of its port for slaves, empty: name servers know it.
     epoch: of the last election. in_sync: numbers of those of whom one may become the master;
@@ -24,18 +24,18 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Reign:
+class ElectedRole:
     """number: of this broker. record: by which it is what it is; None: nothing is known yet, and
     it follows nobody."""
 
     number: int
-    record: Record | None = None
+    record: ElectionRecord | None = None
 
     @property
     def is_master(self) -> bool:
         return self.record is not None and self.record.master == self.number
 
-    def is_same_as(self, other: Reign) -> bool:
+    def is_same_as(self, other: ElectedRole) -> bool:
         """Says whether it takes no new start to become the other one."""
         return self.is_master == other.is_master and (
             not self.is_master or self.epoch == other.epoch
