@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from broker.hot.core import Core
 from broker.listeners import Listeners, listen, listen_for_slaves
 from broker.loop.lifetime import Stopping
-from broker.loop.passed_over import warn_of
+from broker.loop.passed_over import Reloaded, reload_settings, warn_of
 from broker.loop.safe_log import SafeLogger
 from broker.loop.thread import LoopThread
 from broker.processors.pull import waited
@@ -38,7 +38,7 @@ from broker.start_checks import Ask, bind_address, on_this_machine, read_start
 from broker.startup import Ground, Options, open_ground, open_services
 from pystore import Store
 from pystore.configuration.problems import refuse
-from pystore.errors import BadArgument, StoreError
+from pystore.errors import BadArgument
 from pystore.meta.configfiles import TopicConfig
 from pystore.setting_types import SettingValues
 from pystore.settings import Settings
@@ -391,20 +391,12 @@ class Broker(Stopping):
         that cannot be used."""
         if self._listeners is not None:
             self._listeners.certificates.read_again()
-        if self._options.conf is None:
-            log.info("There is no settings file to read again")
-            return
-        try:
-            made, problems = read_start(self._options.conf, self._options.given)
-            refuse(problems)
-            now, later = self.services.settings.reload(made)
-        except StoreError as bad:
-            log.error("Kept the settings of before, since the file cannot be used: %s", bad)
-            return
-        log.info("Read %s again; changed: %s", self._options.conf, ", ".join(sorted(now)) or "-")
-        warn_of(problems)
-        if later:
-            log.warning("Only a start takes over: %s", ", ".join(sorted(later)))
+        reload_settings(self._options.conf, self._read_again)
+
+    def _read_again(self) -> Reloaded:
+        made, problems = read_start(self._options.conf, self._options.given)
+        refuse(problems)
+        return problems, *self.services.settings.reload(made)
 
     # ---- stopping ----
 

@@ -102,8 +102,7 @@ def of_name_server(rows: list[Setting]) -> list[str]:
     """Returns the table of the settings of a name server that act there."""
     lines = ["| setting | default | change | meaning |", "|---|---|---|---|"]
     for row in rows:
-        change = {True: "start", False: "at once"}[row.at_start]
-        held = "start alone" if row.by_request == "nobody" else change
+        held = "start" if row.at_start else change_of(row)
         lines.append(f"| `{row.name}` | {default_of(row)} | {held} | {row.meaning} |")
     return lines
 

@@ -66,7 +66,7 @@ STEPS: dict[str, str] = {
     "Kept the certificate of before: %s":
         "correct tls.server.certPath and tls.server.keyPath: they are read once they change",
     "Kept the settings of before, since the file cannot be used: %s":
-        "correct it (`pystore broker -c FILE --check-conf`), then send SIGHUP again",
+        "correct it (`--check-conf` names the line), then send SIGHUP again",
     "%d times there was no room for another consumer offset: maxOffsetsPerBroker":
         "delete groups that nobody uses, or raise it ([settings.md](settings.md))",
     "The broker opens its store again, since it cannot change its role":

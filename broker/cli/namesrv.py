@@ -39,7 +39,8 @@ def run(
     Settings have upstream's names; pass them in a file or with --set: see docs/namesrv.md. By
     default, kvConfigPath and configStorePath are files in ~/namesrv, as upstream.
 
-    --check-conf and --strict do what they do for pystore broker.
+    --check-conf and --strict do what they do for pystore broker. SIGHUP has a running name server
+    read its --conf and its certificate again; what only a start takes over is logged.
 
     It has no STORE. With --json the line is an object: ready, address, port, pid. A second
     signal does not wait for requests in progress.

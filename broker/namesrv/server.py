@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from broker.loop.lifetime import Stopping
-from broker.loop.passed_over import warn_of
+from broker.loop.passed_over import reload_settings, warn_of
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
 from broker.loop.thread import LoopThread
@@ -64,10 +64,12 @@ class NameServer(Stopping):
         /,
         **settings: object,
     ) -> None:
+        self._conf = conf
         self.settings = NamesrvSettings(conf, settings, defaults)
         path = self.settings.text("kvConfigPath")
         self.kv = KvConfig(Path(path) if path else None)
         self.routes = Routes(lambda: time.monotonic_ns() // 1_000_000)
+        self._processor: Processor | None = None
         self._tls = tls if tls is not None else self.settings.tls()
         self._certificates = Certificates(self._tls)
         self.watchdog = Watchdog(LOOP_HELD_MS)
@@ -97,9 +99,9 @@ class NameServer(Stopping):
         """Opens the port. Raises: OSError when the port is taken."""
         number = self.settings.number
         warn_of(self.settings.problems)
-        processor = Processor(self.settings, self.routes, self.kv, self._tell)
+        self._processor = Processor(self.settings, self.routes, self.kv, self._tell)
         self._server = RemotingServer(
-            processor.handlers(),
+            self._processor.handlers(),
             host=self.settings.text("bindAddress"),
             port=number("listenPort"),
             tls=self._tls,
@@ -140,8 +142,13 @@ class NameServer(Stopping):
         return self._metrics.port if self._metrics is not None else 0
 
     def reload(self) -> None:
-        """Reads the files of its certificate again, on its loop."""
+        """Reads the files of its certificate again, and its settings, on its loop. What has changed
+        there holds from now on; what only a start takes over is logged, and so is a file that
+        cannot be used."""
         self._certificates.read_again()
+        reload_settings(self._conf, self.settings.reload)
+        if self._processor is not None:
+            self._processor.apply_settings()
 
     async def stop(self, drain_s: float | None = None) -> None:
         """Answers requests in progress for drain_s at most (shutdownWaitTimeSeconds), then

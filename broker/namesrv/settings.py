@@ -54,7 +54,7 @@ _ROWS = (
     _row("shutdownWaitTimeSeconds", 30,
          "how many seconds a stop waits at most for requests in progress"),
     _row("kvConfigPath", "", "file of the key-value configuration; empty: in memory only",
-         by_request="nobody"),
+         by_request="nobody", at_start=True),
     _row("configStorePath", "",
          "file in which settings changed by mqadmin are saved; empty: not saved",
          by_request="nobody"),
@@ -139,6 +139,9 @@ class NamesrvSettings:
         for name, value in (given or {}).items():
             self._set(name, value, "keyword")
         refuse(self.problems)
+        self._sources = conf, given, under
+        #: As they were read last; requests change others.
+        self._read = dict(self._values)
 
     @classmethod
     def look(
@@ -216,6 +219,22 @@ class NamesrvSettings:
                     f"{name} takes effect only at a start: write it to the settings file"
                 )
         self._values.update(known)
+
+    def reload(self) -> tuple[list[SettingProblem], frozenset[str], frozenset[str]]:
+        """Reads the file again. What has changed there holds from now on, also over a change by
+        mqadmin. Returns what was passed over, the names that hold now, and those that only a start
+        takes over. Raises: BadArgument for a file that cannot be used: everything stays."""
+        made = NamesrvSettings(*self._sources)
+        made.tls()
+        changed = {
+            name for name, value in made._values.items()
+            if TABLE[name].used_by != "none" and value != self._read[name]
+        }  # fmt: skip
+        now = {name: made._values[name] for name in changed if not TABLE[name].at_start}
+        self._values.update(now)
+        self._read.update(now)
+        later = changed - now.keys() | {name for name, _ in made._tls.items() ^ self._tls.items()}
+        return made.problems, frozenset(now), frozenset(later)
 
     def dumped(self) -> str:
         """Returns a properties file, sorted by name: the answer to GET_NAMESRV_CONFIG."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import struct
@@ -866,6 +867,31 @@ def test_settings_are_read_as_they_were_saved(tmp_path, value):
     again = NamesrvSettings(path)
     assert again.text("productEnvName") == value
     assert again.dumped() == made.dumped()
+
+
+async def test_a_reload_takes_what_the_file_has_otherwise(tmp_path, caplog):
+    conf = tmp_path / "namesrv.conf"
+    conf.write_text("orderMessageEnable=false\nlistenPort=0\n")
+    async with NameServer(conf, kvConfigPath="") as names:
+        names.settings.update({"enableTopicList": "false"})
+        conf.write_text("orderMessageEnable=true\nlistenPort=1\ntls.server.mode=disabled\n")
+        with caplog.at_level(logging.INFO, "broker.settings"):
+            names.reload()
+        assert names.settings.flag("orderMessageEnable")
+        assert not names.settings.flag("enableTopicList")  # by a request: the file is silent
+        said = [record.getMessage() for record in caplog.records]
+    assert f"Read {conf} again; changed: orderMessageEnable" in said
+    assert "Only a start takes over: listenPort, tls.server.mode" in said
+
+
+async def test_a_file_with_a_mistake_changes_nothing(tmp_path, caplog):
+    conf = tmp_path / "namesrv.conf"
+    conf.write_text("")
+    async with NameServer(conf, kvConfigPath="", listenPort=0) as names:
+        conf.write_text("orderMessageEnable=true\nscanNotActiveBrokerInterval=soon\n")
+        names.reload()
+        assert not names.settings.flag("orderMessageEnable")
+    assert "Kept the settings of before" in caplog.text
 
 
 async def test_routes_wait_for_brokers_when_asked_to():
