@@ -105,6 +105,8 @@ class Listeners:
         handlers = all_handlers(services)
         #: Of every code, without access control.
         self._unguarded = beside(handlers)
+        if services.static is not None:
+            services.static.queues.serve(self._unguarded, core.framer_let_in)
         if access.is_on:
             topic_at = partial(topic_of, services.store)
             policies = NeedsOfPolicies(services.cluster, topic_at)
@@ -261,6 +263,7 @@ _OF_MASTER = (
     RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
     RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
 )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from broker.remoting.tls import TlsSettings
 from broker.services.access import Access, inner_credentials
 from broker.services.acting.acting import Acting
 from broker.services.acting.mastership import Mastership
+from broker.services.broker_asker import BrokerAsker
 from broker.services.clients import Clients
 from broker.services.config import Config, store_alone
 from broker.services.context import Services
@@ -45,6 +46,9 @@ from broker.services.replication.master import WAITS
 from broker.services.replication.replication import Replication, is_slave
 from broker.services.schedule import Schedule
 from broker.services.setting_forms import servers_of
+from broker.services.static_topics.physical import PhysicalQueues
+from broker.services.static_topics.static_topics import StaticTopics
+from broker.services.static_topics.table import MappingTable
 from broker.services.statistics import Statistics
 from broker.services.topics import Topics
 from broker.services.transaction import Transactions
@@ -127,6 +131,7 @@ async def open_services(
     core = _make_core(o.settings, store)
     undo.callback(core.close)
     services = _make_services(o, ground, core, address)
+    services.static = _static_topics(o, services, undo)
     services.groups.start()
     services.topics.start()
     services.offsets.start()
@@ -161,6 +166,21 @@ async def open_services(
     services.duties = duties = Duties(duties_of(services, acting, mastership), role)
     duties.on_role.append(transactions.change_role)
     return services
+
+
+def _static_topics(o: Options, s: Services, undo: AsyncExitStack) -> StaticTopics:
+    """Reads the mappings of static topics, before topics are told to the core. Raises:
+    RecordDamaged, BadArgument."""
+    client = RemotingClient(tls=o.client_tls)
+    undo.push_async_callback(client.close)
+    asker = BrokerAsker(client, inner_credentials(o.settings), o.settings["trustedBrokers"])
+    queues = PhysicalQueues(s.broker_name, s.registration.route, asker.request)
+    undo.callback(queues.close)
+    table = MappingTable(s.store.path / "config", s.store.settings.file_mode, s.broker_name)
+    table.load()
+    s.topics.is_static = table.__contains__
+    s.registration.mappings = table.infos
+    return StaticTopics(table, queues, s.registration.route, s.settings)
 
 
 def _lite_topics(s: Services, pop: Pop) -> LiteTopics:
@@ -344,6 +364,7 @@ def _replicate(
         services.registration, client, inner_credentials(o.settings), slaves, access.is_on,
         pop.modes if pop is not None else None, access.policies,
         pop.order if pop is not None else None, o.elected,
+        services.static.table if services.static is not None else None,
     )  # fmt: skip
     if made.master is not None:
         made.master.start()

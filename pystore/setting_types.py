@@ -95,6 +95,7 @@ class SettingValues(TypedDict, total=False):
     flushIntervalConsumeQueue: int | str
     forceRegister: bool | str
     forceVerifyPropCRC: bool | str
+    forwardTimeout: int | str
     haFlowControlEnable: bool | str
     haHousekeepingInterval: int | str
     haListenPort: int | str

@@ -319,6 +319,9 @@ _USED: dict[str, dict[str, Any]] = {
         low=52),
     "timerFlushIntervalMs": _row(
         "broker", "ms", "interval between saves of the set of timers that wait", low=100),
+    "forwardTimeout": _row(
+        "broker", "ms",
+        "how long another broker may take to answer for its part of a static topic's queue", low=1),
     "recallMessageEnable": _row("broker", "", "clients may recall timers"),
     "allowRecallWhenBrokerNotWriteable": _row(
         "broker", "", "clients may recall timers while the broker is not writable"),

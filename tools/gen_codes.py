@@ -58,7 +58,8 @@ DIFFERS: dict[int, str] = {
     28: "pools, page cache and timers are named with the values of an idle broker",
     314: "a group that is not there is made, or refused where groups are not made by themselves",
     907: "a master without slaves",
-    306: "answered; retention takes queues and log together, so there is nothing to do",
+    306: "retention takes queues and log together; mappings of [static topics]"
+    "(internals/static-topics.md) lose their empty parts at once",
     329: "runs retention once, by the rules of the settings",
     50: "for administrators: [internals/access.md](internals/access.md)",
     51: "as 50",
@@ -107,7 +108,6 @@ FAMILIES: tuple[tuple[int, int, str], ...] = (
     (301, 302, "filter servers, which 4.3 removed"),
     (354, 355, "queues and configuration in RocksDB"),
     (370, 370, "timers: recall one"),
-    (513, 513, "static topics"),
     (902, 908, "replication"),
     (1001, 1013, "controller"),
     (2001, 2004, "cold data: throttling and read-ahead"),

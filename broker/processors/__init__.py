@@ -24,6 +24,7 @@ from broker.processors.replication import ReplicationProcessor
 from broker.processors.reply import ReplyProcessor
 from broker.processors.retry import RetryProcessor
 from broker.processors.send import SendProcessor
+from broker.processors.static_topics import StaticTopicProcessor
 from broker.processors.transaction import TransactionProcessor
 from broker.services.context import Services
 from broker.wire.handlers import Handler
@@ -61,4 +62,5 @@ def all_handlers(s: Services) -> dict[int, Handler]:
         ReplicationProcessor(s),
     ):
         made.update(processor.handlers())
+    made.update(StaticTopicProcessor(s, dict(made)).handlers())
     return made

@@ -34,7 +34,7 @@ class ConfigProcessor:
         return {
             RequestCode.UPDATE_BROKER_CONFIG: self.update,
             RequestCode.GET_BROKER_CONFIG: self.get,
-            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.nothing,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_queues,
             RequestCode.CLEAN_UNUSED_TOPIC: self.clean_topics,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.clean,
             RequestCode.TRIGGER_DELETE_FILES: self.clean,
@@ -93,8 +93,11 @@ class ConfigProcessor:
         text = self.s.settings.as_text(Path(self.s.store.path))
         return command.reply(ext={"version": version}, body=text.encode())
 
-    def nothing(self, peer: Peer, command: Command) -> Command:
-        """Does nothing, since retention deletes queue files together with log files here."""
+    async def clean_queues(self, peer: Peer, command: Command) -> Command:
+        """Takes parts of logical queues away that are empty. Queue files are deleted by retention,
+        together with log files."""
+        if self.s.static is not None:
+            await self.s.static.clean()
         return command.reply()
 
     def clean_topics(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:

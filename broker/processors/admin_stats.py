@@ -187,16 +187,19 @@ class StatisticsProcessor:
     ) -> dict[MessageQueue, dict[str, int]]:
         """Returns OffsetWrapper of each queue of a topic that can be read."""
         table = {}
+        # Tools look for the newest part of a logical queue that has an offset.
+        static = self.s.static is not None and config.name in self.s.static.table
         for queue in range(config.read_queue_nums):
             await turns.next()
             low, high = self.s.store.range(config.name, queue)
-            offset = max(0, self.s.offsets.get(group, config.name, queue) or 0)
+            committed = self.s.offsets.get(group, config.name, queue)
+            offset = max(0, committed or 0)
             there = low < offset <= high
             last = store_time(self.s, config.name, queue, offset - 1) if there else 0
             flight = self.s.pop.in_flight(config.name, group, queue) if self.s.pop else 0
             table[self._queue(config.name, queue)] = {
                 "brokerOffset": high,
-                "consumerOffset": max(offset - flight, 0),
+                "consumerOffset": -1 if static and committed is None else max(offset - flight, 0),
                 "lastTimestamp": max(last, 0),
                 "pullOffset": max(offset, self.s.offsets.pulled(group, config.name, queue) or 0),
             }
@@ -246,8 +249,9 @@ class StatisticsProcessor:
                 if only_ordered and not config.order:
                     continue
                 table = await self._offsets(group.name, config, turns)
-                total += sum(w["brokerOffset"] - w["consumerOffset"] for w in table.values())
-                flight += sum(w["pullOffset"] - w["consumerOffset"] for w in table.values())
+                done = [max(w["consumerOffset"], 0) for w in table.values()]
+                total += sum(w["brokerOffset"] for w in table.values()) - sum(done)
+                flight += sum(w["pullOffset"] for w in table.values()) - sum(done)
                 rate = tps(f"{config.name}@{group.name}")
                 stats.append({"consumeTps": rate, "offsetTable": table})
             listed.append({group.name: stats})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -90,6 +89,8 @@ class TopicProcessor:
         config = self.s.topics.get(name)
         lites = config is not None and is_lite(config.attributes)
         for each in names:
+            if self.s.static is not None:
+                self.s.static.table.delete(each)
             self.s.topics.delete(each)
             self.s.statistics.forget(topic=each)
             if self.s.pop is not None:
@@ -102,6 +103,8 @@ class TopicProcessor:
     ) -> Command:
         for end in ends:
             await ended(end)
+        if self.s.static is not None:
+            await self.s.static.table.settled()
         if lites and self.s.lite is not None:
             await self.s.lite.delete_below(names[0])
         for each in names:
@@ -112,7 +115,9 @@ class TopicProcessor:
     # ---- questions ----
 
     def all(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
-        no_mapping = version_to_json(DataVersion(0, 0, time.time_ns() // 1_000_000))
+        static = self.s.static
+        of_mappings = version_to_json(static.table.version if static else DataVersion())
+        mappings = static.table.details() if static else {}
         version, rows = version_to_json(self.s.topics.version), self.s.topics.all()
         ours = bool(command.ext.get("pystore"))  # a slave of ours
         return reply_with(
@@ -120,9 +125,9 @@ class TopicProcessor:
             lambda: {
                 **({"deletedTopics": self.s.store.deletions()} if ours else {}),
                 "dataVersion": version,
-                "mappingDataVersion": no_mapping,
+                "mappingDataVersion": of_mappings,
                 "topicConfigTable": JsonText.table((r.name, self.s.topics.text(r)) for r in rows),
-                "topicQueueMappingDetailMap": {},
+                "topicQueueMappingDetailMap": mappings,
                 "topicQueueMappingInfoMap": {},
             },
         )
@@ -134,7 +139,11 @@ class TopicProcessor:
             raise Refused(
                 ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name:.260}"
             )
-        return command.reply(body=mqjson.dumps(self.s.topics.to_json(config)))
+        said, static = self.s.topics.to_json(config), self.s.static
+        mapping = static.table.get(name) if static and command.flag_of("lo") else None
+        if mapping is not None:
+            said = {**said, "mappingDetail": mapping.as_json()}
+        return command.reply(body=mqjson.dumps(said))
 
     def system(self, peer: Peer, command: Command) -> Command:
         ext = {HA_ADDRESS: ha} if (ha := self.s.ha_address) else {}

@@ -3,10 +3,12 @@ then admission, whose decision the core carries out."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from broker.processors.admission import Admission, SendRequest
 from broker.processors.refusals import put_refusal
+from broker.processors.static_topics import place_of_send
 from broker.services.context import Services
 from broker.services.hooks import SendContext, message_type
 from broker.wire.codes import RequestCode
@@ -47,7 +49,14 @@ class SendProcessor:
             if self.s.send_hooks:
                 context = self._context(peer, request)
                 self.s.send_hooks.before(context)
+            place = place_of_send(self.s.static, request)
+            if place is not None:
+                request = replace(request, asked=request.asked._replace(queue=place.part.queue))
             decision = self._admission.decide(request)
+            if place is not None:
+                decision.logical = place.answered
+                if decision.queue is None:
+                    decision.queue = place.part.queue
             if context is not None:
                 decision.after = partial(self._after, context, None)
             peer.decide(command, decision)

@@ -24,6 +24,7 @@ from broker.services.pop import Pop
 from broker.services.registration import Registration
 from broker.services.replication.replication import Replication
 from broker.services.schedule import Schedule
+from broker.services.static_topics.static_topics import StaticTopics
 from broker.services.statistics import Statistics
 from broker.services.topics import Topics
 from broker.services.transaction import Transactions
@@ -98,6 +99,7 @@ class Services:
     duties: Duties | None = None
     pop: Pop | None = None
     lite: LiteTopics | None = None
+    static: StaticTopics | None = None
     replication: Replication | None = None
     acting: ActsAsMaster | None = None
     mastership: KeepsMastership | None = None

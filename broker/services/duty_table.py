@@ -11,6 +11,7 @@ from broker.services.duties import BrokerRole, Duty, PeriodicJob
 from broker.services.pop import Pop
 from broker.services.replication.replication import Replication
 from broker.services.schedule import Schedule
+from broker.services.static_topics.static_topics import StaticTopics
 from broker.services.transaction import Transactions
 
 __all__ = ["duties_of"]
@@ -39,6 +40,7 @@ def duties_of(
             "retention", None,
             begin=lambda: s.store.clean_by_itself(True), end=lambda: s.store.clean_by_itself(False),
         ),
+        *_mapping(s, s.static),
         Duty(
             "consumer offsets", None,
             PeriodicJob("save consumer offsets", s.offsets.persist,
@@ -140,6 +142,18 @@ def _popping(s: Services, pop: Pop) -> list[Duty]:
             PeriodicJob("save batches of ordered groups", pop.save_order, _every(1),
                 changed=lambda: pop.order.changed),
             end=pop.save_order,
+        ),
+    ]  # fmt: skip
+
+
+def _mapping(s: Services, static: StaticTopics | None) -> list[Duty]:
+    if static is None:
+        return []
+    return [
+        Duty(
+            "static topics", BrokerRole.MASTER,
+            PeriodicJob("clean the mappings of static topics", static.clean, _every(300),
+                changed=static.is_time_to_clean),
         ),
     ]  # fmt: skip
 

@@ -63,6 +63,7 @@ _ROUTE = Shape(
         )
     ),
     brokerDatas=listed(Shape(brokerName=required(TEXT), brokerAddrs=OBJECT)),
+    topicQueueMappingByBroker=OBJECT,
 )  # fmt: skip
 
 
@@ -123,6 +124,8 @@ class Registration:
         self.stays = False
         #: Where slaves connect to; 0: nowhere.
         self.ha_port = 0
+        #: What is registered of static topics, by name, of these.
+        self.mappings: Callable[[Iterable[str]], Mapping[str, Any]] = lambda names: {}
         #: Told the fields of each answer: where a slave's master is.
         self.on_answer: Callable[[Mapping[str, str]], None] = lambda fields: None
 
@@ -333,7 +336,7 @@ class Registration:
             "mappingDataVersion": no_version,
             "topicConfigTable": await self._table(configs),
             "topicQueueMappingDetailMap": {},
-            "topicQueueMappingInfoMap": {},
+            "topicQueueMappingInfoMap": self.mappings(config.name for config in configs),
         }
         whole = {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}
         body = await _beside(len(configs), lambda: mqjson.dumps(whole))
@@ -426,8 +429,8 @@ class Registration:
     # ---- what others register ----
 
     async def route(self, topic: str) -> dict[str, Any] | None:
-        """Returns queueDatas and brokerDatas of a topic's route at a name server, or None when no
-        server answers."""
+        """Returns a topic's route at a name server: queueDatas, brokerDatas, and the mappings of a
+        static one. None: no server answers."""
         for server in self._servers:
             if server.peer is None or server.peer.closed:
                 continue

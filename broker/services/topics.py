@@ -74,6 +74,8 @@ class Topics:
         self._queue_count = 0
         self._texts = KeptTexts(self._rows, self.to_json)
         self.changed: Callable[[Sequence[TopicConfig]], None] = lambda configs: None
+        #: Says of a name whether its queues are mapped.
+        self.is_static: Callable[[str], bool] = lambda name: False
         #: Called before a topic is made or altered, which may need something. Raises: StoreError.
         self.before: Callable[[TopicConfig], None] = lambda config: None
 
@@ -137,6 +139,7 @@ class Topics:
         """Returns whether the core's tables decide sends to it."""
         return (
             config.name not in NOT_FOR_CLIENTS
+            and not self.is_static(config.name)
             and not config.name.startswith((RETRY_PREFIX, SYSTEM_PREFIX))
             and (not config.order or bool(self._settings["brokerPermission"] & WRITE))
         )
@@ -165,12 +168,22 @@ class Topics:
             config.name, config.read_queue_nums, config.write_queue_nums, perm,
             hot=self.is_hot(config), once=self.is_once(config.name),
             priority=config.attributes.get("message.type") == "PRIORITY",
+            mapped=self.is_static(config.name),
         )  # fmt: skip
 
     def publish_all(self) -> None:
         """Publishes all topics again, after a change of what all of them depend on."""
         for row in self.all():
             self._publish(row)
+
+    def mapping_changed(self, name: str) -> None:
+        """Publishes a topic again, and registers it under a new version: name servers take nothing
+        of one that they know."""
+        config = self.get(name)
+        if config is not None:
+            self._publish(config)
+            self._rows.bump()
+            self.changed([config])
 
     def rights_changed(self) -> None:
         """Registers all topics again, after the broker's own permissions have changed."""

@@ -101,8 +101,9 @@ class PutDecision:
     meant for; it goes there at once, or when its delay is over or its transaction committed.
     `level` is the delay level. `wait` says whether its answer waits until it is as safe as
     flushDiskType asks. A repeat of it is known by `key`. `drop` names properties that are removed;
-    `add` are properties that take the place of those of the same name. `after` is called once it is
-    answered."""
+    `add` are properties that take the place of those of the same name. The answer names `logical`,
+    a place of a static topic: the logical queue, and what is added to offsets; None: they are not
+    decided. `after` is called once it is answered."""
 
     refused: bool = False
     code: int = 0
@@ -115,6 +116,7 @@ class PutDecision:
     key: str | None = None
     drop: Sequence[str] = ()
     add: Mapping[str, str] = field(default_factory=dict)
+    logical: tuple[int, int | None] | None = None
     after: Callable[[PutOutcome], None] | None = None
 
     @classmethod
@@ -142,6 +144,15 @@ def _as_asked(value: int | bool | None) -> int:
     return _AS_ASKED if value is None else int(value)
 
 
+def _logical(place: tuple[int, int | None] | None) -> tuple[int, int, int]:
+    if place is None:
+        return 0, 0, 0
+    queue, delta = place
+    if delta is None:
+        return lib.PS_LOGICAL_QUEUE, queue, 0
+    return lib.PS_LOGICAL_PLACE, queue, delta
+
+
 def fill(decision: PutDecision, raw: Any) -> Sequence[Any]:
     """Writes a decision into a ``ps_decision *``; what it points to lives as long as the result.
 
@@ -159,6 +170,7 @@ def fill(decision: PutDecision, raw: Any) -> Sequence[Any]:
     raw.code, raw.put = decision.code, not decision.refused
     raw.queue_id, raw.level = _as_asked(decision.queue), _as_asked(decision.level)
     raw.role, raw.wait = _as_asked(decision.role), _as_asked(decision.wait)
+    raw.logical, raw.logical_queue, raw.logical_delta = _logical(decision.logical)
     raw.remark, raw.topic, raw.key, raw.drop, raw.add = held
     raw.remark_len, raw.topic_len, raw.key_len, raw.drop_len, raw.add_len = [
         0 if data is None else len(data) for data in keep

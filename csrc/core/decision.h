@@ -38,6 +38,10 @@ typedef struct ps_send {
 #define PS_QUEUE_ANY -1 /* some queue with write permission */
 #define PS_ROLE_PLAIN 0 /* visible at once, or when its delay is over */
 #define PS_ROLE_HALF 1  /* waits for its transaction's decision */
+/* What the answer names of a message of a static topic: its place in the logical queue, or that
+ * queue alone, whose offsets are not decided yet, and -1. */
+#define PS_LOGICAL_PLACE 1
+#define PS_LOGICAL_QUEUE 2
 
 typedef struct ps_decision {
     int32_t code; /* of the answer; 0: how the put went */
@@ -56,6 +60,9 @@ typedef struct ps_decision {
     int32_t drop_len;
     const char *add; /* encoded properties, which replace those of the same name */
     int32_t add_len;
+    int32_t logical; /* PS_LOGICAL_, 0: the answer names its place as it is */
+    int32_t logical_queue;
+    int64_t logical_delta; /* what is added to offsets */
 } ps_decision;
 
 typedef struct ps_sent { /* what a decision brought about; pointers as in ps_step */

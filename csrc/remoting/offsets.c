@@ -33,6 +33,7 @@ int ps_core_update_offset(ps_conn *n, const ps_command *command) {
     const ps_topic_entry *t = ps_core_find_topic(c, r.topic.data, r.topic.len);
     if (p == NULL || p->pr_flags == 0 || t == NULL ||
         (r.queue_id >= t->te_read_queues && r.queue_id >= t->te_write_queues) ||
+        ps_topic_translates(t, command) ||
         ps_pair_mark_asked(p, (int32_t)r.queue_id) == NULL)
         return 0;
     ps_pair_commit(p, (int32_t)r.queue_id, r.offset);

@@ -308,7 +308,8 @@ int ps_core_pull(ps_conn *n, const ps_command *command) {
               .max = (int32_t)(r.max < MAX_MESSAGES ? r.max : MAX_MESSAGES),
               .offset = r.offset};
     if (p.pair == NULL || p.pair->pr_flags == 0 || t == NULL || !(t->te_perm & PS_PERM_READ) ||
-        r.queue_id >= t->te_read_queues || !choose_filter(p.pair, &r, &p.filter))
+        r.queue_id >= t->te_read_queues || ps_topic_translates(t, command) ||
+        !choose_filter(p.pair, &r, &p.filter))
         return 0;
     c->co_counters.cc_totals.pulls++;
     ps_mine(c)->ca_looked++;

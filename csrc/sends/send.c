@@ -358,17 +358,20 @@ static putting putting_of_frame(ps_conn *n, const ps_send *s, const ps_decision 
 static ps_answer answer_of(const putting *p, const ps_command *command) {
     bool reply = command->code == PS_REQUEST_SEND_REPLY_MESSAGE ||
                  command->code == PS_REQUEST_SEND_REPLY_MESSAGE_V2;
+    const ps_decision *d = p->d;
     return (ps_answer){.opaque = command->opaque,
                        .serialize = command->serialize,
-                       .code = p->d->code,
-                       .queue_id = p->answer_queue_id,
+                       .code = d->code,
+                       .queue_id = d->logical ? d->logical_queue : p->answer_queue_id,
                        .count = p->count,
-                       .queue_offset = p->queue_offset,
+                       .queue_offset = d->logical == PS_LOGICAL_QUEUE
+                                           ? -1
+                                           : p->queue_offset + d->logical_delta,
                        .physical = p->places,
                        .uniq = reply ? (ps_slice){0} : p->uniq,
                        .handle = p->handle,
-                       .remark = {p->d->remark_len > 0 ? (const uint8_t *)p->d->remark : NULL,
-                                  p->d->remark_len},
+                       .remark = {d->remark_len > 0 ? (const uint8_t *)d->remark : NULL,
+                                  d->remark_len},
                        .end = p->end};
 }
 

@@ -6,6 +6,9 @@
 
 /* topictable.c, groups.c, pullfilter.c */
 ps_topic_entry *ps_core_find_topic(ps_core *c, const uint8_t *name, int32_t len);
+/* Whether the broker has to translate the numbers of a request: its topic is a static one, and no
+ * broker has translated it before. docs/internals/static-topics.md */
+bool ps_topic_translates(const ps_topic_entry *t, const ps_command *request);
 ps_pair *ps_core_find_pair(ps_core *c, const uint8_t *group, int32_t group_len,
                            const uint8_t *topic, int32_t topic_len);
 /* Made when there is none. NULL: no memory, or too many. */

@@ -19,6 +19,11 @@ ps_topic_entry *ps_core_find_topic(ps_core *c, const uint8_t *name, int32_t len)
     return t;
 }
 
+bool ps_topic_translates(const ps_topic_entry *t, const ps_command *request) {
+    return (t->te_flags & PS_TOPIC_MAPPED) &&
+           !ps_slice_is(ps_command_field(request, "lo"), "false");
+}
+
 static ps_topic_entry *make_topic(ps_core *c, const char *name, int32_t len, ps_error *e) {
     ps_topic *topic = ps_topic_open(c->co_store, name, len, 1, e);
     if (topic == NULL) return NULL;

@@ -137,13 +137,11 @@ class FakeCore:
         self.put_times = [0] * 1011
         self.put_max_ms = 0
 
-    def publish_topic(
-        self, name, read_queues, write_queues, perm, *, hot, once=False, priority=False
-    ):
+    def publish_topic(self, name, read_queues, write_queues, perm, *, hot, once=False, **more):
         self.topics[name] = (read_queues, write_queues, perm, hot)
         if self.real is not None:
             self.real.publish_topic(
-                name, read_queues, write_queues, perm, hot=hot, once=once, priority=priority
+                name, read_queues, write_queues, perm, hot=hot, once=once, **more
             )
 
     def set_priority_factor(self, group, percent):

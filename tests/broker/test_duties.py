@@ -19,9 +19,9 @@ ROUNDS, STOPS = 40, 4
 TOPICS = ("delayed", "timed", "decided", "popped")
 NAMES = (
     "registration", "delays", "timers", "transactions", "revive", "ordered batches", "retention",
-    "consumer offsets", "clients", "statistics",
+    "static topics", "consumer offsets", "clients", "statistics",
 )  # fmt: skip
-MASTERS = ("delays", "timers", "transactions", "revive")
+MASTERS = ("delays", "timers", "transactions", "revive", "static topics")
 
 # ---- the mechanism ----
 

@@ -33,15 +33,6 @@ _NOT_OURS = ("container", "autoswitchrole", "dledger", "lmq", "schema")
 #: Integration tests that fail, and why.
 KNOWN = {
     "BatchSendIT.testBatchSend_SysInnerBatch": "topics of the type BatchCQ are refused",
-    "CreateAndUpdateTopicIT.testStaticTopicNotAffected": "there are no static topics",
-    **{
-        f"StaticTopicIT.test{name}": "there are no static topics"
-        for name in (
-            "CommandsWithBrokers", "CommandsWithCluster", "CreateProduceConsumeStaticTopic",
-            "DoubleReadCheckConsumerOffset", "NoTargetBrokers", "RemappingAndClear",
-            "RemappingProduceConsumeStaticTopic", "RemappingWithNegativeLogicOffset",
-        )
-    },
     "LagCalculationIT.testEstimateLag": "it calls a method of a store in its own process",
     "OffsetNotFoundIT.testConsumeStopAndResume": "it needs a hook in a broker in its own process",
     "RecallWithTraceIT.testRecallTrace": "it recalls what was never sent: refused with 604",

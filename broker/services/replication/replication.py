@@ -24,6 +24,7 @@ from broker.services.replication.log_comparer import LogComparer
 from broker.services.replication.master import HaMaster
 from broker.services.replication.slave import HaSlave, MasterKnown
 from broker.services.replication.synchronize import Synchronizer
+from broker.services.static_topics.table import MappingTable
 from broker.services.topics import Topics
 from broker.wire.command import Command
 from pystore import Store
@@ -68,11 +69,12 @@ class Replication:
         policies: PolicyAccess | None = None,
         order: OrderTable | None = None,
         elected: ElectedRole | None = None,
+        mappings: MappingTable | None = None,
     ) -> None:
         """Takes its part of replication. sock: bound, for slaves; None: slaves have none.
         credentials: what a slave asks its master is signed with them. guarded: access control is
-        on. modes, policies, order: of a slave, for what its master has. elected: of a broker under
-        a controller. Raises: BadArgument, StoreError."""
+        on. modes, policies, order, mappings: of a slave, for what its master has. elected: of a
+        broker under a controller. Raises: BadArgument, StoreError."""
         self._store, self._elected = store, elected
         self._epochs = _epochs_of(store, elected)
         self._registration = registration
@@ -103,7 +105,7 @@ class Replication:
                 self._ask_while_following, store, topics, groups, offsets
             )
             self._synchronizer.modes, self._synchronizer.policies = modes, policies
-            self._synchronizer.order = order
+            self._synchronizer.order, self._synchronizer.mappings = order, mappings
             registration.on_answer = self._learn
 
     def trusts(self, host: str) -> bool:

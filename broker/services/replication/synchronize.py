@@ -20,6 +20,7 @@ from broker.services.offsets import ConsumerOffsets
 from broker.services.policy_access import PolicyAccess
 from broker.services.pop.modes import RequestModes
 from broker.services.pop.order import OrderTable
+from broker.services.static_topics.table import MappingTable
 from broker.services.topics import Topics
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
@@ -77,6 +78,8 @@ class Synchronizer:
         self.modes: RequestModes | None = None
         self.policies: PolicyAccess | None = None
         self.order: OrderTable | None = None
+        #: Of a slave, for the mappings of static topics.
+        self.mappings: MappingTable | None = None
         #: Rounds until users are looked at again whose names and kinds have not changed.
         self._users_in = 0
         #: Digests of what was taken over last, by request.
@@ -186,6 +189,7 @@ class Synchronizer:
 
     async def _take_topics(self, body: Mapping[str, Any]) -> None:
         """Replaces our topics by the master's."""
+        await self._take_mappings(body)
         pieces, found = Pieces(), _member(body, "topicConfigTable")
         for value in found.values():
             await pieces.next()
@@ -202,6 +206,16 @@ class Synchronizer:
             ):
                 await pieces.next()
                 self._topics.delete(row.name)
+
+    async def _take_mappings(self, body: Mapping[str, Any]) -> None:
+        """Replaces our mappings of static topics. Upstream's slaves take none, and serve a logical
+        queue as if it were their own of this number."""
+        if self.mappings is None:
+            return
+        changed = self.mappings.take_over(_member(body, "topicQueueMappingDetailMap"))
+        for name in changed:
+            self._topics.mapping_changed(name)
+        await self.mappings.settled()
 
     async def _take_groups(self, body: Mapping[str, Any]) -> None:
         pieces = Pieces()

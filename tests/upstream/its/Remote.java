@@ -19,12 +19,14 @@ import java.nio.file.Paths;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Properties;
+import java.util.Set;
 import java.util.concurrent.CopyOnWriteArrayList;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.broker.offset.ConsumerOffsetManager;
 import org.apache.rocketmq.broker.offset.ConsumerOrderInfoManager;
 import org.apache.rocketmq.broker.subscription.SubscriptionGroupManager;
 import org.apache.rocketmq.broker.topic.TopicConfigManager;
+import org.apache.rocketmq.broker.topic.TopicQueueMappingCleanService;
 import org.apache.rocketmq.client.consumer.PopResult;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.OffsetNotFoundException;
@@ -38,6 +40,7 @@ import org.apache.rocketmq.namesrv.NamesrvController;
 import org.apache.rocketmq.remoting.netty.NettyServerConfig;
 import org.apache.rocketmq.remoting.protocol.admin.OffsetWrapper;
 import org.apache.rocketmq.remoting.protocol.header.QueryConsumerOffsetRequestHeader;
+import org.apache.rocketmq.remoting.protocol.statictopic.TopicConfigAndQueueMapping;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
@@ -156,6 +159,9 @@ final class Remote {
         doReturn(mock(SubscriptionGroupManager.class, groups(address))).when(made).getSubscriptionGroupManager();
         doReturn(mock(ConsumerOffsetManager.class, offsets(address, name))).when(made).getConsumerOffsetManager();
         doReturn(mock(ConsumerOrderInfoManager.class, order(address, name))).when(made).getConsumerOrderInfoManager();
+        TopicQueueMappingCleanService cleaner = mock(TopicQueueMappingCleanService.class);
+        doAnswer(call -> admin().cleanExpiredConsumerQueueByAddr(address)).when(cleaner).wakeup();
+        doReturn(cleaner).when(made).getTopicQueueMappingCleanService();
         doAnswer(call -> {
             running.destroy();
             running.waitFor();
@@ -185,12 +191,25 @@ final class Remote {
                     return api().getMaxOffset(address, queue(broker, call.getArgument(0), call.getArgument(1)), TIMEOUT_MS);
                 case "getMinOffsetInQueue":
                     return api().getMinOffset(address, queue(broker, call.getArgument(0), call.getArgument(1)), TIMEOUT_MS);
+                case "cleanUnusedTopic":
+                    Set<String> kept = call.getArgument(0);
+                    for (String topic : admin().getAllTopicConfig(address, TIMEOUT_MS).getTopicConfigTable().keySet())
+                        if (!kept.contains(topic)) emptyQueues(address, topic);
+                    return kept.size();
                 case "dispatchBehindBytes":
                     return Long.parseLong(admin().fetchBrokerRuntimeStats(address).getTable().get("dispatchBehindBytes"));
                 default:
                     throw unknown(call);
             }
         };
+    }
+
+    /** Deletes a static topic with its queues, and makes it again; another one has to stay. */
+    private static void emptyQueues(String address, String topic) throws Exception {
+        TopicConfigAndQueueMapping config = (TopicConfigAndQueueMapping) admin().examineTopicConfig(address, topic);
+        if (config.getMappingDetail() == null) return;
+        admin().deleteTopicInBroker(Set.of(address), topic);
+        admin().createStaticTopic(address, admin().getCreateTopicKey(), config, config.getMappingDetail(), false);
     }
 
     private static MessageQueue queue(String broker, String topic, int number) {

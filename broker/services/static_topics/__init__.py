@@ -1,0 +1,3 @@
+"""Static topics: see README.md."""
+
+from __future__ import annotations
