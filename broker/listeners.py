@@ -197,10 +197,10 @@ class Listeners:
         sock: socket.socket,
         handlers: Mapping[int, Handler],
         undo: AsyncExitStack,
-        up: int = 0,
+        delegated: int = 0,
         numbers: range | None = None,
     ) -> RemotingServer:
-        """Starts a server. up: what the core does not serve (PS_DELEGATE_). numbers: of its
+        """Starts a server. delegated: what the core does not serve (PS_DELEGATE_). numbers: of its
         threads, if they are not those of the main port."""
         services = self._services
 
@@ -210,13 +210,13 @@ class Listeners:
         server = RemotingServer(
             handlers,
             sock=sock,
-            framer=partial(self._core.framer, up=up),
+            framer=partial(self._core.framer, delegated=delegated),
             tls=self._tls,
             limits=self._limits,
             watchdog=services.watchdog,
             on_close=closed,
             core=self._core,
-            up=up,
+            delegated=delegated,
             numbers=numbers or range(1, _threads_of(self._o.settings) + 1),
             times=self.figures.times,
         )

@@ -321,11 +321,11 @@ class Core:
             self._own = made
         return self._own
 
-    def framer(self, connection: Link, up: int = 0) -> HotFramer:
-        """Returns what a connection of this broker reads through: see broker/wire/framer.py. `up`
-        has the PS_DELEGATE_ bits of what comes up to Python unserved."""
+    def framer(self, connection: Link, delegated: int = 0) -> HotFramer:
+        """Returns what a connection of this broker reads through: see broker/wire/framer.py.
+        `delegated` has the PS_DELEGATE_ bits of what comes up to Python unserved."""
         self._last_id += 1
-        return HotFramer(self, connection, self._last_id, up)
+        return HotFramer(self, connection, self._last_id, delegated)
 
     def framer_let_in(self, connection: Link) -> HotFramer:
         """Returns the same for a connection whose other end asks access control before each
@@ -888,6 +888,7 @@ class HotFramer:
         "_conn",
         "_connection",
         "_core",
+        "_delegated",
         "_error",
         "_id",
         "_let_in",
@@ -895,19 +896,18 @@ class HotFramer:
         "_room",
         "_sent",
         "_step",
-        "_up",
         "more",
     )
 
     def __init__(
-        self, core: Core, connection: Link, number: int, up: int = 0, *, let_in: bool = False
+        self, core: Core, connection: Link, number: int, delegated: int = 0, *, let_in: bool = False
     ) -> None:
-        """Takes a connection. up: has the PS_DELEGATE_ bits of what comes up to Python unserved.
-        let_in: means that access control was asked."""
+        """Takes a connection. delegated: has the PS_DELEGATE_ bits of what comes up to Python
+        unserved. let_in: means that access control was asked."""
         self._core = core
         self._connection = connection
         self._id = number
-        self._up = up
+        self._delegated = delegated
         self._let_in = let_in
         self._conn: Any = None
         self._error = core._error
@@ -930,8 +930,8 @@ class HotFramer:
             raise_error(self._error[0])
         self._conn = made
         self._addresses = address_of(made), address_of(self._step)
-        if self._up:
-            lib.ps_conn_delegate(made, self._up)
+        if self._delegated:
+            lib.ps_conn_delegate(made, self._delegated)
         if self._let_in:
             lib.ps_conn_let_in(made)
         self._core.know_framer(self._id, self)

@@ -60,14 +60,14 @@ class NetThreads:
         shared: Endpoint,
         handed: Callable[[socket.socket, float], None],
         tls: TlsSettings,
-        up: int = 0,
+        delegated: int = 0,
     ) -> None:
         """Starts threads of these numbers, which no other port of the core has. `sock` listens;
         `handed` takes a connection that no thread serves, and the seconds that it has for its first
-        bytes. `up` has the PS_DELEGATE_ bits of what the core does not serve.
+        bytes. `delegated` has the PS_DELEGATE_ bits of what the core does not serve.
 
         Raises: OutOfMemory, StoreIOError."""
-        self.core, self.shared, self._handed, self.up = core, shared, handed, up
+        self.core, self.shared, self._handed, self.delegated = core, shared, handed, delegated
         self.tls = TlsOfThreads(tls)
         self.loop = asyncio.get_running_loop()
         limits = shared.limits
@@ -351,7 +351,7 @@ def _conf(number: int, port: NetThreads) -> Any:
     made.queued_bytes = max(_QUEUED_BYTES, limits.frame_max)
     made.write_high, made.write_low = limits.write_high, limits.write_low
     made.unsent_max = limits.unsent_max
-    made.budget, made.up = port.budget.handle, port.up
+    made.budget, made.delegated = port.budget.handle, port.delegated
     made.tls_only = port.tls.is_enforced
     made.opening_ms = int(limits.opening_s * 1000)
     made.idle_ms = int(limits.idle_s * 1000)

@@ -43,8 +43,8 @@ class RemotingServer(Stopping):
     None gives every request to the handlers. `on_connect` and `on_close` are called on the loop
     with each connection (a Peer); on_connect comes once its first bytes are understood. `watchdog`
     calls the handlers. `core` serves connections on network threads of these
-    `numbers` (links.py), but for what `up` names (PS_DELEGATE_). `times` measures what the handlers
-    answer."""
+    `numbers` (links.py), but for what `delegated` names (PS_DELEGATE_). `times` measures what the
+    handlers answer."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class RemotingServer(Stopping):
         watchdog: Watchdog | None = None,
         core: Core | None = None,
         numbers: range = range(1, 2),
-        up: int = 0,
+        delegated: int = 0,
         times: RpcTimes | None = None,
     ) -> None:
         self.host = host
@@ -77,7 +77,7 @@ class RemotingServer(Stopping):
         self._over: Endpoint | None = None
         self._server: asyncio.Server | None = None
         self._core = core
-        self._numbers, self._up = numbers, up
+        self._numbers, self._delegated = numbers, delegated
         self._net: NetThreads | None = None
         self._listening: socket.socket | None = None
         self._handing: set[asyncio.Task[Any]] = set()
@@ -119,7 +119,13 @@ class RemotingServer(Stopping):
         if self._core is not None:
             sock.listen(self._backlog)
             self._net = NetThreads(
-                self._core, self._numbers, sock, self._shared, self._take_over, self._tls, self._up
+                self._core,
+                self._numbers,
+                sock,
+                self._shared,
+                self._take_over,
+                self._tls,
+                self._delegated,
             )
             self._listening = sock
         else:

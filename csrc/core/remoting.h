@@ -279,9 +279,9 @@ int ps_conn_ack(ps_conn *conn, const struct ps_proof *proof, const char *group,
 /* Pops for a gRPC client from any queue of a topic, as a request of the remoting protocol that says
  * the same, which may wait so long (ps_conn_pop_wait). PS_POP_FOUND: *found is the caller's, who
  * frees it; its messages wait for its `end` (ps_conn_wait). *due_ms: when they end, if that is
- * before all others, which the service of POP wants to know; else 0. PS_POP_UP: nothing has
+ * before all others, which the service of POP wants to know; else 0. PS_POP_DELEGATED: nothing has
  * happened, the broker serves it. */
-#define PS_POP_UP 0
+#define PS_POP_DELEGATED 0
 #define PS_POP_FOUND 1
 #define PS_POP_WAITS 2
 typedef struct ps_plain_pop {

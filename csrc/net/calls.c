@@ -23,11 +23,11 @@ static bool open_calls(ps_link *link) {
 
 /* ---- to Python ---- */
 
-static void hand_up(ps_link *link, const ps_h2_event *event) {
-    ps_link_hand_up(link, event, NULL);
+static void delegate_event(ps_link *link, const ps_h2_event *event) {
+    ps_link_delegate(link, event, NULL);
 }
 
-static void hand_up_events(ps_link *link) {
+static void delegate_events(ps_link *link) {
     ps_h2_event event;
     while (link->lk_fd >= 0 && functions_of(link)->next(link->lk_h2, &event)) {
         if (event.kind == PS_H2_CALL) {
@@ -35,7 +35,7 @@ static void hand_up_events(ps_link *link) {
             if (ps_calls_serve(link, &event)) continue;
         }
         if (event.kind == PS_H2_RESET && ps_calls_reset(link, event.stream)) continue;
-        hand_up(link, &event);
+        delegate_event(link, &event);
     }
 }
 
@@ -52,7 +52,7 @@ static void write_calls(ps_link *link) {
            (len = h2->pull(link->lk_h2, &data)) > 0)
         ps_link_send(link, data, len);
     if (link->lk_fd < 0) return;
-    hand_up_events(link); /* replies were sent */
+    delegate_events(link); /* replies were sent */
     if (link->lk_fd < 0) return;
     link->lk_part = h2->held(link->lk_h2);
     ps_link_weigh(link);
@@ -65,7 +65,7 @@ static void read_calls(ps_link *link) {
     int64_t got = ps_link_receive(link, room, size < READ_MAX ? size : READ_MAX);
     if (got <= 0) return;
     bool fine = functions_of(link)->feed(link->lk_h2, room, got);
-    hand_up_events(link);
+    delegate_events(link);
     if (link->lk_fd < 0) return;
     if (fine)
         write_calls(link);
@@ -102,7 +102,7 @@ static void send_reply(ps_link *link, const ps_net_ask *ask) {
     write_calls(link);
     if (link->lk_fd < 0 || !h2->drained(link->lk_h2, ask->stream)) return;
     ps_h2_event event = {.kind = PS_H2_DRAINED, .stream = ask->stream};
-    hand_up(link, &event);
+    delegate_event(link, &event);
 }
 
 static void do_ask(const ps_net_ask *ask) {

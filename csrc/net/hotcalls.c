@@ -367,7 +367,7 @@ static void hand_out(ps_link *link, const ps_h2_event *call, ps_h2_receive *r,
         ps_pop_found_free(found);
         free(found);
     } else {
-        ps_link_hand_up(link, call, found);
+        ps_link_delegate(link, call, found);
     }
     ps_buffer_free(&h.replies);
     ps_buffer_free(&h.ends);
@@ -428,7 +428,7 @@ static bool keep_until_safe(ps_link *link, const ps_h2_event *call, ps_pop_found
     if (w != NULL)
         w->found = found;
     else
-        ps_link_hand_up(link, call, found); /* Python waits for the same */
+        ps_link_delegate(link, call, found); /* Python waits for the same */
     return true;
 }
 
@@ -448,7 +448,7 @@ static bool serve_receive(ps_link *link, const ps_h2_event *call) {
                               r.filter.len, r.sql, most, r.invisible_ms, link->lk_fifo,
                               r.attempt.len, r.attempt.data};
     ps_pop_found *found = malloc(sizeof *found);
-    int what = found == NULL ? PS_POP_UP
+    int what = found == NULL ? PS_POP_DELEGATED
                              : ps_conn_pop(link->lk_conn, proof_of(call, &proof), &ask,
                                            wait_of(link, call, &r), call->stream, found, &due_ms);
     if (what != PS_POP_FOUND) free(found);
@@ -475,7 +475,7 @@ static void hand_out_waited(ps_link *link, const ps_waiting_call *w, ps_pop_foun
     ps_h2_receive r;
     if (w->clients != link->lk_clients || link->lk_settings != link->lk_net->nt_settings ||
         !read_receive(link, &w->call, &r))
-        ps_link_hand_up(link, &w->call, found);
+        ps_link_delegate(link, &w->call, found);
     else
         hand_out(link, &w->call, &r, found);
 }

@@ -379,7 +379,7 @@ static bool open_link(ps_link *link) {
         return false;
     link->lk_conn = ps_conn_new(net->nt_core, link->lk_id, host, host_len, &e);
     if (link->lk_conn == NULL) return false;
-    if (net->nt_conf.up != 0) ps_conn_delegate(link->lk_conn, net->nt_conf.up);
+    if (net->nt_conf.delegated != 0) ps_conn_delegate(link->lk_conn, net->nt_conf.delegated);
     snprintf(link->lk_host, sizeof link->lk_host, "%.*s", (int)strcspn(text, " "), text);
     text[size++] = ' ';
     size += put_address(&local, text + size, sizeof text - (size_t)size);
@@ -546,7 +546,7 @@ void ps_link_queue(ps_link *link, int64_t len) {
         link->lk_held |= PS_HELD_QUEUED;
 }
 
-void ps_link_hand_up(ps_link *link, const ps_h2_event *event, ps_pop_found *found) {
+void ps_link_delegate(ps_link *link, const ps_h2_event *event, ps_pop_found *found) {
     int64_t head = event->header_block != NULL ? event->header_block_len : 0;
     ps_link_queue(link, head + event->len);
     if (ps_net_tell_call(link, event, found)) return;
@@ -555,7 +555,7 @@ void ps_link_hand_up(ps_link *link, const ps_h2_event *event, ps_pop_found *foun
     ps_link_end(link, "no memory for its requests");
 }
 
-static void hand_up(ps_link *link, const ps_step *step) {
+static void delegate_frames(ps_link *link, const ps_step *step) {
     for (int32_t i = 0; i < step->frame_count; i++) {
         const ps_frame *f = &step->frames[i];
         ps_link_queue(link, f->len);
@@ -578,7 +578,7 @@ static void take_rare(ps_link *link, const ps_step *step) {
         if (net->nt_look_ms < 0 || at < net->nt_look_ms) net->nt_look_ms = at;
     }
     link->lk_part = step->part ? ps_conn_unfinished(link->lk_conn) : 0;
-    if (step->frame_count > 0) hand_up(link, step);
+    if (step->frame_count > 0) delegate_frames(link, step);
 }
 
 int64_t ps_link_receive(ps_link *link, uint8_t *to, int64_t room) {

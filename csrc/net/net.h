@@ -1,5 +1,5 @@
 /* Network threads of a broker: they accept connections, read and write them, and have the core
- * (remoting/) serve what it can, without Python and its lock. What needs Python goes up as events,
+ * (remoting/) serve what it can, without Python and its lock. What needs Python is delegated as events,
  * and comes back as bytes to write. docs/locking.md, docs/adr/008-network-threads.md.
  *
  * One thread owns a connection, a *link*, for life. The first of a port accepts them all, and gives
@@ -38,7 +38,7 @@ typedef struct ps_tls_conf {
 
 typedef struct ps_net_conf {
     int32_t number;      /* of the thread, from 1 on: the caller that it is to the core */
-    int32_t up;          /* PS_DELEGATE_: what of its connections is handed on */
+    int32_t delegated;   /* PS_DELEGATE_: what of its connections is handed on */
     int32_t links_max;   /* of all threads of the port; more are handed to Python at once */
     int32_t queued_max;  /* frames of a link that wait for Python; then it is not read from */
     int64_t queued_bytes; /* the same in bytes */

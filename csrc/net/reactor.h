@@ -170,7 +170,7 @@ void ps_link_keep_budget(ps_net *net); /* ends those that hold most, if all hold
 void ps_link_weigh(ps_link *link);     /* what it holds has changed */
 void ps_link_queue(ps_link *link, int64_t len); /* so many bytes more of it wait for Python */
 /* A call goes to Python. found: see ps_net_call. */
-void ps_link_hand_up(ps_link *link, const ps_h2_event *event, struct ps_pop_found *found);
+void ps_link_delegate(ps_link *link, const ps_h2_event *event, struct ps_pop_found *found);
 void ps_link_begin_close(ps_link *link); /* what is unsent is written first */
 /* Of one that was not opened yet; Python hears of it all the same. */
 void ps_link_refuse(ps_link *link, const char *why, const char *detail);

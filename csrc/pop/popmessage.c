@@ -198,10 +198,10 @@ int ps_conn_pop(ps_conn *n, const ps_proof *proof, const ps_plain_pop *p, int64_
                              r.group) ||
         ps_conn_delegates(n, PS_REQUEST_POP_MESSAGE) || !read_ask(c, &r, false, &ask) ||
         c->co_pop->po_rules.waiting_max < 0)
-        return PS_POP_UP;
+        return PS_POP_DELEGATED;
     int code = ps_conn_pop_wait(n, &ask, wait_ms, number, found, due_ms, NULL);
     if (code == 0) return PS_POP_WAITS;
-    return code == 1 && found->count > 0 ? PS_POP_FOUND : PS_POP_UP;
+    return code == 1 && found->count > 0 ? PS_POP_FOUND : PS_POP_DELEGATED;
 }
 
 int ps_core_pop_rules(ps_core *c, const ps_pop_rules *rules, ps_error *e) {
