@@ -2,7 +2,7 @@
 #include "core/core.h"
 
 int ps_core_frame(ps_core *c, const ps_command *command, int64_t body_len) {
-    ps_buffer *out = &ps_mine(c)->ca_out;
+    ps_buffer *out = &ps_mine(c)->ca_answer.an_out;
     int64_t room = 1024, size;
     for (;;) {
         uint8_t *to = ps_buffer_room(out, room + body_len);
@@ -17,7 +17,7 @@ int ps_core_frame(ps_core *c, const ps_command *command, int64_t body_len) {
 }
 
 int ps_core_answer(ps_core *c, ps_command *answer, int64_t body_len) {
-    ps_mine(c)->ca_answered = answer->code;
+    ps_mine(c)->ca_rpcs.rp_answered = answer->code;
     answer->flag = PS_FLAG_RESPONSE;
     answer->language = 0; /* JAVA: some tools know no other */
     answer->version = PS_PROTOCOL_VERSION;
@@ -25,9 +25,9 @@ int ps_core_answer(ps_core *c, ps_command *answer, int64_t body_len) {
 }
 
 int ps_core_append_records(ps_core *c, const ps_batch_info *b) {
-    uint8_t *to = ps_buffer_room(&ps_mine(c)->ca_out, b->bytes);
+    uint8_t *to = ps_buffer_room(&ps_mine(c)->ca_answer.an_out, b->bytes);
     if (to == NULL) return PS_E_NO_MEMORY;
     ps_batch_records(b, to);
-    ps_mine(c)->ca_out.len += b->bytes;
+    ps_mine(c)->ca_answer.an_out.len += b->bytes;
     return 0;
 }

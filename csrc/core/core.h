@@ -162,44 +162,80 @@ typedef struct ps_tally {
 #define PS_HOLD_SHARED 1
 #define PS_HOLD_ALONE 2
 
-/* What one caller (lock.h) works with, and what its last call has left for it. */
+/* Answers of a call. Owner: answer.c; zerocopy.c has the pieces. */
+typedef struct ps_call_answer {
+    ps_buffer an_out;
+    ps_buffer an_pieces;        /* of an_out's answers */
+    ps_buffer an_piece_batches; /* ps_batch *, whose they are */
+    int64_t an_piece_bytes;     /* of all pieces */
+    bool an_zerocopy;           /* this call's answers may show records where they lie */
+} ps_call_answer;
+
+/* The send that is read and put. Owner: sends/. */
+typedef struct ps_call_send {
+    ps_buffer sd_props;  /* properties as stored; then the offset message ids of the answer */
+    ps_buffer sd_places; /* physical offsets of a batch */
+    ps_buffer sd_handle; /* of the timer that was put last */
+    ps_command *sd_command; /* the send that ps_conn_read_send has read; NULL: none was yet */
+    const uint8_t *sd_frame; /* which, until the next call; NULL: none */
+    ps_send sd_send;
+} ps_call_send;
+
+/* What a pop has found. Owner: pop/. */
+typedef struct ps_call_pop {
+    ps_buffer cp_text, cp_seen; /* as answered */
+    ps_buffer cp_ranks; /* in which order it looks at queues */
+    int64_t cp_due_ms; /* when what it has popped ends, if that is before all others; else 0 */
+} ps_call_pop;
+
+/* Frames that are delegated. Owner: conn.c. */
+typedef struct ps_call_frames {
+    ps_frame *fs_first;
+    int32_t fs_count, fs_room;
+} ps_call_frames;
+
+/* What the call has done so far. Owner: conn.c; puts are counted where they are made. */
+typedef struct ps_call_work {
+    int64_t wk_began_ns;
+    bool wk_put;        /* it has put something */
+    bool wk_parked_one; /* it has held a pull */
+    bool wk_more; /* whole frames are left: the answers are many, or the time is over */
+    int64_t wk_puts, wk_looked; /* messages that it has put, and pulls that it has answered */
+    int64_t wk_puts_waiting;    /* put by it, and not safe yet */
+    ps_tally wk_tally;
+    ps_pulled wk_pulled; /* the last pull that was answered */
+} ps_call_work;
+
+/* Requests that it has answered. Owner: metrics.c. */
+typedef struct ps_call_rpcs {
+    int32_t rp_request;  /* the one that is served */
+    int32_t rp_answered; /* the code it was answered with, or PS_RPC_NONE */
+    ps_rpc_row rp_rows[PS_RPC_ROWS];
+    int32_t rp_count, rp_last;
+    bool rp_untimed; /* some row has requests of the call under way */
+} ps_call_rpcs;
+
+/* What its network thread has of the core. Owner: lock.c. */
+typedef struct ps_call_share {
+    pthread_mutex_t sh_lock; /* held by the thread, or by whoever is alone in the core */
+    int32_t sh_hold;         /* PS_HOLD_ */
+    int64_t sh_since_ns;     /* when it was taken; 0: nobody asks how long it is held */
+} ps_call_share;
+
+/* What one caller (lock.h) works with, and what its last call has left for it. But for its share of
+ * the core nobody else looks at it, so no lock is needed. */
 typedef struct ps_call {
     ps_buffer ca_in;     /* read buffer of connections that have nothing left over */
-    ps_buffer ca_out;
-    ps_buffer ca_props;  /* properties as stored; then the offset message ids of the answer */
-    ps_buffer ca_places; /* physical offsets of a batch */
-    ps_buffer ca_pieces;        /* of ca_out's answers: zerocopy.c */
-    ps_buffer ca_piece_batches; /* ps_batch *, whose they are */
-    int64_t ca_piece_bytes;     /* of all pieces */
-    bool ca_zerocopy;           /* this call's answers may show records where they lie */
-    ps_buffer ca_handle; /* of the timer that was put last */
-    ps_buffer ca_pop_text, ca_pop_seen; /* what a pop has found, as answered */
-    ps_buffer ca_pop_ranks; /* in which order it looks at queues */
-    ps_command *ca_open; /* the send that ps_conn_read_send has read; NULL: none was yet */
-    const uint8_t *ca_open_frame; /* which, until the next call; NULL: none */
-    ps_send ca_open_send;
     uint8_t *ca_scratch; /* PS_HEADER_MAX, for texts that had escapes */
-    ps_frame *ca_frames;
-    int32_t ca_frame_count, ca_frame_room;
-    ps_deferred *ca_deferred; /* answers of it that wait */
-    ps_pulled ca_pulled; /* the last pull that was answered */
-    bool ca_put;         /* this call has put something */
-    bool ca_parked_one;  /* this call has held a pull */
-    bool ca_more; /* whole frames are left: the answers are many, or the time is over */
-    int64_t ca_pop_due; /* when what it has popped ends, if that is before all others; else 0 */
-    int64_t ca_began_ns;        /* when it began */
-    int64_t ca_puts, ca_looked; /* messages that it has put, and pulls that it has answered */
-    int64_t ca_puts_waiting;    /* put by it, and not safe yet */
-    ps_tally ca_tally;
-    int32_t ca_request;  /* the one that is served */
-    int32_t ca_answered; /* the code it was answered with, or PS_RPC_NONE */
-    ps_rpc_row ca_rpcs[PS_RPC_ROWS]; /* of requests that it has answered */
-    int32_t ca_rpc_count, ca_rpc_last;
-    bool ca_rpc_untimed; /* some row has requests of the call under way */
     uint64_t ca_random;
-    pthread_mutex_t ca_share; /* held by its network thread, or by whoever is alone in the core */
-    int32_t ca_hold;          /* PS_HOLD_, of its network thread */
-    int64_t ca_shared_ns;     /* when the share was taken; 0: nobody asks how long it is held */
+    ps_deferred *ca_deferred; /* answers of it that wait */
+    ps_call_answer ca_answer;
+    ps_call_send ca_send;
+    ps_call_pop ca_pop;
+    ps_call_frames ca_frames;
+    ps_call_work ca_work;
+    ps_call_rpcs ca_rpcs;
+    ps_call_share ca_share;
 } ps_call;
 
 #define PS_READ_ROOM (256 << 10)
@@ -321,7 +357,7 @@ static inline ps_call *ps_mine(const ps_core *c) {
 
 /* Whether he is alone in the core: lock.h. */
 static inline bool ps_is_alone(const ps_core *c) {
-    return ps_mine(c)->ca_hold != PS_HOLD_SHARED;
+    return ps_mine(c)->ca_share.sh_hold != PS_HOLD_SHARED;
 }
 
 /* Whether no slave can be acting as master. */
@@ -340,12 +376,12 @@ static inline uint64_t ps_core_random(ps_core *c) {
 }
 
 /* answer.c */
-/* Appends a frame without its body to ca_out, and leaves room for that. */
+/* Appends a frame without its body to ca_answer.an_out, and leaves room for that. */
 int ps_core_frame(ps_core *c, const ps_command *command, int64_t body_len);
 /* The same for an answer, whose flag, language and version are set here. */
 int ps_core_answer(ps_core *c, ps_command *answer, int64_t body_len);
 /* zerocopy.c: whether an answer shows these records where they lie; then it does so, at the end of
- * ca_out, and the batch is kept until the answer is written. */
+ * ca_answer.an_out, and the batch is kept until the answer is written. */
 bool ps_zerocopy_fits(const ps_core *c, const ps_batch_info *b);
 int ps_zerocopy_add(ps_core *c, const ps_batch_info *b);
 void ps_zerocopy_keep(ps_core *c, ps_batch *batch);

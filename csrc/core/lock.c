@@ -22,25 +22,27 @@ void ps_core_call_as(int32_t caller) {
 
 static void free_call(ps_call *call) {
     if (call == NULL) return;
-    ps_buffer *all[] = {&call->ca_pieces,   &call->ca_piece_batches,
-                        &call->ca_in,       &call->ca_out,      &call->ca_props,
-                        &call->ca_places,   &call->ca_handle,   &call->ca_pop_text,
-                        &call->ca_pop_seen, &call->ca_pop_ranks};
+    ps_call_answer *answer = &call->ca_answer;
+    ps_call_send *send = &call->ca_send;
+    ps_call_pop *pop = &call->ca_pop;
+    ps_buffer *all[] = {&call->ca_in,      &answer->an_out,  &answer->an_pieces, &pop->cp_text,
+                        &send->sd_props,   &send->sd_places, &pop->cp_seen,      &pop->cp_ranks,
+                        &send->sd_handle,  &answer->an_piece_batches};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) ps_buffer_free(all[i]);
-    free(call->ca_open);
+    free(call->ca_send.sd_command);
     free(call->ca_scratch);
-    free(call->ca_frames);
-    pthread_mutex_destroy(&call->ca_share);
+    free(call->ca_frames.fs_first);
+    pthread_mutex_destroy(&call->ca_share.sh_lock);
     free(call);
 }
 
 static ps_call *make_call(uint64_t random) {
     ps_call *call = calloc(1, sizeof *call);
     if (call == NULL) return NULL;
-    pthread_mutex_init(&call->ca_share, NULL);
+    pthread_mutex_init(&call->ca_share.sh_lock, NULL);
     call->ca_in = (ps_buffer){malloc(PS_READ_ROOM), 0, PS_READ_ROOM};
     call->ca_scratch = malloc(PS_HEADER_MAX);
-    call->ca_pulled.code = -1;
+    call->ca_work.wk_pulled.code = -1;
     call->ca_random = random;
     if (call->ca_in.data != NULL && call->ca_scratch != NULL) return call;
     free_call(call);
@@ -55,7 +57,8 @@ int ps_core_add_caller(ps_core *c, int32_t caller, ps_error *e) {
     ps_call *made = make_call(ps_core_random(c) | 1);
     if (made == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a network thread");
-    pthread_mutex_lock(&made->ca_share); /* as those of all others are while somebody is alone */
+    /* As those of all others are while somebody is alone. */
+    pthread_mutex_lock(&made->ca_share.sh_lock);
     c->co_lock.lo_calls[caller] = made;
     if (caller >= c->co_lock.lo_callers) c->co_lock.lo_callers = caller + 1;
     return 0;
@@ -87,7 +90,7 @@ static void add_wait(ps_core *c, int64_t waited_ns) {
 
 /* What a network thread has of the core; the loop does without, as it never shares. */
 static void note_hold(ps_core *c, int32_t hold) {
-    if (ps_caller_now != PS_CALLER_LOOP) ps_mine(c)->ca_hold = hold;
+    if (ps_caller_now != PS_CALLER_LOOP) ps_mine(c)->ca_share.sh_hold = hold;
 }
 
 ps_core *ps_core_enter(ps_core *c) {
@@ -97,7 +100,7 @@ ps_core *ps_core_enter(ps_core *c) {
     lock_timed(&l->lo_alone, &waited_ns);
     if (l->lo_depth++ > 0) return c;
     for (int32_t i = 1; i < l->lo_callers; i++)
-        if (l->lo_calls[i] != NULL) lock_timed(&l->lo_calls[i]->ca_share, &waited_ns);
+        if (l->lo_calls[i] != NULL) lock_timed(&l->lo_calls[i]->ca_share.sh_lock, &waited_ns);
     note_hold(c, PS_HOLD_ALONE);
     add_wait(c, waited_ns);
     l->lo_times.takes++;
@@ -113,7 +116,7 @@ void ps_core_leave(ps_core **held) {
         note_hold(c, PS_HOLD_NONE);
         if (l->lo_entered_ns != 0) l->lo_times.held_ns += ps_monotonic_ns() - l->lo_entered_ns;
         for (int32_t i = 1; i < l->lo_callers; i++)
-            if (l->lo_calls[i] != NULL) pthread_mutex_unlock(&l->lo_calls[i]->ca_share);
+            if (l->lo_calls[i] != NULL) pthread_mutex_unlock(&l->lo_calls[i]->ca_share.sh_lock);
     }
     pthread_mutex_unlock(&l->lo_alone);
 }
@@ -123,23 +126,24 @@ void ps_core_leave(ps_core **held) {
 ps_core *ps_core_share(ps_core *c) {
     ps_call *call = ps_mine(c);
     int64_t waited_ns = 0;
-    if (ps_caller_now == PS_CALLER_LOOP || call->ca_hold != PS_HOLD_NONE) return ps_core_enter(c);
-    lock_timed(&call->ca_share, &waited_ns);
+    if (ps_caller_now == PS_CALLER_LOOP || call->ca_share.sh_hold != PS_HOLD_NONE)
+        return ps_core_enter(c);
+    lock_timed(&call->ca_share.sh_lock, &waited_ns);
     add_wait(c, waited_ns);
-    call->ca_hold = PS_HOLD_SHARED;
-    call->ca_shared_ns = c->co_lock.lo_timed ? ps_monotonic_ns() : 0;
+    call->ca_share.sh_hold = PS_HOLD_SHARED;
+    call->ca_share.sh_since_ns = c->co_lock.lo_timed ? ps_monotonic_ns() : 0;
     return c;
 }
 
 static void end_share(ps_core *c) {
     ps_call *call = ps_mine(c);
     ps_count_add(c);
-    if (call->ca_shared_ns != 0) {
-        int64_t ns = ps_monotonic_ns() - call->ca_shared_ns;
+    if (call->ca_share.sh_since_ns != 0) {
+        int64_t ns = ps_monotonic_ns() - call->ca_share.sh_since_ns;
         __atomic_fetch_add(&c->co_lock.lo_times.shared_ns, ns, __ATOMIC_RELAXED);
     }
-    call->ca_hold = PS_HOLD_NONE;
-    pthread_mutex_unlock(&call->ca_share);
+    call->ca_share.sh_hold = PS_HOLD_NONE;
+    pthread_mutex_unlock(&call->ca_share.sh_lock);
 }
 
 void ps_core_unshare(ps_core **held) {

@@ -75,16 +75,16 @@ void ps_pair_count_end(ps_core *c, ps_pair *p) {
 /* ---- requests: each caller has rows of his own ---- */
 
 static ps_rpc_row *row_of(ps_call *call, int32_t request, int32_t response, int32_t how) {
-    for (int32_t i = call->ca_rpc_last, n = 0; n < call->ca_rpc_count; n++) {
-        ps_rpc_row *r = &call->ca_rpcs[i];
+    for (int32_t i = call->ca_rpcs.rp_last, n = 0; n < call->ca_rpcs.rp_count; n++) {
+        ps_rpc_row *r = &call->ca_rpcs.rp_rows[i];
         if (r->request == request && r->response == response && r->how == how) {
-            call->ca_rpc_last = i;
+            call->ca_rpcs.rp_last = i;
             return r;
         }
-        i = i + 1 < call->ca_rpc_count ? i + 1 : 0;
+        i = i + 1 < call->ca_rpcs.rp_count ? i + 1 : 0;
     }
-    if (call->ca_rpc_count == PS_RPC_ROWS) return NULL;
-    ps_rpc_row *made = &call->ca_rpcs[call->ca_rpc_last = call->ca_rpc_count++];
+    if (call->ca_rpcs.rp_count == PS_RPC_ROWS) return NULL;
+    ps_rpc_row *made = &call->ca_rpcs.rp_rows[call->ca_rpcs.rp_last = call->ca_rpcs.rp_count++];
     *made = (ps_rpc_row){.request = request, .response = response, .how = how};
     return made;
 }
@@ -102,7 +102,7 @@ void ps_rpc_answered(ps_core *c, int32_t request, int32_t response, int32_t how)
     ps_rpc_row *r = row_of(call, request, response, how);
     if (r == NULL) return;
     r->untimed++;
-    call->ca_rpc_untimed = true;
+    call->ca_rpcs.rp_untimed = true;
 }
 
 void ps_rpc_waited(ps_core *c, int32_t request, int32_t response, int32_t how, int64_t began_ns) {
@@ -111,11 +111,11 @@ void ps_rpc_waited(ps_core *c, int32_t request, int32_t response, int32_t how, i
 }
 
 void ps_rpc_time(ps_call *call, int64_t now_ns) {
-    for (int32_t i = 0; i < call->ca_rpc_count; i++) {
-        ps_rpc_row *r = &call->ca_rpcs[i];
+    for (int32_t i = 0; i < call->ca_rpcs.rp_count; i++) {
+        ps_rpc_row *r = &call->ca_rpcs.rp_rows[i];
         if (r->untimed == 0) continue;
-        add_time(r, (now_ns - call->ca_began_ns) / 1000, r->untimed);
+        add_time(r, (now_ns - call->ca_work.wk_began_ns) / 1000, r->untimed);
         r->untimed = 0;
     }
-    call->ca_rpc_untimed = false;
+    call->ca_rpcs.rp_untimed = false;
 }

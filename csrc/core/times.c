@@ -33,19 +33,19 @@ void ps_times_put(ps_core *c, int64_t began_ns, int64_t count) {
 
 void ps_times_begin(ps_core *c) {
     ps_call *call = ps_mine(c);
-    call->ca_began_ns = ps_monotonic_ns();
-    call->ca_puts = call->ca_looked = 0;
+    call->ca_work.wk_began_ns = ps_monotonic_ns();
+    call->ca_work.wk_puts = call->ca_work.wk_looked = 0;
 }
 
 void ps_times_end(ps_core *c) {
     ps_call *call = ps_mine(c);
-    int64_t puts = call->ca_puts - call->ca_puts_waiting;
-    call->ca_puts_waiting = 0;
-    if (puts <= 0 && call->ca_looked == 0 && !call->ca_rpc_untimed) return;
-    int64_t now = ps_monotonic_ns(), took = now - call->ca_began_ns;
+    int64_t puts = call->ca_work.wk_puts - call->ca_work.wk_puts_waiting;
+    call->ca_work.wk_puts_waiting = 0;
+    if (puts <= 0 && call->ca_work.wk_looked == 0 && !call->ca_rpcs.rp_untimed) return;
+    int64_t now = ps_monotonic_ns(), took = now - call->ca_work.wk_began_ns;
     if (puts > 0) add_puts(c, took, puts);
-    if (call->ca_looked != 0) raise_to(&c->co_counters.cc_times.get_max_ms, took / 1000000);
-    if (call->ca_rpc_untimed) ps_rpc_time(call, now);
+    if (call->ca_work.wk_looked != 0) raise_to(&c->co_counters.cc_times.get_max_ms, took / 1000000);
+    if (call->ca_rpcs.rp_untimed) ps_rpc_time(call, now);
 }
 
 /* ---- how many ---- */
@@ -53,9 +53,9 @@ void ps_times_end(ps_core *c) {
 void ps_count_put(ps_core *c, ps_topic_entry *entry, int32_t kind, int64_t messages,
                   int64_t bytes) {
     ps_call *call = ps_mine(c);
-    ps_tally *tally = &call->ca_tally;
-    call->ca_put = true;
-    call->ca_puts += messages;
+    ps_tally *tally = &call->ca_work.wk_tally;
+    call->ca_work.wk_put = true;
+    call->ca_work.wk_puts += messages;
     if (entry == NULL) return;
     if (tally->entry != entry || tally->kind != kind) ps_count_add(c);
     tally->entry = entry;
@@ -65,7 +65,7 @@ void ps_count_put(ps_core *c, ps_topic_entry *entry, int32_t kind, int64_t messa
 }
 
 void ps_count_add(ps_core *c) {
-    ps_tally *tally = &ps_mine(c)->ca_tally;
+    ps_tally *tally = &ps_mine(c)->ca_work.wk_tally;
     if (tally->entry == NULL) return;
     ps_count_inflow(tally->entry, tally->kind, &tally->in);
     *tally = (ps_tally){0};

@@ -8,39 +8,41 @@
 #define LEND_EACH 2048        /* of a record, on average */
 
 bool ps_zerocopy_fits(const ps_core *c, const ps_batch_info *b) {
-    return ps_mine(c)->ca_zerocopy && b->bytes >= LEND_BYTES && b->bytes / b->count >= LEND_EACH;
+    return ps_mine(c)->ca_answer.an_zerocopy && b->bytes >= LEND_BYTES &&
+           b->bytes / b->count >= LEND_EACH;
 }
 
 int ps_zerocopy_add(ps_core *c, const ps_batch_info *b) {
-    ps_call *call = ps_mine(c);
-    ps_piece *pieces = (ps_piece *)ps_buffer_room(&call->ca_pieces,
-                                                  b->count * (int64_t)sizeof *pieces);
+    ps_call_answer *answer = &ps_mine(c)->ca_answer;
+    ps_piece *pieces =
+        (ps_piece *)ps_buffer_room(&answer->an_pieces, b->count * (int64_t)sizeof *pieces);
     if (pieces == NULL ||
-        ps_buffer_room(&call->ca_piece_batches, (int64_t)sizeof(ps_batch *)) == NULL)
+        ps_buffer_room(&answer->an_piece_batches, (int64_t)sizeof(ps_batch *)) == NULL)
         return PS_E_NO_MEMORY;
     for (int32_t i = 0; i < b->count; i++) {
         const ps_view *v = &b->views[i];
-        pieces[i] = (ps_piece){call->ca_out.len, b->segments[v->segment].map + v->start, v->size};
+        pieces[i] =
+            (ps_piece){answer->an_out.len, b->segments[v->segment].map + v->start, v->size};
     }
-    call->ca_pieces.len += b->count * (int64_t)sizeof *pieces;
-    call->ca_piece_bytes += b->bytes;
+    answer->an_pieces.len += b->count * (int64_t)sizeof *pieces;
+    answer->an_piece_bytes += b->bytes;
     return 0;
 }
 
 void ps_zerocopy_keep(ps_core *c, ps_batch *batch) {
-    ps_buffer *lent = &ps_mine(c)->ca_piece_batches;
+    ps_buffer *lent = &ps_mine(c)->ca_answer.an_piece_batches;
     memcpy(lent->data + lent->len, &batch, sizeof batch); /* ps_zerocopy_add has made room */
     lent->len += (int64_t)sizeof batch;
 }
 
 bool ps_core_written(ps_core *c) {
-    ps_call *call = ps_mine(c);
-    ps_batch **lent = (ps_batch **)call->ca_piece_batches.data;
+    ps_call_answer *answer = &ps_mine(c)->ca_answer;
+    ps_batch **lent = (ps_batch **)answer->an_piece_batches.data;
     bool whole = true;
-    for (size_t i = 0; i < (size_t)call->ca_piece_batches.len / sizeof *lent; i++) {
+    for (size_t i = 0; i < (size_t)answer->an_piece_batches.len / sizeof *lent; i++) {
         whole = whole && ps_batch_whole(lent[i], NULL) == 0;
         ps_batch_free(lent[i]);
     }
-    call->ca_piece_batches.len = call->ca_pieces.len = call->ca_piece_bytes = 0;
+    answer->an_piece_batches.len = answer->an_pieces.len = answer->an_piece_bytes = 0;
     return whole;
 }

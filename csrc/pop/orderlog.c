@@ -162,7 +162,7 @@ static void keep_line(ps_core *c, ps_order_log *l, const uint8_t *line, int64_t 
 void ps_order_note(ps_core *c, const ps_pair *pair, int32_t queue_id, const ps_order *o,
                    int64_t next) {
     ps_order_log *l = ps_order_log_of(c);
-    ps_buffer *b = &ps_mine(c)->ca_pop_text;
+    ps_buffer *b = &ps_mine(c)->ca_pop.cp_text;
     if (l == NULL) return;
     l->ol_changes++;
     if (l->ol_fd < 0 && !l->ol_saving) return;
@@ -269,7 +269,7 @@ static void put_row(writer *w, const ps_order *o, const ps_pair *before) {
 int64_t ps_core_order_text(ps_core *c, int32_t saving, const uint8_t **text) {
     PS_CORE_HELD(c);
     ps_order_log *l = ps_order_log_of(c);
-    ps_buffer *b = &ps_mine(c)->ca_pop_text;
+    ps_buffer *b = &ps_mine(c)->ca_pop.cp_text;
     const ps_pair *before = NULL;
     int64_t room = WORDS_MAX;
     uint8_t head[NUMBER_MAX + 16];

@@ -77,7 +77,7 @@ ps_pop_rank *ps_pop_ranks(ps_core *c, const ps_topic_entry *topic, ps_pair *pair
 /* Before which of them, counted from 0, the retry topic's first message is due. */
 int32_t ps_pop_retry_place(ps_core *c, const ps_topic_entry *of, const ps_topic_entry *retry,
                            ps_pair *pair, const ps_pop_rank *ranks, int64_t now_ms);
-/* popshow.c: answers with what was found, into ca_out; nothing: that. */
+/* popshow.c: answers with what was found, into ca_answer.an_out; nothing: that. */
 int ps_pop_answer(const ps_pop_asker *who, const ps_pop_found *found, ps_slice topic);
 /* Answers one that only looks. */
 int ps_pop_answer_look(const ps_pop_asker *who, const ps_pop_found *found);

@@ -127,7 +127,7 @@ static int serve_pop(ps_conn *n, const ps_command *command, bool checked, ps_err
     }
     code = ps_pop_answer(&who, &found, r.topic);
     ps_pop_found_free(&found);
-    if (due_ms > 0) ps_mine(c)->ca_pop_due = due_ms;
+    if (due_ms > 0) ps_mine(c)->ca_pop.cp_due_ms = due_ms;
     return code < 0 ? code : 1;
 }
 

@@ -105,7 +105,7 @@ static int64_t steps_of_age(const ps_pop_rules *rules, int64_t now_ms, int64_t s
 
 ps_pop_rank *ps_pop_ranks(ps_core *c, const ps_topic_entry *t, ps_pair *pair, int64_t now_ms) {
     const ps_pop_rules *rules = &c->co_pop->po_rules;
-    ps_buffer *buffer = &ps_mine(c)->ca_pop_ranks;
+    ps_buffer *buffer = &ps_mine(c)->ca_pop.cp_ranks;
     int32_t queues = t->te_read_queues, priority;
     buffer->len = 0;
     ps_pop_rank *ranks = (ps_pop_rank *)ps_buffer_room(buffer, (int64_t)sizeof *ranks * queues);

@@ -145,8 +145,8 @@ static uint8_t *begin_body(ps_core *c, const ps_check_point_row *r, ps_error *e)
         ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "POP has no revive topic");
         return NULL;
     }
-    ps_mine(c)->ca_pop_text.len = 0;
-    uint8_t *to = ps_buffer_room(&ps_mine(c)->ca_pop_text, room_of(c, r));
+    ps_mine(c)->ca_pop.cp_text.len = 0;
+    uint8_t *to = ps_buffer_room(&ps_mine(c)->ca_pop.cp_text, room_of(c, r));
     if (to == NULL) ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a check point");
     return to;
 }

@@ -29,10 +29,10 @@ typedef struct turn {
 
 /* ---- one message ---- */
 
-/* When it was popped for the first time, as a property, into ca_pop_text. NULL: no memory. */
+/* When it was popped for the first time, as a property, into ca_pop.cp_text. NULL: no memory. */
 static uint8_t *put_first_pop(ps_core *c, const ps_check_point *p, const ps_view *v,
                               const uint8_t *properties, int64_t *len) {
-    ps_buffer *b = &ps_mine(c)->ca_pop_text;
+    ps_buffer *b = &ps_mine(c)->ca_pop.cp_text;
     ps_property said;
     bool again = v->reconsume_times != 0 && ps_property_find(properties, v->properties_len,
                                                              FIRST_POP, FIRST_POP_LEN, &said);

@@ -62,7 +62,7 @@ static uint8_t *put_counts(uint8_t *to, const ps_pop_batch *b, const int32_t *ti
 }
 
 static int put_lists(ps_core *c, const ps_pop_found *found, shown_lists *out) {
-    ps_buffer *b = &ps_mine(c)->ca_pop_text;
+    ps_buffer *b = &ps_mine(c)->ca_pop.cp_text;
     b->len = 0;
     /* A handle, too, so that the lists stay where they are. */
     uint8_t *from =
@@ -182,7 +182,7 @@ static int64_t put_record(const shown_as *s, const ps_pop_batch *b, const ps_bat
 static int64_t put_records(ps_core *c, const ps_pop_found *found, const char *topic,
                            int32_t topic_len, uint8_t *to) {
     shown_as s = {c, found, topic, topic_len,
-                  ps_buffer_room(&ps_mine(c)->ca_pop_text, handle_room(c))};
+                  ps_buffer_room(&ps_mine(c)->ca_pop.cp_text, handle_room(c))};
     int64_t all = 0;
     if (s.handle == NULL) return -1;
     for (int32_t i = 0; i < found->count; i++) {
@@ -207,7 +207,7 @@ int ps_pop_answer(const ps_pop_asker *who, const ps_pop_found *found, ps_slice t
     char numbers[4][24];
     ps_command reply;
     shown_lists shown;
-    int64_t from = ps_mine(c)->ca_out.len, size;
+    int64_t from = ps_mine(c)->ca_answer.an_out.len, size;
     bool some = found->count > 0;
     if (put_lists(c, found, &shown) < 0) return PS_E_NO_MEMORY;
     size = some ? put_records(c, found, NULL, topic.len, NULL) : 0;
@@ -228,13 +228,13 @@ int ps_pop_answer(const ps_pop_asker *who, const ps_pop_found *found, ps_slice t
     reply.field_count = (int32_t)(sizeof fields / sizeof *fields) - !found->ordered;
     memcpy(reply.fields, fields, sizeof fields);
     int code = size < 0 ? PS_E_NO_MEMORY : ps_core_answer(c, &reply, size);
-    uint8_t *to = code == 0 ? ps_buffer_room(&ps_mine(c)->ca_out, size) : NULL;
+    uint8_t *to = code == 0 ? ps_buffer_room(&ps_mine(c)->ca_answer.an_out, size) : NULL;
     if (to == NULL) { /* half an answer would make the rest of the connection unreadable */
-        ps_mine(c)->ca_out.len = from;
+        ps_mine(c)->ca_answer.an_out.len = from;
         return PS_E_NO_MEMORY;
     }
     if (some) put_records(c, found, (const char *)topic.data, topic.len, to);
-    ps_mine(c)->ca_out.len += size;
+    ps_mine(c)->ca_answer.an_out.len += size;
     const ps_answer a = {
         .serialize = who->serialize, .opaque = who->opaque, .end = found->end, .bare = true};
     return ps_sent_frame(who->conn, &a, from);

@@ -111,8 +111,8 @@ bool ps_pop_wait(const ps_pop_asker *who, const ps_pop_ask *ask, int64_t wait_ms
     watch_queues(l, found);
     ps_pop_blocked(c, w, found->blocked_ms);
     if (l->pc_news && l->pc_trying == NULL) ps_pop_place_wake(c, l);
-    ps_mine(c)->ca_parked_one = true;
-    ps_mine(c)->ca_answered = PS_RPC_NONE;
+    ps_mine(c)->ca_work.wk_parked_one = true;
+    ps_mine(c)->ca_rpcs.rp_answered = PS_RPC_NONE;
     return true;
 }
 
@@ -142,14 +142,14 @@ static bool give_found(ps_core *c, const ps_pop_waiter *w, const ps_pop_found *f
                        ps_step *out) {
     const ps_pop_ask *ask = &w->pw_ask;
     int64_t len = ask->group_len + 1 + ask->topic_len;
-    uint8_t *names = ps_buffer_room(&ps_mine(c)->ca_out, len);
+    uint8_t *names = ps_buffer_room(&ps_mine(c)->ca_answer.an_out, len);
     out->found = names != NULL ? malloc(sizeof *out->found) : NULL;
     if (out->found == NULL) return false;
     *out->found = *found;
     memcpy(names, ask->group, (size_t)ask->group_len);
     names[ask->group_len] = '\n';
     memcpy(names + ask->group_len + 1, ask->topic, (size_t)ask->topic_len);
-    ps_mine(c)->ca_out.len += len;
+    ps_mine(c)->ca_answer.an_out.len += len;
     out->number = w->pw_number;
     return true;
 }
@@ -161,13 +161,13 @@ static void answer_found(ps_core *c, const ps_pop_waiter *w, const ps_pop_found 
     const ps_slice topic = {(const uint8_t *)w->pw_ask.topic, w->pw_ask.topic_len};
     ps_call *call = ps_mine(c);
     ps_step later;
-    call->ca_request = p->pk_request;
-    call->ca_began_ns = p->pk_began_ns;
+    call->ca_rpcs.rp_request = p->pk_request;
+    call->ca_work.wk_began_ns = p->pk_began_ns;
     int code = w->pw_ask.looks ? ps_pop_answer_look(&who, found)
                                : ps_pop_answer(&who, found, topic);
-    if (code < 0) call->ca_out.len = 0;
-    if (call->ca_answered != PS_RPC_NONE)
-        ps_rpc_waited(c, p->pk_request, call->ca_answered, PS_RPC_HELD, p->pk_began_ns);
+    if (code < 0) call->ca_answer.an_out.len = 0;
+    if (call->ca_rpcs.rp_answered != PS_RPC_NONE)
+        ps_rpc_waited(c, p->pk_request, call->ca_rpcs.rp_answered, PS_RPC_HELD, p->pk_began_ns);
     ps_deferred_begin(c, &later);
 }
 
@@ -193,8 +193,8 @@ int ps_pop_resume(ps_core *c, ps_parked *p, ps_step *out) {
     if (w->pw_number == 0) answer_found(c, w, &found);
     if (w->pw_number == 0 || !give_found(c, w, &found, out)) ps_pop_found_free(&found);
     end_waiter(c, w, more);
-    out->out = ps_mine(c)->ca_out.data;
-    out->out_len = ps_mine(c)->ca_out.len;
+    out->out = ps_mine(c)->ca_answer.an_out.data;
+    out->out_len = ps_mine(c)->ca_answer.an_out.len;
     return 1;
 }
 

@@ -222,7 +222,7 @@ static bool is_blocked(walk *w, const place *p, int32_t queue_id) {
 
 /* Room for the ends of the topic's queues. NULL: no memory. */
 static int64_t *begin_seen(walk *w, int32_t from, int32_t count) {
-    ps_buffer *b = &ps_mine(w->c)->ca_pop_seen;
+    ps_buffer *b = &ps_mine(w->c)->ca_pop.cp_seen;
     b->len = 0;
     int64_t *seen = (int64_t *)ps_buffer_room(b, (int64_t)sizeof *seen * count);
     if (seen == NULL) {

@@ -195,13 +195,13 @@ int64_t ps_conn_room(ps_conn *n, uint8_t **at, ps_error *e) {
 
 static void begin_step(ps_core *c) {
     ps_call *call = ps_mine(c);
-    call->ca_open_frame = NULL;
-    if (call->ca_out.room > KEEP_ROOM) ps_buffer_free(&call->ca_out);
-    call->ca_out.len = 0;
-    if (call->ca_piece_batches.len > 0) ps_core_written(c);
-    call->ca_frame_count = 0;
-    call->ca_put = call->ca_parked_one = call->ca_more = false;
-    call->ca_pop_due = 0;
+    call->ca_send.sd_frame = NULL;
+    if (call->ca_answer.an_out.room > KEEP_ROOM) ps_buffer_free(&call->ca_answer.an_out);
+    call->ca_answer.an_out.len = 0;
+    if (call->ca_answer.an_piece_batches.len > 0) ps_core_written(c);
+    call->ca_frames.fs_count = 0;
+    call->ca_work.wk_put = call->ca_work.wk_parked_one = call->ca_work.wk_more = false;
+    call->ca_pop.cp_due_ms = 0;
     ps_times_begin(c);
 }
 
@@ -210,7 +210,7 @@ static void begin_step(ps_core *c) {
 static bool look_for_news(ps_core *c) {
     if (c->co_parking.pg_count == 0) return false;
     ps_be_alone(c);
-    if (ps_mine(c)->ca_put) {
+    if (ps_mine(c)->ca_work.wk_put) {
         ps_arrivals_to(&c->co_store->st_arrivals, -1);
         ps_dispatch_catch_up(c->co_store, NULL);
         ps_arrivals_to(&c->co_store->st_arrivals, c->co_event_fd);
@@ -222,17 +222,17 @@ static void finish_step(ps_conn *n, ps_step *out) {
     ps_core *c = n->cn_core;
     const ps_call *call = ps_mine(c);
     ps_tx_finish_call(c);
-    *out = (ps_step){.frame_count = call->ca_frame_count,
-                     .frames = call->ca_frames,
-                     .out = call->ca_out.data,
-                     .out_len = call->ca_out.len,
-                     .pieces = (const ps_piece *)call->ca_pieces.data,
-                     .piece_count = call->ca_pieces.len / (int64_t)sizeof(ps_piece),
+    *out = (ps_step){.frame_count = call->ca_frames.fs_count,
+                     .frames = call->ca_frames.fs_first,
+                     .out = call->ca_answer.an_out.data,
+                     .out_len = call->ca_answer.an_out.len,
+                     .pieces = (const ps_piece *)call->ca_answer.an_pieces.data,
+                     .piece_count = call->ca_answer.an_pieces.len / (int64_t)sizeof(ps_piece),
                      .conn_id = n->cn_id,
                      .news = look_for_news(c),
-                     .look_in_ms = call->ca_parked_one ? ps_parked_deadline_in(c) : -1,
-                     .pop_due_ms = call->ca_pop_due,
-                     .more = call->ca_more,
+                     .look_in_ms = call->ca_work.wk_parked_one ? ps_parked_deadline_in(c) : -1,
+                     .pop_due_ms = call->ca_pop.cp_due_ms,
+                     .more = call->ca_work.wk_more,
                      .part = n->cn_in.data != NULL};
     ps_deferred_begin(c, out);
     ps_times_end(c);
@@ -242,14 +242,14 @@ static void finish_step(ps_conn *n, ps_step *out) {
 
 static int delegate_frame(ps_core *c, const uint8_t *data, int64_t len) {
     ps_call *call = ps_mine(c);
-    if (call->ca_frame_count == call->ca_frame_room) {
-        int32_t room = call->ca_frame_room ? call->ca_frame_room * 2 : 64;
-        ps_frame *frames = realloc(call->ca_frames, (size_t)room * sizeof *frames);
+    if (call->ca_frames.fs_count == call->ca_frames.fs_room) {
+        int32_t room = call->ca_frames.fs_room ? call->ca_frames.fs_room * 2 : 64;
+        ps_frame *frames = realloc(call->ca_frames.fs_first, (size_t)room * sizeof *frames);
         if (frames == NULL) return PS_E_NO_MEMORY;
-        call->ca_frames = frames;
-        call->ca_frame_room = room;
+        call->ca_frames.fs_first = frames;
+        call->ca_frames.fs_room = room;
     }
-    call->ca_frames[call->ca_frame_count++] = (ps_frame){data, len};
+    call->ca_frames.fs_first[call->ca_frames.fs_count++] = (ps_frame){data, len};
     return 0;
 }
 
@@ -283,11 +283,11 @@ static int serve_counted(ps_conn *n, const ps_command *request, bool checked, ps
     ps_core *c = n->cn_core;
     if (request->flag & PS_FLAG_RESPONSE) return 0;
     ps_call *call = ps_mine(c);
-    call->ca_request = request->code;
-    call->ca_answered = PS_CODE_SUCCESS;
+    call->ca_rpcs.rp_request = request->code;
+    call->ca_rpcs.rp_answered = PS_CODE_SUCCESS;
     int served = checked ? ps_core_pop_checked(n, request, e) : serve_frame(n, request);
-    if (served > 0 && call->ca_answered != PS_RPC_NONE)
-        ps_rpc_answered(c, request->code, call->ca_answered,
+    if (served > 0 && call->ca_rpcs.rp_answered != PS_RPC_NONE)
+        ps_rpc_answered(c, request->code, call->ca_rpcs.rp_answered,
                         request->flag & PS_FLAG_ONEWAY ? PS_RPC_ONEWAY : 0);
     return served;
 }
@@ -321,8 +321,9 @@ static int check_first(ps_conn *n, const uint8_t *data, int64_t len, ps_error *e
 
 static bool is_over(const ps_core *c) {
     const ps_call *call = ps_mine(c);
-    return c->co_limits.li_turn_ns > 0 && (call->ca_frame_count >= FRAMES_ENOUGH ||
-                                 ps_monotonic_ns() - call->ca_began_ns >= c->co_limits.li_turn_ns);
+    int64_t turn_ns = c->co_limits.li_turn_ns;
+    return turn_ns > 0 && (call->ca_frames.fs_count >= FRAMES_ENOUGH ||
+                           ps_monotonic_ns() - call->ca_work.wk_began_ns >= turn_ns);
 }
 
 /* Whether it may be served while others share the core. */
@@ -347,9 +348,9 @@ static int cut_frames(ps_conn *n, const uint8_t *data, int64_t len, int64_t *use
     uint32_t count = 0;
     *used = 0;
     while (*used < len && code == 0) {
-        if (call->ca_out.len + call->ca_piece_bytes >= OUT_ENOUGH ||
+        if (call->ca_answer.an_out.len + call->ca_answer.an_piece_bytes >= OUT_ENOUGH ||
             (++count % LOOK == 0 && is_over(c))) {
-            call->ca_more = true;
+            call->ca_work.wk_more = true;
             break;
         }
         if ((code = check_first(n, data + *used, len - *used, e)) < 0) return code;
@@ -389,7 +390,7 @@ int ps_conn_received(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
     int64_t used;
     int code;
     begin_step(c);
-    call->ca_zerocopy = ps_caller_now != PS_CALLER_LOOP;
+    call->ca_answer.an_zerocopy = ps_caller_now != PS_CALLER_LOOP;
     if (own) {
         n->cn_in.len += len;
         code = cut_frames(n, n->cn_in.data + n->cn_from, n->cn_in.len - n->cn_from, &used, e);
@@ -398,7 +399,7 @@ int ps_conn_received(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
         code = cut_frames(n, read, len, &used, e);
         if (code == 0 && used < len) code = keep_rest(n, read + used, len - used, e);
     }
-    call->ca_zerocopy = false;
+    call->ca_answer.an_zerocopy = false;
     finish_step(n, out);
     return code;
 }
@@ -412,7 +413,7 @@ int ps_conn_keep(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
         n->cn_in.len += len;
     else if (len > 0)
         code = keep_rest(n, ps_mine(c)->ca_in.data, len, e);
-    ps_mine(c)->ca_more = true;
+    ps_mine(c)->ca_work.wk_more = true;
     finish_step(n, out);
     return code;
 }
@@ -477,15 +478,15 @@ int ps_conn_decide(ps_conn *n, const uint8_t *frame, int64_t len, const ps_decis
                    ps_sent *sent, ps_step *out, ps_error *e) {
     PS_CORE_HELD(n->cn_core);
     ps_core *c = n->cn_core;
-    const uint8_t *open = ps_mine(c)->ca_open_frame;
+    const uint8_t *open = ps_mine(c)->ca_send.sd_frame;
     begin_step(c);
-    ps_mine(c)->ca_open_frame = open; /* nothing came between reading it and deciding it */
+    ps_mine(c)->ca_send.sd_frame = open; /* nothing came between reading it and deciding it */
     int code = ps_core_decide(n, frame, len, decision, sent, e);
     const ps_call *call = ps_mine(c);
-    if (code == 0 && call->ca_answered != PS_RPC_NONE)
-        ps_rpc_answered(c, call->ca_request, call->ca_answered,
-                        call->ca_open->flag & PS_FLAG_ONEWAY ? PS_RPC_ONEWAY : 0);
-    ps_mine(c)->ca_open_frame = NULL;
+    if (code == 0 && call->ca_rpcs.rp_answered != PS_RPC_NONE)
+        ps_rpc_answered(c, call->ca_rpcs.rp_request, call->ca_rpcs.rp_answered,
+                        call->ca_send.sd_command->flag & PS_FLAG_ONEWAY ? PS_RPC_ONEWAY : 0);
+    ps_mine(c)->ca_send.sd_frame = NULL;
     finish_step(n, out);
     return code;
 }

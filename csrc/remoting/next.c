@@ -93,7 +93,7 @@ void ps_parked_wake(ps_core *c, ps_pair *p, int32_t queue_id) {
 int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
     PS_CORE_HELD(c);
     bool looked = false;
-    ps_mine(c)->ca_out.len = 0;
+    ps_mine(c)->ca_answer.an_out.len = 0;
     if (all) end_parked(c, true);
     *next_ms = 0;
     for (int rounds = 0;; rounds++) {
@@ -118,11 +118,11 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
             continue;
         }
         if (rc > 0)
-            ps_rpc_waited(c, h->pk_request, ps_mine(c)->ca_pulled.code, PS_RPC_HELD,
+            ps_rpc_waited(c, h->pk_request, ps_mine(c)->ca_work.wk_pulled.code, PS_RPC_HELD,
                           h->pk_began_ns);
         ps_parked_free(h);
-        *out = (ps_step){
-            .out = ps_mine(c)->ca_out.data, .out_len = ps_mine(c)->ca_out.len, .conn_id = conn_id};
+        const ps_buffer *answer = &ps_mine(c)->ca_answer.an_out;
+        *out = (ps_step){.out = answer->data, .out_len = answer->len, .conn_id = conn_id};
         return 1;
     }
     *next_ms = ps_core_deadline_in(c);

@@ -107,16 +107,16 @@ static int answer_pull(ps_core *c, const pull *p, int32_t code, const char *rema
         (ps_field){ps_slice_of("minOffset"), ps_slice_of_number(b->min_offset, number[2])};
     reply.fields[5] = (ps_field){ps_slice_of("topicSysFlag"), ps_slice_of("0")};
     reply.field_count = 6;
-    int64_t from = ps_mine(c)->ca_out.len, bytes = code == PS_CODE_SUCCESS ? b->bytes : 0;
+    int64_t from = ps_mine(c)->ca_answer.an_out.len, bytes = code == PS_CODE_SUCCESS ? b->bytes : 0;
     int rc = ps_core_answer(c, &reply, bytes);
     if (rc == 0 && bytes > 0)
         rc = ps_zerocopy_fits(c, b) ? ps_zerocopy_add(c, b) : ps_core_append_records(c, b);
     if (rc < 0) { /* half an answer would make the rest of the connection unreadable */
-        ps_mine(c)->ca_out.len = from;
+        ps_mine(c)->ca_answer.an_out.len = from;
         return rc;
     }
     ps_pair_pulled(p->pair, p->queue_id, next);
-    ps_mine(c)->ca_pulled = (ps_pulled){p->opaque, code, bytes > 0 ? b->count : 0, bytes};
+    ps_mine(c)->ca_work.wk_pulled = (ps_pulled){p->opaque, code, bytes > 0 ? b->count : 0, bytes};
     if (bytes == 0) {
         c->co_counters.cc_totals.misses++;
     } else {
@@ -246,14 +246,14 @@ static bool park_pull(ps_conn *n, const pull *p, const request *r, int64_t passe
                             .pk_opaque = p->opaque,
                             .pk_serialize = p->serialize,
                             .pk_max = p->max,
-                            .pk_request = ps_mine(c)->ca_request,
-                            .pk_began_ns = ps_mine(c)->ca_began_ns,
+                            .pk_request = ps_mine(c)->ca_rpcs.rp_request,
+                            .pk_began_ns = ps_mine(c)->ca_work.wk_began_ns,
                             .pk_first = p->offset,
                             .pk_offset = passed_to,
                             .pk_deadline = ps_monotonic_ms() + 1 + wait_ms}; /* one has begun */
     if (cold == NULL ? !ps_parked_add(&like) : !park_cold(c, &like, cold)) return false;
-    ps_mine(c)->ca_parked_one = true;
-    ps_mine(c)->ca_answered = PS_RPC_NONE;
+    ps_mine(c)->ca_work.wk_parked_one = true;
+    ps_mine(c)->ca_rpcs.rp_answered = PS_RPC_NONE;
     return true;
 }
 
@@ -270,7 +270,7 @@ static int serve_pull(ps_conn *n, const pull *p, const request *r) {
     ps_batch *batch = read_at(c, p, p->offset, true);
     if (batch == NULL) return 0;
     ps_batch_get(batch, &b);
-    int64_t pieces = ps_mine(c)->ca_pieces.len;
+    int64_t pieces = ps_mine(c)->ca_answer.an_pieces.len;
     ps_cold cold;
     bool held = false;
     if (is_empty(b.status, p->offset) && waits_for_news(r)) {
@@ -288,7 +288,7 @@ static int serve_pull(ps_conn *n, const pull *p, const request *r) {
         ps_pair_pulled(p->pair, p->queue_id, p->offset);
     else
         rc = answer_found(c, p, p->offset, &b);
-    if (ps_mine(c)->ca_pieces.len > pieces)
+    if (ps_mine(c)->ca_answer.an_pieces.len > pieces)
         ps_zerocopy_keep(c, batch);
     else
         ps_batch_free(batch);
@@ -312,7 +312,7 @@ int ps_core_pull(ps_conn *n, const ps_command *command) {
         !choose_filter(p.pair, &r, &p.filter))
         return 0;
     c->co_counters.cc_totals.pulls++;
-    ps_mine(c)->ca_looked++;
+    ps_mine(c)->ca_work.wk_looked++;
     return serve_pull(n, &p, &r);
 }
 
@@ -383,6 +383,6 @@ int ps_pull_resume(ps_core *c, ps_parked *h) {
 
 void ps_core_take_pulled(ps_core *c, ps_pulled *out) {
     PS_CORE_HELD(c);
-    *out = ps_mine(c)->ca_pulled;
-    ps_mine(c)->ca_pulled.code = -1;
+    *out = ps_mine(c)->ca_work.wk_pulled;
+    ps_mine(c)->ca_work.wk_pulled.code = -1;
 }

@@ -7,7 +7,7 @@
 /* pull.c, offsets.c: 1 served, 0 for the broker to serve */
 int ps_core_pull(ps_conn *conn, const ps_command *request);
 int ps_core_update_offset(ps_conn *conn, const ps_command *request);
-/* 1: answered (ca_out), 0: it waits on, or an error code, after which its connection is done. */
+/* 1: answered (an_out), 0: it waits on, or an error code, after which its connection is done. */
 int ps_pull_resume(ps_core *c, ps_parked *ready);
 
 /* next.c */

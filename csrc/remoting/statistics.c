@@ -100,8 +100,8 @@ int32_t ps_core_rpc_rows(ps_core *c, ps_rpc_row *out, int32_t room) {
     for (int32_t i = 0; i < c->co_lock.lo_callers; i++) {
         const ps_call *call = c->co_lock.lo_calls[i];
         if (call == NULL) continue;
-        for (int32_t k = 0; k < call->ca_rpc_count; k++, total++)
-            if (total < room) out[total] = call->ca_rpcs[k];
+        for (int32_t k = 0; k < call->ca_rpcs.rp_count; k++, total++)
+            if (total < room) out[total] = call->ca_rpcs.rp_rows[k];
     }
     return total;
 }

@@ -165,9 +165,9 @@ static int is_repeated_batch(putting *p, int64_t *places, int64_t count) {
 
 /* ---- composing ---- */
 
-/* The properties as stored, into ca_props. */
+/* The properties as stored, into ca_send.sd_props. */
 static int compose_properties(putting *p, ps_error *e) {
-    ps_buffer *b = &ps_mine(p->c)->ca_props;
+    ps_buffer *b = &ps_mine(p->c)->ca_send.sd_props;
     ps_placement placed = {.properties = text_of(p->s->properties),
                            .drop = {(const uint8_t *)p->d->drop, p->d->drop_len},
                            .add = {(const uint8_t *)p->d->add, p->d->add_len},
@@ -194,8 +194,8 @@ static void draft_message(const putting *p, ps_message *m) {
     const ps_send *s = p->s;
     *m = (ps_message){.body = p->body.data,
                       .body_len = p->body.len,
-                      .properties = ps_mine(p->c)->ca_props.data,
-                      .properties_len = ps_mine(p->c)->ca_props.len,
+                      .properties = ps_mine(p->c)->ca_send.sd_props.data,
+                      .properties_len = ps_mine(p->c)->ca_send.sd_props.len,
                       .queue_id = p->queue_id,
                       .flag = s->flag,
                       .sys_flag = s->sys_flag,
@@ -296,9 +296,9 @@ static int put_batch(putting *p, ps_error *e) {
     if (count > BATCH_MAX)
         return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
                        "a batch of %lld messages, %d are allowed", (long long)count, BATCH_MAX);
-    ps_mine(c)->ca_places.len = 0;
-    int64_t *places =
-        (int64_t *)ps_buffer_room(&ps_mine(c)->ca_places, (count + 1) * (int64_t)sizeof *places);
+    ps_buffer *room = &ps_mine(c)->ca_send.sd_places;
+    room->len = 0;
+    int64_t *places = (int64_t *)ps_buffer_room(room, (count + 1) * (int64_t)sizeof *places);
     if (places == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the places of a batch");
     int code = p->once && count > 0 ? is_repeated_batch(p, places, count) : 0;
@@ -452,7 +452,7 @@ int ps_core_put(ps_conn *n, const ps_plain_put *put, ps_plain_place *out) {
     }
     *out = (ps_plain_place){p.queue_offset, p.physical, p.end, (const char *)p.handle.data,
                             p.handle.len};
-    if (ps_safe_must_wait(&c->co_store->st_safe, p.end)) ps_mine(c)->ca_puts_waiting++;
+    if (ps_safe_must_wait(&c->co_store->st_safe, p.end)) ps_mine(c)->ca_work.wk_puts_waiting++;
     return 1;
 }
 
@@ -461,26 +461,28 @@ int ps_core_put(ps_conn *n, const ps_plain_put *put, ps_plain_place *out) {
 static int open_send(ps_conn *n, const uint8_t *frame, int64_t len, ps_error *e) {
     ps_core *c = n->cn_core;
     ps_call *call = ps_mine(c);
+    ps_call_send *open = &call->ca_send;
     int64_t wanted;
-    call->ca_open_frame = NULL;
-    if (call->ca_open == NULL && (call->ca_open = malloc(sizeof *call->ca_open)) == NULL)
+    open->sd_frame = NULL;
+    if (open->sd_command == NULL &&
+        (open->sd_command = malloc(sizeof *open->sd_command)) == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a send");
     int64_t took =
-        ps_command_decode(frame, len, c->co_settings.se_frame_max, call->ca_scratch, call->ca_open,
-                          &wanted, e);
+        ps_command_decode(frame, len, c->co_settings.se_frame_max, call->ca_scratch,
+                          open->sd_command, &wanted, e);
     if (took < 0) return (int)took;
     if (took != len)
         return ps_fail(e, PS_E_FRAME, 0, -1, NULL, "%lld bytes are not one whole frame",
                        (long long)len);
-    ps_send_read(call->ca_open, &call->ca_open_send);
-    call->ca_open_frame = frame;
+    ps_send_read(open->sd_command, &open->sd_send);
+    open->sd_frame = frame;
     return 0;
 }
 
 int ps_conn_read_send(ps_conn *n, const uint8_t *frame, int64_t len, ps_send *out, ps_error *e) {
     PS_CORE_HELD(n->cn_core);
     int code = open_send(n, frame, len, e);
-    if (code == 0) *out = ps_mine(n->cn_core)->ca_open_send;
+    if (code == 0) *out = ps_mine(n->cn_core)->ca_send.sd_send;
     return code;
 }
 
@@ -514,16 +516,16 @@ int ps_core_decide(ps_conn *n, const uint8_t *frame, int64_t len, const ps_decis
                    ps_sent *sent, ps_error *e) {
     ps_core *c = n->cn_core;
     ps_call *call = ps_mine(c);
-    int code = call->ca_open_frame == frame ? 0 : open_send(n, frame, len, e);
+    int code = call->ca_send.sd_frame == frame ? 0 : open_send(n, frame, len, e);
     if (code < 0) return code;
-    const ps_command *command = call->ca_open;
-    call->ca_request = command->code;
-    call->ca_answered = PS_CODE_SUCCESS;
-    putting p = putting_of_frame(n, &call->ca_open_send, d, command);
+    const ps_command *command = call->ca_send.sd_command;
+    call->ca_rpcs.rp_request = command->code;
+    call->ca_rpcs.rp_answered = PS_CODE_SUCCESS;
+    putting p = putting_of_frame(n, &call->ca_send.sd_send, d, command);
     if (!d->put) return refuse_send(n, command, d, sent);
-    if (call->ca_open_send.bad != 0)
+    if (call->ca_send.sd_send.bad != 0)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "field %c of the send cannot be read",
-                       (char)call->ca_open_send.bad);
+                       (char)call->ca_send.sd_send.bad);
     code = carry_out(&p, e);
     if (code < 0) {
         /* A send that the tables decide has failed before, and was counted then. */
@@ -566,7 +568,7 @@ int ps_core_put_again(ps_core *c, int64_t physical, int32_t more_tries, const ps
     end = atomic_load_explicit(&c->co_store->st_log.lg_end, memory_order_acquire);
     const uint8_t *at = ps_log_at(&c->co_store->st_log, physical, end, &avail, &mf);
     int code = 0;
-    ps_mine(c)->ca_open_frame = NULL;
+    ps_mine(c)->ca_send.sd_frame = NULL;
     if (at == NULL || ps_record_decode(at, avail, &r) != PS_REC_OK ||
         r.physical_offset != physical) {
         code = ps_fail(e, PS_E_NOT_FOUND, 0, physical, NULL,

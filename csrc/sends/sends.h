@@ -16,12 +16,12 @@ typedef struct ps_answer { /* what an answer is made of */
 } ps_answer;
 /* Answers now, or, when `wait` and its records are not safe yet, once they are. */
 int ps_sent_answer(ps_conn *n, const ps_answer *a, bool wait, bool put);
-/* What ca_out holds from there on is the answer `a`, as a frame: it stays, or, when it rests on
+/* What an_out holds from there on is the answer `a`, as a frame: it stays, or, when it rests on
  * records that are not safe yet, it goes once they are. */
 int ps_sent_frame(ps_conn *n, const ps_answer *a, int64_t from);
 /* A refusal. */
 int ps_sent_refuse(ps_core *c, const ps_answer *a);
-/* The offset message ids, with commas between, into ca_props. False: no memory. */
+/* The offset message ids, with commas between, into sd_props. False: no memory. */
 bool ps_sent_ids(ps_core *c, const ps_answer *a, ps_slice *out);
 /* The handle by which a timer is recalled, good until the next one: URL-safe Base64 of
  * `v1 topic broker time id`. False: no memory. */

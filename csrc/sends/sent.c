@@ -54,7 +54,7 @@ static ps_deferred *deferred_new(ps_core *c, int64_t conn_id) {
     if (h == NULL) return NULL;
     h->df_id = ++c->co_late.la_last;
     h->df_conn_id = conn_id;
-    h->df_began_ns = ps_mine(c)->ca_began_ns;
+    h->df_began_ns = ps_mine(c)->ca_work.wk_began_ns;
     h->df_caller = ps_caller_now;
     return h;
 }
@@ -117,7 +117,7 @@ static bool defer_answer(ps_core *c, int64_t conn_id, const ps_answer *a) {
     ps_deferred *h = call->ca_deferred;
     if (h == NULL) return false;
     deferred_item item = {*a, h->df_offsets.len / (int64_t)sizeof(int64_t), h->df_texts.len,
-                          ps_mine(c)->ca_request};
+                          ps_mine(c)->ca_rpcs.rp_request};
     if (!keep_bytes(&h->df_offsets, a->physical, a->count * (int64_t)sizeof(int64_t)) ||
         !keep_bytes(&h->df_texts, a->uniq.data, a->uniq.len) ||
         !keep_bytes(&h->df_texts, a->remark.data, a->remark.len) ||
@@ -126,14 +126,14 @@ static bool defer_answer(ps_core *c, int64_t conn_id, const ps_answer *a) {
         !keep_bytes(&h->df_items, &item, sizeof item))
         return false;
     if (a->end > h->df_end) h->df_end = a->end;
-    ps_mine(c)->ca_answered = PS_RPC_NONE;
+    ps_mine(c)->ca_rpcs.rp_answered = PS_RPC_NONE;
     return true;
 }
 
 /* ---- the answer ---- */
 
 bool ps_sent_ids(ps_core *c, const ps_answer *a, ps_slice *out) {
-    ps_buffer *b = &ps_mine(c)->ca_props;
+    ps_buffer *b = &ps_mine(c)->ca_send.sd_props;
     const ps_conf *conf = &c->co_store->st_conf;
     char id[57];
     b->len = 0;
@@ -163,7 +163,7 @@ bool ps_sent_handle(ps_core *c, ps_slice topic, int64_t out_ms, ps_slice uniq, p
     char number[24];
     ps_slice time = ps_slice_of_number(out_ms + 1, number);
     ps_slice broker = ps_slice_of(c->co_settings.se_broker);
-    ps_buffer *b = &ps_mine(c)->ca_handle;
+    ps_buffer *b = &ps_mine(c)->ca_send.sd_handle;
     *out = (ps_slice){NULL, 0};
     if (uniq.len == 0 || PS_BEGINS(topic.data, topic.len, PS_RETRY_PREFIX)) return true;
     b->len = 0;
@@ -189,8 +189,9 @@ static void add_common(ps_core *c, ps_command *reply) {
 
 static int encode_bare(ps_core *c, const ps_answer *a) {
     ps_command reply = {.serialize = a->serialize, .code = a->code, .opaque = a->opaque};
+    ps_buffer *out = &ps_mine(c)->ca_answer.an_out;
     if (a->code == 0 && a->frame.data != NULL)
-        return keep_bytes(&ps_mine(c)->ca_out, a->frame.data, a->frame.len) ? 0 : PS_E_NO_MEMORY;
+        return keep_bytes(out, a->frame.data, a->frame.len) ? 0 : PS_E_NO_MEMORY;
     if (a->code == PS_CODE_FLUSH_DISK_TIMEOUT) reply.remark = ps_slice_of(NOT_IN_TIME);
     if (a->code == PS_CODE_FLUSH_SLAVE_TIMEOUT) reply.remark = ps_slice_of(NO_SLAVE_IN_TIME);
     if (a->frame.data != NULL) { /* clients read these from every answer to a pop */
@@ -242,14 +243,14 @@ int ps_sent_answer(ps_conn *n, const ps_answer *a, bool wait, bool put) {
     if (!defer_answer(c, n->cn_id, a)) return PS_E_NO_MEMORY;
     if (put) { /* a repeat was put before */
         ps_mine(c)->ca_deferred->df_count += a->count;
-        ps_mine(c)->ca_puts_waiting += a->count;
+        ps_mine(c)->ca_work.wk_puts_waiting += a->count;
     }
     return 0;
 }
 
 int ps_sent_frame(ps_conn *n, const ps_answer *a, int64_t from) {
     ps_core *c = n->cn_core;
-    ps_buffer *out = &ps_mine(c)->ca_out;
+    ps_buffer *out = &ps_mine(c)->ca_answer.an_out;
     ps_answer waits = *a;
     if (!ps_safe_must_wait(&c->co_store->st_safe, a->end)) return 0;
     waits.frame = (ps_slice){out->data + from, (int32_t)(out->len - from)};
@@ -269,7 +270,7 @@ bool ps_deferred_next(ps_core *c, ps_step *out) {
     if (h == NULL) return false;
     const deferred_item *items = (const deferred_item *)h->df_items.data;
     int32_t code = code_of(h->df_wait.wt_outcome);
-    ps_mine(c)->ca_out.len = 0;
+    ps_mine(c)->ca_answer.an_out.len = 0;
     for (size_t i = 0; i < (size_t)h->df_items.len / sizeof *items; i++) {
         ps_answer a = items[i].answer;
         const uint8_t *texts = h->df_texts.data + items[i].texts_at;
@@ -282,8 +283,8 @@ bool ps_deferred_next(ps_core *c, ps_step *out) {
         encode_answer(c, &a);
         ps_rpc_waited(c, items[i].request, a.code, 0, h->df_began_ns);
     }
-    *out = (ps_step){.out = ps_mine(c)->ca_out.data,
-                     .out_len = ps_mine(c)->ca_out.len,
+    *out = (ps_step){.out = ps_mine(c)->ca_answer.an_out.data,
+                     .out_len = ps_mine(c)->ca_answer.an_out.len,
                      .conn_id = h->df_conn_id,
                      .wait = h->df_id,
                      .number = h->df_number,

@@ -292,7 +292,8 @@ static void test_large_records_are_written_from_where_they_lie(void) {
     net_leave(&c);
     NET_UNTIL(net_closed == 1);
     int64_t lent = 0;
-    for (int i = 1; i <= net_threads; i++) lent += kit_core->co_lock.lo_calls[i]->ca_pieces.room;
+    for (int i = 1; i <= net_threads; i++)
+        lent += kit_core->co_lock.lo_calls[i]->ca_answer.an_pieces.room;
     CHECK(lent > 0);
     close_all();
 }

@@ -33,8 +33,8 @@ static bool draft_of(ps_core *c, const ps_record *r, int32_t checks, ps_draft *d
                     .body_len = r->body_len,
                     .topic = name.data,
                     .topic_len = (int32_t)name.len,
-                    .properties = ps_mine(c)->ca_props.data,
-                    .properties_len = ps_mine(c)->ca_props.len,
+                    .properties = ps_mine(c)->ca_send.sd_props.data,
+                    .properties_len = ps_mine(c)->ca_send.sd_props.len,
                     .queue_id = queue_id,
                     .flag = r->flag,
                     .sys_flag = r->sys_flag,
@@ -72,10 +72,10 @@ static int check_frame(ps_core *c, const ps_half *h, const ps_record *r) {
     memcpy(ask.fields, fields, sizeof fields);
     int code = ps_core_frame(c, &ask, d.size);
     if (code < 0) return code;
-    uint8_t *to = ps_buffer_room(&ps_mine(c)->ca_out, d.size);
+    uint8_t *to = ps_buffer_room(&ps_mine(c)->ca_answer.an_out, d.size);
     if (to == NULL) return PS_E_NO_MEMORY;
     ps_draft_write(&d, to, h->hf_offset, h->hf_physical, r->store_timestamp);
-    ps_mine(c)->ca_out.len += d.size;
+    ps_mine(c)->ca_answer.an_out.len += d.size;
     return 1;
 }
 
@@ -101,7 +101,7 @@ static void note_asked(looking *l, uint32_t place, int64_t from) {
     }
     ps_tx_check *run = &l->checks[round->check_count - 1];
     run->count++;
-    run->to_at = ps_mine(l->c)->ca_out.len;
+    run->to_at = ps_mine(l->c)->ca_answer.an_out.len;
     int64_t since = round->now_ms - h->hf_store_ms;
     h->hf_asked = (uint32_t)(since < 1 ? 1 : since < UINT32_MAX ? since : UINT32_MAX);
     if (h->hf_checks < UINT16_MAX) h->hf_checks++;
@@ -115,7 +115,7 @@ static int look_at(looking *l, uint32_t place) {
     ps_tx *x = l->c->co_tx;
     ps_tx_round *round = l->round;
     ps_half *h = ps_halves_at(x, place);
-    int64_t age = round->now_ms - h->hf_store_ms, from = ps_mine(l->c)->ca_out.len;
+    int64_t age = round->now_ms - h->hf_store_ms, from = ps_mine(l->c)->ca_answer.an_out.len;
     ps_mapfile *mf;
     ps_record r;
     if ((h->hf_flags & (PS_HALF_USED | PS_HALF_ALIAS)) != PS_HALF_USED) return 0;
@@ -154,18 +154,18 @@ int ps_core_tx_round(ps_core *c, ps_tx_round *round, ps_tx_check *checks, int32_
     uint32_t place = round->at > 0 ? (uint32_t)round->at : 1;
     int code = 0;
     round->check_count = round->spent_count = 0;
-    ps_mine(c)->ca_out.len = 0;
+    ps_buffer *composed = &ps_mine(c)->ca_answer.an_out;
+    composed->len = 0;
     if (ps_enter(c->co_store) < 0)
         return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     for (int32_t looked = 0;
          place < x->tx_places && looked < round->look_max && round->check_count < check_room &&
-         round->spent_count < spent_room && ps_mine(c)->ca_out.len < round->bytes_max && code == 0;
+         round->spent_count < spent_room && composed->len < round->bytes_max && code == 0;
          place++, looked++)
         code = look_at(&l, place);
     ps_leave(c->co_store);
     round->at = place < x->tx_places ? (int64_t)place : -1;
-    *out =
-        (ps_step){.out = ps_mine(c)->ca_out.data, .out_len = ps_mine(c)->ca_out.len, .conn_id = -1};
+    *out = (ps_step){.out = composed->data, .out_len = composed->len, .conn_id = -1};
     if (code < 0) return ps_fail(e, code, ENOMEM, -1, NULL, "cannot compose a check request");
     return 0;
 }

@@ -96,7 +96,7 @@ void ps_tx_free(ps_core *c);
 int64_t ps_tx_immunity_ms(const ps_tx *x, const ps_half *h);
 /* The half's record; *mf is to be dropped. False: it no longer exists. */
 bool ps_tx_record(ps_core *c, const ps_half *h, ps_record *r, ps_mapfile **mf);
-/* The properties with the number of checks among them, into ca_props. */
+/* The properties with the number of checks among them, into ca_send.sd_props. */
 bool ps_tx_with_checks(ps_core *c, const ps_record *r, int32_t checks);
 
 #endif

@@ -146,13 +146,13 @@ bool ps_tx_with_checks(ps_core *c, const ps_record *r, int32_t checks) {
     uint8_t *end = ps_property_put_number(added, "TRANSACTION_CHECK_TIMES", checks);
     ps_placement p = {.properties = {r->properties, r->properties_len},
                       .add = {added, end - added}};
-    ps_mine(c)->ca_props.len = 0;
-    uint8_t *to = ps_buffer_room(&ps_mine(c)->ca_props, ps_place_room(&p));
+    ps_mine(c)->ca_send.sd_props.len = 0;
+    uint8_t *to = ps_buffer_room(&ps_mine(c)->ca_send.sd_props, ps_place_room(&p));
     if (to == NULL) return false;
-    ps_mine(c)->ca_props.len = ps_place_properties(&p, to);
-    if (ps_mine(c)->ca_props.len > PS_PROPERTIES_MAX) { /* too full for it: as they are */
+    ps_mine(c)->ca_send.sd_props.len = ps_place_properties(&p, to);
+    if (ps_mine(c)->ca_send.sd_props.len > PS_PROPERTIES_MAX) { /* too full for it: as they are */
         memcpy(to, r->properties, (size_t)r->properties_len);
-        ps_mine(c)->ca_props.len = r->properties_len;
+        ps_mine(c)->ca_send.sd_props.len = r->properties_len;
     }
     return true;
 }
@@ -217,8 +217,8 @@ static int put_discarded(ps_core *c, const ps_half *h, const ps_record *r, ps_pu
     if (!ps_tx_with_checks(c, r, h->hf_checks))
         return ps_fail(&put->error, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
                        "no memory for a copy of the half message");
-    m.properties = ps_mine(c)->ca_props.data;
-    m.properties_len = ps_mine(c)->ca_props.len;
+    m.properties = ps_mine(c)->ca_send.sd_props.data;
+    m.properties_len = ps_mine(c)->ca_send.sd_props.len;
     return ps_put_message(c->co_store, c->co_tx->tx_discard, &m, put);
 }
 
