@@ -1,6 +1,6 @@
 /* Network threads of a broker: they accept connections, read and write them, and have the core
- * (remoting/) serve what it can, without Python and its lock. What needs Python is delegated as events,
- * and comes back as bytes to write. docs/locking.md, docs/adr/008-network-threads.md.
+ * (remoting/) serve what it can, without Python and its lock. What needs Python is delegated as
+ * events, and comes back as bytes to write. docs/locking.md, docs/adr/008-network-threads.md.
  *
  * One thread owns a connection, a *link*, for life. The first of a port accepts them all, and gives
  * each to the thread that has the fewest; what is limited in all is limited for all threads of the
