@@ -131,6 +131,8 @@ STEPS: dict[str, str] = {
         "look who opens them; raise maxConnections and the limit of files",
     "A message of %s is not renewed any more: %s": "nothing; it is delivered again",
     "A message of %s that came %d times is not in the dead letters yet: %s": _NETWORK,
+    "Nobody can acknowledge, so nobody gets: %s":
+        "a broker of Apache stored a message of several lite topics, or a dead letter; nothing",
     "Cannot accept a gRPC connection: %s": "raise the limit of open files (`ulimit -n`)",
     "Cannot read a check of a transaction: %s": "look whether its broker is of another make",
     "Closed the gRPC connection of %s: %s": _CLIENT,

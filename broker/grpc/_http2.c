@@ -331,12 +331,13 @@ typedef struct sends {
 
 static PyObject *sends_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"reserved", "body_min", "body_max", "texts_max", "user_max",
-                            "group_max", "recovery_max_s", "delay_max_ms", NULL};
+                            "group_max", "lite_max", "recovery_max_s", "delay_max_ms", NULL};
     PyObject *reserved;
     long long least, body, texts, recovery, delay;
-    int user, group;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!LLLiiLL", names, &PyTuple_Type, &reserved,
-                                     &least, &body, &texts, &user, &group, &recovery, &delay))
+    int user, group, lite;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!LLLiiiLL", names, &PyTuple_Type, &reserved,
+                                     &least, &body, &texts, &user, &group, &lite,
+                                     &recovery, &delay))
         return NULL;
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     sends *s = (sends *)alloc(type, 0);
@@ -346,6 +347,7 @@ static PyObject *sends_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     s->limits.texts_max = texts;
     s->limits.user_max = user;
     s->limits.group_max = group;
+    s->limits.lite_max = lite;
     s->limits.recovery_max_s = recovery;
     s->limits.delay_max_ms = delay;
     s->names = names_take(&s->limits.reserved, reserved);
@@ -382,8 +384,8 @@ static PyObject *sends_read(PyObject *self, PyObject *args) {
     return Py_BuildValue("(s#s#y#y#Lis#N)", m.topic.data, (Py_ssize_t)m.topic.len, m.id.data,
                          (Py_ssize_t)m.id.len, m.properties, (Py_ssize_t)m.properties_len,
                          (const char *)m.body, (Py_ssize_t)m.body_len, (long long)m.born_ms,
-                         (int)m.kind, m.group.len > 0 ? m.group.data : "",
-                         (Py_ssize_t)m.group.len, PyBool_FromLong(m.zipped));
+                         (int)m.kind, m.key.len > 0 ? m.key.data : "",
+                         (Py_ssize_t)m.key.len, PyBool_FromLong(m.zipped));
 }
 
 /* ---- messages that are handed out ---- */

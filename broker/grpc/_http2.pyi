@@ -71,8 +71,8 @@ def net_functions() -> int:
 class Sends:
     """Plain sends: of one message. reserved: names of properties that users may not
     set. texts_max: bytes of tag, keys and user_max properties of the user's. A message group has
-    fewer bytes than group_max. recovery_max_s: of an orphaned transaction. delay_max_ms: until a
-    message is delivered."""
+    fewer bytes than group_max, a lite topic lite_max at most. recovery_max_s: of an orphaned
+    transaction. delay_max_ms: until a message is delivered."""
 
     def __new__(
         cls,
@@ -82,6 +82,7 @@ class Sends:
         texts_max: int,
         user_max: int,
         group_max: int,
+        lite_max: int,
         recovery_max_s: int,
         delay_max_ms: int,
     ) -> Sends: ...
@@ -93,8 +94,8 @@ class Sends:
         self, request: bytes, host: str, /
     ) -> tuple[str, str, bytes, bytes, int, int, str, bool] | None:
         """Topic, message id, stored properties, body, born time (ms), MessageType and message group
-        of a SendMessage, and whether the body is gzip. host: of the client. None: it is another
-        one, or something about it is unusual or wrong."""
+        or lite topic of a SendMessage, and whether the body is gzip. host: of the client. None: it
+        is another one, or something about it is unusual or wrong."""
 
 class Deliveries:
     """Messages that are handed out. hidden: names of properties that are not shown among the

@@ -56,7 +56,7 @@ class Acking:
             try:
                 if refused is not None:
                     raise refused
-                await self._ack(call, group, topic, entry.receipt_handle)
+                await self._ack(call, group, topic, entry)
                 how = ok()
             except Problem as problem:
                 how = problem.status()
@@ -68,8 +68,9 @@ class Acking:
         reply.status.CopyFrom(status(overall(each.status for each in reply.entries).code))
         return reply
 
-    async def _ack(self, call: Call, group: str, topic: str, given: str) -> None:
-        receipt = await self._newest(group, given)
+    async def _ack(self, call: Call, group: str, topic: str, entry: Any) -> None:
+        given = entry.receipt_handle
+        receipt = await self._newest(group, entry)
         self._check_open(receipt)
         await ack(
             partial(self._broker.request, call, broker=receipt.handle.broker), group, topic, receipt
@@ -96,10 +97,11 @@ class Acking:
         await self._broker.check(call, to_consume(group, topic))
         invisible_ms = millis(request.invisible_duration)
         check_invisible(invisible_ms, 0, self._settings)
-        receipt = await self._newest(group, given)
+        receipt = await self._newest(group, request)
         self._check_open(receipt)
         ask = partial(self._broker.request, call, broker=receipt.handle.broker)
-        changed = await change(ask, group, topic, receipt, invisible_ms)
+        suspend = bool(receipt.lite) and request.suspend
+        changed = await change(ask, group, topic, receipt, invisible_ms, suspend=suspend)
         self._renewals.release(group, given)
         return changed.text
 
@@ -112,7 +114,7 @@ class Acking:
             request.receipt_handle,
         )
         await self._broker.check(call, to_consume(group, topic))
-        receipt = await self._newest(group, given)
+        receipt = await self._newest(group, request)
         if receipt.physical < 0:
             raise Problem(Code.INVALID_RECEIPT_HANDLE, "commit log offset is empty")
         await self._check_place(group, topic, receipt)
@@ -123,15 +125,17 @@ class Acking:
 
     # ---- handles ----
 
-    async def _newest(self, group: str, given: str) -> Receipt:
-        """Returns the handle that a renewal has made last. Raises: Problem."""
-        held = await self._renewals.newest(group, given)
+    async def _newest(self, group: str, request: Any) -> Receipt:
+        """Returns the handle that a renewal has made last. Of one that Apache's proxy has made, the
+        request says which lite topic it is of. Raises: Problem."""
+        held = await self._renewals.newest(group, request.receipt_handle)
         if held is not None:
             return held
         try:
-            return Receipt.parse(given)
+            found = Receipt.parse(request.receipt_handle)
         except ValueError as bad:
             raise Problem(Code.INVALID_RECEIPT_HANDLE, str(bad)) from None
+        return found if found.lite else found._replace(lite=request.lite_topic)
 
     def _check_open(self, receipt: Receipt) -> None:
         if receipt.expires_ms <= self._broker.now_ms():

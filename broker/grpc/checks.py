@@ -9,15 +9,23 @@ from typing import Any
 from broker.grpc.messages import RESERVED, millis
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
+from broker.services.lite.lite_topics import BIND_TOPIC
+from broker.services.lite.names import name_problem
 from broker.services.names import check_group, check_topic, is_system_topic
 from broker.wire.command import Refused
 from pystore.format.names import SYSTEM_GROUP_PREFIX
+from pystore.meta.configfiles import SubscriptionGroup
 
-__all__ = ["check_invisible", "check_message", "check_topics_equal", "group_of", "topic_of"]
+__all__ = [
+    "check_binding", "check_invisible", "check_lite_topic", "check_message", "check_topics_equal",
+    "group_of", "quota_of", "topic_of",
+]  # fmt: skip
 
 #: Beside those of services/names: upstream's POP check points.
 _SYSTEM_TOPICS = frozenset(("CHECKPOINT_TOPIC",))
 _SECONDS_MAX = 1 << 40
+#: Attribute of groups, and its value where they do not have it.
+_QUOTA, _QUOTA_DEFAULT = "lite.sub.client.quota", 2000
 
 
 def topic_of(resource: Any) -> str:
@@ -58,6 +66,37 @@ def check_invisible(invisible_ms: int, least_ms: int, limits: ProxySettings) -> 
         )
 
 
+def check_lite_topic(name: str, most: int) -> None:
+    """Checks the name of a lite topic, of `most` bytes. Raises: Problem."""
+    if problem := name_problem(name, most):
+        raise Problem(Code.ILLEGAL_LITE_TOPIC, problem)
+
+
+def quota_of(group: SubscriptionGroup) -> int:
+    """Returns how many lite topics a client of the group may subscribe to."""
+    asked = int(group.attributes.get(_QUOTA, _QUOTA_DEFAULT))
+    return min(asked, 2**31 - 1)  # which is what the schema can say
+
+
+def check_binding(
+    name: str, group: SubscriptionGroup | None, topics: list[str], *, is_lite: bool
+) -> None:
+    """Checks that a group of lite topics is consumed by clients of these, from the topic that it is
+    bound to, and no other group is. Raises: Problem."""
+    bound = group.attributes.get(BIND_TOPIC, "") if group is not None else ""
+    if group is None and is_lite:
+        raise Problem(Code.ILLEGAL_CONSUMER_GROUP, f"group not found: {name}")
+    if is_lite and not bound:
+        raise Problem(Code.ILLEGAL_CONSUMER_GROUP, f"regular group cannot use LITE mode: {name}")
+    if bound and not is_lite:
+        raise Problem(Code.ILLEGAL_CONSUMER_GROUP, f"lite group must use LITE mode: {name}")
+    if is_lite and topics and topics[0] != bound:
+        raise Problem(
+            Code.ILLEGAL_TOPIC,
+            f"lite group {name} is expected to bind topic {bound}, but actual is {topics[0]}",
+        )
+
+
 def check_topics_equal(messages: Any) -> str:
     """Returns the one topic of a send. Raises: Problem."""
     if not messages:
@@ -91,6 +130,8 @@ def check_message(message: Any, limits: ProxySettings) -> None:
                 Code.ILLEGAL_MESSAGE_GROUP,
                 f"message group exceed the max size {limits.group_max}",
             )
+    if system.lite_topic:
+        check_lite_topic(system.lite_topic, limits.lite_max)
     if system.HasField("priority") and system.priority < 0:
         raise Problem(Code.BAD_REQUEST, f"priority {system.priority} is negative")
     if _has_control(system.trace_context):

@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from broker.access.needs import AccessAction
 from broker.grpc.access import credentials_of
 from broker.grpc.brokers import LINK, BrokerLink, Brokers
 from broker.grpc.calls import Call, Handlers
-from broker.grpc.checks import group_of, topic_of
+from broker.grpc.checks import check_binding, group_of, quota_of, topic_of
 from broker.grpc.messages import millis, set_millis
 from broker.grpc.outbox import Outbox
 from broker.grpc.schema import pb
@@ -29,8 +29,13 @@ from broker.wire.codes import RequestCode
 from broker.wire.command import Command
 from broker.wire.handlers import Peer
 
-__all__ = ["Client", "ClientMethods", "GrpcClients", "retry_ms"]
+__all__ = ["Client", "ClientMethods", "GrpcClients", "check_user", "retry_ms"]
 
+#: Clients of lite topics. Apache's proxy 5.5.0 serves the first alone.
+_LITE_TYPES = (pb.ClientType.LITE_PUSH_CONSUMER, pb.ClientType.LITE_SIMPLE_CONSUMER)
+
+#: Those that ask when they want to.
+_ACTIVE_TYPES = (pb.ClientType.SIMPLE_CONSUMER, pb.ClientType.LITE_SIMPLE_CONSUMER)
 #: LanguageCode by the name in x-mq-language; any other is OTHER.
 _LANGUAGES = {
     "JAVA": 0, "CPP": 1, "DOTNET": 2, "DOT_NET": 2, "PYTHON": 3, "DELPHI": 4, "ERLANG": 5,
@@ -92,6 +97,11 @@ class Client:
         return bool(self.settings.HasField("publishing"))
 
     @property
+    def is_lite(self) -> bool:
+        """Says whether it consumes lite topics."""
+        return self.settings.client_type in _LITE_TYPES
+
+    @property
     def topics(self) -> list[str]:
         """Those that it publishes or consumes."""
         settings = self.settings
@@ -132,8 +142,10 @@ class GrpcClients:
         #: Bytes of all clients, roughly.
         self.size = 0
         self._arriving: dict[str, asyncio.Future[None]] = {}
-        #: Told the id of each that takes its leave.
-        self.dropped: Callable[[str], None] = lambda client_id: None
+        #: Told of each that takes its leave.
+        self.dropped: Callable[[Client], None] = lambda client: None
+        #: Told of one of lite topics that does so, or whose stream breaks: others are to have them.
+        self.left: Callable[[Client], None] = lambda client: None
         #: Told when a client has other settings than before, or none any more.
         self.changed: Callable[[], None] = lambda: None
 
@@ -184,7 +196,15 @@ class GrpcClients:
         if (client := self._clients.pop(client_id, None)) is not None:
             self.size -= client.size
             self.changed()
-            self.dropped(client_id)
+            self.dropped(client)
+            if client.is_lite:
+                self.left(client)
+
+    def lost(self, client_id: str, commands: Outbox) -> None:
+        """Notes that a stream broke, perhaps on a connection that others use, too."""
+        client = self._clients.get(client_id)
+        if client is not None and client.commands is commands and client.is_lite:
+            self.left(client)
 
     def of(self, peer: Peer) -> Client | None:
         """Returns the client whose connection to the broker this is, once its settings are
@@ -196,10 +216,15 @@ class GrpcClients:
 
 
 class ClientMethods:
-    def __init__(self, broker: Brokers, clients: GrpcClients, settings: ProxySettings) -> None:
+    def __init__(
+        self, broker: Brokers, clients: GrpcClients, settings: ProxySettings,
+        arrived: Callable[[Call, Client], Awaitable[None]],
+    ) -> None:  # fmt: skip
+        """Takes the brokers. arrived: told of a client of lite topics that has settled."""
         self._broker = broker
         self._clients = clients
         self._settings = settings
+        self._arrived = arrived
         #: Commands for each stream that is open.
         self._streams: set[Outbox] = set()
 
@@ -220,10 +245,14 @@ class ClientMethods:
         self._streams.add(out)
         self._clients.arrives(client_id)
         reader = asyncio.ensure_future(self._read(call, client_id, incoming, out))
+        broke = True
         try:
             while (command := await out.take()) is not None:
                 yield command
+            broke = False
         finally:
+            if broke:
+                self._clients.lost(client_id, out)
             out.close()
             self._streams.discard(out)
             self._clients.arrived(client_id)
@@ -279,6 +308,8 @@ class ClientMethods:
             client.asked = old.asked
         await self._register(client, call)
         self._clients.put(client)
+        if client.is_lite:
+            await self._arrived(call, client)
         return pb.TelemetryCommand(status=ok(), settings=made)
 
     async def _merge_producer(self, call: Call, made: Any) -> None:
@@ -306,6 +337,11 @@ class ClientMethods:
         await self._broker.check(call, _beat(call.client_id, [], [_consumer(made)]))
         topics = [each.topic.name for each in subscription.subscriptions]
         config = await self._broker.group(name, topics)
+        is_lite = made.client_type in _LITE_TYPES
+        check_binding(name, config, topics, is_lite=is_lite)
+        if is_lite and config is not None:
+            subscription.lite_subscription_quota = quota_of(config)
+            subscription.max_lite_topic_size = own.lite_max
         subscription.fifo = config is not None and config.consume_message_orderly
         subscription.receive_batch_size = own.receive_batch
         # As upstream: what a client of a group that nobody knows yet asks for is left to it.
@@ -347,11 +383,8 @@ class ClientMethods:
         Problem."""
         await self._broker.check(call, _beat(call.client_id, [], []))
         client = self._clients.get(call.client_id)
-        if client is not None and _user_of(client.call) != _user_of(call):
-            raise Problem(
-                Code.UNAUTHORIZED,
-                f"the client id {call.client_id:.100} is another user's: use one of your own",
-            )
+        if client is not None:
+            check_user(client, call)
 
     async def _known(self, call: Call) -> Client:
         await self._check_owner(call)
@@ -396,6 +429,15 @@ def _kept(settings: Any) -> Any:
     return kept
 
 
+def check_user(client: Client, call: Call) -> None:
+    """Checks that the one who calls is the user whose client this is. Raises: Problem."""
+    if _user_of(client.call) != _user_of(call):
+        raise Problem(
+            Code.UNAUTHORIZED,
+            f"the client id {call.client_id:.100} is another user's: use one of your own",
+        )
+
+
 def _user_of(call: Call) -> str:
     """Returns who calls, once that was checked; empty: nobody is named."""
     given = credentials_of(call.metadata)
@@ -403,7 +445,7 @@ def _user_of(call: Call) -> str:
 
 
 def _consumer(settings: Any) -> dict[str, Any]:
-    passive = settings.client_type != pb.ClientType.SIMPLE_CONSUMER
+    passive = settings.client_type not in _ACTIVE_TYPES
     return {
         "groupName": str(settings.subscription.group.name),
         "consumeType": "CONSUME_PASSIVELY" if passive else "CONSUME_ACTIVELY",

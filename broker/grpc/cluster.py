@@ -23,6 +23,8 @@ from broker.access.recipients import recipients_of
 from broker.client.credentials import SigningHook
 from broker.client.errors import BrokerRefused, ClientError, NoRoute, RequestTimeout
 from broker.client.faults import FaultTable
+from broker.client.lite import lite_place
+from broker.client.message import ReceivedMessage
 from broker.client.network import REFRESH_S, Network, request_of
 from broker.client.options import ClientSettings
 from broker.client.progress import QueueProgress
@@ -440,12 +442,7 @@ class ClusterBrokers:
             found = received(bytes(answer.body), QueueProgress(queue, 0))
         except ValueError:
             return False
-        return any(
-            each.stored_topic == topic
-            and each.head.queue == handle.queue
-            and each.queue_offset == handle.offset
-            for each in found
-        )
+        return any(_is_at(each, topic, receipt) for each in found)
 
     # ---- requests ----
 
@@ -618,6 +615,18 @@ class ClusterBrokers:
             Code.UNAUTHORIZED,
             f"the signature of {key:.80} is wrong, or the proxy does not have its credentials",
         )
+
+
+def _is_at(message: ReceivedMessage, topic: str, receipt: Receipt) -> bool:
+    """Says whether it is the message of a receipt."""
+    handle = receipt.handle
+    if not receipt.lite:
+        place = message.stored_topic, message.head.queue, message.queue_offset
+        return place == (topic, handle.queue, handle.offset)
+    with contextlib.suppress(ValueError):
+        found = lite_place(message.properties, topic, message.stored_topic)
+        return found == (receipt.lite, handle.offset)
+    return False
 
 
 def _places(topic: str, route: Route, attributes: Mapping[str, str]) -> Iterable[TopicPlace]:

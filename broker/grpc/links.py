@@ -432,7 +432,7 @@ class GrpcThread:
 
     def _trusted(self, client_id: str) -> tuple[str, int, bool, int, int]:
         client, attempts, fifo, request_ms = self._hot.clients.get(client_id), 0, False, 0
-        if client is not None and not client.is_producer:
+        if client is not None and not client.is_producer and not client.is_lite:
             attempts = client.settings.backoff_policy.max_attempts
             fifo = client.settings.subscription.fifo
             request_ms = min(max(millis(client.settings.request_timeout), 0), _REQUEST_MS)

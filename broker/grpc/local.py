@@ -9,6 +9,7 @@ questions of tools) goes there.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -42,12 +43,14 @@ from broker.remoting.links import popped_of_event
 from broker.remoting.loopback import join
 from broker.services.clients import UNDIVIDED
 from broker.services.context import Services
+from broker.services.lite.names import queue_of
 from broker.services.offsets import place_of
 from broker.services.pop.batches import PopOutcome
 from broker.wire.codes import ResponseCode
 from broker.wire.command import Command, Refused, header_format
 from broker.wire.framer import FramerFactory
 from broker.wire.handlers import Handlers
+from pystore.errors import StoreError
 from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 
 __all__ = ["LocalBroker", "LocalLink"]
@@ -177,9 +180,21 @@ class LocalBroker:
         return True
 
     async def holds(self, topic: str, receipt: Receipt) -> bool:
+        if receipt.lite:
+            return self._holds_lite(topic, receipt)
         handle = receipt.handle
         place = place_of(self.services.store, topic, handle.queue, handle.offset)
         return place == receipt.physical
+
+    def _holds_lite(self, topic: str, receipt: Receipt) -> bool:
+        lite, offset = self.services.lite, receipt.handle.offset
+        if lite is None or not lite.is_on:
+            return False
+        with contextlib.suppress(StoreError):
+            found = lite.lights.read(queue_of(topic, receipt.lite), offset, 1)
+            place = receipt.physical, offset
+            return bool(found) and (found[0].physical_offset, found[0].offset) == place
+        return False
 
     # ---- requests; each goes to the one broker, whatever name a client has for it ----
 

@@ -16,7 +16,7 @@ from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
 from pystore.format.compression import inflate
-from pystore.format.properties import PRIORITY
+from pystore.format.properties import LITE_TOPIC, PRIORITY
 from pystore.native import lib
 
 __all__ = [
@@ -44,7 +44,7 @@ RESERVED = frozenset(
         "TIMER_ROLL_TIMES", "TIMER_ROLL_LABEL", "TIMER_DEL_UNIQKEY", "TIMER_DEL_FLAG",
         "__transactionId__", "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS",
         "__SHARDINGKEY", "TRACE_CONTEXT", "INNER_NUM", "REDIRECT", "INNER_MULTI_DISPATCH",
-        PRIORITY,
+        LITE_TOPIC, PRIORITY,
     )
 )  # fmt: skip
 #: Consumers see these all the same, as Apache's do.
@@ -77,7 +77,7 @@ def set_millis(stamp: Any, ms: int) -> None:
 
 class Outgoing(NamedTuple):
     """A message as the broker takes it. properties: as they are stored. kind: of MessageType.
-    group: of an ordered message."""
+    key: the message group or the lite topic, of which all are in one queue; empty: any."""
 
     topic: str
     message_id: str
@@ -85,7 +85,7 @@ class Outgoing(NamedTuple):
     properties: bytes
     born_ms: int
     kind: int
-    group: str
+    key: str
 
     @property
     def sys_flag(self) -> int:
@@ -106,10 +106,10 @@ def outgoing(sends: Sends, message: Any, host: str, body_max: int) -> Outgoing:
             "all properties of a message, its id among them, are more than 32767 bytes, or more"
             " than 1024",
         )
-    topic, message_id, properties, body, born_ms, kind, group, zipped = made
+    topic, message_id, properties, body, born_ms, kind, key, zipped = made
     if zipped:
         body = _unzipped(body, body_max)
-    return Outgoing(topic, message_id, body, properties, born_ms, kind, group)
+    return Outgoing(topic, message_id, body, properties, born_ms, kind, key)
 
 
 def _unzipped(body: bytes, body_max: int) -> bytes:
@@ -136,6 +136,7 @@ def plain_sends(limits: ProxySettings) -> Sends:
         texts_max=limits.properties_max,
         user_max=limits.property_count_max,
         group_max=limits.group_max,
+        lite_max=limits.lite_max,
         recovery_max_s=limits.recovery_max_s,
         delay_max_ms=limits.delay_max_ms,
     )

@@ -19,7 +19,8 @@ from broker.grpc.brokers import Brokers, InProcess
 from broker.grpc.calls import Call, Handlers
 from broker.grpc.checks import check_invisible, group_of, topic_of
 from broker.grpc.clients import Client, GrpcClients
-from broker.grpc.deliveries import Ask, change, dead_letter, to_consume
+from broker.grpc.deliveries import Ask, FoundMessage, ack, change, dead_letter, to_consume
+from broker.grpc.lite import lite_deliveries
 from broker.grpc.messages import delivery, message_of, millis, set_millis
 from broker.grpc.receipts import Receipt
 from broker.grpc.renewal import Renewals
@@ -54,8 +55,11 @@ _KNOWS_POLLING_TIME = "5.0.3"
 
 @dataclass(frozen=True, slots=True)
 class _ReceiveRequest:
-    """A request for messages that was found to be right. most: attempts of a message."""
+    """A request for messages that was found to be right. most: attempts of a message. lite: of the
+    lite topics that the client subscribes to."""
 
+    client_id: str
+    lite: bool
     topic: str
     group: str
     broker: str
@@ -68,15 +72,6 @@ class _ReceiveRequest:
     kind: str
     expression: str
     attempt: str
-
-
-@dataclass(frozen=True, slots=True)
-class _FoundMessage:
-    """A message to hand out. record: as it is stored. attempts: deliveries before."""
-
-    record: memoryview
-    receipt: Receipt
-    attempts: int
 
 
 class Receiving:
@@ -129,7 +124,7 @@ class Receiving:
         """Yields a status, the messages, and a time, which ends them."""
         try:
             asked = await self._allowed(call, request)
-            if not isinstance(self._broker, InProcess):
+            if asked.lite or not isinstance(self._broker, InProcess):
                 replies = self._handed_out(call, asked, await self._pop(call, asked))
             elif call.found is None:
                 replies = self._popping(self._broker, call, asked)
@@ -157,7 +152,7 @@ class Receiving:
         return self._asked(call, request, client, await self._broker.reader(topic, name))
 
     async def _handed_out(
-        self, call: Call, asked: _ReceiveRequest, left: Sequence[_FoundMessage]
+        self, call: Call, asked: _ReceiveRequest, left: Sequence[FoundMessage]
     ) -> AsyncGenerator[bytes, None]:
         """Yields the replies. What could not be sent is visible again soon."""
         try:
@@ -253,24 +248,43 @@ class Receiving:
         if request.batch_size < 1:
             raise Problem(Code.BAD_REQUEST, f"batch_size {request.batch_size} is less than 1")
         kind, expression = _filter_of(request.filter_expression)
+        if client.is_lite:
+            self._check_lite(client, kind, renews)
         return _ReceiveRequest(
-            topic, group, broker, min(request.batch_size, _BATCH_MAX), wait_ms, invisible_ms,
+            call.client_id, client.is_lite, topic, group, broker,
+            min(request.batch_size, _BATCH_MAX), wait_ms, invisible_ms,
             renews, settings.subscription.fifo, settings.backoff_policy.max_attempts, kind,
             expression, request.attempt_id,
         )  # fmt: skip
 
-    async def _pop(self, call: Call, asked: _ReceiveRequest) -> list[_FoundMessage]:
-        """Asks a broker of the cluster. Raises: Problem, also when nothing is there."""
-        ext: dict[str, object] = {
-            "consumerGroup": asked.group, "topic": asked.topic, "queueId": -1,
-            "maxMsgNums": asked.batch, "invisibleTime": asked.invisible_ms,
-            "pollTime": asked.poll_ms, "bornTime": self._broker.now_ms(), "initMode": 1,
-            "expType": asked.kind, "exp": asked.expression, "order": asked.fifo,
+    def _check_lite(self, client: Client, kind: str, renews: bool) -> None:
+        """Checks what a client of lite topics asks beside the rest. Raises: Problem."""
+        if kind != "TAG":
+            raise Problem(
+                Code.ILLEGAL_FILTER_EXPRESSION, "messages of lite topics are filtered by tags alone"
+            )
+        held = self._renewals.held_by(client.client_id) if renews else 0
+        if held > self._settings.lite_held:
+            raise Problem(
+                Code.FORBIDDEN,
+                f"The client [{client.client_id}] has too many unacked messages. Unacked count:"
+                f" {held}",
+            )
+
+    async def _pop(self, call: Call, asked: _ReceiveRequest) -> list[FoundMessage]:
+        """Asks a broker by a request. Raises: Problem, also when nothing is there."""
+        code, own = (
+            (RequestCode.POP_LITE_MESSAGE, _of_lite(asked))
+            if asked.lite
+            else (RequestCode.POP_MESSAGE, _of_queues(asked))
+        )
+        ext = own | {
+            "consumerGroup": asked.group, "topic": asked.topic,
+            "invisibleTime": asked.invisible_ms, "pollTime": asked.poll_ms,
+            "bornTime": self._broker.now_ms(), "attemptId": asked.attempt or None,
         }  # fmt: skip
-        if asked.attempt:
-            ext["attemptId"] = asked.attempt
         request = self._broker.request(
-            call, Command(RequestCode.POP_MESSAGE, texts(ext)), asked.broker,
+            call, Command(code, texts(ext)), asked.broker,
             timeout_s=asked.poll_ms / 1000 + _GRACE_S,
         )  # fmt: skip
         popping = self._spawn(request)
@@ -295,11 +309,13 @@ class Receiving:
         if answer.code == ResponseCode.SUCCESS:
             self._spawn(self._give_back(asked, self._found(asked, answer)))
 
-    def _found(self, asked: _ReceiveRequest, answer: Command) -> list[_FoundMessage]:
+    def _found(self, asked: _ReceiveRequest, answer: Command) -> list[FoundMessage]:
         """Reads the answer to a pop. Raises: Problem for an answer that cannot be read."""
         name, said = asked.broker, answer.ext
         found = []
         try:
+            if asked.lite:
+                return lite_deliveries(asked.topic, name, answer)
             deliveries = Deliveries(said, name)
             queue = QueueProgress(MessageQueue(asked.topic, name, -1), 0)
             for message in received(bytes(answer.body), queue):
@@ -311,9 +327,7 @@ class Receiving:
                 if handle.is_order:
                     attempts = deliveries.times(handle)
                 found.append(
-                    _FoundMessage(
-                        message.record, Receipt(handle, message.physical_offset), attempts
-                    )
+                    FoundMessage(message.record, Receipt(handle, message.physical_offset), attempts)
                 )
         except (KeyError, ValueError) as bad:
             raise Problem(
@@ -322,11 +336,18 @@ class Receiving:
         return found
 
     async def _passed(
-        self, asked: _ReceiveRequest, found: Sequence[_FoundMessage]
-    ) -> list[_FoundMessage]:
-        """Returns those that are handed out: one that was too often goes to the dead letters."""
+        self, asked: _ReceiveRequest, found: Sequence[FoundMessage]
+    ) -> list[FoundMessage]:
+        """Returns those that are handed out: one that was too often goes to the dead letters, and
+        one of a lite topic without the tags is acknowledged."""
         passed = []
+        tags: set[str | None] | None = None
+        if asked.lite and asked.expression != "*":
+            tags = {each.strip() for each in asked.expression.split("||")}
         for each in found:
+            if tags is not None and message_of(each.record).tags not in tags:
+                await ack(self._own(asked), asked.group, asked.topic, each.receipt)
+                continue
             if each.attempts < asked.most:
                 passed.append(each)
                 continue
@@ -343,7 +364,7 @@ class Receiving:
                 )  # fmt: skip
         return passed
 
-    def _hold(self, call: Call, asked: _ReceiveRequest, each: _FoundMessage) -> None:
+    def _hold(self, call: Call, asked: _ReceiveRequest, each: FoundMessage) -> None:
         """Renews it from now on, unless its client has just left."""
         if asked.renews and self._clients.get(call.client_id) is not None:
             self._renewals.hold(
@@ -356,7 +377,7 @@ class Receiving:
         if isinstance(found, PopOutcome) and isinstance(self._broker, InProcess):
             self._broker.give_back(asked.group, asked.topic, found)
 
-    async def _give_back(self, asked: _ReceiveRequest, found: Sequence[_FoundMessage]) -> None:
+    async def _give_back(self, asked: _ReceiveRequest, found: Sequence[FoundMessage]) -> None:
         """Gives messages back that their client did not get: they are visible again soon."""
         for each in found:
             self._renewals.release(asked.group, each.receipt.text)
@@ -375,6 +396,19 @@ class Receiving:
         return task
 
 
+def _of_queues(asked: _ReceiveRequest) -> dict[str, object]:
+    """Returns the fields of POP_MESSAGE that POP_LITE_MESSAGE lacks."""
+    return {
+        "queueId": -1, "maxMsgNums": asked.batch, "initMode": 1, "expType": asked.kind,
+        "exp": asked.expression, "order": asked.fifo,
+    }  # fmt: skip
+
+
+def _of_lite(asked: _ReceiveRequest) -> dict[str, object]:
+    """Returns the same, the other way round."""
+    return {"clientId": asked.client_id, "maxMsgNum": asked.batch}
+
+
 def _wanted(rules: PopRules, call: Call, asked: _ReceiveRequest) -> PopRequest:
     """Makes the pop of a request. Raises: Refused."""
     return rules.request(
@@ -384,10 +418,10 @@ def _wanted(rules: PopRules, call: Call, asked: _ReceiveRequest) -> PopRequest:
     )  # fmt: skip
 
 
-def _popped(asked: _ReceiveRequest, popped: PopOutcome) -> list[_FoundMessage]:
+def _popped(asked: _ReceiveRequest, popped: PopOutcome) -> list[FoundMessage]:
     """Reads what was popped. Raises: StoreError."""
     return [
-        _FoundMessage(message.record, Receipt(handle, message.physical_offset), times)
+        FoundMessage(message.record, Receipt(handle, message.physical_offset), times)
         for message, handle, times in popped.deliveries(asked.broker)
     ]
 
@@ -414,7 +448,7 @@ def _end() -> bytes:
     return data
 
 
-def _shown(asked: _ReceiveRequest, each: _FoundMessage) -> tuple[memoryview, str, str, int]:
+def _shown(asked: _ReceiveRequest, each: FoundMessage) -> tuple[memoryview, str, str, int]:
     """Returns what delivery() takes."""
     return each.record, asked.topic, each.receipt.text, each.attempts + 1
 

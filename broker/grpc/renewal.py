@@ -108,6 +108,10 @@ class Renewals:
     def _is_current(entry: tuple[int, int, RenewedMessage]) -> bool:
         return not entry[2].ended and entry[2].due_ms == entry[0]
 
+    def held_by(self, client: str) -> int:
+        """Returns how many messages a client has that are renewed."""
+        return len(self._by_client.get(client, ()))
+
     async def newest(self, group: str, given: str) -> Receipt | None:
         """Returns the handle that stands for the one that the client was given; None: it is not
         renewed."""

@@ -24,6 +24,7 @@ _TYPES: dict[str, tuple[int, ...]] = {
     "DELAY": (pb.MessageType.DELAY,),
     "TRANSACTION": (pb.MessageType.TRANSACTION,),
     "PRIORITY": (pb.MessageType.PRIORITY,),
+    "LITE": (pb.MessageType.LITE,),
     "MIXED": (
         pb.MessageType.NORMAL, pb.MessageType.FIFO, pb.MessageType.DELAY,
         pb.MessageType.TRANSACTION,

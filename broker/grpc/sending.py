@@ -93,10 +93,12 @@ class Sending:
         )
 
     def _let_threads_put(self, topic: str, config: TopicConfig) -> None:
-        """Lets network threads put further messages of the kinds that the topic takes."""
+        """Lets network threads put further messages of the kinds that the topic takes; those of
+        lite topics get their light queue's name here."""
         if isinstance(self._broker, InProcess) and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             all_kinds = not self._settings.check_type
-            self._broker.takes(topic, _KINDS if all_kinds else accepted_types(config))
+            kinds = _KINDS if all_kinds else accepted_types(config)
+            self._broker.takes(topic, [each for each in kinds if each != Kind.LITE])
 
     async def _taken(self, call: Call, message: Any) -> Outgoing:
         """Returns a message as the broker takes it. Others have their turn beside large ones, and
@@ -126,7 +128,7 @@ class Sending:
     ) -> list[Any]:
         """Puts messages. Returns the entries of the reply for messages that go in one request."""
         first = messages[0]
-        broker, queue = self._queue(places, first.group)
+        broker, queue = self._queue(places, first.key)
         answer = await self._broker.request(call, _command(messages, broker, queue), broker)
         code = of_response(answer.code)
         if answer.code != ResponseCode.SUCCESS:
@@ -145,13 +147,13 @@ class Sending:
             for number, each in enumerate(messages)
         ]  # fmt: skip
 
-    def _queue(self, places: Sequence[TopicPlace], group: str) -> tuple[str, int]:
-        """Returns the broker and its queue. A group always has the same one; others take turns
+    def _queue(self, places: Sequence[TopicPlace], key: str) -> tuple[str, int]:
+        """Returns the broker and its queue. A key always has the same one; others take turns
         among the brokers that answer."""
-        if not group:
+        if not key:
             places = [each for each in places if self._broker.is_available(each.broker)] or places
         count = sum(each.writes for each in places)
-        number = queue_for(group, count) if group else next(self._turn) % count
+        number = queue_for(key, count) if key else next(self._turn) % count
         for each in places:
             if number < each.writes:
                 break
@@ -241,20 +243,20 @@ def _together(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
     """Yields messages that one request can carry. A batch of the broker's has neither delays nor
     transactions, and all of it goes to one queue."""
     plain = all(each.kind in (Kind.NORMAL, Kind.FIFO) for each in messages)
-    if plain and len({each.group for each in messages}) == 1:
+    if plain and len({each.key for each in messages}) == 1:
         yield messages
     else:
         yield from ([each] for each in messages)
 
 
-# ---- the queue of a message group ----
+# ---- the queue of a message group, or of a lite topic ----
 
 
-def queue_for(group: str, count: int) -> int:
-    """Returns the queue of an ordered message, by the jump consistent hash of Lamping and Veach,
-    which is seeded and stepped as in Apache's proxy, so that both put a group into the same
+def queue_for(key: str, count: int) -> int:
+    """Returns the queue of a message group or a lite topic, by the jump consistent hash of Lamping
+    and Veach, which is seeded and stepped as in Apache's proxy, so that both put one into the same
     queue."""
-    state = java_hash(group) & 0xFFFFFFFFFFFFFFFF
+    state = java_hash(key) & 0xFFFFFFFFFFFFFFFF
     found = 0
     while True:
         state = (2862933555777941757 * state + 1) & 0xFFFFFFFFFFFFFFFF

@@ -14,6 +14,7 @@ from broker.grpc.calls import Handlers
 from broker.grpc.clients import ClientMethods, GrpcClients, retry_ms
 from broker.grpc.deliveries import change
 from broker.grpc.links import HotCalls
+from broker.grpc.lite import LiteMethods
 from broker.grpc.receipts import Receipt
 from broker.grpc.receiving import Receiving
 from broker.grpc.renewal import Lost, Renewals, RenewedMessage
@@ -53,7 +54,8 @@ class GrpcService(Generic[_Made]):
         self.broker = brokers(TelemetryCommands(self.clients).handlers())
         self._settings = settings
         self.renewals = Renewals(self.broker.now_ms, self._extend, retry_ms, settings)
-        self.clients.dropped = lambda name: self._spawn(self.renewals.gone(name))
+        self.clients.dropped = lambda client: self._spawn(self.renewals.gone(client.client_id))
+        self.clients.left = lambda client: self._spawn(self._lite.left(client))
         self._tasks: set[asyncio.Task[None]] = set()
         self._server = GrpcServer(
             self._methods(settings),
@@ -83,7 +85,8 @@ class GrpcService(Generic[_Made]):
         broker, clients = self.broker, self.clients
         routes = RouteMethods(broker, settings, self.port)
         self._sending = Sending(broker, settings)
-        self._client_methods = ClientMethods(broker, clients, settings)
+        self._lite = LiteMethods(broker, clients, settings)
+        self._client_methods = ClientMethods(broker, clients, settings, self._lite.arrived)
         self._receiving = Receiving(broker, clients, settings, routes, self.renewals)
         self._acking = Acking(broker, settings, self.renewals)
         made: dict[str, Callable[..., object]] = {}
@@ -92,6 +95,7 @@ class GrpcService(Generic[_Made]):
             self._sending,
             Ending(broker),
             self._client_methods,
+            self._lite,
             self._receiving,
             self._acking,
         ):
@@ -147,7 +151,9 @@ class GrpcService(Generic[_Made]):
             self.clients.drop(client_id)
 
     async def stop(self, drain_s: float) -> None:
-        """Answers calls in progress for drain_s at most, then closes everything."""
+        """Answers calls in progress for drain_s at most, then closes everything. Clients come back,
+        so they stay subscribed."""
+        self.clients.left = lambda client: None
         self._client_methods.leave()
         await self._server.stop(drain_s)
         await self._receiving.stop()

@@ -60,6 +60,7 @@ class ProxySettings:
     property_count_max: int = _of("userPropertyMaxNum", 128, "most properties of a message")
     group_max: int = _of(
         "maxMessageGroupSize", 64, "longest message group, the key of its order", unit="bytes")
+    lite_max: int = _of("maxLiteTopicSize", 64, "longest lite topic", unit="bytes", high=64)
     refuse_empty_body: bool = _of(
         "enableMessageBodyEmptyCheck", True, "a message without a body is refused")
     check_type: bool = _of(
@@ -101,6 +102,12 @@ class ProxySettings:
     renew_every_ms: int = _of(
         "renewSchedulePeriodMillis", 5000, "between two looks for what ends", unit="ms")
     renew_tries: int = _of("maxRenewRetryTimes", 3, "tries of an extension that fails")
+    lite_held: int = _of(
+        "maxLiteRenewNumPerChannel", 100, "messages of lite topics that a client holds before it is"
+        " refused more")
+    lite_rate: int = _of(
+        "maxSyncLiteSubscriptionRate", 5000, "requests that subscribe to lite topics, of all"
+        " clients a second")
     # connections
     inbound_max: int = _of(
         "grpcMaxInboundMessageSize", 130 << 20, "a larger call is refused", unit="bytes")

@@ -15,7 +15,7 @@ from broker.grpc.brokers import BROKER
 from broker.grpc.clients import Client, GrpcClients
 from broker.grpc.messages import incoming, is_compressed
 from broker.grpc.schema import pb
-from broker.grpc.status import Code
+from broker.grpc.status import Code, ok
 from broker.grpc.transactions import Half, id_of
 from broker.loop.rate_limited_log import RateLimitedLogger
 from broker.loop.safe_log import SafeLogger
@@ -48,10 +48,18 @@ class TelemetryCommands:
             RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self.changed,
+            RequestCode.NOTIFY_UNSUBSCRIBE_LITE: self.unsubscribed,
         }
 
     def changed(self, peer: Peer, command: Command) -> None:
         """Does nothing: clients of this service do not divide queues."""
+
+    def unsubscribed(self, peer: Peer, command: Command) -> None:
+        """Tells a client that a lite topic is another one's now."""
+        client = self._clients.of(peer)
+        if client is not None and client.group == command.ext.get("consumerGroup"):
+            lost = pb.NotifyUnsubscribeLiteCommand(lite_topic=command.ext.get("liteTopic", ""))
+            client.tell(pb.TelemetryCommand(status=ok(), notify_unsubscribe_lite_command=lost))
 
     # ---- transactions ----
 

@@ -21,7 +21,7 @@ static bool is_delay(const ps_property *p) {
 }
 
 int ps_message_type(const uint8_t *properties, int32_t len) {
-    bool half = false, delayed = false, ordered = false, ranked = false;
+    bool half = false, delayed = false, ordered = false, ranked = false, lite = false;
     ps_property p;
     for (int32_t at = 0; ps_property_next(properties, len, &at, &p);) {
         switch (p.name_len > 0 ? *p.name : 0) {
@@ -36,6 +36,7 @@ int ps_message_type(const uint8_t *properties, int32_t len) {
         case '_':
             ordered |= is_named(&p, "__SHARDINGKEY");
             ranked |= is_named(&p, PS_PROPERTY_PRIORITY);
+            lite |= is_named(&p, PS_PROPERTY_LITE_TOPIC);
             break;
         default:
             break;
@@ -44,7 +45,8 @@ int ps_message_type(const uint8_t *properties, int32_t len) {
     if (half) return PS_TYPE_TRANSACTION;
     if (delayed) return PS_TYPE_DELAY;
     if (ordered) return PS_TYPE_FIFO;
-    return ranked ? PS_TYPE_PRIORITY : PS_TYPE_NORMAL;
+    if (ranked) return PS_TYPE_PRIORITY;
+    return lite ? PS_TYPE_LITE : PS_TYPE_NORMAL;
 }
 
 int32_t ps_priority_of(const uint8_t *value, int32_t len) {

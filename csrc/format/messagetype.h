@@ -10,14 +10,18 @@ enum {
     PS_TYPE_FIFO = 2,
     PS_TYPE_DELAY = 3,
     PS_TYPE_TRANSACTION = 4,
+    PS_TYPE_LITE = 5,
     PS_TYPE_PRIORITY = 6
 };
 
 /* Has the broker put the message into the queue of its level; upstream MessageConst. */
 #define PS_PROPERTY_PRIORITY "_SYS_MSG_PRIORITY_"
+/* The lite topic that a message is for. */
+#define PS_PROPERTY_LITE_TOPIC "__LITE_TOPIC"
 
 /* The first type that the properties ask for, in upstream's order, which makes the types exclude
- * one another: transaction, delay, order, priority (TopicMessageType.parseFromMessageProperty). */
+ * one another: transaction, delay, order, priority, lite topic
+ * (TopicMessageType.parseFromMessageProperty). */
 int ps_message_type(const uint8_t *properties, int32_t len);
 /* The priority that such a value asks for; -1: it is negative or not an int
  * (Message.getPriority). */

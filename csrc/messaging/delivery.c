@@ -161,6 +161,7 @@ static void put_system(writer *w, const source *s) {
     const ps_property *rank = find_property(s, PS_PROPERTY_PRIORITY, &p);
     int32_t priority = rank != NULL ? ps_priority_of(rank->value, rank->value_len) : -1;
     if (priority >= 0) put_number(w, 22, (uint64_t)priority);
+    put_value(w, 21, s, PS_PROPERTY_LITE_TOPIC);
     put_value(w, 18, s, "TRACE_CONTEXT");
     put_value(w, 17, s, "__SHARDINGKEY");
     put_number(w, 16, (uint64_t)(int64_t)d->attempt);

@@ -23,7 +23,7 @@ typedef struct user_property {
 } user_property;
 
 typedef struct draft {
-    ps_h2_text topic, id, tag, host, trace, group;
+    ps_h2_text topic, id, tag, host, trace, group, lite;
     int32_t user_count;
     int64_t texts; /* bytes of tag, keys and the user's properties */
     moment born, recovery, delivery;
@@ -80,6 +80,16 @@ static bool read_digest(const ps_proto_field *in) {
     return true;
 }
 
+/* The letters of a lite topic; an empty one is none. */
+static bool is_lite_topic(ps_h2_text t) {
+    for (int32_t i = 0; i < t.len; i++) {
+        char c = t.data[i];
+        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+        if (!letter && c != '-' && c != '_') return false;
+    }
+    return true;
+}
+
 static bool read_system_field(const ps_proto_field *f, draft *d) {
     moment ignored = {0, 0};
     switch (f->number) {
@@ -124,6 +134,8 @@ static bool read_system_field(const ps_proto_field *f, draft *d) {
     case 19:
         d->recovers = true;
         return read_moment(f, &d->recovery);
+    case 21:
+        return ps_proto_text(f, &d->lite) && is_lite_topic(d->lite);
     case 22:
         d->ranked = true;
         d->priority = (int32_t)f->value;
@@ -194,7 +206,7 @@ static bool read_message(const uint8_t *data, int64_t len, const ps_h2_limits *l
 static bool is_within(const draft *d, const ps_h2_limits *limits) {
     return d->topic.len > 0 && !ps_proto_blank(d->id) && d->body_len >= limits->body_min &&
            d->body_len <= limits->body_max && d->texts <= limits->texts_max &&
-           d->group.len < limits->group_max &&
+           d->group.len < limits->group_max && d->lite.len <= limits->lite_max &&
            (!d->delayed || (d->type != PS_TYPE_TRANSACTION &&
                             in_ms(&d->delivery) <= ps_now_ms() + limits->delay_max_ms)) &&
            (!d->recovers || d->recovery.seconds <= limits->recovery_max_s);
@@ -273,6 +285,7 @@ static bool put_all(ps_h2_message *m, const draft *d, ps_h2_text host) {
            put_number(m, "BORN_TIMESTAMP", m->born_ms) &&
            (!d->delayed || put_number(m, "TIMER_DELIVER_MS", in_ms(&d->delivery))) &&
            (!d->ranked || put_number(m, PS_PROPERTY_PRIORITY, d->priority)) &&
+           (d->lite.len == 0 || put_property(m, PS_PROPERTY_LITE_TOPIC, d->lite)) &&
            (m->kind != PS_TYPE_TRANSACTION || put_half(m, d));
 }
 
@@ -287,11 +300,12 @@ bool ps_h2_message_read(const uint8_t *data, int64_t len, const ps_h2_limits *li
         return false;
     out->topic = d.topic;
     out->id = d.id;
-    out->group = d.group;
+    out->key = d.group.len > 0 ? d.group : d.lite;
     out->kind = d.type == PS_TYPE_TRANSACTION ? PS_TYPE_TRANSACTION
                 : d.delayed                 ? PS_TYPE_DELAY
                 : d.group.len > 0           ? PS_TYPE_FIFO
                 : d.ranked                  ? PS_TYPE_PRIORITY
+                : d.lite.len > 0            ? PS_TYPE_LITE
                                             : PS_TYPE_NORMAL;
     out->zipped = d.encoding == ENCODING_GZIP;
     out->body = d.body;

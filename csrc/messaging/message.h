@@ -15,13 +15,15 @@ typedef struct ps_h2_limits {
     int64_t texts_max; /* bytes of tag, keys and the user's properties */
     int32_t user_max;  /* properties of the user's */
     int32_t group_max; /* a message group has fewer bytes */
+    int32_t lite_max;  /* most bytes of a lite topic */
     int64_t recovery_max_s; /* of an orphaned transaction */
     int64_t delay_max_ms;   /* from now on */
     ps_h2_names reserved;   /* properties that users may not set */
 } ps_h2_limits;
 
 typedef struct ps_h2_message { /* texts are borrowed */
-    ps_h2_text topic, id, group; /* group: of an ordered message */
+    ps_h2_text topic, id;
+    ps_h2_text key; /* whose queue it goes to: a message group or a lite topic; empty: any */
     int32_t kind; /* PS_TYPE_ */
     bool zipped; /* the body, with gzip */
     const uint8_t *body;

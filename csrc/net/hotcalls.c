@@ -137,8 +137,8 @@ static bool inflate_small(const ps_net_conf *conf, const uint8_t *from, int64_t 
 /* ---- SendMessage ---- */
 
 /* The jump consistent hash of broker/grpc/sending.py (queue_for). */
-static int32_t queue_of_group(ps_h2_text group, int32_t count) {
-    uint64_t state = (uint64_t)(int64_t)ps_java_hash(0, (const uint8_t *)group.data, group.len);
+static int32_t queue_of_key(ps_h2_text key, int32_t count) {
+    uint64_t state = (uint64_t)(int64_t)ps_java_hash(0, (const uint8_t *)key.data, key.len);
     int64_t found = 0;
     for (;;) {
         state = 2862933555777941757u * state + 1;
@@ -180,7 +180,7 @@ static bool serve_send(ps_link *link, const ps_h2_event *call) {
     if (m.zipped) m.body = inflated;
     int32_t kinds = ps_core_kinds(net->nt_core, m.topic.data, m.topic.len, &queues);
     if (kinds <= 0 || !(kinds >> m.kind & 1) || queues == 0) return false;
-    int32_t queue = m.group.len > 0 ? queue_of_group(m.group, queues)
+    int32_t queue = m.key.len > 0 ? queue_of_key(m.key, queues)
                                     : (int32_t)(net->nt_turn++ % (uint32_t)queues);
     ps_plain_put put = {m.topic.data, m.topic.len, queue, (const uint8_t *)m.properties, m.body,
                         m.properties_len, m.body_len, m.born_ms};

@@ -97,15 +97,15 @@ static void feed_in_pieces(void) {
 }
 
 /* A SendMessage: topic T; a property of the user's; tag t, keys a and b, id, encoding, type, born
- * time and host, group, recovery time; body. */
+ * time and host, group, lite topic, recovery time; body. */
 static const uint8_t REQUEST[] =
-    "\x0a\x47\x0a\x03\x12\x01T\x12\x06\x0a\x01u\x12\x01v\x1a\x30\x0a\x01t\x12\x01" "a\x12\x01" "b"
+    "\x0a\x4b\x0a\x03\x12\x01T\x12\x06\x0a\x01u\x12\x01v\x1a\x34\x0a\x01t\x12\x01" "a\x12\x01" "b"
     "\x1a\x0a" "0123456789" "\x28\x01\x30\x04\x3a\x08\x08\x80\x8f\xd4\xa6\x06\x10\x05\x42\x02vm"
-    "\x8a\x01\x01g\x9a\x01\x02\x08\x05\x22\x06" "a body";
+    "\x8a\x01\x01g\xaa\x01\x01l\x9a\x01\x02\x08\x05\x22\x06" "a body";
 
 /* In memory of its own size, so that a byte too many is seen. */
 static bool read_exact(const uint8_t *data, int64_t len) {
-    static ps_h2_limits limits = {1, 1000, 1000, 8, 64, 3600, 86400000, {0}};
+    static ps_h2_limits limits = {1, 1000, 1000, 8, 64, 64, 3600, 86400000, {0}};
     uint8_t *copy = malloc((size_t)len + 1), reply[PS_H2_REPLY_MAX];
     ps_h2_text host = {"192.0.2.1", 9};
     ps_h2_message m;

@@ -149,6 +149,9 @@ class Telemetry:
     def close(self) -> None:
         self._out.put(None)
 
+    def break_off(self) -> None:
+        self._replies.cancel()
+
 
 def message(topic: str, body: bytes = b"hello", *, id: str | None = None, **system: Any) -> Any:
     """A message as a client sends it. system: of its system properties, but `user`: its own."""

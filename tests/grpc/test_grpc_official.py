@@ -20,7 +20,7 @@ PROGRAM = Path(__file__).with_name("official.py")
 
 
 def start(
-    broker: Broker, home: Path, *words: str, address: str | None = None, program: Path = PROGRAM
+    broker: Any, home: Path, *words: str, address: str | None = None, program: Path = PROGRAM
 ) -> Any:
     """The client's process. It writes its log below its home."""
     environment = {**os.environ, "HOME": str(home), "PYTHONPATH": "", "PYTHONWARNINGS": ""}
@@ -31,7 +31,7 @@ def start(
     )  # fmt: skip
 
 
-def run(broker: Broker, home: Path, *words: str, program: Path = PROGRAM) -> list[dict[str, Any]]:
+def run(broker: Any, home: Path, *words: str, program: Path = PROGRAM) -> list[dict[str, Any]]:
     out, err = start(broker, home, *words, program=program).communicate(timeout=BOUND_S)
     assert "Traceback" not in err, err
     return [json.loads(line) for line in out.splitlines()]

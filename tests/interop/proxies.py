@@ -29,11 +29,18 @@ class Addresses(NamedTuple):
 
 
 @contextmanager
-def proxy(make: str, namesrv: str, folder: Path, **settings: Any) -> Iterator[Addresses]:
-    """make: ours or java. settings: of rmq-proxy.json."""
+def proxy(
+    make: str, namesrv: str, folder: Path, *, version: str = "5.3.3", **settings: Any
+) -> Iterator[Addresses]:
+    """make: ours or java, of this version. settings: of rmq-proxy.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    with {"ours": _ours, "java": _java}[make](namesrv, folder, settings) as made:
-        yield made
+    made = (
+        _ours(namesrv, folder, settings)
+        if make == "ours"
+        else _java(namesrv, folder, settings, version)
+    )
+    with made as addresses:
+        yield addresses
 
 
 @contextmanager
@@ -58,13 +65,17 @@ def _ours(namesrv: str, folder: Path, settings: dict[str, Any]) -> Iterator[Addr
 
 
 @contextmanager
-def _java(namesrv: str, folder: Path, settings: dict[str, Any]) -> Iterator[Addresses]:
+def _java(
+    namesrv: str, folder: Path, settings: dict[str, Any], version: str
+) -> Iterator[Addresses]:
     given = {
         "remotingListenPort": free_port(), "grpcServerPort": free_port(),
         "localServeAddr": "127.0.0.1", **settings,
     }  # fmt: skip
     words = [f"{name}={json.dumps(value).strip(chr(34))}" for name, value in given.items()]
-    env = {"RMQ_NAMESRV_PORT": namesrv.rpartition(":")[2], "HEAP": "512m"}
+    env = {
+        "RMQ_NAMESRV_PORT": namesrv.rpartition(":")[2], "RMQ_VERSION": version, "HEAP": "512m",
+    }  # fmt: skip
     server = launch.Server([str(launch.SCRIPT), "proxy", str(folder), *words], folder, env)
     server.start()
     try:

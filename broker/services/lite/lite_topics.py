@@ -32,7 +32,7 @@ from pystore.errors import StoreClosed, StoreError
 from pystore.lights import Lights
 from pystore.meta.configfiles import SubscriptionGroup
 
-__all__ = ["BIND_TOPIC", "LiteBatch", "LiteChange", "LiteTopics", "is_lite"]
+__all__ = ["BIND_TOPIC", "WILDCARD", "LiteBatch", "LiteChange", "LiteTopics", "is_lite"]
 
 log = SafeLogger("broker.services.lite")
 

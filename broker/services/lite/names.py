@@ -31,13 +31,13 @@ def parts_of(queue: str) -> tuple[str, str] | None:
     return parts[1], parts[2]
 
 
-def name_problem(name: str) -> str:
+def name_problem(name: str, most: int = NAME_MAX) -> str:
     """Returns what is wrong with the name of a lite topic, in the words of upstream's proxy, or
-    ""."""
+    "". `most`: its bytes."""
+    if len(name) > most or len(name.encode()) > most:
+        return f"lite topic exceed the max size {most}"
     if not name.strip():
         return "lite topic cannot be the char sequence of whitespace"
-    if len(name.encode()) > NAME_MAX:
-        return f"lite topic exceed the max size {NAME_MAX}"
     if not _LEGAL.fullmatch(name):
         return "lite topic can only contain alphanumeric characters, hyphens(-), and underscores(_)"
     return ""
