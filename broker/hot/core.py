@@ -351,16 +351,18 @@ class Core:
         once: bool = False,
         priority: bool = False,
         mapped: bool = False,
+        lite: bool = False,
     ) -> None:
         """Publishes a topic. With `hot` sends to it are answered here; otherwise each comes up to
         Python. With `once` repeats of them are not stored, see broker/hot/dedup.py. With `priority`
         pops look at its queues by priority. One that is `mapped` is a static topic: pulls and
-        commits come up to Python, but those with ``lo=false``."""
+        commits come up to Python, but those with ``lo=false``. With `lite` it has lite topics."""
         flags = (
             (lib.PS_SEND_HOT if hot else 0)
             | (lib.PS_SEND_ONCE if once else 0)
             | (lib.PS_TOPIC_PRIORITY if priority else 0)
             | (lib.PS_TOPIC_MAPPED if mapped else 0)
+            | (lib.PS_TOPIC_LITE if lite else 0)
         )
         self._check(
             lib.ps_core_topic(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from broker.services.context import Services
 from broker.services.lite.lite_topics import is_lite
-from broker.services.lite.names import name_problem, queue_of, queues_below
+from broker.services.lite.names import name_problem, queues_below
 from broker.services.names import NOT_FOR_CLIENTS, check_topic
 from broker.services.topics import UNIT, UNIT_SUB, WRITE
 from broker.services.uniq_ids import UniqIds
@@ -103,7 +103,7 @@ class Admission:
         asked = request.asked
         decision = PutDecision()
         if asked.queues:
-            self._name_queue(request, config, decision)
+            self._check_lite(request, config)
         if asked.batch:
             return decision
         if request.topic.startswith(RETRY_PREFIX):
@@ -185,9 +185,9 @@ class Admission:
             decision.level = 0
             decision.add = {"DELAY": "0"}
 
-    def _name_queue(self, request: SendRequest, config: TopicConfig, decision: PutDecision) -> None:
-        """Names the light queue of a message of a lite topic. Upstream looks neither at the name,
-        nor at the type of the topic. Raises: Refused."""
+    def _check_lite(self, request: SendRequest, config: TopicConfig) -> None:
+        """Checks that a message of a lite topic can have its queue, which the core names. Raises:
+        Refused."""
         properties = request.properties()
         name = properties.get("__LITE_TOPIC", "")
         if name:
@@ -201,9 +201,6 @@ class Admission:
                     ResponseCode.MESSAGE_ILLEGAL,
                     f"the topic[{config.name}] has no lite topics: its message.type is not LITE",
                 )
-            decision.add = {
-                **decision.add, "INNER_MULTI_DISPATCH": queue_of(config.name, name)
-            }  # fmt: skip
         elif queues_below("")[:-1] in properties.get("INNER_MULTI_DISPATCH", ""):
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,

@@ -169,6 +169,8 @@ class Topics:
             hot=self.is_hot(config), once=self.is_once(config.name),
             priority=config.attributes.get("message.type") == "PRIORITY",
             mapped=self.is_static(config.name),
+            lite=config.attributes.get("message.type") == "LITE"
+            and not config.name.startswith((RETRY_PREFIX, DLQ_PREFIX)),
         )  # fmt: skip
 
     def publish_all(self) -> None:

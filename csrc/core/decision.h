@@ -30,8 +30,10 @@ typedef struct ps_send {
     int32_t priority;   /* ps_priority_of; -1: none */
     int32_t restamped;  /* 1: some property has a name that the broker sets itself */
     int32_t pop;        /* 1: there is a POP_CK, which only the broker may set */
+    int32_t queues;     /* 1: there is an INNER_MULTI_DISPATCH */
     int32_t body_len;
     ps_slice topic, properties, uniq, group; /* group: PGROUP, a half's producers */
+    ps_slice lite;                           /* __LITE_TOPIC */
 } ps_send;
 
 #define PS_AS_ASKED -2
@@ -74,6 +76,13 @@ typedef struct ps_sent { /* what a decision brought about; pointers as in ps_ste
     int32_t ids_len;
 } ps_sent;
 
+#define PS_LITE_NAME_MAX 64 /* bytes, as Apache's proxy has it (maxLiteTopicSize) */
+#define PS_LITE_BLANK 1
+#define PS_LITE_LONG 2
+#define PS_LITE_LETTERS 3 /* others than A to Z, a to z, 0 to 9, '-' and '_' */
+/* What is wrong with the name of a lite topic, of `most` bytes; 0: nothing. Upstream checks it in
+ * its proxy alone (GrpcValidator). */
+int32_t ps_lite_name_problem(const uint8_t *name, int32_t len, int32_t most);
 /* Reads a send that was delegated: 0, or PS_E_FRAME when it is malformed. Good until the next
  * call with the same core. */
 int ps_conn_read_send(ps_conn *conn, const uint8_t *frame, int64_t len, ps_send *out,

@@ -44,6 +44,7 @@ void ps_core_leads_until(ps_core *core, int64_t until_ms);
 #define PS_SEND_ONCE 2 /* and repeats of them are not stored: dedup.h */
 #define PS_TOPIC_PRIORITY 4 /* pops look at its queues by priority */
 #define PS_TOPIC_MAPPED 8   /* static: its numbers are those of logical queues, but with lo=false */
+#define PS_TOPIC_LITE 16    /* it has lite topics */
 
 int ps_core_topic(ps_core *core, const char *name, int32_t len, int32_t read_queues,
                   int32_t write_queues, int32_t perm, int32_t flags, ps_error *error);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "format/messagetype.h"
+#include "format/property.h"
 #include "sends/dedup.h"
 #include "transactions/halves.h"
 #include "core/lock.h"
@@ -19,7 +20,10 @@
 /* Messages of a batch: each takes the event loop half a microsecond. What Java's client fills 4 MiB
  * with has 57,000, since each gets an id. */
 #define BATCH_MAX 65536
+#define DISPATCH "INNER_MULTI_DISPATCH"
 #define TEMPLATE_QUEUES 4 /* nobody asks for a topic to be made */
+
+#define LIGHT_ROOM (PS_TOPIC_MAX + PS_LITE_NAME_MAX + 64)
 
 /* A message under way: what was asked, what was decided, and what becomes of it. */
 typedef struct putting {
@@ -37,6 +41,8 @@ typedef struct putting {
     int32_t level;
     bool half, wait, once, timed;
     bool again; /* it was stored before, and is counted no more */
+    char light[LIGHT_ROOM]; /* the property that names its lite topic's queue */
+    int32_t light_len;
     bool unranked; /* it asks for a priority, which messages of its type do not have */
     int64_t out_ms; /* TIMER_OUT_MS, when it is timed */
     ps_slice key, uniq;
@@ -96,6 +102,27 @@ static void resolve_priority(putting *p) {
     p->queue_id = p->answer_queue_id = s->priority < queues ? s->priority : queues - 1;
 }
 
+/* Whether it is of a lite topic of this topic. */
+static bool is_lite(const ps_send *s, const ps_topic_entry *t) {
+    return s->lite.len > 0 && t != NULL && (t->te_flags & PS_TOPIC_LITE);
+}
+
+/* Names the light queue, whatever the message says of it. Upstream looks neither at the name nor at
+ * the type of the topic. */
+static int resolve_lite(putting *p, ps_error *e) {
+    const ps_slice name = p->s->lite;
+    if (p->again || !is_lite(p->s, p->entry)) return 0;
+    if (ps_lite_name_problem(name.data, name.len, PS_LITE_NAME_MAX) != 0)
+        return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL, "__LITE_TOPIC names no lite topic");
+    uint8_t *to = ps_property_begin((uint8_t *)p->light, DISPATCH, sizeof DISPATCH - 1);
+    to = ps_bytes_put(to, PS_LMQ_PREFIX "$", sizeof PS_LMQ_PREFIX);
+    to = ps_bytes_put(to, p->name.data, p->name.len);
+    *to++ = '$';
+    to = ps_property_end(ps_bytes_put(to, name.data, name.len));
+    p->light_len = (int32_t)(to - (uint8_t *)p->light);
+    return 0;
+}
+
 static int resolve_decision(putting *p, ps_error *e) {
     const ps_send *s = p->s;
     const ps_decision *d = p->d;
@@ -122,7 +149,8 @@ static int resolve_decision(putting *p, ps_error *e) {
     /* The answer names the queue that was asked for, also when the message goes elsewhere. */
     p->answer_queue_id = s->queue_id >= 0 ? s->queue_id : p->queue_id;
     resolve_priority(p);
-    return resolve_time(p, e);
+    int code = resolve_lite(p, e);
+    return code < 0 ? code : resolve_time(p, e);
 }
 
 /* ---- repeats ---- */
@@ -171,6 +199,8 @@ static int compose_properties(putting *p, ps_error *e) {
     ps_placement placed = {.properties = text_of(p->s->properties),
                            .drop = {(const uint8_t *)p->d->drop, p->d->drop_len},
                            .add = {(const uint8_t *)p->d->add, p->d->add_len},
+                           .light = {(const uint8_t *)p->light, p->light_len},
+                           .relit = p->light_len > 0 && p->s->queues,
                            .stamp = text_of(p->stamp),
                            .restamped = p->s->restamped && p->stamp.len > 0,
                            .pop = p->s->pop,
@@ -397,7 +427,11 @@ static bool is_decided(const putting *p) {
         return false;
     int32_t queues =
         t->te_read_queues > t->te_write_queues ? t->te_read_queues : t->te_write_queues;
-    if (s->queue_id >= queues || (s->asks & PS_ASKS_QUEUES)) return false;
+    if (s->queue_id >= queues) return false;
+    if ((s->asks & PS_ASKS_QUEUES) &&
+        (s->batch || !is_lite(s, t) ||
+         ps_lite_name_problem(s->lite.data, s->lite.len, PS_LITE_NAME_MAX) != 0))
+        return false;
     if (s->batch) return true;
     if (s->uniq.len == 0) return false;
     return ps_send_is_half(s->asks, s->reconsume_times, s->level) ? p->c->co_tx->tx_conf.on

@@ -56,6 +56,7 @@ static bool waits_elsewhere(const ps_placement *p) {
 static bool is_dropped(const ps_placement *p, const ps_property *each) {
     return is_named_in(each, p->drop, PS_NAME_SEPARATOR) ||
            is_named_in(each, p->add, PS_PROPERTY_SEPARATOR) ||
+           (p->relit && is_named_in(each, p->light, PS_PROPERTY_SEPARATOR)) ||
            (p->restamped && is_named_in(each, p->stamp, PS_PROPERTY_SEPARATOR)) ||
            (p->pop && ps_text_is(each->name, each->name_len, "POP_CK")) ||
            (p->unranked && ps_text_is(each->name, each->name_len, PS_PROPERTY_PRIORITY)) ||
@@ -75,22 +76,25 @@ static uint8_t *put_kept(const ps_placement *p, uint8_t *to) {
 }
 
 int64_t ps_place_room(const ps_placement *p) {
-    return p->properties.len + 1 + p->add.len + p->stamp.len + p->topic.len + p->uniq.len +
-           ADDED_MAX;
+    return p->properties.len + 1 + p->add.len + p->light.len + p->stamp.len + p->topic.len +
+           p->uniq.len + ADDED_MAX;
 }
 
 int64_t ps_place_properties(const ps_placement *p, uint8_t *to) {
     uint8_t *start = to;
     bool plain =
-        p->drop.len == 0 && p->add.len == 0 && !p->restamped && !p->pop && !p->unranked;
+        p->drop.len == 0 && p->add.len == 0 && !p->relit && !p->restamped && !p->pop &&
+        !p->unranked;
     if (plain && !waits_elsewhere(p)) {
         to = ps_bytes_put(to, p->properties.data, p->properties.len);
-        if (to > start && to[-1] != PS_PROPERTY_SEPARATOR && p->stamp.len > 0)
+        bool more = p->light.len > 0 || p->stamp.len > 0;
+        if (to > start && to[-1] != PS_PROPERTY_SEPARATOR && more)
             to = ps_property_end(to);
     } else {
         to = put_kept(p, to);
     }
     to = ps_bytes_put(to, p->add.data, p->add.len);
+    to = ps_bytes_put(to, p->light.data, p->light.len);
     to = ps_bytes_put(to, p->stamp.data, p->stamp.len);
     if (p->half && p->uniq.len > 0)
         to = ps_property_put(to, "__transactionId__", p->uniq.data, p->uniq.len);

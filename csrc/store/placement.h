@@ -17,12 +17,14 @@ typedef struct ps_text { /* borrowed bytes */
 } ps_text;
 
 /* The properties of a message that is to be stored, and what changes in them. Order of the result:
- * those that stay, `add`, `stamp`, then what the placement adds. */
+ * those that stay, `add`, `light`, `stamp`, then what the placement adds. */
 typedef struct ps_placement {
     ps_text properties; /* as they came, encoded */
     ps_text drop;       /* names, each ended by PS_NAME_SEPARATOR */
     bool unranked;      /* its priority goes, since a message of its kind has none */
     ps_text add;        /* encoded; replace those of the same name */
+    ps_text light;      /* encoded: the queue of its lite topic */
+    bool relit;         /* some of `properties` have that name, and go */
     ps_text stamp;      /* encoded: what the broker says of each message */
     bool restamped;     /* some of `properties` have a name of `stamp`, and go */
     bool pop;           /* a POP_CK is among them, and goes: only the broker sets it */

@@ -12,6 +12,7 @@ from popping import popping, records
 from waiting import until_async
 
 from broker.processors.lite import LiteProcessor
+from broker.processors.send import SendProcessor
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command
@@ -101,11 +102,13 @@ async def lite_broker(path, expiration=-1, **settings):
 # ---- sends ----
 
 
-async def test_a_message_is_stored_as_upstream_stores_it(store_path):
-    """Properties in the order of Java's map, without WAIT; queue and offset of the parent."""
+async def test_a_message_is_stored_as_upstream_stores_it(store_path, monkeypatch):
+    """Properties in the order of Java's map, without WAIT; queue and offset of the parent. The core
+    decides such sends by itself."""
+    monkeypatch.setattr(SendProcessor, "send", None)
     async with lite_broker(store_path) as lt:
         await lt.send("ra", "ra#0", UNIQ_KEY="K", WAIT="true")
-        await lt.send("ra", "ra#1", UNIQ_KEY="K")
+        await lt.send("ra", "ra#1", UNIQ_KEY="K", INNER_MULTI_DISPATCH="%LMQ%other")
         await lt.add("ra")
         answer = await lt.pop()
         first, second = records(answer.body)
@@ -115,6 +118,7 @@ async def test_a_message_is_stored_as_upstream_stores_it(store_path):
             ("INNER_MULTI_DISPATCH", "%LMQ%$L$ra"), ("__LITE_TOPIC", "ra"),
         ]  # fmt: skip
         assert second[2]["INNER_MULTI_QUEUE_OFFSET"] == "1"
+        assert second[2]["INNER_MULTI_DISPATCH"] == "%LMQ%$L$ra"
         assert answer.ext["orderCountInfo"] == "0;0"
         assert (answer.ext["reviveQid"], answer.remark) == ("999", "FOUND")
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from pystore.format.names import LIGHT_PREFIX
+from pystore.native import lib
 
 __all__ = ["NAME_MAX", "name_problem", "parts_of", "queue_of", "queues_below"]
 
 #: Bytes of a lite topic's name, as upstream's proxy has it (maxLiteTopicSize).
-NAME_MAX = 64
-_LEGAL = re.compile(r"[A-Za-z0-9_-]+")
+NAME_MAX: int = lib.PS_LITE_NAME_MAX
 
 
 def queues_below(parent: str) -> str:
@@ -34,10 +32,10 @@ def parts_of(queue: str) -> tuple[str, str] | None:
 def name_problem(name: str, most: int = NAME_MAX) -> str:
     """Returns what is wrong with the name of a lite topic, in the words of upstream's proxy, or
     "". `most`: its bytes."""
-    if len(name) > most or len(name.encode()) > most:
-        return f"lite topic exceed the max size {most}"
-    if not name.strip():
-        return "lite topic cannot be the char sequence of whitespace"
-    if not _LEGAL.fullmatch(name):
-        return "lite topic can only contain alphanumeric characters, hyphens(-), and underscores(_)"
-    return ""
+    raw = name.encode()
+    return {
+        lib.PS_LITE_BLANK: "lite topic cannot be the char sequence of whitespace",
+        lib.PS_LITE_LONG: f"lite topic exceed the max size {most}",
+        lib.PS_LITE_LETTERS: "lite topic can only contain alphanumeric characters, hyphens(-), and"
+        " underscores(_)",
+    }.get(lib.ps_lite_name_problem(raw, len(raw), most), "")
