@@ -78,19 +78,28 @@ def of_dump(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return log + ordered_units(line for line in lines if line["at"] == "cq")
 
 
+def everything(
+    store: pystore.Store | pystore.Reader, topic: str | None = None, queue: int | None = None
+) -> Iterator[pystore.Message]:
+    """Every message that reading queues to their ends gives: all of them, those of a topic, or
+    one."""
+    for q in store.queues() if topic is None else store.queues(topic):
+        at = q.min_offset if queue in (None, q.queue) else q.max_offset
+        while at < q.max_offset:
+            batch = store.read(q.topic, q.queue, at, max_messages=1000)
+            assert batch.next_offset > at, (q, batch)
+            yield from batch
+            at = batch.next_offset
+
+
 def delivered(
     store: pystore.Store | pystore.Reader,
 ) -> dict[tuple[str, int], list[tuple[int, int]]]:
     """What consumers get: (queue offset, place in the log) of each message, by topic and queue."""
     found = {}
     for q in store.queues():
-        at, got = q.min_offset, []
-        while at < q.max_offset:
-            batch = store.read(q.topic, q.queue, at, max_messages=5000)
-            got += [(m.queue_offset, m.physical_offset) for m in batch]
-            assert batch.next_offset > at, (q, batch)
-            at = batch.next_offset
-        found[q.topic, q.queue] = got
+        of_queue = everything(store, q.topic, q.queue)
+        found[q.topic, q.queue] = [(m.queue_offset, m.physical_offset) for m in of_queue]
     return found
 
 

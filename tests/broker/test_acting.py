@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from pairs import SMALL, Link, master_of, slave_of, until_alike
+from storeview import everything
 from waiting import BOUND_S, until
 
 from broker import Broker, Message, NameServer
@@ -88,11 +89,7 @@ def later(broker: Broker) -> None:
 
 
 def bodies(broker: Broker, topic: str = "orders") -> Counter[bytes]:
-    found: Counter[bytes] = Counter()
-    for place in broker.store.queues(topic):
-        batch = broker.store.read(topic, place.queue, 0, max_messages=1000, max_bytes=1 << 24)
-        found.update(bytes(message.body) for message in batch)
-    return found
+    return Counter(bytes(message.body) for message in everything(broker.store, topic))
 
 
 def acts(broker: Broker) -> bool:

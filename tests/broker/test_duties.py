@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 from loops import until
 from popping import popping
+from storeview import everything
 
 from broker.services.duties import BrokerRole, Duties, Duty, PeriodicJob
 from broker.wire.codes import RequestCode as Code
@@ -163,13 +164,7 @@ class Load:
         )  # fmt: skip
 
     def bodies(self, topic):
-        store, found = self.p.broker.store, Counter()
-        for queue in store.queues(topic):
-            at = queue.min_offset
-            while batch := store.read(topic, queue.queue, at, max_messages=500):
-                found.update(bytes(message.body) for message in batch)
-                at = batch.next_offset
-        return found
+        return Counter(bytes(message.body) for message in everything(self.p.broker.store, topic))
 
     def retry_topic(self):
         return next(

@@ -7,6 +7,7 @@ import json
 from contextlib import asynccontextmanager
 
 from popping import popping, records
+from storeview import everything
 
 from broker.wire.codes import RequestCode as Code
 from broker.wire.codes import ResponseCode
@@ -17,12 +18,8 @@ TIMERS = "rmq_sys_wheel_timer"
 
 def records_of(p):
     """What was put for timers."""
-    store, found, at = p.broker.store, [], 0
-    while at < store.range(TIMERS, 0)[1]:
-        for message in store.read(TIMERS, 0, at, max_messages=64):
-            found.append((dict(message.properties), bytes(message.body)))
-            at = message.queue_offset + 1
-    return found
+    timers = everything(p.broker.store, TIMERS)
+    return [(dict(message.properties), bytes(message.body)) for message in timers]
 
 
 async def test_an_acknowledgement_that_cannot_be_meant_is_refused_by_name(store_path):

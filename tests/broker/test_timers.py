@@ -8,6 +8,7 @@ import json
 import time
 
 import pytest
+from storeview import everything
 from waiting import until_async as until
 
 from broker.broker import Broker
@@ -59,14 +60,7 @@ class Timed:
 
 
 def arrived(store, topic="T"):
-    found = []
-    for q in store.queues(topic):
-        at = q.min_offset
-        while at < q.max_offset:
-            batch = store.read(topic, q.queue, at)
-            found += list(batch)
-            at = batch.next_offset
-    return sorted(found, key=lambda m: m.physical_offset)
+    return sorted(everything(store, topic), key=lambda m: m.physical_offset)
 
 
 @contextlib.asynccontextmanager

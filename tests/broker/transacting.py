@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from fakes import send_command
 from loops import Wire
+from storeview import everything
 from waiting import settled_async
 
 from broker.broker import Broker
@@ -178,14 +179,7 @@ class Transacting:
 
     def bodies(self, topic):
         self.store.refresh()
-        found = []
-        for queue in self.store.queues(topic):
-            at = queue.min_offset
-            while at < queue.max_offset:
-                batch = self.store.read(topic, queue.queue, at, max_messages=1000)
-                found += list(batch)
-                at = batch.next_offset
-        return found
+        return list(everything(self.store, topic))
 
     def texts(self, topic):
         return sorted(bytes(m.body) for m in self.bodies(topic))

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "broker"))
 
 from pairs import master_of, slave_of, until_alike
+from storeview import everything
 from waiting import BOUND_S, until
 
 from broker import Broker, Message, NameServer
@@ -66,14 +67,7 @@ class Load:
 
 
 def bodies(broker: Broker) -> set[bytes]:
-    found: set[bytes] = set()
-    for queue in range(4):
-        at, end = 0, broker.store.range("orders", queue)[1]
-        while at < end:
-            batch = broker.store.read("orders", queue, at, max_messages=500)
-            found.update(bytes(message.body) for message in batch)
-            at = batch.next_offset
-    return found
+    return {bytes(message.body) for message in everything(broker.store, "orders")}
 
 
 def main(folder: Path, seed: int, rounds: int) -> None:

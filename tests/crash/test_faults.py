@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import storeview
+from storeview import everything
 from waiting import until
 
 import pystore
@@ -144,10 +145,7 @@ def check(path, acknowledged, refused=()):
         for place, body in acknowledged:
             assert there.get(place) == body
         for q in store.queues():
-            got, at = [], q.min_offset
-            while batch := store.read(q.topic, q.queue, at, max_messages=1000):
-                got += [m.queue_offset for m in batch]
-                at = batch.next_offset
+            got = [m.queue_offset for m in everything(store, q.topic, q.queue)]
             assert got == list(range(q.min_offset, q.max_offset))
         assert sum(len(q) for q in store.queues()) == len(there)
         for body in refused:

@@ -13,6 +13,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from storeview import everything
+
 import pystore
 from pystore.format.names import TIMER_TOPIC
 from pystore.store.timers import Timers
@@ -42,14 +44,7 @@ def note(line, told):
 
 
 def delivered(store):
-    found = []
-    for q in store.queues("orders"):
-        at = q.min_offset
-        while at < q.max_offset:
-            batch = store.read("orders", q.queue, at, max_messages=1000)
-            found += [(m.properties["UNIQ_KEY"], m.store_timestamp) for m in batch]
-            at = batch.next_offset
-    return found
+    return [(m.properties["UNIQ_KEY"], m.store_timestamp) for m in everything(store, "orders")]
 
 
 def test_killed_again_and_again_each_comes_once(store_path, seed):
@@ -78,22 +73,12 @@ def test_killed_again_and_again_each_comes_once(store_path, seed):
 
 
 def records(store):
-    for q in store.queues(TIMER_TOPIC):
-        at = q.min_offset
-        while at < q.max_offset:
-            batch = store.read(TIMER_TOPIC, q.queue, at, max_messages=1000)
-            yield from (m for m in batch if "TIMER_DEL_UNIQKEY" not in m.properties)
-            at = batch.next_offset
+    timers = everything(store, TIMER_TOPIC)
+    yield from (m for m in timers if "TIMER_DEL_UNIQKEY" not in m.properties)
 
 
 def unmarked(keys, store_path):
     """Those that no mark names."""
-    marked = set()
     with pystore.Reader(store_path) as store:
-        for q in store.queues(TIMER_TOPIC):
-            at = q.min_offset
-            while at < q.max_offset:
-                batch = store.read(TIMER_TOPIC, q.queue, at, max_messages=1000)
-                marked |= {m.properties.get("TIMER_DEL_UNIQKEY", "+").split("+")[1] for m in batch}
-                at = batch.next_offset
-    return keys - marked
+        timers = everything(store, TIMER_TOPIC)
+        return keys - {m.properties.get("TIMER_DEL_UNIQKEY", "+").split("+")[1] for m in timers}

@@ -10,6 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from storeview import everything
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "broker"))
 
 from loops import Wire
@@ -98,13 +100,7 @@ async def again(p, rng, ledger):
 def audit(folder, ledger, forgets=False):
     """forgets: a rolled back half may be open again, as a power failure leaves it."""
     with Reader(folder) as reader:
-        seen = Counter()
-        for queue in reader.queues("orders"):
-            at = queue.min_offset
-            while at < queue.max_offset:
-                batch = reader.read("orders", queue.queue, at, max_messages=1000)
-                seen.update(bytes(m.body) for m in batch)
-                at = batch.next_offset
+        seen = Counter(bytes(m.body) for m in everything(reader, "orders"))
         kept, found = find_pending(reader), find_pending(reader, anew=True)
         bodies = {o: bytes(reader.message(h.physical).body) for o, h in found.rows.items()}
     assert set(kept.rows) == set(found.rows)

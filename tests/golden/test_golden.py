@@ -143,10 +143,8 @@ def test_reading_queue_by_queue(name, golden, golden_records):
             queues.setdefault((line["topic"], line["queue"]), []).append(line["phy"])
     with pystore.Reader(golden(name)) as reader:
         for (topic, queue), places in queues.items():
-            got, at = [], reader.range(topic, queue)[0]
-            while batch := reader.read(topic, queue, at, max_messages=100):
-                got += [storeview.message_facts(m) for m in batch]
-                at = batch.next_offset
+            messages = storeview.everything(reader, topic, queue)
+            got = [storeview.message_facts(m) for m in messages]
             assert [by_place[p] for p in places] == got
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from storeview import everything
 
 import pystore
 from pystore.store.timers import Timers
@@ -34,16 +35,11 @@ def folder(tmp_path):
 
 
 def arrived(store):
-    found = []
-    for q in store.queues():
-        if q.topic.startswith(("rmq_", "RMQ_", "SCHEDULE")):
-            continue
-        at = q.min_offset
-        while at < q.max_offset:
-            batch = store.read(q.topic, q.queue, at)
-            found += [m for m in batch if "TIMER_DEQUEUE_MS" in m.properties]
-            at = batch.next_offset
-    return found
+    return [
+        m for m in everything(store)
+        if not m.topic.startswith(("rmq_", "RMQ_", "SCHEDULE"))
+        and "TIMER_DEQUEUE_MS" in m.properties
+    ]  # fmt: skip
 
 
 def test_every_pending_timer_of_a_java_folder_comes_once(folder):

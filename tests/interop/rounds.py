@@ -1,4 +1,4 @@
-"""A broker in this process whose rounds of checks a test drives, and what lies in its topics."""
+"""A broker in this process whose rounds of checks a test drives."""
 
 from __future__ import annotations
 
@@ -10,20 +10,8 @@ from pathlib import Path
 from transacting import Clock
 
 from broker.broker import Broker
-from pystore import Message, Reader
 
-__all__ = ["Rounds", "decisions_are_in", "messages", "timed"]
-
-
-def messages(reader: Reader, topic: str) -> list[Message]:
-    found: list[Message] = []
-    for queue in reader.queues(topic):
-        at = queue.min_offset
-        while at < queue.max_offset:
-            batch = reader.read(topic, queue.queue, at, max_messages=1000)
-            found += list(batch)
-            at = batch.next_offset
-    return found
+__all__ = ["Rounds", "decisions_are_in", "timed"]
 
 
 class Rounds(threading.Thread):

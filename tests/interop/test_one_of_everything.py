@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import launch
 import pytest
-from rounds import decisions_are_in, messages, timed
+from rounds import decisions_are_in, timed
+from storeview import everything
 from transacting import DISCARDED, HALF
 
 from pystore import Reader
@@ -34,7 +35,7 @@ class Seen(NamedTuple):
 
 def decided_at_once(broker):
     """How many halves their producer commits or rolls back when it has sent them."""
-    keys = [m.keys[0] for m in messages(broker.store, HALF)]
+    keys = [m.keys[0] for m in everything(broker.store, HALF)]
     return sum(key.startswith(("COMMIT_", "ROLLBACK_")) for key in keys)
 
 
@@ -59,9 +60,9 @@ def seen(reference, tmp_path_factory):
         rounds.start()
         done = job.result()
     with Reader(store) as reader:
-        committed = Counter(m.keys[0] for m in messages(reader, f"golden{seed}_tx"))
-        given_up = Counter(m.keys[0] for m in messages(reader, DISCARDED))
-        places = {m.physical_offset for topic in reader.topics() for m in messages(reader, topic)}
+        committed = Counter(m.keys[0] for m in everything(reader, f"golden{seed}_tx"))
+        given_up = Counter(m.keys[0] for m in everything(reader, DISCARDED))
+        places = {m.physical_offset for topic in reader.topics() for m in everything(reader, topic)}
     (dump,) = reference.dumps(folder / "dump", [reference.job(store, SIZES | INDEX)])
     ledger = [json.loads(line) for line in done.stdout.splitlines()]
     return Seen(ledger, dump, committed, given_up, places)

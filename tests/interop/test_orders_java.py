@@ -20,7 +20,8 @@ from contextlib import contextmanager, suppress
 import launch
 import pytest
 from ports import free_port
-from rounds import decisions_are_in, messages, timed
+from rounds import decisions_are_in, timed
+from storeview import everything
 from transacting import DISCARDED
 from waiting import BOUND_S
 
@@ -129,11 +130,11 @@ def test_orders_and_products_agree(reference, tmp_path, version):
     assert s.keys("consumed", again=False) == s.keys("consumed") == rows(db, "good")
     assert s.keys("consumed") == s.keys("ordered", state="COMMIT_MESSAGE")
     with Reader(tmp_path / "store") as reader:
-        found = messages(reader, "orders-hello")
+        found = list(everything(reader, "orders-hello"))
         assert sorted((m.keys[0], m.tags) for m in found) == [
             ("KEY1", "TagB"), ("KEY4", "TagE"), ("KEY7", "TagC"),
         ]  # fmt: skip
-        given_up = Counter(m.keys[0] for m in messages(reader, DISCARDED))
+        given_up = Counter(m.keys[0] for m in everything(reader, DISCARDED))
     assert given_up == Counter(["KEY0", "KEY3", "KEY6", "KEY9"])
     checks = Counter(line["key"] for line in s.said("checked") if "key" in line)
     assert {key: checks[key] for key in given_up} == dict.fromkeys(given_up, 15)
@@ -159,8 +160,8 @@ def test_both_makes_end_the_same_halves_alike(reference, tmp_path, make):
         launch.wait("the given up", lambda: peer_given_up(peer) >= 4)
         peer.stop()
         with Reader(peer.store) as reader:
-            committed = {m.keys[0] for m in messages(reader, "orders-hello")}
-            given_up = {m.keys[0] for m in messages(reader, DISCARDED)}
+            committed = {m.keys[0] for m in everything(reader, "orders-hello")}
+            given_up = {m.keys[0] for m in everything(reader, DISCARDED)}
     assert committed == {"KEY1", "KEY4", "KEY7"}
     assert given_up == {"KEY0", "KEY3", "KEY6", "KEY9"}
 
@@ -171,7 +172,7 @@ def asked(services, key):
 
 def peer_given_up(peer):
     with Reader(peer.store) as reader:
-        return len(messages(reader, DISCARDED))
+        return len(list(everything(reader, DISCARDED)))
 
 
 @pytest.mark.long
@@ -317,7 +318,7 @@ def test_a_client_that_retries_stores_each_message_once(reference, tmp_path, win
         }
         assert len(told) == 60 and thief.stolen > 20
     with Reader(tmp_path / "store") as reader:
-        stored = messages(reader, "orders")
+        stored = list(everything(reader, "orders"))
     ids = Counter(m.properties["UNIQ_KEY"] for m in stored)
     assert set(ids) == set(told)
     if window:

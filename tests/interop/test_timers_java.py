@@ -8,7 +8,7 @@ from collections import Counter
 
 import launch
 import pytest
-from rounds import messages
+from storeview import everything
 from waiting import until
 
 import pystore
@@ -28,7 +28,7 @@ def test_java_delivers_the_rest_and_then_we_do(reference, tmp_path):
 
     def arrived():
         with Reader(store_path) as reader:
-            return Counter(int(bytes(m.body)) for m in messages(reader, "orders"))
+            return Counter(int(bytes(m.body)) for m in everything(reader, "orders"))
 
     def put(store, i, due_ms):
         properties = {"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": f"{i:032X}"}

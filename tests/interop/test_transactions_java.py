@@ -12,7 +12,7 @@ import time
 import launch
 import pytest
 from loops import Wire
-from rounds import messages
+from storeview import everything
 from transacting import COMMIT, ROLLBACK, Producer, transacting
 from waiting import until_async
 
@@ -56,7 +56,7 @@ def test_java_broker_goes_on_where_ours_stopped(reference, tmp_path):
 
     def orders():
         with Reader(store) as reader:
-            return sorted(int(bytes(m.body)) for m in messages(reader, "orders"))
+            return sorted(int(bytes(m.body)) for m in everything(reader, "orders"))
 
     with launch.name_server("ours", tmp_path / "names") as names:
         peer = launch.MAKES["java"](folder, launch.SETTINGS | SIZES, "5.3.3", names)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from storeview import everything
 from waiting import until
 
 from broker import Broker, Consumer, LocalState, Message, Producer, TransactionProducer
@@ -68,11 +69,7 @@ def remove(folder: Path, names: tuple[str, ...]) -> None:
 
 def bodies(broker: Broker, topic: str) -> list[bytes]:
     """All that a topic's only queue has."""
-    found, offset = [], broker.store.range(topic, 0)[0]
-    while batch := list(broker.store.read(topic, 0, offset)):
-        found += [bytes(message.body) for message in batch]
-        offset = batch[-1].queue_offset + 1
-    return found
+    return [bytes(message.body) for message in everything(broker.store, topic, 0)]
 
 
 @pytest.mark.parametrize("number", SHOWN)

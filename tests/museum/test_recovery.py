@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from storeview import everything
 
 import pystore
 from pystore.audit import verify
@@ -28,15 +29,9 @@ def fill(root, settings, count=COUNT):
 
 def delivered(store, topic="t"):
     """Bodies of every queue of the topic, in order."""
-    got = {}
-    for q in store.queues(topic):
-        at, bodies = q.min_offset, []
-        while at < q.max_offset:
-            batch = store.read(topic, q.queue, at, max_messages=500)
-            bodies += [bytes(m.body) for m in batch]
-            assert batch.next_offset > at
-            at = batch.next_offset
-        got[q.queue] = bodies
+    got = {q.queue: [] for q in store.queues(topic)}
+    for message in everything(store, topic):
+        got[message.queue].append(bytes(message.body))
     return got
 
 

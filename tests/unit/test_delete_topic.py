@@ -8,6 +8,7 @@ import struct
 import zlib
 
 import pytest
+from storeview import everything
 
 import pystore
 
@@ -25,11 +26,7 @@ def path(tmp_path):
 
 
 def bodies(store, topic, queue=0):
-    found, at = [], 0
-    while batch := store.read(topic, queue, at, max_messages=1000):
-        found += [bytes(message.body) for message in batch]
-        at = batch.next_offset
-    return found
+    return [bytes(message.body) for message in everything(store, topic, queue)]
 
 
 def filled(path, count=50):

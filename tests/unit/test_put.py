@@ -14,6 +14,7 @@ import purecodec
 import pyarrow as pa
 import pytest
 import storeview
+from storeview import everything
 from waiting import BOUND_S
 
 import pystore
@@ -474,11 +475,7 @@ def test_put_many_over_segments(store):
     result = store.put_many("T", [b"%d" % i for i in range(n)], queue=0)
     assert store.info().log_files > 2
     assert list(result.queue_offsets) == list(range(n))
-    got, at = [], 0
-    while batch := store.read("T", 0, at, max_messages=5000):
-        got += batch.raw_bodies()
-        at = batch.next_offset
-    assert [bytes(b) for b in got] == [b"%d" % i for i in range(n)]
+    assert [bytes(m.body) for m in everything(store, "T", 0)] == [b"%d" % i for i in range(n)]
 
 
 def test_put_many_of_nothing(store):

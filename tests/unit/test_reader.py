@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 import storeview
+from storeview import everything
 
 import pystore
 from pystore import GetStatus
@@ -125,17 +126,9 @@ def test_reader_opened_while_the_queues_lag_misses_nothing(store_path, small):
                 for name in names:
                     sent = [i for i in range(120) if names[i * 7 % 6] == name]
                     for queue in (0, 1):
-                        found = [int(bytes(m.body)) for m in all_of(reader, name, queue)]
+                        found = [int(bytes(m.body)) for m in everything(reader, name, queue)]
                         assert found == [i for i in sent if i % 2 == queue]
                     assert all(reader.query(name, f"k{i}") for i in sent)
-
-
-def all_of(reader, topic, queue):
-    found, at = [], 0
-    while batch := reader.read(topic, queue, at, max_messages=1000):
-        found += batch
-        at = batch.next_offset
-    return found
 
 
 def test_reader_follows_a_live_writer(store_path, small):
