@@ -42,9 +42,10 @@ class ConsumerGroupMember:
         """Returns the address of the queue's broker with this id, else of its master, else of any.
         Raises: Unreachable."""
         route = self.network.known_route(queue.topic)
-        address = route.address(queue.broker, broker_id) if route is not None else None
+        broker = route.broker(queue) if route is not None else queue.broker
+        address = route.address(broker, broker_id) if route is not None else None
         if address is None:
-            raise Unreachable(f"no address of the broker {queue.broker} is known")
+            raise Unreachable(f"no address of the broker {broker} is known")
         return address
 
     def check_iterable(self) -> None:

@@ -205,7 +205,7 @@ class Lane:
         signed = signing.fields if signing is not None else {}
         self._targets: list[Target] = []
         for queue in route.publish:
-            address = route.master(queue.broker)
+            address = route.master(route.broker(queue))
             fields = fixed_fields(outgoing.rules, outgoing.topic, queue, outgoing.batch)
             if address is not None:
                 frame = codec.encode(Command(outgoing.code, signed | fields, serialize=BINARY))

@@ -275,7 +275,7 @@ class Popping:
 
 def readable(route: Route) -> set[str]:
     """Returns the brokers that have queues to read."""
-    return {queue.broker for queue in route.read}
+    return {queue.broker for queue in route.held}
 
 
 def again_s(delay_level: int, times: int) -> float:

@@ -15,6 +15,7 @@ from broker.client.network import request_of
 from broker.client.options import INNER_PRODUCER
 from broker.client.sending import STORED, encoded
 from broker.wire.codes import RequestCode
+from broker.wire.static_topics import is_logical
 from pystore.format.names import RETRY_PREFIX, TEMPLATE_TOPIC
 from pystore.format.properties import MULTI_DISPATCH, MULTI_OFFSET
 
@@ -39,10 +40,14 @@ async def give_back(consumer: Worker, message: ReceivedMessage, delay_level: int
 async def send_back(consumer: Worker, message: ReceivedMessage, delay_level: int) -> None:
     """Sends a message back to its broker, else to the group's retry topic. Raises: ClientError when
     no broker takes it."""
+    again = FIRST_LEVEL + message.head.reconsume_times
+    if is_logical(message.queue.broker):  # the broker that leads it may not have the message
+        await republish(consumer, message, delay_level or again)
+        return
     try:
         await give_back(consumer, message, delay_level)
     except (BrokerRefused, Unreachable, RequestTimeout):
-        await republish(consumer, message, FIRST_LEVEL + message.head.reconsume_times)
+        await republish(consumer, message, again)
 
 
 async def republish(
@@ -74,7 +79,7 @@ async def republish(
     route = await consumer.network.route(topic)
     for queue in route.publish:
         fields["e"] = queue.queue
-        address = route.address(queue.broker) or ""
+        address = route.address(route.broker(queue)) or ""
         try:
             answer = await consumer.network.exchange(
                 address, request_of(RequestCode.SEND_MESSAGE_V2, fields, body), 5.0

@@ -9,6 +9,7 @@ from typing import Any
 
 from broker.wire import mqjson
 from broker.wire.mqjson import MessageQueue
+from broker.wire.static_topics import leaders_of
 
 __all__ = ["Route", "parse_route"]
 
@@ -19,12 +20,26 @@ QUEUES_MAX = 65536
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """publish, read: queues, sorted. brokers: by name, addresses by broker id (0: the master)."""
+    """publish, read: queues, sorted; of a static topic logical ones. brokers: by name, addresses by
+    broker id (0: the master). leaders: of a static topic, the broker of each logical queue. parts:
+    of a static topic, queues of brokers that can be read."""
 
     publish: tuple[MessageQueue, ...] = ()
     read: tuple[MessageQueue, ...] = ()
     brokers: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     clusters: Mapping[str, str] = field(default_factory=dict)
+    leaders: Mapping[MessageQueue, str] = field(default_factory=dict)
+    parts: tuple[MessageQueue, ...] = ()
+
+    def broker(self, queue: MessageQueue) -> str:
+        """Returns the broker that serves a queue."""
+        return self.leaders.get(queue, queue.broker)
+
+    @property
+    def held(self) -> tuple[MessageQueue, ...]:
+        """Queues of brokers that can be read; of any other topic than a static one, those are
+        `read`."""
+        return self.parts if self.leaders else self.read
 
     def master(self, broker: str) -> str | None:
         return self.brokers.get(broker, {}).get(0)
@@ -79,7 +94,31 @@ def _route(value: Mapping[str, Any], topic: str) -> Route:
         if data["perm"] & _READ and brokers.get(data["brokerName"])
         for number in range(data["readQueueNums"])
     ]
+    leaders = _leaders(value.get("topicQueueMappingByBroker"), topic, brokers)
+    if leaders:
+        writable = {queue.broker for queue in publish}
+        return Route(
+            tuple(queue for queue, broker in leaders.items() if broker in writable),
+            tuple(leaders), brokers, clusters, leaders, tuple(sorted(read)),
+        )  # fmt: skip
     return Route(tuple(sorted(publish)), tuple(sorted(read)), brokers, clusters)
+
+
+def _leaders(
+    infos: Any, topic: str, brokers: Mapping[str, Mapping[int, str]]
+) -> dict[MessageQueue, str]:
+    """Returns who leads each logical queue of a static topic, sorted, without queues that nobody
+    leads whom the route names."""
+    if not infos:
+        return {}
+    found = leaders_of(infos.values())
+    if len(found) > QUEUES_MAX:
+        raise ValueError(f"the route names more than {QUEUES_MAX} queues")
+    return {
+        MessageQueue(topic, name, queue): broker
+        for (name, queue), broker in sorted(found.items())
+        if brokers.get(broker)
+    }
 
 
 def _ordered(

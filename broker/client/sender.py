@@ -34,6 +34,7 @@ from broker.client.sending import (
     PreparedSend,
     SendRules,
     answer_of,
+    has_moved,
     may_retry,
     prepare,
     result_of,
@@ -142,9 +143,9 @@ class Sender:
     @staticmethod
     def master(route: Route, queue: MessageQueue) -> str:
         """Returns the address of the master that has the queue. Raises: Unreachable."""
-        address = route.master(queue.broker)
+        address = route.master(route.broker(queue))
         if address is None:
-            raise Unreachable(f"the broker {queue.broker} has no master in the route")
+            raise Unreachable(f"the broker {route.broker(queue)} has no master in the route")
         return address
 
     # ---- the quick way ----
@@ -291,7 +292,8 @@ class Sender:
 
     async def _go_on(self, sending: InFlight, error: ClientError, again: bool) -> None:
         outgoing, future = sending.outgoing, sending.future
-        self._faults.report(sending.queue.broker, 0, time.monotonic(), failed=True)
+        if not has_moved(error):
+            self._faults.report(sending.queue.broker, 0, time.monotonic(), failed=True)
         attempts = [Attempt(sending.queue.broker, sending.address, error)]
         try:
             if not again or not self._retries:
@@ -369,9 +371,13 @@ class Sender:
                 again = may_retry(answer.code)
             except (Unreachable, RequestTimeout, BadAnswer) as lost:
                 error, again = lost, True
-            self._faults.report(queue.broker, 0, time.monotonic(), failed=True)
             attempts.append(Attempt(queue.broker, address, error))
-            failed.append(queue.broker)
+            if has_moved(error):
+                if not choice.retried:  # its next send goes to who leads it now
+                    await self._network.route(outgoing.topic, fresh=True)
+            else:
+                self._faults.report(queue.broker, 0, time.monotonic(), failed=True)
+                failed.append(queue.broker)
             if not again:
                 break
             await self._before_retry(outgoing.topic, error, number, end)
@@ -382,7 +388,7 @@ class Sender:
     async def _before_retry(self, topic: str, error: ClientError, number: int, end: float) -> None:
         """Waits a moment and asks for the route again: a broker that went away may have left it, or
         be back in a moment."""
-        if isinstance(error, Unreachable):
+        if has_moved(error) or isinstance(error, Unreachable):
             pause = min(0.05 * 4**number, max(0.0, end - time.monotonic()))
             await asyncio.sleep(pause)
             await self._network.route(topic, fresh=True)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from broker.client._messages import encode, results
-from broker.client.errors import InvalidMessage, Misuse, reading
+from broker.client.errors import BrokerRefused, ClientError, InvalidMessage, Misuse, reading
 from broker.client.ids import key_source, new_unique_key, new_unique_keys
 from broker.client.lite import check_lite_topic
 from broker.client.message import Message, SendResult, SendStatus
@@ -588,6 +588,11 @@ def results_of(outgoing: PreparedSend, queue: MessageQueue, answer: Answer) -> l
     return results(status, keys, answer.ids, where, answer.offset)
 
 
+def has_moved(error: ClientError) -> bool:
+    """Says whether another broker leads the logical queue now. Nothing was stored."""
+    return isinstance(error, BrokerRefused) and error.code == ResponseCode.NOT_LEADER_FOR_QUEUE
+
+
 def may_retry(code: int) -> bool:
     """Says whether another broker may do better."""
-    return code in RETRY_CODES or code == ResponseCode.GO_AWAY
+    return code in RETRY_CODES or code in (ResponseCode.GO_AWAY, ResponseCode.NOT_LEADER_FOR_QUEUE)

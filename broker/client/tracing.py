@@ -81,7 +81,7 @@ class Tracer:
         timeout = self._network.settings.request_timeout_s
         for queue in route.publish:
             command = outgoing.command(queue)
-            address = route.master(queue.broker) or ""
+            address = route.master(route.broker(queue)) or ""
             if (await self._network.exchange(address, command, timeout)).code in STORED:
                 return
 

@@ -46,12 +46,14 @@ _STORED = frozenset(
 
 class TopicPlace(NamedTuple):
     """A topic at one broker. `ids` are those of the brokers of that name, of which 0 is the master;
-    `host` is where a service of its own is, for clients that do not reach it through this one."""
+    `host` is where a service of its own is, for clients that do not reach it through this one.
+    `led` are the logical queues of a static topic that are written to at this broker."""
 
     broker: str
     config: TopicConfig
     ids: tuple[int, ...] = (0,)
     host: str = ""
+    led: tuple[int, ...] | None = None
 
     @property
     def reads(self) -> int:
@@ -61,7 +63,9 @@ class TopicPlace(NamedTuple):
     @property
     def writes(self) -> int:
         """Queues that can be written."""
-        return self.config.write_queue_nums if self.config.perm & WRITE else 0
+        if not self.config.perm & WRITE:
+            return 0
+        return self.config.write_queue_nums if self.led is None else len(self.led)
 
 
 #: A client's address, and its id.

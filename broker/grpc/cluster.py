@@ -630,12 +630,16 @@ def _is_at(message: ReceivedMessage, topic: str, receipt: Receipt) -> bool:
 
 
 def _places(topic: str, route: Route, attributes: Mapping[str, str]) -> Iterable[TopicPlace]:
-    reads = Counter(queue.broker for queue in route.read)
-    writes = Counter(queue.broker for queue in route.publish)
+    reads = Counter(queue.broker for queue in route.held)
+    writes = Counter(route.broker(queue) for queue in route.publish)
     for name in sorted(route.brokers):
         perm = (READ if reads[name] else 0) | (WRITE if writes[name] else 0)
         config = TopicConfig(topic, reads[name], writes[name], perm, attributes=attributes)
-        yield TopicPlace(name, config, tuple(sorted(route.brokers[name])))
+        led = [queue.queue for queue in route.publish if route.leaders.get(queue) == name]
+        yield TopicPlace(
+            name, config, tuple(sorted(route.brokers[name])),
+            led=tuple(led) if route.leaders else None,
+        )  # fmt: skip
 
 
 def _may_be_written(places: Sequence[TopicPlace]) -> bool:

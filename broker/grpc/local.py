@@ -142,7 +142,11 @@ class LocalBroker:
         config = services.topics.get(topic)
         if config is None:
             return ()
-        return (TopicPlace(services.broker_name, config, (int(services.settings["brokerId"]),)),)
+        static = services.static
+        mapping = static.table.get(topic) if static is not None else None
+        led = tuple(mapping.led()) if mapping is not None else None
+        number = int(services.settings["brokerId"])
+        return (TopicPlace(services.broker_name, config, (number,), led=led),)
 
     async def writable(self, topic: str, wait_s: float) -> Sequence[TopicPlace]:
         return await self.places(topic)

@@ -149,7 +149,12 @@ class Sending:
 
     def _queue(self, places: Sequence[TopicPlace], key: str) -> tuple[str, int]:
         """Returns the broker and its queue. A key always has the same one; others take turns
-        among the brokers that answer."""
+        among the brokers that answer. Logical queues keep their order, whoever leads them."""
+        if places[0].led is not None:
+            led = sorted((queue, each.broker) for each in places for queue in each.led or ())
+            at = queue_for(key, len(led)) if key else next(self._turn) % len(led)
+            queue, broker = led[at]
+            return broker, queue
         if not key:
             places = [each for each in places if self._broker.is_available(each.broker)] or places
         count = sum(each.writes for each in places)

@@ -8,6 +8,7 @@ import json
 import lzma
 import re
 import time
+from collections import Counter
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,8 +16,9 @@ import pytest
 from popping import SMALL, records
 from waiting import BOUND_S, until_async
 
-from broker import NameServer
+from broker import AsyncAdmin, AsyncConsumer, AsyncProducer, Message, NameServer
 from broker.broker import Broker
+from broker.client.admin.static_plan import StaticTopicFacts, enlarged, remapped, rounded_up
 from broker.remoting.client import RemotingClient
 from broker.services.static_topics.table import NAME, MappingTable
 from broker.wire import mqjson
@@ -313,6 +315,73 @@ def test_a_mapping_file_that_cannot_be_read_ends_the_start(tmp_path):
     (tmp_path / NAME).write_bytes(b'{"topicQueueMappingInfoMap":{"st":{"bname":5}}')
     with pytest.raises(RecordDamaged, match="static topics"):
         MappingTable(tmp_path, 0o644, "a").load()
+
+
+# ---- our own clients ----
+
+
+async def test_our_clients_follow_a_topic_from_broker_to_broker(tmp_path):
+    """Sent at a, at b and at a again; consumed in order, from where the group was."""
+    async with pair(tmp_path) as p:
+        options = {"namesrv": p.names}
+        seen: dict[tuple[int, int], bytes] = {}  # the last one of a consumer comes again
+
+        async def consume(count):
+            async with AsyncConsumer("g", TOPIC, start="first", **options) as consumer:
+                async for message in consumer:
+                    seen[message.queue.queue, message.queue_offset] = message.body
+                    if len(seen) == count:
+                        return
+
+        async with AsyncAdmin(p.names) as admin, AsyncProducer("p", **options) as producer:
+            await admin.create_static_topic(TOPIC, queues=2, brokers=["a"])
+            at = []
+            for number, broker in enumerate("aba"):
+                if number:
+                    made = await admin.remap_static_topic(TOPIC, brokers=[broker])
+                    assert set(made.moved.values()) == {broker}
+                sent = [await producer.send(Message(TOPIC, b"%d" % n)) for n in range(4)]
+                at += [(each.queue.queue, each.queue_offset) for each in sent]
+                if number == 1:
+                    await asyncio.wait_for(consume(8), BOUND_S)
+            await asyncio.wait_for(consume(12), BOUND_S)
+        assert sorted(at) == sorted(seen)
+        for queue in (0, 1):
+            offsets = [offset for number, offset in seen if number == queue]
+            assert offsets == sorted(offsets)
+            assert {offset // 10_000 for offset in offsets} == {0, 1, 2}
+
+
+async def test_a_remapping_that_ended_half_way_is_ended(tmp_path):
+    async with pair(tmp_path) as p:
+        first = QueuePart(0, 1, "a", 0)
+        assert (await p.map("a", {0: (first,)}, epoch=1)).code == 0
+        await p.send("a", 5)
+        half = (first, QueuePart(1, 0, "b", -1))
+        for broker in ("b", "a"):
+            assert (await p.map(broker, {0: half}, epoch=2)).code == 0
+        async with AsyncAdmin(p.names) as admin:
+            made = await admin.remap_static_topic(TOPIC, brokers=["b"])
+            assert (made.queues, made.moved) == ({0: (first, half[1]._replace(logical=10_000))}, {})
+
+
+def test_queues_are_divided_and_few_of_them_move():
+    def led(facts):
+        return Counter(parts[-1].broker for parts in facts.queues.values())
+
+    brokers = ["a", "b", "c"]
+    none = StaticTopicFacts("t", {}, {})
+    made = enlarged(none, 6, ["a", "b"], brokers, 1)
+    assert led(made) == {"a": 3, "b": 3}
+    assert made.mappings["c"].queues == {}
+    more = enlarged(made, 8, ["a", "b"], brokers, 2)
+    assert led(more) == {"a": 4, "b": 4}
+    moved = remapped(more, brokers, brokers, 3)
+    assert sorted(led(moved).values()) == [2, 3, 3]
+    assert set(moved.moved.values()) == {"c"}
+    assert [rounded_up(each) for each in (0, 4_999, 5_000, 12_000)] == [
+        10_000, 10_000, 20_000, 20_000,
+    ]  # fmt: skip
 
 
 # ---- what 5.3.3 wrote and answered ----

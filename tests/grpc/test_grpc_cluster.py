@@ -21,7 +21,7 @@ from caller import CODE, SETTINGS, Caller, message, on_loop, serving
 from test_grpc_official import run, start
 from waiting import BOUND_S, until
 
-from broker import Broker, Consumer, Message, NameServer, Producer
+from broker import Admin, Broker, Consumer, Message, NameServer, Producer
 from broker.client.options import ClientSettings
 from broker.grpc.brokers import TopicPlace
 from broker.grpc.cluster import ClusterBrokers
@@ -124,6 +124,21 @@ def test_routes_name_all_brokers_at_the_address_that_was_asked(cluster: Cluster)
             assert at == [("one.example", port), ("two.example", port)]
             assert list(queue.accept_message_types) == [pb.MessageType.FIFO]
         assert route_of(caller, "Nowhere").status.code == CODE.TOPIC_NOT_FOUND
+
+
+def test_messages_for_a_static_topic_go_to_its_logical_queues(cluster: Cluster) -> None:
+    """By way of a proxy, and of a broker that leads some; remoting clients find them there."""
+    with Admin(cluster.namesrv) as admin, proxy(cluster.namesrv) as made:
+        admin.create_static_topic("Static", queues=2, brokers=["broker-a"])
+        admin.remap_static_topic("Static", brokers=["broker-a", "broker-b"])
+        for address in (made.grpc_address, *(each.grpc_address for each in cluster.brokers)):
+            with Caller(address) as caller:
+                sent = [caller("SendMessage", messages=[message("Static")]) for _ in range(2)]
+                assert {each.status.code for each in sent} == {CODE.OK}
+        found = cluster.taken("Static", 6)
+        assert {each.queue.broker for each in found} == {"__syslo__global__"}
+        with Caller(made.grpc_address) as caller:
+            assert names_of(route_of(caller, "Static")) == {"broker-a", "broker-b"}
 
 
 def test_settings_without_a_subscription_are_those_of_the_group(cluster: Cluster) -> None:

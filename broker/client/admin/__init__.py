@@ -15,10 +15,11 @@ from broker.client.admin.facts import (
     QueueLag,
     TopicFacts,
 )
+from broker.client.admin.static_plan import StaticTopicFacts
 from broker.client.admin.traces import TraceStep
 
 __all__ = [
     "REDRIVEN_FROM", "AccessRight", "AccessUser", "Admin", "AsyncAdmin", "BrokerFacts",
     "BrokerPlace", "ConnectedClient", "GroupMembers", "OffsetMove", "QueueEnds", "QueueLag",
-    "RedriveReport", "TopicFacts", "TraceStep",
+    "RedriveReport", "StaticTopicFacts", "TopicFacts", "TraceStep",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
 from broker.client.admin.access import AccessAdmin
 from broker.client.admin.deadletters import DeadLetterAdmin
 from broker.client.admin.offsets import BrokerAdmin
+from broker.client.admin.static_topics import StaticTopicAdmin
 from broker.client.admin.topics import GroupAdmin, TopicAdmin
 from broker.client.blocking import Runner, StartedByWith, twin_of
 from broker.client.options import ClientOptions
@@ -18,7 +19,9 @@ _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
 
-class AsyncAdmin(TopicAdmin, GroupAdmin, BrokerAdmin, DeadLetterAdmin, AccessAdmin):
+class AsyncAdmin(
+    TopicAdmin, StaticTopicAdmin, GroupAdmin, BrokerAdmin, DeadLetterAdmin, AccessAdmin
+):  # fmt: skip
     """Looks into brokers and changes what they hold, for programs with an event loop: ours and
     Apache's. ``Admin`` is its twin without.
 
@@ -111,6 +114,9 @@ class Admin(StartedByWith):
     topic = twin_of(AsyncAdmin.topic)
     create_topic = twin_of(AsyncAdmin.create_topic)
     delete_topic = twin_of(AsyncAdmin.delete_topic)
+    static_topic = twin_of(AsyncAdmin.static_topic)
+    create_static_topic = twin_of(AsyncAdmin.create_static_topic)
+    remap_static_topic = twin_of(AsyncAdmin.remap_static_topic)
     groups = twin_of(AsyncAdmin.groups)
     create_group = twin_of(AsyncAdmin.create_group)
     delete_group = twin_of(AsyncAdmin.delete_group)

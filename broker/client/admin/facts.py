@@ -207,7 +207,8 @@ def queue_lags(group: str, body: Mapping[str, Any]) -> list[QueueLag]:
     """Reads the answer to GET_CONSUME_STATS. Raises: what reading ends with (errors.UNREADABLE)."""
     found = []
     for queue, said in sorted((body.get("offsetTable") or {}).items()):
-        committed, end = int(said["consumerOffset"]), int(said["brokerOffset"])
+        # Of a static topic, -1 says that nothing is committed.
+        committed, end = max(0, int(said["consumerOffset"])), int(said["brokerOffset"])
         flight = max(0, int(said.get("pullOffset") or committed) - committed)
         found.append(
             QueueLag(group, queue, committed, end, int(said.get("lastTimestamp") or 0), flight)

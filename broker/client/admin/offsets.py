@@ -140,7 +140,7 @@ class OffsetAdmin(AdminBase):
             )  # fmt: skip
         found: dict[str, list[MessageQueue]] = {}
         for queue in route.read:
-            address = route.master(queue.broker)
+            address = route.master(route.broker(queue))
             if address is not None:
                 found.setdefault(address, []).append(queue)
         return sorted(found.items())
