@@ -528,6 +528,25 @@ ps_batch *ps_message_at(ps_store *store, int64_t physical, ps_error *error);
 ps_batch *ps_query(ps_store *store, const char *topic, int32_t topic_len, const char *key,
                    int32_t key_len, int32_t tags, int64_t begin, int64_t end, int32_t max,
                    ps_error *error);
+/* An excerpt of a queue that is not in a store: bytes of records, and the units that lead into
+ * them, as the cold tier keeps both. */
+typedef struct ps_excerpt {
+    const uint8_t *records;
+    int64_t len;
+    int64_t base; /* what units call the first byte */
+    const uint8_t *units;
+    int32_t count;
+    int64_t first; /* queue offset of the first unit */
+    const char *topic; /* of all records, as queue_id is */
+    int32_t topic_len;
+    int32_t queue_id;
+    int32_t checks; /* PS_CHECK_ of csrc/format/record.h */
+} ps_excerpt;
+/* The messages of an excerpt as ps_read gives those of a queue; the records are copied. A record
+ * that is not what its unit says, or is of another queue or offset, is passed over and counted
+ * (damaged). min_offset and max_offset are those of the excerpt. NULL: no memory. */
+ps_batch *ps_excerpt_read(const ps_excerpt *excerpt, const ps_read_options *options,
+                          ps_error *error);
 void ps_batch_get(const ps_batch *batch, ps_batch_info *out);
 /* PS_E_FILE_SIZE when another process has cut off a file that the batch points into, else 0. */
 int ps_batch_whole(const ps_batch *batch, ps_error *error);

@@ -17,7 +17,8 @@ MODULES = (
     "broker.services.hooks", "broker.remoting.client", "broker.wire.command",
     "broker.wire.codes", "spark_ext",
     # What is left out of the pages above, private names too: pdoc takes a "!" as "not".
-    "!pystore.base", "!pystore.cli", "!pystore.configuration", "!pystore.files", "!pystore.filter",
+    "!pystore.base", "!pystore.cli", "!pystore.cold", "!pystore.configuration", "!pystore.files",
+    "!pystore.filter",
     "!pystore.format", "!pystore.lights", "!pystore.meta", "!pystore.native", "!pystore.store",
 )  # fmt: skip
 

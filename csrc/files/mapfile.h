@@ -13,7 +13,7 @@
 struct ps_segments;
 
 struct ps_mapfile {
-    ps_io *mf_io;
+    ps_io *mf_io; /* NULL: mf_map is a copy of bytes (ps_mapfile_of_bytes) */
     char *mf_path;
     int64_t mf_base; /* logical offset of the first byte */
     int64_t mf_size;
@@ -41,6 +41,8 @@ struct ps_mapfile {
 /* Maps `path` of exactly `size` bytes with one reference. 0 or an error code. */
 int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int flags,
                     ps_mapfile **out, ps_error *e);
+/* A copy of bytes that are not of a file, in the place of one; NULL: no memory. */
+ps_mapfile *ps_mapfile_of_bytes(const uint8_t *bytes, int64_t len, int64_t base);
 ps_mapfile *ps_mapfile_ref(ps_mapfile *mf); /* ps_mapfile_unref: pystore.h */
 /* Sparing: after `from` (a multiple of the page) the system brings in a page at a time and none
  * ahead of it. */

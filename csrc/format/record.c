@@ -436,6 +436,15 @@ static void prop_crc_put(uint8_t *p, int32_t size, const uint8_t head[PS_HEAD_LE
     ps_property_end(w + CRC_DIGITS);
 }
 
+int ps_record_move(uint8_t *p, int64_t size, int64_t place) {
+    ps_record r;
+    if (ps_record_decode(p, size, &r) != PS_REC_OK || r.size != size) return -1;
+    bool summed = prop_crc_find(&r) != NULL;
+    be64_put(p + PS_AT_PHYSICAL_OFFSET, (uint64_t)place);
+    if (summed) prop_crc_put(p, r.size, p);
+    return 0;
+}
+
 void ps_draft_write(const ps_draft *d, uint8_t *p, int64_t queue_offset, int64_t physical_offset,
                     int64_t store_timestamp) {
     int32_t sys_flag = d->sys_flag & ~(PS_SYS_BORN_V6 | PS_SYS_STORE_V6);

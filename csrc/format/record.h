@@ -30,6 +30,9 @@ typedef enum ps_rec_outcome {
 
 /* Writes the PS_HEAD_LEN bytes of the blank that closes a file with `remaining` bytes left. */
 void ps_blank_write(uint8_t *p, int32_t remaining);
+/* Gives a whole record of `size` bytes another physical offset, and makes its properties CRC, where
+ * it has one, again. -1: it is not a whole record. */
+int ps_record_move(uint8_t *p, int64_t size, int64_t place);
 /* cdef end */
 
 /* Every sum that a record has. */

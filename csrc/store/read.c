@@ -581,6 +581,55 @@ ps_batch *ps_message_at(ps_store *s, int64_t physical, ps_error *e) {
     return NULL;
 }
 
+/* ---- an excerpt that is not in a store ---- */
+
+static bool excerpt_record(const ps_excerpt *p, const ps_mapfile *mf, int64_t offset,
+                         const ps_unit *u, ps_record *r) {
+    int64_t at = u->physical - p->base;
+    if (u->physical < p->base || at > p->len || u->size <= 0 || u->size > p->len - at)
+        return false;
+    return ps_record_check(mf->mf_map + at, u->size, u->physical, p->checks, r) == PS_REC_OK &&
+           r->size == u->size && r->queue_offset == offset && r->queue_id == p->queue_id &&
+           r->topic_len == p->topic_len && memcmp(r->topic, p->topic, (size_t)p->topic_len) == 0;
+}
+
+static bool excerpt_wants(const ps_read_options *o, const ps_unit *u, const ps_record *r) {
+    return tag_wanted(o, u->tags_code) && tag_equal(o, r) &&
+           (o->sql == NULL || ps_sql92_match(o->sql, r->properties, r->properties_len));
+}
+
+ps_batch *ps_excerpt_read(const ps_excerpt *p, const ps_read_options *o, ps_error *e) {
+    if (o == NULL) o = &default_options;
+    int32_t most = o->max_messages > 0 ? o->max_messages : DEFAULT_MESSAGES;
+    int64_t bytes = o->max_bytes > 0 ? o->max_bytes : DEFAULT_BYTES;
+    ps_mapfile *mf = ps_mapfile_of_bytes(p->records, p->len, p->base);
+    ps_batch *b = ps_batch_new(most);
+    int code = mf == NULL || b == NULL ? PS_E_NO_MEMORY : 0;
+    int32_t i = 0;
+    for (; code == 0 && i < p->count; i++) {
+        ps_unit u;
+        ps_record r;
+        ps_unit_get(p->units + (int64_t)i * PS_UNIT, &u);
+        if (b->info.count == most) break;
+        if (b->info.count > 0 && b->info.bytes + u.size > bytes) break;
+        if (!excerpt_record(p, mf, p->first + i, &u, &r)) {
+            if (b->info.damaged++ == 0) b->info.first_damaged = p->first + i;
+        } else if (excerpt_wants(o, &u, &r)) {
+            code = ps_batch_add(b, mf, &r, p->first + i, u.tags_code);
+        }
+    }
+    ps_mapfile_unref(mf);
+    if (code < 0) {
+        ps_batch_free(b);
+        return fail_null(e, code, -1, "no memory for the batch");
+    }
+    b->info.status = b->info.count > 0 ? PS_GET_FOUND : PS_GET_NO_MATCHED_MESSAGE;
+    b->info.min_offset = p->first;
+    b->info.max_offset = p->first + p->count;
+    b->info.next_offset = p->first + i;
+    return b;
+}
+
 /* ---- by key ---- */
 
 static bool has_token(const uint8_t *text, int32_t len, const char *key, int32_t key_len) {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pystore.cli.bench import run as bench
 from pystore.cli.carve import run as carve
+from pystore.cli.cold import VERBS as COLD
 from pystore.cli.diff import run as diff
 from pystore.cli.dump import run as dump
 from pystore.cli.export import run as export
@@ -49,6 +50,7 @@ _OWN: tuple[Verb, ...] = (
     Verb("export", export),
     Verb("import", import_, writes=True),
     Verb("bench", bench, writes=True, store_needed=False),
+    *COLD,
 )
 
 #: What stands in the way of verbs that other packages bring, by the verb's first word.
@@ -67,7 +69,7 @@ def all_verbs() -> tuple[Verb, ...]:
 def verbs_of(word: str) -> tuple[Verb, ...]:
     """Returns those that begin with that word; of the others nothing is imported. Empty: there are
     none, or they cannot be imported."""
-    own = tuple(verb for verb in _OWN if verb.name == word)
+    own = tuple(verb for verb in _OWN if verb.name.split()[0] == word)
     if own:
         return own
     from importlib.metadata import entry_points

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,10 +15,15 @@ from pystore.cli._output import compact
 from pystore.cli._records import message_record
 from pystore.cli._session import Session
 from pystore.cli._values import Size, parse_time, usage
+from pystore.cli.cold import cold_of
 from pystore.errors import RecordDamaged
 from pystore.files import whole_file
 from pystore.meta.configfiles import RAW_FILES, SECTIONS
+from pystore.store._messages import Batch
 from pystore.store._reading import Reader
+
+if TYPE_CHECKING:
+    from pystore.cold.reader import ColdReader
 
 __all__ = ["run"]
 
@@ -113,11 +118,10 @@ def _write(
     s: Session, reader: Reader, out: IO[str], topic: str | None, low: int, high: int
 ) -> tuple[int, int]:
     """Returns (messages, bytes of JSON). Raises: RecordDamaged."""
-    info = reader.info()
-    at, count, size = info.log_min, 0, 0
+    count = size = 0
     with s.progress("exporting") as bar:
-        while True:
-            batch = reader.log(at, max_messages=_BATCH)
+        cold = cold_of(reader)
+        for batch, done, total in _log(reader) if cold is None else _tier(cold, topic, low, high):
             lines = [
                 compact(message_record(m, stored=True))
                 for m in batch
@@ -128,10 +132,31 @@ def _write(
                 out.write(text)
                 count += len(lines)
                 size += len(text)
-            at = batch.next_offset
-            bar.update(at - info.log_min, info.log_max - info.log_min)
-            if batch.outcome > 0:
-                reader.message(at)  # raises with the right words
-                raise RecordDamaged("no valid record at this offset", offset=at)
-            if batch.outcome or at >= info.log_max:
-                return count, size
+            bar.update(done, total)
+    return count, size
+
+
+def _log(reader: Reader) -> Iterator[tuple[Batch, int, int]]:
+    """Yields the batches of the log, bytes done, and bytes in all. Raises: RecordDamaged."""
+    info = reader.info()
+    at = info.log_min
+    while True:
+        batch = reader.log(at, max_messages=_BATCH)
+        at = batch.next_offset
+        yield batch, at - info.log_min, info.log_max - info.log_min
+        if batch.outcome > 0:
+            reader.message(at)  # raises with the right words
+            raise RecordDamaged("no valid record at this offset", offset=at)
+        if batch.outcome or at >= info.log_max:
+            return
+
+
+def _tier(
+    reader: ColdReader, topic: str | None, low: int, high: int
+) -> Iterator[tuple[Batch, int, int]]:
+    """Yields the batches of a tier, queue by queue, messages done, and messages in all."""
+    total = sum(len(queue) for queue in reader.queues(topic))
+    done = 0
+    for batch in reader.batches(topic=topic, time_min=low, time_max=high):
+        done += len(batch)
+        yield batch, done, total

@@ -10,6 +10,7 @@ import typer
 
 from pystore.cli._session import Session, holder_of
 from pystore.cli._values import Size, When
+from pystore.cli.cold import cold_of, show_tier
 from pystore.errors import StoreError
 from pystore.meta.configfiles import ConsumerOffset
 from pystore.metadata import Metadata
@@ -31,6 +32,8 @@ def run(
 
     Takes no lock and writes nothing, so it is safe on a live broker's store.
 
+    Of a cold tier it shows what `pystore cold ls` does (docs/cold.md).
+
     Shows the range of each queue, and where each group is with its lag. JSON: one object with
     the members store, recovery, recovery items, topics, groups, queues, consumer offsets. Text
     shows the first 1,000 consumer offsets and says how many more there are.
@@ -42,6 +45,9 @@ def run(
       pystore info /data/rocketmq/store --json | jq .store.log_max
     """
     with s.reader() as reader:
+        cold = cold_of(reader)
+        if cold is not None:
+            return show_tier(s, cold, None if topic is None else [topic])
         queues = reader.queues(topic)
         metadata, trouble = _metadata(reader)
         if topic is not None and not queues and (metadata is None or topic not in metadata.topics):

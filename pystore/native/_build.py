@@ -44,6 +44,7 @@ HEADERS = (
     "ha/ha.h",
     "audit/audit.h",
     "derive/derive.h",
+    "flat/flat.h",
 )
 NOT_CORE = ("tests", "http2")
 #: -g1, after the -g of Python: lines are all that a stack needs, for a fifth less time.

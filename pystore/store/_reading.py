@@ -5,6 +5,7 @@ Every call that touches the store crosses into C once, with the GIL let go; see 
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import logging
 import os
@@ -141,11 +142,15 @@ class Base(ClosedByWith):
         #: What opening it did, see docs/recovery.md.
         self.report: RecoveryReport = report_of(report)
         self._topics: dict[str, TopicHandle] = {}
+        self._keep_calls()
+        _LIVE.add(self)
+
+    def _keep_calls(self) -> None:
+        """Makes room for what calls leave for the next ones."""
         self._tags: dict[str, tuple[Any, int, bytes]] = {}
         self._filters: dict[str, Any] = {}
         self._damaged: set[tuple[str, int]] = set()
         self._scratch = _CallStructs()
-        _LIVE.add(self)
 
     def _check_settings(self) -> None:
         """Refuses what has no effect. Raises: BadArgument."""
@@ -614,6 +619,26 @@ class Base(ClosedByWith):
         return ArrowStream(self, topic, queue, **options)
 
 
+#: The reader of what does not lie in a store, which builds on the one of stores and is loaded where
+#: it is asked for; and what tells it.
+_COLD, _IS_COLD = ("reader", "ColdReader"), ("tier", "is_tier")
+
+
+def _of_cold(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(f"pystore.cold.{module}"), name)
+
+
+def _is_elsewhere(path: object) -> bool:
+    """Says whether a path is a cold tier's: an address, or a folder that holds one."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+    if ":/" in text:
+        return True
+    folder = Path(text)
+    if (folder / "commitlog").is_dir() or not folder.is_dir():
+        return False
+    return bool(_of_cold(*_IS_COLD)(folder))
+
+
 class ReaderCannotWrite(ReadOnly, AttributeError):
     """A Reader was asked for what only a Store can do."""
 
@@ -621,12 +646,22 @@ class ReaderCannotWrite(ReadOnly, AttributeError):
 class Reader(Base):
     """A store opened for reading: no lock, nothing written, whoever else has it open.
 
-    path: the folder that holds ``commitlog``. conf, settings: as for ``pystore.open``; sizes are
-    taken from the files. It shows the store as recovery would leave it, and what was written later
-    after ``refresh()``.
+    path: the folder that holds ``commitlog``; or the folder or address of a cold tier, such as
+    ``s3://bucket/cold`` (docs/cold.md), which gives a ``pystore.cold.reader.ColdReader``. conf,
+    settings: as for ``pystore.open``; sizes are taken from the files. It shows the store as
+    recovery would leave it, and what was written later after ``refresh()``.
 
     Raises: NotAStore, Forbidden, FileSizeMismatch, MissingSegment, BadArgument.
     """
+
+    #: Whether it reads a cold tier: then it is a ``pystore.cold.reader.ColdReader``.
+    is_cold = False
+
+    def __new__(cls, path: str | os.PathLike[str] = "", *_: object, **__: object) -> Self:
+        if cls is Reader and _is_elsewhere(path):
+            made: Self = object.__new__(_of_cold(*_COLD))
+            return made
+        return object.__new__(cls)
 
     @named_arguments
     def __init__(

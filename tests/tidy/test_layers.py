@@ -29,6 +29,7 @@ FLOOR = {
     "store": 3,
     "audit": 3,
     "derive": 3,
+    "flat": 3,
     "http2": 3,
     "scan": 4,
     "ha": 4,

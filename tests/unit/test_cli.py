@@ -690,6 +690,11 @@ MORE = {
     "admin message get": ["0"], "admin message trace": ["0"], "admin message find": ["t"],
     "admin dlq list": ["g"],
     "admin dlq get": ["g", "0"], "admin dlq redrive": ["g"],
+    "cold push": ["/nonexistent/cold", "--broker", "b"], "cold ls": ["/nonexistent/cold"],
+    "cold fetch": ["/nonexistent/cold", "/nonexistent/copy"],
+    "cold restore": ["/nonexistent/cold", "/nonexistent/store"],
+    "cold verify": ["/nonexistent/cold"], "cold rm": ["/nonexistent/cold", "--orphans"],
+    "cold java": ["/nonexistent/cold", "/nonexistent/store"],
 }  # fmt: skip
 #: A bench makes its own store, and refuses one that is there.
 WITH_STORE = [v for v in VERBS if not v.server and v.name != "bench"]

@@ -1,0 +1,137 @@
+/* Segments of the cold tier under the sanitizers: the excerpt of a segment is the queue that it was
+ * made of; no flipped bit and no unit that leads astray costs memory, or passes for a message. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "flat/flat.h"
+#include "format/record.h"
+#include "small_store.h"
+
+#define MESSAGES 90
+#define OF_A_QUEUE (MESSAGES / QUEUES)
+#define BASE 1000
+
+static char root[256];
+
+static ps_store *open_store(void) {
+    ps_conf c;
+    ps_conf_init(&c);
+    c.root = root;
+    ps_error e = {0};
+    ps_report report = {0};
+    ps_store *s = ps_reader_open(&c, NULL, &report, NULL, &e);
+    CHECK(s != NULL);
+    return s;
+}
+
+/* The segment of queue 1; its bytes are the caller's. */
+static uint8_t *make_segment(ps_flat *f) {
+    ps_error e = {0};
+    ps_store *s = open_store();
+    ps_read_options o = {.max_messages = MESSAGES};
+    ps_batch *b = ps_read(s, ps_topic_open(s, "topic-a", 7, 0, &e), 1, 0, &o, &e);
+    ps_batch_info i;
+    ps_batch_get(b, &i);
+    CHECK_EQ(0, ps_flat_measure(&i, f));
+    uint8_t *bytes = malloc((size_t)f->size);
+    CHECK_EQ(0, ps_flat_write(&i, BASE, bytes, f));
+    ps_batch_free(b);
+    CHECK_EQ(0, ps_store_close(s, &e));
+    ps_store_free(s);
+    return bytes;
+}
+
+static ps_excerpt excerpt_of(const uint8_t *bytes, const ps_flat *f) {
+    return (ps_excerpt){.records = bytes, .len = f->records, .base = BASE,
+                        .units = bytes + f->records, .count = f->count, .first = f->first,
+                        .topic = "topic-a", .topic_len = 7, .queue_id = 1,
+                        .checks = PS_CHECK_SUMS};
+}
+
+/* How many messages it gives; the others must be counted as damaged. */
+static int32_t messages_of(const ps_excerpt *x) {
+    ps_error e = {0};
+    ps_read_options o = {.max_messages = MESSAGES};
+    ps_batch *b = ps_excerpt_read(x, &o, &e);
+    ps_batch_info i;
+    ps_batch_get(b, &i);
+    CHECK_EQ(x->count, i.count + i.damaged);
+    int32_t count = i.count;
+    ps_batch_free(b);
+    return count;
+}
+
+static void test_a_segment_is_its_queue(void) {
+    ps_flat f;
+    uint8_t *bytes = make_segment(&f);
+    CHECK_EQ(OF_A_QUEUE, f.count);
+    CHECK_EQ(OF_A_QUEUE * 3, f.keys); /* k1, k2 and abc */
+    CHECK(f.time_min > 0 && f.time_min <= f.time_max);
+    ps_excerpt x = excerpt_of(bytes, &f);
+    CHECK_EQ(OF_A_QUEUE, messages_of(&x));
+    const uint8_t *key = bytes + f.records + f.count * 20, *tail = key + f.keys * PS_FLAT_KEY;
+    for (int32_t i = 1; i < f.keys; i++)
+        CHECK(be64_get(key + i * PS_FLAT_KEY) > be64_get(key + (i - 1) * PS_FLAT_KEY));
+    CHECK_EQ(BASE, (int64_t)be64_get(tail));
+    CHECK_EQ(PS_MAGIC_BLANK, be32_get(tail + 32));
+    CHECK_EQ(f.crc, ps_flat_crc(0, bytes, f.size));
+    free(bytes);
+}
+
+static void test_damage_is_counted(void) {
+    ps_flat f;
+    uint8_t *bytes = make_segment(&f);
+    ps_excerpt x = excerpt_of(bytes, &f);
+    uint8_t *unit = bytes + f.records;
+    const int64_t places[] = {0, BASE - 1, BASE + f.records, INT64_MAX, INT64_MIN, -1};
+    const int32_t sizes[] = {0, -1, 1, INT32_MAX, INT32_MIN};
+    uint8_t old[20];
+    memcpy(old, unit, sizeof old);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        be64_put(unit, (uint64_t)places[i]);
+        CHECK_EQ(OF_A_QUEUE - 1, messages_of(&x));
+    }
+    memcpy(unit, old, sizeof old);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        be32_put(unit + 8, (uint32_t)sizes[i]);
+        CHECK_EQ(OF_A_QUEUE - 1, messages_of(&x));
+    }
+    memcpy(unit, old, sizeof old);
+    bytes[f.records / 2 + 40] ^= 1; /* in a body or what tells of one */
+    CHECK(messages_of(&x) >= OF_A_QUEUE - 1);
+    x.len = f.records / 2;
+    CHECK(messages_of(&x) < OF_A_QUEUE);
+    x.queue_id = 2;
+    CHECK_EQ(0, messages_of(&x));
+    free(bytes);
+}
+
+static void test_a_moved_record_has_its_sum(void) {
+    uint8_t record[400];
+    const char *why;
+    ps_record r;
+    ps_draft d = {.body = (const uint8_t *)"body", .body_len = 4, .topic = (const uint8_t *)"t",
+                  .topic_len = 1, .prop_crc = true,
+                  .born_host = (const uint8_t *)"\x7f\0\0\1\0\0\0\1", .born_host_len = 8,
+                  .store_host = (const uint8_t *)"\x7f\0\0\1\0\0\0\1", .store_host_len = 8};
+    CHECK_EQ(0, ps_draft_measure(&d, 1 << 20, &why));
+    ps_draft_write(&d, record, 7, 123456, 1);
+    CHECK_EQ(0, ps_record_move(record, d.size, 42));
+    CHECK_EQ(PS_REC_OK, ps_record_check(record, d.size, 42, PS_CHECK_SUMS, &r));
+    CHECK_EQ(-1, ps_record_move(record, d.size - 1, 42));
+}
+
+int main(void) {
+    check_begin();
+    char *folder = check_folder();
+    snprintf(root, sizeof root, "%s", folder);
+    free(folder);
+    small_store_make(root, 32 << 10, 400, "topic-a", MESSAGES, 300);
+    test_a_segment_is_its_queue();
+    test_damage_is_counted();
+    test_a_moved_record_has_its_sum();
+    check_remove(root);
+    return check_end("test_flat");
+}

@@ -1,0 +1,314 @@
+"""``pystore cold``: messages in cheap storage (docs/cold.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pystore.cli._session import Session
+from pystore.cli._values import Size, When, parse_time, usage
+from pystore.cli.verbs import Verb
+from pystore.store._reading import Reader
+
+if TYPE_CHECKING:
+    from pystore.cold.reader import ColdReader
+    from pystore.cold.tier import Tier
+
+__all__ = ["VERBS", "cold_of", "show_tier"]
+
+_Address = Annotated[
+    str,
+    typer.Argument(metavar="TIER", help="Folder, or address such as s3://bucket/cold."),
+]
+_Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic. Repeatable.")]
+_Cluster = Annotated[
+    str | None, typer.Option(help="Name of the cluster. Default: brokerClusterName.")
+]
+_Broker = Annotated[str | None, typer.Option(help="Name of the broker. Default: brokerName.")]
+
+
+def _names(s: Session, cluster: str | None, broker: str | None) -> tuple[str, str]:
+    settings = s.settings()
+    if broker is None:
+        if "brokerName" not in settings.explicit:
+            raise usage("the broker has no name", "pass --broker NAME, or --conf broker.conf")
+        broker = str(settings["brokerName"])
+    return cluster or str(settings["brokerClusterName"]), broker
+
+
+def cold_of(reader: Reader) -> ColdReader | None:
+    """Returns the reader as one of a tier; None of a store."""
+    if not reader.is_cold:
+        return None
+    from pystore.cold.reader import ColdReader
+
+    assert isinstance(reader, ColdReader)
+    return reader
+
+
+def _own(s: Session, address: str) -> Tier:
+    """Opens a tier of ours. Raises: BadArgument for one that upstream has written."""
+    from pystore.cold.tier import Tier, open_tier
+
+    s.settings()  # so that wrong ones are refused
+    tier = open_tier(address)
+    if not isinstance(tier, Tier):
+        raise usage(
+            "RocketMQ wrote this tier, which has no manifests",
+            "take it over: pystore cold fetch TIER TARGET",
+        )
+    return tier
+
+
+def push(
+    s: Session,
+    address: Annotated[
+        str,
+        typer.Argument(metavar="TIER", help="Root of tiers: a folder, or s3://bucket/prefix."),
+    ],
+    topic: _Topics = None,
+    cluster: _Cluster = None,
+    broker: _Broker = None,
+    segment: Annotated[
+        int, typer.Option(min=1024, help="Bytes of records in one object, at most.")
+    ] = 16 << 20,
+) -> int | None:
+    """Write out what a store has and its tier does not have yet.
+
+    Takes no lock on the store, which may be a live broker's. Topics of the system stay at home, as
+    RocketMQ's do. A run that is killed is run again: nothing comes twice.
+
+    Exit code 1: there was nothing to write out.
+
+    \b
+    Examples:
+      pystore cold push STORE s3://bucket/cold --broker broker-a
+      pystore cold push STORE /mnt/cold --topic orders
+    """
+    from pystore.cold.push import push as push_all
+    from pystore.cold.tier import new_tier
+
+    names = _names(s, cluster, broker)
+    with s.reader() as reader, s.progress("writing out", "queues") as bar:
+        tier = new_tier(address, *names)
+        done = push_all(
+            reader, tier, topics=topic or (), segment_bytes=segment,
+            progress=lambda at, total: bar.update(at, total),
+        )  # fmt: skip
+    s.out.facts("pushed", {
+        "tier": tier.objects.address, "queues": done.queues, "messages": done.messages,
+        "bytes": Size(done.bytes), "objects": done.objects, "holes": done.holes,
+    })  # fmt: skip
+    return 0 if done.messages else 1
+
+
+def ls(s: Session, address: _Address, topic: _Topics = None) -> int | None:
+    """Show the brokers' tiers at an address, or the queues of one.
+
+    \b
+    Examples:
+      pystore cold ls s3://bucket/cold
+      pystore cold ls s3://bucket/cold/212d6b50_DefaultCluster/broker-a --topic orders
+    """
+    from pystore.cold.objects import open_objects
+    from pystore.cold.reader import ColdReader
+    from pystore.cold.tier import find_brokers
+
+    s.settings()  # so that wrong ones are refused
+    found = find_brokers(open_objects(address))
+    if len(found) != 1:
+        rows = [(each.cluster, each.broker, each.folder) for each in found]
+        s.out.table("brokers", ("cluster", "broker", "folder"), rows)
+        return 0 if rows else 1
+    with ColdReader(address) as reader:
+        return show_tier(s, reader, topic)
+
+
+def show_tier(s: Session, reader: ColdReader, topics: list[str] | None) -> int:
+    """Shows what a tier holds, as ``cold ls`` and ``info`` do."""
+    spans = [span for span in reader.spans() if not topics or span.topic in topics]
+    times = [span for span in spans if span.time_max >= 0]
+    s.out.facts("tier", {
+        "address": reader.tier.objects.address, "cluster": reader.tier.cluster or None,
+        "broker": reader.tier.broker or None,
+        "topics": len({span.topic for span in spans}), "queues": len(spans),
+        "messages": sum(span.end - span.start for span in spans),
+        "segments": sum(span.segments for span in spans),
+        "bytes": Size(sum(span.size for span in spans)),
+        "first stored": When(min((span.time_min for span in times), default=-1)),
+        "last stored": When(max((span.time_max for span in times), default=-1)),
+    })  # fmt: skip
+    rows = [
+        (span.topic, span.queue, span.start, span.end, span.segments, Size(span.size))
+        for span in spans
+    ]
+    s.out.table("queues", ("topic", "queue", "min", "max", "segments", "bytes"), rows)
+    return 0 if spans else 1
+
+
+def fetch(
+    s: Session,
+    address: _Address,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="Root of tiers to copy to.")],
+    topic: _Topics = None,
+    cluster: _Cluster = None,
+    broker: _Broker = None,
+) -> int | None:
+    """Copy a tier into another one, such as a folder of this host; what RocketMQ wrote, too.
+
+    The new one has manifests and objects as `push` makes them, and right CRCs of properties. A run
+    that is killed is run again.
+
+    \b
+    Examples:
+      pystore cold fetch s3://bucket/cold ./cold --topic orders
+      pystore cold fetch /data/rocketmq/tier s3://bucket/cold
+    """
+    from pystore.cold.reader import ColdReader
+    from pystore.cold.restore import fetch as fetch_all
+
+    s.settings()  # so that wrong ones are refused
+    with ColdReader(address) as reader, s.progress("copying") as bar:
+        done = fetch_all(reader, target, topics=topic or (), cluster=cluster or "",
+                         broker=broker or "")  # fmt: skip
+        bar.update(1, 1)
+    s.out.facts("fetched", {"queues": done.queues, "messages": done.messages,
+                            "bytes": Size(done.bytes)})  # fmt: skip
+    return 0 if done.messages else 1
+
+
+def restore(
+    s: Session,
+    address: _Address,
+    target: Annotated[Path, typer.Argument(metavar="STORE", help="Folder for the new store.")],
+    topic: _Topics = None,
+    segment: Annotated[
+        int, typer.Option(min=4096, help="mappedFileSizeCommitLog of the store.")
+    ] = 1 << 30,
+) -> int | None:
+    """Make a store of a tier's messages: queue offsets stay, the order over queues does not.
+
+    STORE must not exist. It is made beside its place and renamed when it is whole.
+
+    \b
+    Examples:
+      pystore cold restore s3://bucket/cold ./store --topic orders
+    """
+    from pystore.cold.reader import ColdReader
+    from pystore.cold.restore import restore as restore_all
+
+    s.settings()  # so that wrong ones are refused
+    with ColdReader(address) as reader:
+        count = restore_all(reader, target, topics=topic or (), segment_bytes=segment)
+    s.out.facts("restored", {"store": str(target), "messages": count})
+    return 0 if count else 1
+
+
+def verify(
+    s: Session,
+    address: _Address,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only names and sizes: one listing, no reads.")
+    ] = False,
+) -> int | None:
+    """Check every manifest and segment of a tier, each record by its unit and its CRC.
+
+    Exit code 5: something is wrong; text and JSON say what is lost. Orphans are objects that no
+    manifest names; `pystore cold rm TIER --orphans` deletes those that are a day old.
+
+    \b
+    Examples:
+      pystore cold verify s3://bucket/cold
+      pystore cold verify ./cold --quick --json
+    """
+    from pystore.cold.upkeep import verify as verify_all
+
+    tier = _own(s, address)
+    with s.progress("checking", "segments") as bar:
+        audit = verify_all(tier, quick=quick, progress=lambda at, total: bar.update(at, total))
+    s.out.facts("tier", {
+        "sound": not audit.wrong, "queues": audit.queues, "segments": audit.segments,
+        "messages": audit.messages, "bytes": Size(audit.bytes), "orphans": audit.orphans,
+        "orphan bytes": Size(audit.orphan_bytes),
+    })  # fmt: skip
+    if audit.wrong or s.out.json:
+        s.out.table("wrong", ("what",), [(each,) for each in audit.wrong])
+    s.damaged = bool(audit.wrong)
+    return 0
+
+
+def rm(
+    s: Session,
+    address: _Address,
+    topic: Annotated[str | None, typer.Option(help="Take this topic away.")] = None,
+    queue: Annotated[int | None, typer.Option(min=0, max=65535, help="Only this queue.")] = None,
+    before: Annotated[
+        str | None, typer.Option(help="Only segments whose messages are all older.")
+    ] = None,
+    orphans: Annotated[
+        bool, typer.Option("--orphans", help="Delete what no manifest has named for a day.")
+    ] = False,
+) -> int | None:
+    """Take a topic, or what is older than a time, out of a tier; delete orphans.
+
+    Messages are gone for readers at once; their objects go with --orphans a day later, since a
+    reader may still know an older manifest.
+
+    \b
+    Examples:
+      pystore cold rm s3://bucket/cold --topic orders --before 2026-01-01
+      pystore cold rm s3://bucket/cold --orphans
+    """
+    from pystore.cold.upkeep import collect, remove
+
+    if (topic is None) == (not orphans):
+        raise usage("give either --topic or --orphans", "see --help")
+    if topic is None and (queue is not None or before is not None):
+        raise usage("--queue and --before go with --topic", "see --help")
+    tier = _own(s, address)
+    facts: dict[str, Any] = {}
+    if topic is not None:
+        moment = None if before is None else parse_time(before, "--before")
+        facts["segments"] = remove(tier, topic, queue, before=moment)
+    else:
+        count, size = collect(tier)
+        facts |= {"objects": count, "bytes": Size(size)}
+    s.out.facts("removed", facts)
+    return 0 if any(facts.values()) else 1
+
+
+def java(
+    s: Session,
+    address: _Address,
+    root: Annotated[
+        Path, typer.Argument(metavar="STORE", help="storePathRootDir of the RocketMQ broker.")
+    ],
+) -> int | None:
+    """Make the metadata with which RocketMQ 5.5.0 serves a tier that lies in a folder.
+
+    Writes files of units beside the segments, and STORE/config/tieredStoreMetadata.json. Run it
+    while the broker is stopped, on a tier that nothing of ours writes to any more: RocketMQ appends
+    its own segments.
+
+    \b
+    Examples:
+      pystore cold fetch s3://bucket/cold /data/tier && pystore cold java /data/tier /data/store
+    """
+    from pystore.cold.java import hand_over
+
+    segments, messages = hand_over(_own(s, address), root)
+    s.out.facts("handed over", {"segments": segments, "messages": messages})
+    return 0 if segments else 1
+
+
+VERBS = (
+    Verb("cold push", push, group="Keep messages in cheap storage."),
+    Verb("cold ls", ls, server=True),
+    Verb("cold fetch", fetch, server=True),
+    Verb("cold restore", restore, server=True),
+    Verb("cold verify", verify, server=True),
+    Verb("cold rm", rm, server=True),
+    Verb("cold java", java, server=True),
+)

@@ -1,0 +1,1 @@
+"""The cold tier: messages in an object store, readable without a broker (docs/cold.md)."""

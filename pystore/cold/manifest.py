@@ -1,0 +1,257 @@
+"""Manifests: which segments a queue has in the tier. A new object a change, never one in place.
+
+A manifest is JSON with the rows of the newest segments; the rows of older ones stand in pages, JSON
+too, which are written once. Whoever reads one checks it: another program may have written it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any, NamedTuple
+
+from pystore.cold.failures import TierDamaged
+from pystore.cold.places import MANIFESTS
+from pystore.format.units import UNIT
+from pystore.native import lib
+
+__all__ = [
+    "MANIFEST_MAX",
+    "SEGMENT_MAX",
+    "Manifest",
+    "ManifestPage",
+    "Row",
+    "page_key",
+    "page_of",
+    "parse_manifest",
+    "parse_page",
+    "spilled",
+]  # fmt: skip
+
+FORMAT = 1
+#: No object is larger; what claims to be is refused before memory is taken for it.
+SEGMENT_MAX = 1 << 30
+MANIFEST_MAX = 4 << 20
+#: So many rows stand in a manifest at most; then the older ones go to a page, so many at once.
+ROWS_MAX, ROWS_A_PAGE = 320, 256
+PAGES_MAX = 1 << 14
+_MOST = (1 << 63) - 1
+
+
+class Row(NamedTuple):
+    """A segment. base: its first byte in the queue's log. size: of the object. records: bytes of
+    its records, which come first. first, count: queue offsets. keys: how many. time_min, time_max:
+    store times, ms. crc: CRC-32 of the object. last: CRC-32 of its last record. epoch: of the
+    writer."""
+
+    base: int
+    size: int
+    records: int
+    first: int
+    count: int  # type: ignore[assignment]  # a field, where tuple has a method
+    keys: int
+    time_min: int
+    time_max: int
+    crc: int
+    last: int
+    epoch: int
+
+    @property
+    def end(self) -> int:
+        """The queue offset after it."""
+        return self.first + self.count
+
+
+class ManifestPage(NamedTuple):
+    """Rows in an object of their own. number: in its key. size, crc: of the object. first, end:
+    queue offsets. bytes: of the segments."""
+
+    number: int
+    size: int
+    crc: int
+    rows: int
+    first: int
+    end: int
+    time_min: int
+    time_max: int
+    bytes: int
+
+
+class Manifest(NamedTuple):
+    """What the tier has of a queue. low: queue offsets below it are gone. end: the queue offset
+    that comes next. next_base: where the next segment begins in the queue's log. writer: a number
+    that no other writer has, so that each finds its own object again."""
+
+    topic: str
+    queue: int
+    version: int = 0
+    epoch: int = 0
+    writer: int = 0
+    low: int = 0
+    end: int = 0
+    next_base: int = 0
+    pages: tuple[ManifestPage, ...] = ()
+    rows: tuple[Row, ...] = ()
+
+    @property
+    def start(self) -> int:
+        """The first queue offset that is kept."""
+        first = self.pages[0].first if self.pages else self.rows[0].first if self.rows else self.end
+        return max(first, self.low)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(p.bytes for p in self.pages) + sum(r.size for r in self.rows)
+
+    @property
+    def segments(self) -> int:
+        return sum(p.rows for p in self.pages) + len(self.rows)
+
+    @property
+    def times(self) -> tuple[int, int]:
+        """The oldest and the newest store time in ms; (-1, -1) without a message."""
+        every: list[ManifestPage | Row] = [*self.pages, *self.rows]
+        spans = [(each.time_min, each.time_max) for each in every]
+        if not spans:
+            return -1, -1
+        return min(low for low, _ in spans), max(high for _, high in spans)
+
+    def with_rows(self, rows: tuple[Row, ...], epoch: int, writer: int) -> Manifest:
+        """Returns the next version, with these segments behind the others."""
+        last = rows[-1]
+        return self._replace(
+            version=self.version + 1, epoch=epoch, writer=writer, rows=(*self.rows, *rows),
+            end=last.end, next_base=last.base + last.size,
+        )  # fmt: skip
+
+    def kept_from(self, low: int, epoch: int, writer: int) -> Manifest:
+        """Returns the next version, without the segments that end at or before a queue offset."""
+        return self._replace(
+            version=self.version + 1, epoch=epoch, writer=writer, low=max(self.low, low),
+            pages=tuple(page for page in self.pages if page.end > low),
+            rows=tuple(row for row in self.rows if row.end > low),
+        )  # fmt: skip
+
+    def emptied(self, epoch: int, writer: int) -> Manifest:
+        """Returns the next version, of a queue that was deleted: what is made under its name begins
+        at offset 0."""
+        return Manifest(self.topic, self.queue, self.version + 1, epoch, writer,
+                        next_base=self.next_base)  # fmt: skip
+
+    def encoded(self) -> bytes:
+        about = self._asdict()
+        return _json({"format": FORMAT, **about, "columns": list(Row._fields),
+                      "page columns": list(ManifestPage._fields)})  # fmt: skip
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+# ---- pages ----
+
+
+def page_key(topic: str, queue: int, number: int) -> str:
+    return f"{MANIFESTS}/{topic}/{queue}/page-{number:020d}"
+
+
+def spilled(manifest: Manifest) -> tuple[Manifest, tuple[Row, ...]]:
+    """Returns the manifest without the rows that are to go to a page, and these; none while there
+    are few."""
+    if len(manifest.rows) <= ROWS_MAX:
+        return manifest, ()
+    return manifest._replace(rows=manifest.rows[ROWS_A_PAGE:]), manifest.rows[:ROWS_A_PAGE]
+
+
+def page_of(rows: tuple[Row, ...], number: int) -> tuple[ManifestPage, bytes]:
+    """Returns a page of these rows, and its object."""
+    data = _json(rows)
+    return ManifestPage(
+        number, len(data), lib.ps_flat_crc(0, data, len(data)), len(rows), rows[0].first,
+        rows[-1].end, min(r.time_min for r in rows), max(r.time_max for r in rows),
+        sum(r.size for r in rows),
+    ), data  # fmt: skip
+
+
+def parse_page(data: bytes, page: ManifestPage, where: str) -> tuple[Row, ...]:
+    """Returns the rows of a page. Raises: TierDamaged."""
+    if lib.ps_flat_crc(0, data, len(data)) != page.crc:
+        raise TierDamaged("a page of a manifest has another CRC", where)
+    try:
+        rows = _rows(json.loads(data))
+    except (ValueError, TypeError, RecursionError) as wrong:
+        raise _damaged(wrong, where) from None
+    if len(rows) != page.rows or rows[0].first != page.first or rows[-1].end != page.end:
+        raise TierDamaged("a page of a manifest is of other segments", where)
+    return rows
+
+
+# ---- reading ----
+
+
+def parse_manifest(data: bytes, topic: str, queue: int, version: int, where: str) -> Manifest:
+    """Returns the manifest of a queue. Raises: TierDamaged naming what is wrong."""
+    try:
+        return _parsed(json.loads(data), topic, queue, version)
+    except (ValueError, TypeError, KeyError, RecursionError) as wrong:
+        raise _damaged(wrong, where) from None
+
+
+def _damaged(wrong: Exception, where: str) -> TierDamaged:
+    text = str(wrong) if isinstance(wrong, ValueError) else f"{type(wrong).__name__}: {wrong}"
+    return TierDamaged(f"a manifest is wrong: {text}", where)
+
+
+def _parsed(raw: Any, topic: str, queue: int, version: int) -> Manifest:
+    if raw["format"] != FORMAT:
+        raise ValueError(f"it has format {raw['format']!r}, and this program knows {FORMAT}")
+    if (raw["topic"], raw["queue"], raw["version"]) != (topic, queue, version):
+        raise ValueError("it is of another queue or version")
+    if raw["columns"] != list(Row._fields) or raw["page columns"] != list(ManifestPage._fields):
+        raise ValueError("its columns are others")
+    numbers = {name: raw[name] for name in ("epoch", "writer", "low", "end", "next_base")}
+    _check_numbers(numbers.values())
+    pages = _pages(raw["pages"])
+    found = Manifest(topic, queue, version, **numbers, pages=pages, rows=_rows(raw["rows"]))
+    spans: list[ManifestPage | Row] = [*pages, *found.rows]
+    for before, after in itertools.pairwise(spans):
+        if after.first < before.end:
+            raise ValueError(f"offset {after.first} is in two segments")
+    if spans and spans[-1].end != found.end:
+        raise ValueError(f"its segments end at offset {spans[-1].end}, and it says {found.end}")
+    if found.rows and found.rows[-1].base + found.rows[-1].size > found.next_base:
+        raise ValueError("its next segment would begin within the last")
+    return found
+
+
+def _check_numbers(values: Any) -> None:
+    for value in values:
+        if type(value) is not int or not 0 <= value <= _MOST:
+            raise ValueError(f"{value!r} is not a number that can be there")
+
+
+def _pages(raw: Any) -> tuple[ManifestPage, ...]:
+    if len(raw) > PAGES_MAX:
+        raise ValueError(f"it has {len(raw)} pages")
+    pages = tuple(ManifestPage(*each) for each in raw)
+    for page in pages:
+        _check_numbers(page)
+        if not 0 < page.size <= MANIFEST_MAX or page.first >= page.end or page.rows < 1:
+            raise ValueError(f"its page {page.number} cannot be")
+    return pages
+
+
+def _rows(raw: Any) -> tuple[Row, ...]:
+    rows = tuple(Row(*each) for each in raw)
+    for row in rows:
+        _check_numbers(row)
+        behind = row.count * UNIT.size + row.keys * lib.PS_FLAT_KEY + lib.PS_FLAT_TAIL
+        if not 0 < row.count <= row.records or row.size != row.records + behind:
+            raise ValueError(f"the sizes of its segment at {row.base} do not add up")
+        if row.size > SEGMENT_MAX:
+            raise ValueError(f"its segment at {row.base} has {row.size} bytes")
+    for before, after in itertools.pairwise(rows):
+        if after.base < before.base + before.size or after.first < before.end:
+            raise ValueError(f"its segment at {after.base} lies within another")
+    return rows

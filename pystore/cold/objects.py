@@ -1,0 +1,334 @@
+"""Object stores: a folder by our own hands, everything else by obstore.
+
+A folder needs no package, and its files are synced before they have their names, which obstore does
+not do (docs/adr/010-cold-tier.md). Objects are whole or not there, and none is ever changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from pystore.cold.failures import NotATier, TierDamaged, TierUnreachable
+from pystore.errors import BadArgument
+from pystore.files import FILE_MODE, folder_mode, sync_folder
+
+__all__ = ["ObjectStore", "StoredObject", "address_of", "is_address", "open_objects"]
+
+#: A path that pathlib has taken for one of this host has lost a slash.
+_ADDRESS = re.compile(r"(s3a?|gs|az|abfss?|adl|azure|https?|memory):/{1,3}(?=\S)")
+_TEMPORARY = ".part"
+#: How often obstore asks again, and for how long, before the caller hears of it.
+_RETRIES, _RETRY_S, _ANSWER_S = 5, 30, 30
+
+
+class StoredObject(NamedTuple):
+    """An object of a listing. age_s: since it was written."""
+
+    key: str
+    size: int
+    age_s: float
+
+
+class ObjectStore(Protocol):
+    """What the tier needs of an object store. Keys are relative to its address.
+
+    Each call raises TierUnreachable; get raises TierDamaged where the object is not there, or is
+    shorter than what was asked for.
+    """
+
+    address: str
+
+    def get(self, key: str, start: int, end: int) -> bytes:
+        """Returns the bytes [start, end) of an object."""
+
+    def put_new(self, key: str, data: bytes | bytearray) -> bool:
+        """Writes an object, durably; False: one of that key and of other bytes is there."""
+
+    def find(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
+        """Yields objects whose keys begin with a prefix that ends with a slash. after: only keys
+        after this one."""
+
+    def folders(self, prefix: str = "") -> list[str]:
+        """Returns the names of what lies one level below, sorted."""
+
+    def below(self, prefix: str) -> ObjectStore:
+        """Returns the part of the store below a prefix."""
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Deletes objects; one that is not there is no error."""
+
+
+def is_address(path: str | os.PathLike[str]) -> bool:
+    """Says whether a path is the address of an object store."""
+    return _ADDRESS.match(os.fspath(path)) is not None
+
+
+def address_of(path: str | os.PathLike[str]) -> str:
+    """Returns the address of an object store, or the path of a folder, without a slash at the
+    end."""
+    text = os.fspath(path)
+    found = _ADDRESS.match(text)
+    if found is not None:
+        slashes = ":///" if found[1] == "memory" else "://"
+        text = found[1] + slashes + text[found.end() :]
+    return text.rstrip("/")
+
+
+def open_objects(path: str | os.PathLike[str]) -> ObjectStore:
+    """Opens the object store at an address or folder. Raises: BadArgument, TierUnreachable."""
+    address = address_of(path)
+    if is_address(address):
+        return _remote(address)
+    return FolderObjects(Path(address))
+
+
+def _checked(key: str) -> str:
+    """Returns the key. Raises: TierDamaged for one that leads out of the tier."""
+    if any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key:
+        raise TierDamaged(f"the name {key!r} leads out of the tier")
+    return key
+
+
+class FolderObjects:
+    """A folder of this host."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.address = str(root)
+
+    def get(self, key: str, start: int, end: int) -> bytes:
+        path = self.root / _checked(key)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise TierDamaged("an object is not there", str(path)) from None
+        except OSError as failed:
+            raise _unreachable(failed, str(path)) from failed
+        try:
+            data = _pread(fd, start, end)
+        except OSError as failed:
+            raise _unreachable(failed, str(path)) from failed
+        finally:
+            os.close(fd)
+        return _whole(data, start, end, str(path))
+
+    def put_new(self, key: str, data: bytes | bytearray) -> bool:
+        path = self.root / _checked(key)
+        part = path.with_name(f"{path.name}.{os.getpid()}{_TEMPORARY}")
+        try:
+            _make_folders(path.parent)
+            with open(part, "wb", opener=_opener) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(part, path)
+            except FileExistsError:
+                return path.stat().st_size == len(data) and path.read_bytes() == data
+            finally:
+                part.unlink()
+            sync_folder(path.parent)
+        except OSError as failed:
+            raise _unreachable(failed, str(path)) from failed
+        return True
+
+    def find(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
+        now = time.time()
+        for folder, folders, names in os.walk(self.root / prefix):
+            folders.sort()
+            below = Path(folder).relative_to(self.root).as_posix()
+            for name in sorted(names):
+                key = f"{below}/{name}" if below != "." else name
+                if name.endswith(_TEMPORARY) or key <= after:
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    about = (self.root / key).lstat()
+                    yield StoredObject(key, about.st_size, now - about.st_mtime)
+
+    def folders(self, prefix: str = "") -> list[str]:
+        try:
+            with os.scandir(self.root / prefix) as found:
+                return sorted(each.name for each in found if each.is_dir(follow_symlinks=False))
+        except FileNotFoundError:
+            return []
+        except OSError as failed:
+            raise _unreachable(failed, str(self.root / prefix)) from failed
+
+    def below(self, prefix: str) -> ObjectStore:
+        return FolderObjects(self.root / _checked(prefix)) if prefix else self
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            try:
+                (self.root / _checked(key)).unlink(missing_ok=True)
+            except OSError as failed:
+                raise _unreachable(failed, key) from failed
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
+
+
+def _pread(fd: int, start: int, end: int) -> bytes:
+    pieces = []
+    while start < end:
+        piece = os.pread(fd, end - start, start)
+        if not piece:
+            break
+        pieces.append(piece)
+        start += len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _make_folders(path: Path) -> None:
+    """Makes missing folders, each of which is on the disk afterwards."""
+    missing = [each for each in (path, *path.parents) if not each.is_dir()]
+    for each in reversed(missing):
+        each.mkdir(mode=folder_mode(FILE_MODE), exist_ok=True)
+        sync_folder(each.parent)
+
+
+def _whole(data: bytes, start: int, end: int, where: str) -> bytes:
+    if len(data) != end - start:
+        raise TierDamaged(f"an object has {len(data)} bytes from {start}, not {end - start}", where)
+    return data
+
+
+def _unreachable(failed: Exception, where: str) -> TierUnreachable:
+    """Makes the named error. What obstore says goes on with dumps of its own, which are left
+    out."""
+    if isinstance(failed, OSError):
+        text = failed.strerror or str(failed)
+        return TierUnreachable(text, where, errno=failed.errno)
+    return TierUnreachable(str(failed).partition("\n")[0], where)
+
+
+# ---- by obstore ----
+
+
+@cache
+def _memory(address: str) -> Any:
+    """Returns the store in this process's memory at an address: one for all who name it."""
+    from obstore.store import MemoryStore
+
+    return MemoryStore()
+
+
+def _remote(address: str) -> ObjectStore:
+    try:
+        import obstore
+    except ImportError as missing:
+        error = BadArgument("object stores need a package that is not installed", address)
+        error.next_step = "pip install 'rocketmq-pystore[cold]'"
+        raise error from missing
+    scheme, _, rest = address.partition("://")
+    if scheme == "memory":
+        name, _, prefix = rest.lstrip("/").partition("/")
+        return RemoteObjects(obstore, _memory(name), address, f"{prefix}/" if prefix else "")
+    try:
+        store = obstore.store.from_url(
+            address,
+            client_options={"timeout": f"{_ANSWER_S}s", "allow_http": True},
+            retry_config={"max_retries": _RETRIES, "retry_timeout": _seconds(_RETRY_S)},
+        )
+    except Exception as failed:  # each kind of store has errors of its own
+        raise _unreachable(failed, address) from failed
+    return RemoteObjects(obstore, store, address, "")
+
+
+def _seconds(count: int) -> Any:
+    from datetime import timedelta
+
+    return timedelta(seconds=count)
+
+
+class RemoteObjects:
+    """An object store that obstore knows. Its calls let go of the GIL; it asks again by itself
+    where the service is busy."""
+
+    def __init__(self, obstore: Any, store: Any, address: str, prefix: str) -> None:
+        self._obstore = obstore
+        self._store = store
+        self._prefix = prefix
+        self.address = address
+
+    def _key(self, key: str) -> str:
+        return self._prefix + _checked(key)
+
+    def get(self, key: str, start: int, end: int) -> bytes:
+        where = f"{self.address}/{key}"
+        if end <= start:
+            return b""
+        try:
+            data = self._obstore.get_range(self._store, self._key(key), start=start, end=end)
+        except FileNotFoundError:
+            raise TierDamaged("an object is not there", where) from None
+        except self._obstore.exceptions.BaseError as failed:
+            raise _unreachable(failed, where) from failed
+        return _whole(bytes(data), start, end, where)
+
+    def put_new(self, key: str, data: bytes | bytearray) -> bool:
+        errors = self._obstore.exceptions
+        try:
+            self._obstore.put(self._store, self._key(key), data, mode="create", use_multipart=False)
+        except (errors.AlreadyExistsError, errors.PreconditionError):
+            # A request whose answer was lost is sent again, and then meets its own object.
+            return self._holds(key, data)
+        except errors.BaseError as failed:
+            raise _unreachable(failed, f"{self.address}/{key}") from failed
+        return True
+
+    def _holds(self, key: str, data: bytes | bytearray) -> bool:
+        try:
+            there = self._obstore.get(self._store, self._key(key)).bytes()
+        except FileNotFoundError:
+            return False
+        except self._obstore.exceptions.BaseError as failed:
+            raise _unreachable(failed, f"{self.address}/{key}") from failed
+        return bytes(there) == data
+
+    def find(self, prefix: str, after: str = "") -> Iterator[StoredObject]:
+        now = time.time()
+        offset = self._prefix + after if after else None
+        try:
+            for page in self._obstore.list(self._store, self._prefix + prefix, offset=offset):
+                for each in page:
+                    key = str(each["path"])[len(self._prefix) :]
+                    yield StoredObject(
+                        key, int(each["size"]), now - each["last_modified"].timestamp()
+                    )
+        except self._obstore.exceptions.BaseError as failed:
+            raise _unreachable(failed, f"{self.address}/{prefix}") from failed
+        except FileNotFoundError:
+            raise NotATier("nothing is there", self.address) from None
+
+    def folders(self, prefix: str = "") -> list[str]:
+        try:
+            found = self._obstore.list_with_delimiter(self._store, self._prefix + prefix)
+        except FileNotFoundError:
+            return []
+        except self._obstore.exceptions.BaseError as failed:
+            raise _unreachable(failed, f"{self.address}/{prefix}") from failed
+        return sorted(str(each).rstrip("/").rpartition("/")[2] for each in found["common_prefixes"])
+
+    def below(self, prefix: str) -> ObjectStore:
+        if not prefix:
+            return self
+        address, below = f"{self.address}/{prefix}", f"{self._prefix}{_checked(prefix)}/"
+        return RemoteObjects(self._obstore, self._store, address, below)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            try:
+                self._obstore.delete(self._store, self._key(key))
+            except FileNotFoundError:
+                continue
+            except self._obstore.exceptions.BaseError as failed:
+                raise _unreachable(failed, f"{self.address}/{key}") from failed

@@ -1,0 +1,538 @@
+"""Reading the tier as a store is read: ``pystore.Reader`` of an address or of a tier's folder.
+
+There is no log over all queues here: messages come by queue, and a physical offset is the place in
+the log of a queue, as upstream gives it to clients.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pystore.cold.blocks import BlockCache
+from pystore.cold.failures import TierDamaged
+from pystore.cold.manifest import Row
+from pystore.cold.objects import address_of
+from pystore.cold.segment import (
+    check_segment,
+    crc_of,
+    encloses,
+    excerpt,
+    key_slice,
+    numbers_of,
+    units_of_row,
+)
+from pystore.cold.tier import Extent, Place, QueueSpan, open_tier
+from pystore.errors import NotFound, ReadOnly, StoreClosed
+from pystore.format.units import NO_RECORD, UNIT, units_of
+from pystore.metadata import Metadata
+from pystore.native import ffi, lib, utf8
+from pystore.settings import load
+from pystore.store._messages import Batch, GetStatus, Message
+from pystore.store._reading import Progress, Reader
+from pystore.store._report import RecoveryReport, report_of
+from pystore.store._results import Info, QueueInfo
+
+__all__ = ["ColdReader", "QueuePiece"]
+
+_log = logging.getLogger("pystore")
+_FAR = (1 << 63) - 1
+_DEFAULT_BYTES = 128 << 20
+#: Units that a filtered read looks at before it gives up, as the core's reads do.
+_LEAST_UNITS = 800
+#: Whole segments fetched ahead of who reads all, and segments whose keys are looked at at once.
+_AHEAD, _KEYS_AT_ONCE = 2, 48
+_FOLLOW_S = 1.0
+
+
+class QueuePiece(NamedTuple):
+    """Records of a queue that follow each other, offsets [first, end), and their units. base: what
+    units call the first byte."""
+
+    topic: str
+    queue: int
+    first: int
+    end: int
+    base: int
+    records: memoryview
+    units: memoryview
+
+    def cut(self, first: int, end: int) -> QueuePiece:
+        """Returns the part of it within offsets [first, end), which is not empty."""
+        first, end = max(first, self.first), min(end, self.end)
+        units = self.units[(first - self.first) * UNIT.size : (end - self.first) * UNIT.size]
+        low, high = _reach(units)
+        records = self.records[low - self.base : high - self.base]
+        return QueuePiece(self.topic, self.queue, first, end, low, records, units)
+
+
+def _reach(units: bytes | memoryview) -> tuple[int, int]:
+    """Returns the bytes [from, to) of the queue's log that units lead to; the order of records is
+    that of units in whatever is sound."""
+    found = list(units_of(bytes(units)))
+    low = min(place for place, _, _ in found)
+    return low, max(place + size for place, size, _ in found)
+
+
+class ColdReader(Reader):
+    """A tier opened for reading. Its queues are as they were at the last ``refresh()``."""
+
+    is_cold = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        conf: str | os.PathLike[str] | Mapping[str, object] | None = None,
+        *,
+        progress: Progress | None = None,
+        **settings: object,
+    ) -> None:
+        self._open = False
+        self.settings = load(conf, settings)
+        self.tier = open_tier(path)
+        self.path = Path(path)
+        #: As a person would write it; `path` loses a slash of an address.
+        self.address = address_of(path)
+        self.report: RecoveryReport = report_of(ffi.new("ps_report *"))
+        self._keep_calls()
+        self._blocks = BlockCache(self.tier.objects)
+        self._spans: dict[tuple[str, int], QueueSpan] = {}
+        self._all = False
+        self._reads_on: dict[tuple[str, int], int] = {}
+        self._open = True
+
+    # ---- life ----
+
+    def c_handle(self) -> Any:
+        """Refuses: a tier has no store in the C core. Raises: ReadOnly, StoreClosed."""
+        self._check_open()
+        raise ReadOnly("a cold tier has no commit log", self.address)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise StoreClosed(f"the tier was closed: {self.address}")
+
+    @property
+    def closed(self) -> bool:
+        return not self._open
+
+    def __enter__(self) -> ColdReader:
+        self._check_open()
+        return self
+
+    def close(self) -> None:
+        self._open = False
+        self._blocks.close()
+
+    def __repr__(self) -> str:
+        return f"<pystore.ColdReader {self.address} {'open' if self._open else 'closed'}>"
+
+    # ---- facts ----
+
+    @property
+    def disk_full(self) -> bool:
+        return False
+
+    @property
+    def metadata(self) -> Metadata:
+        """Refuses: a tier has messages alone. Raises: NotFound."""
+        raise NotFound("a cold tier has no topics' settings, groups or offsets", self.address)
+
+    def spans(self) -> list[QueueSpan]:
+        """Returns what there is of every queue."""
+        self._check_open()
+        if not self._all:
+            self._spans = {(span.topic, span.queue): span for span in self.tier.spans()}
+            self._all = True
+        return list(self._spans.values())
+
+    def _span(self, topic: str, queue: int) -> QueueSpan | None:
+        self._check_open()
+        known = self._spans.get((topic, queue))
+        if known is None and not self._all:
+            known = self.tier.span(topic, queue)
+            if known is not None:
+                self._spans[topic, queue] = known
+        return known
+
+    def queues(self, topic: str | None = None) -> list[QueueInfo]:
+        return [
+            QueueInfo(span.topic, span.queue, span.start, span.end, -1)
+            for span in self.spans()
+            if topic in (None, span.topic)
+        ]
+
+    def range(self, topic: str, queue: int) -> tuple[int, int]:
+        span = self._span(topic, queue)
+        return (0, 0) if span is None else (span.start, span.end)
+
+    def info(self) -> Info:
+        """Returns what of a store's facts a tier has; the rest is 0 or -1."""
+        spans = self.spans()
+        facts: dict[str, Any] = dict.fromkeys(Info.__slots__, 0)
+        times = [span for span in spans if span.time_max >= 0]
+        facts |= {
+            "path": self.address, "checkpoint": (0, 0, 0, 0, 0),
+            "topics": len({span.topic for span in spans}), "queues": len(spans),
+            "index_files": sum(span.segments for span in spans),
+            "store_timestamp_min": min((span.time_min for span in times), default=-1),
+            "store_timestamp_max": max((span.time_max for span in times), default=-1),
+        }  # fmt: skip
+        for name in ("writable", "disk_full", "sync_flush", "abort_present"):
+            facts[name] = False
+        return Info(**facts)
+
+    def refresh(self) -> None:
+        """Looks for newer manifests. Raises: TierUnreachable."""
+        self._check_open()
+        self.tier.refresh()
+        self._spans, self._all = {}, False
+
+    def view(self) -> int:
+        """Returns 0: what others have written shows in a listing alone."""
+        return 0
+
+    # ---- reading ----
+
+    def read(
+        self,
+        topic: str,
+        queue: int,
+        offset: int,
+        *,
+        max_messages: int = 32,
+        max_bytes: int | None = None,
+        tags: str | None = None,
+        sql: str | None = None,
+        transfer_limits: bool = False,
+        filter_work: int = 0,
+    ) -> Batch:
+        """Returns messages of a queue as a Reader of a store does: two requests where neither units
+        nor records are at hand. The units tell which tags a message may have, so that records of
+        others are not fetched.
+
+        transfer_limits, filter_work: of a broker's reads alone, and not looked at here.
+        """
+        options = self._options(tags, sql, max_messages, max_bytes)
+        span = self._span(topic, queue)
+        if span is None:
+            return _nothing(GetStatus.NO_MATCHED_LOGIC_QUEUE, offset, 0, 0)
+        status, at = _within(span, offset)
+        if status is not None:
+            return _nothing(status, at, span.start, span.end)
+        extent = next(self.tier.extents(topic, queue, offset, span.end), None)
+        if extent is None or extent.first > offset:  # a hole
+            beyond = span.end if extent is None else extent.first
+            return _nothing(GetStatus.MESSAGE_WAS_REMOVING, beyond, span.start, span.end)
+        on = self._reads_on.get((topic, queue)) == offset
+        batch = self._read_extent(extent, (topic, queue), offset, options, on)
+        self._reads_on[topic, queue] = batch.next_offset
+        batch.min_offset, batch.max_offset = span.start, span.end
+        if batch.damaged:
+            self._log_damage(topic, queue, batch)
+        return batch
+
+    def _read_extent(
+        self, extent: Extent, place: tuple[str, int], offset: int, options: Any, on: bool
+    ) -> Batch:
+        most = options.max_messages
+        filtered = bool(options.tag_count) or options.sql != ffi.NULL
+        count = min(extent.end - offset, max(most, _LEAST_UNITS) if filtered else most)
+        at = extent.at + (offset - extent.first) * UNIT.size
+        units = self._blocks.get(extent.key, at, at + count * UNIT.size, extent.whole)
+        wanted, looked = _wanted(units, options)
+        if not wanted:
+            return _nothing(GetStatus.NO_MATCHED_MESSAGE, offset + looked, 0, 0)
+        first, last = wanted
+        part = units[first * UNIT.size : (last + 1) * UNIT.size]
+        batch = self._fetch_excerpt(extent, place, offset + first, part, options, on)
+        if batch.damaged:  # what came may have been wrong, and not what is there
+            for each in extent.log:
+                self._blocks.forget(each.key)
+            batch = self._fetch_excerpt(extent, place, offset + first, part, options, False)
+        if batch.next_offset == offset + last + 1:
+            batch.next_offset = offset + looked  # the units after it are of other tags
+        return batch
+
+    def _fetch_excerpt(
+        self, extent: Extent, place: tuple[str, int], first: int, units: bytes, options: Any,
+        on: bool,
+    ) -> Batch:  # fmt: skip
+        low, high = _reach(units)
+        base, records = self._log_bytes(extent.log, low, high, on)
+        return excerpt(records, base, units, first, place, options, summed=self.tier.summed)
+
+    def _log_bytes(
+        self, log: tuple[Place, ...], low: int, high: int, on: bool
+    ) -> tuple[int, bytes]:
+        """Returns the bytes [low, high) of a queue's log as far as they are there."""
+        pieces: list[bytes] = []
+        at = low
+        for each in log:
+            end = each.base + each.size
+            if end <= at or each.base > at or at >= high:
+                continue
+            start, to = at - each.base, min(high, end) - each.base
+            pieces.append(self._blocks.get(each.key, start, to, each.whole, on=on))
+            at = each.base + to
+        return low, pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def units(
+        self, topic: str, queue: int, offset: int = 0, count: int = 4096
+    ) -> list[tuple[int, int, int]]:
+        if self._span(topic, queue) is None:
+            raise self._missing(topic, queue)
+        found: list[tuple[int, int, int]] = []
+        at = offset
+        for extent in self.tier.extents(topic, queue, offset, offset + count):
+            if extent.first > at:
+                break
+            end = min(extent.end, offset + count)
+            place = extent.at + (at - extent.first) * UNIT.size
+            size = (end - at) * UNIT.size
+            found += units_of(self._blocks.get(extent.key, place, place + size, extent.whole))
+            at = end
+        return found
+
+    def offset_at(self, topic: str, queue: int, timestamp: int, *, upper: bool = False) -> int:
+        span = self._span(topic, queue)
+        if span is None:
+            raise self._missing(topic, queue)
+        low, high = span.start, span.end
+        for extent in self.tier.extents(topic, queue, low, high):
+            if extent.time_max >= timestamp + upper:
+                low, high = max(low, extent.first), min(high, extent.end)
+                break
+            if extent.row is not None:
+                low = extent.end
+        while low < high:
+            middle = (low + high) // 2
+            stored = self._stored_at(topic, queue, middle)
+            if stored is not None and stored < timestamp + upper:
+                low = middle + 1
+            else:
+                high = middle
+        return max(span.start, low - upper)
+
+    def _stored_at(self, topic: str, queue: int, offset: int) -> int | None:
+        batch = self.read(topic, queue, offset, max_messages=1)
+        return batch[0].store_timestamp if batch else None
+
+    def message(self, offset: int) -> Message:
+        raise NotFound("a place in the log of a queue does not tell which queue", self.address)
+
+    def log(self, offset: int | None = None, **more: Any) -> Batch:
+        raise NotFound("a cold tier has no log over all queues: use messages()", self.address)
+
+    # ---- reading all ----
+
+    def pieces(
+        self, topic: str | None = None, queue: int | None = None, *, start: int = 0,
+        end: int = _FAR, time_min: int = 0, time_max: int = _FAR,
+    ) -> Iterator[QueuePiece]:  # fmt: skip
+        """Yields the records of queues in pieces, whole segments fetched ahead, each checked by its
+        CRC. start, end: queue offsets. time_min, time_max: store times in ms, inclusive; segments
+        without one are not fetched.
+
+        Raises: TierDamaged, TierUnreachable."""
+        waiting: deque[tuple[QueueSpan, Extent, Future[QueuePiece]]] = deque()
+        with ThreadPoolExecutor(_AHEAD, "pystore-segments") as pool:
+            try:
+                for span, extent in self._extents(topic, queue, start, end, time_min, time_max):
+                    fetched = pool.submit(self._piece, span.topic, span.queue, extent)
+                    waiting.append((span, extent, fetched))
+                    if len(waiting) > _AHEAD:
+                        yield _cut(waiting.popleft(), start, end)
+                while waiting:
+                    yield _cut(waiting.popleft(), start, end)
+            finally:
+                for _, _, fetched in waiting:
+                    fetched.cancel()
+
+    def _extents(
+        self, topic: str | None, queue: int | None, start: int, end: int, time_min: int,
+        time_max: int,
+    ) -> Iterator[tuple[QueueSpan, Extent]]:  # fmt: skip
+        for span in self.spans():
+            if topic not in (None, span.topic) or queue not in (None, span.queue):
+                continue
+            low, high = max(start, span.start), min(end, span.end)
+            for extent in self.tier.extents(span.topic, span.queue, low, high):
+                timed = extent.time_max >= 0
+                if timed and (extent.time_max < time_min or extent.time_min > time_max):
+                    continue
+                yield span, extent
+
+    def _piece(self, topic: str, queue: int, extent: Extent) -> QueuePiece:
+        if extent.row is not None:
+            row = extent.row
+            data = self.tier.objects.get(extent.key, 0, row.size)
+            check_segment(data, row, f"{self.tier.objects.address}/{extent.key}")
+            units = units_of_row(data, row)
+            return QueuePiece(topic, queue, row.first, row.end, row.base,
+                         memoryview(data)[: row.records], units)  # fmt: skip
+        raw = self.tier.objects.get(extent.key, 0, extent.count * UNIT.size)
+        low, high = _reach(raw)
+        base, records = self._log_bytes(extent.log, low, high, False)
+        if len(records) < high - low:
+            raise TierDamaged(
+                f"units of {topic}/{queue} lead to {high - low - len(records)} bytes of its log"
+                " that are not there",
+                self.address,
+            )
+        return QueuePiece(topic, queue, extent.first, extent.end, base, memoryview(records),
+                     memoryview(raw))  # fmt: skip
+
+    def batches(self, **range_: Any) -> Iterator[Batch]:
+        """Yields the messages of `pieces`, a batch a piece."""
+        for piece in self.pieces(**range_):
+            count = piece.end - piece.first
+            options = self._options(None, None, count, None)
+            batch = excerpt(
+                piece.records, piece.base, piece.units, piece.first, (piece.topic, piece.queue),
+                options, summed=self.tier.summed,
+            )  # fmt: skip
+            if batch.damaged:
+                raise TierDamaged(
+                    f"{batch.damaged} messages of {piece.topic}/{piece.queue} are damaged, the"
+                    f" first at offset {batch.first_damaged}",
+                    self.address,
+                )
+            yield batch
+
+    def messages(self, *, check_crc: bool = False) -> Iterator[Message]:
+        """Yields every message, queue by queue; sums are always checked. Raises: TierDamaged."""
+        for batch in self.batches():
+            yield from batch
+
+    def arrow(self, topic: str | None = None, queue: int | None = None, **options: Any) -> Any:
+        """Returns an Arrow stream over a queue, a topic or everything, which needs pyarrow."""
+        from pystore.cold.arrow import ColdStream
+
+        return ColdStream(self, topic, queue, **options)
+
+    # ---- keys ----
+
+    def query(  # type: ignore[override]
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin: int = 0,
+        end: int = _FAR,
+        max_messages: int = 0,
+        tags: bool = False,
+    ) -> list[Message]:
+        """Returns messages that carry `key` in KEYS or as UNIQ_KEY, oldest first: a request a
+        segment, many at once, and one for each message found. tags: only for upstream's index."""
+        wanted = utf8(key, "the key")
+        crc = crc_of(wanted)
+        found: list[Message] = []
+        extents = list(self._extents(topic, None, 0, _FAR, begin, end))
+        with ThreadPoolExecutor(_KEYS_AT_ONCE, "pystore-keys") as pool:
+            for messages in pool.map(lambda each: self._having(*each, crc=crc, key=key), extents):
+                found += [m for m in messages if begin <= m.store_timestamp <= end]
+        found.sort(key=lambda m: (m.store_timestamp, m.queue, m.queue_offset))
+        return found[-max_messages:] if max_messages else found
+
+    def _having(self, span: QueueSpan, extent: Extent, *, crc: int, key: str) -> list[Message]:
+        if extent.row is None:
+            batch = self._whole_batch(span, extent)
+            return [m for m in batch if _has_key(m, key)]
+        numbers = self._numbers(extent, extent.row, crc)
+        found = []
+        for number in sorted(set(numbers)):
+            if number < extent.count and extent.first + number >= span.start:
+                batch = self.read(span.topic, span.queue, extent.first + number, max_messages=1)
+                found += [m for m in batch if _has_key(m, key)]
+        return found
+
+    def _numbers(self, extent: Extent, row: Row, crc: int) -> list[int]:
+        """Returns which messages of a segment have a key of that sum."""
+        low, high = key_slice(row, crc)
+        table = self._key_table(extent, row, low, high)
+        before, after = encloses(table, crc)
+        if (low > 0 and not before) or (high < row.keys and not after):
+            table = self._key_table(extent, row, 0, row.keys)
+        return list(numbers_of(table, crc))
+
+    def _key_table(self, extent: Extent, row: Row, low: int, high: int) -> bytes:
+        start = row.records + row.count * UNIT.size
+        size = int(lib.PS_FLAT_KEY)
+        return self.tier.objects.get(extent.key, start + low * size, start + high * size)
+
+    def _whole_batch(self, span: QueueSpan, extent: Extent) -> Batch:
+        piece = self._piece(span.topic, span.queue, extent)
+        options = self._options(None, None, piece.end - piece.first, None)
+        place = span.topic, span.queue
+        return excerpt(piece.records, piece.base, piece.units, piece.first, place, options,
+                       summed=self.tier.summed)  # fmt: skip
+
+    # ---- following ----
+
+    def _follow_step(
+        self, topic: str, queue: int, offset: int, tags: str | None, sql: str | None
+    ) -> Batch:
+        batch = self.read(topic, queue, offset, max_messages=256, tags=tags, sql=sql)
+        if batch.next_offset == offset and not batch:
+            time.sleep(_FOLLOW_S)
+            self.refresh()
+        return batch
+
+
+def _cut(fetched: tuple[QueueSpan, Extent, Future[QueuePiece]], start: int, end: int) -> QueuePiece:
+    span, _, future = fetched
+    piece = future.result()
+    low, high = max(start, span.start), min(end, span.end)
+    return piece if low <= piece.first and piece.end <= high else piece.cut(low, high)
+
+
+def _within(span: QueueSpan, offset: int) -> tuple[GetStatus | None, int]:
+    """Returns what a read of an offset meets that the queue does not have, and where to go on."""
+    if span.end == 0:
+        return GetStatus.NO_MESSAGE_IN_QUEUE, 0
+    if offset < span.start:
+        return GetStatus.OFFSET_TOO_SMALL, span.start
+    if offset == span.end:
+        return GetStatus.OFFSET_OVERFLOW_ONE, offset
+    if offset > span.end:
+        return GetStatus.OFFSET_OVERFLOW_BADLY, span.end
+    return None, offset
+
+
+def _nothing(status: GetStatus, at: int, low: int, high: int) -> Batch:
+    """Returns a batch without a message."""
+    batch = excerpt(b"", 0, b"", at, ("", 0), ffi.NULL)
+    batch.status, batch.next_offset = status, at
+    batch.min_offset, batch.max_offset = low, high
+    return batch
+
+
+def _wanted(units: bytes, options: Any) -> tuple[tuple[int, int] | None, int]:
+    """Returns the first and the last unit that a read takes, None for none of them; and how many
+    units it has looked at."""
+    hashes = set(ffi.unpack(options.tag_hashes, options.tag_count)) if options.tag_count else None
+    room = options.max_bytes or _DEFAULT_BYTES
+    first = last = -1
+    taken = total = looked = 0
+    for number, (_, size, code) in enumerate(units_of(units)):
+        if size == NO_RECORD or (hashes is not None and code not in hashes):
+            looked = number + 1
+            continue
+        total += size
+        if taken == options.max_messages or (taken and total > room):
+            break
+        looked = number + 1
+        first, last = number if first < 0 else first, number
+        taken += 1
+    return (None if first < 0 else (first, last)), looked
+
+
+def _has_key(message: Message, key: str) -> bool:
+    return key == message.uniq_key or key in message.keys

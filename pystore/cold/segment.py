@@ -1,0 +1,120 @@
+"""Segments of the tier, made by the core and taken apart again (csrc/flat/flat.h)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from pystore.cold.failures import TierDamaged
+from pystore.cold.manifest import Row
+from pystore.errors import OutOfMemory
+from pystore.format.records import Buffer
+from pystore.format.units import UNIT
+from pystore.native import ffi, lib
+from pystore.store._messages import Batch
+
+__all__ = ["check_segment", "crc_of", "excerpt", "key_slice", "make_segment", "units_of_row"]
+
+_TAIL = struct.Struct(">qqiiIiIq")
+_KEY = struct.Struct(">II")
+assert _TAIL.size == lib.PS_FLAT_TAIL
+assert _KEY.size == lib.PS_FLAT_KEY
+#: A slice of a key table reaches so many standard deviations around where a hash is expected.
+_SIGMAS = 6
+_SUMS = int(lib.PS_CHECK_BODY_CRC | lib.PS_CHECK_PROP_IF)
+
+
+def crc_of(data: Buffer) -> int:
+    """Returns the CRC-32 of bytes, by the core, which has the processor's instructions for it."""
+    return int(lib.ps_flat_crc(0, ffi.from_buffer("uint8_t[]", data), len(data)))
+
+
+def make_segment(batch: Batch, base: int, epoch: int) -> tuple[Row, bytearray]:
+    """Returns the segment of a batch of a queue, as far as its offsets are dense, and its row.
+
+    Raises: OutOfMemory."""
+    about = ffi.new("ps_flat *")
+    info: Any = batch._info
+    if lib.ps_flat_measure(info, about) < 0:
+        raise ValueError("the batch is empty")
+    data = bytearray(about.size)
+    to = ffi.from_buffer("uint8_t[]", data)
+    if lib.ps_flat_write(info, base, to, about) < 0:
+        raise OutOfMemory("no memory for the keys of a segment")
+    size = info.views[about.count - 1].size
+    last = lib.ps_flat_crc(0, to + (about.records - size), size)
+    return Row(
+        base, about.size, about.records, about.first, about.count, about.keys, about.time_min,
+        about.time_max, about.crc, last, epoch,
+    ), data  # fmt: skip
+
+
+def check_segment(data: Buffer, row: Row, where: str) -> None:
+    """Checks a whole segment by its row. Raises: TierDamaged."""
+    if len(data) != row.size or crc_of(data) != row.crc:
+        raise TierDamaged("a segment has another CRC than its manifest says", where)
+    tail = _TAIL.unpack_from(data, row.size - _TAIL.size)
+    if tail[:4] != (row.base, row.first, row.count, row.keys) or tail[6] != lib.PS_MAGIC_BLANK:
+        raise TierDamaged("a segment's end says something else than its manifest", where)
+
+
+def units_of_row(data: Buffer, row: Row) -> memoryview:
+    """Returns the units of a whole segment."""
+    return memoryview(data)[row.records : row.records + row.count * UNIT.size]
+
+
+def excerpt(
+    records: Buffer, base: int, units: Buffer, first: int, place: tuple[str, int], options: Any,
+    *, summed: bool = True,
+) -> Batch:  # fmt: skip
+    """Returns messages of an excerpt of a queue.
+
+    base: what units call the first byte of `records`. first: queue offset of the first unit.
+    place: topic and queue of all records. options: ``ps_read_options *``. summed: whether the sums
+    of properties are right, which upstream's tier leaves wrong."""
+    raw = ffi.new("ps_excerpt *")
+    topic = place[0].encode()
+    keep = (
+        ffi.from_buffer("uint8_t[]", records),
+        ffi.from_buffer("uint8_t[]", units),
+        ffi.new("char[]", topic),
+    )
+    raw.records, raw.units, raw.topic = keep
+    raw.len, raw.base = len(records), base
+    raw.count, raw.first = len(units) // UNIT.size, first
+    raw.topic_len, raw.queue_id = len(topic), place[1]
+    raw.checks = _SUMS if summed else lib.PS_CHECK_BODY_CRC
+    error = ffi.new("ps_error *")
+    batch = lib.ps_excerpt_read(raw, options, error)
+    if batch == ffi.NULL:
+        raise OutOfMemory("no memory for a batch")
+    return Batch(batch)
+
+
+# ---- keys ----
+
+
+def key_slice(row: Row, crc: int) -> tuple[int, int]:
+    """Returns which entries [from, to) of a segment's table of keys hold a key, most probably: the
+    sums are spread evenly over 32 bits, and stand in their order."""
+    share = crc / (1 << 32)
+    margin = _SIGMAS * (row.keys * share * (1 - share)) ** 0.5 + 2
+    middle = row.keys * share
+    return max(0, int(middle - margin)), min(row.keys, int(middle + margin) + 1)
+
+
+def numbers_of(table: Buffer, crc: int) -> Iterator[int]:
+    """Yields the messages of a piece of a table of keys that have a key of this sum."""
+    for found, number in _KEY.iter_unpack(table):
+        if found == crc:
+            yield number
+
+
+def encloses(table: Buffer, crc: int) -> tuple[bool, bool]:
+    """Says whether a piece begins before a sum, and ends after it: all entries of the sum are then
+    in it."""
+    if not len(table):
+        return False, False
+    low, high = _KEY.unpack_from(table, 0)[0], _KEY.unpack_from(table, len(table) - _KEY.size)[0]
+    return low < crc, high > crc

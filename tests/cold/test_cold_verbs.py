@@ -1,0 +1,69 @@
+"""``pystore cold``, and the verbs of stores on a tier."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pystore.cli import main
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Any:
+    """say(words...): what a verb prints as JSON, and its exit code."""
+
+    def run(*words: object) -> tuple[Any, int]:
+        code = main([*map(str, words), "--json"])
+        out = capsys.readouterr().out
+        lines = [json.loads(line) for line in out.splitlines()]
+        return (lines[0] if len(lines) == 1 else lines), code
+
+    return run
+
+
+def test_a_store_goes_out_and_comes_back(filled: Path, root: str, say: Any, tmp_path: Path):
+    pushed, code = say("cold", "push", filled, root, "--broker", "b1", "--segment", 8192)
+    assert (pushed["pushed"]["messages"], code) == (900, 0)
+    assert say("cold", "push", filled, root, "--broker", "b1")[1] == 1
+    listed, _ = say("cold", "ls", root)
+    assert (listed["tier"]["broker"], listed["tier"]["messages"]) == ("b1", 900)
+    assert say("info", root)[0] == listed
+    found, code = say("query", root, "orders", "order-4")
+    assert (found["msg_id"], found["queue_offset"], code) == (found["offset_msg_id"], 0, 0)
+    assert len(say("tail", root, "orders", "--from", "earliest", "-n", 20)[0]) == 20
+    exported = tmp_path / "all.jsonl"
+    assert say("export", root, "--messages", exported)[0]["exported"]["count"] == 900
+    assert say("cold", "fetch", root, tmp_path / "copy")[0]["fetched"]["messages"] == 900
+    audit, code = say("cold", "verify", tmp_path / "copy")
+    assert (audit["tier"]["sound"], audit["tier"]["messages"], code) == (True, 900, 0)
+    made, _ = say("cold", "restore", root, tmp_path / "made", "--segment", 1 << 20)
+    assert made["restored"]["messages"] == 900
+    assert say("cold", "rm", root, "--topic", "orders")[1] == 0
+    assert say("cold", "ls", root)[0]["tier"]["messages"] == 450
+    assert say("cold", "rm", root, "--orphans")[1] == 1  # none is a day old
+
+
+def test_damage_is_exit_code_5(filled: Path, tmp_path: Path, say: Any):
+    say("cold", "push", filled, tmp_path / "cold", "--broker", "b1")
+    segment = next((tmp_path / "cold").rglob("orders/0/COMMIT_LOG/*"))
+    segment.write_bytes(segment.read_bytes()[:-1])
+    for words in ("verify",), ("verify", "--quick"):
+        audit, code = say("cold", words[0], tmp_path / "cold", *words[1:])
+        assert (len(audit["wrong"]), code) == (1, 5)
+
+
+def test_names_and_options_that_make_no_sense_are_refused(filled: Path, tmp_path: Path, say: Any):
+    cold = tmp_path / "cold"
+    assert say("cold", "push", filled, cold)[1] == 2  # no name of a broker
+    assert say("cold", "ls", cold)[1] == 1
+    for broker in ("b1", "b2"):
+        say("cold", "push", filled, cold, "--broker", broker)
+    assert [b["broker"] for b in say("cold", "ls", cold)[0]["brokers"]] == ["b1", "b2"]
+    assert say("info", cold)[1] == 3  # which of the two?
+    one = next(cold.glob("*/b1"))
+    assert say("info", one)[1] == 0
+    assert say("cold", "rm", one)[1] == 2
+    assert say("cold", "rm", one, "--orphans", "--queue", 1)[1] == 2
