@@ -36,7 +36,7 @@ _Dry = Annotated[
 ]
 
 
-def _opened(
+def _open_rules(
     s: Session, rules: Path | None, broker: str | None, credentials: Path | None, trust: Path | None
 ) -> Rules:
     """Opens the rules that are meant. Raises: StoreError, OSError."""
@@ -120,7 +120,7 @@ def list_(
       pystore acl list --rules STORE --user shop --json
       pystore acl list --broker 127.0.0.1:10911 --credentials admin.yml
     """
-    place = _opened(s, rules, broker, credentials, trust)
+    place = _open_rules(s, rules, broker, credentials, trust)
     found = place.now()
     users, rights, white = _listed(found)
     s.out.facts("rules", {"kind": _kind(found), "where": place.where, "global white list": white})
@@ -237,7 +237,7 @@ def add(
     given = _rights(allow, deny)
     if from_ and not given:
         raise usage("--from limits rights, and none is given", "add --allow or --deny")
-    place = _opened(s, rules, broker, credentials, trust)
+    place = _open_rules(s, rules, broker, credentials, trust)
     known = _is_known(place, user)
     if not known and secret is None:
         raise usage(
@@ -310,7 +310,7 @@ def remove(
       pystore acl remove shop --rules STORE --dry-run
       pystore acl remove shop --rules plain_acl.yml --resource Topic:orders
     """
-    place = _opened(s, rules, broker, credentials, trust)
+    place = _open_rules(s, rules, broker, credentials, trust)
     concerned = _resource(resource) if resource is not None else None
     place.remove(user, concerned, dry_run)
     plan = {"user": user, "resource": resource, "where": place.where}
@@ -358,7 +358,7 @@ def check(
     wanted, asked = _resource(resource), _action(action)
     if not wanted.is_name:
         raise usage(f"{resource} is not one resource", "name one, such as Topic:orders")
-    found = _opened(s, rules, broker, credentials, trust).now()
+    found = _open_rules(s, rules, broker, credentials, trust).now()
     verdict = _verdict(found, user, wanted, asked, str(address_of(from_)))
     s.out.facts(
         "check",

@@ -370,7 +370,7 @@ class _UsersOfStore(_Users):
         self._store = store
         self._check_free = check_free
 
-    def _opened(self, *, mend: bool = True) -> PolicyAccess:
+    def _open_policies(self, *, mend: bool = True) -> PolicyAccess:
         access = PolicyAccess(Path(self.where), lambda: None)
         access.open(PolicyRules(), mend=mend)
         return access
@@ -378,7 +378,7 @@ class _UsersOfStore(_Users):
     def now(self) -> PolicyRules:
         if not (Path(self.where) / "data.mdb").exists():
             return PolicyRules()
-        access = self._opened(mend=False)  # a broker may be using it
+        access = self._open_policies(mend=False)  # a broker may be using it
         access.close()
         return access.rules
 
@@ -393,7 +393,7 @@ class _UsersOfStore(_Users):
     def change(self, code: Code, user: str, body: dict[str, Any], entry: _Entry = _NONE) -> None:
         # Who may write the files may do everything.
         root = User("root", "", superuser=True)
-        access, subject = self._opened(), f"User:{user}"
+        access, subject = self._open_policies(), f"User:{user}"
         work: dict[int, Callable[[], Coroutine[Any, Any, None]]] = {
             Code.AUTH_CREATE_USER: lambda: access.create_user(user, body, root),
             Code.AUTH_UPDATE_USER: lambda: access.update_user(user, body, root),

@@ -331,7 +331,7 @@ def cancel(s: Session, id_: _Id, broker: _Broker = None, dry_run: _Dry = False) 
         if broker is not None:
             _recall(broker, found)
     if broker is None:
-        with s.writer() as store, Editor.opened(store) as editor:
+        with s.writer() as store, Editor.on(store) as editor:
             editor.cancel(_found(store, editor.timers, str(found.timer.offset)))
     s.out.facts("cancelled", plan)
     return 0
@@ -373,7 +373,7 @@ def reschedule(
         if broker is not None:
             _send_again(s, broker, found, due)
     if broker is None:
-        with s.writer() as store, Editor.opened(store) as editor:
+        with s.writer() as store, Editor.on(store) as editor:
             editor.reschedule(_found(store, editor.timers, str(found.timer.offset)), due)
     s.out.facts("rescheduled", plan)
     return 0

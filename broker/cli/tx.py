@@ -272,7 +272,7 @@ def _decide(
         }  # fmt: skip
         _ask(broker, 37, ext)
     else:
-        with _opened(s) as transactions:
+        with _open_transactions(s) as transactions:
             if transactions.halves.decide(half.offset, decision) is None:
                 raise NotFound(f"no open transaction at {offset}", str(s.path))
     s.out.facts("decided", plan)
@@ -311,7 +311,7 @@ def resume(
     if broker is not None:
         _ask(broker, 323, {"msgId": message_id})
     else:
-        with _opened(s) as transactions:
+        with _open_transactions(s) as transactions:
             if transactions.resume(transactions.store.message_by_id(message_id)) is None:
                 raise NotFound("the transaction is no longer open", str(s.path))
     s.out.facts("resumed", plan)
@@ -322,8 +322,8 @@ def _ask(broker: str, code: int, ext: dict[str, object]) -> bytes:
     return ask(broker, code, ext, next_step="see `pystore tx show`")
 
 
-def _opened(s: Session) -> Any:
+def _open_transactions(s: Session) -> Any:
     """Opens the transactions of a store that nobody holds, as a broker would have them."""
-    from broker.services.transaction.offline import opened
+    from broker.services.transaction.offline import open_transactions
 
-    return opened(s.writer())
+    return open_transactions(s.writer())

@@ -71,7 +71,7 @@ class Popping:
 
     def __init__(self, consumer: Member) -> None:
         self._consumer = consumer
-        self._asking: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._polls: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._keeper: asyncio.Task[None] | None = None
         self._due = asyncio.Event()
         self._acks: set[asyncio.Task[None]] = set()
@@ -93,11 +93,11 @@ class Popping:
     async def stop(self) -> None:
         """Stops asking. Messages that were handed out and are not done come back to the group by
         themselves."""
-        tasks = [*self._asking.values(), *([self._keeper] if self._keeper is not None else [])]
+        tasks = [*self._polls.values(), *([self._keeper] if self._keeper is not None else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._asking, self._keeper = {}, None
+        self._polls, self._keeper = {}, None
 
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
         """Waits for the acknowledgements that are under way."""
@@ -121,11 +121,11 @@ class Popping:
         for topic in [each for each in consumer.subscriptions if not each.startswith(RETRY_PREFIX)]:
             route = await consumer.network.route(topic)
             wanted |= {(topic, broker) for broker in readable(route)}
-        for place in self._asking.keys() - wanted:
-            self._asking.pop(place).cancel()
-        asked = {place for place, task in self._asking.items() if not task.done()}
+        for place in self._polls.keys() - wanted:
+            self._polls.pop(place).cancel()
+        asked = {place for place, task in self._polls.items() if not task.done()}
         for place in wanted - asked:
-            self._asking[place] = consumer.network.spawn(self._ask(*place))
+            self._polls[place] = consumer.network.spawn(self._ask(*place))
 
     # ---- popping ----
 

@@ -140,7 +140,7 @@ class ProxyAccess:
         # Halves are named by their topic's group, which brokers compare.
         self._needs = NeedsOfPolicies(settings.cluster, None)
         self._asked: dict[str, float] = {}
-        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._fetches: dict[str, asyncio.Task[None]] = {}
 
     @property
     def is_on(self) -> bool:
@@ -185,14 +185,14 @@ class ProxyAccess:
         at = self._asked.get(name)
         if at is not None and time.monotonic() - at < _KNOWN_S:
             return
-        task = self._asking.get(name)
+        task = self._fetches.get(name)
         if task is None:
-            task = self._asking[name] = asyncio.get_running_loop().create_task(self._fetch(name))
+            task = self._fetches[name] = asyncio.get_running_loop().create_task(self._fetch(name))
             task.add_done_callback(lambda done: self._fetched(name, done))
         await asyncio.shield(task)  # others may wait for it, too
 
     def _fetched(self, name: str, task: asyncio.Task[None]) -> None:
-        del self._asking[name]
+        del self._fetches[name]
         if not task.cancelled():
             task.exception()  # whoever waits has it
 

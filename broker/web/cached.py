@@ -37,7 +37,7 @@ class CachedAnswer(Generic[_T]):
         self._fresh_s, self._stale_s = fresh_s, stale_s
         self._value: _T | None = None
         self._when = float("-inf")
-        self._asking: asyncio.Task[_T] | None = None
+        self._renewal: asyncio.Task[_T] | None = None
         self._forgotten = 0
 
     async def get(self) -> _T:
@@ -67,10 +67,10 @@ class CachedAnswer(Generic[_T]):
         return (self._value if is_fresh or age < self._stale_s else None), is_fresh
 
     def _question(self) -> asyncio.Task[_T]:
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.ensure_future(self._renew())
-            self._asking.add_done_callback(_ended)
-        return self._asking
+        if self._renewal is None or self._renewal.done():
+            self._renewal = asyncio.ensure_future(self._renew())
+            self._renewal.add_done_callback(_ended)
+        return self._renewal
 
     async def _renew(self) -> _T:
         before = self._forgotten
@@ -88,10 +88,10 @@ class CachedAnswer(Generic[_T]):
 
     async def close(self) -> None:
         """Ends a question that is under way."""
-        if self._asking is not None:
-            self._asking.cancel()
+        if self._renewal is not None:
+            self._renewal.cancel()
             with contextlib.suppress(asyncio.CancelledError, ClientError, StoreError):
-                await self._asking
+                await self._renewal
 
 
 class CachedAnswers(Generic[_T]):

@@ -79,11 +79,11 @@ class ClusterServer(ClusterPeople):
         """Starts serving. Raises: OSError, ClientError when nobody of a cluster answers there."""
         facts = self._facts = await self._found()
         namesrv = "" if facts.of_broker else self.target
-        self._overview = ClusterOverview(facts, namesrv, **self._asking())
+        self._overview = ClusterOverview(facts, namesrv, **self._access_options())
         self._overview.start()
         await super().start()
 
-    def _asking(self) -> dict[str, Any]:
+    def _access_options(self) -> dict[str, Any]:
         return {name: self._options[name] for name in ("credentials", "tls")}
 
     async def _found(self) -> ClusterFacts:

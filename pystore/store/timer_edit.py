@@ -73,7 +73,7 @@ class Editor:
 
     @classmethod
     @contextmanager
-    def opened(cls, store: Store) -> Iterator[Editor]:
+    def on(cls, store: Store) -> Iterator[Editor]:
         """Opens the set of timers; at the end it is saved, and handed over to Java, as at a
         broker's stop."""
         timers = Timers(store)

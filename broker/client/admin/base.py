@@ -171,7 +171,7 @@ class AdminBase(Closing):
         with reading(f"the route of {topic}", "the name server"):
             return parse_route(answer.body, topic)
 
-    async def _serving(self, topic: str) -> list[str]:
+    async def _brokers_of(self, topic: str) -> list[str]:
         """Returns addresses of the masters that serve a topic. Raises: NoRoute, ClientError."""
         if self._broker is not None:
             return [self._broker]

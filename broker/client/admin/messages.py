@@ -78,7 +78,7 @@ class MessageAdmin(OffsetAdmin):
         check_count("most", most, 1)
         found: list[ReceivedMessage] = []
         names = await self._names()
-        for address in await self._serving(topic):
+        for address in await self._brokers_of(topic):
             found += await messages_of_broker(
                 self.network, names.get(address, ""), address, topic, key, most, begin_ms, end_ms
             )

@@ -95,7 +95,7 @@ class TopicAdmin(AdminBase):
         self.network.check()
         configs: dict[str, TopicConfig] = {}
         queues: list[QueueEnds] = []
-        addresses = await self._serving(name)
+        addresses = await self._brokers_of(name)
         for address in addresses:
             value = await self._topic_json(address, name)
             if value is None:
@@ -140,7 +140,7 @@ class TopicAdmin(AdminBase):
         """
         self.network.check()
         fields = {"topic": name}
-        addresses = await self._serving(name)
+        addresses = await self._brokers_of(name)
         if dry_run:
             return addresses
         for address in addresses:
@@ -261,7 +261,7 @@ class GroupAdmin(AdminBase):
         """Returns the groups that consume a topic, or did. Raises: NoRoute, ClientError."""
         self.network.check()
         code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
-        addresses = await self._serving(topic)
+        addresses = await self._brokers_of(topic)
         bodies = await asyncio.gather(
             *(self._json(each, code, {"topic": topic}) for each in addresses)
         )

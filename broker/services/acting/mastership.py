@@ -48,7 +48,7 @@ class Mastership:
         self._is_named = False
         self._told: set[str] = set()
         self._reached = asyncio.Event()
-        self._asking: asyncio.Task[None] | None = None
+        self._round: asyncio.Task[None] | None = None
         self._away: asyncio.Task[None] | None = None
         self._is_started = False
         self.cut_offs = 0
@@ -65,8 +65,8 @@ class Mastership:
         self._lead()
 
     async def stop(self) -> None:
-        tasks = {task for task in (self._asking, self._away) if task is not None}
-        self._asking = self._away = None
+        tasks = {task for task in (self._round, self._away) if task is not None}
+        self._round = self._away = None
         for task in tasks:
             task.cancel()
         if tasks:
@@ -88,8 +88,8 @@ class Mastership:
         if not self._s.registration.servers:  # no slave acts that has none either
             self._s.core.lead_until(math.inf)
             return
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.get_running_loop().create_task(self._ask_names())
+        if self._round is None or self._round.done():
+            self._round = asyncio.get_running_loop().create_task(self._ask_names())
         now, before = time.monotonic(), self._sure_at
         if self._is_followed():
             self._sure_at = now

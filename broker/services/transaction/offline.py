@@ -14,11 +14,11 @@ from broker.services.topics import Topics
 from broker.services.transaction.transactions import Transactions
 from pystore import Store
 
-__all__ = ["opened"]
+__all__ = ["open_transactions"]
 
 
 @contextmanager
-def opened(store: AbstractContextManager[Store]) -> Iterator[Transactions]:
+def open_transactions(store: AbstractContextManager[Store]) -> Iterator[Transactions]:
     """Opens the store; at the end what was decided is written out, with progress and metadata.
 
     Raises: what opening a store raises."""
