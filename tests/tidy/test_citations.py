@@ -76,6 +76,18 @@ def test_answers_name_files_and_functions_that_are_there() -> None:
         assert not missing(named), question
 
 
+def test_the_page_names_all_that_answers_system_busy() -> None:
+    """What clients do with the code, and tools, is not an answer."""
+    page = sources()["docs/internals/README.md"]
+    places = page.partition("**What is answered with SYSTEM_BUSY")[2].partition("\n\n")[0]
+    answering = {
+        name for name, text in sources().items()
+        if name.startswith("broker/") and not name.startswith(("broker/client/", "broker/wire/"))
+        and "ResponseCode.SYSTEM_BUSY" in text
+    }  # fmt: skip
+    assert set(re.findall(r"\(\.\./\.\./(\S+)\)", places)) == answering
+
+
 def missing(named: list[tuple[str, str]]) -> list[str]:
     """Of (link, functions in backquotes): the files that are not there, and the functions that
     their files do not define."""
