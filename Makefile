@@ -203,15 +203,15 @@ bench: build ## benches of the store; machine and settings are printed with the 
 include benches/Makefile.inc
 
 bench-peers: build ## the same work by the peers, side by side
-	@$(PY) -m benches.peers
+	@$(PY) -m benches peers
 
 bench-broker: build ## our broker and two versions of Apache's, under the same official client (half an hour)
-	@$(PY) -m benches.broker $(ARGS)
+	@$(PY) -m benches broker $(ARGS)
 
 bench-clients: build ## our client and broker beside what Python programs would pick instead
 	@$(PY) -m pip install -q --disable-pip-version-check nats-py redis aiokafka confluent-kafka \
 	  "rocketmq-python-client>=5.1.2,<6"
-	@$(PY) -m benches.clients $(ARGS)
+	@$(PY) -m benches clients $(ARGS)
 
 ##@ Check
 

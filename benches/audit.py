@@ -1,6 +1,6 @@
 """What verifying and rebuilding a store cost a core: rates by processor time, log in page cache.
 
-    python -m benches.audit [--count 1000000] [--keep FILE]
+    python -m benches audit [--count 1000000] [--keep FILE]
 
 `verify` reads the log, sums every body, and compares queues and index with it both ways. `rebuild`
 is taken without the verifications around it: derived files made from the log, synced. Processor
@@ -17,8 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import pystore
-from benches import harness
-from benches.harness import TOPIC, Row, bodies, flat, fresh
+from benches.harness import TOPIC, Given, Row, bodies, flat, fresh
 from benches.test_recovery import into_cache
 from pystore.audit import verify
 from pystore.audit.layout import look
@@ -81,16 +80,9 @@ def rows_of_rebuild(count: int) -> list[Row]:
     return rows
 
 
-def main() -> None:
-    parser = harness.parser_of("audit")
-    parser.add_argument("--count", type=int, default=1_000_000, help="messages of 128 bytes")
-    given = parser.parse_args()
-    facts = harness.machine()
-    rows = rows_of_verify(given.count // 4, 4096, keys=False)
-    rows += rows_of_verify(given.count, 128, keys=True)
-    rows += rows_of_rebuild(given.count)
-    harness.report(rows, facts, "audit", "verify and rebuild", given.keep)
-
-
-if __name__ == "__main__":
-    main()
+def bench(given: Given) -> list[Row]:
+    return [
+        *rows_of_verify(given.count // 4, 4096, keys=False),
+        *rows_of_verify(given.count, 128, keys=True),
+        *rows_of_rebuild(given.count),
+    ]

@@ -1,6 +1,6 @@
 """Our broker and Apache's, one after the other in the same run, under the same official client.
 
-    python -m benches.broker --peers ours,5.3.3,5.5.0 --only send,batch --warm 20 --measure 15
+    python -m benches broker --peers ours,5.3.3,5.5.0 --only send,batch --warm 20 --measure 15
 
 The client is Apache's own Java client of 5.3.3 (tests/reference/src/Load.java), for every peer.
 Each row warms up for --warm seconds, the virtual machines of client and broker together, before
@@ -12,9 +12,8 @@ its default settings, asynchronous flush, on an empty folder; its name server is
 from __future__ import annotations
 
 import socket
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import cycle, islice
 from subprocess import CalledProcessError
@@ -23,12 +22,12 @@ from rich.console import Console
 
 from benches import harness, spread
 from benches.brokers import HEAP, Peer, ask, connect, heartbeat, make_topics, peer_of, set_pop_mode
-from benches.harness import Row
+from benches.harness import Figure, Given, Row
 
 console = Console(stderr=True, highlight=False)
 
-#: (row, unit, less is better, value of one round)
-Figures = list[tuple[str, str, bool, float]]
+#: Of one round.
+Figures = list[Figure]
 
 
 class Bench:
@@ -39,7 +38,7 @@ class Bench:
         self.times = (warm, measure)
         self.backlog = 0
 
-    # ---- rows; each is named in ROWS ----
+    # ---- rows; the table of benches names each ----
 
     def start(self) -> Figures:
         """Five starts on an empty folder; the last one stays for the other rows."""
@@ -179,11 +178,10 @@ class Bench:
             ]
 
 
-ROWS = "start idle send batch consume pop latency e2e delayed tx quiet many".split()  # noqa: SIM905
-
-
-def run(peers: list[str], only: list[str], rounds: int, times: tuple[int, int]) -> list[Row]:
-    found: dict[tuple[str, str], Row] = {}
+def run(
+    peers: Sequence[str], only: Sequence[str], rounds: int, times: tuple[int, int]
+) -> list[Row]:
+    found = harness.Figures()
     for number in range(rounds):
         for name in peers:
             with peer_of(name) as peer:
@@ -193,51 +191,13 @@ def run(peers: list[str], only: list[str], rounds: int, times: tuple[int, int]) 
                 for row in only:
                     work: Callable[[], Figures] = getattr(bench, row)
                     try:
-                        figures = work()
+                        found.note(name, work())
                     except (OSError, AssertionError, CalledProcessError) as error:
                         # One broker that gives up on one row must not cost the others' figures.
                         console.print(f"round {number + 1}: {name}: {row} failed: {error!r}")
-                        continue
-                    for what, unit, smaller, value in figures:
-                        made = Row(what, "", name, unit, [], smaller=smaller)
-                        found.setdefault((what, name), made).rounds.append(value)
-                        shown = f"{what}: {harness.figure(value)}{unit}"
-                        console.print(f"round {number + 1}: {name}: {shown}")
-    order = list(dict.fromkeys(what for what, _ in found))
-    return sorted(found.values(), key=lambda row: order.index(row.bench))
+    return found.rows
 
 
-def side_by_side(rows: list[Row], peers: list[str]) -> str:
-    """The medians as a table in Markdown, a column a peer."""
-    lines = ["| | " + " | ".join(peers) + " |", "|---" * (len(peers) + 1) + "|"]
-    for what in dict.fromkeys(row.bench for row in rows):
-        cells = []
-        for name in peers:
-            row = next((r for r in rows if (r.bench, r.mode) == (what, name)), None)
-            cells.append(
-                f"{harness.figure(row.median)}{row.unit}".replace("  ", " ") if row else ""
-            )
-        lines.append(f"| {what} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def main(arguments: list[str]) -> int:
-    parser = harness.parser_of("broker")
-    parser.add_argument("--peers", default="ours,5.3.3,5.5.0", help="with commas")
-    parser.add_argument("--only", default=",".join(ROWS), help=f"rows: {', '.join(ROWS)}")
-    parser.add_argument("--warm", type=int, default=20, help="seconds")
-    parser.add_argument("--measure", type=int, default=15, help="seconds")
-    parser.add_argument("--rounds", type=int, default=1)
-    given = parser.parse_args(arguments)
-    peers, only = given.peers.split(","), given.only.split(",")
-    if unknown := set(only) - set(ROWS):
-        parser.error(f"no rows {unknown}")
-    facts = harness.machine() | {"heap of the Java brokers": HEAP, "warm": f"{given.warm} s"}
-    rows = run(peers, only, given.rounds, (given.warm, given.measure))
-    print(side_by_side(rows, peers))
-    harness.save(rows, facts, "broker", given.keep)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def bench(given: Given) -> list[Row]:
+    given.facts |= {"heap of the Java brokers": HEAP, "warm": f"{given.warm} s"}
+    return run(given.peers, given.only, given.rounds, (given.warm, given.measure))

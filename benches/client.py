@@ -1,6 +1,6 @@
 """The Python client beside the official Java client, on our broker, in turns.
 
-    python -m benches.client [--rounds 3] [--seconds 5] [--keep FILE]
+    python -m benches client [--rounds 3] [--seconds 5] [--keep FILE]
 
 Each work is a process of its own, warm when the measured time begins. Processor time is that of the
 whole client process in the measured time, over the messages of that time: the same for both makes.
@@ -8,7 +8,6 @@ whole client process in the measured time, over the messages of that time: the s
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import ctypes
 import json
@@ -21,11 +20,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import uvloop
-
 from benches import harness
 from benches.brokers import Peer, peer_of
-from benches.harness import Row
+from benches.harness import ROOT, Given, Row, command_of
 from broker import AsyncConsumer, AsyncProducer, Broker, Message
 
 BODY, IN_FLIGHT, BATCH, LIST, WARM_S = b"x" * 128, 64, 16, 1000, 2.0
@@ -274,12 +271,19 @@ def java(peer: Peer, mode: tuple[Any, ...], seconds: float) -> tuple[float, floa
     return said["per_s"], said["client_cpu_s"] / max(said["messages"], 1) * 1e6
 
 
+#: What runs in a process of its own.
+PROCESSES: dict[str, Callable[..., Any]] = {
+    "send": send, "batch": batch, "handler": handler, "batches": batches,
+    "in-process": in_process, "in-process lists": in_process_lists, "receipt": receipt,
+    "fixture": fixture,
+}  # fmt: skip
+
+
 def _own_process(peer: Peer, work: str, seconds: float) -> subprocess.Popen[str]:
-    words = [sys.executable, "-m", "benches.client", "--work", work, "--seconds", str(seconds)]
+    words = command_of(PROCESSES[work], *(() if work == "fixture" else (peer.namesrv, seconds)))
     return subprocess.Popen(
-        [*words, "--namesrv", peer.namesrv], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        text=True, env=os.environ | {"PYTHONPATH": str(harness.ROOT)},
-    )  # fmt: skip
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
 
 
 def in_own_process(peer: Peer, work: str, seconds: float) -> Any:
@@ -360,29 +364,5 @@ def _target(work: str, make: str, unit: str) -> float | None:
     return float(WORKS[work][1]) if make == "Python" and unit == "messages/s" else None
 
 
-def main() -> None:
-    parser = harness.parser_of("client")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--work", choices=(*WORKS, "receipt", "fixture"), help=argparse.SUPPRESS)
-    parser.add_argument("--namesrv", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.work == "fixture":
-        print(fixture())
-        return
-    if given.work:
-        work: Callable[[str, float], Any] = {
-            "send": send, "batch": batch, "handler": handler, "batches": batches,
-            "in-process": in_process, "in-process lists": in_process_lists,
-            "receipt": receipt,
-        }[given.work]  # fmt: skip
-        said = uvloop.run(work(given.namesrv, given.seconds))
-        if said is not None:
-            print(json.dumps(said))
-        return
-    rows, facts = measure(given.rounds, given.seconds), harness.machine()
-    harness.report(rows, facts, "client", "the Python client beside the Java client", given.keep)
-
-
-if __name__ == "__main__":
-    main()
+def bench(given: Given) -> list[Row]:
+    return measure(given.rounds, given.seconds)

@@ -1,6 +1,6 @@
 """What Python programs would pick instead, each with its own server: acknowledged messages.
 
-    python -m benches.clients [--rounds 3] [--seconds 5] [--only OURS,...] [--keep FILE]
+    python -m benches clients [--rounds 3] [--seconds 5] [--only OURS,...] [--keep FILE]
 
 One process sends messages of 128 bytes, 64 of them waiting for their acknowledgement at any time;
 processor time is counted in the same window, of the client's process and of the server's. The
@@ -10,23 +10,18 @@ server cannot be had is left out, and the reason printed.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import uvloop
-
-from benches import harness
 from benches.brokers import free_port, peer_of
-from benches.harness import Row
+from benches.harness import ROOT, Figures, Given, Row, command_of
 from benches.peer_servers import Missing, Server, kafka, make_topic, nats, proxy, redis
 from broker import AsyncProducer, Message
 
@@ -206,12 +201,16 @@ PEERS: dict[str, tuple[Any, Callable[[str, float], Coroutine[Any, Any, int]]]] =
 # ---- in turns ----
 
 
+async def work(name: str, address: str, seconds: float) -> list[int]:
+    """What one client does, in a process of its own."""
+    return [await PEERS[name][1](address, seconds)]
+
+
 def run(name: str, server: Server, seconds: float) -> tuple[float, float, float]:
     """Messages a second; microseconds of processor time a message, of client and of server."""
-    words = [sys.executable, "-m", "benches.clients", "--work", name, "--seconds", str(seconds)]
     with subprocess.Popen(
-        [*words, "--address", server.address], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, env=os.environ | {"PYTHONPATH": str(harness.ROOT)},
+        command_of(work, name, server.address, seconds),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
     ) as client:  # fmt: skip
         assert client.stdout is not None
         marks: list[tuple[list[float], float]] = []
@@ -230,8 +229,8 @@ def run(name: str, server: Server, seconds: float) -> tuple[float, float, float]
     )
 
 
-def measure(rounds: int, seconds: float, only: list[str]) -> list[Row]:
-    found: dict[tuple[str, str], list[float]] = {}
+def measure(rounds: int, seconds: float, only: Sequence[str]) -> list[Row]:
+    figures = Figures("128 bytes, 64 in flight")
     for _ in range(rounds):
         for name, (make, _) in PEERS.items():
             if only and not any(each in name for each in only):
@@ -245,29 +244,10 @@ def measure(rounds: int, seconds: float, only: list[str]) -> list[Row]:
             for unit, value in (
                 ("messages/s", rate), ("µs of the client", client), ("µs of the server", served)
             ):  # fmt: skip
-                found.setdefault((name, unit), []).append(value)
-    return [
-        Row("send, acknowledged", "128 bytes, 64 in flight", name, unit, values,
-            smaller=unit != "messages/s")
-        for (name, unit), values in found.items()
-    ]  # fmt: skip
+                smaller = unit != "messages/s"
+                figures.add("send, acknowledged", name, unit, value, smaller=smaller)
+    return figures.rows
 
 
-def main() -> None:
-    parser = harness.parser_of("clients")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--only", default="", help="parts of names, with commas between them")
-    parser.add_argument("--work", choices=PEERS, help=argparse.SUPPRESS)
-    parser.add_argument("--address", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.work:
-        print(json.dumps([uvloop.run(PEERS[given.work][1](given.address, given.seconds))]))
-        return
-    rows = measure(given.rounds, given.seconds, [x for x in given.only.split(",") if x])
-    facts = harness.machine()
-    harness.report(rows, facts, "clients", "what Python programs would pick instead", given.keep)
-
-
-if __name__ == "__main__":
-    main()
+def bench(given: Given) -> list[Row]:
+    return measure(given.rounds, given.seconds, given.only)

@@ -1,6 +1,6 @@
 """What readers of old messages cost senders: the delay of sends while pulls wait for the disk.
 
-    python -m benches.cold [--before PATH] [--rounds 3] [--readers 32] [--seconds 8] [--mb 2000]
+    python -m benches cold [--before PATH] [--rounds 3] [--readers 32] [--seconds 8] [--mb 2000]
 
 --before: a built checkout of an earlier commit, measured in turns with this one. Each round takes
 the files of a store out of memory, starts a broker of one tree on it, and sends one message after
@@ -10,7 +10,6 @@ its first message on, then beside the same readers with all in memory.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import selectors
@@ -24,8 +23,7 @@ import time
 from pathlib import Path
 
 import pystore
-from benches import harness
-from benches.harness import TOPIC, Row, bodies, flat, fresh
+from benches.harness import ROOT, TOPIC, Figures, Given, Row, bodies, command_of, flat, fresh
 from benches.sends import frame
 from broker.wire import codec
 from broker.wire.codes import ResponseCode
@@ -117,10 +115,10 @@ class Readers:
     """A process that runs read_all."""
 
     def __init__(self, port: int, count: int) -> None:
-        words = [sys.executable, "-m", "benches.cold", "--read", str(port), "--readers", str(count)]
         self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=harness.ROOT
-        )
+            command_of(read_all, port, count),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        )  # fmt: skip
 
     def are_reading(self) -> bool:
         return self._process.poll() is None
@@ -184,35 +182,17 @@ def one_round(
     return found
 
 
-def main() -> None:
-    parser = harness.parser_of("cold")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--readers", type=int, default=32)
-    parser.add_argument("--seconds", type=float, default=8)
-    parser.add_argument("--mb", type=int, default=2000, help="of the store")
-    parser.add_argument("--read", type=int, help=argparse.SUPPRESS)  # of a process of its own
-    given, trees = harness.before_and_after(parser)
-    if given.read:
-        read_all(given.read, given.readers)
-        return
-    facts = harness.machine()
+def bench(given: Given) -> list[Row]:
     store = fresh("cold")
     fill(store, given.readers, given.mb << 20)
-    rows: dict[tuple[str, str, str], Row] = {}
+    figures = Figures(f"{SIZE} B read")
     for _ in range(given.rounds):
-        for name, tree in trees.items():
+        for name, tree in given.trees.items():
             found = one_round(tree, store, given.readers, given.seconds)
             for way, (took, waited) in found.items():
                 cuts = statistics.quantiles(took, n=100)
-                figures = {"p50": cuts[49], "p99": cuts[98], "waits of network threads": waited}
-                for what, figure in figures.items():
-                    title = f"a send, {way}, {what}"
-                    unit = "ms" if what.startswith("p") else ""
-                    row = Row(title, f"{SIZE} B read", name, unit, [], smaller=True)
-                    rows.setdefault((name, way, what), row).rounds.append(figure)
+                for what, value in (("p50", cuts[49]), ("p99", cuts[98])):
+                    figures.add(f"a send, {way}, {what}", name, "ms", value)
+                figures.add(f"a send, {way}, waits of network threads", name, "", waited)
     shutil.rmtree(store)
-    harness.report(list(rows.values()), facts, "cold", "Sends beside readers", given.keep)
-
-
-if __name__ == "__main__":
-    main()
+    return figures.rows

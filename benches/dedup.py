@@ -1,6 +1,6 @@
 """What idempotent produce costs: a send in the protocol core with and without it, memory, a start.
 
-    python -m benches.dedup [--count 1000000] [--keep FILE]
+    python -m benches dedup [--count 1000000] [--keep FILE]
 
 Frames of SEND_MESSAGE_V2 go through the C core as a connection's bytes would, without sockets and
 without an event loop, so that what is added stands out: a real send costs some microseconds more.
@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from benches import harness
-from benches.harness import Row
+from benches.harness import Figures, Given, Row
 from broker.hot.core import Core
 from broker.hot.dedup import Dedup
 from broker.wire import codec
@@ -96,33 +96,19 @@ def measure(chunks: list[bytes], count: int, window: int) -> dict[str, float]:
     return found
 
 
-def rows_of(count: int) -> list[Row]:
+def bench(given: Given) -> list[Row]:
+    count = given.count
     chunks = frames(count)
     names = {0: "off", count // 10: f"window {count // 10:,}", count: f"window {count:,}"}
-    what: dict[str, tuple[str, str]] = {
+    what = {
         "send": ("a send in the core", " us"), "cpu": ("its processor time, with dispatch", " us"),
         "repeats": ("a repeat in the core", " us"), "bytes": ("memory a message", " B"),
         "start": (f"start: {count:,} found in the log", " s"),
     }  # fmt: skip
-    rows: dict[tuple[str, str], Row] = {}
+    figures = Figures(f"{BODY} B")
     for number in range(ROUNDS + 1):
         for window, mode in names.items():
             for key, value in measure(chunks, count, window).items():
-                bench, unit = what[key]
-                row = Row(bench, f"{BODY} B", mode, unit, [], smaller=True)
                 if number:  # the first touches memory for the first time
-                    rows.setdefault((key, mode), row).rounds.append(value)
-    return [row for key in what for (k, _), row in rows.items() if k == key]
-
-
-def main() -> None:
-    parser = harness.parser_of("dedup")
-    parser.add_argument("--count", type=int, default=1_000_000, help="messages a round")
-    given = parser.parse_args()
-    facts = harness.machine()
-    rows = rows_of(given.count)
-    harness.report(rows, facts, "dedup", "idempotent produce", given.keep)
-
-
-if __name__ == "__main__":
-    main()
+                    figures.add(what[key][0], mode, what[key][1], value)
+    return figures.rows

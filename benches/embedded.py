@@ -1,6 +1,6 @@
 """A broker embedded in a process that computes: what the host costs the broker.
 
-    python -m benches.embedded [--before PATH] [--rounds 5] [--seconds 2]
+    python -m benches embedded [--before PATH] [--rounds 5] [--seconds 2]
 
 --before: a built checkout of an earlier commit, measured in turns with this one. The broker runs in
 a process of its own beside 0, 1 or 2 threads that compute in Python without a pause; this process
@@ -27,8 +27,7 @@ from pathlib import Path
 
 import grpc.aio
 
-from benches import harness
-from benches.harness import Row
+from benches.harness import Figures, Given, Row, ratio
 from benches.sends import frame
 from broker.grpc.schema import SERVICE, pb
 from broker.remoting.selfsigned import self_signed
@@ -197,39 +196,24 @@ def measure(tree: Path, computing: int, seconds: float) -> dict[str, tuple[float
     return found
 
 
-def rows_of(trees: dict[str, Path], rounds: int, seconds: float) -> list[Row]:
-    """Rates and waits, then what is left of the rate beside threads that compute."""
-    rates = {(way, c, name): Row(f"{way}, {c} computing", "128 B", name, "/s", [])
-             for way in WAYS for c in COMPUTING for name in trees}  # fmt: skip
-    waits = {key: Row(f"{row.bench}: slowest percent", "128 B", row.mode, "ms", [], smaller=True)
-             for key, row in rates.items()}  # fmt: skip
-    for _ in range(rounds):
+def bench(given: Given) -> list[Row]:
+    figures = Figures("128 B")
+    for _ in range(given.rounds):
         for computing in COMPUTING:
-            for name, tree in trees.items():
-                for way, (rate, wait) in measure(tree, computing, seconds).items():
-                    rates[way, computing, name].rounds.append(rate)
-                    waits[way, computing, name].rounds.append(wait)
-    shares = []
-    for way, computing, name in rates:
-        if computing:
-            alone = rates[way, 0, name].rounds
-            beside = rates[way, computing, name].rounds
-            share = [a / b for a, b in zip(beside, alone, strict=True)]
-            bench = f"{way}: rate with {computing} computing / with none"
-            target = 0.6 if (way, computing) == ("64 in flight", 1) else None
-            shares.append(Row(bench, "128 B", name, "x", share, target=target))
-    return [*rates.values(), *waits.values(), *shares]
-
-
-def main() -> None:
-    parser = harness.parser_of("embedded")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    given, trees = harness.before_and_after(parser)
-    facts = harness.machine()
-    rows = rows_of(trees, given.rounds, given.seconds)
-    harness.report(rows, facts, "embedded", "embedded", given.keep)
-
-
-if __name__ == "__main__":
-    main()
+            for name, tree in given.trees.items():
+                for way, (rate, wait) in measure(tree, computing, given.seconds).items():
+                    what = f"{way}, {computing} computing"
+                    figures.add(what, name, "/s", rate, smaller=False)
+                    figures.add(f"{what}: slowest percent", name, "ms", wait)
+    found = {(row.bench, row.mode): row for row in figures.rows}
+    return [
+        *found.values(),
+        *(
+            ratio(
+                f"{way}: rate with {computing} computing / with none", name,
+                found[f"{way}, {computing} computing", name], found[f"{way}, 0 computing", name],
+                0.6 if (way, computing) == ("64 in flight", 1) else None,
+            )
+            for way in WAYS for computing in COMPUTING if computing for name in given.trees
+        ),
+    ]  # fmt: skip

@@ -1,6 +1,6 @@
 """Pairs whose master changes by itself, in turns within one run:
 
-    python -m benches.failover [--only sync,kill,move] [--groups controller,etcd,5.3.3]
+    python -m benches failover [--only sync,kill,move] [--groups controller,etcd,5.3.3]
                                [--rounds 20] [--seconds 5] [--client java] [--poll 100]
 
 `controller`: ours under Apache's controller; `etcd`: ours under etcd; `5.3.3`: Apache's pair under
@@ -17,7 +17,6 @@ that client around a planned move. `sync`: 64 sends in flight, both brokers in s
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -38,7 +37,7 @@ import uvloop
 
 from benches import harness
 from benches.brokers import PYSTORE, REFERENCE, Peer, ask, connect, frame, free_port
-from benches.harness import Row
+from benches.harness import Given, Row
 from benches.replication import JAVA_WARM_S, WARM_S, Member, Turn, _send, until
 from broker import Message, Producer, SendStatus
 from broker.services.controlled.controller import ControllerRefused
@@ -424,31 +423,16 @@ def synchronous(groups: list[Group], rounds: int, seconds: float) -> list[Row]:
     ]
 
 
-def main() -> None:
-    parser = harness.parser_of("failover")
-    parser.add_argument("--only", default="sync,kill,move")
-    parser.add_argument("--groups", default=f"controller,etcd,{APACHE}")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--client", choices=CLIENTS, default="java")
-    parser.add_argument("--poll", type=int, default=100)
-    given: argparse.Namespace = parser.parse_args()
-    facts = harness.machine()
+def bench(given: Given) -> Iterator[Row]:
     make = partial(CLIENTS[given.client], poll_ms=given.poll)
     how = f"routes every {given.poll} ms" if given.client == "java" else given.client
-    rows: list[Row] = []
     with ExitStack() as stack:
-        groups = [stack.enter_context(group_of(kind)) for kind in given.groups.split(",")]
+        groups = [stack.enter_context(group_of(kind)) for kind in given.groups]
         works: dict[str, Callable[[], list[Row]]] = {
             "kill": lambda: killed(groups, given.rounds, make, how),
             "move": lambda: moved(groups, min(given.rounds, 10), make),
             "sync": lambda: synchronous(groups, min(given.rounds, 5), given.seconds),
         }
-        for name in given.only.split(","):
-            rows += works[name]()
-            facts["load after"] = f"{os.getloadavg()[0]:.2f}"
-            harness.report(rows, facts, "failover", "failover", given.keep)
-
-
-if __name__ == "__main__":
-    main()
+        for name in given.only:
+            yield from works[name]()
+            given.facts["load after"] = f"{os.getloadavg()[0]:.2f}"

@@ -1,6 +1,6 @@
 """The same rows out of a store, out of Parquet and out of a Kafka broker, by Spark, in turns.
 
-    python -m benches.formats [--only queues,rows] [--rounds 3] [--scale 1.0] [--keep FILE]
+    python -m benches formats [--only queues,rows] [--rounds 3] [--keep FILE]
 
 Each participant serves the same messages: our source the files of a store, Spark's Parquet reader
 the files that Spark wrote of them, Spark's Kafka source one broker of this machine. Beside rates by
@@ -15,13 +15,13 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pystore
 from benches import harness
-from benches.harness import TOPIC, Row, bodies, family_cpu_s, flat, fresh
+from benches.harness import TOPIC, Given, Row, bodies, family_cpu_s, flat, fresh
 from benches.jobs import fill, session
 from benches.peer_servers import FETCHED, Missing, fetch_jars, kafka
 from benches.test_recovery import into_cache
@@ -214,25 +214,12 @@ def of_many_queues(rounds: int) -> list[Row]:
     ]  # fmt: skip
 
 
-def main() -> None:
-    parser = harness.parser_of("formats")
-    parser.add_argument("--only", default="queues,rows", help="which, with a comma")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--scale", type=float, default=harness.SCALE, help="of the messages")
-    given = parser.parse_args()
-    harness.SCALE = given.scale
-    facts: dict[str, str] = harness.machine()
-    rows: list[Row] = []
+def bench(given: Given) -> Iterator[Row]:
     # First: Spark's virtual machine takes the jars of its first session alone.
     try:
         if "rows" in given.only:
-            rows += of_rows(harness.scaled(COUNT), given.rounds)
+            yield from of_rows(harness.scaled(COUNT), given.rounds)
     except Missing as missing:
         print(f"Kafka: {missing}", file=sys.stderr)
     if "queues" in given.only:
-        rows += of_many_queues(given.rounds)
-    harness.report(rows, facts, "formats", "Rows by Spark", given.keep)
-
-
-if __name__ == "__main__":
-    main()
+        yield from of_many_queues(given.rounds)

@@ -1,7 +1,7 @@
 """gRPC clients that are held in ReceiveMessage: memory and processor time of the server while
 nothing happens, ours beside Apache's proxy in local mode.
 
-    python -m benches.grpc_idle [--peers ours,5.3.3] [--clients 2000] [--seconds 60] [--keep FILE]
+    python -m benches grpc_idle [--peers ours,5.3.3] [--clients 2000] [--seconds 60] [--keep FILE]
 
 Each client (h2_clients.py) has a connection and a telemetry stream of its own, and asks again when
 its poll of 20 s ends, as official consumers do. The figures are those of the whole process, of
@@ -10,7 +10,6 @@ service and broker. Memory is what is resident more than before the first client
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import resource
@@ -21,10 +20,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benches import harness
 from benches.grpc_work import GrpcPeer, peer_of
 from benches.h2_clients import hold
-from benches.harness import ROOT, Row
+from benches.harness import ROOT, Figures, Given, Row, command_of
 
 console = Console(stderr=True, highlight=False)
 
@@ -39,9 +37,12 @@ def resident_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-async def _hold(address: str, count: int) -> None:
+def hold_all(address: str, count: int) -> None:
     """Holds so many clients until stdin ends, and says how many there are."""
+    asyncio.run(_hold_all(address, count))
 
+
+async def _hold_all(address: str, count: int) -> None:
     def progress(held: int) -> None:
         if held % _STEP == 0 or held == count:
             print(held, flush=True)
@@ -59,10 +60,10 @@ def measure(peer: GrpcPeer, clients: int, seconds: float) -> tuple[float, float]
     assert peer.broker is not None
     address, pid = peer.endpoint, peer.broker.pid
     before = resident_bytes(pid)
-    words = [sys.executable, "-m", "benches.grpc_idle", "--hold", address, str(clients)]
     with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True
-    ) as holder:
+        command_of(hold_all, address, clients),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True,
+    ) as holder:  # fmt: skip
         assert holder.stdin is not None and holder.stdout is not None
         held = 0
         while held < clients:
@@ -82,29 +83,14 @@ def measure(peer: GrpcPeer, clients: int, seconds: float) -> tuple[float, float]
     return grown / clients / 1024, used / seconds * 1000
 
 
-def main() -> None:
-    parser = harness.parser_of("grpc_idle")
-    parser.add_argument("--clients", type=int, default=2000)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long they are watched")
-    parser.add_argument("--peers", default="ours,5.3.3")
-    parser.add_argument("--hold", nargs=2, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+def bench(given: Given) -> list[Row]:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if given.hold:
-        asyncio.run(_hold(given.hold[0], int(given.hold[1])))
-        return
-    rows, what = [], f"{given.clients:,} clients held in ReceiveMessage"
-    for name in given.peers.split(","):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # of the processes below it, too
+    figures, what = Figures(), f"{given.clients:,} clients held in ReceiveMessage"
+    for name in given.peers:
         with peer_of(name) as peer:
             peer.start_broker()
             memory, cpu = measure(peer, given.clients, given.seconds)
-        of_each, of_all = f"{what}: memory of each", f"{what}: processor time a second"
-        rows.append(Row(of_each, "", name, " KiB", [memory], smaller=True))
-        rows.append(Row(of_all, "", name, " ms", [cpu], smaller=True))
-    facts = harness.machine()
-    harness.report(rows, facts, "grpc_idle", "idle gRPC clients", given.keep)
-
-
-if __name__ == "__main__":
-    main()
+        figures.add(f"{what}: memory of each", name, " KiB", memory)
+        figures.add(f"{what}: processor time a second", name, " ms", cpu)
+    return figures.rows

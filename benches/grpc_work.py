@@ -1,7 +1,7 @@
 """gRPC of `pystore broker --grpc` beside Apache's proxy in local mode, which has its broker in the
 same process: both under RocketMQ 5's official Java client, in turns.
 
-    python -m benches.grpc_work [--peers ours,5.3.3] [--rounds 3] [--only send,take,tx,real,start]
+    python -m benches grpc_work [--peers ours,5.3.3] [--rounds 3] [--only send,take,tx,real,start]
                                 [--count 100000] [--synced] [--keep FILE]
 
 `send`: 128 bytes, 64 in flight. `take`: what was sent is received, 32 at most at once, and each
@@ -23,7 +23,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -41,7 +41,7 @@ from benches.brokers import (
     free_port,
     send_frame,
 )
-from benches.harness import SCRATCH, Row
+from benches.harness import SCRATCH, Figure, Given, Row
 
 console = Console(stderr=True, highlight=False)
 
@@ -153,8 +153,7 @@ def peer_of(name: str, synced: bool = False) -> Iterator[GrpcPeer]:
         shutil.rmtree(made.folder, ignore_errors=True)
 
 
-#: (what, unit, less is better, value)
-Figures = list[tuple[str, str, bool, float]]
+Figures = list[Figure]
 
 
 def _worked(peer: GrpcPeer, client: Client, name: str, *words: object) -> Figures:
@@ -169,7 +168,7 @@ def _worked(peer: GrpcPeer, client: Client, name: str, *words: object) -> Figure
     ]
 
 
-def work(peer: GrpcPeer, client: Client, only: list[str], count: int) -> Figures:
+def work(peer: GrpcPeer, client: Client, only: Sequence[str], count: int) -> Figures:
     made: Figures = []
     if "send" in only or "take" in only:
         name = f"send, {BODY} bytes, {IN_FLIGHT} in flight"
@@ -216,49 +215,23 @@ def start(peer: GrpcPeer, client: Client) -> Figures:
     return [("start to the first gRPC send", " s", True, sorted(took)[_STARTS // 2])]
 
 
-def run(peers: list[str], rounds: int, only: list[str], count: int, synced: bool) -> list[Row]:
-    values: dict[tuple[str, str, str, bool], list[float]] = {}
-
-    def note(peer: GrpcPeer, figures: Figures) -> None:
-        for what, unit, smaller, value in figures:
-            values.setdefault((what, peer.name, unit, smaller), []).append(value)
-            console.print(f"{peer.name}: {what}: {harness.figure(value)}{unit}")
-
+def bench(given: Given) -> list[Row]:
+    figures = harness.Figures(f"{BODY} B")
     with ExitStack() as undo:
         client = undo.enter_context(Client())
-        made = [undo.enter_context(peer_of(name, synced)) for name in peers]
+        made = [undo.enter_context(peer_of(name, given.synced)) for name in given.peers]
         for peer in made:
             peer.start_broker()
             time.sleep(5)
-            note(peer, [("anonymous memory, started", " MB", True, peer.anonymous_mb())])
-        for number in range(rounds + 1):
+            figures.add("anonymous memory, started", peer.name, " MB", peer.anonymous_mb())
+        for number in range(given.rounds + 1):
             for peer in made[number % 2 :] + made[: number % 2]:
-                figures = work(peer, client, only, count)
+                found = work(peer, client, given.only, given.count)
                 if number:
-                    note(peer, figures)
+                    figures.note(peer.name, found)
         for peer in made:
-            note(peer, [("anonymous memory, after the work", " MB", True, peer.anonymous_mb())])
-            if "start" in only:
-                note(peer, start(peer, client))
-    return [
-        Row(what, f"{BODY} B", name, unit, rates, smaller=smaller)
-        for (what, name, unit, smaller), rates in values.items()
-    ]
-
-
-def main() -> None:
-    parser = harness.parser_of("grpc_work")
-    parser.add_argument("--peers", default="ours,5.3.3")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="send,take,tx,real,start")
-    parser.add_argument("--count", type=int, default=100_000, help="messages of a round")
-    parser.add_argument("--synced", action="store_true", help="both with SYNC_FLUSH")
-    given = parser.parse_args()
-    facts = harness.machine()
-    peers, only = given.peers.split(","), given.only.split(",")
-    rows = run(peers, given.rounds, only, given.count, given.synced)
-    harness.report(rows, facts, "grpc", "gRPC", given.keep)
-
-
-if __name__ == "__main__":
-    main()
+            what = "anonymous memory, after the work"
+            figures.add(what, peer.name, " MB", peer.anonymous_mb())
+            if "start" in given.only:
+                figures.note(peer.name, start(peer, client))
+    return figures.rows

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import importlib
 import json
 import os
 import platform
@@ -10,18 +12,22 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import uvloop
 from rich.console import Console
 from rich.table import Table
 
 import pystore
+
+if TYPE_CHECKING:
+    from benches.table import Bench
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Where the raw rounds go; PS_BENCH_RESULTS takes them elsewhere.
@@ -32,6 +38,8 @@ SCRATCH = Path(os.environ.get("PS_BENCH_DIR", ROOT / "build" / "bench"))
 SCALE = float(os.environ.get("PS_BENCH_SCALE", "1"))
 TOPIC = "bench"
 QUEUES = 4
+
+_console = Console(stderr=True, highlight=False)
 
 
 @dataclass
@@ -217,26 +225,156 @@ def show(rows: list[Row], facts: dict[str, str], title: str) -> None:
     console.print(table)
 
 
-def parser_of(name: str) -> argparse.ArgumentParser:
-    """The arguments of ``python -m benches.name``, of which each bench has --keep."""
-    parser = argparse.ArgumentParser(prog=f"python -m benches.{name}")
+# ---- figures as they come ----
+
+
+class Figures:
+    """The rows of a run, by what they measure: each figure is a round of its row, and is shown at
+    once. payload: of every row that says no other."""
+
+    def __init__(self, payload: str = "") -> None:
+        self._payload = payload
+        self._rows: dict[tuple[str, str, str, str], Row] = {}
+
+    def add(
+        self, bench: str, mode: str, unit: str, value: float, *, payload: str | None = None,
+        target: float | None = None, smaller: bool = True, **extra: float,
+    ) -> None:  # fmt: skip
+        payload = self._payload if payload is None else payload
+        row = Row(bench, payload, mode, unit, [], target, smaller, dict(extra))
+        self._rows.setdefault((bench, payload, mode, unit), row).rounds.append(value)
+        _console.print(f"{mode}: {bench}: {figure(value)}{unit}")
+
+    def note(self, mode: str, figures: Iterable[Figure]) -> None:
+        """Adds figures of one mode."""
+        for bench, unit, smaller, value in figures:
+            self.add(bench, mode, unit, value, smaller=smaller)
+
+    @property
+    def rows(self) -> list[Row]:
+        """Those that measure the same stand together, in the order in which they came first."""
+        order = {bench: at for at, bench in enumerate(dict.fromkeys(r[0] for r in self._rows))}
+        return sorted(self._rows.values(), key=lambda row: order[row.bench])
+
+
+#: (what, unit, less is better, value)
+Figure = tuple[str, str, bool, float]
+
+
+def ratio(bench: str, mode: str, over: Row, under: Row, target: float | None = None) -> Row:
+    """Returns a row of the ratios, round by round."""
+    pairs = zip(over.rounds, under.rounds, strict=True)
+    return Row(bench, over.payload, mode, "x", [a / b for a, b in pairs], target)
+
+
+def before_and_after(rows: list[Row]) -> list[Row]:
+    """Returns how many times less or more `after` is than `before`, round by round."""
+    found = {(row.bench, row.mode): row for row in rows}
+    return [
+        ratio(what, "before / after", row, found[what, "after"])
+        for (what, mode), row in found.items()
+        if mode == "before"
+    ]
+
+
+def side_by_side(rows: list[Row], peers: Sequence[str]) -> str:
+    """The medians as a table in Markdown, a column a peer."""
+    lines = ["| | " + " | ".join(peers) + " |", "|---" * (len(peers) + 1) + "|"]
+    for what in dict.fromkeys(row.bench for row in rows):
+        cells = []
+        for name in peers:
+            row = next((r for r in rows if (r.bench, r.mode) == (what, name)), None)
+            cells.append(f"{figure(row.median)}{row.unit}".replace("  ", " ") if row else "")
+        lines.append(f"| {what} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+# ---- processes of a bench's own ----
+
+
+def command_of(function: Callable[..., Any], *arguments: Any) -> list[str]:
+    """Returns the command that calls a function in a process of its own, at ROOT. arguments: texts
+    and numbers. What it returns is printed as JSON; a coroutine is run."""
+    place = f"{function.__module__}:{function.__qualname__}"
+    return [sys.executable, "-m", "benches", "--call", place, json.dumps(arguments)]
+
+
+def _call(place: str, arguments: str) -> None:
+    module, _, name = place.partition(":")
+    returned = getattr(importlib.import_module(module), name)(*json.loads(arguments))
+    if asyncio.iscoroutine(returned):
+        returned = uvloop.run(returned)
+    if returned is not None:
+        print(json.dumps(returned), flush=True)
+
+
+# ---- the command ----
+
+
+class Given(argparse.Namespace):
+    """What a bench was told. facts: of the machine, to which it adds; trees: what it compares."""
+
+    facts: dict[str, str]
+    trees: dict[str, Path]
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
+
+
+def _given(bench: Bench, about: str | None, words: Sequence[str]) -> Given:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benches {bench.name}", description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     parser.add_argument("--keep", type=Path, help="write the JSON there as well")
-    return parser
+    for name, default in bench.options.items():
+        flag, shown = f"--{name}", default
+        if default is False:
+            parser.add_argument(flag, action="store_true")
+        elif isinstance(default, tuple):
+            shown = ",".join(default)
+            parser.add_argument(flag, type=_listed, default=default, help=f"otherwise {shown}")
+        else:
+            kind = Path if default is None else type(default)
+            parser.add_argument(flag, type=kind, default=default, help=f"otherwise {shown}")
+    given = parser.parse_args(words, Given())
+    every = bench.options.get("only", ())
+    if every and (unknown := set(given.only) - set(every)):
+        parser.error(f"--only: {', '.join(unknown)}: not one of {', '.join(every)}")
+    before = getattr(given, "before", None)
+    given.trees = {"before": before, "after": ROOT} if before else {"after": ROOT}
+    return given
 
 
-def before_and_after(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, dict[str, Path]]:
-    """The arguments of a bench that compares this tree with an earlier one, and the trees."""
-    parser.add_argument("--before", type=Path, help="a built checkout of an earlier commit")
-    given = parser.parse_args()
-    return given, {"before": given.before, "after": ROOT} if given.before else {"after": ROOT}
+def main(words: Sequence[str]) -> int:
+    from benches.table import BENCHES
 
-
-def report(
-    rows: list[Row], facts: dict[str, str], name: str, title: str, keep: Path | None = None
-) -> None:
-    """Shows a run and saves it."""
-    show(rows, facts, title)
-    save(rows, facts, name, keep)
+    if words[:1] == ["--call"]:
+        _call(*words[1:])
+        return 0
+    bench = next((each for each in BENCHES if [each.name] == list(words[:1])), None)
+    if bench is None:
+        listed = "".join(f"{each.name:<14} {each.measures}\n" for each in BENCHES)
+        print(f"{listed}\npython -m benches NAME --help: what one of them can be told")
+        return 2 if words else 0
+    module = importlib.import_module(f"benches.{bench.name}")
+    given = _given(bench, module.__doc__, words[1:])
+    given.facts = machine()
+    rows: list[Row] = []
+    try:
+        for row in module.bench(given):
+            rows.append(row)
+    except BaseException:
+        if rows:  # nothing of what was measured is lost, and nothing of it kept
+            save(rows, given.facts, bench.kind or bench.name)
+        raise
+    if bench.beside:
+        print(side_by_side(rows, given.peers))
+    else:
+        show(rows, given.facts, bench.name)
+    save(rows, given.facts, bench.kind or bench.name, given.keep)
+    return 0
 
 
 def save(rows: list[Row], facts: dict[str, str], name: str, keep: Path | None = None) -> Path:

@@ -1,6 +1,6 @@
 """Spark jobs, each beside the reference that it is measured against, in the same run.
 
-    python -m benches.jobs [--only archive,audits,batch] [--rounds 3] [--scale 1.0] [--keep]
+    python -m benches jobs [--only archive,audits,batch] [--rounds 3] [--keep FILE]
 
 archive   beside a source that yields prepared batches of the same rows, written by Spark's Parquet
           writer and not compared; then a second run with 1 % new
@@ -13,12 +13,11 @@ Beside both: the same work by one process and by two at once that share nothing,
 its own. No two executors are worth more than those.
 
 Executors are processes of their own (`local-cluster`). What is timed begins in a warm session. A
-part that fails is named and leaves the others; --keep writes the run into docs/benchmarks.md.
+part that fails is named and leaves the others; then nothing is kept.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -34,8 +33,8 @@ from pathlib import Path
 from typing import Any
 
 import pystore
-from benches import harness, report
-from benches.harness import QUEUES, ROOT, TOPIC, Row, bodies, flat, fresh
+from benches import harness
+from benches.harness import QUEUES, ROOT, TOPIC, Given, Row, bodies, command_of, flat, fresh
 from benches.test_recovery import into_cache
 from pystore.cli import main as program
 
@@ -356,12 +355,11 @@ WORKS: dict[str, tuple[Callable[[int, int], list[Row]], int]] = {
 }  # fmt: skip
 
 
-def rows_of(name: str, rounds: int, scale: float) -> list[Row]:
+def rows_of(name: str, rounds: int) -> list[Row]:
     """A part, in a process of its own: Spark's virtual machine keeps what its first session had.
     Raises: RuntimeError when the part fails."""
     file = fresh(f"jobs-{name}.json")
-    words = ["--only", name, "--rounds", str(rounds), "--scale", str(scale), "--into", str(file)]
-    done = subprocess.run([sys.executable, "-m", "benches.jobs", *words], cwd=ROOT, check=False)
+    done = subprocess.run(command_of(work_into, str(file), name, rounds), cwd=ROOT, check=False)
     if not file.exists():
         raise RuntimeError(f"ended with {done.returncode}, see above")
     found = json.loads(file.read_text("utf-8"))
@@ -369,42 +367,22 @@ def rows_of(name: str, rounds: int, scale: float) -> list[Row]:
     return [Row(**row) for row in found]
 
 
-def work_into(file: Path, name: str, rounds: int) -> None:
+def work_into(file: str, name: str, rounds: int) -> None:
     """Does a part and writes its rows."""
     work, count = WORKS[name]
     rows = [asdict(row) for row in work(harness.scaled(count), rounds)]
-    file.write_text(json.dumps(rows), encoding="utf-8")
+    Path(file).write_text(json.dumps(rows), encoding="utf-8")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benches.jobs")
-    parser.add_argument("--only", default=",".join(WORKS), help="which, with commas")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--scale", type=float, default=harness.SCALE, help="of the messages")
-    parser.add_argument("--keep", action="store_true", help="into docs/benchmarks.md")
-    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    harness.SCALE = given.scale
-    if given.into is not None:
-        work_into(given.into, given.only, given.rounds)
-        return
-    facts, rows, failed = harness.machine(), [], []
-    for name in given.only.split(","):
+def bench(given: Given) -> Iterator[Row]:
+    failed = []
+    for name in given.only:
         began = time.perf_counter()
         try:
-            rows += rows_of(name, given.rounds, given.scale)
+            yield from rows_of(name, given.rounds)
         except RuntimeError as error:
             failed.append(name)
             print(f"{name}: {error}", file=sys.stderr)
         print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
-    harness.show(rows, facts, "Spark jobs")
-    path = harness.save(rows, facts, "jobs")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}; nothing is kept")
-    if given.keep:
-        report.keep([str(path)])
-        report.PAGE.write_text(report.page(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """Lite topics beside Apache RocketMQ 5.5.0 with its file store and with RocksDB: what a send costs,
 how long a message and a subscription take, memory, descriptors and disk, a restart, expiry.
 
-    python -m benches.lite [--only sends,delivery,..] [--peers ours,5.5.0,5.5.0-rocksdb]
+    python -m benches lite [--only sends,delivery,..] [--peers ours,5.5.0,5.5.0-rocksdb]
                            [--topics 10000] [--count 10000] [--rounds 3] [--keep FILE]
 
 Each broker is a process of its own; a raw client in this process asks it over the classic wire,
@@ -26,7 +26,6 @@ walks over all queues.
 from __future__ import annotations
 
 import random
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -36,13 +35,12 @@ from rich.console import Console
 
 from benches import harness
 from benches.brokers import PYSTORE, REFERENCE, Peer, peer_of
-from benches.harness import Row
+from benches.harness import Figures, Given, Row
 from benches.liteclient import GROUP, PARENT, LiteWire, name_of
 from broker.wire.codes import RequestCode
 
 console = Console(stderr=True, highlight=False)
 
-SCENES = ("sends", "subscribe", "delivery", "memory", "restart", "expiry")
 _OURS_ALONE = {"restart", "expiry"}
 _SETTLES_S, _STARTS_S, _WAITS_MS = 0.5, 120.0, 20_000
 _DELIVERIES, _THERE = 400, 1000
@@ -56,12 +54,10 @@ class Bench:
     def __init__(self, name: str, topics: int, clients: int, count: int, rng: int) -> None:
         self.name, self.topics, self.clients, self.count = name, topics, clients, count
         self.random = random.Random(rng)
-        self.rows: dict[tuple[str, str], Row] = {}
+        self.figures = Figures("64 bytes")
 
     def note(self, bench: str, unit: str, value: float, target: float | None = None) -> None:
-        row = Row(bench, "64 bytes", self.name, unit, [], target, smaller=True)
-        self.rows.setdefault((bench, self.name), row).rounds.append(value)
-        console.print(f"{self.name}: {bench}: {harness.figure(value)}{unit}")
+        self.figures.add(bench, self.name, unit, value, target=target)
 
     # ---- the broker ----
 
@@ -286,29 +282,11 @@ def _derived(store: Path) -> int:
     return total
 
 
-def main(arguments: list[str]) -> int:
-    parser = harness.parser_of("lite")
-    parser.add_argument("--only", default=",".join(SCENES))
-    parser.add_argument("--peers", default="ours")
-    parser.add_argument("--topics", type=int, default=10_000)
-    parser.add_argument("--clients", type=int, default=1)
-    parser.add_argument("--count", type=int, default=10_000, help="sends of each kind")
-    parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args(arguments)
-    only, names = given.only.split(","), given.peers.split(",")
-    if unknown := set(only) - set(SCENES):
-        parser.error(f"no scenes {unknown}")
-    facts = harness.machine()
-    benches = [Bench(each, given.topics, given.clients, given.count, 1) for each in names]
+def bench(given: Given) -> list[Row]:
+    benches = [Bench(each, given.topics, given.clients, given.count, 1) for each in given.peers]
     for _ in range(given.rounds):
-        for scene in only:
-            for bench in benches:
-                if bench.name == "ours" or scene not in _OURS_ALONE:
-                    getattr(bench, "subscribe_all" if scene == "subscribe" else scene)()
-    rows = [row for bench in benches for row in bench.rows.values()]
-    harness.report(rows, facts, "lite", "lite topics", given.keep)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+        for scene in given.only:
+            for each in benches:
+                if each.name == "ours" or scene not in _OURS_ALONE:
+                    getattr(each, "subscribe_all" if scene == "subscribe" else scene)()
+    return [row for each in benches for row in each.figures.rows]

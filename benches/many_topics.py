@@ -1,7 +1,7 @@
 """A broker of very many topics at half of what one connection can send: how long the slowest sends
 take, minute by minute, and what happens to the memory.
 
-    python -m benches.many_topics [--topics 20000] [--seconds 1200] [--window 60]
+    python -m benches many_topics [--topics 20000] [--seconds 1200] [--window 60]
                                   [--offsets 1000000]
 
 The broker and its name server are one process of `pystore broker`. The load is one connection that
@@ -13,7 +13,6 @@ they were written, 10 of each group.
 
 from __future__ import annotations
 
-import argparse
 import json
 import socket
 import struct
@@ -25,7 +24,7 @@ from pathlib import Path
 import uvloop
 
 from benches.brokers import PYSTORE
-from benches.harness import cpu_s
+from benches.harness import Figures, Given, Row, anonymous_mb, cpu_s
 from broker.broker import Broker
 from broker.wire import codec
 from broker.wire.command import Command
@@ -91,33 +90,27 @@ def took_of(client: Client, frames: list[bytes], seconds: float, rate: float = 0
     return found
 
 
-def anonymous_mb(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon"))
-
-
-def measure(pid: int, port: int, topics: int, seconds: float, window: float) -> None:
-    client = Client(port)
-    empty = anonymous_mb(pid)
+def measure(pid: int, port: int, given: Given, figures: Figures) -> None:
+    client, topics, seconds = Client(port), given.topics, given.seconds
+    figures.add("empty", "ours", " MB", anonymous_mb(pid))
     make_topics(client, topics)
     frames = [send(n * 7919 % topics) for n in range(min(topics, 5000))]
-    rate = len(took_of(client, frames, min(_FULL_S, seconds))) / min(_FULL_S, seconds) / 2
-    print(f"{topics} topics: {empty:.0f} MB empty, {rate:.0f} sends/s are half load")
-    print("   s    p50 ms  p99.9 ms    max ms   CPU us/send   anonymous MB", flush=True)
+    full_s = min(_FULL_S, seconds)
+    rate = len(took_of(client, frames, full_s)) / full_s / 2
+    figures.add("half load", "ours", "/s", rate, smaller=False)
     start = time.monotonic()
     while (at := time.monotonic() - start) < seconds:
         used = cpu_s(pid)
-        took = sorted(took_of(client, frames, min(window, seconds - at), rate))
+        took = sorted(took_of(client, frames, min(given.window, seconds - at), rate))
         each = (cpu_s(pid) - used) / len(took) * 1e6
-        slow = took[int(len(took) * 0.999)]
-        print(
-            f"{time.monotonic() - start:4.0f} {took[len(took) // 2]:9.3f} {slow:9.2f}"
-            f" {took[-1]:9.2f} {each:13.0f} {anonymous_mb(pid):14.1f}",
-            flush=True,
-        )
+        for what, value in (("p50", took[len(took) // 2]), ("longest", took[-1]),
+                            ("p99.9", took[int(len(took) * 0.999)])):  # fmt: skip
+            figures.add(f"a send at half load, {what}", "ours", " ms", value)
+        figures.add("a send at half load, broker's processor time", "ours", " us", each)
+        figures.add("anonymous memory", "ours", " MB", anonymous_mb(pid))
 
 
-async def stop_of(path: Path, count: int) -> None:
+async def stop_of(path: Path, count: int, figures: Figures) -> None:
     broker = Broker(path, listenPort=0)
     await broker.start()
     try:
@@ -128,20 +121,16 @@ async def stop_of(path: Path, count: int) -> None:
         began, used = time.perf_counter(), time.process_time()
         await broker.stop()
     took, used = time.perf_counter() - began, time.process_time() - used
-    print(f"stop with {count} changed offsets: {took:.2f} s, {used:.2f} s of the processor")
+    what = f"a stop with {count:,} changed offsets"
+    figures.add(what, "ours", " s", took)
+    figures.add(f"{what}: processor time", "ours", " s", used)
     with Store(path, None) as store:
         found = sum(1 for each in store.metadata.offsets.all() if each.topic == "orders")
         assert found == count, found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benches.many_topics", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--topics", type=int, default=20_000)
-    parser.add_argument("--seconds", type=float, default=1200)
-    parser.add_argument("--window", type=float, default=60)
-    parser.add_argument("--offsets", type=int, default=1_000_000)
-    given = parser.parse_args()
+def bench(given: Given) -> list[Row]:
+    figures = Figures(f"{given.topics:,} topics, 100 B")
     with tempfile.TemporaryDirectory() as folder:
         words = [str(PYSTORE), "broker", "--store", f"{folder}/store", "--port", "0", "--json",
                  "--with-namesrv", "--namesrv-port", "0"]  # fmt: skip
@@ -150,11 +139,8 @@ def main() -> None:
             try:
                 said = json.loads(broker.stdout.readline())
                 port = int(str(said["address"]).rpartition(":")[2])
-                measure(broker.pid, port, given.topics, given.seconds, given.window)
+                measure(broker.pid, port, given, figures)
             finally:
                 broker.terminate()
-        uvloop.run(stop_of(Path(folder) / "offsets", given.offsets))
-
-
-if __name__ == "__main__":
-    main()
+        uvloop.run(stop_of(Path(folder) / "offsets", given.offsets, figures))
+    return figures.rows

@@ -1,6 +1,6 @@
 """A name server with 100 brokers of 10,000 topics each, and clients that ask for routes.
 
-    python -m benches.namesrv [--peers ours,5.3.3] [--brokers 100] [--topics 10000] [--seconds 30]
+    python -m benches namesrv [--peers ours,5.3.3] [--brokers 100] [--topics 10000] [--seconds 30]
 
 The brokers are simulated: a connection each, on which they register by real frames, all of their
 topics in each, as brokers do every 30 s; all of them have the same topics, so that each route names
@@ -11,7 +11,6 @@ same without registrations. Clients are in a process of their own.
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -27,7 +26,7 @@ from multiprocessing.queues import Queue
 
 from benches import harness
 from benches.brokers import ask, connect, frame, peer_of
-from benches.harness import Row, anonymous_mb, cpu_s
+from benches.harness import Figures, Given, Row, anonymous_mb, cpu_s
 
 REGISTER, ROUTE = 103, 105
 #: Seconds between two registrations of a broker, as both makes set it.
@@ -141,9 +140,8 @@ def routes(port: int, topics: int, seconds: float) -> list[float]:
     return took
 
 
-def of(kind: str, given: argparse.Namespace) -> list[Row]:
-    what = f"{given.brokers} brokers x {given.topics} topics"
-    rows = []
+def measure(kind: str, given: Given, figures: Figures) -> None:
+    ours = kind == "ours"
     with ExitStack() as stack:
         peer = stack.enter_context(peer_of(kind))
         assert peer.names is not None
@@ -151,57 +149,33 @@ def of(kind: str, given: argparse.Namespace) -> list[Row]:
         brokers = Brokers(peer.namesrv_port, given.brokers, given.topics)
         stack.callback(brokers.close)
         cpu = cpu_s(pid)
-        took = brokers.all_at_once()
-        ours = kind == "ours"
-        rows += [
-            Row(
-                "all register",
-                what,
-                kind,
-                "s",
-                [took],
-                10 if ours else None,
-                smaller=True,
-                extra={"refused": float(brokers.refused)},
-            ),
-            Row("all register", what, kind, "s of a core", [cpu_s(pid) - cpu], smaller=True),
-            Row("all register", what, kind, "MB anonymous", [anonymous_mb(pid)], smaller=True),
-        ]
+        figures.add(
+            "all register", kind, "s", brokers.all_at_once(), target=10 if ours else None,
+            refused=float(brokers.refused),
+        )  # fmt: skip
+        figures.add("all register", kind, "s of a core", cpu_s(pid) - cpu)
+        figures.add("all register", kind, "MB anonymous", anonymous_mb(pid))
         for name in ("quiet", "registering"):
             with ExitStack() as during:
                 if name == "registering":
                     during.enter_context(brokers.registering())
                 cpu, began = cpu_s(pid), time.perf_counter()
                 times = routes(peer.namesrv_port, given.topics, given.seconds)
-                used = cpu_s(pid) - cpu
-                lasted = time.perf_counter() - began
-            p99 = times[int(len(times) * 0.99)] * 1e3
-            rows += [
-                Row(f"routes, {name}", what, kind, "ms, p99", [p99], 5 if ours else None,
-                    smaller=True, extra={"max": times[-1] * 1e3, "count": float(len(times))}),
-                Row(f"routes, {name}", what, kind, "ms, p50", [times[len(times) // 2] * 1e3],
-                    smaller=True),
-                Row(f"routes, {name}", what, kind, "answers/s", [len(times) / given.seconds]),
-                Row(f"routes, {name}", what, kind, "of a core", [used / lasted], smaller=True),
-            ]  # fmt: skip
-        rows.append(
-            Row("at the end", what, kind, "MB anonymous", [anonymous_mb(pid)], smaller=True)
-        )
-    return rows
+                share = (cpu_s(pid) - cpu) / (time.perf_counter() - began)
+            what, count = f"routes, {name}", len(times)
+            figures.add(
+                what, kind, "ms, p99", times[int(count * 0.99)] * 1e3, target=5 if ours else None,
+                max=times[-1] * 1e3, count=float(count),
+            )  # fmt: skip
+            figures.add(what, kind, "ms, p50", times[count // 2] * 1e3)
+            figures.add(what, kind, "answers/s", count / given.seconds, smaller=False)
+            figures.add(what, kind, "of a core", share)
+        figures.add("at the end", kind, "MB anonymous", anonymous_mb(pid))
 
 
-def main() -> None:
-    parser = harness.parser_of("namesrv")
-    parser.add_argument("--peers", default="ours,5.3.3")
-    parser.add_argument("--brokers", type=int, default=100)
-    parser.add_argument("--topics", type=int, default=10_000)
-    parser.add_argument("--seconds", type=float, default=30.0)
-    given = parser.parse_args()
+def bench(given: Given) -> list[Row]:
     os.environ.setdefault("NAMESRV_HEAP", "4g")  # of Apache's: a quarter is not enough
-    facts = harness.machine()
-    rows = [row for kind in given.peers.split(",") for row in of(kind, given)]
-    harness.report(rows, facts, "namesrv", "name server", given.keep)
-
-
-if __name__ == "__main__":
-    main()
+    figures = Figures(f"{given.brokers} brokers x {given.topics} topics")
+    for kind in given.peers:
+        measure(kind, given, figures)
+    return figures.rows

@@ -1,6 +1,6 @@
 """The same work by this store, by Apache RocketMQ's own store and by two Python libraries.
 
-    python -m benches.peers [ROUNDS]
+    python -m benches peers [ROUNDS]
 
 Rounds are interleaved, so that a noisy machine is noisy for everybody; figures are medians, and
 ratios are taken round by round. Every participant stores the same number of 128-byte bodies from
@@ -16,14 +16,24 @@ import os
 import shutil
 import sqlite3
 import subprocess
-import sys
-from collections.abc import Callable
 
 import lmdb
-from rich.console import Console
 
 from benches import harness
-from benches.harness import QUEUES, ROOT, TOPIC, Row, bodies, flat, fresh, new_store, seconds
+from benches.harness import (
+    QUEUES,
+    ROOT,
+    TOPIC,
+    Figures,
+    Given,
+    Row,
+    bodies,
+    flat,
+    fresh,
+    new_store,
+    ratio,
+    seconds,
+)
 
 SIZE = 128
 COUNT = harness.scaled(2_000_000)
@@ -162,18 +172,6 @@ def java_version() -> str | None:
     return os.environ.get("RMQ_VERSION", "5.3.3") if done.returncode == 0 else None
 
 
-def run(rounds: int, participants: dict[str, Callable[[], dict[str, float]]]) -> list[Row]:
-    console = Console(stderr=True, highlight=False)
-    rates: dict[tuple[str, str], list[float]] = {}
-    for number in range(rounds + 1):
-        for name, work in participants.items():
-            for mode, rate in work().items():
-                if number > 0:  # round 0 touches memory and disk for the first time
-                    rates.setdefault((name, mode), []).append(rate)
-                console.print(f"round {number}: {name}, {mode}: {harness.figure(rate)}/s")
-    return [Row(name, PAYLOAD, mode, "/s", values) for (name, mode), values in rates.items()]
-
-
 #: What is compared with what: (name, its mode, peer, the peer's mode, the ratio aimed at).
 COMPARED = (
     (MANY, "to the last queue unit", APACHE, "to the last put", 6.0),
@@ -194,33 +192,21 @@ def ratios(rows: list[Row]) -> list[Row]:
     out = []
     for name, mode, peer, peer_mode, target in COMPARED:
         if (peer, peer_mode) in found:
-            pairs = zip(found[name, mode].rounds, found[peer, peer_mode].rounds, strict=True)
-            out.append(
-                Row(
-                    f"{name} / {peer}",
-                    PAYLOAD,
-                    f"{mode} / {peer_mode}",
-                    "x",
-                    [a / b for a, b in pairs],
-                    target,
-                )
-            )
+            over, under = found[name, mode], found[peer, peer_mode]
+            out.append(ratio(f"{name} / {peer}", f"{mode} / {peer_mode}", over, under, target))
     return out
 
 
-def main(arguments: list[str]) -> int:
-    rounds = int(arguments[0]) if arguments else 5
+def bench(given: Given) -> list[Row]:
     participants = {MANY: put_many, BATCH: batch, ONE: put, LMDB: py_lmdb, SQLITE: sqlite}
     java = java_version()
     if java is not None:
         participants[APACHE] = apache
-    facts = harness.machine()
-    facts |= {"Apache RocketMQ": java or "not run", "sqlite": sqlite3.sqlite_version}
-    rows = run(rounds, participants)
-    rows += ratios(rows)
-    harness.report(rows, facts, "peers", "beside its peers")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    given.facts |= {"Apache RocketMQ": java or "not run", "sqlite": sqlite3.sqlite_version}
+    figures = Figures(PAYLOAD)
+    for number in range(given.rounds + 1):
+        for name, work in participants.items():
+            for mode, rate in work().items():
+                if number:  # round 0 touches memory and disk for the first time
+                    figures.add(name, mode, "/s", rate, smaller=False)
+    return [*figures.rows, *ratios(figures.rows)]

@@ -2,7 +2,7 @@
 with filters, unusual text, messages that come back, order, access control, a PROXY header, and
 answers that wait for the disk; and sends of such messages over gRPC.
 
-    python -m benches.pops [--ways pop,take,send] [--peers ours] [--count 20000] [--rounds 3]
+    python -m benches pops [--ways pop,take,send] [--peers ours] [--count 20000] [--rounds 3]
                            [--only plain,tags,..] [--keep FILE]
 
 A raw client in this process asks for eight messages at a time and acknowledges each by a request of
@@ -38,7 +38,7 @@ from rich.console import Console
 
 from benches import harness
 from benches.brokers import REFERENCE, Peer, peer_of
-from benches.harness import ROOT, Row
+from benches.harness import ROOT, Figures, Given, Row, command_of
 from benches.peer_servers import Server
 from benches.popclient import Plan, pop
 from broker.access.signature import Credentials, sign
@@ -106,8 +106,12 @@ def properties_of(kind: Kind, n: int) -> Mapping[str, str]:
     return said | {"KEYS": f"{_CHINESE}{n}", "状态": _CHINESE} if kind.chinese else said
 
 
-async def serve(folder: str, kind: Kind, count: int) -> None:
+def serve(folder: str, name: str, count: int) -> None:
     """A broker that has so many messages, until stdin ends."""
+    asyncio.run(_serve(folder, KINDS[name], count))
+
+
+async def _serve(folder: str, kind: Kind, count: int) -> None:
     settings: dict[str, Any] = {
         "flushDiskType": "SYNC_FLUSH" if kind.synced else "ASYNC_FLUSH", "brokerName": _NAME,
         "listenPort": 0, "grpc_port": 0,
@@ -411,15 +415,17 @@ def measure(peer: str, way: str, name: str, count: int) -> tuple[float, float]:
 def ours(peer: str, name: str, count: int) -> Iterator[tuple[Server, str]]:
     """A broker that has so many messages, and its gRPC address."""
     harness.SCRATCH.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=harness.SCRATCH) as folder:
-        command = [sys.executable, "-m", "benches.pops", "--serve", folder, name, str(count)]
-        with subprocess.Popen(
-            command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        ) as broker:
-            assert broker.stdout is not None
-            addresses = broker.stdout.readline().split()
-            yield Server(addresses[0], broker.pid), addresses[1]
-            broker.kill()
+    with (
+        tempfile.TemporaryDirectory(dir=harness.SCRATCH) as folder,
+        subprocess.Popen(
+            command_of(serve, folder, name, count),
+            cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        ) as broker,
+    ):  # fmt: skip
+        assert broker.stdout is not None
+        addresses = broker.stdout.readline().split()
+        yield Server(addresses[0], broker.pid), addresses[1]
+        broker.kill()
 
 
 @contextmanager
@@ -439,47 +445,17 @@ def start_apaches(peer: Peer, kind: Kind) -> subprocess.Popen[bytes]:
     return peer.run("broker", words)
 
 
-def main(arguments: list[str]) -> int:
-    parser = harness.parser_of("pops")
-    parser.add_argument("--count", type=int, default=20_000, help="messages")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--ways", default="pop,take,send", help="what is done")
-    parser.add_argument("--peers", default="ours", help="of pop: ours, and Apache's by version")
-    parser.add_argument("--only", default=",".join(KINDS), help=f"rows: {', '.join(KINDS)}")
-    parser.add_argument("--serve", nargs=3, metavar=("FOLDER", "ROW", "COUNT"), help="internal")
-    given = parser.parse_args(arguments)
-    if given.serve:
-        folder, name, count = given.serve
-        asyncio.run(serve(folder, KINDS[name], int(count)))
-        return 0
-    only = given.only.split(",")
-    if unknown := set(only) - set(KINDS):
-        parser.error(f"no rows {unknown}")
+def bench(given: Given) -> list[Row]:
+    figures = Figures("128 bytes")
     rows = [
         (peer, way, name)
-        for way in given.ways.split(",") for name in only if way != "send" or name in _SENDS
-        for peer in given.peers.split(",") if peer == "ours" or way == "pop"
+        for way in given.ways for name in given.only if way != "send" or name in _SENDS
+        for peer in given.peers if peer == "ours" or way == "pop"
     ]  # fmt: skip
-    facts = harness.machine()
-    harness.save(run(rows, given.rounds, given.count), facts, "pops", given.keep)
-    return 0
-
-
-def run(rows: list[tuple[str, str, str]], rounds: int, count: int) -> list[Row]:
-    """rows: of a peer, way and kind."""
-    found: dict[tuple[str, str, str, str], Row] = {}
-    for number in range(rounds):
+    for _ in range(given.rounds):
         for peer, way, name in rows:
-            pair = measure(peer, way, name, count)
-            for unit, value in zip((" us", "/s"), pair, strict=True):
-                what = "processor time a message" if unit == " us" else "messages"
-                bench = f"{_WAYS[way]}, {name}: {what}"
-                row = Row(bench, "128 bytes", peer, unit, [], smaller=unit == " us")
-                found.setdefault((peer, way, name, unit), row).rounds.append(value)
-                said = f"round {number + 1}: {peer}: {way} {name}: {harness.figure(value)}{unit}"
-                console.print(said)
-    return list(found.values())
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+            used_us, rate = measure(peer, way, name, given.count)
+            what = f"{_WAYS[way]}, {name}"
+            figures.add(f"{what}: processor time a message", peer, " us", used_us)
+            figures.add(f"{what}: messages", peer, "/s", rate, smaller=False)
+    return figures.rows

@@ -1,6 +1,6 @@
 """What replication costs and how fast it is, ours and Apache's, in turns within one run:
 
-    python -m benches.replication [--only WORK,WORK] [--rounds 3] [--seconds 5] [--gb 2]
+    python -m benches replication [--only WORK,WORK] [--rounds 3] [--seconds 5] [--gb 2]
 
 `async`: an asynchronous master under 64 sends in flight, with a slave and without one: rate, its
 processor time a message, how far the slave is behind. `sync`: synchronous pairs, ours and Apache's,
@@ -14,14 +14,12 @@ AsyncProducer, the same for both makes.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -33,7 +31,7 @@ import uvloop
 import pystore
 from benches import harness
 from benches.brokers import PYSTORE, REFERENCE, Peer, ask, connect, frame, peer_of
-from benches.harness import Row
+from benches.harness import ROOT, Given, Row, command_of
 from broker import AsyncProducer, Message, SendResult, SendStatus
 from broker.wire import mqjson
 
@@ -198,9 +196,8 @@ def asynchronous(rounds: int, seconds: float) -> list[Row]:
                 if kind == "a slave":
                     slave.begin()
                     until(lambda: master.behind() == 0, "the slave is in sync")
-                    words = [sys.executable, "-m", "benches.replication", "--watch"]
                     watcher = subprocess.Popen(
-                        [*words, str(master.port)], stdout=subprocess.PIPE, text=True
+                        command_of(watch, master.port), cwd=ROOT, stdout=subprocess.PIPE, text=True
                     )
                 turn = Turn([master], seconds, WARM_S)
                 rates[kind].append(turn.rate)
@@ -354,17 +351,7 @@ def starting(rounds: int) -> list[Row]:
     ]
 
 
-def main() -> None:
-    parser = harness.parser_of("replication")
-    parser.add_argument("--only", default="async,sync,one,catch-up,start")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--gb", type=float, default=2.0)
-    parser.add_argument("--watch", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.watch is not None:
-        watch(given.watch)
-        return
+def bench(given: Given) -> Iterator[Row]:
     works: dict[str, Callable[[], list[Row]]] = {
         "async": lambda: asynchronous(given.rounds, given.seconds),
         "sync": lambda: synchronous(given.rounds, given.seconds),
@@ -372,10 +359,5 @@ def main() -> None:
         "catch-up": lambda: catching_up(given.rounds, given.gb),
         "start": lambda: starting(given.rounds),
     }
-    facts = harness.machine()
-    rows = [row for name in given.only.split(",") for row in works[name]()]
-    harness.report(rows, facts, "replication", "replication", given.keep)
-
-
-if __name__ == "__main__":
-    main()
+    for name in given.only:
+        yield from works[name]()

@@ -13,8 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from benches.broker import side_by_side
-from benches.harness import Row
+from benches.harness import Row, side_by_side
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
@@ -51,7 +50,7 @@ kept). The files of queues are listed and read, and mapped when they are asked f
 TIMERS = """
 ## Timers
 
-Three runs of `python -m benches.timers` on a machine that did other work as well (load 3 to 5 on
+Three runs of `python -m benches timers` on a machine that did other work as well (load 3 to 5 on
 two cores; single runs, not kept), the broker alone with its store, no clients.
 
 | what | figure |
@@ -62,7 +61,7 @@ two cores; single runs, not kept), the broker alone with its store, no clients.
 | 100,000 due in one millisecond: until the last is stored | 1.0, 1.7, 1.8 s |
 | the same, to plain puts of as many messages, one by one | 3.6, 2.9, 4.3 times as long |
 
-`python -m benches.timer_peers` on two cores that did nothing else, three rounds of ours (medians;
+`python -m benches timer_peers` on two cores that did nothing else, three rounds of ours (medians;
 worst to best of the ratio: 0.48 to 0.92) and one of Apache 5.3.3 (not kept), 100-byte messages, the
 same Java client with 64 threads before both. What is timed is due in six hours: only inserts count.
 
@@ -77,7 +76,7 @@ same Java client with 64 threads before both. What is timed is due in six hours:
 | anonymous memory with what waits | 37 MB | 1,529 MB |
 | start after SIGKILL, to the first message | 1.4 s | 6.0 s |
 
-A broker with ten million timers pending (`python -m benches.timers --pending 10000000`,
+A broker with ten million timers pending (`python -m benches timers --pending 10000000`,
 three runs, the first two beside other work; not kept):
 
 | what | figure |
@@ -96,7 +95,7 @@ The set of pending timers alone, ten million of them: `make bench-timers`; its f
 FAILOVER = """
 ## Failover
 
-`python -m benches.failover --rounds 20` on two cores that did nothing else, in turns within one
+`python -m benches failover --rounds 20` on two cores that did nothing else, in turns within one
 run: while one pair is at work nobody sends to the others.
 `controllerHeartBeatTimeoutMills=3000` for all. Kept in `benches/results/committed-failover.json`.
 
@@ -208,7 +207,7 @@ def grpc_section(run: dict[str, Any]) -> list[str]:
     text = (
         "Our broker with its gRPC service and Apache's proxy in local mode, which has its broker in"
         " the same process, under the official Java client, in turns (`python -m"
-        " benches.grpc_work`, `python -m benches.grpc_idle`); processor time and memory are of the"
+        " benches grpc_work`, `python -m benches grpc_idle`); processor time and memory are of the"
         " whole process."
     )
     return section("gRPC", run, text, beside([row for one in runs for row in one["rows"]]))
@@ -228,7 +227,7 @@ def client_section(run: dict[str, Any]) -> list[str]:
         what = f"{row['unit']}: how many times better than Java's client"
         ratios.append(row | {"mode": what, "unit": "x", "rounds": found, "smaller": False})
     text = (
-        "Both on this broker, in turns (`python -m benches.client`). Processor time is that of the"
+        "Both on this broker, in turns (`python -m benches client`). Processor time is that of the"
         " client's process; `in-process` is a producer of a broker in the same process, whose work"
         " counts, too. The JVM warms up for fifteen seconds,"
         " Python for two. On a busy machine (its load is above)"
@@ -277,7 +276,7 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
     "grpc_real": PlainSection(
         "gRPC as it is used",
         "The same with messages as they are used"
-        " (`python -m benches.grpc_work --rounds 2 --count 20000`): half of what is sent is"
+        " (`python -m benches grpc_work --rounds 2 --count 20000`): half of what is sent is"
         " received by tag, half by SQL92, and all of it by a group that does not acknowledge one"
         " in 20 at first, whose rate says when these came back. Compare within this table alone.",
         beside=True,
@@ -285,7 +284,7 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
     "grpc_synced": PlainSection(
         "gRPC as it is used, with SYNC_FLUSH",
         "The same, and both answer what they took once it is on the disk (`python -m"
-        " benches.grpc_work --only real --rounds 1 --count 20000 --synced`).",
+        " benches grpc_work --only real --rounds 1 --count 20000 --synced`).",
         beside=True,
     ),
     "pop": PlainSection(
@@ -295,7 +294,7 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
     "pops": PlainSection(
         "POP as it is used",
         "One raw client of ours asks for eight messages at a time, eight requests at once, and"
-        " acknowledges each by a request of its own (`python -m benches.pops --ways pop --peers"
+        " acknowledges each by a request of its own (`python -m benches pops --ways pop --peers"
         " ours,5.3.3 --rounds 1`); each row has brokers of its own. Apache's is warm: another"
         " group has had all of the messages before. The rate is that of first deliveries, and at"
         " most what this client makes; processor time is that of the broker's process until the"
@@ -307,7 +306,7 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
     "pops_grpc": PlainSection(
         "gRPC as it is used, one thing at a time",
         "The raw client of [POP as it is used](#pop-as-it-is-used) over gRPC (`python -m"
-        " benches.pops --ways take,send --rounds 1`): processor time of the broker's process for"
+        " benches pops --ways take,send --rounds 1`): processor time of the broker's process for"
         " each message, beside the plain row of the same run. A message that a filter passes over"
         " is not counted.",
     ),
@@ -315,7 +314,7 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
         "The name server",
         "Simulated brokers register on real connections, all at once, then each every 30 s; 16"
         " connections ask for routes, each of which names all brokers, one after the other"
-        " (`python -m benches.namesrv`). In the quiet part, which is the"
+        " (`python -m benches namesrv`). In the quiet part, which is the"
         " first, most routes are asked for the first time and are made then. Apache's has a heap of"
         " 4 GB.",
         beside=True,
@@ -326,7 +325,7 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
     "signed": PlainSection(
         "Access control",
         "Processor time of the loop's thread for a send whose signature the core checks, beside one"
-        " of a broker without access control (`python -m benches.signed`). The machine was busy:"
+        " of a broker without access control (`python -m benches signed`). The machine was busy:"
         " only the ratio means something. Of what signing adds, the HMAC of OpenSSL takes some 0.4"
         " to 0.65 us; the rest sorts the fields, looks the grant up, and reads the two fields"
         " more.",
@@ -334,12 +333,12 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
     "audit": PlainSection(
         "Verify and rebuild",
         "Rates by processor time, so a core's; the log is in the page cache"
-        " (`python -m benches.audit`). A rebuild is shown without the verifications around it. It"
+        " (`python -m benches audit`). A rebuild is shown without the verifications around it. It"
         " is one thread; a verification has one for each core.",
     ),
     "jobs": PlainSection(
         "Spark jobs",
-        "`python -m benches.jobs`, each job beside what it is measured against, in turns. The"
+        "`python -m benches jobs`, each job beside what it is measured against, in turns. The"
         " prepared source yields batches that are at hand, to Spark's Parquet writer;"
         " `archive` writes its files by pyarrow and compares them with the log, by count, sums and"
         " CRC. Rates a core are those"
@@ -352,7 +351,7 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
     ),
     "formats": PlainSection(
         "Rows by Spark: a store, Parquet, Kafka",
-        "`python -m benches.formats`: the same messages out of the files of a store, out of the"
+        "`python -m benches formats`: the same messages out of the files of a store, out of the"
         " Parquet files that Spark wrote of them, and out of one Kafka broker of this machine, in"
         " turns; all of it is in the page cache. Processor time is of the driver, the virtual"
         " machine, the Python workers and the broker. Ours is bound by the pipe from the Python"
@@ -362,7 +361,7 @@ SECTIONS: dict[str, PlainSection | Callable[[dict[str, Any]], list[str]]] = {
     ),
     "formats_idle": PlainSection(
         "An idle query over many short queues",
-        "`python -m benches.formats --only queues`: what a poll costs the source, which has read"
+        "`python -m benches formats --only queues`: what a poll costs the source, which has read"
         " all, and what the query takes of a processor with Spark's machine and workers; the"
         " offset of 20,000 queues goes through JSON with each poll. The machine was busy.",
     ),

@@ -1,6 +1,6 @@
 """What a send costs: when the tables of the core decide, and when Python does.
 
-    python -m benches.sends [--before PATH] [--rounds 7] [--count 20000] [--only tables,..]
+    python -m benches sends [--before PATH] [--rounds 7] [--count 20000] [--only tables,..]
 
 --before: a built checkout of an earlier commit, measured in turns with this one. Each round starts
 a broker of one tree in a process of its own, with a store in memory if /dev/shm is there; this
@@ -18,12 +18,10 @@ import socket
 import struct
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from benches import harness
-from benches.harness import Row
+from benches.harness import Figures, Given, Row, before_and_after
 from broker.wire import codec
 from broker.wire.command import Command
 
@@ -31,8 +29,6 @@ BODY = b"x" * 128
 WINDOW = 256
 #: A time that does not come while a round lasts.
 SIX_HOURS_MS = 6 * 3_600_000
-#: What decides, and what the frames and the broker are then like.
-KINDS = ("tables", "timed", "hook", "no id", "single", "header")
 #: Kinds that need many messages to be measured: they are served without Python.
 QUICK = ("tables", "timed")
 #: One at a time: then what it costs to read and to write counts most.
@@ -126,43 +122,15 @@ def cost_us(tree: Path, kind: str, count: int) -> float:
         return took / count * 1e6
 
 
-def rows_of(
-    trees: dict[str, Path], rounds: int, count: int, kinds: Sequence[str] = KINDS
-) -> list[Row]:
-    """The costs, and with two trees the ratios round by round."""
+def bench(given: Given) -> list[Row]:
     what = {"tables": "decided by the tables", "timed": "the same, for a time in six hours",
             "hook": "decided by Python, with a hook",
             "no id": "decided by Python, no UNIQ_KEY", "single": "one at a time",
             "header": "one at a time, after a PROXY header"}  # fmt: skip
-    found = {
-        (kind, name): Row(f"a send, {what[kind]}", "128 B", name, " us", [], smaller=True)
-        for kind in kinds
-        for name in trees
-    }
-    for _ in range(rounds):
-        for kind in kinds:
-            for name, tree in trees.items():
-                many = count * (10 if kind in QUICK else 1)
-                found[kind, name].rounds.append(cost_us(tree, kind, many))
-    rows = list(found.values())
-    if "before" in trees:
-        for kind in kinds:
-            pairs = zip(found[kind, "before"].rounds, found[kind, "after"].rounds, strict=True)
-            ratios = [before / after for before, after in pairs]
-            rows.append(Row(f"a send, {what[kind]}", "128 B", "before / after", "x", ratios))
-    return rows
-
-
-def main() -> None:
-    parser = harness.parser_of("sends")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--count", type=int, default=20_000)
-    parser.add_argument("--only", default=",".join(KINDS), help=f"rows: {', '.join(KINDS)}")
-    given, trees = harness.before_and_after(parser)
-    facts = harness.machine()
-    rows = rows_of(trees, given.rounds, given.count, given.only.split(","))
-    harness.report(rows, facts, "sends", "sends", given.keep)
-
-
-if __name__ == "__main__":
-    main()
+    figures = Figures("128 B")
+    for _ in range(given.rounds):
+        for kind in given.only:
+            for name, tree in given.trees.items():
+                many = given.count * (10 if kind in QUICK else 1)
+                figures.add(f"a send, {what[kind]}", name, " us", cost_us(tree, kind, many))
+    return [*figures.rows, *before_and_after(figures.rows)]

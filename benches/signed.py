@@ -1,6 +1,6 @@
 """What access control costs: a send in the protocol core that is signed, beside one that is not.
 
-    python -m benches.signed [--count 300000] [--rounds 3] [--seconds 4] [--keep FILE]
+    python -m benches signed [--count 300000] [--rounds 3] [--seconds 4] [--keep FILE]
 
 Frames of SEND_MESSAGE_V2 go through the C core as a connection's bytes would, without sockets and
 without an event loop (benches/dedup.py), one kind after the other in each round.
@@ -11,7 +11,6 @@ broker and not for the other, in turn. Processor time is that of the whole proce
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -23,10 +22,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benches import harness
+from benches import client, harness
 from benches.client import WARM_S
 from benches.dedup import BODY, CHUNK, Feed
-from benches.harness import Row
+from benches.harness import Given, Row, command_of
 from broker import Broker, Credentials
 from broker.client.credentials import SigningHook
 from broker.hot.core import Core
@@ -81,7 +80,7 @@ def a_send(chunks: list[bytes], count: int, guarded: bool) -> float:
     return took / count * 1e6
 
 
-def rows_of(count: int) -> list[Row]:
+def core_rows(count: int) -> list[Row]:
     plain_chunks, signed_chunks = (chunks_of(commands(count, signed)) for signed in (False, True))
     rows = [
         Row("a send in the core", f"{BODY} B", mode, " us", [], smaller=True)
@@ -106,8 +105,9 @@ RULES = f"""accounts:
 """
 
 
-def serve(folder: Path, kind: str) -> None:
+def serve(path: str, kind: str) -> None:
     """A broker until its input ends; tells the address of its name server."""
+    folder = Path(path)
     folder.mkdir(parents=True)
     if kind == "signed":
         rules = folder / "plain_acl.yml"
@@ -121,9 +121,12 @@ def serve(folder: Path, kind: str) -> None:
 
 @contextmanager
 def served(folder: Path, kind: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    words = [sys.executable, "-m", "benches.signed", "--serve", str(folder / kind), kind]
     with subprocess.Popen(
-        words, cwd=harness.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command_of(serve, str(folder / kind), kind),
+        cwd=harness.ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         yield process, process.stdout.readline().strip()
@@ -137,10 +140,9 @@ def used_s(process: subprocess.Popen[str]) -> float:
 def sent(process: subprocess.Popen[str], names: str, kind: str, seconds: float) -> list[float]:
     """Messages a second; us of the client and of the broker a message."""
     pair = {"ROCKETMQ_ACCESS_KEY": WHO.access_key, "ROCKETMQ_SECRET_KEY": WHO.secret_key}
-    words = [sys.executable, "-m", "benches.client", "--work", "send", "--namesrv", names]
     before = used_s(process)
     said = subprocess.run(
-        [*words, "--seconds", str(seconds)], cwd=harness.ROOT, check=True, text=True,
+        command_of(client.send, names, seconds), cwd=harness.ROOT, check=True, text=True,
         stdout=subprocess.PIPE, env=os.environ | (pair if kind == "signed" else {}),
     ).stdout  # fmt: skip
     count, spent, used = json.loads(said)
@@ -170,20 +172,5 @@ def wire_rows(rounds: int, seconds: float) -> list[Row]:
     return [*rows["unsigned"], *rows["signed"], ratio]
 
 
-def main() -> None:
-    parser = harness.parser_of("signed")
-    parser.add_argument("--rounds", type=int, default=3, help="over sockets")
-    parser.add_argument("--seconds", type=float, default=4, help="of each")
-    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--count", type=int, default=300_000, help="messages a round")
-    given = parser.parse_args()
-    if given.serve:
-        serve(Path(given.serve[0]), given.serve[1])
-        return
-    facts = harness.machine()
-    rows = rows_of(given.count) + wire_rows(given.rounds, given.seconds)
-    harness.report(rows, facts, "signed", "access control", given.keep)
-
-
-if __name__ == "__main__":
-    main()
+def bench(given: Given) -> list[Row]:
+    return [*core_rows(given.count), *wire_rows(given.rounds, given.seconds)]

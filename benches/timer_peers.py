@@ -1,6 +1,6 @@
 """Timers of our broker and of Apache's, by one program, in the same run.
 
-    python -m benches.timer_peers [--peers ours,5.3.3] [--rounds 2] [--keep FILE]
+    python -m benches timer_peers [--peers ours,5.3.3] [--rounds 2] [--keep FILE]
 
 insert: the official Java client's plain sends and sends for a time in six hours, in turn. delivery
 error: timers of the Python client, so many due a second, their store time against the time asked
@@ -12,7 +12,6 @@ default settings.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import time
 
@@ -20,7 +19,7 @@ import uvloop
 
 from benches import harness
 from benches.brokers import Peer, peer_of
-from benches.harness import Row
+from benches.harness import Figure, Given, Row
 from broker import AsyncConsumer, AsyncProducer, Message
 
 BODY = b"x" * 100
@@ -30,8 +29,7 @@ AHEAD_MS = 15_000
 #: Seconds of plain sends before the burst; the first do not count.
 BEFORE_S, FIRST_S = 4, 2
 TOO_SLOW = "timers were due before all were sent: the machine is too slow"
-#: (row, unit, less is better, value)
-Figures = list[tuple[str, str, bool, float]]
+Figures = list[Figure]
 
 
 def insert(peer: Peer) -> Figures:
@@ -137,34 +135,14 @@ def restart(peer: Peer) -> Figures:
     ]
 
 
-def figures_of(name: str, given: argparse.Namespace) -> Figures:
-    with peer_of(name) as peer:
-        peer.start_broker()
-        made = insert(peer)
-        made += uvloop.run(spread(peer, given.rate, given.seconds))
-        made += uvloop.run(burst(peer, given.together))
-        return made + restart(peer)
-
-
-def main() -> None:
-    parser = harness.parser_of("timer_peers")
-    parser.add_argument("--peers", default="ours,5.3.3")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--rate", type=int, default=5000)
-    parser.add_argument("--seconds", type=int, default=3)
-    parser.add_argument("--together", type=int, default=100_000)
-    given = parser.parse_args()
-    facts = harness.machine()
-    rows: dict[tuple[str, str], Row] = {}
+def bench(given: Given) -> list[Row]:
+    figures = harness.Figures("100 B")
     for _ in range(given.rounds):
-        for peer in given.peers.split(","):
-            for what, unit, smaller, value in figures_of(peer, given):
-                made = Row(what, "100 B", peer, unit, [], smaller=smaller)
-                rows.setdefault((what, peer), made).rounds.append(value)
-                print(f"{peer}: {what}: {value:.2f}{unit}", flush=True)
-    found = list(rows.values())
-    harness.report(found, facts, "timers", "timers beside Apache's", given.keep)
-
-
-if __name__ == "__main__":
-    main()
+        for name in given.peers:
+            with peer_of(name) as peer:
+                peer.start_broker()
+                figures.note(name, insert(peer))
+                figures.note(name, uvloop.run(spread(peer, given.rate, given.seconds)))
+                figures.note(name, uvloop.run(burst(peer, given.together)))
+                figures.note(name, restart(peer))
+    return figures.rows

@@ -1,7 +1,7 @@
 """Timers at a broker: how late they are delivered, and how fast, when many are due together.
 
-    python -m benches.timers [--rate 5000] [--seconds 3] [--together 100000]
-    python -m benches.timers --pending 10000000
+    python -m benches timers [--rate 5000] [--seconds 3] [--together 100000]
+    python -m benches timers --pending 10000000
 
 Puts them into a store, opens a broker on it before they are due, and reads from the log when each
 was stored in its topic. Prints one JSON line a figure. late_ms: store time against the time asked
@@ -18,9 +18,7 @@ disk for ten million.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import subprocess
 import sys
 import tempfile
@@ -29,12 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import pystore
-from benches.harness import ROOT, SCRATCH, anonymous_mb
+from benches.harness import ROOT, SCRATCH, Figures, Given, Row, anonymous_mb, command_of
 from broker import Broker
 from pystore.format.names import TIMER_TOPIC
 from pystore.store.timers import slot_of
-
-__all__ = ["main"]
 
 SETTINGS: dict[str, Any] = {"mappedFileSizeCommitLog": 256 << 20}
 BODY = b"x" * 100
@@ -66,29 +62,28 @@ def delivered(path: Path, times: list[int]) -> list[tuple[int, int]]:
     return found
 
 
-def spread(folder: Path, rate: int, seconds: int) -> dict[str, object]:
+def spread(folder: Path, rate: int, seconds: int, figures: Figures) -> None:
     start = time.time_ns() // 1_000_000 + 2000 + rate * seconds // 20
     times = [start + i * 1000 // rate for i in range(rate * seconds)]
     put(folder, times)
     late = sorted(stored - asked for asked, stored in delivered(folder, times))
-    return {
-        "bench": "timers_spread", "rate": rate, "timers": len(late), "early": late[0] < 0,
-        "late_ms_p50": late[len(late) // 2], "late_ms_p99": late[len(late) * 99 // 100],
-        "late_ms_max": late[-1],
-    }  # fmt: skip
+    for what, value in (
+        ("earliest", late[0]), ("p50", late[len(late) // 2]),
+        ("p99", late[len(late) * 99 // 100]), ("latest", late[-1]),
+    ):  # fmt: skip
+        what = f"{rate} due a second, stored after their time, {what}"
+        figures.add(what, "ours", " ms", value)
 
 
-def together(folder: Path, count: int) -> dict[str, object]:
+def together(folder: Path, count: int, figures: Figures) -> None:
     due = time.time_ns() // 1_000_000 + 4000 + count // 10
     put_s = put(folder, [due] * count)
     if time.time_ns() // 1_000_000 > due:
         raise SystemExit("the machine is so slow that the timers were due before the broker opened")
     last = max(stored for _, stored in delivered(folder, [due] * count))
-    deliver_s = (last - due) / 1000
-    return {
-        "bench": "timers_together", "timers": count, "put_s": round(put_s, 3),
-        "deliver_s": deliver_s, "ratio": round(deliver_s / put_s, 2),
-    }  # fmt: skip
+    deliver_s, what = (last - due) / 1000, f"{count:,} due in one millisecond"
+    figures.add(f"{what}, until the last is stored", "ours", " s", deliver_s)
+    figures.add(f"{what}, to plain puts of as many", "ours", " x", deliver_s / put_s)
 
 
 # ---- many that wait ----
@@ -110,17 +105,20 @@ def fill(folder: Path, count: int) -> None:
             store.put_many(TIMER_TOPIC, [BODY] * len(said), properties=said, queue=0)
 
 
-async def hold(folder: Path, count: int) -> None:
-    """A broker with so many timers; tells when it has them, and waits for the end of its input."""
+def hold(folder: str, count: int) -> None:
+    """A broker with so many timers; tells after how many seconds it has them, and waits for the end
+    of its input."""
+    asyncio.run(_hold(folder, count))
+
+
+async def _hold(folder: str, count: int) -> None:
     began = time.perf_counter()
     async with Broker(folder, listenPort=0, **SETTINGS) as broker:
-        opened = time.perf_counter() - began
         schedule = broker.services.schedule
         assert schedule is not None and schedule.timers is not None
         while schedule.timers.timers.count() < count:
             await asyncio.sleep(0.01)
-        took = time.perf_counter() - began
-        print(json.dumps({"open_s": round(opened, 3), "all_s": round(took, 3)}), flush=True)
+        print(time.perf_counter() - began, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
 
@@ -128,16 +126,15 @@ class Held:
     """The process of hold()."""
 
     def __init__(self, folder: Path, count: int) -> None:
-        words = [sys.executable, "-m", "benches.timers", "--hold", str(folder)]
-        words += ["--pending", str(count)]
         self.process = subprocess.Popen(
-            words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+            command_of(hold, str(folder), count),
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
         assert self.process.stdout is not None
-        self.took: dict[str, float] = json.loads(self.process.stdout.readline())
+        self.took_s = float(self.process.stdout.readline())
 
     def anonymous_mb(self) -> float:
-        return round(anonymous_mb(self.process.pid), 1)
+        return anonymous_mb(self.process.pid)
 
     def busy(self, seconds: float) -> float:
         """The share of a core that it uses while nothing happens."""
@@ -148,7 +145,7 @@ class Held:
 
         before = used()
         time.sleep(seconds)
-        return round((used() - before) / seconds, 5)
+        return (used() - before) / seconds
 
     def end(self, *, kill: bool) -> float:
         """Seconds that it took."""
@@ -156,48 +153,37 @@ class Held:
         if kill:
             self.process.kill()
         self.process.communicate()
-        return round(time.perf_counter() - began, 3)
+        return time.perf_counter() - began
 
 
-def pending(folder: Path, count: int) -> dict[str, object]:
+def pending(folder: Path, count: int, figures: Figures) -> None:
     held = Held(folder.with_name("empty"), 0)
     without_mb = held.anonymous_mb()
     held.end(kill=True)
-    began = time.perf_counter()
     fill(folder, count)
-    print(f"filled in {time.perf_counter() - began:.0f} s", file=sys.stderr)
-    held = Held(folder, count)
-    found: dict[str, object] = {"bench": "timers_pending", "timers": count, "first": held.took}
-    for name, kill in (("after_kill", True), ("after_stop", False)):
+    held, what = Held(folder, count), f"{count:,} pending"
+    figures.add(f"{what}: start without a saved state", "ours", " s", held.took_s)
+    for name, kill in (("kill -9", True), ("a clean stop", False)):
         ended_s = held.end(kill=kill)
         held = Held(folder, count)
-        found[name] = held.took
-    found |= {"stop_s": ended_s, "idle_core": held.busy(30), "anonymous_mb": held.anonymous_mb()}
-    found["bytes_a_timer"] = round((held.anonymous_mb() - without_mb) * (1 << 20) / count, 2)
+        figures.add(f"{what}: start after {name}", "ours", " s", held.took_s)
+    figures.add(f"{what}: a clean stop", "ours", " s", ended_s)
+    figures.add(f"{what}: idle", "ours", " % of a core", held.busy(30) * 100)
+    memory_mb = held.anonymous_mb()
+    figures.add(f"{what}: anonymous memory", "ours", " MB", memory_mb)
+    each = (memory_mb - without_mb) * (1 << 20) / count
+    figures.add(f"{what}: memory of each", "ours", " B", each)
     held.end(kill=True)
-    return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rate", type=int, default=5000)
-    parser.add_argument("--seconds", type=int, default=3)
-    parser.add_argument("--together", type=int, default=100_000)
-    parser.add_argument("--pending", type=int, default=0)
-    parser.add_argument("--hold", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.hold is not None:
-        asyncio.run(hold(given.hold, given.pending))
-        return
+def bench(given: Given) -> list[Row]:
+    figures = Figures("100 B")
     if given.pending:
         SCRATCH.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=SCRATCH) as made:
-            print(json.dumps(pending(Path(made) / "store", given.pending)), flush=True)
-        return
+            pending(Path(made) / "store", given.pending, figures)
+        return figures.rows
     with tempfile.TemporaryDirectory(prefix="pystore-bench-") as made:
-        print(json.dumps(spread(Path(made) / "a", given.rate, given.seconds)), flush=True)
-        print(json.dumps(together(Path(made) / "b", given.together)), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+        spread(Path(made) / "a", given.rate, given.seconds, figures)
+        together(Path(made) / "b", given.together, figures)
+    return figures.rows

@@ -1,6 +1,6 @@
 """Transactions beside Apache's brokers, and a million open ones in ours.
 
-    python -m benches.transactions [--peers ours,5.3.3,5.5.0] [--rounds 3] [--keep FILE]
+    python -m benches transactions [--peers ours,5.3.3,5.5.0] [--rounds 3] [--keep FILE]
 
 Beside: a half and its commit each by 32 threads of Apache's own client of 5.3.3, the row `tx` of
 benches.broker, the brokers in turns; the factors are taken round by round against the better of
@@ -25,7 +25,7 @@ import uvloop
 from benches import broker as beside
 from benches import harness
 from benches.brokers import HEAP
-from benches.harness import Row
+from benches.harness import Given, Row
 from broker.broker import Broker
 from broker.wire import codec
 from broker.wire.command import Command
@@ -166,23 +166,9 @@ def factors(rows: list[Row]) -> list[Row]:
     return made
 
 
-def main() -> None:
-    parser = harness.parser_of("transactions")
-    parser.add_argument("--count", type=int, default=1_000_000, help="open ones; 0: beside only")
-    parser.add_argument(
-        "--peers", default="ours,5.3.3,5.5.0", help="with commas; empty: alone only"
-    )
-    parser.add_argument("--warm", type=int, default=20, help="seconds")
-    parser.add_argument("--measure", type=int, default=15, help="seconds")
-    parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
-    facts = harness.machine() | {"heap of the Java brokers": HEAP, "warm": f"{given.warm} s"}
-    peers = [name for name in given.peers.split(",") if name]
-    rows = beside.run(peers, ["tx"], given.rounds, (given.warm, given.measure)) if peers else []
+def bench(given: Given) -> list[Row]:
+    given.facts |= {"heap of the Java brokers": HEAP, "warm": f"{given.warm} s"}
+    times = (given.warm, given.measure)
+    rows = beside.run(given.peers, ["tx"], given.rounds, times) if given.peers else []
     rows += factors(rows)
-    rows += alone(given.count) if given.count else []
-    harness.report(rows, facts, "transactions", "transactions", given.keep)
-
-
-if __name__ == "__main__":
-    main()
+    return rows + (alone(given.count) if given.count else [])

@@ -15,42 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from benches import harness, table
+
 ROOT = Path(__file__).resolve().parents[2]
 BENCHES = ROOT / "benches"
-#: Arguments that make each program a matter of seconds.
-QUICK = {
-    "audit": "--count 2000",
-    "dedup": "--count 2000",
-    "embedded": "--rounds 1 --seconds 0.2",
-    "many_topics": "--topics 200 --seconds 1 --window 1 --offsets 2000",
-    "namesrv": "--peers ours --brokers 4 --topics 200 --seconds 0.3",
-    "peers": "1",
-    "sends": "--rounds 1 --count 200",
-    "transactions": "--count 1000 --peers=",
-}
-LONG = {
-    "broker": "--peers ours --only start,send,pop --warm 1 --measure 1",
-    "client": "--rounds 1 --seconds 0.3",
-    "clients": "--rounds 1 --seconds 0.3 --only rocketmq",
-    "cold": "--rounds 1 --seconds 0.3 --mb 20",
-    "failover": "--groups etcd --rounds 1 --seconds 0.3",
-    "formats": "--rounds 1 --only queues",
-    "grpc_idle": "--clients 5 --seconds 1 --peers ours",
-    "grpc_work": "--peers ours --rounds 1 --count 300",
-    "jobs": "--rounds 1 --scale 0.002 --only archive,audits",
-    "lite": "--rounds 1 --count 200 --topics 200 --only sends,subscribe,delivery,memory,restart",
-    "pops": "--rounds 1 --count 400 --only plain,together",
-    "replication": "--only async,one,catch-up,start --rounds 1 --seconds 0.3 --gb 0.01",
-    "signed": "--rounds 1 --seconds 0.3 --count 1000",
-    "timer_peers": "--peers ours --rounds 1 --rate 200 --seconds 1 --together 500",
-    "timers": "--rate 200 --seconds 1 --together 500",
-}
+QUICK = {each.name: each.quick for each in table.BENCHES if not each.slow}
+LONG = {each.name: each.quick for each in table.BENCHES if each.slow}
 #: Files of `make bench` that start Spark.
 SLOW = ("test_spark",)
-#: A JVM is started for these.
-WITH_JAVA = {
-    "broker", "client", "failover", "formats", "grpc_work", "jobs", "replication", "timer_peers",
-}  # fmt: skip
+WITH_JAVA = {each.name for each in table.BENCHES if each.java}
 ENVIRONMENT = {"PS_BENCH_SCALE": "0.002", "PS_BENCH_OPEN_GB": "0.01"}
 
 
@@ -66,14 +39,25 @@ def run(words: list[str], folder: Path) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 
-def test_every_program_is_started_here() -> None:
-    programs = {path.stem for path in BENCHES.glob("*.py") if "__main__" in path.read_text("utf-8")}
-    assert programs - {"report"} == {*QUICK, *LONG}  # report measures nothing: tests/docs
+def test_every_bench_is_a_row_of_the_table() -> None:
+    files = {
+        path.stem for path in BENCHES.glob("*.py") if "\ndef bench(" in path.read_text("utf-8")
+    }
+    assert files == {*QUICK, *LONG}
+
+
+def test_what_a_bench_does_not_know_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    assert harness.main(["nothing"]) == 2
+    assert "sends" in capfd.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        harness.main(["sends", "--only", "tables,nothing"])
+    assert ended.value.code == 2
+    assert "nothing: not one of tables, timed" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_program_starts_works_and_ends(name: str, tmp_path: Path) -> None:
-    run([f"benches.{name}", *QUICK[name].split()], tmp_path)
+    run(["benches", name, *QUICK[name].split()], tmp_path)
 
 
 @pytest.mark.long
@@ -81,7 +65,7 @@ def test_a_program_starts_works_and_ends(name: str, tmp_path: Path) -> None:
 def test_a_long_program_starts_works_and_ends(name: str, tmp_path: Path) -> None:
     if name in WITH_JAVA and shutil.which("java") is None:
         pytest.skip("Java is not installed")
-    run([f"benches.{name}", *LONG[name].split()], tmp_path)
+    run(["benches", name, *LONG[name].split()], tmp_path)
 
 
 @pytest.mark.long
