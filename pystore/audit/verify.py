@@ -196,17 +196,15 @@ def _weigh(
     if isinstance(f, UnitsBeyondFinding) and audit.state != "closed" and layout.segments:
         # The log is cut where its last whole record ends; so are the queues, at the next open.
         return None if live else replace(f, severity=Severity.WARNING)
-    if (
-        isinstance(f, LightUnitsFinding)
-        and f.fault is LightFault.NO_RECORD
-        and (live or (audit.state == "crashed" and f.points_to >= audit.log_max))
-    ):
-        # The log is cut before it: so are they, at the next open.
-        return None if live else replace(f, severity=Severity.WARNING)
+    if isinstance(f, LightUnitsFinding) and f.fault is LightFault.NO_RECORD and not live:
+        # The log is cut before them: so are they, at the next open.
+        after = audit.state == "crashed" and f.points_to >= audit.log_max
+        return replace(f, severity=Severity.WARNING) if after else f
     if isinstance(f, GhostUnitsFinding) and audit.state == "crashed":
         after = f.points_to >= audit.log_max
         return replace(f, severity=Severity.WARNING) if after else f
-    moving = IndexSlotsFinding | CheckpointFinding | LightDamagedFinding | LightNamesFinding
+    moving = (IndexSlotsFinding, CheckpointFinding, LightDamagedFinding, LightNamesFinding,
+              LightUnitsFinding)  # fmt: skip
     return None if live and isinstance(f, moving) else f
 
 

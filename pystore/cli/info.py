@@ -97,6 +97,7 @@ def _facts(s: Session, reader: Reader, trouble: str) -> None:
         "index entries per file": info.index_entries,
         "topics": info.topics,
         "queues": info.queues,
+        "light queues": max(0, reader.lights.count),
         "first stored": When(info.store_timestamp_min),
         "last stored": When(info.store_timestamp_max),
     }

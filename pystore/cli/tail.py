@@ -14,6 +14,8 @@ import typer
 from pystore.cli._records import message_lines, message_record
 from pystore.cli._session import Session
 from pystore.cli._values import parse_time
+from pystore.errors import BadArgument, NotFound
+from pystore.format.names import LIGHT_PREFIX
 from pystore.store._messages import Message
 from pystore.store._reading import Reader
 
@@ -54,6 +56,9 @@ def run(
     sql: Annotated[
         str | None, typer.Option(help='Only messages matching this SQL92 filter: "a > 3".')
     ] = None,
+    lite: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this lite topic of the topic.")
+    ] = None,
 ) -> int | None:
     """Show the last messages of a topic, oldest first; with --follow also new ones.
 
@@ -70,14 +75,79 @@ def run(
       pystore tail STORE orders --from 2026-11-21T05:00:00Z --tags "paid || sent" --json
       pystore tail STORE orders --sql "amount > 3 AND region = 'EU'"
       pystore tail STORE orders --follow
+      pystore tail STORE chats --lite session-42 --from earliest
     """
     with s.reader() as reader:
         try:
+            if lite is not None:
+                if queue is not None or tags is not None or sql is not None:
+                    raise BadArgument("--lite goes with neither --queue nor --tags nor --sql")
+                return _LiteTail(s, reader, f"{LIGHT_PREFIX}${topic}${lite}").run(
+                    from_, count, follow
+                )
             return _Tail(s, reader, topic, queue, tags, sql).run(from_, count, follow)
         except KeyboardInterrupt:
             if follow:
                 return 0
             raise
+
+
+def _show(s: Session, message: Message) -> None:
+    record = message_record(message) if s.out.json else {}
+    s.damaged |= "body_error" in record
+    s.out.record(record, lambda: message_lines(message))
+
+
+class _LiteTail:
+    """One run over a light queue."""
+
+    def __init__(self, s: Session, reader: Reader, name: str) -> None:
+        self._s = s
+        self._reader = reader
+        self._name = name
+
+    def run(self, from_: str, count: int | None, follow: bool) -> int:
+        ends = self._reader.lights.range(self._name)
+        if ends is None and not follow:
+            raise NotFound(f"there is no light queue {self._name}", str(self._reader.path))
+        low, high = ends or (0, 0)
+        limit = _EVERY
+        if from_ == "latest":
+            at = max(low, high - (_LAST if count is None else count))
+        else:
+            limit = _EVERY if count is None else count
+            at = low if from_ == "earliest" else self._start(from_, low, high)
+        shown = 0
+        while shown < limit:
+            rows = self._reader.lights.read(self._name, at, min(64, limit - shown))
+            for row in rows:
+                if row.raw:  # of one that is damaged nothing is left to show
+                    _show(self._s, self._reader.message(row.physical_offset))
+                    shown += 1
+                at = row.offset + 1
+            if rows:
+                continue
+            if not follow:
+                break
+            self._s.out.flush()
+            time.sleep(_PAUSE_S)
+            self._reader.refresh()
+        return 0 if shown or follow else 1
+
+    def _start(self, from_: str, low: int, high: int) -> int:
+        """Returns the offset that --from says, or the first that was stored at its time or
+        later."""
+        if from_.isdigit() and len(from_) < 13:
+            return max(low, int(from_))
+        moment = parse_time(from_, "--from")
+        while low < high:
+            middle = (low + high) // 2
+            rows = self._reader.lights.read(self._name, middle, 1)
+            if rows and rows[0].store_timestamp < moment:
+                low = rows[0].offset + 1
+            else:
+                high = middle
+        return low
 
 
 class _Tail:
@@ -203,7 +273,5 @@ class _Tail:
             window *= 4
 
     def _show(self, message: Message) -> None:
-        record = message_record(message) if self._s.out.json else {}
-        self._s.damaged |= "body_error" in record
-        self._s.out.record(record, lambda: message_lines(message))
+        _show(self._s, message)
         self._shown += 1

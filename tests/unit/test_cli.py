@@ -364,6 +364,27 @@ def test_tail(run: Run, store: Path) -> None:
     assert run("tail", store, "nope").code == 1
 
 
+def test_tail_of_a_lite_topic(run: Run, store: Path) -> None:
+    with pystore.open(store) as s:
+        s.lights.begin()
+        for i in range(5):
+            s.put("t", f"lite {i}", properties={"INNER_MULTI_DISPATCH": f"%LMQ%$t$s{i % 2}"})
+        since = s.lights.last_ms("%LMQ%$t$s0") + 1
+
+    def bodies(*more: object) -> list[str]:
+        lines = run("tail", store, "t", "--lite", "s0", "--json", *more).lines
+        return [m["body"] for m in lines]
+
+    assert bodies() == ["lite 0", "lite 2", "lite 4"]
+    assert bodies("-n", 1) == ["lite 4"]
+    assert bodies("--from", 1, "-n", 1) == ["lite 2"]
+    assert bodies("--from", since) == []
+    assert bodies("--from", "2001-01-01") == ["lite 0", "lite 2", "lite 4"]
+    assert run("tail", store, "t", "--lite", "nope").code == 1
+    assert run("tail", store, "t", "--lite", "s0", "--tags", "a").code != 0
+    assert run("info", store, "--json").one["store"]["light_queues"] == 2
+
+
 def test_tail_follows_a_writer(store: Path, small: dict[str, Any]) -> None:
     """--follow shows what another process stores, also in new queues; Ctrl-C ends it with 0."""
     with (
