@@ -52,7 +52,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan tsan-net test-py test-busy test-cluster test-order test-dev judge upstream \
-        attack crash crash-pop crash-timers crash-ha chaos-ha model-ha crash-acting damage-meta museum museum-java campaign chaos fuzz bench \
+        attack crash crash-pop crash-lite crash-timers crash-ha chaos-ha model-ha crash-acting damage-meta museum museum-java campaign chaos fuzz bench \
         bench-c bench-peers bench-broker bench-clients pictures screens lint format typecheck errors findings codes logs metrics settings cli docs docs-check \
         wheel test-wheel clean prepare proto $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
@@ -153,6 +153,9 @@ museum-java: build ## the same stores before Apache's own: fills tests/museum/ap
 
 crash-pop: build ## consumers that pop, and a broker that is killed 100 times
 	@PS_POP_KILLS=$${PS_POP_KILLS:-100} $(PY) -m pytest tests/crash/test_pop_kill.py -q -s $(HOURS)
+
+crash-lite: build ## 20 clients of 1,000 lite topics, shared and exclusive, and a broker that is killed 50 times
+	@PS_LITE_KILLS=$${PS_LITE_KILLS:-50} PS_LITE_TOPICS=1000 PS_LITE_CLIENTS=10 $(PY) -m pytest tests/crash/test_lite_kill.py -q -s $(HOURS)
 
 crash-timers: build ## timers that are put, delivered and recalled by a process that is killed 200 times
 	@PS_TIMER_KILLS=$${PS_TIMER_KILLS:-200} $(PY) -m pytest tests/crash/test_timers_kill.py -q -s $(HOURS)

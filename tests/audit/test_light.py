@@ -36,6 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             store.put("parent", b"m%d" % i, properties=told)
         store.put("parent", b"last", properties={"INNER_MULTI_DISPATCH": "%LMQ%$parent$gone"})
         store.lights.delete("%LMQ%$parent$gone")
+        store.metadata.offsets.commit("g", name_of(0), 0, 3)
     return root
 
 

@@ -4,6 +4,7 @@ golden/lite-5.5.0 of the reference, and D1 to D24 are its defects by their numbe
 from __future__ import annotations
 
 import asyncio
+import shutil
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
@@ -420,6 +421,40 @@ async def test_d15_and_d17_what_is_out_and_acknowledged_survives_a_restart(store
         assert (await lt.ack("r", 2, first)).code == 0
         await lt.send("r", "3")
         assert await lt.some() == [("r", "3")]
+
+
+async def test_d19_what_is_acknowledged_far_behind_a_failed_one_stays_away_from_small_pops(
+    store_path,
+):
+    async with lite_broker(store_path) as lt:
+        await lt.send("a", *"0123456")
+        await lt.add("a")
+        first = await lt.pop(poll=60_000)
+        for offset in (0, 2, 4, 6):
+            assert (await lt.ack("a", offset, first)).code == 0
+        for offset in (1, 3, 5):
+            assert (await lt.change("a", offset, first, 0)).code == 0
+        for offset in (1, 3, 5):
+            again = await lt.pop(most=1, poll=60_000)
+            assert [body for _, body, *_ in records(again.body)] == [b"%d" % offset]
+            assert (await lt.ack("a", offset, again)).code == 0
+            assert again.ext["orderCountInfo"] == f"0 qo0%{offset} 1"
+        assert lt.committed("a") == 7
+
+
+async def test_what_is_acknowledged_stays_so_after_a_kill(store_path, tmp_path):
+    async with lite_broker(store_path) as lt:
+        await lt.send("a", "1", "2", "3")
+        await lt.add("a")
+        for offset in range(3):
+            answer = await lt.pop(most=1, poll=60_000)
+            assert (await lt.ack("a", offset, answer)).code == 0
+        assert lt.committed("a") == 3
+        shutil.copytree(store_path, tmp_path / "killed")
+    async with lite_broker(tmp_path / "killed") as lt:
+        await lt.send("a", "4")
+        await lt.add("a")
+        assert await lt.some() == [("a", "4")]
 
 
 async def test_d17_a_client_that_is_back_after_a_restart_need_not_subscribe(store_path):

@@ -442,11 +442,16 @@ class LiteTopics:
             return None, False
         same = old is not None and attempt is not None and old.attempt == attempt
         times = {each: _times(old, each, same) for each in keep}
+        held, more = _held_back(old, keep[-1], _BATCH_MAX - len(keep))
+        for each in held + more:
+            times[each] = old.times.get(each, 0) if old is not None else 0
+        acked |= sum(1 << i for i, each in enumerate(sorted(keep + held + more)) if each in more)
+        keep = sorted(keep + held + more)
         self._batches.put(
             place,
             OrderedBatch(
                 attempt, pop_ms, invisible_ms, tuple(keep),
-                {k: n for k, n in times.items() if n}, {}, acked, pop_ms,
+                {k: n for k, n in times.items() if n}, dict.fromkeys(held, pop_ms), acked, pop_ms,
             ),
             note=True,
         )  # fmt: skip
@@ -607,6 +612,17 @@ def _done(old: OrderedBatch | None) -> set[int]:
     if old is None:
         return set()
     return {each for i, each in enumerate(old.offsets) if old.acked >> i & 1}
+
+
+def _held_back(old: OrderedBatch | None, last: int, room: int) -> tuple[list[int], list[int]]:
+    """Returns what a smaller batch than the old one leaves of it behind its `last` message: those
+    that wait for the next pop, and those that are acknowledged, which they stay; no more of both
+    than there is room for."""
+    done = _done(old)
+    if old is None or not done:
+        return [], []
+    left = [each for each in old.offsets if last < each <= max(done)][:room]
+    return [each for each in left if each not in done], [each for each in left if each in done]
 
 
 def _times(old: OrderedBatch | None, offset: int, same: bool) -> int:

@@ -182,7 +182,7 @@ class Pop:
         gets what was handed out already. One beyond the queue is of a topic that was deleted since,
         or of messages that a power failure took with it."""
         for (group, topic, queue), offset in offsets.items():
-            high = self._store.range(topic, queue)[1]
+            high = self._end_of(topic, queue)
             if offset > high:
                 log.info(
                     "Group %s does not go on at %d of %s, queue %d, as its pops say: the queue"
