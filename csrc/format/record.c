@@ -42,6 +42,9 @@ ps_rec_outcome ps_record_decode(const uint8_t *p, int64_t avail, ps_record *out)
     }
     if (size > avail) return PS_REC_SHORT;
     if (size < PS_RECORD_FIXED) return PS_REC_SIZE;
+#ifndef __SANITIZE_THREAD__ /* which knows no fences; threads here go by the end of the log */
+    atomic_thread_fence(memory_order_acquire); /* another process writes size and magic last */
+#endif
 
     int32_t sys_flag = (int32_t)be32_get(p + PS_AT_SYS_FLAG);
     int32_t born_len = ps_born_host_len(sys_flag);

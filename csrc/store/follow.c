@@ -140,11 +140,59 @@ static ps_mapfile *segment_locked(ps_store *s, ps_error *e) {
     return ps_append_roll_locked(l, &s->st_allocator, e) < 0 ? NULL : l->lg_active;
 }
 
-/* Makes the records visible that are whole by now. */
-static int publish_locked(ps_store *s, ps_mapfile *mf, ps_error *e) {
+/* Where the record begins whose head is kept since it is not whole with the bytes up to `end`, or
+ * the blank that ends the file; `end`: none. What is no record's is not kept: publish_locked names
+ * it. `head` is of the record at `at`, `data` of the log from `from` on. */
+static int64_t where_unfinished(int64_t at, const uint8_t *head, int64_t from, const uint8_t *data,
+                          int64_t end) {
+    while (at < end) {
+        if (at + PS_HEAD_LEN > end) return at;
+        uint32_t magic = be32_get(head + PS_AT_MAGIC);
+        int32_t size = (int32_t)be32_get(head + PS_AT_SIZE);
+        bool known = magic == PS_MAGIC_V1 || magic == PS_MAGIC_V2;
+        if (magic == PS_MAGIC_BLANK || (known && at + size > end)) return at;
+        if (!known || size < PS_RECORD_FIXED) return end;
+        at += size;
+        head = data + (at - from);
+    }
+    return end;
+}
+
+/* Writes the next n bytes of the log. Another process that follows its end through a mapping of its
+ * own sees no record before all of it is there: the head of the first new one is written last, and
+ * that of an unfinished one is kept. Returns where that begins, or where the bytes end. */
+static int64_t write_locked(ps_store *s, ps_mapfile *mf, const uint8_t *data, int64_t n,
+                            ps_error *e) {
+    ps_follow *f = &s->st_follow;
+    int64_t first = atomic_load(&s->st_log.lg_end), base = mf->mf_base;
+    int64_t at = f->fo_end, end = at + n;
+    int64_t lead = first + PS_HEAD_LEN - at;
+    if (lead > n) lead = n;
+    if (lead > 0) memcpy(f->fo_head + (at - first), data, (size_t)lead);
+    else lead = 0;
+    int64_t kept = first;
+    if (end - first >= PS_HEAD_LEN) kept = where_unfinished(first, f->fo_head, at, data, end);
+    if (end == base + mf->mf_size) kept = end; /* nothing goes on in the next file */
+    int64_t plain = kept > first ? kept : end, after = plain + PS_HEAD_LEN;
+    int64_t head = end - first < PS_HEAD_LEN ? end - first : PS_HEAD_LEN;
+    int code = ps_mapfile_put(mf, at + lead - base, data + lead, plain - at - lead, e);
+    if (code == 0 && after < end)
+        code = ps_mapfile_put(mf, after - base, data + (after - at), end - after, e);
+    if (code == 0 && kept > first) {
+        atomic_thread_fence(memory_order_release);
+        code = ps_mapfile_put(mf, first - base, f->fo_head, head, e);
+        if (kept < end)
+            memcpy(f->fo_head, data + (kept - at),
+                   (size_t)(after < end ? PS_HEAD_LEN : end - kept));
+    }
+    if (code == 0) f->fo_end = end;
+    return code < 0 ? code : kept;
+}
+
+/* Makes the records before `end` visible. */
+static int publish_locked(ps_store *s, ps_mapfile *mf, int64_t end, ps_error *e) {
     ps_log *l = &s->st_log;
-    int64_t at = atomic_load(&l->lg_end), end = s->st_follow.fo_end, count = 0;
-    int64_t last = mf->mf_base + mf->mf_size;
+    int64_t at = atomic_load(&l->lg_end), last = mf->mf_base + mf->mf_size, count = 0;
     ps_rec_outcome o = PS_REC_OK;
     while (at < end) {
         ps_record r;
@@ -158,7 +206,7 @@ static int publish_locked(ps_store *s, ps_mapfile *mf, ps_error *e) {
     }
     atomic_store_explicit(&mf->mf_wrote, at - mf->mf_base, memory_order_release);
     ps_append_publish_locked(l, at, l->lg_last_stamp, count);
-    if (o == PS_REC_OK || o == PS_REC_BLANK || (o == PS_REC_SHORT && end < last)) return 0;
+    if (o == PS_REC_OK || o == PS_REC_BLANK) return 0;
     return ps_fail(e, PS_E_DAMAGED, 0, at, mf->mf_path,
                    "the master sent bytes that are not a valid record: %s",
                    ps_rec_outcome_name(o));
@@ -182,12 +230,12 @@ static int append_locked(ps_store *s, int64_t at, const uint8_t *data, int64_t l
         int code = into + n > atomic_load(&mf->mf_reserved)
                        ? ps_append_reserve_locked(&s->st_log, mf, into + n, e)
                        : 0;
-        if (code == 0) code = ps_mapfile_put(mf, into, data, n, e);
         if (code < 0) return code;
-        f->fo_end += n;
+        int64_t end = write_locked(s, mf, data, n, e);
+        if (end < 0) return (int)end;
         data += n;
         len -= n;
-        if ((code = publish_locked(s, mf, e)) < 0) return code;
+        if ((code = publish_locked(s, mf, end, e)) < 0) return code;
     }
     return 0;
 }

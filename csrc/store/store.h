@@ -70,6 +70,7 @@ typedef struct ps_retention {
 typedef struct ps_follow {
     _Atomic bool fo_on;
     int64_t fo_end; /* of the bytes that came, perhaps within a record; append lock */
+    uint8_t fo_head[PS_HEAD_LEN]; /* of the record that is not whole yet, as far as it came */
 } ps_follow;
 
 /* Topics that were deleted: tombstones.c. Dispatch lock. */

@@ -700,6 +700,34 @@ static void test_a_topic_that_the_master_made_again_begins_anew(void) {
     ps_store_free(master);
 }
 
+/* Byte by byte and in pieces: beside the slave a reader sees whole records, or none. */
+static void test_a_reader_beside_a_slave_sees_whole_records(void) {
+    ps_error e = {0};
+    ps_store *master = open_one("whole", &e), *slave = open_one("pieces", &e);
+    put_some(master, 25);
+    ps_follow_begin(slave);
+    for (int64_t end = end_of(master), at = 0; at < end;) {
+        int64_t n, most = check_below(4) == 0 ? 9000 : 1 + check_below(200);
+        ps_mapfile *mf;
+        const uint8_t *p = ps_log_at(&master->st_log, at, end, &n, &mf);
+        if (n > most) n = most;
+        CHECK_EQ(0, ps_follow_append(slave, at, p, n, &e));
+        ps_mapfile_unref(mf);
+        at += n;
+        int64_t whole = end_of(slave);
+        const uint8_t *q = whole < at ? ps_log_at(&slave->st_log, whole, INT64_MAX, &n, &mf) : NULL;
+        if (q == NULL) continue;
+        ps_record r;
+        ps_rec_outcome o = ps_record_decode(q, n, &r);
+        CHECK(o == PS_REC_END || o == PS_REC_SHORT || o == PS_REC_BLANK);
+        if (o == PS_REC_SHORT) CHECK(n < PS_HEAD_LEN);
+        ps_mapfile_unref(mf);
+    }
+    until_equal(master, slave);
+    ps_store_free(slave);
+    ps_store_free(master);
+}
+
 int main(void) {
     ps_error e = {0};
     check_begin();
@@ -722,6 +750,7 @@ int main(void) {
     ps_store_free(master);
     test_ends_outlive_their_stores();
     test_a_topic_that_the_master_made_again_begins_anew();
+    test_a_reader_beside_a_slave_sees_whole_records();
     check_remove(base);
     free(base);
     return check_end("test_ha");
