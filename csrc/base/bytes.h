@@ -4,9 +4,24 @@
 #ifndef PS_BYTES_H
 #define PS_BYTES_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+
+/* Between what is written and what makes it valid, where another process reads it through a
+ * mapping of its own; and there, between looking at that and reading the rest. The thread sanitizer
+ * knows no fences: threads of one process go by atomics. */
+static inline void ps_fence_before_valid(void) {
+#ifndef __SANITIZE_THREAD__
+    atomic_thread_fence(memory_order_release);
+#endif
+}
+static inline void ps_fence_once_valid(void) {
+#ifndef __SANITIZE_THREAD__
+    atomic_thread_fence(memory_order_acquire);
+#endif
+}
 
 static inline uint16_t be16_get(const uint8_t *p) {
     uint16_t v;

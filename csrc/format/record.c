@@ -2,7 +2,6 @@
  * common/.../topic/TopicValidator. */
 #include "format/record.h"
 
-#include <stdatomic.h>
 
 #include "base/bytes.h"
 #include "base/crc.h"
@@ -42,10 +41,7 @@ ps_rec_outcome ps_record_decode(const uint8_t *p, int64_t avail, ps_record *out)
     }
     if (size > avail) return PS_REC_SHORT;
     if (size < PS_RECORD_FIXED) return PS_REC_SIZE;
-#ifndef __SANITIZE_THREAD__ /* which knows no fences; threads here go by the end of the log */
-    atomic_thread_fence(memory_order_acquire); /* another process writes size and magic last */
-#endif
-
+    ps_fence_once_valid();
     int32_t sys_flag = (int32_t)be32_get(p + PS_AT_SYS_FLAG);
     int32_t born_len = ps_born_host_len(sys_flag);
     int32_t store_len = ps_store_host_len(sys_flag);
@@ -483,7 +479,7 @@ void ps_draft_write(const ps_draft *d, uint8_t *p, int64_t queue_offset, int64_t
     if (d->prop_crc) prop_crc_put(p, d->size, head);
     /* Size and magic come last: another process that follows the end of the log through its own
      * mapping sees nothing written here until all of the record is. */
-    atomic_thread_fence(memory_order_release);
+    ps_fence_before_valid();
     memcpy(p, head, PS_HEAD_LEN);
 }
 

@@ -32,9 +32,7 @@ static inline void ps_unit_put(uint8_t *p, const ps_unit *u) {
     be64_put(p + PS_UNIT_AT_PHYSICAL, (uint64_t)u->physical);
     be64_put(p + PS_UNIT_AT_TAGS, (uint64_t)u->tags_code);
     /* The size is what makes a unit valid for a reader in another process, so it is stored last. */
-#ifndef __SANITIZE_THREAD__ /* which knows no fences; threads here go by cq_max */
-    atomic_thread_fence(memory_order_release);
-#endif
+    ps_fence_before_valid();
     be32_put(p + PS_UNIT_AT_SIZE, (uint32_t)u->size);
 }
 

@@ -141,7 +141,7 @@ static ps_mapfile *segment_locked(ps_store *s, ps_error *e) {
 }
 
 /* Where the record begins whose head is kept since it is not whole with the bytes up to `end`, or
- * the blank that ends the file; `end`: none. What is no record's is not kept: publish_locked names
+ * the blank that ends the file; `end`: none. A head of another kind is not kept: publish_locked names
  * it. `head` is of the record at `at`, `data` of the log from `from` on. */
 static int64_t where_unfinished(int64_t at, const uint8_t *head, int64_t from, const uint8_t *data,
                           int64_t end) {
@@ -179,7 +179,7 @@ static int64_t write_locked(ps_store *s, ps_mapfile *mf, const uint8_t *data, in
     if (code == 0 && after < end)
         code = ps_mapfile_put(mf, after - base, data + (after - at), end - after, e);
     if (code == 0 && kept > first) {
-        atomic_thread_fence(memory_order_release);
+        ps_fence_before_valid();
         code = ps_mapfile_put(mf, first - base, f->fo_head, head, e);
         if (kept < end)
             memcpy(f->fo_head, data + (kept - at),
