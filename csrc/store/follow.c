@@ -141,8 +141,8 @@ static ps_mapfile *segment_locked(ps_store *s, ps_error *e) {
 }
 
 /* Where the record begins whose head is kept since it is not whole with the bytes up to `end`, or
- * the blank that ends the file; `end`: none. A head of another kind is not kept: publish_locked names
- * it. `head` is of the record at `at`, `data` of the log from `from` on. */
+ * the blank that ends the file; `end`: none. A head of another kind is not kept: publish_locked
+ * names it. `head` is of the record at `at`, `data` of the log from `from` on. */
 static int64_t where_unfinished(int64_t at, const uint8_t *head, int64_t from, const uint8_t *data,
                           int64_t end) {
     while (at < end) {
