@@ -286,7 +286,10 @@ class _LogFiles:
         self._folders = [str(f) for f in reader.settings.commitlog_dirs(reader.path)]
 
     def of_range(self, topic: str, queue: int, start: int, end: int) -> list[tuple[str, int]]:
-        """Returns those between the first and the last record of a range."""
+        """Returns those between the first and the last record of a range; none of a cold tier,
+        which checks what it fetches by itself."""
+        if self.reader.is_cold:
+            return []
         units = self.reader.units
         if end - start <= UNITS_AT_ONCE:
             places = [unit[0] for unit in units(topic, queue, start, end - start)]

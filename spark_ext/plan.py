@@ -324,8 +324,8 @@ def clock_margin(reader: pystore.Reader, options: ReadOptions, spans: Sequence[S
     of the longest queues show a clock that was set back further than the least margin, unless it
     had caught up before the next sample.
     """
-    if options.time_min is None and options.time_max is None:
-        return 0
+    if reader.is_cold or (options.time_min is None and options.time_max is None):
+        return 0  # a tier's manifests tell times, and nothing is searched
     seen: list[tuple[int, int]] = []
     for span in sorted(spans, key=lambda s: s.low - s.high)[:CLOCK_GUIDES]:
         step = max(1, -(-(span.high - span.low) // CLOCK_SAMPLES))
@@ -347,10 +347,15 @@ def narrow(
 ) -> tuple[int, int]:
     """Leaves out what the store-time range and the offsets of pushed filters cannot contain.
     margin: that of clock_margin()."""
-    if options.time_min is not None:
-        start = max(start, first_at(reader, span, options.time_min - margin))
-    if options.time_max is not None:
-        end = min(end, first_at(reader, span, options.time_max + 1 + margin))
+    low, high = options.time_min, options.time_max
+    if reader.is_cold and (low, high) != (None, None):
+        times = low or 0, sys.maxsize if high is None else high
+        start, end = reader.timed(span.topic, span.queue, start, end, *times)
+    else:
+        if low is not None:
+            start = max(start, first_at(reader, span, low - margin))
+        if high is not None:
+            end = min(end, first_at(reader, span, high + 1 + margin))
     if options.pushed is not None:
         start, end = max(start, options.pushed.first), min(end, options.pushed.last + 1)
     return start, max(start, end)
@@ -362,7 +367,8 @@ def narrow(
 def record_bytes(reader: pystore.Reader, topic: str, queue: int, start: int, end: int) -> int:
     """Returns the mean size of a record between two offsets, from a few places spread over them."""
     count = end - start
-    step = max(1, count // SAMPLES)
+    # A unit of a tier costs a request.
+    step = max(1, count // (1 if reader.is_cold else SAMPLES))
     sizes = []
     for at in range(start, end, step)[:SAMPLES]:
         try:
@@ -535,6 +541,8 @@ def _wants_log(reader: pystore.Reader, options: ReadOptions, ranges: Sequence[Ra
     if options.scan == "queue":
         return False
     if options.scan == "log":
+        if reader.is_cold:
+            raise BadOption("option scan=log: a cold tier has no log over all queues")
         if _bounded(options._replace(pushed=None)):
             raise BadOption(
                 "option scan=log goes with neither offsets, times of offsets, queues nor keys"

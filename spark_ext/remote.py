@@ -23,12 +23,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import pystore
+from pystore.cold.places import INDEX_TOPIC, MANIFESTS, cluster_of
 from pystore.files import FILE_MODE, make_folders, new_file
 from pystore.format.units import NO_RECORD, UNIT
 from spark_ext.errors import SourceError
 from spark_ext.options import StoreSettings
 
-__all__ = ["RemoteReader", "open_remote"]
+__all__ = ["RemoteReader", "is_tier", "open_remote"]
 
 BLOCK = 256 << 10
 #: One ranged read takes at most so many neighbouring blocks.
@@ -46,6 +47,20 @@ MARKS = (
 #: Where a file system says nothing of changes, so much of each file does.
 HEAD = 4096
 UNITS = 65_536
+
+
+def is_tier(url: str) -> bool:
+    """Says whether a cold tier lies at an address, and not a copy of a store."""
+    import fsspec
+
+    try:
+        fs, root = fsspec.core.url_to_fs(url)
+        found = fs.ls(root, detail=False)
+    except Exception:  # noqa: BLE001 each file system has errors of its own; the mirror says it
+        return False
+    names = {PurePosixPath(each).name for each in found}
+    own = cluster_of(PurePosixPath(root).name) is not None
+    return own or bool(names & {MANIFESTS, INDEX_TOPIC}) or any(map(cluster_of, names))
 
 
 class _MirrorFile(NamedTuple):

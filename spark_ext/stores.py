@@ -130,9 +130,9 @@ def _new_reader(path: str, settings: StoreSettings) -> pystore.Reader:
 
     if not is_remote(path):
         return pystore.Reader(path, **dict(settings))
-    from spark_ext.remote import open_remote
+    from spark_ext.remote import is_tier, open_remote
 
-    return open_remote(path, settings)
+    return pystore.Reader(path) if is_tier(path) else open_remote(path, settings)
 
 
 def let_go(path: str, settings: StoreSettings = ()) -> None:
@@ -184,7 +184,7 @@ def _check_log(reader: pystore.Reader) -> None:
     """Refuses a store whose log is on another disk: the folder of the queues looks like a store of
     its own."""
     folders = reader.settings.commitlog_dirs(reader.path)
-    if not any(folder.is_dir() for folder in folders):
+    if not reader.is_cold and not any(folder.is_dir() for folder in folders):
         reader.close()
         raise SourceError(
             f"on host {socket.gethostname()}: {reader.path} does not have its log in"
@@ -195,6 +195,8 @@ def _check_log(reader: pystore.Reader) -> None:
 
 def _anchor_of(reader: pystore.Reader) -> _Anchor | None:
     files: list[Path] = []
+    if reader.is_cold:
+        return None
     for folder in reader.settings.commitlog_dirs(reader.path):
         with contextlib.suppress(OSError):
             files += folder.iterdir()

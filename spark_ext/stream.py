@@ -26,7 +26,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_ext import schema as columns
 from spark_ext.batch import read_part
-from spark_ext.errors import DataLoss, SourceError
+from spark_ext.errors import BadOption, DataLoss, SourceError
 from spark_ext.groups import commit_to_group
 from spark_ext.identity import Identity, Kinship, aged, compare, identity_of, outlived
 from spark_ext.options import ReadOptions
@@ -195,7 +195,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- what there is ----
 
     def _open(self, path: str, *, fresh: bool = False) -> pystore.Reader:
-        return open_reader(path, self.options.settings_of(path), fresh=fresh)
+        reader = open_reader(path, self.options.settings_of(path), fresh=fresh)
+        if reader.is_cold:
+            raise BadOption(f"'{path}' is a cold tier: a stream reads a store's folder")
+        return reader
 
     def _paths(self) -> dict[str, str]:
         return dict(zip(broker_names(self.options), self.options.paths, strict=True))

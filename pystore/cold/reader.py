@@ -389,6 +389,16 @@ class ColdReader(Reader):
         return QueuePiece(topic, queue, extent.first, extent.end, base, memoryview(records),
                      memoryview(raw))  # fmt: skip
 
+    def timed(
+        self, topic: str, queue: int, start: int, end: int, time_min: int, time_max: int
+    ) -> tuple[int, int]:
+        within = [
+            extent for _, extent in self._extents(topic, queue, start, end, time_min, time_max)
+        ]
+        if not within:
+            return start, start
+        return max(start, within[0].first), min(end, within[-1].end)
+
     def batches(self, **range_: Any) -> Iterator[Batch]:
         """Yields the messages of `pieces`, a batch a piece."""
         for piece in self.pieces(**range_):

@@ -657,6 +657,14 @@ class Reader(Base):
     #: Whether it reads a cold tier: then it is a ``pystore.cold.reader.ColdReader``.
     is_cold = False
 
+    def timed(
+        self, topic: str, queue: int, start: int, end: int, time_min: int, time_max: int
+    ) -> tuple[int, int]:
+        """Returns the part of offsets [start, end) outside of which nothing was stored within
+        [time_min, time_max] ms, as far as that is known without a search: a tier's manifests know
+        it."""
+        return start, end
+
     def __new__(cls, path: str | os.PathLike[str] = "", *_: object, **__: object) -> Self:
         if cls is Reader and _is_elsewhere(path):
             made: Self = object.__new__(_of_cold(*_COLD))

@@ -217,3 +217,19 @@ def test_streams_and_writes_need_a_folder(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BadOption, match="pip install fsspec"):
         parse_read({"path": "s3://b/c"}, streaming=False)
+
+
+def test_a_tier_at_an_address_is_not_taken_for_a_copy(bucket, log, tmp_path, monkeypatch):
+    import fsspec
+
+    from pystore.cold.push import push
+    from pystore.cold.tier import new_tier
+
+    pytest.importorskip("obstore")
+    with pystore.Reader(log) as reader:
+        push(reader, new_tier(tmp_path / "cold", "c", "broker-a"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", fsspec.config.conf["s3"]["endpoint_url"])
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    url = bucket(tmp_path / "cold", "tier")
+    wanted = rows(log, topic="t").select(["queueOffset", "body"])
+    assert rows(url, topic="t").select(["queueOffset", "body"]) == wanted

@@ -1,0 +1,115 @@
+"""Cold tiers in Spark: rows, and what is fetched for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pystore
+
+pytest.importorskip("pyspark")
+pa = pytest.importorskip("pyarrow")
+
+from pystore.cold.objects import FolderObjects  # noqa: E402
+from pystore.cold.push import push  # noqa: E402
+from pystore.cold.tier import new_tier  # noqa: E402
+from spark_ext import schema, stores  # noqa: E402
+from spark_ext.batch import read_part  # noqa: E402
+from spark_ext.errors import BadOption, DataLoss  # noqa: E402
+from spark_ext.options import parse_read  # noqa: E402
+from spark_ext.plan import plan  # noqa: E402
+
+#: What a tier has of its own: places, and what covers them.
+OTHERS = ("commitLogOffset", "msgId", "envelope")
+
+
+@pytest.fixture(autouse=True)
+def cache() -> Iterator[None]:
+    stores._cache.clear()
+    yield
+    stores._cache.clear()
+
+
+@pytest.fixture
+def both(store_path: Path, small: dict[str, Any], tmp_path: Path) -> tuple[Path, Path]:
+    """A store, and its tier of many small segments."""
+    with pystore.open(store_path, **small) as store:
+        for number in range(400):
+            store.put(
+                "ab"[number % 2], b"%d" % number * 20, queue=number % 4 // 2, keys=f"k{number}"
+            )
+        push(store, new_tier(tmp_path / "cold", "c", "broker-a"), segment_bytes=4096)
+    return store_path, tmp_path / "cold"
+
+
+def rows(path: Path, **given: str) -> Any:
+    """A batch as driver and tasks make it, without a session."""
+    options = parse_read({"path": str(path), **given}, streaming=False)
+    names = [name for name in schema.COLUMNS if name not in OTHERS]
+    layout = schema.ColumnLayout(
+        tuple(names), tuple(schema.COLUMNS[name][1] for name in names), "json"
+    )
+    found = [batch for part in plan(options) for batch in read_part(part, layout, options)]
+    order = [(name, "ascending") for name in ("topic", "queueId", "queueOffset")]
+    return pa.Table.from_batches(found).sort_by(order)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"topic": "a", "maxRecordsPerPartition": "33"},
+        {"startingOffsets": '{"a": {"0": 15}}', "endingOffsets": '{"a": {"0": 77}}', "topic": "a"},
+        {"keys": "k17,k18", "topic": "a,b"},
+    ],
+)
+def test_the_rows_of_a_tier_are_those_of_its_store(both: tuple[Path, Path], given: dict[str, str]):
+    store, tier = both
+    assert rows(tier, **given) == rows(store, **given)
+
+
+def test_a_time_range_fetches_its_segments_alone(
+    both: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+):
+    store, tier = both
+    with pystore.Reader(store) as reader:
+        times = sorted({m.store_timestamp for m in reader.messages()})
+    at = times[len(times) // 2]
+    given = {"minStoreTimestamp": str(at), "maxStoreTimestamp": str(at)}
+    whole: list[str] = []
+    get = FolderObjects.get
+
+    def watched(self: FolderObjects, key: str, start: int, end: int) -> bytes:
+        data = get(self, key, start, end)
+        if start == 0 and "COMMIT_LOG" in key and end == (self.root / key).stat().st_size:
+            whole.append(key)
+        return data
+
+    monkeypatch.setattr(FolderObjects, "get", watched)
+    found = rows(tier, **given)
+    assert found == rows(store, **given)
+    with pystore.Reader(tier) as cold:
+        spans = [
+            extent
+            for span in cold.spans()
+            for extent in cold.tier.extents(span.topic, span.queue, 0, 1 << 40)
+        ]
+    assert {each.key for each in spans if each.time_min <= at <= each.time_max} >= set(whole)
+    assert len(whole) < len(spans)
+
+
+def test_a_damaged_segment_ends_the_query(both: tuple[Path, Path]):
+    segment = next(both[1].rglob("a/0/COMMIT_LOG/*"))
+    data = bytearray(segment.read_bytes())
+    data[100] ^= 1
+    segment.write_bytes(data)
+    with pytest.raises(DataLoss, match="another CRC than its manifest says"):
+        rows(both[1])
+
+
+def test_what_needs_a_log_is_refused(both: tuple[Path, Path]):
+    with pytest.raises(BadOption, match="a cold tier has no log"):
+        rows(both[1], scan="log")
