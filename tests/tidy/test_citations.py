@@ -106,6 +106,20 @@ def missing(named: list[tuple[str, str]]) -> list[str]:
     return found
 
 
+def test_files_that_pages_name_are_there() -> None:
+    """A file renamed leaves pages behind that send readers nowhere."""
+    there = [f"/{name}" for name in (*sources(), "tests/tidy/test_citations.py")]
+    found = []
+    for page, text in sources().items():
+        if page.endswith(".md") and not page.startswith(("CHANGELOG", "changelog.d/")):
+            named = set(re.findall(r"`([\w./-]+\.(?:py|c|h))`", text)) - {"Python.h"}
+            found += [
+                f"{page}: {name}" for name in sorted(named)
+                if not any(each.endswith(f"/{name}") for each in there)
+            ]  # fmt: skip
+    assert not found, "\n".join(found)
+
+
 def test_tables_name_functions_that_are_there() -> None:
     """In tables of docs/internals: a link to a file of code and, after a comma, its functions."""
     count = 0
