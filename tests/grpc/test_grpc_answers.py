@@ -23,7 +23,7 @@ from broker.wire.handlers import Peer
 #: Statuses that nothing brings about: neither here nor at Apache's proxy, whose clients know them.
 #: The others say what clients answer (60000, 50502) or belong to methods that are not served.
 NEVER = {
-    "CODE_UNSPECIFIED", "ILLEGAL_ACCESS_POINT", "ILLEGAL_OFFSET", "NOT_FOUND", "OFFSET_NOT_FOUND",
+    "CODE_UNSPECIFIED", "ILLEGAL_ACCESS_POINT", "NOT_FOUND", "OFFSET_NOT_FOUND",
     "PAYLOAD_TOO_LARGE", "PAYMENT_REQUIRED", "PRECONDITION_FAILED", "REQUEST_TIMEOUT",
     "REQUEST_HEADER_FIELDS_TOO_LARGE", "INTERNAL_ERROR", "UNSUPPORTED", "VERSION_UNSUPPORTED",
     "VERIFY_FIFO_MESSAGE_UNSUPPORTED",
@@ -88,6 +88,7 @@ def answered(broker: Callable[[], InTrouble]) -> Any:
         (ResponseCode.SLAVE_NOT_AVAILABLE, CODE.HA_NOT_AVAILABLE),
         (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, CODE.NOT_IMPLEMENTED),
         (ResponseCode.SYSTEM_BUSY, CODE.TOO_MANY_REQUESTS),
+        (ResponseCode.LMQ_QUOTA_EXCEEDED, CODE.LITE_TOPIC_QUOTA_EXCEEDED),
         (ResponseCode.SYSTEM_ERROR, CODE.INTERNAL_SERVER_ERROR),
     ],
 )
