@@ -41,7 +41,7 @@ from broker.remoting.tls import TlsSettings
 from broker.services.pop.batches import PopOutcome
 from broker.wire.codes import ResponseCode
 from pystore.format.compression import zlib_addresses
-from pystore.native import address_of, ffi, lib, raise_error
+from pystore.native import ffi, lib, raise_error
 
 __all__ = ["GrpcThread", "HotCalls", "LinkedCalls"]
 
@@ -232,7 +232,7 @@ class GrpcThread:
         self._loop = asyncio.get_running_loop()
         self._budget = Budget.of(self._loop)
         self._connections_max = connections_max
-        #: By address of the link.
+        #: By the number of the link.
         self._links: dict[int, LinkedCalls] = {}
         self._metadata: dict[bytes, dict[str, str]] = {}
         self._stopped = False
@@ -325,7 +325,7 @@ class GrpcThread:
     def _take(self, rows: Iterator[Any]) -> None:
         called: dict[LinkedCalls, None] = {}
         for row in rows:
-            link = self._links.get(address_of(row.link)) if row.link else None
+            link = self._links.get(row.link_id)
             if row.kind != lib.PS_NET_CALL:
                 if row.kind in self._does:
                     self._does[row.kind](link, row)
@@ -369,14 +369,12 @@ class GrpcThread:
     def _opened(self, _: LinkedCalls | None, row: Any) -> None:
         host, port, own, own_port = text_of_event(row).split(" ")
         transport = LinkTransport(row.link, (host, int(port)), (own, int(own_port)))
-        self._links[address_of(row.link)] = LinkedCalls(
-            row.link, transport, self._serving, self._trusted
-        )
+        self._links[row.link_id] = LinkedCalls(row.link, transport, self._serving, self._trusted)
 
     def _closed(self, link: LinkedCalls | None, row: Any) -> None:
         if link is None:
             return
-        del self._links[address_of(row.link)]
+        del self._links[row.link_id]
         why = text_of_event(row)
         if why:
             _quiet.warning(

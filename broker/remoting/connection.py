@@ -730,6 +730,8 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(parts[0])
         else:
             transport.writelines(parts)
+        if not self.counts_unsent and not self._held & WRITES:
+            return
         unsent = transport.get_write_buffer_size()
         if self.counts_unsent and (unsent > UNREAD_MIN or self._unsent):
             self._unsent = unsent

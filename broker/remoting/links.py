@@ -1,9 +1,10 @@
-"""Connections that a network thread owns (csrc/net), as the event loop sees them.
+"""Connections that csrc/net owns, as the event loop sees them.
 
-The thread accepts, reads and writes them, in plain text and by TLS, and has the core serve what it
-can without Python. What needs Python comes here as events: each connection of the thread has a
-:class:`Connection` of its own, whose transport writes through the thread. Connections that begin
-with a PROXY header are handed to the loop as sockets, and go back once it is read (handed.py).
+A network thread accepts, reads and writes them, in plain text and by TLS, and has the core serve
+what it can without Python. A port without a core has no thread: the loop turns it (Events). What
+needs Python comes here as events: each connection of the thread has a :class:`Connection` of its
+own, whose transport writes through the thread. Connections that begin with a PROXY header are
+handed to the loop as sockets, and go back once it is read (handed.py).
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from broker.remoting.handed import Headers, give_back, may_be_header
 from broker.remoting.tls import TlsSettings
 from broker.wire.codec import BadFrame
 from broker.wire.command import Command
-from broker.wire.framer import Link
+from broker.wire.framer import Link, PlainFramer
 from pystore.errors import StoreError, UsedAfterFork
-from pystore.native import address_of, ffi, lib, raise_error
+from pystore.native import ffi, lib, raise_error
 
 __all__ = [
     "Events",
@@ -46,6 +47,9 @@ _ROWS = 256
 #: Bytes of frames of one connection that wait for the loop; then it is not read from.
 _QUEUED_BYTES = 16 << 20
 
+_NO_ROOM = memoryview(bytearray())
+_FRAME = lib.PS_NET_FRAME
+
 _quiet = RateLimitedLogger(SafeLogger("broker.remoting"))
 
 
@@ -54,7 +58,7 @@ class NetThreads:
 
     def __init__(
         self,
-        core: Core,
+        core: Core | None,
         numbers: range,
         sock: socket.socket,
         shared: Endpoint,
@@ -62,9 +66,10 @@ class NetThreads:
         tls: TlsSettings,
         delegated: int = 0,
     ) -> None:
-        """Starts threads of these numbers, which no other port of the core has. `sock` listens;
-        `handed` takes a connection that no thread serves, and the seconds that it has for its first
-        bytes. `delegated` has the PS_DELEGATE_ bits of what the core does not serve.
+        """Starts threads of these numbers, which no other port of the core has; without a core
+        there are none, whatever `numbers` says. `sock` listens; `handed` takes a connection that
+        no thread serves, and the seconds that it has for its first bytes. `delegated` has the
+        PS_DELEGATE_ bits of what the core does not serve.
 
         Raises: OutOfMemory, StoreIOError."""
         self.core, self.shared, self._handed, self.delegated = core, shared, handed, delegated
@@ -80,7 +85,7 @@ class NetThreads:
         #: The first accepts.
         self._threads: list[NetThread] = []
         try:
-            for number in numbers:
+            for number in numbers if core is not None else range(1, 2):
                 first = self._threads[0] if self._threads else None
                 self._threads.append(NetThread(self, number, sock, first))
         except StoreError:
@@ -89,8 +94,8 @@ class NetThreads:
         self._first = self._threads[0].handle
         self.tls.start(self._first)
         #: The first port of a core answers what it holds.
-        self._answers = numbers[0] == 1
-        if self._answers:
+        self._answers = core is not None and numbers[0] == 1
+        if core is not None and self._answers:
             core.served_by(self)
 
     # ---- what the core asks for ----
@@ -174,7 +179,7 @@ class NetThreads:
             each.stop()
         for each in self._threads:
             each.take_all()
-        if self._stopped and self._answers:
+        if self.core is not None and self._stopped and self._answers:
             self.core.served_by(None)
         for each in reversed(self._threads):
             each.free()
@@ -192,30 +197,27 @@ class NetThread:
         Raises: OutOfMemory, StoreIOError."""
         self._port, self._core, self._shared = port, port.core, port.shared
         self._loop = port.loop
-        #: By address.
+        #: By the number that no other link has.
         self.links: dict[int, LinkConnection] = {}
         error = ffi.new("ps_error *")
         conf = _conf(number, port)
         listens, accepts = (sock.fileno(), ffi.NULL) if first is None else (-1, first.handle)
         #: ps_net *; None after the end.
-        self.handle: Any = lib.ps_net_start(port.core.handle, conf, listens, accepts, error)
+        core = port.core.handle if port.core is not None else ffi.NULL
+        self.handle: Any = lib.ps_net_start(core, conf, listens, accepts, error)
         if self.handle == ffi.NULL:
             raise_error(error[0])
         self._does = {
             lib.PS_NET_OPENED: self._opened,
             lib.PS_NET_CLOSED: self._closed,
             lib.PS_NET_HANDED: self._took_over,
-            lib.PS_NET_ANSWERS: self._answers,
-            lib.PS_NET_WAITED: self._waited,
-            lib.PS_NET_POP_DUE: self._pop_due,
-            lib.PS_NET_POPPED: self._popped,
-            lib.PS_NET_NEWS: self._news,
-            lib.PS_NET_PULLED: self._pulled,
             lib.PS_NET_UNREAD: self._unread,
             lib.PS_NET_RESTING: self._resting,
             lib.PS_NET_UNOPENED: self._unopened,
             lib.PS_NET_TLS_WANTED: self._tls_wanted,
         }
+        if port.core is not None:
+            self._does |= _events_of_core(port.core)
         self._events = Events(self.handle, self._take)
 
     # ---- the end ----
@@ -243,15 +245,15 @@ class NetThread:
         frames: list[Command] = []
         last: LinkConnection | None = None
         for row in rows:
-            connection = self.links.get(address_of(row.link)) if row.link else None
-            if frames and (row.kind != lib.PS_NET_FRAME or connection is not last):
+            kind, connection = row.kind, self.links.get(row.link_id)
+            if frames and (kind != _FRAME or connection is not last):
                 self._serve(last, frames)
                 frames = []
-            if row.kind == lib.PS_NET_FRAME:
+            if kind == _FRAME:
                 last = connection
                 self._read(connection, row, frames)
             else:
-                self._does[row.kind](connection, row)
+                self._does[kind](connection, row)
         if frames:
             self._serve(last, frames)
 
@@ -269,15 +271,18 @@ class NetThread:
 
     def _opened(self, _: LinkConnection | None, row: Any) -> None:
         host, port, own, own_port = text_of_event(row).split(" ")
-        transport = LinkTransport(row.link, (host, int(port)), (own, int(own_port)))
         made = LinkConnection(self._shared, row.link, self._core)
-        self.links[address_of(row.link)] = made
+        transport = LinkTransport(
+            row.link, (host, int(port)), (own, int(own_port)),
+            made.pause_writing if self._core is None else None,
+        )  # fmt: skip
+        self.links[row.link_id] = made
         made.connection_made(transport)
 
     def _closed(self, connection: LinkConnection | None, row: Any) -> None:
         if connection is None:
             return
-        del self.links[address_of(row.link)]
+        del self.links[row.link_id]
         why, _, detail = text_of_event(row).partition(": ")
         if why == "idle":
             connection.log_idle()
@@ -287,27 +292,6 @@ class NetThread:
 
     def _took_over(self, _: LinkConnection | None, row: Any) -> None:
         self._port.take_over(socket.socket(fileno=row.number), row.value)
-
-    def _answers(self, _: LinkConnection | None, row: Any) -> None:
-        self._core.push(row.value, bytes(ffi.buffer(row.data, row.len)))
-
-    def _waited(self, _: LinkConnection | None, row: Any) -> None:
-        self._core.tell_outcome(row.value, row.number)
-
-    def _pop_due(self, _: LinkConnection | None, row: Any) -> None:
-        if self._core.on_pop_due is not None:
-            self._core.on_pop_due(row.value)
-
-    def _popped(self, _: LinkConnection | None, row: Any) -> None:
-        self._core.tell_popped(*popped_of_event(row))
-
-    def _news(self, _: LinkConnection | None, row: Any) -> None:
-        self._core.tell_news()
-
-    def _pulled(self, connection: LinkConnection | None, row: Any) -> None:
-        raw = row.pulled
-        pulled = PullOutcome(raw.opaque, raw.code, raw.count, raw.bytes)
-        self._core.tell_pulled(connection, row.value, pulled)
 
     def _unread(self, connection: LinkConnection | None, row: Any) -> None:
         if connection is None:
@@ -326,6 +310,31 @@ class NetThread:
     def _unopened(self, _: LinkConnection | None, row: Any) -> None:
         peer, why, detail = end_of_unopened(row)
         _quiet.warning(why, "Closed %s: %s%s", peer, why, f" ({detail})" if detail else "")
+
+
+def _events_of_core(core: Core) -> dict[int, Callable[[LinkConnection | None, Any], None]]:
+    """Returns what is done at events of the core itself."""
+
+    def answers(_: LinkConnection | None, row: Any) -> None:
+        core.push(row.value, bytes(ffi.buffer(row.data, row.len)))
+
+    def pop_due(_: LinkConnection | None, row: Any) -> None:
+        if core.on_pop_due is not None:
+            core.on_pop_due(row.value)
+
+    def pulled(connection: LinkConnection | None, row: Any) -> None:
+        raw = row.pulled
+        found = PullOutcome(raw.opaque, raw.code, raw.count, raw.bytes)
+        core.tell_pulled(connection, row.value, found)
+
+    return {
+        lib.PS_NET_ANSWERS: answers,
+        lib.PS_NET_WAITED: lambda _, row: core.tell_outcome(row.value, row.number),
+        lib.PS_NET_POP_DUE: pop_due,
+        lib.PS_NET_POPPED: lambda _, row: core.tell_popped(*popped_of_event(row)),
+        lib.PS_NET_NEWS: lambda _, row: core.tell_news(),
+        lib.PS_NET_PULLED: pulled,
+    }
 
 
 def end_of_unopened(row: Any) -> tuple[str, str, str]:
@@ -349,6 +358,7 @@ def _conf(number: int, port: NetThreads) -> Any:
     made.links_max = limits.connections_max
     made.queued_max = limits.in_work_max
     made.queued_bytes = max(_QUEUED_BYTES, limits.frame_max)
+    made.frame_max = limits.frame_max
     made.write_high, made.write_low = limits.write_high, limits.write_low
     made.unsent_max = limits.unsent_max
     made.budget, made.delegated = port.budget.handle, port.delegated
@@ -423,7 +433,8 @@ class TlsOfThreads:
 
 class Events:
     """The events of a network thread, taken on the running loop for as long as a piece of work may
-    take: long frames are copied, and hundreds of connections may end at once. The rest waits."""
+    take: long frames are copied, and hundreds of connections may end at once. The rest waits. Of a
+    port without a core, the sockets are read as well whenever events are asked for."""
 
     def __init__(self, handle: Any, take: Callable[[Iterator[Any]], None]) -> None:
         """Watches a thread. handle: a ``ps_net *``. take: looks at every ``ps_net_event`` that it
@@ -479,17 +490,29 @@ def text_of_event(row: Any) -> str:
 class LinkTransport(asyncio.Transport):
     """Writes through the network thread."""
 
-    def __init__(self, link: Any, peer: tuple[str, int], local: tuple[str, int]) -> None:
+    def __init__(
+        self,
+        link: Any,
+        peer: tuple[str, int],
+        local: tuple[str, int],
+        paused: Callable[[], None] | None = None,
+    ) -> None:
+        """Takes a link. paused: of a port without a thread, where what is unsent is known at once;
+        called when that is too much, before the event that says so."""
         super().__init__({"peername": peer, "sockname": local})
         self._link = link
         self._closing = False
+        self._paused, self._high = paused, 0
 
     def is_closing(self) -> bool:
         return self._closing
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._link is not None:
-            lib.ps_link_write(self._link, ffi.from_buffer(data), len(data))
+            given = data if type(data) is bytes else ffi.from_buffer(data)
+            unsent = lib.ps_link_write(self._link, given, len(data))
+            if self._paused is not None and unsent > self._high:
+                self._paused()
 
     def writelines(self, parts: Parts) -> None:  # type: ignore[override]
         self.write(b"".join(parts))
@@ -498,7 +521,8 @@ class LinkTransport(asyncio.Transport):
         return 0 if self._link is None else int(lib.ps_link_unsent(self._link))
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Does nothing: the thread has them already (ps_net_conf)."""
+        """Keeps the upper one; the thread has them already (ps_net_conf)."""
+        self._high = high or 0
 
     def pause_reading(self) -> None:
         if self._link is not None:
@@ -549,14 +573,35 @@ class LinkFramer(HotFramer):
             lib.ps_link_forget(link)
 
 
+class FramedLink(PlainFramer):
+    """The same without a core: every command is handed on."""
+
+    __slots__ = ("_link",)
+
+    def __init__(self, link: Any) -> None:
+        super().__init__(_NO_ROOM)
+        self._link = link
+
+    def received(self, count: int) -> Sequence[Command]:
+        return ()
+
+    def close(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            lib.ps_link_forget(link)
+
+
 class LinkConnection(Connection):
     """A connection of the network thread, as processors see it."""
 
     counts_unsent = False
     __slots__ = ()
 
-    def __init__(self, shared: Endpoint, link: Any, core: Core) -> None:
-        super().__init__(shared, framer=lambda made: LinkFramer(core, made, link))
+    def __init__(self, shared: Endpoint, link: Any, core: Core | None) -> None:
+        super().__init__(
+            shared,
+            framer=lambda made: LinkFramer(core, made, link) if core else FramedLink(link),
+        )
 
     def idle(self) -> None:
         """Does nothing: the thread knows when it was used last, and closes it."""

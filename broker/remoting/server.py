@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -42,9 +41,9 @@ class RemotingServer(Stopping):
     `sock` is bound already and takes their place. `framer` makes the framer of each connection;
     None gives every request to the handlers. `on_connect` and `on_close` are called on the loop
     with each connection (a Peer); on_connect comes once its first bytes are understood. `watchdog`
-    calls the handlers. `core` serves connections on network threads of these
-    `numbers` (links.py), but for what `delegated` names (PS_DELEGATE_). `times` measures what the
-    handlers answer."""
+    calls the handlers. `core` serves connections on network threads of these `numbers` (links.py),
+    but for what `delegated` names (PS_DELEGATE_); without one the handlers serve everything.
+    `times` measures what the handlers answer."""
 
     def __init__(
         self,
@@ -75,7 +74,6 @@ class RemotingServer(Stopping):
             handlers, self.limits, framer, on_connect, on_close, watchdog, times=times
         )
         self._over: Endpoint | None = None
-        self._server: asyncio.Server | None = None
         self._core = core
         self._numbers, self._delegated = numbers, delegated
         self._net: NetThreads | None = None
@@ -99,7 +97,7 @@ class RemotingServer(Stopping):
     @property
     def thread_count(self) -> int:
         """Returns how many network threads serve it."""
-        return len(self._numbers) if self._net is not None else 0
+        return len(self._numbers) if self._net is not None and self._core is not None else 0
 
     @property
     def thread_reads(self) -> int:
@@ -108,28 +106,24 @@ class RemotingServer(Stopping):
 
     async def start(self) -> None:
         """Listens. Raises: OSError when it cannot listen on the address."""
-        assert self._server is None
-        loop = asyncio.get_running_loop()
+        assert self._net is None
         if self._sock is None:
             # Given a host, the loop would look it up in threads of libuv's, which a forked child
             # cannot end.
             self._sock = await asyncio.to_thread(listening_socket, self.host, self._port)
         sock, self._sock = self._sock, None
         self._port = sock.getsockname()[1]
-        if self._core is not None:
-            sock.listen(self._backlog)
-            self._net = NetThreads(
-                self._core,
-                self._numbers,
-                sock,
-                self._shared,
-                self._take_over,
-                self._tls,
-                self._delegated,
-            )
-            self._listening = sock
-        else:
-            self._server = await loop.create_server(self.accept, sock=sock, backlog=self._backlog)
+        sock.listen(self._backlog)
+        self._net = NetThreads(
+            self._core,
+            self._numbers,
+            sock,
+            self._shared,
+            self._take_over,
+            self._tls,
+            self._delegated,
+        )
+        self._listening = sock
 
     def _take_over(self, sock: socket.socket, opening_s: float) -> None:
         """Takes a connection that the network thread does not serve."""
@@ -148,7 +142,7 @@ class RemotingServer(Stopping):
     @property
     def serving(self) -> bool:
         """Returns whether it accepts connections."""
-        return self._server is not None or self._net is not None
+        return self._net is not None
 
     def accept(self, opening_s: float | None = None) -> asyncio.BaseProtocol:
         """Returns the protocol of a connection that somebody makes; `opening_s` is what is left of
@@ -181,15 +175,11 @@ class RemotingServer(Stopping):
 
         Meanwhile clients that know it are sent elsewhere: see Connection.drain. It ends only when
         none of them has asked for a moment."""
-        server, self._server = self._server, None
         net, self._net = self._net, None
-        if server is not None:
-            server.close()
-        elif net is not None and self._listening is not None:
-            net.deafen()
-            self._listening.close()
-        else:
+        if net is None or self._listening is None:
             return
+        net.deafen()
+        self._listening.close()
         loop = asyncio.get_running_loop()
         end = loop.time() + drain_s
         for connection in self._every():
@@ -207,19 +197,13 @@ class RemotingServer(Stopping):
             await asyncio.sleep(DRAIN_STEP_S)
         for connection in self._every():
             connection.kill()
-        if net is not None:
-            net.end_headers()
+        net.end_headers()
         for _ in range(3):  # the loop tells each connection of its end in its next turns
             await asyncio.sleep(0)
-        if net is not None:
-            net.stop()
+        net.stop()
         for shared in (self._shared, self._over):
             if shared is not None:
                 shared.wheel.close()
-        if server is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await server.wait_closed()
 
     def _every(self) -> list[Connection]:
         over = self._over.connections if self._over is not None else ()

@@ -68,6 +68,7 @@ void ps_link_free(ps_link *link) {
     ps_conn_free(link->lk_conn);
     ps_tls_end(link->lk_tls);
     ps_buffer_free(&link->lk_out);
+    ps_buffer_free(&link->lk_in);
     free(link->lk_client);
     free(link->lk_source);
     net->nt_links[link->lk_slot] = NULL;
@@ -377,9 +378,12 @@ static bool open_link(ps_link *link) {
     int32_t host_len = source_of(link, host, text, sizeof text, &size);
     if (host_len < 0 || getsockname(link->lk_fd, (struct sockaddr *)&local, &local_len) < 0)
         return false;
-    link->lk_conn = ps_conn_new(net->nt_core, link->lk_id, host, host_len, &e);
-    if (link->lk_conn == NULL) return false;
-    if (net->nt_conf.delegated != 0) ps_conn_delegate(link->lk_conn, net->nt_conf.delegated);
+    if (net->nt_core != NULL) {
+        link->lk_conn = ps_conn_new(net->nt_core, link->lk_id, host, host_len, &e);
+        if (link->lk_conn == NULL) return false;
+        if (net->nt_conf.delegated != 0) ps_conn_delegate(link->lk_conn, net->nt_conf.delegated);
+    }
+    link->lk_open = true;
     snprintf(link->lk_host, sizeof link->lk_host, "%.*s", (int)strcspn(text, " "), text);
     text[size++] = ' ';
     size += put_address(&local, text + size, sizeof text - (size_t)size);
@@ -403,7 +407,8 @@ void ps_link_refuse(ps_link *link, const char *why, const char *detail) {
 /* Whether it is open, and is to be read now. */
 static bool open_or_end(ps_link *link) {
     const ps_link_protocol *protocol = link->lk_net->nt_protocol;
-    if (open_link(link) && (protocol == NULL || protocol->open(link))) return true;
+    if (open_link(link) && (protocol == NULL || protocol->open == NULL || protocol->open(link)))
+        return true;
     ps_link_end(link, "no memory for the connection");
     return false;
 }
@@ -555,16 +560,13 @@ void ps_link_delegate(ps_link *link, const ps_h2_event *event, ps_pop_found *fou
     ps_link_end(link, "no memory for its requests");
 }
 
-static void delegate_frames(ps_link *link, const ps_step *step) {
-    for (int32_t i = 0; i < step->frame_count; i++) {
-        const ps_frame *f = &step->frames[i];
-        ps_link_queue(link, f->len);
-        if (!ps_net_tell(link->lk_net, &(ps_net_event){.kind = PS_NET_FRAME, .link = link,
-                                                       .data = f->data, .len = f->len})) {
-            ps_link_end(link, "no memory for its requests");
-            return;
-        }
-    }
+bool ps_link_delegate_frame(ps_link *link, const uint8_t *frame, int64_t len) {
+    ps_link_queue(link, len);
+    if (ps_net_tell(link->lk_net, &(ps_net_event){.kind = PS_NET_FRAME, .link = link,
+                                                  .data = frame, .len = len}))
+        return true;
+    ps_link_end(link, "no memory for its requests");
+    return false;
 }
 
 /* What a step has brought about beside answers. */
@@ -578,7 +580,8 @@ static void take_rare(ps_link *link, const ps_step *step) {
         if (net->nt_look_ms < 0 || at < net->nt_look_ms) net->nt_look_ms = at;
     }
     link->lk_part = step->part ? ps_conn_unfinished(link->lk_conn) : 0;
-    if (step->frame_count > 0) delegate_frames(link, step);
+    for (int32_t i = 0; i < step->frame_count; i++)
+        if (!ps_link_delegate_frame(link, step->frames[i].data, step->frames[i].len)) return;
 }
 
 int64_t ps_link_receive(ps_link *link, uint8_t *to, int64_t room) {
@@ -615,7 +618,7 @@ static bool read_some(ps_link *link, int64_t *count, ps_error *e) {
     return *count > 0;
 }
 
-static void end_malformed(ps_link *link, const ps_error *e) {
+void ps_link_end_malformed(ps_link *link, const ps_error *e) {
     char why[sizeof e->text + 32];
     snprintf(why, sizeof why, "malformed frame: %s", e->text);
     ps_link_end(link, why);
@@ -626,8 +629,8 @@ void ps_link_readable(ps_link *link) {
     ps_error e = {0};
     int64_t count, began = ps_monotonic_ns();
     if (link->lk_fd < 0 || link->lk_held != 0) return;
-    if (link->lk_conn == NULL && !look_at_first(link)) return;
-    if (link->lk_h2 != NULL) {
+    if (!link->lk_open && !look_at_first(link)) return;
+    if (link->lk_net->nt_protocol != NULL) {
         link->lk_net->nt_protocol->read(link);
         link->lk_heavy = ps_monotonic_ns() - began > HEAVY_NS;
         if (link->lk_fd >= 0) go_on_later(link);
@@ -644,7 +647,7 @@ void ps_link_readable(ps_link *link) {
         send_pieces(link, &step);
     else if (step.out_len > 0)
         ps_link_send(link, step.out, step.out_len);
-    if (code < 0) end_malformed(link, &e);
+    if (code < 0) ps_link_end_malformed(link, &e);
     if (link->lk_fd < 0) return;
     weigh_link(link);
     link->lk_heavy =

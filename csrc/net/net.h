@@ -42,6 +42,7 @@ typedef struct ps_net_conf {
     int32_t links_max;   /* of all threads of the port; more are handed to Python at once */
     int32_t queued_max;  /* frames of a link that wait for Python; then it is not read from */
     int64_t queued_bytes; /* the same in bytes */
+    int64_t frame_max;    /* bytes of a frame, where there is no core that knows */
     int64_t write_high, write_low; /* unsent bytes: above high nothing is read until low */
     int64_t unsent_max;  /* then the link is closed */
     struct ps_net_budget *budget; /* of what its links hold, and others; it outlives the thread */
@@ -112,6 +113,7 @@ typedef struct ps_net_call { /* see ps_h2_event */
 typedef struct ps_net_event {
     int32_t kind, number;
     ps_link *link; /* NULL: none of ours */
+    int64_t link_id; /* which no other link has, be it at the same address later; 0: none */
     const uint8_t *data;
     int64_t len, value;
     ps_pulled pulled;
@@ -119,8 +121,10 @@ typedef struct ps_net_event {
 } ps_net_event;
 
 /* Listens on the bound socket, which stays the caller's, with a thread of its own; -1: on none. The
- * core must outlive it. first: accepts for it; NULL: it is the first itself. A port has
- * PS_THREADS_MAX at most. Errors: PS_E_NO_MEMORY, PS_E_IO, PS_E_ARGUMENT. */
+ * core must outlive it. core NULL: all that is read goes to Python, for which a thread would only
+ * be one more to wake, so it has none: its sockets are read in ps_net_events, and what Python asks
+ * of it is done at once, all by one thread. first: accepts for it; NULL: it is the first itself. A
+ * port has PS_THREADS_MAX at most. Errors: PS_E_NO_MEMORY, PS_E_IO, PS_E_ARGUMENT. */
 ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_net *first,
                      ps_error *error);
 /* Errors: PS_E_ARGUMENT: a file cannot be used, or there is no OpenSSL 3; PS_E_NO_MEMORY. */
@@ -171,7 +175,8 @@ void ps_net_budget_limit(ps_net_budget *budget, int64_t max);
 int64_t ps_net_budget_hold(ps_net_budget *budget, int64_t more);
 
 ps_conn *ps_link_conn(ps_link *link);
-void ps_link_write(ps_link *link, const uint8_t *data, int64_t len);
+/* Returns ps_link_unsent. */
+int64_t ps_link_write(ps_link *link, const uint8_t *data, int64_t len);
 int64_t ps_link_unsent(ps_link *link);
 /* Nothing is read from it until it is on again. */
 void ps_link_reading(ps_link *link, int32_t on);

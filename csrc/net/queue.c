@@ -7,7 +7,7 @@
 #include "base/threads.h"
 #include "net/reactor.h"
 
-#define RARE_AT_ONCE 16 /* events of links that come and go, behind all others */
+#define RARE_AT_ONCE 16 /* links that come and go, with what they brought, behind all others */
 
 /* NULL: no memory. */
 static void *add_item(ps_queue_of *q, size_t size) {
@@ -23,11 +23,15 @@ static void *add_item(ps_queue_of *q, size_t size) {
 
 /* ---- to Python ---- */
 
+static bool comes_or_goes(const ps_net_event *e) {
+    return e->kind == PS_NET_OPENED || e->kind == PS_NET_CLOSED || e->kind == PS_NET_UNOPENED ||
+           e->kind == PS_NET_HANDED;
+}
+
 /* Whether it waits with links that come and go, of which thousands may do so at once: who is there
  * already does not wait for them. What a link brings stays in order. */
 static bool is_rare(const ps_net_event *e) {
-    return e->kind == PS_NET_OPENED || e->kind == PS_NET_CLOSED || e->kind == PS_NET_UNOPENED ||
-           e->kind == PS_NET_HANDED || (e->link != NULL && e->link->lk_rare > 0);
+    return comes_or_goes(e) || (e->link != NULL && e->link->lk_rare > 0);
 }
 
 /* data: becomes the event's. */
@@ -38,6 +42,7 @@ static bool add_event(ps_net *net, const ps_net_event *event, uint8_t *data) {
     if (to != NULL) {
         *to = *event;
         to->data = data;
+        to->link_id = event->link != NULL ? event->link->lk_id : 0;
         if (rare && event->link != NULL) event->link->lk_rare++;
     }
     pthread_mutex_unlock(&net->nt_lock);
@@ -115,10 +120,11 @@ static void count_frame(ps_net *net, const ps_net_event *e) {
 static void take_rare(ps_net *net) {
     ps_queue_of *q = &net->nt_rare;
     const ps_net_event *all = q->items;
-    for (int i = 0; i < RARE_AT_ONCE && net->nt_rare_from < q->count; i++) {
+    for (int i = 0; i < RARE_AT_ONCE && net->nt_rare_from < q->count;) {
         ps_net_event *to = add_item(&net->nt_taken, sizeof *to);
         if (to == NULL) break;
         *to = all[net->nt_rare_from++];
+        i += comes_or_goes(to);
         if (to->link != NULL) to->link->lk_rare--;
     }
     if (net->nt_rare_from == q->count)
@@ -130,8 +136,10 @@ static void take_rare(ps_net *net) {
 int64_t ps_net_events(ps_net *net, ps_net_event *out, int64_t room) {
     uint64_t count;
     drop_given(net);
+    if (net->nt_taken.count == 0 && net->nt_at_once != NULL && !net->nt_stopping)
+        net->nt_at_once->turn(net);
     if (net->nt_taken.count == 0) {
-        if (read(net->nt_told, &count, sizeof count) < 0) count = 0;
+        if (net->nt_at_once == NULL && read(net->nt_told, &count, sizeof count) < 0) count = 0;
         pthread_mutex_lock(&net->nt_lock);
         ps_queue_of empty = net->nt_taken;
         net->nt_taken = net->nt_events;
@@ -149,6 +157,10 @@ int64_t ps_net_events(ps_net *net, ps_net_event *out, int64_t room) {
 /* ---- from Python ---- */
 
 bool ps_net_ask_for(ps_net *net, const ps_net_ask *ask) {
+    if (net->nt_at_once != NULL) {
+        net->nt_at_once->ask(net, ask);
+        return true;
+    }
     pthread_mutex_lock(&net->nt_lock);
     bool first = net->nt_asks.count == 0;
     ps_net_ask *to = add_item(&net->nt_asks, sizeof *to);
@@ -177,13 +189,18 @@ void ps_net_deafen(ps_net *net) {
     ps_net_ask_for(net, &(ps_net_ask){.kind = PS_ASK_DEAF});
 }
 
-void ps_link_write(ps_link *link, const uint8_t *data, int64_t len) {
+int64_t ps_link_write(ps_link *link, const uint8_t *data, int64_t len) {
+    if (link->lk_net->nt_at_once != NULL) {
+        link->lk_net->nt_at_once->write(link, data, len);
+        return link->lk_unsent;
+    }
     uint8_t *copy = len > 0 ? malloc((size_t)len) : NULL;
-    if (copy == NULL) return;
+    if (copy == NULL) return link->lk_unsent;
     memcpy(copy, data, (size_t)len);
     atomic_fetch_add(&link->lk_unsent, len);
     ps_net_ask_for(link->lk_net,
                    &(ps_net_ask){.kind = PS_ASK_WRITE, .link = link, .data = copy, .len = len});
+    return link->lk_unsent;
 }
 
 void ps_link_reply(ps_link *link, int32_t stream, const uint8_t *data, int64_t len, int32_t last,

@@ -11,6 +11,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -20,6 +21,7 @@
 #include "waits/watched.h"
 
 #define BATCH 128          /* events of one wait */
+#define BATCH_OF_LOOP 32   /* the same where Python waits for the end of the turn */
 #define TURN_NS 500000     /* for those in line, before newcomers are looked for */
 #define LOOK_NS 2000000    /* the same for held pulls */
 #define SWEEP_MS 500       /* between two looks for idle links */
@@ -313,12 +315,30 @@ static void do_ask(ps_net *net, const ps_net_ask *ask) {
     }
 }
 
-static void do_asks(ps_net *net, ps_queue_of *asks) {
+static void do_asks(ps_net *net) {
     uint64_t count;
     if (read(net->nt_wake, &count, sizeof count) < 0) count = 0;
-    ps_net_take_asks(net, asks);
-    for (int64_t i = 0; i < asks->count; i++) do_ask(net, (ps_net_ask *)asks->items + i);
+    ps_net_take_asks(net, &net->nt_doing);
+    for (int64_t i = 0; i < net->nt_doing.count; i++)
+        do_ask(net, (ps_net_ask *)net->nt_doing.items + i);
     if (net->nt_protocol != NULL) net->nt_protocol->asked(net);
+}
+
+/* Python comes back for events, and for those whose turn is still to come. */
+static void have_turn(ps_net *net) {
+    if (net->nt_ready != NULL) net->nt_quiet = false;
+    ps_net_told(net);
+}
+
+static void ask_at_once(ps_net *net, const ps_net_ask *ask) {
+    do_ask(net, ask);
+    have_turn(net);
+}
+
+static void write_at_once(ps_link *link, const uint8_t *data, int64_t len) {
+    ps_link_send(link, data, len);
+    if (link->lk_fd >= 0) ps_link_watch(link);
+    have_turn(link->lk_net);
 }
 
 /* ---- turns ---- */
@@ -353,7 +373,7 @@ static void sweep_links(ps_net *net, int64_t now) {
         if (link == NULL || link->lk_fd < 0) continue;
         if (link->lk_closing_ms > 0 && now >= link->lk_closing_ms)
             ps_link_end(link, NULL);
-        else if (link->lk_tls != NULL && link->lk_conn == NULL)
+        else if (link->lk_tls != NULL && !link->lk_open)
             await_handshake(link, now);
         else if (conf->h2 != NULL)
             net->nt_protocol->sweep(link, now);
@@ -372,7 +392,7 @@ static int wait_ms(const ps_net *net) {
 }
 
 static void take_socket_event(ps_link *link, uint32_t events) {
-    if (link->lk_conn == NULL && link->lk_tls != NULL) {
+    if (!link->lk_open && link->lk_tls != NULL) {
         ps_link_readable(link);
         return;
     }
@@ -393,8 +413,11 @@ static void take_socket_event(ps_link *link, uint32_t events) {
 
 /* Whether Python asks for something. */
 static bool take_event(ps_net *net, const struct epoll_event *event) {
+    uint64_t count;
     if (event->data.ptr == &net->nt_wake) return true;
-    if (event->data.ptr == &net->nt_listen)
+    if (event->data.ptr == &net->nt_told || event->data.ptr == &net->nt_timer)
+        (void)!read(*(int *)event->data.ptr, &count, sizeof count);
+    else if (event->data.ptr == &net->nt_listen)
         accept_all(net);
     else if (event->data.ptr == &net->nt_look)
         net->nt_look = true;
@@ -403,27 +426,48 @@ static bool take_event(ps_net *net, const struct epoll_event *event) {
     return false;
 }
 
+static void take_turn(ps_net *net, int most, int timeout_ms) {
+    struct epoll_event events[BATCH];
+    int count = epoll_wait(net->nt_epoll, events, most, timeout_ms);
+    /* What Python asks may free links, which other events of this batch name: at the end. */
+    bool asked = false;
+    for (int i = 0; i < count; i++) asked |= take_event(net, &events[i]);
+    serve_line(net);
+    if (asked) do_asks(net);
+    ps_link_keep_budget(net);
+    int64_t now = ps_monotonic_ms();
+    if (net->nt_look || (net->nt_look_ms >= 0 && net->nt_look_ms <= now)) answer_held(net);
+    if (now - net->nt_swept_ms >= SWEEP_MS) sweep_links(net, now);
+}
+
 static void *run_thread(void *arg) {
     ps_net *net = arg;
-    struct epoll_event events[BATCH];
-    ps_queue_of asks = {0};
     ps_core_call_as(net->nt_conf.number);
     while (!net->nt_stopping) {
-        int count = epoll_wait(net->nt_epoll, events, BATCH, wait_ms(net));
-        /* What Python asks may free links, which other events of this batch name: at the end. */
-        bool asked = false;
-        for (int i = 0; i < count; i++) asked |= take_event(net, &events[i]);
-        serve_line(net);
-        if (asked) do_asks(net, &asks);
-        ps_link_keep_budget(net);
-        int64_t now = ps_monotonic_ms();
-        if (net->nt_look || (net->nt_look_ms >= 0 && net->nt_look_ms <= now)) answer_held(net);
-        if (now - net->nt_swept_ms >= SWEEP_MS) sweep_links(net, now);
+        take_turn(net, BATCH, wait_ms(net));
         ps_net_told(net);
     }
-    free(asks.items);
     return NULL;
 }
+
+/* While there are links, or it rests, sweeps come from a timer. */
+static void keep_time(ps_net *net) {
+    bool ticks = net->nt_count > 0 || net->nt_resting;
+    if (ticks == net->nt_ticks) return;
+    net->nt_ticks = ticks;
+    struct timespec pause = {0, ticks ? SWEEP_MS * 1000000L : 0};
+    timerfd_settime(net->nt_timer, 0, &(struct itimerspec){pause, pause}, NULL);
+}
+
+/* Python takes the events next, so it is woken only for those whose turn is still to come. */
+static void turn_at_once(ps_net *net) {
+    take_turn(net, BATCH_OF_LOOP, 0);
+    keep_time(net);
+    net->nt_quiet = net->nt_ready == NULL;
+    ps_net_told(net);
+}
+
+static const ps_net_at_once at_once = {turn_at_once, ask_at_once, write_at_once};
 
 /* ---- the beginning and the end ---- */
 
@@ -451,7 +495,9 @@ void ps_net_free(ps_net *net) {
     free(net->nt_events.items);
     free(net->nt_rare.items);
     free(net->nt_links);
-    int fds[] = {net->nt_epoll, net->nt_listen, net->nt_wake, net->nt_told};
+    free(net->nt_doing.items);
+    free(net->nt_room);
+    int fds[] = {net->nt_epoll, net->nt_listen, net->nt_wake, net->nt_told, net->nt_timer};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
         if (fds[i] >= 0) close(fds[i]);
     ps_net_budget_hold(net->nt_conf.budget, -net->nt_unfinished);
@@ -489,19 +535,42 @@ static bool open_descriptors(ps_net *net, int listen_fd) {
     return net->nt_epoll >= 0 && net->nt_wake >= 0 && net->nt_told >= 0 &&
            (listen_fd < 0 || net->nt_listen >= 0) &&
            watch_fd(net, net->nt_wake, EPOLLIN, &net->nt_wake) &&
-           /* Whichever thread it wakes does all that there is; those of gRPC hold no pulls. */
-           (net->nt_conf.h2 != NULL || watch_fd(net, ps_core_event_fd(net->nt_core),
-                                                EPOLLIN | EPOLLEXCLUSIVE, &net->nt_look)) &&
            watch_fd(net, net->nt_listen, EPOLLIN, &net->nt_listen);
+}
+
+/* Whichever thread it wakes does all that there is; those of gRPC hold no pulls. */
+static bool watch_core(ps_net *net) {
+    return net->nt_conf.h2 != NULL || watch_fd(net, ps_core_event_fd(net->nt_core),
+                                               EPOLLIN | EPOLLEXCLUSIVE, &net->nt_look);
+}
+
+/* What Python watches is all that a thread would wait for. */
+static bool watch_for_python(ps_net *net) {
+    net->nt_timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    net->nt_room = malloc(PS_NET_ROOM);
+    return net->nt_room != NULL && net->nt_timer >= 0 &&
+           watch_fd(net, net->nt_timer, EPOLLIN, &net->nt_timer) &&
+           watch_fd(net, net->nt_told, EPOLLIN, &net->nt_told);
+}
+
+/* 0, or an errno. */
+static int begin_turns(ps_net *net) {
+    if (net->nt_core == NULL) return watch_for_python(net) ? 0 : errno;
+    if (!watch_core(net)) return errno;
+    register_thread(net, net);
+    int code = start_thread(net);
+    if (code != 0) register_thread(net, NULL);
+    return code;
 }
 
 ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_net *first,
                      ps_error *e) {
-    if (first != NULL && first->nt_all_count == PS_THREADS_MAX) {
-        ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "a port has %d threads at most", PS_THREADS_MAX);
+    int32_t most = core != NULL ? PS_THREADS_MAX : 1;
+    if (first != NULL && first->nt_all_count >= most) {
+        ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "a port has %d threads at most", most);
         return NULL;
     }
-    if (ps_core_add_caller(core, conf->number, e) < 0) return NULL;
+    if (core != NULL && ps_core_add_caller(core, conf->number, e) < 0) return NULL;
     ps_net *net = calloc(1, sizeof *net);
     if (net == NULL) {
         ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a network thread");
@@ -510,7 +579,9 @@ ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_n
     net->nt_core = core;
     net->nt_first = first != NULL ? first : net;
     net->nt_conf = *conf;
-    net->nt_protocol = conf->h2 != NULL ? &ps_calls : NULL;
+    net->nt_protocol = conf->h2 != NULL ? &ps_calls : core == NULL ? &ps_frames : NULL;
+    net->nt_timer = -1;
+    net->nt_at_once = core == NULL ? &at_once : NULL;
     ps_net_limit(net, conf->links_max);
     conf->budget->sharers++;
     net->nt_ready_end = &net->nt_ready;
@@ -519,9 +590,7 @@ ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_n
     pthread_mutex_init(&net->nt_lock, NULL);
     pthread_mutex_init(&net->nt_tls_lock, NULL);
     if (first == NULL) join_port(net);
-    int code = open_descriptors(net, listen_fd) ? 0 : errno;
-    if (code == 0) register_thread(net, net);
-    if (code == 0 && (code = start_thread(net)) != 0) register_thread(net, NULL);
+    int code = open_descriptors(net, listen_fd) ? begin_turns(net) : errno;
     if (code == 0 && first != NULL) join_port(net);
     if (code == 0) return net;
     ps_fail(e, ps_errno_code(code), code, -1, NULL, "no network thread");
@@ -531,14 +600,14 @@ ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_n
 
 void ps_net_stop(ps_net *net) {
     if (net == NULL) return;
-    register_thread(net, NULL);
+    if (net->nt_core != NULL) register_thread(net, NULL);
     net->nt_stopping = true;
     ps_net_ask_for(net, &(ps_net_ask){.kind = PS_ASK_DEAF});
-    pthread_join(net->nt_thread, NULL);
+    if (net->nt_core != NULL) pthread_join(net->nt_thread, NULL);
 }
 
 int ps_net_event_fd(ps_net *net) {
-    return net->nt_told;
+    return net->nt_core != NULL ? net->nt_told : net->nt_epoll;
 }
 
 int64_t ps_net_turns(ps_net *net) {

@@ -19,6 +19,8 @@
 #define PS_HELD_CLOSING 8
 #define PS_HELD_TLS 16 /* it wants TLS, and whether we have it is not known yet */
 
+#define PS_NET_ROOM (64 << 10) /* of one read, on a port without a core */
+
 #define PS_H2_FIRST 3 /* bytes that tell HTTP/2 from TLS and a PROXY header */
 
 /* For whom a connection speaks that Python has given back. */
@@ -30,7 +32,7 @@ typedef struct ps_source {
 
 struct ps_link {
     ps_net *lk_net;
-    ps_conn *lk_conn; /* NULL: its first byte is still to come */
+    ps_conn *lk_conn; /* NULL: the port has no core, or its first byte is still to come */
     ps_h2 *lk_h2;     /* NULL: it speaks the remoting protocol */
     ps_tls_link *lk_tls; /* NULL: plain text */
     ps_source *lk_source; /* NULL: Python never had it */
@@ -39,6 +41,7 @@ struct ps_link {
     int64_t lk_id;
     uint32_t lk_events; /* that epoll watches */
     int32_t lk_held;
+    bool lk_open;  /* its first bytes are known to be ours */
     bool lk_told;  /* Python knows it */
     bool lk_heavy; /* its last turn took long: others come first */
     bool lk_more;  /* whole frames wait in the core */
@@ -47,6 +50,8 @@ struct ps_link {
     ps_buffer lk_out; /* what the socket did not take; from lk_out_from on */
     int64_t lk_out_from;
     int64_t lk_part;    /* bytes of a frame that is not whole */
+    ps_buffer lk_in;    /* that frame, and how long it is: frames.c. The core keeps its own */
+    int64_t lk_wanted;
     int64_t lk_weight;  /* that count for it in nt_unfinished */
     int64_t lk_seen_ms; /* last used */
     int64_t lk_closing_ms; /* when it ends whatever is unsent; 0: it is not closing */
@@ -100,11 +105,15 @@ struct ps_net {
     ps_net *nt_first; /* that accepts for it, or itself */
     ps_net *nt_all[PS_THREADS_MAX]; /* of the first alone: all of the port, itself at 0 */
     _Atomic int32_t nt_all_count;
-    ps_core *nt_core;
+    ps_core *nt_core; /* NULL: it has no thread, and turns where Python takes its events */
+    const struct ps_net_at_once *nt_at_once; /* then; else NULL */
+    uint8_t *nt_room; /* to read into, where there is no core that has some */
     ps_net_conf nt_conf;
     pthread_t nt_thread;
     int nt_epoll, nt_listen, nt_wake; /* nt_wake: eventfd, Python asks for something */
     int nt_told;                      /* eventfd: there are events */
+    int nt_timer;                     /* timerfd of sweeps, where no thread waits; -1: none */
+    bool nt_ticks;                    /* it runs */
     atomic_bool nt_stopping;
     ps_link **nt_links; /* by slot; NULL: free */
     int32_t nt_slots, nt_free; /* nt_free: no slot below it is free */
@@ -129,6 +138,7 @@ struct ps_net {
     _Atomic int64_t nt_unfinished; /* of its own links */
     pthread_mutex_t nt_lock;  /* of the three queues */
     ps_queue_of nt_asks;      /* ps_net_ask, from Python and from other threads */
+    ps_queue_of nt_doing;     /* those that are done now; its thread's alone */
     ps_queue_of nt_events;    /* ps_net_event, to Python */
     ps_queue_of nt_rare; /* the same of links that come and go, from nt_rare_from on: queue.c */
     int64_t nt_rare_from;
@@ -171,11 +181,21 @@ void ps_link_weigh(ps_link *link);     /* what it holds has changed */
 void ps_link_queue(ps_link *link, int64_t len); /* so many bytes more of it wait for Python */
 /* A call goes to Python. found: see ps_net_call. */
 void ps_link_delegate(ps_link *link, const ps_h2_event *event, struct ps_pop_found *found);
+bool ps_link_delegate_frame(ps_link *link, const uint8_t *frame, int64_t len); /* false: it ended */
+void ps_link_end_malformed(ps_link *link, const ps_error *error);
 void ps_link_begin_close(ps_link *link); /* what is unsent is written first */
 /* Of one that was not opened yet; Python hears of it all the same. */
 void ps_link_refuse(ps_link *link, const char *why, const char *detail);
 
-/* Of links that speak another protocol than that of remoting. */
+/* What the queues call where no thread waits for them: reactor.c. */
+typedef struct ps_net_at_once {
+    void (*turn)(ps_net *net);
+    void (*ask)(ps_net *net, const ps_net_ask *ask); /* between two turns */
+    void (*write)(ps_link *link, const uint8_t *data, int64_t len); /* the same, uncopied */
+} ps_net_at_once;
+
+/* Of links that the core does not read: of HTTP/2, and those of ports without a core, for which
+ * `read` is enough. */
 typedef struct ps_link_protocol {
     bool (*open)(ps_link *link); /* false: no memory */
     void (*read)(ps_link *link);
@@ -190,7 +210,8 @@ typedef struct ps_link_protocol {
     void (*safe)(ps_link *link, int32_t stream, int32_t outcome);
 } ps_link_protocol;
 
-extern const ps_link_protocol ps_calls; /* calls.c */
+extern const ps_link_protocol ps_calls;  /* calls.c */
+extern const ps_link_protocol ps_frames; /* frames.c */
 /* hotcalls.c: whether it was served, without Python. */
 bool ps_calls_serve(ps_link *link, const ps_h2_event *call);
 bool ps_calls_popped(ps_link *link, int32_t stream, struct ps_pop_found *found);

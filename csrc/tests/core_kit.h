@@ -98,6 +98,7 @@ static CHECK_UNUSED void kit_close(void) {
     if (kit_io != NULL) kit_hold_disk(false);
     kit_clear();
     ps_core_free(kit_core);
+    kit_core = NULL;
     CHECK_EQ(kit_close_code, ps_store_close(kit_store, &e));
     kit_close_code = 0;
     ps_store_free(kit_store);

@@ -463,6 +463,57 @@ static void test_an_idle_one_is_closed(void) {
     close_all();
 }
 
+/* Frames in pieces of any length, and one that needs room of its own. */
+static void test_without_a_core_every_frame_is_handed_on(void) {
+    ps_net_conf conf = net_conf();
+    uint8_t frame[512], *body = calloc(1, 1 << 20);
+    kit_frame f;
+    conf.frame_max = 2 << 20;
+    net_threads = 1;
+    net_start(&conf);
+    net_client c = net_connect(), other = net_connect();
+    kit_begin(&f, 0, 999, 0);
+    int64_t len = kit_encode(&f, NULL, 0, frame, sizeof frame);
+    for (int64_t cut = 1; cut < len; cut++) {
+        net_write(&c, frame, cut);
+        usleep(100);
+        net_write(&c, frame + cut, len - cut);
+        net_write(&c, frame, len);
+    }
+    for (int64_t i = 0; i < 2 * (len - 1); i++) CHECK_EQ(0, expect(&c, 999));
+    kit_begin(&f, 0, 999, 7);
+    len = kit_encode(&f, NULL, 0, frame, sizeof frame);
+    be32_put(frame, (uint32_t)(len - 4 + (1 << 20)));
+    net_write(&c, frame, len);
+    net_write(&c, body, 1 << 20);
+    CHECK_EQ(7, expect(&c, 999));
+    ask_python(&c, 8);
+    CHECK_EQ(8, expect(&c, 999));
+    be32_put(frame, 2 << 20);
+    net_write(&other, frame, len);
+    expect_end(&other);
+    net_leave(&c);
+    expect_none_left(2);
+    CHECK(strncmp(net_why, "malformed frame: frame too large", 32) == 0);
+    free(body);
+    net_stop();
+}
+
+static void test_without_a_core_an_idle_one_is_closed(void) {
+    ps_net_conf conf = net_conf();
+    conf.frame_max = 1 << 20;
+    conf.idle_ms = 50;
+    net_threads = 1;
+    net_start(&conf);
+    net_client used = net_connect(), silent = net_connect();
+    ask_python(&used, 1);
+    expect(&used, 999);
+    expect_end(&used);
+    expect_end(&silent);
+    NET_UNTIL(net_closed == 1);
+    net_stop();
+}
+
 static void test_a_frame_of_false_length_ends_the_connection(void) {
     ps_net_conf conf = net_conf();
     static const uint8_t too_long[] = {0, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0};
@@ -695,6 +746,8 @@ static void run_all(void) {
     RUN(test_one_too_many_is_handed_over);
     RUN(test_without_a_descriptor_connections_wait_until_there_is_one);
     RUN(test_an_idle_one_is_closed);
+    RUN(test_without_a_core_every_frame_is_handed_on);
+    RUN(test_without_a_core_an_idle_one_is_closed);
     RUN(test_a_frame_of_false_length_ends_the_connection);
     RUN(test_peers_may_leave_at_every_step);
     RUN(test_stops_leave_no_thread_and_no_descriptor);

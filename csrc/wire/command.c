@@ -251,14 +251,20 @@ static int refuse_command(ps_error *error, const char *what, int64_t number) {
     return ps_fail(error, PS_E_FRAME, 0, -1, NULL, "%s: %lld", what, (long long)number);
 }
 
+int64_t ps_frame_size(const uint8_t *in, int64_t frame_max, ps_error *error) {
+    int64_t total = (int32_t)be32_get(in);
+    if (total < 4) return refuse_command(error, "invalid frame length", total);
+    if (total + 4 > frame_max) return refuse_command(error, "frame too large, bytes", total + 4);
+    return total + 4;
+}
+
 int64_t ps_command_decode(const uint8_t *in, int64_t avail, int64_t frame_max, uint8_t *scratch,
                           ps_command *out, int64_t *wanted, ps_error *error) {
     *wanted = 0;
     if (avail < 4) return 0;
-    int64_t total = (int32_t)be32_get(in);
-    if (total < 4) return refuse_command(error, "invalid frame length", total);
-    if (total + 4 > frame_max) return refuse_command(error, "frame too large, bytes", total + 4);
-    *wanted = total + 4;
+    int64_t size = ps_frame_size(in, frame_max, error), total = size - 4;
+    if (size < 0) return size;
+    *wanted = size;
     if (avail < AT_HEADER) return 0;
     int32_t kind = in[AT_HEADER_WORD];
     int32_t len = (int32_t)(be32_get(in + AT_HEADER_WORD) & 0xFFFFFF);

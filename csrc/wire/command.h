@@ -37,6 +37,10 @@ typedef struct ps_command {
     ps_field fields[256];
 } ps_command;
 
+/* How many bytes the frame takes whose first four these are. Errors: PS_E_FRAME: no frame can be so
+ * long. */
+int64_t ps_frame_size(const uint8_t *in, int64_t frame_max, ps_error *error);
+
 /* Decodes the frame at `in`. Returns the bytes it takes (0: more are needed; *wanted then says how
  * many in all, 0 when not even that is known), or an error code: PS_E_FRAME, after which the
  * connection cannot go on. A frame is refused as soon as its first eight bytes show that it cannot

@@ -28,6 +28,7 @@ from broker.hot.core import Core
 from broker.loop.thread import LoopThread
 from broker.loop.turns import Line, Turns, alone
 from broker.processors import all_handlers
+from broker.remoting.client import RemotingClient
 from broker.remoting.connection import Limits
 from broker.services.config import Config
 from broker.services.registration import Registration
@@ -131,10 +132,18 @@ async def test_answers_keep_the_order_of_the_requests_whatever_waits(clock):
 
 
 async def test_reading_a_long_frame_takes_time_of_the_turn_and_waits_for_the_next(clock):
-    async with serving({}) as server, await Wire.to(server.port) as wire:
-        wire.write(struct.pack(">iI", 4 << 20, 100) + bytes(100_000))
-        await until_async(lambda: any(each._holds for each in server.connections))
-        (one,) = server.connections
+    """Of a connection that we have made: a network thread reads the others."""
+
+    async def begin(reader, writer):
+        writer.write(struct.pack(">iI", 4 << 20, 100) + bytes(100_000))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(begin, "127.0.0.1", 0)
+    async with server, RemotingClient() as client:
+        port = server.sockets[0].getsockname()[1]
+        one = await client.connection(f"127.0.0.1:{port}")
+        await until_async(lambda: one._holds)
         assert len(one.get_buffer(65536)) > 4096
         clock.now += 0.01  # so long takes what the system reads there
         one.buffer_updated(1)
