@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     # A server process starts without what it may never use.
     from broker.client.blocking import Consumer, Producer
     from broker.client.consumer import AsyncConsumer
+    from broker.client.lite_blocking import LiteConsumer
+    from broker.client.lite_consumer import AsyncLiteConsumer
+    from broker.client.lite_member import LiteOptions
     from broker.client.member import ConsumerOptions
     from broker.client.message import ReceivedMessage
     from broker.client.options import ClientOptions
@@ -68,7 +71,7 @@ log = SafeLogger(__name__)
 _REOPEN_S = 1.0
 
 _T = TypeVar("_T")
-_Client = TypeVar("_Client", "Producer", "Consumer")
+_Client = TypeVar("_Client", "Producer", "Consumer", "LiteConsumer")
 
 
 class Broker(Stopping):
@@ -155,7 +158,7 @@ class Broker(Stopping):
         #: Held by who closes the store and opens it again.
         self._changing = asyncio.Lock()
         #: Clients for threads that run on our loop.
-        self._beside_us: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
+        self._beside_us: weakref.WeakSet[Producer | Consumer | LiteConsumer] = weakref.WeakSet()
 
     # ---- what it is ----
 
@@ -508,6 +511,19 @@ class Broker(Stopping):
         names = self.namesrv_address or None
         return self._beside(Consumer(group, topics, namesrv=names, handler=handler, **options))
 
+    def lite_consumer(
+        self, group: str, topic: str, *,
+        handler: Callable[[ReceivedMessage], object] | None = None,
+        **options: Unpack[LiteOptions],
+    ) -> LiteConsumer:  # fmt: skip
+        """Returns a consumer of lite topics of this broker, without a socket between; options as of
+        LiteConsumer."""
+        from broker.client.lite_blocking import LiteConsumer
+
+        self._reach(options)
+        names = self.namesrv_address or None
+        return self._beside(LiteConsumer(group, topic, names, handler=handler, **options))
+
     def async_producer(
         self, group: str = "DEFAULT_PRODUCER", **options: Unpack[ProducerOptions]
     ) -> AsyncProducer:
@@ -533,6 +549,19 @@ class Broker(Stopping):
         self._reach(options)
         names = self.namesrv_address or None
         return AsyncConsumer(group, topics, namesrv=names, handler=handler, **options)
+
+    def async_lite_consumer(
+        self, group: str, topic: str, *,
+        handler: Callable[[ReceivedMessage], Awaitable[object]] | None = None,
+        **options: Unpack[LiteOptions],
+    ) -> AsyncLiteConsumer:  # fmt: skip
+        """Returns a consumer as lite_consumer() does, for any event loop; on another one than the
+        broker's through a socket."""
+        from broker.client.lite_consumer import AsyncLiteConsumer
+
+        self._reach(options)
+        names = self.namesrv_address or None
+        return AsyncLiteConsumer(group, topic, names, handler=handler, **options)
 
     def _beside(self, client: _Client) -> _Client:
         """Has a client for threads run on the loop of a broker that was started by ``with``, which
@@ -582,8 +611,8 @@ class Broker(Stopping):
     @named_arguments
     def create_topic(self, name: str, queues: int = 4, message_type: str | None = None) -> None:
         """Makes a topic before anybody sends to it, or changes how many queues it has.
-        message_type: what RocketMQ 5's clients may send there: NORMAL, FIFO, DELAY, TRANSACTION, or
-        PRIORITY, whose queues are the levels; None: as it is, NORMAL for a new one. With
+        message_type: what RocketMQ 5's clients may send there: NORMAL, FIFO, DELAY, TRANSACTION,
+        LITE, or PRIORITY, whose queues are the levels; None: as it is, NORMAL for a new one. With
         ``async with``, call it on the broker's loop. With ``with``, the name servers know of the
         change when it returns.
         Raises: Refused for an illegal name or type."""

@@ -298,6 +298,8 @@ def _follow_settings(services: Services, names: frozenset[str]) -> None:
         services.replication.master.settings_changed()
     if names & RETENTION:
         services.store.retain(services.settings.current)
+    if "enableLmqQuota" in names:
+        services.topics.publish_all()
     if "enablePropertyFilter" in names:
         services.clients.republish_all()
     if "deliveryMaxTps" in names and services.schedule is not None:

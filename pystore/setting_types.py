@@ -73,6 +73,7 @@ class SettingValues(TypedDict, total=False):
     enableConsumeQueueExt: bool | str
     enableControllerMode: bool | str
     enableDLegerCommitLog: bool | str
+    enableLmqQuota: bool | str
     enableMixedMessageType: bool | str
     enablePopBatchAck: bool | str
     enablePopBufferMerge: bool | str
@@ -132,6 +133,7 @@ class SettingValues(TypedDict, total=False):
     maxHeldPulls: int | str
     maxIndexNum: int | str
     maxLiteSubscriptionCount: int | str
+    maxLmqConsumeQueueNum: int | str
     maxMessageSize: int | str
     maxOffsetsPerBroker: int | str
     maxOpenCheckPoints: int | str

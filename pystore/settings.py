@@ -343,6 +343,11 @@ _USED: dict[str, dict[str, Any]] = {
     "liteTtlCheckInterval": _row(
         "broker", "ms", "interval between looks for lite topics that have expired",
         default=120_000, low=100, high=INT_MAX),
+    "enableLmqQuota": _row(
+        "broker", "", "bound the lite topics of a broker by maxLmqConsumeQueueNum", default=False),
+    "maxLmqConsumeQueueNum": _row(
+        "broker", "lite topics", "that bound: a send to a further one is refused with 2017", low=0,
+        high=INT_MAX),
     "maxLiteSubscriptionCount": _row(
         "broker", "pairs", "clients and lite topics that they subscribe to", default=100_000,
         low=0, high=INT_MAX),

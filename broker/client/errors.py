@@ -311,6 +311,20 @@ class SendFailed(ClientError):
         self.attempts = tuple(attempts)
 
 
+def send_failure(topic: str, attempts: Sequence[Attempt]) -> ClientError:
+    """Returns the error of a message that no attempt has sent: LiteQuotaExceeded where the broker
+    may have no further lite topic, else SendFailed."""
+    failed, last = SendFailed(topic, attempts), attempts[-1].error
+    if isinstance(last, BrokerRefused) and last.code == ResponseCode.LMQ_QUOTA_EXCEEDED:
+        full = LiteQuotaExceeded(
+            f"the broker {last.address} has as many lite topics as it may ({last.remark}): let some"
+            " expire, or raise its maxLmqConsumeQueueNum"
+        )
+        full.__cause__ = failed
+        return full
+    return failed
+
+
 class HandlerStuck(ClientError):
     """A handler was still running when ``close()`` stopped waiting for it.
 

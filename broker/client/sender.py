@@ -18,8 +18,8 @@ from broker.client.errors import (
     InvalidMessage,
     Misuse,
     RequestTimeout,
-    SendFailed,
     Unreachable,
+    send_failure,
 )
 from broker.client.faults import SLOW_S, FaultTable, QueueChooser
 from broker.client.ids import new_unique_key
@@ -297,7 +297,7 @@ class Sender:
         attempts = [Attempt(sending.queue.broker, sending.address, error)]
         try:
             if not again or not self._retries:
-                raise SendFailed(outgoing.topic, attempts)
+                raise send_failure(outgoing.topic, attempts)
             end = sending.start + self._send_timeout_s
             await self._before_retry(outgoing.topic, error, 0, end)
             result = await self.deliver(outgoing, self.any_queue, None, sending.result, attempts)
@@ -383,7 +383,7 @@ class Sender:
             await self._before_retry(outgoing.topic, error, number, end)
         if self._tracer is not None:
             self._tracer.sent(outgoing, attempts[-1].address, began, None, None)
-        raise SendFailed(outgoing.topic, attempts)
+        raise send_failure(outgoing.topic, attempts)
 
     async def _before_retry(self, topic: str, error: ClientError, number: int, end: float) -> None:
         """Waits a moment and asks for the route again: a broker that went away may have left it, or

@@ -93,12 +93,10 @@ class Sending:
         )
 
     def _let_threads_put(self, topic: str, config: TopicConfig) -> None:
-        """Lets network threads put further messages of the kinds that the topic takes; those of
-        lite topics get their light queue's name here."""
+        """Lets network threads put further messages of the kinds that the topic takes."""
         if isinstance(self._broker, InProcess) and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             all_kinds = not self._settings.check_type
-            kinds = _KINDS if all_kinds else accepted_types(config)
-            self._broker.takes(topic, [each for each in kinds if each != Kind.LITE])
+            self._broker.takes(topic, _KINDS if all_kinds else accepted_types(config))
 
     async def _taken(self, call: Call, message: Any) -> Outgoing:
         """Returns a message as the broker takes it. Others have their turn beside large ones, and

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from broker.services.context import Services
 from broker.services.lite.lite_topics import is_lite
-from broker.services.lite.names import name_problem, queues_below
+from broker.services.lite.names import name_problem, queue_of, queues_below
 from broker.services.names import NOT_FOR_CLIENTS, check_topic
 from broker.services.topics import UNIT, UNIT_SUB, WRITE
 from broker.services.uniq_ids import UniqIds
@@ -201,10 +201,23 @@ class Admission:
                     ResponseCode.MESSAGE_ILLEGAL,
                     f"the topic[{config.name}] has no lite topics: its message.type is not LITE",
                 )
+            self._check_quota(queue_of(config.name, name))
         elif queues_below("")[:-1] in properties.get("INNER_MULTI_DISPATCH", ""):
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "INNER_MULTI_DISPATCH may not name the queue of a lite topic: set __LITE_TOPIC",
+            )
+
+    def _check_quota(self, queue: str) -> None:
+        """Checks that there may be one more light queue, if this one is new. Raises: Refused."""
+        lite, settings = self.s.lite, self.s.settings
+        if lite is None or not lite.is_on or not settings["enableLmqQuota"]:
+            return
+        full = lite.lights.count >= int(settings["maxLmqConsumeQueueNum"])
+        if full and lite.lights.range(queue) is None:
+            raise Refused(
+                ResponseCode.LMQ_QUOTA_EXCEEDED,
+                "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]lmq consume queue num exceeded.",
             )
 
     def _check_half(self) -> None:

@@ -142,7 +142,13 @@ class Topics:
             and not self.is_static(config.name)
             and not config.name.startswith((RETRY_PREFIX, SYSTEM_PREFIX))
             and (not config.order or bool(self._settings["brokerPermission"] & WRITE))
+            and not (config.attributes.get("message.type") == "LITE" and self._has_lite_quota)
         )
+
+    @property
+    def _has_lite_quota(self) -> bool:
+        """Says whether each send to a lite topic has to be looked at: it may be one too many."""
+        return bool(self._settings["enableLmqQuota"])
 
     def is_once(self, name: str) -> bool:
         """Returns whether repeats of its messages are left out. They are stored wherever the broker

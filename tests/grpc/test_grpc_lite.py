@@ -18,7 +18,7 @@ from ports import free_port
 from test_grpc_official import run
 from waiting import until
 
-from broker import Broker, NameServer
+from broker import Broker, LiteQuotaExceeded, Message, NameServer
 from broker.grpc.clients import GrpcClients
 from broker.grpc.lite import LiteMethods
 from broker.grpc.proxy import Proxy
@@ -29,6 +29,7 @@ from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Problem
 from broker.loop.thread import LoopThread
 from broker.services.lite.lite_topics import LiteTopics
+from broker.wire.codes import RequestCode
 from pystore.meta.configfiles import SubscriptionGroup
 
 PARENT = "Lite"
@@ -217,6 +218,18 @@ def test_messages_come_in_the_order_of_their_lite_topic(place: Place, name: str,
         assert {each.message_type for each in of} == {pb.MessageType.LITE}
         assert [dict(each.user_properties) for each in got] == [{}] * 3
         assert client.receive(poll_s=0.1)[0].code == CODE.MESSAGE_NOT_FOUND
+
+
+def test_further_messages_of_a_lite_topic_are_put_by_network_threads(
+    place: Place, name: str, requests: list[int]
+) -> None:
+    with Client(place, place.group()) as client:
+        client.put(name, b"0")
+        requests.clear()
+        client.put(name, b"1")
+        assert RequestCode.SEND_MESSAGE_V2 not in requests
+        client.subscribe(name)
+        assert [each.body for each in client.take()] == [b"0", b"1"]
 
 
 @pytest.mark.parametrize(
@@ -468,6 +481,21 @@ def test_a_handle_cannot_bury_another_message(place: Place, name: str) -> None:
                 receipt_handle=wrong.text, message_id="m",
             )  # fmt: skip
             assert gone.status.code == CODE.INVALID_RECEIPT_HANDLE
+
+
+def test_a_broker_has_as_many_lite_topics_as_it_may(tmp_path: Path) -> None:
+    """A further one is refused to clients of either wire; those that are there go on."""
+    with serving(tmp_path / "store", enableLmqQuota=True, maxLmqConsumeQueueNum=1) as broker:
+        broker.create_topic(PARENT, 1, message_type="LITE")
+        place = Place(broker, broker.grpc_address)
+        with Client(place, place.group()) as client:
+            client.put("old", b"0")
+            client.put("old", b"1")  # by a network thread, if it may
+            refused = client.send(*lite("new", b"0")).status
+            assert refused.code == CODE.LITE_TOPIC_QUOTA_EXCEEDED
+            client.put("old", b"2")
+        with broker.producer("p") as producer, pytest.raises(LiteQuotaExceeded):
+            producer.send(Message(PARENT, b"0", lite_topic="new"))
 
 
 def test_a_restart_keeps_who_subscribes_to_what(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ WAITS = "-Xmx256m -DnackWait=14000 -DdlqWait=10000"
 #: Brokers of Apache need the first two; small files, since each lite topic has one there.
 SETTINGS = {
     "enableLmq": "true", "enableMultiDispatch": "true", "mappedFileSizeConsumeQueue": 6000,
-    "autoCreateTopicEnable": "false",
 }  # fmt: skip
 TOPICS = {"lite": ("LITE", 4), "other": ("LITE", 4), "normal": ("NORMAL", 4)}
 #: Attributes of the groups of lite topics, of lite.sub but the last.
