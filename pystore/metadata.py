@@ -38,6 +38,7 @@ from pystore.errors import (
     StoreError,
     StoreLocked,
 )
+from pystore.files import javajson
 from pystore.files.aside import move_aside
 from pystore.format.names import (
     BENCHMARK_TOPIC,
@@ -83,6 +84,9 @@ __all__ = [
 
 _log = logging.getLogger("pystore")
 
+#: Where a Java broker with enableLmq has the offsets of all groups, in the form of
+#: consumerOffset.json.
+_LMQ_OFFSETS = "lmqConsumerOffset.json"
 #: What is done about a config file without taking its content.
 _WITHOUT_FILES = ("kept", "rebuilt")
 #: What is open here, by process, device and inode of the folder. What nobody holds any more is gone
@@ -540,6 +544,9 @@ class Metadata(MetaStore, ClosedByWith):
     ) -> None:
         """Replaces the tables of these files, all in one transaction. own: the store's own files,
         which then say what the tables say."""
+        found = dict(found)
+        if _LMQ_OFFSETS in found:
+            self._unite_offsets(found)
         with self._write() if not self.readonly else contextlib.nullcontext() as txn:
             for name, file in _all_tables():
                 if file not in found:
@@ -556,6 +563,31 @@ class Metadata(MetaStore, ClosedByWith):
                 print_.content = _database.digest(self._encode(name, file)) if says_so else ""
                 self._put_print(file, print_, txn)
                 self._dirty.add(name)
+
+    def _unite_offsets(self, found: dict[str, tuple[bytes, Any, Fingerprint]]) -> None:
+        """Has the table of offsets know what both files say. A Java broker with enableLmq keeps the
+        progress of all groups in lmqConsumerOffset.json and leaves consumerOffset.json as it was,
+        one without it the reverse: what was written last counts, where both know a group."""
+        section = SECTIONS["offsets"]
+        try:
+            light = section.loads(found[_LMQ_OFFSETS][0])
+        except ValueError as bad:
+            _log.warning("Offsets of %s are not taken: %s", _LMQ_OFFSETS, bad)
+            return
+        data, plain, print_ = found.get(
+            section.file, (b"", self._state.parts["offsets"], Fingerprint())
+        )
+        rows = [plain.rows, light.rows]
+        if section.file in found and _mtime(self.config / section.file) > _mtime(
+            self.config / _LMQ_OFFSETS
+        ):
+            rows.reverse()
+        united = {pair: dict(queues) for pair, queues in rows[0].items()}
+        for pair, queues in rows[1].items():
+            united.setdefault(pair, {}).update(queues)
+        # Neither file says all of it: both are to be written.
+        parts = replace(plain, rows=united)
+        found[section.file] = data, parts, replace(print_, main=[])
 
     def _put_print(self, file: str, print_: Fingerprint, txn: Any) -> None:
         with contextlib.suppress(OSError):
@@ -600,7 +632,14 @@ class Metadata(MetaStore, ClosedByWith):
     def _encode(self, name: str, file: str) -> bytes | None:
         """Encodes the file, None when there is nothing to write."""
         if name not in SECTIONS:
-            return self._state.raw.get(file)
+            data = self._state.raw.get(file)
+            if file != _LMQ_OFFSETS or data is None:
+                return data
+            # The progress of all groups of a Java broker with enableLmq, which reads no other file.
+            own = javajson.loads(data)
+            section, now = SECTIONS["offsets"], self._state.parts["offsets"]
+            extra = {k: v for k, v in own.items() if k in ("pullOffsetTable", "lmqOffsetTable")}
+            return section.dumps(replace(now, extra=extra))
         parts = self._state.parts[name]
         return None if parts.untouched else SECTIONS[name].dumps(parts)
 
@@ -625,6 +664,8 @@ class Metadata(MetaStore, ClosedByWith):
                 # A clock that was set back must not stop the exports.
                 if last is None or not 0 <= now - last < pauses.get(name, 0):
                     due.add(name)
+            if "offsets" in due:
+                due.add(_LMQ_OFFSETS)
             written = self._export(due)
             for name in due:
                 self._exported[name] = now
@@ -787,6 +828,13 @@ def _read_both(path: Path) -> tuple[bytes | None, bytes | None]:
     main = files.read_file(path)
     bak = files.read_file(path.with_name(path.name + ".bak"))
     return main or None, bak or None
+
+
+def _mtime(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _print_of(taken: bytes, main: bytes | None, bak: bytes | None) -> Fingerprint:

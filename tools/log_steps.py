@@ -241,6 +241,8 @@ STEPS: dict[str, str] = {
     "%s: delay level %d stood past the end of its queue: set back from %d to %d": "nothing",
     "A batch of %s@%s, queue %d, offsets %d to %d, is not taken: the queue ends at %d":
         "nothing; its messages are gone",
+    "Offsets of %s are not taken: %s":
+        "mend the file by its .bak and start again; else groups go on by consumerOffset.json",
     "Consumer offsets are of a log up to %d, this one ends at %d: all check points are looked for":
         "nothing; the log lost its end, or is another one",
     "%s: skipped %d damaged message(s) of queue %s/%d, the first at offset %d;"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import lzma
+import os
+import re
 import subprocess
 from collections import defaultdict
 from pathlib import Path
@@ -53,3 +55,35 @@ def test_light_queues_are_as_java_sees_them_and_stay_so(killed: Path):
     assert verify(killed, deep=True).findings == []
     with pystore.open(killed) as store:
         assert we_see(store) == wanted
+
+
+def offsets_in(file: Path) -> dict[str, dict[str, int]]:
+    """The table of a file of offsets, whose numbers Java does not quote where they are keys."""
+    quoted = re.sub(r"([{,]\s*)(\d+):", r'\1"\2":', file.read_text())
+    return json.loads(quoted)["offsetTable"]
+
+
+def test_d8_offsets_of_both_files_are_taken_and_both_are_written(killed: Path):
+    """A Java broker with enableLmq has them all in lmqConsumerOffset.json."""
+    config = killed / "config"
+    wanted = offsets_in(config / "lmqConsumerOffset.json")
+    assert "%LMQ%$L3_lite$nolite@L3_raw" in wanted
+    assert not (config / "consumerOffset.json").exists()
+    old = {"offsetTable": {"t@old": {"0": 7}, "%LMQ%$L3_lite$nolite@L3_raw": {"0": 99}}}
+    (config / "consumerOffset.json").write_text(json.dumps(old))
+    os.utime(config / "consumerOffset.json", (1, 1))
+    with pystore.open(killed) as store:
+        ends = {(q.topic, q.queue) for q in store.queues()}
+        for pair, queues in wanted.items():
+            topic, _, group = pair.partition("@")
+            for queue, offset in queues.items():
+                if (topic, int(queue)) in ends:
+                    assert store.metadata.offsets.get(group, topic, int(queue)) == offset
+        store.metadata.offsets.commit("new", "L3_lite", 0, 1)
+        said = store.metadata.offsets.get("old", "t", 0)
+    assert said == 0  # the queue is not there: its next message has offset 0
+    plain = offsets_in(config / "consumerOffset.json")
+    assert plain == offsets_in(config / "lmqConsumerOffset.json")
+    assert plain["L3_lite@new"] == {"0": 1}
+    with pystore.open(killed) as store:
+        assert store.metadata.offsets.get("new", "L3_lite", 0) == 1

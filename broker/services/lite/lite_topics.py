@@ -443,10 +443,10 @@ class LiteTopics:
         same = old is not None and attempt is not None and old.attempt == attempt
         times = {each: _times(old, each, same) for each in keep}
         held, more = _held_back(old, keep[-1], _BATCH_MAX - len(keep))
-        for each in held + more:
-            times[each] = old.times.get(each, 0) if old is not None else 0
-        acked |= sum(1 << i for i, each in enumerate(sorted(keep + held + more)) if each in more)
+        for left in held + more:
+            times[left] = old.times.get(left, 0) if old is not None else 0
         keep = sorted(keep + held + more)
+        acked |= sum(1 << i for i, offset in enumerate(keep) if offset in more)
         self._batches.put(
             place,
             OrderedBatch(
