@@ -224,7 +224,7 @@ def test_malformed_protobuf_gets_a_status(caller: Caller, method: str, data: byt
 
 def test_an_unknown_method_is_unimplemented(caller: Caller) -> None:
     with pytest.raises(grpc.RpcError) as failed:
-        caller.raw("SyncLiteSubscription", b"")
+        caller.raw("NoSuchMethod", b"")
     assert failed.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
