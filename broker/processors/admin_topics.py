@@ -117,7 +117,7 @@ class TopicProcessor:
     def all(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         static = self.s.static
         of_mappings = version_to_json(static.table.version if static else DataVersion())
-        mappings = static.table.details() if static else {}
+        mappings = static.table.details() if static else dict
         version, rows = version_to_json(self.s.topics.version), self.s.topics.all()
         ours = bool(command.ext.get("pystore"))  # a slave of ours
         return reply_with(
@@ -127,7 +127,7 @@ class TopicProcessor:
                 "dataVersion": version,
                 "mappingDataVersion": of_mappings,
                 "topicConfigTable": JsonText.table((r.name, self.s.topics.text(r)) for r in rows),
-                "topicQueueMappingDetailMap": mappings,
+                "topicQueueMappingDetailMap": mappings(),
                 "topicQueueMappingInfoMap": {},
             },
         )

@@ -124,7 +124,7 @@ class Registration:
         self.stays = False
         #: Where slaves connect to; 0: nowhere.
         self.ha_port = 0
-        #: What is registered of static topics, by name, of these.
+        #: What is registered of static topics, by name, of these; on any thread.
         self.mappings: Callable[[Iterable[str]], Mapping[str, Any]] = lambda names: {}
         #: Told the fields of each answer: where a slave's master is.
         self.on_answer: Callable[[Mapping[str, str]], None] = lambda fields: None
@@ -336,10 +336,14 @@ class Registration:
             "mappingDataVersion": no_version,
             "topicConfigTable": await self._table(configs),
             "topicQueueMappingDetailMap": {},
-            "topicQueueMappingInfoMap": self.mappings(config.name for config in configs),
         }
-        whole = {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}
-        body = await _beside(len(configs), lambda: mqjson.dumps(whole))
+        names = [config.name for config in configs]
+
+        def encoded() -> bytes:
+            told = wrapper | {"topicQueueMappingInfoMap": self.mappings(names)}
+            return mqjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": told})
+
+        body = await _beside(len(configs), encoded)
         ext = self._identity() | {
             "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
             "compressed": "false",

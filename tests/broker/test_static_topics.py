@@ -20,7 +20,8 @@ from broker import AsyncAdmin, AsyncConsumer, AsyncProducer, Message, NameServer
 from broker.broker import Broker
 from broker.client.admin.static_plan import StaticTopicFacts, enlarged, remapped, rounded_up
 from broker.remoting.client import RemotingClient
-from broker.services.static_topics.table import NAME, MappingTable
+from broker.services.static_topics import table
+from broker.services.static_topics.table import NAME, MappingTable, Unfit
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
 from broker.wire.codes import ResponseCode
@@ -254,6 +255,29 @@ async def test_a_mapping_is_there_after_a_restart(tmp_path):
         assert (await p.ask("b", Code.GET_MAX_OFFSET, queueId=0)).ext["offset"] == "10000"
 
 
+async def test_a_slave_translates_as_its_master(tmp_path):
+    """Upstream's slaves take no mappings, and serve a logical number as that of their own queue."""
+    async with pair(tmp_path, brokerRole="ASYNC_MASTER") as p:
+        given = {"namesrvAddr": p.names, "listenPort": 0, "brokerIP1": "127.0.0.1", **SMALL}
+        async with Broker(
+            tmp_path / "s", brokerName="a", brokerRole="SLAVE", brokerId=1, slaveReadEnable=True,
+            **given,
+        ) as slave:  # fmt: skip
+            queues = {7: (QueuePart(0, 1, "a", 300),)}
+            assert (await p.map("a", queues, epoch=1, total=8)).code == 0
+            await p.send("a", 2, queue=7)
+            p.brokers["s"] = slave
+            await until_async(
+                lambda: TOPIC in slave.services.static.table
+                and slave.store.range(TOPIC, 1) == (0, 2), "what the master has",
+            )  # fmt: skip
+            await until_async(lambda: TOPIC in slave.services.topics, "the master's topic")
+            found = await p.pull("s", 300, queue=7)
+            assert (found.code, numbers(found, "nextBeginOffset", "offsetDelta")) == (0, [302, 300])
+    saved = javajson.loads((tmp_path / "s" / "config" / NAME).read_bytes())
+    assert list(saved["topicQueueMappingInfoMap"]) == [TOPIC]
+
+
 async def test_mappings_that_do_not_follow_are_refused(tmp_path):
     async with pair(tmp_path) as p:
         await p.remapped(sent=0)
@@ -275,6 +299,15 @@ async def test_mappings_that_do_not_follow_are_refused(tmp_path):
         assert forced.code == 0
 
 
+def test_a_broker_keeps_so_many_parts_and_no_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "PARTS_MAX", 3)
+    kept = MappingTable(tmp_path, 0o644, "a")
+    first = {n: (QueuePart(0, n, "a", 0),) for n in range(3)}
+    kept.put(kept.following(TopicMapping(TOPIC, 3, "a", 1, first), force=False))
+    with pytest.raises(Unfit, match="3 parts"):
+        kept.following(TopicMapping("other", 1, "a", 1, {0: first[0]}), force=True)
+
+
 async def test_name_servers_learn_who_leads(tmp_path):
     async with pair(tmp_path) as p:
         await p.remapped(sent=0)
@@ -294,8 +327,8 @@ async def test_the_clean_up_takes_empty_and_passed_on_parts_away(tmp_path):
         await p.send("b", 2)
         for _ in range(2):
             assert (await p.ask("b", Code.CLEAN_EXPIRED_CONSUMEQUEUE)).code == 0
-        table = p.brokers["b"].services.static.table
-        assert table.get(TOPIC).queues == {0: parts[1:]}
+        kept = p.brokers["b"].services.static.table
+        assert kept.get(TOPIC).queues == {0: parts[1:]}
         # Its other part, which is led, stays, however empty it is.
         assert (await p.map("a", {0: (*parts, third)}, epoch=3)).code == 0
         assert (await p.ask("a", Code.CLEAN_EXPIRED_CONSUMEQUEUE)).code == 0
@@ -399,12 +432,12 @@ def test_java_s_file_is_read_and_written_with_the_same_members(tmp_path, golden,
     """But for the quotes around numbers, which every version reads."""
     java = golden[stage][f"file-{broker}"].encode()
     (tmp_path / NAME).write_bytes(java)
-    table = MappingTable(tmp_path, 0o644, f"broker-{broker}")
-    table.load()
-    table.put(table.get(TOPIC))
+    kept = MappingTable(tmp_path, 0o644, f"broker-{broker}")
+    kept.load()
+    kept.put(kept.get(TOPIC))
     version = javajson.loads(java)["dataVersion"]
-    table.version = version_from_json(version)
-    asyncio.run(table.settled())
+    kept.version = version_from_json(version)
+    asyncio.run(kept.settled())
     ours = (tmp_path / NAME).read_bytes()
     assert b"".join(ours.split()) == b"".join(re.sub(rb"(\d+):\[", rb'"\1":[', java).split())
 

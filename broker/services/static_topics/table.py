@@ -4,7 +4,7 @@ TopicQueueMappingManager)."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ __all__ = ["MappingTable", "Unfit", "read_body"]
 
 _FILE = Shape(topicQueueMappingInfoMap=OBJECT, dataVersion=OBJECT)
 NAME = "topicQueueMapping.json"
+#: Parts of all logical queues together; each takes some 300 bytes, and all are written at a change.
+PARTS_MAX = 131_072
 
 
 class Unfit(Exception):
@@ -75,13 +77,15 @@ class MappingTable:
         return list(self._table.values())
 
     def infos(self, topics: Iterable[str]) -> dict[str, Any]:
-        """Returns what is registered of these topics."""
-        table = self._table
-        return {name: table[name].info() for name in topics if name in table} if table else {}
+        """Returns what is registered of these topics, on any thread."""
+        get = self._table.get
+        return {name: found.info() for name in topics if (found := get(name)) is not None}
 
-    def details(self) -> dict[str, Any]:
-        """Returns all of it, for slaves and tools."""
-        return {name: self._table[name].as_json() for name in sorted(self._table)}
+    def details(self) -> Callable[[], dict[str, Any]]:
+        """Returns what makes all of it, for slaves and tools, as it is now, on any thread: that may
+        take a while."""
+        table = dict(self._table)
+        return lambda: {name: table[name].as_json() for name in sorted(table)}
 
     # ---- changes ----
 
@@ -91,6 +95,9 @@ class MappingTable:
         if new.broker != self._broker:
             raise Unfit(f"the mapping is of the broker {new.broker}, and this is {self._broker}")
         old = self._table.get(new.topic)
+        more = _parts_of(new) - (_parts_of(old) if old is not None else 0)
+        if more > 0 and sum(map(_parts_of, self._table.values())) + more > PARTS_MAX:
+            raise Unfit(f"the mappings of a broker have at most {PARTS_MAX} parts in all")
         if old is None:
             return new
         if not force:
@@ -138,21 +145,22 @@ class MappingTable:
             if not self._changed:  # what was written meanwhile has it
                 return
             self._changed = False
-            data = javajson.dumps(
-                {
-                    "dataVersion": version_to_json(self.version),
-                    "topicQueueMappingInfoMap": self.details(),
-                }
-            )
             try:
-                await asyncio.to_thread(self._write, data)
+                await asyncio.to_thread(self._write, self.details(), self.version)
             except BaseException:
                 self._changed = True
                 raise
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, details: Callable[[], dict[str, Any]], version: DataVersion) -> None:
+        data = javajson.dumps(
+            {"dataVersion": version_to_json(version), "topicQueueMappingInfoMap": details()}
+        )
         files.make_folders(self._path.parent, self._file_mode)
         files.replace_file(self._path, data, keep_old=True, mode=self._file_mode)
+
+
+def _parts_of(mapping: TopicMapping) -> int:
+    return sum(map(len, mapping.queues.values()))
 
 
 def _check_follows(old: Parts, new: Parts | None, same_epoch: bool) -> None:
