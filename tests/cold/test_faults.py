@@ -1,0 +1,119 @@
+"""An object store that fails, and a writer that ends, at every step: nothing is lost, nothing comes
+twice, and nothing of it is loaded by who does not ask for it."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pystore
+from pystore.cold.failures import TierUnreachable
+from pystore.cold.objects import ObjectStore
+from pystore.cold.push import push
+from pystore.cold.reader import ColdReader
+from pystore.cold.tier import Tier, new_tier
+from pystore.cold.upkeep import collect, verify
+
+CALLS = frozenset({"get", "put_new", "find", "delete"})
+
+
+class FailingObjects:
+    """An object store whose calls fail when `fails` says so. late: after the call has had its
+    effect, as when its answer is lost."""
+
+    def __init__(self, objects: ObjectStore, fails: Any, *, late: bool) -> None:
+        self._objects, self._fails, self._late = objects, fails, late
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._objects, name)
+        if name not in CALLS:
+            return found
+
+        def call(*args: Any, **more: Any) -> Any:
+            fails = self._fails()
+            if fails and not self._late:
+                raise TierUnreachable("the store is away", name)
+            done = found(*args, **more)
+            if fails:
+                raise TierUnreachable("the answer was lost", name)
+            return done
+
+        return call
+
+
+@pytest.fixture
+def source(filled: Path) -> Any:
+    with pystore.Reader(filled) as reader:
+        yield reader
+
+
+def tier_of(root: Path) -> Tier:
+    return new_tier(root, "c1", "broker-a")
+
+
+def check(source: pystore.Reader, root: Path) -> None:
+    with ColdReader(root) as reader:
+        for queue in source.queues("orders"):
+            wanted = source.read("orders", queue.queue, 0, max_messages=1000)
+            found = [
+                (m.queue_offset, bytes(m.body))
+                for batch in reader.batches(topic="orders", queue=queue.queue)
+                for m in batch
+            ]
+            assert found == [(m.queue_offset, bytes(m.body)) for m in wanted]
+    assert collect(tier_of(root), grace_s=-1)[0] >= 0
+    audit = verify(tier_of(root))
+    assert (audit.wrong, audit.orphans) == ([], 0)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_writer_that_ends_at_any_step_loses_nothing(
+    source: pystore.Reader, tmp_path: Path, late: bool
+):
+    step = 0
+    while True:
+        root = tmp_path / f"{step}"
+        tier, left = tier_of(root), iter([False] * step + [True])
+        tier.objects = FailingObjects(tier.objects, lambda: next(left, False), late=late)  # noqa: B023
+        try:
+            push(source, tier, topics=["orders"], segment_bytes=16 << 10)
+        except TierUnreachable:
+            push(source, tier_of(root), topics=["orders"], segment_bytes=16 << 10)
+            check(source, root)
+            step += 1
+        else:
+            break  # there are no more steps
+    assert step > 15
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_store_that_fails_now_and_then_gets_everything_once(
+    source: pystore.Reader, tmp_path: Path, late: bool
+):
+    rng, runs = random.Random(5), 0
+    while True:
+        tier = tier_of(tmp_path / "cold")
+        tier.objects = FailingObjects(tier.objects, lambda: rng.random() < 0.05, late=late)
+        try:
+            done = push(source, tier, topics=["orders"], segment_bytes=4096)
+        except TierUnreachable:
+            continue
+        runs += 1
+        if done.messages == 0:
+            break
+    check(source, tmp_path / "cold")
+
+
+def test_who_reads_a_store_loads_nothing_of_the_tier(filled: Path):
+    code = (
+        "import sys, pystore\n"
+        f"with pystore.Reader({str(filled)!r}) as reader: reader.read('orders', 0, 0)\n"
+        "print([name for name in sys.modules if 'cold' in name or name == 'obstore'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
