@@ -60,7 +60,7 @@ class ProxySettings:
     property_count_max: int = _of("userPropertyMaxNum", 128, "most properties of a message")
     group_max: int = _of(
         "maxMessageGroupSize", 64, "longest message group, the key of its order", unit="bytes")
-    lite_max: int = _of("maxLiteTopicSize", 64, "longest lite topic", unit="bytes", high=64)
+    lite_max: int = _of("maxLiteTopicSize", 64, "longest lite topic", unit="bytes")
     refuse_empty_body: bool = _of(
         "enableMessageBodyEmptyCheck", True, "a message without a body is refused")
     check_type: bool = _of(
