@@ -128,6 +128,10 @@ Checkpoint = Annotated[bool, typer.Option("--checkpoint", help="The checkpoint."
 Metadata = Annotated[
     bool, typer.Option("--metadata", help="The metadata database, at the next open.")
 ]
+LightFiles = Annotated[
+    bool,
+    typer.Option("--light-files", help="Queues of lite topics also as a Java broker has them."),
+]
 RebuildDryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check the log and print the plan; change nothing.")
 ]
@@ -148,25 +152,28 @@ def rebuild(
     index: Index = False,
     checkpoint: Checkpoint = False,
     metadata: Metadata = False,
+    light_files: LightFiles = False,
     dry_run: RebuildDryRun = False,
 ) -> int | None:
     """Makes derived files again from the log's first record, whatever the checkpoint says.
 
     Without a choice: queues, index and checkpoint. They are made beside the old ones and swapped
     in, equal to the byte to what the broker would have written; the old ones stay in
-    STORE/repair-TIME.
+    STORE/repair-TIME. A store with lite topics goes to a Java broker with --light-files, which
+    makes a folder and a file for each of them; enableLmq and enableMultiDispatch must be on there.
 
     \b
     Examples:
       pystore rebuild /data/rocketmq/store
       pystore rebuild /data/rocketmq/store --index
+      pystore rebuild /data/rocketmq/store --light-files
     """
     from pystore import repair as _repair
 
     with s.progress("reading the log") as bar:
         done = _repair.rebuild(
             s.path, s.conf, **chosen(queues, index, checkpoint, metadata), dry_run=dry_run,
-            **_options(s, bar),
+            light_files=light_files, **_options(s, bar),
         )  # fmt: skip
     _show_plan(s, done)
     if dry_run:

@@ -16,6 +16,7 @@ from pystore.audit import Audit, verify
 from pystore.audit.core import CoreAudit
 from pystore.audit.layout import look, look_at_log
 from pystore.errors import BadArgument, NotFound, RecordDamaged
+from pystore.files import make_folders
 from pystore.repair.census import Balance, Census
 from pystore.repair.evidence import mark_of
 from pystore.repair.journal import Journal, hold_lock, refuse_if_held
@@ -32,6 +33,7 @@ from pystore.repair.plan import (
 from pystore.repair.reasons import balance_of
 from pystore.repair.scratch import Derive, Progress, make_derived, swap_derived
 from pystore.settings import Settings
+from pystore.store._reading import Reader
 
 __all__ = ["Repair", "plan", "rebuild", "repair", "undo"]
 
@@ -194,7 +196,7 @@ def _looking(root: Path) -> Iterator[None]:
 def rebuild(
     path: str | os.PathLike[str], conf: str | os.PathLike[str] | None = None,
     *, queues: bool = True, index: bool = True, checkpoint: bool = True, metadata: bool = False,
-    dry_run: bool = False, progress: Progress | None = None,
+    light_files: bool = False, dry_run: bool = False, progress: Progress | None = None,
     core: Callable[..., CoreAudit] = CoreAudit, parts: PartsRun | None = one_by_one,
     **settings: Any,
 ) -> Repair:  # fmt: skip
@@ -202,8 +204,10 @@ def rebuild(
 
     They are made beside the old ones and swapped in; the old ones lie in ``STORE/repair-TIME``
     afterwards. metadata: the database is moved aside, and the next open makes it again from
-    ``config/*.json`` and the log. dry_run: check and plan, and change nothing. core: as
-    :func:`pystore.audit.verify` takes it, for the audits before and after. parts: does parts of the
+    ``config/*.json`` and the log. light_files: queues too, and those of lite topics are written as
+    a Java broker has them, a folder each in ``consumequeue/``; a later open keeps those going.
+    dry_run: check and plan, and change nothing. core: as :func:`pystore.audit.verify` takes it, for
+    the audits before and after. parts: does parts of the
     making (:mod:`pystore.repair.parts`); None: the recovery of a scratch store makes all.
 
     Raises: as :func:`repair`, and RecordDamaged while the log itself is damaged.
@@ -211,6 +215,7 @@ def rebuild(
     root = Path(path)
     given = _settings.load(conf, settings)
     look_at_log(root, given)
+    queues = queues or light_files
     names = [n for n, on in zip(DERIVED, (queues, index, checkpoint), strict=True) if on]
     with _looking(root) if dry_run else hold_lock(root, given.file_mode):
         ended = [] if dry_run else _finish(_begun(root, given), given, progress)
@@ -221,7 +226,7 @@ def rebuild(
         if names:
             actions.append(Action("rebuild", "", f"make {', '.join(names)} again from the log",
                                   {"names": names}))  # fmt: skip
-        if queues:
+        if queues and not light_files:
             actions += set_lights_aside(look(root, given))
         if metadata and (root / "meta").exists():
             actions.append(Action("move", "meta", "move the database aside: the next open makes it"
@@ -230,12 +235,24 @@ def rebuild(
             raise BadArgument("nothing was chosen to rebuild")
         if dry_run:
             return Repair(str(root), actions, before)
+        if light_files:
+            _make_light_folders(root, conf, given, settings)
         ahead = None if parts is None else partial(derive, before.segment_keys, parts)
         counted = _census(root, given)
         journal, after = _carry_out(root, given, actions, progress, check, ahead)
         balance = balance_of(counted, _census(root, given), journal.actions)
     side = str(journal.folder)
     return Repair(str(root), journal.actions, before, after, side, ended, balance)
+
+
+def _make_light_folders(root: Path, conf: Any, given: Settings, settings: dict[str, Any]) -> None:
+    """Makes the folders of light queues: what is made again is what has one."""
+    with Reader(root, conf, **settings) as reader:
+        begin = 0
+        while begin >= 0:
+            some, begin = reader.lights.some(begin)
+            for each in some:
+                make_folders(root / "consumequeue" / each.name / "0", given.file_mode)
 
 
 def _census(root: Path, given: Settings) -> Census:

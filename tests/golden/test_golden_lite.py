@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 import re
+import shutil
 import subprocess
 from collections import defaultdict
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import pystore
 from pystore.audit import verify
+from pystore.repair import rebuild
 
 HERE = Path(__file__).parent
 Units = dict[str, list[tuple[int, int]]]
@@ -55,6 +57,24 @@ def test_light_queues_are_as_java_sees_them_and_stay_so(killed: Path):
     assert verify(killed, deep=True).findings == []
     with pystore.open(killed) as store:
         assert we_see(store) == wanted
+
+
+def test_light_queues_are_written_as_javas_files(killed: Path):
+    """Byte for byte what Java's own files held, which are deleted before."""
+    java = {path.parent.parent.name: path.read_bytes()
+            for path in (killed / "consumequeue").glob("%LMQ%*/0/*")}  # fmt: skip
+    assert len(java) == 44
+    for name in java:
+        shutil.rmtree(killed / "consumequeue" / name)
+    with pystore.open(killed) as store:
+        store.lights.begin()
+    assert not list((killed / "consumequeue").glob("%LMQ%*"))
+    assert rebuild(killed, light_files=True).good
+    assert java == {path.parent.parent.name: path.read_bytes()
+                    for path in (killed / "consumequeue").glob("%LMQ%*/0/*")}  # fmt: skip
+    assert verify(killed, deep=True).findings == []
+    with pystore.open(killed) as store:
+        assert we_see(store) == java_sees()
 
 
 def offsets_in(file: Path) -> dict[str, dict[str, int]]:
