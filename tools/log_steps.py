@@ -177,8 +177,6 @@ STEPS: dict[str, str] = {
         "look who opens them; raise maxConnections and the limit of files",
     "Cannot accept connections: %s": "raise the limit of open files (`ulimit -n`)",
     "Closed %s: %s%s": _CLIENT,
-    "TLS is spoken on the event loop: %s":
-        "install OpenSSL 3 if TLS is to be as fast as plain text",
     "Request %d from %s held the event loop for %d ms":
         "look whether the machine is short of processor time; if not, report it",
     # ---- delays, timers, duties, hooks ----

@@ -18,19 +18,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.loop.safe_log import SafeLogger
 from broker.remoting.selfsigned import self_signed
 from pystore.configuration.problems import mistyped
 from pystore.configuration.rows import Setting, convert, read_conf, rows_of, setting_field
 from pystore.errors import BadArgument
-from pystore.native import ffi, lib, text_of
+from pystore.native import ffi, lib, raise_error
 
 if TYPE_CHECKING:
     from broker.remoting.connection import Connection, Parts
 
 __all__ = ["MODES", "TABLE", "TlsIntake", "TlsSettings", "client_context"]
-
-log = SafeLogger("broker.remoting")
 
 MODES = ("disabled", "permissive", "enforcing")
 _CLIENT_AUTH = {
@@ -45,13 +42,23 @@ def _tls(name: str, default: Any, meaning: str, **more: Any) -> Any:
     return setting_field(name, default, meaning, used_by="tls", at_start=True, **more)
 
 
+#: Upstream's (TlsSystemConfig), and what is done in their place.
+_FIXED = {
+    "tls.ciphers": "OpenSSL chooses the ciphers",
+    "tls.protocols": "TLS 1.2 and 1.3 are spoken",
+}
+
+
 def _check_name(name: str) -> None:
     """Checks a name that is not a setting of TLS. Raises: BadArgument if it is meant to be one:
     what it asks for would silently not be done."""
-    ours = name.startswith("tls.") and name != "tls.config.file"
-    meant = mistyped(name, TABLE) if ours else ""
-    if meant:
-        raise BadArgument(f"'{name}' is not a setting; the nearest name is '{meant}'")
+    if not name.startswith("tls.") or name == "tls.config.file":
+        return
+    if name in _FIXED:
+        raise BadArgument(f"'{name}' cannot be set: {_FIXED[name]}. Take the line out")
+    meant = mistyped(name, TABLE)
+    nearest = f"; the nearest name is '{meant}'" if meant else ""
+    raise BadArgument(f"'{name}' is not a setting{nearest}")
 
 
 @dataclass(slots=True)
@@ -113,7 +120,7 @@ class TlsSettings:
         True,
         "such a certificate is for the address that is asked (not a setting of Apache's)",
     )
-    #: The server's context, and the same for network threads (``ps_tls *``), or None for these.
+    #: The server's context, and the same for network threads (``ps_tls *``).
     _made: tuple[ssl.SSLContext, Any] | None = field(default=None, repr=False, compare=False)
     #: Called, on any thread, after the context was made again.
     listeners: list[Callable[[], None]] = field(default_factory=list, repr=False, compare=False)
@@ -214,11 +221,13 @@ class TlsSettings:
     @property
     def of_threads(self) -> Any:
         """Returns the same for network threads (``ps_tls *``), once the context was made; None
-        before, and where they have no OpenSSL: then the event loop speaks TLS. Whoever uses it
-        keeps it: read_again() makes another one."""
+        before. Whoever uses it keeps it: read_again() makes another one."""
         return self._made[1] if self._made is not None else None
 
     def _make(self) -> tuple[ssl.SSLContext, Any]:
+        error = ffi.new("ps_error *")
+        if lib.ps_tls_check(error):
+            raise_error(error[0])
         if self.cert_path:
             return self._make_of(self.cert_path, self.key_path, self.key_password)
         if not self.test_mode:
@@ -266,7 +275,7 @@ def _self_signed_files() -> Iterator[str]:
 def _context_of_threads(
     context: ssl.SSLContext, cert: str, key: str, password: str, trust: str
 ) -> Any:
-    """Returns what network threads need to speak TLS as `context` does, or None if they cannot."""
+    """Returns what network threads need to speak TLS as `context` does. Raises: BadArgument."""
     asks = {
         ssl.CERT_NONE: lib.PS_TLS_NO_CLIENT,
         ssl.CERT_OPTIONAL: lib.PS_TLS_CLIENT_MAY,
@@ -281,8 +290,7 @@ def _context_of_threads(
     conf.verify, conf.trust, conf.ciphers = asks[context.verify_mode], trusted, ciphers
     made = lib.ps_tls_new(conf, error)
     if made == ffi.NULL:
-        log.info("TLS is spoken on the event loop: %s", text_of(error.text))
-        return None
+        raise_error(error[0])
     return ffi.gc(made, lib.ps_tls_free)
 
 

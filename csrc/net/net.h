@@ -127,7 +127,9 @@ typedef struct ps_net_event {
  * port has PS_THREADS_MAX at most. Errors: PS_E_NO_MEMORY, PS_E_IO, PS_E_ARGUMENT. */
 ps_net *ps_net_start(ps_core *core, const ps_net_conf *conf, int listen_fd, ps_net *first,
                      ps_error *error);
-/* Errors: PS_E_ARGUMENT: a file cannot be used, or there is no OpenSSL 3; PS_E_NO_MEMORY. */
+/* PS_E_ARGUMENT: there is no OpenSSL 3, and TLS is refused. */
+int ps_tls_check(ps_error *error);
+/* Errors: as ps_tls_check; PS_E_ARGUMENT: a file cannot be used; PS_E_NO_MEMORY. */
 ps_tls *ps_tls_new(const ps_tls_conf *conf, ps_error *error);
 void ps_tls_free(ps_tls *tls); /* NULL does nothing. Connections keep what they use of it. */
 /* From now on the port speaks TLS as this says, with whoever begins with it; NULL: it hands them to

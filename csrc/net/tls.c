@@ -179,12 +179,16 @@ static bool prepare_context(void *ctx, const ps_tls_conf *conf) {
            load_files(ctx, conf);
 }
 
-ps_tls *ps_tls_new(const ps_tls_conf *conf, ps_error *e) {
+int ps_tls_check(ps_error *e) {
     pthread_once(&loading, load_library);
-    if (missing[0] != '\0') {
-        ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "network threads cannot speak TLS: %s", missing);
-        return NULL;
-    }
+    if (missing[0] == '\0') return 0;
+    return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
+                   "TLS needs OpenSSL 3: install libssl3 (Debian, Ubuntu, Alpine) or openssl-libs"
+                   " (Fedora, RHEL); %s", missing);
+}
+
+ps_tls *ps_tls_new(const ps_tls_conf *conf, ps_error *e) {
+    if (ps_tls_check(e) < 0) return NULL;
     lib.ERR_clear_error();
     ps_tls *made = calloc(1, sizeof *made);
     if (made != NULL) made->ctx = lib.SSL_CTX_new(lib.TLS_server_method());

@@ -241,15 +241,6 @@ def test_tls_after_a_header_is_a_threads(tmp_path, small, own):
         until(lambda: links(broker) == [True])
 
 
-def test_tls_after_a_header_is_the_loops_where_threads_have_none(tmp_path, small, monkeypatch):
-    monkeypatch.setattr("broker.remoting.tls._context_of_threads", lambda *given: None)
-    with started(tmp_path, small) as broker, Client(broker.port) as client:
-        client.say(V1)
-        client.sock = client_context().wrap_socket(client.sock)
-        assert client.born_host(client.ask(send())).startswith(on_disk(("10.1.2.3", 4711)))
-        until(lambda: links(broker) == [False])
-
-
 @pytest.mark.parametrize(
     ("mode", "after", "why"),
     [

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 import struct
+from unittest.mock import Mock
 
 import pytest
 from fakes import send_command
@@ -17,6 +18,7 @@ from broker.broker import Broker
 from broker.loop import rate_limited_log
 from broker.namesrv.server import NameServer
 from broker.remoting import certificates
+from broker.remoting import tls as tls_module
 from broker.remoting.client import RemotingClient
 from broker.remoting.connection import Limits
 from broker.remoting.links import LinkConnection
@@ -25,6 +27,8 @@ from broker.remoting.tls import TlsSettings, client_context
 from broker.wire import codec
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command, texts
+from pystore.errors import BadArgument
+from pystore.native import lib
 
 
 def send(number=0, body=b"body"):
@@ -132,14 +136,40 @@ async def test_without_a_certificate_clients_are_refused(tmp_path, small, warnin
     assert "tls.server.certPath is not set" in warnings.text
 
 
-async def test_where_threads_have_no_openssl_the_loop_speaks_it(tmp_path, small, monkeypatch):
-    monkeypatch.setattr(TlsSettings, "of_threads", None)
+async def test_without_openssl_it_is_refused_by_name(tmp_path, small, warnings, monkeypatch):
+    """A start with a certificate ends so; where one would be made, clients are refused, and plain
+    text is served."""
+
+    def missing(error):
+        error.code, error.text = BadArgument.code, b"TLS needs OpenSSL 3: install libssl3"
+        return error.code
+
+    monkeypatch.setattr(tls_module, "lib", Mock(wraps=lib, ps_tls_check=missing))
+    with pytest.raises(BadArgument, match="install libssl3"):
+        tls_of(tmp_path)
     async with (
-        started(tmp_path, small, tls_of(tmp_path)) as broker,
-        RemotingClient(tls=client_context()) as client,
+        started(tmp_path, small, TlsSettings()) as broker,
+        RemotingClient(tls=client_context()) as ciphered,
+        RemotingClient() as plain,
     ):
-        assert (await client.request(broker.address, send())).code == 0
-        assert on_threads(broker) == 0
+        with pytest.raises(ConnectionError):
+            await ciphered.request(broker.address, send(), timeout=BOUND_S)
+        assert (await plain.request(broker.address, send())).code == 0
+    assert "TLS refused (TLS needs OpenSSL 3: install libssl3" in warnings.text
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("tls.ciphers", "cannot be set: OpenSSL chooses the ciphers"),
+        ("tls.protocols", "cannot be set: TLS 1.2 and 1.3 are spoken"),
+        ("tls.server.certPth", "the nearest name is 'tls.server.certPath'"),
+        ("tls.unheard", "is not a setting "),
+    ],
+)
+def test_what_is_not_done_is_refused_by_name(name, why):
+    with pytest.raises(BadArgument, match=f"'{name}' .*{why}"):
+        TlsSettings.from_names({name: "x", "listenPort": "1"})
 
 
 async def test_enforcing_it_refuses_plain_text(tmp_path, small, warnings):
