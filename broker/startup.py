@@ -191,6 +191,7 @@ def _lite_topics(s: Services, pop: Pop) -> LiteTopics:
         s.topics,
         s.groups,
         s.offsets,
+        s.core,
         pop.order.batches,
         pop.now_ms,
         KeptSubscriptions(

@@ -47,11 +47,11 @@ __all__ = [
 #: Requests that the core may serve by itself.
 HOT_CODES = frozenset((10, 11, 310, 320, 361))
 #: Those whose bytes Python keeps: the core serves them, or carries out what Python decided.
-_KEPT_CODES = HOT_CODES | {324, 325, 200050, 200054}
+_KEPT_CODES = HOT_CODES | {324, 325, 200050, 200054, 200070}
 #: What is handed on (PS_DELEGATE_) where pulls and pops are not served.
 WITHOUT_PULLS = lib.PS_DELEGATE_PULLS | lib.PS_DELEGATE_POPS
-#: POP_MESSAGE, NOTIFICATION.
-_POPS = frozenset((200050, 200054))
+#: POP_MESSAGE, NOTIFICATION, POP_LITE_MESSAGE.
+_POPS = frozenset((200050, 200054, 200070))
 #: By the outcome of a wait for the safe position.
 _CODES_OF_WAITS = {0: 0, lib.PS_FLUSH_DISK_TIMEOUT: 10, lib.PS_FLUSH_SLAVE_TIMEOUT: 12}
 _STATUS_OF_WAITS = {

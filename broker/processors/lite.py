@@ -4,7 +4,6 @@ broker/services/lite."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Coroutine
@@ -12,13 +11,12 @@ from heapq import nlargest
 from typing import Any
 
 from broker.hot.ordered import UNKNOWN
-from broker.loop.turns import Pieces
+from broker.loop.turns import Pieces, alone
 from broker.processors.bodies import LITE_SUBSCRIPTIONS, read
 from broker.processors.refusals import always, put_refusal
 from broker.services.context import Services
-from broker.services.lite.lite_topics import EXPIRATION, LiteBatch, LiteTopics, is_lite
+from broker.services.lite.lite_topics import EXPIRATION, LiteTopics, is_lite
 from broker.services.lite.names import name_problem, parts_of, queue_of, queues_below
-from broker.services.lite.registry import LiteClient
 from broker.services.topics import READ
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
@@ -34,22 +32,10 @@ __all__ = ["LiteProcessor"]
 _POP_MAX = 32
 #: A pop that is so late, ms, is not served: its client has given up.
 _LATE_MS = 500
-#: A poll waits at most so long, ms.
-_POLL_MAX_MS = 120_000
 _NO_REMARK = "not set any response code"
 _NOTHING = {"popTime": 0, "invisibleTime": 0, "reviveQid": 0}
 #: Lite topics that an answer names at most.
 _LISTED_MAX = 10_000
-
-
-def _count_info(batches: list[LiteBatch]) -> str:
-    """Returns orderCountInfo: of each message, in their order, how often it was popped before.
-    Upstream leaves out those that were not where another one was, which its client cannot read."""
-    return ";".join(
-        f"0 qo0%{offset} {times}" if times else "0"
-        for batch in batches
-        for offset, times in zip(batch.offsets, batch.times, strict=True)
-    )
 
 
 class LiteProcessor:
@@ -81,7 +67,7 @@ class LiteProcessor:
 
     # ---- subscriptions ----
 
-    def subscribe(self, peer: Peer, command: Command) -> Command:
+    def subscribe(self, peer: Peer, command: Command) -> Result:
         """Serves 200071: what clients subscribe to."""
         if not len(command.body):
             raise Refused(ResponseCode.ILLEGAL_OPERATION, "Request body is null.")
@@ -90,13 +76,17 @@ class LiteProcessor:
             raise Refused(
                 ResponseCode.ILLEGAL_OPERATION, "LiteSubscriptionCtlRequestBody is empty."
             )
+        return self._subscribe(peer, command, rows)
+
+    @alone
+    async def _subscribe(self, peer: Peer, command: Command, rows: list[dict[str, Any]]) -> Command:
         for row in rows:
             client, group, topic = row["clientId"], row["group"], row["topic"]
             if client.strip() and group.strip() and topic.strip():
-                self._subscribe_one(peer, row, client, group, topic)
+                await self._subscribe_one(peer, row, client, group, topic)
         return command.reply()
 
-    def _subscribe_one(
+    async def _subscribe_one(
         self, peer: Peer, row: dict[str, Any], client: str, group: str, topic: str
     ) -> None:
         lite, action, names = self._lite, row["action"], row["liteTopicSet"]
@@ -115,14 +105,13 @@ class LiteProcessor:
                     "java.lang.IllegalStateException: subscribe lite operation is not supported for"
                     " this group",
                 )
-            lite.add(group, client, topic, names, row["offsetOption"], peer)
+            await lite.add(group, client, topic, names, row["offsetOption"], peer)
         elif action == "COMPLETE_ADD":
             self._check_consumer(group)
-            now = len(known.queues) if known is not None else 0
-            self._check_room(lite, len(names) - now)
-            lite.replace(group, client, topic, names, peer)
+            self._check_room(lite, len(names) - (known.queues if known is not None else 0))
+            await lite.replace(group, client, topic, names, peer)
         elif action == "PARTIAL_REMOVE":
-            lite.remove(group, client, topic, names)
+            await lite.remove(group, client, topic, names)
         elif action == "COMPLETE_REMOVE":
             if known is not None:
                 lite.leave(known)
@@ -134,9 +123,7 @@ class LiteProcessor:
                 " return value of"
                 ' "org.apache.rocketmq.common.lite.LiteSubscriptionDTO.getAction()" is null',
             )
-        known = lite.registry.get(group, client)
-        if known is not None:
-            known.version = max(known.version, row["version"])
+        lite.registry.set_version(group, client, row["version"])
 
     def _check_consumer(self, group: str) -> None:
         found = self.s.groups.find(group)
@@ -158,7 +145,8 @@ class LiteProcessor:
     # ---- popping ----
 
     def pop(self, peer: Peer, command: Command) -> Result:
-        """Serves 200070: messages of a client's lite topics."""
+        """Checks a request for messages of a client's lite topics (200070), and has the core serve
+        it, and those of its group that follow."""
         s, client_id, group = self.s, command.text("clientId"), command.text("consumerGroup")
         topic, most = command.text("topic"), command.number("maxMsgNum")
         invisible_ms, poll_ms = command.number("invisibleTime"), command.number("pollTime")
@@ -200,67 +188,14 @@ class LiteProcessor:
             )
         if command.is_oneway:
             return None
-        client = lite.registry.made(group, client_id, topic)
-        until = born_ms + min(poll_ms, _POLL_MAX_MS)
-        attempt = command.ext.get("attemptId") or None
-        answer = self._popped(command, lite, client, most, invisible_ms, attempt)
-        if answer.code == 0 or until <= now_ms:
-            return answer
-        if len(client.polls) >= s.settings["popPollingSize"]:
-            return command.reply(ResponseCode.POLLING_FULL, "polling full", _NOTHING)
-        return self._wait(peer, command, lite, client, most, invisible_ms, attempt, until)
-
-    def _popped(
-        self, command: Command, lite: LiteTopics, client: LiteClient, most: int,
-        invisible_ms: int, attempt: str | None,
-    ) -> Command:  # fmt: skip
+        lite.join(group, client_id, topic)
         try:
-            pop_ms, batches = lite.take(client, most, invisible_ms, attempt)
+            served = peer.serve_raw(command)
         except StoreError as failed:
-            raise put_refusal(failed, self.s) from failed
-        ext = {
-            "popTime": pop_ms, "invisibleTime": invisible_ms, "reviveQid": ORDER_QUEUE,
-            "orderCountInfo": _count_info(batches),
-        }  # fmt: skip
-        body = b"".join(record for batch in batches for record in batch.records)
-        if batches:
-            return command.reply(0, "FOUND", ext, body)
-        return command.reply(ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE", ext)
-
-    async def _wait(
-        self, peer: Peer, command: Command, lite: LiteTopics, client: LiteClient, most: int,
-        invisible_ms: int, attempt: str | None, until_ms: int,
-    ) -> Command | None:  # fmt: skip
-        """Answers when there is something for the client, or its time is over."""
-        loop = asyncio.get_running_loop()
-        while True:
-            woken: asyncio.Future[None] = loop.create_future()
-
-            def wake(woken: asyncio.Future[None] = woken) -> None:
-                if not woken.done():
-                    woken.set_result(None)
-
-            client.polls.append(wake)
-            if client.events:
-                # One that came before this began to wait woke nobody. And one whose queue has
-                # more behind damaged messages is looked at again, after others had their turn.
-                loop.call_soon(wake)
-            left_s = (until_ms - time.time_ns() // 1_000_000) / 1000
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(left_s, 0)):
-                    await woken
-            with contextlib.suppress(ValueError):
-                client.polls.remove(wake)
-            if peer.closed:
-                client.wake()  # what came for it is for another poll of the client
-                return None
-            if not lite.is_on:
-                return command.reply(ResponseCode.POLLING_TIMEOUT, "the broker stops", _NOTHING)
-            answer = self._popped(command, lite, client, most, invisible_ms, attempt)
-            if answer.code == 0 or until_ms <= time.time_ns() // 1_000_000:
-                return answer
-            if lite.registry.get(client.group, client.client_id) is not client:
-                return answer  # it has left
+            raise put_refusal(failed, s) from failed
+        if not served:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "the pop request has an invalid field")
+        return None
 
     # ---- acknowledgements ----
 
@@ -399,13 +334,12 @@ class LiteProcessor:
         lite, queue = self._lite, queue_of(config.name, command.text("liteTopic"))
         low, high = lite.lights.range(queue) or (0, 0)
         subscribers = [
-            {"clientId": client.client_id, "group": group}
-            for group in lite.registry.groups_at(queue)
-            for client in lite.registry.subscribers(queue, group)
+            {"clientId": client.client_id, "group": client.group}
+            for client in lite.registry.subscribers(queue)
         ]
         subscribers += [
             {"clientId": "*", "group": group}
-            for group in sorted({c.group for c in lite.registry.wild.get(config.name, ())})
+            for group in sorted({c.group for c in lite.registry.wild(config.name)})
         ]
         body = {
             "parentTopic": config.name,
@@ -437,8 +371,8 @@ class LiteProcessor:
         }  # fmt: skip
         client = lite.registry.get(name, client_id)
         if client is not None:
-            queues = sorted(client.queues)
-            if client in lite.registry.wild.get(config.name, ()):
+            queues = sorted(lite.registry.queues(name, client_id))
+            if client.wild and client.parent == config.name:
                 queues = [f"{config.name}@{name}"]
             body |= {
                 "liteTopicCount": len(queues), "lastAccessTime": client.accessed_ms,
@@ -507,14 +441,14 @@ class LiteProcessor:
             },
         }  # fmt: skip
 
-    def dispatch(self, peer: Peer, command: Command) -> Command:
+    async def dispatch(self, peer: Peer, command: Command) -> Command:
         """Serves 200079: looks at all lite topics of a client, or of a group, at once."""
         group, client_id = command.text("group"), command.text("clientId", "")
         self._lite_group(group)
         lite = self._lite
         client = lite.registry.get(group, client_id) if client_id else None
         if client is not None and not lite.is_wild(group):
-            lite.dispatch(client)
+            await lite.dispatch(client)
         elif not client_id or lite.is_wild(group):
-            lite.dispatch_group(group)
+            await lite.dispatch_group(group)
         return command.reply(0, _NO_REMARK)

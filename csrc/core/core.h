@@ -28,9 +28,11 @@
 #define PS_REQUEST_POP_MESSAGE 200050
 #define PS_REQUEST_ACK_MESSAGE 200051
 #define PS_REQUEST_NOTIFICATION 200054
+#define PS_REQUEST_POP_LITE_MESSAGE 200070
 
 /* Codes of its answers (upstream ResponseCode). */
 #define PS_CODE_SUCCESS 0
+#define PS_CODE_SYSTEM_ERROR 1
 #define PS_CODE_FLUSH_DISK_TIMEOUT 10
 #define PS_CODE_FLUSH_SLAVE_TIMEOUT 12
 #define PS_CODE_SERVICE_NOT_AVAILABLE 14
@@ -288,6 +290,7 @@ typedef struct ps_core_tables {
     ps_chains tc_topics, tc_pairs; /* of ps_topic_entry, of ps_pair */
     ps_pair *tc_all_pairs;
     ps_marks tc_marks;
+    int64_t tc_rules;      /* counts changes of topics and groups */
     uint32_t tc_withdrawn; /* counts what heartbeats rest on and is gone: topics, grants */
 } ps_core_tables;
 
@@ -345,6 +348,7 @@ struct ps_core {
     ps_tx *co_tx;
     ps_dedup *co_dedup;          /* NULL: nothing is remembered */
     struct ps_pop_state *co_pop; /* NULL: nothing was popped */
+    struct ps_lite *co_lite;     /* NULL: no topic has lite topics */
     struct ps_access *co_access; /* NULL: no access control */
 };
 

@@ -39,6 +39,7 @@ bool ps_conn_delegates(const ps_conn *n, int32_t code) {
         return (what & PS_DELEGATE_SENDS) ||
                (d->dg_sends_from_ms > 0 && ps_now_ms() < d->dg_sends_from_ms);
     case PS_REQUEST_POP_MESSAGE:
+    case PS_REQUEST_POP_LITE_MESSAGE:
     case PS_REQUEST_ACK_MESSAGE:
         return what & PS_DELEGATE_POPS;
     default:

@@ -61,6 +61,7 @@ typedef struct ps_light {
     int32_t lt_names_ahead, lt_names_room;
     ps_light_queue *lt_news;
     bool lt_listened;
+    _Atomic bool lt_told; /* who listens was told of the first news since he took them */
     int64_t lt_units;   /* written since the open */
     int64_t lt_skipped; /* names in records that can be no queue's */
 } ps_light;

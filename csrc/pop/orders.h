@@ -19,6 +19,8 @@ typedef struct ps_order {
     int32_t or_attempt_len;
     bool or_changed; /* the time of some message was changed */
     int64_t or_pop_ms, or_invisible_ms, or_used_ms;
+    int64_t or_due_ms; /* when somebody wants to know that it is over */
+    int32_t or_due_at; /* its place in that heap, from 1; 0: nobody does */
     uint64_t or_acked;
     ps_ordered_message or_all[]; /* then the attempt */
 } ps_order;
@@ -35,9 +37,17 @@ typedef struct ps_order_log {
     int ol_failed;      /* errno, until Python has it */
     bool ol_saving;     /* a file is being saved: what changes is for the journal after it, too */
     ps_buffer ol_since; /* that */
+    ps_order **ol_due;  /* a heap, by time: orderdue.c */
+    int32_t ol_due_count, ol_due_room;
 } ps_order_log;
 
 ps_order_log *ps_order_log_of(ps_core *c); /* NULL: no memory */
+
+/* orderdue.c: from now on it is due at that time, in the clock of timers; false: no memory. Not any
+ * more. The one that is due first; NULL: none is. */
+bool ps_order_due(ps_core *c, ps_order *o, int64_t at_ms);
+void ps_order_undue(ps_core *c, ps_order *o);
+ps_order *ps_order_due_first(const ps_core *c);
 
 /* Notes the batch of a queue that was popped or changed; NULL: it is forgotten. The group continues
  * at `next`. From now on a crash of the process does not undo it. */

@@ -70,10 +70,13 @@ int ps_core_ack(ps_conn *n, const ps_command *command) {
         !ps_handle_read((const char *)r.handle.data, r.handle.len, &h) || !is_there(c, &r))
         return 0;
     const ps_check_point_key key = key_of(&r, &h);
-    if (h.revive_queue == PS_ORDER_QUEUE)
-        return ps_core_order_ack(c, &key, &r.offset, 1) == PS_ORDER_UNKNOWN
+    if (h.revive_queue == PS_ORDER_QUEUE) {
+        int what = ps_core_order_ack(c, &key, &r.offset, 1);
+        /* By the place in the log the broker finds the lite topic that an old client leaves out. */
+        return what == PS_ORDER_UNKNOWN || (what == PS_ORDER_STALE && h.physical >= 0)
                    ? 0
                    : answer_ack(n, command, 0);
+    }
     if (ps_core_check_point_ack(c, &key, &r.offset, 1, &end, NULL) < 0) return 0;
     return answer_ack(n, command, end);
 }

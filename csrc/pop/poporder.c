@@ -26,6 +26,7 @@ static ps_order *order_of(ps_core *c, const ps_check_point_key *k) {
 /* Removes it from all but its mark. */
 static void unlink_order(ps_core *c, ps_order *o) {
     ps_pair *pair = o->or_pair;
+    ps_order_undue(c, o);
     if (pair->pr_orders == o)
         pair->pr_orders =
             o->or_next != NULL && o->or_next->or_pair == pair ? o->or_next : NULL;
@@ -76,6 +77,7 @@ void ps_orders_free(ps_core *c) {
         next = o->or_next;
         free(o);
     }
+    free(ps_order_log_of(c)->ol_due);
 }
 
 /* ---- what it says ---- */
@@ -292,6 +294,13 @@ void ps_core_order_forget(ps_core *c, const char *group, int32_t group_len, cons
                           int32_t topic_len, int32_t queue_id) {
     PS_CORE_HELD(c);
     ps_order_log *l = ps_order_log_of(c);
+    if (group != NULL && topic != NULL && queue_id >= 0) {
+        const ps_check_point_key key = {.topic = topic, .group = group, .topic_len = topic_len,
+                                        .group_len = group_len, .queue_id = queue_id};
+        ps_order *one = order_of(c, &key);
+        if (one != NULL) forget_order(c, one);
+        return;
+    }
     for (ps_order *o = l != NULL ? l->ol_all : NULL, *next; o != NULL; o = next) {
         const ps_pair *p = o->or_pair;
         next = o->or_next;

@@ -30,6 +30,7 @@ static factor *find_factor(const ps_pop_state *x, const char *group, int32_t len
 int ps_core_pop_factor(ps_core *c, const char *group, int32_t len, int32_t percent, ps_error *e) {
     PS_CORE_HELD(c);
     ps_pop_state *x = ps_pop_state_of(c);
+    c->co_tables.tc_rules++; /* whatever of the group has changed */
     factor *f = x != NULL ? find_factor(x, group, len) : NULL;
     if (f == NULL && percent == ALWAYS) return 0; /* whatever the name */
     if (len < 1 || len > PS_TOPIC_MAX || percent < 0 || percent > ALWAYS)

@@ -220,7 +220,7 @@ int ps_conn_pop_wait(ps_conn *n, const ps_pop_ask *ask, int64_t wait_ms, int64_t
 void ps_conn_pop_leave(ps_conn *n, int64_t number) {
     PS_CORE_HELD(n->cn_core);
     ps_parked *p = n->cn_parked;
-    while (p != NULL && !(p->pk_pops && ((ps_pop_waiter *)p)->pw_number == number))
+    while (p != NULL && !(p->pk_pops && !p->pk_lite && ((ps_pop_waiter *)p)->pw_number == number))
         p = p->pk_conn_next;
     if (p != NULL) ps_pop_free((ps_pop_waiter *)p);
 }

@@ -16,6 +16,7 @@
 #include "tables/access.h"
 #include "transactions/halves.h"
 #include "sends/dedup.h"
+#include "lite/lite.h"
 #include "pop/poporder.h"
 #include "core/lock.h"
 #include "remoting/serving.h"
@@ -113,6 +114,7 @@ void ps_core_free(ps_core *c) {
     free_tables(c);
     ps_tx_free(c);
     ps_dedup_free(c);
+    ps_lite_free(c);
     ps_orders_free(c);
     ps_pop_state_free(c->co_pop);
     ps_access_free(c->co_access);
@@ -215,7 +217,8 @@ static bool look_for_news(ps_core *c) {
         ps_dispatch_catch_up(c->co_store, NULL);
         ps_arrivals_to(&c->co_store->st_arrivals, c->co_event_fd);
     }
-    return c->co_parking.pg_ready != NULL || atomic_load(&c->co_store->st_arrivals.ar_list) != NULL;
+    return c->co_parking.pg_ready != NULL ||
+           atomic_load(&c->co_store->st_arrivals.ar_list) != NULL || ps_lite_has_news(c);
 }
 
 static void finish_step(ps_conn *n, ps_step *out) {
@@ -254,6 +257,8 @@ static int delegate_frame(ps_core *c, const uint8_t *data, int64_t len) {
 }
 
 static int serve_frame(ps_conn *n, const ps_command *request) {
+    int lite = request->code == PS_REQUEST_ACK_MESSAGE ? ps_core_lite_ack(n, request) : 0;
+    if (lite != 0) return lite;
     switch (request->code) {
     case PS_REQUEST_SEND_MESSAGE:
     case PS_REQUEST_SEND_MESSAGE_V2:
@@ -270,6 +275,8 @@ static int serve_frame(ps_conn *n, const ps_command *request) {
         return ps_core_end_transaction(n, request);
     case PS_REQUEST_POP_MESSAGE:
         return ps_core_pop(n, request);
+    case PS_REQUEST_POP_LITE_MESSAGE:
+        return ps_core_lite_pop(n, request, false, NULL);
     case PS_REQUEST_ACK_MESSAGE:
         return ps_core_ack(n, request);
     default:
@@ -285,7 +292,10 @@ static int serve_counted(ps_conn *n, const ps_command *request, bool checked, ps
     ps_call *call = ps_mine(c);
     call->ca_rpcs.rp_request = request->code;
     call->ca_rpcs.rp_answered = PS_CODE_SUCCESS;
-    int served = checked ? ps_core_pop_checked(n, request, e) : serve_frame(n, request);
+    int served = !checked ? serve_frame(n, request)
+                 : request->code == PS_REQUEST_POP_LITE_MESSAGE
+                     ? ps_core_lite_pop(n, request, true, e)
+                     : ps_core_pop_checked(n, request, e);
     if (served > 0 && call->ca_rpcs.rp_answered != PS_RPC_NONE)
         ps_rpc_answered(c, request->code, call->ca_rpcs.rp_answered,
                         request->flag & PS_FLAG_ONEWAY ? PS_RPC_ONEWAY : 0);

@@ -7,6 +7,7 @@
 
 #include "base/threads.h"
 #include "core/lock.h"
+#include "lite/lite.h"
 #include "pop/popwait.h"
 #include "remoting/serving.h"
 #include "sends/sends.h"
@@ -17,7 +18,9 @@
 
 void ps_parked_drop_all(ps_conn *n) {
     for (ps_parked *h = n->cn_parked; h != NULL; h = n->cn_parked)
-        if (h->pk_pops)
+        if (h->pk_lite)
+            ps_lite_poll_free(h);
+        else if (h->pk_pops)
             ps_pop_free((ps_pop_waiter *)h);
         else
             ps_parked_free(h);
@@ -55,11 +58,14 @@ static void end_parked(ps_core *c, bool all) {
     /* With equal deadlines any order is a heap; each is taken from it when it is answered. */
     while (g->pg_count > 0 && g->pg_heap[0]->pk_deadline <= now) {
         ps_parked *h = g->pg_heap[0];
-        if (h->pk_pops && !all && ps_pop_unblocked(c, (ps_pop_waiter *)h, now)) continue;
+        if (h->pk_pops && !h->pk_lite && !all &&
+            ps_pop_unblocked(c, (ps_pop_waiter *)h, now)) continue;
         h->pk_last = true;
         ps_parked_until(c, h, INT64_MAX);
         if (h->pk_ready || h->pk_reading != NULL) continue;
-        if (h->pk_pops)
+        if (h->pk_lite)
+            ps_lite_unlist(h);
+        else if (h->pk_pops)
             ps_pop_unlist((ps_pop_waiter *)h);
         else
             ps_parked_unlink(c, h);
@@ -74,6 +80,7 @@ static void look_at_parked(ps_core *c) {
     if (read(c->co_event_fd, &count, sizeof count) < 0) count = 0;
     take_arrivals(c);
     ps_cold_look(c);
+    ps_lite_look(c);
     end_parked(c, false);
 }
 
@@ -108,7 +115,7 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
         if (rounds >= ROUNDS_MAX) return 0;
         ps_parked *h = c->co_parking.pg_ready;
         if (h->pk_pops) {
-            if (ps_pop_resume(c, h, out) == 0) continue;
+            if ((h->pk_lite ? ps_lite_resume : ps_pop_resume)(c, h, out) == 0) continue;
             return 1;
         }
         int64_t conn_id = h->pk_conn->cn_id;
@@ -125,6 +132,8 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
         *out = (ps_step){.out = answer->data, .out_len = answer->len, .conn_id = conn_id};
         return 1;
     }
+    int64_t back_ms = ps_lite_due_in(c);
     *next_ms = ps_core_deadline_in(c);
+    if (back_ms >= 0 && (*next_ms < 0 || back_ms < *next_ms)) *next_ms = back_ms;
     return 0;
 }

@@ -48,6 +48,9 @@ void ps_lights_listen(ps_store *store, int32_t fd);
 int32_t ps_lights_news(ps_store *store, uint8_t *to, int32_t room);
 /* cdef end */
 
+/* Whether who listens was told of news that he has not taken. */
+bool ps_lights_have_news(ps_store *s);
+
 #define PS_LIGHT_NAMES_MAX 8
 
 /* What a message that is put asks for. */

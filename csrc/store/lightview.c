@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/threads.h"
 #include "format/multi.h"
 #include "log/commitlog.h"
 #include "store/lights.h"
@@ -263,9 +264,15 @@ void ps_lights_listen(ps_store *s, int32_t fd) {
     if (atomic_load(&s->st_light_on)) {
         pthread_mutex_lock(&s->st_light.lt_lock);
         s->st_light.lt_listened = fd >= 0;
+        atomic_store(&s->st_light.lt_told, s->st_light.lt_news != NULL);
+        if (fd >= 0 && s->st_light.lt_news != NULL) ps_eventfd_tell(fd);
         pthread_mutex_unlock(&s->st_light.lt_lock);
     }
     pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
+}
+
+bool ps_lights_have_news(ps_store *s) {
+    return atomic_load(&s->st_light_on) && atomic_load(&s->st_light.lt_told);
 }
 
 int32_t ps_lights_news(ps_store *s, uint8_t *to, int32_t room) {
@@ -273,6 +280,7 @@ int32_t ps_lights_news(ps_store *s, uint8_t *to, int32_t room) {
     int32_t used = 0;
     if (ps_enter(s) < 0) return 0;
     if (atomic_load(&s->st_light_on)) {
+        atomic_store(&l->lt_told, false); /* first: what comes from here on is told again */
         pthread_mutex_lock(&l->lt_lock);
         while (l->lt_news != NULL && used + 1 + l->lt_news->lq_len <= room) {
             ps_light_queue *q = l->lt_news;

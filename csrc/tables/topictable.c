@@ -55,6 +55,7 @@ int ps_core_topic(ps_core *c, const char *name, int32_t len, int32_t read_queues
     ps_topic_entry *t = ps_core_find_topic(c, (const uint8_t *)name, len);
     if (t == NULL && (t = make_topic(c, name, len, e)) == NULL)
         return e != NULL && e->code < 0 ? e->code : PS_E_TOPIC_ILLEGAL;
+    c->co_tables.tc_rules++;
     t->te_read_queues = read_queues;
     t->te_write_queues = write_queues;
     t->te_perm = perm;
@@ -82,6 +83,7 @@ void ps_core_forget_topic(ps_core *c, const char *name, int32_t len) {
     if (t == NULL) return;
     ps_topic_count_end(c, t);
     ps_chains_remove(&c->co_tables.tc_topics, t);
+    c->co_tables.tc_rules++;
     free(t->te_tx);
     ps_core_bury(c, t);
     c->co_tables.tc_withdrawn++;

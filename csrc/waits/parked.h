@@ -25,6 +25,7 @@ struct ps_parked {
     int32_t pk_trips;       /* how often it did since it last found nothing */
     int32_t pk_heap;        /* place in the heap of deadlines */
     bool pk_ready, pk_last; /* last: it is answered whatever there is */
+    bool pk_lite;           /* of pops: one of lite topics (lite/) */
     bool pk_pops;           /* a ps_pop_waiter: the queue, the filter and the offsets are not set */
 };
 

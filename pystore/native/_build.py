@@ -40,6 +40,7 @@ HEADERS = (
     "sends/dedup.h",
     "pop/popcheckpoint.h",
     "pop/poporder.h",
+    "lite/lite.h",
     "net/net.h",
     "ha/ha.h",
     "audit/audit.h",

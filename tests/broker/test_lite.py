@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 
 import pytest
 from popping import popping, records
@@ -14,9 +13,9 @@ from waiting import until_async
 
 from broker.processors.lite import LiteProcessor
 from broker.processors.send import SendProcessor
+from broker.services.lite import lite_topics
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
-from broker.wire.command import Command
 from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 
 PARENT, GROUP = "L", "g"
@@ -164,8 +163,7 @@ async def test_a_waiting_pop_is_answered_by_the_message(store_path):
     async with lite_broker(store_path) as lt:
         await lt.add("s")
         waits = asyncio.ensure_future(lt.some())
-        client = lt.lite.registry.get(GROUP, "c")
-        await until_async(lambda: client.polls)
+        await until_async(lambda: lt.lite.registry.get(GROUP, "c").polls)
         await lt.send("s", "1")
         assert await waits == [("s", "1")]
 
@@ -295,7 +293,7 @@ async def test_d10_who_adds_what_it_has_keeps_it_and_d11_a_complete_set_excludes
         lt.group("x", model="Exclusive")
         await lt.add("rx", client="x1", group="x")
         await lt.add("rx", client="x1", group="x")
-        assert lt.lite.registry.get("x", "x1").queues == {"%LMQ%$L$rx"}
+        assert lt.lite.registry.queues("x", "x1") == ["%LMQ%$L$rx"]
         assert (await lt.ctl("COMPLETE_ADD", "rx", client="x2", group="x")).code == 0
         (owner,) = lt.lite.registry.subscribers("%LMQ%$L$rx", "x")
         assert owner.client_id == "x2"
@@ -319,7 +317,7 @@ async def test_d13_an_older_set_that_comes_late_changes_nothing(store_path):
     async with lite_broker(store_path) as lt:
         await lt.add("a", version=2)
         assert (await lt.ctl("COMPLETE_ADD", "b", version=1)).code == 0
-        assert lt.lite.registry.get(GROUP, "c").queues == {"%LMQ%$L$a"}
+        assert lt.lite.registry.queues(GROUP, "c") == ["%LMQ%$L$a"]
 
 
 async def test_what_waits_for_a_client_that_leaves_goes_to_another(store_path):
@@ -386,22 +384,41 @@ async def test_a_wildcard_group_reads_every_lite_topic_old_and_new(store_path):
         assert await lt.some(group="w") == [("new", "2")]
 
 
-async def test_a_message_that_comes_before_its_poll_waits_wakes_it(store_path):
+async def test_network_threads_serve_pops_and_acknowledgements(store_path, monkeypatch):
+    """Once one of the group was found right, as long as topics and groups stay as they are."""
     async with lite_broker(store_path) as lt:
         await lt.add("a")
-        command = Command(
-            Code.POP_LITE_MESSAGE,
-            {
-                "clientId": "c", "consumerGroup": GROUP, "topic": PARENT, "maxMsgNum": "1",
-                "invisibleTime": "60000", "pollTime": "60000",
-            },
-        )  # fmt: skip
-        poll = LiteProcessor(lt.p.broker.services).pop(SimpleNamespace(closed=False), command)
-        client = lt.lite.registry.get(GROUP, "c")
+        assert await lt.bodies() == []
+        seen = []
+        monkeypatch.setattr(lt.lite, "join", lambda *given: seen.append(given))
+        monkeypatch.setattr(LiteProcessor, "ack", None)
+        waits = asyncio.ensure_future(lt.pop(poll=60_000))
+        await until_async(lambda: lt.lite.registry.get(GROUP, "c").polls)
         await lt.send("a", "1")
-        await until_async(lambda: client.events)
-        async with asyncio.timeout(30):
-            assert (await poll).code == 0
+        answer = await waits
+        assert (answer.code, (await lt.ack("a", 0, answer)).code) == (0, 0)
+        assert (lt.committed("a"), seen) == (1, [])
+        lt.group("other")
+        await lt.bodies()
+        assert seen
+
+
+@pytest.mark.parametrize("wildcard", [False, True])
+async def test_events_that_found_no_room_come_when_there_is_some(store_path, monkeypatch, wildcard):
+    """At once to a client that pops; of wildcard groups the sweep looks at all queues again."""
+    monkeypatch.setattr(lite_topics, "_SWEEP_S", 0.01 if wildcard else 3600)
+    names = [f"n{i}" for i in range(25)]
+    async with lite_broker(store_path) as lt:
+        given = {"client.max.event.cnt": "10"} | ({"wildcard": "true"} if wildcard else {})
+        lt.group("w", **given)
+        for name in names:
+            await lt.send(name, "1")
+        action, wanted = ("COMPLETE_ADD", []) if wildcard else ("PARTIAL_ADD", names)
+        assert (await lt.ctl(action, *wanted, group="w")).code == 0
+        got = []
+        while len(got) < 25:
+            got += await lt.some(group="w", most=7)
+        assert sorted(got) == sorted((name, "1") for name in names)
 
 
 # ---- restart, expiry ----

@@ -39,8 +39,9 @@ FLOOR = {
     "transactions": 6,
     "sends": 7,
     "pop": 8,
-    "remoting": 9,
-    "net": 10,
+    "lite": 9,
+    "remoting": 10,
+    "net": 11,
 }
 
 _INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)

@@ -51,23 +51,20 @@ class KeptSubscriptions:
         ]
 
     @staticmethod
-    def text(clients: Iterable[LiteClient], wild: Iterable[LiteClient]) -> bytes:
-        """Returns what the file has to say."""
-        every = set(wild)
-        rows = [
+    def row(client: LiteClient, queues: Iterable[str]) -> bytes:
+        """Returns what the file has to say of a client."""
+        return mqjson.dumps(
             {
-                "group": each.group,
-                "clientId": each.client_id,
-                "topic": each.parent,
-                "wildcard": each in every,
-                "liteTopicSet": [(parts_of(queue) or ("", queue))[1] for queue in each.queues],
+                "group": client.group,
+                "clientId": client.client_id,
+                "topic": client.parent,
+                "wildcard": client.wild,
+                "liteTopicSet": [(parts_of(queue) or ("", queue))[1] for queue in queues],
             }
-            for each in clients
-            if each.queues or each in every
-        ]
-        return mqjson.dumps({"clients": rows})
+        )
 
-    def write(self, text: bytes) -> None:
+    def write(self, rows: Iterable[bytes]) -> None:
         """Replaces the file, on any thread. Raises: OSError."""
         files.make_folders(self._path.parent, self._file_mode)
+        text = b'{"clients":[' + b",".join(rows) + b"]}"
         files.replace_file(self._path, text, keep_old=False, mode=self._file_mode)

@@ -2,18 +2,19 @@
 a group; acknowledgements; where a group reads on; lite topics that expire.
 
 Upstream: LiteEventDispatcher, PopLiteMessageProcessor, LiteSubscriptionRegistryImpl,
-AbstractLiteLifecycleManager. What is out and not acknowledged is an ordered batch of the core
-(csrc/remoting), so that it survives a restart; upstream forgets it."""
+AbstractLiteLifecycleManager. Events, pops and acknowledgements are served by the core (csrc/lite);
+here are decisions that are rare. What is out and not acknowledged is an ordered batch of the core
+(csrc/pop), so that it survives a restart; upstream forgets it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from broker.hot.core import Core
 from broker.hot.ordered import DONE, STALE, OrderedBatch, OrderedBatches
 from broker.loop.safe_log import SafeLogger
 from broker.loop.turns import Pieces
@@ -28,11 +29,11 @@ from broker.services.topics import Topics
 from broker.wire.codes import RequestCode
 from broker.wire.command import ONEWAY, Command
 from broker.wire.handlers import Peer
-from pystore.errors import StoreClosed, StoreError
+from pystore.errors import StoreError
 from pystore.lights import Lights
 from pystore.meta.configfiles import SubscriptionGroup
 
-__all__ = ["BIND_TOPIC", "WILDCARD", "LiteBatch", "LiteChange", "LiteTopics", "is_lite"]
+__all__ = ["BIND_TOPIC", "WILDCARD", "LiteChange", "LiteTopics", "is_lite"]
 
 log = SafeLogger("broker.services.lite")
 
@@ -52,21 +53,13 @@ _CLIENT_S = 180.0
 _SWEEP_S = 10.0
 #: A client that has not polled for so long loses the events that wait for it.
 _AWAY_MS = 10_000
-_BATCH_MAX = 64
+#: Names that one call of the core takes.
+_TOGETHER = 512
 
 
 def is_lite(attributes: Mapping[str, str]) -> bool:
     """Returns whether a topic with these attributes has lite topics."""
     return attributes.get("message.type") == "LITE"
-
-
-class LiteBatch(NamedTuple):
-    """What one lite topic gave to a pop: whole records, and how often each was popped before."""
-
-    queue: str
-    records: list[bytes]
-    offsets: list[int]
-    times: list[int]
 
 
 class LiteChange(NamedTuple):
@@ -86,6 +79,7 @@ class LiteTopics:
         topics: Topics,
         groups: Groups,
         offsets: ConsumerOffsets,
+        core: Core,
         batches: OrderedBatches,
         now_ms: Callable[[], int],
         kept: KeptSubscriptions,
@@ -94,15 +88,13 @@ class LiteTopics:
         self._kept, self._saved = kept, 0
         self._config, self._topics, self._groups = config, topics, groups
         self._offsets, self._batches, self.now_ms = offsets, batches, now_ms
-        self.registry = LiteRegistry()
+        self.registry = LiteRegistry(core)
+        #: By group and id: where a client is told that it lost a lite topic.
+        self._peers: dict[tuple[str, str], Peer] = {}
         #: Tells a client that another one has its lite topic: client, lite topic.
-        self.on_excluded: Callable[[LiteClient, str], None] = _tell_excluded
-        self._fd = -1
-        self._loop: asyncio.AbstractEventLoop | None = None
-        #: By group and queue: when what is out comes back, in ms, and who sees to it.
-        self._due: dict[tuple[str, str], tuple[int, asyncio.TimerHandle]] = {}
+        self.on_excluded: Callable[[LiteClient, str], None] = self._tell_excluded
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stopped = False
+        self.is_on = False
 
     # ---- life ----
 
@@ -113,70 +105,60 @@ class LiteTopics:
 
     def begin(self) -> None:
         """Serves lite topics from now on. Raises: StoreError."""
-        if self._fd >= 0:
+        if self.is_on:
             return
         self.lights.begin()
-        self._loop = asyncio.get_running_loop()
-        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._loop.add_reader(self._fd, self._news)
-        self.lights.listen(self._fd)
+        self.registry.begin()
+        self.is_on = True
         self._take_kept()
         for work in (self._expire_forever(), self._sweep_forever(), self._keep_forever()):
             self._run(work)
 
-    @property
-    def is_on(self) -> bool:
-        return self._fd >= 0
-
     def _take_kept(self) -> None:
         """Has the clients of before a restart, until they come back or are gone for good: what
-        they have to read waits for their first pop."""
+        they have to read waits for their first pop. All of them, before anybody subscribes."""
         for group, client_id, parent, is_wild, names in self._kept.read():
-            client = self.registry.made(group, client_id, parent)
-            for name in names:
-                self.registry.add(client, queue_of(parent, name))
-            self.dispatch(client)
-            if is_wild and self.registry.add_wild(client):
+            self.join(group, client_id, parent)
+            self.registry.add(group, client_id, [queue_of(parent, name) for name in names])
+            if is_wild and self.registry.add_wild(group, client_id):
                 self._run(self._dispatch_all(group, parent))
         self._saved = self.registry.changes
 
-    def _text(self) -> bytes:
-        wild = (client for clients in self.registry.wild.values() for client in clients)
-        return self._kept.text(self.registry.all(), wild)
+    async def _texts(self) -> list[bytes]:
+        """Returns what the file has to say of each client."""
+        found, turns = list[bytes](), Pieces()
+        for client in self.registry.all():
+            await turns.next()
+            if client.queues or client.wild:
+                queues = self.registry.queues(client.group, client.client_id)
+                found.append(self._kept.row(client, queues))
+        return found
 
     async def _keep_forever(self) -> None:
-        while not self._stopped:
+        while True:
             # The more there is to write, the less often.
             await asyncio.sleep(max(1.0, self.registry.pairs / 50_000))
             changes = self.registry.changes
             if changes == self._saved:
                 continue
             try:
-                await asyncio.to_thread(self._kept.write, self._text())
+                await asyncio.to_thread(self._kept.write, await self._texts())
             except OSError as failed:
                 log.warning("Subscriptions to lite topics are not kept just now: %s", failed)
                 continue
             self._saved = changes
 
     async def stop(self) -> None:
-        self._stopped = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for _, handle in self._due.values():
-            handle.cancel()
-        if self.is_on and self.registry.changes != self._saved:
+        if not self.is_on:
+            return
+        if self.registry.changes != self._saved:
             with contextlib.suppress(OSError):
-                self._kept.write(self._text())
-        for client in self.registry.all():
-            while client.polls:
-                client.wake()
-        if self._fd >= 0 and self._loop is not None:
-            with contextlib.suppress(StoreClosed):
-                self.lights.listen(-1)
-            self._loop.remove_reader(self._fd)
-            os.close(self._fd)
-            self._fd = -1
+                self._kept.write(await self._texts())
+        self.is_on = False
+        self.registry.end()
 
     def _run(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -210,103 +192,105 @@ class LiteTopics:
             each.name for each in self._groups.all() if each.attributes.get(BIND_TOPIC) == parent
         ]
 
-    def _wild_groups(self, queue: str) -> set[str]:
-        parts = parts_of(queue)
-        return set() if parts is None else {
-            each.group
-            for each in self.registry.wild.get(parts[0], ())
-        }  # fmt: skip
-
     # ---- subscriptions ----
 
-    def add(
+    def join(self, group: str, client_id: str, parent: str, peer: Peer | None = None) -> None:
+        """Notes that a client is there. Raises: OutOfMemory."""
+        self.registry.join(group, client_id, parent, self._event_room(group))
+        if peer is not None:
+            self._peers[group, client_id] = peer
+
+    async def add(
         self, group: str, client_id: str, parent: str, names: Iterable[str],
         option: dict[str, Any] | None, peer: Peer | None,
     ) -> None:  # fmt: skip
-        """Subscribes a client to lite topics beside those that it has. Raises: Refused."""
-        client = self.registry.made(group, client_id, parent)
-        client.peer = peer
-        for name in names:
-            self._add_one(client, queue_of(parent, name), option)
+        """Subscribes a client to lite topics beside those that it has. Raises: Refused,
+        OutOfMemory."""
+        self.join(group, client_id, parent, peer)
+        queues = [queue_of(parent, name) for name in names]
+        if option is None and not self._is_exclusive(group):
+            await self._add_plain(group, client_id, queues)
+        else:
+            await self._add_each(group, client_id, queues, option)
 
-    def _add_one(
-        self, client: LiteClient, queue: str, option: dict[str, Any] | None = None
+    async def _add_plain(self, group: str, client_id: str, queues: Sequence[str]) -> None:
+        turns = Pieces()
+        for at in range(0, len(queues), _TOGETHER):
+            await turns.next()
+            self.registry.add(group, client_id, queues[at : at + _TOGETHER])
+
+    async def _add_each(
+        self, group: str, client_id: str, queues: Sequence[str], option: dict[str, Any] | None
     ) -> None:
-        offset = asked_offset(self.lights, queue, option)
-        if self._is_exclusive(client.group):
-            for other in self.registry.subscribers(queue, client.group):
-                if other is not client:
+        turns, exclusive = Pieces(), self._is_exclusive(group)
+        for queue in queues:
+            await turns.next()
+            offset = asked_offset(self.lights, queue, option)
+            others = self.registry.subscribers(queue, group) if exclusive else []
+            for other in others:
+                if other.client_id != client_id:
                     self._exclude(other, queue)
-        if offset is not None and offset != self._offsets.get(client.group, queue, 0):
-            self._set_offset(client.group, queue, offset)
-        if self.registry.add(client, queue) and self.lights.range(queue) is not None:
-            self._give(queue, client.group)
+            if offset is not None and offset != self._offsets.get(group, queue, 0):
+                self._set_offset(group, queue, offset)
+            self.registry.add(group, client_id, [queue])
 
     def _exclude(self, client: LiteClient, queue: str) -> None:
-        self.registry.remove(client, queue)
+        self.registry.remove(client.group, client.client_id, queue)
         if self._attribute(client.group, _RESET_EXCLUDED) == "true":
             self._set_offset(client.group, queue, 0)
         parts = parts_of(queue)
         if parts is not None:
             self.on_excluded(client, parts[1])
 
+    def _tell_excluded(self, client: LiteClient, name: str) -> None:
+        """Tells a client over the connection of its last subscription that a lite topic is another
+        one's now."""
+        peer = self._peers.get((client.group, client.client_id))
+        if peer is not None and not peer.closed:
+            ext = {"liteTopic": name, "consumerGroup": client.group, "clientId": client.client_id}
+            peer.send(Command(RequestCode.NOTIFY_UNSUBSCRIBE_LITE, ext, flag=ONEWAY))
+
     def _set_offset(self, group: str, queue: str, offset: int) -> None:
         """Has the group read on elsewhere; what is out is out no more."""
         self._batches.forget(queue, group, 0)
-        self._undue(group, queue)
         self._offsets.commit(group, queue, 0, offset)
 
-    def remove(self, group: str, client_id: str, parent: str, names: Iterable[str]) -> None:
+    async def remove(self, group: str, client_id: str, parent: str, names: Iterable[str]) -> None:
         """Unsubscribes a client from lite topics."""
-        client = self.registry.made(group, client_id, parent)
+        self.join(group, client_id, parent)
+        turns = Pieces()
         for name in names:
+            await turns.next()
             queue = queue_of(parent, name)
-            if self.registry.remove(client, queue):
+            if self.registry.remove(group, client_id, queue):
                 if self._attribute(group, _RESET_REMOVED) == "true":
                     self._set_offset(group, queue, 0)
-                self._give(queue, group)  # another client of the group may go on
+                self.registry.give(group, queue)  # another client of the group may go on
 
-    def replace(
+    async def replace(
         self, group: str, client_id: str, parent: str, names: Iterable[str], peer: Peer | None
     ) -> None:
-        """Has a client subscribe to these lite topics and no others. Raises: Refused."""
-        client = self.registry.made(group, client_id, parent)
-        client.peer = peer
+        """Has a client subscribe to these lite topics and no others. Raises: Refused,
+        OutOfMemory."""
+        self.join(group, client_id, parent, peer)
         if self.is_wild(group):
-            if self.registry.add_wild(client):
+            if self.registry.add_wild(group, client_id):
                 self._run(self._dispatch_all(group, parent))
             return
-        wanted = {queue_of(parent, name) for name in names}
-        for queue in client.queues - wanted:
-            self.registry.remove(client, queue)
-        for queue in wanted - client.queues:
-            self._add_one(client, queue)
+        have, turns = set(self.registry.queues(group, client_id)), Pieces()
+        wanted = {queue_of(parent, name): name for name in names}
+        for queue in have - wanted.keys():
+            await turns.next()
+            self.registry.remove(group, client_id, queue)
+        new = [name for queue, name in wanted.items() if queue not in have]
+        await self.add(group, client_id, parent, new, None, peer)
 
     def leave(self, client: LiteClient) -> None:
         """Forgets a client; what waited for it goes to others."""
-        for queue in self.registry.drop(client):
-            self._give(queue, client.group)
+        self._peers.pop((client.group, client.client_id), None)
+        self.registry.leave(client.group, client.client_id)
 
     # ---- events ----
-
-    def _news(self) -> None:
-        """Gives the queues that got messages to clients."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._fd)
-        try:
-            while names := self.lights.news():
-                for queue in names:
-                    for group in {*self.registry.groups_at(queue), *self._wild_groups(queue)}:
-                        self._give(queue, group)
-        except StoreClosed:
-            return
-
-    def _give(self, queue: str, group: str) -> None:
-        """Makes an event of a queue for one client of the group."""
-        client = self.registry.choose(queue, group, self._event_room(group))
-        if client is not None:
-            client.events[queue] = None
-            client.wake()
 
     async def _dispatch_all(self, group: str, parent: str) -> None:
         """Makes events of all lite topics of a topic in which a wildcard group has something to
@@ -317,193 +301,61 @@ class LiteTopics:
             for each in found:
                 await turns.next()
                 if each.name.startswith(prefix) and self._has_more(group, each.name, each.high):
-                    self._give(each.name, group)
+                    self.registry.give(group, each.name)
 
     def _has_more(self, group: str, queue: str, high: int) -> bool:
         return (self._offsets.get(group, queue, 0) or 0) < high
 
-    def dispatch(self, client: LiteClient) -> None:
+    async def dispatch(self, client: LiteClient) -> None:
         """Makes events of all queues of a client in which there is something to read."""
-        client.overflowed = False
-        for queue in client.queues:
-            found = self.lights.range(queue)
-            if found is not None and self._has_more(client.group, queue, found[1]):
-                self._give(queue, client.group)
+        turns, who = Pieces(), (client.group, client.client_id)
+        left = self.registry.dispatch(*who, begin=True)
+        while left:
+            await turns.next()
+            left = self.registry.dispatch(*who, begin=False)
+        if client.wild:
+            await self._dispatch_all(client.group, client.parent)
 
-    def dispatch_group(self, group: str) -> None:
+    async def dispatch_group(self, group: str) -> None:
         if self.is_wild(group):
-            self._run(self._dispatch_all(group, self._attribute(group, BIND_TOPIC)))
+            await self._dispatch_all(group, self._attribute(group, BIND_TOPIC))
             return
         for client in self.registry.of_group(group):
-            self.dispatch(client)
+            await self.dispatch(client)
 
     async def _sweep_forever(self) -> None:
         """Forgets clients that are gone, takes events from those who do not poll, and looks again
         where events had no room."""
-        while not self._stopped:
+        while True:
             await asyncio.sleep(_SWEEP_S)
-            now, now_ms = time.monotonic(), self.now_ms()
+            turns = Pieces()
             for client in self.registry.all():
-                if now - client.updated > _CLIENT_S and not client.polls:
-                    self.leave(client)
-                    continue
-                if client.overflowed and len(client.events) < self._event_room(client.group):
-                    self.dispatch(client)
-                if client.events and not client.polls and client.accessed_ms < now_ms - _AWAY_MS:
-                    self._hand_over(client)
+                await turns.next()
+                await self._sweep(client)
 
-    def _hand_over(self, client: LiteClient) -> None:
-        """Gives the events of a client that does not poll to others, where there are any."""
-        for queue in list(client.events):
-            others = [
-                each for each in self.registry.subscribers(queue, client.group)
-                if each is not client and each.polls
-            ]  # fmt: skip
-            if others:
-                del client.events[queue]
-                others[0].events[queue] = None
-                others[0].wake()
-
-    # ---- popping ----
-
-    def take(
-        self, client: LiteClient, most: int, invisible_ms: int, attempt: str | None
-    ) -> tuple[int, list[LiteBatch]]:
-        """Hands out messages of the lite topics whose events wait for a client, `most` at most.
-        Returns the time of the pop, and a batch a lite topic."""
-        pop_ms = self.now_ms()
-        client.accessed_ms = pop_ms
-        found: list[LiteBatch] = []
-        later: list[str] = []
-        while most > 0 and client.events:
-            queue = next(iter(client.events))
-            del client.events[queue]
-            batch, more = self._take_of(queue, client.group, most, pop_ms, invisible_ms, attempt)
-            if batch is not None:
-                found.append(batch)
-                most -= len(batch.records)
-            elif more:
-                later.append(queue)
-        for queue in later:
-            client.events[queue] = None
-        return pop_ms, found
-
-    def _begin_at(self, group: str, queue: str, low: int, high: int) -> int:
-        """Returns where a group reads on: a new one at the first message while the queue still has
-        it, else at the last."""
-        offset = self._offsets.get(group, queue, 0)
-        if offset is None:
-            offset = 0 if low == 0 else max(high - 1, 0)
-            self._offsets.commit(group, queue, 0, offset)
-        elif not low <= offset <= high:
-            offset = min(max(offset, low), high)
-            self._offsets.commit(group, queue, 0, offset)
-        return offset
-
-    def _take_of(
-        self, queue: str, group: str, most: int, pop_ms: int, invisible_ms: int,
-        attempt: str | None,
-    ) -> tuple[LiteBatch | None, bool]:  # fmt: skip
-        """Hands out the next batch of one queue. The second says whether to come back at once."""
-        place = queue, group, 0
-        out = self._batches.find(place, attempt)
-        if out is not None and out[1] > pop_ms:
-            self._due_at(group, queue, out[1])
-            return None, False
-        low, high = self.lights.range(queue) or (0, 0)
-        offset = self._begin_at(group, queue, low, high)
-        if offset >= high:
-            return None, False
-        old = self._batches.get(place) if out is not None else None
-        done = _done(old)
-        records: list[bytes] = []
-        offsets: list[int] = []
-        keep: list[int] = []
-        acked = 0
-        while len(records) < most and len(keep) < _BATCH_MAX:
-            some = self.lights.read(queue, offset, min(_BATCH_MAX - len(keep), most + len(done)))
-            if not some:
-                break
-            for each in some:
-                if len(records) == most or len(keep) == _BATCH_MAX:
-                    break
-                offset = each.offset + 1
-                if each.offset in done or not each.raw:
-                    acked |= 1 << len(keep)
-                else:
-                    records.append(each.raw)
-                    offsets.append(each.offset)
-                keep.append(each.offset)
-        if not records:
-            if keep:  # all of them are damaged or acknowledged
-                self._batches.forget(queue, group, 0)
-                self._offsets.commit(group, queue, 0, offset)
-                return None, offset < high
-            return None, False
-        same = old is not None and attempt is not None and old.attempt == attempt
-        times = {each: _times(old, each, same) for each in keep}
-        held, more = _held_back(old, keep[-1], _BATCH_MAX - len(keep))
-        for left in held + more:
-            times[left] = old.times.get(left, 0) if old is not None else 0
-        keep = sorted(keep + held + more)
-        acked |= sum(1 << i for i, offset in enumerate(keep) if offset in more)
-        self._batches.put(
-            place,
-            OrderedBatch(
-                attempt, pop_ms, invisible_ms, tuple(keep),
-                {k: n for k, n in times.items() if n}, dict.fromkeys(held, pop_ms), acked, pop_ms,
-            ),
-            note=True,
-        )  # fmt: skip
-        self._due_at(group, queue, pop_ms + invisible_ms)
-        return LiteBatch(queue, records, offsets, [times[each] for each in offsets]), False
-
-    # ---- what comes back ----
-
-    def _undue(self, group: str, queue: str) -> None:
-        due = self._due.pop((group, queue), None)
-        if due is not None:
-            due[1].cancel()
-
-    def _due_at(self, group: str, queue: str, at_ms: int) -> None:
-        """Gives the queue to a client again when what is out comes back."""
-        self._undue(group, queue)
-        wait_s = max(0, at_ms - self.now_ms()) / 1000 + 0.001
-        loop = asyncio.get_running_loop()
-        self._due[group, queue] = at_ms, loop.call_later(wait_s, self._came_back, group, queue)
+    async def _sweep(self, client: LiteClient) -> None:
+        if time.monotonic() - client.updated > _CLIENT_S and not client.polls:
+            self.leave(client)
+            return
+        if client.overflowed and client.events < self._event_room(client.group):
+            await self.dispatch(client)
+        away = client.accessed_ms < self.now_ms() - _AWAY_MS
+        if client.events and not client.polls and away:
+            self.registry.hand_over(client.group, client.client_id)
 
     def look(self) -> None:
         """Looks at once for what has come back, after the clock was shifted."""
-        now_ms = self.now_ms()
-        for place, (at_ms, handle) in list(self._due.items()):
-            if at_ms <= now_ms:
-                handle.cancel()
-                self._came_back(*place)
+        if self.is_on:
+            self.registry.look()
 
-    def _came_back(self, group: str, queue: str) -> None:
-        self._due.pop((group, queue), None)
-        self._give(queue, group)
-
-    def _settled(self, group: str, queue: str) -> None:
-        """Sees when a group may go on, after an acknowledgement or another invisible time."""
-        out = self._batches.find((queue, group, 0))
-        now_ms = self.now_ms()
-        if out is not None and out[1] > now_ms:
-            self._due_at(group, queue, out[1])
-            return
-        self._undue(group, queue)
-        found = self.lights.range(queue)
-        if found is not None and self._has_more(group, queue, found[1]):
-            self._give(queue, group)
+    # ---- acknowledgements ----
 
     def ack(self, group: str, queue: str, pop_ms: int, offset: int) -> int:
         """Acknowledges a message of the batch that was popped then. Nothing is out of a batch that
         is over: its messages come again. Returns the outcome as broker.hot.ordered has it."""
-        if offset < (self._offsets.get(group, queue, 0) or 0):
-            return STALE
         outcome = self._batches.ack((queue, group, 0), pop_ms, [offset])
         if outcome == DONE:
-            self._settled(group, queue)
+            self.registry.settle(group, queue)
         return outcome
 
     def change(
@@ -529,18 +381,15 @@ class LiteTopics:
         else:
             outcome = self._batches.change(place, pop_ms, offset, visible_ms)
         if outcome == DONE:
-            self._settled(group, queue)
+            self.registry.settle(group, queue)
         return LiteChange(outcome, made)
 
     # ---- what goes ----
 
     def delete(self, queue: str, groups: Iterable[str]) -> None:
         """Deletes a lite topic, and what the groups keep of it. Raises: StoreError."""
-        for client in [c for g in self.registry.groups_at(queue)
-                       for c in self.registry.subscribers(queue, g)]:  # fmt: skip
-            client.events.pop(queue, None)
+        self.registry.forget(queue)
         for group in groups:
-            self._undue(group, queue)
             self._batches.forget(queue, group, 0)
             self._offsets.forget_now(group, queue)
         self.lights.delete(queue)
@@ -588,7 +437,7 @@ class LiteTopics:
         return count
 
     async def _expire_forever(self) -> None:
-        while not self._stopped:
+        while True:
             await asyncio.sleep(int(self._config["liteTtlCheckInterval"]) / 1000)
             try:
                 gone = await self.expire()
@@ -597,37 +446,3 @@ class LiteTopics:
                 continue
             if gone:
                 log.info("%d lite topics have expired", gone)
-
-
-def _tell_excluded(client: LiteClient, name: str) -> None:
-    """Tells a client over the connection of its last subscription that a lite topic is another
-    one's now."""
-    if client.peer is not None and not client.peer.closed:
-        ext = {"liteTopic": name, "consumerGroup": client.group, "clientId": client.client_id}
-        client.peer.send(Command(RequestCode.NOTIFY_UNSUBSCRIBE_LITE, ext, flag=ONEWAY))
-
-
-def _done(old: OrderedBatch | None) -> set[int]:
-    """Returns the offsets of a batch that are acknowledged."""
-    if old is None:
-        return set()
-    return {each for i, each in enumerate(old.offsets) if old.acked >> i & 1}
-
-
-def _held_back(old: OrderedBatch | None, last: int, room: int) -> tuple[list[int], list[int]]:
-    """Returns what a smaller batch than the old one leaves of it behind its `last` message: those
-    that wait for the next pop, and those that are acknowledged, which they stay; no more of both
-    than there is room for."""
-    done = _done(old)
-    if old is None or not done:
-        return [], []
-    left = [each for each in old.offsets if last < each <= max(done)][:room]
-    return [each for each in left if each not in done], [each for each in left if each in done]
-
-
-def _times(old: OrderedBatch | None, offset: int, same: bool) -> int:
-    """Returns how often a message was popped before; the same attempt gets it once more, and that
-    does not count."""
-    if old is None or offset not in old.offsets:
-        return 0
-    return max(0, old.times.get(offset, 0) + (not same))

@@ -1,171 +1,224 @@
-"""Who subscribes to which lite topics, and the events that wait for each client.
-
-An event is the name of a light queue in which a group has something to read; of each group one
-client has it. Upstream: LiteSubscriptionRegistryImpl, LiteEventDispatcher; there a client is known
-by its id alone, so that one in two groups mixes theirs."""
+"""Who subscribes to which lite topics, and the events that wait for each client: tables of the core
+(csrc/lite/lite.h), which serves pops and acknowledgements by them, as Python sees them."""
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from random import randrange
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
-from broker.services.lite.names import parts_of
-from broker.wire.handlers import Peer
+from broker.hot.core import Core
+from pystore.native import ffi, lib, raise_error
 
 __all__ = ["LiteClient", "LiteRegistry"]
 
+_ROWS = 256
 
-@dataclass(slots=True, eq=False)
+
+@dataclass(frozen=True, slots=True)
 class LiteClient:
-    """A client of a group. `queues` are the light queues it subscribes to; `events` are those in
-    which there is something for it, in order of their coming. `polls` are woken when one comes.
-    `peer` is where it is notified that it lost a lite topic."""
+    """A client of a group as it is now. `queues` counts the light queues it subscribes to, `events`
+    those in which there is something for it, `polls` its pops that wait. `wild`: it reads all lite
+    topics of `parent`. `updated` is when it last said what it subscribes to, monotonic, and
+    `accessed_ms` its last pop; -1 stands for none. `overflowed`: an event found no room, and all of
+    its queues are to be looked at again."""
 
     group: str
     client_id: str
     parent: str
-    queues: set[str] = field(default_factory=set)
-    events: dict[str, None] = field(default_factory=dict)
-    polls: deque[Callable[[], None]] = field(default_factory=deque)
-    peer: Peer | None = None
-    version: int = 0
-    updated: float = field(default_factory=time.monotonic)
-    accessed_ms: int = -1
-    #: An event found no room: all of its queues are to be looked at again.
-    overflowed: bool = False
+    queues: int
+    events: int
+    polls: int
+    wild: bool
+    overflowed: bool
+    version: int
+    updated: float
+    accessed_ms: int
 
-    def wake(self) -> None:
-        """Wakes the poll that has waited longest."""
-        if self.polls:
-            self.polls.popleft()()
+
+def _text(data: Any, size: int) -> str:
+    return bytes(ffi.buffer(data, size)).decode()
+
+
+def _client_of(row: Any) -> LiteClient:
+    who = row.who
+    return LiteClient(
+        _text(who.group, who.group_len), _text(who.id, who.id_len),
+        _text(row.parent, row.parent_len), row.queues, row.events, row.polls, bool(row.wild),
+        bool(row.overflowed), row.version, row.updated_ms / 1000, row.accessed_ms,
+    )  # fmt: skip
+
+
+class _Who:
+    """A group and a client's id as C takes them; it must live as long as `raw` is used."""
+
+    __slots__ = ("_names", "raw")
+
+    def __init__(self, group: str, client_id: str) -> None:
+        self._names = ffi.from_buffer(group.encode()), ffi.from_buffer(client_id.encode())
+        self.raw = ffi.new("ps_lite_who *")
+        self.raw.group, self.raw.id = self._names
+        self.raw.group_len, self.raw.id_len = map(len, self._names)
 
 
 class LiteRegistry:
-    """Clients by group and id, and by queue."""
+    """Clients by group and id. It lives on the event loop."""
 
-    def __init__(self) -> None:
-        self._clients: dict[tuple[str, str], LiteClient] = {}
-        #: By queue, then by group. One client is the usual case, and kept without a list.
-        self._by_queue: dict[str, dict[str, LiteClient | list[LiteClient]]] = {}
-        #: Clients of wildcard groups, by topic: they read all of its lite topics.
-        self.wild: dict[str, list[LiteClient]] = {}
-        #: Pairs of client and lite topic.
-        self.pairs = 0
-        #: How often who subscribes to what has changed.
-        self.changes = 0
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._error = ffi.new("ps_error *")
+        self._row = ffi.new("ps_lite_row *")
+
+    def _check(self, code: int) -> int:
+        if code < 0:
+            raise_error(self._error[0], code)
+        return code
+
+    def begin(self) -> None:
+        """Serves pops from now on. Raises: OutOfMemory."""
+        self._check(lib.ps_lite_begin(self._core.handle, self._error))
+
+    def end(self) -> None:
+        """Makes no more events, and answers those who wait."""
+        if self._core.handle is not None:
+            lib.ps_lite_end(self._core.handle)
+
+    # ---- clients ----
 
     def get(self, group: str, client_id: str) -> LiteClient | None:
-        return self._clients.get((group, client_id))
+        who = _Who(group, client_id)
+        found = lib.ps_lite_get(self._core.handle, who.raw, self._row)
+        return _client_of(self._row) if found else None
 
-    def all(self) -> Iterable[LiteClient]:
-        return list(self._clients.values())
-
-    def named(self, client_id: str) -> list[LiteClient]:
-        """Returns a client in all of its groups."""
-        return [each for each in self._clients.values() if each.client_id == client_id]
-
-    def of_group(self, group: str) -> Iterator[LiteClient]:
-        return (each for each in self.all() if each.group == group)
-
-    def made(self, group: str, client_id: str, parent: str) -> LiteClient:
-        """Returns a client, made when it is new."""
-        found = self._clients.get((group, client_id))
-        if found is None:
-            found = self._clients[group, client_id] = LiteClient(group, client_id, parent)
-        found.updated = time.monotonic()
+    def all(self) -> list[LiteClient]:
+        rows, found = ffi.new("ps_lite_row[]", _ROWS), list[LiteClient]()
+        while count := lib.ps_lite_list(self._core.handle, len(found), rows, _ROWS):
+            found += [_client_of(rows[i]) for i in range(count)]
         return found
 
-    def subscribers(self, queue: str, group: str) -> list[LiteClient]:
-        found = self._by_queue.get(queue, {}).get(group)
-        if found is not None:
-            return list(found) if isinstance(found, list) else [found]
-        parts = parts_of(queue) if self.wild else None
-        wild = self.wild.get(parts[0], ()) if parts is not None else ()
-        return [each for each in wild if each.group == group]
+    def of_group(self, group: str) -> list[LiteClient]:
+        return [each for each in self.all() if each.group == group]
 
-    def groups_at(self, queue: str) -> list[str]:
-        return list(self._by_queue.get(queue, ()))
+    def wild(self, parent: str) -> list[LiteClient]:
+        """Returns clients that read all lite topics of a topic."""
+        return [each for each in self.all() if each.wild and each.parent == parent]
 
-    def add(self, client: LiteClient, queue: str) -> bool:
-        """Subscribes; False: the client has it already."""
-        if queue in client.queues:
-            return False
-        client.queues.add(queue)
-        groups = self._by_queue.setdefault(queue, {})
-        here = groups.get(client.group)
-        if here is None:
-            groups[client.group] = client
-        elif isinstance(here, list):
-            here.append(client)
-        else:
-            groups[client.group] = [here, client]
-        self.pairs += 1
-        self.changes += 1
-        return True
+    def join(self, group: str, client_id: str, parent: str, room: int) -> None:
+        """Makes a client, or notes that it is still there. room: limits the events of each client
+        of the group. Raises: OutOfMemory."""
+        who, name = _Who(group, client_id), parent.encode()
+        self._check(
+            lib.ps_lite_join(self._core.handle, who.raw, name, len(name), room, self._error)
+        )
 
-    def add_wild(self, client: LiteClient) -> bool:
-        """Has a client of a wildcard group read all lite topics of its topic; False: it does."""
-        here = self.wild.setdefault(client.parent, [])
-        if client in here:
-            return False
-        here.append(client)
-        self.changes += 1
-        return True
+    def set_version(self, group: str, client_id: str, version: int) -> None:
+        lib.ps_lite_set_version(self._core.handle, _Who(group, client_id).raw, version)
 
-    def remove(self, client: LiteClient, queue: str) -> bool:
+    def leave(self, group: str, client_id: str) -> None:
+        """Forgets a client, answers its pops, and gives its events to others."""
+        lib.ps_lite_leave(self._core.handle, _Who(group, client_id).raw)
+
+    # ---- subscriptions ----
+
+    def add(self, group: str, client_id: str, queues: Iterable[str]) -> int:
+        """Subscribes a client to light queues, and returns how many of them are new. What they have
+        is an event. Raises: OutOfMemory."""
+        names = b"".join(bytes((len(raw),)) + raw for raw in map(str.encode, queues))
+        return self._check(
+            lib.ps_lite_add(
+                self._core.handle, _Who(group, client_id).raw, names, len(names), self._error
+            )
+        )
+
+    def add_wild(self, group: str, client_id: str) -> bool:
+        """Has a client read all lite topics of its topic; False: it does."""
+        return bool(lib.ps_lite_add_wild(self._core.handle, _Who(group, client_id).raw))
+
+    def remove(self, group: str, client_id: str, queue: str) -> bool:
         """Unsubscribes, and drops the event; False: the client did not have it."""
-        client.events.pop(queue, None)
-        if queue not in client.queues:
-            return False
-        client.queues.discard(queue)
-        groups = self._by_queue[queue]
-        left = [each for each in self.subscribers(queue, client.group) if each is not client]
-        if left:
-            groups[client.group] = left if len(left) > 1 else left[0]
-        else:
-            del groups[client.group]
-            if not groups:
-                del self._by_queue[queue]
-        self.pairs -= 1
-        self.changes += 1
-        return True
+        raw = queue.encode()
+        who = _Who(group, client_id)
+        return bool(lib.ps_lite_remove(self._core.handle, who.raw, raw, len(raw)))
 
-    def drop(self, client: LiteClient) -> list[str]:
-        """Forgets a client, and returns the events that it had."""
-        events = list(client.events)
-        for queue in list(client.queues):
-            self.remove(client, queue)
-        here = self.wild.get(client.parent, [])
-        if client in here:
-            here.remove(client)
-            self.changes += 1
-        client.events.clear()
-        self._clients.pop((client.group, client.client_id), None)
-        while client.polls:
-            client.wake()
-        return events
+    def queues(self, group: str, client_id: str) -> list[str]:
+        """Returns the light queues that a client subscribes to."""
+        return self._names(group, client_id, events=False)
 
-    def choose(self, queue: str, group: str, room: int) -> LiteClient | None:
-        """Returns who gets an event of this queue: a client that waits for one, else any with room;
-        None when nobody of the group subscribes, or all are full, and are then marked so. Whoever
-        has the event already keeps it."""
-        found = self.subscribers(queue, group)
-        if not found:
-            return None
-        for each in found:
-            if queue in each.events:
-                return each
-        start = randrange(len(found)) if len(found) > 1 else 0
-        turn = found[start:] + found[:start]
-        best: LiteClient | None = None
-        for each in turn:
-            if len(each.events) >= room:
-                each.overflowed = True
-            elif each.polls:
-                return each
-            elif best is None:
-                best = each
-        return best
+    def events(self, group: str, client_id: str) -> list[str]:
+        """Returns those in which there is something for it, in order of their coming."""
+        return self._names(group, client_id, events=True)
+
+    def _names(self, group: str, client_id: str, *, events: bool) -> list[str]:
+        who, handle = _Who(group, client_id), self._core.handle
+        size = lib.ps_lite_names(handle, who.raw, events, ffi.NULL, 0)
+        room = ffi.new("uint8_t[]", size or 1)
+        lib.ps_lite_names(handle, who.raw, events, room, size)
+        data, at, found = bytes(ffi.buffer(room, size)), 0, list[str]()
+        while at < size:
+            end = at + 1 + data[at]
+            found.append(data[at + 1 : end].decode("utf-8", "replace"))
+            at = end
+        return found
+
+    def subscribers(self, queue: str, group: str | None = None) -> list[LiteClient]:
+        """Returns the clients that subscribe to a light queue, of one group or of all; those that
+        read all lite topics are not among them."""
+        raw, of = queue.encode(), None if group is None else group.encode()
+        count = _ROWS
+        while True:
+            rows = ffi.new("ps_lite_row[]", count)
+            found = lib.ps_lite_subscribers(
+                self._core.handle, raw, len(raw), ffi.NULL if of is None else of, len(of or b""),
+                rows, count,
+            )  # fmt: skip
+            if found < count:
+                return [_client_of(rows[i]) for i in range(found)]
+            count *= 4
+
+    @property
+    def _counts(self) -> tuple[int, int]:
+        two = ffi.new("int64_t[2]")
+        lib.ps_lite_counts(self._core.handle, two, two + 1)
+        return two[0], two[1]
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of client and lite topic."""
+        return self._counts[0]
+
+    @property
+    def changes(self) -> int:
+        """How often who subscribes to what has changed."""
+        return self._counts[1]
+
+    # ---- events ----
+
+    def give(self, group: str, queue: str) -> None:
+        """Makes an event of a queue for a client of the group that waits, else for one with room;
+        whoever has it already keeps it."""
+        names = group.encode(), queue.encode()
+        lib.ps_lite_give(self._core.handle, names[0], len(names[0]), names[1], len(names[1]))
+
+    def settle(self, group: str, queue: str) -> None:
+        """Makes an event once a group may go on, after an acknowledgement or another invisible
+        time."""
+        names = group.encode(), queue.encode()
+        lib.ps_lite_settle(self._core.handle, names[0], len(names[0]), names[1], len(names[1]))
+
+    def dispatch(self, group: str, client_id: str, *, begin: bool) -> int:
+        """Makes events of those queues of a client in which there is something to read, a thousand
+        at a time, and returns how many are left to look at."""
+        return int(lib.ps_lite_dispatch(self._core.handle, _Who(group, client_id).raw, begin))
+
+    def hand_over(self, group: str, client_id: str) -> None:
+        """Gives the events of a client that does not poll to others, where there are any."""
+        lib.ps_lite_hand_over(self._core.handle, _Who(group, client_id).raw)
+
+    def forget(self, queue: str) -> None:
+        """Drops the events of a queue that is gone."""
+        raw = queue.encode()
+        lib.ps_lite_forget(self._core.handle, raw, len(raw))
+
+    def look(self) -> None:
+        """Looks at once for what has come back, after the clock was shifted."""
+        lib.ps_lite_look_now(self._core.handle)

@@ -1,0 +1,105 @@
+/* Lite topics, as the broker decides by them: which clients there are, what they subscribe to, and
+ * who is told of a message. An event is the name of a light queue in which a group has something to
+ * read; one client of each group has it. Upstream: LiteSubscriptionRegistryImpl,
+ * LiteEventDispatcher. docs/internals/lite.md.
+ *
+ * Memory: some 110 bytes and the name for each pair of client and lite topic. Everything belongs to
+ * who is alone in the core. */
+#ifndef PS_LITE_H
+#define PS_LITE_H
+
+#include "core/core.h"
+#include "core/decision.h"
+
+/* cdef begin */
+/* From now on light queues are served, and their news come here. PS_E_NO_MEMORY. */
+int ps_lite_begin(ps_core *core, ps_error *error);
+/* No more events are made, and whoever waits is answered. */
+void ps_lite_end(ps_core *core);
+typedef struct ps_lite_who { /* a client of a group */
+    const char *group, *id;
+    int32_t group_len, id_len;
+} ps_lite_who;
+
+typedef struct ps_lite_row { /* one, good until the next change */
+    ps_lite_who who;
+    const char *parent; /* the topic whose lite topics it reads */
+    int32_t parent_len;
+    int32_t queues, events, polls; /* how many it subscribes to, of events, and of pops that wait */
+    int32_t wild;                  /* it reads all lite topics */
+    int32_t overflowed;            /* an event found no room: its queues are to be looked at */
+    int64_t version;               /* of its last set */
+    int64_t updated_ms;            /* monotonic: when it last said what it subscribes to */
+    int64_t accessed_ms;           /* its last pop, in the clock of timers; -1: none */
+} ps_lite_row;
+
+/* Makes a client, or notes that it is still there. room: events of a client of the group. 1: it is
+ * new. PS_E_NO_MEMORY. */
+int ps_lite_join(ps_core *core, const ps_lite_who *who, const char *parent, int32_t parent_len,
+                 int32_t room, ps_error *error);
+/* 1 and the client; 0: there is none. */
+int ps_lite_get(ps_core *core, const ps_lite_who *who, ps_lite_row *row);
+/* Clients from the n-th on, in an order that changes with them: how many. */
+int32_t ps_lite_list(ps_core *core, int32_t from, ps_lite_row *rows, int32_t room);
+void ps_lite_set_version(ps_core *core, const ps_lite_who *who, int64_t version);
+/* Forgets it, answers its pops, and gives its events to others. */
+void ps_lite_leave(ps_core *core, const ps_lite_who *who);
+
+/* Subscribes it to queues, whose names follow each other, each after a byte with its length; what
+ * they have is an event. How many are new, or PS_E_NO_MEMORY. */
+int32_t ps_lite_add(ps_core *core, const ps_lite_who *who, const uint8_t *names, int32_t len,
+                    ps_error *error);
+/* Has it read all lite topics of its topic. 1: it did not before. */
+int ps_lite_add_wild(ps_core *core, const ps_lite_who *who);
+/* Unsubscribes it, without the event. 1; 0: it did not have the queue. */
+int ps_lite_remove(ps_core *core, const ps_lite_who *who, const char *queue, int32_t len);
+/* Names of what it subscribes to (events 1: of the queues of its events), as above, into `to`: the
+ * bytes, or how many are needed. */
+int64_t ps_lite_names(ps_core *core, const ps_lite_who *who, int32_t events, uint8_t *to,
+                      int64_t room);
+/* Clients that subscribe to a queue, of one group or (NULL) of any; those of wildcard groups only
+ * of that one. How many are in `rows`. */
+int32_t ps_lite_subscribers(ps_core *core, const char *queue, int32_t len, const char *group,
+                            int32_t group_len, ps_lite_row *rows, int32_t room);
+/* Pairs of client and lite topic; how often who subscribes to what has changed. */
+void ps_lite_counts(ps_core *core, int64_t *pairs, int64_t *changes);
+
+/* Makes an event of a queue for a client of the group that waits, else for one with room. */
+void ps_lite_give(ps_core *core, const char *group, int32_t group_len, const char *queue,
+                  int32_t len);
+/* The same, if the group has something to read there and nothing is out; else once that comes
+ * back. After an acknowledgement, and after another invisible time. */
+void ps_lite_settle(ps_core *core, const char *group, int32_t group_len, const char *queue,
+                    int32_t len);
+/* Makes events of those of its queues that have something to read, some thousand a call; begin 1:
+ * from the first on. How many queues are left to look at. */
+int32_t ps_lite_dispatch(ps_core *core, const ps_lite_who *who, int32_t begin);
+/* Gives events of a client that does not poll to those who do. */
+void ps_lite_hand_over(ps_core *core, const ps_lite_who *who);
+/* The queue is gone: so are its events. */
+void ps_lite_forget(ps_core *core, const char *queue, int32_t len);
+/* Gives back what is over by the clock of timers, which has been shifted. */
+void ps_lite_look_now(ps_core *core);
+/* cdef end */
+
+struct ps_parked;
+
+/* litepop.c, liteack.c: 1 served, 0 for the broker to serve. checked: it has, and found the request
+ * right; then *e says why it failed. */
+int ps_core_lite_pop(ps_conn *n, const ps_command *command, bool checked, ps_error *e);
+int ps_core_lite_ack(ps_conn *n, const ps_command *command);
+/* A pop that waits: tries again (0: it waits on), is in no list any more, is gone. */
+int ps_lite_resume(ps_core *c, struct ps_parked *p, ps_step *out);
+void ps_lite_unlist(struct ps_parked *p);
+void ps_lite_poll_free(struct ps_parked *p);
+/* Takes the news of the store, and what has come back. */
+void ps_lite_look(ps_core *c);
+/* ms until something comes back; -1: nothing is out. */
+int64_t ps_lite_due_in(const ps_core *c);
+/* Whether the store has news that nobody has taken. */
+bool ps_lite_has_news(const ps_core *c);
+void ps_lite_free(ps_core *c);
+/* Whether the broker has found that this group may read the topic's lite topics. */
+bool ps_lite_knows(const ps_core *c, ps_slice group, ps_slice topic);
+
+#endif

@@ -1,0 +1,318 @@
+/* Clients and their subscriptions: see lite.h. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/threads.h"
+#include "core/lock.h"
+#include "lite/litetable.h"
+#include "store/lights.h"
+
+#define ROOM_FIRST 64
+
+static int no_memory(ps_error *e) {
+    return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for subscriptions");
+}
+
+static bool is_same(const char *text, int32_t len, ps_slice other) {
+    return len == other.len && memcmp(text, other.data, (size_t)len) == 0;
+}
+
+/* ---- life ---- */
+
+int ps_lite_begin(ps_core *c, ps_error *e) {
+    PS_CORE_HELD(c);
+    if (c->co_lite == NULL) c->co_lite = calloc(1, sizeof *c->co_lite);
+    if (c->co_lite == NULL) return no_memory(e);
+    c->co_lite->rg_on = true;
+    c->co_tables.tc_rules++;
+    ps_lights_listen(c->co_store, c->co_event_fd);
+    return 0;
+}
+
+void ps_lite_end(ps_core *c) {
+    PS_CORE_HELD(c);
+    ps_lite *l = c->co_lite;
+    if (l == NULL) return;
+    l->rg_on = false;
+    ps_lights_listen(c->co_store, -1);
+    for (int32_t i = 0; i < l->rg_client_count; i++)
+        while (l->rg_clients[i]->lc_polls != NULL) ps_lite_wake(c, l->rg_clients[i]);
+    ps_eventfd_tell(c->co_event_fd);
+}
+
+/* Connections are gone, and with them what waits. */
+void ps_lite_free(ps_core *c) {
+    ps_lite *l = c->co_lite;
+    if (l == NULL) return;
+    for (lite_sub *s = ps_chains_each(&l->rg_by_queue, NULL), *next; s != NULL; s = next) {
+        next = ps_chains_each(&l->rg_by_queue, s);
+        free(s);
+    }
+    ps_chains_free(&l->rg_by_queue, false);
+    ps_chains_free(&l->rg_by_name, true);
+    ps_chains_free(&l->rg_groups, true);
+    ps_buffer_free(&l->rg_records);
+    ps_buffer_free(&l->rg_counts);
+    ps_buffer_free(&l->rg_news);
+    ps_buffer_free(&l->rg_found);
+    free(l->rg_clients);
+    free(l);
+    c->co_lite = NULL;
+}
+
+/* ---- clients ---- */
+
+static lite_group *group_of(ps_lite *l, ps_slice name) {
+    lite_group *g = ps_lite_group(l, name);
+    if (g != NULL) return g;
+    g = ps_chains_reserve(&l->rg_groups) ? calloc(1, sizeof *g + (size_t)name.len) : NULL;
+    if (g == NULL) return NULL;
+    g->lg_len = name.len;
+    memcpy(g->lg_name, name.data, (size_t)name.len);
+    ps_chains_add(&l->rg_groups, g, ps_hash_of(name.data, name.len));
+    return g;
+}
+
+static lite_client *find_who(const ps_core *c, const ps_lite_who *who) {
+    return c->co_lite == NULL ? NULL
+                              : ps_lite_find(c->co_lite, ps_lite_slice(who->group, who->group_len),
+                                             ps_lite_slice(who->id, who->id_len));
+}
+
+static bool list_client(ps_lite *l, lite_client *c) {
+    if (l->rg_client_count == l->rg_client_room) {
+        int32_t room = l->rg_client_room > 0 ? 2 * l->rg_client_room : ROOM_FIRST;
+        lite_client **grown = realloc(l->rg_clients, (size_t)room * sizeof *grown);
+        if (grown == NULL) return false;
+        l->rg_clients = grown;
+        l->rg_client_room = room;
+    }
+    c->lc_at = l->rg_client_count;
+    l->rg_clients[l->rg_client_count++] = c;
+    return true;
+}
+
+static lite_client *make_client(ps_lite *l, lite_group *g, const ps_lite_who *who,
+                                const char *parent, int32_t parent_len) {
+    lite_client *c = ps_chains_reserve(&l->rg_by_name)
+                         ? calloc(1, sizeof *c + (size_t)who->id_len + (size_t)parent_len)
+                         : NULL;
+    if (c == NULL || !list_client(l, c)) {
+        free(c);
+        return NULL;
+    }
+    c->lc_group = g;
+    c->lc_accessed_ms = -1;
+    c->lc_subs_end = &c->lc_subs;
+    c->lc_events_end = &c->lc_events;
+    c->lc_polls_end = &c->lc_polls;
+    c->lc_id_len = who->id_len;
+    c->lc_parent_len = parent_len;
+    memcpy(c->lc_names, who->id, (size_t)who->id_len);
+    memcpy(c->lc_names + who->id_len, parent, (size_t)parent_len);
+    ps_chains_add(&l->rg_by_name, c,
+                  ps_lite_hash(ps_lite_slice(who->group, who->group_len),
+                                 ps_lite_slice(who->id, who->id_len)));
+    g->lg_clients++;
+    return c;
+}
+
+int ps_lite_join(ps_core *core, const ps_lite_who *who, const char *parent, int32_t parent_len,
+                 int32_t room, ps_error *e) {
+    PS_CORE_HELD(core);
+    ps_lite *l = core->co_lite;
+    lite_client *c = find_who(core, who);
+    int made = c == NULL;
+    if (made && l != NULL) {
+        lite_group *g = group_of(l, ps_lite_slice(who->group, who->group_len));
+        c = g != NULL ? make_client(l, g, who, parent, parent_len) : NULL;
+    }
+    if (c == NULL) return no_memory(e);
+    c->lc_updated_ms = ps_monotonic_ms();
+    c->lc_group->lg_room = room;
+    return made;
+}
+
+static void fill_row(const lite_client *c, ps_lite_row *row) {
+    *row = (ps_lite_row){.who = {c->lc_group->lg_name, c->lc_names, c->lc_group->lg_len,
+                                 c->lc_id_len},
+                         .parent = c->lc_names + c->lc_id_len,
+                         .parent_len = c->lc_parent_len,
+                         .queues = c->lc_sub_count,
+                         .events = c->lc_event_count,
+                         .polls = c->lc_poll_count,
+                         .wild = c->lc_wild,
+                         .overflowed = c->lc_overflowed,
+                         .version = c->lc_version,
+                         .updated_ms = c->lc_updated_ms,
+                         .accessed_ms = c->lc_accessed_ms};
+}
+
+int ps_lite_get(ps_core *core, const ps_lite_who *who, ps_lite_row *row) {
+    PS_CORE_HELD(core);
+    const lite_client *c = find_who(core, who);
+    if (c != NULL) fill_row(c, row);
+    return c != NULL;
+}
+
+int32_t ps_lite_list(ps_core *core, int32_t from, ps_lite_row *rows, int32_t room) {
+    PS_CORE_HELD(core);
+    const ps_lite *l = core->co_lite;
+    int32_t n = 0;
+    for (; l != NULL && n < room && from + n < l->rg_client_count; n++)
+        fill_row(l->rg_clients[from + n], &rows[n]);
+    return n;
+}
+
+void ps_lite_set_version(ps_core *core, const ps_lite_who *who, int64_t version) {
+    PS_CORE_HELD(core);
+    lite_client *c = find_who(core, who);
+    if (c != NULL && version > c->lc_version) c->lc_version = version;
+}
+
+/* ---- pairs ---- */
+
+/* 1: it is new; 0: it is there; -1: no memory. */
+static int add_sub(ps_core *core, lite_client *c, ps_slice queue) {
+    ps_lite *l = core->co_lite;
+    lite_sub *s = ps_lite_sub(l, c, queue);
+    int64_t low, high;
+    if (s != NULL && s->ls_link != NULL) return 0;
+    if (s == NULL) s = ps_lite_make_sub(l, c, queue);
+    if (s == NULL) return -1;
+    ps_lite_list_sub(s);
+    c->lc_sub_count++;
+    l->rg_pairs++;
+    l->rg_changes++;
+    if (ps_lights_range(core->co_store, s->ls_name, s->ls_len, &low, &high))
+        ps_lite_offer(core, c->lc_group, queue);
+    return 1;
+}
+
+int32_t ps_lite_add(ps_core *core, const ps_lite_who *who, const uint8_t *names, int32_t len,
+                    ps_error *e) {
+    PS_CORE_HELD(core);
+    lite_client *c = find_who(core, who);
+    int32_t made = 0;
+    for (int32_t at = 0; c != NULL && at < len; at += 1 + names[at]) {
+        int one = add_sub(core, c, (ps_slice){names + at + 1, names[at]});
+        if (one < 0) return no_memory(e);
+        made += one;
+    }
+    if (core->co_parking.pg_ready != NULL) ps_eventfd_tell(core->co_event_fd);
+    return made;
+}
+
+int ps_lite_add_wild(ps_core *core, const ps_lite_who *who) {
+    PS_CORE_HELD(core);
+    lite_client *c = find_who(core, who);
+    if (c == NULL || c->lc_wild) return 0;
+    c->lc_wild = true;
+    c->lc_wild_next = c->lc_group->lg_wild;
+    c->lc_group->lg_wild = c;
+    core->co_lite->rg_wild++;
+    core->co_lite->rg_changes++;
+    return 1;
+}
+
+int ps_lite_remove(ps_core *core, const ps_lite_who *who, const char *queue, int32_t len) {
+    PS_CORE_HELD(core);
+    lite_client *c = find_who(core, who);
+    lite_sub *s = c != NULL ? ps_lite_sub(core->co_lite, c, ps_lite_slice(queue, len)) : NULL;
+    bool was = s != NULL && s->ls_link != NULL;
+    if (s != NULL) ps_lite_drop_sub(core->co_lite, s);
+    return was;
+}
+
+/* ---- leaving ---- */
+
+static void unlist_client(ps_lite *l, lite_client *c) {
+    lite_client *last = l->rg_clients[--l->rg_client_count];
+    l->rg_clients[c->lc_at] = last;
+    last->lc_at = c->lc_at;
+    ps_chains_remove(&l->rg_by_name, c);
+}
+
+static void unlist_wild(ps_lite *l, lite_client *c) {
+    lite_client **at = &c->lc_group->lg_wild;
+    while (*at != c) at = &(*at)->lc_wild_next;
+    *at = c->lc_wild_next;
+    c->lc_wild = false;
+    l->rg_wild--;
+    l->rg_changes++;
+}
+
+/* Its polls are answered: they try, and find that it is gone. */
+static void end_polls(ps_core *core, lite_client *c) {
+    while (c->lc_polls != NULL) ps_lite_wake(core, c);
+    for (ps_parked *p = core->co_parking.pg_ready; p != NULL; p = p->pk_next)
+        if (p->pk_lite && ((lite_poll *)p)->lp_client == c) ((lite_poll *)p)->lp_client = NULL;
+}
+
+void ps_lite_leave(ps_core *core, const ps_lite_who *who) {
+    PS_CORE_HELD(core);
+    ps_lite *l = core->co_lite;
+    lite_client *c = find_who(core, who);
+    if (c == NULL) return;
+    lite_group *g = c->lc_group;
+    end_polls(core, c);
+    unlist_client(l, c);
+    if (c->lc_wild) unlist_wild(l, c);
+    while (c->lc_events != NULL) { /* to others, who have it from now on */
+        lite_sub *s = c->lc_events;
+        ps_lite_event_drop(s);
+        char name[UINT8_MAX];
+        int32_t len = s->ls_len;
+        memcpy(name, s->ls_name, (size_t)len);
+        ps_lite_drop_sub(l, s);
+        ps_lite_offer(core, g, ps_lite_slice(name, len));
+    }
+    while (c->lc_subs != NULL) ps_lite_drop_sub(l, c->lc_subs);
+    free(c);
+    if (--g->lg_clients == 0) {
+        ps_chains_remove(&l->rg_groups, g);
+        free(g);
+    }
+    ps_eventfd_tell(core->co_event_fd);
+}
+
+/* ---- asking ---- */
+
+int64_t ps_lite_names(ps_core *core, const ps_lite_who *who, int32_t events, uint8_t *to,
+                      int64_t room) {
+    PS_CORE_HELD(core);
+    const lite_client *c = find_who(core, who);
+    int64_t used = 0;
+    const lite_sub *s = c == NULL ? NULL : events ? c->lc_events : c->lc_subs;
+    for (; s != NULL; s = events ? s->ls_event_next : s->ls_next) {
+        if (used + 1 + s->ls_len <= room) {
+            to[used] = s->ls_len;
+            memcpy(to + used + 1, s->ls_name, s->ls_len);
+        }
+        used += 1 + s->ls_len;
+    }
+    return used;
+}
+
+int32_t ps_lite_subscribers(ps_core *core, const char *queue, int32_t len, const char *group,
+                            int32_t group_len, ps_lite_row *rows, int32_t room) {
+    PS_CORE_HELD(core);
+    const ps_lite *l = core->co_lite;
+    const ps_slice name = ps_lite_slice(queue, len), of = ps_lite_slice(group, group_len);
+    int32_t n = 0;
+    const lite_sub *s = l != NULL ? ps_chains_first(&l->rg_by_queue, ps_hash_of(queue, len)) : NULL;
+    for (; s != NULL && n < room; s = ps_chains_next(s)) {
+        const lite_group *g = s->ls_client->lc_group;
+        if (s->ls_link != NULL && ps_lite_is_of(s, name) &&
+            (group == NULL || is_same(g->lg_name, g->lg_len, of)))
+            fill_row(s->ls_client, &rows[n++]);
+    }
+    return n;
+}
+
+void ps_lite_counts(ps_core *core, int64_t *pairs, int64_t *changes) {
+    PS_CORE_HELD(core);
+    *pairs = core->co_lite != NULL ? core->co_lite->rg_pairs : 0;
+    *changes = core->co_lite != NULL ? core->co_lite->rg_changes : 0;
+}

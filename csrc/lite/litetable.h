@@ -1,0 +1,104 @@
+/* The tables of lite.h. Private to csrc/lite/. */
+#ifndef PS_LITETABLE_H
+#define PS_LITETABLE_H
+
+#include "lite/lite.h"
+#include "waits/parked.h"
+
+typedef struct lite_client lite_client;
+
+typedef struct lite_group {
+    ps_chain lg_chain; /* hash of the name */
+    struct lite_group *lg_next; /* of those to be asked, within one call */
+    bool lg_asked;
+    int32_t lg_clients; /* how many */
+    lite_client *lg_wild; /* those that read all lite topics */
+    int32_t lg_room;             /* events of a client */
+    int64_t lg_checked;          /* by the rules of then it may read the lite topics of lg_parent */
+    uint8_t lg_parent_len;
+    int32_t lg_len;
+    char lg_parent[255];
+    char lg_name[];
+} lite_group;
+
+/* A pair of client and queue; or only an event, of a client that reads all lite topics. */
+typedef struct lite_sub {
+    ps_chain ls_chain; /* hash of the queue's name */
+    lite_client *ls_client;
+    struct lite_sub *ls_next, **ls_link;             /* of its client; link NULL: only an event */
+    struct lite_sub *ls_event_next, **ls_event_link; /* of its events; link NULL: it is not one */
+    uint8_t ls_len;
+    char ls_name[];
+} lite_sub;
+
+typedef struct lite_poll { /* a pop that waits */
+    ps_parked lp_parked;   /* first, so that a ps_parked * of it is one */
+    lite_client *lp_client; /* NULL: it has left */
+    struct lite_poll *lp_next, **lp_link; /* of its client; link NULL: it is ready */
+    int32_t lp_most, lp_attempt_len;
+    int64_t lp_invisible_ms;
+    char lp_attempt[];
+} lite_poll;
+
+struct lite_client {
+    ps_chain lc_chain; /* hash of group and id */
+    lite_group *lc_group;
+    int32_t lc_at; /* in rg_clients */
+    int32_t lc_sub_count, lc_event_count, lc_poll_count; /* polls: listed ones */
+    int32_t lc_left; /* queues to look at */
+    lite_sub *lc_subs, **lc_subs_end;
+    lite_sub *lc_events, **lc_events_end;
+    lite_poll *lc_polls, **lc_polls_end;
+    lite_client *lc_wild_next;
+    bool lc_wild, lc_overflowed;
+    int64_t lc_version, lc_updated_ms, lc_accessed_ms;
+    int32_t lc_id_len, lc_parent_len;
+    char lc_names[]; /* id, then parent */
+};
+
+typedef struct ps_lite {
+    bool rg_on;
+    ps_chains rg_groups, rg_by_name, rg_by_queue; /* of groups, clients, pairs */
+    lite_client **rg_clients;
+    int32_t rg_client_count, rg_client_room;
+    int32_t rg_wild; /* clients that read all lite topics */
+    int64_t rg_pairs, rg_changes;
+    ps_buffer rg_records, rg_counts, rg_news, rg_found; /* of one call */
+} ps_lite;
+
+/* litetable.c */
+uint32_t ps_lite_hash(ps_slice group, ps_slice id); /* of a client */
+lite_client *ps_lite_find(const ps_lite *l, ps_slice group, ps_slice id);
+lite_group *ps_lite_group(const ps_lite *l, ps_slice name);
+lite_sub *ps_lite_sub(const ps_lite *l, const lite_client *c, ps_slice queue);
+bool ps_lite_is_of(const lite_sub *s, ps_slice queue);
+/* Whether a queue is of a lite topic of this client's topic. */
+bool ps_lite_reads(const lite_client *c, ps_slice queue);
+/* Only an event, until it is listed among those of its client. NULL: no memory. */
+lite_sub *ps_lite_make_sub(ps_lite *l, lite_client *c, ps_slice queue);
+void ps_lite_drop_sub(ps_lite *l, lite_sub *s);
+void ps_lite_list_sub(lite_sub *s);  /* as the last of its client */
+void ps_lite_list_last(lite_sub *s); /* it is that from now on */
+void ps_lite_event_add(lite_sub *s);
+void ps_lite_event_drop(lite_sub *s);
+/* The pop of the client that has waited longest tries. */
+void ps_lite_wake(ps_core *c, lite_client *client);
+
+/* liteevent.c */
+void ps_lite_offer(ps_core *c, lite_group *group, ps_slice queue);
+/* Looks for some of those events of a client that has none left which found no room before. */
+void ps_lite_refill(ps_core *c, lite_client *client);
+/* Sees to an event when what is out comes back. */
+void ps_lite_due(ps_core *c, const ps_pair *pair, int64_t at_ms);
+/* The pair's batch of a light queue; NULL: none is out. */
+struct ps_order *ps_lite_order(ps_pair *pair);
+
+static inline ps_slice ps_lite_slice(const char *text, int32_t len) {
+    return (ps_slice){(const uint8_t *)text, len};
+}
+
+static inline ps_slice ps_lite_queue_of(const ps_pair *p) {
+    return ps_lite_slice(p->pr_names + p->pr_group_len, p->pr_topic_len);
+}
+
+#endif

@@ -1,0 +1,262 @@
+/* Lite topics against a count of what a group has still to get: clients that subscribe, wait,
+ * acknowledge, leave, and lose their connections, in any order. Each message comes once, and in
+ * order. */
+#define _GNU_SOURCE
+#include "core_kit.h"
+#include "lite/lite.h"
+#include "pop/poporder.h"
+#include "store/lights.h"
+
+enum { STEPS = 4000, CLIENTS = 4, NAMES = 6, HOUR = 3600000 };
+
+static ps_conn *conns[CLIENTS];
+static bool polls[CLIENTS];
+static bool joined[CLIENTS];
+static int64_t sent[NAMES], acked[NAMES];
+static int answers_seen;
+
+static ps_lite_who who(int i) {
+    static char ids[CLIENTS][8];
+    snprintf(ids[i], sizeof ids[i], "c%d", i);
+    return (ps_lite_who){"g", ids[i], 1, (int32_t)strlen(ids[i])};
+}
+
+static int32_t queue_of(int name, char to[32]) {
+    return snprintf(to, 32, "%%LMQ%%$L$n%d", name);
+}
+
+/* ---- what the broker asks ---- */
+
+static void join(int i) {
+    ps_error e = {0};
+    ps_lite_who w = who(i);
+    CHECK(ps_lite_join(kit_core, &w, "L", 1, 100, &e) >= 0);
+    joined[i] = true;
+}
+
+static void subscribe(int i, int name) {
+    char queue[32];
+    uint8_t names[64];
+    ps_error e = {0};
+    ps_lite_who w = who(i);
+    int32_t len = queue_of(name, queue);
+    names[0] = (uint8_t)len;
+    memcpy(names + 1, queue, (size_t)len);
+    CHECK(ps_lite_add(kit_core, &w, names, len + 1, &e) >= 0);
+}
+
+static void unsubscribe(int i, int name) {
+    char queue[32];
+    ps_lite_who w = who(i);
+    int32_t len = queue_of(name, queue);
+    if (ps_lite_remove(kit_core, &w, queue, len)) ps_lite_give(kit_core, "g", 1, queue, len);
+}
+
+/* ---- requests ---- */
+
+static void begin_pop(kit_frame *f, int i, int64_t poll_ms, int64_t most) {
+    kit_begin(f, 0, 200070, 1000 + i); /* a binary header has no room for the code */
+    kit_text(f, "clientId", who(i).id);
+    kit_text(f, "consumerGroup", "g");
+    kit_text(f, "topic", "L");
+    kit_number(f, "maxMsgNum", most);
+    kit_number(f, "invisibleTime", HOUR);
+    kit_number(f, "pollTime", poll_ms);
+}
+
+/* As after the broker has found it right. */
+static void pop_checked(int i, int64_t poll_ms) {
+    static uint8_t frame[4096];
+    kit_frame f;
+    ps_step step;
+    ps_error e = {0};
+    begin_pop(&f, i, poll_ms, 1 + check_below(4));
+    int64_t len = kit_encode(&f, NULL, 0, frame, sizeof frame);
+    CHECK_EQ(1, ps_conn_serve_pop(conns[i], frame, len, &step, &e));
+    polls[i] = true;
+    kit_take(&step);
+}
+
+static void pop(int i, int64_t poll_ms) {
+    kit_frame f;
+    int handed = kit_handed_count;
+    begin_pop(&f, i, poll_ms, 1 + check_below(4));
+    kit_ask(conns[i], &f, NULL, 0);
+    CHECK_EQ(handed, kit_handed_count);
+    polls[i] = true;
+}
+
+static void send_to(int name) {
+    char properties[96];
+    kit_frame f;
+    snprintf(properties, sizeof properties, UNIQ "__LITE_TOPIC\1n%d\2", name);
+    kit_send(&f, 0, 1, "L", 0, properties);
+    static ps_conn *n;
+    if (n == NULL) n = kit_conn(99);
+    if (name < 0) {
+        ps_conn_free(n);
+        n = NULL;
+        return;
+    }
+    kit_ask(n, &f, "x", 1);
+    sent[name]++;
+}
+
+static void ack(int i, int name, int64_t offset, int64_t pop_ms) {
+    char handle[128], lite[8];
+    kit_frame f;
+    int handed = kit_handed_count;
+    snprintf(lite, sizeof lite, "n%d", name);
+    snprintf(handle, sizeof handle, "0 %" PRId64 " %d 999 0 b 0 %" PRId64, pop_ms, HOUR, offset);
+    kit_begin(&f, 0, 200051, 77);
+    kit_text(&f, "consumerGroup", "g");
+    kit_text(&f, "topic", "L");
+    kit_text(&f, "liteTopic", lite);
+    kit_text(&f, "queueId", "0");
+    kit_number(&f, "offset", offset);
+    kit_text(&f, "extraInfo", handle);
+    kit_ask(conns[i], &f, NULL, 0);
+    CHECK_EQ(handed, kit_handed_count);
+}
+
+/* ---- what came ---- */
+
+static void take_record(int i, const uint8_t *record, int64_t pop_ms) {
+    ps_record r;
+    ps_property p;
+    CHECK_EQ(PS_REC_OK, ps_record_decode(record, be32_get(record), &r));
+    CHECK(ps_property_find(r.properties, r.properties_len, "__LITE_TOPIC", 12, &p));
+    int name = p.value[1] - '0';
+    CHECK(ps_property_find(r.properties, r.properties_len, "INNER_MULTI_QUEUE_OFFSET", 24, &p));
+    char digits[24] = {0};
+    memcpy(digits, p.value, (size_t)p.value_len);
+    CHECK_EQ(acked[name], strtoll(digits, NULL, 10)); /* once, and in order */
+    ack(i, name, acked[name], pop_ms);
+    acked[name]++;
+}
+
+static void take_answers(void) {
+    kit_pump(false);
+    for (; answers_seen < kit_answer_count; answers_seen++) {
+        static uint8_t body[1 << 20];
+        const ps_command *c = kit_answers[answers_seen].command;
+        int i = (int)c->opaque - 1000;
+        if (i < 0 || i >= CLIENTS) {
+            CHECK_EQ(0, c->code);
+            continue;
+        }
+        polls[i] = false;
+        CHECK(c->code == 0 || c->code == 210);
+        int64_t len = c->body.len, pop_ms = kit_field(c, "popTime");
+        memcpy(body, c->body.data, (size_t)len);
+        for (int64_t at = 0; at < len; at += be32_get(body + at)) take_record(i, body + at, pop_ms);
+        kit_pump(false);
+    }
+    if (kit_answer_count > KIT_ANSWERS / 2) {
+        kit_clear();
+        answers_seen = 0;
+    }
+}
+
+static int64_t left(void) {
+    int64_t all = 0;
+    for (int i = 0; i < NAMES; i++) all += sent[i] - acked[i];
+    return all;
+}
+
+/* ---- steps ---- */
+
+static void close_one(int i) {
+    ps_conn_free(conns[i]);
+    conns[i] = kit_conn(i + 1);
+    polls[i] = false;
+}
+
+static void leave(int i) {
+    ps_lite_who w = who(i);
+    ps_lite_leave(kit_core, &w);
+    joined[i] = false;
+}
+
+static void step(void) {
+    int i = (int)check_below(CLIENTS), name = (int)check_below(NAMES);
+    switch (check_below(10)) {
+    case 0:
+        if (!joined[i]) join(i);
+        subscribe(i, name);
+        break;
+    case 1:
+        unsubscribe(i, name);
+        break;
+    case 2:
+        if (check_below(8) == 0 && joined[i] && i > 0) leave(i); /* a group is known by the first */
+        break;
+    case 3:
+        if (check_below(4) == 0) close_one(i);
+        break;
+    case 4:
+    case 5:
+    case 6:
+        if (!polls[i] && joined[i]) pop(i, check_below(3) == 0 ? 0 : HOUR);
+        break;
+    default:
+        send_to(name);
+        break;
+    }
+    take_answers();
+}
+
+static void test_each_message_comes_once_and_in_order(void) {
+    join(0);
+    pop_checked(0, 0);
+    take_answers();
+    for (int n = 0; n < STEPS; n++) step();
+    for (int i = 0; i < CLIENTS; i++) {
+        if (!joined[i]) join(i);
+        for (int name = 0; name < NAMES; name++) subscribe(i, name);
+    }
+    for (int i = 0; i < CLIENTS; i++) {
+        ps_lite_who w = who(i);
+        ps_lite_dispatch(kit_core, &w, 1);
+    }
+    for (int tries = 0; left() > 0 && tries < 4 * STEPS; tries++) {
+        for (int i = 0; i < CLIENTS; i++)
+            if (!polls[i]) pop(i, HOUR);
+        take_answers();
+    }
+    CHECK_EQ(0, left());
+}
+
+static void test_all_are_answered_at_the_end(void) {
+    for (int i = 0; i < CLIENTS; i++)
+        if (!polls[i]) pop(i, HOUR);
+    take_answers();
+    ps_lite_end(kit_core);
+    take_answers();
+    for (int i = 0; i < CLIENTS; i++) CHECK(!polls[i]);
+}
+
+int main(void) {
+    ps_error e = {0};
+    const ps_pop_rules rules = {
+        .on = 1, .revive_queues = 1, .name_max = 127, .at_place_max = 100, .waiting_max = 100};
+    check_begin();
+    char *base = check_folder();
+    snprintf(kit_root, sizeof kit_root, "%s/store", base);
+    ps_conf conf = kit_conf();
+    kit_open(&conf, 10);
+    kit_topic("L", 1, PS_PERM_READ | PS_PERM_WRITE, PS_SEND_HOT | PS_TOPIC_LITE);
+    CHECK_EQ(0, ps_core_pop_rules(kit_core, &rules, &e));
+    CHECK_EQ(0, ps_lights_begin(kit_store, &e));
+    CHECK_EQ(0, ps_lite_begin(kit_core, &e));
+    for (int i = 0; i < CLIENTS; i++) conns[i] = kit_conn(i + 1);
+    test_each_message_comes_once_and_in_order();
+    test_all_are_answered_at_the_end();
+    for (int i = 0; i < CLIENTS; i++) ps_conn_free(conns[i]);
+    send_to(-1);
+    kit_close();
+    check_remove(base);
+    free(base);
+    free(kit_handed);
+    return check_end("test_lite");
+}
