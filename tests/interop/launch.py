@@ -171,6 +171,8 @@ def _java(folder: Path, settings: Mapping[str, Any], version: str, namesrv: str 
 def _ours(folder: Path, settings: Mapping[str, Any], version: str, namesrv: str | None) -> Peer:
     port = free_port()
     namesrv_port = free_port() if namesrv is None else int(namesrv.rpartition(":")[2])
+    settings = dict(settings)
+    grpc_port = settings.pop("grpc_port", None)
     conf = {
         "brokerClusterName": "DefaultCluster",
         "brokerName": "broker-a",
@@ -185,6 +187,8 @@ def _ours(folder: Path, settings: Mapping[str, Any], version: str, namesrv: str 
     file = folder / "broker.conf"
     file.write_text("".join(f"{name}={value}\n" for name, value in conf.items()), "utf-8")
     words = [str(PYSTORE), "broker", "-c", str(file)]
+    if grpc_port is not None:
+        words += ["--grpc-port", str(grpc_port)]
     if namesrv is None:
         words += ["--with-namesrv", "--namesrv-port", str(namesrv_port)]
     # A name server keeps files in ~/namesrv.

@@ -85,7 +85,7 @@ def ledger(request: Any, reference: Any, tmp_path: Path) -> Iterator[tuple[str, 
     with ExitStack() as undo:
         settings: dict[str, Any] = dict(SETTINGS)
         if not front:
-            settings["grpcServerPort"] = free_port()
+            settings["grpc_port"] = free_port()
         peer = undo.enter_context(launch.running(back, tmp_path / "peer", settings, "5.5.0"))
         _make(peer)
         if front:
@@ -94,7 +94,7 @@ def ledger(request: Any, reference: Any, tmp_path: Path) -> Iterator[tuple[str, 
             )
             address = made.grpc
         else:
-            address = f"127.0.0.1:{settings['grpcServerPort']}"
+            address = f"127.0.0.1:{settings['grpc_port']}"
         done = reference.run("lite", address, PREFIX, SCENES, timeout=1200, JAVA_OPTS=WAITS)
         yield request.param, _rows(done.stdout.splitlines())
 
