@@ -39,7 +39,7 @@ from broker.startup import Ground, Options, open_ground, open_services
 from pystore import Store
 from pystore.configuration.problems import refuse
 from pystore.errors import BadArgument
-from pystore.meta.configfiles import TopicConfig
+from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
 from pystore.setting_types import SettingValues
 from pystore.settings import Settings
 from pystore.store.arguments import named_arguments
@@ -621,6 +621,18 @@ class Broker(Stopping):
             changes = f"+message.type={message_type}" if message_type is not None else ""
             self.services.topics.update(TopicConfig(name, queues, queues), changes)
 
+        self._change(create)
+
+    def create_group(self, name: str, *, lite_of: str | None = None) -> None:
+        """Makes a consumer group before anybody consumes for it. lite_of: the topic of type LITE
+        whose lite topics it reads. Where to call it: as create_topic().
+        Raises: Refused for an illegal name."""
+        attributes = {} if lite_of is None else {"+lite.bind.topic": lite_of}
+        self._change(
+            lambda: self.services.groups.update(SubscriptionGroup(name, attributes=attributes))
+        )
+
+    def _change(self, create: Callable[[], object]) -> None:
         if self._thread is None or self._thread.is_own():
             create()
         else:

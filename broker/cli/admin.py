@@ -239,8 +239,12 @@ def _topic_create(
         typer.Option(
             "--type", metavar="TYPE",
             help="What RocketMQ 5's clients may send: NORMAL, FIFO, DELAY, TRANSACTION,"
-            " PRIORITY.",
+            " PRIORITY, LITE.",
         ),
+    ] = None,
+    lite_minutes: Annotated[
+        int | None,
+        typer.Option(min=1, help="A lite topic ends so long after its last message."),
     ] = None,
     dry_run: DryRun = False,
 ) -> int | None:  # fmt: skip
@@ -250,8 +254,11 @@ def _topic_create(
     Examples:
       pystore admin topic create orders --queues 16 -n 127.0.0.1:9876
       pystore admin topic create payments --type FIFO -b 127.0.0.1:10911 --dry-run
+      pystore admin topic create sessions --type LITE --lite-minutes 60 -n 127.0.0.1:9876
     """
     attributes = {"message.type": type_.upper()} if type_ else {}
+    if lite_minutes is not None:
+        attributes["lite.topic.expiration"] = str(lite_minutes)
     where = admin.create_topic(
         topic, queues=queues, perm=perm, order=order, attributes=attributes, dry_run=dry_run
     )
@@ -349,6 +356,9 @@ def _group_create(
     ordered: Annotated[
         bool, typer.Option("--ordered", help="RocketMQ 5's consumers get messages in order.")
     ] = False,
+    lite_of: Annotated[
+        str | None, typer.Option("--lite-of", help="It reads the lite topics of this topic.")
+    ] = None,
     dry_run: DryRun = False,
 ) -> int | None:
     """Make a consumer group on every master, or change the one that is there.
@@ -357,10 +367,12 @@ def _group_create(
     Examples:
       pystore admin group create billing --retries 3 -n 127.0.0.1:9876
       pystore admin group create billing --disable -b 127.0.0.1:10911 --dry-run
+      pystore admin group create agents --lite-of sessions -n 127.0.0.1:9876
     """
     where = admin.create_group(
-        group, retries=retries, enabled=enabled, ordered=ordered, dry_run=dry_run
-    )
+        group, retries=retries, enabled=enabled, ordered=ordered, dry_run=dry_run,
+        attributes={"lite.bind.topic": lite_of} if lite_of else None,
+    )  # fmt: skip
     facts = {"group": group, "retries": retries, "may consume": enabled, "brokers": where}
     _say(s, dry_run, "made", facts)
     return 0

@@ -20,7 +20,7 @@ import pytest
 from ports import free_port
 from waiting import until
 
-from broker import Broker, Consumer, LocalState, Message, Producer
+from broker import Admin, Broker, Consumer, LocalState, Message, Producer
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -52,6 +52,7 @@ SAYS = {
     "order_consumer.py": "".join(f"order-{n} created paid shipped\n" for n in range(5)),
     "reminder.py": "after 1 s: the order is not paid yet\n",
     "request_reply.py": "12 left of apples\n",
+    "agents/ten_lines.py": "it\nis\ndone\n",
     "transaction.py": (
         "rolled back: UNIQUE constraint failed: orders.id\n"
         "delivered: order 17\ndelivered: order 18\n"
@@ -68,6 +69,32 @@ def test_an_example_says_what_it_promises(file, namesrv):
     if file == "transaction.py":
         out = "".join(sorted(out.splitlines(True), key=lambda line: (line[0] != "r", line)))
     assert (done.returncode, out) == (0, SAYS[file])
+
+
+def test_an_answer_is_whole_when_worker_and_supervisor_are_killed_amid_it(namesrv, tmp_path):
+    with Admin(namesrv) as admin:
+        admin.create_topic("sessions", attributes={"message.type": "LITE"})
+        admin.create_group("supervisors", attributes={"lite.bind.topic": "sessions"})
+        admin.create_topic("tasks")
+    words = [f"word-{n}" for n in range(40)]
+    work = "agents/worker.py", namesrv, str(tmp_path / "made")
+    ask = "agents/supervisor.py", namesrv, str(tmp_path / "got"), "s-1", "r-1", " ".join(words)
+    running = [start(*work), start(*ask)]
+    try:
+        supervisor = running[1].stdout
+        first = [supervisor.readline() for _ in range(3)]
+        running[0].kill()
+        running.append(start(*work))
+        first += [supervisor.readline() for _ in range(10)]
+        running[1].kill()
+        running.append(start(*ask))
+        out, _ = running[-1].communicate(timeout=300)
+    finally:
+        for each in running:
+            each.kill()
+            each.communicate()
+    assert out.split() == ["you", "asked:", *words]
+    assert "".join(first) == "".join(f"{word}\n" for word in out.split()[:13])
 
 
 def test_the_service_finishes_and_stops(namesrv):

@@ -21,9 +21,7 @@ _numbers = count()
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     folder = tmp_path_factory.mktemp("lite")
-    with Broker(
-        folder, **{**SETTINGS, "listenPort": 0, "drain_s": 0.2}
-    ) as made:
+    with Broker(folder, **{**SETTINGS, "listenPort": 0, "drain_s": 0.2}) as made:
         made.create_topic(TOPIC, message_type="LITE")
         yield made
 

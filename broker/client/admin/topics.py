@@ -159,12 +159,14 @@ class GroupAdmin(AdminBase):
 
     async def create_group(
         self, name: str, *, retries: int = 16, retry_queues: int = 1, enabled: bool = True,
-        broadcast: bool = True, ordered: bool = False, dry_run: bool = False,
+        broadcast: bool = True, ordered: bool = False,
+        attributes: Mapping[str, str] | None = None, dry_run: bool = False,
     ) -> list[str]:  # fmt: skip
         """Makes a consumer group on every master, or changes the one that is there. retries: until
         a message is a dead letter. enabled: whether it may consume. broadcast: whether its
         consumers may broadcast. ordered: for consumers of RocketMQ 5 that want messages in order.
-        dry_run: checks and says where. Returns the addresses of the brokers.
+        attributes: such as ``{"lite.bind.topic": "sessions"}``, for brokers of 5.5. dry_run: checks
+        and says where. Returns the addresses of the brokers.
 
         Raises: InvalidMessage for a name that no broker takes, Misuse, ClientError."""
         self.network.check()
@@ -175,6 +177,7 @@ class GroupAdmin(AdminBase):
             name, consume_enable=enabled, consume_broadcast_enable=broadcast,
             consume_message_orderly=ordered, retry_queue_nums=retry_queues,
             retry_max_times=retries,
+            attributes={f"+{key}": value for key, value in (attributes or {}).items()},
         )  # fmt: skip
         body, masters = mqjson.dumps(group_to_json(group)), await self._masters()
         for address in () if dry_run else masters:

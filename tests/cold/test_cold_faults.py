@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,8 @@ def test_a_writer_that_ends_at_any_step_loses_nothing(
     while True:
         root = tmp_path / f"{step}"
         tier, left = tier_of(root), iter([False] * step + [True])
-        tier.objects = FailingObjects(tier.objects, lambda: next(left, False), late=late)  # noqa: B023
+        fails = partial(next, left, False)
+        tier.objects = FailingObjects(tier.objects, fails, late=late)
         try:
             push(source, tier, topics=["orders"], segment_bytes=16 << 10)
         except TierUnreachable:
