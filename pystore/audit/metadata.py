@@ -332,14 +332,13 @@ def check_offsets(
     if live:
         return  # it moves on while it is read
     past = []
-    lights = (layout.root / "lightqueue").is_dir()
     by_topic: dict[str, dict[int, int]] = {}
     for (topic, queue), end in ends.items():
         by_topic.setdefault(topic, {})[queue] = end
     for pair, rows in beside.offsets.items():  # a million, perhaps
         topic, _, group = pair.partition("@")
-        if lights and topic.startswith(LIGHT_PREFIX) and topic not in by_topic:
-            continue  # the next open knows where it ends, and sets the group back
+        if topic.startswith(LIGHT_PREFIX) and topic not in by_topic:
+            continue  # whoever serves light queues knows where it ends, and sets the group back
         end_of = by_topic.get(topic, {}).get
         past += [(group, topic, q, offset) for q, offset in rows.items() if offset > end_of(q, 0)]
     for group, topic, queue, offset in sorted(past):

@@ -634,7 +634,10 @@ def _is_elsewhere(path: object) -> bool:
     if ":/" in text:
         return True
     folder = Path(text)
-    if (folder / "commitlog").is_dir() or not folder.is_dir():
+    try:
+        if (folder / "commitlog").is_dir() or not folder.is_dir():
+            return False
+    except PermissionError:  # the open says so
         return False
     return bool(_of_cold(*_IS_COLD)(folder))
 

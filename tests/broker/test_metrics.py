@@ -192,7 +192,7 @@ async def test_a_master_that_is_cut_off_says_so(tmp_path):
             mastership=SimpleNamespace(is_away=True, cut_offs=2),
         )
         figures, page = popper.broker.metrics, Page({})
-        BrokerFigures(services, services.core, figures._serving)._add_replication(page)
+        BrokerFigures(services, services.core, figures._ports)._add_replication(page)
         text = page.text().decode()
         assert value(text, "pystore_ha_cut_off") == 1
         assert value(text, "pystore_ha_cut_offs_total") == 2

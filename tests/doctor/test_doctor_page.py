@@ -35,7 +35,10 @@ def test_every_check_is_made_and_every_check_has_a_test() -> None:
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
 
-    settings = (ROOT / "broker" / "services", ROOT / "broker", ROOT / "pystore")
+    settings = (
+        ROOT / "broker" / "services", ROOT / "broker", ROOT / "pystore",
+        ROOT / "pystore" / "configuration",
+    )  # fmt: skip
     made = set.union(*(named(each) for each in (ROOT / "broker" / "doctor", *settings)))
     assert set(CHECKS) <= made
     assert set(CHECKS) <= named(Path(__file__).parent)

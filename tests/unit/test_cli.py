@@ -705,6 +705,7 @@ MORE = {
     "spark reconcile": ["/nonexistent/other"],
     "acl check": ["u", "Pub", "Topic:t", "--from", "127.0.0.1"],
     "admin config set": ["a=b"], "admin topic show": ["t"], "admin topic create": ["t"],
+    "admin static show": ["t"], "admin static create": ["t"], "admin static remap": ["t"],
     "admin topic delete": ["t"], "admin group show": ["g"], "admin group create": ["g"],
     "admin group delete": ["g"], "admin client list": ["g"], "admin offset lag": ["g"],
     "admin offset reset": ["g", "t", "--to", "first"], "admin offset skip": ["g", "t"],
