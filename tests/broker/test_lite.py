@@ -17,6 +17,7 @@ from broker.services.lite import lite_topics
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
 from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
+from pystore.native import ffi
 
 PARENT, GROUP = "L", "g"
 
@@ -419,6 +420,22 @@ async def test_events_that_found_no_room_come_when_there_is_some(store_path, mon
         while len(got) < 25:
             got += await lt.some(group="w", most=7)
         assert sorted(got) == sorted((name, "1") for name in names)
+
+
+async def test_the_names_of_a_client_live_until_the_core_has_answered(store_path):
+    """They were freed before: now and then a subscription was of nobody, and lost in silence."""
+
+    def seen(_, who):
+        others = [b"%d" % n * 20 for n in range(1000)]  # takes the room of what is freed
+        assert len(others) == 1000
+        return [bytes(ffi.buffer(name, size)) for name, size in
+                ((who.group, who.group_len), (who.id, who.id_len))]  # fmt: skip
+
+    async with lite_broker(store_path) as lt:
+        for n in range(100):
+            group, client = f"group-{n}" * 9, f"client-{n}" * 9
+            found = lt.lite.registry._ask(seen, group, client)
+            assert found == [group.encode(), client.encode()]
 
 
 # ---- restart, expiry ----

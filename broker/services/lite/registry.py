@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,18 +49,6 @@ def _client_of(row: Any) -> LiteClient:
     )  # fmt: skip
 
 
-class _Who:
-    """A group and a client's id as C takes them; it must live as long as `raw` is used."""
-
-    __slots__ = ("_names", "raw")
-
-    def __init__(self, group: str, client_id: str) -> None:
-        self._names = ffi.from_buffer(group.encode()), ffi.from_buffer(client_id.encode())
-        self.raw = ffi.new("ps_lite_who *")
-        self.raw.group, self.raw.id = self._names
-        self.raw.group_len, self.raw.id_len = map(len, self._names)
-
-
 class LiteRegistry:
     """Clients by group and id. It lives on the event loop."""
 
@@ -68,6 +56,13 @@ class LiteRegistry:
         self._core = core
         self._error = ffi.new("ps_error *")
         self._row = ffi.new("ps_lite_row *")
+
+    def _ask(self, function: Callable[..., int], group: str, client_id: str, *more: object) -> int:
+        """Asks the core about a client. Its names live until the core has answered."""
+        names = group.encode(), client_id.encode()
+        given = ffi.from_buffer(names[0]), ffi.from_buffer(names[1])
+        who = ffi.new("ps_lite_who *", (*given, len(names[0]), len(names[1])))
+        return function(self._core.handle, who, *more)
 
     def _check(self, code: int) -> int:
         if code < 0:
@@ -86,8 +81,7 @@ class LiteRegistry:
     # ---- clients ----
 
     def get(self, group: str, client_id: str) -> LiteClient | None:
-        who = _Who(group, client_id)
-        found = lib.ps_lite_get(self._core.handle, who.raw, self._row)
+        found = self._ask(lib.ps_lite_get, group, client_id, self._row)
         return _client_of(self._row) if found else None
 
     def all(self) -> list[LiteClient]:
@@ -106,17 +100,17 @@ class LiteRegistry:
     def join(self, group: str, client_id: str, parent: str, room: int) -> None:
         """Makes a client, or notes that it is still there. room: limits the events of each client
         of the group. Raises: OutOfMemory."""
-        who, name = _Who(group, client_id), parent.encode()
+        name = parent.encode()
         self._check(
-            lib.ps_lite_join(self._core.handle, who.raw, name, len(name), room, self._error)
+            self._ask(lib.ps_lite_join, group, client_id, name, len(name), room, self._error)
         )
 
     def set_version(self, group: str, client_id: str, version: int) -> None:
-        lib.ps_lite_set_version(self._core.handle, _Who(group, client_id).raw, version)
+        self._ask(lib.ps_lite_set_version, group, client_id, version)
 
     def leave(self, group: str, client_id: str) -> None:
         """Forgets a client, answers its pops, and gives its events to others."""
-        lib.ps_lite_leave(self._core.handle, _Who(group, client_id).raw)
+        self._ask(lib.ps_lite_leave, group, client_id)
 
     # ---- subscriptions ----
 
@@ -125,20 +119,17 @@ class LiteRegistry:
         is an event. Raises: OutOfMemory."""
         names = b"".join(bytes((len(raw),)) + raw for raw in map(str.encode, queues))
         return self._check(
-            lib.ps_lite_add(
-                self._core.handle, _Who(group, client_id).raw, names, len(names), self._error
-            )
+            self._ask(lib.ps_lite_add, group, client_id, names, len(names), self._error)
         )
 
     def add_wild(self, group: str, client_id: str) -> bool:
         """Has a client read all lite topics of its topic; False: it does."""
-        return bool(lib.ps_lite_add_wild(self._core.handle, _Who(group, client_id).raw))
+        return bool(self._ask(lib.ps_lite_add_wild, group, client_id))
 
     def remove(self, group: str, client_id: str, queue: str) -> bool:
         """Unsubscribes, and drops the event; False: the client did not have it."""
         raw = queue.encode()
-        who = _Who(group, client_id)
-        return bool(lib.ps_lite_remove(self._core.handle, who.raw, raw, len(raw)))
+        return bool(self._ask(lib.ps_lite_remove, group, client_id, raw, len(raw)))
 
     def queues(self, group: str, client_id: str) -> list[str]:
         """Returns the light queues that a client subscribes to."""
@@ -149,10 +140,9 @@ class LiteRegistry:
         return self._names(group, client_id, events=True)
 
     def _names(self, group: str, client_id: str, *, events: bool) -> list[str]:
-        who, handle = _Who(group, client_id), self._core.handle
-        size = lib.ps_lite_names(handle, who.raw, events, ffi.NULL, 0)
+        size = self._ask(lib.ps_lite_names, group, client_id, events, ffi.NULL, 0)
         room = ffi.new("uint8_t[]", size or 1)
-        lib.ps_lite_names(handle, who.raw, events, room, size)
+        self._ask(lib.ps_lite_names, group, client_id, events, room, size)
         data, at, found = bytes(ffi.buffer(room, size)), 0, list[str]()
         while at < size:
             end = at + 1 + data[at]
@@ -208,11 +198,11 @@ class LiteRegistry:
     def dispatch(self, group: str, client_id: str, *, begin: bool) -> int:
         """Makes events of those queues of a client in which there is something to read, a thousand
         at a time, and returns how many are left to look at."""
-        return int(lib.ps_lite_dispatch(self._core.handle, _Who(group, client_id).raw, begin))
+        return self._ask(lib.ps_lite_dispatch, group, client_id, begin)
 
     def hand_over(self, group: str, client_id: str) -> None:
         """Gives the events of a client that does not poll to others, where there are any."""
-        lib.ps_lite_hand_over(self._core.handle, _Who(group, client_id).raw)
+        self._ask(lib.ps_lite_hand_over, group, client_id)
 
     def forget(self, queue: str) -> None:
         """Drops the events of a queue that is gone."""
