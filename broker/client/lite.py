@@ -16,7 +16,7 @@ from typing import ClassVar
 from broker.client.checks import OFFSET_MAX, check_count
 from broker.client.errors import InvalidMessage, Misuse
 from broker.client.message import MessageQueue
-from pystore.format.javahash import java_hash
+from pystore.format.javahash import bucket_of
 from pystore.format.properties import MULTI_DISPATCH, MULTI_OFFSET
 
 __all__ = [
@@ -70,24 +70,11 @@ def _hashable(name: object) -> str:
 
 # ---- which queue has it ----
 
-_LCG, _MASK = 2862933555777941757, (1 << 64) - 1
-
-
-def _consistent_hash(value: int, buckets: int) -> int:
-    """Returns the bucket of a number, as Guava's Hashing.consistentHash."""
-    state, candidate = value & _MASK, 0
-    while True:
-        state = (state * _LCG + 1) & _MASK
-        following = int((candidate + 1) / (((state >> 33) + 1) / (1 << 31)))
-        if not 0 <= following < buckets:
-            return candidate
-        candidate = following
-
 
 def lite_queue(queues: Sequence[MessageQueue], name: str) -> MessageQueue:
     """Returns the queue of the parent that has the messages of a lite topic (upstream
     LiteShardingImpl). queues: all that can be written, in the order of a route."""
-    return queues[_consistent_hash(java_hash(name), len(queues))]
+    return queues[bucket_of(name, len(queues))]
 
 
 # ---- where reading begins ----

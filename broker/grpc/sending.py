@@ -29,13 +29,13 @@ from broker.grpc.transactions import Half, id_of
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command
 from pystore.errors import BadArgument
-from pystore.format.javahash import java_hash
+from pystore.format.javahash import bucket_of
 from pystore.format.names import DLQ_PREFIX, RETRY_PREFIX, TEMPLATE_TOPIC
 from pystore.format.properties import encode_properties
 from pystore.meta.configfiles import TopicConfig
 from pystore.store.timers import RecallHandle
 
-__all__ = ["Sending", "check_type", "queue_for"]
+__all__ = ["Sending", "check_type"]
 
 #: Messages that are looked at in one turn of the event loop.
 _A_TURN = 64
@@ -150,13 +150,13 @@ class Sending:
         among the brokers that answer. Logical queues keep their order, whoever leads them."""
         if places[0].led is not None:
             led = sorted((queue, each.broker) for each in places for queue in each.led or ())
-            at = queue_for(key, len(led)) if key else next(self._turn) % len(led)
+            at = bucket_of(key, len(led)) if key else next(self._turn) % len(led)
             queue, broker = led[at]
             return broker, queue
         if not key:
             places = [each for each in places if self._broker.is_available(each.broker)] or places
         count = sum(each.writes for each in places)
-        number = queue_for(key, count) if key else next(self._turn) % count
+        number = bucket_of(key, count) if key else next(self._turn) % count
         for each in places:
             if number < each.writes:
                 break
@@ -250,21 +250,3 @@ def _together(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
         yield messages
     else:
         yield from ([each] for each in messages)
-
-
-# ---- the queue of a message group, or of a lite topic ----
-
-
-def queue_for(key: str, count: int) -> int:
-    """Returns the queue of a message group or a lite topic, by the jump consistent hash of Lamping
-    and Veach, which is seeded and stepped as in Apache's proxy, so that both put one into the same
-    queue."""
-    state = java_hash(key) & 0xFFFFFFFFFFFFFFFF
-    found = 0
-    while True:
-        state = (2862933555777941757 * state + 1) & 0xFFFFFFFFFFFFFFFF
-        fraction = ((state >> 33) + 1) / (1 << 31)
-        follows = (found + 1) / fraction
-        if not 0 <= follows < count:
-            return found
-        found = int(follows)

@@ -136,7 +136,7 @@ static bool inflate_small(const ps_net_conf *conf, const uint8_t *from, int64_t 
 
 /* ---- SendMessage ---- */
 
-/* The jump consistent hash of broker/grpc/sending.py (queue_for). */
+/* The jump consistent hash of pystore/format/javahash.py (bucket_of). */
 static int32_t queue_of_key(ps_h2_text key, int32_t count) {
     uint64_t state = (uint64_t)(int64_t)ps_java_hash(0, (const uint8_t *)key.data, key.len);
     int64_t found = 0;

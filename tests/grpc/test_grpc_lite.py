@@ -24,12 +24,12 @@ from broker.grpc.lite import LiteMethods
 from broker.grpc.proxy import Proxy
 from broker.grpc.receipts import Receipt
 from broker.grpc.schema import pb
-from broker.grpc.sending import queue_for
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Problem
 from broker.loop.thread import LoopThread
 from broker.services.lite.lite_topics import LiteTopics
 from broker.wire.codes import RequestCode
+from pystore.format.javahash import bucket_of
 from pystore.meta.configfiles import SubscriptionGroup
 
 PARENT = "Lite"
@@ -214,7 +214,7 @@ def test_messages_come_in_the_order_of_their_lite_topic(place: Place, name: str,
         assert shown(got) == [(name, b"0", 1), (name, b"1", 1), (name, b"2", 1)]
         of = [each.system_properties for each in got]
         assert [each.queue_offset for each in of] == [0, 1, 2]
-        assert {each.queue_id for each in of} == {queue_for(name, 4)}
+        assert {each.queue_id for each in of} == {bucket_of(name, 4)}
         assert {each.message_type for each in of} == {pb.MessageType.LITE}
         assert [dict(each.user_properties) for each in got] == [{}] * 3
         assert client.receive(poll_s=0.1)[0].code == CODE.MESSAGE_NOT_FOUND

@@ -13,8 +13,7 @@ from waiting import until
 from broker import Broker, Message
 from broker.grpc.messages import incoming
 from broker.grpc.schema import pb
-from broker.grpc.sending import queue_for
-from pystore.format.javahash import java_hash
+from pystore.format.javahash import bucket_of, java_hash
 
 
 def taken(broker: Broker, topic: str, *ids: str) -> list[Any]:
@@ -166,7 +165,7 @@ GROUPS = {"g0": 0, "g1": 0, "one": 0, "p": 2, "g": 1}
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_message_group_has_the_queue_that_apache_gives_it(group: str) -> None:
-    assert queue_for(group, 4) == GROUPS[group]
+    assert bucket_of(group, 4) == GROUPS[group]
 
 
 def test_a_message_group_stays_in_its_queue(broker: Broker, caller: Caller) -> None:
