@@ -11,12 +11,12 @@ from heapq import nlargest
 from typing import Any
 
 from broker.hot.ordered import UNKNOWN
-from broker.loop.turns import Pieces, alone
+from broker.loop.turns import alone
 from broker.processors.bodies import LITE_SUBSCRIPTIONS, read
 from broker.processors.refusals import always, put_refusal
 from broker.services.context import Services
 from broker.services.lite.lite_topics import EXPIRATION, LiteTopics, is_lite
-from broker.services.lite.names import name_problem, parts_of, queue_of, queues_below
+from broker.services.lite.names import name_problem, parts_of, queue_of
 from broker.services.topics import READ
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
@@ -314,12 +314,9 @@ class LiteProcessor:
 
     async def parent_info(self, peer: Peer, command: Command) -> Command:
         config, lite = self._parent(command.text("topic", "")), self._lite
-        begin, count, turns = 0, 0, Pieces()
-        while begin >= 0:
-            found, begin = lite.lights.some(begin)
-            for each in found:
-                await turns.next()
-                count += each.name.startswith(queues_below(config.name))
+        count = 0
+        async for _ in lite.walk(config.name):
+            count += 1
         body = {
             "topic": config.name,
             "ttl": int(config.attributes.get(EXPIRATION, "-1")),
@@ -399,17 +396,13 @@ class LiteProcessor:
                 ResponseCode.SYSTEM_ERROR, "java.lang.IllegalArgumentException: topK is less than 1"
             )
         lags: list[tuple[int, str]] = []
-        begin, total, turns = 0, 0, Pieces()
-        while begin >= 0:
-            found, begin = lite.lights.some(begin)
-            for each in found:
-                await turns.next()
-                if each.name.startswith(queues_below(parent)):
-                    offset = self.s.offsets.get(group, each.name, 0)
-                    lag = each.high - offset if offset is not None else 0
-                    total += max(lag, 0)
-                    if lag > 0:
-                        lags.append((lag, each.name))
+        total = 0
+        async for each in lite.walk(parent):
+            offset = self.s.offsets.get(group, each.name, 0)
+            lag = each.high - offset if offset is not None else 0
+            total += max(lag, 0)
+            if lag > 0:
+                lags.append((lag, each.name))
         top = [
             {
                 "liteTopic": (parts_of(queue) or ("", queue))[1],

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from broker.hot.core import Core
@@ -30,7 +30,7 @@ from broker.wire.codes import RequestCode
 from broker.wire.command import ONEWAY, Command
 from broker.wire.handlers import Peer
 from pystore.errors import StoreError
-from pystore.lights import Lights
+from pystore.lights import LightQueue, Lights
 from pystore.meta.configfiles import SubscriptionGroup
 
 __all__ = ["BIND_TOPIC", "WILDCARD", "LiteChange", "LiteTopics", "is_lite"]
@@ -290,18 +290,25 @@ class LiteTopics:
         self._peers.pop((client.group, client.client_id), None)
         self.registry.leave(client.group, client.client_id)
 
+    async def walk(self, parent: str = "") -> AsyncIterator[LightQueue]:
+        """Yields the queues of all lite topics, or of those of one topic, while others have their
+        turns. What it yields may be deleted."""
+        begin, turns, prefix = 0, Pieces(), queues_below(parent) if parent else ""
+        while begin >= 0:
+            found, begin = self.lights.some(begin)
+            for each in found:
+                await turns.next()
+                if each.name.startswith(prefix):
+                    yield each
+
     # ---- events ----
 
     async def _dispatch_all(self, group: str, parent: str) -> None:
         """Makes events of all lite topics of a topic in which a wildcard group has something to
         read."""
-        begin, turns, prefix = 0, Pieces(), queues_below(parent)
-        while begin >= 0:
-            found, begin = self.lights.some(begin)
-            for each in found:
-                await turns.next()
-                if each.name.startswith(prefix) and self._has_more(group, each.name, each.high):
-                    self.registry.give(group, each.name)
+        async for each in self.walk(parent):
+            if self._has_more(group, each.name, each.high):
+                self.registry.give(group, each.name)
 
     def _has_more(self, group: str, queue: str, high: int) -> bool:
         return (self._offsets.get(group, queue, 0) or 0) < high
@@ -398,13 +405,9 @@ class LiteTopics:
         """Deletes all lite topics of a topic. Raises: StoreError."""
         if not self.is_on:
             return
-        begin, turns, prefix, groups = 0, Pieces(), queues_below(parent), self.groups_of(parent)
-        while begin >= 0:
-            found, begin = self.lights.some(begin)
-            for each in found:
-                await turns.next()
-                if each.name.startswith(prefix):
-                    self.delete(each.name, groups)
+        groups = self.groups_of(parent)
+        async for each in self.walk(parent):
+            self.delete(each.name, groups)
         await self._offsets.forget_on_disk()
 
     async def expire(self) -> int:
@@ -417,21 +420,20 @@ class LiteTopics:
             if is_lite(row.attributes)
             and (minutes := int(row.attributes.get(EXPIRATION, "-1"))) > 0
         }
-        begin, count, turns = 0, 0, Pieces()
+        if not ages:
+            return 0
+        count = 0
         bound: dict[str, list[str]] = {}
-        while begin >= 0 and ages:
-            found, begin = self.lights.some(begin)
-            for each in found:
-                await turns.next()
-                parts = parts_of(each.name)
-                age = ages.get(parts[0]) if parts is not None else None
-                if parts is None or age is None or not each.last_ms:
-                    continue
-                if now_ms - each.last_ms > age and now_ms - self.lights.last_ms(each.name) > age:
-                    if parts[0] not in bound:
-                        bound[parts[0]] = self.groups_of(parts[0])
-                    self.delete(each.name, bound[parts[0]])
-                    count += 1
+        async for each in self.walk():
+            parts = parts_of(each.name)
+            age = ages.get(parts[0]) if parts is not None else None
+            if parts is None or age is None or not each.last_ms:
+                continue
+            if now_ms - each.last_ms > age and now_ms - self.lights.last_ms(each.name) > age:
+                if parts[0] not in bound:
+                    bound[parts[0]] = self.groups_of(parts[0])
+                self.delete(each.name, bound[parts[0]])
+                count += 1
         if count:
             await self._offsets.forget_on_disk()
         return count
