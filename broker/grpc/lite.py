@@ -152,22 +152,24 @@ class LiteMethods:
 
     async def left(self, client: Client) -> None:
         """Unsubscribes a client that is gone: what waited for it goes to others at once."""
-        for topic in client.topics[:1]:
-            body = subscription_body(COMPLETE_REMOVE, client.client_id, client.group, topic, ())
-            try:
-                places = await self._broker.places(topic)
-            except Problem as failed:
-                self._stays(client, failed)
-                continue
-            asks = (
-                self._broker.request_own(
-                    Command(RequestCode.LITE_SUBSCRIPTION_CTL, {}, body), each.broker
-                )
-                for each in places
+        if not client.topics:
+            return
+        topic = client.topics[0]
+        body = subscription_body(COMPLETE_REMOVE, client.client_id, client.group, topic, ())
+        try:
+            places = await self._broker.places(topic)
+        except Problem as failed:
+            self._stays(client, failed)
+            return
+        asks = (
+            self._broker.request_own(
+                Command(RequestCode.LITE_SUBSCRIPTION_CTL, {}, body), each.broker
             )
-            for done in await asyncio.gather(*asks, return_exceptions=True):
-                if isinstance(done, Exception):
-                    self._stays(client, done)
+            for each in places
+        )
+        for done in await asyncio.gather(*asks, return_exceptions=True):
+            if isinstance(done, Exception):
+                self._stays(client, done)
 
     @staticmethod
     def _stays(client: Client, failed: Exception) -> None:
