@@ -21,6 +21,7 @@ STEPS: dict[str, str] = {
     "Lite topics do not expire just now: %s": _NOTHING,
     "Subscriptions to lite topics are not kept just now: %s": _WRITE,
     "Subscriptions to lite topics are not read: %s": "nothing; clients send them again",
+    "Subscriptions of %.80s are not taken over: %s": "nothing; the client sends them again",
     # ---- access control ----
     "The access list did not change, the old rules hold: %s": "correct the file; it is read again",
     "%s: %s: it is written again": _FILE,

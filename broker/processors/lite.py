@@ -16,7 +16,7 @@ from broker.processors.bodies import LITE_SUBSCRIPTIONS, read
 from broker.processors.refusals import always, put_refusal
 from broker.services.context import Services
 from broker.services.lite.lite_topics import EXPIRATION, LiteTopics, is_lite
-from broker.services.lite.names import name_problem, parts_of, queue_of
+from broker.services.lite.names import parts_of, queue_of, subscription_problem
 from broker.services.topics import READ
 from broker.wire import mqjson
 from broker.wire.codes import RequestCode, ResponseCode
@@ -90,9 +90,8 @@ class LiteProcessor:
         self, peer: Peer, row: dict[str, Any], client: str, group: str, topic: str
     ) -> None:
         lite, action, names = self._lite, row["action"], row["liteTopicSet"]
-        for name in names:
-            if problem := name_problem(name):
-                raise Refused(ResponseCode.SYSTEM_ERROR, f"{problem}: {name:.80}")
+        if problem := subscription_problem(topic, names):
+            raise Refused(ResponseCode.SYSTEM_ERROR, problem)
         known = lite.registry.get(group, client)
         if known is not None and 0 < row["version"] < known.version:
             return  # a newer one has overtaken it
@@ -111,7 +110,8 @@ class LiteProcessor:
             self._check_room(lite, len(names) - (known.queues if known is not None else 0))
             await lite.replace(group, client, topic, names, peer)
         elif action == "PARTIAL_REMOVE":
-            await lite.remove(group, client, topic, names)
+            if known is not None:
+                await lite.remove(group, client, topic, names)
         elif action == "COMPLETE_REMOVE":
             if known is not None:
                 lite.leave(known)

@@ -4,6 +4,7 @@ golden/lite-5.5.0 of the reference, and D1 to D24 are its defects by their numbe
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from contextlib import asynccontextmanager
 
@@ -373,6 +374,12 @@ async def test_refusals_of_subscriptions_are_upstreams(store_path):
         assert (await lt.ctl("PARTIAL_ADD", "a", group="w")).code == 604
         assert (await lt.ctl("PARTIAL_ADD", "a$b")).code == 1
         assert (await lt.ctl("COMPLETE_REMOVE", client="nobody")).code == 0
+        assert (await lt.ctl("PARTIAL_REMOVE", "a", client="nobody")).code == 0
+        assert lt.lite.registry.get(GROUP, "nobody") is None
+        row = {"action": "PARTIAL_ADD", "clientId": "c", "group": GROUP, "topic": "t" * 300}
+        body = mqjson.dumps({"subscriptionSet": [row | {"liteTopicSet": ["a"]}]})
+        answer = await lt.p.ask(Code.LITE_SUBSCRIPTION_CTL, body)
+        assert (answer.code, answer.remark[:34]) == (1, "the topic has more than 127 bytes:")
 
 
 async def test_a_wildcard_group_reads_every_lite_topic_old_and_new(store_path):
@@ -507,10 +514,15 @@ async def test_d17_a_client_that_is_back_after_a_restart_need_not_subscribe(stor
 async def test_d17_a_broken_file_of_subscriptions_is_as_none(store_path):
     async with lite_broker(store_path) as lt:
         await lt.add("r")
-    (store_path / "config" / "liteSubscriptions.json").write_bytes(b"{")
-    async with lite_broker(store_path) as lt:
-        assert (await lt.pop()).code == 210
-        assert lt.lite.registry.pairs == 0
+    file = store_path / "config" / "liteSubscriptions.json"
+    client = json.loads(file.read_bytes())["clients"][0]
+    wrong = {"liteTopicSet": ["n" * 300]}, {"topic": "t" * 300}, {"liteTopicSet": ["a$b"]}
+    too_long = json.dumps({"clients": [client | each for each in wrong]}).encode()
+    for broken in (b"{", too_long):
+        file.write_bytes(broken)
+        async with lite_broker(store_path) as lt:
+            assert (await lt.pop()).code == 210
+            assert lt.lite.registry.pairs == 0
 
 
 async def test_d2b_a_lite_topic_expires_when_its_topic_says(store_path):

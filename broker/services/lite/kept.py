@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from broker.loop.safe_log import SafeLogger
-from broker.services.lite.names import parts_of
+from broker.services.lite.names import parts_of, subscription_problem
 from broker.services.lite.registry import LiteClient
 from broker.wire import mqjson
 from broker.wire.jsonbody import BOOLEAN, TEXT, JsonMember, Shape, listed, required
@@ -37,18 +37,22 @@ class KeptSubscriptions:
         self._path, self._file_mode = path, file_mode
 
     def read(self) -> list[KeptClient]:
-        """Returns the clients of the file. One that cannot be read counts as none: clients come
-        with their sets again."""
+        """Returns the clients of the file. What cannot be read counts as none: clients come with
+        their sets again."""
         try:
             raw = files.read_file(self._path) or b""
             rows = _FILE.loads(raw)["clients"] if raw else ()
         except (OSError, ValueError) as bad:
             log.warning("Subscriptions to lite topics are not read: %s", bad)
             return []
-        return [
-            (r["group"], r["clientId"], r["topic"], r["wildcard"], list(r["liteTopicSet"]))
-            for r in rows
-        ]
+        kept = list[KeptClient]()
+        for r in rows:
+            names = list(r["liteTopicSet"])
+            if problem := subscription_problem(r["topic"], names):
+                log.warning("Subscriptions of %.80s are not taken over: %s", r["clientId"], problem)
+                continue
+            kept.append((r["group"], r["clientId"], r["topic"], r["wildcard"], names))
+        return kept
 
     @staticmethod
     def row(client: LiteClient, queues: Iterable[str]) -> bytes:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from broker.services.names import TOPIC_MAX
 from pystore.format.names import LIGHT_PREFIX
 from pystore.native import lib
 
-__all__ = ["NAME_MAX", "name_problem", "parts_of", "queue_of", "queues_below"]
+__all__ = [
+    "NAME_MAX", "name_problem", "parts_of", "queue_of", "queues_below", "subscription_problem",
+]  # fmt: skip
 
 #: Bytes of a lite topic's name, as upstream's proxy has it (maxLiteTopicSize).
 NAME_MAX: int = lib.PS_LITE_NAME_MAX
@@ -39,3 +44,14 @@ def name_problem(name: str, most: int = NAME_MAX) -> str:
         lib.PS_LITE_LETTERS: "lite topic can only contain alphanumeric characters, hyphens(-), and"
         " underscores(_)",
     }.get(lib.ps_lite_name_problem(raw, len(raw), most), "")
+
+
+def subscription_problem(parent: str, names: Iterable[str]) -> str:
+    """Returns what is wrong with a topic, or with the names of its lite topics, that a client
+    subscribes to, or ""."""
+    if len(parent.encode()) > TOPIC_MAX:
+        return f"the topic has more than {TOPIC_MAX} bytes: {parent:.80}"
+    for name in names:
+        if problem := name_problem(name):
+            return f"{problem}: {name:.80}"
+    return ""
