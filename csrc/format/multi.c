@@ -3,10 +3,20 @@
 
 #include <string.h>
 
+#include "format/property.h"
+
 #define DIGITS_MAX 18
 
 bool ps_name_is_lmq(const uint8_t *topic, int32_t len) {
     return len > PS_LMQ_PREFIX_LEN && memcmp(topic, PS_LMQ_PREFIX, PS_LMQ_PREFIX_LEN) == 0;
+}
+
+uint8_t *ps_lite_queue_put(uint8_t *to, const uint8_t *topic, int32_t topic_len,
+                           const uint8_t *name, int32_t len) {
+    to = ps_bytes_put(to, PS_LMQ_PREFIX "$", sizeof PS_LMQ_PREFIX);
+    to = ps_bytes_put(to, topic, topic_len);
+    *to++ = '$';
+    return ps_bytes_put(to, name, len);
 }
 
 bool ps_multi_takes(const uint8_t *topic, int32_t len) {

@@ -25,6 +25,9 @@ typedef struct ps_multi {
 /* Whether records of the topic may be in such queues. */
 bool ps_multi_takes(const uint8_t *topic, int32_t len);
 bool ps_name_is_lmq(const uint8_t *topic, int32_t len);
+/* Writes the queue of a lite topic: %LMQ%$TOPIC$NAME. Returns where it ends. */
+uint8_t *ps_lite_queue_put(uint8_t *to, const uint8_t *topic, int32_t topic_len,
+                           const uint8_t *name, int32_t len);
 /* Whether the record is in such queues. */
 bool ps_multi_of(const ps_record *r, ps_multi *out);
 /* The next of them, in mu_as; false at the end. What is not of upstream's form ends the row. */

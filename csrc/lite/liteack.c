@@ -4,7 +4,7 @@
 
 #include "core/lock.h"
 #include "format/handle.h"
-#include "format/property.h"
+#include "format/multi.h"
 #include "lite/litetable.h"
 #include "pop/poporder.h"
 #include "sends/sends.h"
@@ -31,15 +31,6 @@ static bool read_request(const ps_command *command, request *r) {
            ps_lite_name_problem(r->lite.data, r->lite.len, PS_LITE_NAME_MAX) == 0;
 }
 
-static int32_t queue_of(const request *r, char to[QUEUE_ROOM]) {
-    uint8_t *at = (uint8_t *)to;
-    at = ps_bytes_put(at, PS_LMQ_PREFIX "$", sizeof PS_LMQ_PREFIX);
-    at = ps_bytes_put(at, r->topic.data, r->topic.len);
-    *at++ = '$';
-    at = ps_bytes_put(at, r->lite.data, r->lite.len);
-    return (int32_t)(at - (uint8_t *)to);
-}
-
 int ps_core_lite_ack(ps_conn *n, const ps_command *command) {
     ps_core *c = n->cn_core;
     char queue[QUEUE_ROOM];
@@ -51,7 +42,9 @@ int ps_core_lite_ack(ps_conn *n, const ps_command *command) {
         !ps_handle_read((const char *)r.handle.data, r.handle.len, &h) ||
         h.revive_queue != PS_ORDER_QUEUE)
         return 0;
-    int32_t len = queue_of(&r, queue);
+    int32_t len = (int32_t)((char *)ps_lite_queue_put((uint8_t *)queue, r.topic.data, r.topic.len,
+                                                      r.lite.data, r.lite.len) -
+                            queue);
     if (!ps_lights_range(c->co_store, queue, len, &low, &high) || r.offset >= high) return 0;
     const ps_check_point_key key = {.topic = queue,
                                     .group = (const char *)r.group.data,

@@ -174,10 +174,7 @@ static void dispatch_some(ps_core *core, lite_client *c, bool begin, bool blocke
 
 int32_t ps_lite_dispatch(ps_core *core, const ps_lite_who *who, int32_t begin) {
     PS_CORE_HELD(core);
-    ps_lite *l = core->co_lite;
-    lite_client *c = l == NULL ? NULL
-                               : ps_lite_find(l, ps_lite_slice(who->group, who->group_len),
-                                              ps_lite_slice(who->id, who->id_len));
+    lite_client *c = ps_lite_find_who(core, who);
     if (c == NULL) return 0;
     dispatch_some(core, c, begin, true);
     if (begin) c->lc_overflowed = false;
@@ -193,9 +190,7 @@ void ps_lite_refill(ps_core *core, lite_client *c) {
 void ps_lite_hand_over(ps_core *core, const ps_lite_who *who) {
     PS_CORE_HELD(core);
     ps_lite *l = core->co_lite;
-    const ps_slice group = ps_lite_slice(who->group, who->group_len);
-    lite_client *c =
-        l != NULL ? ps_lite_find(l, group, ps_lite_slice(who->id, who->id_len)) : NULL;
+    lite_client *c = ps_lite_find_who(core, who);
     for (lite_sub *s = c != NULL ? c->lc_events : NULL, *next; s != NULL; s = next) {
         candidate *all;
         const ps_slice queue = ps_lite_slice(s->ls_name, s->ls_len);

@@ -204,8 +204,8 @@ static bool is_blocked(taking *t, light_batch *b) {
     b->old.count = 0;
     if (until == 0 && o != NULL) {
         ps_core_order_get(t->core, &key, &b->old);
-        b->same = t->attempt.len > 0 && t->attempt.len == b->old.attempt_len &&
-                  memcmp(t->attempt.data, b->old.attempt, (size_t)t->attempt.len) == 0;
+        b->same =
+            t->attempt.len > 0 && ps_lite_is(b->old.attempt, b->old.attempt_len, t->attempt);
     }
     return until > 0;
 }
@@ -415,8 +415,8 @@ static int64_t time_left(const request *r, int64_t now_ms) {
 
 /* Whether the broker has found requests of this group right, by the rules of now. */
 static bool is_known(const ps_core *c, const lite_group *g, ps_slice topic) {
-    return g->lg_checked == c->co_tables.tc_rules && g->lg_parent_len == topic.len &&
-           memcmp(g->lg_parent, topic.data, (size_t)topic.len) == 0;
+    return g->lg_checked == c->co_tables.tc_rules &&
+           ps_lite_is(g->lg_parent, g->lg_parent_len, topic);
 }
 
 static void know_group(const ps_core *c, lite_group *g, ps_slice topic) {

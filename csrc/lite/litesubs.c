@@ -14,10 +14,6 @@ static int no_memory(ps_error *e) {
     return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for subscriptions");
 }
 
-static bool is_same(const char *text, int32_t len, ps_slice other) {
-    return len == other.len && memcmp(text, other.data, (size_t)len) == 0;
-}
-
 /* ---- life ---- */
 
 int ps_lite_begin(ps_core *c, ps_error *e) {
@@ -74,12 +70,6 @@ static lite_group *group_of(ps_lite *l, ps_slice name) {
     return g;
 }
 
-static lite_client *find_who(const ps_core *c, const ps_lite_who *who) {
-    return c->co_lite == NULL ? NULL
-                              : ps_lite_find(c->co_lite, ps_lite_slice(who->group, who->group_len),
-                                             ps_lite_slice(who->id, who->id_len));
-}
-
 static bool list_client(ps_lite *l, lite_client *c) {
     if (l->rg_client_count == l->rg_client_room) {
         int32_t room = l->rg_client_room > 0 ? 2 * l->rg_client_room : ROOM_FIRST;
@@ -122,7 +112,7 @@ int ps_lite_join(ps_core *core, const ps_lite_who *who, const char *parent, int3
                  int32_t room, ps_error *e) {
     PS_CORE_HELD(core);
     ps_lite *l = core->co_lite;
-    lite_client *c = find_who(core, who);
+    lite_client *c = ps_lite_find_who(core, who);
     int made = c == NULL;
     if (made && l != NULL) {
         lite_group *g = group_of(l, ps_lite_slice(who->group, who->group_len));
@@ -151,7 +141,7 @@ static void fill_row(const lite_client *c, ps_lite_row *row) {
 
 int ps_lite_get(ps_core *core, const ps_lite_who *who, ps_lite_row *row) {
     PS_CORE_HELD(core);
-    const lite_client *c = find_who(core, who);
+    const lite_client *c = ps_lite_find_who(core, who);
     if (c != NULL) fill_row(c, row);
     return c != NULL;
 }
@@ -167,7 +157,7 @@ int32_t ps_lite_list(ps_core *core, int32_t from, ps_lite_row *rows, int32_t roo
 
 void ps_lite_set_version(ps_core *core, const ps_lite_who *who, int64_t version) {
     PS_CORE_HELD(core);
-    lite_client *c = find_who(core, who);
+    lite_client *c = ps_lite_find_who(core, who);
     if (c != NULL && version > c->lc_version) c->lc_version = version;
 }
 
@@ -193,7 +183,7 @@ static int add_sub(ps_core *core, lite_client *c, ps_slice queue) {
 int32_t ps_lite_add(ps_core *core, const ps_lite_who *who, const uint8_t *names, int32_t len,
                     ps_error *e) {
     PS_CORE_HELD(core);
-    lite_client *c = find_who(core, who);
+    lite_client *c = ps_lite_find_who(core, who);
     int32_t made = 0;
     for (int32_t at = 0; c != NULL && at < len; at += 1 + names[at]) {
         int one = add_sub(core, c, (ps_slice){names + at + 1, names[at]});
@@ -206,7 +196,7 @@ int32_t ps_lite_add(ps_core *core, const ps_lite_who *who, const uint8_t *names,
 
 int ps_lite_add_wild(ps_core *core, const ps_lite_who *who) {
     PS_CORE_HELD(core);
-    lite_client *c = find_who(core, who);
+    lite_client *c = ps_lite_find_who(core, who);
     if (c == NULL || c->lc_wild) return 0;
     c->lc_wild = true;
     c->lc_wild_next = c->lc_group->lg_wild;
@@ -218,7 +208,7 @@ int ps_lite_add_wild(ps_core *core, const ps_lite_who *who) {
 
 int ps_lite_remove(ps_core *core, const ps_lite_who *who, const char *queue, int32_t len) {
     PS_CORE_HELD(core);
-    lite_client *c = find_who(core, who);
+    lite_client *c = ps_lite_find_who(core, who);
     lite_sub *s = c != NULL ? ps_lite_sub(core->co_lite, c, ps_lite_slice(queue, len)) : NULL;
     bool was = s != NULL && s->ls_link != NULL;
     if (s != NULL) ps_lite_drop_sub(core->co_lite, s);
@@ -253,7 +243,7 @@ static void end_polls(ps_core *core, lite_client *c) {
 void ps_lite_leave(ps_core *core, const ps_lite_who *who) {
     PS_CORE_HELD(core);
     ps_lite *l = core->co_lite;
-    lite_client *c = find_who(core, who);
+    lite_client *c = ps_lite_find_who(core, who);
     if (c == NULL) return;
     lite_group *g = c->lc_group;
     end_polls(core, c);
@@ -282,7 +272,7 @@ void ps_lite_leave(ps_core *core, const ps_lite_who *who) {
 int64_t ps_lite_names(ps_core *core, const ps_lite_who *who, int32_t events, uint8_t *to,
                       int64_t room) {
     PS_CORE_HELD(core);
-    const lite_client *c = find_who(core, who);
+    const lite_client *c = ps_lite_find_who(core, who);
     int64_t used = 0;
     const lite_sub *s = c == NULL ? NULL : events ? c->lc_events : c->lc_subs;
     for (; s != NULL; s = events ? s->ls_event_next : s->ls_next) {
@@ -305,7 +295,7 @@ int32_t ps_lite_subscribers(ps_core *core, const char *queue, int32_t len, const
     for (; s != NULL && n < room; s = ps_chains_next(s)) {
         const lite_group *g = s->ls_client->lc_group;
         if (s->ls_link != NULL && ps_lite_is_of(s, name) &&
-            (group == NULL || is_same(g->lg_name, g->lg_len, of)))
+            (group == NULL || ps_lite_is(g->lg_name, g->lg_len, of)))
             fill_row(s->ls_client, &rows[n++]);
     }
     return n;

@@ -4,15 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_same(const char *text, int32_t len, ps_slice other) {
-    return len == other.len && memcmp(text, other.data, (size_t)len) == 0;
-}
-
 /* ---- groups and clients ---- */
 
 lite_group *ps_lite_group(const ps_lite *l, ps_slice name) {
     lite_group *g = ps_chains_first(&l->rg_groups, ps_hash_of(name.data, name.len));
-    while (g != NULL && !is_same(g->lg_name, g->lg_len, name)) g = ps_chains_next(g);
+    while (g != NULL && !ps_lite_is(g->lg_name, g->lg_len, name)) g = ps_chains_next(g);
     return g;
 }
 
@@ -24,16 +20,22 @@ uint32_t ps_lite_hash(ps_slice group, ps_slice id) {
 
 lite_client *ps_lite_find(const ps_lite *l, ps_slice group, ps_slice id) {
     lite_client *c = ps_chains_first(&l->rg_by_name, ps_lite_hash(group, id));
-    while (c != NULL && !(is_same(c->lc_names, c->lc_id_len, id) &&
-                          is_same(c->lc_group->lg_name, c->lc_group->lg_len, group)))
+    while (c != NULL && !(ps_lite_is(c->lc_names, c->lc_id_len, id) &&
+                          ps_lite_is(c->lc_group->lg_name, c->lc_group->lg_len, group)))
         c = ps_chains_next(c);
     return c;
+}
+
+lite_client *ps_lite_find_who(const ps_core *c, const ps_lite_who *who) {
+    return c->co_lite == NULL ? NULL
+                              : ps_lite_find(c->co_lite, ps_lite_slice(who->group, who->group_len),
+                                             ps_lite_slice(who->id, who->id_len));
 }
 
 /* ---- pairs ---- */
 
 bool ps_lite_is_of(const lite_sub *s, ps_slice queue) {
-    return is_same(s->ls_name, s->ls_len, queue);
+    return ps_lite_is(s->ls_name, s->ls_len, queue);
 }
 
 bool ps_lite_reads(const lite_client *c, ps_slice queue) {

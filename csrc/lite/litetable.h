@@ -69,6 +69,7 @@ typedef struct ps_lite {
 /* litetable.c */
 uint32_t ps_lite_hash(ps_slice group, ps_slice id); /* of a client */
 lite_client *ps_lite_find(const ps_lite *l, ps_slice group, ps_slice id);
+lite_client *ps_lite_find_who(const ps_core *c, const ps_lite_who *who);
 lite_group *ps_lite_group(const ps_lite *l, ps_slice name);
 lite_sub *ps_lite_sub(const ps_lite *l, const lite_client *c, ps_slice queue);
 bool ps_lite_is_of(const lite_sub *s, ps_slice queue);
@@ -92,6 +93,10 @@ void ps_lite_refill(ps_core *c, lite_client *client);
 void ps_lite_due(ps_core *c, const ps_pair *pair, int64_t at_ms);
 /* The pair's batch of a light queue; NULL: none is out. */
 struct ps_order *ps_lite_order(ps_pair *pair);
+
+static inline bool ps_lite_is(const char *text, int32_t len, ps_slice other) {
+    return len == other.len && memcmp(text, other.data, (size_t)len) == 0;
+}
 
 static inline ps_slice ps_lite_slice(const char *text, int32_t len) {
     return (ps_slice){(const uint8_t *)text, len};

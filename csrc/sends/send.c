@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "format/messagetype.h"
+#include "format/multi.h"
 #include "format/property.h"
 #include "sends/dedup.h"
 #include "transactions/halves.h"
@@ -115,10 +116,8 @@ static int resolve_lite(putting *p, ps_error *e) {
     if (ps_lite_name_problem(name.data, name.len, PS_LITE_NAME_MAX) != 0)
         return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL, "__LITE_TOPIC names no lite topic");
     uint8_t *to = ps_property_begin((uint8_t *)p->light, DISPATCH, sizeof DISPATCH - 1);
-    to = ps_bytes_put(to, PS_LMQ_PREFIX "$", sizeof PS_LMQ_PREFIX);
-    to = ps_bytes_put(to, p->name.data, p->name.len);
-    *to++ = '$';
-    to = ps_property_end(ps_bytes_put(to, name.data, name.len));
+    to = ps_lite_queue_put(to, p->name.data, p->name.len, name.data, name.len);
+    to = ps_property_end(to);
     p->light_len = (int32_t)(to - (uint8_t *)p->light);
     return 0;
 }
