@@ -188,7 +188,7 @@ class Store(Base):
         """Makes, at an open without any metadata, topics that nothing names but messages which wait
         for their time or their decision. Without a row no pull would reach what is delivered there.
         Those of a topic that was deleted since go nowhere."""
-        deleted = self._deleted()
+        deleted = self.deletions()
         for q in self.queues():
             offset = q.min_offset
             while q.topic in _WAITING and offset < q.max_offset:
@@ -203,13 +203,6 @@ class Store(Base):
                 if batch.next_offset <= offset:
                     break
                 offset = batch.next_offset
-
-    def _deleted(self) -> dict[str, int]:
-        """Returns the topics that were deleted: none of their records below the offset counts."""
-        try:
-            return dict(tombstones_of((self.path / "deletedTopics").read_bytes()) or ())
-        except FileNotFoundError:
-            return {}
 
     def _note_config(self) -> None:
         """Puts metadata that was not where it should be into the report."""
@@ -646,15 +639,19 @@ class Store(Base):
 
     def deletions(self) -> dict[str, int]:
         """Returns the topics that were deleted while the log still has records of them, each with
-        the offset of the log where that was. Raises: OSError."""
-        return self._deleted()
+        the offset of the log where that was: none of their records below it counts. Raises:
+        OSError."""
+        try:
+            return dict(tombstones_of((self.path / "deletedTopics").read_bytes()) or ())
+        except FileNotFoundError:
+            return {}
 
     def follow_deletions(self, deleted: Mapping[str, int]) -> bool:
         """Deletes queues as the master did whose log this store follows: units of records below go,
         and those after it count from 0. deleted: as `deletions` returns them there. Returns whether
         the log has come so far for all of them; ask again if not. Raises: BadArgument, DiskFull,
         StoreClosed."""
-        known, error, whole = self._deleted(), ffi.new("ps_error *"), True
+        known, error, whole = self.deletions(), ffi.new("ps_error *"), True
         for topic, below in deleted.items():
             if known.get(topic, 0) >= below:
                 continue
