@@ -297,7 +297,7 @@ def test_an_operator_moves_the_master_to_who_may_lack_something_if_nobody_else_i
     run(scene())
 
 
-def test_an_controller_that_is_gone_raises() -> None:
+def test_a_controller_that_is_gone_raises() -> None:
     with pytest.raises(OSError, match="etcd does not answer"):
         run(_look_at_nobody())
 

@@ -339,18 +339,22 @@ async def test_an_answer_is_heard_while_requests_wait():
 
 async def test_an_idle_connection_is_closed():
     """One that says nothing at all is idle, too; nobody was told of it."""
-    gone = []
+    gone, answer, tries = [], b"", 0
     limits = Limits(idle_s=0.05)
     async with (
         serving(HANDLERS, limits=limits, on_close=gone.append) as server,
-        await Wire.to(server.port) as idle,
         await Wire.to(server.port) as silent,
     ):
-        idle.write(Command(ECHO))
-        assert codec.decode(await idle.closed()).code == 0
+        unheard = silent.socket.getsockname()
+        while not answer:  # one that a busy machine kept from asking was idle before
+            tries += 1
+            async with await Wire.to(server.port) as idle:
+                idle.write(Command(ECHO))
+                answer = await idle.closed()
+        assert codec.decode(answer).code == 0
         assert await silent.closed() == b""
-        await until(lambda: len(gone) == 1)
-        assert not server.connections and not server.connection_count
+        await until(lambda: gone and not server.connections and not server.connection_count)
+        assert len(gone) <= tries and unheard not in [each.address for each in gone]
 
 
 async def test_thousands_of_idle_connections_cost_one_timer():

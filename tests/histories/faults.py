@@ -31,8 +31,8 @@ class Faults:
             (5, self.kill), (1, self.kill_all), (4, self.pause), (3, self.cut_from_controller),
             (3, self.cut_from_peers), (3, self.cut_off), (3, self.cut_one_way),
             (clock, self.set_clock), (2, self.fill_disk), (2, self.kill_controller_member),
-            (1, self.kill_controller), (1, self.pause_controller_member), (2,
-            self.cut_controller_member), (2, self.move),
+            (1, self.kill_controller), (1, self.pause_controller_member),
+            (2, self.cut_controller_member), (2, self.move),
         ]  # fmt: skip
 
     async def run(self, over: Callable[[], bool]) -> None:

@@ -1,8 +1,7 @@
 """Runs, and what Porcupine says of their histories:
 
-    python tests/histories/run.py [--controller etcd,apache] [--seconds 600] [--seed N] [--clients
-    8]
-        [--members java,ours,ours] [--sizes 1024-1048576]
+    python tests/histories/run.py [--controller etcd,apache] [--seconds 600] [--seed N]
+        [--clients 8] [--members java,ours,ours] [--sizes 1024-1048576]
 
 Prints the seed, the counts of operations and faults; keeps the folder of a run that fails."""
 

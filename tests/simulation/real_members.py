@@ -82,8 +82,8 @@ class RealMember(Broker):
         continuity: Any = _Continuity(self)
         self._services = self._new_services()
         self.member = member.GroupMember(
-            controller, ElectedRole(self.number), self._become, lambda _: None, lambda:
-            self._services, DEAD_MS, continuity,
+            controller, ElectedRole(self.number), self._become, lambda _: None,
+            lambda: self._services, DEAD_MS, continuity,
         )  # fmt: skip
         self.member.start()
 
