@@ -26,9 +26,6 @@ from benches.harness import Figure, Given, Row
 
 console = Console(stderr=True, highlight=False)
 
-#: Of one round.
-Figures = list[Figure]
-
 
 class Bench:
     """The rows of one peer in one round."""
@@ -40,7 +37,7 @@ class Bench:
 
     # ---- rows; the table of benches names each ----
 
-    def start(self) -> Figures:
+    def start(self) -> list[Figure]:
         """Five starts on an empty folder; the last one stays for the other rows."""
         took = []
         for number in range(5):
@@ -49,22 +46,22 @@ class Bench:
             took.append(self.peer.start_broker())
         return [("start to the first accepted message", "s", True, sorted(took)[2])]
 
-    def idle(self) -> Figures:
+    def idle(self) -> list[Figure]:
         time.sleep(5)
         return [("anonymous memory, idle", " MB", True, self.peer.anonymous_mb())]
 
-    def send(self) -> Figures:
+    def send(self) -> list[Figure]:
         name = "send, 64 threads, 128 bytes"
         said = self.peer.load("send", "bench-send", 64, 128, *self.times)
         memory = ("anonymous memory after it", " MB", True, self.peer.anonymous_mb())
         return [*self._rate(name, said), ("p99 of it", " ms", True, said["p99_us"] / 1000), memory]
 
-    def batch(self) -> Figures:
+    def batch(self) -> list[Figure]:
         said = self.peer.load("batch", "bench-batch", 64, 128, *self.times, 16)
         self.backlog = said["total"]
         return self._rate("batches of 16, 64 threads, 128 bytes", said)
 
-    def consume(self) -> Figures:
+    def consume(self) -> list[Figure]:
         """Reads what `batch` left; short, for the backlog must outlast it."""
         if not self.backlog:
             self.backlog = self.peer.load("batch", "bench-batch", 64, 128, 0, 30, 16)["total"]
@@ -73,7 +70,7 @@ class Bench:
             console.print(f"{self.peer.name}: the backlog of {self.backlog} did not outlast it")
         return self._rate("consume a backlog, 20 threads", said)
 
-    def pop(self) -> Figures:
+    def pop(self) -> list[Figure]:
         """The same by a group that pops, each message acknowledged: part of a backlog of its own,
         that outlasts it."""
         said = self.peer.load("batch", "bench-pop", 64, 128, 0, 15, 16)
@@ -83,25 +80,25 @@ class Bench:
             console.print(f"{self.peer.name}: the backlog of {said['total']} did not outlast it")
         return self._rate("POP over remoting, each acknowledged, 20 threads", taken)
 
-    def latency(self) -> Figures:
+    def latency(self) -> list[Figure]:
         said = self.peer.load("send", "bench-latency", 64, 128, *self.times, 16, 10_000)
         name = "send at 10,000/s"
-        made: Figures = [
+        made: list[Figure] = [
             (f"{name}, {p}", " ms", True, said[f"{key}_us"] / 1000)
             for p, key in (("p50", "p50"), ("p99", "p99"), ("p99.9", "p999"))
         ]
         return [*made, (f"{name}, reached", "/s", False, said["per_s"]), self._cpu(name, said)]
 
-    def e2e(self) -> Figures:
+    def e2e(self) -> list[Figure]:
         said = self.peer.load("e2e", "bench-e2e", 4, 128, *self.times, 16, 1000)
         return [
             (f"send to receipt at 1,000/s, {p}", " ms", True, said[f"{p}_us"] / 1000)
             for p in ("p50", "p99")
         ]
 
-    def delayed(self) -> Figures:
+    def delayed(self) -> list[Figure]:
         """The client also takes what is delivered: beside plain sends of which it does the same."""
-        made: Figures = []
+        made: list[Figure] = []
         modes = {"both": "sends with a consumer", "delayed": "the same, delay level 1"}
         for mode, name in modes.items():
             said = self.peer.load(mode, f"bench-{mode}", 64, 128, *self.times)
@@ -109,20 +106,20 @@ class Bench:
             made += [*self._rate(f"{name}, 64 threads", said), delivered]
         return made
 
-    def tx(self) -> Figures:
+    def tx(self) -> list[Figure]:
         """A half and its commit each."""
         said = self.peer.load("tx", "bench-tx", 32, 128, *self.times)
         return self._rate("transactions, 32 threads, 128 bytes", said)
 
-    def quiet(self) -> Figures:
+    def quiet(self) -> list[Figure]:
         return self._many(100, 1_000)
 
-    def many(self) -> Figures:
+    def many(self) -> list[Figure]:
         return self._many(5_000, 10_000, self._spread)
 
     # ---- what they share ----
 
-    def _rate(self, name: str, said: dict[str, float]) -> Figures:
+    def _rate(self, name: str, said: dict[str, float]) -> list[Figure]:
         if said["errors"]:
             console.print(f"{self.peer.name}: {name}: {said['errors']} errors")
         return [(name, "/s", False, said["per_s"]), self._cpu(name, said)]
@@ -131,7 +128,7 @@ class Bench:
         used = said["broker_cpu_s"] / max(said["messages"], 1) * 1e6
         return (f"{name}: broker's processor time a million", " s", True, used)
 
-    def _spread(self, wires: list[socket.socket], topics: list[str]) -> Figures:
+    def _spread(self, wires: list[socket.socket], topics: list[str]) -> list[Figure]:
         """Sends while all of these stand; then over one of them, and over all of them."""
         name = f"{len(wires):,} connections, {len(topics):,} topics"
         said = self.peer.load("send", "bench-send", 64, 128, *self.times)
@@ -153,8 +150,8 @@ class Bench:
         self,
         connections: int,
         topics: int,
-        also: Callable[[list[socket.socket], list[str]], Figures] = lambda _wires, _topics: [],
-    ) -> Figures:
+        also: Callable[[list[socket.socket], list[str]], list[Figure]] = lambda _wires, _topics: [],
+    ) -> list[Figure]:
         names = make_topics(self.peer.port, topics)
         name = f"{connections:,} connections, {topics:,} topics"
         with ExitStack() as stack:
@@ -189,7 +186,7 @@ def run(
                 if "start" not in only:
                     peer.start_broker()
                 for row in only:
-                    work: Callable[[], Figures] = getattr(bench, row)
+                    work: Callable[[], list[Figure]] = getattr(bench, row)
                     try:
                         found.note(name, work())
                     except (OSError, AssertionError, CalledProcessError) as error:

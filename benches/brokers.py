@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from benches.harness import ROOT, SCRATCH, anonymous_mb, cpu_s
 
@@ -110,6 +110,8 @@ def set_pop_mode(port: int, topic: str, group: str) -> None:
 class Peer:
     """ours, or a version of Apache's. Its name server is a process of its own."""
 
+    #: What starts Apache's, of the reference program.
+    verb: ClassVar[str] = "broker"
     name: str
     folder: Path
     port: int = field(default_factory=free_port)
@@ -147,15 +149,23 @@ class Peer:
         self.names = self.run("names", words)
         self._until(self.namesrv_port, frame(CLUSTER, {}))
 
-    def start_broker(self, *more: str) -> float:
-        """Seconds from the start of the process to the first accepted message. more: arguments for
-        ours."""
-        words = [str(REFERENCE), "broker", str(self.folder)]
+    def launch(self, *more: str, **settings: object) -> float:
+        """Starts the process of the broker and waits for nothing; returns when, on the clock
+        perf_counter. more: arguments for ours; settings: for either make."""
+        given = [f"{name}={value}" for name, value in settings.items()]
+        words = [str(REFERENCE), self.verb, str(self.folder), *given]
         if self.name == "ours":
             words = [str(PYSTORE), "broker", "--store", str(self.folder / "store")]
             words += ["--port", str(self.port), "-n", self.namesrv, *more]
+            words += [word for each in given for word in ("--set", each)]
         began = time.perf_counter()
         self.broker = self.run("broker", words)
+        return began
+
+    def start_broker(self, *more: str) -> float:
+        """Seconds from the start of the process to the first accepted message. more: arguments for
+        ours."""
+        began = self.launch(*more)
         self._until(self.port, send_frame("bench-start"))
         return time.perf_counter() - began
 

@@ -16,13 +16,12 @@ import resource
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from rich.console import Console
 
 from benches.grpc_work import GrpcPeer, peer_of
 from benches.h2_clients import hold
-from benches.harness import ROOT, Figures, Given, Row, command_of
+from benches.harness import ROOT, Figures, Given, Row, command_of, resident_mb
 
 console = Console(stderr=True, highlight=False)
 
@@ -30,11 +29,6 @@ console = Console(stderr=True, highlight=False)
 _STEP = 100
 #: Seconds after which what the last ones have begun is done.
 _SETTLING_S = 5
-
-
-def resident_bytes(pid: int) -> int:
-    pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def hold_all(address: str, count: int) -> None:
@@ -59,7 +53,7 @@ def measure(peer: GrpcPeer, clients: int, seconds: float) -> tuple[float, float]
     """KiB a client, and milliseconds of processor time a second of the server."""
     assert peer.broker is not None
     address, pid = peer.endpoint, peer.broker.pid
-    before = resident_bytes(pid)
+    before = resident_mb(pid)
     with subprocess.Popen(
         command_of(hold_all, address, clients),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True,
@@ -76,11 +70,11 @@ def measure(peer: GrpcPeer, clients: int, seconds: float) -> tuple[float, float]
         began = peer.cpu_s()
         time.sleep(seconds)
         used = peer.cpu_s() - began
-        grown = resident_bytes(pid) - before
+        grown = resident_mb(pid) - before
         holder.stdin.close()
         if said := holder.stdout.read():
             raise SystemExit(f"{address} did not hold all of them: {said}")
-    return grown / clients / 1024, used / seconds * 1000
+    return grown / clients * 1024, used / seconds * 1000
 
 
 def bench(given: Given) -> list[Row]:

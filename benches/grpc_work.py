@@ -26,12 +26,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from rich.console import Console
 
 from benches import harness
 from benches.brokers import (
-    PYSTORE,
     REFERENCE,
     TOPIC,
     Peer,
@@ -39,7 +39,6 @@ from benches.brokers import (
     connect,
     frame,
     free_port,
-    send_frame,
 )
 from benches.harness import SCRATCH, Figure, Given, Row
 
@@ -98,6 +97,7 @@ class Client:
 class GrpcPeer(Peer):
     """A broker with a gRPC port."""
 
+    verb: ClassVar[str] = "proxy-local"
     grpc_port: int = field(default_factory=free_port)
     synced: bool = False
 
@@ -105,26 +105,18 @@ class GrpcPeer(Peer):
     def endpoint(self) -> str:
         return f"127.0.0.1:{self.grpc_port}"
 
-    def launch(self) -> None:
-        """Starts the broker, and waits for nothing."""
-        settings = ["flushDiskType=SYNC_FLUSH"] if self.synced else []
-        words = [str(REFERENCE), "proxy-local", str(self.folder), "enablePropertyFilter=true"]
-        words += settings
-        if self.name == "ours":
-            words = [str(PYSTORE), "broker", "--store", str(self.folder / "store")]
-            words += ["--port", str(self.port), "-n", self.namesrv]
-            words += ["--grpc-port", str(self.grpc_port)]
-            words += [word for each in settings for word in ("--set", each)]
+    def launch(self, *more: str, **settings: object) -> float:
+        if self.synced:
+            settings["flushDiskType"] = "SYNC_FLUSH"
         os.environ["RMQ_GRPC_PORT"] = str(self.grpc_port)
-        self.broker = self.run("broker", words)
+        if self.name != "ours":
+            settings["enablePropertyFilter"] = "true"
+        return super().launch("--grpc-port", str(self.grpc_port), *more, **settings)
 
     def start_broker(self, *more: str) -> float:
-        began = time.perf_counter()
-        self.launch()
-        self._until(self.port, send_frame("bench-start"))
-        self._until(self.port, send_frame("bench-start"))
+        took = super().start_broker(*more)
         self.make_topics()
-        return time.perf_counter() - began
+        return took
 
     def make_topics(self) -> None:
         with connect(self.port) as wire:
@@ -153,10 +145,7 @@ def peer_of(name: str, synced: bool = False) -> Iterator[GrpcPeer]:
         shutil.rmtree(made.folder, ignore_errors=True)
 
 
-Figures = list[Figure]
-
-
-def _worked(peer: GrpcPeer, client: Client, name: str, *words: object) -> Figures:
+def _worked(peer: GrpcPeer, client: Client, name: str, *words: object) -> list[Figure]:
     before = peer.cpu_s()
     said = client(*words)
     used = peer.cpu_s() - before
@@ -168,8 +157,8 @@ def _worked(peer: GrpcPeer, client: Client, name: str, *words: object) -> Figure
     ]
 
 
-def work(peer: GrpcPeer, client: Client, only: Sequence[str], count: int) -> Figures:
-    made: Figures = []
+def work(peer: GrpcPeer, client: Client, only: Sequence[str], count: int) -> list[Figure]:
+    made: list[Figure] = []
     if "send" in only or "take" in only:
         name = f"send, {BODY} bytes, {IN_FLIGHT} in flight"
         made += _worked(peer, client, name, "send", peer.endpoint, "bench", count)
@@ -184,7 +173,7 @@ def work(peer: GrpcPeer, client: Client, only: Sequence[str], count: int) -> Fig
     return made
 
 
-def _real(peer: GrpcPeer, client: Client, count: int) -> Figures:
+def _real(peer: GrpcPeer, client: Client, count: int) -> list[Figure]:
     """What is sent is received by three groups: half of it, half of it, and all."""
     topic, fifo = "bench-real", "bench-fifo"
     name = "send with tag, keys and properties in Chinese"
@@ -200,7 +189,7 @@ def _real(peer: GrpcPeer, client: Client, count: int) -> Figures:
     return made + _worked(peer, client, "receive ordered", *words)
 
 
-def start(peer: GrpcPeer, client: Client) -> Figures:
+def start(peer: GrpcPeer, client: Client) -> list[Figure]:
     """On the folder that is there, with its topics."""
     took = []
     for _ in range(_STARTS):

@@ -1,4 +1,5 @@
-"""What every bench shares: payloads, stores, the machine, the table and file of results."""
+"""What every bench shares: payloads, stores, the machine, the table and file of results; and
+`python -m benches`, which runs them."""
 
 from __future__ import annotations
 
@@ -200,6 +201,12 @@ def anonymous_mb(pid: int) -> float:
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     line = next(each for each in text.splitlines() if each.startswith("Anonymous:"))
     return int(line.split()[1]) / 1024
+
+
+def resident_mb(pid: int) -> float:
+    """Resident memory of a process: anonymous memory and pages of files."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
 def show(rows: list[Row], facts: dict[str, str], title: str) -> None:

@@ -18,9 +18,9 @@ more of those that make a lite topic.
                on one piece before it answers a question that Python serves
 
 `subscribe` and `delivery` have `--topics` of them, `memory`, `restart` and `expiry` as well.
-With `--clients 10000` these have so many clients, whose subscriptions share the lite topics. Of
-5.5.0 `restart` and `expiry` are not asked: its clients bring their sets back every 30 s, and it
-walks over all queues.
+With `--clients 10000`, `memory` and `restart` have so many clients, whose subscriptions share the
+lite topics. Of 5.5.0 `restart` and `expiry` are not asked: its clients bring their sets back every
+30 s, and it walks over all queues.
 """
 
 from __future__ import annotations
@@ -31,15 +31,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rich.console import Console
-
 from benches import harness
-from benches.brokers import PYSTORE, REFERENCE, Peer, peer_of
+from benches.brokers import Peer, peer_of
 from benches.harness import Figures, Given, Row
 from benches.liteclient import GROUP, PARENT, LiteWire, name_of
 from broker.wire.codes import RequestCode
-
-console = Console(stderr=True, highlight=False)
 
 _OURS_ALONE = {"restart", "expiry"}
 _SETTLES_S, _STARTS_S, _WAITS_MS = 0.5, 120.0, 20_000
@@ -74,15 +70,7 @@ class Bench:
             more |= {"enableLmq": "true", "enableMultiDispatch": "true"}
         if self.name.endswith("-rocksdb"):
             more["storeType"] = "defaultRocksDB"
-        said = [f"{name}={value}" for name, value in more.items()]
-        words = [str(REFERENCE), "broker", str(peer.folder), *said]
-        if self.name == "ours":
-            words = [str(PYSTORE), "broker", "--store", str(peer.folder / "store"),
-                     "--port", str(peer.port), "-n", peer.namesrv]  # fmt: skip
-            words += [word for each in said for word in ("--set", each)]
-        began = time.perf_counter()
-        peer.broker = peer.run("broker", words)
-        return began
+        return peer.launch(**more)
 
     def connect(self, peer: Peer, client_id: str = "bench-client") -> LiteWire:
         """Connects as soon as the broker answers."""
@@ -195,7 +183,8 @@ class Bench:
                 asked = target if self.clients == 1 else None
                 self.note(f"{said}: {what}", unit, (one - other) / share, asked)
             if self.clients > 1:
-                self.note(f"{said}, {self.clients:,} clients: resident", " MB", _resident(pid), 200)
+                said = f"{said}, {self.clients:,} clients"
+                self.note(f"{said}: resident", " MB", harness.resident_mb(pid), 200)
 
     def restart(self) -> None:
         with self.made() as (peer, wire):
@@ -265,11 +254,6 @@ def _files(pid: int) -> int:
 
 def _mappings(pid: int) -> int:
     return len(Path(f"/proc/{pid}/maps").read_bytes().splitlines())
-
-
-def _resident(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
 
 
 def _derived(store: Path) -> int:

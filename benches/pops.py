@@ -34,10 +34,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import grpc.aio
-from rich.console import Console
 
 from benches import harness
-from benches.brokers import REFERENCE, Peer, peer_of
+from benches.brokers import peer_of
 from benches.harness import ROOT, Figures, Given, Row, command_of
 from benches.peer_servers import Server
 from benches.popclient import Plan, pop
@@ -48,8 +47,6 @@ from broker.remoting.client import RemotingClient
 from broker.wire.codes import RequestCode, ResponseCode
 from broker.wire.command import Command, texts
 from pystore.meta.configfiles import SubscriptionGroup, TopicConfig
-
-console = Console(stderr=True, highlight=False)
 
 _TOPIC, _GROUP, _NAME, _QUEUES = "bench-pops", "bench", "bench", 4
 _BODY, _USER = b"x" * 128, Credentials("bench", "bench-secret")
@@ -175,21 +172,20 @@ def consume(address: str, kind: Kind, count: int, group: str = _GROUP) -> float:
 # ---- Apache's broker ----
 
 
-def properties_file(kind: Kind) -> list[str]:
-    said = ["brokerName=" + _NAME, "enablePropertyFilter=true"]
+def settings_of_apaches(kind: Kind) -> dict[str, object]:
+    said: dict[str, object] = {"brokerName": _NAME, "enablePropertyFilter": "true"}
     if kind.synced:
-        said.append("flushDiskType=SYNC_FLUSH")
+        said["flushDiskType"] = "SYNC_FLUSH"
     if kind.guarded:
         first = json.dumps({"username": _USER.access_key, "password": _USER.secret_key})
-
-        said += [
-            "authenticationEnabled=true", "authorizationEnabled=true",
-            f"initAuthenticationUser={first}",
-            "authenticationMetadataProvider="
+        said |= {
+            "authenticationEnabled": "true", "authorizationEnabled": "true",
+            "initAuthenticationUser": first,
+            "authenticationMetadataProvider":
             "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider",
-            "authorizationMetadataProvider="
+            "authorizationMetadataProvider":
             "org.apache.rocketmq.auth.authorization.provider.LocalAuthorizationMetadataProvider",
-        ]  # fmt: skip
+        }  # fmt: skip
     return said
 
 
@@ -433,16 +429,12 @@ def apaches(version: str, name: str, count: int) -> Iterator[tuple[Server, str]]
     """The same of Apache's, warm, without gRPC."""
     kind = KINDS[name]
     with peer_of(version) as peer:
-        peer.broker = start_apaches(peer, kind)
+        peer.launch(**settings_of_apaches(kind))
+        assert peer.broker is not None
         server = Server(f"127.0.0.1:{peer.port}", peer.broker.pid)
         asyncio.run(fill(server.address, kind, count))
         consume(server.address, kind._replace(lost=0.0), count, _WARM)
         yield server, ""
-
-
-def start_apaches(peer: Peer, kind: Kind) -> subprocess.Popen[bytes]:
-    words = [str(REFERENCE), "broker", str(peer.folder), *properties_file(kind)]
-    return peer.run("broker", words)
 
 
 def bench(given: Given) -> list[Row]:

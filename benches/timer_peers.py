@@ -29,10 +29,9 @@ AHEAD_MS = 15_000
 #: Seconds of plain sends before the burst; the first do not count.
 BEFORE_S, FIRST_S = 4, 2
 TOO_SLOW = "timers were due before all were sent: the machine is too slow"
-Figures = list[Figure]
 
 
-def insert(peer: Peer) -> Figures:
+def insert(peer: Peer) -> list[Figure]:
     rates = {
         mode: peer.load(mode, f"insert-{mode}", 64, 128, WARM_S, MEASURE_S)["per_s"]
         for mode in ("send", "timed")
@@ -65,7 +64,7 @@ async def lateness(peer: Peer, topic: str, count: int) -> list[int]:
     raise AssertionError("the consumer ended")
 
 
-async def spread(peer: Peer, rate: int, seconds: int) -> Figures:
+async def spread(peer: Peer, rate: int, seconds: int) -> list[Figure]:
     topic, count = f"spread-{time.time_ns()}", rate * seconds
     async with AsyncProducer("timers", peer.namesrv) as producer:
         await producer.send(Message(topic, BODY))
@@ -84,7 +83,7 @@ async def spread(peer: Peer, rate: int, seconds: int) -> Figures:
     ]
 
 
-async def burst(peer: Peer, count: int) -> Figures:
+async def burst(peer: Peer, count: int) -> list[Figure]:
     topic, sent_at = f"burst-{time.time_ns()}", []
     async with AsyncProducer("timers", peer.namesrv) as producer:
         for name in (topic, "beside"):
@@ -124,7 +123,7 @@ async def burst(peer: Peer, count: int) -> Figures:
     ]
 
 
-def restart(peer: Peer) -> Figures:
+def restart(peer: Peer) -> list[Figure]:
     memory = peer.anonymous_mb()
     assert peer.broker is not None
     peer.broker.kill()
