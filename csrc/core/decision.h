@@ -76,13 +76,6 @@ typedef struct ps_sent { /* what a decision brought about; pointers as in ps_ste
     int32_t ids_len;
 } ps_sent;
 
-#define PS_LITE_NAME_MAX 64 /* bytes, as Apache's proxy has it (maxLiteTopicSize) */
-#define PS_LITE_BLANK 1
-#define PS_LITE_LONG 2
-#define PS_LITE_LETTERS 3 /* others than A to Z, a to z, 0 to 9, '-' and '_' */
-/* What is wrong with the name of a lite topic, of `most` bytes; 0: nothing. Upstream checks it in
- * its proxy alone (GrpcValidator). */
-int32_t ps_lite_name_problem(const uint8_t *name, int32_t len, int32_t most);
 /* Reads a send that was delegated: 0, or PS_E_FRAME when it is malformed. Good until the next
  * call with the same core. */
 int ps_conn_read_send(ps_conn *conn, const uint8_t *frame, int64_t len, ps_send *out,

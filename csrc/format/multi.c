@@ -37,7 +37,7 @@ static int32_t count_commas(const uint8_t *at, const uint8_t *end) {
 }
 
 bool ps_multi_of(const ps_record *r, ps_multi *out) {
-    static const char names[] = "INNER_MULTI_DISPATCH", offsets[] = "INNER_MULTI_QUEUE_OFFSET";
+    static const char names[] = PS_PROPERTY_MULTI_DISPATCH, offsets[] = "INNER_MULTI_QUEUE_OFFSET";
     ps_property p;
     if (r->properties_len == 0 || !ps_multi_takes(r->topic, r->topic_len)) return false;
     if (!ps_property_find(r->properties, r->properties_len, names, sizeof names - 1, &p))

@@ -14,6 +14,7 @@
 #include "format/record.h"
 
 #define PS_LMQ_PREFIX_LEN 5
+#define PS_PROPERTY_MULTI_DISPATCH "INNER_MULTI_DISPATCH"
 
 typedef struct ps_multi {
     const uint8_t *mu_name, *mu_names_end;

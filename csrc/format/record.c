@@ -2,7 +2,6 @@
  * common/.../topic/TopicValidator. */
 #include "format/record.h"
 
-
 #include "base/bytes.h"
 #include "base/crc.h"
 #include "base/error.h"

@@ -4,6 +4,7 @@
 
 #include "core/lock.h"
 #include "format/handle.h"
+#include "format/litename.h"
 #include "format/multi.h"
 #include "lite/litetable.h"
 #include "pop/poporder.h"

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "format/litename.h"
 #include "format/property.h"
 #include "format/utf8.h"
 
@@ -80,14 +81,9 @@ static bool read_digest(const ps_proto_field *in) {
     return true;
 }
 
-/* The letters of a lite topic; an empty one is none. */
-static bool is_lite_topic(ps_h2_text t) {
-    for (int32_t i = 0; i < t.len; i++) {
-        char c = t.data[i];
-        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-        if (!letter && c != '-' && c != '_') return false;
-    }
-    return true;
+/* How long it may be, is_within says; an empty one is not a lite topic. */
+static bool may_be_lite(ps_h2_text t) {
+    return t.len == 0 || ps_lite_name_problem((const uint8_t *)t.data, t.len, t.len) == 0;
 }
 
 static bool read_system_field(const ps_proto_field *f, draft *d) {
@@ -135,7 +131,7 @@ static bool read_system_field(const ps_proto_field *f, draft *d) {
         d->recovers = true;
         return read_moment(f, &d->recovery);
     case 21:
-        return ps_proto_text(f, &d->lite) && is_lite_topic(d->lite);
+        return ps_proto_text(f, &d->lite) && may_be_lite(d->lite);
     case 22:
         d->ranked = true;
         d->priority = (int32_t)f->value;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "format/litename.h"
 #include "format/messagetype.h"
 #include "format/multi.h"
 #include "format/property.h"
@@ -21,7 +22,6 @@
 /* Messages of a batch: each takes the event loop half a microsecond. What Java's client fills 4 MiB
  * with has 57,000, since each gets an id. */
 #define BATCH_MAX 65536
-#define DISPATCH "INNER_MULTI_DISPATCH"
 #define TEMPLATE_QUEUES 4 /* nobody asks for a topic to be made */
 
 #define LIGHT_ROOM (PS_TOPIC_MAX + PS_LITE_NAME_MAX + 64)
@@ -114,8 +114,10 @@ static int resolve_lite(putting *p, ps_error *e) {
     const ps_slice name = p->s->lite;
     if (p->again || !is_lite(p->s, p->entry)) return 0;
     if (ps_lite_name_problem(name.data, name.len, PS_LITE_NAME_MAX) != 0)
-        return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL, "__LITE_TOPIC names no lite topic");
-    uint8_t *to = ps_property_begin((uint8_t *)p->light, DISPATCH, sizeof DISPATCH - 1);
+        return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
+                       PS_PROPERTY_LITE_TOPIC " is not a valid name of a lite topic");
+    uint8_t *to = ps_property_begin((uint8_t *)p->light, PS_PROPERTY_MULTI_DISPATCH,
+                                    sizeof PS_PROPERTY_MULTI_DISPATCH - 1);
     to = ps_lite_queue_put(to, p->name.data, p->name.len, name.data, name.len);
     to = ps_property_end(to);
     p->light_len = (int32_t)(to - (uint8_t *)p->light);

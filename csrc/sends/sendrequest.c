@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "format/messagetype.h"
+#include "format/multi.h"
 #include "transactions/halves.h"
 #include "sends/sends.h"
 
@@ -91,7 +92,7 @@ static void read_rarer(const ps_property *p, ps_slice value, ps_send *out) {
         if (NAME_IS(p, "POP_CK")) out->pop = 1;
         break;
     case 'I':
-        if (NAME_IS(p, "INNER_MULTI_DISPATCH")) {
+        if (NAME_IS(p, PS_PROPERTY_MULTI_DISPATCH)) {
             out->asks |= PS_ASKS_QUEUES;
             out->queues = 1;
         }
@@ -128,7 +129,7 @@ void ps_send_read_properties(ps_slice properties, ps_send *out) {
         case '_':
             if (NAME_IS(&p, "__SHARDINGKEY")) out->asks |= PS_ASKS_ORDER;
             if (NAME_IS(&p, "__STARTDELIVERTIME")) out->asks |= PS_ASKS_DELAY;
-            if (NAME_IS(&p, "__LITE_TOPIC")) {
+            if (NAME_IS(&p, PS_PROPERTY_LITE_TOPIC)) {
                 out->asks |= PS_ASKS_QUEUES;
                 out->lite = value;
             }
@@ -146,18 +147,6 @@ void ps_send_read_properties(ps_slice properties, ps_send *out) {
             break;
         }
     }
-}
-
-int32_t ps_lite_name_problem(const uint8_t *name, int32_t len, int32_t most) {
-    int32_t blanks = 0, legal = 0;
-    for (int32_t i = 0; i < len; i++) {
-        uint8_t c = name[i], low = c | 0x20;
-        blanks += c <= ' ';
-        legal += (low >= 'a' && low <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
-    }
-    if (len > most) return PS_LITE_LONG;
-    if (blanks == len) return PS_LITE_BLANK;
-    return legal == len ? 0 : PS_LITE_LETTERS;
 }
 
 int ps_send_is_half(int32_t asks, int32_t reconsume_times, int32_t level) {

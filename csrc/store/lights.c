@@ -11,7 +11,6 @@
 #include "format/names.h"
 #include "format/property.h"
 
-#define DISPATCH "INNER_MULTI_DISPATCH"
 #define OFFSETS "INNER_MULTI_QUEUE_OFFSET"
 #define DIGITS_MAX 20
 #define BUCKETS 128 /* of the map that upstream reads properties into */
@@ -21,7 +20,8 @@
 
 static int refuse_name(ps_text name, const char *why, ps_error *e) {
     return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
-                   DISPATCH " names the light queue \"%.*s\": %s", (int)name.len, name.data, why);
+                   PS_PROPERTY_MULTI_DISPATCH " names the light queue \"%.*s\": %s", (int)name.len,
+                   name.data, why);
 }
 
 /* A lite topic's queue is %LMQ%$PARENT$NAME: upstream splits it by '$', and fails on more. */
@@ -52,7 +52,8 @@ static int split_names(const ps_property *p, ps_light_ask *out, ps_error *e) {
         ps_text name = {at, (stop != NULL ? stop : end) - at};
         if (out->count == PS_LIGHT_NAMES_MAX)
             return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
-                           DISPATCH " names more than %d queues", PS_LIGHT_NAMES_MAX);
+                           PS_PROPERTY_MULTI_DISPATCH " names more than %d queues",
+                           PS_LIGHT_NAMES_MAX);
         int code = check_name(name, e);
         if (code < 0) return code;
         for (int32_t i = 0; i < out->count; i++)
@@ -163,8 +164,8 @@ int ps_light_asked(ps_store *s, ps_draft *d, ps_light_ask *out, ps_error *e) {
     out->properties = NULL;
     if (d->properties_len <= 0 || d->properties_len > PS_PROPERTIES_MAX ||
         !ps_multi_takes(d->topic, d->topic_len) ||
-        !ps_property_find(d->properties, (int32_t)d->properties_len, DISPATCH,
-                          (int32_t)sizeof DISPATCH - 1, &p))
+        !ps_property_find(d->properties, (int32_t)d->properties_len, PS_PROPERTY_MULTI_DISPATCH,
+                          (int32_t)sizeof PS_PROPERTY_MULTI_DISPATCH - 1, &p))
         return 0;
     int tx = d->sys_flag & PS_SYS_TX_MASK;
     if (tx != PS_SYS_TX_NONE && tx != PS_SYS_TX_COMMIT) return 0;

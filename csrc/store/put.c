@@ -10,6 +10,8 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "format/messagetype.h"
+#include "format/multi.h"
 #include "format/property.h"
 #include "store/appended.h"
 #include "store/placement.h"
@@ -362,8 +364,10 @@ static int refuse_light(ps_store *s, const ps_draft *d, int64_t i, ps_error *e) 
         d->properties_len > PS_PROPERTIES_MAX)
         return 0;
     int32_t len = (int32_t)d->properties_len;
-    if (!ps_property_find(d->properties, len, "INNER_MULTI_DISPATCH", 20, &p) &&
-        !ps_property_find(d->properties, len, "__LITE_TOPIC", 12, &p))
+    if (!ps_property_find(d->properties, len, PS_PROPERTY_MULTI_DISPATCH,
+                          (int32_t)sizeof PS_PROPERTY_MULTI_DISPATCH - 1, &p) &&
+        !ps_property_find(d->properties, len, PS_PROPERTY_LITE_TOPIC,
+                          (int32_t)sizeof PS_PROPERTY_LITE_TOPIC - 1, &p))
         return 0;
     return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
                    "message %lld is of a lite topic: put it alone", (long long)i);

@@ -20,6 +20,7 @@ HEADERS = (
     "format/names.h",
     "format/record.h",
     "format/fields.h",
+    "format/litename.h",
     "files/notes.h",
     "files/checkpoint.h",
     "pystore.h",
