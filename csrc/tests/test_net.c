@@ -449,10 +449,7 @@ static void test_without_a_descriptor_connections_wait_until_there_is_one(void) 
     close_all();
 }
 
-static void test_an_idle_one_is_closed(void) {
-    ps_net_conf conf = net_conf();
-    conf.idle_ms = 50;
-    open_all(&conf);
+static void expect_idle_ends(void) {
     net_client used = net_connect(), silent = net_connect();
     ask_python(&used, 1);
     expect(&used, 999);
@@ -460,6 +457,13 @@ static void test_an_idle_one_is_closed(void) {
     expect_end(&silent);
     NET_UNTIL(net_closed == 1);
     CHECK(strcmp(net_why, "idle") == 0);
+}
+
+static void test_an_idle_one_is_closed(void) {
+    ps_net_conf conf = net_conf();
+    conf.idle_ms = 50;
+    open_all(&conf);
+    expect_idle_ends();
     close_all();
 }
 
@@ -505,12 +509,7 @@ static void test_without_a_core_an_idle_one_is_closed(void) {
     conf.idle_ms = 50;
     net_threads = 1;
     net_start(&conf);
-    net_client used = net_connect(), silent = net_connect();
-    ask_python(&used, 1);
-    expect(&used, 999);
-    expect_end(&used);
-    expect_end(&silent);
-    NET_UNTIL(net_closed == 1);
+    expect_idle_ends();
     net_stop();
 }
 
