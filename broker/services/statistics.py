@@ -130,11 +130,13 @@ class Statistics:
 
     def sums(self) -> Mapping[str, int]:
         """Returns the counters of the whole broker since the start."""
-        return self._sums(self._core.sums())
+        return self.sums_and_bytes()[0]
 
-    def got_bytes(self) -> int:
-        """Returns the bytes that groups were sent since the start: the sum of GROUP_GET_SIZE."""
-        return self._core.sums().get_bytes
+    def sums_and_bytes(self) -> tuple[Mapping[str, int], int]:
+        """Returns these, and the bytes that groups were sent (the sum of GROUP_GET_SIZE): looks
+        through all topics and groups, with the core's lock held."""
+        sums = self._core.sums()
+        return self._sums(sums), sums.get_bytes
 
     def _sums(self, sums: MessageSums) -> dict[str, int]:
         totals = self._core.totals()
@@ -172,7 +174,7 @@ class Statistics:
         never counted."""
         now, value = self._clock(), self._value(name, key)
         times_name = name[:-4] + "NUMS" if name.endswith("_SIZE") else name
-        count = self._value(times_name, key)
+        count = value if times_name == name else self._value(times_name, key)
         if value is None:
             return None
         made = {}

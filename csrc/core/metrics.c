@@ -24,12 +24,18 @@ void ps_count_inflow(ps_topic_entry *t, int32_t kind, const ps_inflow *more) {
     if (in != NULL) ps_inflow_count(in, more);
 }
 
+/* NULL: nothing. */
+static void add_inflow(ps_count *to, const ps_inflow *in) {
+    if (in == NULL) return;
+    to->messages += __atomic_load_n(&in->messages, __ATOMIC_RELAXED);
+    to->bytes += __atomic_load_n(&in->bytes, __ATOMIC_RELAXED);
+}
+
 ps_count ps_topic_put(const ps_topic_entry *t) {
-    ps_inflow in = {0};
-    for (int i = 0; i < PS_KINDS; i++)
-        if (t->te_in[i] != NULL) ps_inflow_sum(&in, t->te_in[i]);
-    for (int i = 0; i < PS_DELAYS; i++) ps_inflow_sum(&in, &t->te_topic->tp_delivered[i]);
-    return (ps_count){in.messages, in.bytes};
+    ps_count put = {0};
+    for (int i = 0; i < PS_KINDS; i++) add_inflow(&put, t->te_in[i]);
+    for (int i = 0; i < PS_DELAYS; i++) add_inflow(&put, &t->te_topic->tp_delivered[i]);
+    return put;
 }
 
 ps_count ps_pair_got(const ps_pair *p) {
