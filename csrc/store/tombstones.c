@@ -207,6 +207,11 @@ static int sync_topic(ps_store *s, const ps_topic *t, ps_error *e) {
     return ps_sync_folder(s->st_io, folder, e);
 }
 
+static int clear_stale(ps_store *s, ps_queue *q, ps_error *e) {
+    int code = ps_queue_clear(q, e);
+    return code == 0 ? sync_topic(s, q->cq_topic, e) : code;
+}
+
 int ps_tombstones_settle(ps_store *s, int64_t *from, ps_report *r, ps_error *e) {
     ps_queue **queues;
     int code = 0;
@@ -225,8 +230,7 @@ int ps_tombstones_settle(ps_store *s, int64_t *from, ps_report *r, ps_error *e) 
                  queues[i]->cq_id);
         ps_report_add(r, PS_ACTION_REMOVED, 0, max, max, what,
                       "its topic was deleted, which a crash interrupted");
-        code = ps_queue_clear(queues[i], e);
-        if (code == 0) code = sync_topic(s, queues[i]->cq_topic, e);
+        code = clear_stale(s, queues[i], e);
     }
     free(queues);
     return code;
@@ -271,13 +275,15 @@ static bool is_waiting_room(const ps_topic *t) {
            strcmp(t->tp_name, PS_HALF_TOPIC) == 0;
 }
 
+static int no_memory_for_queues(ps_store *s, ps_error *e) {
+    return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root, "no memory for the list of queues");
+}
+
 /* From here on the topic's messages count from 0. */
 static int begin_anew_locked(ps_store *s, ps_topic *t, ps_queue **queues, int32_t n, ps_error *e) {
     int64_t was = t->tp_gone_below;
     bool any = false;
-    if (queues == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root,
-                       "no memory for the list of queues");
+    if (queues == NULL) return no_memory_for_queues(s, e);
     for (int32_t i = 0; i < n && !any; i++) {
         const ps_topic *of = queues[i]->cq_topic;
         any = queues[i]->cq_next > 0 && (of == t || is_waiting_room(of));
@@ -377,18 +383,15 @@ static int follow_deletion_locked(ps_store *s, ps_topic *t, int64_t below, ps_er
     ps_queue **queues;
     int64_t was = t->tp_gone_below;
     bool cleared = false;
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
+    if (queues == NULL) return no_memory_for_queues(s, e);
     t->tp_gone_below = below;
     int code = write_file(s, e);
     if (code == 0) code = doubt_checkpoint_locked(s, below, e);
-    if (code < 0) {
-        t->tp_gone_below = was;
-        return code;
-    }
-    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
+    if (code < 0) t->tp_gone_below = was;
     for (int32_t i = 0; i < n && code == 0; i++) {
-        if (queues[i]->cq_topic != t || !ps_queue_begins_before(queues[i], below)) continue;
-        code = ps_queue_clear(queues[i], e);
-        if (code == 0) code = sync_topic(s, t, e);
+        if (queues[i]->cq_topic != t || !is_stale(queues[i])) continue;
+        code = clear_stale(s, queues[i], e);
         cleared = true;
     }
     free(queues);
