@@ -91,16 +91,14 @@ static void find_units(ps_findings *out, int64_t at, int64_t physical, int fault
     au_find(out, PS_FIND_LIGHT_UNITS, at, at + 1, 1, physical, fault);
 }
 
-/* A queue's units form one list, but where it began anew, or an open could not see the one before:
+/* A queue's units form one list, but where it began again, or an open could not see the one before:
  * its file was gone. */
 static void check_list(ps_audit *a, const lg_slot *s, int64_t at, ps_findings *out) {
     au_lights *l = &a->au_lights;
     au_light *q = &l->li_numbers[s->number];
-    bool anew = s->before < 0 && (q->last < l->li_first || s->offset < q->next);
-    if (s->before != q->last && !anew && s->before >= l->li_first)
-        find_units(out, at, s->physical, AU_LIGHT_LIST);
-    else if (s->before < 0 && !anew)
-        find_units(out, at, s->physical, AU_LIGHT_LIST);
+    bool begins = s->before < 0 && (q->last < l->li_first || s->offset < q->next);
+    bool gone = s->before >= 0 && s->before < l->li_first;
+    if (s->before != q->last && !begins && !gone) find_units(out, at, s->physical, AU_LIGHT_LIST);
     q->last = at;
     q->next = s->offset + 1;
 }

@@ -9,7 +9,7 @@
  *        20      8  offset in the queue
  *        28      4  number of the queue
  *        32      6  slot of the unit before it in the queue, plus 1; 0: none
- *        38      6  slot of an earlier unit, plus 1 (see below); 0: none
+ *        38      6  slot of an earlier unit, plus 1 (light.c); 0: none
  *        44      4  CRC-32 of the 44 bytes before
  *   names                what the numbers mean, one entry after the other
  *         0      4  CRC-32 of what follows

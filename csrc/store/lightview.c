@@ -242,7 +242,7 @@ int32_t ps_lights_list(ps_store *s, uint32_t from, ps_light_row *out, int32_t ro
 int32_t ps_lights_delete(ps_store *s, const char *name, int32_t len, ps_error *e) {
     int64_t end;
     if (s->st_readonly)
-        return ps_fail(e, PS_E_READ_ONLY, 0, -1, s->st_root, "the store was opened for reading");
+        return ps_fail(e, PS_E_READ_ONLY, 0, -1, s->st_root, "the store is open for reading only");
     if (!enter_lights(s)) return 0;
     pthread_mutex_lock(&s->st_dispatcher.ds_lock);
     pthread_mutex_lock(&s->st_log.lg_append_lock);
