@@ -127,6 +127,15 @@ static void tell_waiters(ps_store *s) {
     pthread_mutex_unlock(&s->st_dispatcher.ds_news_lock);
 }
 
+int ps_dispatch_look(ps_mapfile *mf, int64_t at, int64_t stop, ps_record *r, ps_error *e) {
+    ps_rec_outcome o = ps_record_decode(mf->mf_map + (at - mf->mf_base), stop - at, r);
+    if (o == PS_REC_BLANK) return 0;
+    if (o == PS_REC_OK && r->physical_offset == at) return 1;
+    if (ps_mapfile_whole(mf, e) < 0) return PS_E_FILE_SIZE;
+    return ps_fail(e, PS_E_DAMAGED, 0, at, mf->mf_path, "the log was damaged while open: %s",
+                   ps_rec_outcome_name(o));
+}
+
 /* Records of one segment from `at` on; stops at the bound, at the file's end or at a failure. */
 static int dispatch_file(ps_store *s, ps_mapfile *mf, int64_t *at, int64_t bound, ps_error *e) {
     int64_t end = mf->mf_base + mf->mf_size;
@@ -134,18 +143,12 @@ static int dispatch_file(ps_store *s, ps_mapfile *mf, int64_t *at, int64_t bound
     int64_t stop = bound < end ? bound : end;
     while (*at < stop) {
         ps_record r;
-        const uint8_t *p = mf->mf_map + (*at - mf->mf_base);
-        ps_rec_outcome o = ps_record_decode(p, stop - *at, &r);
-        if (o == PS_REC_BLANK) {
+        int code = ps_dispatch_look(mf, *at, stop, &r, e);
+        if (code == 0) {
             *at = end;
             break;
         }
-        if ((o != PS_REC_OK || r.physical_offset != *at) && ps_mapfile_whole(mf, e) < 0)
-            return PS_E_FILE_SIZE;
-        if (o != PS_REC_OK || r.physical_offset != *at)
-            return ps_fail(e, PS_E_DAMAGED, 0, *at, mf->mf_path,
-                           "the log was damaged while open: %s", ps_rec_outcome_name(o));
-        int code = ps_dispatch_record(s, &r, true, true, &done, e);
+        if (code > 0) code = ps_dispatch_record(s, &r, true, true, &done, e);
         if (code < 0) return code;
         *at += r.size;
         atomic_store_explicit(&s->st_dispatcher.ds_end, *at, memory_order_release);

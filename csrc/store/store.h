@@ -159,6 +159,9 @@ void ps_dispatcher_init(ps_dispatcher *d);
 void ps_dispatcher_stop(ps_dispatcher *d);
 int ps_dispatch_to_locked(ps_store *s, int64_t bound, ps_error *e);
 int ps_dispatch_catch_up(ps_store *s, ps_error *e);
+/* The record at `at` of a log that ends at `stop`: 1; 0: the rest of the file is blank; or an
+ * error. */
+int ps_dispatch_look(ps_mapfile *mf, int64_t at, int64_t stop, ps_record *r, ps_error *e);
 typedef struct ps_dispatched {
     int64_t units, entries; /* written */
     int64_t implausible;    /* records that can belong to no queue */

@@ -343,25 +343,31 @@ int ps_topic_delete(ps_store *s, ps_topic *t, ps_error *error) {
 
 /* ---- a master's deletions ---- */
 
+static int dispatch_file_again(ps_store *s, const ps_topic *t, ps_mapfile *mf, int64_t at,
+                               int64_t stop, ps_error *e) {
+    ps_dispatched done = {0};
+    ps_record r;
+    int code = 0;
+    for (; at < stop && (code = ps_dispatch_look(mf, at, stop, &r, e)) > 0; at += r.size) {
+        if (!ps_record_has_unit(&r) || r.topic_len != t->tp_len ||
+            memcmp(r.topic, t->tp_name, (size_t)t->tp_len) != 0)
+            continue;
+        if ((code = ps_dispatch_record(s, &r, true, false, &done, e)) < 0) break;
+    }
+    return code < 0 ? code : 0;
+}
+
 /* Units of the topic's records from `at` on: its queues, while they were longer, took none. */
 static int dispatch_again_locked(ps_store *s, const ps_topic *t, int64_t at, ps_error *e) {
     int64_t end = atomic_load(&s->st_dispatcher.ds_end);
-    ps_dispatched done = {0};
     int code = 0;
     while (at < end && code == 0) {
         ps_mapfile *mf = ps_segments_find(&s->st_log.lg_files, at, e);
         if (mf == NULL) return e->code < 0 ? e->code : 0; /* retention has it */
-        int64_t stop = mf->mf_base + mf->mf_size;
-        ps_record r = {.size = 0};
-        for (; at < stop && at < end && code == 0; at += r.size) {
-            ps_rec_outcome o = ps_record_decode(mf->mf_map + (at - mf->mf_base), stop - at, &r);
-            if (o != PS_REC_OK) break;
-            if (ps_record_has_unit(&r) && r.topic_len == t->tp_len &&
-                memcmp(r.topic, t->tp_name, (size_t)t->tp_len) == 0)
-                code = ps_dispatch_record(s, &r, true, false, &done, e);
-        }
+        int64_t next = mf->mf_base + mf->mf_size;
+        code = dispatch_file_again(s, t, mf, at, next < end ? next : end, e);
         ps_mapfile_unref(mf);
-        if (at < stop) at = stop; /* the blank end of the segment, or what was dispatched */
+        at = next;
     }
     return code;
 }

@@ -700,6 +700,29 @@ static void test_a_topic_that_the_master_made_again_begins_anew(void) {
     ps_store_free(master);
 }
 
+static void test_damage_after_a_deletion_is_not_passed_over(void) {
+    ps_error e = {0};
+    ps_store *master = open_one("sound", &e), *slave = open_one("damaged", &e);
+    int64_t n;
+    ps_mapfile *mf;
+    put_some(master, 20);
+    int64_t below = end_of(master);
+    put_some(master, 20);
+    ps_follow_begin(slave);
+    follow_to(slave, master, end_of(master));
+    ps_dispatch_catch_up(slave, &e);
+    CHECK_EQ(end_of(master), atomic_load(&slave->st_dispatcher.ds_end));
+    CHECK(ps_log_at(&slave->st_log, below, end_of(slave), &n, &mf) != NULL);
+    int fd = open(mf->mf_path, O_WRONLY);
+    CHECK_EQ(4, pwrite(fd, "junk", 4, below - mf->mf_base + PS_AT_MAGIC));
+    close(fd);
+    ps_mapfile_unref(mf);
+    CHECK_EQ(PS_E_DAMAGED,
+             ps_topic_follow_deletion(slave, ps_topic_open(slave, "T", 1, 1, &e), below, &e));
+    ps_store_free(slave);
+    ps_store_free(master);
+}
+
 /* Byte by byte and in pieces: beside the slave a reader sees whole records, or none. */
 static void test_a_reader_beside_a_slave_sees_whole_records(void) {
     ps_error e = {0};
@@ -750,6 +773,7 @@ int main(void) {
     ps_store_free(master);
     test_ends_outlive_their_stores();
     test_a_topic_that_the_master_made_again_begins_anew();
+    test_damage_after_a_deletion_is_not_passed_over();
     test_a_reader_beside_a_slave_sees_whole_records();
     check_remove(base);
     free(base);
