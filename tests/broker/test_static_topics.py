@@ -385,14 +385,18 @@ async def test_our_clients_follow_a_topic_from_broker_to_broker(tmp_path):
             assert {offset // 10_000 for offset in offsets} == {0, 1, 2}
 
 
-async def test_a_remapping_that_ended_half_way_is_ended(tmp_path):
+@pytest.mark.parametrize("sent", [5, 0])
+async def test_a_remapping_that_ended_half_way_is_ended(tmp_path, sent):
+    """The clean-up leaves the old part until then, even if it is empty: the new one begins after
+    it."""
     async with pair(tmp_path) as p:
         first = QueuePart(0, 1, "a", 0)
         assert (await p.map("a", {0: (first,)}, epoch=1)).code == 0
-        await p.send("a", 5)
+        await p.send("a", sent)
         half = (first, QueuePart(1, 0, "b", -1))
         for broker in ("b", "a"):
             assert (await p.map(broker, {0: half}, epoch=2)).code == 0
+            assert (await p.ask(broker, Code.CLEAN_EXPIRED_CONSUMEQUEUE)).code == 0
         async with AsyncAdmin(p.names) as admin:
             made = await admin.remap_static_topic(TOPIC, brokers=["b"])
             assert (made.queues, made.moved) == ({0: (first, half[1]._replace(logical=10_000))}, {})

@@ -97,7 +97,12 @@ class StaticTopics:
     async def _without_empty(self, mapping: TopicMapping) -> TopicMapping:
         """Returns it without oldest parts that are empty. Raises: OSError, TimeoutError,
         ValueError."""
-        old = {q: parts for q in mapping.led() if len(parts := mapping.queues[q]) > 1}
+        # The offset of a part is decided by the end of the one before it, which stays until then.
+        old = {
+            q: parts
+            for q in mapping.led()
+            if len(parts := mapping.queues[q]) > 1 and parts[1].is_decided
+        }
         holders = sorted({parts[0].broker for parts in old.values()})
         answers = await asyncio.gather(*(self._ends(mapping.topic, each) for each in holders))
         ends: dict[MessageQueue, tuple[int, int]] = {}
