@@ -8,8 +8,9 @@ chosen as if none were.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
+from broker.client.routes import Route
 from broker.wire.mqjson import MessageQueue
 
 __all__ = ["SLOW_S", "FaultTable", "QueueChooser"]
@@ -60,23 +61,25 @@ class QueueChooser:
 
     def choose(
         self,
-        queues: Sequence[MessageQueue],
+        route: Route,
         faults: FaultTable,
         now: float,
         failed: Collection[str] = (),
     ) -> MessageQueue:
-        """Returns the queue for the next attempt. queues: not empty. failed: brokers that this
-        message was already sent to in vain."""
+        """Returns the queue for the next attempt. route: it has queues that take messages. failed:
+        brokers that this message was already sent to in vain."""
         self._next = at = self._next + 1
+        queues = route.publish
         count = len(queues)
         if not failed and not faults.avoided:
             return queues[at % count]
         for step in range(count):
             queue = queues[(at + step) % count]
-            if queue.broker not in failed and faults.is_available(queue.broker, now):
+            broker = route.broker(queue)
+            if broker not in failed and faults.is_available(broker, now):
                 return queue
         for step in range(count):
             queue = queues[(at + step) % count]
-            if queue.broker not in failed:
+            if route.broker(queue) not in failed:
                 return queue
         return queues[at % count]

@@ -97,16 +97,15 @@ class InFlight:
     """One send that waits for its answer: what a connection treats as its waiter."""
 
     __slots__ = (
-        "_owner", "_result", "address", "connection", "finished", "future", "outgoing", "queue",
-        "reads", "start",
+        "_owner", "_result", "connection", "finished", "future", "outgoing", "reads", "start",
+        "target",
     )  # fmt: skip
 
     def __init__(
         self,
         owner: Owner,
         outgoing: PreparedSend,
-        queue: MessageQueue,
-        address: str,
+        target: Target,
         connection: Connection,
         start: float,
         future: asyncio.Future[Any],
@@ -116,8 +115,7 @@ class InFlight:
         self._result = result
         self.finished = False
         self.outgoing = outgoing
-        self.queue = queue
-        self.address = address
+        self.target = target
         self.connection = connection
         self.start = start
         self.reads = connection.reads
@@ -137,7 +135,7 @@ class InFlight:
             self._owner.refused(self, answer)
             return
         try:
-            read = answer_of(answer, self.queue, self.address)
+            read = answer_of(answer, self.target.queue, self.target.address)
         except BadAnswer as bad:
             self.set_exception(bad)
         else:
@@ -150,7 +148,7 @@ class InFlight:
             return
         future = self.future
         if not future.done():
-            future.set_result(self._result(self.outgoing, self.queue, answer))
+            future.set_result(self._result(self.outgoing, self.target.queue, answer))
         self._owner.stored(self)
 
     def set_exception(self, error: Exception) -> None:
@@ -175,9 +173,11 @@ class Owner(Protocol):
 
 
 class Target(NamedTuple):
-    """A queue that messages can be written to now, and the part of its requests that stays."""
+    """A queue that messages can be written to now, the broker that serves it, and the part of its
+    requests that stays."""
 
     queue: MessageQueue
+    broker: str
     address: str
     base: bytes
 
@@ -205,11 +205,12 @@ class Lane:
         signed = signing.fields if signing is not None else {}
         self._targets: list[Target] = []
         for queue in route.publish:
-            address = route.master(route.broker(queue))
+            broker = route.broker(queue)
+            address = route.master(broker)
             fields = fixed_fields(outgoing.rules, outgoing.topic, queue, outgoing.batch)
             if address is not None:
                 frame = codec.encode(Command(outgoing.code, signed | fields, serialize=BINARY))
-                self._targets.append(Target(queue, address, frame))
+                self._targets.append(Target(queue, broker, address, frame))
         self._count = len(self._targets)
         self._next = random.randrange(1 << 16)
         self._room = ROOM

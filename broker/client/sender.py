@@ -124,7 +124,7 @@ class Sender:
         chooser = self._choosers.get(topic)
         if chooser is None:
             chooser = self._choosers[topic] = QueueChooser()
-        return chooser.choose(route.publish, self._faults, time.monotonic(), failed)
+        return chooser.choose(route, self._faults, time.monotonic(), failed)
 
     async def route(self, topic: str) -> Route:
         """Returns the route of a topic that takes messages. Raises: NoRoute, Unreachable,
@@ -196,9 +196,7 @@ class Sender:
         while begun and begun[0].finished:
             begun.popleft()
         future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        sending = InFlight(
-            self, outgoing, target.queue, target.address, connection, start, future, result
-        )
+        sending = InFlight(self, outgoing, target, connection, start, future, result)
         return sending, future
 
     # ---- the quick way to a broker in this process ----
@@ -245,7 +243,7 @@ class Sender:
         if sent:
             near.sent(True)
             if time.monotonic() - start >= SLOW_S:
-                self._report(target.queue.broker, start)
+                self._report(target.broker, start)
         elif sent is False:
             slots.try_acquire()
             # It does not refuse what send_plain has taken.
@@ -264,7 +262,7 @@ class Sender:
     # ---- what became of a send; InFlight calls these ----
 
     def stored(self, sending: InFlight) -> None:
-        self._report(sending.queue.broker, sending.start)
+        self._report(sending.target.broker, sending.start)
         self.slots.release()
 
     def _report(self, broker: str, start: float) -> None:
@@ -273,7 +271,10 @@ class Sender:
 
     def refused(self, sending: InFlight, answer: Command) -> None:
         error = BrokerRefused(
-            f"the message to {sending.outgoing.topic}", answer.code, answer.remark, sending.address
+            f"the message to {sending.outgoing.topic}",
+            answer.code,
+            answer.remark,
+            sending.target.address,
         )
         self._failed(sending, error, may_retry(answer.code))
 
@@ -291,10 +292,10 @@ class Sender:
         task.add_done_callback(lambda done: self.slots.release())
 
     async def _go_on(self, sending: InFlight, error: ClientError, again: bool) -> None:
-        outgoing, future = sending.outgoing, sending.future
+        outgoing, future, target = sending.outgoing, sending.future, sending.target
         if not has_moved(error):
-            self._faults.report(sending.queue.broker, 0, time.monotonic(), failed=True)
-        attempts = [Attempt(sending.queue.broker, sending.address, error)]
+            self._faults.report(target.broker, 0, time.monotonic(), failed=True)
+        attempts = [Attempt(target.broker, target.address, error)]
         try:
             if not again or not self._retries:
                 raise send_failure(outgoing.topic, attempts)
@@ -325,7 +326,7 @@ class Sender:
                 if sending.connection.reads == sending.reads:
                     sending.connection.abort("it did not answer", "a send")
                 if not sending.done():
-                    late = f"{sending.address} did not answer within {limit:g} s"
+                    late = f"{sending.target.address} did not answer within {limit:g} s"
                     sending.set_exception(RequestTimeout(late))
 
     # ---- with attempts ----
@@ -349,7 +350,7 @@ class Sender:
         for number in range(len(attempts), 1 + (self._retries if choice.retried else 0)):
             route = await self.route(outgoing.topic)
             queue = choice(route, outgoing.topic, failed)
-            address = self.master(route, queue)
+            broker, address = route.broker(queue), self.master(route, queue)
             start = time.monotonic()
             if number and start >= end:
                 break
@@ -360,7 +361,7 @@ class Sender:
                 )
                 now = time.monotonic()
                 if answer.code in STORED:
-                    self._faults.report(queue.broker, now - start, now)
+                    self._faults.report(broker, now - start, now)
                     made = result(outgoing, queue, answer_of(answer, queue, address))
                     if self._tracer is not None:
                         self._tracer.sent(outgoing, address, start, answer, made)
@@ -371,13 +372,13 @@ class Sender:
                 again = may_retry(answer.code)
             except (Unreachable, RequestTimeout, BadAnswer) as lost:
                 error, again = lost, True
-            attempts.append(Attempt(queue.broker, address, error))
+            attempts.append(Attempt(broker, address, error))
             if has_moved(error):
                 if not choice.retried:  # its next send goes to who leads it now
                     await self._network.route(outgoing.topic, fresh=True)
             else:
-                self._faults.report(queue.broker, 0, time.monotonic(), failed=True)
-                failed.append(queue.broker)
+                self._faults.report(broker, 0, time.monotonic(), failed=True)
+                failed.append(broker)
             if not again:
                 break
             await self._before_retry(outgoing.topic, error, number, end)

@@ -18,6 +18,7 @@ from waiting import BOUND_S, until_async
 
 from broker import AsyncAdmin, AsyncConsumer, AsyncProducer, Message, NameServer
 from broker.broker import Broker
+from broker.client import SendFailed
 from broker.client.admin.static_plan import StaticTopicFacts, enlarged, remapped, rounded_up
 from broker.remoting.client import RemotingClient
 from broker.services.static_topics import table
@@ -383,6 +384,24 @@ async def test_our_clients_follow_a_topic_from_broker_to_broker(tmp_path):
             offsets = [offset for number, offset in seen if number == queue]
             assert offsets == sorted(offsets)
             assert {offset // 10_000 for offset in offsets} == {0, 1, 2}
+
+
+async def test_a_send_that_failed_names_the_broker_that_leads_the_queue(tmp_path):
+    """That broker is avoided for a while, and not all that lead queues of the topic."""
+    async with (
+        pair(tmp_path) as p,
+        AsyncAdmin(p.names) as admin,
+        AsyncProducer("p", namesrv=p.names, route_poll_s=3600) as producer,
+    ):
+        made = await admin.create_static_topic(TOPIC, queues=2)
+        (led_by_b,) = made.mappings["b"].led()
+        (queue,) = [each for each in await producer.queues(TOPIC) if each.queue == led_by_b]
+        await p.brokers["b"].stop()
+        with pytest.raises(SendFailed) as failed:
+            await producer.send(Message(TOPIC, b"1"), queue=queue)
+        assert [attempt.broker for attempt in failed.value.attempts] == ["b"]
+        for _ in range(4):
+            assert (await producer.send(Message(TOPIC, b"2"))).queue != queue
 
 
 @pytest.mark.parametrize("sent", [5, 0])

@@ -32,7 +32,7 @@ from broker.client.options import ClientOptions, ClientSettings
 from broker.client.producer import ProducerOptions, ProducerSettings
 from broker.client.progress import QueueProgress
 from broker.client.records import BadRecord, received
-from broker.client.routes import parse_route
+from broker.client.routes import Route, parse_route
 from broker.client.sending import (
     SendRules,
     cut_batches,
@@ -222,12 +222,17 @@ def test_namespaces_stand_behind_the_prefix(plain, full):
 # ---- choosing brokers ----
 
 
-def test_slow_and_lost_brokers_are_avoided_for_a_while():
-    both = sorted(queues(2, name="a") + queues(2, name="b"))
+_BROKERS = Route(tuple(sorted(queues(2, name="a") + queues(2, name="b"))))
+_LOGICAL = queues(4, name="__syslo__global__")
+_LEADERS = Route(tuple(_LOGICAL), leaders=dict(zip(_LOGICAL, "abab", strict=True)))
+
+
+@pytest.mark.parametrize("both", [_BROKERS, _LEADERS], ids=["brokers", "leaders"])
+def test_slow_and_lost_brokers_are_avoided_for_a_while(both):
     faults, chooser = FaultTable(), QueueChooser()
 
     def chosen(now, failed=()):
-        return {chooser.choose(both, faults, now, failed).broker for _ in range(8)}
+        return {both.broker(chooser.choose(both, faults, now, failed)) for _ in range(8)}
 
     assert chosen(0) == {"a", "b"}
     faults.report("a", 0.6, 0)
