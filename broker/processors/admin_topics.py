@@ -22,7 +22,7 @@ from broker.wire.mqjson import JsonText
 from pystore.format.names import RETRY_PREFIX
 from pystore.meta.configfiles import DataVersion, TopicConfig, version_to_json
 
-__all__ = ["TopicProcessor"]
+__all__ = ["TopicProcessor", "requested_topic"]
 
 
 class TopicProcessor:
@@ -43,17 +43,7 @@ class TopicProcessor:
     # ---- changes ----
 
     def update(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
-        # A blank name is refused with the code of a bad one, not as a missing field.
-        wanted = TopicConfig(
-            name=command.text("topic", ""),
-            read_queue_nums=command.number("readQueueNums"),
-            write_queue_nums=command.number("writeQueueNums"),
-            perm=command.number("perm"),
-            topic_filter_type=command.text("topicFilterType", "SINGLE_TAG"),
-            topic_sys_flag=command.number("topicSysFlag", 0),
-            order=command.flag_of("order"),
-        )
-        self.s.topics.update(wanted, command.text("attributes", ""))
+        self.s.topics.update(requested_topic(command), command.text("attributes", ""))
         return self._registered(command)
 
     async def _registered(self, command: Command) -> Command:
@@ -157,3 +147,17 @@ class TopicProcessor:
             if topic in group.subscriptions:
                 groups.add(group.name)
         return command.reply(body=mqjson.dumps({"groupList": sorted(groups)}))
+
+
+def requested_topic(command: Command) -> TopicConfig:
+    """Reads the topic of a CreateTopicRequestHeader. Raises: Refused."""
+    # A blank name is refused with the code of a bad one, not as a missing field.
+    return TopicConfig(
+        name=command.text("topic", ""),
+        read_queue_nums=command.number("readQueueNums"),
+        write_queue_nums=command.number("writeQueueNums"),
+        perm=command.number("perm"),
+        topic_filter_type=command.text("topicFilterType", "SINGLE_TAG"),
+        topic_sys_flag=command.number("topicSysFlag", 0),
+        order=command.flag_of("order"),
+    )

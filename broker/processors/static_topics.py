@@ -10,6 +10,7 @@ from functools import wraps
 from typing import Any, NamedTuple
 
 from broker.loop.reasons import reason_of
+from broker.processors.admin_topics import requested_topic
 from broker.processors.admission import SendRequest
 from broker.processors.bodies import BODY_MAX, check_size
 from broker.processors.durable import settled
@@ -22,7 +23,6 @@ from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer, Result
 from broker.wire.static_topics import Parts, QueuePart, TopicMapping, find_part, part_after
 from pystore.errors import StoreError
-from pystore.meta.configfiles import TopicConfig
 
 __all__ = ["LogicalPlace", "StaticTopicProcessor", "place_of_send"]
 
@@ -138,7 +138,7 @@ class StaticTopicProcessor:
         before = static.table.get(name)
         static.table.put(mapping)
         try:
-            s.topics.update(_config(name, command))
+            s.topics.update(requested_topic(command))
         except Refused:
             static.table.restore(name, before)
             raise
@@ -346,16 +346,3 @@ def _pulled(
     ext["maxOffset"] = max(part.logical_of(high), parts[-1].last_known)
     ext["minOffset"] = part.logical_of(low)
     return command.reply(code, answer.remark, ext, answer.body)
-
-
-def _config(name: str, command: Command) -> TopicConfig:
-    """Reads the topic of a CreateTopicRequestHeader. Raises: Refused."""
-    return TopicConfig(
-        name=name,
-        read_queue_nums=command.number("readQueueNums"),
-        write_queue_nums=command.number("writeQueueNums"),
-        perm=command.number("perm"),
-        topic_filter_type=command.text("topicFilterType", "SINGLE_TAG"),
-        topic_sys_flag=command.number("topicSysFlag", 0),
-        order=command.flag_of("order"),
-    )
