@@ -10,6 +10,7 @@ import re
 import time
 from collections import Counter
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from waiting import BOUND_S, until_async
 
 from broker import AsyncAdmin, AsyncConsumer, AsyncProducer, Message, NameServer
 from broker.broker import Broker
-from broker.client import SendFailed
+from broker.client import BadAnswer, Misuse, SendFailed
 from broker.client.admin.static_plan import StaticTopicFacts, enlarged, remapped, rounded_up
 from broker.remoting.client import RemotingClient
 from broker.services.static_topics import table
@@ -419,6 +420,19 @@ async def test_a_remapping_that_ended_half_way_is_ended(tmp_path, sent):
         async with AsyncAdmin(p.names) as admin:
             made = await admin.remap_static_topic(TOPIC, brokers=["b"])
             assert (made.queues, made.moved) == ({0: (first, half[1]._replace(logical=10_000))}, {})
+
+
+async def test_a_remapping_names_what_it_cannot_decide(tmp_path):
+    async with pair(tmp_path) as p, AsyncAdmin(p.names) as admin:
+        alone = {0: (QueuePart(1, 0, "b", -1),)}
+        for broker, queues in (("a", {}), ("b", alone)):
+            assert (await p.map(broker, queues, epoch=1)).code == 0
+        with pytest.raises(Misuse, match="queue 0 of st has one part"):
+            await admin.remap_static_topic(TOPIC, brokers=["a"])
+        kept = p.brokers["b"].services.static.table
+        kept.put(replace(kept.get(TOPIC), broker="c"))
+        with pytest.raises(BadAnswer, match="broker c"):
+            await admin.remap_static_topic(TOPIC, brokers=["a"])
 
 
 def test_queues_are_divided_and_few_of_them_move():

@@ -44,10 +44,17 @@ class StaticTopicFacts:
             queue: each.queues[queue] for each in self.mappings.values() for queue in each.led()
         }
 
-    @property
-    def undecided(self) -> list[int]:
-        """Logical queues whose newest part has no offset yet: a remapping did not end."""
-        return sorted(q for q, parts in self.queues.items() if not parts[-1].is_decided)
+    def followed(self) -> dict[int, QueuePart]:
+        """Returns what the newest part of a logical queue follows, for each queue where that has no
+        offset yet: a remapping did not end. Raises: Misuse."""
+        found: dict[int, QueuePart] = {}
+        for queue, (*before, newest) in sorted(self.queues.items()):
+            if newest.is_decided:
+                continue
+            if not before:
+                raise Misuse(f"the queue {queue} of {self.name} has one part, which has no offset")
+            found[queue] = before[-1]
+        return found
 
     def check(self) -> None:
         """Checks that the brokers agree. Raises: Misuse."""
@@ -160,14 +167,12 @@ def decided(
     """Returns the mappings of the leaders whose newest parts get their offsets. ends: of the queues
     of brokers that these follow. Raises: Misuse."""
     made: dict[str, TopicMapping] = {}
-    for queue in facts.undecided:
+    for queue, last in facts.followed().items():
         *before, newest = facts.queues[queue]
-        if not before:
-            raise Misuse(f"the queue {queue} of {facts.name} has one part, and that no offset")
-        end = ends.get((before[-1].broker, before[-1].queue))
+        end = ends.get((last.broker, last.queue))
         if end is None:
-            raise Misuse(f"{before[-1].broker} does not tell how far its queue {queue} goes")
-        at = rounded_up(before[-1].logical_of(end))
+            raise Misuse(f"{last.broker} does not tell how far its queue {last.queue} goes")
+        at = rounded_up(last.logical_of(end))
         mapping = made.get(newest.broker, facts.mappings[newest.broker])
         parts = (*before, newest._replace(logical=at))
         made[newest.broker] = mapping.with_queues({**mapping.queues, queue: parts})

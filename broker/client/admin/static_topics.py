@@ -29,8 +29,8 @@ class StaticTopicAdmin(AdminBase):
     """Topics whose logical queues may move from broker to broker."""
 
     async def static_topic(self, name: str) -> StaticTopicFacts:
-        """Describes a static topic: what each broker leads and has led. Raises: NoRoute for one
-        that is not there, or is none; ClientError."""
+        """Describes a static topic: what each broker leads and has led. Raises: NoRoute for a
+        topic that does not exist, Misuse for one that is not static, ClientError."""
         self.network.check()
         found = await self._static(name, await self._masters_by_name())
         if not found.mappings:
@@ -72,7 +72,7 @@ class StaticTopicAdmin(AdminBase):
         facts = await self._static(name, masters)
         if not facts.mappings:
             raise NoRoute(f"no broker has a static topic {name}", name)
-        if facts.undecided and not dry_run:
+        if not dry_run and facts.followed():
             facts.check()
             facts = await self._decide(facts, masters)
         plan = remapped(facts, targets, sorted(masters), _now_ms())
@@ -110,7 +110,9 @@ class StaticTopicAdmin(AdminBase):
                 if not value.get("mappingDetail"):
                     raise Misuse(f"{broker} has a topic {name} that is not static")
                 configs[broker] = topic_from_json(name, value)
-                mappings[broker] = parse_mapping(value["mappingDetail"])
+                mappings[broker] = mapping = parse_mapping(value["mappingDetail"])
+                if mapping.broker != broker:
+                    raise ValueError(f"the mapping is of the broker {mapping.broker:.260}")
         return StaticTopicFacts(name, configs, mappings)
 
     async def _put(self, address: str, facts: StaticTopicFacts, mapping: TopicMapping) -> None:
@@ -128,7 +130,7 @@ class StaticTopicAdmin(AdminBase):
 
     async def _decide(self, facts: StaticTopicFacts, masters: dict[str, str]) -> StaticTopicFacts:
         """Gives the newest parts their offsets. Raises: Misuse, ClientError."""
-        asked = {facts.queues[queue][-2].broker for queue in facts.undecided}
+        asked = {part.broker for part in facts.followed().values()}
         ends: dict[tuple[str, int], int] = {}
         for broker in sorted(asked):
             if broker not in masters:
