@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from broker.cli.clients import client_errors, delay_of, no_settings
 from broker.cli.signing import CredentialsFile, TrustFile, credentials_of, tls_of
 from pystore.cli.verbs import Session, parse_time, usage
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["DryRun", "Group", "Topic", "admin_verb", "ms_of"]
 

@@ -33,8 +33,8 @@ _PULLED = (
     ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
 )  # fmt: skip
-#: A pull that is at the end of a part whose successor has no offset yet is answered so late: its
-#: client would ask again at once.
+#: How long a pull waits at the end of a part whose successor has no offset yet: its client would
+#: ask again at once.
 _UNDECIDED_S = 1.0
 #: A client waits 30 s at most.
 _SUSPEND_MAX_MS = 30_000
@@ -70,8 +70,8 @@ def _led(topic: str, queue: int, mapping: TopicMapping) -> Parts:
 
 
 def place_of_send(static: StaticTopics | None, request: SendRequest) -> LogicalPlace | None:
-    """Returns where a message of a static topic goes; None: its topic is none. A send to any queue
-    goes to one that is led here. Raises: Refused."""
+    """Returns where a message of a static topic goes; None: the topic is not static. A send to any
+    queue goes to one that is led here. Raises: Refused."""
     mapping = static.of(request.command, request.topic) if static is not None else None
     if mapping is None or static is None:
         return None

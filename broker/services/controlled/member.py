@@ -59,13 +59,8 @@ class GroupMember:
         """Takes the callbacks. become: serves in another role. keep: what it is from its next start
         on. services: of the broker as it is now; None: it is being started. timeout_ms: after it
         the controller holds a broker for dead."""
-        self._controller, self.elected, self._become, self._services = (
-            controller,
-            elected,
-            become,
-            services,
-        )
-        self._keep_role, self._continuity = keep, continuity
+        self._controller, self.elected, self._services = controller, elected, services
+        self._become, self._keep_role, self._continuity = become, keep, continuity
         self._lease_s, self._stuck_s = (timeout_ms / 1000 * each for each in (_LEASE, _STUCK))
         #: When it asked for the record that it goes by, and when the controller answered last.
         self._heard_s = self._answered_s = time.monotonic()

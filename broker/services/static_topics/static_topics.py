@@ -91,7 +91,7 @@ class StaticTopics:
                 self.table.put(new)
         if changed:
             await self.table.settled()
-            log.info("%d logical queues have less parts than before", changed)
+            log.info("%d logical queues have fewer parts than before", changed)
         return changed
 
     async def _without_empty(self, mapping: TopicMapping) -> TopicMapping:
