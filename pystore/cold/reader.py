@@ -377,7 +377,7 @@ class ColdReader(Reader):
             units = units_of_row(data, row)
             return QueuePiece(topic, queue, row.first, row.end, row.base,
                          memoryview(data)[: row.records], units)  # fmt: skip
-        raw = self.tier.objects.get(extent.key, 0, extent.count * UNIT.size)
+        raw = self.tier.objects.get(extent.key, extent.at, extent.at + extent.count * UNIT.size)
         low, high = _reach(raw)
         base, records = self._log_bytes(extent.log, low, high, False)
         if len(records) < high - low:
@@ -402,12 +402,7 @@ class ColdReader(Reader):
     def batches(self, **range_: Any) -> Iterator[Batch]:
         """Yields the messages of `pieces`, a batch a piece."""
         for piece in self.pieces(**range_):
-            count = piece.end - piece.first
-            options = self._options(None, None, count, None)
-            batch = excerpt(
-                piece.records, piece.base, piece.units, piece.first, (piece.topic, piece.queue),
-                options, summed=self.tier.summed,
-            )  # fmt: skip
+            batch = self._batch_of(piece)
             if batch.damaged:
                 raise TierDamaged(
                     f"{batch.damaged} messages of {piece.topic}/{piece.queue} are damaged, the"
@@ -415,6 +410,13 @@ class ColdReader(Reader):
                     self.address,
                 )
             yield batch
+
+    def _batch_of(self, piece: QueuePiece) -> Batch:
+        """Returns all messages of a piece, however large it is."""
+        options = self._options(None, None, piece.end - piece.first, _FAR)
+        place = piece.topic, piece.queue
+        return excerpt(piece.records, piece.base, piece.units, piece.first, place, options,
+                       summed=self.tier.summed)  # fmt: skip
 
     def messages(self, *, check_crc: bool = False) -> Iterator[Message]:
         """Yields every message, queue by queue; sums are always checked. Raises: TierDamaged."""
@@ -453,7 +455,7 @@ class ColdReader(Reader):
 
     def _having(self, span: QueueSpan, extent: Extent, *, crc: int, key: str) -> list[Message]:
         if extent.row is None:
-            batch = self._whole_batch(span, extent)
+            batch = self._batch_of(self._piece(span.topic, span.queue, extent))
             return [m for m in batch if _has_key(m, key)]
         numbers = self._numbers(extent, extent.row, crc)
         found = []
@@ -476,13 +478,6 @@ class ColdReader(Reader):
         start = row.records + row.count * UNIT.size
         size = int(lib.PS_FLAT_KEY)
         return self.tier.objects.get(extent.key, start + low * size, start + high * size)
-
-    def _whole_batch(self, span: QueueSpan, extent: Extent) -> Batch:
-        piece = self._piece(span.topic, span.queue, extent)
-        options = self._options(None, None, piece.end - piece.first, None)
-        place = span.topic, span.queue
-        return excerpt(piece.records, piece.base, piece.units, piece.first, place, options,
-                       summed=self.tier.summed)  # fmt: skip
 
     # ---- following ----
 

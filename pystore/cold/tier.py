@@ -46,6 +46,8 @@ __all__ = ["BrokerTier", "Extent", "JavaTier", "Place", "QueueSpan", "Tier", "Ti
 
 #: Manifests of many queues are fetched by so many threads.
 _AT_ONCE = 16
+#: A file of upstream's units leads to gigabytes of records: so many of them are an extent.
+_UNITS_AT_ONCE = 1 << 16
 
 
 class QueueSpan(NamedTuple):
@@ -379,6 +381,9 @@ class JavaTier:
         known = self._queues.get((topic, queue), _JavaQueue((), ()))
         for place in known.units:
             # A torn tail is cut to whole units.
-            start, count = place.base // UNIT.size, place.size // UNIT.size
-            if count and start + count > first and start < end:
-                yield Extent(start, count, place.key, 0, place.whole, known.log, None, -1, -1)
+            base, count = place.base // UNIT.size, place.size // UNIT.size
+            for skipped in range(0, count, _UNITS_AT_ONCE):
+                start, some = base + skipped, min(count - skipped, _UNITS_AT_ONCE)
+                if start + some > first and start < end:
+                    at = skipped * UNIT.size
+                    yield Extent(start, some, place.key, at, place.whole, known.log, None, -1, -1)

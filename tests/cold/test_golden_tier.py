@@ -74,6 +74,18 @@ def test_its_records_are_what_its_consumer_got(golden: Path, expected: dict[Any,
         assert len(list(reader.messages())) == 364
 
 
+def test_a_file_of_units_is_read_in_pieces(
+    golden: Path, expected: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """Upstream's leads to gigabytes of records."""
+    monkeypatch.setattr("pystore.cold.tier._UNITS_AT_ONCE", 5)
+    with ColdReader(golden / "tier") as reader:
+        assert max(piece.end - piece.first for piece in reader.pieces()) == 5
+        check(reader, expected, places=True)
+        assert len(list(reader.messages())) == 364
+        assert [m.queue_offset for m in reader.query("t_keys", "order-1-3")] == [1]
+
+
 def test_it_is_taken_over(golden: Path, expected: dict[Any, Any], tmp_path: Path):
     with ColdReader(golden / "tier") as reader:
         assert fetch(reader, tmp_path / "cold").messages == 364
