@@ -31,6 +31,7 @@ from pystore.cold.segment import (
 from pystore.cold.tier import Extent, Place, QueueSpan, open_tier
 from pystore.errors import NotFound, ReadOnly, StoreClosed
 from pystore.format.units import NO_RECORD, UNIT, units_of
+from pystore.lights import Lights
 from pystore.metadata import Metadata
 from pystore.native import ffi, lib, utf8
 from pystore.settings import load
@@ -143,6 +144,11 @@ class ColdReader(Reader):
     def metadata(self) -> Metadata:
         """Refuses: a tier has messages alone. Raises: NotFound."""
         raise NotFound("a cold tier has no topics' settings, groups or offsets", self.address)
+
+    @property
+    def lights(self) -> Lights:
+        """Refuses: light queues are not written out. Raises: NotFound."""
+        raise NotFound("a cold tier has no light queues", self.address)
 
     def spans(self) -> list[QueueSpan]:
         """Returns what there is of every queue."""

@@ -34,6 +34,7 @@ def test_a_store_goes_out_and_comes_back(filled: Path, root: str, say: Any, tmp_
     found, code = say("query", root, "orders", "order-4")
     assert (found["msg_id"], found["queue_offset"], code) == (found["offset_msg_id"], 0, 0)
     assert len(say("tail", root, "orders", "--from", "earliest", "-n", 20)[0]) == 20
+    assert say("tail", root, "orders", "--lite", "session")[1] == 1  # it has no light queues
     exported = tmp_path / "all.jsonl"
     assert say("export", root, "--messages", exported)[0]["exported"]["count"] == 900
     assert say("cold", "fetch", root, tmp_path / "copy")[0]["fetched"]["messages"] == 900
