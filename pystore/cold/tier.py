@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from pystore.cold.failures import NotATier, TierDamaged, TierTaken
+from pystore.cold.failures import NotATier, TierDamaged, TierTaken, TierUnreachable
 from pystore.cold.manifest import (
     MANIFEST_MAX,
     Manifest,
@@ -137,8 +137,12 @@ def _is_broker(objects: ObjectStore, names: list[str]) -> bool:
 
 
 def is_tier(path: str | os.PathLike[str]) -> bool:
-    """Says whether a folder of this host holds a tier: of a root, a cluster or a broker."""
-    return bool(find_brokers(FolderObjects(Path(path))))
+    """Says whether a folder of this host holds a tier: of a root, a cluster or a broker; not where
+    it cannot be read."""
+    try:
+        return bool(find_brokers(FolderObjects(Path(path))))
+    except TierUnreachable:
+        return False
 
 
 def open_tier(path: str | os.PathLike[str]) -> Tier | JavaTier:

@@ -619,27 +619,23 @@ class Base(ClosedByWith):
         return ArrowStream(self, topic, queue, **options)
 
 
-#: The reader of what does not lie in a store, which builds on the one of stores and is loaded where
-#: it is asked for; and what tells it.
-_COLD, _IS_COLD = ("reader", "ColdReader"), ("tier", "is_tier")
-
-
 def _of_cold(module: str, name: str) -> Any:
+    """Returns a name of the cold tier, which builds on this and is loaded where it is asked for."""
     return getattr(importlib.import_module(f"pystore.cold.{module}"), name)
 
 
 def _is_elsewhere(path: object) -> bool:
     """Says whether a path is a cold tier's: an address, or a folder that holds one."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
-    if ":/" in text:
+    if ":/" in text and _of_cold("objects", "is_address")(text):
         return True
     folder = Path(text)
     try:
         if (folder / "commitlog").is_dir() or not folder.is_dir():
             return False
-    except PermissionError:  # the open says so
+    except OSError:  # the open says so
         return False
-    return bool(_of_cold(*_IS_COLD)(folder))
+    return bool(_of_cold("tier", "is_tier")(folder))
 
 
 class ReaderCannotWrite(ReadOnly, AttributeError):
@@ -670,7 +666,7 @@ class Reader(Base):
 
     def __new__(cls, path: str | os.PathLike[str] = "", *_: object, **__: object) -> Self:
         if cls is Reader and _is_elsewhere(path):
-            made: Self = object.__new__(_of_cold(*_COLD))
+            made: Self = object.__new__(_of_cold("reader", "ColdReader"))
             return made
         return object.__new__(cls)
 

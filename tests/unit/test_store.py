@@ -221,6 +221,17 @@ def test_reader_makes_nothing(tmp_path):
     assert not path.exists()
 
 
+def test_a_path_with_a_colon_is_no_address(tmp_path):
+    """A Reader takes a path for a cold tier's only where it begins as an address does."""
+    path = tmp_path / "volume:" / "store"
+    with pystore.open(path) as store:
+        store.put("t", b"m", queue=0)
+    with pystore.Reader(path) as reader:
+        assert len(reader.read("t", 0, 0)) == 1
+    with pytest.raises(pystore.NotAStore):
+        pystore.Reader(tmp_path / ("x" * 3000))
+
+
 def test_missing_parent(tmp_path):
     """A path whose parents are missing is made with them, or refused; never a crash."""
     path = tmp_path / "a" / "b" / "store"
@@ -314,7 +325,7 @@ def test_tiny_files_do_not_crash(store_path):
 # What another user may not do, as code for a process that lets go of its rights.
 AS_NOBODY = """
     import os, sys
-    import pystore
+    import pystore.cold.tier  # while it may read that
     os.setgid(65534); os.setuid(65534)
     try:
         {action}
@@ -324,14 +335,19 @@ AS_NOBODY = """
 """
 
 
+def let_in(path, rights):
+    """Gives everybody these rights on a folder and on those above it."""
+    for parent in (path, *path.parents):
+        if parent.stat().st_uid == 0 and parent != parent.parent:
+            parent.chmod(parent.stat().st_mode | rights)
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 @pytest.mark.parametrize("action", ["pystore.open(sys.argv[1])", "pystore.Reader(sys.argv[1])"])
 def test_folder_without_rights(tmp_path, small, action):
     """A store of somebody else: Forbidden names the path; nothing has changed."""
     path = tmp_path / "theirs"
-    for parent in (tmp_path, *tmp_path.parents):
-        if parent.stat().st_uid == 0 and parent != parent.parent:
-            parent.chmod(parent.stat().st_mode | 0o011)
+    let_in(tmp_path, 0o011)
     with pystore.open(path, **small) as store:
         fill(store, 3)
     path.chmod(0o700)
@@ -342,12 +358,20 @@ def test_folder_without_rights(tmp_path, small, action):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_a_folder_that_cannot_be_listed_is_forbidden(tmp_path):
+    """Whether it holds a cold tier is not to be known, and not asked further."""
+    let_in(tmp_path, 0o011)
+    path = tmp_path / "theirs"
+    path.mkdir(mode=0o711)
+    out = python(AS_NOBODY.format(action="pystore.Reader(sys.argv[1])"), path)
+    assert out.startswith(f"Forbidden {path}")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 def test_reader_needs_reading_rights_only(tmp_path, small):
     """A folder that one may read but not write serves a Reader; open says Forbidden."""
     path = tmp_path / "theirs"
-    for parent in (tmp_path, *tmp_path.parents):
-        if parent.stat().st_uid == 0 and parent != parent.parent:
-            parent.chmod(parent.stat().st_mode | 0o055)
+    let_in(tmp_path, 0o055)
     with pystore.open(path, **small) as store:
         fill(store, 3)
     for each in (path, *path.rglob("*")):
