@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pystore.cold.failures import NotATier, TierDamaged, TierUnreachable
 from pystore.errors import BadArgument
-from pystore.files import FILE_MODE, folder_mode, sync_folder
+from pystore.files import FILE_MODE, make_folders, new_file, sync_folder
 
 __all__ = ["ObjectStore", "StoredObject", "address_of", "is_address", "open_objects"]
 
@@ -123,17 +123,17 @@ class FolderObjects:
         path = self.root / _checked(key)
         part = path.with_name(f"{path.name}.{os.getpid()}{_TEMPORARY}")
         try:
-            _make_folders(path.parent)
-            with open(part, "wb", opener=_opener) as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            make_folders(path.parent, FILE_MODE, durable=True)
             try:
+                with new_file(part, FILE_MODE) as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
                 os.link(part, path)
             except FileExistsError:
                 return path.stat().st_size == len(data) and path.read_bytes() == data
             finally:
-                part.unlink()
+                part.unlink(missing_ok=True)
             sync_folder(path.parent)
         except OSError as failed:
             raise _unreachable(failed, str(path)) from failed
@@ -172,10 +172,6 @@ class FolderObjects:
                 raise _unreachable(failed, key) from failed
 
 
-def _opener(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
-
-
 def _pread(fd: int, start: int, end: int) -> bytes:
     pieces = []
     while start < end:
@@ -185,14 +181,6 @@ def _pread(fd: int, start: int, end: int) -> bytes:
         pieces.append(piece)
         start += len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def _make_folders(path: Path) -> None:
-    """Makes missing folders, each of which is on the disk afterwards."""
-    missing = [each for each in (path, *path.parents) if not each.is_dir()]
-    for each in reversed(missing):
-        each.mkdir(mode=folder_mode(FILE_MODE), exist_ok=True)
-        sync_folder(each.parent)
 
 
 def _whole(data: bytes, start: int, end: int, where: str) -> bytes:

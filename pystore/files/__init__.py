@@ -43,12 +43,14 @@ def folder_mode(file_mode: int) -> int:
     return file_mode | (file_mode & 0o444) >> 2
 
 
-def make_folders(path: Path, file_mode: int) -> None:
-    """Makes the folder and those above it that are missing, for files of this mode. Raises:
-    OSError."""
+def make_folders(path: Path, file_mode: int, *, durable: bool = False) -> None:
+    """Makes the folder and those above it that are missing, for files of this mode. durable: they
+    are there for good afterwards. Raises: OSError."""
     missing = [each for each in (path, *path.parents) if not each.is_dir()]
     for each in reversed(missing):
         each.mkdir(mode=folder_mode(file_mode), exist_ok=True)
+        if durable:
+            sync_folder(each.parent)
 
 
 def new_file(path: Path, mode: int) -> BinaryIO:

@@ -3,6 +3,7 @@ twice, and nothing of it is loaded by who does not ask for it."""
 
 from __future__ import annotations
 
+import errno
 import random
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 import pystore
 from pystore.cold.failures import TierUnreachable
-from pystore.cold.objects import ObjectStore
+from pystore.cold.objects import ObjectStore, open_objects
 from pystore.cold.push import push
 from pystore.cold.reader import ColdReader
 from pystore.cold.tier import Tier, new_tier
@@ -109,6 +110,19 @@ def test_a_store_that_fails_now_and_then_gets_everything_once(
         if done.messages == 0:
             break
     check(source, tmp_path / "cold")
+
+
+def test_an_object_that_does_not_fit_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(TierUnreachable, match="No space left"):
+            open_objects(tmp_path).put_new("segment", b"data")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_who_reads_a_store_loads_nothing_of_the_tier(filled: Path):
