@@ -212,6 +212,8 @@ def _parsed(raw: Any, topic: str, queue: int, version: int) -> Manifest:
         raise ValueError("its columns are others")
     numbers = {name: raw[name] for name in ("epoch", "writer", "low", "end", "next_base")}
     _check_numbers(numbers.values())
+    if numbers["low"] > numbers["end"]:
+        raise ValueError(f"it begins at offset {numbers['low']}, and ends at {numbers['end']}")
     pages = _pages(raw["pages"])
     found = Manifest(topic, queue, version, **numbers, pages=pages, rows=_rows(raw["rows"]))
     spans: list[ManifestPage | Row] = [*pages, *found.rows]

@@ -13,7 +13,8 @@ from pystore.cold.failures import TierDamaged
 from pystore.format.names import LIGHT_PREFIX, is_system_topic
 
 __all__ = ["INDEX_TOPIC", "LOG", "MANIFESTS", "UNITS", "base_of", "broker_folder", "cluster_of",
-           "is_kept", "manifest_key", "object_name", "queue_folder", "split_manifest"]  # fmt: skip
+           "is_kept", "manifest_key", "object_name", "queue_folder", "queue_of",
+           "split_manifest"]  # fmt: skip
 
 LOG, UNITS = "COMMIT_LOG", "CONSUME_QUEUE"
 #: A name of the system's, as upstream gives its index the topic rmq_sys_INDEX: no topic of an
@@ -54,6 +55,11 @@ def queue_folder(topic: str, queue: int) -> str:
     return f"{topic}/{queue}"
 
 
+def queue_of(name: str) -> int | None:
+    """Returns the number of the queue whose folder has this name; None: no queue's has."""
+    return int(name) if re.fullmatch("[0-9]{1,5}", name) else None
+
+
 def manifest_key(topic: str, queue: int, version: int) -> str:
     return f"{MANIFESTS}/{topic}/{queue}/{version:020d}"
 
@@ -64,9 +70,10 @@ def split_manifest(key: str) -> tuple[str, int, int] | None:
     parts = key.split("/")
     if len(parts) != 4 or parts[0] != MANIFESTS or not re.fullmatch("[0-9]{20}", parts[3]):
         return None
-    if not re.fullmatch("[0-9]{1,5}", parts[2]):
+    queue = queue_of(parts[2])
+    if queue is None:
         raise TierDamaged(f"{key!r} names a queue out of range")
-    return parts[1], int(parts[2]), int(parts[3])
+    return parts[1], queue, int(parts[3])
 
 
 def is_kept(topic: str, cluster: str, broker: str) -> bool:

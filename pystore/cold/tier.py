@@ -37,6 +37,7 @@ from pystore.cold.places import (
     manifest_key,
     object_name,
     queue_folder,
+    queue_of,
     split_manifest,
 )
 from pystore.format.units import UNIT
@@ -131,7 +132,7 @@ def _is_broker(objects: ObjectStore, names: list[str]) -> bool:
         return False
     for topic in names[:3]:
         for queue in objects.folders(f"{topic}/")[:1]:
-            if queue.isdigit() and LOG in objects.folders(f"{topic}/{queue}/"):
+            if queue_of(queue) is not None and LOG in objects.folders(f"{topic}/{queue}/"):
                 return True
     return False
 
@@ -350,11 +351,11 @@ class JavaTier:
         found: dict[tuple[str, int], dict[str, list[Place]]] = {}
         for each in self.objects.find(""):
             parts = each.key.split("/")
-            if len(parts) != 4 or parts[0] == INDEX_TOPIC or not parts[1].isdigit():
+            if len(parts) != 4 or parts[0] == INDEX_TOPIC or parts[2] not in (LOG, UNITS):
                 continue
-            base = base_of(parts[3])
-            if base is not None and parts[2] in (LOG, UNITS):
-                kinds = found.setdefault((parts[0], int(parts[1])), {LOG: [], UNITS: []})
+            queue, base = queue_of(parts[1]), base_of(parts[3])
+            if queue is not None and base is not None:
+                kinds = found.setdefault((parts[0], queue), {LOG: [], UNITS: []})
                 kinds[parts[2]].append(Place(each.key, base, each.size, each.size))
         self._queues = {
             place: _JavaQueue(

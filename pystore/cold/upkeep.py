@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pystore.cold.failures import TierDamaged
 from pystore.cold.manifest import Manifest, Row, page_key
 from pystore.cold.objects import StoredObject
-from pystore.cold.places import LOG, MANIFESTS, base_of, manifest_key, split_manifest
+from pystore.cold.places import LOG, MANIFESTS, base_of, manifest_key, queue_of, split_manifest
 from pystore.cold.segment import check_segment, excerpt, units_of_row
 from pystore.cold.tier import Tier
 from pystore.native import ffi
@@ -120,16 +120,16 @@ def remove(
         if name != topic or queue not in (None, number):
             continue
         manifest = tier.manifest(name, number, fresh=True)
-        epoch = max(epoch, manifest.epoch)
+        later = max(epoch, manifest.epoch)
         if before is None:
             taken += manifest.segments
             if manifest.end or manifest.segments:
-                tier.publish(manifest.emptied(epoch, tier.writer))
+                tier.publish(manifest.emptied(later, tier.writer))
             continue
         old = _older(tier.rows(manifest, 0, 1 << 62), before)
         if old:
             taken += len(old)
-            tier.publish(manifest.kept_from(old[-1].end, epoch, tier.writer))
+            tier.publish(manifest.kept_from(old[-1].end, later, tier.writer))
     return taken
 
 
@@ -169,12 +169,12 @@ def _queue_of(key: str) -> tuple[str, int] | None:
     if len(parts) != 4:
         return None
     if parts[0] == MANIFESTS:
-        if not (parts[2].isdigit() and (split_manifest(key) or parts[3].startswith("page-"))):
-            return None
-        return parts[1], int(parts[2])
-    if parts[2] != LOG or not parts[1].isdigit() or base_of(parts[3]) is None:
-        return None
-    return parts[0], int(parts[1])
+        topic, queue = parts[1], queue_of(parts[2])
+        ours = parts[3].startswith("page-") or split_manifest(key) is not None
+    else:
+        topic, queue = parts[0], queue_of(parts[1])
+        ours = parts[2] == LOG and base_of(parts[3]) is not None
+    return (topic, queue) if ours and queue is not None else None
 
 
 def _named(tier: Tier, topic: str, queue: int) -> set[str] | None:

@@ -96,6 +96,15 @@ def test_it_is_taken_over(golden: Path, expected: dict[Any, Any], tmp_path: Path
     assert (audit.messages, audit.wrong) == (364, [])
 
 
+def test_a_folder_that_is_no_queues_is_passed_over(golden: Path, tmp_path: Path):
+    subprocess.run(["cp", "-r", golden / "tier", tmp_path], check=True)
+    topic = tmp_path / "tier/212d6b50_DefaultCluster/broker-a/t_plain"
+    for name in ("\N{SUPERSCRIPT TWO}", "9" * 200):
+        subprocess.run(["cp", "-r", topic / "0", topic / name], check=True)
+    with ColdReader(tmp_path / "tier") as reader, ColdReader(golden / "tier") as whole:
+        assert reader.queues() == whole.queues()
+
+
 @pytest.mark.parametrize("cut", [7, 100])
 def test_a_torn_end_costs_what_was_torn_alone(golden: Path, tmp_path: Path, cut: int):
     """Upstream's consumers turn for ever at stray bytes, and at a log that is too short."""

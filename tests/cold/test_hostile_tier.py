@@ -57,6 +57,7 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "short row": (lambda m: m["rows"].append([1]), "a manifest is wrong"),
     "rows": (lambda m: m.update(rows=7), "a manifest is wrong"),
     "end": (lambda m: m.update(end=HUGE), "its segments end at offset"),
+    "low": (lambda m: m.update(low=HUGE), "it begins at offset"),
     "next": (lambda m: m.update(next_base=0), "would begin within the last"),
     "format": (lambda m: m.update(format=2), "it has format 2"),
     "topic": (lambda m: m.update(topic="../x"), "of another queue"),
@@ -154,7 +155,10 @@ def test_an_object_that_is_gone_is_named(tier: Tier):
 
 def test_strangers_objects_stay(tier: Tier):
     """Of what does not have one of our names nothing is deleted, nor read."""
-    strangers = ["notes.txt", "orders/0/COMMIT_LOG/zzz", "orders/0/INDEX/x", "a/b/c/d",
+    name = Path(tier.key_of("orders", 0, 0)).name
+    strangers = [f"orders/\N{SUPERSCRIPT TWO}/COMMIT_LOG/{name}",
+                 "rmq_sys_MANIFEST/orders/\N{SUPERSCRIPT TWO}/page-1",
+                 "notes.txt", "orders/0/COMMIT_LOG/zzz", "orders/0/INDEX/x", "a/b/c/d",
                  "rmq_sys_MANIFEST/orders/0/readme"]  # fmt: skip
     for key in strangers:
         tier.objects.put_new(key, b"somebody else's")

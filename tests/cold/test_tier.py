@@ -11,7 +11,7 @@ import pytest
 import pystore
 from pystore.cold.failures import TierTaken
 from pystore.cold.manifest import ROWS_A_PAGE, ROWS_MAX
-from pystore.cold.push import push
+from pystore.cold.push import PushReport, QueuePusher, push
 from pystore.cold.reader import ColdReader
 from pystore.cold.restore import restore
 from pystore.cold.tier import Tier, new_tier, open_tier
@@ -183,6 +183,15 @@ def test_what_is_taken_away_is_gone_and_the_rest_stays(pushed: str):
         assert reader.topics() == ["orders"]
     assert collect(tier, grace_s=-1)[0] > 0
     assert verify(tier).wrong == []
+
+
+def test_taking_away_leaves_each_queue_in_its_epoch(filled: Path, tmp_path: Path):
+    tier = tier_of(str(tmp_path / "cold"))
+    with pystore.Reader(filled) as store:
+        for queue in store.queues("orders"):
+            QueuePusher(store, tier, queue, PushReport(), epoch=5 - queue.queue).run()
+    remove(tier, "orders")
+    assert [tier.manifest("orders", queue).epoch for queue in range(3)] == [5, 4, 3]
 
 
 def test_a_topic_that_was_made_again_does_not_mix_with_the_old_one(tmp_path: Path):
