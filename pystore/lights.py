@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from pystore.native import ffi, lib, raise_error, utf8
@@ -41,8 +42,16 @@ class Lights:
         self._owner = owner
         self._two = ffi.new("int64_t[2]")
         self._rows = ffi.new("ps_light_record[]", _READ_MAX)
-        self._room = ffi.new("uint8_t[]", _READ_BYTES)
-        self._news = ffi.new("uint8_t[]", _NEWS_BYTES)
+
+    # Room is made by whoever needs it: most stores and readers have no light queues.
+
+    @cached_property
+    def _room(self) -> Any:
+        return ffi.new("uint8_t[]", _READ_BYTES)
+
+    @cached_property
+    def _news(self) -> Any:
+        return ffi.new("uint8_t[]", _NEWS_BYTES)
 
     def begin(self) -> None:
         """Serves light queues from now on; a second call does nothing. What their files lack is
