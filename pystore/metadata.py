@@ -528,7 +528,7 @@ class Metadata(MetaStore, ClosedByWith):
                 print_ = _print_of(taken, main, bak)
                 found[file] = (taken, _decode(name, taken), print_)
         if found:
-            self._take_over(found)
+            self._take_over(found, self.config)
         return events
 
     def _keep_torn(self, name: str, file: str, why: str) -> None:
@@ -539,14 +539,11 @@ class Metadata(MetaStore, ClosedByWith):
         if torn:
             move_aside(self.root, torn, why, self._file_mode)
 
-    def _take_over(
-        self, found: Mapping[str, tuple[bytes, Any, Fingerprint]], *, own: bool = True
-    ) -> None:
-        """Replaces the tables of these files, all in one transaction. own: the store's own files,
-        which then say what the tables say."""
+    def _take_over(self, found: Mapping[str, tuple[bytes, Any, Fingerprint]], folder: Path) -> None:
+        """Replaces the tables by these files of a folder, all in one transaction. The store's own
+        files then say what the tables say."""
         found = dict(found)
-        if _LMQ_OFFSETS in found:
-            self._unite_offsets(found)
+        lagging = self._unite_offsets(found, folder)
         with self._write() if not self.readonly else contextlib.nullcontext() as txn:
             for name, file in _all_tables():
                 if file not in found:
@@ -559,35 +556,37 @@ class Metadata(MetaStore, ClosedByWith):
                     if txn is not None:
                         txn.put(f"raw/{file}".encode(), data, db=self._dbs["info"])
                 # Read from a .bak: the file itself is torn, not ours, and to be written again.
-                says_so = own and print_.main
+                says_so = folder == self.config and print_.main and file not in lagging
                 print_.content = _database.digest(self._encode(name, file)) if says_so else ""
                 self._put_print(file, print_, txn)
                 self._dirty.add(name)
 
-    def _unite_offsets(self, found: dict[str, tuple[bytes, Any, Fingerprint]]) -> None:
-        """Has the table of offsets know what both files say. A Java broker with enableLmq keeps the
-        progress of all groups in lmqConsumerOffset.json and leaves consumerOffset.json as it was,
-        one without it the reverse: what was written last counts, where both know a group."""
+    def _unite_offsets(
+        self, found: dict[str, tuple[bytes, Any, Fingerprint]], folder: Path
+    ) -> tuple[str, ...]:
+        """Has the table of offsets know what both files say; returns those that say less. A Java
+        broker with enableLmq keeps the progress of all groups in lmqConsumerOffset.json and leaves
+        consumerOffset.json as it was, one without it the reverse: what was written last counts,
+        where both know a group."""
+        if _LMQ_OFFSETS not in found:
+            return ()
         section = SECTIONS["offsets"]
         try:
             light = section.loads(found[_LMQ_OFFSETS][0])
         except ValueError as bad:
             _log.warning("Offsets of %s are not taken: %s", _LMQ_OFFSETS, bad)
-            return
-        data, plain, print_ = found.get(
-            section.file, (b"", self._state.parts["offsets"], Fingerprint())
-        )
+            return ()
+        known = replace(self._state.prints.get(section.file, Fingerprint()))
+        data, plain, print_ = found.get(section.file, (b"", self._state.parts["offsets"], known))
         rows = [plain.rows, light.rows]
-        if section.file in found and _mtime(self.config / section.file) > _mtime(
-            self.config / _LMQ_OFFSETS
-        ):
+        later = _mtime(folder / section.file) > _mtime(folder / _LMQ_OFFSETS)
+        if section.file in found and later:
             rows.reverse()
         united = {pair: dict(queues) for pair, queues in rows[0].items()}
         for pair, queues in rows[1].items():
             united.setdefault(pair, {}).update(queues)
-        # Neither file says all of it: both are to be written.
-        parts = replace(plain, rows=united)
-        found[section.file] = data, parts, replace(print_, main=[])
+        found[section.file] = data, replace(plain, rows=united), print_
+        return section.file, _LMQ_OFFSETS
 
     def _put_print(self, file: str, print_: Fingerprint, txn: Any) -> None:
         with contextlib.suppress(OSError):
@@ -624,7 +623,7 @@ class Metadata(MetaStore, ClosedByWith):
                         print_ = _print_of(taken, main, bak)
                     found[file] = (taken, _decode(name, taken), print_)
             if found:
-                self._take_over(found, own=own)
+                self._take_over(found, self.config if own else folder)
             return events
 
     # ---- to the config files ----

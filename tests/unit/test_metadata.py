@@ -681,6 +681,49 @@ def test_any_tables_survive_both_directions(tmp_path_factory, topics, groups, ex
         assert (folder / "out" / section.file).read_bytes() == first
 
 
+PLAIN, LIGHT = "consumerOffset.json", "lmqConsumerOffset.json"
+
+
+def write_offsets(folder, file, written_s, table):
+    write(folder / file, {"offsetTable": table})
+    os.utime(folder / file, (written_s, written_s))
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("last, offset", [(PLAIN, 9), (LIGHT, 5)])
+def test_both_files_of_offsets_say_what_the_table_says(root, killed, last, offset):
+    """Of a group that both name, what was written last counts: for a Java broker that reads the
+    other file, too, and after a kill before they are written."""
+    write_offsets(root / "config", PLAIN, 20, {"t@both": {0: 9}, "t@plain": {0: 2}})
+    write_offsets(root / "config", LIGHT, 10 if last == PLAIN else 30, {"t@both": {0: 5}})
+    if killed:
+        meta = Metadata(root)
+        meta.offsets.commit("plain", "t", 0, 3)
+        crash(meta)
+    Metadata(root).close()
+    wanted = {"t@both": {"0": offset}, "t@plain": {"0": 3 if killed else 2}}
+    for file in (PLAIN, LIGHT):
+        assert javajson.loads((root / "config" / file).read_bytes())["offsetTable"] == wanted
+
+
+def test_a_file_of_light_offsets_alone_outlives_a_kill(root):
+    """It was written by a Java broker while consumerOffset.json stayed as it was."""
+    with Metadata(root) as meta:
+        meta.offsets.commit("g", "t", 0, 1)
+    write_offsets(root / "config", LIGHT, 30, {"t@g": {0: 7}})
+    crash(Metadata(root))
+    with Metadata(root) as meta:
+        assert meta.offsets.get("g", "t", 0) == 7
+
+
+def test_the_times_of_imported_files_are_those_of_their_folder(root, tmp_path):
+    write_offsets(tmp_path / "from", PLAIN, 20, {"t@g": {0: 9}})
+    write_offsets(tmp_path / "from", LIGHT, 10, {"t@g": {0: 5}})
+    with Metadata(root) as meta:
+        meta.import_json(tmp_path / "from")
+        assert meta.offsets.get("g", "t", 0) == 9
+
+
 def test_files_that_are_not_interpreted_are_kept_byte_for_byte(root, tmp_path):
     """Filters, pop state, request modes and static topics go through unchanged."""
     raw = {
