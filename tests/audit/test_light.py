@@ -64,10 +64,6 @@ def cut(file: Path, at: int) -> None:
     file.write_bytes(file.read_bytes()[:at])
 
 
-def flip(file: Path, at: int) -> None:
-    damage.write(file, at, bytes([file.read_bytes()[at] ^ 4]))
-
-
 def other(file: Path, at: int, place: int, value: bytes) -> None:
     """A slot that is sound and says something else."""
     slot = bytearray(file.read_bytes()[at : at + SLOT])
@@ -97,11 +93,11 @@ def test_a_reader_sees_them_and_what_comes(root: Path):
 
 
 OPEN_MENDS: list[tuple[str, Callable[[Path], object], str]] = [
-    ("a bit", lambda f: flip(f / SLOTS, SLOT * 40 + 9), "light-damaged"),
+    ("a bit", lambda f: damage.flip(f / SLOTS, SLOT * 40 + 9, 2), "light-damaged"),
     ("a slot cut amid", lambda f: cut(f / SLOTS, SLOT * 40 + 9), "light-damaged"),
     ("nothing left of a file", lambda f: (f / SLOTS).unlink(), ""),
     ("an older file", lambda f: cut(f / SLOTS, SLOT * 40), ""),
-    ("a bit of a name", lambda f: flip(f / "names", 57), "light-damaged light-names"),
+    ("a bit of a name", lambda f: damage.flip(f / "names", 57, 2), "light-damaged light-names"),
     ("no names", lambda f: (f / "names").unlink(), "light-damaged"),
     ("the first file gone", lambda f: (f / SLOTS).rename(f / f"{1 << 18:020d}"), "light-damaged"),
     ("of a queue that has no name", lambda f: other(f / SLOTS, SLOT * 40, 28, b"\0\0\1\0"),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from s3_server import s3_server
 
 import pystore
 
@@ -20,25 +21,13 @@ _number = itertools.count()
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
     """The address of a bucket of a server of this process."""
-    import logging
-
     import boto3
-    from moto.server import ThreadedMotoServer
 
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "key")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-        patch.setenv("AWS_REGION", "us-east-1")
+    with s3_server():
         client = boto3.client("s3", region_name="us-east-1")
         client.create_bucket(Bucket="bucket")
         client.close()
         yield "s3://bucket"
-    server.stop()
 
 
 @pytest.fixture(params=["folder", "memory", "s3"])

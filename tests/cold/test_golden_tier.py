@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import lzma
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,22 +16,19 @@ from pystore.cold.restore import fetch
 from pystore.cold.tier import Tier, new_tier, open_tier
 from pystore.cold.upkeep import verify
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 #: Of a local record the physical offset is another: the log of that broker begins here.
 LOCAL = 131_072
 
 
 @pytest.fixture(scope="module")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("golden")
-    subprocess.run(["tar", "-C", folder, "-xJf", GOLDEN / "tiered-posix.tar.xz"], check=True)
-    return folder
+def golden(tmp_path_factory: pytest.TempPathFactory, unpack_golden: Any) -> Path:
+    store: Path = unpack_golden("tiered-posix", tmp_path_factory.mktemp("golden"))
+    return store.parent
 
 
 @pytest.fixture(scope="module")
-def expected() -> dict[tuple[str, int, int], dict[str, Any]]:
-    with lzma.open(GOLDEN / "tiered-posix.records.jsonl.xz", "rt") as lines:
-        rows = [json.loads(line) for line in lines]
+def expected(golden_records: Any) -> dict[tuple[str, int, int], dict[str, Any]]:
+    rows = golden_records("tiered-posix")
     return {(r["topic"], r["queue"], r["offset"]): r for r in rows if "offset" in r}
 
 

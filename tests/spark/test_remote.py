@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from s3_server import s3_server
 
 import pystore
 
@@ -32,15 +33,9 @@ COUNT = 2000
 def bucket() -> Iterator[Any]:
     """bucket(folder, name): the folder's files in S3; the address."""
     import fsspec
-    from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(fsspec.config.conf, "s3", {"endpoint_url": f"http://{host}:{port}"})
-        patch.setenv("AWS_ACCESS_KEY_ID", "key")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with s3_server() as endpoint, pytest.MonkeyPatch.context() as patch:
+        patch.setitem(fsspec.config.conf, "s3", {"endpoint_url": endpoint})
         fs = fsspec.filesystem("s3")
         fs.mkdir("bucket")
 
@@ -51,7 +46,6 @@ def bucket() -> Iterator[Any]:
             return f"s3://bucket/{name}"
 
         yield upload
-    server.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -219,17 +213,13 @@ def test_streams_and_writes_need_a_folder(monkeypatch):
         parse_read({"path": "s3://b/c"}, streaming=False)
 
 
-def test_a_tier_at_an_address_is_not_taken_for_a_copy(bucket, log, tmp_path, monkeypatch):
-    import fsspec
-
+def test_a_tier_at_an_address_is_not_taken_for_a_copy(bucket, log, tmp_path):
     from pystore.cold.push import push
     from pystore.cold.tier import new_tier
 
     pytest.importorskip("obstore")
     with pystore.Reader(log) as reader:
         push(reader, new_tier(tmp_path / "cold", "c", "broker-a"))
-    monkeypatch.setenv("AWS_ENDPOINT_URL", fsspec.config.conf["s3"]["endpoint_url"])
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
     url = bucket(tmp_path / "cold", "tier")
     wanted = rows(log, topic="t").select(["queueOffset", "body"])
     assert rows(url, topic="t").select(["queueOffset", "body"]) == wanted
