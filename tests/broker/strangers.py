@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from broker.loop.thread import LoopThread
@@ -15,6 +15,7 @@ from broker.wire import mqjson
 from broker.wire.codes import RequestCode as Code
 from broker.wire.command import Command
 from broker.wire.handlers import Peer
+from pystore.meta.configfiles import TopicConfig, topic_to_json
 
 __all__ = ["Stranger", "ask_at", "stranger_at"]
 
@@ -79,9 +80,12 @@ class Stranger:
         self.seen.append((asked, answer))
         return answer
 
-    def register(self, names: str, name: str, number: int, ha: str, **ext: str) -> Command:
-        """At a name server, as a broker of this name."""
-        body = {"topicConfigSerializeWrapper": {"topicConfigTable": {}}, "filterServerList": []}
+    def register(
+        self, names: str, name: str, number: int, ha: str, topics: Iterable[str] = (), **ext: str
+    ) -> Command:
+        """At a name server, as a broker of this name that has these topics."""
+        table = {topic: topic_to_json(TopicConfig(topic, 1, 1)) for topic in topics}
+        body = {"topicConfigSerializeWrapper": {"topicConfigTable": table}, "filterServerList": []}
         fields = {
             "brokerName": name, "brokerAddr": self.address, "clusterName": "DefaultCluster",
             "haServerAddr": ha, "brokerId": str(number), "compressed": "false", **ext,
@@ -94,9 +98,10 @@ class Stranger:
 
 @contextlib.contextmanager
 def stranger_at(
-    names: str, name: str, number: int, answers: Mapping[int, Any], *, relay: str = "", ha: str = ""
-) -> Iterator[Stranger]:
+    names: str, name: str, number: int, answers: Mapping[int, Any], *, relay: str = "",
+    ha: str = "", topics: Iterable[str] = (),
+) -> Iterator[Stranger]:  # fmt: skip
     """He is registered: the name server believes whoever came last."""
     with Stranger(answers, relay) as found:
-        found.register(names, name, number, ha or found.address)
+        found.register(names, name, number, ha or found.address, topics)
         yield found

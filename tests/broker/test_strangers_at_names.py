@@ -241,6 +241,23 @@ def test_messages_do_not_escape_to_a_stranger(names: str, tmp_path: Path) -> Non
         assert not stranger.asked(Code.SEND_MESSAGE_V2)
 
 
+def test_a_stranger_is_not_asked_for_a_part_of_a_logical_queue(names: str, tmp_path: Path) -> None:
+    with (
+        master_of(tmp_path / "m", names, **ACCESS) as master,
+        # A name server refuses an unknown broker with only one topic.
+        stranger_at(names, "c", 0, {}, topics=["orders", "TBW102"]) as stranger,
+    ):
+
+        async def pull() -> Command:
+            static = master.services.static
+            assert static is not None
+            return await static.ask("c", Code.PULL_MESSAGE, {"topic": "orders", "queueId": 0})
+
+        with pytest.raises(ConnectionError, match="does not prove"):
+            master.run(pull())
+        assert not stranger.asked(Code.PULL_MESSAGE)
+
+
 def test_without_access_control_a_setting_says_which_brokers_are_believed(
     names: str, tmp_path: Path
 ) -> None:
