@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import count
 
 import launch
@@ -14,6 +13,7 @@ import pytest
 from waiting import BOUND_S
 
 from broker import (
+    Admin,
     AsyncLiteConsumer,
     AsyncProducer,
     LiteConsumer,
@@ -40,23 +40,15 @@ _numbers = count()
 def group_of(peer: launch.Peer, **attributes: str) -> str:
     """A new group, bound to the parent; attributes with _ for the dots."""
     name = f"agents-{next(_numbers)}"
-    changes = {"lite.bind.topic": TOPIC} | {k.replace("_", "."): v for k, v in attributes.items()}
-    body: Mapping[str, object] = {
-        "groupName": name, "consumeEnable": True, "retryQueueNums": 1, "retryMaxTimes": 16,
-        "attributes": {f"+{key}": value for key, value in changes.items()},
-    }  # fmt: skip
-    code, _, said = launch.ask(peer.broker, 200, body=json.dumps(body).encode())
-    assert code == 0, said
+    said = {"lite.bind.topic": TOPIC} | {k.replace("_", "."): v for k, v in attributes.items()}
+    with Admin(peer.namesrv) as admin:
+        admin.create_group(name, attributes=said)
     return name
 
 
 def topic_of(peer: launch.Peer, name: str, kind: str) -> None:
-    fields = {
-        "topic": name, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",
-        "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-        "attributes": f"+message.type={kind}",
-    }  # fmt: skip
-    assert launch.ask(peer.broker, 17, fields)[0] == 0
+    with Admin(peer.namesrv) as admin:
+        admin.create_topic(name, queues=4, attributes={"message.type": kind})
     launch.wait(
         "the topic", lambda: launch.ask(peer.namesrv, launch.ROUTE, {"topic": name})[0] == 0
     )

@@ -19,6 +19,8 @@ import pytest
 from ports import free_port
 from proxies import proxy
 
+from broker import Admin
+
 pytestmark = [pytest.mark.java, pytest.mark.long]
 
 LEDGER = Path(__file__).parent.parent / "golden" / "lite-5.5.0.ledger.jsonl.xz"
@@ -29,7 +31,7 @@ WAITS = "-Xmx256m -DnackWait=14000 -DdlqWait=10000"
 SETTINGS = {
     "enableLmq": "true", "enableMultiDispatch": "true", "mappedFileSizeConsumeQueue": 6000,
 }  # fmt: skip
-TOPICS = {"lite": ("LITE", 4), "other": ("LITE", 4), "normal": ("NORMAL", 4)}
+TOPICS = {"lite": "LITE", "other": "LITE", "normal": "NORMAL"}
 #: Attributes of the groups of lite topics, of lite.sub but the last.
 GROUPS: dict[str, dict[str, str]] = {
     "_shared": {}, "_excl": {"model": "Exclusive"}, "_unsub": {}, "_off": {}, "_nack": {},
@@ -55,27 +57,21 @@ Rows = list[dict[str, Any]]
 
 
 def _make(peer: launch.Peer) -> None:
-    for name, (kind, queues) in TOPICS.items():
-        fields = {
-            "topic": f"{PREFIX}_{name}", "defaultTopic": "TBW102", "readQueueNums": str(queues),
-            "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": "0", "order": "false", "attributes": f"+message.type={kind}",
-        }  # fmt: skip
-        assert launch.ask(peer.broker, 17, fields)[0] == 0
-        launch.wait(
-            "the topic",
-            lambda f=fields: launch.ask(peer.namesrv, launch.ROUTE, {"topic": f["topic"]})[0] == 0,
-        )
-    groups = {name: {"lite.bind.topic": PARENT} for name in GROUPS}
-    for name, given in GROUPS.items():
-        groups[name] |= {f"lite.sub.{key}": value for key, value in given.items()}
-    for name, attributes in {**groups, "_plain": {}}.items():
-        body: dict[str, object] = {
-            "groupName": f"{PREFIX}{name}", "consumeEnable": True, "retryQueueNums": 1,
-            "retryMaxTimes": 1 if name == "_dlq" else 16,
-            "attributes": {f"+{key}": value for key, value in attributes.items()},
-        }  # fmt: skip
-        assert launch.ask(peer.broker, 200, body=json.dumps(body).encode())[0] == 0
+    with Admin(peer.namesrv) as admin:
+        for name, kind in TOPICS.items():
+            admin.create_topic(f"{PREFIX}_{name}", queues=4, attributes={"message.type": kind})
+            route = {"topic": f"{PREFIX}_{name}"}
+            launch.wait(
+                "the topic",
+                lambda route=route: launch.ask(peer.namesrv, launch.ROUTE, route)[0] == 0,
+            )
+        for name, given in GROUPS.items():
+            said = {f"lite.sub.{key}": value for key, value in given.items()}
+            admin.create_group(
+                f"{PREFIX}{name}", retries=1 if name == "_dlq" else 16,
+                attributes={"lite.bind.topic": PARENT} | said,
+            )  # fmt: skip
+        admin.create_group(f"{PREFIX}_plain")
 
 
 @pytest.fixture(params=["ours", "ours before ours", "java before ours", "ours before java"])
