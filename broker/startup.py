@@ -159,6 +159,7 @@ async def open_services(
     services.replication = _replicate(o, services, access, slaves, undo)
     services.transactions = transactions = await _open_transactions(o, services, core, undo)
     services.once = await _remember(o.settings, core)
+    _open_tier(o, services)
     services.acting = acting = _act(services)
     services.mastership = mastership = _keep_mastership(services, o)
     undo.callback(schedule.hand_over)
@@ -373,6 +374,15 @@ def _replicate(
         made.master.start()
         undo.callback(made.master.stop)
     return made
+
+
+def _open_tier(o: Options, services: Services) -> None:
+    """Makes the part of the cold tier, where there is one; nothing is asked of it yet."""
+    if not o.settings["tieredStoreFilePath"]:
+        return
+    from broker.services.cold.cold import Cold
+
+    services.cold = Cold(services, o.elected.epoch if o.elected is not None else 0)
 
 
 def _act(services: Services) -> Acting | None:

@@ -432,6 +432,9 @@ void ps_want_copies(ps_store *store, int32_t on, int32_t timeout_ms);
 void ps_hide_unconfirmed(ps_store *store);
 /* The end of what they see. */
 int64_t ps_confirmed(ps_store *store);
+/* Whether everything below `position` is on this disk, and, where slaves are waited for, with
+ * enough of them: no change of master takes it back. */
+int32_t ps_settled(ps_store *store, int64_t position);
 /* Whether too few slaves are near (minInSyncReplicas), so that what waits for them is refused. */
 int32_t ps_lacks_replicas(ps_store *store);
 int ps_store_flush(ps_store *store, ps_error *error); /* log, queues, index, checkpoint */
@@ -596,6 +599,10 @@ int ps_store_clean(ps_store *store, int64_t now_ms, int32_t manual, int32_t imme
                    int32_t dry_run, ps_retention_report *out, ps_error *error);
 /* on 0: retention runs only when it is asked to, until it is on again, as it is at first. */
 void ps_store_clean_by_itself(ps_store *store, int32_t on);
+/* A cold tier has every message below `end` that it is to have, so that a segment may go which ends
+ * there; lets_go 1: others, too, where the disk is fuller than diskSpaceCleanForciblyRatio.
+ * INT64_MAX, as at first: there is no tier. */
+void ps_store_out_to(ps_store *store, int64_t end, int32_t lets_go);
 /* From the next round on retention follows these rules; of the rest of conf nothing is taken. */
 int ps_store_retain(ps_store *store, const ps_conf *rules, ps_error *error);
 

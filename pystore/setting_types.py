@@ -201,6 +201,15 @@ class SettingValues(TypedDict, total=False):
     storeReplyMessageEnable: bool | str
     storeType: str | os.PathLike[str] | None
     syncFlushTimeout: int | str
+    tieredPutsPerHour: int | str
+    tieredStorageLevel: str | os.PathLike[str] | None
+    tieredStoreDeleteFileEnable: bool | str
+    tieredStoreDeleteFileInterval: int | str
+    tieredStoreFilePath: str | os.PathLike[str] | None
+    tieredStoreFileReservedTime: int | str
+    tieredUploadRateMax: int | str
+    tieredUploadWaitMillis: int | str
+    tieredWhenFull: str | os.PathLike[str] | None
     timerFlushIntervalMs: int | str
     timerMaxDelaySec: int | str
     timerPrecisionMs: int | str

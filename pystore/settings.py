@@ -631,6 +631,25 @@ _USED: dict[str, dict[str, Any]] = {
         "with enableSlaveActingMaster: without a heartbeat for so long, a name server forgets the"
         " broker", low=1000, at_start=True),
     "brokerHeartbeatInterval": _row("broker", "ms", "interval between those heartbeats", low=1),
+    # the cold tier
+    "tieredStoreFilePath": _row(
+        "broker", "address",
+        "folder of the cold tier, or its address, as s3://bucket/cold; empty: there is none",
+        default="", at_start=True, by_request="nobody", form="tier"),
+    "tieredStorageLevel": _row(
+        "broker", "",
+        "which reads the tier serves",
+        default="NOT_IN_DISK",
+        choices=("DISABLE", "NOT_IN_DISK", "NOT_IN_MEM", "FORCE", "0", "1", "2", "3")),
+    "tieredStoreFileReservedTime": _row(
+        "broker", "h",
+        "messages stay in the tier for so long, unless their topic's reserve.time says otherwise;"
+        " -1: for ever", default=72, low=-1, by_request="own host"),
+    "tieredStoreDeleteFileEnable": _row(
+        "broker", "", "delete from the tier what is older than that", default=True,
+        by_request="own host"),
+    "tieredStoreDeleteFileInterval": _row(
+        "broker", "ms", "interval between looks for what is older", default=3_600_000, low=1000),
 }
 # fmt: on
 
@@ -742,6 +761,22 @@ _OURS: dict[str, dict[str, Any]] = {
         "broker", "messages/s",
         "most messages of delay levels and timers that are delivered in a second; 0: any",
         type="int", default=100_000, low=0),
+    "tieredUploadWaitMillis": _row(
+        "broker", "ms",
+        "a queue with less than 16 MiB to write out waits until its oldest message is so old",
+        type="int", default=600_000, low=0),
+    "tieredPutsPerHour": _row(
+        "broker", "PUTs/h",
+        "most requests that write objects of less than 16 MiB: quiet queues wait for their turn",
+        type="int", default=1000, low=2, by_request="own host"),
+    "tieredUploadRateMax": _row(
+        "broker", "MB/s", "most that is written out; 0: any", type="int", default=100, low=0,
+        by_request="own host"),
+    "tieredWhenFull": _row(
+        "broker", "",
+        "a full disk keeps what is not written out, until sends are refused, or deletes it",
+        type="String", default="REFUSE", choices=("REFUSE", "LET_GO"),
+        by_request="own host"),
     "idempotentProduceWindow": _row(
         "broker", "messages", "messages remembered for deduplication; 0: off", type="int",
         default=0, low=0, high=1 << 24, at_start=True),

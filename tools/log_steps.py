@@ -22,6 +22,10 @@ STEPS: dict[str, str] = {
     "Subscriptions to lite topics are not kept just now: %s": _WRITE,
     "Subscriptions to lite topics are not read: %s": "nothing; clients send them again",
     "Subscriptions of %.80s are not taken over: %s": "nothing; the client sends them again",
+    # ---- the cold tier ----
+    "Cannot look at the cold tier %s: %s": _NETWORK,
+    "The cold tier rests after an error: %s": _NETWORK,
+    "The cold tier rests after a defect": _DEFECT,
     # ---- access control ----
     "The access list did not change, the old rules hold: %s": "correct the file; it is read again",
     "%s: %s: it is written again": _FILE,

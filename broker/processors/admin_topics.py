@@ -82,6 +82,8 @@ class TopicProcessor:
             if self.s.static is not None:
                 self.s.static.table.delete(each)
             self.s.topics.delete(each)
+            if self.s.cold is not None:
+                self.s.cold.handle.hide(each)
             self.s.statistics.forget(topic=each)
             if self.s.pop is not None:
                 ends.append(self.s.pop.forget(topic=each))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.access.guard import Guard
 from broker.hot.core import Core
@@ -29,6 +29,10 @@ from broker.services.statistics import Statistics
 from broker.services.topics import Topics
 from broker.services.transaction import Transactions
 from pystore import Store
+
+if TYPE_CHECKING:
+    # A broker without a tier starts without it.
+    from broker.services.cold.cold import Cold
 
 __all__ = ["ActsAsMaster", "IsMember", "KeepsMastership", "KeepsPops", "Services"]
 
@@ -105,6 +109,7 @@ class Services:
     mastership: KeepsMastership | None = None
     member: IsMember | None = None
     once: Dedup | None = None
+    cold: Cold | None = None
     access: Access | None = None
     guard: Guard | None = None
     watchdog: Watchdog | None = None

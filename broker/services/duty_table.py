@@ -40,6 +40,7 @@ def duties_of(
             "retention", None,
             begin=lambda: s.store.clean_by_itself(True), end=lambda: s.store.clean_by_itself(False),
         ),
+        *_cooling(s),
         *_mapping(s, s.static),
         Duty(
             "consumer offsets", None,
@@ -144,6 +145,15 @@ def _popping(s: Services, pop: Pop) -> list[Duty]:
             end=pop.save_order,
         ),
     ]  # fmt: skip
+
+
+def _cooling(s: Services) -> list[Duty]:
+    if s.cold is None:
+        return []
+    return [
+        Duty("cold tier", None, begin=s.cold.start, end=s.cold.stop),
+        Duty("writing out", BrokerRole.MASTER, begin=s.cold.lead, end=s.cold.follow),
+    ]
 
 
 def _mapping(s: Services, static: StaticTopics | None) -> list[Duty]:

@@ -116,6 +116,23 @@ def _about_controllers(text: str) -> Fault:
     return None
 
 
+def _about_tier(text: str) -> Fault:
+    """Refuses secrets: an address goes into logs and answers."""
+    scheme, found, rest = text.partition("://")
+    if not found:
+        return None
+    mend = "write s3://BUCKET/PREFIX, gs://.., az://.., or a folder"
+    if scheme not in ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory"):
+        return f"'{scheme}' is not a kind of object store", mend
+    if "@" in rest.partition("/")[0] and not scheme.startswith("abfs"):
+        return "credentials do not belong into an address", (
+            "leave them to the environment, as AWS_ACCESS_KEY_ID, or to the role of the machine"
+        )
+    if "?" in rest or "#" in rest:
+        return "an address has no parameters", mend
+    return None if rest.strip("/") else ("it names no bucket", mend)
+
+
 # ---- lists ----
 
 
@@ -155,4 +172,5 @@ _FORMS: dict[str, Callable[[str], Fault]] = {
     "patterns": _about_patterns,
     "directories": _about_directories,
     "labels": _about_labels,
+    "tier": _about_tier,
 }

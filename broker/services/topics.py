@@ -42,7 +42,7 @@ _ATTRIBUTES: Mapping[str, Rule] = {
         "LITE",
         "MIXED",
     ),
-    "reserve.time": one_of(),
+    "reserve.time": whole_number(-1, (1 << 63) - 1),
     "lite.topic.expiration": whole_number(-1, 43_200),
 }
 #: These are of the store's layout: fixed once the topic is there.

@@ -21,6 +21,10 @@ int64_t ps_confirmed(ps_store *s) {
     return ps_safe_visible(&s->st_safe);
 }
 
+int32_t ps_settled(ps_store *s, int64_t position) {
+    return ps_safe_flushed(&s->st_safe) >= position && !ps_safe_lacks_copies(&s->st_safe, position);
+}
+
 int32_t ps_lacks_replicas(ps_store *s) {
     return ps_safe_refuse(&s->st_safe, NULL) < 0;
 }

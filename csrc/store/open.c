@@ -78,6 +78,7 @@ static void init_objects(ps_store *s) {
     ps_dispatcher_init(&s->st_dispatcher);
     ps_keeper_init(&s->st_keeper);
     ps_retention_set(&s->st_retention, c);
+    atomic_store(&s->st_retention.rt_out_to, INT64_MAX);
 }
 
 static ps_store *store_new(const ps_conf *conf, ps_io *io, bool readonly, ps_error *e) {

@@ -61,9 +61,12 @@ static int refuse_slow(ps_store *s, int32_t wait, ps_error *e) {
     if (err != 0 && ps_errno_code(err) != PS_E_DISK_FULL)
         return ps_fail(e, PS_E_NOT_WRITEABLE, err, -1, s->st_root,
                        "cannot extend a queue or the index yet");
-    return ps_fail(e, PS_E_DISK_FULL, err, -1, s->st_root,
-                   err != 0 ? "no disk space for queues or index"
-                            : "disk use exceeds diskSpaceWarningLevelRatio");
+    const char *why = atomic_load(&s->st_retention.rt_waits)
+                          ? "disk use exceeds diskSpaceWarningLevelRatio, and the oldest segment"
+                            " is not in the cold tier yet"
+                          : "disk use exceeds diskSpaceWarningLevelRatio";
+    return ps_fail(e, PS_E_DISK_FULL, err, -1, s->st_root, "%s",
+                   err != 0 ? "no disk space for queues or index" : why);
 }
 
 /* wait 0: whoever puts it does not care whether slaves have it. */

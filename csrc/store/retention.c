@@ -91,7 +91,10 @@ static bool may_go(ps_store *s, int32_t i, int64_t now_ms, bool at_once, int64_t
     if (!known) return false;
     *size = st.st_blocks * 512;
     int64_t age = now_ms - (st.st_mtim.tv_sec * 1000 + st.st_mtim.tv_nsec / 1000000);
-    return at_once || age >= (int64_t)RULE(s, rt_reserved_hours) * 3600 * 1000;
+    if (!at_once && age < (int64_t)RULE(s, rt_reserved_hours) * 3600 * 1000) return false;
+    bool out = base + s->st_log.lg_files.ss_file_size <= RULE(s, rt_out_to);
+    atomic_store(&s->st_retention.rt_waits, !out);
+    return out || (at_once && RULE(s, rt_lets_go));
 }
 
 static int clean_derived(ps_store *s, bool dry_run, ps_retention_report *out, ps_error *e) {
@@ -121,6 +124,7 @@ int ps_retention_round(ps_store *s, int64_t now_ms, bool manual, bool immediate,
     *out = (ps_retention_report){.log_min = atomic_load(&s->st_log.lg_min)};
     out->why = reason_to_delete(s, now_ms, manual, immediate, out);
     if (!dry_run) atomic_store(&s->st_retention.rt_disk_full, out->disk_full != 0);
+    atomic_store(&s->st_retention.rt_waits, false);
     if (out->why == 0) return 0;
     int64_t size = 0;
     int code = 0;
@@ -155,6 +159,11 @@ int ps_store_retain(ps_store *s, const ps_conf *rules, ps_error *e) {
     ps_retention_set(&s->st_retention, rules);
     ps_leave(s);
     return 0;
+}
+
+void ps_store_out_to(ps_store *s, int64_t end, int32_t lets_go) {
+    atomic_store(&s->st_retention.rt_out_to, end);
+    atomic_store(&s->st_retention.rt_lets_go, lets_go != 0);
 }
 
 void ps_store_clean_by_itself(ps_store *s, int32_t on) {

@@ -64,6 +64,9 @@ typedef struct ps_retention {
     _Atomic int32_t rt_warning_ratio;  /* diskSpaceWarningLevelRatio */
     _Atomic bool rt_disk_full;         /* fuller than that: puts are refused */
     _Atomic bool rt_resting;           /* nothing goes by itself */
+    _Atomic int64_t rt_out_to;         /* a cold tier has everything below; INT64_MAX: none asks */
+    _Atomic bool rt_lets_go;           /* on a disk that is too full, the rest may go, too */
+    _Atomic bool rt_waits;             /* the last round left what the tier lacks */
 } ps_retention;
 
 /* A store that follows a master takes no messages but that one's log: follow.c. */

@@ -346,6 +346,41 @@ static void test_a_disk_that_has_room_again_takes_the_next_put(void) {
     free(folder);
 }
 
+/* A segment that a cold tier lacks stays, whatever its age and however full the disk is, unless it
+ * is said that it may go; and the refusal names the tier. */
+static void test_what_a_tier_lacks_stays(void) {
+    char *folder = check_folder();
+    ps_io *io = ps_io_faulty_new();
+    ps_conf c = conf_small();
+    ps_error e = {0};
+    ps_put_result out = {0};
+    ps_retention_report cleaned;
+    c.root = folder;
+    c.background = 0;
+    ps_store *s = ps_store_open(&c, io, NULL, NULL, &e);
+    if (CHECK(s != NULL)) {
+        ps_topic *t = topic_of(s, "t");
+        while (atomic_load(&s->st_log.lg_end) < 4 * c.commitlog_file_size)
+            if (!CHECK_EQ(0, ps_put(t, 0, 0, "b", 1, NULL, 0, 1, &out))) break;
+        ps_store_out_to(s, c.commitlog_file_size + 1, 0);
+        CHECK_EQ(0, ps_store_clean(s, 0, 1, 1, 0, &cleaned, &e));
+        CHECK_EQ(c.commitlog_file_size, cleaned.log_min);
+        io->statvfs = whole_disk_used;
+        CHECK_EQ(0, ps_retention_round(s, 0, false, false, false, &cleaned, &e));
+        CHECK_EQ(0, cleaned.log_files);
+        CHECK_EQ(PS_E_DISK_FULL, ps_put(t, 0, 0, "b", 1, NULL, 0, 1, &out));
+        CHECK(strstr(out.error.text, "cold tier") != NULL);
+        ps_store_out_to(s, c.commitlog_file_size + 1, 1);
+        CHECK_EQ(0, ps_retention_round(s, 0, false, false, false, &cleaned, &e));
+        CHECK(cleaned.log_files > 0);
+        CHECK_EQ(0, ps_store_close(s, &e));
+    }
+    ps_store_free(s);
+    ps_io_faulty_free(io);
+    check_remove(folder);
+    free(folder);
+}
+
 /* An event loop asks whether the disk is full while a flush holds the keeper's lock over a sync: it
  * gets its answer, and no file is touched. A wait would hang here. */
 static void test_disk_full_waits_for_nobody(void) {
@@ -416,6 +451,7 @@ int main(void) {
     test_what_is_resident_is_a_part_of_the_log();
     test_disk_full_waits_for_nobody();
     test_a_disk_that_has_room_again_takes_the_next_put();
+    test_what_a_tier_lacks_stays();
     test_damage();
     return check_end("test_store");
 }

@@ -36,6 +36,7 @@ MANIFEST_MAX = 4 << 20
 ROWS_MAX, ROWS_A_PAGE = 320, 256
 PAGES_MAX = 1 << 14
 _MOST = (1 << 63) - 1
+_NUMBERS = ("epoch", "writer", "low", "end", "next_base", "last_end", "last")
 
 
 class Row(NamedTuple):
@@ -80,7 +81,9 @@ class ManifestPage(NamedTuple):
 class Manifest(NamedTuple):
     """What the tier has of a queue. low: queue offsets below it are gone. end: the queue offset
     that comes next. next_base: where the next segment begins in the queue's log. writer: a number
-    that no other writer has, so that each finds its own object again."""
+    that no other writer has, so that each finds its own object again. last_end, last: where the
+    last record that was written ends in the queue's log, and its CRC-32, whether its segment is
+    still there or not: by them a queue is known again."""
 
     topic: str
     queue: int
@@ -90,6 +93,8 @@ class Manifest(NamedTuple):
     low: int = 0
     end: int = 0
     next_base: int = 0
+    last_end: int = 0
+    last: int = 0
     pages: tuple[ManifestPage, ...] = ()
     rows: tuple[Row, ...] = ()
 
@@ -122,7 +127,8 @@ class Manifest(NamedTuple):
         last = rows[-1]
         return self._replace(
             version=self.version + 1, epoch=epoch, writer=writer, rows=(*self.rows, *rows),
-            end=last.end, next_base=last.base + last.size,
+            end=last.end, next_base=last.base + last.size, last_end=last.base + last.records,
+            last=last.last,
         )  # fmt: skip
 
     def kept_from(self, low: int, epoch: int, writer: int) -> Manifest:
@@ -210,7 +216,7 @@ def _parsed(raw: Any, topic: str, queue: int, version: int) -> Manifest:
         raise ValueError("it is of another queue or version")
     if raw["columns"] != list(Row._fields) or raw["page columns"] != list(ManifestPage._fields):
         raise ValueError("its columns are others")
-    numbers = {name: raw[name] for name in ("epoch", "writer", "low", "end", "next_base")}
+    numbers = {name: raw[name] for name in _NUMBERS}
     _check_numbers(numbers.values())
     if numbers["low"] > numbers["end"]:
         raise ValueError(f"it begins at offset {numbers['low']}, and ends at {numbers['end']}")

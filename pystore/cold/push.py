@@ -21,7 +21,7 @@ from pystore.store._messages import Batch
 from pystore.store._reading import Base
 from pystore.store._results import QueueInfo
 
-__all__ = ["PushReport", "QueuePusher", "push"]
+__all__ = ["PushReport", "QueuePusher", "continues", "push"]
 
 SEGMENT_BYTES = 16 << 20
 _MESSAGES = 1 << 17
@@ -67,6 +67,22 @@ def push(
     return report
 
 
+def continues(source: Base, manifest: Manifest, queue: QueueInfo) -> bool:
+    """Says whether a queue of the source is the one whose beginning the tier has: it reaches as
+    far, and has the tier's last record there, unless it has that one no more."""
+    if manifest.end > queue.max_offset:
+        return False
+    if not manifest.end or manifest.end <= queue.min_offset:
+        return True
+    batch = source.read(queue.topic, queue.queue, manifest.end - 1, max_messages=1)
+    if not batch:
+        return True
+    record = bytearray(batch[0].record)
+    place = manifest.last_end - len(record)
+    lib.ps_record_move(ffi.from_buffer("uint8_t[]", record), len(record), place)
+    return crc_of(record) == manifest.last
+
+
 class QueuePusher:
     """Writes out one queue. to: the queue offset to stop at; None: what the store has."""
 
@@ -105,8 +121,7 @@ class QueuePusher:
 
     def _check(self, manifest: Manifest) -> None:
         """Checks that the queue is the one whose beginning the tier has. Raises: BadArgument."""
-        same = manifest.end <= self._queue.max_offset and self._has_last(manifest)
-        if not same:
+        if not continues(self._source, manifest, self._queue):
             topic, number = self._queue.topic, self._queue.queue
             error = BadArgument(
                 f"{topic}/{number} is not the queue that the tier has up to offset {manifest.end}:"
@@ -118,19 +133,6 @@ class QueuePusher:
                 f" --topic '{topic}'"
             )
             raise error
-
-    def _has_last(self, manifest: Manifest) -> bool:
-        """Says whether the tier's last record is the store's, if it still has it."""
-        if not manifest.rows or manifest.end <= self._queue.min_offset:
-            return True
-        row, at = manifest.rows[-1], manifest.end - 1
-        batch = self._source.read(self._queue.topic, self._queue.queue, at, max_messages=1)
-        if not batch:
-            return True
-        record = bytearray(batch[0].record)
-        place = row.base + row.records - len(record)
-        lib.ps_record_move(ffi.from_buffer("uint8_t[]", record), len(record), place)
-        return crc_of(record) == row.last
 
     def _rows(self, manifest: Manifest) -> list[Row]:
         """Writes segments for the next manifest; none: everything is written."""

@@ -43,7 +43,7 @@ from pystore.cold.places import (
 from pystore.format.units import UNIT
 
 __all__ = ["BrokerTier", "Extent", "JavaTier", "Place", "QueueSpan", "Tier", "TierView",
-           "find_brokers", "is_tier", "new_tier", "open_tier"]  # fmt: skip
+           "find_brokers", "is_tier", "new_tier", "open_tier", "span_of"]  # fmt: skip
 
 #: Manifests of many queues are fetched by so many threads.
 _AT_ONCE = 16
@@ -257,11 +257,11 @@ class Tier:
             return list(pool.map(lambda place: self.manifest(*place), self.queues()))
 
     def spans(self) -> list[QueueSpan]:
-        return [_span(each) for each in self.load_all() if each.end or each.segments]
+        return [span_of(each) for each in self.load_all() if each.end or each.segments]
 
     def span(self, topic: str, queue: int) -> QueueSpan | None:
         found = self.manifest(topic, queue)
-        return _span(found) if found.end or found.segments else None
+        return span_of(found) if found.end or found.segments else None
 
     def rows(self, manifest: Manifest, first: int, end: int) -> Iterator[Row]:
         """Yields the segments that reach into offsets [first, end), in their order."""
@@ -322,7 +322,8 @@ class Tier:
             )
 
 
-def _span(m: Manifest) -> QueueSpan:
+def span_of(m: Manifest) -> QueueSpan:
+    """Returns what a manifest says is there of its queue."""
     return QueueSpan(m.topic, m.queue, m.start, m.end, *m.times, m.segments, m.size)
 
 

@@ -687,6 +687,17 @@ class Store(Base):
         on. If not, they stay until clean() or until it is on again."""
         lib.ps_store_clean_by_itself(self.c_handle(), on)
 
+    def keep_beyond(self, end: int | None, *, lets_go: bool = False) -> None:
+        """Lets retention delete only segments that end at or before byte `end` of the log, for a
+        broker that writes messages out elsewhere (docs/cold.md); None: any. lets_go: those after
+        it, too, where the disk is fuller than diskSpaceCleanForciblyRatio."""
+        lib.ps_store_out_to(self.c_handle(), (1 << 63) - 1 if end is None else end, lets_go)
+
+    def is_settled(self, end: int) -> bool:
+        """Says whether the log below byte `end` is on this disk and, where slaves are waited for,
+        with enough of them: no change of master takes it back."""
+        return bool(lib.ps_settled(self.c_handle(), end))
+
     def retain(self, settings: Settings) -> None:
         """Follows the retention of these settings from the next round on: RETENTION of
         pystore.settings names those it takes; the others stay."""

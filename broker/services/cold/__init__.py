@@ -1,0 +1,1 @@
+"""The cold tier of a broker. Nobody imports it whose broker has no tieredStoreFilePath."""

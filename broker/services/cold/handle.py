@@ -1,0 +1,127 @@
+"""The tier of one broker, opened once: what is out there, as whoever serves reads may ask at once.
+
+Manifests are kept in memory. A look, in a thread, lists them again and fetches those that have
+changed; until the first one has succeeded nothing is known, and nothing local may go.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from broker.loop.safe_log import SafeLogger
+from pystore import Store
+from pystore.cold.failures import NotATier
+from pystore.cold.manifest import Manifest
+from pystore.cold.places import MANIFESTS
+from pystore.cold.push import continues
+from pystore.cold.tier import QueueSpan, Tier, find_brokers, new_tier, span_of
+
+__all__ = ["TierHandle"]
+
+log = SafeLogger("broker.cold")
+
+
+class TierHandle:
+    """The tier at an address, or none of it as long as nobody could reach it.
+
+    Calls that fetch something are for threads; `span` and `spans` fetch nothing, wait for nobody
+    and may be called anywhere."""
+
+    def __init__(self, store: Store, address: str, cluster: str, broker: str) -> None:
+        self.address = address
+        self._store = store
+        self._names = cluster, broker
+        self._looking = threading.Lock()
+        self._spans: dict[tuple[str, int], QueueSpan] = {}
+        #: Topics that were deleted, and whose queues in the tier are of before.
+        self._hidden: set[str] = set()
+        self.tier: Tier | None = None
+        #: Why the tier could not be looked at the last time; None: it could.
+        self.trouble: Exception | None = None
+        #: time.monotonic() of the last look that succeeded; None: there was none.
+        self.looked_s: float | None = None
+        #: Called in the thread that looked, after a look that succeeded.
+        self.on_look: list[Callable[[], None]] = []
+
+    # ---- what is out there ----
+
+    def span(self, topic: str, queue: int) -> QueueSpan | None:
+        """Returns what the tier has of a queue; None: nothing that is known of, or of a topic that
+        was deleted since."""
+        return None if topic in self._hidden else self._spans.get((topic, queue))
+
+    def spans(self) -> list[QueueSpan]:
+        return [each for each in list(self._spans.values()) if each.topic not in self._hidden]
+
+    def hide(self, topic: str) -> None:
+        """Hides a topic that is deleted, whose name may be used again at once."""
+        self._hidden.add(topic)
+
+    def note(self, manifest: Manifest) -> None:
+        """Takes over a manifest that this broker has written."""
+        place = manifest.topic, manifest.queue
+        if manifest.end or manifest.segments:
+            self._spans[place] = span_of(manifest)
+        else:
+            self._spans.pop(place, None)
+
+    # ---- looking ----
+
+    def look(self) -> Tier:
+        """Lists the manifests, and fetches those that are new. Raises: NotATier for an address
+        where somebody else's tier lies, TierUnreachable, TierDamaged, BadArgument."""
+        with self._looking:
+            try:
+                tier = self._listed()
+                for manifest in tier.load_all():
+                    self.note(manifest)
+                self._hide_past(tier)
+            except Exception as failed:
+                if self.trouble is None:
+                    log.warning("Cannot look at the cold tier %s: %s", self.address, failed)
+                self.trouble = failed
+                raise
+            if self.trouble is not None:
+                log.info("The cold tier %s can be looked at again", self.address)
+            self.tier, self.trouble, self.looked_s = tier, None, time.monotonic()
+        for told in self.on_look:
+            told()
+        return tier
+
+    def _listed(self) -> Tier:
+        if self.tier is None:
+            return self._opened()
+        self.tier.refresh()
+        return self.tier
+
+    def _opened(self) -> Tier:
+        tier = new_tier(self.address, *self._names)
+        if not tier.queues():
+            folders = tier.objects.folders()
+            if MANIFESTS not in folders and find_brokers(tier.objects):
+                error = NotATier("RocketMQ's own tier lies there", tier.objects.address)
+                error.next_step = (
+                    "set tieredStoreFilePath to another place, and copy it there with: pystore cold"
+                    f" fetch {self.address} PLACE"
+                )
+                raise error
+        return tier
+
+    def _hide_past(self, tier: Tier) -> None:
+        """Hides queues of topics that were deleted, unless they are of after that."""
+        deleted = self._store.deletions()
+        hidden = set()
+        for topic, queue in tier.queues():
+            if topic in deleted and not self.is_present(tier.manifest(topic, queue)):
+                hidden.add(topic)
+        self._hidden = hidden | {topic for topic in self._hidden if topic not in deleted}
+
+    def is_present(self, manifest: Manifest) -> bool:
+        """Says whether a queue of the tier is the one that the store has, of a topic that was
+        deleted once. Raises: StoreError."""
+        if not manifest.end and not manifest.segments:
+            return True
+        same = [q for q in self._store.queues(manifest.topic) if q.queue == manifest.queue]
+        return bool(same) and continues(self._store, manifest, same[0])
