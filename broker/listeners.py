@@ -104,16 +104,16 @@ class Listeners:
         assert access is not None
         handlers = all_handlers(services)
         #: Of every code, without access control.
-        self._unguarded = beside(handlers)
+        self._let_in = beside(handlers)
         if services.static is not None:
-            services.static.queues.serve(self._unguarded, core.framer_let_in)
+            services.static.queues.serve(self._let_in, core.framer_let_in)
         if access.is_on:
             topic_at = partial(topic_of, services.store)
             policies = NeedsOfPolicies(services.cluster, topic_at)
-            guard = services.guard = access.guard(
+            authorizer = services.authorizer = access.authorizer(
                 NeedsOfPlain(topic_at), policies, core.grant, partial(_own_addresses, services)
             )
-            handlers = guard.before(handlers)
+            handlers = authorizer.before(handlers)
         if is_slave(o.settings):
             handlers = handlers | _refusals_of_slave(o.settings)
         self._handlers = beside(handlers)
@@ -242,7 +242,7 @@ class Listeners:
         undo.callback(sock.close)
         services = self._services
         local = partial(
-            LocalBroker, services, self._unguarded,
+            LocalBroker, services, self._let_in,
             framer=self._core.framer_let_in, limits=self._limits, closed=services.clients.departed,
         )  # fmt: skip
         service = GrpcService(

@@ -16,7 +16,7 @@ from ssl import SSLContext
 
 import pystore
 from broker.access.addresses import address_of
-from broker.access.guard import host_of
+from broker.access.authorizer import host_of
 from broker.hot.core import Core
 from broker.hot.dedup import Dedup
 from broker.loop.budget import Budget

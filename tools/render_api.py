@@ -19,7 +19,7 @@ MODULES = (
     # What is left out of the pages above, private names too: pdoc takes a "!" as "not".
     "!pystore.base", "!pystore.cli", "!pystore.cold", "!pystore.configuration", "!pystore.files",
     "!pystore.filter",
-    "!pystore.format", "!pystore.lights", "!pystore.meta", "!pystore.native", "!pystore.store",
+    "!pystore.format", "!pystore.meta", "!pystore.native", "!pystore.store",
 )  # fmt: skip
 
 

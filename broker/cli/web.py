@@ -15,7 +15,7 @@ from pystore.cli.verbs import Session, usage
 from pystore.errors import BadArgument
 
 if TYPE_CHECKING:
-    from broker.web.guard import PageServer
+    from broker.web.page_server import PageServer
 
 __all__ = ["run"]
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from broker.access.guard import Guard
+from broker.access.authorizer import Authorizer
 from broker.access.needs import AccessAction
 from broker.grpc.access import (
     accept,
@@ -263,22 +263,22 @@ class LocalBroker:
     # ---- access control ----
 
     @property
-    def _guard(self) -> Guard | None:
-        return self.services.guard
+    def _authorizer(self) -> Authorizer | None:
+        return self.services.authorizer
 
     async def check(self, call: Call, command: Command) -> None:
         self._let_in(call, self.link(call), command)
 
     def _let_in(self, call: Call, link: LocalLink, command: Command) -> None:
         """Asks the rules. Raises: Problem with UNAUTHORIZED for what the rules refuse."""
-        guard = self._guard
-        if guard is None:
+        authorizer = self._authorizer
+        if authorizer is None:
             return
         access = self.services.access
         if access is not None:
             prove(call, command, access.rules)
         try:
-            guard.check(link.far, command)
+            authorizer.check(link.far, command)
         except Refused as refused:
             raise Problem(Code.UNAUTHORIZED, refused.remark) from None
 

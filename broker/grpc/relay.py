@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from broker.access.guard import host_of
+from broker.access.authorizer import host_of
 from broker.grpc.brokers import BROKER, LINK, REQUEST_S
 from broker.grpc.cluster import ClusterBrokers, told
 from broker.grpc.messages import Kind

@@ -1,5 +1,5 @@
 """What whoever reaches an HTTP port may hold of it, before anybody knows who it is: one rule for
-the metrics (broker/metrics/endpoint.py) and for `pystore web` (broker/web/guard.py)."""
+the metrics (broker/metrics/endpoint.py) and for `pystore web` (broker/web/page_server.py)."""
 
 from __future__ import annotations
 

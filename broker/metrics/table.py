@@ -289,7 +289,7 @@ _OURS = (
      " client", "csrc/http2/times.c", _SECONDS),
     # access control
     ("access_refused_total", C, "", (),
-     "requests that access control refused", "access/guard"),
+     "requests that access control refused", "access/authorizer"),
     ("access_first_frames_refused_total", C, "", (),
      "frames that were too large for a connection nobody knew yet", "csrc/remoting/conn.c"),
     ("access_problem", G, "", (),

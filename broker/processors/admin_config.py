@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
-from broker.access.guard import is_loopback
+from broker.access.authorizer import is_loopback
 from broker.processors.bodies import check_size
 from broker.services.context import Services
 from broker.services.names import is_system_topic

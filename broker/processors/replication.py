@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from broker.access.guard import host_of
+from broker.access.authorizer import host_of
 from broker.services.acting.taking_back import ha_info
 from broker.services.context import Services
 from broker.wire import mqjson

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from broker.access.guard import Guard, subject_of
+from broker.access.authorizer import Authorizer, subject_of
 from broker.access.needs import AccessAction, AccessRequest, Ask, Verdict, topic_need
 from broker.access.plain import PlainRules
 from broker.access.policies import PolicyRules, User
@@ -115,9 +115,9 @@ class Access:
         assert source is not None
         return source.rules
 
-    def guard(
+    def authorizer(
         self, ask_plain: Ask, ask_policies: Ask, grant: Grant, own: Callable[[], frozenset[str]]
-    ) -> Guard:
+    ) -> Authorizer:
         """Returns what stands before the handlers, given what requests need by either kind of
         rules. `grant` tells the core what it may serve by itself. own: has addresses of this
         broker."""
@@ -139,7 +139,7 @@ class Access:
         def secret_of(key: str) -> str | None:
             return self.rules.secret_of(key) if key else None
 
-        return Guard(decide, granted, secret_of, own)
+        return Authorizer(decide, granted, secret_of, own)
 
     def may_publish(self, user: str, host: str, topic: str) -> bool:
         """Returns whether a user who has proved who it is may publish to a topic, by the present

@@ -105,8 +105,8 @@ def add_deduplication(page: Page, s: Services) -> None:
 
 
 def add_access(page: Page, s: Services) -> None:
-    if s.guard is not None:
-        page.add("pystore_access_refused_total", s.guard.refused)
+    if s.authorizer is not None:
+        page.add("pystore_access_refused_total", s.authorizer.refused)
         page.add("pystore_access_first_frames_refused_total", s.core.first_frames_refused)
     if s.access is not None and s.access.plain is not None:
         page.add("pystore_access_problem", int(bool(s.access.plain.problem)))

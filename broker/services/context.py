@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.access.guard import Guard
+from broker.access.authorizer import Authorizer
 from broker.hot.core import Core
 from broker.hot.dedup import Dedup
 from broker.loop.watchdog import Watchdog
@@ -38,7 +38,7 @@ __all__ = ["ActsAsMaster", "IsMember", "KeepsMastership", "KeepsPops", "Services
 
 
 class KeepsPops(Protocol):
-    """What is popped at such a slave (acting/pops.py)."""
+    """What is popped at such a slave (acting/pop_journal.py)."""
 
     @property
     def is_on(self) -> bool: ...
@@ -111,7 +111,7 @@ class Services:
     once: Dedup | None = None
     cold: Cold | None = None
     access: Access | None = None
-    guard: Guard | None = None
+    authorizer: Authorizer | None = None
     watchdog: Watchdog | None = None
     send_hooks: Hooks[SendContext] = field(default_factory=Hooks)
     consume_hooks: Hooks[ConsumeContext] = field(default_factory=Hooks)

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from broker.client.admin import BrokerPlace, OffsetMove
 from broker.client.errors import Misuse
-from broker.web.guard import Handler, PageServer
+from broker.web.page_server import Handler, PageServer
 from pystore.cli.verbs import parse_time
 from pystore.settings import SECRETS
 

@@ -14,7 +14,7 @@ from broker.client.errors import BrokerRefused, ClientError, Misuse, NoRoute
 from broker.client.options import INNER_PRODUCER
 from broker.services.names import is_system_group
 from broker.web.cluster_topics import ClusterTopics
-from broker.web.guard import Handler
+from broker.web.page_server import Handler
 from broker.web.rows import RowPage, paged
 
 __all__ = ["ClusterPeople"]

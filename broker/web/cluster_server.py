@@ -28,7 +28,7 @@ from broker.web.cluster_facts import ClusterFacts, Placed
 from broker.web.cluster_overview import ClusterOverview
 from broker.web.cluster_people import ClusterPeople
 from broker.web.drawing import plot_of
-from broker.web.guard import Handler, download
+from broker.web.page_server import Handler, download
 from broker.web.rows import SOON_S, GroupRow, groups_of_kind, paged
 from broker.web.store_pages import message_page
 from pystore.cli.verbs import parse_time

@@ -14,7 +14,7 @@ from broker.client.errors import BrokerRefused, Misuse
 from broker.client.message import Message
 from broker.client.producer import AsyncProducer
 from broker.web.cluster_actions import ClusterActions
-from broker.web.guard import Handler
+from broker.web.page_server import Handler
 from broker.web.records import RecordView
 from broker.web.rows import SOON_S, QueueRow, of_kind, paged
 from broker.web.topic_search import MessageFilter, Newest, newest, queue_of

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from broker.web.cached import known_soon
 from broker.web.drawing import log_map
-from broker.web.guard import (
+from broker.web.page_server import (
     COOKIE,
     HEADERS,
     Handler,

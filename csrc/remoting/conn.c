@@ -19,7 +19,7 @@
 #include "lite/lite.h"
 #include "pop/poporder.h"
 #include "core/lock.h"
-#include "remoting/serving.h"
+#include "remoting/requests.h"
 #include "sends/sends.h"
 #include "tables/heartbeats.h"
 #include "tables/tables.h"

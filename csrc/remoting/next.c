@@ -9,7 +9,7 @@
 #include "core/lock.h"
 #include "lite/lite.h"
 #include "pop/popwait.h"
-#include "remoting/serving.h"
+#include "remoting/requests.h"
 #include "sends/sends.h"
 #include "waits/coldpull.h"
 #include "waits/watched.h"

@@ -5,7 +5,7 @@
 #include "core/lock.h"
 #include "waits/parked.h"
 #include "pop/poporder.h"
-#include "remoting/serving.h"
+#include "remoting/requests.h"
 #include "tables/tables.h"
 
 typedef struct request {

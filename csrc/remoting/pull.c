@@ -7,7 +7,7 @@
 
 #include "core/core.h"
 #include "core/lock.h"
-#include "remoting/serving.h"
+#include "remoting/requests.h"
 #include "tables/tables.h"
 #include "waits/coldpull.h"
 

@@ -31,7 +31,6 @@ from pystore.cold.segment import (
 from pystore.cold.tier import Extent, Place, QueueSpan, open_tier
 from pystore.errors import NotFound, ReadOnly, StoreClosed
 from pystore.format.units import NO_RECORD, UNIT, units_of
-from pystore.lights import Lights
 from pystore.metadata import Metadata
 from pystore.native import ffi, lib, utf8
 from pystore.settings import load
@@ -39,6 +38,7 @@ from pystore.store._messages import Batch, GetStatus, Message
 from pystore.store._reading import Progress, Reader
 from pystore.store._report import RecoveryReport, report_of
 from pystore.store._results import Info, QueueInfo
+from pystore.store.light_queues import LightQueues
 
 __all__ = ["ColdReader", "QueuePiece"]
 
@@ -146,7 +146,7 @@ class ColdReader(Reader):
         raise NotFound("a cold tier has no topics' settings, groups or offsets", self.address)
 
     @property
-    def lights(self) -> Lights:
+    def lights(self) -> LightQueues:
         """Refuses: light queues are not written out. Raises: NotFound."""
         raise NotFound("a cold tier has no light queues", self.address)
 

@@ -20,7 +20,6 @@ from pystore.base.closing import ClosedByWith
 from pystore.errors import BadArgument, NotFound, ReadOnly, StoreClosed, UsedAfterFork
 from pystore.filter.sql92 import compiled
 from pystore.filter.tags import tag_set
-from pystore.lights import Lights
 from pystore.metadata import Metadata
 from pystore.native import address_of, ffi, lib, raise_error, utf8
 from pystore.settings import fill, load
@@ -29,6 +28,7 @@ from pystore.store._missing import missing
 from pystore.store._report import RecoveryReport, report_of
 from pystore.store._results import Info, QueueInfo
 from pystore.store.arguments import STUMBLES, named_arguments, refuse_wrong_types
+from pystore.store.light_queues import LightQueues
 
 if TYPE_CHECKING:
     from pystore.store._arrow import ArrowStream
@@ -138,7 +138,7 @@ class Base(ClosedByWith):
         self._why_closed: Callable[[], Exception] = lambda: StoreClosed(
             f"the store was closed: {self.path}"
         )
-        self._lights = Lights(self)
+        self._lights = LightQueues(self)
         #: What opening it did, see docs/recovery.md.
         self.report: RecoveryReport = report_of(report)
         self._topics: dict[str, TopicHandle] = {}
@@ -214,7 +214,7 @@ class Base(ClosedByWith):
     # ---- facts ----
 
     @property
-    def lights(self) -> Lights:
+    def lights(self) -> LightQueues:
         """The light queues, those of lite topics. A Reader looks at their files when it is first
         asked for them. Raises: StoreIOError, StoreClosed."""
         return self._lights
@@ -692,7 +692,7 @@ class Reader(Base):
             raise AttributeError(f"'Reader' object has no attribute '{name}'")
 
     @property
-    def lights(self) -> Lights:
+    def lights(self) -> LightQueues:
         if not self._lights.is_on and (self.path / "lightqueue").is_dir():
             self._lights.begin()
         return self._lights

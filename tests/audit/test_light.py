@@ -48,7 +48,7 @@ def root(made: Path, tmp_path: Path) -> Path:
 def seen(store: pystore.Store | pystore.Reader) -> Seen:
     found: Seen = {}
     for queue in store.lights.some(0)[0]:
-        rows: list[pystore.lights.LightRecord] = []
+        rows: list[pystore.store.light_queues.LightRecord] = []
         while got := store.lights.read(queue.name, len(rows), 64):
             rows += got
         assert [row.offset for row in rows] == list(range(queue.high))

@@ -15,7 +15,7 @@ from waiting import BOUND_S
 
 from broker.client.credentials import Credentials
 from broker.loop.thread import LoopThread
-from broker.web.guard import PageServer
+from broker.web.page_server import PageServer
 from broker.web.server import FolderServer
 
 __all__ = ["Answer", "Visitor", "visiting", "visiting_server"]

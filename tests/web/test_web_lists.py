@@ -13,7 +13,7 @@ from waiting import until
 
 import pystore
 from broker.client.credentials import Credentials
-from broker.web import guard
+from broker.web import page_server
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "museum"))
 import damage
@@ -129,7 +129,7 @@ def test_new_pages_leave_the_folder_as_it_is(golden: Callable[[str], Path]) -> N
 def test_user_and_secret_let_in_where_there_are_credentials(
     broken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(page_server, "_PAUSE_S", 0.0)
     with visiting(broken, Credentials("ops", "s3cret\u00e4")) as visitor:
         secret, visitor.token = visitor.server.token, None
         assert secret not in visitor.server.address

@@ -17,7 +17,7 @@ from broker.services.acting.bridge import AskAt, Bridge
 from broker.services.acting.due_messages import Source, sources_of
 from broker.services.acting.escape_ledger import EscapeLedger
 from broker.services.acting.escape_sender import EscapeSender
-from broker.services.acting.pops import PopsAside
+from broker.services.acting.pop_journal import PopJournal
 from broker.services.context import Services
 from broker.services.duties import BrokerRole
 from broker.services.replication.slave import HaSlave
@@ -52,7 +52,7 @@ class Acting:
             s.store.path / "config" / "escaped.jsonl", s.store.settings.file_mode
         )
         self.ledger.load(lambda topic, queue: s.store.range(topic, queue)[1])
-        self.pops = PopsAside(s, self.ledger)
+        self.pops = PopJournal(s, self.ledger)
         self._ask = ask
         self._paying: asyncio.Task[None] | None = None
         bridge = Bridge(s.broker_name, int(s.settings["brokerId"]), s.registration.route, ask)

@@ -11,7 +11,7 @@ from broker.hot.check_points import CheckPoint
 from broker.services.acting.bridge import Copy
 from broker.services.acting.escape_ledger import Origin
 from broker.services.acting.escape_sender import EscapeSender
-from broker.services.acting.pops import PopsAside
+from broker.services.acting.pop_journal import PopJournal
 from broker.services.context import Services
 from broker.services.delivered import DeliverySearch
 from broker.services.pop import Pop
@@ -244,7 +244,7 @@ class CheckPointsDue(Source):
 
     name = "Messages that were popped"
 
-    def __init__(self, s: Services, sender: EscapeSender, pops: PopsAside) -> None:
+    def __init__(self, s: Services, sender: EscapeSender, pops: PopJournal) -> None:
         super().__init__(s, sender)
         self._pops = pops
 
@@ -319,7 +319,7 @@ def what_was_due(s: Services) -> Iterator[tuple[Origin, Copy]]:
             yield Origin(HALF_TOPIC, "", 0, half.offset), copy
 
 
-def sources_of(s: Services, sender: EscapeSender, pops: PopsAside) -> Iterator[Source]:
+def sources_of(s: Services, sender: EscapeSender, pops: PopJournal) -> Iterator[Source]:
     """Returns what is due, without enableRemoteEscape only what can be kept here."""
     if s.settings["enableRemoteEscape"]:
         for kind in (LevelsDue, TimersDue, HalvesDue):

@@ -30,8 +30,8 @@ from broker.wire.codes import RequestCode
 from broker.wire.command import ONEWAY, Command
 from broker.wire.handlers import Peer
 from pystore.errors import StoreError
-from pystore.lights import LightQueue, Lights
 from pystore.meta.configfiles import SubscriptionGroup
+from pystore.store.light_queues import LightQueue, LightQueues
 
 __all__ = ["BIND_TOPIC", "WILDCARD", "LiteChange", "LiteTopics", "is_lite"]
 
@@ -74,7 +74,7 @@ class LiteTopics:
 
     def __init__(
         self,
-        lights: Lights,
+        lights: LightQueues,
         config: Config,
         topics: Topics,
         groups: Groups,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.wire.command import Refused
-from pystore.lights import Lights
+from pystore.store.light_queues import LightQueues
 
 __all__ = ["asked_offset", "offset_at_time"]
 
@@ -13,7 +13,7 @@ __all__ = ["asked_offset", "offset_at_time"]
 _LAST, _MIN, _MAX = range(3)
 
 
-def offset_at_time(lights: Lights, queue: str, at_ms: int) -> int:
+def offset_at_time(lights: LightQueues, queue: str, at_ms: int) -> int:
     """Returns the offset of the first message that was stored at this time or later; the end of the
     queue when there is none."""
     low, high = lights.range(queue) or (0, 0)
@@ -27,7 +27,7 @@ def offset_at_time(lights: Lights, queue: str, at_ms: int) -> int:
     return low
 
 
-def asked_offset(lights: Lights, queue: str, option: dict[str, Any] | None) -> int | None:
+def asked_offset(lights: LightQueues, queue: str, option: dict[str, Any] | None) -> int | None:
     """Returns the offset that a client asks to begin at; None: it leaves the group where it is.
 
     TAIL_N means the last n messages, and TIMESTAMP the first one from a time on; upstream counts

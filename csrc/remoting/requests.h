@@ -1,6 +1,6 @@
 /* What serves the requests of a connection, and what is parked for it. */
-#ifndef PS_SERVING_H
-#define PS_SERVING_H
+#ifndef PS_REMOTING_REQUESTS_H
+#define PS_REMOTING_REQUESTS_H
 
 #include "waits/parked.h"
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pystore.native import ffi, lib, raise_error, utf8
 
-__all__ = ["LightQueue", "LightRecord", "Lights"]
+__all__ = ["LightQueue", "LightQueues", "LightRecord"]
 
 #: Bytes of records that one read gives at most, but for one that is longer.
 _READ_BYTES = 512 << 10
@@ -35,7 +35,7 @@ class LightQueue(NamedTuple):
     last_ms: int
 
 
-class Lights:
+class LightQueues:
     """The light queues of a store. `owner` has the ``ps_store *``: a Store."""
 
     def __init__(self, owner: Any) -> None:

@@ -28,7 +28,7 @@ from broker.services.pop.records import AckRecord, CheckPointScan, read_record
 from pystore import files
 from pystore.store.timers import Timers
 
-__all__ = ["PopsAside"]
+__all__ = ["PopJournal"]
 
 log = SafeLogger("broker.acting")
 
@@ -94,7 +94,7 @@ class _Journal:
                 ck.acked |= 1 << ck.offsets.index(offset)
 
 
-class PopsAside:
+class PopJournal:
     """Of one slave. It lives on the event loop. `is_on`: pops are served."""
 
     def __init__(self, s: Services, ledger: EscapeLedger) -> None:

@@ -14,7 +14,7 @@ from waiting import BOUND_S, until
 
 import pystore
 from broker.metrics import endpoint
-from broker.web import guard
+from broker.web import page_server
 from broker.web.server import COOKIE, HEADERS
 
 HOSTILE = (
@@ -84,15 +84,15 @@ def test_malformed_requests_are_refused_with_one_line(
 
 
 def test_half_a_request_is_closed(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "HEAD_S", 0.2)
+    monkeypatch.setattr(page_server, "HEAD_S", 0.2)
     with visiting(store) as visitor:
         assert left_of(connected(visitor, b"GET / HT")) == b""
 
 
 def test_connections_are_limited(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the rule of the metrics port. When one goes, another comes in."""
-    assert guard.CONNECTIONS_MAX == endpoint.CONNECTIONS_MAX
-    monkeypatch.setattr(guard, "CONNECTIONS_MAX", 3)
+    assert page_server.CONNECTIONS_MAX == endpoint.CONNECTIONS_MAX
+    monkeypatch.setattr(page_server, "CONNECTIONS_MAX", 3)
     with visiting(store) as visitor:
         held = [connected(visitor, b"GET / HT") for _ in range(3)]
         server = visitor.server._runner.server

@@ -15,7 +15,7 @@ from broker.wire.codes import RequestCode
 from broker.wire.command import Command, Refused
 from broker.wire.handlers import Handler, Peer, Result
 
-__all__ = ["Decide", "Guard", "host_of", "is_loopback", "subject_of"]
+__all__ = ["Authorizer", "Decide", "host_of", "is_loopback", "subject_of"]
 
 #: They name topic and group.
 _CONSUMES = frozenset(
@@ -61,7 +61,7 @@ def is_loopback(peer: Peer) -> bool:
     return found is not None and found.is_loopback
 
 
-class Guard:
+class Authorizer:
     """Lets the rules decide before a handler is asked. refused: requests refused since the start.
     granted: is called with each request that was let in. secret_of: of an access key, None for
     nobody's. own: addresses of this broker beside the one that a client came to, each
@@ -81,12 +81,12 @@ class Guard:
 
     def before(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """Wraps the handlers, so that each is asked only if the rules allow it."""
-        made = {code: self._guarded(handler) for code, handler in handlers.items()}
+        made = {code: self._authorized(handler) for code, handler in handlers.items()}
         if ASKS_FOR_PROOF in made:
             made[ASKS_FOR_PROOF] = self._proving(made[ASKS_FOR_PROOF])
         return made
 
-    def _guarded(self, handler: Handler) -> Handler:
+    def _authorized(self, handler: Handler) -> Handler:
         def checked(peer: Peer, command: Command) -> Result:
             self.check(peer, command)
             return handler(peer, command)

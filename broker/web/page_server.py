@@ -200,7 +200,7 @@ class PageServer:
 
     async def start(self) -> None:
         """Starts serving. Raises: OSError, StoreError."""
-        app = web.Application(middlewares=[self._guard], client_max_size=_FORM_MAX)
+        app = web.Application(middlewares=[self._secured], client_max_size=_FORM_MAX)
         for path, handler in self.routes().items():
             app.router.add_get(path, handler)
         for path, handler in self.actions().items():
@@ -236,7 +236,7 @@ class PageServer:
     # ---- who may ask ----
 
     @web.middleware
-    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _secured(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         answer: web.StreamResponse
         _here.set(request.path)
         posts = {*self.actions(), *(("/sign-in",) if self._credentials is not None else ())}
